@@ -1,0 +1,198 @@
+//! The placement problem: buffers with known lifetimes, to be laid into one arena.
+//!
+//! ```text
+//! bytes ▲  ┌───────────┐
+//!       │  │    b1     │   ┌────┐      a buffer is a bar: its width is its lifetime (positions of a
+//!       │  └───────────┘   │ b2 │      schedule, half-open), its thickness its size; bars that share
+//!       │  ┌──────┐ ┌──────┴────┤      a column must not share a row
+//!       │  │  b0  │ │    b3     │
+//!       └──┴──────┴─┴───────────┴──▶ position
+//! ```
+//!
+//! *Load* is the sum of the sizes alive at a position, *peak load* its maximum, *height* the bytes of arena that a placement uses:
+//! height ≥ peak load always, and *fragmentation* is height ÷ peak load − 1.
+
+use serde::{Deserialize, Serialize};
+
+use crate::search::{Budget, Observer, Outcome};
+use crate::{BufferId, Bytes, Table};
+
+/// A half-open range of positions, `start..end`: alive at `start`, no longer alive at `end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Interval {
+    /// First position at which the buffer is alive.
+    pub start: u64,
+    /// First position at which it is no longer alive; greater than `start`.
+    pub end: u64,
+}
+
+impl Interval {
+    /// The interval `start..end`.
+    pub const fn new(start: u64, end: u64) -> Self {
+        Self { start, end }
+    }
+    /// Whether the two have a position in common.
+    pub const fn overlaps(self, other: Self) -> bool {
+        self.start < other.end && other.start < self.end
+    }
+    /// Number of positions covered.
+    pub const fn len(self) -> u64 {
+        self.end.saturating_sub(self.start)
+    }
+    /// Whether no position is covered.
+    pub const fn is_empty(self) -> bool {
+        self.end <= self.start
+    }
+}
+
+/// One bar of the picture.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Block {
+    /// Bytes occupied; may be zero.
+    pub size: Bytes,
+    /// When it is alive: disjoint, ascending, none empty. One interval for most blocks; more for a residence that wraps over the
+    /// iteration's end, which is elsewhere in between but must return to the same offset.
+    pub alive: Vec<Interval>,
+    /// Its offset must be a multiple of this; at least 1.
+    pub align: Bytes,
+    /// An offset already decided elsewhere, or `None` to choose.
+    pub fixed: Option<Bytes>,
+}
+
+impl Block {
+    /// A block with one interval, no alignment and no fixed offset.
+    pub fn new(start: u64, end: u64, size: Bytes) -> Self {
+        Self { size, alive: vec![Interval::new(start, end)], align: Bytes(1), fixed: None }
+    }
+
+    /// Whether the two are alive at the same position. Compares every pair of intervals in order; blocks have one or two.
+    pub fn conflicts(&self, other: &Self) -> bool {
+        self.alive.iter().any(|a| other.alive.iter().any(|b| a.overlaps(*b)))
+    }
+}
+
+/// Blocks to be placed. A block's id is that of the schedule's buffer that it stands for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// What is to be placed.
+    pub blocks: Table<BufferId, Block>,
+    /// Bytes that a placement may use; `None` asks for the lowest height.
+    pub capacity: Option<Bytes>,
+}
+
+/// An offset for every block.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    /// First byte of every block.
+    pub offsets: Table<BufferId, Bytes>,
+    /// Largest end of any block: the bytes of arena needed.
+    pub height: Bytes,
+}
+
+impl Placement {
+    /// Offsets with the height that they imply.
+    pub fn new(problem: &Problem, offsets: Table<BufferId, Bytes>) -> Self {
+        let ends = problem.blocks.values().zip(offsets.values()).map(|(block, &offset)| offset + block.size);
+        let height = ends.max().unwrap_or(Bytes::ZERO);
+        Self { offsets, height }
+    }
+}
+
+/// Why a [`Problem`] is not well formed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProblemError {
+    /// An interval ends before it starts, or intervals overlap or descend.
+    #[error("{block}: interval {start}..{end} is empty, or starts before the one before it has ended")]
+    Interval {
+        /// The block.
+        block: BufferId,
+        /// Start of the interval.
+        start: u64,
+        /// End of the interval.
+        end: u64,
+    },
+    /// No interval at all.
+    #[error("{0} is never alive; give it an interval or leave it out")]
+    NeverAlive(BufferId),
+    /// Alignment of zero.
+    #[error("{0} has alignment 0; the smallest is 1")]
+    ZeroAlignment(BufferId),
+    /// A fixed offset that is not a multiple of the alignment.
+    #[error("{block} is fixed at offset {offset}, which is not a multiple of its alignment {align}")]
+    FixedMisaligned {
+        /// The block.
+        block: BufferId,
+        /// Its offset, in bytes.
+        offset: u64,
+        /// Its alignment, in bytes.
+        align: u64,
+    },
+    /// Sizes, rounded to alignments, add up past 2^63.
+    #[error("the sizes add up to 2^63 bytes or more; no arena is that large")]
+    TooLarge,
+}
+
+impl Problem {
+    /// Checks what every packer may rely on. Linear in the number of intervals.
+    pub fn validate(&self) -> Result<(), ProblemError> {
+        let mut total: u64 = 0;
+        for (id, block) in self.blocks.iter() {
+            if block.alive.is_empty() {
+                return Err(ProblemError::NeverAlive(id));
+            }
+            let mut last_end = 0;
+            for interval in &block.alive {
+                if interval.is_empty() || interval.start < last_end {
+                    return Err(ProblemError::Interval { block: id, start: interval.start, end: interval.end });
+                }
+                last_end = interval.end;
+            }
+            if block.align.is_zero() {
+                return Err(ProblemError::ZeroAlignment(id));
+            }
+            if let Some(offset) = block.fixed
+                && offset.get() % block.align.get() != 0
+            {
+                return Err(ProblemError::FixedMisaligned { block: id, offset: offset.get(), align: block.align.get() });
+            }
+            total = [block.size, block.align, block.fixed.unwrap_or_default()]
+                .into_iter()
+                .try_fold(total, |sum, part| sum.checked_add(part.get()))
+                .filter(|&sum| sum < 1 << 63)
+                .ok_or(ProblemError::TooLarge)?;
+        }
+        Ok(())
+    }
+
+    /// Largest load over all positions, by one sweep over sorted interval ends. At equal positions ends come before starts.
+    pub fn peak_load(&self) -> Bytes {
+        let mut events: Vec<(u64, bool, u64)> = Vec::with_capacity(2 * self.blocks.len());
+        for block in self.blocks.values() {
+            for interval in &block.alive {
+                events.push((interval.start, true, block.size.get()));
+                events.push((interval.end, false, block.size.get()));
+            }
+        }
+        events.sort_unstable();
+        let (mut load, mut peak) = (0u64, 0u64);
+        for (_, starts, size) in events {
+            if starts {
+                load += size;
+                peak = peak.max(load);
+            } else {
+                load -= size;
+            }
+        }
+        Bytes(peak)
+    }
+}
+
+/// A way to place blocks.
+pub trait Packer: Sync {
+    /// The name by which users choose it.
+    fn name(&self) -> &'static str;
+
+    /// Places a problem that [`Problem::validate`] accepts. The result respects lifetimes, alignments and fixed offsets; with a
+    /// capacity it fits, or the outcome says why not. Deterministic for a problem, a seed and a number of evaluations.
+    fn pack(&self, problem: &Problem, budget: &Budget, observer: &dyn Observer) -> Outcome<Placement>;
+}

@@ -1,0 +1,1 @@
+//! (crate root, being written)
