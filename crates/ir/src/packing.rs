@@ -143,7 +143,11 @@ impl Problem {
             let mut last_end = 0;
             for interval in &block.alive {
                 if interval.is_empty() || interval.start < last_end {
-                    return Err(ProblemError::Interval { block: id, start: interval.start, end: interval.end });
+                    return Err(ProblemError::Interval {
+                        block: id,
+                        start: interval.start,
+                        end: interval.end,
+                    });
                 }
                 last_end = interval.end;
             }
@@ -153,7 +157,11 @@ impl Problem {
             if let Some(offset) = block.fixed
                 && offset.get() % block.align.get() != 0
             {
-                return Err(ProblemError::FixedMisaligned { block: id, offset: offset.get(), align: block.align.get() });
+                return Err(ProblemError::FixedMisaligned {
+                    block: id,
+                    offset: offset.get(),
+                    align: block.align.get(),
+                });
             }
             total = [block.size, block.align, block.fixed.unwrap_or_default()]
                 .into_iter()
