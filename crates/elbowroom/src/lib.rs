@@ -1,1 +1,6 @@
-//! (crate root, being written)
+//! Training neural networks in the memory you have.
+
+#![forbid(unsafe_code)]
+
+pub mod data;
+pub mod size;
