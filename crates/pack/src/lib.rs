@@ -1,1 +1,28 @@
-//! (crate root, being written)
+//! Offline placement: buffers with known lifetimes get offsets in one arena, as low as possible.
+#![forbid(unsafe_code)]
+
+mod best_fit;
+pub mod csv;
+mod greedy;
+mod instance;
+mod portfolio;
+mod shelf;
+mod smart_pool;
+mod validate;
+
+pub use best_fit::BestFit;
+pub use greedy::{GreedyByConflict, GreedyBySize};
+pub use portfolio::Auto;
+pub use smart_pool::{SmartPoolBest, SmartPoolFirst};
+pub use validate::{PlacementError, validate};
+
+use elbowroom_ir::packing::Packer;
+
+/// All packers, the default one first.
+pub static PACKERS: &[&dyn Packer] =
+    &[&Auto, &BestFit, &SmartPoolBest, &SmartPoolFirst, &GreedyBySize, &GreedyByConflict];
+
+/// The packer of a name, or `None`.
+pub fn packer(name: &str) -> Option<&'static dyn Packer> {
+    PACKERS.iter().copied().find(|packer| packer.name() == name)
+}

@@ -1,0 +1,318 @@
+//! Best-fit (Sekiyama et al. 2018, section 3.2), after Burke's heuristic for strip packing.
+//!
+//! ```text
+//!  offset ▲                 The skyline is a row of *offset lines*. Take the lowest, the leftmost of several; put on it the block with the longest
+//!         │ ▓▓▓▓     ▒▒▒    lifetime that lies within it and collides with nothing. Where none does, lift the line to its lowest neighbour
+//!         │ ▓▓▓▓ ━━━ ▒▒▒    (both, if they are equal) and merge them.
+//!         └─────────────▶
+//! ```
+//!
+//! Equal lifetimes: the larger size, then the lower id. Beyond the paper: a block whose alignment the line does not keep starts at the next
+//! multiple above it; a block with several intervals may be placed when the skyline is no higher than the line under all of them; fixed blocks are
+//! obstacles, and a line may be lifted to the end of one. The paper's version is quadratic; here a tree over the blocks in order of their first section finds the
+//! longest-lived block of a line, so that a run takes about n log n.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use elbowroom_ir::packing::{Packer, Placement, Problem};
+use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
+
+use crate::instance::{Instance, Span};
+use crate::shelf::order_by;
+
+/// Sekiyama's best-fit heuristic.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BestFit;
+
+impl Packer for BestFit {
+    fn name(&self) -> &'static str {
+        "best-fit"
+    }
+
+    fn pack(&self, problem: &Problem, _budget: &Budget, _observer: &dyn Observer) -> Outcome<Placement> {
+        let instance = match Instance::new(problem) {
+            Ok(instance) => instance,
+            Err(outcome) => return outcome,
+        };
+        let order =
+            order_by(&instance, |i| (Reverse(instance.items[i].lifetime), Reverse(instance.items[i].size)));
+        let offsets = best_fit(&instance, &order);
+        instance.conclude(problem, &offsets, 1, StopReason::Finished)
+    }
+}
+
+/// Runs the heuristic with the items' preference given by `order`, most preferred first.
+pub(crate) fn best_fit(instance: &Instance, order: &[u32]) -> Vec<u64> {
+    let mut skyline = Skyline::new(instance.sections() as u32);
+    let mut waiting = Waiting::new(instance, order);
+    let mut scattered: Vec<u32> =
+        order.iter().copied().filter(|&i| waiting.is_scattered(i as usize)).collect();
+    let obstacles: Vec<usize> = (0..instance.len()).filter(|&i| instance.items[i].fixed.is_some()).collect();
+    let mut offsets: Vec<u64> = instance.items.iter().map(|item| item.fixed.unwrap_or_default()).collect();
+    let mut left = instance.len() - obstacles.len();
+    while left > 0 {
+        let (floor, line) = skyline.lowest();
+        let fits = |item: usize| {
+            let start = instance.align_up(item, floor);
+            let end = start + instance.items[item].size;
+            obstacles.iter().all(|&other| {
+                let at = offsets[other];
+                end <= at || at + instance.items[other].size <= start || !instance.conflict(item, other)
+            })
+        };
+        let mut chosen = waiting.preferred(line, &fits);
+        let scattered_fit = scattered.iter().position(|&i| {
+            let spans = instance.spans(i as usize);
+            spans.iter().any(|span| line.lo <= span.lo && span.hi <= line.hi)
+                && spans.iter().all(|&span| skyline.highest_in(span) <= floor)
+                && fits(i as usize)
+        });
+        if let Some(at) = scattered_fit
+            && chosen.is_none_or(|item| waiting.rank(scattered[at] as usize) < waiting.rank(item))
+        {
+            chosen = Some(scattered.remove(at) as usize);
+        } else if let Some(item) = chosen {
+            waiting.take(item);
+        }
+        match chosen {
+            Some(item) => {
+                let offset = instance.align_up(item, floor);
+                offsets[item] = offset;
+                for &span in instance.spans(item) {
+                    skyline.raise(span, offset + instance.items[item].size);
+                }
+                left -= 1;
+            }
+            None => {
+                let ends = obstacles.iter().filter(|&&i| instance.items[i].hull.overlaps(line));
+                let obstacle =
+                    ends.map(|&i| offsets[i] + instance.items[i].size).filter(|&end| end > floor).min();
+                skyline.lift(line, obstacle);
+            }
+        }
+    }
+    offsets
+}
+
+/// The offset lines, each keyed by its first section.
+struct Skyline {
+    by_offset: BTreeSet<(u64, u32)>,
+    offset: Vec<u64>,
+    end: Vec<u32>,
+    /// First section of the line that ends where another begins, keyed by that section.
+    before: Vec<u32>,
+}
+
+impl Skyline {
+    fn new(sections: u32) -> Self {
+        let len = sections as usize + 1;
+        let mut skyline = Self {
+            by_offset: BTreeSet::new(),
+            offset: vec![0; len],
+            end: vec![0; len],
+            before: vec![0; len],
+        };
+        skyline.put(Span { lo: 0, hi: sections }, 0);
+        skyline
+    }
+
+    fn put(&mut self, span: Span, offset: u64) {
+        self.offset[span.lo as usize] = offset;
+        self.end[span.lo as usize] = span.hi;
+        self.before[span.hi as usize] = span.lo;
+        self.by_offset.insert((offset, span.lo));
+    }
+
+    fn remove(&mut self, lo: u32) -> (Span, u64) {
+        let offset = self.offset[lo as usize];
+        self.by_offset.remove(&(offset, lo));
+        (Span { lo, hi: self.end[lo as usize] }, offset)
+    }
+
+    /// The lowest line, the leftmost of several.
+    fn lowest(&self) -> (u64, Span) {
+        let &(offset, lo) = self.by_offset.first().expect("the skyline covers all sections");
+        (offset, Span { lo, hi: self.end[lo as usize] })
+    }
+
+    /// The first section of the line over a section. Lines are few and scattered blocks fewer, so a scan is enough.
+    fn line_over(&self, section: u32) -> u32 {
+        let mut lo = 0;
+        while self.end[lo as usize] <= section {
+            lo = self.end[lo as usize];
+        }
+        lo
+    }
+
+    fn highest_in(&self, span: Span) -> u64 {
+        let mut lo = self.line_over(span.lo);
+        let mut highest = 0;
+        while lo < span.hi {
+            highest = highest.max(self.offset[lo as usize]);
+            lo = self.end[lo as usize];
+        }
+        highest
+    }
+
+    /// Replaces the skyline over a span, splitting the lines at its ends.
+    fn raise(&mut self, span: Span, offset: u64) {
+        let mut lo = if self.by_offset.contains(&(self.offset[span.lo as usize], span.lo))
+            && self.end[span.lo as usize] > span.lo
+        {
+            span.lo
+        } else {
+            self.line_over(span.lo)
+        };
+        while lo < span.hi {
+            let (line, old) = self.remove(lo);
+            if line.lo < span.lo {
+                self.put(Span { lo: line.lo, hi: span.lo }, old);
+            }
+            if line.hi > span.hi {
+                self.put(Span { lo: span.hi, hi: line.hi }, old);
+            }
+            lo = line.hi;
+        }
+        self.put(span, offset);
+    }
+
+    /// Lifts a line to its lowest neighbour and merges the equal ones, or to the end of an obstacle if that is lower.
+    fn lift(&mut self, line: Span, obstacle: Option<u64>) {
+        let left = (line.lo > 0).then(|| self.before[line.lo as usize]);
+        let right = ((line.hi as usize) < self.end.len() - 1).then_some(line.hi);
+        let level = |lo: Option<u32>| lo.map(|lo| self.offset[lo as usize]);
+        let (left_level, right_level) = (level(left), level(right));
+        let Some(target) = [left_level, right_level, obstacle].into_iter().flatten().min() else {
+            // A single line over everything, free of obstacles above, takes any block; so this is never reached with blocks left.
+            return;
+        };
+        let (mut span, _) = self.remove(line.lo);
+        if let Some(lo) = left.filter(|_| left_level == Some(target)) {
+            span.lo = self.remove(lo).0.lo;
+        }
+        if let Some(lo) = right.filter(|_| right_level == Some(target)) {
+            span.hi = self.remove(lo).0.hi;
+        }
+        self.put(span, target);
+    }
+}
+
+/// Blocks with one interval that are not placed yet: a tree over them in order of their first section, whose nodes know the best rank and the
+/// earliest end below them.
+struct Waiting {
+    /// Rank of every item: its position in the order of preference.
+    ranks: Vec<u32>,
+    scattered: Vec<bool>,
+    /// Items by first section; `None` pads to a power of two.
+    leaves: Vec<u32>,
+    first_sections: Vec<u32>,
+    place: Vec<u32>,
+    best: Vec<u32>,
+    earliest: Vec<u32>,
+    width: usize,
+}
+
+const NOBODY: u32 = u32::MAX;
+
+impl Waiting {
+    fn new(instance: &Instance, order: &[u32]) -> Self {
+        let mut ranks = vec![0; instance.len()];
+        for (rank, &item) in order.iter().enumerate() {
+            ranks[item as usize] = rank as u32;
+        }
+        let free = |i: usize| instance.items[i].fixed.is_none();
+        let scattered: Vec<bool> =
+            (0..instance.len()).map(|i| free(i) && instance.spans(i).len() > 1).collect();
+        let mut leaves: Vec<u32> =
+            (0..instance.len() as u32).filter(|&i| free(i as usize) && !scattered[i as usize]).collect();
+        leaves.sort_by_key(|&i| instance.items[i as usize].hull.lo);
+        let width = leaves.len().next_power_of_two();
+        let mut waiting = Self {
+            ranks,
+            scattered,
+            first_sections: leaves.iter().map(|&i| instance.items[i as usize].hull.lo).collect(),
+            place: vec![0; instance.len()],
+            best: vec![NOBODY; 2 * width],
+            earliest: vec![NOBODY; 2 * width],
+            width,
+            leaves,
+        };
+        for (at, &item) in waiting.leaves.iter().enumerate() {
+            waiting.place[item as usize] = at as u32;
+            waiting.best[width + at] = waiting.ranks[item as usize];
+            waiting.earliest[width + at] = instance.items[item as usize].hull.hi;
+        }
+        for node in (1..width).rev() {
+            waiting.pull(node);
+        }
+        waiting
+    }
+
+    fn pull(&mut self, node: usize) {
+        self.best[node] = self.best[2 * node].min(self.best[2 * node + 1]);
+        self.earliest[node] = self.earliest[2 * node].min(self.earliest[2 * node + 1]);
+    }
+
+    fn is_scattered(&self, item: usize) -> bool {
+        self.scattered[item]
+    }
+
+    fn rank(&self, item: usize) -> u32 {
+        self.ranks[item]
+    }
+
+    /// The waiting item of the best rank that lies within a line and passes a test.
+    fn preferred(&self, line: Span, fits: &dyn Fn(usize) -> bool) -> Option<usize> {
+        let from = self.first_sections.partition_point(|&lo| lo < line.lo);
+        let to = self.first_sections.partition_point(|&lo| lo < line.hi);
+        let mut found = None;
+        let mut best = NOBODY;
+        self.search(1, 0..self.width, from..to, line.hi, fits, &mut best, &mut found);
+        found
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "a recursive descent carries its query and its result along"
+    )]
+    fn search(
+        &self,
+        node: usize,
+        covered: std::ops::Range<usize>,
+        wanted: std::ops::Range<usize>,
+        end: u32,
+        fits: &dyn Fn(usize) -> bool,
+        best: &mut u32,
+        found: &mut Option<usize>,
+    ) {
+        let outside = covered.end <= wanted.start || wanted.end <= covered.start;
+        if outside || self.best[node] >= *best || self.earliest[node] > end {
+            return;
+        }
+        if node >= self.width {
+            let item = self.leaves[node - self.width] as usize;
+            if fits(item) {
+                *best = self.best[node];
+                *found = Some(item);
+            }
+            return;
+        }
+        let middle = covered.start.midpoint(covered.end);
+        let halves = [(2 * node, covered.start..middle), (2 * node + 1, middle..covered.end)];
+        let first = usize::from(self.best[2 * node + 1] < self.best[2 * node]);
+        for (child, half) in [halves[first].clone(), halves[1 - first].clone()] {
+            self.search(child, half, wanted.clone(), end, fits, best, found);
+        }
+    }
+
+    fn take(&mut self, item: usize) {
+        let mut node = self.width + self.place[item] as usize;
+        self.best[node] = NOBODY;
+        self.earliest[node] = NOBODY;
+        while node > 1 {
+            node /= 2;
+            self.pull(node);
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Two greedy baselines: by size, as in TensorFlow Lite's arena planner (Pisarchyk and Lee 2020, section 5), and by conflicts.
+//!
+//! Both place each block at its lowest free offset. `size` takes the largest first, `conflict` the block that is alive beside the most others, as in TVM's unified static memory
+//! planner. Equal blocks are taken in order of their ids. Quadratic in the number of blocks.
+
+use std::cmp::Reverse;
+
+use elbowroom_ir::packing::{Packer, Placement, Problem};
+use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
+
+use crate::instance::Instance;
+use crate::shelf::{Hole, order_by, place_in_order};
+
+/// Largest first, at the lowest free offset.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GreedyBySize;
+
+/// Most contended first, at the lowest free offset.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GreedyByConflict;
+
+impl Packer for GreedyBySize {
+    fn name(&self) -> &'static str {
+        "size"
+    }
+
+    fn pack(&self, problem: &Problem, _budget: &Budget, _observer: &dyn Observer) -> Outcome<Placement> {
+        greedy(problem, size_order)
+    }
+}
+
+impl Packer for GreedyByConflict {
+    fn name(&self) -> &'static str {
+        "conflict"
+    }
+
+    fn pack(&self, problem: &Problem, _budget: &Budget, _observer: &dyn Observer) -> Outcome<Placement> {
+        greedy(problem, conflict_order)
+    }
+}
+
+/// Larger first, then the lower id.
+pub(crate) fn size_order(instance: &Instance) -> Vec<u32> {
+    order_by(instance, |i| Reverse(instance.items[i].size))
+}
+
+/// More conflicts first, then larger, then the lower id. An item conflicts with all that start before it ends, less those that end before
+/// it starts; gaps are taken as alive, which only an order may do.
+pub(crate) fn conflict_order(instance: &Instance) -> Vec<u32> {
+    let mut starts: Vec<u32> = instance.items.iter().map(|item| item.hull.lo).collect();
+    let mut ends: Vec<u32> = instance.items.iter().map(|item| item.hull.hi).collect();
+    starts.sort_unstable();
+    ends.sort_unstable();
+    order_by(instance, |i| {
+        let hull = instance.items[i].hull;
+        let conflicts =
+            starts.partition_point(|&lo| lo < hull.hi) - ends.partition_point(|&hi| hi <= hull.lo);
+        (Reverse(conflicts), Reverse(instance.items[i].size))
+    })
+}
+
+fn greedy(problem: &Problem, order: impl Fn(&Instance) -> Vec<u32>) -> Outcome<Placement> {
+    let instance = match Instance::new(problem) {
+        Ok(instance) => instance,
+        Err(outcome) => return outcome,
+    };
+    let offsets = place_in_order(&instance, order(&instance), Hole::Lowest);
+    instance.conclude(problem, &offsets, 1, StopReason::Finished)
+}

@@ -1,0 +1,352 @@
+//! The form in which every packer works: live blocks only, time cut into sections, fixed blocks checked against each other.
+//!
+//! A *section* is a maximal stretch of positions in which no block ends before another starts. Two blocks are alive together if and only if
+//! they share a section, and the live set of every other position is contained in that of some section, so dropping those positions keeps
+//! every optimum (MiniMalloc's sweeper does the same). Cutting costs one sort of the interval ends.
+
+use elbowroom_ir::packing::{Placement, Problem};
+use elbowroom_ir::search::{Infeasible, Outcome, StopReason};
+use elbowroom_ir::{BufferId, Bytes, Id, Table};
+
+/// A stretch of sections, half-open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) lo: u32,
+    pub(crate) hi: u32,
+}
+
+impl Span {
+    pub(crate) fn range(self) -> std::ops::Range<usize> {
+        self.lo as usize..self.hi as usize
+    }
+    pub(crate) fn overlaps(self, other: Self) -> bool {
+        self.lo < other.hi && other.lo < self.hi
+    }
+}
+
+/// One block that takes bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Item {
+    /// Row of the problem that it stands for.
+    pub(crate) block: u32,
+    /// Bytes, rounded up to [`Instance::unit`]: what nobody else can use.
+    pub(crate) size: u64,
+    /// Bytes as the problem states them: what counts towards the height.
+    pub(crate) bytes: u64,
+    pub(crate) align: u64,
+    /// First to last section, gaps included.
+    pub(crate) hull: Span,
+    /// First position alive, in the problem's own time.
+    pub(crate) first_position: u64,
+    /// Number of positions alive, in the problem's own time.
+    pub(crate) lifetime: u64,
+    pub(crate) fixed: Option<u64>,
+    /// Where its spans start in [`Instance::spans`]; blocks with one span have it in `hull` too.
+    first_span: u32,
+    span_count: u32,
+}
+
+/// A problem made ready.
+#[derive(Clone, Debug)]
+pub(crate) struct Instance {
+    pub(crate) items: Vec<Item>,
+    spans: Vec<Span>,
+    /// Greatest common divisor of all alignments: every offset is a multiple of it.
+    pub(crate) unit: u64,
+    /// Load of every section, in bytes, sizes rounded up to the unit.
+    pub(crate) load: Vec<u64>,
+    /// No placement is lower: the peak load, its blocks rounded up to the unit except for the one on top, and the ends of fixed blocks.
+    pub(crate) bound: u64,
+    pub(crate) capacity: Option<u64>,
+    /// Whether any item is fixed.
+    pub(crate) any_fixed: bool,
+    /// Whether any item has more than one span.
+    pub(crate) any_gaps: bool,
+    /// Whether any item has a stricter alignment than the unit.
+    pub(crate) any_align: bool,
+}
+
+impl Instance {
+    /// Cuts time into sections and checks what no placement can mend; the error is the outcome to return at once.
+    pub(crate) fn new(problem: &Problem) -> Result<Self, Outcome<Placement>> {
+        let instance = Self::cut(problem);
+        if let Some((a, b)) = instance.fixed_clash() {
+            let pair = [a, b].map(|i| instance.items[i]);
+            let needed = pair.iter().filter_map(|item| Some(item.fixed? + item.bytes)).max().unwrap_or(0) + 1;
+            return Err(infeasible(pair.map(|item| item.block).to_vec(), needed, problem.capacity));
+        }
+        if let Some(capacity) = instance.capacity
+            && capacity < instance.bound
+        {
+            let (blocks, needed) = instance.bound_witness(problem);
+            return Err(infeasible(blocks, needed, problem.capacity));
+        }
+        Ok(instance)
+    }
+
+    fn cut(problem: &Problem) -> Self {
+        let mut events: Vec<(u64, bool, u32)> = Vec::with_capacity(2 * problem.blocks.len());
+        let mut items = Vec::with_capacity(problem.blocks.len());
+        let mut spans: Vec<Span> = Vec::with_capacity(problem.blocks.len());
+        let mut bound = 0;
+        let unit = problem.blocks.values().fold(0, |unit, block| gcd(unit, block.align.get())).max(1);
+        for (id, block) in problem.blocks.iter() {
+            bound = bound.max(block.fixed.unwrap_or_default().get() + block.size.get());
+            if block.size.is_zero() {
+                continue;
+            }
+            let first_span = spans.len() as u32;
+            for interval in &block.alive {
+                let span = spans.len() as u32;
+                events.push((interval.start, true, span));
+                events.push((interval.end, false, span));
+                spans.push(Span { lo: 0, hi: 0 });
+            }
+            items.push(Item {
+                block: id.index() as u32,
+                size: block.size.get().next_multiple_of(unit),
+                bytes: block.size.get(),
+                align: block.align.get(),
+                hull: Span { lo: 0, hi: 0 },
+                first_position: block.alive[0].start,
+                lifetime: block.alive.iter().map(|interval| interval.len()).sum(),
+                fixed: block.fixed.map(Bytes::get),
+                first_span,
+                span_count: spans.len() as u32 - first_span,
+            });
+        }
+        // Ends sort before starts at equal positions, because `false < true`.
+        events.sort_unstable();
+        let (mut section, mut after_end) = (0u32, false);
+        for (_, starts, span) in events {
+            if starts {
+                section += u32::from(after_end);
+                after_end = false;
+                spans[span as usize].lo = section;
+            } else {
+                after_end = true;
+                spans[span as usize].hi = section + 1;
+            }
+        }
+        let sections = if items.is_empty() { 0 } else { section as usize + 1 };
+        let mut difference = vec![0i64; sections + 1];
+        for item in &mut items {
+            // Intervals that only touch may fall into touching spans; they stay apart, which changes nothing.
+            let own = &spans[item.first_span as usize..][..item.span_count as usize];
+            item.hull = Span { lo: own[0].lo, hi: own[own.len() - 1].hi };
+        }
+        // Two intervals of one block may share a section when everything between them is dominated: join them.
+        let mut joined: Vec<Span> = Vec::with_capacity(spans.len());
+        for item in &mut items {
+            let first = joined.len();
+            for &span in &spans[item.first_span as usize..][..item.span_count as usize] {
+                match joined[first..].last_mut() {
+                    Some(last) if span.lo <= last.hi => last.hi = last.hi.max(span.hi),
+                    _ => joined.push(span),
+                }
+            }
+            item.first_span = first as u32;
+            item.span_count = (joined.len() - first) as u32;
+            for span in &joined[first..] {
+                difference[span.lo as usize] += item.size as i64;
+                difference[span.hi as usize] -= item.size as i64;
+            }
+        }
+        let mut running = 0i64;
+        let load: Vec<u64> = difference[..sections]
+            .iter()
+            .map(|change| {
+                running += change;
+                running as u64
+            })
+            .collect();
+        Self {
+            any_fixed: items.iter().any(|item| item.fixed.is_some()),
+            any_gaps: items.iter().any(|item| item.span_count > 1),
+            any_align: items.iter().any(|item| item.align > unit),
+            unit,
+            items,
+            spans: joined,
+            load,
+            bound,
+            capacity: problem.capacity.map(Bytes::get),
+        }
+        .with_bound()
+    }
+
+    /// Raises the bound to the fullest section, where the topmost block alone need not fill its last unit.
+    fn with_bound(mut self) -> Self {
+        let spare = self.spare();
+        let fullest = self.load.iter().zip(&spare).map(|(load, spare)| load - spare).max();
+        self.bound = self.bound.max(fullest.unwrap_or(0));
+        self
+    }
+
+    /// For every section, the most bytes by which a block alive there was rounded up. Items paint sections in descending order; a
+    /// painted section points past itself, so each is visited about once.
+    fn spare(&self) -> Vec<u64> {
+        let mut spare = vec![0; self.sections()];
+        let mut rounded: Vec<usize> =
+            (0..self.len()).filter(|&i| self.items[i].size > self.items[i].bytes).collect();
+        rounded.sort_by_key(|&i| std::cmp::Reverse(self.items[i].size - self.items[i].bytes));
+        let mut next: Vec<u32> = (0..=self.sections() as u32).collect();
+        for i in rounded {
+            for &span in self.spans(i) {
+                let mut section = unpainted(&mut next, span.lo);
+                while section < span.hi {
+                    spare[section as usize] = self.items[i].size - self.items[i].bytes;
+                    next[section as usize] = section + 1;
+                    section = unpainted(&mut next, section + 1);
+                }
+            }
+        }
+        spare
+    }
+
+    /// Number of items.
+    pub(crate) fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Number of sections.
+    pub(crate) fn sections(&self) -> usize {
+        self.load.len()
+    }
+
+    /// The stretches of sections in which an item is alive, ascending.
+    pub(crate) fn spans(&self, item: usize) -> &[Span] {
+        let item = &self.items[item];
+        &self.spans[item.first_span as usize..][..item.span_count as usize]
+    }
+
+    /// Whether two items are alive together.
+    pub(crate) fn conflict(&self, a: usize, b: usize) -> bool {
+        let (x, y) = (&self.items[a], &self.items[b]);
+        if !x.hull.overlaps(y.hull) {
+            return false;
+        }
+        if x.span_count == 1 && y.span_count == 1 {
+            return true;
+        }
+        let (xs, ys) = (self.spans(a), self.spans(b));
+        let (mut i, mut j) = (0, 0);
+        while i < xs.len() && j < ys.len() {
+            if xs[i].overlaps(ys[j]) {
+                return true;
+            }
+            if xs[i].hi <= ys[j].hi {
+                i += 1;
+            } else {
+                j += 1;
+            }
+        }
+        false
+    }
+
+    /// The lowest multiple of the item's alignment at or above an offset.
+    pub(crate) fn align_up(&self, item: usize, offset: u64) -> u64 {
+        let align = self.items[item].align;
+        if align == 1 { offset } else { offset.next_multiple_of(align) }
+    }
+
+    /// Two fixed items that claim the same bytes in the same section, found by one sweep over sections.
+    fn fixed_clash(&self) -> Option<(usize, usize)> {
+        if !self.any_fixed {
+            return None;
+        }
+        let mut events: Vec<(u32, bool, usize)> = Vec::new();
+        for (i, item) in self.items.iter().enumerate() {
+            if item.fixed.is_some() {
+                for span in self.spans(i) {
+                    events.push((span.lo, true, i));
+                    events.push((span.hi, false, i));
+                }
+            }
+        }
+        events.sort_unstable();
+        let mut alive: std::collections::BTreeMap<u64, usize> = std::collections::BTreeMap::new();
+        for (_, starts, i) in events {
+            let offset = self.items[i].fixed.unwrap_or_default();
+            if !starts {
+                alive.remove(&offset);
+                continue;
+            }
+            let end = offset + self.items[i].bytes;
+            if let Some((&below, &j)) = alive.range(..end).next_back()
+                && below + self.items[j].bytes > offset
+            {
+                return Some((j, i));
+            }
+            alive.insert(offset, i);
+        }
+        None
+    }
+
+    /// Why nothing can be lower than [`Self::bound`]: the blocks of the fullest section, or the fixed block that ends highest.
+    fn bound_witness(&self, problem: &Problem) -> (Vec<u32>, u64) {
+        let spare = self.spare();
+        if let Some(section) =
+            (0..self.sections()).find(|&section| self.load[section] - spare[section] == self.bound)
+        {
+            let alive =
+                (0..self.len()).filter(|&i| self.spans(i).iter().any(|span| span.range().contains(&section)));
+            return (alive.map(|i| self.items[i].block).collect(), self.bound);
+        }
+        let end = |id: BufferId| problem.blocks[id].fixed.unwrap_or_default() + problem.blocks[id].size;
+        let highest = problem.blocks.ids().max_by_key(|&id| end(id));
+        (highest.iter().map(|id| id.0).collect(), self.bound)
+    }
+
+    /// A placement of the whole problem from the offsets of the items.
+    pub(crate) fn placement(&self, problem: &Problem, offsets: &[u64]) -> Placement {
+        let mut all: Vec<Bytes> =
+            problem.blocks.values().map(|block| block.fixed.unwrap_or_default()).collect();
+        for (item, &offset) in self.items.iter().zip(offsets) {
+            all[item.block as usize] = Bytes(offset);
+        }
+        Placement::new(problem, Table::from(all))
+    }
+
+    /// The height of item offsets, fixed empty blocks left out.
+    pub(crate) fn height(&self, offsets: &[u64]) -> u64 {
+        self.items.iter().zip(offsets).map(|(item, &offset)| offset + item.bytes).max().unwrap_or(0)
+    }
+
+    /// The outcome of a method that stopped with `stop` and these offsets: proved optimal at the lower bound, withheld above the capacity.
+    pub(crate) fn conclude(
+        &self,
+        problem: &Problem,
+        offsets: &[u64],
+        evaluations: u64,
+        stop: StopReason,
+    ) -> Outcome<Placement> {
+        let best = self.placement(problem, offsets);
+        if self.capacity.is_some_and(|capacity| best.height.get() > capacity) {
+            return Outcome { evaluations, stop: StopReason::GaveUp { best: Some(best.height) }, best: None };
+        }
+        let stop = if best.height.get() <= self.bound { StopReason::Optimal } else { stop };
+        Outcome { best: Some(best), evaluations, stop }
+    }
+}
+
+/// The first section at or after `section` that is not painted, with the path halved on the way.
+fn unpainted(next: &mut [u32], mut section: u32) -> u32 {
+    while next[section as usize] != section {
+        next[section as usize] = next[next[section as usize] as usize];
+        section = next[section as usize];
+    }
+    section
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+fn infeasible(blocks: Vec<u32>, needed: u64, capacity: Option<Bytes>) -> Outcome<Placement> {
+    let stop = StopReason::Infeasible(Box::new(Infeasible::Blocks {
+        blocks: blocks.into_iter().map(BufferId).collect(),
+        needed: Bytes(needed),
+        limit: capacity.unwrap_or(Bytes::MAX),
+    }));
+    Outcome { best: None, evaluations: 0, stop }
+}

@@ -1,0 +1,46 @@
+//! The small golden cases: stated heights of the seed heuristics, stated peak loads.
+
+use elbowroom_ir::Bytes;
+use elbowroom_ir::packing::{Block, Problem};
+use elbowroom_ir::search::{Budget, Silent};
+use elbowroom_pack::{packer, validate};
+
+fn golden() -> Option<serde_json::Value> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/golden/dsa_small.json");
+    let Ok(text) = std::fs::read_to_string(path) else {
+        eprintln!("skipped: {path} is not there");
+        return None;
+    };
+    Some(serde_json::from_str(&text).expect("the golden file is JSON"))
+}
+
+fn number(value: &serde_json::Value, key: &str) -> u64 {
+    value[key].as_u64().unwrap_or_else(|| panic!("{key} is a number"))
+}
+
+fn problem(case: &serde_json::Value) -> Problem {
+    let blocks = case["blocks"].as_array().expect("blocks are a list");
+    let blocks =
+        blocks.iter().map(|b| Block::new(number(b, "alloc"), number(b, "free"), Bytes(number(b, "size"))));
+    Problem { blocks: blocks.collect(), capacity: None }
+}
+
+#[test]
+fn seed_heuristics_give_the_stated_heights() {
+    let Some(golden) = golden() else { return };
+    for case in golden["cases"].as_array().expect("cases are a list") {
+        let problem = problem(case);
+        assert_eq!(problem.peak_load(), Bytes(number(case, "peak_load")), "{}", case["id"]);
+        for (name, key) in [
+            ("best-fit", "sekiyama_bestfit_nomerge"),
+            ("best-fit", "sekiyama_bestfit_merge"),
+            ("smartpool-best", "smartpool_bestfit"),
+            ("smartpool-first", "smartpool_firstfit"),
+        ] {
+            let outcome = packer(name).expect(name).pack(&problem, &Budget::default(), &Silent);
+            let placement = outcome.best.expect("without a capacity there is always a placement");
+            assert_eq!(validate(&problem, &placement), Ok(()), "{name} on {}", case["id"]);
+            assert_eq!(placement.height, Bytes(number(case, key)), "{name} on {}", case["id"]);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Every packer's placements pass the quadratic judge, on problems with gaps, alignments, fixed offsets and capacities in every combination.
+
+use elbowroom_ir::Bytes;
+use elbowroom_ir::packing::{Block, Interval, Problem};
+use elbowroom_ir::search::{Budget, Silent, StopReason};
+use elbowroom_pack::{PACKERS, validate};
+
+/// A small deterministic generator of numbers (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+}
+
+/// A problem with up to `len` blocks; bits of `kinds` switch gaps, alignments and fixed offsets on. Fixed blocks never clash.
+fn problem(random: &mut Random, len: u64, kinds: u64) -> Problem {
+    let len = 1 + random.below(len);
+    let horizon = 2 + random.below(2 * len);
+    let mut blocks: Vec<Block> = Vec::new();
+    for _ in 0..len {
+        let start = random.below(horizon);
+        let end = start + 1 + random.below(horizon - start);
+        let mut block = Block::new(start, end, Bytes(random.below(20)));
+        if kinds & 1 != 0 && end - start >= 3 && random.below(3) == 0 {
+            block.alive = vec![Interval::new(start, start + 1), Interval::new(end - 1, end)];
+        }
+        if kinds & 2 != 0 && random.below(2) == 0 {
+            block.align = Bytes([2, 4, 3, 16][random.below(4) as usize]);
+        }
+        if kinds & 4 != 0 && random.below(4) == 0 {
+            let offset = random.below(30).next_multiple_of(block.align.get());
+            let clashes = |other: &Block| {
+                let at = other.fixed.map_or(u64::MAX, Bytes::get);
+                at < offset + block.size.get()
+                    && offset < at.saturating_add(other.size.get())
+                    && other.conflicts(&block)
+            };
+            if !blocks.iter().any(clashes) {
+                block.fixed = Some(Bytes(offset));
+            }
+        }
+        blocks.push(block);
+    }
+    Problem { blocks: blocks.into(), capacity: None }
+}
+
+#[test]
+fn every_packer_is_legal_under_every_combination_of_switches() {
+    let mut random = Random(1);
+    for round in 0..400 {
+        let mut problem = problem(&mut random, 24, round % 8);
+        assert_eq!(problem.validate(), Ok(()));
+        let budget = Budget { threads: 1 + (round % 2) as usize, seed: round, ..Budget::evaluations(2_000) };
+        for packer in PACKERS {
+            problem.capacity = None;
+            let outcome = packer.pack(&problem, &budget, &Silent);
+            let placement =
+                outcome.best.unwrap_or_else(|| panic!("{} gave nothing: {:?}", packer.name(), outcome.stop));
+            assert_eq!(validate(&problem, &placement), Ok(()), "{} on {problem:?}", packer.name());
+            assert!(placement.height >= problem.peak_load());
+            for slack in 0..2 {
+                problem.capacity = Some(Bytes((placement.height.get() + slack).saturating_sub(1)));
+                let limited = packer.pack(&problem, &budget, &Silent);
+                match limited.best {
+                    Some(placement) => {
+                        assert_eq!(
+                            validate(&problem, &placement),
+                            Ok(()),
+                            "{} on {problem:?}",
+                            packer.name()
+                        );
+                    }
+                    None => assert!(
+                        matches!(limited.stop, StopReason::GaveUp { .. } | StopReason::Infeasible(_)),
+                        "{} on {problem:?}: {:?}",
+                        packer.name(),
+                        limited.stop
+                    ),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn clashing_fixed_blocks_are_infeasible_and_named() {
+    let fixed = |start, end, offset| Block { fixed: Some(Bytes(offset)), ..Block::new(start, end, Bytes(4)) };
+    let problem =
+        Problem { blocks: vec![fixed(0, 2, 0), fixed(2, 4, 1), fixed(3, 5, 4)].into(), capacity: None };
+    for packer in PACKERS {
+        let outcome = packer.pack(&problem, &Budget::default(), &Silent);
+        assert!(outcome.best.is_none(), "{}", packer.name());
+        let text = format!("{:?}", outcome.stop);
+        assert!(text.contains("[b1, b2]"), "{}: {text}", packer.name());
+    }
+}
+
+#[test]
+fn nothing_to_place_is_placed() {
+    let empty = Problem::default();
+    let hollow = Problem { blocks: vec![Block::new(0, 3, Bytes(0))].into(), capacity: Some(Bytes(1)) };
+    for packer in PACKERS {
+        for problem in [&empty, &hollow] {
+            let outcome = packer.pack(problem, &Budget::default(), &Silent);
+            assert_eq!(outcome.best.map(|placement| placement.height), Some(Bytes(0)), "{}", packer.name());
+            assert_eq!(outcome.stop, StopReason::Optimal, "{}", packer.name());
+        }
+    }
+}
