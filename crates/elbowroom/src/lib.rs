@@ -2,5 +2,6 @@
 
 #![forbid(unsafe_code)]
 
+pub mod checkpoint;
 pub mod data;
 pub mod size;

@@ -1,0 +1,257 @@
+//! Checkpoints: every persistent value and the iteration's number in one safetensors file.
+//!
+//! A file is written beside its final place, flushed to disk and only then renamed over the earlier one: whoever kills the run, at
+//! whatever moment, finds the old checkpoint or the new one, whole. Values stream through one buffer in both directions, so that saving
+//! needs no second copy of the model in memory.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::{Metadata, TensorInfo};
+
+pub use safetensors::Dtype;
+
+/// Key under which the number of finished iterations stands in the file's metadata.
+const ITERATION: &str = "iteration";
+/// Key under which the model's name stands.
+const MODEL: &str = "model";
+/// The format's own bound on its head.
+const MAX_HEAD: u64 = 100_000_000;
+
+/// Why a checkpoint cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// The file cannot be written; what was there before is untouched.
+    #[error("cannot save to {}: {source}; the earlier checkpoint, if any, is untouched", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file cannot be read.
+    #[error("cannot read the checkpoint {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file is no checkpoint.
+    #[error("{} is not a whole checkpoint: {why}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// The file belongs to another model.
+    #[error("{} does not belong to this model: {why}", path.display())]
+    Mismatch {
+        /// The file.
+        path: PathBuf,
+        /// What differs.
+        why: String,
+    },
+}
+
+/// One value to be saved: its name, its type and its extents.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// Unique within the file.
+    pub name: String,
+    /// Type of its elements.
+    pub dtype: Dtype,
+    /// Extents, outermost first.
+    pub shape: Vec<usize>,
+}
+
+impl Entry {
+    /// Bytes of the value.
+    pub fn bytes(&self) -> usize {
+        self.shape.iter().product::<usize>() * self.dtype.bitsize() / 8
+    }
+}
+
+/// Writes a checkpoint atomically. `read` fills the buffer with the value of the entry at that index.
+pub fn save(
+    path: &Path,
+    model: &str,
+    iterations_done: u64,
+    entries: &[Entry],
+    mut read: impl FnMut(usize, &mut [u8]) -> io::Result<()>,
+) -> Result<(), CheckpointError> {
+    let failed = |source| CheckpointError::Write { path: path.to_owned(), source };
+    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut offset = 0;
+    let mut infos = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let end = offset + entry.bytes();
+        let info = TensorInfo { dtype: entry.dtype, shape: entry.shape.clone(), data_offsets: (offset, end) };
+        infos.push((entry.name.clone(), info));
+        offset = end;
+    }
+    let notes =
+        [(ITERATION, iterations_done.to_string()), (MODEL, model.to_owned())].map(|(k, v)| (k.to_owned(), v));
+    let metadata =
+        Metadata::new(Some(HashMap::from(notes)), infos).map_err(|e| failed(io::Error::other(e)))?;
+    let mut head = serde_json::to_vec(&metadata).map_err(|e| failed(e.into()))?;
+    head.resize(head.len().next_multiple_of(8), b' ');
+
+    // Dropping the temporary file on any error removes it.
+    let temporary = tempfile::Builder::new().prefix(".elbowroom-").tempfile_in(folder).map_err(failed)?;
+    let mut out = BufWriter::new(temporary.as_file());
+    let mut write = || -> io::Result<()> {
+        out.write_all(&(head.len() as u64).to_le_bytes())?;
+        out.write_all(&head)?;
+        let mut value = Vec::new();
+        for (index, entry) in entries.iter().enumerate() {
+            value.resize(entry.bytes(), 0);
+            read(index, &mut value)?;
+            out.write_all(&value)?;
+        }
+        out.flush()
+    };
+    write().map_err(failed)?;
+    drop(out);
+    temporary.as_file().sync_all().map_err(failed)?;
+    temporary.persist(path).map_err(|e| failed(e.error))?;
+    // The new name itself must survive a power cut.
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
+}
+
+/// An opened checkpoint: its head is read and checked, its values are read one by one.
+#[derive(Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+    file: File,
+    metadata: Metadata,
+    data_start: u64,
+    /// Iterations that had been done when it was saved.
+    pub iterations_done: u64,
+}
+
+impl Checkpoint {
+    /// Opens a file and checks that it is whole.
+    pub fn open(path: &Path) -> Result<Self, CheckpointError> {
+        let unreadable = |source| CheckpointError::Read { path: path.to_owned(), source };
+        let broken = |why: String| CheckpointError::Format { path: path.to_owned(), why };
+        let file = File::open(path).map_err(unreadable)?;
+        let len = file.metadata().map_err(unreadable)?.len();
+        let mut word = [0; 8];
+        file.read_exact_at(&mut word, 0).map_err(|_| broken(format!("it has only {len} bytes")))?;
+        let head_len = u64::from_le_bytes(word);
+        if head_len > MAX_HEAD || head_len > len.saturating_sub(8) {
+            return Err(broken("its head is cut off, or it is no safetensors file".to_owned()));
+        }
+        let mut head = vec![0; head_len as usize];
+        file.read_exact_at(&mut head, 8).map_err(unreadable)?;
+        let metadata: Metadata =
+            serde_json::from_slice(&head).map_err(|e| broken(format!("its head cannot be read ({e})")))?;
+        let expected = 8 + head_len + metadata.data_len() as u64;
+        if expected != len {
+            return Err(broken(format!("it has {len} bytes, its head promises {expected}")));
+        }
+        let note = metadata.metadata().as_ref().and_then(|notes| notes.get(ITERATION));
+        let iterations_done = note
+            .and_then(|note| note.parse().ok())
+            .ok_or_else(|| broken("it does not say after how many iterations it was saved".to_owned()))?;
+        Ok(Self { path: path.to_owned(), file, metadata, data_start: 8 + head_len, iterations_done })
+    }
+
+    /// Checks that the file holds exactly these values.
+    pub fn expect(&self, entries: &[Entry]) -> Result<(), CheckpointError> {
+        let mismatch = |why| Err(CheckpointError::Mismatch { path: self.path.clone(), why });
+        for entry in entries {
+            match self.metadata.info(&entry.name) {
+                None => return mismatch(format!("it lacks {}", entry.name)),
+                Some(info) if info.shape != entry.shape || info.dtype != entry.dtype => {
+                    let (theirs, ours) = (&info.shape, &entry.shape);
+                    return mismatch(format!("{} has shape {theirs:?} there and {ours:?} here", entry.name));
+                }
+                Some(_) => {}
+            }
+        }
+        let theirs = self.metadata.offset_keys().len();
+        if theirs != entries.len() {
+            return mismatch(format!("it holds {theirs} values, the model has {}", entries.len()));
+        }
+        Ok(())
+    }
+
+    /// Reads one value. The buffer must have the value's size, as [`Checkpoint::expect`] has checked.
+    pub fn read(&self, name: &str, value: &mut [u8]) -> Result<(), CheckpointError> {
+        let info =
+            self.metadata.info(name).filter(|info| info.data_offsets.1 - info.data_offsets.0 == value.len());
+        let info = info.ok_or_else(|| CheckpointError::Mismatch {
+            path: self.path.clone(),
+            why: format!("it has no {name} of {} bytes", value.len()),
+        })?;
+        let at = self.data_start + info.data_offsets.0 as u64;
+        self.file
+            .read_exact_at(value, at)
+            .map_err(|source| CheckpointError::Read { path: self.path.clone(), source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries() -> Vec<Entry> {
+        [("w", vec![2, 3]), ("b", vec![3])]
+            .map(|(name, shape)| Entry { name: name.to_owned(), dtype: Dtype::F32, shape })
+            .to_vec()
+    }
+
+    fn fill(index: usize, value: &mut [u8]) -> io::Result<()> {
+        value.fill(index as u8 + 1);
+        Ok(())
+    }
+
+    #[test]
+    fn values_come_back_and_foreign_models_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        save(&path, "m", 17, &entries(), fill).unwrap();
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        assert_eq!(checkpoint.iterations_done, 17);
+        checkpoint.expect(&entries()).unwrap();
+        let mut bias = [0; 12];
+        checkpoint.read("b", &mut bias).unwrap();
+        assert_eq!(bias, [2; 12]);
+        let mut other = entries();
+        other[0].shape = vec![3, 2];
+        assert!(checkpoint.expect(&other).unwrap_err().to_string().contains("[2, 3] there"));
+        assert!(checkpoint.expect(&other[..1]).is_err());
+    }
+
+    #[test]
+    fn a_failed_save_leaves_the_earlier_checkpoint_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        save(&path, "m", 1, &entries(), fill).unwrap();
+        let failing = |index, value: &mut [u8]| {
+            if index == 1 { Err(io::Error::other("disk full")) } else { fill(index, value) }
+        };
+        let error = save(&path, "m", 2, &entries(), failing).unwrap_err();
+        assert!(error.to_string().contains("untouched"), "{error}");
+        assert_eq!(Checkpoint::open(&path).unwrap().iterations_done, 1);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
+    }
+
+    #[test]
+    fn every_truncation_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        save(&path, "m", 1, &entries(), fill).unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        for len in 0..whole.len() {
+            std::fs::write(&path, &whole[..len]).unwrap();
+            assert!(Checkpoint::open(&path).is_err(), "{len} bytes");
+        }
+    }
+}
