@@ -1,0 +1,100 @@
+//! Values of parameters before the first iteration: functions of a seed, the same on any number of threads.
+
+use crate::philox::philox;
+
+/// How a persistent value begins. Random ones are drawn by Philox with the run's seed as key, from the parameter's own stream.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Init {
+    /// Every element is this.
+    Constant(f32),
+    /// Independent draws from a normal distribution around zero.
+    Normal {
+        /// Standard deviation.
+        std: f32,
+        /// Stream of random words.
+        stream: u32,
+    },
+    /// Independent draws from `−bound..bound`.
+    Uniform {
+        /// Half the width.
+        bound: f32,
+        /// Stream of random words.
+        stream: u32,
+    },
+}
+
+impl Init {
+    /// Writes the elements from `start` on into `part`; `start` is a multiple of four. Parts of one value may be filled in any order.
+    pub fn fill(&self, seed: u64, start: usize, part: &mut [f32]) {
+        match *self {
+            Self::Constant(value) => part.fill(value),
+            Self::Normal { std, stream } => {
+                // Two words make two normals (Box and Muller, 1958).
+                draw(seed, stream, start, part, |[a, b, c, d]| {
+                    let ([a, b], [c, d]) = (box_muller(a, b), box_muller(c, d));
+                    [std * a, std * b, std * c, std * d]
+                });
+            }
+            Self::Uniform { bound, stream } => {
+                draw(seed, stream, start, part, |words| words.map(|word| bound * (2.0 * unit(word) - 1.0)));
+            }
+        }
+    }
+}
+
+/// The counter's iteration in draws of initial values: no run gets this far, so no dropout mask repeats them.
+const BEFORE_ALL: u32 = u32::MAX;
+
+fn draw(seed: u64, stream: u32, start: usize, part: &mut [f32], four: impl Fn([u32; 4]) -> [f32; 4]) {
+    debug_assert!(start.is_multiple_of(4));
+    let key = [seed as u32, (seed >> 32) as u32];
+    for (block, chunk) in part.chunks_mut(4).enumerate() {
+        let values = four(philox([(start / 4 + block) as u32, stream, BEFORE_ALL, BEFORE_ALL], key));
+        chunk.copy_from_slice(&values[..chunk.len()]);
+    }
+}
+
+/// A number in `0..1` with 24 bits, the centre of its step: never 0, never 1.
+fn unit(word: u32) -> f32 {
+    ((word >> 9) as f32 + 0.5) / (1 << 23) as f32
+}
+
+fn box_muller(a: u32, b: u32) -> [f32; 2] {
+    let radius = (-2.0 * f64::from(unit(a)).ln()).sqrt();
+    let angle = std::f64::consts::TAU * f64::from(unit(b));
+    [(radius * angle.cos()) as f32, (radius * angle.sin()) as f32]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_agree_with_the_whole_and_seeds_differ() {
+        for init in [Init::Normal { std: 0.5, stream: 3 }, Init::Uniform { bound: 2.0, stream: 3 }] {
+            let (mut whole, mut parts, mut other) = (vec![0.0; 1003], vec![0.0; 1003], vec![0.0; 1003]);
+            init.fill(7, 0, &mut whole);
+            init.fill(7, 400, &mut parts[400..]);
+            init.fill(7, 0, &mut parts[..400]);
+            init.fill(8, 0, &mut other);
+            assert_eq!(whole, parts);
+            assert_ne!(whole, other);
+        }
+    }
+
+    #[test]
+    fn moments_are_those_of_the_distributions() {
+        let moments = |init: Init| {
+            let mut values = vec![0.0; 1 << 18];
+            init.fill(1, 0, &mut values);
+            let mean = values.iter().map(|&v| f64::from(v)).sum::<f64>() / values.len() as f64;
+            let square =
+                values.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>() / values.len() as f64;
+            (mean, square - mean * mean)
+        };
+        let (mean, variance) = moments(Init::Normal { std: 2.0, stream: 0 });
+        assert!(mean.abs() < 0.02 && (variance - 4.0).abs() < 0.05, "{mean} {variance}");
+        let (mean, variance) = moments(Init::Uniform { bound: 3.0, stream: 1 });
+        assert!(mean.abs() < 0.02 && (variance - 3.0).abs() < 0.05, "{mean} {variance}");
+    }
+}

@@ -1,0 +1,609 @@
+//! The op set: what every operation reads and writes, and the formula that it computes.
+//!
+//! An operation is destination-passing: it reads whole values and writes whole values, each dense and at a given address. Its kind
+//! carries every extent it needs, so that a kernel looks at no shape and a reshape costs nothing: a value of shape `[N, C, H, W]` is
+//! read by [`OpKind::Linear`] as `N` rows of `C·H·W`. Lists of operands below are in order: `(inputs) → (outputs)`. Elements are
+//! `f32` unless a type is given. All layouts are row-major, images are `[batch, channels, height, width]`.
+//!
+//! An output that *mutates* an input lies at the same address as that input ([`OpKind::mutations`]); the kernel updates it in place.
+//! An output that *may reuse* an input ([`crate::inplace`]) lies at the same address as that input if the schedule chose so, else
+//! apart from it; the kernel must be right in both cases. No other output overlaps any input or output.
+//!
+//! Sums run in an order that depends on the extents alone. Where a formula leaves the order open, the kernel chooses one.
+
+use elbowroom_ir::trace::Again;
+
+use crate::philox::philox;
+
+/// The window of a convolution or a pooling, as `[height, width]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Window {
+    /// Extent of the window.
+    pub kernel: [usize; 2],
+    /// Distance between neighbouring windows.
+    pub stride: [usize; 2],
+    /// Rows and columns added on *both* sides of the input. They are zeros for a convolution and do not exist for a pooling.
+    pub padding: [usize; 2],
+}
+
+impl Window {
+    /// A square window.
+    pub const fn square(kernel: usize, stride: usize, padding: usize) -> Self {
+        Self { kernel: [kernel; 2], stride: [stride; 2], padding: [padding; 2] }
+    }
+
+    /// Elements of one window.
+    pub const fn area(&self) -> usize {
+        self.kernel[0] * self.kernel[1]
+    }
+
+    /// Output size over an input of this size: `⌊(in + 2·padding − kernel) / stride⌋ + 1`, or `None` if the window does not fit.
+    pub fn output(&self, input: [usize; 2]) -> Option<[usize; 2]> {
+        self.output_rounded(input, false)
+    }
+
+    /// As [`output`](Self::output), but the quotient is rounded up, except that no window starts in the padding behind the input.
+    pub fn output_ceil(&self, input: [usize; 2]) -> Option<[usize; 2]> {
+        self.output_rounded(input, true)
+    }
+
+    fn output_rounded(&self, input: [usize; 2], up: bool) -> Option<[usize; 2]> {
+        let mut output = [0; 2];
+        for axis in 0..2 {
+            let (padding, stride) = (self.padding[axis], self.stride[axis]);
+            let span = (input[axis] + 2 * padding).checked_sub(self.kernel[axis])?;
+            let rounded = if up { span.div_ceil(stride) } else { span / stride };
+            let last_inside = if up { (input[axis] + padding).checked_sub(1)? / stride } else { rounded };
+            output[axis] = rounded.min(last_inside) + 1;
+        }
+        Some(output)
+    }
+}
+
+/// Extents of a convolution: `x [batch, in_channels, in_size]`, `w [out_channels, in_channels, kernel]`,
+/// `y [batch, out_channels, out_size]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Conv {
+    /// Images.
+    pub batch: usize,
+    /// Channels of `x`.
+    pub in_channels: usize,
+    /// Height and width of `x`.
+    pub in_size: [usize; 2],
+    /// Channels of `y`.
+    pub out_channels: usize,
+    /// Height and width of `y`.
+    pub out_size: [usize; 2],
+    /// The window.
+    pub window: Window,
+}
+
+impl Conv {
+    /// Multiply-adds of one pass over all of it.
+    pub const fn multiply_adds(&self) -> u64 {
+        (self.batch * self.out_channels * self.out_size[0] * self.out_size[1]) as u64
+            * (self.in_channels * self.window.area()) as u64
+    }
+}
+
+/// Extents of a pooling: `x [planes, in_size]`, `y [planes, out_size]`, where planes = batch · channels. The last windows may reach
+/// over the end of the input (rounding up); as with padding, what is outside does not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pool {
+    /// Batch times channels.
+    pub planes: usize,
+    /// Height and width of `x`.
+    pub in_size: [usize; 2],
+    /// Height and width of `y`.
+    pub out_size: [usize; 2],
+    /// The window.
+    pub window: Window,
+}
+
+/// Extents of a per-channel operation over `[batch, channels, spatial]`; spatial = height · width, or 1 for rows of features.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Channels {
+    /// Outermost extent.
+    pub batch: usize,
+    /// The extent that statistics and parameters have.
+    pub channels: usize,
+    /// Innermost extent.
+    pub spatial: usize,
+}
+
+impl Channels {
+    /// Number of elements.
+    pub const fn len(&self) -> usize {
+        self.batch * self.channels * self.spatial
+    }
+
+    /// Whether there are no elements.
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Elements of one channel.
+    pub const fn per_channel(&self) -> usize {
+        self.batch * self.spatial
+    }
+}
+
+/// Extents of a product: `x [rows, inputs]`, `w [outputs, inputs]`, `y [rows, outputs]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Product {
+    /// Rows of `x` and `y`.
+    pub rows: usize,
+    /// Columns of `x` and `w`.
+    pub inputs: usize,
+    /// Rows of `w`, columns of `y`.
+    pub outputs: usize,
+}
+
+/// Extents of an embedding: `ids i32 [any]`, of which `rows` from `offset` on are read; `table [vocabulary, width]`;
+/// `y [rows, width]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Lookup {
+    /// Ids that are read.
+    pub rows: usize,
+    /// Index of the first id that is read.
+    pub offset: usize,
+    /// Rows of the table.
+    pub vocabulary: usize,
+    /// Columns of the table.
+    pub width: usize,
+}
+
+/// Extents of self-attention over `qkv [batch, tokens, 3·heads·width]`: in each row the queries of all heads come first, then the
+/// keys, then the values; head `h` owns columns `h·width .. (h+1)·width` of each third.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Heads {
+    /// Sequences.
+    pub batch: usize,
+    /// Length of a sequence.
+    pub tokens: usize,
+    /// Heads.
+    pub heads: usize,
+    /// Columns of one head.
+    pub width: usize,
+    /// Whether token `i` sees only tokens `j ≤ i`.
+    pub causal: bool,
+}
+
+/// Extents and weight of a classification loss: `logits [rows, classes]`, `labels i32 [any]`, of which `rows` from `offset` on are
+/// read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Classification {
+    /// Rows of the logits.
+    pub rows: usize,
+    /// Columns of the logits.
+    pub classes: usize,
+    /// Index of the first label that is read.
+    pub offset: usize,
+    /// Factor of the sum over rows: `1 / rows` for a mean.
+    pub scale: f32,
+}
+
+/// An elementwise function of one argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Function {
+    /// `max(x, 0)`; derivative from `y`: `y > 0 ? 1 : 0`.
+    Relu,
+    /// `½·x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))`, the form of GPT-2; derivative from `x`.
+    Gelu,
+    /// `tanh x`; derivative from `y`: `1 − y²`.
+    Tanh,
+    /// `1 / (1 + e^−x)`; derivative from `y`: `y·(1 − y)`.
+    Sigmoid,
+}
+
+impl Function {
+    /// Whether the derivative is computed from `y`; otherwise it is computed from `x`.
+    pub const fn grad_from_output(self) -> bool {
+        !matches!(self, Self::Gelu)
+    }
+}
+
+/// A random mask: element `i` is dropped when `u(i) < threshold`, where `u(i)` is word `i mod 4` of
+/// [`philox`](crate::philox::philox)`(counter = [i / 4, stream, iteration mod 2³², iteration / 2³²], key = [seed mod 2³², seed / 2³²])`.
+/// Seed and iteration come from the run; [`dropped`](Mask::dropped) computes four at a time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mask {
+    /// Number of elements.
+    pub len: usize,
+    /// Probability of being dropped times 2³², rounded down.
+    pub threshold: u32,
+    /// `1 / (1 − probability)`, by which the kept elements are multiplied.
+    pub scale: f32,
+    /// Which random sequence: different for each dropout of a graph.
+    pub stream: u32,
+}
+
+impl Mask {
+    /// The mask of a dropout with this probability, which lies in `0..1`.
+    pub fn new(len: usize, probability: f32, stream: u32) -> Self {
+        let threshold = (f64::from(probability) * 2f64.powi(32)) as u32;
+        Self { len, threshold, scale: 1.0 / (1.0 - probability), stream }
+    }
+
+    /// Whether elements `4·block .. 4·block + 4` are dropped.
+    pub fn dropped(&self, block: u32, seed: u64, iteration: u64) -> [bool; 4] {
+        philox(
+            [block, self.stream, iteration as u32, (iteration >> 32) as u32],
+            [seed as u32, (seed >> 32) as u32],
+        )
+        .map(|word| word < self.threshold)
+    }
+}
+
+/// Stochastic gradient descent with momentum and weight decay, as PyTorch's `SGD` with dampening 0.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sgd {
+    /// η
+    pub learning_rate: f32,
+    /// µ; 0 means that there is no momentum value at all.
+    pub momentum: f32,
+    /// λ, which joins the gradient: `g + λ·w`.
+    pub weight_decay: f32,
+}
+
+/// Adam (Kingma and Ba, 2015, Algorithm 1), with decoupled weight decay (Loshchilov and Hutter, 2019).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Adam {
+    /// η
+    pub learning_rate: f32,
+    /// Decay rates of the first and second moment.
+    pub betas: [f32; 2],
+    /// ε, added to the root.
+    pub epsilon: f32,
+    /// λ: the weight is first multiplied by `1 − η·λ`. Zero gives plain Adam.
+    pub weight_decay: f32,
+}
+
+/// What an operation computes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum OpKind {
+    /// `() → (batch)`: input `slot` of [`Graph::inputs`](crate::Graph::inputs), from the host, which keeps it for the iteration.
+    Input {
+        /// Index into [`Graph::inputs`](crate::Graph::inputs).
+        slot: usize,
+    },
+    /// `(value) → ()`: hands the value to the host as output `slot` of [`Graph::outputs`](crate::Graph::outputs).
+    Output {
+        /// Index into [`Graph::outputs`](crate::Graph::outputs).
+        slot: usize,
+    },
+    /// `() → (y [len])`: `y = value` everywhere.
+    Fill {
+        /// Number of elements.
+        len: usize,
+        /// What every element becomes.
+        value: f32,
+    },
+
+    /// `(a [len], b [len]) → (y [len])`: `y = a + b`.
+    Add {
+        /// Number of elements.
+        len: usize,
+    },
+    /// `(x [len]) → (y [len])`: `y = factor · x`.
+    Scale {
+        /// Number of elements.
+        len: usize,
+        /// The factor.
+        factor: f32,
+    },
+    /// `(a [outer, inner], b [inner]) → (y [outer, inner])`: `y[o, i] = a[o, i] + b[i]`: position embeddings.
+    AddRow {
+        /// Rows of `a`.
+        outer: usize,
+        /// Columns of `a`.
+        inner: usize,
+    },
+    /// `(acc [len], x [len]) → (acc′ [len])`: `acc′ = acc + x`; acc′ mutates acc. Joins the gradients of a shared weight.
+    Accumulate {
+        /// Number of elements.
+        len: usize,
+    },
+    /// `(x [len]) → (y [len])`: `y = f(x)`.
+    Map {
+        /// Number of elements.
+        len: usize,
+        /// f
+        function: Function,
+    },
+    /// `(dy [len], s [len]) → (dx [len])`: `dx = dy · f′`, where `s` is `y` if [`Function::grad_from_output`], else `x`.
+    MapGrad {
+        /// Number of elements.
+        len: usize,
+        /// f
+        function: Function,
+    },
+    /// `(x [len]) → (y [len])`: `y = dropped ? 0 : scale · x`, with the mask of [`Mask`]. It is its own derivative: the gradient is
+    /// the same operation with the same mask, on `dy`.
+    Dropout(Mask),
+
+    /// `(x, w, b [out_channels] if bias) → (y)`:
+    /// `y[n, o, p, q] = b[o] + Σ_{c, i, j} x[n, c, p·stride + i − padding, q·stride + j − padding] · w[o, c, i, j]`, where `x` is zero
+    /// outside its size. (Cross-correlation, as everywhere.)
+    Conv2d {
+        /// Extents.
+        conv: Conv,
+        /// Whether there is a bias.
+        bias: bool,
+    },
+    /// `(dy, w) → (dx)`: the gradient of [`Self::Conv2d`] to `x`.
+    Conv2dGradInput(Conv),
+    /// `(x, dy) → (dw)`: the gradient of [`Self::Conv2d`] to `w`.
+    Conv2dGradWeight(Conv),
+    /// `(dy [batch, channels, spatial]) → (db [channels])`: `db[c] = Σ_{n, s} dy[n, c, s]`: the gradient of every bias, those of
+    /// [`Self::Linear`] and [`Self::AddRow`] included (spatial = 1).
+    BiasGrad(Channels),
+
+    /// `(x, γ [channels], β [channels]) → (y, mean [channels], variance [channels])` with the batch's own statistics:
+    /// `mean[c] = Σ x / m`, `variance[c] = Σ (x − mean[c])² / m` with `m = batch · spatial`,
+    /// `y = γ[c]·(x − mean[c]) / √(variance[c] + ε) + β[c]`.
+    BatchNorm {
+        /// Extents.
+        channels: Channels,
+        /// ε
+        epsilon: f32,
+    },
+    /// `(dy, x, mean, variance, γ) → (dx, dγ [channels], dβ [channels])`. With `r = 1/√(variance + ε)`, `x̂ = (x − mean)·r`:
+    /// `dβ = Σ dy`, `dγ = Σ dy·x̂`, `dx = γ·r·(dy − dβ/m − x̂·dγ/m)`.
+    BatchNormGrad {
+        /// Extents.
+        channels: Channels,
+        /// ε
+        epsilon: f32,
+    },
+    /// `(mean, variance, running_mean, running_variance) → (running_mean′, running_variance′)`, all `[channels]`; the outputs mutate
+    /// the last two inputs. `running_mean′ = (1 − momentum)·running_mean + momentum·mean`, and with the unbiased variance
+    /// `running_variance′ = (1 − momentum)·running_variance + momentum·variance·m/(m − 1)` (`m/(m − 1)` is 1 where m is 1).
+    RunningUpdate {
+        /// Number of channels.
+        channels: usize,
+        /// Elements per channel, m.
+        count: usize,
+        /// Weight of the new statistics.
+        momentum: f32,
+    },
+    /// `(x, γ, β, running_mean, running_variance) → (y)`: `y = γ·(x − running_mean) / √(running_variance + ε) + β`, per channel.
+    BatchNormInference {
+        /// Extents.
+        channels: Channels,
+        /// ε
+        epsilon: f32,
+    },
+    /// `(x [rows, width], γ [width], β [width]) → (y [rows, width], mean [rows], inverse_std [rows])`: normalizes every row:
+    /// `inverse_std = 1/√(Σ (x − mean)²/width + ε)`, `y = γ·(x − mean)·inverse_std + β`.
+    LayerNorm {
+        /// Number of rows.
+        rows: usize,
+        /// Columns.
+        width: usize,
+        /// ε
+        epsilon: f32,
+    },
+    /// `(dy [rows, width], x [rows, width], mean, inverse_std, γ) → (dx [rows, width], dγ [width], dβ [width])`. With
+    /// `x̂ = (x − mean)·inverse_std` and `g = dy·γ`: `dβ = Σ_rows dy`, `dγ = Σ_rows dy·x̂`,
+    /// `dx = inverse_std·(g − Σ_w g/width − x̂·Σ_w (g·x̂)/width)`.
+    LayerNormGrad {
+        /// Number of rows.
+        rows: usize,
+        /// Columns.
+        width: usize,
+    },
+
+    /// `(x) → (y, argmax u8 like y)`: the largest element of each window, and where in the window it is: `i·kernel[1] + j`, the
+    /// first in row-major order among equals. Windows have at most 256 elements.
+    MaxPool(Pool),
+    /// `(dy, argmax u8) → (dx)`: every `dx` is the sum of the `dy` whose argmax it is.
+    MaxPoolGrad(Pool),
+    /// `(x) → (y)`: the sum of each window divided by its number of elements: of those that exist, or, with `count_padding`, of all
+    /// in the window that lie on the input or its padding. A window as large as the input is global average pooling.
+    AveragePool {
+        /// Extents.
+        pool: Pool,
+        /// Whether padding counts in the divisor.
+        count_padding: bool,
+    },
+    /// `(dy) → (dx)`: the gradient of [`Self::AveragePool`].
+    AveragePoolGrad {
+        /// Extents.
+        pool: Pool,
+        /// Whether padding counts in the divisor.
+        count_padding: bool,
+    },
+
+    /// `(x, w, b [outputs] if bias) → (y)`: `y[r, o] = b[o] + Σ_i x[r, i]·w[o, i]`.
+    Linear {
+        /// Extents.
+        product: Product,
+        /// Whether there is a bias.
+        bias: bool,
+    },
+    /// `(dy, w) → (dx)`: `dx[r, i] = Σ_o dy[r, o]·w[o, i]`.
+    LinearGradInput(Product),
+    /// `(x, dy, acc like w if accumulate) → (dw)`: `dw[o, i] = acc[o, i] + Σ_r dy[r, o]·x[r, i]`; with `accumulate`, dw mutates acc,
+    /// otherwise acc is zero.
+    LinearGradWeight {
+        /// Extents.
+        product: Product,
+        /// Whether the product is added to an earlier gradient of the same weight.
+        accumulate: bool,
+    },
+
+    /// `(ids i32, table) → (y)`: `y[r, :] = table[ids[offset + r], :]`; zeros for an id outside `0..vocabulary`.
+    Embedding(Lookup),
+    /// `(ids i32, dy [rows, width], acc like table if accumulate) → (dtable)`: `dtable[v, :] = acc[v, :] + Σ_{r: ids[offset+r] = v}
+    /// dy[r, :]`, summed in ascending r; with `accumulate`, dtable mutates acc, otherwise acc is zero.
+    EmbeddingGrad {
+        /// Extents.
+        lookup: Lookup,
+        /// Whether the sum is added to an earlier gradient of the same table.
+        accumulate: bool,
+    },
+
+    /// The pointwise part of an LSTM step (Hochreiter and Schmidhuber, 1997, with forget gates):
+    /// `(a [batch, 4·hidden], b [batch, 4·hidden], c [batch, hidden]) → (h [batch, hidden], c′ [batch, hidden], gates [batch, 4·hidden])`.
+    /// Each row of `a + b` has four parts of `hidden` columns in PyTorch's order; `gates` holds them after their functions:
+    /// `i = σ(·)`, `f = σ(·)`, `g = tanh(·)`, `o = σ(·)`. `c′ = f·c + i·g`, `h = o·tanh c′`.
+    LstmCell {
+        /// Rows.
+        batch: usize,
+        /// Columns of the state.
+        hidden: usize,
+    },
+    /// `(gates, c, c′, dh, dc′ if carry) → (d [batch, 4·hidden], dc [batch, hidden])`: `d` is the gradient to `a` and to `b` alike. With
+    /// `t = tanh c′` and `e = dh·o·(1 − t²) + dc′`: `dc = e·f`, and the parts of `d` are `e·g·i·(1 − i)`, `e·c·f·(1 − f)`,
+    /// `e·i·(1 − g²)`, `dh·t·o·(1 − o)`. Without `carry`, dc′ is zero.
+    LstmCellGrad {
+        /// Rows.
+        batch: usize,
+        /// Columns of the state.
+        hidden: usize,
+        /// Whether a gradient to `c′` comes in.
+        carry: bool,
+    },
+
+    /// `(qkv) → (y [batch, tokens, heads·width], lse [batch, heads, tokens])`. Per head: `s[i, j] = q_i·k_j / √width`, for `j ≤ i` only
+    /// if causal; `lse[i] = ln Σ_j e^{s[i, j]}`; `y_i = Σ_j e^{s[i, j] − lse[i]}·v_j`. The probabilities are never stored.
+    Attention(Heads),
+    /// `(qkv, y, lse, dy) → (dqkv)`: with `p[i, j] = e^{s[i, j] − lse[i]}` and `δ_i = dy_i·y_i` (one head's columns):
+    /// `dv_j = Σ_i p[i, j]·dy_i`, `ds[i, j] = p[i, j]·(dy_i·v_j − δ_i)/√width`, `dq_i = Σ_j ds[i, j]·k_j`, `dk_j = Σ_i ds[i, j]·q_i`
+    /// (Dao et al., 2022, Algorithm 4).
+    AttentionGrad(Heads),
+
+    /// `(logits, labels i32) → (loss [], lse [rows])`: `lse[r] = ln Σ_c e^{logits[r, c]}`,
+    /// `loss = scale · Σ_r (lse[r] − logits[r, labels[offset + r]])`. A row whose label is outside `0..classes` counts for nothing.
+    CrossEntropy(Classification),
+    /// `(logits, labels i32, lse, dloss []) → (dlogits)`: `dlogits[r, c] = dloss·scale·(e^{logits[r, c] − lse[r]} − [c = label])`; zero
+    /// in a row whose label is outside `0..classes`.
+    CrossEntropyGrad(Classification),
+
+    /// `(x₀ [outer, w₀], x₁ [outer, w₁], …) → (y [outer, Σ wᵢ])`: rows side by side. For channels: outer = batch, wᵢ = cᵢ·h·w.
+    Concat {
+        /// Rows.
+        outer: usize,
+        /// Columns of every input.
+        widths: Vec<usize>,
+    },
+    /// `(x [outer, total]) → (y [outer, width])`: `y[o, j] = x[o, start + j]`: the gradient of [`Self::Concat`] to one input.
+    Slice {
+        /// Rows.
+        outer: usize,
+        /// Columns of x.
+        total: usize,
+        /// First column taken.
+        start: usize,
+        /// Columns of y.
+        width: usize,
+    },
+    /// `(x [outer, width]) → (y [outer, total])`: `y[o, start + j] = x[o, j]`, zero elsewhere: the gradient of [`Self::Slice`].
+    Pad {
+        /// Rows.
+        outer: usize,
+        /// Columns of y.
+        total: usize,
+        /// First column filled.
+        start: usize,
+        /// Columns of x.
+        width: usize,
+    },
+
+    /// `(w, g, m if momentum ≠ 0) → (w′, m′ if momentum ≠ 0)`, all `[len]`; w′ mutates w, m′ mutates m. `d = g + λ·w`,
+    /// `m′ = µ·m + d`, `w′ = w − η·m′` (`w − η·d` without momentum).
+    SgdStep {
+        /// Number of elements.
+        len: usize,
+        /// Parameters of the method.
+        sgd: Sgd,
+    },
+    /// `(w, g, m, v) → (w′, m′, v′)`, all `[len]`; the outputs mutate w, m and v. With `t = iteration + 1`:
+    /// `m′ = β₁·m + (1 − β₁)·g`, `v′ = β₂·v + (1 − β₂)·g²`,
+    /// `w′ = w·(1 − η·λ) − η·(m′/(1 − β₁ᵗ)) / (√(v′/(1 − β₂ᵗ)) + ε)`. The powers are computed in `f64` by `powi`.
+    AdamStep {
+        /// Number of elements.
+        len: usize,
+        /// Parameters of the method.
+        adam: Adam,
+    },
+}
+
+impl OpKind {
+    /// Pairs (input, output) of operand positions where the output is the input, changed in place.
+    pub fn mutations(&self) -> Vec<(usize, usize)> {
+        match self {
+            Self::Accumulate { .. } => vec![(0, 0)],
+            Self::LinearGradWeight { accumulate: true, .. }
+            | Self::EmbeddingGrad { accumulate: true, .. } => vec![(2, 0)],
+            Self::RunningUpdate { .. } => vec![(2, 0), (3, 1)],
+            Self::SgdStep { sgd, .. } if sgd.momentum == 0.0 => vec![(0, 0)],
+            Self::SgdStep { .. } => vec![(0, 0), (2, 1)],
+            Self::AdamStep { .. } => vec![(0, 0), (2, 1), (3, 2)],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether it may be run again in the same iteration.
+    pub fn again(&self) -> Again {
+        match self {
+            Self::Dropout(mask) => Again::Rng { stream: u64::from(mask.stream) },
+            Self::Output { .. } => Again::Never,
+            _ if !self.mutations().is_empty() => Again::Never,
+            _ => Again::Pure,
+        }
+    }
+
+    /// A short name, as it appears in traces: `conv2d`, `batch-norm-grad`.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Input { .. } => "input",
+            Self::Output { .. } => "output",
+            Self::Fill { .. } => "fill",
+            Self::Add { .. } => "add",
+            Self::Scale { .. } => "scale",
+            Self::AddRow { .. } => "add-row",
+            Self::Accumulate { .. } => "accumulate",
+            Self::Map { function: Function::Relu, .. } => "relu",
+            Self::Map { function: Function::Gelu, .. } => "gelu",
+            Self::Map { function: Function::Tanh, .. } => "tanh",
+            Self::Map { function: Function::Sigmoid, .. } => "sigmoid",
+            Self::MapGrad { function: Function::Relu, .. } => "relu-grad",
+            Self::MapGrad { function: Function::Gelu, .. } => "gelu-grad",
+            Self::MapGrad { function: Function::Tanh, .. } => "tanh-grad",
+            Self::MapGrad { function: Function::Sigmoid, .. } => "sigmoid-grad",
+            Self::Dropout(_) => "dropout",
+            Self::Conv2d { .. } => "conv2d",
+            Self::Conv2dGradInput(_) => "conv2d-grad-input",
+            Self::Conv2dGradWeight(_) => "conv2d-grad-weight",
+            Self::BiasGrad(_) => "bias-grad",
+            Self::BatchNorm { .. } => "batch-norm",
+            Self::BatchNormGrad { .. } => "batch-norm-grad",
+            Self::RunningUpdate { .. } => "running-update",
+            Self::BatchNormInference { .. } => "batch-norm-inference",
+            Self::LayerNorm { .. } => "layer-norm",
+            Self::LayerNormGrad { .. } => "layer-norm-grad",
+            Self::MaxPool(_) => "max-pool",
+            Self::MaxPoolGrad(_) => "max-pool-grad",
+            Self::AveragePool { .. } => "average-pool",
+            Self::AveragePoolGrad { .. } => "average-pool-grad",
+            Self::Linear { .. } => "linear",
+            Self::LinearGradInput(_) => "linear-grad-input",
+            Self::LinearGradWeight { .. } => "linear-grad-weight",
+            Self::Embedding(_) => "embedding",
+            Self::EmbeddingGrad { .. } => "embedding-grad",
+            Self::LstmCell { .. } => "lstm-cell",
+            Self::LstmCellGrad { .. } => "lstm-cell-grad",
+            Self::Attention(_) => "attention",
+            Self::AttentionGrad(_) => "attention-grad",
+            Self::CrossEntropy(_) => "cross-entropy",
+            Self::CrossEntropyGrad(_) => "cross-entropy-grad",
+            Self::Concat { .. } => "concat",
+            Self::Slice { .. } => "slice",
+            Self::Pad { .. } => "pad",
+            Self::SgdStep { .. } => "sgd-step",
+            Self::AdamStep { .. } => "adam-step",
+        }
+    }
+}
