@@ -24,6 +24,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod check;
 pub mod entity;
 pub mod machine;
 pub mod packing;

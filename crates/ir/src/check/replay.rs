@@ -1,0 +1,386 @@
+//! The rules that need the arena's state at a position: L2, L3, L5, L7, L8, and L9 at the end. One pass over the actions.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::arena::{Arena, Content};
+use super::order::Order;
+use super::{Report, Rule};
+use crate::machine::Machine;
+use crate::schedule::{Action, Launch, Schedule};
+use crate::trace::{Reuse, Trace};
+use crate::{ActionId, BufferId, Bytes, Id, Table, TensorId};
+
+/// Where buffers lie.
+#[derive(Clone, Copy)]
+pub enum Layout<'a> {
+    /// At given offsets.
+    Placed(&'a [Bytes]),
+    /// Nowhere yet: each in bytes of its own here, and any two that are not alive together may meet in the end.
+    Apart {
+        /// Disjoint bytes for all buffers.
+        offsets: &'a [Bytes],
+        /// Largest load allowed.
+        load_limit: Bytes,
+    },
+}
+
+/// How far a buffer's residence has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Life {
+    /// Not written yet.
+    Unborn,
+    /// Alive; `returned` says that it has been away before.
+    Alive { returned: bool },
+    /// Over. A home that has not been away yet may return.
+    Released { at: ActionId, may_return: bool },
+}
+
+/// Replays a schedule whose shape is right. Returns the largest load.
+pub fn replay(
+    trace: &Trace,
+    machine: &Machine,
+    schedule: &Schedule,
+    layout: Layout<'_>,
+    report: &mut Report,
+) -> Bytes {
+    let mut replay = Replay {
+        trace,
+        machine,
+        schedule,
+        layout,
+        order: Order::new(schedule),
+        arena: Arena::default(),
+        life: Table::filled(schedule.buffers.len(), Life::Unborn),
+        live: Vec::new(),
+        touched: Table::filled(schedule.buffers.len(), [None; 3]),
+        freed: [None; 3],
+        load: 0,
+        peak: 0,
+        host: BTreeMap::new(),
+        host_bytes: 0,
+        report,
+    };
+    replay.begin();
+    for (id, step) in schedule.steps.iter() {
+        replay.step(id, &step.action);
+    }
+    replay.end();
+    Bytes(u64::try_from(replay.peak).unwrap_or(u64::MAX))
+}
+
+struct Replay<'a> {
+    trace: &'a Trace,
+    machine: &'a Machine,
+    schedule: &'a Schedule,
+    layout: Layout<'a>,
+    order: Order,
+    arena: Arena,
+    life: Table<BufferId, Life>,
+    live: Vec<BufferId>,
+    /// The last action on each lane that touched a buffer.
+    touched: Table<BufferId, [Option<ActionId>; 3]>,
+    /// The last action on each lane that touched any buffer that has been released.
+    freed: [Option<ActionId>; 3],
+    /// Bytes alive; in 128 bits, because sizes may come from anywhere.
+    load: u128,
+    peak: u128,
+    /// Host copies with the offloads that made them; `None` for those there at the beginning.
+    host: BTreeMap<TensorId, Option<ActionId>>,
+    host_bytes: u128,
+    report: &'a mut Report,
+}
+
+impl Replay<'_> {
+    /// The prologue: homes hold what the iteration begins with.
+    fn begin(&mut self) {
+        for (home, pair) in self.schedule.boundary.iter().zip(self.trace.persistent()) {
+            if let Some(buffer) = home.device {
+                self.enter(None, buffer, false);
+                let range = self.range(buffer, self.trace.bytes(pair.begin));
+                let content = Content { value: pair.begin, base: range.start };
+                self.arena.overwrite(range, Some(content), None);
+            }
+            if home.host {
+                self.keep_on_host(None, pair.begin);
+            }
+        }
+    }
+
+    fn step(&mut self, id: ActionId, action: &Action) {
+        match action {
+            Action::Compute(launch) | Action::Recompute(launch) => self.launch(id, launch),
+            &Action::Offload { value, from } => {
+                self.read(id, from, value);
+                if self.host.contains_key(&value) {
+                    self.add(Rule::L8, id, format!("{value} already has a host copy; release it first"));
+                } else {
+                    self.keep_on_host(Some(id), value);
+                }
+            }
+            &Action::Prefetch { value, to } => {
+                match self.host.get(&value) {
+                    None => self.add(Rule::L5, id, format!("{value} has no host copy to come back from")),
+                    Some(&Some(offload)) if !self.order.before(offload, id) => {
+                        let what =
+                            format!("{value} may still be on its way to the host ({offload}); wait for it");
+                        self.add(Rule::L5, id, what);
+                    }
+                    Some(_) => {}
+                }
+                self.take(id, to);
+                self.write(id, to, self.trace.bytes(value), Some(value));
+            }
+            &Action::Release { buffer } => self.release(id, buffer),
+            &Action::HostRelease { value } => match self.host.remove(&value) {
+                None => self.add(Rule::L8, id, format!("{value} has no host copy to release")),
+                Some(_) => self.host_bytes -= u128::from(self.trace.bytes(value).get()),
+            },
+        }
+    }
+
+    fn launch(&mut self, id: ActionId, launch: &Launch) {
+        let op = &self.trace.ops()[launch.op];
+        for (&value, &buffer) in op.reads.iter().zip(&launch.reads) {
+            self.read(id, buffer, value);
+        }
+        for (j, (&output, &buffer)) in op.outputs.iter().zip(&launch.writes).enumerate() {
+            if launch.writes[..j].contains(&buffer) {
+                let what = format!("{} writes {output} and another output to {buffer}", launch.op);
+                self.add(Rule::L3, id, what);
+            } else if op.overwrites(output).is_some() {
+                // Its shape is right, so the buffer is the one from which the old value was read.
+            } else if launch.reads.contains(&buffer) {
+                let permitted =
+                    op.reads.iter().zip(&launch.reads).any(|(&input, &read)| {
+                        read == buffer && op.may_reuse.contains(&Reuse { input, output })
+                    });
+                if !permitted {
+                    let what = format!(
+                        "{} writes {output} to {buffer}, which it also reads, and the trace does not permit that",
+                        launch.op
+                    );
+                    self.add(Rule::L3, id, what);
+                }
+            } else {
+                self.take(id, buffer);
+            }
+        }
+        if let Some(buffer) = launch.workspace {
+            self.take(id, buffer);
+            self.write(id, buffer, op.workspace, None);
+        }
+        for (&output, &buffer) in op.outputs.iter().zip(&launch.writes) {
+            self.write(id, buffer, self.trace.bytes(output), Some(output));
+        }
+        if let Some(buffer) = launch.workspace {
+            self.release(id, buffer);
+        }
+    }
+
+    /// Begins a residence (L3), and in a schedule without a placement orders it after all that are over (L7).
+    fn take(&mut self, id: ActionId, buffer: BufferId) {
+        let returned = match self.life[buffer] {
+            Life::Unborn => false,
+            Life::Released { may_return: true, .. } => true,
+            Life::Alive { .. } => {
+                let what = format!("{buffer} is written as if new, but it is alive; release it first");
+                return self.add(Rule::L3, id, what);
+            }
+            Life::Released { at, .. } => {
+                let what =
+                    format!("{buffer} was released at {at} and does not come back; use another buffer");
+                return self.add(Rule::L3, id, what);
+            }
+        };
+        if let Layout::Apart { load_limit, .. } = self.layout {
+            for earlier in self.freed.into_iter().flatten() {
+                if !self.order.before(earlier, id) {
+                    let what = format!("{buffer} may get bytes that {earlier} still uses; wait for it");
+                    self.add(Rule::L7, id, what);
+                }
+            }
+            let load = self.load + self.size(buffer);
+            if load > u128::from(load_limit.get()) {
+                let limit = load_limit.get();
+                self.add(
+                    Rule::L4,
+                    id,
+                    format!("{buffer} raises the load to {load} bytes; the limit is {limit}"),
+                );
+            }
+        }
+        self.enter(Some(id), buffer, returned);
+    }
+
+    /// Adds a buffer to those alive. It must not overlap any of them.
+    fn enter(&mut self, id: Option<ActionId>, buffer: BufferId, returned: bool) {
+        let range = self.range(buffer, self.schedule.buffers[buffer].bytes);
+        for &other in &self.live {
+            let taken = self.range(other, self.schedule.buffers[other].bytes);
+            if range.start < taken.end && taken.start < range.end {
+                let what = format!(
+                    "{buffer} takes bytes {}..{}, but {other} is alive in {}..{}",
+                    range.start, range.end, taken.start, taken.end
+                );
+                self.report.add(Rule::L3, id, what);
+            }
+        }
+        self.live.push(buffer);
+        self.life[buffer] = Life::Alive { returned };
+        self.load += self.size(buffer);
+        self.peak = self.peak.max(self.load);
+    }
+
+    fn release(&mut self, id: ActionId, buffer: BufferId) {
+        let Life::Alive { returned } = self.life[buffer] else {
+            return self.add(Rule::L3, id, format!("{buffer} is released, but it is not alive"));
+        };
+        let is_home = self.schedule.boundary.iter().any(|home| home.device == Some(buffer));
+        self.life[buffer] = Life::Released { at: id, may_return: is_home && !returned };
+        self.live.retain(|&other| other != buffer);
+        self.load -= self.size(buffer);
+        for (freed, touched) in self.freed.iter_mut().zip(self.touched[buffer]) {
+            *freed = touched.max(*freed);
+        }
+    }
+
+    /// A read of a whole value from the start of a live buffer (L2, L3), after whoever wrote it (L7).
+    fn read(&mut self, id: ActionId, buffer: BufferId, value: TensorId) {
+        if !matches!(self.life[buffer], Life::Alive { .. }) {
+            let what = format!("{value} is read from {buffer}, which is not alive");
+            return self.add(Rule::L3, id, what);
+        }
+        let range = self.range(buffer, self.trace.bytes(value));
+        let wanted = Content { value, base: range.start };
+        let lane = self.touch(id, buffer);
+        let mut wrong = None;
+        let mut unordered = None;
+        for (start, cell) in self.arena.tile(range.clone()) {
+            if cell.content != Some(wanted) && wrong.is_none() {
+                wrong = Some((start..cell.end, cell.content));
+            }
+            unordered = unordered.or(cell.writer.filter(|&writer| !self.order.before(writer, id)));
+            cell.readers[lane] = Some(id);
+        }
+        if let Some((bytes, holds)) = wrong {
+            let what = format!(
+                "{value} is read from {buffer}, whose bytes {}..{} hold {}",
+                bytes.start - range.start,
+                bytes.end - range.start,
+                describe(holds, value)
+            );
+            self.add(Rule::L2, id, what);
+        }
+        if let Some(writer) = unordered {
+            let what =
+                format!("{value} is read from {buffer}, which {writer} may still be writing; wait for it");
+            self.add(Rule::L7, id, what);
+        }
+    }
+
+    /// A write of `bytes` from the start of a buffer, after whoever read or wrote there before (L7). `None` is scratch.
+    fn write(&mut self, id: ActionId, buffer: BufferId, bytes: Bytes, value: Option<TensorId>) {
+        let range = self.range(buffer, bytes);
+        self.touch(id, buffer);
+        let mut unordered = None;
+        for (_, cell) in self.arena.tile(range.clone()) {
+            let mut accesses = cell.readers.into_iter().chain([cell.writer]).flatten();
+            // A launch's own reads count as before its writes.
+            unordered = unordered.or(accesses.find(|&other| !self.order.before(other, id)));
+        }
+        if let Some(other) = unordered {
+            let what = format!("{buffer} is written, but {other} may still be using its bytes; wait for it");
+            self.add(Rule::L7, id, what);
+        }
+        let content = value.map(|value| Content { value, base: range.start });
+        self.arena.overwrite(range, content, Some(id));
+    }
+
+    /// Notes that an action touches a buffer, and returns its lane's index.
+    fn touch(&mut self, id: ActionId, buffer: BufferId) -> usize {
+        let lane = self.schedule.steps[id].action.lane().map_or(0, |lane| lane.index());
+        self.touched[buffer][lane] = Some(id);
+        lane
+    }
+
+    fn keep_on_host(&mut self, id: Option<ActionId>, value: TensorId) {
+        self.host.insert(value, id);
+        self.host_bytes += u128::from(self.trace.bytes(value).get());
+        let (bytes, limit) = (self.host_bytes, self.machine.host_memory.get());
+        if bytes > u128::from(limit) {
+            let what = format!("with {value} the host copies take {bytes} bytes; the host has {limit}");
+            self.report.add(Rule::L8, id, what);
+        }
+    }
+
+    /// The iteration ends as it began (L9).
+    fn end(&mut self) {
+        let mut kept_on_host = Vec::new();
+        let mut homes = vec![false; self.life.len()];
+        for (home, pair) in self.schedule.boundary.iter().zip(self.trace.persistent()) {
+            let end = pair.end;
+            if let Some(buffer) = home.device {
+                homes[buffer.index()] = true;
+                let range = self.range(buffer, self.trace.bytes(end));
+                let wanted = Content { value: end, base: range.start };
+                let wrong = self.arena.tile(range).find(|(_, cell)| cell.content != Some(wanted));
+                let wrong = wrong.map(|(_, cell)| cell.content);
+                if !matches!(self.life[buffer], Life::Alive { .. }) {
+                    let what = format!("{buffer} is the home of {end}, but at the end it is not alive");
+                    self.report.add(Rule::L9, None, what);
+                } else if let Some(holds) = wrong {
+                    let what = format!(
+                        "{buffer} is the home of {end}, but at the end it holds {}",
+                        describe(holds, end)
+                    );
+                    self.report.add(Rule::L9, None, what);
+                }
+            }
+            if home.host {
+                kept_on_host.push(end);
+                if !self.host.contains_key(&end) {
+                    let what = format!("{end} is at home on the host, but at the end it has no host copy");
+                    self.report.add(Rule::L9, None, what);
+                }
+            }
+        }
+        for &buffer in &self.live {
+            if !homes[buffer.index()] {
+                self.report.add(Rule::L9, None, format!("{buffer} is still alive at the end; release it"));
+            }
+        }
+        for (value, _) in std::mem::take(&mut self.host) {
+            if !kept_on_host.contains(&value) {
+                let what = format!("{value} still has a host copy at the end; release it");
+                self.report.add(Rule::L9, None, what);
+            }
+        }
+    }
+
+    /// The first `bytes` of a buffer. Ends below 2^64 by the rules of shape.
+    fn range(&self, buffer: BufferId, bytes: Bytes) -> Range<u64> {
+        let (Layout::Placed(offsets) | Layout::Apart { offsets, .. }) = self.layout;
+        let start = offsets[buffer.index()].get();
+        start..start + bytes.get()
+    }
+
+    /// What a buffer counts in the load.
+    fn size(&self, buffer: BufferId) -> u128 {
+        u128::from(self.schedule.buffers[buffer].bytes.get())
+            .next_multiple_of(self.machine.align.get().into())
+    }
+
+    fn add(&mut self, rule: Rule, id: ActionId, what: String) {
+        self.report.add(rule, Some(id), what);
+    }
+}
+
+/// Names what was found in the place of a value.
+fn describe(holds: Option<Content>, wanted: TensorId) -> String {
+    match holds {
+        None => "nothing that may be read".to_owned(),
+        Some(content) if content.value == wanted => format!("{wanted}, but shifted"),
+        Some(content) => content.value.to_string(),
+    }
+}
