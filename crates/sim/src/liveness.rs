@@ -1,0 +1,78 @@
+//! When every buffer of a schedule is alive, in positions of its total order.
+//!
+//! A buffer is alive from the action that first writes it to its release, half-open. A home buffer is alive when the iteration begins
+//! and when it ends; if it is released and taken again in between it has two intervals and one offset. A workspace is alive at one
+//! position.
+
+use elbowroom_ir::machine::Machine;
+use elbowroom_ir::packing::{Block, Interval, Problem};
+use elbowroom_ir::schedule::{Action, Schedule};
+use elbowroom_ir::{BufferId, Bytes, Id, Table};
+
+/// The intervals of positions in which every buffer is alive. A buffer that no action touches has none; a buffer that is never released
+/// lives to the end. Ids past the buffer table are passed over: the checker names them.
+pub fn lifetimes(schedule: &Schedule) -> Table<BufferId, Vec<Interval>> {
+    let mut alive: Table<BufferId, Vec<Interval>> = Table::filled(schedule.buffers.len(), Vec::new());
+    let mut since: Table<BufferId, Option<u64>> = Table::filled(schedule.buffers.len(), None);
+    for home in &schedule.boundary {
+        if let Some(buffer) = home.device.filter(|b| b.index() < since.len()) {
+            since[buffer] = Some(0);
+        }
+    }
+    let open = |since: &mut Table<BufferId, Option<u64>>, buffer: BufferId, position: u64| {
+        if buffer.index() < since.len() {
+            since[buffer].get_or_insert(position);
+        }
+    };
+    for (id, step) in schedule.steps.iter() {
+        let position = id.index() as u64;
+        match &step.action {
+            Action::Compute(launch) | Action::Recompute(launch) => {
+                for &buffer in &launch.writes {
+                    open(&mut since, buffer, position);
+                }
+                if let Some(buffer) = launch.workspace.filter(|b| b.index() < alive.len()) {
+                    alive[buffer].push(Interval::new(position, position + 1));
+                }
+            }
+            Action::Prefetch { to, .. } => open(&mut since, *to, position),
+            Action::Release { buffer } if buffer.index() < since.len() => {
+                if let Some(start) = since[*buffer].take()
+                    && start < position
+                {
+                    alive[*buffer].push(Interval::new(start, position));
+                }
+            }
+            Action::Release { .. } | Action::Offload { .. } | Action::HostRelease { .. } => {}
+        }
+    }
+    let end = schedule.steps.len() as u64;
+    for (buffer, start) in since.iter() {
+        if let &Some(start) = start
+            && start < end
+        {
+            alive[buffer].push(Interval::new(start, end));
+        }
+    }
+    alive
+}
+
+/// The placement problem of a schedule. A block's size is its buffer's, rounded up to the machine's alignment, so that the peak load of
+/// the problem is the load that planners count and a height equal to it can be reached. The capacity is left open.
+pub fn problem(schedule: &Schedule, machine: &Machine) -> Problem {
+    let blocks = schedule
+        .buffers
+        .values()
+        .zip(lifetimes(schedule).values())
+        .map(|(buffer, alive)| {
+            // A buffer that nobody touches occupies nothing; it keeps its id, at a place where it disturbs nobody.
+            let (size, alive) = if alive.is_empty() {
+                (Bytes::ZERO, vec![Interval::new(0, 1)])
+            } else {
+                (buffer.bytes.align_up(machine.align), alive.clone())
+            };
+            Block { size, alive, align: machine.align, fixed: None }
+        })
+        .collect();
+    Problem { blocks, capacity: None }
+}

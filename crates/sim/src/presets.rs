@@ -1,0 +1,91 @@
+//! Machines by name. Links are the measured rates of the papers where they give any; the rest is from the makers' data sheets.
+
+use elbowroom_ir::machine::{Channel, Machine};
+use elbowroom_ir::{Bytes, Nanos};
+
+const GIB: u64 = 1 << 30;
+
+/// Names of all presets.
+pub const NAMES: [&str; 8] = ["p100", "v100", "gtx1080ti", "titanv", "a100", "h100", "h200", "cpu"];
+
+/// What Beaumont et al. measured from PyTorch on a V100 over PCIe 3.0 ×16, section 6.1. The other cards on the same link get the same
+/// rate: their data sheets only give the bus's 15.75 GB/s, which no copy reaches.
+const PCIE3: Channel = Channel::with_rate(12_200_000_000);
+/// PCIe 4.0 ×16: twice the rate of [`PCIE3`].
+const PCIE4: Channel = Channel::with_rate(24_400_000_000);
+/// PCIe 5.0 ×16: four times the rate of [`PCIE3`].
+const PCIE5: Channel = Channel::with_rate(48_800_000_000);
+
+/// A machine by its name in [`NAMES`]; `None` for another name.
+pub fn machine(name: &str) -> Option<Machine> {
+    let machine = match name {
+        // NVIDIA Tesla P100 PCIe 16 GB data sheet: 9.3 TFLOPS single precision, 732 GB/s.
+        "p100" => gpu(name, 16 * GIB, PCIE3, 9_300_000_000_000, 732_000_000_000),
+        // NVIDIA Tesla V100 PCIe 16 GB data sheet: 14 TFLOPS, 900 GB/s. One transfer at a time: Beaumont's assumption B.
+        "v100" => {
+            Machine { shared_link: true, ..gpu(name, 16 * GIB, PCIE3, 14_000_000_000_000, 900_000_000_000) }
+        }
+        // NVIDIA GeForce GTX 1080 Ti: 11.3 TFLOPS, 484 GB/s. The link as measured in Zhang's implementation: device to host
+        // 47.2 µs + 0.0756 ns/B, host to device 9.7 µs + 0.0823 ns/B.
+        "gtx1080ti" => Machine {
+            to_host: Channel { latency: Nanos(47_200), rate: 13_227_513_228 },
+            to_device: Channel { latency: Nanos(9_700), rate: 12_150_668_287 },
+            ..gpu(name, 11 * GIB, PCIE3, 11_340_000_000_000, 484_000_000_000)
+        },
+        // NVIDIA Titan V: 14.9 TFLOPS, 653 GB/s.
+        "titanv" => gpu(name, 12 * GIB, PCIE3, 14_900_000_000_000, 653_000_000_000),
+        // NVIDIA A100 80 GB data sheet: 19.5 TFLOPS single precision without tensor cores, 2,039 GB/s.
+        "a100" => gpu(name, 80 * GIB, PCIE4, 19_500_000_000_000, 2_039_000_000_000),
+        // NVIDIA H100 SXM data sheet: 67 TFLOPS single precision, 3.35 TB/s.
+        "h100" => gpu(name, 80 * GIB, PCIE5, 67_000_000_000_000, 3_350_000_000_000),
+        // NVIDIA H200 SXM data sheet: 67 TFLOPS single precision, 4.8 TB/s, 141 GB.
+        "h200" => gpu(name, 141_000_000_000, PCIE5, 67_000_000_000_000, 4_800_000_000_000),
+        // Round figures for two cores of a laptop: 50 GFLOP/s, 10 GB/s, and a host tier reached by copying at 4 GB/s.
+        "cpu" => Machine {
+            align: Bytes(64),
+            launch: Nanos(2_000),
+            ..gpu(name, 8 * GIB, Channel::with_rate(4_000_000_000), 50_000_000_000, 10_000_000_000)
+        },
+        _ => return None,
+    };
+    Some(machine)
+}
+
+/// A card with one lane for each direction, 64 GiB of host memory, CUDA's allocation granularity of 256 bytes and 5 µs for a launch.
+fn gpu(name: &str, memory: u64, link: Channel, flops_per_second: u64, bytes_per_second: u64) -> Machine {
+    Machine {
+        name: name.to_owned(),
+        memory: Bytes(memory),
+        align: Bytes(256),
+        host_memory: Bytes(64 * GIB),
+        to_host: link,
+        to_device: link,
+        shared_link: false,
+        flops_per_second,
+        bytes_per_second,
+        launch: Nanos(5_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_has_a_machine_that_can_be_used() {
+        for name in NAMES {
+            let machine = machine(name).unwrap();
+            assert_eq!(machine.name, name);
+            assert!(machine.align.get().is_power_of_two());
+            assert!(machine.to_host.rate > 0 && machine.to_device.rate > 0);
+        }
+        assert_eq!(machine("abacus"), None);
+    }
+
+    #[test]
+    fn the_measured_link_of_the_gtx_1080_ti() {
+        let machine = machine("gtx1080ti").unwrap();
+        assert_eq!(machine.to_host.time(Bytes(1_000_000)), Nanos(47_200 + 75_600));
+        assert_eq!(machine.to_device.time(Bytes(1_000_000)), Nanos(9_700 + 82_300));
+    }
+}
