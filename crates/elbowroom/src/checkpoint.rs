@@ -1,12 +1,11 @@
 //! Checkpoints: every persistent value and the iteration's number in one safetensors file.
 //!
-//! A file is written beside its final place, flushed to disk and only then renamed over the earlier one: whoever kills the run, at
-//! whatever moment, finds the old checkpoint or the new one, whole. Values stream through one buffer in both directions, so that saving
+//! A file replaces the earlier one whole or not at all ([`write_whole`](crate::files::write_whole)). Values stream through one buffer in both directions, so that saving
 //! needs no second copy of the model in memory.
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -85,7 +84,6 @@ pub fn save(
     mut read: impl FnMut(usize, &mut [u8]) -> io::Result<()>,
 ) -> Result<(), CheckpointError> {
     let failed = |source| CheckpointError::Write { path: path.to_owned(), source };
-    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut offset = 0;
     let mut infos = Vec::with_capacity(entries.len());
     for entry in entries {
@@ -101,10 +99,7 @@ pub fn save(
     let mut head = serde_json::to_vec(&metadata).map_err(|e| failed(e.into()))?;
     head.resize(head.len().next_multiple_of(8), b' ');
 
-    // Dropping the temporary file on any error removes it.
-    let temporary = tempfile::Builder::new().prefix(".elbowroom-").tempfile_in(folder).map_err(failed)?;
-    let mut out = BufWriter::new(temporary.as_file());
-    let mut write = || -> io::Result<()> {
+    crate::files::write_whole(path, |out| {
         out.write_all(&(head.len() as u64).to_le_bytes())?;
         out.write_all(&head)?;
         let mut value = Vec::new();
@@ -113,14 +108,9 @@ pub fn save(
             read(index, &mut value)?;
             out.write_all(&value)?;
         }
-        out.flush()
-    };
-    write().map_err(failed)?;
-    drop(out);
-    temporary.as_file().sync_all().map_err(failed)?;
-    temporary.persist(path).map_err(|e| failed(e.error))?;
-    // The new name itself must survive a power cut.
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
+        Ok(())
+    })
+    .map_err(failed)
 }
 
 /// An opened checkpoint: its head is read and checked, its values are read one by one.

@@ -1,7 +1,22 @@
 //! Training neural networks in the memory you have.
+//!
+//! This crate orders the others: a network becomes a [trace](ir::trace), a trace becomes a proved [plan](pipeline::plan), a plan becomes a
+//! [training run](train) that never uses a byte more than its limit. What each step means is said where it lives: [`ir`] for plans and
+//! their legality, `elbowroom-sim` for their cost, `elbowroom-pack` and `elbowroom-sched` for how they are found, `elbowroom-engine` for
+//! how they run.
 
 #![forbid(unsafe_code)]
 
 pub mod checkpoint;
 pub mod data;
+pub mod files;
+pub mod machine;
+pub mod pipeline;
+pub mod registry;
+pub mod report;
 pub mod size;
+
+pub use elbowroom_graph as graph;
+pub use elbowroom_ir as ir;
+pub use elbowroom_pack as pack;
+pub use elbowroom_sim as sim;

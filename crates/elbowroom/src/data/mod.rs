@@ -4,6 +4,7 @@
 //! the seed and the iteration's number, so that a resumed run sees what an uninterrupted one would have seen.
 
 mod cifar10;
+mod feed;
 mod mnist;
 mod order;
 mod synthetic;
@@ -13,6 +14,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use cifar10::Cifar10;
+pub use feed::{Feed, HostValue};
 pub use mnist::Mnist;
 pub use synthetic::Synthetic;
 pub use text::Text;

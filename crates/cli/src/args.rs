@@ -1,0 +1,307 @@
+//! The command line as it is typed. What the words mean is decided in [`settings`](crate::settings).
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use elbowroom::ir::Bytes;
+use elbowroom::machine::{LinkSpec, Rate};
+use elbowroom::size::MemorySpec;
+
+/// Train neural networks in the memory you have.
+///
+/// You name a limit in bytes. Elbowroom traces one training iteration, plans what stays, what goes to the host and comes back, what is
+/// computed again and where every byte lies, proves the plan, and trains under it: the same results to the bit, never a byte over.
+#[derive(Debug, Parser)]
+#[command(name = "elbowroom", version, max_term_width = 110, propagate_version = true)]
+#[command(after_help = "Examples:
+  elbowroom train                                      ResNet-18 on synthetic data at half its natural memory
+  elbowroom train --model vgg16 --batch 64 --memory 600MiB --data cifar10/
+  elbowroom trace --model resnet50 --batch 32 --machine v100 -o r50.trace
+  elbowroom plan r50.trace --memory 1.5GiB -o r50.plan
+  elbowroom check r50.trace r50.plan
+
+Exit status: 0 yes, 1 no (infeasible, illegal, not equal), 2 error.")]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// One verb per stage of the road.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Train a network under a memory limit: trace, plan, check and run
+    Train(Box<TrainArgs>),
+    /// Trace one training iteration of a network and write it down
+    Trace(TraceArgs),
+    /// Plan a traced iteration under a memory limit
+    Plan(PlanArgs),
+    /// Prove that a plan is legal for a trace, or say which rule it breaks
+    Check(CheckArgs),
+    /// Predict how long a plan's iteration takes, and what it moves
+    Simulate(SimulateArgs),
+    /// Place buffers with known lifetimes into one arena
+    Pack(PackArgs),
+}
+
+/// Which network, how large.
+#[derive(Debug, Clone, Args)]
+pub struct NetworkArgs {
+    /// The network: resnet18, resnet34, resnet50, vgg16, lstm, gpt, … (a wrong name lists them all)
+    #[arg(long, default_value = "resnet18")]
+    pub model: String,
+    /// Samples in a batch
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    pub batch: u32,
+    /// Height and width of images, in pixels
+    #[arg(long, value_name = "PIXELS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub image: Option<u32>,
+    /// Number of classes
+    #[arg(long, value_parser = clap::value_parser!(u32).range(2..))]
+    pub classes: Option<u32>,
+    /// Tokens in a sequence
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub length: Option<u32>,
+    /// The optimizer: sgd (with momentum) or adam
+    #[arg(long)]
+    pub optimizer: Option<String>,
+    /// The optimizer's step size
+    #[arg(long, value_name = "RATE")]
+    pub learning_rate: Option<f32>,
+}
+
+/// How to plan.
+#[derive(Debug, Clone, Args)]
+pub struct PlannerArgs {
+    /// The planner (a wrong name lists them all)
+    #[arg(long, default_value = elbowroom::registry::DEFAULT_PLANNER)]
+    pub planner: String,
+    /// The packer (a wrong name lists them all)
+    #[arg(long, default_value = elbowroom::registry::DEFAULT_PACKER)]
+    pub packer: String,
+    /// Keep values off the host
+    #[arg(long)]
+    pub no_offload: bool,
+    /// Compute nothing twice
+    #[arg(long)]
+    pub no_recompute: bool,
+    /// Time that a search may take, like 500ms, 10s or 2m
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
+    pub time: Duration,
+    /// Evaluations that a search may make, in place of a time: reproducible with the seed
+    #[arg(long, value_name = "N")]
+    pub evaluations: Option<u64>,
+}
+
+/// For which hardware.
+#[derive(Debug, Clone, Args)]
+pub struct MachineArgs {
+    /// The machine to plan for: p100, v100, gtx1080ti, titanv, a100, h100, h200 or cpu
+    #[arg(long, value_name = "PRESET")]
+    pub machine: Option<String>,
+    /// The link to the host: RATE for one lane each way, or shared:RATE for both on one lane (12.2GB/s)
+    #[arg(long, value_name = "[shared:]RATE")]
+    pub link: Option<LinkSpec>,
+    /// Alignment of every buffer, in bytes: a power of two
+    #[arg(long, value_name = "BYTES")]
+    pub align: Option<Bytes>,
+}
+
+/// `elbowroom train`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  elbowroom train --iterations 20 --memory 40%
+  elbowroom train --model lstm --memory min --verify
+  elbowroom train --model resnet50 --batch 16 --memory 300MiB --host /tmp --save r50.safetensors")]
+pub struct TrainArgs {
+    #[command(flatten)]
+    pub network: NetworkArgs,
+    #[command(flatten)]
+    pub planner: PlannerArgs,
+    /// The limit: bytes (600MiB, 1.5GiB), a share of the natural peak (70%), or min for the smallest feasible
+    #[arg(long, default_value = "50%", value_name = "SIZE")]
+    pub memory: MemorySpec,
+    /// Training iterations
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
+    pub iterations: u64,
+    /// A folder with CIFAR-10 or MNIST files, or a text file for language models; synthetic data if not given
+    #[arg(long, value_name = "PATH")]
+    pub data: Option<PathBuf>,
+    /// Where offloaded values go: memory, or a folder to spill into
+    #[arg(long, default_value = "memory", value_name = "memory|DIR")]
+    pub host: String,
+    /// Slow the host tier's copies down to this rate each way
+    #[arg(long, value_name = "RATE")]
+    pub host_rate: Option<Rate>,
+    /// Where random numbers start
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Threads that compute; all cores if not given
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// Run the same iterations without a limit too, and compare losses and parameters to the bit
+    #[arg(long)]
+    pub verify: bool,
+    /// Write a checkpoint to this file at the end, and every --save-every iterations
+    #[arg(long, value_name = "FILE")]
+    pub save: Option<PathBuf>,
+    /// Iterations between two checkpoints
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    pub save_every: u64,
+    /// Go on from this checkpoint
+    #[arg(long, value_name = "FILE")]
+    pub resume: Option<PathBuf>,
+    /// Print one JSON object instead of tables
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `elbowroom trace`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  elbowroom trace --model resnet50 --image 224 --batch 32 --machine v100 -o r50.trace")]
+pub struct TraceArgs {
+    #[command(flatten)]
+    pub network: NetworkArgs,
+    #[command(flatten)]
+    pub machine: MachineArgs,
+    /// Where to write the trace; standard output if not given
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Write JSON instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `elbowroom plan`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  elbowroom plan r50.trace --memory 1.5GiB -o r50.plan
+  elbowroom plan r50.trace --memory 40% --planner greedy --link shared:12.2GB/s --no-recompute")]
+pub struct PlanArgs {
+    /// The trace
+    pub trace: PathBuf,
+    /// The limit in bytes of arena: 600MiB, 70% of the natural peak, or min
+    #[arg(long, value_name = "SIZE", required_unless_present = "load_limit", conflicts_with = "load_limit")]
+    pub memory: Option<MemorySpec>,
+    /// Bound the live load instead and leave placement out, to compare with work that does not place
+    #[arg(long, value_name = "SIZE")]
+    pub load_limit: Option<MemorySpec>,
+    #[command(flatten)]
+    pub planner: PlannerArgs,
+    #[command(flatten)]
+    pub machine: MachineArgs,
+    /// Where random choices start
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Threads that search
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: u32,
+    /// Where to write the plan; only the report is printed if not given
+    #[arg(short, long, value_name = "FILE", conflicts_with = "load_limit")]
+    pub output: Option<PathBuf>,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `elbowroom check`
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// The trace
+    pub trace: PathBuf,
+    /// The plan
+    pub plan: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `elbowroom simulate`
+#[derive(Debug, Args)]
+pub struct SimulateArgs {
+    /// The trace
+    pub trace: PathBuf,
+    /// The plan
+    pub plan: PathBuf,
+    #[command(flatten)]
+    pub machine: MachineArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `elbowroom pack`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  elbowroom pack buffers.csv --capacity 1048576 -o placed.csv")]
+pub struct PackArgs {
+    /// Buffers, one a line: id, lower, upper, size (and alignment, offset, hint, gaps if wanted)
+    pub file: PathBuf,
+    /// Bytes that may be used; the lowest height is sought if not given
+    #[arg(long, value_name = "SIZE")]
+    pub capacity: Option<Bytes>,
+    /// The packer (a wrong name lists them all)
+    #[arg(long, default_value = elbowroom::registry::DEFAULT_PACKER)]
+    pub packer: String,
+    /// Time that a search may take
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
+    pub time: Duration,
+    /// Evaluations that a search may make, in place of a time
+    #[arg(long, value_name = "N")]
+    pub evaluations: Option<u64>,
+    /// Where random choices start
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Threads that search; all cores if not given
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// Where to write the buffers with their offsets
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Reads `500ms`, `10s`, `2m`, `1h` or bare seconds.
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let malformed = || format!("`{text}` is not a duration; write it like 500ms, 10s or 2m");
+    let trimmed = text.trim();
+    let split = trimmed.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(trimmed.len());
+    let seconds_per_unit = match &trimmed[split..] {
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(malformed()),
+    };
+    let number: f64 = trimmed[..split].trim().parse().map_err(|_| malformed())?;
+    if number.is_nan() || number < 0.0 {
+        return Err(malformed());
+    }
+    Duration::try_from_secs_f64(number * seconds_per_unit).map_err(|_| malformed())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn durations_are_read_as_people_write_them() {
+        for (text, millis) in [("500ms", 500), ("10s", 10_000), ("1.5 m", 90_000), ("3", 3_000)] {
+            assert_eq!(parse_duration(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        for text in ["", "s", "-1s", "1 fortnight", "nans", "1e300h"] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Reading and writing the files that users name, so that every failure says which file it was.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+/// More than any trace or plan: a guard against reading a disk image by mistake.
+const LARGEST: u64 = 4 << 30;
+
+/// The whole text of a file.
+pub fn read(path: &Path) -> Result<String> {
+    let context = || format!("cannot read {}", path.display());
+    let metadata = fs::metadata(path).with_context(context)?;
+    if metadata.len() > LARGEST {
+        bail!("{} has {} bytes; no trace, plan or table of buffers is that large", path.display(), metadata.len());
+    }
+    let bytes = fs::read(path).with_context(context)?;
+    String::from_utf8(bytes).map_err(|_| anyhow::anyhow!("{} is not a text file", path.display()))
+}
+
+/// Writes a text to a file, whole or not at all; to standard output without one.
+pub fn write(path: Option<&Path>, text: &str) -> Result<()> {
+    let Some(path) = path else {
+        io::stdout().lock().write_all(text.as_bytes())?;
+        return Ok(());
+    };
+    elbowroom::files::write_whole(path, |file| file.write_all(text.as_bytes()))
+        .with_context(|| format!("cannot write {}", path.display()))
+}

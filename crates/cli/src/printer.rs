@@ -1,0 +1,28 @@
+//! Output on standard output: aligned tables for people, one JSON object for programs.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+/// Prints one JSON object on a line of its own.
+pub fn json(value: &impl Serialize) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer(&mut out, value)?;
+    writeln!(out)
+}
+
+/// Prints names and values in two columns, names flush left.
+pub fn pairs<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> io::Result<()> {
+    let rows: Vec<_> = rows.into_iter().collect();
+    let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    let mut out = io::stdout().lock();
+    for (name, value) in rows {
+        writeln!(out, "{name:width$}  {value}")?;
+    }
+    out.flush()
+}
+
+/// A share as a percentage with a sign, for overheads: `+12.3 %`.
+pub fn percent(share: f64) -> String {
+    format!("{:+.1} %", share * 100.0)
+}

@@ -1,0 +1,53 @@
+//! What the typed words mean: names looked up, defaults filled in, contradictions refused.
+
+use anyhow::{Result, bail};
+use elbowroom::ir::machine::Machine;
+use elbowroom::ir::planning::Freedom;
+use elbowroom::ir::search::Budget;
+use elbowroom::machine::UnknownMachine;
+use elbowroom::pipeline::Method;
+use elbowroom::registry;
+
+use crate::args::{MachineArgs, PlannerArgs};
+
+/// The planner, the packer and how long to look.
+pub fn method(args: &PlannerArgs, seed: u64, threads: usize) -> Result<Method<'static>> {
+    Ok(Method {
+        scheduler: registry::scheduler(&args.planner)?,
+        packer: registry::packer(&args.packer)?,
+        budget: Budget {
+            evaluations: args.evaluations,
+            time: args.evaluations.is_none().then_some(args.time),
+            seed,
+            threads,
+        },
+    })
+}
+
+/// What may be decided.
+pub fn freedom(args: &PlannerArgs) -> Freedom {
+    Freedom { offload: !args.no_offload, recompute: !args.no_recompute }
+}
+
+/// The machine of a preset, or `default` without one, with what the user changed about it.
+pub fn machine(args: &MachineArgs, default: Machine) -> Result<Machine> {
+    let mut machine = match &args.machine {
+        Some(name) => elbowroom::sim::presets::machine(name).ok_or_else(|| UnknownMachine(name.clone()))?,
+        None => default,
+    };
+    if let Some(link) = args.link {
+        machine = link.apply(machine);
+    }
+    if let Some(align) = args.align {
+        if !align.get().is_power_of_two() {
+            bail!("an alignment of {} is no power of two; use 64, 256 or 512, for example", align.get());
+        }
+        machine.align = align;
+    }
+    Ok(machine)
+}
+
+/// Threads that compute, all cores if none are named.
+pub fn threads(named: Option<u32>) -> usize {
+    named.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), |threads| threads as usize)
+}

@@ -1,0 +1,245 @@
+//! From a trace to a proved plan: schedule, place, check; and again with a lower load when the placement does not fit.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use elbowroom_ir::check::{self, CheckedPlan, CheckedSchedule, Illegal};
+use elbowroom_ir::machine::Machine;
+use elbowroom_ir::packing::{Packer, Placement, Problem};
+use elbowroom_ir::plan::Plan;
+use elbowroom_ir::planning::{Costs, Freedom, Request, Scheduler};
+use elbowroom_ir::schedule::Schedule;
+use elbowroom_ir::search::{Budget, Infeasible, Observer, Outcome, StopReason};
+use elbowroom_ir::timeline::Timeline;
+use elbowroom_ir::trace::Trace;
+use elbowroom_ir::{Bytes, Nanos};
+use elbowroom_sched::waits;
+
+/// How often the planner is asked for a lower load before a limit is given up.
+const ROUNDS: usize = 8;
+
+/// What is to be planned.
+#[derive(Clone)]
+pub struct Task {
+    /// The iteration.
+    pub trace: Arc<Trace>,
+    /// Durations of its ops.
+    pub costs: Costs,
+    /// The hardware; its memory is the limit.
+    pub machine: Machine,
+    /// What may be decided.
+    pub freedom: Freedom,
+}
+
+impl Task {
+    /// The same task under another limit.
+    pub fn with_memory(&self, memory: Bytes) -> Self {
+        Self { machine: self.machine.clone().with_memory(memory), ..self.clone() }
+    }
+}
+
+/// How it is to be planned.
+#[derive(Clone)]
+pub struct Method<'a> {
+    /// Decides when.
+    pub scheduler: &'a dyn Scheduler,
+    /// Decides where.
+    pub packer: &'a dyn Packer,
+    /// How long to look.
+    pub budget: Budget,
+}
+
+/// A proved plan with what it promises.
+pub struct Planned {
+    /// The proof.
+    pub plan: CheckedPlan,
+    /// What an iteration will do, by the task's costs.
+    pub predicted: Timeline,
+    /// Why the planner stopped.
+    pub stop: StopReason,
+    /// Evaluations that the planner made.
+    pub evaluations: u64,
+    /// Time spent planning, placing and proving.
+    pub planning: Duration,
+}
+
+impl Planned {
+    /// Bytes of arena that the plan uses: the peak that a run will measure.
+    pub fn height(&self) -> Bytes {
+        self.plan.plan().placement.height
+    }
+}
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// Nothing can exist at this limit.
+    #[error("no plan can exist within {limit}")]
+    Infeasible {
+        /// The limit.
+        limit: Bytes,
+        /// The proof.
+        proof: Infeasible,
+    },
+    /// Nothing was found at this limit; nothing is proved.
+    #[error("no plan was found within {limit}")]
+    GaveUp {
+        /// The limit.
+        limit: Bytes,
+        /// The fewest bytes of arena, or of load, for which something was found on the way.
+        best: Option<Bytes>,
+    },
+    /// The planner or packer made an illegal plan: a fault of ours.
+    #[error("the plan that was found is illegal, which is a fault in elbowroom: {0}")]
+    Illegal(#[from] Illegal),
+}
+
+/// Plans a task: the road from trace to proof.
+pub fn plan(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Result<Planned, PlanError> {
+    let started = Instant::now();
+    let Fitted { mut schedule, placement, stop, evaluations } = fit(task, method, observer)?;
+    waits::thin(&mut schedule, &placement);
+    let plan = Plan { trace: task.trace.fingerprint(), schedule, placement };
+    let plan = check::check(task.trace.clone(), task.machine.clone(), plan)?;
+    let predicted = simulate(task, plan.schedule());
+    Ok(Planned { plan, predicted, stop, evaluations, planning: started.elapsed() })
+}
+
+/// A schedule proved under a limit on its load alone, with what it promises. It cannot be run: nothing in it has a place.
+pub struct PlannedLoad {
+    /// The proof.
+    pub schedule: CheckedSchedule,
+    /// What an iteration would do, by the task's costs.
+    pub predicted: Timeline,
+    /// Why the planner stopped.
+    pub stop: StopReason,
+    /// Evaluations that the planner made.
+    pub evaluations: u64,
+    /// Time spent planning and proving.
+    pub planning: Duration,
+}
+
+/// Plans a task whose limit bounds the live load, for comparison with work that does not place.
+pub fn plan_load(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Result<PlannedLoad, PlanError> {
+    let started = Instant::now();
+    let limit = task.machine.memory;
+    let Outcome { best, evaluations, stop } = ask(task, method, limit, observer);
+    let schedule = best.ok_or_else(|| no_schedule(stop.clone(), limit, limit, None))?;
+    let schedule = check::check_schedule(task.trace.clone(), task.machine.clone(), schedule, limit)?;
+    let predicted = simulate(task, schedule.schedule());
+    Ok(PlannedLoad { schedule, predicted, stop, evaluations, planning: started.elapsed() })
+}
+
+fn simulate(task: &Task, schedule: &Schedule) -> Timeline {
+    elbowroom_sim::simulate(&task.trace, &task.costs, &task.machine, schedule)
+        .expect("the checker has seen that the schedule fits its trace and its waits point backwards")
+}
+
+/// A schedule and a placement that fits the limit, not yet proved.
+struct Fitted {
+    schedule: Schedule,
+    placement: Placement,
+    stop: StopReason,
+    evaluations: u64,
+}
+
+/// Asks for schedules of ever lower load until one's placement fits. The planner promises load; this function promises bytes.
+fn fit(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Result<Fitted, PlanError> {
+    let limit = task.machine.memory;
+    let mut load_limit = limit;
+    let mut lowest: Option<Bytes> = None;
+    let mut evaluations = 0;
+    for _ in 0..ROUNDS {
+        let outcome = ask(task, method, load_limit, observer);
+        evaluations += outcome.evaluations;
+        let Some(schedule) = outcome.best else {
+            return Err(no_schedule(outcome.stop, load_limit, limit, lowest));
+        };
+        let problem = elbowroom_sim::liveness::problem(&schedule, &task.machine);
+        let placement = place(&problem, method, observer);
+        let height = placement.height;
+        if height <= limit {
+            return Ok(Fitted { schedule, placement, stop: outcome.stop, evaluations });
+        }
+        lowest = Some(lowest.map_or(height, |lowest| lowest.min(height)));
+        let excess = height - limit;
+        load_limit = match load_limit.get().checked_sub(excess.get()) {
+            Some(lower) if lower > 0 => Bytes(lower),
+            _ => break,
+        };
+    }
+    Err(PlanError::GaveUp { limit, best: lowest })
+}
+
+fn ask(task: &Task, method: &Method<'_>, load_limit: Bytes, observer: &dyn Observer) -> Outcome<Schedule> {
+    let request = Request {
+        trace: &task.trace,
+        costs: &task.costs,
+        machine: &task.machine,
+        load_limit,
+        freedom: task.freedom,
+        packer: Some(method.packer),
+    };
+    method.scheduler.schedule(&request, &method.budget, observer)
+}
+
+/// Why there is no schedule, in terms of the limit that the user named: a proof for a lower load proves nothing about it.
+fn no_schedule(stop: StopReason, load_limit: Bytes, limit: Bytes, lowest: Option<Bytes>) -> PlanError {
+    match stop {
+        StopReason::Infeasible(proof) if load_limit == limit => PlanError::Infeasible { limit, proof: *proof },
+        StopReason::GaveUp { best } => PlanError::GaveUp { limit, best: lowest.or(best) },
+        _ => PlanError::GaveUp { limit, best: lowest },
+    }
+}
+
+/// The lowest placement that the packer finds. No capacity is set: how far it is above the limit says how far the load must fall.
+fn place(problem: &Problem, method: &Method<'_>, observer: &dyn Observer) -> Placement {
+    let budget = Budget { time: method.budget.time.map(|time| time.min(PLACEMENT_TIME)), ..method.budget.clone() };
+    let outcome = method.packer.pack(problem, &budget, observer);
+    outcome.best.expect("without a capacity there is always a placement")
+}
+
+/// Placements within a round may not use up the planner's time.
+const PLACEMENT_TIME: Duration = Duration::from_secs(1);
+
+/// The plan that keeps everything: its height is the *natural peak*, its iteration time that of an unlimited device.
+pub fn natural(task: &Task, packer: &dyn Packer, observer: &dyn Observer) -> Result<Planned, PlanError> {
+    let method = Method { scheduler: &elbowroom_sched::Keep, packer, budget: Budget::default() };
+    let unlimited = plan(&task.with_memory(Bytes(1 << 62)), &method, observer)?;
+    let height = unlimited.height();
+    plan(&task.with_memory(height.align_up(task.machine.align)), &method, observer)
+}
+
+/// The smallest limit for which the method finds a plan, to within a thousandth, with that plan. Searches by bisection between the proof
+/// of impossibility and the natural peak.
+pub fn smallest(task: &Task, method: &Method<'_>, natural: Bytes, observer: &dyn Observer) -> Result<Planned, PlanError> {
+    let align = task.machine.align;
+    let mut best = plan(&task.with_memory(natural), method, observer)?;
+    let mut too_small = Bytes::ZERO;
+    loop {
+        let reached = best.height();
+        let gap = reached.saturating_sub(too_small);
+        if gap <= align || gap.get() <= reached.get() / 1000 || observer.interrupted() {
+            break;
+        }
+        let middle = Bytes(too_small.get() + gap.get() / 2).align_up(align);
+        match plan(&task.with_memory(middle), method, observer) {
+            Ok(planned) if planned.height() < reached => best = planned,
+            Ok(_) => break,
+            Err(PlanError::Infeasible { proof: Infeasible::Op { needed, .. }, .. }) => {
+                too_small = middle.max(Bytes(needed.get() - 1));
+            }
+            Err(PlanError::Illegal(fault)) => return Err(fault.into()),
+            Err(_) => too_small = middle,
+        }
+    }
+    // The limit is what the plan needs, no more.
+    let limit = best.height().align_up(align);
+    plan(&task.with_memory(limit), method, observer).or(Ok(best))
+}
+
+/// Lower bound on the iteration time at the task's limit.
+pub fn lower_bound(task: &Task) -> Nanos {
+    let Task { trace, costs, machine, freedom } = task;
+    elbowroom_sim::bound::lower_bound(trace, costs, machine, machine.memory, freedom.recompute)
+}

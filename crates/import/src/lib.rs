@@ -1,0 +1,1 @@
+//! Reads traces that other programs recorded.
