@@ -1,0 +1,62 @@
+//! Which instructions this processor has, and plain loops compiled for each kind of processor.
+//!
+//! A loop without fused multiply-adds gives the same bits at every vector width, so a kernel is written once, as a plain loop, and
+//! [`vectorized`] runs the widest of its compiled forms. Only the matrix product ([`super::tile`]) needs instructions by name.
+
+/// The instruction sets that the kernels tell apart, from plain to wide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Isa {
+    /// What the compiler's target guarantees.
+    Baseline,
+    /// AVX2 with FMA: 16 registers of 8 floats.
+    Avx2,
+    /// AVX-512: 32 registers of 16 floats.
+    Avx512,
+}
+
+impl Isa {
+    /// The widest that this processor has. The answer is remembered by the standard library; asking costs a load and a branch.
+    #[inline]
+    pub fn detect() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            if is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("fma")
+            {
+                return Self::Avx512;
+            }
+            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+                return Self::Avx2;
+            }
+        }
+        Self::Baseline
+    }
+}
+
+/// Runs `body` compiled for the widest instructions of this processor. The closure, and what it calls, must be `#[inline(always)]` to
+/// be compiled along.
+#[inline]
+pub fn vectorized<R>(body: impl FnOnce() -> R) -> R {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+        fn avx512<R>(body: impl FnOnce() -> R) -> R {
+            body()
+        }
+        #[target_feature(enable = "avx2,fma")]
+        fn avx2<R>(body: impl FnOnce() -> R) -> R {
+            body()
+        }
+        match Isa::detect() {
+            // SAFETY: detection found every feature that the function enables.
+            Isa::Avx512 => return unsafe { avx512(body) },
+            // SAFETY: as above.
+            Isa::Avx2 => return unsafe { avx2(body) },
+            Isa::Baseline => {}
+        }
+    }
+    body()
+}

@@ -1,0 +1,145 @@
+//! Operands of a matrix product as *panels*: a few lines of a matrix, their shared dimension outermost, so that a tile reads them in
+//! order. What has lines and a depth can be an operand; the matrix itself need not exist (see [`super::windows`]).
+
+use std::ops::Range;
+
+/// A matrix of *lines* (rows of A, columns of B), each as long as the shared dimension, the *depth*.
+pub trait Panels: Sync {
+    /// Writes `out[k · width + i] = lines[first + i][depth.start + k]` for every `i` of the range, and zeros for the rest of `width`.
+    fn pack(&self, lines: Range<usize>, depth: Range<usize>, width: usize, out: &mut [f32]);
+}
+
+/// A matrix in memory: the element at (line, depth) is `data[line · line_step + depth · depth_step]`.
+#[derive(Clone, Copy)]
+pub struct Strided<'a> {
+    /// From the first element to the last one or beyond.
+    pub data: &'a [f32],
+    /// Distance between neighbouring lines.
+    pub line_step: usize,
+    /// Distance between neighbours on one line.
+    pub depth_step: usize,
+}
+
+impl Panels for Strided<'_> {
+    fn pack(&self, lines: Range<usize>, depth: Range<usize>, width: usize, out: &mut [f32]) {
+        let count = lines.len();
+        if self.depth_step == 1 {
+            let data = &self.data[lines.start * self.line_step + depth.start..];
+            transpose(data, self.line_step, count, width, &mut out[..depth.len() * width]);
+            return;
+        }
+        for (k, row) in depth.zip(out.chunks_exact_mut(width)) {
+            let start = k * self.depth_step + lines.start * self.line_step;
+            if self.line_step == 1 {
+                row[..count].copy_from_slice(&self.data[start..start + count]);
+            } else {
+                for (i, to) in row[..count].iter_mut().enumerate() {
+                    *to = self.data[start + i * self.line_step];
+                }
+            }
+            row[count..].fill(0.0);
+        }
+    }
+}
+
+/// Writes `out[k · width + i] = data[i · step + k]` for `i < count`, and zeros for the rest of `width`; `out` says how many `k`.
+pub fn transpose(data: &[f32], step: usize, count: usize, width: usize, out: &mut [f32]) {
+    let depth = out.len() / width;
+    if depth == 0 || count == 0 {
+        out.fill(0.0);
+        return;
+    }
+    assert!(count <= width && data.len() >= (count - 1) * step + depth, "a panel lies within its matrix");
+    let mut done = 0;
+    #[cfg(target_arch = "x86_64")]
+    if super::isa::Isa::detect() >= super::isa::Isa::Avx2 {
+        while done + 8 <= count {
+            // SAFETY: the assertion above: eight lines of `depth` floats at `data`, and `depth` rows of `width` at `out`; AVX2 is there.
+            unsafe { transpose8(data.as_ptr().add(done * step), step, depth, width, out.as_mut_ptr().add(done)) };
+            done += 8;
+        }
+    }
+    while done + 4 <= count {
+        let line = |i: usize| &data[(done + i) * step..][..depth];
+        let lines = [line(0), line(1), line(2), line(3)];
+        for (k, row) in out.chunks_exact_mut(width).enumerate() {
+            row[done..done + 4].copy_from_slice(&[lines[0][k], lines[1][k], lines[2][k], lines[3][k]]);
+        }
+        done += 4;
+    }
+    for i in done..count {
+        let line = &data[i * step..][..depth];
+        for (row, &x) in out.chunks_exact_mut(width).zip(line) {
+            row[i] = x;
+        }
+    }
+    if count < width {
+        for row in out.chunks_exact_mut(width) {
+            row[count..].fill(0.0);
+        }
+    }
+}
+
+/// Eight lines at once: blocks of 8 × 8 in registers.
+///
+/// # Safety
+/// Eight lines of `depth` floats, `step` apart, can be read at `from`; `depth` rows of eight floats, `width` apart, written at `to`.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn transpose8(from: *const f32, step: usize, depth: usize, width: usize, to: *mut f32) {
+    use std::arch::x86_64::*;
+    let mut k = 0;
+    while k + 8 <= depth {
+        // SAFETY: the caller's promise, for columns k .. k + 8.
+        unsafe {
+            let line = |i: usize| _mm256_loadu_ps(from.add(i * step + k));
+            let pair = |a, b| (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+            let (a0, a1) = pair(line(0), line(1));
+            let (a2, a3) = pair(line(2), line(3));
+            let (a4, a5) = pair(line(4), line(5));
+            let (a6, a7) = pair(line(6), line(7));
+            let four = |a, b| (_mm256_shuffle_ps::<0x44>(a, b), _mm256_shuffle_ps::<0xEE>(a, b));
+            let (b0, b1) = four(a0, a2);
+            let (b2, b3) = four(a1, a3);
+            let (b4, b5) = four(a4, a6);
+            let (b6, b7) = four(a5, a7);
+            for (i, (low, high)) in [(b0, b4), (b1, b5), (b2, b6), (b3, b7)].into_iter().enumerate() {
+                _mm256_storeu_ps(to.add((k + i) * width), _mm256_permute2f128_ps::<0x20>(low, high));
+                _mm256_storeu_ps(to.add((k + i + 4) * width), _mm256_permute2f128_ps::<0x31>(low, high));
+            }
+        }
+        k += 8;
+    }
+    for k in k..depth {
+        for i in 0..8 {
+            // SAFETY: the caller's promise, for column k.
+            unsafe { *to.add(k * width + i) = *from.add(i * step + k) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packing_moves_every_element_to_its_place() {
+        let data: Vec<f32> = (0..40 * 37).map(|i| i as f32).collect();
+        for (line_step, depth_step) in [(37, 1), (1, 37), (2, 40)] {
+            let matrix = Strided { data: &data, line_step, depth_step };
+            for (first, count, width, start, depth) in
+                [(0, 12, 12, 0, 19), (3, 8, 16, 5, 16), (2, 15, 32, 1, 9), (1, 1, 7, 2, 3), (4, 3, 4, 0, 0)]
+            {
+                let mut out = vec![f32::NAN; depth * width];
+                matrix.pack(first..first + count, start..start + depth, width, &mut out);
+                for k in 0..depth {
+                    for i in 0..width {
+                        let expected =
+                            if i < count { data[(first + i) * line_step + (start + k) * depth_step] } else { 0.0 };
+                        assert_eq!(out[k * width + i], expected, "{line_step} {depth_step} {count} {k} {i}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Independent tasks on the caller's thread pool, and the pointers that they share.
+
+use rayon::prelude::*;
+
+/// Runs `task(0)`, …, `task(count − 1)`, in any order and at the same time. Tasks must not depend on each other and must cut the work by
+/// its extents alone: then the result does not depend on the number of threads.
+pub fn each(pool: &rayon::ThreadPool, count: usize, task: impl Fn(usize) + Sync + Send) {
+    if count <= 1 || pool.current_num_threads() <= 1 {
+        (0..count).for_each(task);
+    } else {
+        pool.install(|| (0..count).into_par_iter().with_max_len(1).for_each(task));
+    }
+}
+
+/// A pointer that tasks may share because each of them touches bytes of its own.
+pub struct Shared<T>(*mut T);
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Shared<T> {}
+
+// SAFETY: the pointer alone is harmless; whoever goes through it (`add`, `slice`) promises that nobody else touches those bytes.
+unsafe impl<T: Send> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    /// Shares the memory that starts here.
+    pub fn new(start: *mut T) -> Self {
+        Self(start)
+    }
+
+    /// The address `offset` elements further on.
+    ///
+    /// # Safety
+    /// It lies in the same allocation.
+    pub unsafe fn add(self, offset: usize) -> *mut T {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.add(offset) }
+    }
+
+    /// The elements `offset .. offset + len`.
+    ///
+    /// # Safety
+    /// They lie in the same allocation, and while the slice lives nobody else reads or writes them.
+    pub unsafe fn slice<'a>(self, offset: usize, len: usize) -> &'a mut [T] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.0.add(offset), len) }
+    }
+}

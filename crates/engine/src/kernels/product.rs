@@ -1,0 +1,396 @@
+//! The matrix product: `C (+)= A · B` over operands that can be packed, with all scratch from the caller.
+//!
+//! The blocking is that of Goto and van de Geijn (*Anatomy of high-performance matrix multiplication*, ACM TOMS 2008). It is our own
+//! because the `gemm` crate allocates its packing buffers itself, where no byte limit sees them, and because convolutions pack their
+//! windows straight from the images, which needs the loops around the tile to be ours; with the tile ([`super::tile`]) in place the
+//! rest is this file.
+//!
+//! A block of A (at most 1 MiB) is packed first; then tasks share the columns of C, and each packs the panel of B that it is about to
+//! use into a slot of its own, small enough for the nearest cache. Tasks are cut by extents alone, at most [`SLOTS`] at a time, so
+//! that the workspace does not depend on the number of threads; nor do the bits: an element of C is a sum over blocks of depth, in
+//! order, of one chain of fused multiply-adds each.
+
+use rayon::ThreadPool;
+
+use super::pack::Panels;
+use super::parallel::{Shared, each};
+use super::tile::{MAX_COLUMNS, MAX_ROWS, Tiles};
+
+/// Tasks that run at the same time at most; each owns a packed panel of B.
+const SLOTS: usize = 16;
+/// Depth of a panel: a panel of B (32 KiB) and one of A fit into 48 KiB of first-level cache.
+const DEPTH: usize = 256;
+/// Rows of a packed block of A.
+const ROWS: usize = 512;
+/// Floats of a packed block of A.
+const PACKED: usize = 1 << 18;
+/// Columns that are finished before the next block of depth, where depth has several: they stay in cache.
+const COLUMNS: usize = 4096;
+/// Products with fewer multiply-adds are not worth waking another thread.
+const WORTH_SHARING: usize = 1 << 17;
+
+/// Extents of a product: `C [rows, columns]`, shared dimension `depth`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extents {
+    /// Rows of A and C.
+    pub rows: usize,
+    /// Columns of B and C.
+    pub columns: usize,
+    /// Columns of A, rows of B.
+    pub depth: usize,
+}
+
+/// How a product is cut: a function of its extents.
+struct Blocks {
+    /// Rows of a packed block of A.
+    rows: usize,
+    /// Depth of a packed block of A, a multiple of `inner` unless it is all.
+    depth: usize,
+    /// Depth of one panel.
+    inner: usize,
+    /// Columns between two packings of A.
+    columns: usize,
+    /// Tasks over the columns of a block, and over its rows.
+    tasks: [usize; 2],
+}
+
+/// `total` in as few equal parts of at most `most` as possible, rounded up to a multiple of `unit`.
+fn even_part(total: usize, most: usize, unit: usize) -> usize {
+    let parts = total.div_ceil(most).max(1);
+    total.div_ceil(parts).next_multiple_of(unit).max(unit)
+}
+
+impl Extents {
+    fn blocks(self) -> Blocks {
+        let inner = even_part(self.depth, DEPTH, 1);
+        let rows = even_part(self.rows, ROWS, MAX_ROWS);
+        let depth = ((PACKED / (rows * inner)).max(1) * inner).min(self.depth.max(1));
+        let columns = if depth >= self.depth { self.columns } else { even_part(self.columns, COLUMNS, MAX_COLUMNS) };
+        let across = columns.div_ceil(MAX_COLUMNS).clamp(1, SLOTS);
+        // Tasks that share columns pack the same panels, which pays off only over many rows.
+        let down = (SLOTS / across).min(rows.min(self.rows).div_ceil(8 * MAX_ROWS)).max(1);
+        Blocks { rows, depth, inner, columns, tasks: [across, down] }
+    }
+
+    /// Floats of scratch that [`product`] needs with a pool.
+    pub fn scratch(self) -> usize {
+        let blocks = self.blocks();
+        blocks.rows * blocks.depth + blocks.tasks[0] * blocks.tasks[1] * blocks.inner * MAX_COLUMNS
+    }
+
+    /// Floats of scratch that [`product`] needs without a pool.
+    pub fn scratch_alone(self) -> usize {
+        let blocks = self.blocks();
+        blocks.rows * blocks.depth + blocks.inner * MAX_COLUMNS
+    }
+}
+
+/// What a product starts from.
+#[derive(Clone, Copy)]
+pub enum Initial<'a> {
+    /// Zero: C is written without being read.
+    Zero,
+    /// What C holds.
+    Keep,
+    /// One number per row of C.
+    Rows(&'a [f32]),
+    /// One number per column of C.
+    Columns(&'a [f32]),
+}
+
+/// Where C lies. A row is `row_step` after the one before; a column is a triple (image, y, x) in row-major order over `size`.
+#[derive(Clone, Copy)]
+pub struct Target {
+    /// The element (0, 0).
+    pub start: Shared<f32>,
+    /// Distance between rows.
+    pub row_step: usize,
+    /// Height and width of an image.
+    pub size: [usize; 2],
+    /// Distance between images, between lines and between neighbours on a line.
+    pub steps: [usize; 3],
+}
+
+impl Target {
+    /// A matrix whose rows are contiguous.
+    pub fn matrix(start: Shared<f32>, row_step: usize) -> Self {
+        Self { start, row_step, size: [1, usize::MAX], steps: [0, 0, 1] }
+    }
+
+    /// Rows are planes of images: element `(row, image · plane + s)` lies at `image · image_step + row · plane + s`.
+    pub fn planes(start: Shared<f32>, image_step: usize, plane: usize) -> Self {
+        Self { start, row_step: plane, size: [1, plane], steps: [image_step, 0, 1] }
+    }
+
+    fn column(&self, column: usize) -> usize {
+        let [height, width] = self.size;
+        let (line, x) = (column / width, column % width);
+        line / height * self.steps[0] + line % height * self.steps[1] + x * self.steps[2]
+    }
+
+    /// Whether these columns are neighbours in memory.
+    fn adjacent(&self, first: usize, count: usize) -> bool {
+        self.steps[2] == 1 && first % self.size[1] + count <= self.size[1]
+    }
+}
+
+/// Computes `C = initial + A · B`. Without a pool it runs on this thread alone; the bits are the same.
+///
+/// # Safety
+/// `target` covers memory for every element of C, which nobody else touches meanwhile, and which holds initialized floats if
+/// `initial` keeps them.
+pub unsafe fn product<A: Panels, B: Panels>(
+    pool: Option<&ThreadPool>,
+    extents: Extents,
+    (a, b): (&A, &B),
+    initial: Initial<'_>,
+    target: Target,
+    scratch: &mut [f32],
+) {
+    if extents.rows == 0 || extents.columns == 0 {
+        return;
+    }
+    let blocks = extents.blocks();
+    let pool = pool.filter(|_| extents.rows * extents.columns * extents.depth.max(1) >= WORTH_SHARING);
+    let tasks = if pool.is_some() { blocks.tasks } else { [1, 1] };
+    let (packed, slots) = scratch.split_at_mut(blocks.rows * blocks.depth);
+    let slot_len = blocks.inner * MAX_COLUMNS;
+    assert!(slots.len() >= tasks[0] * tasks[1] * slot_len, "scratch as large as declared");
+    let packed_start = Shared::new(packed.as_mut_ptr());
+    let slots = Shared::new(slots.as_mut_ptr());
+    let tiles = Tiles::detect();
+    let run = |count: usize, task: &(dyn Fn(usize) + Sync + Send)| match pool {
+        Some(pool) => each(pool, count, task),
+        None => (0..count).for_each(task),
+    };
+
+    for row in (0..extents.rows).step_by(blocks.rows) {
+        let rows = blocks.rows.min(extents.rows - row);
+        let height = even_part(rows, tiles.by_rows.len(), 1);
+        let panels = rows.div_ceil(height);
+        for column in (0..extents.columns).step_by(blocks.columns) {
+            let columns = blocks.columns.min(extents.columns - column);
+            // A depth of zero still has one block: it writes the initial values.
+            for start in (0..extents.depth.max(1)).step_by(blocks.depth) {
+                let depth = blocks.depth.min(extents.depth - start);
+                let block = Block { row, rows, column, start, depth, inner: blocks.inner, height };
+                if column == 0 || blocks.depth < extents.depth {
+                    let together = panels.div_ceil(SLOTS);
+                    run(panels.div_ceil(together), &|task| {
+                        for panel in task * together..((task + 1) * together).min(panels) {
+                            // SAFETY: every panel of the block has its own part of the packed memory.
+                            unsafe { block.pack_rows(a, panel, packed_start) };
+                        }
+                    });
+                }
+                let wide = columns.div_ceil(MAX_COLUMNS).div_ceil(tasks[0]) * MAX_COLUMNS;
+                let tall = panels.div_ceil(tasks[1]);
+                run(tasks[0] * tasks[1], &|task| {
+                    let (across, down) = (task % tasks[0], task / tasks[0]);
+                    let mine = across * wide..((across + 1) * wide).min(columns);
+                    let my_panels = down * tall..((down + 1) * tall).min(panels);
+                    // SAFETY: every task has its own slot and its own rectangle of C; packed A is only read now.
+                    let slot = unsafe { slots.slice(task * slot_len, slot_len) };
+                    for at in mine.clone().step_by(tiles.columns) {
+                        let count = tiles.columns.min(mine.end - at);
+                        // SAFETY: as above.
+                        unsafe {
+                            let part = (at, count, my_panels.clone());
+                            block.multiply(tiles, packed_start, b, part, slot, initial, target);
+                        }
+                    }
+                });
+            }
+        }
+    }
+}
+
+/// One packed block of A against some columns of B.
+struct Block {
+    row: usize,
+    rows: usize,
+    column: usize,
+    start: usize,
+    depth: usize,
+    inner: usize,
+    height: usize,
+}
+
+impl Block {
+    /// The parts of the depth, relative to the block: (start, length).
+    fn parts(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let (depth, inner) = (self.depth, self.inner);
+        (0..depth.max(1)).step_by(inner).map(move |start| (start, inner.min(depth - start)))
+    }
+
+    /// Packs one panel of A for all parts of the depth. The panel of rows `r ..` of part `k ..` starts at `k · rows + r · part length`.
+    ///
+    /// # Safety
+    /// `packed` holds `rows · depth` floats; nobody else touches the panel's.
+    unsafe fn pack_rows<A: Panels>(&self, a: &A, panel: usize, packed: Shared<f32>) {
+        let first = panel * self.height;
+        let count = self.height.min(self.rows - first);
+        for (start, len) in self.parts() {
+            // SAFETY: the panel's own floats.
+            let out = unsafe { packed.slice(start * self.rows + first * len, count * len) };
+            let depth = self.start + start..self.start + start + len;
+            a.pack(self.row + first..self.row + first + count, depth, count, out);
+        }
+    }
+
+    /// Multiplies some panels of A with `count` columns from `at` on.
+    ///
+    /// # Safety
+    /// `packed` holds the packed block, `slot` a panel of B; nobody else touches these elements of C.
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn multiply<B: Panels>(
+        &self,
+        tiles: &Tiles,
+        packed: Shared<f32>,
+        b: &B,
+        (at, count, panels): (usize, usize, std::ops::Range<usize>),
+        slot: &mut [f32],
+        initial: Initial<'_>,
+        target: Target,
+    ) {
+        let column = self.column + at;
+        let mut offsets = [0; MAX_COLUMNS];
+        for (j, offset) in offsets[..count].iter_mut().enumerate() {
+            *offset = target.column(column + j);
+        }
+        let adjacent = count == tiles.columns && target.adjacent(column, count);
+        for (start, len) in self.parts() {
+            let depth = self.start + start..self.start + start + len;
+            let first_part = depth.start == 0;
+            b.pack(column..column + count, depth, tiles.columns, &mut slot[..len * tiles.columns]);
+            for panel in panels.clone() {
+                let first = panel * self.height;
+                let rows = self.height.min(self.rows - first);
+                let tile = tiles.by_rows[rows - 1];
+                let row = self.row + first;
+                let base = match initial {
+                    Initial::Zero if first_part => None,
+                    Initial::Rows(_) | Initial::Columns(_) if first_part => Some(initial),
+                    _ => Some(Initial::Keep),
+                };
+                // SAFETY: the panels were packed above and by `pack_rows`; the elements of C are this call's alone.
+                unsafe {
+                    let a = packed.add(start * self.rows + first * len);
+                    let b = slot.as_ptr();
+                    if adjacent {
+                        let c = target.start.add(row * target.row_step + offsets[0]);
+                        for r in 0..rows {
+                            let line = c.add(r * target.row_step);
+                            match base {
+                                Some(Initial::Rows(bias)) => {
+                                    (0..count).for_each(|j| *line.add(j) = bias[row + r]);
+                                }
+                                Some(Initial::Columns(bias)) => {
+                                    std::ptr::copy_nonoverlapping(bias[column..].as_ptr(), line, count);
+                                }
+                                _ => break,
+                            }
+                        }
+                        tile(len, a, b, c, target.row_step, base.is_some());
+                    } else {
+                        let mut sums = [0.0f32; MAX_ROWS * MAX_COLUMNS];
+                        tile(len, a, b, sums.as_mut_ptr(), tiles.columns, false);
+                        for r in 0..rows {
+                            let line = target.start.add((row + r) * target.row_step);
+                            let sums = &sums[r * tiles.columns..][..count];
+                            for (j, (&sum, &offset)) in sums.iter().zip(&offsets).enumerate() {
+                                let c = line.add(offset);
+                                *c = match base {
+                                    None | Some(Initial::Zero) => sum,
+                                    Some(Initial::Keep) => *c + sum,
+                                    Some(Initial::Rows(bias)) => bias[row + r] + sum,
+                                    Some(Initial::Columns(bias)) => bias[column + j] + sum,
+                                };
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::pack::Strided;
+
+    fn numbers(len: usize, seed: usize) -> Vec<f32> {
+        (0..len).map(|i| ((i * 7919 + seed * 104_729) % 2003) as f32 / 1001.5 - 1.0).collect()
+    }
+
+    fn pool(threads: usize) -> ThreadPool {
+        rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads start")
+    }
+
+    /// Computes one product with every layout, checks it against `f64` and for equal bits, and returns its largest error.
+    fn check(extents: Extents, transposed: [bool; 2], initial: Initial<'_>) {
+        let Extents { rows, columns, depth } = extents;
+        let (a, b) = (numbers(rows * depth, 1), numbers(depth * columns, 2));
+        let left = match transposed[0] {
+            false => Strided { data: &a, line_step: depth, depth_step: 1 },
+            true => Strided { data: &a, line_step: 1, depth_step: rows },
+        };
+        let right = match transposed[1] {
+            false => Strided { data: &b, line_step: 1, depth_step: columns },
+            true => Strided { data: &b, line_step: depth, depth_step: 1 },
+        };
+        let before = numbers(rows * columns, 3);
+        let mut results = Vec::new();
+        for threads in [None, Some(1), Some(2)] {
+            let mut c = before.clone();
+            let pool = threads.map(pool);
+            let len = if pool.is_some() { extents.scratch() } else { extents.scratch_alone() };
+            let mut scratch = vec![f32::NAN; len];
+            let target = Target::matrix(Shared::new(c.as_mut_ptr()), columns);
+            // SAFETY: `c` is the whole of C.
+            unsafe { product(pool.as_ref(), extents, (&left, &right), initial, target, &mut scratch) };
+            results.push(c);
+        }
+        for r in 0..rows {
+            for j in 0..columns {
+                let mut sum = match initial {
+                    Initial::Zero => 0.0,
+                    Initial::Keep => f64::from(before[r * columns + j]),
+                    Initial::Rows(bias) => f64::from(bias[r]),
+                    Initial::Columns(bias) => f64::from(bias[j]),
+                };
+                for k in 0..depth {
+                    let x = left.data[r * left.line_step + k * left.depth_step];
+                    let y = right.data[j * right.line_step + k * right.depth_step];
+                    sum += f64::from(x) * f64::from(y);
+                }
+                let c = results[0][r * columns + j];
+                assert!((f64::from(c) - sum).abs() < 1e-5 * (depth as f64 + 1.0), "{extents:?} at {r}, {j}: {c} for {sum}");
+            }
+        }
+        let bits = |c: &[f32]| c.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        assert!(results[1..].iter().all(|c| bits(c) == bits(&results[0])), "{extents:?}: threads change bits");
+    }
+
+    #[test]
+    fn products_are_right_at_all_extents_and_layouts() {
+        let bias = numbers(700, 4);
+        for (rows, columns, depth) in
+            [(1, 1, 1), (3, 5, 7), (12, 32, 256), (13, 33, 257), (64, 100, 300), (530, 70, 30), (5, 600, 0), (100, 40, 1100)]
+        {
+            let extents = Extents { rows, columns, depth };
+            for transposed in [[false, false], [true, false], [false, true], [true, true]] {
+                check(extents, transposed, Initial::Zero);
+            }
+            check(extents, [false, false], Initial::Keep);
+            check(extents, [false, true], Initial::Rows(&bias));
+            check(extents, [false, true], Initial::Columns(&bias));
+        }
+    }
+
+    #[test]
+    fn a_deep_product_over_many_columns_takes_several_blocks() {
+        check(Extents { rows: 520, columns: 4200, depth: 530 }, [false, true], Initial::Keep);
+    }
+}

@@ -1,0 +1,203 @@
+//! The innermost part of the matrix product: one tile of the result, kept in registers while the shared dimension runs by.
+//!
+//! `C[r][j] (+)= Σ_k A[k][r] · B[k][j]`, where a packed panel of A has one row of `R` floats per `k`, and one of B a row of `columns`
+//! floats. Every element is one chain of fused multiply-adds in ascending `k`, whatever the tile's shape and the processor, so that
+//! the bits of a product do not depend on how it is cut into tiles, nor on the machine.
+
+use super::isa::Isa;
+
+/// Multiplies packed panels: `(k, a, b, c, row stride of c, whether to add to c)`.
+///
+/// # Safety
+/// `a` holds `k · R` floats, `b` holds `k · columns`, and `R` rows of `columns` floats can be written at `c` (and read, when adding).
+pub type TileFn = unsafe fn(usize, *const f32, *const f32, *mut f32, usize, bool);
+
+/// The most rows of any processor's tile.
+pub const MAX_ROWS: usize = 12;
+/// The most columns of any processor's tile.
+pub const MAX_COLUMNS: usize = 32;
+
+/// The tiles of one instruction set.
+pub struct Tiles {
+    /// Columns of every tile.
+    pub columns: usize,
+    /// `by_rows[r − 1]` computes a tile of `r` rows.
+    pub by_rows: &'static [TileFn],
+}
+
+impl Tiles {
+    /// The tiles for this processor.
+    pub fn detect() -> &'static Self {
+        Self::of(Isa::detect())
+    }
+
+    /// The tiles of an instruction set, which the processor must have.
+    fn of(isa: Isa) -> &'static Self {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => &AVX512,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => &AVX2,
+            _ => &BASELINE,
+        }
+    }
+}
+
+/// Sixteen columns as plain arrays: the compiler makes vectors of them where the target has fused multiply-adds (NEON), and calls a
+/// slow but exact function where it has not.
+static BASELINE: Tiles =
+    Tiles { columns: 16, by_rows: &[plain::<1>, plain::<2>, plain::<3>, plain::<4>, plain::<5>, plain::<6>] };
+
+/// # Safety
+/// As [`TileFn`].
+unsafe fn plain<const R: usize>(k: usize, a: *const f32, b: *const f32, c: *mut f32, stride: usize, add: bool) {
+    let mut sums = [[0.0f32; 16]; R];
+    for at in 0..k {
+        // SAFETY: the caller gives `k` rows of each panel.
+        let (a, b) = unsafe { (&*a.add(at * R).cast::<[f32; R]>(), &*b.add(at * 16).cast::<[f32; 16]>()) };
+        for r in 0..R {
+            for j in 0..16 {
+                sums[r][j] = a[r].mul_add(b[j], sums[r][j]);
+            }
+        }
+    }
+    for (r, sums) in sums.iter().enumerate() {
+        // SAFETY: the caller gives `R` rows of 16 floats.
+        let row = unsafe { &mut *c.add(r * stride).cast::<[f32; 16]>() };
+        for j in 0..16 {
+            row[j] = if add { row[j] + sums[j] } else { sums[j] };
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! vector_tile {
+    ($name:ident, $features:literal, $lanes:literal, $zero:ident, $load:ident, $store:ident, $set:ident, $fma:ident, $plus:ident) => {
+        /// # Safety
+        /// As [`TileFn`]; the processor has the features.
+        #[target_feature(enable = $features)]
+        unsafe fn $name<const R: usize>(
+            k: usize,
+            a: *const f32,
+            b: *const f32,
+            c: *mut f32,
+            stride: usize,
+            add: bool,
+        ) {
+            use std::arch::x86_64::*;
+            let mut sums = [[$zero(); 2]; R];
+            let (mut a, mut b) = (a, b);
+            for _ in 0..k {
+                // SAFETY: the caller gives `k` rows of each panel.
+                unsafe {
+                    let left = $load(b);
+                    let right = $load(b.add($lanes));
+                    for r in 0..R {
+                        let x = $set(*a.add(r));
+                        sums[r][0] = $fma(x, left, sums[r][0]);
+                        sums[r][1] = $fma(x, right, sums[r][1]);
+                    }
+                    a = a.add(R);
+                    b = b.add(2 * $lanes);
+                }
+            }
+            for r in 0..R {
+                // SAFETY: the caller gives `R` rows of two vectors.
+                unsafe {
+                    let (left, right) = (c.add(r * stride), c.add(r * stride + $lanes));
+                    if add {
+                        $store(left, $plus($load(left), sums[r][0]));
+                        $store(right, $plus($load(right), sums[r][1]));
+                    } else {
+                        $store(left, sums[r][0]);
+                        $store(right, sums[r][1]);
+                    }
+                }
+            }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+vector_tile!(
+    avx512,
+    "avx512f",
+    16,
+    _mm512_setzero_ps,
+    _mm512_loadu_ps,
+    _mm512_storeu_ps,
+    _mm512_set1_ps,
+    _mm512_fmadd_ps,
+    _mm512_add_ps
+);
+#[cfg(target_arch = "x86_64")]
+vector_tile!(
+    avx2,
+    "avx2,fma",
+    8,
+    _mm256_setzero_ps,
+    _mm256_loadu_ps,
+    _mm256_storeu_ps,
+    _mm256_set1_ps,
+    _mm256_fmadd_ps,
+    _mm256_add_ps
+);
+
+/// 24 of 32 registers hold sums, two hold a row of B, and A is broadcast from memory.
+#[cfg(target_arch = "x86_64")]
+static AVX512: Tiles = Tiles {
+    columns: 32,
+    by_rows: &[
+        avx512::<1>,
+        avx512::<2>,
+        avx512::<3>,
+        avx512::<4>,
+        avx512::<5>,
+        avx512::<6>,
+        avx512::<7>,
+        avx512::<8>,
+        avx512::<9>,
+        avx512::<10>,
+        avx512::<11>,
+        avx512::<12>,
+    ],
+};
+
+/// 12 of 16 registers hold sums.
+#[cfg(target_arch = "x86_64")]
+static AVX2: Tiles =
+    Tiles { columns: 16, by_rows: &[avx2::<1>, avx2::<2>, avx2::<3>, avx2::<4>, avx2::<5>, avx2::<6>] };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_instruction_set_gives_the_same_bits() {
+        let k = 37;
+        let a: Vec<f32> = (0..k * MAX_ROWS).map(|i| ((i * 37 % 101) as f32 - 50.0) / 7.0).collect();
+        let b: Vec<f32> = (0..k * MAX_COLUMNS).map(|i| ((i * 53 % 97) as f32 - 48.0) / 11.0).collect();
+        for isa in [Isa::Baseline, Isa::Avx2, Isa::Avx512].into_iter().filter(|&isa| isa <= Isa::detect()) {
+            let tiles = Tiles::of(isa);
+            assert!(tiles.by_rows.len() <= MAX_ROWS && tiles.columns <= MAX_COLUMNS);
+            for rows in 1..=tiles.by_rows.len() {
+                for add in [false, true] {
+                    let mut c = vec![0.5f32; rows * tiles.columns];
+                    // SAFETY: the panels and the tile have the sizes asked for.
+                    unsafe {
+                        tiles.by_rows[rows - 1](k, a.as_ptr(), b.as_ptr(), c.as_mut_ptr(), tiles.columns, add);
+                    }
+                    for r in 0..rows {
+                        for j in 0..tiles.columns {
+                            let chain = (0..k).fold(0.0f32, |sum, at| {
+                                a[at * rows + r].mul_add(b[at * tiles.columns + j], sum)
+                            });
+                            let expected = if add { 0.5 + chain } else { chain };
+                            assert_eq!(c[r * tiles.columns + j].to_bits(), expected.to_bits(), "{isa:?} {rows} rows");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
