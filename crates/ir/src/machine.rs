@@ -19,11 +19,31 @@ impl Channel {
         Self { latency: Nanos::ZERO, rate }
     }
 
-    /// Duration of one copy: latency + ⌈bytes × 10⁹ ÷ rate⌉.
+    /// Duration of one copy: latency + ⌈bytes × 10⁹ ÷ rate⌉. Durations past 2^48 ns (78 hours) are cut to that: no such copy is ever
+    /// waited for, and sums of durations stay far from 2^64.
     pub const fn time(self, bytes: Bytes) -> Nanos {
+        const LONGEST: u64 = 1 << 48;
         let nanos = (bytes.get() as u128 * 1_000_000_000).div_ceil(self.rate as u128);
-        Nanos(self.latency.get() + nanos as u64)
+        let nanos = self.latency.get() as u128 + nanos;
+        Nanos(if nanos < LONGEST as u128 { nanos as u64 } else { LONGEST })
     }
+}
+
+/// Why a machine from outside cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MachineError {
+    /// Alignment that is zero or not a power of two.
+    #[error("its alignment is {0}; it must be a power of two")]
+    Align(u64),
+    /// A rate of zero.
+    #[error("its {0} is zero; leave no rate at zero")]
+    ZeroRate(&'static str),
+    /// Memory that nobody has.
+    #[error("its {0} is 2^62 bytes or more; no machine is that large")]
+    TooLarge(&'static str),
+    /// A fixed cost that nobody waits for.
+    #[error("its {0} is 2^40 ns (18 minutes) or more; it is in nanoseconds")]
+    TooSlow(&'static str),
 }
 
 /// A device with its memory, its link to the host and its speed.
@@ -52,6 +72,35 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// Whether planning and simulating can do with it: for machines that come from outside.
+    pub fn validate(&self) -> Result<(), MachineError> {
+        if !self.align.get().is_power_of_two() {
+            return Err(MachineError::Align(self.align.get()));
+        }
+        let rates = [
+            ("rate to the host", self.to_host.rate),
+            ("rate to the device", self.to_device.rate),
+            ("flops per second", self.flops_per_second),
+            ("bytes per second", self.bytes_per_second),
+        ];
+        if let Some((name, _)) = rates.into_iter().find(|&(_, rate)| rate == 0) {
+            return Err(MachineError::ZeroRate(name));
+        }
+        let sizes = [("memory", self.memory), ("host memory", self.host_memory), ("alignment", self.align)];
+        if let Some((name, _)) = sizes.into_iter().find(|&(_, bytes)| bytes.get() >= 1 << 62) {
+            return Err(MachineError::TooLarge(name));
+        }
+        let costs = [
+            ("latency to the host", self.to_host.latency),
+            ("latency to the device", self.to_device.latency),
+            ("cost of a launch", self.launch),
+        ];
+        match costs.into_iter().find(|&(_, cost)| cost.get() >= 1 << 40) {
+            Some((name, _)) => Err(MachineError::TooSlow(name)),
+            None => Ok(()),
+        }
+    }
+
     /// The same machine with another amount of memory.
     pub fn with_memory(self, memory: Bytes) -> Self {
         Self { memory, ..self }

@@ -392,8 +392,10 @@ fn validate(data: &TraceData) -> Result<Table<TensorId, Option<OpId>>, TraceErro
     known_ids(data)?;
     let sizes = data.storages.values().map(|s| s.bytes);
     let scratch = data.ops.values().map(|op| op.workspace);
+    let moved = data.ops.values().map(|op| op.work.moved);
     sizes
         .chain(scratch)
+        .chain(moved)
         .try_fold(Bytes::ZERO, |sum, bytes| sum.checked_add(bytes))
         .filter(|sum| sum.get() < 1 << 60)
         .ok_or(TraceError::TooLarge)?;
