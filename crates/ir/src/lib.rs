@@ -32,6 +32,7 @@ pub mod plan;
 pub mod planning;
 pub mod schedule;
 pub mod search;
+pub mod text;
 pub mod timeline;
 pub mod trace;
 pub mod units;
