@@ -1,1 +1,36 @@
-//! (crate root, being written)
+//! When values stay, leave, come back or are computed again.
+//!
+//! ```text
+//! planner ──▶ Policy ──▶ lower ──▶ Schedule ──▶ (pack) ──▶ waits::thin
+//! decides     gaps,      positions,              where
+//!             sequence   copies, waits
+//! ```
+//!
+//! A planner implements `elbowroom_ir::planning::Scheduler`. It decides a [`Policy`](policy::Policy); [`lower`](lower::lower) makes the
+//! schedule, and it alone inserts copies and releases. All planners are in [`SCHEDULERS`]; [`scheduler`] finds one by its name.
+
+#![forbid(unsafe_code)]
+
+pub mod chain;
+pub mod keep;
+pub mod lower;
+pub mod policy;
+pub mod verdict;
+pub mod waits;
+
+mod gate;
+mod residences;
+mod room;
+
+use elbowroom_ir::planning::Scheduler;
+
+pub use lower::{LowerError, Lowered, Shortfall, lower};
+pub use residences::PolicyError;
+
+/// All planners, in the order in which they are listed to users.
+pub static SCHEDULERS: &[&dyn Scheduler] = &[&keep::Keep];
+
+/// The planner of a name.
+pub fn scheduler(name: &str) -> Option<&'static dyn Scheduler> {
+    SCHEDULERS.iter().copied().find(|scheduler| scheduler.name() == name)
+}

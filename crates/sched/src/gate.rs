@@ -1,0 +1,452 @@
+//! The simulation in which memory is a gate: it decides the position of every action. See [`lower`](crate::lower) for the rules.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
+
+use elbowroom_ir::planning::Request;
+use elbowroom_ir::schedule::{Action, Home, Lane, Launch, Schedule, Step};
+use elbowroom_ir::{ActionId, Bytes, Id, Nanos, TensorId};
+
+use crate::lower::{FetchStarts, LowerError, Lowered, Rank, ranks, shortfall};
+use crate::policy::{FetchRule, Place, Policy, Station};
+use crate::residences::{Close, Offload, Open, Program};
+use crate::waits::Conservative;
+
+/// Numbers grouped by place, in one vector.
+struct Lists {
+    starts: Vec<u32>,
+    items: Vec<u32>,
+}
+
+impl Lists {
+    fn new(places: usize, of: impl Iterator<Item = (u32, Place)> + Clone) -> Self {
+        let mut starts = vec![0u32; places + 1];
+        for (_, place) in of.clone() {
+            starts[place as usize + 1] += 1;
+        }
+        for place in 0..places {
+            starts[place + 1] += starts[place];
+        }
+        let mut next = starts.clone();
+        let mut items = vec![0; starts[places] as usize];
+        for (item, place) in of {
+            items[next[place as usize] as usize] = item;
+            next[place as usize] += 1;
+        }
+        Self { starts, items }
+    }
+
+    /// The numbers at a place, as positions in `items`.
+    fn at(&self, place: usize) -> std::ops::Range<usize> {
+        self.starts[place] as usize..self.starts[place + 1] as usize
+    }
+}
+
+/// What happens at which place, known beforehand.
+struct Agenda {
+    /// Offloads by the place after which their value exists.
+    offers: Lists,
+    /// Offloads by the last use of their device copy.
+    last_uses: Lists,
+    /// Residences by the place after which they are over.
+    closes: Lists,
+    /// Fetches by the place that needs them.
+    needs: Lists,
+    /// Fetches by the earliest place at which they may start.
+    starts: Lists,
+}
+
+/// The state of the simulation.
+pub(crate) struct Gate<'a> {
+    request: &'a Request<'a>,
+    policy: &'a Policy,
+    program: &'a Program,
+    agenda: Agenda,
+    waits: Conservative,
+    steps: Vec<Step>,
+    ends: Vec<u64>,
+    free: [u64; 3],
+    iteration: u64,
+    load: u64,
+    peak: u64,
+    host: u64,
+    host_peak: u64,
+    ran: Vec<bool>,
+    /// Residences that are on their way out, by the time at which their bytes are free.
+    leaving: BinaryHeap<Reverse<(u64, u32)>>,
+    released: Vec<bool>,
+    /// Per offload: the end of its copy, and of the op that uses the device copy last. When both are known, it is leaving.
+    copied: Vec<Option<u64>>,
+    used: Vec<Option<u64>>,
+    offload_rank: Vec<Rank>,
+    /// Offloads whose value exists, by rank.
+    offers: BinaryHeap<Reverse<(Rank, u32)>>,
+    /// Offloads that have not been made yet.
+    offloads_left: usize,
+    fetch_rank: Vec<Rank>,
+    /// Fetches that may start, by rank.
+    open_fetches: BTreeSet<(Rank, u32)>,
+    /// Per fetch: the end of its copy.
+    fetched: Vec<Option<u64>>,
+}
+
+impl<'a> Gate<'a> {
+    pub(crate) fn new(
+        request: &'a Request<'a>,
+        policy: &'a Policy,
+        program: &'a Program,
+        starts: FetchStarts,
+    ) -> Self {
+        let places = policy.sequence.len() + 1;
+        let offloads = || (0u32..).zip(&program.offloads).filter(|(_, copy)| copy.wanted);
+        let closes = (0u32..).zip(&program.residences).filter_map(|(i, r)| match r.close {
+            Close::After(Some(place)) => Some((i, place)),
+            _ => None,
+        });
+        let agenda = Agenda {
+            offers: Lists::new(places, offloads().filter_map(|(i, copy)| Some((i, copy.made?)))),
+            last_uses: Lists::new(places, offloads().filter_map(|(i, copy)| Some((i, copy.gap.after?)))),
+            closes: Lists::new(places, closes),
+            needs: Lists::new(places, (0u32..).zip(program.fetches.iter().map(|fetch| fetch.needed))),
+            starts: Lists::new(places, (0u32..).zip(starts.earliest.iter().copied())),
+        };
+        let homes = program.homes.iter().flatten().map(|&home| program.residences[home as usize].buffer);
+        let natural = |copy: &Offload| copy.gap.after.map_or(0, |place| place + 1);
+        Self {
+            request,
+            policy,
+            program,
+            agenda,
+            waits: Conservative::new(homes),
+            steps: Vec::with_capacity(3 * places),
+            ends: Vec::with_capacity(3 * places),
+            free: [0; 3],
+            iteration: 0,
+            load: 0,
+            peak: 0,
+            host: 0,
+            host_peak: 0,
+            ran: vec![false; request.trace.ops().len()],
+            leaving: BinaryHeap::new(),
+            released: vec![false; program.residences.len()],
+            copied: vec![None; program.offloads.len()],
+            used: vec![None; program.offloads.len()],
+            offload_rank: ranks(&policy.offloads, program.offloads.iter().map(|c| (c.gap, natural(c)))),
+            offers: BinaryHeap::new(),
+            offloads_left: offloads().count(),
+            fetch_rank: starts.rank,
+            open_fetches: BTreeSet::new(),
+            fetched: vec![None; program.fetches.len()],
+        }
+    }
+
+    pub(crate) fn run(mut self) -> Result<Lowered, LowerError> {
+        self.begin();
+        let places = self.policy.sequence.len();
+        for place in 0..places {
+            self.place(place)?;
+        }
+        self.fetch_needed(places)?;
+        while let Some(Reverse((_, copy))) = self.offers.pop() {
+            self.offload(copy);
+        }
+        self.release_until(u64::MAX);
+
+        let memory = self.request.machine.host_memory;
+        if Bytes(self.host_peak) > memory {
+            return Err(LowerError::Host { needed: Bytes(self.host_peak), memory });
+        }
+        let boundary = self.program.homes.iter().zip(&self.policy.stations);
+        let boundary = boundary.map(|(home, station)| Home {
+            device: home.map(|home| self.program.residences[home as usize].buffer),
+            host: *station != Station::Device,
+        });
+        let schedule = Schedule {
+            boundary: boundary.collect(),
+            buffers: self.program.buffers.clone(),
+            steps: self.steps.into(),
+        };
+        Ok(Lowered { schedule, iteration: Nanos(self.iteration), peak: Bytes(self.peak) })
+    }
+
+    fn begin(&mut self) {
+        for &home in self.program.homes.iter().flatten() {
+            self.take(self.program.residences[home as usize].bytes);
+        }
+        for (pair, station) in self.request.trace.persistent().iter().zip(&self.policy.stations) {
+            if *station != Station::Device {
+                self.keep_copy(pair.begin);
+            }
+        }
+        for &value in &self.program.stale {
+            self.give_up_copy(value);
+        }
+        for residence in 0..self.program.residences.len() {
+            if self.program.residences[residence].close == Close::After(None) {
+                self.release(residence as u32);
+            }
+        }
+        for (i, copy) in (0u32..).zip(&self.program.offloads).filter(|(_, copy)| copy.wanted) {
+            if copy.made.is_none() {
+                self.offers.push(Reverse((self.offload_rank[i as usize], i)));
+            }
+            if copy.gap.after.is_none() {
+                self.used[i as usize] = Some(0);
+            }
+        }
+    }
+
+    fn place(&mut self, place: usize) -> Result<(), LowerError> {
+        let program = self.program;
+        let id = self.policy.sequence[place];
+        let op = &self.request.trace.ops()[id];
+        let duration = self.request.costs.nanos.get(id).copied().unwrap_or(Nanos::ZERO).get();
+        let operands = program.operands(place);
+        let (reads, writes) = operands.split_at(op.reads.len());
+        let row = |&residence: &u32| &program.residences[residence as usize];
+
+        let fetched = self.fetch_needed(place)?;
+        let mut start = self.free[Lane::Compute.index()].max(fetched);
+        self.offload_until(start);
+        self.release_until(start);
+        let opens = |residence: &&u32| row(residence).open == Open::Op(place as Place);
+        let fresh: u64 = writes.iter().filter(opens).map(|r| row(r).bytes).sum();
+        let workspace = op.workspace.align_up(self.request.machine.align).get();
+        for home in writes.iter().filter(opens).filter_map(|r| row(r).follows) {
+            start = start.max(self.vacate(home));
+        }
+        start = start.max(self.room_for(place, fresh + workspace)?);
+        self.fetch_until(start + duration, fresh + workspace);
+
+        let launch = Launch {
+            op: id,
+            reads: reads.iter().map(|r| row(r).buffer).collect(),
+            writes: writes.iter().map(|r| row(r).buffer).collect(),
+            workspace: program.workspaces[place],
+        };
+        let again = std::mem::replace(&mut self.ran[id.index()], true);
+        self.take(fresh + workspace);
+        self.load -= workspace;
+        let end =
+            self.emit(if again { Action::Recompute(launch) } else { Action::Compute(launch) }, duration);
+
+        // Offloads that end while the op runs make room for fetches that need not wait for its end.
+        self.offload_until(end);
+        self.release_until(end);
+        self.fetch_until(end, 0);
+        for item in self.agenda.closes.at(place) {
+            self.release(self.agenda.closes.items[item]);
+        }
+        for item in self.agenda.last_uses.at(place) {
+            let copy = self.agenda.last_uses.items[item];
+            self.used[copy as usize] = Some(end);
+            self.leave(copy);
+        }
+        for item in self.agenda.offers.at(place) {
+            let copy = self.agenda.offers.items[item];
+            self.offers.push(Reverse((self.offload_rank[copy as usize], copy)));
+        }
+        Ok(())
+    }
+
+    /// Makes the fetches that a place needs and that have not been made; returns when all of its fetches are done.
+    fn fetch_needed(&mut self, place: usize) -> Result<u64, LowerError> {
+        for item in self.agenda.starts.at(place) {
+            let fetch = self.agenda.starts.items[item];
+            self.open_fetches.insert((self.fetch_rank[fetch as usize], fetch));
+        }
+        let mut done = 0;
+        for item in self.agenda.needs.at(place) {
+            let fetch = self.agenda.needs.items[item];
+            let end = match self.fetched[fetch as usize] {
+                Some(end) => end,
+                None => {
+                    self.open_fetches.remove(&(self.fetch_rank[fetch as usize], fetch));
+                    let residence = self.program.fetches[fetch as usize].residence;
+                    self.leave_first(fetch).into_iter().flatten().for_each(|r| {
+                        self.vacate(r);
+                    });
+                    self.release_until(self.free[Lane::ToDevice.index()]);
+                    self.room_for(place, self.program.residences[residence as usize].bytes)?;
+                    self.fetch(fetch)
+                }
+            };
+            done = done.max(end);
+        }
+        Ok(done)
+    }
+
+    /// The residences that must be over before a fetch: the one that its value left, and an earlier one in its buffer.
+    fn leave_first(&self, fetch: u32) -> [Option<u32>; 2] {
+        let fetch = &self.program.fetches[fetch as usize];
+        [fetch.left, self.program.residences[fetch.residence as usize].follows]
+    }
+
+    /// Releases, and if need be offloads, until `bytes` more fit; returns when they do.
+    fn room_for(&mut self, place: usize, bytes: u64) -> Result<u64, LowerError> {
+        let limit = self.request.load_limit.get();
+        let mut ready = 0;
+        while self.load + bytes > limit {
+            match self.leaving.peek() {
+                // Waiting for a copy under way, unless another could be under way meanwhile.
+                Some(&Reverse((time, residence)))
+                    if self.offers.is_empty() || time <= self.free[Lane::ToHost.index()] =>
+                {
+                    self.leaving.pop();
+                    self.release(residence);
+                    ready = time;
+                }
+                _ => match self.offers.pop() {
+                    Some(Reverse((_, copy))) => {
+                        self.offload(copy);
+                    }
+                    None => {
+                        let (request, policy) = (self.request, self.policy);
+                        let needed = self.load + bytes;
+                        return Err(shortfall(request, policy, self.program, place as Place, needed).into());
+                    }
+                },
+            }
+        }
+        Ok(ready)
+    }
+
+    /// Makes sure that one residence is over; returns when it is.
+    fn vacate(&mut self, residence: u32) -> u64 {
+        if self.released[residence as usize] {
+            return 0;
+        }
+        let Close::Offload(copy) = self.program.residences[residence as usize].close else { return 0 };
+        while self.copied[copy as usize].is_none() {
+            let Some(Reverse((_, next))) = self.offers.pop() else { return 0 };
+            self.offload(next);
+        }
+        let ready = self.copied[copy as usize].max(self.used[copy as usize]).unwrap_or(0);
+        self.release(residence);
+        ready
+    }
+
+    fn release_until(&mut self, time: u64) {
+        while let Some(&Reverse((ready, residence))) = self.leaving.peek()
+            && ready <= time
+        {
+            self.leaving.pop();
+            self.release(residence);
+        }
+    }
+
+    /// Starts offloads as long as their lane is free before a time, the first in rank among those whose value exists.
+    fn offload_until(&mut self, time: u64) {
+        while self.free[Lane::ToHost.index()] < time
+            && let Some(Reverse((_, copy))) = self.offers.pop()
+        {
+            self.offload(copy);
+        }
+    }
+
+    /// Starts fetches as long as their lane is free before a time and `beside` bytes still fit beside them.
+    fn fetch_until(&mut self, time: u64, beside: u64) {
+        let machine = self.request.machine;
+        let in_order = self.policy.fetch == FetchRule::AfterOffloads;
+        while self.free[Lane::ToDevice.index()] < time {
+            // On a shared link offloads go first: what leaves makes room for everyone.
+            if (machine.shared_link && !self.offers.is_empty()) || (in_order && self.offloads_left > 0) {
+                return;
+            }
+            // The first in rank whose bytes have left. More than a few that have not are not worth looking through.
+            let mut candidates = self.open_fetches.iter().take(if in_order { 1 } else { 8 });
+            let over = |r: &u32| self.released[*r as usize];
+            let Some(&(rank, fetch)) =
+                candidates.find(|&&(_, fetch)| self.leave_first(fetch).iter().flatten().all(over))
+            else {
+                return;
+            };
+            let residence = self.program.fetches[fetch as usize].residence;
+            let bytes = self.program.residences[residence as usize].bytes;
+            if self.load + beside + bytes > self.request.load_limit.get() {
+                return;
+            }
+            self.open_fetches.remove(&(rank, fetch));
+            self.fetch(fetch);
+        }
+    }
+
+    fn offload(&mut self, copy: u32) {
+        let Offload { gap, residence, closes, .. } = self.program.offloads[copy as usize];
+        let from = self.program.residences[residence as usize].buffer;
+        let duration = self.request.machine.to_host.time(self.request.trace.bytes(gap.value)).get();
+        self.keep_copy(gap.value);
+        let end = self.emit(Action::Offload { value: gap.value, from }, duration);
+        self.copied[copy as usize] = Some(end);
+        self.offloads_left -= 1;
+        if closes {
+            self.leave(copy);
+        }
+    }
+
+    /// Puts the residence of an offload on its way out if both its copy and its last use have been placed.
+    fn leave(&mut self, copy: u32) {
+        let Offload { residence, closes, .. } = self.program.offloads[copy as usize];
+        if closes && let (Some(copied), Some(used)) = (self.copied[copy as usize], self.used[copy as usize]) {
+            self.leaving.push(Reverse((copied.max(used), residence)));
+        }
+    }
+
+    fn fetch(&mut self, fetch: u32) -> u64 {
+        let row = &self.program.fetches[fetch as usize];
+        let residence = &self.program.residences[row.residence as usize];
+        let value = row.gap.value;
+        let duration = self.request.machine.to_device.time(self.request.trace.bytes(value)).get();
+        self.take(residence.bytes);
+        let end = self.emit(Action::Prefetch { value, to: residence.buffer }, duration);
+        self.fetched[fetch as usize] = Some(end);
+        if row.last {
+            self.give_up_copy(value);
+        }
+        end
+    }
+
+    fn release(&mut self, residence: u32) {
+        if !std::mem::replace(&mut self.released[residence as usize], true) {
+            let row = &self.program.residences[residence as usize];
+            self.load -= row.bytes;
+            self.emit(Action::Release { buffer: row.buffer }, 0);
+        }
+    }
+
+    fn keep_copy(&mut self, value: TensorId) {
+        self.host += self.request.trace.bytes(value).get();
+        self.host_peak = self.host_peak.max(self.host);
+    }
+
+    fn give_up_copy(&mut self, value: TensorId) {
+        self.host -= self.request.trace.bytes(value).get();
+        self.emit(Action::HostRelease { value }, 0);
+    }
+
+    fn take(&mut self, bytes: u64) {
+        self.load += bytes;
+        self.peak = self.peak.max(self.load);
+    }
+
+    /// Appends an action with its waits; returns when it ends.
+    fn emit(&mut self, action: Action, duration: u64) -> u64 {
+        let id = ActionId::new(self.steps.len());
+        let mut waits = Vec::new();
+        self.waits.step(id, &action, &mut waits);
+        let mut end = 0;
+        if let Some(lane) = action.lane() {
+            let free = self.free[lane.index()];
+            end = waits.iter().map(|wait| self.ends[wait.index()]).fold(free, u64::max) + duration;
+            self.free[lane.index()] = end;
+            if self.request.machine.shared_link && lane != Lane::Compute {
+                self.free[Lane::ToHost.index()] = end;
+                self.free[Lane::ToDevice.index()] = end;
+            }
+            self.iteration = self.iteration.max(end);
+        }
+        self.steps.push(Step { action, waits });
+        self.ends.push(end);
+        end
+    }
+}

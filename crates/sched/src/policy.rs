@@ -1,0 +1,217 @@
+//! What a planner decides, and nothing that follows from it.
+//!
+//! A policy speaks of *gaps*. Write down the ops in the order in which they are to run, repeats included: every value is touched at some
+//! positions of that sequence (made, or read). A gap lies between two consecutive touches of one value; the first gap of a value that
+//! is there when the iteration begins starts at the beginning. In every gap the value stays, unless the policy says that it is *away*:
+//!
+//! ```text
+//! sequence   0:F0   1:F1   2:F2   3:F0   4:B2   5:B1          F0 runs again at 3, because x1 was dropped
+//! x1        made───used............made──────────used        away after 1: dropped
+//! x2               made──used───────────────────  used       away after 2: offloaded, fetched before 5
+//! ```
+//!
+//! [`lower`](crate::lower) turns a policy into a schedule and invents no choice. Where a choice has a usual answer (order of copies, when
+//! a fetch may start) the policy names the rule, or gives its own answer.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use elbowroom_ir::trace::Trace;
+use elbowroom_ir::{Id, OpId, TensorId};
+
+/// A place in the sequence of ops of a [`Policy`].
+pub type Place = u32;
+
+/// The stretch between two consecutive touches of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Gap {
+    /// The value.
+    pub value: TensorId,
+    /// The place of the earlier touch; `None` for the gap from the beginning of the iteration to the first touch.
+    pub after: Option<Place>,
+}
+
+impl Gap {
+    /// The gap of a value after the op at a place of the sequence.
+    pub const fn after(value: TensorId, place: Place) -> Self {
+        Self { value, after: Some(place) }
+    }
+}
+
+/// How a value leaves the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Away {
+    /// With a copy on the host. Nothing is copied if there is a valid copy already, or if nobody would fetch this one.
+    Offload,
+    /// Without making a copy: at the next touch an op makes the value again, or a copy made earlier is fetched.
+    Drop,
+}
+
+/// Where a persistent value is between two iterations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Station {
+    /// On the device.
+    Device,
+    /// On the host; it comes before its first use and, if it changed, goes back after its last.
+    Host,
+    /// On both, so that it can be dropped and fetched without being offloaded first. Costs an offload if it changed.
+    Both,
+}
+
+/// Which outputs take the buffer of an input that dies there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reuses {
+    /// Every one that the trace permits. The first permitted pair of an op wins a contested input.
+    Every,
+    /// None.
+    Never,
+    /// Those of these outputs that can.
+    Only(BTreeSet<TensorId>),
+}
+
+/// Which copy goes first when several could.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CopyOrder {
+    /// Offloads: the value whose gap begins first. Fetches: the value that is needed first.
+    Natural,
+    /// As listed; gaps that are not listed come after, in natural order.
+    Listed(Vec<Gap>),
+}
+
+/// When a fetch may start, apart from its host copy being there and its bytes being free. Whatever the rule, a fetch reserves its bytes
+/// only when every op between then and its use still has room (so compute never starves), and it is made at the latest when its value
+/// is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FetchRule {
+    /// As soon as memory permits; a value that is needed earlier is served first, but does not hold up others.
+    Eager,
+    /// As soon as memory permits, strictly in order, and not before every offload is on its way. On a chain this takes the same time as
+    /// Beaumont's evaluator, which lays the backward phase out as late as possible and joins it to the forward phase with the least gap.
+    AfterOffloads,
+    /// Not earlier than this many ops before the use, in order.
+    Lead(u32),
+}
+
+/// What a planner decides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// The ops, in the order in which they run. The first occurrence of an op computes, the others recompute.
+    pub sequence: Vec<OpId>,
+    /// The gaps in which a value is away; in all others it stays.
+    pub away: BTreeMap<Gap, Away>,
+    /// Where each persistent value is between iterations, in the trace's order.
+    pub stations: Vec<Station>,
+    /// Reuse of dying inputs.
+    pub reuses: Reuses,
+    /// Order of offloads.
+    pub offloads: CopyOrder,
+    /// Order of fetches.
+    pub fetches: CopyOrder,
+    /// When fetches may start.
+    pub fetch: FetchRule,
+}
+
+impl Policy {
+    /// Every op once, in the trace's order; everything stays; every permitted reuse. A persistent value whose end is written to fresh
+    /// bytes while its beginning is still being read cannot end where it began, so it lives on the host.
+    pub fn keep(trace: &Trace) -> Self {
+        Self {
+            sequence: trace.ops().ids().collect(),
+            away: BTreeMap::new(),
+            stations: trace.persistent().iter().map(|pair| natural_station(trace, pair)).collect(),
+            reuses: Reuses::Every,
+            offloads: CopyOrder::Natural,
+            fetches: CopyOrder::Natural,
+            fetch: FetchRule::Eager,
+        }
+    }
+
+    /// Puts a gap away.
+    pub fn send(&mut self, gap: Gap, how: Away) {
+        self.away.insert(gap, how);
+    }
+}
+
+fn natural_station(trace: &Trace, pair: &elbowroom_ir::trace::Persistent) -> Station {
+    let Some(maker) = trace.producer(pair.end) else { return Station::Device };
+    if trace.storage(pair.begin) == trace.storage(pair.end) {
+        return Station::Device;
+    }
+    let last_read = trace.users(pair.begin).last();
+    let reused = trace.ops()[maker].may_reuse.iter().any(|r| r.input == pair.begin && r.output == pair.end);
+    match last_read {
+        Some(&last) if last > maker || (last == maker && !reused) => Station::Host,
+        _ => Station::Device,
+    }
+}
+
+/// Where every value is touched along a sequence: the frame in which gaps are named.
+#[derive(Clone, Debug)]
+pub struct Touches {
+    first: Vec<u32>,
+    touches: Vec<Touch>,
+}
+
+/// One touch of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Touch {
+    /// The place in the sequence.
+    pub place: Place,
+    /// Whether the op there makes the value; otherwise it reads it.
+    pub made: bool,
+}
+
+impl Touches {
+    /// Lists the touches of all values along a sequence. Linear in the operands of its ops.
+    pub fn of(trace: &Trace, sequence: &[OpId]) -> Self {
+        let values = trace.tensors().len();
+        let mut first = vec![0u32; values + 1];
+        let mut last = vec![u32::MAX; values];
+        let each = |visit: &mut dyn FnMut(usize, Place, bool)| {
+            for (place, &op) in sequence.iter().enumerate() {
+                let op = &trace.ops()[op];
+                for &value in &op.outputs {
+                    visit(value.index(), place as Place, true);
+                }
+                for &value in &op.reads {
+                    visit(value.index(), place as Place, false);
+                }
+            }
+        };
+        each(&mut |value, place, _| {
+            if last[value] != place {
+                last[value] = place;
+                first[value + 1] += 1;
+            }
+        });
+        for value in 0..values {
+            first[value + 1] += first[value];
+        }
+        let mut next = first.clone();
+        let mut touches = vec![Touch { place: 0, made: false }; first[values] as usize];
+        last.fill(u32::MAX);
+        each(&mut |value, place, made| {
+            if last[value] != place {
+                last[value] = place;
+                touches[next[value] as usize] = Touch { place, made };
+                next[value] += 1;
+            }
+        });
+        Self { first, touches }
+    }
+
+    /// The touches of one value, in order.
+    pub fn of_value(&self, value: TensorId) -> &[Touch] {
+        &self.touches[self.first[value.index()] as usize..self.first[value.index() + 1] as usize]
+    }
+
+    /// The gaps of one value between two touches: the gap with the place at which it ends.
+    pub fn gaps(&self, value: TensorId) -> impl Iterator<Item = (Gap, Touch)> + '_ {
+        self.of_value(value).windows(2).map(move |pair| (Gap::after(value, pair[0].place), pair[1]))
+    }
+
+    /// The first touch after a place, if there is one.
+    pub fn next(&self, value: TensorId, place: Place) -> Option<Touch> {
+        let touches = self.of_value(value);
+        touches.get(touches.partition_point(|touch| touch.place <= place)).copied()
+    }
+}

@@ -1,0 +1,280 @@
+//! What every action must wait for, derived from the order of actions and nothing else.
+//!
+//! Four reasons make an action wait for an action on another lane (on its own lane, order is enough):
+//!
+//! - it reads what the other wrote (a buffer, or a host copy);
+//! - it writes to a buffer that the other read or wrote;
+//! - it takes bytes that were another buffer's, and the other was the last to touch them;
+//! - it writes a host copy that the other read.
+//!
+//! Lanes are first-in first-out, so among several actions on one lane only the latest counts: an action has at most one wait per other
+//! lane, and none that an earlier wait on its own lane already implies.
+//!
+//! Before placement any two buffers might share bytes. [`conservative`] orders every taking of a buffer after the last access of every
+//! buffer released before it; [`thin`] asks the placement which bytes are really taken again.
+
+use std::collections::BTreeMap;
+
+use elbowroom_ir::packing::Placement;
+use elbowroom_ir::schedule::{Action, Lane, Schedule};
+use elbowroom_ir::{ActionId, BufferId, Bytes, Id, TensorId};
+
+/// The latest access per lane; `ActionId`s plus one, so that zero means none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Latest([u32; 3]);
+
+impl Latest {
+    fn note(&mut self, lane: Lane, action: ActionId) {
+        let slot = &mut self.0[lane.index()];
+        *slot = (*slot).max(action.0 + 1);
+    }
+
+    fn join(&mut self, other: Self) {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
+            *mine = (*mine).max(theirs);
+        }
+    }
+}
+
+/// Who last touched the bytes that a buffer is about to take.
+trait Takeover {
+    fn before(&mut self, buffer: BufferId) -> Latest;
+    fn released(&mut self, buffer: BufferId, accesses: Latest);
+}
+
+/// Any released bytes may be these bytes.
+#[derive(Clone, Debug, Default)]
+struct AnyBytes(Latest);
+
+impl Takeover for AnyBytes {
+    fn before(&mut self, _: BufferId) -> Latest {
+        self.0
+    }
+    fn released(&mut self, _: BufferId, accesses: Latest) {
+        self.0.join(accesses);
+    }
+}
+
+/// The arena, cut into stretches with one last toucher each: `start → (end, accesses)`.
+struct PlacedBytes<'a> {
+    schedule: &'a Schedule,
+    placement: &'a Placement,
+    stretches: BTreeMap<u64, (u64, Latest)>,
+}
+
+impl PlacedBytes<'_> {
+    fn range(&self, buffer: BufferId) -> (u64, u64) {
+        let start = self.placement.offsets.get(buffer).copied().unwrap_or(Bytes::ZERO).get();
+        (start, start.saturating_add(self.schedule.buffers[buffer].bytes.get()))
+    }
+
+    fn overlapping(&self, start: u64, end: u64) -> Vec<(u64, u64, Latest)> {
+        let mut found = Vec::new();
+        for (&from, &(to, accesses)) in self.stretches.range(..end).rev() {
+            if to <= start {
+                break;
+            }
+            found.push((from, to, accesses));
+        }
+        found
+    }
+}
+
+impl Takeover for PlacedBytes<'_> {
+    fn before(&mut self, buffer: BufferId) -> Latest {
+        let (start, end) = self.range(buffer);
+        let mut latest = Latest::default();
+        for (_, _, accesses) in self.overlapping(start, end) {
+            latest.join(accesses);
+        }
+        latest
+    }
+
+    // Whoever took these bytes has waited for those who had them before, so the newest accesses stand for all.
+    fn released(&mut self, buffer: BufferId, accesses: Latest) {
+        let (start, end) = self.range(buffer);
+        for (from, to, old) in self.overlapping(start, end) {
+            self.stretches.remove(&from);
+            if from < start {
+                self.stretches.insert(from, (start, old));
+            }
+            if to > end {
+                self.stretches.insert(end, (to, old));
+            }
+        }
+        if start < end {
+            self.stretches.insert(start, (end, accesses));
+        }
+    }
+}
+
+/// What is known of one buffer.
+#[derive(Clone, Copy, Debug, Default)]
+struct Residence {
+    alive: bool,
+    /// Accesses since it was taken.
+    accesses: Latest,
+    /// The last write.
+    written: Latest,
+}
+
+/// What is known of one host copy.
+#[derive(Clone, Copy, Debug, Default)]
+struct HostCopy {
+    written: Latest,
+    read: Latest,
+}
+
+/// Derives waits action by action.
+#[derive(Clone, Debug)]
+struct Deriver<T> {
+    takeover: T,
+    residences: Vec<Residence>,
+    hosts: Vec<HostCopy>,
+    /// `implied[a][b]`: the latest action of lane b that lane a already waits for.
+    implied: [Latest; 3],
+}
+
+impl<T: Takeover> Deriver<T> {
+    fn new(takeover: T) -> Self {
+        Self { takeover, residences: Vec::new(), hosts: Vec::new(), implied: Default::default() }
+    }
+
+    fn residence(&mut self, buffer: BufferId) -> &mut Residence {
+        if self.residences.len() <= buffer.index() {
+            self.residences.resize(buffer.index() + 1, Residence::default());
+        }
+        &mut self.residences[buffer.index()]
+    }
+
+    fn host(&mut self, value: TensorId) -> &mut HostCopy {
+        if self.hosts.len() <= value.index() {
+            self.hosts.resize(value.index() + 1, HostCopy::default());
+        }
+        &mut self.hosts[value.index()]
+    }
+
+    fn read(&mut self, buffer: BufferId, lane: Lane, action: ActionId, needs: &mut Latest) {
+        let residence = self.residence(buffer);
+        needs.join(residence.written);
+        residence.accesses.note(lane, action);
+    }
+
+    fn write(&mut self, buffer: BufferId, lane: Lane, action: ActionId, needs: &mut Latest) {
+        if self.residence(buffer).alive {
+            needs.join(self.residence(buffer).accesses);
+        } else {
+            needs.join(self.takeover.before(buffer));
+            let residence = self.residence(buffer);
+            residence.alive = true;
+            residence.accesses = Latest::default();
+        }
+        let residence = self.residence(buffer);
+        residence.written = Latest::default();
+        residence.written.note(lane, action);
+        residence.accesses.note(lane, action);
+    }
+
+    /// The waits of the next action, and what follows from it for later ones.
+    fn step(&mut self, id: ActionId, action: &Action, waits: &mut Vec<ActionId>) {
+        waits.clear();
+        let mut needs = Latest::default();
+        let lane = match action {
+            Action::Compute(launch) | Action::Recompute(launch) => {
+                let lane = Lane::Compute;
+                for &buffer in &launch.reads {
+                    self.read(buffer, lane, id, &mut needs);
+                }
+                for &buffer in &launch.writes {
+                    self.write(buffer, lane, id, &mut needs);
+                }
+                if let Some(buffer) = launch.workspace {
+                    needs.join(self.takeover.before(buffer));
+                    let mut accesses = Latest::default();
+                    accesses.note(lane, id);
+                    self.takeover.released(buffer, accesses);
+                }
+                lane
+            }
+            Action::Offload { value, from } => {
+                self.read(*from, Lane::ToHost, id, &mut needs);
+                let host = self.host(*value);
+                needs.join(host.read);
+                needs.join(host.written);
+                *host = HostCopy::default();
+                host.written.note(Lane::ToHost, id);
+                Lane::ToHost
+            }
+            Action::Prefetch { value, to } => {
+                let host = self.host(*value);
+                needs.join(host.written);
+                host.read.note(Lane::ToDevice, id);
+                self.write(*to, Lane::ToDevice, id, &mut needs);
+                Lane::ToDevice
+            }
+            Action::Release { buffer } => {
+                let residence = self.residence(*buffer);
+                residence.alive = false;
+                let accesses = residence.accesses;
+                self.takeover.released(*buffer, accesses);
+                return;
+            }
+            Action::HostRelease { .. } => return,
+        };
+        for other in Lane::ALL {
+            let target = needs.0[other.index()];
+            if other != lane && target > self.implied[lane.index()].0[other.index()] {
+                self.implied[lane.index()].0[other.index()] = target;
+                waits.push(ActionId(target - 1));
+            }
+        }
+    }
+}
+
+/// Derives conservative waits one action at a time, for those who make a schedule and need its times as they go.
+#[derive(Clone, Debug)]
+pub struct Conservative(Deriver<AnyBytes>);
+
+impl Conservative {
+    /// Nothing has happened yet; the home buffers of the boundary are alive.
+    pub fn new(homes: impl Iterator<Item = BufferId>) -> Self {
+        let mut deriver = Deriver::new(AnyBytes::default());
+        for buffer in homes {
+            deriver.residence(buffer).alive = true;
+        }
+        Self(deriver)
+    }
+
+    /// The waits of the next action; positions must come in order.
+    pub fn step(&mut self, id: ActionId, action: &Action, waits: &mut Vec<ActionId>) {
+        self.0.step(id, action, waits);
+    }
+}
+
+/// Replaces all waits by those that order conflicting accesses for every placement.
+pub fn conservative(schedule: &mut Schedule) {
+    let homes: Vec<BufferId> = schedule.boundary.iter().filter_map(|home| home.device).collect();
+    let mut deriver = Conservative::new(homes.into_iter());
+    for (id, step) in schedule.steps.iter_mut() {
+        deriver.step(id, &step.action, &mut step.waits);
+    }
+}
+
+/// Replaces all waits by those that order conflicting accesses for this placement: an action that takes bytes waits only for those who
+/// last touched these very bytes.
+pub fn thin(schedule: &mut Schedule, placement: &Placement) {
+    let mut derived: Vec<Vec<ActionId>> = Vec::with_capacity(schedule.steps.len());
+    let mut deriver =
+        Deriver::new(PlacedBytes { schedule: &*schedule, placement, stretches: BTreeMap::new() });
+    for buffer in schedule.boundary.iter().filter_map(|home| home.device) {
+        deriver.residence(buffer).alive = true;
+    }
+    for (id, step) in schedule.steps.iter() {
+        let mut waits = Vec::new();
+        deriver.step(id, &step.action, &mut waits);
+        derived.push(waits);
+    }
+    for (step, waits) in schedule.steps.iter_mut().map(|(_, step)| step).zip(derived) {
+        step.waits = waits;
+    }
+}
