@@ -1,0 +1,326 @@
+//! Derivatives: reverse accumulation over the forward operations, with the update of every parameter as soon as it is due.
+//!
+//! **Order.** Backward operations come in the reverse order of their forward ones. Of one operation, gradients to parameters come
+//! before the gradient to its input: they need the saved input, which can then go before the next gradient is made.
+//!
+//! **Joining.** A value read several times gets several contributions. Those of a parameter accumulate in place (Chen et al., 2016,
+//! Section 5.3), fused into the product or the lookup where the operation can. Those of an intermediate value are joined by a
+//! pure [`OpKind::Add`], because the first contribution may be the very value that another path still needs (both branches of
+//! a residual sum share one gradient); it is permitted to run in place, and a schedule decides.
+//!
+//! **Updates** run as soon as the gradient of the parameter is complete and nothing reads the old value any more, which is after
+//! the backward operation of its first use. Gradients then live one layer long instead of until the end, which saves as many
+//! bytes as the model has parameters. It takes nothing from recomputation: a forward operation is run again for the sake of
+//! backward operations after it in the forward order, and these precede the update.
+
+use elbowroom_ir::trace::Phase;
+use elbowroom_ir::{Id, OpId, TensorId};
+
+use crate::builder::{BuildError, Builder, Var};
+use crate::graph::{Graph, Node, Role};
+use crate::init::Init;
+use crate::op::{Adam, Channels, OpKind, Sgd};
+
+/// How parameters are updated from their gradients.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Optimizer {
+    /// Stochastic gradient descent.
+    Sgd(Sgd),
+    /// Adam.
+    Adam(Adam),
+}
+
+impl Builder {
+    /// The graph of a training iteration: the loss handed to the host, the derivatives of the loss to all weights, and the updates.
+    pub fn finish_training(mut self, loss: Var, optimizer: Optimizer) -> Result<Graph, BuildError> {
+        if loss.shape.len() != 1 {
+            let why = format!("a loss is one number, and this has shape {}", loss.shape);
+            return Err(BuildError::Extents { node: "loss".to_owned(), why });
+        }
+        self.output("loss", loss);
+        let forward = self.graph.nodes.len();
+        let mut backward = Backward::new(&mut self, optimizer);
+        backward.seed(loss)?;
+        for index in (0..forward).rev() {
+            backward.differentiate(OpId::new(index))?;
+            backward.update_due(index)?;
+        }
+        Ok(self.graph)
+    }
+}
+
+/// The gradient of one value so far.
+#[derive(Clone, Copy, Debug)]
+struct Gradient {
+    value: TensorId,
+    /// Whether nothing else reads `value`, so that it may be changed in place.
+    owned: bool,
+}
+
+struct Backward<'a> {
+    builder: &'a mut Builder,
+    optimizer: Optimizer,
+    /// By value: whether the loss may depend on a weight through it.
+    needed: Vec<bool>,
+    gradients: Vec<Option<Gradient>>,
+    /// By forward operation: the weights whose first use it is, as positions in the list of persistent values.
+    due: Vec<Vec<usize>>,
+}
+
+impl<'a> Backward<'a> {
+    fn new(builder: &'a mut Builder, optimizer: Optimizer) -> Self {
+        let graph = &builder.graph;
+        let mut needed = vec![false; graph.values.len()];
+        let mut due = vec![Vec::new(); graph.nodes.len()];
+        let mut first_use: Vec<Option<usize>> = vec![None; graph.values.len()];
+        for (id, node) in graph.nodes.iter() {
+            for input in &node.inputs {
+                first_use[input.index()].get_or_insert(id.index());
+            }
+        }
+        for (position, parameter) in graph.persistent.iter().enumerate() {
+            if parameter.role == Role::Weight {
+                needed[parameter.begin.index()] = true;
+                if let Some(first) = first_use[parameter.begin.index()] {
+                    due[first].push(position);
+                }
+            }
+        }
+        for node in graph.nodes.values() {
+            if node.inputs.iter().any(|input| needed[input.index()]) {
+                for output in &node.outputs {
+                    needed[output.index()] = true;
+                }
+            }
+        }
+        let gradients = vec![None; graph.values.len()];
+        Self { builder, optimizer, needed, gradients, due }
+    }
+
+    fn seed(&mut self, loss: Var) -> Result<(), BuildError> {
+        self.builder.phase = Phase::Backward;
+        let one = self.builder.push1("loss.grad", OpKind::Fill { len: 1, value: 1.0 }, &[])?;
+        self.gradients[loss.id.index()] = Some(Gradient { value: one.id, owned: true });
+        Ok(())
+    }
+
+    fn needs(&self, value: TensorId) -> bool {
+        self.needed[value.index()]
+    }
+
+    fn gradient(&self, value: TensorId) -> Option<TensorId> {
+        self.gradients[value.index()].map(|gradient| gradient.value)
+    }
+
+    /// Adds one operation's contribution to the gradient of `to`.
+    fn contribute(&mut self, to: TensorId, value: TensorId, owned: bool) -> Result<(), BuildError> {
+        if !self.needs(to) {
+            return Ok(());
+        }
+        let Some(earlier) = self.gradients[to.index()] else {
+            self.gradients[to.index()] = Some(Gradient { value, owned });
+            return Ok(());
+        };
+        let target = &self.builder.graph.values[to];
+        let (name, len) = (format!("{}.join-grad", target.name), target.shape.len());
+        let in_place = earlier.owned && self.is_parameter(to);
+        let kind = if in_place { OpKind::Accumulate { len } } else { OpKind::Add { len } };
+        let sum = self.builder.push1(name, kind, &[earlier.value, value])?;
+        self.gradients[to.index()] = Some(Gradient { value: sum.id, owned: true });
+        Ok(())
+    }
+
+    fn is_parameter(&self, value: TensorId) -> bool {
+        self.builder.graph.persistent.iter().any(|parameter| parameter.begin == value)
+    }
+
+    /// Emits one operation whose outputs are contributions to the gradients of `targets`, in order.
+    fn emit(
+        &mut self,
+        node: &Node,
+        suffix: &str,
+        kind: OpKind,
+        inputs: &[TensorId],
+        targets: &[TensorId],
+    ) -> Result<(), BuildError> {
+        if !targets.iter().any(|&target| self.needs(target)) {
+            return Ok(());
+        }
+        let outputs = self.builder.push(format!("{}.{suffix}", node.name), kind, inputs)?;
+        for (output, &target) in outputs.iter().zip(targets) {
+            self.contribute(target, output.id, true)?;
+        }
+        Ok(())
+    }
+
+    /// As [`emit`](Self::emit), for an operation that can add to an earlier gradient of its parameter in place.
+    fn emit_accumulating(
+        &mut self,
+        node: &Node,
+        suffix: &str,
+        kind: impl Fn(bool) -> OpKind,
+        inputs: &[TensorId],
+        target: TensorId,
+    ) -> Result<(), BuildError> {
+        let earlier =
+            self.gradients[target.index()].filter(|gradient| gradient.owned && self.is_parameter(target));
+        let Some(earlier) = earlier else {
+            return self.emit(node, suffix, kind(false), inputs, &[target]);
+        };
+        let mut operands = inputs.to_vec();
+        operands.push(earlier.value);
+        let sum = self.builder.push1(format!("{}.{suffix}", node.name), kind(true), &operands)?;
+        self.gradients[target.index()] = Some(Gradient { value: sum.id, owned: true });
+        Ok(())
+    }
+
+    /// The gradient operations of one forward operation: the one place for derivatives.
+    fn differentiate(&mut self, id: OpId) -> Result<(), BuildError> {
+        self.builder.phase = Phase::Backward;
+        let node = self.builder.graph.nodes[id].clone();
+        let from: Vec<Option<TensorId>> = node.outputs.iter().map(|&output| self.gradient(output)).collect();
+        if from.iter().all(Option::is_none) || !node.outputs.iter().any(|&output| self.needs(output)) {
+            return Ok(());
+        }
+        let (x, y) = (&node.inputs, &node.outputs);
+        if let OpKind::LstmCell { batch, hidden } = node.kind {
+            return self.lstm_cell(&node, from[0], from[1], [batch, hidden]);
+        }
+        // All others are differentiated with respect to their first output; the rest are statistics.
+        let Some(dy) = from[0] else {
+            return Ok(());
+        };
+        match node.kind.clone() {
+            OpKind::Add { .. } => {
+                self.contribute(x[0], dy, false)?;
+                self.contribute(x[1], dy, false)
+            }
+            OpKind::Scale { .. } => self.emit(&node, "grad", node.kind.clone(), &[dy], &x[..1]),
+            OpKind::AddRow { outer, inner } => {
+                let sum = Channels { batch: outer, channels: inner, spatial: 1 };
+                self.emit(&node, "grad-row", OpKind::BiasGrad(sum), &[dy], &x[1..])?;
+                self.contribute(x[0], dy, false)
+            }
+            OpKind::Map { len, function } => {
+                let saved = if function.grad_from_output() { y[0] } else { x[0] };
+                self.emit(&node, "grad", OpKind::MapGrad { len, function }, &[dy, saved], x)
+            }
+            OpKind::Dropout(_) => self.emit(&node, "grad", node.kind.clone(), &[dy], x),
+            OpKind::Conv2d { conv, bias } => {
+                if bias {
+                    let spatial = conv.out_size[0] * conv.out_size[1];
+                    let sum = Channels { batch: conv.batch, channels: conv.out_channels, spatial };
+                    self.emit(&node, "grad-bias", OpKind::BiasGrad(sum), &[dy], &x[2..])?;
+                }
+                self.emit(&node, "grad-weight", OpKind::Conv2dGradWeight(conv), &[x[0], dy], &x[1..2])?;
+                self.emit(&node, "grad-input", OpKind::Conv2dGradInput(conv), &[dy, x[1]], &x[..1])
+            }
+            OpKind::BatchNorm { channels, epsilon } => {
+                let operands = [dy, x[0], y[1], y[2], x[1]];
+                self.emit(&node, "grad", OpKind::BatchNormGrad { channels, epsilon }, &operands, x)
+            }
+            OpKind::LayerNorm { rows, width, .. } => {
+                let operands = [dy, x[0], y[1], y[2], x[1]];
+                self.emit(&node, "grad", OpKind::LayerNormGrad { rows, width }, &operands, x)
+            }
+            OpKind::MaxPool(pool) => self.emit(&node, "grad", OpKind::MaxPoolGrad(pool), &[dy, y[1]], x),
+            OpKind::AveragePool { pool, count_padding } => {
+                self.emit(&node, "grad", OpKind::AveragePoolGrad { pool, count_padding }, &[dy], x)
+            }
+            OpKind::Linear { product, bias } => {
+                if bias {
+                    let sum = Channels { batch: product.rows, channels: product.outputs, spatial: 1 };
+                    self.emit(&node, "grad-bias", OpKind::BiasGrad(sum), &[dy], &x[2..])?;
+                }
+                let kind = |accumulate| OpKind::LinearGradWeight { product, accumulate };
+                self.emit_accumulating(&node, "grad-weight", kind, &[x[0], dy], x[1])?;
+                self.emit(&node, "grad-input", OpKind::LinearGradInput(product), &[dy, x[1]], &x[..1])
+            }
+            OpKind::Embedding(lookup) => {
+                let kind = |accumulate| OpKind::EmbeddingGrad { lookup, accumulate };
+                self.emit_accumulating(&node, "grad", kind, &[x[0], dy], x[1])
+            }
+            OpKind::Attention(heads) => {
+                self.emit(&node, "grad", OpKind::AttentionGrad(heads), &[x[0], y[0], y[1], dy], x)
+            }
+            OpKind::CrossEntropy(loss) => {
+                self.emit(&node, "grad", OpKind::CrossEntropyGrad(loss), &[x[0], x[1], y[1], dy], &x[..1])
+            }
+            OpKind::Concat { outer, widths } => {
+                let total = widths.iter().sum();
+                let mut start = 0;
+                for (part, &width) in widths.iter().enumerate() {
+                    let kind = OpKind::Slice { outer, total, start, width };
+                    self.emit(&node, &format!("grad{part}"), kind, &[dy], &x[part..=part])?;
+                    start += width;
+                }
+                Ok(())
+            }
+            OpKind::Slice { outer, total, start, width } => {
+                self.emit(&node, "grad", OpKind::Pad { outer, total, start, width }, &[dy], x)
+            }
+            OpKind::Pad { outer, total, start, width } => {
+                self.emit(&node, "grad", OpKind::Slice { outer, total, start, width }, &[dy], x)
+            }
+            _ => Err(BuildError::NotDifferentiable { node: node.name.clone(), kind: node.kind.name() }),
+        }
+    }
+
+    fn lstm_cell(
+        &mut self,
+        node: &Node,
+        dh: Option<TensorId>,
+        dc: Option<TensorId>,
+        [batch, hidden]: [usize; 2],
+    ) -> Result<(), BuildError> {
+        let (x, y) = (&node.inputs, &node.outputs);
+        let dh = match dh {
+            Some(dh) => dh,
+            // A state whose output nobody uses still passes the cell's gradient on.
+            None => {
+                let zeros = OpKind::Fill { len: batch * hidden, value: 0.0 };
+                self.builder.push1(format!("{}.no-grad", node.name), zeros, &[])?.id
+            }
+        };
+        let mut operands = vec![y[2], x[2], y[1], dh];
+        operands.extend(dc);
+        let kind = OpKind::LstmCellGrad { batch, hidden, carry: dc.is_some() };
+        let made = self.builder.push(format!("{}.grad", node.name), kind, &operands)?;
+        self.contribute(x[0], made[0].id, false)?;
+        self.contribute(x[1], made[0].id, false)?;
+        self.contribute(x[2], made[1].id, true)
+    }
+
+    /// The updates of all weights whose first use is this forward operation.
+    fn update_due(&mut self, index: usize) -> Result<(), BuildError> {
+        self.builder.phase = Phase::Update;
+        for position in std::mem::take(&mut self.due[index]) {
+            let parameter = &self.builder.graph.persistent[position];
+            let (name, weight) = (parameter.name.clone(), parameter.begin);
+            let Some(gradient) = self.gradient(weight) else {
+                continue;
+            };
+            let shape = self.builder.graph.values[weight].shape;
+            let len = shape.len();
+            let mut state = |suffix: &str| {
+                self.builder
+                    .persistent(format!("{name}.{suffix}"), shape, Role::Optimizer, Init::Constant(0.0))
+                    .id
+            };
+            let (kind, operands) = match self.optimizer {
+                Optimizer::Sgd(sgd) if sgd.momentum == 0.0 => {
+                    (OpKind::SgdStep { len, sgd }, vec![weight, gradient])
+                }
+                Optimizer::Sgd(sgd) => {
+                    (OpKind::SgdStep { len, sgd }, vec![weight, gradient, state("momentum")])
+                }
+                Optimizer::Adam(adam) => {
+                    let moments = [state("moment1"), state("moment2")];
+                    (OpKind::AdamStep { len, adam }, vec![weight, gradient, moments[0], moments[1]])
+                }
+            };
+            self.builder.push(format!("{name}.step"), kind, &operands)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,303 @@
+//! Builds a graph operation by operation, checking operands against the op set's signatures.
+//!
+//! The layers of networks (convolutions with their weights, normalizations with their statistics) are in [`crate::layers`].
+
+use elbowroom_ir::trace::Phase;
+use elbowroom_ir::{Bytes, Id, OpId, StorageId, Table, TensorId};
+
+use crate::graph::{Content, Graph, InputSpec, Node, OutputSpec, Parameter, Role, Value};
+use crate::init::Init;
+use crate::op::OpKind;
+use crate::shape::{DType, Shape};
+
+/// A value, seen at a shape that need not be its producer's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Var {
+    /// The value.
+    pub id: TensorId,
+    /// The extents at which it is seen.
+    pub shape: Shape,
+}
+
+impl Var {
+    /// The same value seen as rows: the first extent stays, the others become one.
+    pub fn rows(self) -> Self {
+        let rows = self.shape.dims().first().copied().unwrap_or(1);
+        Self { id: self.id, shape: [rows, self.shape.len() / rows.max(1)].into() }
+    }
+
+    /// Extent of a dimension; 1 past the last.
+    pub fn dim(&self, axis: usize) -> usize {
+        self.shape.dims().get(axis).copied().unwrap_or(1)
+    }
+}
+
+/// Why an operation cannot be built.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BuildError {
+    /// An operation has more or fewer operands than its kind says.
+    #[error("`{node}` is a {kind} with {found} inputs, but it takes {expected}")]
+    Arity {
+        /// The operation.
+        node: String,
+        /// The name of its kind.
+        kind: &'static str,
+        /// Inputs it takes.
+        expected: usize,
+        /// Inputs it was given.
+        found: usize,
+    },
+    /// An operand has the wrong number or type of elements.
+    #[error(
+        "`{node}` cannot read `{value}` of shape {shape} and type {dtype:?} as its input {position}: it takes {expected}"
+    )]
+    Operand {
+        /// The operation.
+        node: String,
+        /// Which of its inputs.
+        position: usize,
+        /// The value.
+        value: String,
+        /// The value's shape.
+        shape: Shape,
+        /// The value's type.
+        dtype: DType,
+        /// What the operation takes there.
+        expected: String,
+    },
+    /// A value was overwritten in place before this read.
+    #[error("`{node}` reads `{value}`, which was overwritten before")]
+    Overwritten {
+        /// The operation.
+        node: String,
+        /// The value.
+        value: String,
+    },
+    /// A window larger than what it slides over.
+    #[error(
+        "`{node}`: a window of {kernel:?} does not fit into {input:?} with padding {padding:?}; the images are too small for this network"
+    )]
+    Window {
+        /// The operation.
+        node: String,
+        /// Height and width of the window.
+        kernel: [usize; 2],
+        /// Height and width of the input.
+        input: [usize; 2],
+        /// Rows and columns of padding on each side.
+        padding: [usize; 2],
+    },
+    /// Extents that do not go together.
+    #[error("`{node}`: {why}")]
+    Extents {
+        /// The operation.
+        node: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A gradient is wanted through an operation that has none.
+    #[error("`{node}` is a {kind}, which has no derivative")]
+    NotDifferentiable {
+        /// The operation.
+        node: String,
+        /// The name of its kind.
+        kind: &'static str,
+    },
+}
+
+/// What a graph is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Forward, backward and update: normalization by the batch's statistics, dropout at work.
+    Training,
+    /// Forward alone: normalization by running statistics, no dropout, nothing changes.
+    Inference,
+}
+
+/// A graph in the making.
+#[derive(Debug)]
+pub struct Builder {
+    pub(crate) graph: Graph,
+    pub(crate) phase: Phase,
+    mode: Mode,
+    /// What every storage holds now.
+    holds: Table<StorageId, TensorId>,
+    /// Which persistent value a storage holds, if any.
+    owner: Vec<Option<usize>>,
+    masks: u32,
+}
+
+impl Builder {
+    /// An empty graph with a name for people.
+    pub fn new(name: impl Into<String>, mode: Mode) -> Self {
+        Self {
+            graph: Graph {
+                name: name.into(),
+                nodes: Table::new(),
+                values: Table::new(),
+                storages: Table::new(),
+                persistent: Vec::new(),
+                inputs: Vec::new(),
+                outputs: Vec::new(),
+            },
+            phase: Phase::Forward,
+            mode,
+            holds: Table::new(),
+            owner: Vec::new(),
+            masks: 0,
+        }
+    }
+
+    /// What the graph is for.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The graph so far.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// A value that the host gives every iteration.
+    pub fn input(&mut self, name: &str, shape: impl Into<Shape>, content: Content) -> Var {
+        let shape = shape.into();
+        let dtype = match content {
+            Content::Real => DType::F32,
+            Content::Class { .. } => DType::I32,
+        };
+        let value = self.fresh(name.to_owned(), shape, dtype);
+        let slot = self.graph.inputs.len();
+        self.graph.inputs.push(InputSpec { name: name.to_owned(), value, content });
+        self.node(name.to_owned(), OpKind::Input { slot }, Vec::new(), vec![value]);
+        Var { id: value, shape }
+    }
+
+    /// Hands a value to the host every iteration.
+    pub fn output(&mut self, name: &str, value: Var) {
+        let slot = self.graph.outputs.len();
+        self.graph.outputs.push(OutputSpec { name: name.to_owned(), value: value.id });
+        self.node(name.to_owned(), OpKind::Output { slot }, vec![value.id], Vec::new());
+    }
+
+    /// A value that outlives the iteration.
+    pub fn persistent(
+        &mut self,
+        name: impl Into<String>,
+        shape: impl Into<Shape>,
+        role: Role,
+        init: Init,
+    ) -> Var {
+        let (name, shape) = (name.into(), shape.into());
+        let id = self.fresh(name.clone(), shape, DType::F32);
+        let storage = self.graph.values[id].storage;
+        self.owner[storage.index()] = Some(self.graph.persistent.len());
+        self.graph.persistent.push(Parameter { name, role, begin: id, end: id, init });
+        Var { id, shape }
+    }
+
+    /// A stream of random words that no other initial value of this graph draws from.
+    pub fn init_stream(&self) -> u32 {
+        self.graph.persistent.len() as u32
+    }
+
+    /// A stream of random words that no other mask of this graph draws from.
+    pub(crate) fn mask_stream(&mut self) -> u32 {
+        self.masks += 1;
+        self.masks - 1
+    }
+
+    /// Appends an operation and returns its outputs.
+    pub fn push(
+        &mut self,
+        name: impl Into<String>,
+        kind: OpKind,
+        inputs: &[TensorId],
+    ) -> Result<Vec<Var>, BuildError> {
+        let name = name.into();
+        let signature = kind.signature();
+        if signature.inputs.len() != inputs.len() {
+            let expected = signature.inputs.len();
+            return Err(BuildError::Arity { node: name, kind: kind.name(), expected, found: inputs.len() });
+        }
+        for (position, (&id, &(size, dtype))) in inputs.iter().zip(&signature.inputs).enumerate() {
+            let value = &self.graph.values[id];
+            if value.dtype != dtype || !size.admits(value.shape.len()) {
+                return Err(BuildError::Operand {
+                    node: name,
+                    position,
+                    value: value.name.clone(),
+                    shape: value.shape,
+                    dtype: value.dtype,
+                    expected: format!("{size:?} {dtype:?}"),
+                });
+            }
+            if self.holds[value.storage] != id {
+                return Err(BuildError::Overwritten { node: name, value: value.name.clone() });
+            }
+        }
+        let mutations = kind.mutations();
+        let suffixes = kind.output_suffixes();
+        let mut outputs = Vec::with_capacity(signature.outputs.len());
+        for (position, &(shape, dtype)) in signature.outputs.iter().enumerate() {
+            let full = match suffixes.get(position) {
+                Some(&suffix) if !suffix.is_empty() => format!("{name}.{suffix}"),
+                _ => name.clone(),
+            };
+            let mutated = mutations.iter().find(|&&(_, output)| output == position);
+            let id = match mutated {
+                Some(&(input, _)) => self.successor(inputs[input]),
+                None => self.fresh(full, shape, dtype),
+            };
+            outputs.push(Var { id, shape });
+        }
+        self.node(name, kind, inputs.to_vec(), outputs.iter().map(|output| output.id).collect());
+        Ok(outputs)
+    }
+
+    /// Appends an operation with one output that is wanted, the first.
+    pub fn push1(
+        &mut self,
+        name: impl Into<String>,
+        kind: OpKind,
+        inputs: &[TensorId],
+    ) -> Result<Var, BuildError> {
+        let name = name.into();
+        let outputs = self.push(name.clone(), kind, inputs)?;
+        outputs
+            .first()
+            .copied()
+            .ok_or_else(|| BuildError::Extents { node: name, why: "it makes nothing".to_owned() })
+    }
+
+    /// The graph, with these values handed to the host under these names and nothing else.
+    pub fn finish_inference(mut self, outputs: &[(&str, Var)]) -> Graph {
+        for &(name, value) in outputs {
+            self.output(name, value);
+        }
+        self.graph
+    }
+
+    fn node(&mut self, name: String, kind: OpKind, inputs: Vec<TensorId>, outputs: Vec<TensorId>) -> OpId {
+        self.graph.nodes.push(Node { name, kind, inputs, outputs, phase: self.phase })
+    }
+
+    fn fresh(&mut self, name: String, shape: Shape, dtype: DType) -> TensorId {
+        let storage = self.graph.storages.push(shape.bytes(dtype).max(Bytes(1)));
+        let id = self.graph.values.push(Value { name, shape, dtype, storage });
+        self.holds.push(id);
+        self.owner.push(None);
+        id
+    }
+
+    /// The value that overwrites `old` in place.
+    fn successor(&mut self, old: TensorId) -> TensorId {
+        let value = self.graph.values[old].clone();
+        let storage = value.storage;
+        let new = self.graph.values.push(value);
+        self.holds[storage] = new;
+        if let Some(owner) = self.owner[storage.index()] {
+            self.graph.persistent[owner].end = new;
+        }
+        new
+    }
+}

@@ -1,0 +1,55 @@
+//! From a graph to a trace: the same operations and values under the same numbers, with what planners need to know of them.
+
+use elbowroom_ir::trace::{Mutation, Op, Persistent, Reuse, Storage, Tensor, Trace, TraceData, TraceError};
+use elbowroom_ir::{Bytes, OpId, Table};
+
+use crate::graph::Graph;
+
+impl Graph {
+    /// The trace of one iteration. Workspace is the device's business: it says the bytes that its kernel for a node needs.
+    ///
+    /// Fails only where sizes add up to more than a trace may hold.
+    pub fn trace(&self, workspace: &dyn Fn(&Self, OpId) -> Bytes) -> Result<Trace, TraceError> {
+        let ops: Table<OpId, Op> = self.nodes.ids().map(|id| self.op(id, workspace(self, id))).collect();
+        let mut persistent: Vec<Persistent> =
+            self.persistent.iter().map(|p| Persistent { begin: p.begin, end: p.end }).collect();
+        persistent.sort_by_key(|pair| pair.begin);
+        Trace::new(TraceData {
+            name: self.name.clone(),
+            ops,
+            tensors: self
+                .values
+                .values()
+                .map(|value| Tensor { name: value.name.clone(), storage: value.storage })
+                .collect(),
+            storages: self.storages.values().map(|&bytes| Storage { bytes }).collect(),
+            persistent,
+        })
+    }
+
+    fn op(&self, id: OpId, workspace: Bytes) -> Op {
+        let node = &self.nodes[id];
+        Op {
+            name: node.name.clone(),
+            kind: node.kind.name().to_owned(),
+            phase: node.phase,
+            again: node.kind.again(),
+            reads: node.inputs.clone(),
+            outputs: node.outputs.clone(),
+            mutates: node
+                .kind
+                .mutations()
+                .into_iter()
+                .map(|(old, new)| Mutation { old: node.inputs[old], new: node.outputs[new] })
+                .collect(),
+            may_reuse: node
+                .kind
+                .reusable()
+                .iter()
+                .map(|reuse| Reuse { input: node.inputs[reuse.input], output: node.outputs[reuse.output] })
+                .collect(),
+            workspace,
+            work: self.work(id),
+        }
+    }
+}

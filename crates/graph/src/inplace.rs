@@ -1,0 +1,87 @@
+//! In-place facts: which outputs may take the bytes of which dying inputs (Chen et al., 2016, Section 3; *inplace operation*).
+//!
+//! A fact is stated only where every element of the output is written after the last read of the input's element at the same
+//! position, and of all elements that anything written later depends on. For elementwise operations this holds by itself. Where a
+//! kernel must order its passes for it to hold, the reason below says so, and the kernel is bound by it. Nothing here decides that the
+//! input dies: a schedule does.
+
+use crate::op::OpKind;
+
+/// Output `output` may be written over input `input`; both are positions among the operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reusable {
+    /// Position among the inputs.
+    pub input: usize,
+    /// Position among the outputs.
+    pub output: usize,
+}
+
+const fn over(input: usize, output: usize) -> Reusable {
+    Reusable { input, output }
+}
+
+impl OpKind {
+    /// All permitted reuses. Where one output has several, a schedule takes at most one; reuses of different outputs combine.
+    pub fn reusable(&self) -> &'static [Reusable] {
+        match self {
+            // Elementwise in every input named.
+            Self::Add { .. } | Self::MapGrad { .. } => const { &[over(0, 0), over(1, 0)] },
+            Self::Scale { .. } | Self::Map { .. } | Self::Dropout(_) | Self::AddRow { .. } => {
+                const { &[over(0, 0)] }
+            }
+            Self::BatchNormInference { .. } => const { &[over(0, 0)] },
+            // The statistics of a channel (a row) are complete before the first element of that channel (row) is written.
+            Self::BatchNorm { .. } | Self::LayerNorm { .. } => const { &[over(0, 0)] },
+            // Both sums of a channel are complete before its first dx; dx then needs dy and x at its own position only.
+            Self::BatchNormGrad { .. } => const { &[over(0, 0), over(1, 0)] },
+            // The kernel reads all operands of one (row, column), then writes all results of it: gates over a or b, c′ over c.
+            Self::LstmCell { .. } => const { &[over(2, 1), over(0, 2), over(1, 2)] },
+            // As above: d over gates; dc over c, c′, dh or dc′.
+            Self::LstmCellGrad { carry: false, .. } => {
+                const { &[over(0, 0), over(1, 1), over(2, 1), over(3, 1)] }
+            }
+            Self::LstmCellGrad { carry: true, .. } => {
+                const { &[over(0, 0), over(1, 1), over(2, 1), over(3, 1), over(4, 1)] }
+            }
+            // Elementwise in the logits; the row's sum is an input of its own.
+            Self::CrossEntropyGrad(_) => const { &[over(0, 0)] },
+            // The rest reads an input element for several output elements, or changes its size.
+            _ => &[],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::{Channels, Function, Mask};
+    use crate::signature::Size;
+
+    #[test]
+    fn reused_inputs_are_as_large_as_their_outputs() {
+        let channels = Channels { batch: 2, channels: 3, spatial: 5 };
+        let kinds = [
+            OpKind::Add { len: 7 },
+            OpKind::AddRow { outer: 3, inner: 4 },
+            OpKind::Map { len: 7, function: Function::Relu },
+            OpKind::MapGrad { len: 7, function: Function::Gelu },
+            OpKind::Dropout(Mask::new(7, 0.5, 0)),
+            OpKind::BatchNorm { channels, epsilon: 1e-5 },
+            OpKind::BatchNormGrad { channels, epsilon: 1e-5 },
+            OpKind::LayerNorm { rows: 3, width: 4, epsilon: 1e-5 },
+            OpKind::LstmCell { batch: 2, hidden: 3 },
+            OpKind::LstmCellGrad { batch: 2, hidden: 3, carry: false },
+            OpKind::LstmCellGrad { batch: 2, hidden: 3, carry: true },
+        ];
+        for kind in kinds {
+            let signature = kind.signature();
+            assert!(!kind.reusable().is_empty());
+            for reuse in kind.reusable() {
+                let (size, dtype) = signature.inputs[reuse.input];
+                let (shape, made) = signature.outputs[reuse.output];
+                assert_eq!((size, dtype), (Size::Exactly(shape.len()), made), "{kind:?}");
+                assert!(kind.mutations().iter().all(|&(_, output)| output != reuse.output));
+            }
+        }
+    }
+}

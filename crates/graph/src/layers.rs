@@ -1,0 +1,327 @@
+//! Layers as networks speak of them: operations together with their parameters, statistics and initial values.
+
+use crate::builder::{BuildError, Builder, Mode, Var};
+use crate::graph::Role;
+use crate::init::Init;
+use crate::op::{
+    Channels, Classification, Conv, Function, Heads, Lookup, Mask, OpKind, Pool, Product, Window,
+};
+
+/// How the weight of a convolution or a linear layer begins.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum WeightInit {
+    /// Normal with variance 2 / (outputs · window): He et al., 2015, over the fan-out, as torchvision's ResNet and VGG.
+    KaimingFanOut,
+    /// Uniform within 1 / √fan-in, bias alike: PyTorch's default.
+    FanInUniform,
+    /// Normal with this standard deviation, bias zero.
+    Normal(f32),
+    /// Uniform within this bound, bias alike.
+    Uniform(f32),
+}
+
+impl WeightInit {
+    fn weight(self, fan_in: usize, fan_out: usize, stream: u32) -> Init {
+        match self {
+            Self::KaimingFanOut => Init::Normal { std: (2.0 / fan_out as f32).sqrt(), stream },
+            Self::FanInUniform => Init::Uniform { bound: 1.0 / (fan_in as f32).sqrt(), stream },
+            Self::Normal(std) => Init::Normal { std, stream },
+            Self::Uniform(bound) => Init::Uniform { bound, stream },
+        }
+    }
+
+    fn bias(self, fan_in: usize, stream: u32) -> Init {
+        match self {
+            Self::KaimingFanOut | Self::Normal(_) => Init::Constant(0.0),
+            Self::FanInUniform => Init::Uniform { bound: 1.0 / (fan_in as f32).sqrt(), stream },
+            Self::Uniform(bound) => Init::Uniform { bound, stream },
+        }
+    }
+}
+
+/// A convolution to be built.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ConvLayer {
+    /// Channels out.
+    pub channels: usize,
+    /// Its window.
+    pub window: Window,
+    /// Whether it has a bias.
+    pub bias: bool,
+    /// How its weight begins.
+    pub init: WeightInit,
+}
+
+impl ConvLayer {
+    /// A convolution before a batch normalization: no bias, He's initial values.
+    pub const fn plain(channels: usize, window: Window) -> Self {
+        Self { channels, window, bias: false, init: WeightInit::KaimingFanOut }
+    }
+}
+
+/// Weight and bias of a linear layer, which several nodes may share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinearWeights {
+    /// `[outputs, inputs]`
+    pub weight: Var,
+    /// `[outputs]`
+    pub bias: Option<Var>,
+}
+
+const BATCH_NORM_MOMENTUM: f32 = 0.1;
+const EPSILON: f32 = 1e-5;
+
+impl Builder {
+    /// A trained value.
+    pub fn weight(&mut self, name: impl Into<String>, shape: impl Into<crate::Shape>, init: Init) -> Var {
+        self.persistent(name, shape, Role::Weight, init)
+    }
+
+    /// Convolution of `x [batch, channels, height, width]`; its weight is `name.weight`, its bias `name.bias`.
+    pub fn conv2d(&mut self, name: &str, x: Var, layer: ConvLayer) -> Result<Var, BuildError> {
+        let ConvLayer { channels, window, bias, init } = layer;
+        let in_size = [x.dim(2), x.dim(3)];
+        let conv = Conv {
+            batch: x.dim(0),
+            in_channels: x.dim(1),
+            in_size,
+            out_channels: channels,
+            out_size: window.output(in_size).ok_or_else(|| no_fit(name, window, in_size))?,
+            window,
+        };
+        let (fan_in, fan_out) = (conv.in_channels * window.area(), channels * window.area());
+        let weight = init.weight(fan_in, fan_out, self.init_stream());
+        let mut operands = vec![x.id, self.weight(format!("{name}.weight"), conv.w(), weight).id];
+        if bias {
+            let init = init.bias(fan_in, self.init_stream());
+            operands.push(self.weight(format!("{name}.bias"), [channels], init).id);
+        }
+        self.push1(name, OpKind::Conv2d { conv, bias }, &operands)
+    }
+
+    /// Batch normalization of `x [batch, channels, …]`: `name.weight`, `name.bias`, `name.running_mean`, `name.running_var`. In training
+    /// the statistics are updated by an operation of their own.
+    pub fn batch_norm(&mut self, name: &str, x: Var) -> Result<Var, BuildError> {
+        self.batch_norm_with(name, x, EPSILON)
+    }
+
+    /// Batch normalization with an ε of its own.
+    pub fn batch_norm_with(&mut self, name: &str, x: Var, epsilon: f32) -> Result<Var, BuildError> {
+        let (batch, per) = (x.dim(0), x.dim(1));
+        let channels = Channels { batch, channels: per, spatial: x.shape.len() / (batch * per).max(1) };
+        let gamma = self.weight(format!("{name}.weight"), [per], Init::Constant(1.0));
+        let beta = self.weight(format!("{name}.bias"), [per], Init::Constant(0.0));
+        let mean =
+            self.persistent(format!("{name}.running_mean"), [per], Role::Statistic, Init::Constant(0.0));
+        let variance =
+            self.persistent(format!("{name}.running_var"), [per], Role::Statistic, Init::Constant(1.0));
+        let y = if self.mode() == Mode::Training {
+            let kind = OpKind::BatchNorm { channels, epsilon };
+            let made = self.push(name, kind, &[x.id, gamma.id, beta.id])?;
+            let update = OpKind::RunningUpdate {
+                channels: per,
+                count: channels.per_channel(),
+                momentum: BATCH_NORM_MOMENTUM,
+            };
+            self.push(format!("{name}.update"), update, &[made[1].id, made[2].id, mean.id, variance.id])?;
+            made[0]
+        } else {
+            let operands = [x.id, gamma.id, beta.id, mean.id, variance.id];
+            self.push1(name, OpKind::BatchNormInference { channels, epsilon }, &operands)?
+        };
+        Ok(Var { id: y.id, shape: x.shape })
+    }
+
+    /// Layer normalization over the last extent of `x`: `name.weight`, `name.bias`.
+    pub fn layer_norm(&mut self, name: &str, x: Var) -> Result<Var, BuildError> {
+        let width = x.shape.dims().last().copied().unwrap_or(1);
+        let gamma = self.weight(format!("{name}.weight"), [width], Init::Constant(1.0));
+        let beta = self.weight(format!("{name}.bias"), [width], Init::Constant(0.0));
+        let kind = OpKind::LayerNorm { rows: x.shape.len() / width, width, epsilon: EPSILON };
+        let y = self.push1(name, kind, &[x.id, gamma.id, beta.id])?;
+        Ok(Var { id: y.id, shape: x.shape })
+    }
+
+    /// An elementwise function.
+    pub fn map(&mut self, name: &str, x: Var, function: Function) -> Result<Var, BuildError> {
+        let y = self.push1(name, OpKind::Map { len: x.shape.len(), function }, &[x.id])?;
+        Ok(Var { id: y.id, shape: x.shape })
+    }
+
+    /// `max(x, 0)`
+    pub fn relu(&mut self, name: &str, x: Var) -> Result<Var, BuildError> {
+        self.map(name, x, Function::Relu)
+    }
+
+    /// Dropout with this probability in `0..1`; nothing in inference and at probability 0.
+    pub fn dropout(&mut self, name: &str, x: Var, probability: f32) -> Result<Var, BuildError> {
+        if !(0.0..1.0).contains(&probability) {
+            let why = format!("a dropout probability lies in 0..1, and {probability} does not");
+            return Err(BuildError::Extents { node: name.to_owned(), why });
+        }
+        if self.mode() == Mode::Inference || probability == 0.0 {
+            return Ok(x);
+        }
+        let mask = Mask::new(x.shape.len(), probability, self.mask_stream());
+        let y = self.push1(name, OpKind::Dropout(mask), &[x.id])?;
+        Ok(Var { id: y.id, shape: x.shape })
+    }
+
+    /// The sum of two values of the same size.
+    pub fn add(&mut self, name: &str, a: Var, b: Var) -> Result<Var, BuildError> {
+        let y = self.push1(name, OpKind::Add { len: a.shape.len() }, &[a.id, b.id])?;
+        Ok(Var { id: y.id, shape: a.shape })
+    }
+
+    /// A value times a constant.
+    pub fn scale(&mut self, name: &str, x: Var, factor: f32) -> Result<Var, BuildError> {
+        let y = self.push1(name, OpKind::Scale { len: x.shape.len(), factor }, &[x.id])?;
+        Ok(Var { id: y.id, shape: x.shape })
+    }
+
+    /// Maximum pooling of `x [batch, channels, height, width]`.
+    pub fn max_pool(&mut self, name: &str, x: Var, window: Window) -> Result<Var, BuildError> {
+        let pool = pool(name, x, window, window.output([x.dim(2), x.dim(3)]))?;
+        self.max_pool_to(name, x, pool)
+    }
+
+    /// Maximum pooling whose output size is rounded up.
+    pub fn max_pool_ceil(&mut self, name: &str, x: Var, window: Window) -> Result<Var, BuildError> {
+        let pool = pool(name, x, window, window.output_ceil([x.dim(2), x.dim(3)]))?;
+        self.max_pool_to(name, x, pool)
+    }
+
+    fn max_pool_to(&mut self, name: &str, x: Var, pool: Pool) -> Result<Var, BuildError> {
+        let y = self.push1(name, OpKind::MaxPool(pool), &[x.id])?;
+        Ok(images(y, x, pool.out_size))
+    }
+
+    /// Average pooling of `x [batch, channels, height, width]`; padding counts in the divisor, as PyTorch's default.
+    pub fn average_pool(&mut self, name: &str, x: Var, window: Window) -> Result<Var, BuildError> {
+        let pool = pool(name, x, window, window.output([x.dim(2), x.dim(3)]))?;
+        let y = self.push1(name, OpKind::AveragePool { pool, count_padding: true }, &[x.id])?;
+        Ok(images(y, x, pool.out_size))
+    }
+
+    /// The mean of every plane of `x [batch, channels, height, width]`: `[batch, channels, 1, 1]`.
+    pub fn global_average_pool(&mut self, name: &str, x: Var) -> Result<Var, BuildError> {
+        let size = [x.dim(2), x.dim(3)];
+        self.average_pool(name, x, Window { kernel: size, stride: [1, 1], padding: [0, 0] })
+    }
+
+    /// Weights for [`linear`](Self::linear): `name.weight` and, if `bias`, `name.bias`.
+    pub fn linear_weights(
+        &mut self,
+        name: &str,
+        [inputs, outputs]: [usize; 2],
+        bias: bool,
+        init: WeightInit,
+    ) -> LinearWeights {
+        let weight = init.weight(inputs, outputs, self.init_stream());
+        let weight = self.weight(format!("{name}.weight"), [outputs, inputs], weight);
+        let bias = bias.then(|| {
+            let init = init.bias(inputs, self.init_stream());
+            self.weight(format!("{name}.bias"), [outputs], init)
+        });
+        LinearWeights { weight, bias }
+    }
+
+    /// `x·wᵀ + b` for every row of `x`, whose last extents together are the weight's inputs.
+    pub fn linear(&mut self, name: &str, x: Var, weights: LinearWeights) -> Result<Var, BuildError> {
+        let (outputs, inputs) = (weights.weight.dim(0), weights.weight.dim(1));
+        let product = Product { rows: x.shape.len() / inputs.max(1), inputs, outputs };
+        let operands: Vec<_> =
+            [Some(x), Some(weights.weight), weights.bias].into_iter().flatten().map(|v| v.id).collect();
+        self.push1(name, OpKind::Linear { product, bias: weights.bias.is_some() }, &operands)
+    }
+
+    /// The rows of `table` that `rows` ids from `offset` on name: `[rows, width]`.
+    pub fn embedding(
+        &mut self,
+        name: &str,
+        ids: Var,
+        table: Var,
+        [offset, rows]: [usize; 2],
+    ) -> Result<Var, BuildError> {
+        let lookup = Lookup { rows, offset, vocabulary: table.dim(0), width: table.dim(1) };
+        self.push1(name, OpKind::Embedding(lookup), &[ids.id, table.id])
+    }
+
+    /// Self-attention of `qkv [batch, tokens, 3·width]` with so many heads: `[batch, tokens, width]`.
+    pub fn attention(&mut self, name: &str, qkv: Var, heads: usize, causal: bool) -> Result<Var, BuildError> {
+        let width = qkv.dim(2) / (3 * heads).max(1);
+        self.push1(
+            name,
+            OpKind::Attention(Heads { batch: qkv.dim(0), tokens: qkv.dim(1), heads, width, causal }),
+            &[qkv.id],
+        )
+    }
+
+    /// `weight` times the mean over the rows of `logits [rows, classes]` of the cross entropy with the labels from `offset` on. The mean
+    /// is over `of` rows, more than `logits` has if it is one of several parts.
+    pub fn cross_entropy(
+        &mut self,
+        name: &str,
+        logits: Var,
+        labels: Var,
+        part: LossPart,
+    ) -> Result<Var, BuildError> {
+        let classes = logits.shape.dims().last().copied().unwrap_or(1);
+        let rows = logits.shape.len() / classes.max(1);
+        let scale = part.weight / part.of.unwrap_or(rows) as f32;
+        let loss = Classification { rows, classes, offset: part.offset, scale };
+        self.push1(name, OpKind::CrossEntropy(loss), &[logits.id, labels.id])
+    }
+
+    /// Values `[batch, cᵢ, …]` that differ in their second extent alone, side by side along it.
+    pub fn concat(&mut self, name: &str, parts: &[Var]) -> Result<Var, BuildError> {
+        let Some(first) = parts.first() else {
+            return Err(BuildError::Extents {
+                node: name.to_owned(),
+                why: "nothing to concatenate".to_owned(),
+            });
+        };
+        let mut dims = first.shape.dims().to_vec();
+        if parts.iter().any(|p| p.dim(0) != dims[0] || p.shape.dims()[2..] != dims[2..]) {
+            let shapes: Vec<String> = parts.iter().map(|part| part.shape.to_string()).collect();
+            let why = format!("{} differ in more than their channels", shapes.join(", "));
+            return Err(BuildError::Extents { node: name.to_owned(), why });
+        }
+        dims[1] = parts.iter().map(|part| part.dim(1)).sum();
+        let widths = parts.iter().map(|part| part.shape.len() / dims[0].max(1)).collect();
+        let operands: Vec<_> = parts.iter().map(|part| part.id).collect();
+        let y = self.push1(name, OpKind::Concat { outer: dims[0], widths }, &operands)?;
+        Ok(Var { id: y.id, shape: crate::Shape::new(&dims) })
+    }
+}
+
+/// Which part of a loss a [`Builder::cross_entropy`] is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LossPart {
+    /// Index of the first label.
+    pub offset: usize,
+    /// Rows over which the mean is; the logits' own if `None`.
+    pub of: Option<usize>,
+    /// Weight in the whole loss.
+    pub weight: f32,
+}
+
+impl Default for LossPart {
+    fn default() -> Self {
+        Self { offset: 0, of: None, weight: 1.0 }
+    }
+}
+
+fn images(y: Var, x: Var, size: [usize; 2]) -> Var {
+    Var { id: y.id, shape: [x.dim(0), x.dim(1), size[0], size[1]].into() }
+}
+
+fn no_fit(name: &str, window: Window, input: [usize; 2]) -> BuildError {
+    BuildError::Window { node: name.to_owned(), kernel: window.kernel, input, padding: window.padding }
+}
+
+fn pool(name: &str, x: Var, window: Window, out_size: Option<[usize; 2]>) -> Result<Pool, BuildError> {
+    let in_size = [x.dim(2), x.dim(3)];
+    let out_size = out_size.ok_or_else(|| no_fit(name, window, in_size))?;
+    Ok(Pool { planes: x.dim(0) * x.dim(1), in_size, out_size, window })
+}

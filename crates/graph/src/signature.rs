@@ -1,0 +1,244 @@
+//! Operands of every operation: how many elements it reads, and the shapes that it makes. The one place for shape inference.
+
+use crate::op::{Conv, Heads, OpKind, Pool, Product};
+use crate::shape::{DType, Shape};
+
+use DType::{F32, I32, U8};
+
+/// What an operation reads and makes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Signature {
+    /// Elements of every input, and their type.
+    pub inputs: Vec<(Size, DType)>,
+    /// Shape of every output, and the type of its elements.
+    pub outputs: Vec<(Shape, DType)>,
+}
+
+/// Number of elements of an input. Its shape does not matter: the extents are in the kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// As many.
+    Exactly(usize),
+    /// As many or more: a part is read.
+    AtLeast(usize),
+}
+
+impl Size {
+    /// Whether a value of this many elements will do.
+    pub const fn admits(self, len: usize) -> bool {
+        match self {
+            Self::Exactly(wanted) => wanted == len,
+            Self::AtLeast(wanted) => wanted <= len,
+        }
+    }
+}
+
+/// All operands `f32`, inputs by their exact lengths.
+fn floats(inputs: &[usize], outputs: &[&[usize]]) -> Signature {
+    Signature {
+        inputs: inputs.iter().map(|&len| (Size::Exactly(len), F32)).collect(),
+        outputs: outputs.iter().map(|dims| (Shape::new(dims), F32)).collect(),
+    }
+}
+
+impl Conv {
+    /// `[batch, in_channels, height, width]`
+    pub fn x(&self) -> Shape {
+        [self.batch, self.in_channels, self.in_size[0], self.in_size[1]].into()
+    }
+
+    /// `[out_channels, in_channels, height, width]` of the window.
+    pub fn w(&self) -> Shape {
+        [self.out_channels, self.in_channels, self.window.kernel[0], self.window.kernel[1]].into()
+    }
+
+    /// `[batch, out_channels, height, width]`
+    pub fn y(&self) -> Shape {
+        [self.batch, self.out_channels, self.out_size[0], self.out_size[1]].into()
+    }
+}
+
+impl Pool {
+    /// `[planes, height, width]`
+    pub fn x(&self) -> Shape {
+        [self.planes, self.in_size[0], self.in_size[1]].into()
+    }
+
+    /// `[planes, height, width]`
+    pub fn y(&self) -> Shape {
+        [self.planes, self.out_size[0], self.out_size[1]].into()
+    }
+}
+
+impl Product {
+    /// `[rows, inputs]`
+    pub fn x(&self) -> Shape {
+        [self.rows, self.inputs].into()
+    }
+
+    /// `[outputs, inputs]`
+    pub fn w(&self) -> Shape {
+        [self.outputs, self.inputs].into()
+    }
+
+    /// `[rows, outputs]`
+    pub fn y(&self) -> Shape {
+        [self.rows, self.outputs].into()
+    }
+}
+
+impl Heads {
+    /// `[batch, tokens, 3·heads·width]`
+    pub fn qkv(&self) -> Shape {
+        [self.batch, self.tokens, 3 * self.heads * self.width].into()
+    }
+
+    /// `[batch, tokens, heads·width]`
+    pub fn y(&self) -> Shape {
+        [self.batch, self.tokens, self.heads * self.width].into()
+    }
+
+    /// `[batch, heads, tokens]`
+    pub fn lse(&self) -> Shape {
+        [self.batch, self.heads, self.tokens].into()
+    }
+}
+
+impl OpKind {
+    /// What it reads and makes. The output of [`OpKind::Input`] has any shape and type, which its slot says: here it has none, nor has
+    /// the input of [`OpKind::Output`].
+    pub fn signature(&self) -> Signature {
+        match *self {
+            Self::Input { .. } | Self::Output { .. } => floats(&[], &[]),
+            Self::Fill { len, .. } => floats(&[], &[&[len]]),
+            Self::Add { len } | Self::Accumulate { len } | Self::MapGrad { len, .. } => {
+                floats(&[len, len], &[&[len]])
+            }
+            Self::Scale { len, .. } | Self::Map { len, .. } => floats(&[len], &[&[len]]),
+            Self::AddRow { outer, inner } => floats(&[outer * inner, inner], &[&[outer, inner]]),
+            Self::Dropout(mask) => floats(&[mask.len], &[&[mask.len]]),
+
+            Self::Conv2d { conv, bias } => {
+                let operands = [conv.x().len(), conv.w().len(), conv.out_channels];
+                floats(&operands[..2 + usize::from(bias)], &[conv.y().dims()])
+            }
+            Self::Conv2dGradInput(conv) => floats(&[conv.y().len(), conv.w().len()], &[conv.x().dims()]),
+            Self::Conv2dGradWeight(conv) => floats(&[conv.x().len(), conv.y().len()], &[conv.w().dims()]),
+            Self::BiasGrad(c) => floats(&[c.len()], &[&[c.channels]]),
+
+            Self::BatchNorm { channels: c, .. } => {
+                let per = c.channels;
+                floats(&[c.len(), per, per], &[&[c.batch, per, c.spatial], &[per], &[per]])
+            }
+            Self::BatchNormGrad { channels: c, .. } => {
+                let per = c.channels;
+                floats(&[c.len(), c.len(), per, per, per], &[&[c.batch, per, c.spatial], &[per], &[per]])
+            }
+            Self::RunningUpdate { channels, .. } => floats(&[channels; 4], &[&[channels], &[channels]]),
+            Self::BatchNormInference { channels: c, .. } => {
+                let per = c.channels;
+                floats(&[c.len(), per, per, per, per], &[&[c.batch, per, c.spatial]])
+            }
+            Self::LayerNorm { rows, width, .. } => {
+                floats(&[rows * width, width, width], &[&[rows, width], &[rows], &[rows]])
+            }
+            Self::LayerNormGrad { rows, width } => {
+                let len = rows * width;
+                floats(&[len, len, rows, rows, width], &[&[rows, width], &[width], &[width]])
+            }
+
+            Self::MaxPool(pool) => {
+                let mut signature = floats(&[pool.x().len()], &[pool.y().dims()]);
+                signature.outputs.push((pool.y(), U8));
+                signature
+            }
+            Self::MaxPoolGrad(pool) => {
+                let mut signature = floats(&[pool.y().len()], &[pool.x().dims()]);
+                signature.inputs.push((Size::Exactly(pool.y().len()), U8));
+                signature
+            }
+            Self::AveragePool { pool, .. } => floats(&[pool.x().len()], &[pool.y().dims()]),
+            Self::AveragePoolGrad { pool, .. } => floats(&[pool.y().len()], &[pool.x().dims()]),
+
+            Self::Linear { product: p, bias } => {
+                let operands = [p.x().len(), p.w().len(), p.outputs];
+                floats(&operands[..2 + usize::from(bias)], &[p.y().dims()])
+            }
+            Self::LinearGradInput(p) => floats(&[p.y().len(), p.w().len()], &[p.x().dims()]),
+            Self::LinearGradWeight { product: p, accumulate } => {
+                let operands = [p.x().len(), p.y().len(), p.w().len()];
+                floats(&operands[..2 + usize::from(accumulate)], &[p.w().dims()])
+            }
+
+            Self::Embedding(lookup) => Signature {
+                inputs: vec![
+                    (Size::AtLeast(lookup.offset + lookup.rows), I32),
+                    (Size::Exactly(lookup.vocabulary * lookup.width), F32),
+                ],
+                outputs: vec![([lookup.rows, lookup.width].into(), F32)],
+            },
+            Self::EmbeddingGrad { lookup, accumulate } => {
+                let table = [lookup.vocabulary, lookup.width];
+                let operands = [lookup.rows * lookup.width, table[0] * table[1]];
+                let mut signature = floats(&operands[..1 + usize::from(accumulate)], &[&table]);
+                signature.inputs.insert(0, (Size::AtLeast(lookup.offset + lookup.rows), I32));
+                signature
+            }
+
+            Self::LstmCell { batch, hidden } => {
+                let (state, gates) = (batch * hidden, 4 * batch * hidden);
+                floats(&[gates, gates, state], &[&[batch, hidden], &[batch, hidden], &[batch, 4 * hidden]])
+            }
+            Self::LstmCellGrad { batch, hidden, carry } => {
+                let state = batch * hidden;
+                let operands = [4 * state, state, state, state, state];
+                floats(&operands[..4 + usize::from(carry)], &[&[batch, 4 * hidden], &[batch, hidden]])
+            }
+
+            Self::Attention(heads) => floats(&[heads.qkv().len()], &[heads.y().dims(), heads.lse().dims()]),
+            Self::AttentionGrad(heads) => {
+                let (y, lse) = (heads.y().len(), heads.lse().len());
+                floats(&[heads.qkv().len(), y, lse, y], &[heads.qkv().dims()])
+            }
+
+            Self::CrossEntropy(loss) => {
+                let mut signature = floats(&[loss.rows * loss.classes], &[&[], &[loss.rows]]);
+                signature.inputs.push((Size::AtLeast(loss.offset + loss.rows), I32));
+                signature
+            }
+            Self::CrossEntropyGrad(loss) => {
+                let mut signature =
+                    floats(&[loss.rows * loss.classes, loss.rows, 1], &[&[loss.rows, loss.classes]]);
+                signature.inputs.insert(1, (Size::AtLeast(loss.offset + loss.rows), I32));
+                signature
+            }
+
+            Self::Concat { outer, ref widths } => {
+                let operands: Vec<usize> = widths.iter().map(|width| outer * width).collect();
+                floats(&operands, &[&[outer, widths.iter().sum()]])
+            }
+            Self::Slice { outer, total, width, .. } => floats(&[outer * total], &[&[outer, width]]),
+            Self::Pad { outer, total, width, .. } => floats(&[outer * width], &[&[outer, total]]),
+
+            Self::SgdStep { len, sgd } => {
+                let states = usize::from(sgd.momentum != 0.0);
+                floats(&[len; 3][..2 + states], &[&[len] as &[usize], &[len]][..1 + states])
+            }
+            Self::AdamStep { len, .. } => floats(&[len; 4], &[&[len], &[len], &[len]]),
+        }
+    }
+
+    /// What tells the names of several outputs apart; the first is empty where it bears the operation's own name.
+    pub const fn output_suffixes(&self) -> &'static [&'static str] {
+        match self {
+            Self::BatchNorm { .. } => &["", "mean", "variance"],
+            Self::LayerNorm { .. } => &["", "mean", "inverse-std"],
+            Self::BatchNormGrad { .. } | Self::LayerNormGrad { .. } => &["", "weight", "bias"],
+            Self::MaxPool(_) => &["", "argmax"],
+            Self::LstmCell { .. } => &["", "cell", "gates"],
+            Self::LstmCellGrad { .. } => &["gates", "cell"],
+            Self::Attention(_) | Self::CrossEntropy(_) => &["", "lse"],
+            _ => &[],
+        }
+    }
+}

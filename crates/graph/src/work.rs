@@ -1,0 +1,86 @@
+//! What an operation has to do, for cost models: floating-point operations and bytes moved.
+
+use elbowroom_ir::trace::Work;
+use elbowroom_ir::{Bytes, OpId};
+
+use crate::graph::Graph;
+use crate::op::{Function, OpKind};
+
+/// Floating-point operations charged for an exponential, a logarithm, a root or a hyperbolic tangent.
+const TRANSCENDENTAL: u64 = 8;
+
+impl Graph {
+    /// The work of a node. A multiply-add counts two operations; every operand crosses memory once, except that a lookup touches only
+    /// the rows it names. What a kernel moves beyond that is not the graph's to know.
+    pub fn work(&self, op: OpId) -> Work {
+        let node = &self.nodes[op];
+        let size = |&value: &elbowroom_ir::TensorId| self.values[value].bytes();
+        let all = node.inputs.iter().chain(&node.outputs).map(size).sum::<Bytes>();
+        let moved = match &node.kind {
+            OpKind::Embedding(lookup) => Bytes((8 * lookup.rows * lookup.width + 4 * lookup.rows) as u64),
+            OpKind::EmbeddingGrad { lookup, accumulate: true } => {
+                Bytes((12 * lookup.rows * lookup.width + 4 * lookup.rows) as u64)
+            }
+            OpKind::Slice { outer, width, .. } => Bytes((8 * outer * width) as u64),
+            _ => all,
+        };
+        Work { flops: node.kind.flops(), moved }
+    }
+}
+
+impl OpKind {
+    /// Floating-point operations, a multiply-add counting two.
+    pub fn flops(&self) -> u64 {
+        let elements = |count: usize, each: u64| count as u64 * each;
+        match self {
+            Self::Input { .. } | Self::Output { .. } | Self::Fill { .. } => 0,
+            Self::Embedding(_) | Self::Concat { .. } | Self::Slice { .. } | Self::Pad { .. } => 0,
+            Self::Add { len } | Self::Accumulate { len } | Self::Scale { len, .. } => elements(*len, 1),
+            Self::AddRow { outer, inner } => elements(outer * inner, 1),
+            Self::Map { len, function } | Self::MapGrad { len, function } => {
+                elements(*len, if *function == Function::Relu { 1 } else { TRANSCENDENTAL })
+            }
+            // The mask's ten rounds, for four elements.
+            Self::Dropout(mask) => elements(mask.len, 16),
+            Self::Conv2d { conv, .. } | Self::Conv2dGradInput(conv) | Self::Conv2dGradWeight(conv) => {
+                2 * conv.multiply_adds()
+            }
+            Self::BiasGrad(channels) => elements(channels.len(), 1),
+            Self::BatchNorm { channels, .. } => elements(channels.len(), 6),
+            Self::BatchNormGrad { channels, .. } => elements(channels.len(), 9),
+            Self::BatchNormInference { channels, .. } => elements(channels.len(), 2),
+            Self::RunningUpdate { channels, .. } => elements(*channels, 6),
+            Self::LayerNorm { rows, width, .. } => elements(rows * width, 6),
+            Self::LayerNormGrad { rows, width } => elements(rows * width, 12),
+            Self::MaxPool(pool) | Self::AveragePool { pool, .. } | Self::AveragePoolGrad { pool, .. } => {
+                elements(pool.y().len(), pool.window.area() as u64)
+            }
+            Self::MaxPoolGrad(pool) => elements(pool.y().len(), 1),
+            Self::Linear { product, .. }
+            | Self::LinearGradInput(product)
+            | Self::LinearGradWeight { product, .. } => {
+                elements(product.rows * product.inputs, 2 * product.outputs as u64)
+            }
+            Self::EmbeddingGrad { lookup, .. } => elements(lookup.rows * lookup.width, 1),
+            Self::LstmCell { batch, hidden } => elements(batch * hidden, 5 * TRANSCENDENTAL + 8),
+            Self::LstmCellGrad { batch, hidden, .. } => elements(batch * hidden, TRANSCENDENTAL + 24),
+            // Two products of [tokens, width] by [width, tokens] in each head forward, five backward; half of each where causal.
+            Self::Attention(heads) => heads.pairs() * (4 * heads.width as u64 + TRANSCENDENTAL),
+            Self::AttentionGrad(heads) => heads.pairs() * (10 * heads.width as u64 + TRANSCENDENTAL),
+            Self::CrossEntropy(loss) | Self::CrossEntropyGrad(loss) => {
+                elements(loss.rows * loss.classes, TRANSCENDENTAL + 2)
+            }
+            Self::SgdStep { len, .. } => elements(*len, 6),
+            Self::AdamStep { len, .. } => elements(*len, 12 + TRANSCENDENTAL),
+        }
+    }
+}
+
+impl crate::op::Heads {
+    /// Pairs (query, key) that see each other, over all heads and sequences.
+    pub const fn pairs(&self) -> u64 {
+        let square =
+            if self.causal { self.tokens * (self.tokens + 1) / 2 } else { self.tokens * self.tokens };
+        (self.batch * self.heads * square) as u64
+    }
+}
