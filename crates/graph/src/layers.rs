@@ -235,15 +235,11 @@ impl Builder {
         self.push1(name, OpKind::Linear { product, bias: weights.bias.is_some() }, &operands)
     }
 
-    /// The rows of `table` that `rows` ids from `offset` on name: `[rows, width]`.
-    pub fn embedding(
-        &mut self,
-        name: &str,
-        ids: Var,
-        table: Var,
-        [offset, rows]: [usize; 2],
-    ) -> Result<Var, BuildError> {
-        let lookup = Lookup { rows, offset, vocabulary: table.dim(0), width: table.dim(1) };
+    /// The rows of `table` that some ids name: `[rows, width]`.
+    pub fn embedding(&mut self, name: &str, ids: Var, table: Var, part: Part) -> Result<Var, BuildError> {
+        let rows = part.rows.unwrap_or(ids.shape.len());
+        let (vocabulary, width) = (table.dim(0), table.dim(1));
+        let lookup = Lookup { rows, offset: part.offset, stride: part.stride, vocabulary, width };
         self.push1(name, OpKind::Embedding(lookup), &[ids.id, table.id])
     }
 
@@ -257,19 +253,17 @@ impl Builder {
         )
     }
 
-    /// `weight` times the mean over the rows of `logits [rows, classes]` of the cross entropy with the labels from `offset` on. The mean
-    /// is over `of` rows, more than `logits` has if it is one of several parts.
+    /// `scale` times the sum over the rows of `logits [.., classes]` of the cross entropy with their labels.
     pub fn cross_entropy(
         &mut self,
         name: &str,
-        logits: Var,
-        labels: Var,
-        part: LossPart,
+        [logits, labels]: [Var; 2],
+        part: Part,
+        scale: f32,
     ) -> Result<Var, BuildError> {
         let classes = logits.shape.dims().last().copied().unwrap_or(1);
         let rows = logits.shape.len() / classes.max(1);
-        let scale = part.weight / part.of.unwrap_or(rows) as f32;
-        let loss = Classification { rows, classes, offset: part.offset, scale };
+        let loss = Classification { rows, classes, offset: part.offset, stride: part.stride, scale };
         self.push1(name, OpKind::CrossEntropy(loss), &[logits.id, labels.id])
     }
 
@@ -295,20 +289,24 @@ impl Builder {
     }
 }
 
-/// Which part of a loss a [`Builder::cross_entropy`] is.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LossPart {
-    /// Index of the first label.
+/// Which ids or labels are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Index of the first.
     pub offset: usize,
-    /// Rows over which the mean is; the logits' own if `None`.
-    pub of: Option<usize>,
-    /// Weight in the whole loss.
-    pub weight: f32,
+    /// Distance between neighbours.
+    pub stride: usize,
+    /// How many; all if `None`.
+    pub rows: Option<usize>,
 }
 
-impl Default for LossPart {
-    fn default() -> Self {
-        Self { offset: 0, of: None, weight: 1.0 }
+impl Part {
+    /// All of them.
+    pub const ALL: Self = Self { offset: 0, stride: 1, rows: None };
+
+    /// Those of one step of `batch` sequences `[batch, length]`.
+    pub const fn step(step: usize, [batch, length]: [usize; 2]) -> Self {
+        Self { offset: step, stride: length, rows: Some(batch) }
     }
 }
 

@@ -139,7 +139,7 @@ pub struct Product {
     pub outputs: usize,
 }
 
-/// Extents of an embedding: `ids i32 [any]`, of which `rows` from `offset` on are read; `table [vocabulary, width]`;
+/// Extents of an embedding: `ids i32 [any]`, of which row `r` reads the one at `offset + r·stride`; `table [vocabulary, width]`;
 /// `y [rows, width]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lookup {
@@ -147,6 +147,8 @@ pub struct Lookup {
     pub rows: usize,
     /// Index of the first id that is read.
     pub offset: usize,
+    /// Distance between ids that are read: 1, or the length of a sequence where the ids are one step of all sequences.
+    pub stride: usize,
     /// Rows of the table.
     pub vocabulary: usize,
     /// Columns of the table.
@@ -169,8 +171,8 @@ pub struct Heads {
     pub causal: bool,
 }
 
-/// Extents and weight of a classification loss: `logits [rows, classes]`, `labels i32 [any]`, of which `rows` from `offset` on are
-/// read.
+/// Extents and weight of a classification loss: `logits [rows, classes]`, `labels i32 [any]`, of which row `r` reads the one at
+/// `offset + r·stride`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Classification {
     /// Rows of the logits.
@@ -179,8 +181,24 @@ pub struct Classification {
     pub classes: usize,
     /// Index of the first label that is read.
     pub offset: usize,
+    /// Distance between labels that are read.
+    pub stride: usize,
     /// Factor of the sum over rows: `1 / rows` for a mean.
     pub scale: f32,
+}
+
+impl Lookup {
+    /// Ids up to the last one read.
+    pub const fn span(&self) -> usize {
+        self.offset + self.rows.saturating_sub(1) * self.stride + 1
+    }
+}
+
+impl Classification {
+    /// Labels up to the last one read.
+    pub const fn span(&self) -> usize {
+        self.offset + self.rows.saturating_sub(1) * self.stride + 1
+    }
 }
 
 /// An elementwise function of one argument.
@@ -433,9 +451,9 @@ pub enum OpKind {
         accumulate: bool,
     },
 
-    /// `(ids i32, table) → (y)`: `y[r, :] = table[ids[offset + r], :]`; zeros for an id outside `0..vocabulary`.
+    /// `(ids i32, table) → (y)`: `y[r, :] = table[ids[offset + r·stride], :]`; zeros for an id outside `0..vocabulary`.
     Embedding(Lookup),
-    /// `(ids i32, dy [rows, width], acc like table if accumulate) → (dtable)`: `dtable[v, :] = acc[v, :] + Σ_{r: ids[offset+r] = v}
+    /// `(ids i32, dy [rows, width], acc like table if accumulate) → (dtable)`: `dtable[v, :] = acc[v, :] + Σ_{r: ids[offset + r·stride] = v}
     /// dy[r, :]`, summed in ascending r; with `accumulate`, dtable mutates acc, otherwise acc is zero.
     EmbeddingGrad {
         /// Extents.
@@ -475,7 +493,7 @@ pub enum OpKind {
     AttentionGrad(Heads),
 
     /// `(logits, labels i32) → (loss [], lse [rows])`: `lse[r] = ln Σ_c e^{logits[r, c]}`,
-    /// `loss = scale · Σ_r (lse[r] − logits[r, labels[offset + r]])`. A row whose label is outside `0..classes` counts for nothing.
+    /// `loss = scale · Σ_r (lse[r] − logits[r, labels[offset + r·stride]])`. A row whose label is outside `0..classes` counts for nothing.
     CrossEntropy(Classification),
     /// `(logits, labels i32, lse, dloss []) → (dlogits)`: `dlogits[r, c] = dloss·scale·(e^{logits[r, c] − lse[r]} − [c = label])`; zero
     /// in a row whose label is outside `0..classes`.

@@ -172,7 +172,7 @@ impl OpKind {
 
             Self::Embedding(lookup) => Signature {
                 inputs: vec![
-                    (Size::AtLeast(lookup.offset + lookup.rows), I32),
+                    (Size::AtLeast(lookup.span()), I32),
                     (Size::Exactly(lookup.vocabulary * lookup.width), F32),
                 ],
                 outputs: vec![([lookup.rows, lookup.width].into(), F32)],
@@ -181,7 +181,7 @@ impl OpKind {
                 let table = [lookup.vocabulary, lookup.width];
                 let operands = [lookup.rows * lookup.width, table[0] * table[1]];
                 let mut signature = floats(&operands[..1 + usize::from(accumulate)], &[&table]);
-                signature.inputs.insert(0, (Size::AtLeast(lookup.offset + lookup.rows), I32));
+                signature.inputs.insert(0, (Size::AtLeast(lookup.span()), I32));
                 signature
             }
 
@@ -203,13 +203,13 @@ impl OpKind {
 
             Self::CrossEntropy(loss) => {
                 let mut signature = floats(&[loss.rows * loss.classes], &[&[], &[loss.rows]]);
-                signature.inputs.push((Size::AtLeast(loss.offset + loss.rows), I32));
+                signature.inputs.push((Size::AtLeast(loss.span()), I32));
                 signature
             }
             Self::CrossEntropyGrad(loss) => {
                 let mut signature =
                     floats(&[loss.rows * loss.classes, loss.rows, 1], &[&[loss.rows, loss.classes]]);
-                signature.inputs.insert(1, (Size::AtLeast(loss.offset + loss.rows), I32));
+                signature.inputs.insert(1, (Size::AtLeast(loss.span()), I32));
                 signature
             }
 
