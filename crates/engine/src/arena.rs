@@ -1,0 +1,189 @@
+//! The arena: one mapping of exactly the limit, followed by a page that cannot be touched.
+//!
+//! ```text
+//! 0             plan height        limit   end of page
+//! ├─ placement ─┤├─── pattern ─────┤├──────┤├─ guard page ─┤
+//! ```
+//!
+//! Pages are committed by the first write to them, so resident memory counts only what a plan uses. The base is aligned to a page.
+
+use std::ptr::NonNull;
+
+use elbowroom_ir::Bytes;
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+
+use crate::error::EngineError;
+
+/// A range of the arena: `offset .. offset + len`, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Extent {
+    /// First byte.
+    pub offset: usize,
+    /// Number of bytes.
+    pub len: usize,
+}
+
+impl Extent {
+    /// The first byte behind it.
+    pub const fn end(self) -> usize {
+        self.offset + self.len
+    }
+
+    /// The part that starts `skip` bytes inside and has at most `len` bytes.
+    pub fn part(self, skip: usize, len: usize) -> Self {
+        let skip = skip.min(self.len);
+        Self { offset: self.offset + skip, len: len.min(self.len - skip) }
+    }
+}
+
+/// Byte `i` of the pattern that shows whether anything wrote above the plan: never constant over a word, so that no fill looks like it.
+const fn pattern(i: usize) -> u8 {
+    (i as u32).wrapping_mul(0x9E37_79B1).to_be_bytes()[0] ^ 0xA5
+}
+
+/// Memory of a fixed size at a fixed address.
+#[derive(Debug)]
+pub struct Arena {
+    base: NonNull<u8>,
+    mapped: usize,
+    limit: usize,
+}
+
+// SAFETY: the mapping belongs to the arena alone and lives until it is dropped; whoever makes slices of it promises that they do not
+// conflict.
+unsafe impl Send for Arena {}
+// SAFETY: as above.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// Reserves `limit` bytes, rounded up to pages, and a guard page behind them.
+    pub fn new(limit: Bytes) -> Result<Self, EngineError> {
+        let failed = |source: rustix::io::Errno| EngineError::Arena { limit, source: source.into() };
+        let page = rustix::param::page_size();
+        let limit = usize::try_from(limit.get()).map_err(|_| failed(rustix::io::Errno::NOMEM))?;
+        let usable =
+            limit.max(1).checked_next_multiple_of(page).ok_or_else(|| failed(rustix::io::Errno::NOMEM))?;
+        let mapped = usable.checked_add(page).ok_or_else(|| failed(rustix::io::Errno::NOMEM))?;
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: a fresh anonymous mapping at an address of the system's choice.
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped, access, flags) }.map_err(failed)?;
+        let base = NonNull::new(base.cast::<u8>()).ok_or_else(|| failed(rustix::io::Errno::NOMEM))?;
+        let arena = Self { base, mapped, limit };
+        // SAFETY: the last page of the mapping, of which no slice exists.
+        unsafe { mprotect(base.as_ptr().add(usable).cast(), page, MprotectFlags::empty()) }
+            .map_err(failed)?;
+        Ok(arena)
+    }
+
+    /// Bytes that may be used.
+    pub fn limit(&self) -> Bytes {
+        Bytes(self.limit as u64)
+    }
+
+    /// The address of a range. The range lies within the limit: plans are proved, so anything else is a defect, and stops here.
+    pub fn pointer(&self, extent: Extent) -> *mut u8 {
+        let fits = extent.offset.checked_add(extent.len).is_some_and(|end| end <= self.limit);
+        assert!(fits, "{extent:?} is not within the {} bytes of the arena", self.limit);
+        // SAFETY: the range lies in the mapping.
+        unsafe { self.base.as_ptr().add(extent.offset) }
+    }
+
+    /// A range, to be read.
+    ///
+    /// # Safety
+    /// Nobody writes to it while the slice lives.
+    pub unsafe fn bytes(&self, extent: Extent) -> &[u8] {
+        // SAFETY: `pointer` has checked the range, anonymous memory is initialized, and the caller keeps writers away.
+        unsafe { std::slice::from_raw_parts(self.pointer(extent), extent.len) }
+    }
+
+    /// A range, to be written.
+    ///
+    /// # Safety
+    /// Nobody else reads or writes it while the slice lives.
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "the caller promises that ranges handed out at the same time are disjoint"
+    )]
+    pub unsafe fn bytes_mut(&self, extent: Extent) -> &mut [u8] {
+        // SAFETY: as in `bytes`, and the caller keeps everybody else away.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer(extent), extent.len) }
+    }
+
+    /// The range from `from` to the limit.
+    fn above(&self, from: Bytes) -> Extent {
+        let offset = usize::try_from(from.get()).unwrap_or(usize::MAX).min(self.limit);
+        Extent { offset, len: self.limit - offset }
+    }
+
+    /// Fills the bytes from `from` to the limit with the pattern.
+    ///
+    /// # Safety
+    /// Nobody uses these bytes meanwhile.
+    pub unsafe fn paint(&self, from: Bytes) {
+        let range = self.above(from);
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { self.bytes_mut(range) };
+        bytes.iter_mut().zip(range.offset..).for_each(|(byte, i)| *byte = pattern(i));
+    }
+
+    /// The offset of the first byte above `from` that no longer shows the pattern, or `None` if all do.
+    ///
+    /// # Safety
+    /// Nobody writes these bytes meanwhile.
+    pub unsafe fn first_stain(&self, from: Bytes) -> Option<Bytes> {
+        let range = self.above(from);
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { self.bytes(range) };
+        let stain = bytes.iter().zip(range.offset..).find(|&(&byte, i)| byte != pattern(i));
+        stain.map(|(_, i)| Bytes(i as u64))
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is the arena's own and nobody holds a slice of it any more. Failure would leak it, nothing worse.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.mapped) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pattern_shows_every_stain_above_a_height() {
+        let arena = Arena::new(Bytes(10_000)).unwrap();
+        assert_eq!(arena.limit(), Bytes(10_000));
+        assert_eq!(arena.pointer(Extent { offset: 0, len: 1 }) as usize % 4096, 0);
+        // SAFETY: this thread alone uses the arena.
+        unsafe {
+            arena.paint(Bytes(100));
+            assert_eq!(arena.first_stain(Bytes(100)), None);
+            arena.bytes_mut(Extent { offset: 0, len: 100 }).fill(7);
+            assert_eq!(arena.first_stain(Bytes(100)), None, "below the height everything is allowed");
+            for at in [100, 5_000, 9_999] {
+                arena.bytes_mut(Extent { offset: at, len: 1 })[0] ^= 1;
+                assert_eq!(arena.first_stain(Bytes(100)), Some(Bytes(at as u64)));
+                arena.bytes_mut(Extent { offset: at, len: 1 })[0] ^= 1;
+            }
+            assert_eq!(arena.first_stain(Bytes(10_000)), None);
+        }
+    }
+
+    #[test]
+    fn ranges_past_the_limit_are_refused_before_anything_is_touched() {
+        let arena = Arena::new(Bytes(100)).unwrap();
+        for (offset, len) in [(0, 101), (100, 1), (usize::MAX, 2)] {
+            let outcome = std::panic::catch_unwind(|| arena.pointer(Extent { offset, len }));
+            assert!(outcome.is_err(), "{offset} {len}");
+        }
+        arena.pointer(Extent { offset: 100, len: 0 });
+    }
+
+    #[test]
+    fn an_arena_larger_than_any_memory_is_an_error() {
+        let error = Arena::new(Bytes(1 << 62)).unwrap_err();
+        assert!(error.to_string().contains("arena"), "{error}");
+    }
+}

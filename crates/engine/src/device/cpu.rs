@@ -1,0 +1,144 @@
+//! The processor as a device: ops run on a thread pool, copies are plain reads and writes of the arena.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use elbowroom_graph::{Graph, OpKind};
+use elbowroom_ir::schedule::Lane;
+use elbowroom_ir::{ActionId, Bytes};
+use rayon::ThreadPool;
+
+use super::events::Events;
+use super::{Call, Device, Stopped};
+use crate::arena::{Arena, Extent};
+use crate::error::{EngineError, HostError};
+use crate::host::HostTier;
+use crate::kernels::{self, Context, Operands};
+
+/// An arena in process memory, kernels on a pool, and a host tier.
+pub struct CpuDevice {
+    arena: Arena,
+    events: Events,
+    graph: Arc<Graph>,
+    pool: Arc<ThreadPool>,
+    host: Box<dyn HostTier>,
+    addresses: Mutex<Addresses>,
+}
+
+impl CpuDevice {
+    /// A device for the ops of a graph. The compute lane's thread should belong to the pool. `actions` are those of the program.
+    pub fn new(
+        arena: Arena,
+        graph: Arc<Graph>,
+        pool: Arc<ThreadPool>,
+        host: Box<dyn HostTier>,
+        actions: usize,
+    ) -> Self {
+        Self { arena, events: Events::new(actions), graph, pool, host, addresses: Mutex::default() }
+    }
+}
+
+impl CpuDevice {
+    fn run(&self, kind: &OpKind, call: &Call<'_>) {
+        let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        let Addresses { reads, writes } = &mut *addresses;
+        let at = |extent: Extent| std::ptr::slice_from_raw_parts_mut(self.arena.pointer(extent), extent.len);
+        reads.clear();
+        reads.extend(call.reads.iter().map(|&extent| at(extent).cast_const()));
+        writes.clear();
+        writes.extend(call.writes.iter().map(|&extent| at(extent)));
+        let operands = Operands { reads, writes, workspace: at(call.workspace) };
+        let context = Context {
+            pool: &self.pool,
+            seed: call.turn.seed,
+            iteration: call.turn.iteration,
+            inputs: &[],
+            outputs: &|_, _| (),
+        };
+        // SAFETY: a call's ranges are what the op's kind lists, because the program was made from a plan that was proved against the
+        // graph's own trace; nobody else uses them while the call runs; and they overlap only where the trace permits it (rule L3).
+        unsafe { kernels::run(kind, &operands, &context) }
+    }
+}
+
+/// Room for the operands of one op, kept from call to call so that calls allocate nothing.
+#[derive(Default)]
+struct Addresses {
+    reads: Vec<*const [u8]>,
+    writes: Vec<*mut [u8]>,
+}
+
+// SAFETY: addresses are written and read within one call; between calls they are only room.
+unsafe impl Send for Addresses {}
+
+impl Device for CpuDevice {
+    fn limit(&self) -> Bytes {
+        self.arena.limit()
+    }
+
+    fn begin(&self) {
+        self.events.reset();
+    }
+
+    fn launch(&self, call: Call<'_>) -> Result<(), EngineError> {
+        match self.graph.nodes[call.op].kind {
+            OpKind::Input { slot } => {
+                // SAFETY: by the promise of `Call`, nobody else uses the ranges of a call while it runs.
+                let batch = unsafe { self.arena.bytes_mut(call.writes[0]) };
+                batch.copy_from_slice(&call.exchange.inputs[slot]);
+            }
+            OpKind::Output { slot } => {
+                // SAFETY: as above.
+                let value = unsafe { self.arena.bytes(call.reads[0]) };
+                call.exchange.outputs[slot].copy_from_slice(value);
+            }
+            ref kind => self.run(kind, &call),
+        }
+        Ok(())
+    }
+
+    fn store(&self, from: Extent, to: usize) -> Result<(), HostError> {
+        // SAFETY: the range comes from a program, so nobody writes it before the copy has been signalled.
+        self.host.store(to, unsafe { self.arena.bytes(from) })
+    }
+
+    fn load(&self, from: usize, to: Extent) -> Result<(), HostError> {
+        // SAFETY: the range comes from a program, so nobody else uses it before the copy has been signalled.
+        self.host.load(from, unsafe { self.arena.bytes_mut(to) })
+    }
+
+    fn wait(&self, _lane: Lane, action: ActionId) -> Result<(), Stopped> {
+        self.events.wait(action)
+    }
+
+    fn signal(&self, _lane: Lane, action: ActionId) {
+        self.events.signal(action);
+    }
+
+    fn stop(&self) {
+        self.events.stop();
+    }
+
+    fn host(&self) -> &dyn HostTier {
+        &*self.host
+    }
+
+    fn read(&self, from: Extent, into: &mut [u8]) {
+        // SAFETY: between iterations the session alone uses the arena.
+        into.copy_from_slice(unsafe { self.arena.bytes(from) });
+    }
+
+    fn write(&self, to: Extent, bytes: &[u8]) {
+        // SAFETY: as in `read`.
+        unsafe { self.arena.bytes_mut(to) }.copy_from_slice(bytes);
+    }
+
+    fn paint(&self, from: Bytes) {
+        // SAFETY: as in `read`.
+        unsafe { self.arena.paint(from) }
+    }
+
+    fn first_stain(&self, from: Bytes) -> Option<Bytes> {
+        // SAFETY: as in `read`.
+        unsafe { self.arena.first_stain(from) }
+    }
+}

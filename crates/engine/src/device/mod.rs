@@ -1,0 +1,94 @@
+//! What runs a program: memory, ops at addresses, copies, and events that order the lanes.
+//!
+//! The executor ([`crate::lanes`]) drives a device from one thread per lane. Every call says which lane it belongs to by what it is:
+//! ops are the compute lane's, stores the to-host lane's, loads the to-device lane's. A device may do its work within the call, as the
+//! CPU does; or it may only put it into the lane's queue, when [`wait`](Device::wait) and [`signal`](Device::signal) put waits and
+//! events there too and [`drain`](Device::drain) lets the lane's queue run empty.
+
+mod cpu;
+mod events;
+
+use elbowroom_ir::schedule::Lane;
+use elbowroom_ir::{ActionId, Bytes, OpId};
+
+pub use cpu::CpuDevice;
+
+use crate::arena::Extent;
+use crate::error::{EngineError, HostError};
+use crate::host::HostTier;
+
+/// What the host gives an iteration and gets from it, by slots of the graph's inputs and outputs. All buffers have their values' sizes.
+#[derive(Debug, Default)]
+pub struct Exchange {
+    /// Batches.
+    pub inputs: Vec<Vec<u8>>,
+    /// Results.
+    pub outputs: Vec<Vec<u8>>,
+}
+
+/// What ops know besides their operands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// The run's seed.
+    pub seed: u64,
+    /// The iteration's number, from zero.
+    pub iteration: u64,
+}
+
+/// One run of an op at addresses. Only a program made from a proved plan makes calls: their ranges lie in the arena, and no other work
+/// uses them before the call's end has been signalled.
+#[derive(Debug)]
+pub struct Call<'a> {
+    pub op: OpId,
+    pub reads: &'a [Extent],
+    pub writes: &'a [Extent],
+    pub workspace: Extent,
+    pub turn: Turn,
+    pub exchange: &'a mut Exchange,
+}
+
+/// Work was stopped because another lane failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopped;
+
+/// Memory and three lanes.
+pub trait Device: Send + Sync {
+    /// Bytes of arena.
+    fn limit(&self) -> Bytes;
+
+    /// Forgets all events: a new iteration begins.
+    fn begin(&self);
+    /// Runs an op on the compute lane.
+    fn launch(&self, call: Call<'_>) -> Result<(), EngineError>;
+    /// Copies a range to an offset of the host tier, on the to-host lane.
+    fn store(&self, from: Extent, to: usize) -> Result<(), HostError>;
+    /// Copies a range from an offset of the host tier, on the to-device lane.
+    fn load(&self, from: usize, to: Extent) -> Result<(), HostError>;
+    /// The bytes of a residence are free from now on, until something is written there again.
+    fn retire(&self, _extent: Extent) {}
+    /// Whether [`retire`](Self::retire) does anything.
+    fn retires(&self) -> bool {
+        false
+    }
+    /// What the lane does next happens after the action.
+    fn wait(&self, lane: Lane, action: ActionId) -> Result<(), Stopped>;
+    /// The lane's work so far includes the action: it is finished when that work is.
+    fn signal(&self, lane: Lane, action: ActionId);
+    /// Returns when all work of the lane is done.
+    fn drain(&self, _lane: Lane) -> Result<(), EngineError> {
+        Ok(())
+    }
+    /// Makes every wait of this iteration fail.
+    fn stop(&self);
+
+    /// Where offloaded values wait.
+    fn host(&self) -> &dyn HostTier;
+    /// Reads a range between iterations.
+    fn read(&self, from: Extent, into: &mut [u8]);
+    /// Writes a range between iterations.
+    fn write(&self, to: Extent, bytes: &[u8]);
+    /// Fills the bytes from `from` to the limit with a pattern, between iterations.
+    fn paint(&self, from: Bytes);
+    /// The first byte above `from` that no longer shows the pattern, between iterations.
+    fn first_stain(&self, from: Bytes) -> Option<Bytes>;
+}

@@ -1,0 +1,118 @@
+//! A host tier in a file: real spilling to disk.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use elbowroom_ir::Bytes;
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+
+use super::HostTier;
+use crate::error::HostError;
+
+/// A file that has no name any more, so that nothing is left of it when the process ends, however it ends.
+#[derive(Debug)]
+pub struct FileTier {
+    file: File,
+    folder: PathBuf,
+}
+
+impl FileTier {
+    /// Makes a file of `size` bytes in a folder. Its blocks are reserved now, where the file system can do that; where it cannot, zeros
+    /// are written. Either way a disk that is too full says so here.
+    pub fn new(folder: &Path, size: Bytes) -> Result<Self, HostError> {
+        let create = |source| HostError::Create { folder: folder.to_owned(), source };
+        let reserve = |source| HostError::Reserve { folder: folder.to_owned(), bytes: size, source };
+        // Opened without a name where the system knows how, else removed at once.
+        let file = tempfile::tempfile_in(folder).map_err(create)?;
+        if !size.is_zero() {
+            loop {
+                match fallocate(&file, FallocateFlags::empty(), 0, size.get()) {
+                    Ok(()) => break,
+                    Err(Errno::INTR) => {}
+                    Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                        write_zeros(&file, size).map_err(reserve)?;
+                        break;
+                    }
+                    Err(error) => return Err(reserve(error.into())),
+                }
+            }
+        }
+        Ok(Self { file, folder: folder.to_owned() })
+    }
+}
+
+fn write_zeros(file: &File, size: Bytes) -> io::Result<()> {
+    let zeros = vec![0; 1 << 20];
+    let mut offset = 0;
+    while offset < size.get() {
+        let count = (size.get() - offset).min(zeros.len() as u64);
+        file.write_all_at(&zeros[..count as usize], offset)?;
+        offset += count;
+    }
+    Ok(())
+}
+
+impl HostTier for FileTier {
+    fn store(&self, offset: usize, bytes: &[u8]) -> Result<(), HostError> {
+        self.file.write_all_at(bytes, offset as u64).map_err(|source| HostError::Write {
+            folder: self.folder.clone(),
+            bytes: bytes.len(),
+            source,
+        })
+    }
+
+    fn load(&self, offset: usize, bytes: &mut [u8]) -> Result<(), HostError> {
+        let len = bytes.len();
+        self.file.read_exact_at(bytes, offset as u64).map_err(|source| HostError::Read {
+            folder: self.folder.clone(),
+            bytes: len,
+            source,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_come_back_and_the_folder_stays_empty() {
+        let folder = tempfile::tempdir().unwrap();
+        let tier = FileTier::new(folder.path(), Bytes(1 << 20)).unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "a crash would leave nothing");
+        let value: Vec<u8> = (0..100_000).map(|i| (i % 241) as u8).collect();
+        tier.store(12_345, &value).unwrap();
+        let mut back = vec![0; value.len()];
+        tier.load(12_345, &mut back).unwrap();
+        assert!(back == value);
+    }
+
+    #[test]
+    fn folders_that_cannot_hold_a_file_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = folder.path().join("missing");
+        let error = FileTier::new(&missing, Bytes(10)).unwrap_err().to_string();
+        assert!(error.contains("missing") && error.starts_with("cannot make a spill file"), "{error}");
+        let plain = folder.path().join("plain");
+        std::fs::write(&plain, b"").unwrap();
+        assert!(matches!(FileTier::new(&plain, Bytes(10)), Err(HostError::Create { .. })));
+    }
+
+    #[test]
+    fn more_bytes_than_any_disk_has_are_refused_before_the_first_copy() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = FileTier::new(folder.path(), Bytes(1 << 55)).unwrap_err();
+        assert!(matches!(error, HostError::Reserve { bytes: Bytes(b), .. } if b == 1 << 55), "{error}");
+        assert!(error.to_string().contains("36028797018963968 bytes"), "{error}");
+    }
+
+    #[test]
+    fn a_read_past_the_end_is_an_error_and_no_panic() {
+        let folder = tempfile::tempdir().unwrap();
+        let tier = FileTier::new(folder.path(), Bytes(100)).unwrap();
+        assert!(matches!(tier.load(90, &mut [0; 20]), Err(HostError::Read { bytes: 20, .. })));
+    }
+}

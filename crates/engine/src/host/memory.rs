@@ -1,0 +1,77 @@
+//! A host tier in process memory.
+
+use std::sync::{Mutex, PoisonError};
+
+use elbowroom_ir::Bytes;
+
+use super::HostTier;
+use crate::error::HostError;
+
+/// Bytes under one lock. Copies in opposite directions meet in a chunk only where their values are neighbours, so they hardly ever wait
+/// for each other, and a lock per chunk costs nothing beside copying it.
+const CHUNK: usize = 1 << 20;
+
+/// Process memory, in chunks under locks of their own. Untouched chunks take no memory: the allocator hands out zero pages.
+#[derive(Debug)]
+pub struct MemoryTier {
+    chunks: Vec<Mutex<Vec<u8>>>,
+}
+
+impl MemoryTier {
+    /// Reserves a tier of `size` bytes.
+    pub fn new(size: Bytes) -> Result<Self, HostError> {
+        let failed = || HostError::Memory(size);
+        let bytes = usize::try_from(size.get()).map_err(|_| failed())?;
+        let count = bytes.div_ceil(CHUNK);
+        let mut chunks = Vec::new();
+        chunks.try_reserve_exact(count).map_err(|_| failed())?;
+        chunks.extend((0..count).map(|i| Mutex::new(vec![0; CHUNK.min(bytes - i * CHUNK)])));
+        Ok(Self { chunks })
+    }
+
+    /// Calls `visit` with every stretch of the range: its place in the range, and its bytes.
+    fn stretches(&self, offset: usize, len: usize, mut visit: impl FnMut(std::ops::Range<usize>, &mut [u8])) {
+        let mut done = 0;
+        while done < len {
+            let (chunk, start) = ((offset + done) / CHUNK, (offset + done) % CHUNK);
+            let count = (CHUNK - start).min(len - done);
+            // A panic while a chunk was locked leaves bytes, and bytes cannot be inconsistent.
+            let mut chunk = self.chunks[chunk].lock().unwrap_or_else(PoisonError::into_inner);
+            visit(done..done + count, &mut chunk[start..start + count]);
+            done += count;
+        }
+    }
+}
+
+impl HostTier for MemoryTier {
+    fn store(&self, offset: usize, bytes: &[u8]) -> Result<(), HostError> {
+        self.stretches(offset, bytes.len(), |place, stretch| stretch.copy_from_slice(&bytes[place]));
+        Ok(())
+    }
+
+    fn load(&self, offset: usize, bytes: &mut [u8]) -> Result<(), HostError> {
+        self.stretches(offset, bytes.len(), |place, stretch| bytes[place].copy_from_slice(stretch));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_come_back_across_chunks() {
+        let tier = MemoryTier::new(Bytes(3 * CHUNK as u64 + 17)).unwrap();
+        let value: Vec<u8> = (0..2 * CHUNK + 100).map(|i| (i % 251) as u8).collect();
+        let mut back = vec![0; value.len()];
+        for offset in [0, 1, CHUNK - 1, CHUNK - 83] {
+            tier.store(offset, &value).unwrap();
+            back.fill(0);
+            tier.load(offset, &mut back).unwrap();
+            assert!(back == value, "at {offset}");
+        }
+        tier.store(3 * CHUNK, &value[..17]).unwrap();
+        tier.load(3 * CHUNK, &mut back[..17]).unwrap();
+        assert_eq!(back[..17], value[..17]);
+    }
+}

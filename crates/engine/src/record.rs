@@ -1,0 +1,165 @@
+//! What is measured while a program runs, and the timeline and costs that follow from it.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Instant;
+
+use elbowroom_ir::planning::{CostSource, Costs};
+use elbowroom_ir::schedule::{Action, Lane, Schedule};
+use elbowroom_ir::timeline::{Span, Timeline, Traffic};
+use elbowroom_ir::trace::Trace;
+use elbowroom_ir::{ActionId, Bytes, Id, Nanos, OpId, Table};
+
+use crate::program::{Program, Work};
+
+/// Moments of the iteration that ran last, and the peak of all.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    starts: Box<[AtomicU64]>,
+    ends: Box<[AtomicU64]>,
+    /// For each lane, the largest end of any range handed out.
+    peaks: [AtomicUsize; 3],
+}
+
+fn since(origin: Instant) -> u64 {
+    Nanos::from(origin.elapsed()).get()
+}
+
+impl Recording {
+    pub fn new(actions: usize) -> Self {
+        let zeros = || (0..actions).map(|_| AtomicU64::new(0)).collect();
+        Self { starts: zeros(), ends: zeros(), peaks: Default::default() }
+    }
+
+    /// An action starts now and gets ranges up to `end`.
+    pub fn start(&self, action: ActionId, lane: Lane, end: usize, origin: Instant) {
+        self.peaks[lane.index()].fetch_max(end, Relaxed);
+        self.starts[action.index()].store(since(origin), Relaxed);
+    }
+
+    /// An action is done.
+    pub fn end(&self, action: ActionId, origin: Instant) {
+        self.ends[action.index()].store(since(origin), Relaxed);
+    }
+
+    /// A range up to `end` was handed to a copy between iterations.
+    pub fn touch(&self, lane: Lane, end: usize) {
+        self.peaks[lane.index()].fetch_max(end, Relaxed);
+    }
+
+    pub fn measured_peak(&self) -> Bytes {
+        Bytes(self.peaks.iter().map(|peak| peak.load(Relaxed)).max().unwrap_or(0) as u64)
+    }
+
+    fn span(&self, action: ActionId) -> (Nanos, Nanos) {
+        let at = |moments: &[AtomicU64]| Nanos(moments[action.index()].load(Relaxed));
+        (at(&self.starts), at(&self.ends))
+    }
+
+    /// Length of the iteration that ran last.
+    pub fn iteration(&self, program: &Program) -> Nanos {
+        let spans = || program.lanes.iter().flatten().map(|task| self.span(task.action));
+        let start = spans().map(|(start, _)| start).min().unwrap_or_default();
+        spans().map(|(_, end)| end).max().unwrap_or_default() - start
+    }
+
+    /// The timeline of the iteration that ran last. Moments count from the start of its first action. A residence counts from the
+    /// start of the action that reserves it to the end of its last access.
+    pub fn timeline(&self, program: &Program, schedule: &Schedule) -> Timeline {
+        let mut spans = Vec::new();
+        for lane in Lane::ALL {
+            for task in &program.lanes[lane.index()] {
+                let (start, end) = self.span(task.action);
+                spans.push(Span { action: task.action, lane, start, end });
+            }
+        }
+        let origin = spans.iter().map(|span| span.start).min().unwrap_or_default();
+        for span in &mut spans {
+            (span.start, span.end) = (span.start - origin, span.end - origin);
+        }
+        spans.sort_by_key(|span| span.action);
+        let last = spans.iter().map(|span| span.end).max().unwrap_or_default();
+
+        let mut traffic = Traffic::default();
+        for task in program.lanes.iter().flatten() {
+            match task.work {
+                Work::Store { from, .. } => traffic.to_host += Bytes(from.len as u64),
+                Work::Load { to, .. } => traffic.to_device += Bytes(to.len as u64),
+                Work::Launch { .. } => {}
+            }
+        }
+        let again = |span: &&Span| matches!(schedule.steps[span.action].action, Action::Recompute(_));
+        let length = |span: &Span| span.end - span.start;
+        let compute = || spans.iter().filter(|span| span.lane == Lane::Compute);
+        let computed = compute().map(|span| span.end).max().unwrap_or_default();
+        let (load, peak_load) = self.load(program, origin);
+        Timeline {
+            load,
+            peak_load,
+            iteration: last,
+            compute_idle: computed.saturating_sub(compute().map(length).sum()),
+            traffic,
+            recomputed: compute().filter(again).count(),
+            recompute_time: compute().filter(again).map(length).sum(),
+            spans,
+        }
+    }
+
+    fn load(&self, program: &Program, origin: Nanos) -> (Vec<(Nanos, Bytes)>, Bytes) {
+        let mut changes: Vec<(Nanos, bool, Bytes)> = Vec::with_capacity(2 * program.residences.len());
+        for residence in &program.residences {
+            let start = residence.first.map_or(origin, |action| self.span(action).0);
+            let ends = residence.accesses.iter().map(|&action| self.span(action).1);
+            changes.push((start - origin, true, residence.load));
+            if residence.ends {
+                changes.push((ends.max().unwrap_or(start) - origin, false, residence.load));
+            }
+        }
+        // At equal times releases come before reservations.
+        changes.sort_unstable();
+        // What ends in the moment in which it starts would come before its own start; counted together, nothing is negative at the end.
+        let (mut load, mut curve, mut peak): (i128, Vec<(Nanos, Bytes)>, i128) = (0, Vec::new(), 0);
+        for (moment, reserves, bytes) in changes {
+            let bytes = i128::from(bytes.get());
+            load += if reserves { bytes } else { -bytes };
+            peak = peak.max(load);
+            let now = Bytes(load.max(0) as u64);
+            match curve.last_mut() {
+                Some(last) if last.0 == moment => last.1 = now,
+                _ => curve.push((moment, now)),
+            }
+        }
+        (curve, Bytes(peak as u64))
+    }
+}
+
+/// Durations of ops over several iterations, from which costs are made.
+#[derive(Clone, Debug)]
+pub struct MeasuredCosts {
+    samples: Table<OpId, Vec<Nanos>>,
+}
+
+impl MeasuredCosts {
+    /// No samples yet, for the ops of a trace.
+    pub fn new(trace: &Trace) -> Self {
+        Self { samples: Table::filled(trace.ops().len(), Vec::new()) }
+    }
+
+    /// Adds one iteration's durations, those of recomputed ops included.
+    pub fn add(&mut self, schedule: &Schedule, timeline: &Timeline) {
+        for span in &timeline.spans {
+            if let Some(launch) = schedule.steps[span.action].action.launch() {
+                self.samples[launch.op].push(span.end - span.start);
+            }
+        }
+    }
+
+    /// The median duration of every op; the lower one of two. Zero for an op that never ran.
+    pub fn median(mut self) -> Costs {
+        let median = |samples: &mut Vec<Nanos>| {
+            samples.sort_unstable();
+            samples.get(samples.len().saturating_sub(1) / 2).copied().unwrap_or_default()
+        };
+        let nanos = self.samples.iter_mut().map(|(_, samples)| median(samples)).collect();
+        Costs { nanos, source: CostSource::Measured }
+    }
+}

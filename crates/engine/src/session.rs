@@ -1,0 +1,254 @@
+//! A session: a graph, a proved plan and a device, ready to run one iteration after another.
+
+use std::sync::{Arc, PoisonError};
+
+use elbowroom_graph::{Graph, Parameter};
+use elbowroom_ir::check::CheckedPlan;
+use elbowroom_ir::schedule::Lane;
+use elbowroom_ir::timeline::Timeline;
+use elbowroom_ir::trace::{Trace, TraceError};
+use elbowroom_ir::{Bytes, Nanos, TensorId};
+
+use crate::arena::Arena;
+use crate::chaos::{Chaos, ChaosOptions};
+use crate::device::{CpuDevice, Device, Exchange, Turn};
+use crate::error::EngineError;
+use crate::host::HostOptions;
+use crate::host::slots::Copies;
+use crate::kernels;
+use crate::lanes::{Lanes, Shared};
+use crate::program::{PersistentHome, Program};
+
+/// Initial values and checkpoints move in pieces of this size, so that no copy of a parameter is ever whole.
+const PIECE: usize = 1 << 20;
+
+/// How a session runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionOptions {
+    /// Threads that compute; at least one. Results do not depend on it.
+    pub threads: usize,
+    /// Seed of initial values and of random ops.
+    pub seed: u64,
+    /// The host tier.
+    pub host: HostOptions,
+    /// Trouble on purpose, for tests.
+    pub chaos: Option<ChaosOptions>,
+    /// Whether a pattern is written between the plan's height and the limit, so that [`Session::first_stain`] can tell whether anything
+    /// was written there. Commits these pages.
+    pub paint: bool,
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        Self { threads: 1, seed: 0, host: HostOptions::default(), chaos: None, paint: true }
+    }
+}
+
+/// What one iteration was like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IterationReport {
+    /// Its length, from the start of the first action to the end of the last.
+    pub iteration: Nanos,
+    /// Largest end of any range handed to a kernel or a copy since the session began, recorded at launch.
+    pub measured_peak: Bytes,
+}
+
+/// The trace of a graph as this engine runs it: with the workspaces that its kernels need.
+pub fn trace(graph: &Graph) -> Result<Trace, TraceError> {
+    graph.trace(&|graph, op| kernels::workspace(&graph.nodes[op].kind))
+}
+
+/// A running training.
+pub struct Session {
+    // Dropped first: the lanes leave before the memory that they use goes.
+    lanes: Lanes,
+    shared: Arc<Shared>,
+    graph: Arc<Graph>,
+    plan: Arc<CheckedPlan>,
+    options: SessionOptions,
+    /// For each persistent value of the graph, its place among those of the trace.
+    homes: Vec<PersistentHome>,
+    broken: bool,
+}
+
+impl Session {
+    /// Reserves the arena and the host tier, starts the threads and writes the initial persistent values to their homes. The arena is
+    /// as large as the memory of the plan's machine.
+    pub fn new(
+        graph: Arc<Graph>,
+        plan: Arc<CheckedPlan>,
+        options: SessionOptions,
+    ) -> Result<Self, EngineError> {
+        let ours = trace(&graph)?.fingerprint();
+        if ours != plan.trace().fingerprint() {
+            return Err(EngineError::ForeignPlan { plan: plan.trace().fingerprint(), graph: ours });
+        }
+        let copies = Copies::place(&plan);
+        let program = Program::new(&plan, &copies);
+        let threads = options.threads.max(1);
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .thread_name(|index| format!("elbowroom-compute-{index}"))
+            .build()
+            .map_err(|error| EngineError::Threads { threads, why: error.to_string() })?;
+        let pool = Arc::new(pool);
+        let arena = Arena::new(plan.machine().memory)?;
+        let host = options.host.open(copies.size)?;
+        let device = CpuDevice::new(arena, Arc::clone(&graph), Arc::clone(&pool), host, program.actions);
+        let device: Box<dyn Device> = match options.chaos {
+            Some(chaos) => Box::new(Chaos::new(device, chaos)),
+            None => Box::new(device),
+        };
+        if options.paint {
+            device.paint(plan.placement().height);
+        }
+        let bytes = |value: TensorId| vec![0; graph.values[value].bytes().get() as usize];
+        let exchange = Exchange {
+            inputs: graph.inputs.iter().map(|input| bytes(input.value)).collect(),
+            outputs: graph.outputs.iter().map(|output| bytes(output.value)).collect(),
+        };
+        let homes = graph.persistent.iter().map(|parameter| {
+            let place = plan.trace().persistent().binary_search_by_key(&parameter.begin, |pair| pair.begin);
+            // The fingerprints agree, so the trace has exactly the graph's persistent values.
+            program.homes[place.unwrap_or_default()]
+        });
+        let homes = homes.collect();
+        let shared = Arc::new(Shared::new(program, device, exchange, copies));
+        let lanes = Lanes::start(&shared, &pool)?;
+        let this = Self { lanes, shared, graph, plan, options, homes, broken: false };
+        this.initialize()?;
+        Ok(this)
+    }
+
+    fn initialize(&self) -> Result<(), EngineError> {
+        let (mut values, mut bytes) = (vec![0f32; PIECE / 4], vec![0; PIECE]);
+        for (index, parameter) in self.graph.persistent.iter().enumerate() {
+            for skip in (0..self.homes[index].bytes).step_by(PIECE) {
+                let count = PIECE.min(self.homes[index].bytes - skip) / 4;
+                parameter.init.fill(self.options.seed, skip / 4, &mut values[..count]);
+                for (value, bytes) in values[..count].iter().zip(bytes.chunks_exact_mut(4)) {
+                    bytes.copy_from_slice(&value.to_ne_bytes());
+                }
+                self.write_piece(index, skip, &bytes[..4 * count])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The plan that runs.
+    pub fn plan(&self) -> &Arc<CheckedPlan> {
+        &self.plan
+    }
+
+    /// The graph that runs.
+    pub fn graph(&self) -> &Arc<Graph> {
+        &self.graph
+    }
+
+    /// Lets the caller fill the batch of an input slot. It stays until it is filled anew.
+    pub fn fill_input<R>(&mut self, slot: usize, fill: impl FnOnce(&mut [u8]) -> R) -> R {
+        fill(&mut self.shared.exchange().inputs[slot])
+    }
+
+    /// The bytes that the last iteration left in an output slot, as the value's elements: `f32` in the machine's byte order.
+    pub fn output(&self, slot: usize) -> Vec<f32> {
+        let exchange = self.shared.exchange();
+        let words = exchange.outputs[slot].chunks_exact(4);
+        words.map(|word| f32::from_ne_bytes([word[0], word[1], word[2], word[3]])).collect()
+    }
+
+    /// Runs one iteration on the batches that are in the input slots. `iteration` is its number from zero; it determines random ops and
+    /// bias corrections. After an error the session cannot go on: part of the iteration has happened.
+    pub fn run_iteration(&mut self, iteration: u64) -> Result<IterationReport, EngineError> {
+        if self.broken {
+            return Err(EngineError::Broken);
+        }
+        let outcome = self.lanes.run(&self.shared, Turn { seed: self.options.seed, iteration });
+        self.broken = outcome.is_err();
+        outcome?;
+        self.shared.copies.write().unwrap_or_else(PoisonError::into_inner).turn_over();
+        Ok(IterationReport {
+            iteration: self.shared.recording.iteration(&self.shared.program),
+            measured_peak: self.shared.measured_peak(),
+        })
+    }
+
+    /// The measured timeline of the iteration that ran last.
+    pub fn timeline(&self) -> Timeline {
+        self.shared.recording.timeline(&self.shared.program, self.plan.schedule())
+    }
+
+    /// Bytes of the host tier that the plan's host copies take.
+    pub fn host_bytes(&self) -> Bytes {
+        self.shared.copies.read().unwrap_or_else(PoisonError::into_inner).size
+    }
+
+    /// The offset of the first byte between the plan's height and the limit that anything has written to, or `None` if all are
+    /// untouched. Tells nothing unless [`SessionOptions::paint`] was set.
+    pub fn first_stain(&self) -> Option<Bytes> {
+        self.shared.device.first_stain(self.plan.placement().height)
+    }
+
+    /// The persistent values, in the order of their indices in the methods below.
+    pub fn persistent(&self) -> &[Parameter] {
+        &self.graph.persistent
+    }
+
+    /// Size of a persistent value, in bytes.
+    pub fn persistent_bytes(&self, index: usize) -> usize {
+        self.homes[index].bytes
+    }
+
+    /// Reads a whole persistent value from its home.
+    pub fn read_persistent(&self, index: usize, value: &mut [u8]) -> Result<(), EngineError> {
+        self.expect_size(index, value.len())?;
+        for (piece, bytes) in value.chunks_mut(PIECE).enumerate() {
+            self.read_piece(index, piece * PIECE, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a whole persistent value to its home: a checkpoint's.
+    pub fn write_persistent(&mut self, index: usize, value: &[u8]) -> Result<(), EngineError> {
+        self.expect_size(index, value.len())?;
+        for (piece, bytes) in value.chunks(PIECE).enumerate() {
+            self.write_piece(index, piece * PIECE, bytes)?;
+        }
+        Ok(())
+    }
+
+    fn expect_size(&self, index: usize, found: usize) -> Result<(), EngineError> {
+        let expected = self.homes[index].bytes;
+        let what = || self.graph.persistent[index].name.clone();
+        if found == expected { Ok(()) } else { Err(EngineError::WrongSize { what: what(), expected, found }) }
+    }
+
+    /// Reads a part of a persistent value, from `skip` on.
+    pub(crate) fn read_piece(&self, index: usize, skip: usize, bytes: &mut [u8]) -> Result<(), EngineError> {
+        let home = &self.homes[index];
+        if let Some(extent) = home.device {
+            self.shared.device.read(extent.part(skip, bytes.len()), bytes);
+        } else if let Some(offset) = self.host_offset(home) {
+            self.shared.device.host().load(offset + skip, bytes)?;
+        }
+        Ok(())
+    }
+
+    fn write_piece(&self, index: usize, skip: usize, bytes: &[u8]) -> Result<(), EngineError> {
+        let home = &self.homes[index];
+        if let Some(extent) = home.device {
+            let part = extent.part(skip, bytes.len());
+            self.shared.recording.touch(Lane::ToDevice, part.end());
+            self.shared.device.write(part, bytes);
+        }
+        if let Some(offset) = self.host_offset(home) {
+            self.shared.device.host().store(offset + skip, bytes)?;
+        }
+        Ok(())
+    }
+
+    fn host_offset(&self, home: &PersistentHome) -> Option<usize> {
+        let copies = self.shared.copies.read().unwrap_or_else(PoisonError::into_inner);
+        home.host.map(|copy| copies.offsets[copy])
+    }
+}
