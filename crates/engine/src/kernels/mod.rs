@@ -1,6 +1,208 @@
-//! Kernels.
+//! The operations of [`elbowroom_graph::op`], computed at given addresses.
+//!
+//! [`run`] computes one operation: it reads its operands, writes every byte of its results, and uses no other memory than the
+//! workspace whose size [`workspace`] declares; it allocates nothing. Both are functions of the operation's kind, which carries all
+//! extents.
+//!
+//! **Addresses.** Operands are ranges of bytes, each at least as large as the kind says and aligned to its elements (4 bytes); the
+//! workspace is aligned to 4 bytes, and faster at 64. A result that mutates an operand lies at its address. A result that may reuse
+//! an operand lies at its address or apart from it. Nothing else overlaps.
+//!
+//! **Bits.** A result depends on the operands alone (and on seed and iteration, for random ones): not on threads, addresses or what the
+//! workspace held. Work is cut by extents; sums are trees or chains fixed by extents; elementwise loops round the same way at every
+//! vector width because they never contract, and the matrix product always does. So they are equal on all processors as well.
+
 pub mod isa;
 pub mod pack;
 pub mod parallel;
 pub mod product;
 pub mod tile;
+
+mod attention;
+mod batch_norm;
+mod convolution;
+mod dropout;
+mod elementwise;
+mod embedding;
+mod layer_norm;
+mod linear;
+mod loss;
+mod lstm;
+mod math;
+mod optimizer;
+mod pooling;
+mod reduce;
+mod rows;
+mod windows;
+
+use elbowroom_graph::OpKind;
+use elbowroom_ir::Bytes;
+use rayon::ThreadPool;
+
+/// What kernels need besides their operands. It changes from iteration to iteration, not from operation to operation.
+#[derive(Clone, Copy)]
+pub struct Context<'a> {
+    /// Threads for large operations. Running the whole iteration inside the pool saves a switch of threads per operation.
+    pub pool: &'a ThreadPool,
+    /// Seed of the run.
+    pub seed: u64,
+    /// Number of the iteration, from zero.
+    pub iteration: u64,
+    /// The bytes of every input slot of the graph.
+    pub inputs: &'a [&'a [u8]],
+    /// Takes the bytes of an output slot.
+    pub outputs: &'a (dyn Fn(usize, &[u8]) + Sync),
+}
+
+/// The operands of one operation, as its kind lists them.
+#[derive(Clone, Copy)]
+pub struct Operands<'a> {
+    /// What is read.
+    pub reads: &'a [*const [u8]],
+    /// What is written.
+    pub writes: &'a [*mut [u8]],
+    /// Scratch, as many bytes as [`workspace`] says.
+    pub workspace: *mut [u8],
+}
+
+impl<'a> Operands<'a> {
+    /// Elements of an operand that nothing overwrites while the slice lives.
+    ///
+    /// # Safety
+    /// The contract of [`run`]; no result that this kernel writes meanwhile reuses the operand.
+    unsafe fn read<T: Element>(&self, position: usize, len: usize) -> &'a [T] {
+        // SAFETY: `source` checked size and alignment; the caller vouches for the rest.
+        unsafe { std::slice::from_raw_parts(self.source(position, len), len) }
+    }
+
+    /// Elements of a result that lies apart from every operand that is still read.
+    ///
+    /// # Safety
+    /// The contract of [`run`]; no operand that is read meanwhile lies at the same address.
+    unsafe fn write<T: Element>(&self, position: usize, len: usize) -> &'a mut [T] {
+        // SAFETY: `target` checked size and alignment; the caller vouches for the rest.
+        unsafe { std::slice::from_raw_parts_mut(self.target(position, len), len) }
+    }
+
+    /// Scratch for `len` floats.
+    ///
+    /// # Safety
+    /// The contract of [`run`]; called once.
+    unsafe fn scratch(&self, len: usize) -> &'a mut [f32] {
+        let start = self.workspace.cast::<f32>();
+        check::<f32>(start, self.workspace.len(), len);
+        // SAFETY: checked above; the workspace belongs to this operation alone.
+        unsafe { std::slice::from_raw_parts_mut(start, len) }
+    }
+
+    /// The address of an operand of `len` elements.
+    fn source<T: Element>(&self, position: usize, len: usize) -> *const T {
+        let operand = self.reads[position];
+        check::<T>(operand.cast(), operand.len(), len);
+        operand.cast()
+    }
+
+    /// The address of a result of `len` elements.
+    fn target<T: Element>(&self, position: usize, len: usize) -> *mut T {
+        let result = self.writes[position];
+        check::<T>(result.cast::<T>(), result.len(), len);
+        result.cast()
+    }
+}
+
+/// Types of which every pattern of bits is a value.
+trait Element: Copy {}
+impl Element for f32 {}
+impl Element for i32 {}
+impl Element for u8 {}
+
+fn check<T>(start: *const T, bytes: usize, len: usize) {
+    assert!(bytes >= len * size_of::<T>(), "an operand of {bytes} bytes should hold {len} elements");
+    assert!(len == 0 || (!start.is_null() && start.is_aligned()), "operands are aligned to their elements");
+}
+
+/// Scratch that [`run`] needs for an operation.
+pub fn workspace(kind: &OpKind) -> Bytes {
+    let floats = match *kind {
+        OpKind::Conv2d { conv, .. } => convolution::scratch(&conv),
+        OpKind::Conv2dGradInput(conv) => convolution::grad_input_scratch(&conv),
+        OpKind::Conv2dGradWeight(conv) => convolution::grad_weight_scratch(&conv),
+        OpKind::Linear { product, .. } => linear::extents(product).scratch(),
+        OpKind::LinearGradInput(product) => linear::grad_input_extents(product).scratch(),
+        OpKind::LinearGradWeight { product, .. } => linear::grad_weight_extents(product).scratch(),
+        OpKind::Attention(heads) => attention::scratch(heads),
+        OpKind::AttentionGrad(heads) => attention::grad_scratch(heads),
+        _ => 0,
+    };
+    Bytes((floats * size_of::<f32>()) as u64)
+}
+
+/// Computes one operation.
+///
+/// # Safety
+/// The operands are as the kind lists them and as the module says: valid ranges that nobody else writes (or, for results and workspace,
+/// reads) while this runs, overlapping only where the kind mutates or may reuse.
+pub unsafe fn run(kind: &OpKind, operands: &Operands<'_>, context: &Context<'_>) {
+    let (o, pool) = (operands, context.pool);
+    // SAFETY: every kernel has the contract of this function.
+    unsafe {
+        match *kind {
+            OpKind::Input { slot } => rows::input(o, context.inputs[slot]),
+            OpKind::Output { slot } => rows::output(o, slot, context.outputs),
+            OpKind::Fill { len, value } => elementwise::fill(o, pool, len, value),
+            OpKind::Add { len } => elementwise::add(o, pool, len),
+            OpKind::Scale { len, factor } => elementwise::scale(o, pool, len, factor),
+            OpKind::AddRow { outer, inner } => elementwise::add_row(o, pool, outer, inner),
+            OpKind::Accumulate { len } => elementwise::accumulate(o, pool, len),
+            OpKind::Map { len, function } => elementwise::map(o, pool, len, function),
+            OpKind::MapGrad { len, function } => elementwise::map_grad(o, pool, len, function),
+            OpKind::Dropout(mask) => dropout::dropout(o, context, mask),
+            OpKind::Conv2d { conv, bias } => convolution::forward(o, pool, &conv, bias),
+            OpKind::Conv2dGradInput(conv) => convolution::grad_input(o, pool, &conv),
+            OpKind::Conv2dGradWeight(conv) => convolution::grad_weight(o, pool, &conv),
+            OpKind::BiasGrad(channels) => batch_norm::bias_grad(o, pool, channels),
+            OpKind::BatchNorm { channels, epsilon } => batch_norm::forward(o, pool, channels, epsilon),
+            OpKind::BatchNormGrad { channels, epsilon } => batch_norm::grad(o, pool, channels, epsilon),
+            OpKind::RunningUpdate { channels, count, momentum } => {
+                batch_norm::running_update(o, channels, count, momentum);
+            }
+            OpKind::BatchNormInference { channels, epsilon } => {
+                batch_norm::inference(o, pool, channels, epsilon)
+            }
+            OpKind::LayerNorm { rows, width, epsilon } => {
+                layer_norm::forward(o, pool, [rows, width], epsilon)
+            }
+            OpKind::LayerNormGrad { rows, width } => layer_norm::grad(o, pool, [rows, width]),
+            OpKind::MaxPool(ref extents) => pooling::max(o, pool, extents),
+            OpKind::MaxPoolGrad(ref extents) => pooling::max_grad(o, pool, extents),
+            OpKind::AveragePool { pool: ref extents, count_padding } => {
+                pooling::average(o, pool, extents, count_padding);
+            }
+            OpKind::AveragePoolGrad { pool: ref extents, count_padding } => {
+                pooling::average_grad(o, pool, extents, count_padding);
+            }
+            OpKind::Linear { product, bias } => linear::forward(o, pool, product, bias),
+            OpKind::LinearGradInput(product) => linear::grad_input(o, pool, product),
+            OpKind::LinearGradWeight { product, accumulate } => {
+                linear::grad_weight(o, pool, product, accumulate)
+            }
+            OpKind::Embedding(lookup) => embedding::forward(o, pool, lookup),
+            OpKind::EmbeddingGrad { lookup, accumulate } => embedding::grad(o, pool, lookup, accumulate),
+            OpKind::LstmCell { batch, hidden } => lstm::forward(o, pool, [batch, hidden]),
+            OpKind::LstmCellGrad { batch, hidden, carry } => lstm::grad(o, pool, [batch, hidden], carry),
+            OpKind::Attention(heads) => attention::forward(o, pool, heads),
+            OpKind::AttentionGrad(heads) => attention::grad(o, pool, heads),
+            OpKind::CrossEntropy(loss) => loss::forward(o, pool, loss),
+            OpKind::CrossEntropyGrad(loss) => loss::grad(o, pool, loss),
+            OpKind::Concat { outer, ref widths } => rows::concat(o, pool, outer, widths),
+            OpKind::Slice { outer, total, start, width } => {
+                rows::slice(o, pool, outer, total, start..start + width)
+            }
+            OpKind::Pad { outer, total, start, width } => {
+                rows::pad(o, pool, outer, total, start..start + width)
+            }
+            OpKind::SgdStep { len, sgd } => optimizer::sgd(o, pool, len, sgd),
+            OpKind::AdamStep { len, adam } => optimizer::adam(o, pool, len, adam, context.iteration),
+        }
+    }
+}

@@ -55,7 +55,9 @@ pub fn transpose(data: &[f32], step: usize, count: usize, width: usize, out: &mu
     if super::isa::Isa::detect() >= super::isa::Isa::Avx2 {
         while done + 8 <= count {
             // SAFETY: the assertion above: eight lines of `depth` floats at `data`, and `depth` rows of `width` at `out`; AVX2 is there.
-            unsafe { transpose8(data.as_ptr().add(done * step), step, depth, width, out.as_mut_ptr().add(done)) };
+            unsafe {
+                transpose8(data.as_ptr().add(done * step), step, depth, width, out.as_mut_ptr().add(done))
+            };
             done += 8;
         }
     }
@@ -134,8 +136,11 @@ mod tests {
                 matrix.pack(first..first + count, start..start + depth, width, &mut out);
                 for k in 0..depth {
                     for i in 0..width {
-                        let expected =
-                            if i < count { data[(first + i) * line_step + (start + k) * depth_step] } else { 0.0 };
+                        let expected = if i < count {
+                            data[(first + i) * line_step + (start + k) * depth_step]
+                        } else {
+                            0.0
+                        };
                         assert_eq!(out[k * width + i], expected, "{line_step} {depth_step} {count} {k} {i}");
                     }
                 }

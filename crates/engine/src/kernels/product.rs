@@ -65,7 +65,8 @@ impl Extents {
         let inner = even_part(self.depth, DEPTH, 1);
         let rows = even_part(self.rows, ROWS, MAX_ROWS);
         let depth = ((PACKED / (rows * inner)).max(1) * inner).min(self.depth.max(1));
-        let columns = if depth >= self.depth { self.columns } else { even_part(self.columns, COLUMNS, MAX_COLUMNS) };
+        let columns =
+            if depth >= self.depth { self.columns } else { even_part(self.columns, COLUMNS, MAX_COLUMNS) };
         let across = columns.div_ceil(MAX_COLUMNS).clamp(1, SLOTS);
         // Tasks that share columns pack the same panels, which pays off only over many rows.
         let down = (SLOTS / across).min(rows.min(self.rows).div_ceil(8 * MAX_ROWS)).max(1);
@@ -366,19 +367,32 @@ mod tests {
                     sum += f64::from(x) * f64::from(y);
                 }
                 let c = results[0][r * columns + j];
-                assert!((f64::from(c) - sum).abs() < 1e-5 * (depth as f64 + 1.0), "{extents:?} at {r}, {j}: {c} for {sum}");
+                assert!(
+                    (f64::from(c) - sum).abs() < 1e-5 * (depth as f64 + 1.0),
+                    "{extents:?} at {r}, {j}: {c} for {sum}"
+                );
             }
         }
         let bits = |c: &[f32]| c.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-        assert!(results[1..].iter().all(|c| bits(c) == bits(&results[0])), "{extents:?}: threads change bits");
+        assert!(
+            results[1..].iter().all(|c| bits(c) == bits(&results[0])),
+            "{extents:?}: threads change bits"
+        );
     }
 
     #[test]
     fn products_are_right_at_all_extents_and_layouts() {
         let bias = numbers(700, 4);
-        for (rows, columns, depth) in
-            [(1, 1, 1), (3, 5, 7), (12, 32, 256), (13, 33, 257), (64, 100, 300), (530, 70, 30), (5, 600, 0), (100, 40, 1100)]
-        {
+        for (rows, columns, depth) in [
+            (1, 1, 1),
+            (3, 5, 7),
+            (12, 32, 256),
+            (13, 33, 257),
+            (64, 100, 300),
+            (530, 70, 30),
+            (5, 600, 0),
+            (100, 40, 1100),
+        ] {
             let extents = Extents { rows, columns, depth };
             for transposed in [[false, false], [true, false], [false, true], [true, true]] {
                 check(extents, transposed, Initial::Zero);

@@ -50,7 +50,14 @@ static BASELINE: Tiles =
 
 /// # Safety
 /// As [`TileFn`].
-unsafe fn plain<const R: usize>(k: usize, a: *const f32, b: *const f32, c: *mut f32, stride: usize, add: bool) {
+unsafe fn plain<const R: usize>(
+    k: usize,
+    a: *const f32,
+    b: *const f32,
+    c: *mut f32,
+    stride: usize,
+    add: bool,
+) {
     let mut sums = [[0.0f32; 16]; R];
     for at in 0..k {
         // SAFETY: the caller gives `k` rows of each panel.
@@ -185,7 +192,14 @@ mod tests {
                     let mut c = vec![0.5f32; rows * tiles.columns];
                     // SAFETY: the panels and the tile have the sizes asked for.
                     unsafe {
-                        tiles.by_rows[rows - 1](k, a.as_ptr(), b.as_ptr(), c.as_mut_ptr(), tiles.columns, add);
+                        tiles.by_rows[rows - 1](
+                            k,
+                            a.as_ptr(),
+                            b.as_ptr(),
+                            c.as_mut_ptr(),
+                            tiles.columns,
+                            add,
+                        );
                     }
                     for r in 0..rows {
                         for j in 0..tiles.columns {
@@ -193,7 +207,11 @@ mod tests {
                                 a[at * rows + r].mul_add(b[at * tiles.columns + j], sum)
                             });
                             let expected = if add { 0.5 + chain } else { chain };
-                            assert_eq!(c[r * tiles.columns + j].to_bits(), expected.to_bits(), "{isa:?} {rows} rows");
+                            assert_eq!(
+                                c[r * tiles.columns + j].to_bits(),
+                                expected.to_bits(),
+                                "{isa:?} {rows} rows"
+                            );
                         }
                     }
                 }

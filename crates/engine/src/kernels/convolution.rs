@@ -1,0 +1,196 @@
+//! Convolutions and their gradients: matrix products whose operands are packed straight from the images.
+//!
+//! The gradient to the input is a convolution of `dy` with reversed weights. With a stride, input positions of different residues see
+//! different taps, so every residue is a product of its own, with no multiplications by the zeros between strides.
+
+use elbowroom_graph::op::Conv;
+use rayon::ThreadPool;
+
+use super::Operands;
+use super::pack::Strided;
+use super::parallel::Shared;
+use super::product::{Extents, Initial, Target, product};
+use super::windows::{Planes, Reversed, Taps, Windows};
+
+const fn area(size: [usize; 2]) -> usize {
+    size[0] * size[1]
+}
+
+const fn extents(conv: &Conv) -> Extents {
+    Extents {
+        rows: conv.out_channels,
+        columns: conv.batch * area(conv.out_size),
+        depth: conv.in_channels * conv.window.area(),
+    }
+}
+
+const fn grad_weight_extents(conv: &Conv) -> Extents {
+    Extents {
+        rows: conv.out_channels,
+        columns: conv.in_channels * conv.window.area(),
+        depth: conv.batch * area(conv.out_size),
+    }
+}
+
+/// Floats of scratch of [`forward`].
+pub fn scratch(conv: &Conv) -> usize {
+    extents(conv).scratch()
+}
+
+/// Floats of scratch of [`grad_weight`].
+pub fn grad_weight_scratch(conv: &Conv) -> usize {
+    grad_weight_extents(conv).scratch()
+}
+
+/// Floats of scratch of [`grad_input`].
+pub fn grad_input_scratch(conv: &Conv) -> usize {
+    residues(conv).map(|residue| residue.extents(conv).scratch()).max().unwrap_or(0)
+}
+
+fn windows<'a>(conv: &Conv, x: &'a [f32]) -> Windows<'a> {
+    Windows {
+        images: x,
+        channels: conv.in_channels,
+        size: conv.in_size,
+        positions: conv.out_size,
+        taps: conv.window.kernel,
+        start: conv.window.padding.map(|padding| -(padding as isize)),
+        stride: conv.window.stride,
+        step: [1, 1],
+    }
+    .joined()
+}
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv, bias: bool) {
+    let extents = extents(conv);
+    let plane = area(conv.out_size);
+    // SAFETY: the result is apart from all operands.
+    unsafe {
+        let x = windows(conv, o.read(0, conv.x().len()));
+        let w = Strided { data: o.read(1, conv.w().len()), line_step: extents.depth, depth_step: 1 };
+        let initial = if bias { Initial::Rows(o.read(2, conv.out_channels)) } else { Initial::Zero };
+        let y = Target::planes(Shared::new(o.target(0, conv.y().len())), conv.out_channels * plane, plane);
+        product(Some(pool), extents, (&w, &x), initial, y, o.scratch(extents.scratch()));
+    }
+}
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn grad_weight(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
+    let extents = grad_weight_extents(conv);
+    // SAFETY: the result is apart from all operands.
+    unsafe {
+        let x = Taps(windows(conv, o.read(0, conv.x().len())));
+        let images = o.read(1, conv.y().len());
+        let dy = Planes { images, channels: conv.out_channels, plane: area(conv.out_size) };
+        let dw = Target::matrix(Shared::new(o.target(0, conv.w().len())), extents.columns);
+        product(Some(pool), extents, (&dy, &x), Initial::Zero, dw, o.scratch(extents.scratch()));
+    }
+}
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn grad_input(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
+    // SAFETY: the result is apart from all operands.
+    unsafe {
+        let (dy, w) = (o.read(0, conv.y().len()), o.read(1, conv.w().len()));
+        let dx = Shared::new(o.target(0, conv.x().len()));
+        let scratch = o.scratch(grad_input_scratch(conv));
+        for residue in residues(conv) {
+            let operands = (&residue.weights(conv, w), &residue.windows(conv, dy));
+            product(
+                Some(pool),
+                residue.extents(conv),
+                operands,
+                Initial::Zero,
+                residue.target(conv, dx),
+                scratch,
+            );
+        }
+    }
+}
+
+/// The input positions `stride · p + residue`, and the taps that reach them, along both axes.
+struct Residue {
+    residue: [usize; 2],
+    /// Number of positions.
+    positions: [usize; 2],
+    /// First tap and number of taps, `stride` apart.
+    first: [usize; 2],
+    taps: [usize; 2],
+    /// Where the first tap lies in `dy` at position 0; the next ones lie before it.
+    start: [isize; 2],
+}
+
+/// Residues along both axes that have positions.
+fn residues(conv: &Conv) -> impl Iterator<Item = Residue> {
+    let [down, across] = conv.window.stride;
+    (0..down)
+        .flat_map(move |y| (0..across).map(move |x| Residue::new(conv, [y, x])))
+        .filter(|residue| area(residue.positions) > 0)
+}
+
+impl Residue {
+    fn new(conv: &Conv, residue: [usize; 2]) -> Self {
+        // `position · stride + padding − tap` must be a multiple of the stride.
+        let axes = [0, 1].map(|axis| {
+            let stride = conv.window.stride[axis];
+            let from = residue[axis] + conv.window.padding[axis];
+            let first = from % stride;
+            let positions = conv.in_size[axis].saturating_sub(residue[axis]).div_ceil(stride);
+            let taps = conv.window.kernel[axis].saturating_sub(first).div_ceil(stride);
+            (positions, first, taps, ((from - first) / stride) as isize)
+        });
+        Self {
+            residue,
+            positions: axes.map(|axis| axis.0),
+            first: axes.map(|axis| axis.1),
+            taps: axes.map(|axis| axis.2),
+            start: axes.map(|axis| axis.3),
+        }
+    }
+
+    fn extents(&self, conv: &Conv) -> Extents {
+        Extents {
+            rows: conv.in_channels,
+            columns: conv.batch * area(self.positions),
+            depth: conv.out_channels * area(self.taps),
+        }
+    }
+
+    fn weights<'a>(&self, conv: &Conv, weights: &'a [f32]) -> Reversed<'a> {
+        let (kernel, stride) = (conv.window.kernel, conv.window.stride);
+        Reversed { weights, inputs: conv.in_channels, kernel, first: self.first, stride, taps: self.taps }
+    }
+
+    fn windows<'a>(&self, conv: &Conv, dy: &'a [f32]) -> Windows<'a> {
+        Windows {
+            images: dy,
+            channels: conv.out_channels,
+            size: conv.out_size,
+            positions: self.positions,
+            taps: self.taps,
+            start: self.start,
+            stride: [1, 1],
+            step: [-1, -1],
+        }
+        .joined()
+    }
+
+    fn target(&self, conv: &Conv, dx: Shared<f32>) -> Target {
+        let (plane, width) = (area(conv.in_size), conv.in_size[1]);
+        if conv.window.stride == [1, 1] {
+            return Target::planes(dx, conv.in_channels * plane, plane);
+        }
+        let [down, across] = conv.window.stride;
+        Target {
+            // SAFETY: the first position of the residue lies in the image.
+            start: Shared::new(unsafe { dx.add(self.residue[0] * width + self.residue[1]) }),
+            row_step: plane,
+            size: self.positions,
+            steps: [conv.in_channels * plane, down * width, across],
+        }
+    }
+}

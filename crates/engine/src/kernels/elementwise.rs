@@ -1,0 +1,199 @@
+//! Operations that compute every element from the elements at the same place, in place or not.
+
+use elbowroom_graph::op::Function;
+use rayon::ThreadPool;
+
+use super::Operands;
+use super::isa::vectorized;
+use super::math;
+use super::parallel::{Shared, each};
+
+/// Elements of one task: 64 KiB of floats.
+pub const CHUNK: usize = 1 << 14;
+
+/// `y[i] = f(x[i])` for `len` elements, where `y` may be `x`.
+///
+/// # Safety
+/// `x` can be read and `y` written for `len` elements; they are the same or do not overlap.
+#[inline(always)]
+pub unsafe fn map1(len: usize, x: *const f32, y: *mut f32, f: impl Fn(f32) -> f32) {
+    // SAFETY: one slice where they are the same, two that do not overlap otherwise.
+    unsafe {
+        let to = std::slice::from_raw_parts_mut(y, len);
+        if std::ptr::eq(x, y) {
+            to.iter_mut().for_each(|y| *y = f(*y));
+        } else {
+            let from = std::slice::from_raw_parts(x, len);
+            to.iter_mut().zip(from).for_each(|(y, &x)| *y = f(x));
+        }
+    }
+}
+
+/// `y[i] = f(a[i], b[i])` for `len` elements, where `y` may be `a` or `b`.
+///
+/// # Safety
+/// `a` and `b` can be read and `y` written for `len` elements; `y` is the same as an operand or does not overlap it.
+#[inline(always)]
+pub unsafe fn map2(len: usize, [a, b]: [*const f32; 2], y: *mut f32, f: impl Fn(f32, f32) -> f32) {
+    // SAFETY: a mutable slice for `y`, and shared ones for the operands that lie elsewhere.
+    unsafe {
+        let to = std::slice::from_raw_parts_mut(y, len);
+        match (std::ptr::eq(a, y), std::ptr::eq(b, y)) {
+            (true, true) => to.iter_mut().for_each(|y| *y = f(*y, *y)),
+            (true, false) => {
+                let b = std::slice::from_raw_parts(b, len);
+                to.iter_mut().zip(b).for_each(|(y, &b)| *y = f(*y, b));
+            }
+            (false, true) => {
+                let a = std::slice::from_raw_parts(a, len);
+                to.iter_mut().zip(a).for_each(|(y, &a)| *y = f(a, *y));
+            }
+            (false, false) => {
+                let (a, b) = (std::slice::from_raw_parts(a, len), std::slice::from_raw_parts(b, len));
+                to.iter_mut().zip(a).zip(b).for_each(|((y, &a), &b)| *y = f(a, b));
+            }
+        }
+    }
+}
+
+/// Cuts `len` elements into chunks: `task(start, len)`.
+pub fn chunks(pool: &ThreadPool, len: usize, task: impl Fn(usize, usize) + Sync + Send) {
+    each(pool, len.div_ceil(CHUNK), |chunk| {
+        let start = chunk * CHUNK;
+        task(start, CHUNK.min(len - start));
+    });
+}
+
+/// [`map1`] on all threads.
+///
+/// # Safety
+/// As [`map1`].
+#[inline(always)]
+unsafe fn parallel1(
+    pool: &ThreadPool,
+    len: usize,
+    x: *const f32,
+    y: *mut f32,
+    f: impl Fn(f32) -> f32 + Copy + Sync + Send,
+) {
+    let (x, y) = (Shared::new(x.cast_mut()), Shared::new(y));
+    chunks(pool, len, |start, len| {
+        // SAFETY: the caller's promise, chunk by chunk.
+        unsafe {
+            vectorized(
+                #[inline(always)]
+                || map1(len, x.add(start), y.add(start), f),
+            )
+        }
+    });
+}
+
+/// [`map2`] on all threads.
+///
+/// # Safety
+/// As [`map2`].
+#[inline(always)]
+unsafe fn parallel2(
+    pool: &ThreadPool,
+    len: usize,
+    [a, b]: [*const f32; 2],
+    y: *mut f32,
+    f: impl Fn(f32, f32) -> f32 + Copy + Sync + Send,
+) {
+    let (a, b, y) = (Shared::new(a.cast_mut()), Shared::new(b.cast_mut()), Shared::new(y));
+    chunks(pool, len, |start, len| {
+        // SAFETY: the caller's promise, chunk by chunk.
+        unsafe {
+            vectorized(
+                #[inline(always)]
+                || map2(len, [a.add(start), b.add(start)], y.add(start), f),
+            )
+        }
+    });
+}
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn fill(o: &Operands<'_>, pool: &ThreadPool, len: usize, value: f32) {
+    let y = Shared::new(o.target::<f32>(0, len));
+    // SAFETY: the chunks are apart and inside the result.
+    chunks(pool, len, |start, len| unsafe { y.slice(start, len) }.fill(value));
+}
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn add(o: &Operands<'_>, pool: &ThreadPool, len: usize) {
+    // SAFETY: the result is one of the operands or apart.
+    unsafe { parallel2(pool, len, [o.source(0, len), o.source(1, len)], o.target(0, len), |a, b| a + b) }
+}
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn accumulate(o: &Operands<'_>, pool: &ThreadPool, len: usize) {
+    let sum: *mut f32 = o.target(0, len);
+    // SAFETY: the result is the first operand.
+    unsafe { parallel2(pool, len, [sum, o.source(1, len)], sum, |a, b| a + b) }
+}
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn scale(o: &Operands<'_>, pool: &ThreadPool, len: usize, factor: f32) {
+    // SAFETY: the result is the operand or apart.
+    unsafe { parallel1(pool, len, o.source(0, len), o.target(0, len), |x| factor * x) }
+}
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn add_row(o: &Operands<'_>, pool: &ThreadPool, outer: usize, inner: usize) {
+    if inner == 0 {
+        return;
+    }
+    // SAFETY: the row is never overwritten; the result is the first operand or apart.
+    let row = unsafe { o.read::<f32>(1, inner) };
+    let a = Shared::new(o.source::<f32>(0, outer * inner).cast_mut());
+    let y = Shared::new(o.target::<f32>(0, outer * inner));
+    let rows = CHUNK.div_ceil(inner);
+    each(pool, outer.div_ceil(rows), |chunk| {
+        for r in chunk * rows..((chunk + 1) * rows).min(outer) {
+            // SAFETY: row `r` of both.
+            unsafe {
+                let (a, y) = (a.add(r * inner), y.add(r * inner));
+                vectorized(
+                    #[inline(always)]
+                    || map2(inner, [a, row.as_ptr()], y, |a, b| a + b),
+                );
+            }
+        }
+    });
+}
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn map(o: &Operands<'_>, pool: &ThreadPool, len: usize, function: Function) {
+    let (x, y) = (o.source(0, len), o.target(0, len));
+    // SAFETY: the result is the operand or apart.
+    unsafe {
+        match function {
+            // A comparison, not `max`: a NaN must stay one.
+            Function::Relu => parallel1(pool, len, x, y, |x| if x < 0.0 { 0.0 } else { x }),
+            Function::Gelu => parallel1(pool, len, x, y, math::gelu),
+            Function::Tanh => parallel1(pool, len, x, y, math::tanh),
+            Function::Sigmoid => parallel1(pool, len, x, y, math::sigmoid),
+        }
+    }
+}
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn map_grad(o: &Operands<'_>, pool: &ThreadPool, len: usize, function: Function) {
+    let (operands, dx) = ([o.source(0, len), o.source(1, len)], o.target(0, len));
+    // SAFETY: the result is one of the operands or apart.
+    unsafe {
+        match function {
+            Function::Relu => parallel2(pool, len, operands, dx, |dy, y| if y > 0.0 { dy } else { 0.0 }),
+            Function::Gelu => parallel2(pool, len, operands, dx, |dy, x| dy * math::gelu_slope(x)),
+            Function::Tanh => parallel2(pool, len, operands, dx, |dy, y| dy * (1.0 - y * y)),
+            Function::Sigmoid => parallel2(pool, len, operands, dx, |dy, y| dy * (y * (1.0 - y))),
+        }
+    }
+}

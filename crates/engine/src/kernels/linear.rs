@@ -1,0 +1,71 @@
+//! Products of rows with a weight matrix, and their gradients.
+
+use elbowroom_graph::op::Product;
+use rayon::ThreadPool;
+
+use super::Operands;
+use super::pack::Strided;
+use super::parallel::Shared;
+use super::product::{Extents, Initial, Target, product};
+
+/// `y [rows, outputs]`, over the inputs.
+pub const fn extents(p: Product) -> Extents {
+    Extents { rows: p.rows, columns: p.outputs, depth: p.inputs }
+}
+
+/// `dx [rows, inputs]`, over the outputs.
+pub const fn grad_input_extents(p: Product) -> Extents {
+    Extents { rows: p.rows, columns: p.inputs, depth: p.outputs }
+}
+
+/// `dw [outputs, inputs]`, over the rows.
+pub const fn grad_weight_extents(p: Product) -> Extents {
+    Extents { rows: p.outputs, columns: p.inputs, depth: p.rows }
+}
+
+/// The rows of a dense matrix as lines, or its columns.
+fn lines(data: &[f32], width: usize, by_row: bool) -> Strided<'_> {
+    let (line_step, depth_step) = if by_row { (width, 1) } else { (1, width) };
+    Strided { data, line_step, depth_step }
+}
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, p: Product, bias: bool) {
+    let extents = extents(p);
+    // SAFETY: the result is apart from all operands.
+    unsafe {
+        let x = lines(o.read(0, p.rows * p.inputs), p.inputs, true);
+        let w = lines(o.read(1, p.outputs * p.inputs), p.inputs, true);
+        let initial = if bias { Initial::Columns(o.read(2, p.outputs)) } else { Initial::Zero };
+        let y = Target::matrix(Shared::new(o.target(0, p.rows * p.outputs)), p.outputs);
+        product(Some(pool), extents, (&x, &w), initial, y, o.scratch(extents.scratch()));
+    }
+}
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn grad_input(o: &Operands<'_>, pool: &ThreadPool, p: Product) {
+    let extents = grad_input_extents(p);
+    // SAFETY: the result is apart from all operands.
+    unsafe {
+        let dy = lines(o.read(0, p.rows * p.outputs), p.outputs, true);
+        let w = lines(o.read(1, p.outputs * p.inputs), p.inputs, false);
+        let dx = Target::matrix(Shared::new(o.target(0, p.rows * p.inputs)), p.inputs);
+        product(Some(pool), extents, (&dy, &w), Initial::Zero, dx, o.scratch(extents.scratch()));
+    }
+}
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn grad_weight(o: &Operands<'_>, pool: &ThreadPool, p: Product, accumulate: bool) {
+    let extents = grad_weight_extents(p);
+    // SAFETY: the result is apart from the operands, or is the accumulator, which only the product touches.
+    unsafe {
+        let x = lines(o.read(0, p.rows * p.inputs), p.inputs, false);
+        let dy = lines(o.read(1, p.rows * p.outputs), p.outputs, false);
+        let initial = if accumulate { Initial::Keep } else { Initial::Zero };
+        let dw = Target::matrix(Shared::new(o.target(0, p.outputs * p.inputs)), p.inputs);
+        product(Some(pool), extents, (&dy, &x), initial, dw, o.scratch(extents.scratch()));
+    }
+}

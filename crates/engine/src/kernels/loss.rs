@@ -1,0 +1,102 @@
+//! Cross entropy over a softmax, and its gradient.
+
+use elbowroom_graph::op::Classification;
+use rayon::ThreadPool;
+
+use super::Operands;
+use super::elementwise::{CHUNK, map1};
+use super::isa::vectorized;
+use super::math::exp;
+use super::parallel::{Shared, each};
+use super::reduce::{Sums, max};
+
+/// The column that a label names.
+fn class(label: i32, classes: usize) -> Option<usize> {
+    usize::try_from(label).ok().filter(|&class| class < classes)
+}
+
+/// `ln Σ e^x`.
+pub fn log_sum_exp(xs: &[f32]) -> f32 {
+    let largest = max(xs);
+    if largest == f32::NEG_INFINITY {
+        return largest;
+    }
+    let mut sums = Sums::<1>::new();
+    vectorized(
+        #[inline(always)]
+        || {
+            sums.add1(
+                xs,
+                #[inline(always)]
+                |x| [exp(x - largest)],
+            )
+        },
+    );
+    (f64::from(largest) + sums.total()[0].ln()) as f32
+}
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, loss: Classification) {
+    let Classification { rows, classes, offset, stride, scale } = loss;
+    // SAFETY: the results are apart from all operands.
+    let (logits, labels) = unsafe { (o.read::<f32>(0, rows * classes), o.read::<i32>(1, loss.span())) };
+    let lse = Shared::new(o.target::<f32>(1, rows));
+    let row = |r: usize| &logits[r * classes..(r + 1) * classes];
+    let together = CHUNK.div_ceil(classes.max(1));
+    each(pool, rows.div_ceil(together), |task| {
+        for r in task * together..((task + 1) * together).min(rows) {
+            // SAFETY: every task has its own rows.
+            unsafe { *lse.add(r) = log_sum_exp(row(r)) };
+        }
+    });
+    let mut sum = 0.0f64;
+    for r in 0..rows {
+        if let Some(class) = class(labels[offset + r * stride], classes) {
+            // SAFETY: all tasks are done.
+            sum += f64::from(unsafe { *lse.add(r) }) - f64::from(row(r)[class]);
+        }
+    }
+    // SAFETY: the loss is apart.
+    unsafe { o.write::<f32>(0, 1)[0] = (sum * f64::from(scale)) as f32 };
+}
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn grad(o: &Operands<'_>, pool: &ThreadPool, loss: Classification) {
+    let Classification { rows, classes, offset, stride, scale } = loss;
+    // SAFETY: these operands are not written.
+    let (labels, lse, dloss) =
+        unsafe { (o.read::<i32>(1, loss.span()), o.read::<f32>(2, rows), o.read::<f32>(3, 1)[0]) };
+    let logits = Shared::new(o.source::<f32>(0, rows * classes).cast_mut());
+    let dlogits = Shared::new(o.target::<f32>(0, rows * classes));
+    let factor = dloss * scale;
+    let together = CHUNK.div_ceil(classes.max(1));
+    each(pool, rows.div_ceil(together), |task| {
+        for r in task * together..((task + 1) * together).min(rows) {
+            // SAFETY: every task has its own rows; the result is the logits or apart.
+            unsafe {
+                let Some(class) = class(labels[offset + r * stride], classes) else {
+                    dlogits.slice(r * classes, classes).fill(0.0);
+                    continue;
+                };
+                let lse = lse[r];
+                let (from, to) = (logits.add(r * classes), dlogits.add(r * classes));
+                let at_label = factor * (exp(*from.add(class) - lse) - 1.0);
+                vectorized(
+                    #[inline(always)]
+                    || {
+                        map1(
+                            classes,
+                            from,
+                            to,
+                            #[inline(always)]
+                            |x| factor * exp(x - lse),
+                        )
+                    },
+                );
+                *to.add(class) = at_label;
+            }
+        }
+    });
+}

@@ -1,0 +1,88 @@
+//! Sums in an order fixed by extents: 64 interleaved partial sums, then one sum over those in `f64`.
+//!
+//! The partial sums keep vector units busy, and keep the error of long sums small.
+
+use super::isa::vectorized;
+
+const LANES: usize = 64;
+
+/// `S` sums over the same elements, taken in together.
+pub struct Sums<const S: usize>([[f32; LANES]; S]);
+
+impl<const S: usize> Sums<S> {
+    /// Sums of nothing.
+    pub fn new() -> Self {
+        Self([[0.0; LANES]; S])
+    }
+
+    /// Adds `f(xs[i])` for all `i`. Element `i` goes to partial sum `i mod 64`.
+    #[inline(always)]
+    pub fn add1(&mut self, xs: &[f32], f: impl Fn(f32) -> [f32; S]) {
+        let whole = xs.chunks_exact(LANES);
+        for (j, &x) in whole.remainder().iter().enumerate() {
+            let values = f(x);
+            for s in 0..S {
+                self.0[s][j] += values[s];
+            }
+        }
+        // A local copy stays in registers.
+        let mut sums = self.0;
+        for chunk in whole {
+            for j in 0..LANES {
+                let values = f(chunk[j]);
+                for s in 0..S {
+                    sums[s][j] += values[s];
+                }
+            }
+        }
+        self.0 = sums;
+    }
+
+    /// Adds `f(xs[i], ys[i])` for all `i`.
+    #[inline(always)]
+    pub fn add2(&mut self, xs: &[f32], ys: &[f32], f: impl Fn(f32, f32) -> [f32; S]) {
+        let (xs, ys) = (xs.chunks_exact(LANES), ys.chunks_exact(LANES));
+        for (j, (&x, &y)) in xs.remainder().iter().zip(ys.remainder()).enumerate() {
+            let values = f(x, y);
+            for s in 0..S {
+                self.0[s][j] += values[s];
+            }
+        }
+        let mut sums = self.0;
+        for (x, y) in xs.zip(ys) {
+            for j in 0..LANES {
+                let values = f(x[j], y[j]);
+                for s in 0..S {
+                    sums[s][j] += values[s];
+                }
+            }
+        }
+        self.0 = sums;
+    }
+
+    /// The sums.
+    pub fn total(&self) -> [f64; S] {
+        self.0.map(|lanes| lanes.iter().map(|&lane| f64::from(lane)).sum())
+    }
+}
+
+/// The largest of some numbers; −∞ of none. NaNs are passed over.
+pub fn max(xs: &[f32]) -> f32 {
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    vectorized(
+        #[inline(always)]
+        || {
+            let larger = |a: f32, b: f32| if b > a { b } else { a };
+            let whole = xs.chunks_exact(LANES);
+            for (lane, &x) in lanes.iter_mut().zip(whole.remainder()) {
+                *lane = larger(*lane, x);
+            }
+            for chunk in whole {
+                for j in 0..LANES {
+                    lanes[j] = larger(lanes[j], chunk[j]);
+                }
+            }
+        },
+    );
+    lanes.into_iter().fold(f32::NEG_INFINITY, f32::max)
+}

@@ -1,0 +1,82 @@
+//! Operations that move bytes: to and from the host, rows side by side, parts of rows.
+
+use std::ops::Range;
+
+use rayon::ThreadPool;
+
+use super::Operands;
+use super::elementwise::CHUNK;
+use super::parallel::{Shared, each};
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn input(o: &Operands<'_>, from: &[u8]) {
+    // SAFETY: the result is apart from the host's bytes.
+    let to = unsafe { o.write::<u8>(0, o.writes[0].len()) };
+    to.copy_from_slice(&from[..to.len()]);
+}
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn output(o: &Operands<'_>, slot: usize, take: &(dyn Fn(usize, &[u8]) + Sync)) {
+    // SAFETY: nothing is written.
+    take(slot, unsafe { o.read::<u8>(0, o.reads[0].len()) });
+}
+
+/// Cuts `outer` rows of `width` floats into tasks over ranges of rows.
+fn over_rows(pool: &ThreadPool, outer: usize, width: usize, task: impl Fn(Range<usize>) + Sync + Send) {
+    let rows = CHUNK.div_ceil(width.max(1));
+    each(pool, outer.div_ceil(rows), |chunk| task(chunk * rows..((chunk + 1) * rows).min(outer)));
+}
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn concat(o: &Operands<'_>, pool: &ThreadPool, outer: usize, widths: &[usize]) {
+    let total: usize = widths.iter().sum();
+    let y = Shared::new(o.target::<f32>(0, outer * total));
+    let mut start = 0;
+    for (position, &width) in widths.iter().enumerate() {
+        // SAFETY: the result is apart from all operands.
+        let x = unsafe { o.read::<f32>(position, outer * width) };
+        over_rows(pool, outer, width, |rows| {
+            for r in rows {
+                // SAFETY: this part of every row is written once.
+                let to = unsafe { y.slice(r * total + start, width) };
+                to.copy_from_slice(&x[r * width..(r + 1) * width]);
+            }
+        });
+        start += width;
+    }
+}
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn slice(o: &Operands<'_>, pool: &ThreadPool, outer: usize, total: usize, part: Range<usize>) {
+    // SAFETY: the result is apart from the operand.
+    let x = unsafe { o.read::<f32>(0, outer * total) };
+    let y = Shared::new(o.target::<f32>(0, outer * part.len()));
+    over_rows(pool, outer, part.len(), |rows| {
+        for r in rows {
+            // SAFETY: every row is written once.
+            let to = unsafe { y.slice(r * part.len(), part.len()) };
+            to.copy_from_slice(&x[r * total + part.start..r * total + part.end]);
+        }
+    });
+}
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn pad(o: &Operands<'_>, pool: &ThreadPool, outer: usize, total: usize, part: Range<usize>) {
+    // SAFETY: the result is apart from the operand.
+    let x = unsafe { o.read::<f32>(0, outer * part.len()) };
+    let y = Shared::new(o.target::<f32>(0, outer * total));
+    over_rows(pool, outer, total, |rows| {
+        for r in rows {
+            // SAFETY: every row is written once.
+            let to = unsafe { y.slice(r * total, total) };
+            to[..part.start].fill(0.0);
+            to[part.clone()].copy_from_slice(&x[r * part.len()..(r + 1) * part.len()]);
+            to[part.end..].fill(0.0);
+        }
+    });
+}
