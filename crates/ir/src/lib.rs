@@ -24,6 +24,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "arbitrary")]
+pub mod arbitrary;
 pub mod check;
 pub mod entity;
 pub mod machine;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use elbowroom_ir::check::{Illegal, check, check_schedule};
 use elbowroom_ir::text::{PlanFile, TraceFile};
-use elbowroom_ir::{Bytes, Id};
+use elbowroom_ir::Bytes;
 
 fn path(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "tests", "legality", name].iter().collect()

@@ -1,0 +1,48 @@
+//! Generators for tests: small traces, legal plans for them, and plans broken in a single place.
+//!
+//! They draw from [`Unstructured`], so that a property test can be shrunk and replayed. What they make is small (a few ops, values of a
+//! few bytes) but contains everything that a trace and a plan can contain: mutations, permitted and chosen reuse, several outputs, values
+//! read twice, ops that draw numbers and ops that must not run again, persistent values that end as another value; orders other than the
+//! trace's; values kept, offloaded, dropped and recomputed; homes on the device, on the host and on both, and homes left and returned to.
+
+mod change;
+mod plan;
+mod trace;
+
+use std::sync::Arc;
+
+use ::arbitrary::{Result, Unstructured};
+
+pub use change::changed;
+pub use plan::plan;
+pub use trace::trace;
+
+use crate::machine::Machine;
+use crate::plan::Plan;
+use crate::trace::Trace;
+
+/// A trace with a legal plan for it, and the machine on which the plan is legal.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// The trace.
+    pub trace: Arc<Trace>,
+    /// A machine with just enough memory for the plan, or a little more.
+    pub machine: Machine,
+    /// The plan.
+    pub plan: Plan,
+}
+
+impl Case {
+    /// Draws one.
+    pub fn arbitrary(u: &mut Unstructured<'_>) -> Result<Self> {
+        let trace = trace(u)?;
+        let (machine, plan) = plan(u, &trace)?;
+        Ok(Self { trace: Arc::new(trace), machine, plan })
+    }
+
+    /// The same case with its plan changed in one place. Most changes break it; some change nothing that matters.
+    pub fn changed(&self, u: &mut Unstructured<'_>) -> Result<Self> {
+        let plan = changed(u, &self.trace, &self.plan)?;
+        Ok(Self { trace: self.trace.clone(), machine: self.machine.clone(), plan })
+    }
+}

@@ -1,0 +1,289 @@
+//! What the generators make is legal, and survives printing, parsing and JSON; whatever else is fed to the parser is refused politely.
+
+use std::collections::BTreeMap;
+
+use arbtest::arbitrary::Unstructured;
+use arbtest::arbtest;
+use elbowroom_ir::arbitrary::Case;
+use elbowroom_ir::check::{check, check_schedule};
+use elbowroom_ir::planning::{CostSource, Costs};
+use elbowroom_ir::schedule::{Action, Schedule};
+use elbowroom_ir::text::{File, FileError, PlanFile, TraceFile, is_json};
+use elbowroom_ir::{Bytes, Nanos};
+
+fn trace_file(u: &mut Unstructured<'_>, case: &Case) -> arbtest::arbitrary::Result<TraceFile> {
+    let source = *u.choose(&[CostSource::Measured, CostSource::Recorded, CostSource::Roofline])?;
+    let nanos =
+        case.trace.ops().ids().map(|_| Ok(Nanos(u.int_in_range(0..=1 << 40)?))).collect::<Result<_, _>>()?;
+    let costs = u.arbitrary::<bool>()?.then_some(Costs { nanos, source });
+    let machine = u.arbitrary::<bool>()?.then(|| case.machine.clone());
+    Ok(TraceFile::new((*case.trace).clone(), costs, machine).expect("a usable machine and fitting costs"))
+}
+
+fn plan_file(case: &Case) -> PlanFile {
+    PlanFile::new(case.plan.clone(), case.machine.clone()).expect("a usable machine")
+}
+
+#[test]
+fn generated_plans_are_legal_and_cover_everything() {
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+    arbtest(|u| {
+        let case = Case::arbitrary(u)?;
+        let (trace, schedule) = (&case.trace, &case.plan.schedule);
+        let checked = check(trace.clone(), case.machine.clone(), case.plan.clone());
+        if let Err(illegal) = &checked {
+            let trace = TraceFile::new((**trace).clone(), None, None).expect("a trace");
+            panic!("{trace}{}{:#?}", plan_file(&case), illegal.violations);
+        }
+        let limit = Bytes(1 << 20);
+        let placeless = check_schedule(trace.clone(), case.machine.clone(), schedule.clone(), limit);
+        let mut saw = |what, how_often| *seen.entry(what).or_default() += how_often;
+        saw("case", 1);
+        saw("waits for every placement", usize::from(placeless.is_ok() && schedule.buffers.len() > 8));
+        let mut last_computed = None;
+        for step in schedule.steps.values() {
+            let kind = match &step.action {
+                Action::Compute(launch) => {
+                    saw("another order", usize::from(last_computed > Some(launch.op)));
+                    last_computed = Some(launch.op);
+                    "compute"
+                }
+                Action::Recompute(_) => "recompute",
+                Action::Offload { .. } => "offload",
+                Action::Prefetch { .. } => "prefetch",
+                Action::Release { .. } => "release",
+                Action::HostRelease { .. } => "host release",
+            };
+            saw(kind, 1);
+            saw("wait", step.waits.len());
+            if let Some(launch) = step.action.launch() {
+                let op = &trace.ops()[launch.op];
+                saw("mutation", op.mutates.len());
+                saw("workspace", usize::from(launch.workspace.is_some()));
+                let in_place = launch.writes.iter().filter(|buffer| launch.reads.contains(buffer)).count();
+                saw("reuse", in_place - op.mutates.len());
+            }
+        }
+        for (home, pair) in schedule.boundary.iter().zip(trace.persistent()) {
+            saw("home on both sides", usize::from(home.host && home.device.is_some()));
+            saw("home on the host", usize::from(home.host && home.device.is_none()));
+            saw("end in another storage", usize::from(trace.storage(pair.begin) != trace.storage(pair.end)));
+            let leaves = schedule.steps.values().any(|step| match step.action {
+                Action::Release { buffer } => home.device == Some(buffer),
+                _ => false,
+            });
+            saw("home left and returned to", usize::from(leaves));
+        }
+        Ok(())
+    })
+    .budget_ms(1_500);
+    let cases = seen["case"];
+    assert!(seen.values().all(|&count| count > cases / 100) && seen.len() == 17, "{seen:?}");
+}
+
+#[test]
+fn text_and_json_round_trip() {
+    arbtest(|u| {
+        let case = Case::arbitrary(u)?;
+        let trace = trace_file(u, &case)?;
+        let plan = plan_file(&case);
+        assert_eq!(trace.to_string().parse(), Ok(trace.clone()));
+        assert_eq!(plan.to_string().parse(), Ok(plan.clone()));
+        let schedule = &plan.plan.schedule;
+        assert_eq!(schedule.to_string().parse::<Schedule>().as_ref(), Ok(schedule));
+        for file in [File::Trace(Box::new(trace)), File::Plan(Box::new(plan))] {
+            let text = file.to_string();
+            assert!(!is_json(&text));
+            assert_eq!(text.parse(), Ok(file.clone()));
+            let json = serde_json::to_string(&file).expect("plain data");
+            assert!(is_json(&json));
+            assert_eq!(serde_json::from_str::<File>(&json).expect("what was written"), file);
+        }
+        Ok(())
+    })
+    .budget_ms(1_500);
+}
+
+/// Changed plans are still plans: they print and parse even though they are illegal.
+#[test]
+fn broken_plans_round_trip_too() {
+    arbtest(|u| {
+        let case = Case::arbitrary(u)?.changed(u)?;
+        let plan = plan_file(&case);
+        // The text has a place for one offset beside each buffer, and for no other.
+        if plan.plan.placement.offsets.len() == plan.plan.schedule.buffers.len() {
+            assert_eq!(plan.to_string().parse(), Ok(plan));
+        }
+        Ok(())
+    })
+    .budget_ms(500);
+}
+
+#[test]
+fn no_text_makes_the_parser_panic() {
+    let words = [
+        "elbowroom",
+        "trace",
+        "plan",
+        "1",
+        "name",
+        "\"",
+        "\"a b\"",
+        "\\u{",
+        "machine",
+        "costs",
+        "measured",
+        "s0",
+        "s1",
+        "t0",
+        "t1",
+        "op0",
+        "b0",
+        "b1",
+        "a0",
+        "a1",
+        "home",
+        "host",
+        "reads",
+        "makes",
+        "mutates",
+        "reuses",
+        "t0->t1",
+        "->",
+        "waits",
+        "at",
+        "0",
+        "18446744073709551615",
+        "99999999999999999999",
+        "op4294967295",
+        "t99999999999",
+        "compute",
+        "offload",
+        "from",
+        "\n",
+        "#",
+        "ü",
+        "\u{2028}",
+        "persistent",
+        "forward",
+        "pure",
+        "rng",
+        "nanos",
+        "height",
+    ];
+    arbtest(|u| {
+        // A file with a few words put in, taken out or exchanged, or nothing but such words.
+        let mut text = match u.int_in_range(0..=4)? {
+            0 => String::new(),
+            1 | 2 => trace_file_text(u)?,
+            _ => plan_file(&Case::arbitrary(u)?).to_string(),
+        };
+        for _ in 0..u.int_in_range(1..=8)? {
+            let (mut from, mut to) = (u.int_in_range(0..=text.len())?, 0);
+            while !text.is_char_boundary(from) {
+                from -= 1;
+            }
+            to = (from + u.int_in_range(to..=12)?).min(text.len());
+            while !text.is_char_boundary(to) {
+                to += 1;
+            }
+            text.replace_range(from..to, u.choose(&words)?);
+        }
+        for result in [text.parse::<File>().map(drop), text.parse::<Schedule>().map(drop)] {
+            if let Err(error) = result {
+                assert!(error.to_string().chars().count() < 400, "{error}");
+            }
+        }
+        let _ = serde_json::from_str::<File>(&text);
+        Ok(())
+    })
+    .budget_ms(1_000);
+}
+
+fn trace_file_text(u: &mut Unstructured<'_>) -> arbtest::arbitrary::Result<String> {
+    let case = Case::arbitrary(u)?;
+    Ok(trace_file(u, &case)?.to_string())
+}
+
+#[test]
+fn errors_say_where_and_what_to_do() {
+    let cases = [
+        (
+            "",
+            "line 1, column 1: expected `elbowroom trace 1` or `elbowroom plan 1` as the first line, but the line ends",
+        ),
+        (
+            "elbowroom trace 2",
+            "line 1, column 17: expected version 1 of the format, the only one that this program reads, but found `2`",
+        ),
+        (
+            "elbowroom trace 1\nt0 s0 \"ü\" x",
+            "line 2, column 11: expected the end of the line, but found `x`",
+        ),
+        (
+            "elbowroom trace 1\ns1 64",
+            "line 2, column 4: s1 stands here, but the next of its kind is number 0; ids count up from zero",
+        ),
+        (
+            "elbowroom trace 1\ns0 -1",
+            "line 2, column 4: expected a size in bytes, a whole number, but found `-1`",
+        ),
+        (
+            "elbowroom trace 1\ns0 18446744073709551616",
+            "line 2, column 4: expected a size in bytes, a number below 2^64, but found `18446744073709551616`",
+        ),
+        (
+            "elbowroom trace 1\nt0 s0 \"open",
+            "line 2, column 7: the quotes of the value's name are not closed; a string ends on its line",
+        ),
+        (
+            "elbowroom trace 1\nt0 s0 \"a\\q\"",
+            "line 2, column 9: this escape is unknown; use \\\" \\\\ \\n \\r \\t or \\u{...} with a character's number in hex",
+        ),
+        (
+            "elbowroom trace 1\nname \"a\"\nname \"b\"",
+            "line 3, column 1: expected each of these words once, but found `name`",
+        ),
+        (
+            "elbowroom trace 1\nt0 s0 \"a\"",
+            "the lines do not make a trace: t0 names s0, but there are only 0 of its kind",
+        ),
+        (
+            "elbowroom trace 1\nop0 x \"x\" sideways",
+            "line 2, column 11: expected the op's phase (forward, backward, update), but found `sideways`",
+        ),
+        (
+            "elbowroom trace 1\ncosts measured\nop0 x \"x\" forward pure",
+            "there are 0 durations for 1 ops; give every op its duration, or none",
+        ),
+        (
+            "elbowroom plan 1\nb0 64",
+            "line 2, column 6: a plan says where every buffer lies; add `at` and its offset",
+        ),
+        (
+            "elbowroom plan 1\nheight 0",
+            "line 2, column 1: the plan ends here without its `trace` line; add it",
+        ),
+        (
+            "elbowroom plan 1\na0 fly",
+            "line 2, column 4: expected an action (compute, recompute, offload, prefetch, release, host-release), but found `fly`",
+        ),
+        (
+            "elbowroom plan 1\na0 release b01",
+            "line 2, column 12: expected an id like b7, below b4294967296 and without leading zeros, but found `b01`",
+        ),
+    ];
+    for (text, message) in cases {
+        let error = text.parse::<File>().expect_err(text);
+        assert_eq!(error.to_string(), message, "{text}");
+    }
+    let error = "elbowroom plan 1".parse::<TraceFile>().expect_err("a plan");
+    assert_eq!(error, FileError::Kind { found: "plan", wanted: "trace" });
+    let machine = "elbowroom trace 1\nmachine \"m\" memory 1 align 3 host-memory 1 to-host 0 1 to-device 0 1 link shared \
+                   flops-per-second 1 bytes-per-second 1 launch 0";
+    let error = machine.parse::<TraceFile>().expect_err("a bad alignment");
+    assert_eq!(
+        error.to_string(),
+        "the machine cannot be used: its alignment is 3; it must be a power of two"
+    );
+}
