@@ -55,6 +55,8 @@ struct Gradient {
     value: TensorId,
     /// Whether nothing else reads `value`, so that it may be changed in place.
     owned: bool,
+    /// Contributions in it.
+    parts: usize,
 }
 
 struct Backward<'a> {
@@ -99,8 +101,8 @@ impl<'a> Backward<'a> {
 
     fn seed(&mut self, loss: Var) -> Result<(), BuildError> {
         self.builder.phase = Phase::Backward;
-        let one = self.builder.push1("loss.grad", OpKind::Fill { len: 1, value: 1.0 }, &[])?;
-        self.gradients[loss.id.index()] = Some(Gradient { value: one.id, owned: true });
+        let one = self.builder.push1("loss.seed", OpKind::Fill { len: 1, value: 1.0 }, &[])?;
+        self.gradients[loss.id.index()] = Some(Gradient { value: one.id, owned: true, parts: 1 });
         Ok(())
     }
 
@@ -118,15 +120,15 @@ impl<'a> Backward<'a> {
             return Ok(());
         }
         let Some(earlier) = self.gradients[to.index()] else {
-            self.gradients[to.index()] = Some(Gradient { value, owned });
+            self.gradients[to.index()] = Some(Gradient { value, owned, parts: 1 });
             return Ok(());
         };
         let target = &self.builder.graph.values[to];
-        let (name, len) = (format!("{}.join-grad", target.name), target.shape.len());
+        let (name, len) = (format!("{}.join-grad{}", target.name, earlier.parts), target.shape.len());
         let in_place = earlier.owned && self.is_parameter(to);
         let kind = if in_place { OpKind::Accumulate { len } } else { OpKind::Add { len } };
         let sum = self.builder.push1(name, kind, &[earlier.value, value])?;
-        self.gradients[to.index()] = Some(Gradient { value: sum.id, owned: true });
+        self.gradients[to.index()] = Some(Gradient { value: sum.id, owned: true, parts: earlier.parts + 1 });
         Ok(())
     }
 
@@ -170,7 +172,8 @@ impl<'a> Backward<'a> {
         let mut operands = inputs.to_vec();
         operands.push(earlier.value);
         let sum = self.builder.push1(format!("{}.{suffix}", node.name), kind(true), &operands)?;
-        self.gradients[target.index()] = Some(Gradient { value: sum.id, owned: true });
+        self.gradients[target.index()] =
+            Some(Gradient { value: sum.id, owned: true, parts: earlier.parts + 1 });
         Ok(())
     }
 

@@ -49,7 +49,7 @@ pub enum BuildError {
     },
     /// An operand has the wrong number or type of elements.
     #[error(
-        "`{node}` cannot read `{value}` of shape {shape} and type {dtype:?} as its input {position}: it takes {expected}"
+        "`{node}` cannot read `{value}` as its input {position}: it is {found}, and this takes {expected}"
     )]
     Operand {
         /// The operation.
@@ -58,10 +58,8 @@ pub enum BuildError {
         position: usize,
         /// The value.
         value: String,
-        /// The value's shape.
-        shape: Shape,
-        /// The value's type.
-        dtype: DType,
+        /// What the value is.
+        found: String,
         /// What the operation takes there.
         expected: String,
     },
@@ -176,7 +174,7 @@ impl Builder {
     pub fn output(&mut self, name: &str, value: Var) {
         let slot = self.graph.outputs.len();
         self.graph.outputs.push(OutputSpec { name: name.to_owned(), value: value.id });
-        self.node(name.to_owned(), OpKind::Output { slot }, vec![value.id], Vec::new());
+        self.node(format!("{name}.output"), OpKind::Output { slot }, vec![value.id], Vec::new());
     }
 
     /// A value that outlives the iteration.
@@ -226,8 +224,7 @@ impl Builder {
                     node: name,
                     position,
                     value: value.name.clone(),
-                    shape: value.shape,
-                    dtype: value.dtype,
+                    found: format!("{} {:?}", value.shape, value.dtype),
                     expected: format!("{size:?} {dtype:?}"),
                 });
             }

@@ -1,1 +1,246 @@
-//! x
+//! Networks by name, one file each, at any size: building a graph takes no memory for its values.
+
+mod gpt;
+mod lstm;
+mod resnet;
+mod vgg;
+
+use std::str::FromStr;
+
+use crate::autodiff::Optimizer;
+use crate::builder::{BuildError, Builder, Mode, Var};
+use crate::graph::{Content, Graph};
+use crate::layers::Part;
+use crate::op::{Adam, Sgd};
+
+/// What may be chosen about a network. What is left out has the network's own default.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Samples in a batch.
+    pub batch: usize,
+    /// A training iteration, or the forward part alone.
+    pub mode: Mode,
+    /// Height and width of the images. Below 96, networks for images take the form that is used on CIFAR.
+    pub image: Option<usize>,
+    /// Number of classes: by default 10 for small images, 1,000 for large ones.
+    pub classes: Option<usize>,
+    /// Tokens in a sequence.
+    pub length: Option<usize>,
+    /// Number of different tokens: by default 256, the bytes.
+    pub vocabulary: Option<usize>,
+    /// Columns of the hidden state of a language model.
+    pub width: Option<usize>,
+    /// Layers of a language model.
+    pub layers: Option<usize>,
+    /// How parameters are updated.
+    pub optimizer: Option<OptimizerKind>,
+    /// Step size of the optimizer.
+    pub learning_rate: Option<f32>,
+}
+
+impl Options {
+    /// Every default, for training on batches of this size.
+    pub const fn new(batch: usize) -> Self {
+        Self {
+            batch,
+            mode: Mode::Training,
+            image: None,
+            classes: None,
+            length: None,
+            vocabulary: None,
+            width: None,
+            layers: None,
+            optimizer: None,
+            learning_rate: None,
+        }
+    }
+
+    /// As many options, each within bounds that keep every product of extents far below 2⁶⁴.
+    fn validate(&self) -> Result<(), ZooError> {
+        let checks = [
+            ("batch", Some(self.batch), 1 << 20),
+            ("image size", self.image, 1 << 14),
+            ("number of classes", self.classes, 1 << 20),
+            ("sequence length", self.length, 1 << 14),
+            ("vocabulary", self.vocabulary, 1 << 22),
+            ("width", self.width, 1 << 15),
+            ("number of layers", self.layers, 1 << 10),
+        ];
+        for (what, value, most) in checks {
+            if let Some(value) = value.filter(|value| !(1..=most).contains(value)) {
+                return Err(ZooError::Option {
+                    what,
+                    value: value.to_string(),
+                    range: format!("1..={most}"),
+                });
+            }
+        }
+        if let Some(rate) = self.learning_rate.filter(|rate| !(rate.is_finite() && *rate > 0.0)) {
+            let range = "a positive number".to_owned();
+            return Err(ZooError::Option { what: "learning rate", value: rate.to_string(), range });
+        }
+        Ok(())
+    }
+
+    fn optimizer(&self, kind: OptimizerKind, rate: f32) -> Optimizer {
+        let chosen = self.optimizer.unwrap_or(kind);
+        let default = if chosen == kind { rate } else { chosen.learning_rate() };
+        chosen.with_rate(self.learning_rate.unwrap_or(default))
+    }
+}
+
+/// Which optimizer, without its numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OptimizerKind {
+    /// Stochastic gradient descent with momentum 0.9 and weight decay 5·10⁻⁴.
+    Sgd,
+    /// Adam with β = (0.9, 0.999), ε = 10⁻⁸ and no weight decay.
+    Adam,
+}
+
+impl OptimizerKind {
+    const fn learning_rate(self) -> f32 {
+        match self {
+            Self::Sgd => 0.01,
+            Self::Adam => 1e-3,
+        }
+    }
+
+    const fn with_rate(self, learning_rate: f32) -> Optimizer {
+        match self {
+            Self::Sgd => Optimizer::Sgd(Sgd { learning_rate, momentum: 0.9, weight_decay: 5e-4 }),
+            Self::Adam => {
+                Optimizer::Adam(Adam { learning_rate, betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: 0.0 })
+            }
+        }
+    }
+}
+
+impl FromStr for OptimizerKind {
+    type Err = ZooError;
+
+    fn from_str(name: &str) -> Result<Self, ZooError> {
+        match name {
+            "sgd" => Ok(Self::Sgd),
+            "adam" => Ok(Self::Adam),
+            _ => Err(ZooError::Option {
+                what: "optimizer",
+                value: name.to_owned(),
+                range: "sgd or adam".to_owned(),
+            }),
+        }
+    }
+}
+
+/// Why there is no such network.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ZooError {
+    /// No network has this name.
+    #[error("no network is called `{name}`; there are {}", NAMES.join(", "))]
+    Unknown {
+        /// The name.
+        name: String,
+    },
+    /// An option that cannot be.
+    #[error("the {what} cannot be {value}; it is {range}")]
+    Option {
+        /// Which option.
+        what: &'static str,
+        /// What it was.
+        value: String,
+        /// What it may be.
+        range: String,
+    },
+    /// The network cannot have these options.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+}
+
+/// Every name that [`build`] knows. `resnetN` stands for further depths.
+pub const NAMES: &[&str] = &[
+    "resnet18",
+    "resnet34",
+    "resnet50",
+    "resnet101",
+    "resnet152",
+    "resnetN",
+    "vgg11",
+    "vgg13",
+    "vgg16",
+    "vgg19",
+    "lstm",
+    "gpt",
+    "gpt2",
+];
+
+/// The network of this name.
+pub fn build(name: &str, options: &Options) -> Result<Graph, ZooError> {
+    options.validate()?;
+    let graph = match name {
+        "vgg11" => vgg::build(name, &vgg::VGG11, options),
+        "vgg13" => vgg::build(name, &vgg::VGG13, options),
+        "vgg16" => vgg::build(name, &vgg::VGG16, options),
+        "vgg19" => vgg::build(name, &vgg::VGG19, options),
+        "lstm" => lstm::build(name, options),
+        "gpt" => gpt::build(name, &gpt::SMALL, options),
+        "gpt2" => gpt::build(name, &gpt::GPT2, options),
+        _ => {
+            match name.strip_prefix("resnet").and_then(|depth| depth.parse().ok()).and_then(resnet::Depth::of)
+            {
+                Some(depth) => resnet::build(name, &depth, options),
+                None => return Err(ZooError::Unknown { name: name.to_owned() }),
+            }
+        }
+    };
+    Ok(graph?)
+}
+
+/// Networks take the form for CIFAR below this image size.
+const SMALL_IMAGE: usize = 96;
+
+/// A classifier of images in the making.
+struct Vision {
+    builder: Builder,
+    images: Var,
+    labels: Option<Var>,
+    size: usize,
+    classes: usize,
+}
+
+impl Vision {
+    fn new(name: &str, options: &Options, default_image: usize) -> Self {
+        let size = options.image.unwrap_or(default_image);
+        let classes = options.classes.unwrap_or(if size < SMALL_IMAGE { 10 } else { 1000 });
+        let title = format!("{name} batch {} image {size}", options.batch);
+        let mut builder = Builder::new(title, options.mode);
+        let images = builder.input("images", [options.batch, 3, size, size], Content::Real);
+        let labels = (options.mode == Mode::Training)
+            .then(|| builder.input("labels", [options.batch], Content::Class { classes }));
+        Self { builder, images, labels, size, classes }
+    }
+
+    /// Whether the network takes its form for small images.
+    fn small(&self) -> bool {
+        self.size < SMALL_IMAGE
+    }
+
+    /// The whole graph: in training the mean cross entropy of `logits` and of auxiliary ones with their weights.
+    fn finish(
+        mut self,
+        logits: Var,
+        auxiliary: &[(Var, f32)],
+        optimizer: Optimizer,
+    ) -> Result<Graph, BuildError> {
+        let Some(labels) = self.labels else {
+            return Ok(self.builder.finish_inference(&[("logits", logits)]));
+        };
+        let mean = 1.0 / logits.dim(0) as f32;
+        let mut loss = self.builder.cross_entropy("loss", [logits, labels], Part::ALL, mean)?;
+        for (index, &(logits, weight)) in auxiliary.iter().enumerate() {
+            let name = format!("aux{}.loss", index + 1);
+            let part = self.builder.cross_entropy(&name, [logits, labels], Part::ALL, weight * mean)?;
+            loss = self.builder.add(&format!("loss.with-aux{}", index + 1), loss, part)?;
+        }
+        self.builder.finish_training(loss, optimizer)
+    }
+}

@@ -1,0 +1,110 @@
+//! A language model of stacked LSTM layers (Hochreiter and Schmidhuber, 1997; dropout as Zaremba et al., 2014), unrolled over the
+//! sequence, in the form of PyTorch's example of a word language model: two biases per layer, dropout around every layer.
+//!
+//! Every step reads the same weights, so that their gradients accumulate over the steps.
+
+use super::{OptimizerKind, Options};
+use crate::builder::{BuildError, Builder, Mode, Var};
+use crate::graph::{Content, Graph};
+use crate::init::Init;
+use crate::layers::{LinearWeights, Part, WeightInit};
+use crate::op::OpKind;
+
+const WIDTH: usize = 200;
+const LAYERS: usize = 2;
+const LENGTH: usize = 35;
+const VOCABULARY: usize = 256;
+const DROPOUT: f32 = 0.2;
+
+/// The weights and the running state of one layer.
+pub(super) struct Layer {
+    name: String,
+    from_input: LinearWeights,
+    from_state: LinearWeights,
+    hidden: usize,
+    /// The state after the last step.
+    pub h: Var,
+    /// The cell after the last step.
+    pub c: Var,
+}
+
+impl Layer {
+    /// A layer over `[batch, inputs]` whose state begins as zeros.
+    pub fn new(b: &mut Builder, name: &str, [batch, inputs, hidden]: [usize; 3]) -> Result<Self, BuildError> {
+        let init = WeightInit::Uniform(1.0 / (hidden as f32).sqrt());
+        let from_input = b.linear_weights(&format!("{name}.ih"), [inputs, 4 * hidden], true, init);
+        let from_state = b.linear_weights(&format!("{name}.hh"), [hidden, 4 * hidden], true, init);
+        let mut zeros = |which: &str| {
+            let kind = OpKind::Fill { len: batch * hidden, value: 0.0 };
+            let zeros = b.push1(format!("{name}.{which}0"), kind, &[])?;
+            Ok(Var { id: zeros.id, shape: [batch, hidden].into() })
+        };
+        let (h, c) = (zeros("h")?, zeros("c")?);
+        Ok(Self { name: name.to_owned(), from_input, from_state, hidden, h, c })
+    }
+
+    /// One step over `x [batch, inputs]`: the new state.
+    pub fn step(&mut self, b: &mut Builder, step: usize, x: Var) -> Result<Var, BuildError> {
+        let name = format!("{}.{step}", self.name);
+        let from_input = b.linear(&format!("{name}.ih"), x, self.from_input)?;
+        let from_state = b.linear(&format!("{name}.hh"), self.h, self.from_state)?;
+        let kind = OpKind::LstmCell { batch: x.dim(0), hidden: self.hidden };
+        let made = b.push(name, kind, &[from_input.id, from_state.id, self.c.id])?;
+        (self.h, self.c) = (made[0], made[1]);
+        Ok(self.h)
+    }
+}
+
+/// The network.
+pub fn build(name: &str, options: &Options) -> Result<Graph, BuildError> {
+    let batch = options.batch;
+    let length = options.length.unwrap_or(LENGTH);
+    let vocabulary = options.vocabulary.unwrap_or(VOCABULARY);
+    let width = options.width.unwrap_or(WIDTH);
+    let training = options.mode == Mode::Training;
+    let mut b = Builder::new(format!("{name} batch {batch} length {length}"), options.mode);
+    let content = Content::Class { classes: vocabulary };
+    let tokens = b.input("tokens", [batch, length], content);
+    let labels = training.then(|| b.input("labels", [batch, length], content));
+
+    let table = Init::Uniform { bound: 0.1, stream: b.init_stream() };
+    let table = b.weight("encoder.weight", [vocabulary, width], table);
+    let mut layers = (0..options.layers.unwrap_or(LAYERS))
+        .map(|layer| Layer::new(&mut b, &format!("rnn.{layer}"), [batch, width, width]))
+        .collect::<Result<Vec<_>, _>>()?;
+    let decoder = b.linear_weights("decoder", [width, vocabulary], true, WeightInit::Uniform(0.1));
+
+    let mut loss: Option<Var> = None;
+    let mut last = None;
+    for step in 0..length {
+        let part = Part::step(step, [batch, length]);
+        let mut x = b.embedding(&format!("encoder.{step}"), tokens, table, part)?;
+        x = b.dropout(&format!("encoder.{step}.dropout"), x, DROPOUT)?;
+        for (index, layer) in layers.iter_mut().enumerate() {
+            x = layer.step(&mut b, step, x)?;
+            x = b.dropout(&format!("rnn.{index}.{step}.dropout"), x, DROPOUT)?;
+        }
+        if let Some(labels) = labels {
+            let logits = b.linear(&format!("decoder.{step}"), x, decoder)?;
+            let mean = 1.0 / (batch * length) as f32;
+            let here = b.cross_entropy(&format!("loss.{step}"), [logits, labels], part, mean)?;
+            loss = Some(match loss {
+                Some(before) => b.add(&format!("loss.{step}.sum"), before, here)?,
+                None => here,
+            });
+        }
+        last = Some(x);
+    }
+    match (loss, last) {
+        (Some(loss), _) => b.finish_training(loss, options.optimizer(OptimizerKind::Adam, 2e-3)),
+        (None, Some(last)) => {
+            // Generation needs what follows the last token only.
+            let logits = b.linear("decoder", last, decoder)?;
+            Ok(b.finish_inference(&[("logits", logits)]))
+        }
+        (None, None) => Err(BuildError::Extents {
+            node: name.to_owned(),
+            why: "a sequence has at least one token".to_owned(),
+        }),
+    }
+}

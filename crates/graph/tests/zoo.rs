@@ -1,0 +1,260 @@
+//! Every network of the zoo: its size as published, a valid trace, and a gradient for every weight.
+
+use std::collections::{BTreeMap, HashSet};
+
+use elbowroom_graph::zoo::{self, OptimizerKind, Options, ZooError};
+use elbowroom_graph::{DType, Graph, Mode, OpKind, Role};
+use elbowroom_ir::trace::{Again, Phase, Trace};
+use elbowroom_ir::{Bytes, TensorId};
+
+fn build(name: &str, options: &Options) -> Graph {
+    zoo::build(name, options).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn trace(graph: &Graph) -> Trace {
+    graph.trace(&|_, _| Bytes::ZERO).unwrap_or_else(|error| panic!("{}: {error}", graph.name))
+}
+
+fn parameters(graph: &Graph) -> usize {
+    let weights = graph.persistent.iter().filter(|parameter| parameter.role == Role::Weight);
+    weights.map(|parameter| graph.values[parameter.begin].shape.len()).sum()
+}
+
+fn image(batch: usize, size: usize) -> Options {
+    Options { image: Some(size), ..Options::new(batch) }
+}
+
+/// Every buildable name, with options that keep the graph small.
+fn samples() -> Vec<(&'static str, Options)> {
+    let named = zoo::NAMES.iter().copied().filter(|&name| name != "resnetN");
+    named
+        .chain(["resnet20", "resnet26", "resnet59"])
+        .map(|name| (name, Options { length: Some(8), ..Options::new(2) }))
+        .collect()
+}
+
+#[test]
+fn parameter_counts_are_the_published_ones() {
+    // torchvision's documentation of its weights (`num_params`).
+    let torchvision = [
+        ("resnet18", 11_689_512),
+        ("resnet34", 21_797_672),
+        ("resnet50", 25_557_032),
+        ("resnet101", 44_549_160),
+        ("resnet152", 60_192_808),
+        ("vgg11", 132_863_336),
+        ("vgg13", 133_047_848),
+        ("vgg16", 138_357_544),
+        ("vgg19", 143_667_240),
+    ];
+    for (name, count) in torchvision {
+        assert_eq!(parameters(&build(name, &image(2, 224))), count, "{name}");
+    }
+    // He et al., 2015, Table 6 say 0.27 million for the variant that pads; projections add 2,752.
+    assert_eq!(parameters(&build("resnet20", &Options::new(2))), 269_722 + 2_752);
+    // Hugging Face's `gpt2`, and PyTorch's word language model on Penn Treebank at its default width.
+    assert_eq!(parameters(&build("gpt2", &Options::new(1))), 124_439_808);
+    let lstm = Options { vocabulary: Some(10_000), ..Options::new(2) };
+    assert_eq!(parameters(&build("lstm", &lstm)), 4_653_200);
+}
+
+#[test]
+fn every_graph_is_a_valid_trace_with_the_same_numbers() {
+    for (name, options) in samples() {
+        for mode in [Mode::Training, Mode::Inference] {
+            let graph = build(name, &Options { mode, ..options.clone() });
+            let trace = trace(&graph);
+            assert_eq!(trace.ops().len(), graph.nodes.len());
+            for (id, node) in graph.nodes.iter() {
+                assert_eq!(trace.ops()[id].reads, node.inputs);
+                assert_eq!(trace.ops()[id].outputs, node.outputs);
+            }
+            for (id, value) in graph.values.iter() {
+                assert_eq!(trace.bytes(id), value.bytes(), "{name} {}", value.name);
+            }
+            let mut names = HashSet::new();
+            assert!(graph.persistent.iter().all(|parameter| names.insert(&parameter.name)), "{name}");
+            let mut names = HashSet::new();
+            for node in graph.nodes.values() {
+                assert!(names.insert(&node.name), "{name}: {}", node.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn training_updates_every_weight_once_and_inference_changes_nothing() {
+    for (name, options) in samples() {
+        for optimizer in [OptimizerKind::Sgd, OptimizerKind::Adam] {
+            let graph = build(name, &Options { optimizer: Some(optimizer), ..options.clone() });
+            for parameter in &graph.persistent {
+                assert_ne!(parameter.begin, parameter.end, "{name}: {} never changes", parameter.name);
+            }
+            let steps = graph
+                .nodes
+                .values()
+                .filter(|node| matches!(node.kind, OpKind::SgdStep { .. } | OpKind::AdamStep { .. }))
+                .count();
+            let weights = graph.persistent.iter().filter(|parameter| parameter.role == Role::Weight).count();
+            assert_eq!(steps, weights, "{name}");
+        }
+        let graph = build(name, &Options { mode: Mode::Inference, ..options.clone() });
+        assert!(graph.persistent.iter().all(|parameter| parameter.begin == parameter.end), "{name}");
+        assert!(graph.nodes.values().all(|node| node.phase == Phase::Forward));
+    }
+}
+
+/// A backward value that nobody reads was computed for nothing, unless its operation makes something useful with it.
+#[test]
+fn nothing_is_computed_for_nothing() {
+    for (name, options) in samples() {
+        let graph = build(name, &options);
+        let mut read: HashSet<TensorId> =
+            graph.nodes.values().flat_map(|node| node.inputs.iter().copied()).collect();
+        read.extend(graph.persistent.iter().map(|parameter| parameter.end));
+        for node in graph.nodes.values() {
+            let sink = matches!(node.kind, OpKind::Output { .. });
+            assert!(sink || node.outputs.iter().any(|output| read.contains(output)), "{name}: {}", node.name);
+        }
+    }
+}
+
+#[test]
+fn gradients_have_the_shape_of_what_they_belong_to() {
+    for (name, options) in samples() {
+        let graph = build(name, &options);
+        for node in graph.nodes.values() {
+            if let OpKind::SgdStep { .. } | OpKind::AdamStep { .. } = node.kind {
+                let [weight, gradient] = [0, 1].map(|position| &graph.values[node.inputs[position]]);
+                assert_eq!(weight.shape.len(), gradient.shape.len(), "{name}: {}", node.name);
+                assert_eq!(gradient.dtype, DType::F32);
+            }
+        }
+    }
+}
+
+#[test]
+fn shared_weights_accumulate_in_place() {
+    let length = 5;
+    let options = Options { length: Some(length), layers: Some(1), ..Options::new(2) };
+    let graph = build("lstm", &options);
+    let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
+    for node in graph.nodes.values() {
+        let accumulates = matches!(
+            node.kind,
+            OpKind::LinearGradWeight { accumulate: true, .. }
+                | OpKind::EmbeddingGrad { accumulate: true, .. }
+                | OpKind::Accumulate { .. }
+        );
+        if accumulates {
+            *kinds.entry(node.kind.name()).or_default() += 1;
+            let (old, new) = match node.kind {
+                OpKind::Accumulate { .. } => (node.inputs[0], node.outputs[0]),
+                _ => (node.inputs[2], node.outputs[0]),
+            };
+            assert_eq!(graph.values[old].storage, graph.values[new].storage);
+            assert_eq!(node.kind.again(), Again::Never);
+        }
+    }
+    // Three weight matrices (input, state, decoder), three biases, one table: each joined at all steps but one.
+    let joins = length - 1;
+    let expected = BTreeMap::from([
+        ("accumulate", 3 * joins),
+        ("embedding-grad", joins),
+        ("linear-grad-weight", 3 * joins),
+    ]);
+    assert_eq!(kinds, expected);
+
+    // GPT's token table is the output layer's weight too.
+    let graph = build("gpt", &Options { length: Some(8), ..Options::new(2) });
+    let joined = graph
+        .nodes
+        .values()
+        .filter(|node| matches!(node.kind, OpKind::EmbeddingGrad { accumulate: true, .. }));
+    assert_eq!(joined.count(), 1);
+}
+
+/// The gradient of a parameter lives for as long as its own layer's backward pass: its update follows at once.
+#[test]
+fn updates_follow_their_gradients_closely() {
+    let graph = build("resnet50", &Options::new(2));
+    let mut made = BTreeMap::new();
+    let mut pending = 0i64;
+    let mut most = 0;
+    for (id, node) in graph.nodes.iter() {
+        for output in &node.outputs {
+            made.insert(*output, id);
+        }
+        match node.kind {
+            OpKind::Conv2dGradWeight(_) => pending += 1,
+            OpKind::SgdStep { .. }
+                if matches!(graph.nodes[made[&node.inputs[1]]].kind, OpKind::Conv2dGradWeight(_)) =>
+            {
+                pending -= 1;
+            }
+            _ => {}
+        }
+        most = most.max(pending);
+    }
+    assert_eq!((pending, most), (0, 1));
+}
+
+#[test]
+fn every_mask_has_a_stream_of_its_own_that_its_gradient_repeats() {
+    for name in ["vgg16", "lstm", "gpt"] {
+        let graph = build(name, &Options { length: Some(8), ..Options::new(2) });
+        let mut streams: BTreeMap<u32, Vec<Phase>> = BTreeMap::new();
+        for node in graph.nodes.values() {
+            if let OpKind::Dropout(mask) = node.kind {
+                streams.entry(mask.stream).or_default().push(node.phase);
+                assert_eq!(node.kind.again(), Again::Rng { stream: u64::from(mask.stream) });
+            }
+        }
+        assert!(streams.len() > 1, "{name}");
+        assert!(streams.values().all(|phases| phases == &[Phase::Forward, Phase::Backward]), "{name}");
+    }
+}
+
+#[test]
+fn initial_values_draw_from_streams_of_their_own() {
+    let graph = build("resnet18", &Options::new(2));
+    let draw = |seed| -> Vec<Vec<f32>> {
+        graph
+            .persistent
+            .iter()
+            .filter(|parameter| parameter.name.ends_with("conv1.weight") || parameter.name == "fc.weight")
+            .map(|parameter| {
+                let mut values = vec![0.0; 64];
+                parameter.init.fill(seed, 0, &mut values);
+                values
+            })
+            .collect()
+    };
+    let values = draw(1);
+    assert_eq!(values, draw(1));
+    assert_ne!(values, draw(2));
+    for (index, one) in values.iter().enumerate() {
+        for other in &values[index + 1..] {
+            let scale = one[0] / other[0];
+            assert!(
+                one.iter().zip(other).any(|(a, b)| (a - scale * b).abs() > 1e-6),
+                "two weights are alike"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused_in_a_sentence() {
+    let refused = |name: &str, options: Options| zoo::build(name, &options).unwrap_err();
+    let error = refused("resnet51x", Options::new(2));
+    assert!(matches!(error, ZooError::Unknown { .. }) && error.to_string().contains("vgg16"), "{error}");
+    assert!(matches!(refused("vgg16", Options::new(0)), ZooError::Option { what: "batch", .. }));
+    assert!(matches!(refused("vgg16", Options::new(usize::MAX)), ZooError::Option { .. }));
+    let error = refused("vgg16", image(2, 8));
+    assert!(error.to_string().contains("does not fit"), "{error}");
+    let rate = Options { learning_rate: Some(f32::NAN), ..Options::new(2) };
+    assert!(matches!(refused("resnet18", rate), ZooError::Option { what: "learning rate", .. }));
+    assert!(matches!(refused("gpt", Options { width: Some(100), ..Options::new(2) }), ZooError::Build(_)));
+    assert!("rmsprop".parse::<OptimizerKind>().is_err());
+}
