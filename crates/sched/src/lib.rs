@@ -12,9 +12,14 @@
 #![forbid(unsafe_code)]
 
 pub mod chain;
+pub mod floor;
+pub mod greedy;
 pub mod keep;
+pub mod linearize;
 pub mod lower;
 pub mod policy;
+pub mod segments;
+pub mod sqrt;
 pub mod verdict;
 pub mod waits;
 
@@ -28,7 +33,8 @@ pub use lower::{LowerError, Lowered, Shortfall, lower};
 pub use residences::PolicyError;
 
 /// All planners, in the order in which they are listed to users.
-pub static SCHEDULERS: &[&dyn Scheduler] = &[&keep::Keep];
+pub static SCHEDULERS: &[&dyn Scheduler] =
+    &[&keep::Keep, &greedy::Greedy, &sqrt::Sqrt, &sqrt::Mixed, &floor::Floor];
 
 /// The planner of a name.
 pub fn scheduler(name: &str) -> Option<&'static dyn Scheduler> {

@@ -76,10 +76,15 @@ pub struct Lowered {
 /// The load without which no schedule of a policy can do, and the place that needs it: what every copy taking no time would reach.
 /// Says nothing about time; near-linear and much cheaper than [`lower`].
 pub fn least_load(request: &Request<'_>, policy: &Policy) -> Result<(Bytes, Place), PolicyError> {
-    let program = analyse(request.trace, request.machine, policy)?;
-    let load = with_workspaces(request, policy, &program);
+    let load = loads(request, policy)?;
     let place = (0..load.len()).rev().max_by_key(|&place| load[place]).unwrap_or(0);
     Ok((Bytes(load.get(place).copied().unwrap_or(0)), place as Place))
+}
+
+/// The load that a policy cannot do without at every place of its sequence, and at the boundary after it.
+pub fn loads(request: &Request<'_>, policy: &Policy) -> Result<Vec<u64>, PolicyError> {
+    let program = analyse(request.trace, request.machine, policy)?;
+    Ok(with_workspaces(request, policy, &program))
 }
 
 /// Turns a policy into a schedule whose load stays within the request's limit.

@@ -15,7 +15,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use elbowroom_ir::trace::Trace;
+use elbowroom_ir::trace::{Persistent, Trace};
 use elbowroom_ir::{Id, OpId, TensorId};
 
 /// A place in the sequence of ops of a [`Policy`].
@@ -131,14 +131,16 @@ impl Policy {
     }
 }
 
-fn natural_station(trace: &Trace, pair: &elbowroom_ir::trace::Persistent) -> Station {
-    let Some(maker) = trace.producer(pair.end) else { return Station::Device };
+fn natural_station(trace: &Trace, pair: &Persistent) -> Station {
     if trace.storage(pair.begin) == trace.storage(pair.end) {
         return Station::Device;
     }
-    let last_read = trace.users(pair.begin).last();
+    // Another persistent value's beginning cannot move to this one's buffer without a copy.
+    let Some(maker) = trace.producer(pair.end) else { return Station::Host };
+    let ends = trace.persistent().iter().any(|other| other.end == pair.begin);
     let reused = trace.ops()[maker].may_reuse.iter().any(|r| r.input == pair.begin && r.output == pair.end);
-    match last_read {
+    match trace.users(pair.begin).last() {
+        _ if ends => Station::Host,
         Some(&last) if last > maker || (last == maker && !reused) => Station::Host,
         _ => Station::Device,
     }

@@ -463,6 +463,7 @@ impl Pass<'_> {
             }
         }
         self.program.operand_starts.push(self.program.operands.len() as u32);
+        self.program.drop_unused_buffers();
         for copy in 0..self.program.offloads.len() {
             let Offload { gap, residence, wanted, closes, .. } = self.program.offloads[copy];
             if !wanted && closes {
@@ -507,6 +508,29 @@ impl Pass<'_> {
 }
 
 impl Program {
+    /// Renumbers buffers without those that gave way to a home.
+    fn drop_unused_buffers(&mut self) {
+        let mut used = vec![false; self.buffers.len()];
+        let residences = self.residences.iter().map(|residence| residence.buffer);
+        for buffer in residences.chain(self.workspaces.iter().copied().flatten()) {
+            used[buffer.index()] = true;
+        }
+        if used.iter().all(|&used| used) {
+            return;
+        }
+        let mut buffers = Table::new();
+        let renumbered: Vec<Option<BufferId>> = used
+            .iter()
+            .zip(self.buffers.values())
+            .map(|(&used, &buffer)| used.then(|| buffers.push(buffer)))
+            .collect();
+        let places = self.residences.iter_mut().map(|residence| &mut residence.buffer);
+        for buffer in places.chain(self.workspaces.iter_mut().flatten()) {
+            *buffer = renumbered[buffer.index()].unwrap_or(*buffer);
+        }
+        self.buffers = buffers;
+    }
+
     /// Residences of a place's operands: reads, then outputs.
     pub(crate) fn operands(&self, place: usize) -> &[u32] {
         &self.operands[self.operand_starts[place] as usize..self.operand_starts[place + 1] as usize]

@@ -1,0 +1,197 @@
+//! Any trace → a chain of layers, so that planners for chains run on it (Beaumont et al., section 6.1, group what is not linear into
+//! virtual layers).
+//!
+//! The forward ops are cut wherever a single value crosses: after such an op, only that value (persistent ones and tiny ones such as
+//! labels aside) is read by later forward ops. Between two cuts lies a layer. What a layer makes and the backward phase reads is its
+//! *stash*: the x_{i+1} of the chain, which leaves and comes back as one. Backward ops belong to the layer whose stash they read first.
+//!
+//! Sizes are chosen so that the chain's loads are the trace's: exF and exB are whatever the largest load of the layer's ops exceeds the
+//! stashes by, persistent values and gradients included, and every y is zero. On a trace whose forward phase never narrows to one
+//! value (a U-Net between its first and last block) layers are large, and a chain planner sees only a few of them.
+
+use elbowroom_ir::planning::Request;
+use elbowroom_ir::trace::Phase;
+use elbowroom_ir::{Bytes, Id, Nanos, TensorId};
+
+use crate::chain::{Chain, Layer};
+use crate::lower::loads;
+use crate::policy::{Away, Gap, Place, Policy, Touches};
+use crate::residences::PolicyError;
+
+/// A layer in terms of the trace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Group {
+    /// Its forward ops, as places of the trace's own order.
+    pub places: std::ops::Range<Place>,
+    /// Values made here and read by the backward phase.
+    pub stash: Vec<TensorId>,
+    /// The largest value that later layers read.
+    pub output: Option<TensorId>,
+}
+
+/// A trace as a chain.
+#[derive(Clone, Debug)]
+pub struct Linear {
+    /// The chain. Its x_0 is empty, and x_{i+1} is the stash of group i.
+    pub chain: Chain,
+    /// The layers in terms of the trace.
+    pub groups: Vec<Group>,
+    /// The first place that is not forward.
+    pub turn: Place,
+    /// The load at every place of the trace's order if everything stays.
+    pub load: Vec<u64>,
+}
+
+/// Values of less than this share of the largest forward value do not count when the forward phase is cut.
+const TINY: u64 = 64;
+
+impl Linear {
+    /// Cuts a trace. Fails only if keeping everything contradicts the trace.
+    pub fn of(request: &Request<'_>) -> Result<Self, PolicyError> {
+        let trace = request.trace;
+        let keep = Policy::keep(trace);
+        let touches = Touches::of(trace, &keep.sequence);
+        let load = loads(request, &keep)?;
+        let turn = trace.ops().values().position(|op| op.phase != Phase::Forward);
+        let busiest = || (0..trace.ops().len()).max_by_key(|&place| load[place]).unwrap_or(0);
+        let turn = turn.unwrap_or_else(busiest) as Place;
+
+        let mut groups = cut(request, &touches, turn);
+        let mut group_of = vec![0usize; turn as usize];
+        for (index, group) in groups.iter().enumerate() {
+            group_of[group.places.start as usize..group.places.end as usize].fill(index);
+        }
+        let mut persistent = vec![false; trace.tensors().len()];
+        for pair in trace.persistent() {
+            persistent[pair.begin.index()] = true;
+            persistent[pair.end.index()] = true;
+        }
+        let mut stashed_in = vec![None; trace.tensors().len()];
+        for value in trace.tensors().ids().filter(|value| !persistent[value.index()]) {
+            let touched = touches.of_value(value);
+            if let (Some(first), Some(last)) = (touched.first(), touched.last())
+                && first.made
+                && first.place < turn
+                && last.place >= turn
+            {
+                let group = group_of[first.place as usize];
+                groups[group].stash.push(value);
+                stashed_in[value.index()] = Some(group);
+            }
+        }
+        let chain = measure(request, &groups, &stashed_in, turn, &load);
+        Ok(Self { chain, groups, turn, load })
+    }
+
+    /// The gap in which a stashed value is not needed: from its last forward use to its first backward use.
+    pub fn turn_gap(&self, touches: &Touches, value: TensorId) -> Option<Gap> {
+        let touched = touches.of_value(value);
+        let split = touched.partition_point(|touch| touch.place < self.turn);
+        let before = touched.get(split.checked_sub(1)?)?;
+        touched.get(split).map(|_| Gap::after(value, before.place))
+    }
+
+    /// Carries a chain's set of activations to offload back to the trace: the stash of each of these groups is away on the host.
+    pub fn offload(&self, policy: &mut Policy, touches: &Touches, groups: impl IntoIterator<Item = usize>) {
+        for group in groups {
+            for &value in &self.groups[group].stash {
+                if let Some(gap) = self.turn_gap(touches, value) {
+                    policy.send(gap, Away::Offload);
+                }
+            }
+        }
+    }
+}
+
+/// The forward places, cut where at most one value crosses.
+fn cut(request: &Request<'_>, touches: &Touches, turn: Place) -> Vec<Group> {
+    let trace = request.trace;
+    let forward = |value: TensorId| {
+        let touched = touches.of_value(value);
+        let until = touched.partition_point(|touch| touch.place < turn);
+        let first = touched.first().filter(|touch| touch.made && touch.place < turn)?;
+        Some((first.place, touched[until - 1].place))
+    };
+    let largest = trace.tensors().ids().filter(|&v| forward(v).is_some()).map(|v| trace.bytes(v)).max();
+    let tiny = largest.unwrap_or_default().get() / TINY;
+    let mut change = vec![0i64; turn as usize + 1];
+    for value in trace.tensors().ids() {
+        let Some((made, last)) = forward(value) else { continue };
+        if last > made && trace.bytes(value).get() > tiny {
+            change[made as usize] += 1;
+            change[last as usize] -= 1;
+        }
+    }
+    let mut groups = Vec::new();
+    let (mut crossing, mut start) = (0, 0);
+    for place in 0..turn {
+        crossing += change[place as usize];
+        if crossing <= 1 || place + 1 == turn {
+            groups.push(Group { places: start..place + 1, ..Group::default() });
+            start = place + 1;
+        }
+    }
+    let mut output: Vec<Option<TensorId>> = vec![None; groups.len()];
+    // What crosses the end of each group: the largest value made up to there and read after.
+    for value in trace.tensors().ids() {
+        let Some((made, last)) = forward(value) else { continue };
+        let from = groups.partition_point(|group| group.places.end <= made);
+        let to = groups.partition_point(|group| group.places.end <= last);
+        if from < to {
+            let slot = &mut output[from];
+            if slot.is_none_or(|other| trace.bytes(other) < trace.bytes(value)) {
+                *slot = Some(value);
+            }
+        }
+    }
+    for (group, output) in groups.iter_mut().zip(output) {
+        group.output = output;
+    }
+    groups
+}
+
+/// The numbers of the chain.
+fn measure(
+    request: &Request<'_>,
+    groups: &[Group],
+    stashed_in: &[Option<usize>],
+    turn: Place,
+    load: &[u64],
+) -> Chain {
+    let trace = request.trace;
+    let time = |place: usize| request.costs.nanos.get(elbowroom_ir::OpId::new(place)).copied();
+    let size = |value: &TensorId| trace.bytes(*value).align_up(request.machine.align);
+    let mut chain = Chain {
+        layers: vec![Layer::default(); groups.len()],
+        activations: std::iter::once(Bytes::ZERO)
+            .chain(groups.iter().map(|group| group.stash.iter().map(size).sum()))
+            .collect(),
+        gradients: vec![Bytes::ZERO; groups.len() + 1],
+    };
+    let mut kept = Bytes::ZERO;
+    let kept: Vec<Bytes> = (1..chain.activations.len())
+        .map(|i| {
+            kept += chain.activations[i];
+            kept
+        })
+        .collect();
+    let mut backward = groups.len().saturating_sub(1);
+    for (place, op) in trace.ops().values().enumerate() {
+        let nanos = time(place).unwrap_or(Nanos::ZERO);
+        if place < turn as usize {
+            let group = groups.partition_point(|group| group.places.end <= place as Place);
+            let layer = &mut chain.layers[group];
+            layer.forward += nanos;
+            let extra = Bytes(load[place]).saturating_sub(kept[group]);
+            layer.forward_extra = layer.forward_extra.max(extra);
+        } else if !groups.is_empty() {
+            let first = op.reads.iter().filter_map(|value| stashed_in[value.index()]).max();
+            backward = backward.min(first.unwrap_or(backward));
+            let layer = &mut chain.layers[backward];
+            layer.backward += nanos;
+            let extra = Bytes(load[place]).saturating_sub(kept[backward]);
+            layer.backward_extra = layer.backward_extra.max(extra);
+        }
+    }
+    chain
+}

@@ -1,0 +1,152 @@
+//! Recomputing a forward segment: which values to give up after the forward phase, which ops to run again before the backward phase of
+//! the segment, and where. Shared by the planners that drop whole segments (Chen et al., sections 4.2 and 4.3).
+//!
+//! A segment is a run of layers. What its last layer hands on stays; everything else that its layers made and that can be made again is
+//! dropped, and the ops that make it run again, in order, just before the first backward op that needs any of it. An op can run again if
+//! the trace says so and nothing that it reads has been overwritten by then.
+
+use std::ops::Range;
+
+use elbowroom_ir::trace::{Again, Trace};
+use elbowroom_ir::{Id, Nanos, OpId, TensorId};
+
+use crate::linearize::Linear;
+use crate::policy::{Away, Gap, Place, Policy, Touches};
+
+/// What recomputing one segment takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rerun {
+    /// Values that are given up after the forward phase and made again.
+    pub dropped: Vec<TensorId>,
+    /// The ops to run again, in order.
+    pub ops: Vec<OpId>,
+    /// The place of the trace's order before which they run.
+    pub before: Place,
+}
+
+impl Rerun {
+    /// Time that it takes.
+    pub fn time(&self, nanos: &elbowroom_ir::Table<OpId, Nanos>) -> Nanos {
+        self.ops.iter().filter_map(|&op| nanos.get(op)).sum()
+    }
+}
+
+/// Works out reruns on one trace.
+#[derive(Debug)]
+pub struct Segmenter<'a> {
+    trace: &'a Trace,
+    linear: &'a Linear,
+    touches: &'a Touches,
+    lasting: Vec<bool>,
+    /// The place at which each value is overwritten.
+    overwritten: Vec<Place>,
+}
+
+impl<'a> Segmenter<'a> {
+    /// Prepares for a trace and its layers; the touches are those of the trace's own order.
+    pub fn new(trace: &'a Trace, linear: &'a Linear, touches: &'a Touches) -> Self {
+        let mut lasting = vec![false; trace.tensors().len()];
+        for pair in trace.persistent() {
+            lasting[pair.begin.index()] = true;
+            lasting[pair.end.index()] = true;
+        }
+        let mut overwritten = vec![Place::MAX; trace.tensors().len()];
+        for (id, op) in trace.ops().iter() {
+            for mutation in &op.mutates {
+                overwritten[mutation.old.index()] = id.0;
+            }
+        }
+        Self { trace, linear, touches, lasting, overwritten }
+    }
+
+    /// The rerun of a run of layers; `None` if nothing can be dropped.
+    pub fn rerun(&self, layers: Range<usize>) -> Option<Rerun> {
+        let groups = self.linear.groups.get(layers)?;
+        let (start, end) = (groups.first()?.places.start, groups.last()?.places.end);
+        let handed_on = groups.last()?.output;
+        let stash =
+            || groups.iter().flat_map(|group| &group.stash).copied().filter(|&v| Some(v) != handed_on);
+        let before = stash().filter_map(|value| self.first_backward(value)).min()?;
+
+        // Which ops can run again: forward over the segment, since an op's inputs are made before it.
+        let inside = |value: TensorId| {
+            let made = self.trace.producer(value)?.0;
+            (start <= made && made < end).then(|| (made - start) as usize)
+        };
+        let mut can = vec![false; (end - start) as usize];
+        for place in start..end {
+            let op = &self.trace.ops()[OpId(place)];
+            can[(place - start) as usize] = op.again != Again::Never
+                && !op.outputs.iter().any(|value| self.lasting[value.index()])
+                && op.reads.iter().all(|&value| {
+                    let remade = Some(value) != handed_on && inside(value).is_some_and(|made| can[made]);
+                    remade || self.overwritten[value.index()] >= before
+                });
+        }
+
+        // Which of them must: backward from what is dropped.
+        let mut must = vec![false; can.len()];
+        for made in stash().filter_map(inside).filter(|&made| can[made]) {
+            must[made] = true;
+        }
+        for index in (0..must.len()).rev().filter(|&index| can[index]) {
+            if must[index] {
+                for &value in &self.trace.ops()[OpId(start + index as Place)].reads {
+                    if let Some(made) = inside(value).filter(|&made| can[made] && Some(value) != handed_on) {
+                        must[made] = true;
+                    }
+                }
+            }
+        }
+        let ops: Vec<OpId> = (start..end).filter(|&p| must[(p - start) as usize]).map(OpId).collect();
+        let made = ops.iter().flat_map(|&op| &self.trace.ops()[op].outputs).copied();
+        let dropped: Vec<TensorId> = made.filter(|&value| Some(value) != handed_on).collect();
+        (!ops.is_empty()).then_some(Rerun { dropped, ops, before })
+    }
+
+    fn first_backward(&self, value: TensorId) -> Option<Place> {
+        let touched = self.touches.of_value(value);
+        let split = touched.partition_point(|touch| touch.place < self.linear.turn);
+        touched.get(split).map(|touch| touch.place)
+    }
+
+    /// A policy that keeps everything but recomputes these segments.
+    pub fn policy(&self, reruns: &[&Rerun]) -> Policy {
+        let mut policy = Policy::keep(self.trace);
+        let mut order: Vec<&Rerun> = reruns.to_vec();
+        order.sort_by_key(|rerun| (rerun.before, rerun.ops.first().copied()));
+        let mut sequence = Vec::with_capacity(policy.sequence.len());
+        let mut next = order.iter().peekable();
+        for &op in &policy.sequence {
+            while let Some(rerun) = next.next_if(|rerun| rerun.before <= op.0) {
+                sequence.extend_from_slice(&rerun.ops);
+            }
+            sequence.push(op);
+        }
+        policy.sequence = sequence;
+        // Places before the turn are the same in both orders.
+        for &value in reruns.iter().flat_map(|rerun| &rerun.dropped) {
+            let touched = self.touches.of_value(value);
+            let split = touched.partition_point(|touch| touch.place < self.linear.turn);
+            if let Some(last) = split.checked_sub(1).map(|index| touched[index]) {
+                policy.send(Gap::after(value, last.place), Away::Drop);
+            }
+        }
+        policy
+    }
+
+    /// Adds to a policy of [`policy`](Self::policy): what each of these layers hands on leaves for the host until it is needed again.
+    pub fn offload_outputs(&self, policy: &mut Policy, layers: impl IntoIterator<Item = usize>) {
+        let touches = Touches::of(self.trace, &policy.sequence);
+        for layer in layers {
+            let Some(value) = self.linear.groups[layer].output.filter(|v| !self.lasting[v.index()]) else {
+                continue;
+            };
+            let touched = touches.of_value(value);
+            let split = touched.partition_point(|touch| touch.place < self.linear.turn);
+            if let Some(last) = split.checked_sub(1).filter(|_| split < touched.len()) {
+                policy.away.entry(Gap::after(value, touched[last].place)).or_insert(Away::Offload);
+            }
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Random policies for random traces: whatever lowers is legal, stays within the limit, takes the time that the simulator finds, and
+//! stays legal when its waits are thinned for a placement.
+
+use std::sync::Arc;
+
+use arbitrary::Unstructured;
+use arbtest::arbtest;
+use elbowroom_ir::check::{check, check_schedule};
+use elbowroom_ir::machine::{Channel, Machine};
+use elbowroom_ir::packing::{Placement, Problem};
+use elbowroom_ir::plan::Plan;
+use elbowroom_ir::planning::{CostSource, Costs, Freedom, Request};
+use elbowroom_ir::trace::{Again, Trace};
+use elbowroom_ir::{BufferId, Bytes, Nanos, Table};
+use elbowroom_sched::lower::least_load;
+use elbowroom_sched::policy::{Away, CopyOrder, FetchRule, Gap, Policy, Reuses, Station, Touches};
+use elbowroom_sched::{SCHEDULERS, lower, waits};
+use elbowroom_sim::liveness::problem;
+use elbowroom_sim::simulate;
+
+fn machine(u: &mut Unstructured<'_>) -> arbitrary::Result<Machine> {
+    Ok(Machine {
+        name: "test".into(),
+        memory: Bytes(1 << 40),
+        align: Bytes(*u.choose(&[1, 4, 16])?),
+        host_memory: Bytes(1 << 40),
+        to_host: Channel {
+            latency: Nanos(u.int_in_range(0..=3)?),
+            rate: *u.choose(&[1, 4, 100])? * 1_000_000_000,
+        },
+        to_device: Channel {
+            latency: Nanos(u.int_in_range(0..=3)?),
+            rate: *u.choose(&[1, 4, 100])? * 1_000_000_000,
+        },
+        shared_link: u.arbitrary()?,
+        flops_per_second: 1,
+        bytes_per_second: 1,
+        launch: Nanos::ZERO,
+    })
+}
+
+fn costs(u: &mut Unstructured<'_>, trace: &Trace) -> arbitrary::Result<Costs> {
+    let each = |_| Ok(Nanos(u.int_in_range(0..=20)?));
+    let nanos: arbitrary::Result<Vec<Nanos>> = trace.ops().ids().map(each).collect();
+    Ok(Costs { nanos: nanos?.into(), source: CostSource::Recorded })
+}
+
+/// Gaps away, ops again, stations and rules at random. Most of them contradict themselves when much is dropped.
+fn policy(u: &mut Unstructured<'_>, trace: &Trace) -> arbitrary::Result<Policy> {
+    let mut policy = Policy::keep(trace);
+    for _ in 0..u.int_in_range(0..=3)? {
+        let place = u.choose_index(policy.sequence.len())?;
+        let op = policy.sequence[place];
+        if trace.ops()[op].again != Again::Never {
+            let later = u.int_in_range(place + 1..=policy.sequence.len())?;
+            policy.sequence.insert(later, op);
+        }
+    }
+    let touches = Touches::of(trace, &policy.sequence);
+    let mut gaps: Vec<(Gap, bool)> = Vec::new();
+    for value in trace.tensors().ids() {
+        gaps.extend(touches.gaps(value).map(|(gap, next)| (gap, next.made)));
+        if trace.producer(value).is_none() {
+            gaps.push((Gap { value, after: None }, false));
+        } else if let Some(last) = touches.of_value(value).last() {
+            gaps.push((Gap::after(value, last.place), false));
+        }
+    }
+    let share = u.int_in_range(0..=8)?;
+    for (gap, remade) in gaps {
+        if u.ratio(share, 8)? {
+            let away = if remade || u.ratio(1, 8)? { Away::Drop } else { Away::Offload };
+            policy.send(gap, away);
+        }
+    }
+    for station in &mut policy.stations {
+        if u.ratio(1, 3)? {
+            *station = *u.choose(&[Station::Device, Station::Host, Station::Both])?;
+        }
+    }
+    if u.ratio(1, 4)? {
+        policy.reuses = Reuses::Never;
+    }
+    if u.ratio(1, 4)? {
+        let mut listed: Vec<Gap> = policy.away.keys().copied().collect();
+        for index in (1..listed.len()).rev() {
+            listed.swap(index, u.int_in_range(0..=index)?);
+        }
+        policy.offloads = CopyOrder::Listed(listed.clone());
+        policy.fetches = CopyOrder::Listed(listed);
+    }
+    policy.fetch =
+        *u.choose(&[FetchRule::Eager, FetchRule::AfterOffloads, FetchRule::Lead(0), FetchRule::Lead(2)])?;
+    Ok(policy)
+}
+
+/// Places by trying every end of a placed block, lowest first.
+fn place(problem: &Problem) -> Placement {
+    let mut offsets: Table<BufferId, Bytes> = Table::new();
+    for (id, block) in problem.blocks.iter() {
+        let taken: Vec<(u64, u64)> = offsets
+            .iter()
+            .filter(|&(other, _)| problem.blocks[other].conflicts(block))
+            .map(|(other, offset)| (offset.get(), offset.get() + problem.blocks[other].size.get()))
+            .collect();
+        let fits = |&at: &u64| taken.iter().all(|&(from, to)| to <= at || at + block.size.get() <= from);
+        let ends = taken.iter().map(|&(_, to)| to);
+        let lowest = std::iter::once(0).chain(ends).filter(fits).min().unwrap();
+        assert_eq!(offsets.push(Bytes(lowest)), id);
+    }
+    Placement::new(problem, offsets)
+}
+
+#[test]
+fn what_lowers_is_legal() {
+    let mut lowered_count = 0;
+    let mut copied = 0;
+    let mut recomputed = 0;
+    arbtest(|u| {
+        let trace = Arc::new(elbowroom_ir::arbitrary::trace(u)?);
+        let (machine, costs) = (machine(u)?, costs(u, &trace)?);
+        let policy = policy(u, &trace)?;
+        let mut request = Request {
+            trace: &trace,
+            costs: &costs,
+            machine: &machine,
+            load_limit: Bytes(1 << 40),
+            freedom: Freedom::ALL,
+            packer: None,
+        };
+        let Ok((least, place_of_least)) = least_load(&request, &policy) else { return Ok(()) };
+        request.load_limit = Bytes(least.get() + u.int_in_range(0..=40)?);
+        let lowered = lower(&request, &policy).unwrap_or_else(|error| panic!("{error} within {least}"));
+        assert!(lowered.peak <= request.load_limit);
+        let proved =
+            check_schedule(trace.clone(), machine.clone(), lowered.schedule.clone(), request.load_limit)
+                .unwrap_or_else(|illegal| panic!("{illegal}\n{policy:?}\n{:?}", lowered.schedule));
+        assert_eq!(proved.peak_load(), lowered.peak);
+        let timeline = simulate(&trace, &costs, &machine, &lowered.schedule).unwrap();
+        assert_eq!((timeline.iteration, timeline.peak_load), (lowered.iteration, lowered.peak));
+        assert!(timeline.load.iter().all(|&(_, load)| load <= lowered.peak), "{timeline:?}");
+
+        // One byte less than the least load is too little, and the error says where.
+        if least > Bytes::ZERO {
+            request.load_limit = Bytes(least.get() - 1);
+            match lower(&request, &policy) {
+                Err(elbowroom_sched::LowerError::Shortfall(shortfall)) => {
+                    assert_eq!((shortfall.missing, shortfall.needed), (Bytes(1), least));
+                    let _ = place_of_least;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+
+        let problem = problem(&lowered.schedule, &machine);
+        assert_eq!(problem.validate(), Ok(()));
+        assert_eq!(problem.peak_load(), lowered.peak);
+        let placement = place(&problem);
+        let mut schedule = lowered.schedule.clone();
+        waits::conservative(&mut schedule);
+        assert_eq!(schedule, lowered.schedule);
+        waits::thin(&mut schedule, &placement);
+        let thinned = simulate(&trace, &costs, &machine, &schedule).unwrap();
+        assert!(thinned.iteration <= lowered.iteration);
+        lowered_count += 1;
+        copied += usize::from(thinned.traffic.to_host > Bytes::ZERO);
+        recomputed += usize::from(thinned.recomputed > 0);
+        let plan = Plan { trace: trace.fingerprint(), schedule, placement };
+        check(trace.clone(), machine.clone(), plan).unwrap_or_else(|illegal| panic!("{illegal}"));
+        Ok(())
+    })
+    .budget_ms(4_000);
+    assert!(lowered_count > 500 && copied > 100 && recomputed > 20, "{lowered_count} {copied} {recomputed}");
+}
+
+#[test]
+fn keeping_everything_always_lowers() {
+    arbtest(|u| {
+        let trace = Arc::new(elbowroom_ir::arbitrary::trace(u)?);
+        let (machine, costs) = (machine(u)?, costs(u, &trace)?);
+        let request = Request {
+            trace: &trace,
+            costs: &costs,
+            machine: &machine,
+            load_limit: Bytes(1 << 40),
+            freedom: Freedom::ALL,
+            packer: None,
+        };
+        let lowered = lower(&request, &Policy::keep(&trace)).unwrap();
+        check_schedule(trace.clone(), machine.clone(), lowered.schedule, request.load_limit).unwrap();
+        Ok(())
+    })
+    .budget_ms(1_000);
+}
+
+#[test]
+fn every_planner_keeps_to_the_limit_or_says_why_not() {
+    let mut found = vec![0; SCHEDULERS.len()];
+    arbtest(|u| {
+        let trace = Arc::new(elbowroom_ir::arbitrary::trace(u)?);
+        let (machine, costs) = (machine(u)?, costs(u, &trace)?);
+        let mut request = Request {
+            trace: &trace,
+            costs: &costs,
+            machine: &machine,
+            load_limit: Bytes(1 << 40),
+            freedom: Freedom::ALL,
+            packer: None,
+        };
+        let peak = lower(&request, &Policy::keep(&trace)).unwrap().peak;
+        request.load_limit = Bytes(peak.get() * u.int_in_range(1..=10)? / 10);
+        for (index, scheduler) in SCHEDULERS.iter().enumerate() {
+            let budget = elbowroom_ir::search::Budget::evaluations(20);
+            let outcome = scheduler.schedule(&request, &budget, &elbowroom_ir::search::Silent);
+            if let Some(schedule) = outcome.best {
+                found[index] += 1;
+                check_schedule(trace.clone(), machine.clone(), schedule, request.load_limit)
+                    .unwrap_or_else(|illegal| panic!("{}: {illegal}", scheduler.name()));
+            } else {
+                assert!(["infeasible", "gave-up"].contains(&outcome.stop.name()), "{:?}", outcome.stop);
+            }
+        }
+        Ok(())
+    })
+    .budget_ms(3_000);
+    assert!(found.iter().all(|&found| found > 50), "{found:?}");
+}
