@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use elbowroom::graph::zoo::OptimizerKind;
 use elbowroom::ir::Bytes;
 use elbowroom::machine::{LinkSpec, Rate};
 use elbowroom::size::MemorySpec;
@@ -63,9 +64,18 @@ pub struct NetworkArgs {
     /// Tokens in a sequence
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub length: Option<u32>,
+    /// Number of different tokens
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub vocabulary: Option<u32>,
+    /// Columns of a language model's hidden state
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub width: Option<u32>,
+    /// Layers of a language model
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub layers: Option<u32>,
     /// The optimizer: sgd (with momentum) or adam
     #[arg(long)]
-    pub optimizer: Option<String>,
+    pub optimizer: Option<OptimizerKind>,
     /// The optimizer's step size
     #[arg(long, value_name = "RATE")]
     pub learning_rate: Option<f32>,
@@ -95,7 +105,7 @@ pub struct PlannerArgs {
 }
 
 /// For which hardware.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub struct MachineArgs {
     /// The machine to plan for: p100, v100, gtx1080ti, titanv, a100, h100, h200 or cpu
     #[arg(long, value_name = "PRESET")]
@@ -201,6 +211,9 @@ pub struct PlanArgs {
     /// Where to write the plan; only the report is printed if not given
     #[arg(short, long, value_name = "FILE", conflicts_with = "load_limit")]
     pub output: Option<PathBuf>,
+    /// Draw the plan: bytes of arena over time, and the lanes
+    #[arg(long, value_name = "FILE", conflicts_with = "load_limit")]
+    pub svg: Option<PathBuf>,
     /// Print one JSON object instead of a table
     #[arg(long)]
     pub json: bool,

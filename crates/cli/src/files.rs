@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use elbowroom::ir::text::{self, File};
 
 /// More than any trace or plan: a guard against reading a disk image by mistake.
 const LARGEST: u64 = 4 << 30;
@@ -14,10 +15,25 @@ pub fn read(path: &Path) -> Result<String> {
     let context = || format!("cannot read {}", path.display());
     let metadata = fs::metadata(path).with_context(context)?;
     if metadata.len() > LARGEST {
-        bail!("{} has {} bytes; no trace, plan or table of buffers is that large", path.display(), metadata.len());
+        bail!(
+            "{} has {} bytes; no trace, plan or table of buffers is that large",
+            path.display(),
+            metadata.len()
+        );
     }
     let bytes = fs::read(path).with_context(context)?;
     String::from_utf8(bytes).map_err(|_| anyhow::anyhow!("{} is not a text file", path.display()))
+}
+
+/// A trace or a plan from a file, in text or in JSON.
+pub fn parse(path: &Path) -> Result<File> {
+    let content = read(path)?;
+    let context = || format!("{} is neither a usable trace nor a usable plan", path.display());
+    if text::is_json(&content) {
+        serde_json::from_str(&content).with_context(context)
+    } else {
+        content.parse().with_context(context)
+    }
 }
 
 /// Writes a text to a file, whole or not at all; to standard output without one.

@@ -32,7 +32,9 @@ pub fn freedom(args: &PlannerArgs) -> Freedom {
 /// The machine of a preset, or `default` without one, with what the user changed about it.
 pub fn machine(args: &MachineArgs, default: Machine) -> Result<Machine> {
     let mut machine = match &args.machine {
-        Some(name) => elbowroom::sim::presets::machine(name).ok_or_else(|| UnknownMachine(name.clone()))?,
+        Some(name) => {
+            elbowroom::sim::presets::machine(name).ok_or_else(|| UnknownMachine { name: name.clone() })?
+        }
         None => default,
     };
     if let Some(link) = args.link {
@@ -49,5 +51,8 @@ pub fn machine(args: &MachineArgs, default: Machine) -> Result<Machine> {
 
 /// Threads that compute, all cores if none are named.
 pub fn threads(named: Option<u32>) -> usize {
-    named.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), |threads| threads as usize)
+    named.map_or_else(
+        || std::thread::available_parallelism().map_or(1, usize::from),
+        |threads| threads as usize,
+    )
 }

@@ -18,7 +18,8 @@ pub fn write_whole(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result
     // Dropping the temporary file on any error removes it. Files are made readable as any program makes them, not private as
     // temporary files are.
     let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o644);
-    let temporary = tempfile::Builder::new().prefix(".elbowroom-").permissions(permissions).tempfile_in(folder)?;
+    let temporary =
+        tempfile::Builder::new().prefix(".elbowroom-").permissions(permissions).tempfile_in(folder)?;
     let mut out = BufWriter::new(temporary.as_file());
     write(&mut out)?;
     out.flush()?;

@@ -9,13 +9,17 @@
 
 pub mod checkpoint;
 pub mod data;
+pub mod explain;
 pub mod files;
 pub mod machine;
+pub mod picture;
 pub mod pipeline;
 pub mod registry;
 pub mod report;
 pub mod size;
+pub mod train;
 
+pub use elbowroom_engine as engine;
 pub use elbowroom_graph as graph;
 pub use elbowroom_ir as ir;
 pub use elbowroom_pack as pack;

@@ -7,8 +7,11 @@ use elbowroom_ir::machine::{Channel, Machine};
 
 /// A name that no preset has.
 #[derive(Debug, thiserror::Error)]
-#[error("there is no machine called `{0}`; there are: {}", elbowroom_sim::presets::NAMES.join(", "))]
-pub struct UnknownMachine(pub String);
+#[error("there is no machine called `{name}`; there are: {}", elbowroom_sim::presets::NAMES.join(", "))]
+pub struct UnknownMachine {
+    /// The name.
+    pub name: String,
+}
 
 /// A rate in bytes per second, as users write it: `12.2GB/s`, `500MB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -52,7 +52,7 @@ pub struct Method<'a> {
 /// A proved plan with what it promises.
 pub struct Planned {
     /// The proof.
-    pub plan: CheckedPlan,
+    pub plan: Arc<CheckedPlan>,
     /// What an iteration will do, by the task's costs.
     pub predicted: Timeline,
     /// Why the planner stopped.
@@ -102,7 +102,12 @@ pub fn plan(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Result
     let plan = Plan { trace: task.trace.fingerprint(), schedule, placement };
     let plan = check::check(task.trace.clone(), task.machine.clone(), plan)?;
     let predicted = simulate(task, plan.schedule());
-    Ok(Planned { plan, predicted, stop, evaluations, planning: started.elapsed() })
+    Ok(Planned { plan: Arc::new(plan), predicted, stop, evaluations, planning: started.elapsed() })
+}
+
+/// The same plan with what it promises by the task's costs and link.
+pub fn predict(task: &Task, planned: Planned) -> Planned {
+    Planned { predicted: simulate(task, planned.plan.schedule()), ..planned }
 }
 
 /// A schedule proved under a limit on its load alone, with what it promises. It cannot be run: nothing in it has a place.
@@ -120,7 +125,11 @@ pub struct PlannedLoad {
 }
 
 /// Plans a task whose limit bounds the live load, for comparison with work that does not place.
-pub fn plan_load(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Result<PlannedLoad, PlanError> {
+pub fn plan_load(
+    task: &Task,
+    method: &Method<'_>,
+    observer: &dyn Observer,
+) -> Result<PlannedLoad, PlanError> {
     let started = Instant::now();
     let limit = task.machine.memory;
     let Outcome { best, evaluations, stop } = ask(task, method, limit, observer);
@@ -186,7 +195,9 @@ fn ask(task: &Task, method: &Method<'_>, load_limit: Bytes, observer: &dyn Obser
 /// Why there is no schedule, in terms of the limit that the user named: a proof for a lower load proves nothing about it.
 fn no_schedule(stop: StopReason, load_limit: Bytes, limit: Bytes, lowest: Option<Bytes>) -> PlanError {
     match stop {
-        StopReason::Infeasible(proof) if load_limit == limit => PlanError::Infeasible { limit, proof: *proof },
+        StopReason::Infeasible(proof) if load_limit == limit => {
+            PlanError::Infeasible { limit, proof: *proof }
+        }
         StopReason::GaveUp { best } => PlanError::GaveUp { limit, best: lowest.or(best) },
         _ => PlanError::GaveUp { limit, best: lowest },
     }
@@ -194,7 +205,8 @@ fn no_schedule(stop: StopReason, load_limit: Bytes, limit: Bytes, lowest: Option
 
 /// The lowest placement that the packer finds. No capacity is set: how far it is above the limit says how far the load must fall.
 fn place(problem: &Problem, method: &Method<'_>, observer: &dyn Observer) -> Placement {
-    let budget = Budget { time: method.budget.time.map(|time| time.min(PLACEMENT_TIME)), ..method.budget.clone() };
+    let budget =
+        Budget { time: method.budget.time.map(|time| time.min(PLACEMENT_TIME)), ..method.budget.clone() };
     let outcome = method.packer.pack(problem, &budget, observer);
     outcome.best.expect("without a capacity there is always a placement")
 }
@@ -204,7 +216,7 @@ const PLACEMENT_TIME: Duration = Duration::from_secs(1);
 
 /// The plan that keeps everything: its height is the *natural peak*, its iteration time that of an unlimited device.
 pub fn natural(task: &Task, packer: &dyn Packer, observer: &dyn Observer) -> Result<Planned, PlanError> {
-    let method = Method { scheduler: &elbowroom_sched::Keep, packer, budget: Budget::default() };
+    let method = Method { scheduler: &elbowroom_sched::keep::Keep, packer, budget: Budget::default() };
     let unlimited = plan(&task.with_memory(Bytes(1 << 62)), &method, observer)?;
     let height = unlimited.height();
     plan(&task.with_memory(height.align_up(task.machine.align)), &method, observer)
@@ -212,7 +224,12 @@ pub fn natural(task: &Task, packer: &dyn Packer, observer: &dyn Observer) -> Res
 
 /// The smallest limit for which the method finds a plan, to within a thousandth, with that plan. Searches by bisection between the proof
 /// of impossibility and the natural peak.
-pub fn smallest(task: &Task, method: &Method<'_>, natural: Bytes, observer: &dyn Observer) -> Result<Planned, PlanError> {
+pub fn smallest(
+    task: &Task,
+    method: &Method<'_>,
+    natural: Bytes,
+    observer: &dyn Observer,
+) -> Result<Planned, PlanError> {
     let align = task.machine.align;
     let mut best = plan(&task.with_memory(natural), method, observer)?;
     let mut too_small = Bytes::ZERO;

@@ -30,7 +30,8 @@ pub fn scheduler(name: &str) -> Result<&'static dyn Scheduler, UnknownName> {
         return Ok(&BestOf);
     }
     elbowroom_sched::scheduler(name).ok_or_else(|| {
-        let known = std::iter::once(DEFAULT_PLANNER).chain(elbowroom_sched::SCHEDULERS.iter().map(|s| s.name()));
+        let known =
+            std::iter::once(DEFAULT_PLANNER).chain(elbowroom_sched::SCHEDULERS.iter().map(|s| s.name()));
         UnknownName { kind: "planner", name: name.to_owned(), known: known.collect() }
     })
 }
@@ -65,7 +66,8 @@ impl Scheduler for BestOf {
             evaluations += outcome.evaluations;
             match (outcome.best, outcome.stop) {
                 (Some(schedule), _) => {
-                    let predicted = elbowroom_sim::simulate(request.trace, request.costs, request.machine, &schedule);
+                    let predicted =
+                        elbowroom_sim::simulate(request.trace, request.costs, request.machine, &schedule);
                     let Ok(timeline) = predicted else { continue };
                     if best.as_ref().is_none_or(|(time, _)| timeline.iteration < *time) {
                         best = Some((timeline.iteration, schedule));

@@ -1,7 +1,13 @@
 //! What a plan promises and what a run did, as people read it and as programs read it: fields carry their units in their names.
 
+use std::time::Duration;
+
+use elbowroom_ir::search::StopReason;
+use elbowroom_ir::timeline::Timeline;
 use elbowroom_ir::{Bytes, Nanos};
 use serde::Serialize;
+
+use crate::pipeline::{self, Method, Planned, PlannedLoad, Task};
 
 /// What a plan promises.
 #[derive(Clone, Debug, Serialize)]
@@ -45,10 +51,62 @@ pub struct PlanReport {
 }
 
 impl PlanReport {
+    /// What a placed plan promises. The task's memory is the limit that was asked for.
+    pub fn new(task: &Task, method: &Method<'_>, natural: Bytes, planned: &Planned) -> Self {
+        let effort =
+            Effort { planning: planned.planning, evaluations: planned.evaluations, stop: &planned.stop };
+        Self::of(task, method, natural, &planned.predicted, Some(planned.height()), effort)
+    }
+
+    /// What a schedule without a placement promises.
+    pub fn of_load(task: &Task, method: &Method<'_>, natural: Bytes, planned: &PlannedLoad) -> Self {
+        let effort =
+            Effort { planning: planned.planning, evaluations: planned.evaluations, stop: &planned.stop };
+        Self::of(task, method, natural, &planned.predicted, None, effort)
+    }
+
+    fn of(
+        task: &Task,
+        method: &Method<'_>,
+        natural: Bytes,
+        predicted: &Timeline,
+        height: Option<Bytes>,
+        effort: Effort<'_>,
+    ) -> Self {
+        let unlimited = task.costs.total();
+        Self {
+            trace: task.trace.name().to_owned(),
+            machine: task.machine.name.clone(),
+            planner: method.scheduler.name().to_owned(),
+            limit_bytes: task.machine.memory,
+            natural_peak_bytes: natural,
+            predicted_peak_bytes: height.unwrap_or(predicted.peak_load),
+            height_bytes: height,
+            peak_load_bytes: predicted.peak_load,
+            iteration_ns: predicted.iteration,
+            unlimited_iteration_ns: unlimited,
+            lower_bound_ns: pipeline::lower_bound(task),
+            overhead: Self::overhead(predicted.iteration, unlimited),
+            to_host_bytes: predicted.traffic.to_host,
+            to_device_bytes: predicted.traffic.to_device,
+            recomputed_ops: predicted.recomputed,
+            planning_ns: effort.planning.into(),
+            evaluations: effort.evaluations,
+            stop_reason: effort.stop.name(),
+        }
+    }
+
     /// Overhead of one iteration time over another.
     pub fn overhead(iteration: Nanos, unlimited: Nanos) -> f64 {
         if unlimited.is_zero() { 0.0 } else { iteration.get() as f64 / unlimited.get() as f64 - 1.0 }
     }
+}
+
+/// What finding a plan took.
+struct Effort<'a> {
+    planning: Duration,
+    evaluations: u64,
+    stop: &'a StopReason,
 }
 
 /// What the command `train` did.

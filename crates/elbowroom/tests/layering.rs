@@ -53,8 +53,10 @@ fn crates_depend_only_along_the_arrows() {
 
     for package in packages {
         let name = package["name"].as_str().unwrap();
-        let (_, allowed) =
-            ARROWS.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("{name} has no place in ARROWS"));
+        let (_, allowed) = ARROWS
+            .iter()
+            .find(|(n, _)| *n == name)
+            .unwrap_or_else(|| panic!("{name} has no place in ARROWS"));
         for dependency in package["dependencies"].as_array().unwrap() {
             let to = dependency["name"].as_str().unwrap();
             // Tests may look at neighbours: a judge may be tried on what it judges.
@@ -84,9 +86,13 @@ fn unsafe_stands_only_where_it_is_at_home() {
         let text = std::fs::read_to_string(&path).unwrap();
         seen += 1;
         let inside_src = place.contains("/src/");
-        let uses = ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"].iter().any(|form| text.contains(form));
+        let uses =
+            ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"].iter().any(|form| text.contains(form));
         let at_home = UNSAFE.iter().any(|home| place.starts_with(home));
-        assert!(!inside_src || !uses || at_home, "{place} uses `unsafe`, which ARCHITECTURE.md does not allow there");
+        assert!(
+            !inside_src || !uses || at_home,
+            "{place} uses `unsafe`, which ARCHITECTURE.md does not allow there"
+        );
     }
     assert!(seen > 30, "looked at only {seen} files");
 }
@@ -106,7 +112,11 @@ fn documents_name_only_what_exists() {
         let folder = document.parent().unwrap();
         for target in text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()) {
             if !target.is_empty() && !target.contains("://") {
-                assert!(folder.join(target).exists(), "{} links to {target}, which is gone", document.display());
+                assert!(
+                    folder.join(target).exists(),
+                    "{} links to {target}, which is gone",
+                    document.display()
+                );
             }
         }
         for quoted in text.split('`').skip(1).step_by(2).filter(|quoted| quoted.starts_with("crates/")) {

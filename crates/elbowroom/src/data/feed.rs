@@ -6,30 +6,6 @@ use elbowroom_graph::{Content, Graph};
 
 use super::{DataError, ImageShape, Images, Synthetic, Text, TokenShape, Tokens, open_images};
 
-/// One input's batch on the host.
-#[derive(Clone, Debug, PartialEq)]
-pub enum HostValue {
-    /// Images.
-    F32(Vec<f32>),
-    /// Labels and tokens.
-    I32(Vec<i32>),
-}
-
-impl HostValue {
-    /// Whether there are no elements.
-    pub fn len(&self) -> usize {
-        match self {
-            Self::F32(values) => values.len(),
-            Self::I32(values) => values.len(),
-        }
-    }
-
-    /// Whether there are no elements.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
 /// What a graph trains on.
 enum Source {
     /// Slot 0 is images, slot 1 their classes.
@@ -41,7 +17,9 @@ enum Source {
 /// Fills the inputs of one graph, iteration by iteration. The buffers are kept from one iteration to the next.
 pub struct Feed {
     source: Source,
-    slots: Vec<HostValue>,
+    pixels: Vec<f32>,
+    tokens: Vec<i32>,
+    labels: Vec<i32>,
 }
 
 impl Feed {
@@ -54,12 +32,17 @@ impl Feed {
         let labels = graph.values[second.value].shape.len();
         let synthetic = Synthetic { seed };
         let source = match (first.content, second.content, shape.dims()) {
-            (Content::Real, Content::Class { classes }, &[batch, channels, height, width]) if labels == batch => {
+            (Content::Real, Content::Class { classes }, &[batch, channels, height, width])
+                if labels == batch =>
+            {
                 let shape = ImageShape { batch, channels, height, width, classes };
-                let images = path.map_or_else(|| Ok(Box::new(synthetic) as _), |path| open_images(path, seed))?;
+                let images =
+                    path.map_or_else(|| Ok(Box::new(synthetic) as _), |path| open_images(path, seed))?;
                 Source::Images(shape, images)
             }
-            (Content::Class { classes: vocabulary }, Content::Class { .. }, &[batch, length]) if labels == batch * length => {
+            (Content::Class { classes: vocabulary }, Content::Class { .. }, &[batch, length])
+                if labels == batch * length =>
+            {
                 let shape = TokenShape { batch, length, vocabulary };
                 let tokens: Box<dyn Tokens> = match path {
                     Some(path) => Box::new(Text::open(path, seed)?),
@@ -67,26 +50,39 @@ impl Feed {
                 };
                 Source::Tokens(shape, tokens)
             }
-            _ => return Err(DataError::Mismatch(format!("{} takes inputs that no reader here makes", graph.name))),
+            _ => {
+                return Err(DataError::Mismatch(format!(
+                    "{} takes inputs that no reader here makes",
+                    graph.name
+                )));
+            }
         };
-        let slots = match &source {
-            Source::Images(..) => vec![HostValue::F32(vec![0.0; shape.len()]), HostValue::I32(vec![0; labels])],
-            Source::Tokens(..) => vec![HostValue::I32(vec![0; shape.len()]), HostValue::I32(vec![0; labels])],
+        let elements = shape.len();
+        let (pixels, tokens) = match &source {
+            Source::Images(..) => (vec![0.0; elements], Vec::new()),
+            Source::Tokens(..) => (Vec::new(), vec![0; elements]),
         };
-        Ok(Self { source, slots })
+        Ok(Self { source, pixels, tokens, labels: vec![0; labels] })
     }
 
-    /// The inputs of one iteration, by slot.
-    pub fn batch(&mut self, iteration: u64) -> Result<&[HostValue], DataError> {
-        match (&mut self.source, self.slots.as_mut_slice()) {
-            (Source::Images(shape, images), [HostValue::F32(pixels), HostValue::I32(labels)]) => {
-                images.fill(iteration, *shape, pixels, labels)?;
+    /// Reads one iteration's batch.
+    pub fn read(&mut self, iteration: u64) -> Result<(), DataError> {
+        match &mut self.source {
+            Source::Images(shape, images) => {
+                images.fill(iteration, *shape, &mut self.pixels, &mut self.labels)
             }
-            (Source::Tokens(shape, source), [HostValue::I32(tokens), HostValue::I32(following)]) => {
-                source.fill(iteration, *shape, tokens, following)?;
+            Source::Tokens(shape, source) => {
+                source.fill(iteration, *shape, &mut self.tokens, &mut self.labels)
             }
-            _ => unreachable!("the slots were made for this source"),
         }
-        Ok(&self.slots)
+    }
+
+    /// The inputs of the batch that was read last, by slot, in the machine's byte order.
+    pub fn slots(&self) -> [&[u8]; 2] {
+        let samples = match &self.source {
+            Source::Images(..) => bytemuck::cast_slice(&self.pixels),
+            Source::Tokens(..) => bytemuck::cast_slice(&self.tokens),
+        };
+        [samples, bytemuck::cast_slice(&self.labels)]
     }
 }

@@ -14,7 +14,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use cifar10::Cifar10;
-pub use feed::{Feed, HostValue};
+pub use feed::Feed;
 pub use mnist::Mnist;
 pub use synthetic::Synthetic;
 pub use text::Text;

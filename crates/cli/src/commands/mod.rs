@@ -1,0 +1,8 @@
+//! One file per stage: settings in, one call of the library, its answer out.
+
+pub mod check;
+pub mod pack;
+pub mod plan;
+pub mod simulate;
+pub mod trace;
+pub mod train;

@@ -1,0 +1,136 @@
+//! `elbowroom plan`: a traced iteration, planned under a limit.
+
+use anyhow::Result;
+use elbowroom::explain::Refusal;
+use elbowroom::ir::Bytes;
+use elbowroom::ir::text::{File, PlanFile};
+use elbowroom::picture;
+use elbowroom::pipeline::{self, Method, PlanError, Task};
+use elbowroom::report::PlanReport;
+use elbowroom::size::MemorySpec;
+
+use crate::Answer;
+use crate::args::PlanArgs;
+use crate::commands::trace::traced;
+use crate::progress::Spinner;
+use crate::{files, printer, settings};
+
+/// Runs the command.
+pub fn run(args: &PlanArgs) -> Result<Answer> {
+    let method = settings::method(&args.planner, args.seed, args.threads as usize)?;
+    let task = Task { freedom: settings::freedom(&args.planner), ..traced(&args.trace, &args.machine)? };
+    let spinner = Spinner::new("planning");
+    crate::progress::heed_ctrl_c();
+    let natural = pipeline::natural(&task, method.packer, &spinner)?.height();
+
+    if let Some(limit) = args.load_limit {
+        return by_load(args, &task, &method, limit, natural, &spinner);
+    }
+    let memory = args.memory.unwrap_or(MemorySpec::Share(1.0));
+    let planned = match memory.resolve(natural) {
+        Some(limit) => pipeline::plan(&task.with_memory(limit), &method, &spinner),
+        None => pipeline::smallest(&task, &method, natural, &spinner),
+    };
+    let planned = match planned {
+        Ok(planned) => planned,
+        Err(error) => return refuse(args.json, &task, &method, natural, error, &spinner),
+    };
+    let limited = task.with_memory(planned.plan.machine().memory);
+    let report = PlanReport::new(&limited, &method, natural, &planned);
+    drop(spinner);
+    if let Some(path) = &args.svg {
+        files::write(Some(path), &picture::svg(&planned.plan, &planned.predicted))?;
+    }
+    if let Some(path) = &args.output {
+        let file = PlanFile { machine: limited.machine, plan: planned.plan.plan().clone() };
+        files::write(Some(path), &File::Plan(Box::new(file)).to_string())?;
+    }
+    if args.json {
+        printer::json(&report)?
+    } else {
+        print(&report)?
+    };
+    Ok(Answer::Yes)
+}
+
+/// The same with a limit on the load: nothing is placed, nothing can be written to a file.
+fn by_load(
+    args: &PlanArgs,
+    task: &Task,
+    method: &Method<'_>,
+    limit: MemorySpec,
+    natural: Bytes,
+    spinner: &Spinner,
+) -> Result<Answer> {
+    let Some(limit) = limit.resolve(natural) else {
+        anyhow::bail!("--load-limit takes a size or a share; `min` is for --memory");
+    };
+    let limited = task.with_memory(limit);
+    let planned = match pipeline::plan_load(&limited, method, spinner) {
+        Ok(planned) => planned,
+        Err(error) => return refuse(args.json, task, method, natural, error, spinner),
+    };
+    let report = PlanReport::of_load(&limited, method, natural, &planned);
+    if args.json {
+        printer::json(&report)?
+    } else {
+        print(&report)?
+    };
+    Ok(Answer::Yes)
+}
+
+/// Explains why there is no plan, with the smallest limit that works.
+pub fn refuse(
+    json: bool,
+    task: &Task,
+    method: &Method<'_>,
+    natural: Bytes,
+    error: PlanError,
+    spinner: &Spinner,
+) -> Result<Answer> {
+    spinner.say("looking for the smallest limit that works");
+    let smallest = pipeline::smallest(task, method, natural, spinner).ok().map(|planned| planned.height());
+    match Refusal::new(&task.trace, &error, smallest) {
+        Some(refusal) => {
+            if json {
+                printer::json(&refusal)?;
+            }
+            Ok(Answer::No(refusal.sentence()))
+        }
+        None => Err(error.into()),
+    }
+}
+
+/// What a plan promises, as a table.
+pub fn print(report: &PlanReport) -> Result<()> {
+    let mut rows = vec![
+        ("trace", report.trace.clone()),
+        ("machine", report.machine.clone()),
+        ("planner", format!("{} ({})", report.planner, report.stop_reason)),
+        ("natural peak", report.natural_peak_bytes.to_string()),
+    ];
+    let share = 100.0 * report.limit_bytes.ratio(report.natural_peak_bytes);
+    match report.height_bytes {
+        Some(height) => {
+            rows.push((
+                "limit",
+                format!("{} of arena ({share:.1} % of the natural peak)", report.limit_bytes),
+            ));
+            rows.push(("peak", format!("{height} ({} bytes)", height.get())));
+        }
+        None => {
+            rows.push(("load limit", format!("{} ({share:.1} % of the natural peak)", report.limit_bytes)))
+        }
+    }
+    rows.extend([
+        ("peak load", report.peak_load_bytes.to_string()),
+        ("iteration", format!("{} ({})", report.iteration_ns, printer::percent(report.overhead))),
+        ("unlimited", report.unlimited_iteration_ns.to_string()),
+        ("lower bound", report.lower_bound_ns.to_string()),
+        ("traffic", format!("{} to the host, {} back", report.to_host_bytes, report.to_device_bytes)),
+        ("recomputed", format!("{} ops", report.recomputed_ops)),
+        ("planning", report.planning_ns.to_string()),
+    ]);
+    printer::pairs(rows)?;
+    Ok(())
+}

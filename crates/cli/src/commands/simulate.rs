@@ -1,0 +1,88 @@
+//! `elbowroom simulate`: what an iteration of a plan would take on a machine.
+
+use anyhow::Result;
+use elbowroom::ir::{Bytes, Nanos};
+use elbowroom::pipeline;
+use elbowroom::report::PlanReport;
+use elbowroom::sim;
+use serde::Serialize;
+
+use crate::Answer;
+use crate::args::SimulateArgs;
+use crate::commands::check::{prove, read_plan};
+use crate::commands::trace::traced;
+use crate::{printer, settings};
+
+#[derive(Serialize)]
+struct Prediction {
+    trace: String,
+    machine: String,
+    limit_bytes: Bytes,
+    height_bytes: Bytes,
+    peak_load_bytes: Bytes,
+    iteration_ns: Nanos,
+    unlimited_iteration_ns: Nanos,
+    lower_bound_ns: Nanos,
+    overhead: f64,
+    compute_idle_ns: Nanos,
+    recompute_ns: Nanos,
+    recomputed_ops: usize,
+    to_host_bytes: Bytes,
+    to_device_bytes: Bytes,
+}
+
+/// Runs the command.
+pub fn run(args: &SimulateArgs) -> Result<Answer> {
+    let task = traced(&args.trace, &args.machine)?;
+    let mut file = read_plan(&args.plan)?;
+    // The plan's memory is its limit; speeds and link may be those of another machine.
+    let memory = file.machine.memory;
+    let named = args.machine.machine.is_some() || args.machine.link.is_some();
+    let machine = if named {
+        task.machine.clone().with_memory(memory)
+    } else {
+        settings::machine(&args.machine, file.machine.clone())?
+    };
+    file.machine = file.machine.with_memory(memory);
+    let plan = match prove(task.trace.clone(), file) {
+        Ok(plan) => plan,
+        Err(illegal) => return Ok(Answer::No(format!("{} is not legal: {illegal}", args.plan.display()))),
+    };
+    let timeline = sim::simulate(&task.trace, &task.costs, &machine, plan.schedule())?;
+    let unlimited = task.costs.total();
+    let prediction = Prediction {
+        trace: task.trace.name().to_owned(),
+        machine: machine.name.clone(),
+        limit_bytes: memory,
+        height_bytes: plan.placement().height,
+        peak_load_bytes: timeline.peak_load,
+        iteration_ns: timeline.iteration,
+        unlimited_iteration_ns: unlimited,
+        lower_bound_ns: pipeline::lower_bound(&pipeline::Task { machine, ..task }),
+        overhead: PlanReport::overhead(timeline.iteration, unlimited),
+        compute_idle_ns: timeline.compute_idle,
+        recompute_ns: timeline.recompute_time,
+        recomputed_ops: timeline.recomputed,
+        to_host_bytes: timeline.traffic.to_host,
+        to_device_bytes: timeline.traffic.to_device,
+    };
+    if args.json {
+        printer::json(&prediction)?;
+        return Ok(Answer::Yes);
+    }
+    let p = prediction;
+    printer::pairs([
+        ("trace", p.trace),
+        ("machine", p.machine),
+        ("limit", p.limit_bytes.to_string()),
+        ("height", format!("{} ({} bytes)", p.height_bytes, p.height_bytes.get())),
+        ("peak load", p.peak_load_bytes.to_string()),
+        ("iteration", format!("{} ({})", p.iteration_ns, printer::percent(p.overhead))),
+        ("unlimited", p.unlimited_iteration_ns.to_string()),
+        ("lower bound", p.lower_bound_ns.to_string()),
+        ("compute idle", p.compute_idle_ns.to_string()),
+        ("recomputed", format!("{} ops, {}", p.recomputed_ops, p.recompute_ns)),
+        ("traffic", format!("{} to the host, {} back", p.to_host_bytes, p.to_device_bytes)),
+    ])?;
+    Ok(Answer::Yes)
+}

@@ -1,0 +1,118 @@
+//! `elbowroom train`: the whole road.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use elbowroom::engine::{HostOptions, HostPlace};
+use elbowroom::ir::machine::Channel;
+use elbowroom::report::TrainReport;
+use elbowroom::train::{Saving, TrainError, Training};
+use elbowroom::{sim, train};
+
+use crate::Answer;
+use crate::args::TrainArgs;
+use crate::commands::plan;
+use crate::commands::trace::network;
+use crate::progress::{self, TrainProgress};
+use crate::{printer, settings};
+
+/// Runs the command.
+pub fn run(args: &TrainArgs) -> Result<Answer> {
+    let threads = settings::threads(args.threads);
+    let mut machine = sim::presets::machine("cpu").context("the preset cpu exists")?;
+    let link = args.host_rate.map(|rate| (Channel::with_rate(rate.0), Channel::with_rate(rate.0)));
+    if let Some((to_host, to_device)) = link {
+        (machine.to_host, machine.to_device) = (to_host, to_device);
+    }
+    let place = match args.host.as_str() {
+        "memory" => HostPlace::Memory,
+        folder => HostPlace::Folder(PathBuf::from(folder)),
+    };
+    let training = Training {
+        graph: Arc::new(network(&args.network)?),
+        memory: args.memory,
+        machine,
+        method: settings::method(&args.planner, args.seed, threads)?,
+        freedom: settings::freedom(&args.planner),
+        iterations: args.iterations,
+        data: args.data.clone(),
+        host: HostOptions { place, link },
+        seed: args.seed,
+        threads,
+        verify: args.verify,
+        save: args.save.clone().map(|path| Saving { path, every: args.save_every }),
+        resume: args.resume.clone(),
+    };
+    progress::heed_ctrl_c();
+    let observer = TrainProgress::new();
+    let outcome = train::train(&training, &observer);
+    drop(observer);
+    let report = match outcome {
+        Ok(report) => report,
+        Err(TrainError::Refused(refusal)) => {
+            if args.json {
+                printer::json(&refusal)?;
+            }
+            return Ok(Answer::No(refusal.sentence()));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if args.json {
+        printer::json(&report)?
+    } else {
+        print(&report)?
+    };
+    Ok(match report.verified {
+        Some(false) => {
+            Answer::No("the limited run differs from the unlimited one, which is a fault in elbowroom".into())
+        }
+        _ => Answer::Yes,
+    })
+}
+
+fn print(report: &TrainReport) -> Result<()> {
+    let losses = report.losses.iter().enumerate();
+    let rows = losses.map(|(i, loss)| {
+        (format!("iteration {}", report.first_iteration + i as u64), format!("loss {loss:.6}"))
+    });
+    let rows: Vec<_> = rows.collect();
+    printer::pairs(rows.iter().map(|(name, value)| (name.as_str(), value.clone())))?;
+    println!();
+    plan::print(&report.plan)?;
+    println!();
+    let peak = report.measured_peak_bytes;
+    let exact = if peak == report.plan.predicted_peak_bytes {
+        "as predicted, to the byte"
+    } else {
+        "not as predicted"
+    };
+    let above =
+        if report.arena_above_intact { "nothing written above it" } else { "bytes above it were written" };
+    let against = match report.measured_unlimited_iteration_ns {
+        Some(time) => format!("{} against {time} unlimited", printer::percent(report.measured_overhead)),
+        None => format!("{} against the sum of its op times", printer::percent(report.measured_overhead)),
+    };
+    let mut rows = vec![
+        ("measured peak", format!("{peak} ({} bytes): {exact}, {above}", peak.get())),
+        ("measured iteration", format!("{} ({against})", report.measured_iteration_ns)),
+        (
+            "measured traffic",
+            format!(
+                "{} to the host ({}), {} back",
+                report.measured_to_host_bytes, report.host, report.measured_to_device_bytes
+            ),
+        ),
+        ("recomputed", format!("{} ops in each iteration", report.measured_recomputed_ops)),
+        ("threads", report.threads.to_string()),
+    ];
+    if let Some(verified) = report.verified {
+        let equal = "losses and all parameters equal the unlimited run's, to the bit";
+        rows.push((
+            "verified",
+            if verified { equal.to_owned() } else { "NOT equal to the unlimited run".to_owned() },
+        ));
+    }
+    printer::pairs(rows)?;
+    Ok(())
+}

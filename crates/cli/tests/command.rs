@@ -1,0 +1,204 @@
+//! The binary as users meet it: what it prints, how it exits, and that bad input gets one clear sentence.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Runs `elbowroom` in a folder.
+fn run(folder: &Path, line: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_elbowroom"))
+        .args(line.split_whitespace())
+        .current_dir(folder)
+        .output()
+        .expect("the binary runs")
+}
+
+/// Runs it, expects an exit status, and returns standard output.
+#[track_caller]
+fn expect(folder: &Path, line: &str, status: i32) -> String {
+    let output = run(folder, line);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(status), "elbowroom {line}\nstdout: {out}\nstderr: {err}");
+    out.into_owned()
+}
+
+/// Runs it, expects a status other than 0 and one sentence on standard error that contains all of `parts`.
+#[track_caller]
+fn expect_sentence(folder: &Path, line: &str, status: i32, parts: &[&str]) {
+    let output = run(folder, line);
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "elbowroom {line}\nstderr: {err}");
+    assert!(!err.contains("panicked"), "elbowroom {line} panicked: {err}");
+    for part in parts {
+        assert!(err.contains(part), "elbowroom {line}: `{part}` is not in: {err}");
+    }
+    // Usage errors come from the argument parser, which prints a hint as well.
+    if !err.contains("For more information") {
+        assert_eq!(err.trim_end().lines().count(), 1, "elbowroom {line}: not one line: {err}");
+    }
+}
+
+fn json(text: &str) -> Value {
+    assert_eq!(text.trim_end().lines().count(), 1, "one object on one line: {text}");
+    serde_json::from_str(text).expect("standard output is JSON")
+}
+
+/// A small network that runs in moments.
+const SMALL: &str = "--model resnet18 --batch 4 --threads 1";
+
+#[test]
+fn the_road_by_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    expect(at, "trace --model resnet18 --batch 8 -o r.trace", 0);
+    let plan = json(&expect(at, "plan r.trace --memory 60% -o r.plan --json", 0));
+    let height = plan["height_bytes"].as_u64().unwrap();
+    assert!(height <= plan["limit_bytes"].as_u64().unwrap());
+    assert!(plan["lower_bound_ns"].as_u64().unwrap() <= plan["iteration_ns"].as_u64().unwrap());
+    let check = json(&expect(at, "check r.trace r.plan --json", 0));
+    assert_eq!((check["legal"].as_bool(), check["height_bytes"].as_u64()), (Some(true), Some(height)));
+    let simulated = json(&expect(at, "simulate r.trace r.plan --json", 0));
+    assert_eq!(simulated["iteration_ns"], plan["iteration_ns"]);
+
+    // The same trace as JSON is the same trace.
+    expect(at, "trace --model resnet18 --batch 8 --json -o r.json", 0);
+    expect(at, "check r.json r.plan", 0);
+
+    // One offset shifted by one alignment: illegal, exit 1, with the rule's number.
+    let text = std::fs::read_to_string(at.join("r.plan")).unwrap();
+    let line = text.lines().find(|line| line.starts_with("b1 ") && line.contains(" at ")).unwrap();
+    let (head, offset) = line.rsplit_once(' ').unwrap();
+    let shifted = format!("{head} {}", offset.parse::<u64>().unwrap() + 64);
+    std::fs::write(at.join("shifted.plan"), text.replace(line, &shifted)).unwrap();
+    expect_sentence(at, "check r.trace shifted.plan", 1, &["shifted.plan is not legal", "rule L"]);
+
+    // A plan for another trace, and files that are not what they should be.
+    expect(at, "trace --model resnet18 --batch 4 -o other.trace", 0);
+    expect_sentence(at, "check other.trace r.plan", 1, &["rule L1"]);
+    expect_sentence(at, "check r.plan r.trace", 2, &["r.plan"]);
+    let trace = std::fs::read_to_string(at.join("r.trace")).unwrap();
+    std::fs::write(at.join("cut.trace"), &trace[..trace.len() / 2]).unwrap();
+    expect_sentence(at, "plan cut.trace --memory 60%", 2, &["cut.trace"]);
+    std::fs::write(at.join("garbled.trace"), trace.replacen("reads t", "reads q", 1)).unwrap();
+    expect_sentence(at, "plan garbled.trace --memory 60%", 2, &["garbled.trace", "line"]);
+    std::fs::write(at.join("binary.trace"), [0xff, 0xfe, 0x00]).unwrap();
+    expect_sentence(at, "plan binary.trace --memory 60%", 2, &["not a text file"]);
+}
+
+#[test]
+fn training_under_a_limit_equals_training_without() {
+    let folder = tempfile::tempdir().unwrap();
+    for planner in ["keep", "greedy", "sqrt", "mixed"] {
+        let memory = if planner == "keep" { "100%" } else { "70%" };
+        let line =
+            format!("train {SMALL} --iterations 2 --memory {memory} --planner {planner} --verify --json");
+        let report = json(&expect(folder.path(), &line, 0));
+        assert_eq!(report["verified"].as_bool(), Some(true), "{planner}");
+        assert_eq!(report["measured_peak_bytes"], report["predicted_peak_bytes"], "{planner}");
+        assert!(report["measured_peak_bytes"].as_u64() <= report["limit_bytes"].as_u64(), "{planner}");
+        assert_eq!(report["arena_above_intact"].as_bool(), Some(true), "{planner}");
+        assert_eq!(report["losses"].as_array().unwrap().len(), 2, "{planner}");
+    }
+}
+
+#[test]
+fn a_resumed_run_goes_on_where_it_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let losses = |line: &str| -> Vec<Value> {
+        json(&expect(at, &format!("train {SMALL} {line} --json"), 0))["losses"].as_array().unwrap().clone()
+    };
+    let whole = losses("--iterations 4 --memory 60%");
+    let mut parts = losses("--iterations 2 --memory 80% --save half.safetensors");
+    parts.extend(losses("--iterations 2 --memory 60% --resume half.safetensors"));
+    assert_eq!(whole, parts);
+
+    expect_sentence(at, "train --model vgg11 --batch 2 --resume half.safetensors", 2, &["half.safetensors"]);
+    let bytes = std::fs::read(at.join("half.safetensors")).unwrap();
+    std::fs::write(at.join("cut.safetensors"), &bytes[..bytes.len() - 1]).unwrap();
+    expect_sentence(
+        at,
+        &format!("train {SMALL} --resume cut.safetensors"),
+        2,
+        &["cut.safetensors", "not a whole"],
+    );
+}
+
+#[test]
+fn impossible_limits_explain_themselves() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = format!("train {SMALL} --memory 5%");
+    expect_sentence(
+        folder.path(),
+        &line,
+        1,
+        &["no plan can exist", "op ", "missing", "smallest limit that works"],
+    );
+    let refusal = json(&expect(folder.path(), &format!("{line} --json"), 1));
+    assert_eq!(refusal["feasible"].as_bool(), Some(false));
+    let (limit, missing, needed) =
+        (&refusal["limit_bytes"], &refusal["missing_bytes"], &refusal["needed_bytes"]);
+    assert_eq!(limit.as_u64().unwrap() + missing.as_u64().unwrap(), needed.as_u64().unwrap());
+
+    // What it calls the smallest limit works.
+    let smallest = refusal["smallest_limit_bytes"].as_u64().unwrap();
+    let report =
+        json(&expect(folder.path(), &format!("train {SMALL} --iterations 1 --memory {smallest} --json"), 0));
+    assert!(report["measured_peak_bytes"].as_u64().unwrap() <= smallest);
+}
+
+#[test]
+fn bad_input_gets_one_clear_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    std::fs::create_dir(at.join("cifar")).unwrap();
+    std::fs::write(at.join("cifar/data_batch_1.bin"), vec![0; 3072]).unwrap();
+    std::fs::create_dir(at.join("empty")).unwrap();
+    std::fs::write(at.join("bad.csv"), "id,lower,upper,size\n0,0,x,1\n").unwrap();
+    for (line, parts) in [
+        ("train --memory 0", &["0"][..]),
+        ("train --memory=-5MiB", &["-5MiB"]),
+        ("train --memory much", &["much"]),
+        ("train --batch 0", &["0"]),
+        ("train --model resnet999x", &["resnet999x", "resnet18"]),
+        ("train --planner magic", &["magic", "greedy"]),
+        ("train --optimizer magic", &["magic", "sgd"]),
+        ("train --data nowhere", &["nowhere"]),
+        ("train --data empty", &["empty"]),
+        ("train --data cifar", &["data_batch_1.bin", "3072 bytes"]),
+        ("train --batch 2 --host nowhere/at/all --memory 60% --no-recompute", &["nowhere/at/all"]),
+        ("train --batch 2 --iterations 1 --save nowhere/x.safetensors", &["nowhere/x.safetensors"]),
+        ("train --resume nowhere.safetensors", &["nowhere.safetensors"]),
+        ("trace --machine magic", &["magic", "v100"]),
+        ("trace --align 3", &["3", "power of two"]),
+        ("trace -o nowhere/r.trace", &["nowhere/r.trace"]),
+        ("plan nowhere.trace --memory 1GiB", &["nowhere.trace"]),
+        ("pack nowhere.csv", &["nowhere.csv"]),
+        ("pack bad.csv", &["bad.csv", "line 2"]),
+        ("pack bad.csv --time soon", &["soon"]),
+    ] {
+        expect_sentence(at, line, 2, parts);
+    }
+}
+
+#[test]
+fn buffers_are_packed_from_a_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    std::fs::write(at.join("b.csv"), "id,lower,upper,size\na,0,4,100\nb,2,6,50\nc,4,8,100\n").unwrap();
+    let packed = json(&expect(at, "pack b.csv -o placed.csv --json", 0));
+    assert_eq!((packed["height"].as_u64(), packed["peak_load"].as_u64()), (Some(150), Some(150)));
+    assert_eq!(packed["proved_optimal"].as_bool(), Some(true));
+    let placed = std::fs::read_to_string(at.join("placed.csv")).unwrap();
+    assert!(placed.lines().next().unwrap().contains("offset") && placed.lines().count() == 4, "{placed}");
+    expect_sentence(at, "pack b.csv --capacity 149", 1, &["149"]);
+}
+
+#[test]
+fn help_shows_examples() {
+    let folder = tempfile::tempdir().unwrap();
+    for line in ["--help", "train --help", "plan --help", "pack --help"] {
+        assert!(expect(folder.path(), line, 0).contains("Example"), "{line}");
+    }
+}

@@ -1,0 +1,107 @@
+//! Why there is no plan, in words and numbers that a user can act on.
+
+use elbowroom_ir::Bytes;
+use elbowroom_ir::search::Infeasible;
+use elbowroom_ir::trace::Trace;
+use serde::Serialize;
+
+use crate::pipeline::PlanError;
+
+/// Values shown by name; the rest are counted.
+const SHOWN: usize = 4;
+
+/// A value that must be resident.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Needed {
+    /// Its name.
+    pub name: String,
+    /// Its size.
+    pub bytes: Bytes,
+}
+
+/// Why a limit cannot be met.
+#[derive(Clone, Debug, Serialize)]
+pub struct Refusal {
+    /// Always false: there is no plan.
+    pub feasible: bool,
+    /// Whether that is proved at this limit, or only that nothing was found.
+    pub proved: bool,
+    /// The limit asked for.
+    pub limit_bytes: Bytes,
+    /// The op that cannot run, where one is known.
+    pub op: Option<String>,
+    /// What must be resident together for it, largest first.
+    pub values: Vec<Needed>,
+    /// Its workspace.
+    pub workspace_bytes: Bytes,
+    /// Bytes of all that together.
+    pub needed_bytes: Option<Bytes>,
+    /// Bytes by which the limit is too small.
+    pub missing_bytes: Option<Bytes>,
+    /// The smallest limit for which a plan was found.
+    pub smallest_limit_bytes: Option<Bytes>,
+}
+
+impl Refusal {
+    /// Explains an error; `None` for illegal plans, which are not the limit's fault.
+    pub fn new(trace: &Trace, error: &PlanError, smallest: Option<Bytes>) -> Option<Self> {
+        let limit = match error {
+            PlanError::Infeasible { limit, .. } | PlanError::GaveUp { limit, .. } => *limit,
+            PlanError::Illegal(_) => return None,
+        };
+        let mut refusal = Self {
+            feasible: false,
+            proved: matches!(error, PlanError::Infeasible { .. }),
+            limit_bytes: limit,
+            op: None,
+            values: Vec::new(),
+            workspace_bytes: Bytes::ZERO,
+            needed_bytes: None,
+            missing_bytes: None,
+            smallest_limit_bytes: smallest,
+        };
+        if let PlanError::Infeasible { proof: Infeasible::Op { op, values, needed, .. }, .. } = error {
+            let row = &trace.ops()[*op];
+            refusal.op = Some(row.name.clone());
+            refusal.workspace_bytes = row.workspace;
+            refusal.needed_bytes = Some(*needed);
+            refusal.missing_bytes = Some(needed.saturating_sub(limit));
+            refusal.values = values
+                .iter()
+                .map(|&value| Needed { name: trace.tensors()[value].name.clone(), bytes: trace.bytes(value) })
+                .collect();
+            refusal.values.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+        }
+        Some(refusal)
+    }
+
+    /// One sentence: what cannot run, what it needs, what is missing, and what to do.
+    pub fn sentence(&self) -> String {
+        let limit = self.limit_bytes;
+        let mut sentence = match (&self.op, self.needed_bytes, self.missing_bytes) {
+            (Some(op), Some(needed), Some(missing)) => {
+                let mut parts: Vec<String> =
+                    self.values.iter().take(SHOWN).map(|v| format!("{} ({})", v.name, v.bytes)).collect();
+                let rest = self.values.iter().skip(SHOWN);
+                let (count, bytes) = rest.fold((0, Bytes::ZERO), |(n, sum), v| (n + 1, sum + v.bytes));
+                if count > 0 {
+                    parts.push(format!("{count} more ({bytes})"));
+                }
+                if !self.workspace_bytes.is_zero() {
+                    parts.push(format!("workspace ({})", self.workspace_bytes));
+                }
+                format!(
+                    "no plan can exist within {limit}: op {op} cannot run, because {} must be resident together, {needed} in all, \
+                     and {missing} are missing",
+                    parts.join(", ")
+                )
+            }
+            _ => format!("no plan was found within {limit}; that none exists is not proved"),
+        };
+        if let Some(smallest) = self.smallest_limit_bytes {
+            sentence +=
+                &format!("; the smallest limit that works here is {smallest} ({} bytes)", smallest.get());
+        }
+        sentence
+    }
+}
