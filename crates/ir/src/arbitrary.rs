@@ -6,6 +6,7 @@
 //! trace's; values kept, offloaded, dropped and recomputed; homes on the device, on the host and on both, and homes left and returned to.
 
 mod change;
+mod placement;
 mod plan;
 mod trace;
 
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use ::arbitrary::{Result, Unstructured};
 
 pub use change::changed;
+pub use placement::placement;
 pub use plan::plan;
 pub use trace::trace;
 

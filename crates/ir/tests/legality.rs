@@ -5,9 +5,9 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use elbowroom_ir::Bytes;
 use elbowroom_ir::check::{Illegal, check, check_schedule};
 use elbowroom_ir::text::{PlanFile, TraceFile};
-use elbowroom_ir::Bytes;
 
 fn path(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "tests", "legality", name].iter().collect()

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use ::arbitrary::{Result, Unstructured};
 
+use super::placement::placement;
 use crate::machine::{Channel, Machine};
 use crate::packing::{Interval, Placement};
 use crate::plan::Plan;
@@ -28,7 +29,7 @@ pub fn plan(u: &mut Unstructured<'_>, trace: &Trace) -> Result<(Machine, Plan)> 
     draft.finish(u)?;
 
     let align = Bytes(*u.choose(&[1, 4, 8])?);
-    let placement = draft.place(u, align)?;
+    let placement = placement(u, &draft.schedule, align)?;
     draft.wait(u, &placement)?;
     let spare = |u: &mut Unstructured<'_>| Ok(Bytes(*u.choose(&[0, 0, 64])?));
     let machine = Machine {
@@ -403,44 +404,6 @@ impl<'a> Draft<'a> {
 
     fn step(&mut self, action: Action) {
         self.schedule.steps.push(Step { action, waits: Vec::new() });
-    }
-
-    /// First fit in a drawn order: the lowest aligned offset that no buffer alive at the same position takes.
-    fn place(&self, u: &mut Unstructured<'_>, align: Bytes) -> Result<Placement> {
-        let buffers = &self.schedule.buffers;
-        let mut order: Vec<BufferId> = buffers.ids().collect();
-        for last in (1..order.len()).rev() {
-            if u.ratio(1, 2)? {
-                order.swap(last, u.int_in_range(0..=last)?);
-            }
-        }
-        let mut offsets: Table<BufferId, Option<Bytes>> = Table::filled(buffers.len(), None);
-        for &buffer in &order {
-            let mut taken: Vec<(Bytes, Bytes)> = Vec::new();
-            for (other, offset) in offsets.iter() {
-                let meet =
-                    self.alive[buffer].iter().any(|a| self.alive[other].iter().any(|b| a.overlaps(*b)));
-                if let Some(offset) = *offset
-                    && meet
-                {
-                    taken.push((offset, offset + buffers[other].bytes));
-                }
-            }
-            taken.sort_unstable();
-            let mut offset = Bytes::ZERO;
-            for (start, end) in taken {
-                if offset + buffers[buffer].bytes <= start {
-                    break;
-                }
-                offset = offset.max(end.align_up(align));
-            }
-            offsets[buffer] = Some(offset);
-        }
-        let offsets: Table<BufferId, Bytes> =
-            offsets.values().map(|offset| offset.unwrap_or_default()).collect();
-        let ends = buffers.iter().map(|(id, buffer)| offsets[id] + buffer.bytes);
-        let height = ends.max().unwrap_or_default();
-        Ok(Placement { offsets, height })
     }
 
     /// Gives every action the waits that it needs: for the last conflicting access on every other lane, and for the host copies that it
