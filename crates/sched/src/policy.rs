@@ -114,10 +114,11 @@ impl Policy {
     /// Every op once, in the trace's order; everything stays; every permitted reuse. A persistent value whose end is written to fresh
     /// bytes while its beginning is still being read cannot end where it began, so it lives on the host.
     pub fn keep(trace: &Trace) -> Self {
+        let uses = storage_uses(trace);
         Self {
             sequence: trace.ops().ids().collect(),
             away: BTreeMap::new(),
-            stations: trace.persistent().iter().map(|pair| natural_station(trace, pair)).collect(),
+            stations: trace.persistent().iter().map(|pair| natural_station(trace, &uses, pair)).collect(),
             reuses: Reuses::Every,
             offloads: CopyOrder::Natural,
             fetches: CopyOrder::Natural,
@@ -131,19 +132,52 @@ impl Policy {
     }
 }
 
-fn natural_station(trace: &Trace, pair: &Persistent) -> Station {
-    if trace.storage(pair.begin) == trace.storage(pair.end) {
+/// When a storage is in use along the trace.
+#[derive(Clone, Copy, Default)]
+struct StorageUse {
+    /// The first op that makes one of its values; `None` if the first is there at the beginning.
+    opens: Option<OpId>,
+    /// The last op that touches any of its values.
+    last: Option<OpId>,
+    /// Whether one of its values must be there at the end.
+    lasts: bool,
+}
+
+fn storage_uses(trace: &Trace) -> Vec<StorageUse> {
+    let mut uses = vec![StorageUse::default(); trace.storages().len()];
+    for value in trace.tensors().ids() {
+        let slot = &mut uses[trace.storage(value).index()];
+        slot.last = slot.last.max(trace.producer(value)).max(trace.users(value).last().copied());
+    }
+    // The first value of a storage is the one that overwrites no other.
+    for (id, op) in trace.ops().iter() {
+        for &output in op.outputs.iter().filter(|&&output| op.overwrites(output).is_none()) {
+            uses[trace.storage(output).index()].opens = Some(id);
+        }
+    }
+    for pair in trace.persistent() {
+        uses[trace.storage(pair.end).index()].lasts = true;
+    }
+    uses
+}
+
+/// On the device, if the end can be in the buffer of the beginning: in its storage, written over it, or made when that is over.
+fn natural_station(trace: &Trace, uses: &[StorageUse], pair: &Persistent) -> Station {
+    let (from, to) = (trace.storage(pair.begin), trace.storage(pair.end));
+    if from == to {
         return Station::Device;
     }
-    // Another persistent value's beginning cannot move to this one's buffer without a copy.
-    let Some(maker) = trace.producer(pair.end) else { return Station::Host };
-    let ends = trace.persistent().iter().any(|other| other.end == pair.begin);
-    let reused = trace.ops()[maker].may_reuse.iter().any(|r| r.input == pair.begin && r.output == pair.end);
-    match trace.users(pair.begin).last() {
-        _ if ends => Station::Host,
-        Some(&last) if last > maker || (last == maker && !reused) => Station::Host,
-        _ => Station::Device,
-    }
+    // What no op makes is another persistent value's beginning, and has a buffer of its own.
+    let StorageUse { last, lasts, .. } = uses[from.index()];
+    let Some(opens) = uses[to.index()].opens.filter(|_| !lasts) else { return Station::Host };
+    let op = &trace.ops()[opens];
+    let reused = op.overwritten_by(pair.begin).is_none()
+        && op.may_reuse.iter().any(|reuse| {
+            reuse.input == pair.begin
+                && trace.storage(reuse.output) == to
+                && trace.producer(reuse.output) == Some(opens)
+        });
+    if last < Some(opens) || (last == Some(opens) && reused) { Station::Device } else { Station::Host }
 }
 
 /// Where every value is touched along a sequence: the frame in which gaps are named.

@@ -171,6 +171,7 @@ pub(crate) fn analyse(trace: &Trace, machine: &Machine, policy: &Policy) -> Resu
         align: machine.align,
         program: Program::default(),
         states: vec![State::default(); trace.tensors().len()],
+        bound: vec![None; trace.storages().len()],
         taken: Vec::new(),
     };
     pass.begin();
@@ -206,6 +207,8 @@ struct Pass<'a> {
     align: Bytes,
     program: Program,
     states: Vec<State>,
+    /// Per storage: the persistent value that ends there, if its device home is another storage's.
+    bound: Vec<Option<u32>>,
     /// Residences handed over at the current place.
     taken: Vec<u32>,
 }
@@ -249,6 +252,10 @@ impl Pass<'_> {
             }
             if station != Station::Device {
                 self.state(pair.begin).host = Host::Boundary;
+            }
+            let (begin, end) = (self.trace.storage(pair.begin), self.trace.storage(pair.end));
+            if home.is_some() && begin != end {
+                self.bound[end.index()] = Some(index as u32);
             }
             self.program.homes.push(home);
         }
@@ -378,6 +385,7 @@ impl Pass<'_> {
             if self.states[value.index()].residence.is_some() {
                 // It is still here from an earlier run: the new copy is not wanted.
                 self.program.residences[residence as usize].close = Close::After(Some(place));
+                self.settle(value, Some(place));
                 continue;
             }
             let state = self.state(value);
@@ -433,13 +441,12 @@ impl Pass<'_> {
         }
     }
 
-    /// A home buffer is taken over by the value that must end there, and by no other.
+    /// A home buffer is taken over by the value that must end there and by no other, and that value takes over no other buffer.
     fn home_allows(&self, residence: u32, output: TensorId) -> bool {
-        if self.program.residences[residence as usize].open != Open::Boundary {
-            return true;
+        match self.bound[self.trace.storage(output).index()] {
+            Some(pair) => self.program.homes[pair as usize] == Some(residence),
+            None => self.program.residences[residence as usize].open != Open::Boundary,
         }
-        let ends = self.states[output.index()].ends;
-        ends != 0 && self.program.homes[ends as usize - 1] == Some(residence)
     }
 
     fn end(&mut self) -> Result<(), PolicyError> {
