@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use arbtest::arbitrary::Unstructured;
 use arbtest::arbtest;
-use elbowroom_ir::arbitrary::Case;
+use elbowroom_ir::arbitrary::{Case, placement};
 use elbowroom_ir::check::{check, check_schedule};
 use elbowroom_ir::planning::{CostSource, Costs};
 use elbowroom_ir::schedule::{Action, Schedule};
@@ -79,6 +79,32 @@ fn generated_plans_are_legal_and_cover_everything() {
     .budget_ms(1_500);
     let cases = seen["case"];
     assert!(seen.values().all(|&count| count > cases / 100) && seen.len() == 17, "{seen:?}");
+}
+
+#[test]
+fn a_schedule_proved_without_a_placement_is_legal_in_every_placement() {
+    let mut proved = 0;
+    arbtest(|u| {
+        let Case { trace, machine, mut plan } = Case::arbitrary(u)?;
+        let schedule = plan.schedule.clone();
+        let by_load = |limit| check_schedule(trace.clone(), machine.clone(), schedule.clone(), Bytes(limit));
+        let Ok(checked) = by_load(1 << 20) else { return Ok(()) };
+        proved += 1;
+        let peak = checked.peak_load();
+        let taken_later = schedule.buffers.len() > schedule.boundary.len();
+        assert!(by_load(peak.get()).is_ok());
+        assert!(peak.is_zero() || !taken_later || by_load(peak.get() - 1).is_err());
+        for _ in 0..4 {
+            plan.placement = placement(u, &plan.schedule, machine.align)?;
+            let machine = machine.clone().with_memory(plan.placement.height);
+            let checked =
+                check(trace.clone(), machine, plan.clone()).unwrap_or_else(|illegal| panic!("{illegal}"));
+            assert_eq!(checked.peak_load(), peak);
+        }
+        Ok(())
+    })
+    .budget_ms(1_500);
+    assert!(proved > 500, "{proved}");
 }
 
 #[test]

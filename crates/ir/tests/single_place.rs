@@ -64,10 +64,7 @@ fn a_change_that_matters_is_rejected() {
     })
     .budget_ms(6_000);
     // The property would be empty if changes were all accepted or all harmless, or if some rule were never needed.
-    assert!(
-        rejected > accepted && accepted > rejected / 100,
-        "{accepted} accepted, {rejected} rejected"
-    );
+    assert!(rejected > accepted && accepted > rejected / 100, "{accepted} accepted, {rejected} rejected");
     assert!(wrong > rejected / 2, "only {wrong} of {rejected} rejected plans run wrong");
     assert_eq!(rules.len(), 10, "{rules:?}");
 }

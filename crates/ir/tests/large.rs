@@ -1,0 +1,152 @@
+//! The checker on a plan of real size: a chain of 3,000 ops whose activations all leave and come back.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use elbowroom_ir::check::{check, check_schedule};
+use elbowroom_ir::machine::{Channel, Machine};
+use elbowroom_ir::packing::Placement;
+use elbowroom_ir::plan::Plan;
+use elbowroom_ir::schedule::{Action, Buffer, Launch, Schedule, Step};
+use elbowroom_ir::text::{PlanFile, TraceFile};
+use elbowroom_ir::trace::{Again, Op, Phase, Storage, Tensor, Trace, TraceData, Work};
+use elbowroom_ir::{ActionId, BufferId, Bytes, Nanos, OpId, Table, TensorId};
+
+const LAYERS: u32 = 1_500;
+const SIZE: Bytes = Bytes(64);
+
+fn chain() -> Trace {
+    let mut data = TraceData { name: "chain".to_owned(), ..TraceData::default() };
+    let mut op = |phase, reads: Vec<TensorId>| {
+        let storage = data.storages.push(Storage { bytes: SIZE });
+        let output = data.tensors.push(Tensor { name: "value".to_owned(), storage });
+        data.ops.push(Op {
+            name: "op".to_owned(),
+            kind: "linear".to_owned(),
+            phase,
+            again: Again::Pure,
+            reads,
+            outputs: vec![output],
+            mutates: Vec::new(),
+            may_reuse: Vec::new(),
+            workspace: Bytes::ZERO,
+            work: Work::default(),
+        });
+        output
+    };
+    let mut last = op(Phase::Forward, Vec::new());
+    for _ in 1..LAYERS {
+        last = op(Phase::Forward, vec![last]);
+    }
+    for layer in (0..LAYERS).rev() {
+        last = op(Phase::Backward, vec![TensorId(layer), last]);
+    }
+    Trace::new(data).expect("a chain")
+}
+
+/// Buffers in slots of the arena that go around.
+struct Draft {
+    schedule: Schedule,
+    offsets: Table<BufferId, Bytes>,
+    /// Buffers with the steps that touched them, by slot: who comes next waits.
+    slots: Vec<Vec<ActionId>>,
+}
+
+impl Draft {
+    fn buffer(&mut self, slot: usize) -> BufferId {
+        self.offsets.push(SIZE * slot as u64);
+        self.schedule.buffers.push(Buffer { bytes: SIZE })
+    }
+
+    fn step(&mut self, action: Action, waits: Vec<ActionId>) -> ActionId {
+        self.schedule.steps.push(Step { action, waits })
+    }
+}
+
+fn offload_everything() -> (Schedule, Placement) {
+    let slots = 8;
+    let mut draft =
+        Draft { schedule: Schedule::default(), offsets: Table::new(), slots: vec![Vec::new(); slots] };
+    let mut held: Option<(BufferId, usize)> = None;
+    let mut offloads = Vec::new();
+    // Activations go around slots 0 to 3; each leaves for the host when its successor is there.
+    for layer in 0..LAYERS {
+        let slot = layer as usize % 4;
+        let buffer = draft.buffer(slot);
+        let waits = std::mem::take(&mut draft.slots[slot]);
+        let reads = held.iter().map(|&(buffer, _)| buffer).collect();
+        let launch = Launch { op: OpId(layer), reads, writes: vec![buffer], workspace: None };
+        let compute = draft.step(Action::Compute(launch), waits);
+        if let Some((last, last_slot)) = held {
+            draft.slots[last_slot].push(compute);
+            draft.step(Action::Release { buffer: last }, Vec::new());
+        }
+        let offload = draft.step(Action::Offload { value: TensorId(layer), from: buffer }, vec![compute]);
+        draft.slots[slot].push(offload);
+        offloads.push(offload);
+        held = Some((buffer, slot));
+    }
+    // The last activation stays as the first gradient's input; copies come back to slots 4 and 5, gradients go around 6 and 7.
+    let Some((mut gradient, first_slot)) = held else { return Default::default() };
+    let mut gradient_slot = first_slot;
+    for (turn, layer) in (0..LAYERS).rev().enumerate() {
+        let slot = 4 + turn % 2;
+        let copy = draft.buffer(slot);
+        let mut waits = std::mem::take(&mut draft.slots[slot]);
+        waits.push(offloads[layer as usize]);
+        let prefetch = draft.step(Action::Prefetch { value: TensorId(layer), to: copy }, waits);
+        let output_slot = 6 + turn % 2;
+        let output = draft.buffer(output_slot);
+        let op = OpId(LAYERS + turn as u32);
+        let launch = Launch { op, reads: vec![copy, gradient], writes: vec![output], workspace: None };
+        let compute = draft.step(Action::Compute(launch), vec![prefetch]);
+        draft.slots[slot].push(compute);
+        for buffer in [copy, gradient] {
+            draft.step(Action::Release { buffer }, Vec::new());
+        }
+        draft.step(Action::HostRelease { value: TensorId(layer) }, Vec::new());
+        draft.slots[gradient_slot].push(compute);
+        (gradient, gradient_slot) = (output, output_slot);
+    }
+    draft.step(Action::Release { buffer: gradient }, Vec::new());
+    (draft.schedule, Placement { offsets: draft.offsets, height: SIZE * slots as u64 })
+}
+
+#[test]
+fn ten_thousand_actions_are_checked_in_seconds() {
+    let trace = Arc::new(chain());
+    let (schedule, placement) = offload_everything();
+    assert!(schedule.steps.len() > 10_000);
+    let machine = Machine {
+        name: "small".to_owned(),
+        memory: placement.height,
+        align: Bytes(64),
+        host_memory: SIZE * u64::from(LAYERS),
+        to_host: Channel::with_rate(1 << 30),
+        to_device: Channel::with_rate(1 << 30),
+        shared_link: false,
+        flops_per_second: 1 << 40,
+        bytes_per_second: 1 << 40,
+        launch: Nanos(1),
+    };
+    let plan = Plan { trace: trace.fingerprint(), schedule: schedule.clone(), placement };
+    let text = PlanFile::new(plan.clone(), machine.clone()).expect("a machine").to_string();
+    let start = Instant::now();
+    assert_eq!(text.parse::<PlanFile>().expect("what was printed").plan, plan);
+    let parsed = start.elapsed();
+    let start = Instant::now();
+    let checked = check(trace.clone(), machine.clone(), plan).unwrap_or_else(|illegal| panic!("{illegal}"));
+    let with_placement = start.elapsed();
+    assert_eq!(checked.peak_load(), SIZE * 3);
+    let start = Instant::now();
+    let without = check_schedule(trace.clone(), machine, schedule, SIZE * 3);
+    let without_placement = start.elapsed();
+    // The waits are those of this placement, so they do not do for every one.
+    assert!(without.is_err());
+    let text = TraceFile::new((*trace).clone(), None, None).expect("a trace").to_string();
+    assert_eq!(text.parse::<TraceFile>().expect("what was printed").trace, *trace);
+    eprintln!(
+        "parsed in {parsed:?}, checked in {with_placement:?}, without placement in {without_placement:?}"
+    );
+    assert!(with_placement + without_placement + parsed < Duration::from_secs(20));
+}
