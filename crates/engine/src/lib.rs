@@ -26,6 +26,7 @@ mod compare;
 mod device;
 mod error;
 pub mod host;
+pub mod interpreter;
 #[allow(unsafe_code)]
 pub mod kernels;
 mod lanes;
@@ -37,5 +38,6 @@ pub use chaos::ChaosOptions;
 pub use compare::{Difference, Digest, first_difference};
 pub use error::{EngineError, HostError};
 pub use host::{HostOptions, HostPlace};
+pub use interpreter::{InterpretError, Interpreter};
 pub use record::MeasuredCosts;
 pub use session::{IterationReport, Session, SessionOptions, trace};

@@ -73,7 +73,7 @@ pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, c: Channels, epsilon:
             vectorized(
                 #[inline(always)]
                 || {
-                    let plane = |at: usize| -> &[f32] { x.slice(at, c.spatial) };
+                    let plane = |at: usize| x.view(at, c.spatial);
                     let mut sums = Sums::<1>::new();
                     planes(c, channel).for_each(|at| sums.add1(plane(at), |x| [x]));
                     let mean = (sums.total()[0] / c.per_channel() as f64) as f32;
@@ -117,7 +117,7 @@ pub unsafe fn grad(o: &Operands<'_>, pool: &ThreadPool, c: Channels, epsilon: f3
                 || {
                     let mut sums = Sums::<2>::new();
                     for at in planes(c, channel) {
-                        let (dy, x) = (dy.slice(at, c.spatial), x.slice(at, c.spatial));
+                        let (dy, x) = (dy.view(at, c.spatial), x.view(at, c.spatial));
                         sums.add2(dy, x, |dy, x| [dy, dy * ((x - mean) * root)]);
                     }
                     let [sum, product] = sums.total();

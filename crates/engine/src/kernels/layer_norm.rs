@@ -31,7 +31,7 @@ pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, [rows, width]: [usize
                         let at = r * width;
                         let to = y.slice(at, width);
                         if x.add(at) != y.add(at) {
-                            to.copy_from_slice(x.slice(at, width));
+                            to.copy_from_slice(x.view(at, width));
                         }
                         let mut sums = Sums::<1>::new();
                         sums.add1(to, |x| [x]);

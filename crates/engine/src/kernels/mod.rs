@@ -30,6 +30,7 @@ mod loss;
 mod lstm;
 mod math;
 mod optimizer;
+pub mod owned;
 mod pooling;
 mod reduce;
 mod rows;

@@ -51,4 +51,13 @@ impl<T> Shared<T> {
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.0.add(offset), len) }
     }
+
+    /// The elements `offset .. offset + len`, to be read.
+    ///
+    /// # Safety
+    /// They lie in the same allocation, and while the slice lives nobody writes them.
+    pub unsafe fn view<'a>(self, offset: usize, len: usize) -> &'a [T] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.0.add(offset), len) }
+    }
 }

@@ -17,6 +17,7 @@ impl<const S: usize> Sums<S> {
 
     /// Adds `f(xs[i])` for all `i`. Element `i` goes to partial sum `i mod 64`.
     #[inline(always)]
+    #[allow(clippy::needless_range_loop)] // Plain index loops become vectors.
     pub fn add1(&mut self, xs: &[f32], f: impl Fn(f32) -> [f32; S]) {
         let whole = xs.chunks_exact(LANES);
         for (j, &x) in whole.remainder().iter().enumerate() {
@@ -40,6 +41,7 @@ impl<const S: usize> Sums<S> {
 
     /// Adds `f(xs[i], ys[i])` for all `i`.
     #[inline(always)]
+    #[allow(clippy::needless_range_loop)] // As above.
     pub fn add2(&mut self, xs: &[f32], ys: &[f32], f: impl Fn(f32, f32) -> [f32; S]) {
         let (xs, ys) = (xs.chunks_exact(LANES), ys.chunks_exact(LANES));
         for (j, (&x, &y)) in xs.remainder().iter().zip(ys.remainder()).enumerate() {

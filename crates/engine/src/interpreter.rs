@@ -1,0 +1,146 @@
+//! The oracle: one iteration with the same kernels and no plan. Every storage has memory of its own, from its first value to its last
+//! use, so that nothing can be overwritten, moved or computed wrongly by placement; what a planned run must equal bit for bit.
+
+use std::sync::Mutex;
+
+use elbowroom_graph::Graph;
+use elbowroom_ir::{Id, OpId, StorageId, Table, TensorId};
+use rayon::ThreadPool;
+
+use crate::kernels::Context;
+use crate::kernels::owned::{Memory, run_owned};
+
+/// Why an iteration cannot run.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InterpretError {
+    /// More or fewer inputs than the graph has.
+    #[error("the graph `{graph}` takes {expected} inputs, but {found} were given")]
+    Inputs {
+        /// Name of the graph.
+        graph: String,
+        /// Inputs it takes.
+        expected: usize,
+        /// Inputs given.
+        found: usize,
+    },
+    /// An input of another size.
+    #[error("the input `{input}` takes {expected} bytes, but {found} were given")]
+    InputBytes {
+        /// Name of the input.
+        input: String,
+        /// Its size.
+        expected: u64,
+        /// Bytes given.
+        found: usize,
+    },
+}
+
+/// A graph with memory for each of its storages.
+pub struct Interpreter<'g> {
+    graph: &'g Graph,
+    seed: u64,
+    iteration: u64,
+    memory: Vec<Memory>,
+    /// The last operation that touches a storage; none for those that outlive the iteration.
+    last: Table<StorageId, Option<OpId>>,
+    keep: bool,
+}
+
+impl<'g> Interpreter<'g> {
+    /// The graph before its first iteration, its parameters initialized from the seed.
+    pub fn new(graph: &'g Graph, seed: u64) -> Self {
+        let mut last = Table::filled(graph.storages.len(), None);
+        for (id, node) in graph.nodes.iter() {
+            for &value in node.inputs.iter().chain(&node.outputs) {
+                last[graph.values[value].storage] = Some(id);
+            }
+        }
+        let mut memory = vec![Memory::default(); graph.storages.len()];
+        for parameter in &graph.persistent {
+            let storage = graph.values[parameter.begin].storage;
+            last[storage] = None;
+            let mut values = Memory::poisoned(graph.storages[storage].get() as usize);
+            parameter.init.fill(seed, 0, values.floats_mut());
+            memory[storage.index()] = values;
+        }
+        Self { graph, seed, iteration: 0, memory, last, keep: false }
+    }
+
+    /// Keeps all values until the next iteration, to be read; otherwise their memory is freed after their last use.
+    pub fn keeping_values(mut self) -> Self {
+        self.keep = true;
+        self
+    }
+
+    /// Runs one iteration and returns the bytes of every output.
+    pub fn run(&mut self, pool: &ThreadPool, inputs: &[&[u8]]) -> Result<Vec<Vec<u8>>, InterpretError> {
+        self.check(inputs)?;
+        let graph = self.graph;
+        let outputs: Vec<Mutex<Vec<u8>>> = graph.outputs.iter().map(|_| Mutex::default()).collect();
+        let take = |slot: usize, bytes: &[u8]| {
+            if let Ok(mut output) = outputs[slot].lock() {
+                bytes.clone_into(&mut output);
+            }
+        };
+        let context = Context { pool, seed: self.seed, iteration: self.iteration, inputs, outputs: &take };
+        for (id, node) in graph.nodes.iter() {
+            let place = |value: &TensorId| graph.values[*value].storage.index();
+            let reads: Vec<usize> = node.inputs.iter().map(place).collect();
+            let writes: Vec<usize> = node.outputs.iter().map(place).collect();
+            for &write in writes.iter().filter(|write| !reads.contains(write)) {
+                self.memory[write] = Memory::poisoned(graph.storages[StorageId::new(write)].get() as usize);
+            }
+            run_owned(&node.kind, &mut self.memory, &reads, &writes, &context);
+            for &touched in reads.iter().chain(&writes) {
+                if !self.keep && self.last[StorageId::new(touched)] == Some(id) {
+                    self.memory[touched] = Memory::default();
+                }
+            }
+        }
+        self.iteration += 1;
+        Ok(outputs.into_iter().map(|output| output.into_inner().unwrap_or_default()).collect())
+    }
+
+    /// Iterations run so far.
+    pub fn iteration(&self) -> u64 {
+        self.iteration
+    }
+
+    /// The persistent value at a position of [`Graph::persistent`], as it is now.
+    pub fn persistent(&self, position: usize) -> &[f32] {
+        let value = self.graph.persistent[position].begin;
+        self.memory[self.graph.values[value].storage.index()].floats()
+    }
+
+    /// The persistent value at a position of [`Graph::persistent`], to be changed between iterations.
+    pub fn persistent_mut(&mut self, position: usize) -> &mut [f32] {
+        let value = self.graph.persistent[position].begin;
+        self.memory[self.graph.values[value].storage.index()].floats_mut()
+    }
+
+    /// The bytes of a value's storage as the last iteration left them; empty if they were freed.
+    pub fn value(&self, value: TensorId) -> &Memory {
+        &self.memory[self.graph.values[value].storage.index()]
+    }
+
+    fn check(&self, inputs: &[&[u8]]) -> Result<(), InterpretError> {
+        if inputs.len() != self.graph.inputs.len() {
+            return Err(InterpretError::Inputs {
+                graph: self.graph.name.clone(),
+                expected: self.graph.inputs.len(),
+                found: inputs.len(),
+            });
+        }
+        for (input, given) in self.graph.inputs.iter().zip(inputs) {
+            let expected = self.graph.values[input.value].bytes().get();
+            if given.len() as u64 != expected {
+                return Err(InterpretError::InputBytes {
+                    input: input.name.clone(),
+                    expected,
+                    found: given.len(),
+                });
+            }
+        }
+        Ok(())
+    }
+}

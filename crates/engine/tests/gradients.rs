@@ -1,0 +1,228 @@
+//! Gradients of whole graphs against finite differences: the interpreter computes them with the kernels in `f32`; the differences come
+//! from the forward operations' slow twins in `f64`.
+
+mod twin;
+
+use std::collections::HashMap;
+
+use elbowroom_engine::Interpreter;
+use elbowroom_graph::layers::{ConvLayer, Part, WeightInit};
+use elbowroom_graph::op::{Function, OpKind, Sgd, Window};
+use elbowroom_graph::zoo::{self, OptimizerKind, Options};
+use elbowroom_graph::{BuildError, Builder, Content, Graph, Mode, Optimizer, Role, Var};
+use elbowroom_ir::TensorId;
+use elbowroom_ir::trace::Phase;
+
+const SEED: u64 = 77;
+const WEIGHT_DECAY: f32 = 5e-4;
+
+/// Bytes of every input, from a fixed sequence.
+fn inputs(graph: &Graph) -> Vec<Vec<u8>> {
+    let mut state = 12345u32;
+    let mut next = move || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state >> 8
+    };
+    let mut input = |spec: &elbowroom_graph::InputSpec| -> Vec<u8> {
+        let len = graph.values[spec.value].shape.len();
+        (0..len)
+            .flat_map(|_| match spec.content {
+                Content::Real => (next() as f32 / (1 << 23) as f32 - 1.0).to_ne_bytes(),
+                Content::Class { classes } => (next() as i32 % classes as i32).to_ne_bytes(),
+            })
+            .collect()
+    };
+    graph.inputs.iter().map(&mut input).collect()
+}
+
+/// The loss in `f64`, with these values for the persistent ones.
+fn loss(graph: &Graph, inputs: &[Vec<u8>], persistent: &[Vec<f64>]) -> f64 {
+    let mut values: HashMap<TensorId, Vec<f64>> = HashMap::new();
+    for (parameter, numbers) in graph.persistent.iter().zip(persistent) {
+        values.insert(parameter.begin, numbers.clone());
+    }
+    for node in graph.nodes.values().filter(|node| node.phase == Phase::Forward) {
+        let made = match node.kind {
+            OpKind::Input { slot } => vec![numbers(&inputs[slot], graph.inputs[slot].content)],
+            _ => {
+                let operands: Vec<&[f64]> =
+                    node.inputs.iter().map(|input| values[input].as_slice()).collect();
+                twin::twin(&node.kind, &operands, SEED, 0)
+            }
+        };
+        values.extend(node.outputs.iter().copied().zip(made));
+    }
+    values[&graph.outputs[0].value][0]
+}
+
+fn numbers(bytes: &[u8], content: Content) -> Vec<f64> {
+    let (words, _) = bytes.as_chunks::<4>();
+    words
+        .iter()
+        .map(|&word| match content {
+            Content::Real => f64::from(f32::from_ne_bytes(word)),
+            Content::Class { .. } => f64::from(i32::from_ne_bytes(word)),
+        })
+        .collect()
+}
+
+/// Compares the gradient of several elements of every weight with the difference quotient of the loss.
+fn check(graph: &Graph) {
+    let inputs = inputs(graph);
+    let borrowed: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
+    let mut bits = Vec::new();
+    for threads in [1, 2] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads start");
+        let mut interpreter = Interpreter::new(graph, SEED);
+        // Zeros and ones, with which biases and scales begin, hide mistakes.
+        for (position, parameter) in
+            graph.persistent.iter().enumerate().filter(|(_, p)| p.role == Role::Weight)
+        {
+            for (i, x) in interpreter.persistent_mut(position).iter_mut().enumerate() {
+                *x += 0.1 * ((i * 7 + parameter.name.len() * 5) % 11) as f32 / 11.0;
+            }
+        }
+        let before: Vec<Vec<f64>> = (0..graph.persistent.len())
+            .map(|position| interpreter.persistent(position).iter().map(|&x| f64::from(x)).collect())
+            .collect();
+        let outputs = interpreter.run(&pool, &borrowed).expect("the inputs fit");
+        if threads == 1 {
+            compare(graph, &inputs, &before, &interpreter, numbers(&outputs[0], Content::Real)[0]);
+        }
+        let state = (0..graph.persistent.len()).flat_map(|position| interpreter.persistent(position));
+        bits.push(state.map(|x| x.to_bits()).collect::<Vec<_>>());
+    }
+    assert!(bits[0] == bits[1], "{}: threads change bits", graph.name);
+}
+
+fn compare(graph: &Graph, inputs: &[Vec<u8>], before: &[Vec<f64>], after: &Interpreter<'_>, found: f64) {
+    let expected = loss(graph, inputs, before);
+    assert!(
+        (found - expected).abs() < 1e-5 * expected.abs().max(1.0),
+        "{}: loss {found}, not {expected}",
+        graph.name
+    );
+    let mut compared = 0;
+    for (position, parameter) in graph.persistent.iter().enumerate().filter(|(_, p)| p.role == Role::Weight) {
+        // After the first step the momentum is g + λ·w.
+        let momentum = format!("{}.momentum", parameter.name);
+        let state =
+            graph.persistent.iter().position(|p| p.name == momentum).expect("every weight has a momentum");
+        let gradient =
+            |i: usize| f64::from(after.persistent(state)[i]) - f64::from(WEIGHT_DECAY) * before[position][i];
+        let len = before[position].len();
+        let largest = (0..len).map(|i| gradient(i).abs()).fold(1e-4, f64::max);
+        for i in (0..len).step_by(len.div_ceil(5)) {
+            let quotient = [1e-5, -1e-5].map(|step| {
+                let mut moved = before.to_vec();
+                moved[position][i] += step;
+                loss(graph, inputs, &moved)
+            });
+            let slope = (quotient[0] - quotient[1]) / 2e-5;
+            let error = (gradient(i) - slope).abs();
+            assert!(
+                error < 2e-5 + 1e-3 * slope.abs() + 1e-4 * largest,
+                "{}: gradient of {}[{i}] is {}, the difference quotient {slope}",
+                graph.name,
+                parameter.name,
+                gradient(i)
+            );
+            compared += 1;
+        }
+    }
+    assert!(compared > 0, "{}: nothing to compare", graph.name);
+}
+
+fn sgd() -> Optimizer {
+    Optimizer::Sgd(Sgd { learning_rate: 0.1, momentum: 0.9, weight_decay: WEIGHT_DECAY })
+}
+
+/// A classifier of small images whose body is given.
+fn classifier(name: &str, body: impl Fn(&mut Builder, Var) -> Result<Var, BuildError>) -> Graph {
+    let build = || {
+        let mut b = Builder::new(name, Mode::Training);
+        let images = b.input("images", [3, 2, 8, 8], Content::Real);
+        let labels = b.input("labels", [3], Content::Class { classes: 4 });
+        let window = Window::square(3, 1, 1);
+        let stem = ConvLayer { channels: 4, window, bias: true, init: WeightInit::FanInUniform };
+        let x = b.conv2d("stem", images, stem)?;
+        let x = body(&mut b, x)?;
+        let x = x.rows();
+        let head = b.linear_weights("head", [x.dim(1), 4], true, WeightInit::FanInUniform);
+        let logits = b.linear("head", x, head)?;
+        let loss = b.cross_entropy("loss", [logits, labels], Part::ALL, 1.0 / 3.0)?;
+        b.finish_training(loss, sgd())
+    };
+    build().expect("the graph is well formed")
+}
+
+fn layer(channels: usize, window: Window, bias: bool) -> ConvLayer {
+    ConvLayer { channels, window, bias, init: WeightInit::FanInUniform }
+}
+
+#[test]
+fn convolutions_of_all_sorts() {
+    check(&classifier("strided", |b, x| b.conv2d("a", x, layer(5, Window::square(3, 2, 1), true))));
+    check(&classifier("pointwise", |b, x| b.conv2d("a", x, layer(5, Window::square(1, 1, 0), false))));
+    check(&classifier("pointwise strided", |b, x| {
+        b.conv2d("a", x, layer(5, Window::square(1, 2, 0), false))
+    }));
+    let long = Window { kernel: [1, 5], stride: [1, 2], padding: [0, 2] };
+    check(&classifier("long", move |b, x| b.conv2d("a", x, layer(3, long, true))));
+}
+
+#[test]
+fn normalizations_and_poolings() {
+    check(&classifier("batch norm", |b, x| {
+        let x = b.batch_norm("bn", x)?;
+        let x = b.relu("relu", x)?;
+        b.max_pool("pool", x, Window::square(3, 2, 1))
+    }));
+    check(&classifier("average", |b, x| {
+        let x = b.average_pool("pool", x, Window::square(3, 2, 1))?;
+        b.map("sigmoid", x, Function::Sigmoid)
+    }));
+    check(&classifier("ceil", |b, x| {
+        let x = b.max_pool_ceil("pool", x, Window::square(3, 2, 0))?;
+        b.map("gelu", x, Function::Gelu)
+    }));
+    check(&classifier("global", |b, x| {
+        let x = b.layer_norm("norm", x)?;
+        let x = b.map("tanh", x, Function::Tanh)?;
+        b.global_average_pool("pool", x)
+    }));
+}
+
+#[test]
+fn branches_and_dropout() {
+    check(&classifier("residual", |b, x| {
+        let y = b.conv2d("a", x, layer(4, Window::square(3, 1, 1), false))?;
+        let y = b.dropout("drop", y, 0.4)?;
+        let y = b.scale("scale", y, 0.7)?;
+        let sum = b.add("sum", x, y)?;
+        b.add("twice", sum, y)
+    }));
+    check(&classifier("side by side", |b, x| {
+        let y = b.conv2d("a", x, layer(3, Window::square(1, 1, 0), true))?;
+        let both = b.concat("both", &[y, x, y])?;
+        let (outer, total) = (3, both.shape.len() / 3);
+        let part = b.push1("part", OpKind::Slice { outer, total, start: 100, width: 320 }, &[both.id])?;
+        b.push1("padded", OpKind::Pad { outer, total: 400, start: 30, width: 320 }, &[part.id])
+    }));
+}
+
+#[test]
+fn language_models() {
+    let options = Options {
+        length: Some(5),
+        vocabulary: Some(7),
+        width: Some(12),
+        layers: Some(2),
+        optimizer: Some(OptimizerKind::Sgd),
+        ..Options::new(3)
+    };
+    check(&zoo::build("lstm", &options).expect("the network can be built"));
+    // A head of the transformer is 64 wide.
+    let options = Options { batch: 2, width: Some(64), layers: Some(1), ..options };
+    check(&zoo::build("gpt", &options).expect("the network can be built"));
+}

@@ -1,0 +1,328 @@
+//! Every kernel against its slow twin: results, in place and apart, and equal bits on one thread and two.
+
+mod twin;
+
+use elbowroom_engine::kernels::Context;
+use elbowroom_engine::kernels::owned::{Memory, run_owned};
+use elbowroom_graph::op::{
+    Adam, Channels, Classification, Conv, Function, Heads, Lookup, Mask, Pool, Product, Sgd, Window,
+};
+use elbowroom_graph::signature::Size;
+use elbowroom_graph::{DType, OpKind};
+use rayon::ThreadPool;
+
+const SEED: u64 = 0x1234_5678_9abc_def0;
+const ITERATION: u64 = 4;
+
+/// A number in −1..1 that looks random.
+fn number(index: usize, stream: usize) -> f64 {
+    let bits = (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        ^ (stream as u64 + 7).wrapping_mul(0xd1b5_4a32_d192_ed03);
+    let bits = (bits ^ (bits >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    f64::from((bits >> 40) as u32) / f64::from(1u32 << 23) - 1.0
+}
+
+/// Operands of a kind: floats around zero, integers within (and a few beyond) what they name, and what later kernels expect of earlier ones.
+fn operands(kind: &OpKind) -> Vec<Vec<f64>> {
+    let mut operands: Vec<Vec<f64>> = Vec::new();
+    for (position, (size, dtype)) in kind.signature().inputs.into_iter().enumerate() {
+        let len = match size {
+            Size::Exactly(len) => len,
+            Size::AtLeast(len) => len + 3,
+        };
+        let numbers = (0..len).map(|i| {
+            let x = number(i, position);
+            match (kind, dtype, position) {
+                (OpKind::MaxPoolGrad(pool), DType::U8, _) => inside(pool, i, x),
+                (OpKind::Embedding(l) | OpKind::EmbeddingGrad { lookup: l, .. }, DType::I32, _) => {
+                    (x * (l.vocabulary as f64 + 1.0)).floor()
+                }
+                (OpKind::CrossEntropy(l) | OpKind::CrossEntropyGrad(l), DType::I32, _) => {
+                    ((x + 0.9) / 1.7 * l.classes as f64).floor()
+                }
+                // Variances and second moments.
+                (OpKind::BatchNormGrad { .. }, _, 3) | (OpKind::BatchNormInference { .. }, _, 4) => {
+                    x.abs() + 0.1
+                }
+                (OpKind::AdamStep { .. }, _, 3) => x.abs(),
+                (OpKind::RunningUpdate { .. }, _, 1 | 3) => x.abs(),
+                (OpKind::LayerNormGrad { .. }, _, 3) => x.abs() + 0.5,
+                (OpKind::LstmCellGrad { .. }, _, 0) => 0.5 + 0.49 * x,
+                _ => 2.0 * x,
+            }
+        });
+        operands.push(numbers.map(|x| f64::from(x as f32)).collect());
+    }
+    match kind {
+        OpKind::AttentionGrad(heads) => {
+            let made = twin::twin(&OpKind::Attention(*heads), &[&operands[0]], SEED, ITERATION);
+            operands[1] = made[0].iter().map(|&x| f64::from(x as f32)).collect();
+            operands[2] = made[1].iter().map(|&x| f64::from(x as f32)).collect();
+        }
+        OpKind::CrossEntropyGrad(loss) => {
+            let made =
+                twin::twin(&OpKind::CrossEntropy(*loss), &[&operands[0], &operands[1]], SEED, ITERATION);
+            operands[2] = made[1].iter().map(|&x| f64::from(x as f32)).collect();
+        }
+        _ => {}
+    }
+    operands
+}
+
+/// A position in window `i` of a pooling that lies on the input.
+fn inside(pool: &Pool, i: usize, x: f64) -> f64 {
+    let at = [i / pool.out_size[1] % pool.out_size[0], i % pool.out_size[1]];
+    let [a, b] = [0, 1].map(|axis| {
+        let start = (at[axis] * pool.window.stride[axis]) as isize - pool.window.padding[axis] as isize;
+        let first = (-start).max(0);
+        let last = (pool.in_size[axis] as isize - start).min(pool.window.kernel[axis] as isize);
+        first + ((x.abs() * (last - first) as f64) as isize).min(last - first - 1)
+    });
+    (a as usize * pool.window.kernel[1] + b as usize) as f64
+}
+
+fn to_memory(numbers: &[f64], dtype: DType) -> Memory {
+    let bytes: Vec<u8> = match dtype {
+        DType::F32 => numbers.iter().flat_map(|&x| (x as f32).to_ne_bytes()).collect(),
+        DType::I32 => numbers.iter().flat_map(|&x| (x as i32).to_ne_bytes()).collect(),
+        DType::U8 => numbers.iter().map(|&x| x as u8).collect(),
+    };
+    Memory::of(&bytes)
+}
+
+fn from_memory(memory: &Memory, dtype: DType) -> Vec<f64> {
+    match dtype {
+        DType::F32 => memory.floats().iter().map(|&x| f64::from(x)).collect(),
+        DType::I32 => unreachable!("no kernel makes integers"),
+        DType::U8 => memory.bytes().iter().map(|&x| f64::from(x)).collect(),
+    }
+}
+
+/// Runs a kernel; `over[output]` is the operand in whose place the output goes.
+fn compute(pool: &ThreadPool, kind: &OpKind, operands: &[Vec<f64>], over: &[Option<usize>]) -> Vec<Memory> {
+    let signature = kind.signature();
+    let mut memory: Vec<Memory> = operands
+        .iter()
+        .zip(&signature.inputs)
+        .map(|(numbers, &(_, dtype))| to_memory(numbers, dtype))
+        .collect();
+    let reads: Vec<usize> = (0..memory.len()).collect();
+    let mut writes = Vec::new();
+    for (&(shape, dtype), over) in signature.outputs.iter().zip(over) {
+        writes.push(over.unwrap_or_else(|| {
+            memory.push(Memory::poisoned(shape.bytes(dtype).get() as usize));
+            memory.len() - 1
+        }));
+    }
+    let context = Context { pool, seed: SEED, iteration: ITERATION, inputs: &[], outputs: &|_, _| {} };
+    run_owned(kind, &mut memory, &reads, &writes, &context);
+    writes.iter().map(|&write| memory[write].clone()).collect()
+}
+
+/// All ways to place results over operands.
+fn placements(kind: &OpKind) -> Vec<Vec<Option<usize>>> {
+    let outputs = kind.signature().outputs.len();
+    let mut fixed = vec![None; outputs];
+    for (input, output) in kind.mutations() {
+        fixed[output] = Some(input);
+    }
+    let mut all = vec![fixed];
+    for reuse in kind.reusable() {
+        for known in all.clone() {
+            if known[reuse.output].is_none() && !known.contains(&Some(reuse.input)) {
+                let mut next = known;
+                next[reuse.output] = Some(reuse.input);
+                all.push(next);
+            }
+        }
+    }
+    all
+}
+
+fn check(kind: &OpKind) {
+    let pools =
+        [1, 2].map(|n| rayon::ThreadPoolBuilder::new().num_threads(n).build().expect("threads start"));
+    let operands = operands(kind);
+    let borrowed: Vec<&[f64]> = operands.iter().map(Vec::as_slice).collect();
+    let expected = twin::twin(kind, &borrowed, SEED, ITERATION);
+    let outputs = kind.signature().outputs;
+    let mut first: Option<Vec<Memory>> = None;
+    for over in placements(kind) {
+        for pool in &pools {
+            let found = compute(pool, kind, &operands, &over);
+            for (position, ((found, expected), &(_, dtype))) in
+                found.iter().zip(&expected).zip(&outputs).enumerate()
+            {
+                let found = from_memory(found, dtype);
+                assert_eq!(found.len(), expected.len(), "{kind:?}");
+                let size = expected.iter().fold(1e-3f64, |size, x| size.max(x.abs()));
+                for (i, (&found, &expected)) in found.iter().zip(expected).enumerate() {
+                    // Sums of many terms leave an absolute error in proportion to the terms.
+                    let allowed = 2e-5 * size + 1e-5 * expected.abs();
+                    assert!(
+                        (found - expected).abs() <= allowed,
+                        "{kind:?} placed {over:?}: result {position}[{i}] is {found}, not {expected}"
+                    );
+                }
+            }
+            let first = first.get_or_insert_with(|| found.clone());
+            for (position, (found, first)) in found.iter().zip(first).enumerate() {
+                assert!(
+                    found.bytes() == first.bytes(),
+                    "{kind:?} placed {over:?}: bits of result {position} differ"
+                );
+            }
+        }
+    }
+}
+
+fn conv(batch: usize, channels: [usize; 2], in_size: [usize; 2], window: Window) -> Conv {
+    let out_size = window.output(in_size).expect("the window fits");
+    Conv { batch, in_channels: channels[0], in_size, out_channels: channels[1], out_size, window }
+}
+
+fn window(kernel: [usize; 2], stride: [usize; 2], padding: [usize; 2]) -> Window {
+    Window { kernel, stride, padding }
+}
+
+#[test]
+fn convolutions() {
+    for conv in [
+        conv(2, [3, 5], [9, 7], Window::square(3, 1, 1)),
+        conv(3, [16, 33], [8, 8], Window::square(3, 1, 1)),
+        conv(1, [4, 64], [32, 32], Window::square(3, 1, 1)),
+        conv(2, [2, 3], [32, 20], Window::square(3, 1, 0)),
+        conv(2, [8, 13], [16, 16], Window::square(3, 2, 1)),
+        conv(2, [7, 6], [9, 11], Window::square(1, 2, 0)),
+        conv(3, [17, 40], [5, 6], Window::square(1, 1, 0)),
+        conv(2, [3, 8], [23, 23], Window::square(7, 2, 3)),
+        conv(1, [3, 4], [21, 25], Window::square(11, 4, 2)),
+        conv(2, [5, 4], [7, 9], window([1, 7], [1, 1], [0, 3])),
+        conv(2, [5, 4], [9, 7], window([5, 2], [2, 3], [1, 0])),
+        conv(4, [40, 24], [2, 2], Window::square(3, 1, 1)),
+        conv(9, [3, 2], [1, 1], Window::square(3, 1, 1)),
+        conv(1, [2, 2], [3, 3], Window::square(2, 3, 0)),
+    ] {
+        check(&OpKind::Conv2d { conv, bias: false });
+        check(&OpKind::Conv2d { conv, bias: true });
+        check(&OpKind::Conv2dGradInput(conv));
+        check(&OpKind::Conv2dGradWeight(conv));
+    }
+}
+
+#[test]
+fn linear_products() {
+    for (rows, inputs, outputs) in [(1, 1, 1), (5, 7, 10), (64, 100, 33), (20, 65, 260), (130, 300, 12)] {
+        let product = Product { rows, inputs, outputs };
+        check(&OpKind::Linear { product, bias: false });
+        check(&OpKind::Linear { product, bias: true });
+        check(&OpKind::LinearGradInput(product));
+        check(&OpKind::LinearGradWeight { product, accumulate: false });
+        check(&OpKind::LinearGradWeight { product, accumulate: true });
+    }
+}
+
+#[test]
+fn elementwise_operations() {
+    for len in [1, 7, 1000, 33_001] {
+        check(&OpKind::Fill { len, value: 1.5 });
+        check(&OpKind::Add { len });
+        check(&OpKind::Accumulate { len });
+        check(&OpKind::Scale { len, factor: -0.3 });
+        for function in [Function::Relu, Function::Gelu, Function::Tanh, Function::Sigmoid] {
+            check(&OpKind::Map { len, function });
+            check(&OpKind::MapGrad { len, function });
+        }
+        check(&OpKind::Dropout(Mask::new(len, 0.3, 5)));
+        for momentum in [0.0, 0.9] {
+            let sgd = Sgd { learning_rate: 0.1, momentum, weight_decay: 0.01 };
+            check(&OpKind::SgdStep { len, sgd });
+        }
+        let adam = Adam { learning_rate: 0.01, betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: 0.1 };
+        check(&OpKind::AdamStep { len, adam });
+    }
+    check(&OpKind::AddRow { outer: 1, inner: 3 });
+    check(&OpKind::AddRow { outer: 37, inner: 1001 });
+}
+
+#[test]
+fn normalizations() {
+    for (batch, channels, spatial) in
+        [(2, 3, 5), (4, 70, 1), (3, 2, 200), (5, 65, 16), (2, 1, 20_000), (1, 130, 2)]
+    {
+        let channels = Channels { batch, channels, spatial };
+        check(&OpKind::BiasGrad(channels));
+        check(&OpKind::BatchNorm { channels, epsilon: 1e-5 });
+        check(&OpKind::BatchNormGrad { channels, epsilon: 1e-5 });
+        check(&OpKind::BatchNormInference { channels, epsilon: 1e-3 });
+    }
+    check(&OpKind::RunningUpdate { channels: 19, count: 1, momentum: 0.1 });
+    check(&OpKind::RunningUpdate { channels: 19, count: 64, momentum: 0.1 });
+    for (rows, width) in [(1, 2), (7, 64), (40, 130), (500, 70)] {
+        check(&OpKind::LayerNorm { rows, width, epsilon: 1e-5 });
+        check(&OpKind::LayerNormGrad { rows, width });
+    }
+}
+
+#[test]
+fn poolings() {
+    for (planes, in_size, window, up) in [
+        (3, [8, 8], Window::square(2, 2, 0), false),
+        (5, [9, 7], Window::square(3, 2, 1), false),
+        (2, [7, 7], Window::square(7, 1, 0), false),
+        (70, [16, 16], Window::square(3, 1, 1), false),
+        (4, [6, 7], Window::square(3, 2, 0), true),
+        (2, [5, 9], window([2, 3], [1, 2], [1, 1]), false),
+        (600, [4, 4], Window::square(4, 4, 0), false),
+    ] {
+        let out_size = if up { window.output_ceil(in_size) } else { window.output(in_size) };
+        let pool = Pool { planes, in_size, out_size: out_size.expect("the window fits"), window };
+        check(&OpKind::MaxPool(pool));
+        check(&OpKind::MaxPoolGrad(pool));
+        for count_padding in [false, true] {
+            check(&OpKind::AveragePool { pool, count_padding });
+            check(&OpKind::AveragePoolGrad { pool, count_padding });
+        }
+    }
+}
+
+#[test]
+fn language_operations() {
+    for (rows, offset, stride, vocabulary, width) in
+        [(1, 0, 1, 1, 1), (30, 4, 5, 11, 65), (200, 0, 1, 50, 130)]
+    {
+        let lookup = Lookup { rows, offset, stride, vocabulary, width };
+        check(&OpKind::Embedding(lookup));
+        check(&OpKind::EmbeddingGrad { lookup, accumulate: false });
+        check(&OpKind::EmbeddingGrad { lookup, accumulate: true });
+    }
+    for (batch, hidden) in [(1, 1), (3, 65), (20, 130), (70, 200)] {
+        check(&OpKind::LstmCell { batch, hidden });
+        check(&OpKind::LstmCellGrad { batch, hidden, carry: false });
+        check(&OpKind::LstmCellGrad { batch, hidden, carry: true });
+    }
+    for (batch, tokens, heads, width) in
+        [(1, 1, 1, 1), (2, 9, 3, 5), (3, 70, 2, 16), (1, 130, 4, 64), (9, 64, 2, 8)]
+    {
+        for causal in [false, true] {
+            let heads = Heads { batch, tokens, heads, width, causal };
+            check(&OpKind::Attention(heads));
+            check(&OpKind::AttentionGrad(heads));
+        }
+    }
+    for (rows, classes, offset, stride) in [(1, 1, 0, 7), (9, 10, 2, 3), (300, 130, 0, 1), (3, 5000, 1, 1)] {
+        let loss = Classification { rows, classes, offset, stride, scale: 1.0 / rows as f32 };
+        check(&OpKind::CrossEntropy(loss));
+        check(&OpKind::CrossEntropyGrad(loss));
+    }
+}
+
+#[test]
+fn rows_side_by_side() {
+    check(&OpKind::Concat { outer: 5, widths: vec![3] });
+    check(&OpKind::Concat { outer: 70, widths: vec![300, 1, 77] });
+    for (outer, total, start, width) in [(1, 3, 0, 3), (40, 1000, 300, 77), (7, 9, 8, 1)] {
+        check(&OpKind::Slice { outer, total, start, width });
+        check(&OpKind::Pad { outer, total, start, width });
+    }
+}

@@ -1,0 +1,59 @@
+//! Small networks learn: the loss of one batch falls, on every kind of network, by the kernels alone.
+
+use elbowroom_engine::Interpreter;
+use elbowroom_graph::Content;
+use elbowroom_graph::zoo::{self, Options};
+
+/// Trains on one batch and returns the losses.
+fn losses(name: &str, options: &Options, iterations: usize) -> Vec<f32> {
+    let graph = zoo::build(name, options).expect("the network can be built");
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().expect("threads start");
+    let inputs: Vec<Vec<u8>> = graph
+        .inputs
+        .iter()
+        .map(|input| {
+            let len = graph.values[input.value].shape.len();
+            let word = |i: usize| match input.content {
+                Content::Real => (((i * 7919) % 613) as f32 / 306.0 - 1.0).to_ne_bytes(),
+                Content::Class { classes } => (((i * 31) % 101 % classes) as i32).to_ne_bytes(),
+            };
+            (0..len).flat_map(word).collect()
+        })
+        .collect();
+    let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
+    let mut interpreter = Interpreter::new(&graph, 3);
+    (0..iterations)
+        .map(|_| {
+            let outputs = interpreter.run(&pool, &inputs).expect("the inputs fit");
+            f32::from_ne_bytes(outputs[0][..4].try_into().expect("a loss is a float"))
+        })
+        .collect()
+}
+
+fn falls(name: &str, options: &Options) {
+    let losses = losses(name, options, 20);
+    let (first, last) = (losses[0], losses[19]);
+    assert!(losses.iter().all(|loss| loss.is_finite()), "{name}: {losses:?}");
+    assert!(last < 0.8 * first, "{name}: the loss went from {first} to {last}: {losses:?}");
+}
+
+#[test]
+fn networks_for_images_learn_a_batch() {
+    falls("resnet18", &Options { learning_rate: Some(0.02), ..Options::new(4) });
+    falls("resnet50", &Options { learning_rate: Some(0.02), ..Options::new(2) });
+    falls("vgg11", &Options { learning_rate: Some(0.02), ..Options::new(4) });
+}
+
+#[test]
+fn networks_for_language_learn_a_batch() {
+    let options = Options {
+        length: Some(16),
+        vocabulary: Some(64),
+        width: Some(64),
+        layers: Some(2),
+        learning_rate: Some(0.01),
+        ..Options::new(4)
+    };
+    falls("gpt", &options);
+    falls("lstm", &Options { learning_rate: Some(1.0), ..options });
+}
