@@ -1,12 +1,19 @@
 //! The golden chains of Beaumont's problem: exact no-offload times, lower bounds, greedy times, and the replay of optimal schedules.
 //! Times and sizes are scaled by six, so that every fraction (denominators 1, 2, 3) is a whole number of nanoseconds.
 
+use std::sync::Arc;
+
+use elbowroom_ir::check::check_schedule;
 use elbowroom_ir::machine::{Channel, Machine};
 use elbowroom_ir::planning::{Freedom, Request};
-use elbowroom_ir::{Bytes, Nanos};
+use elbowroom_ir::schedule::{Action, Buffer, Launch, Schedule, Step};
+use elbowroom_ir::search::{Budget, Silent};
+use elbowroom_ir::trace::Trace;
+use elbowroom_ir::{BufferId, Bytes, Id, Nanos, OpId, Table, TensorId};
 use elbowroom_sched::chain::{Chain, ChainTrace, Layer};
-use elbowroom_sched::lower;
+use elbowroom_sched::linearize::Linear;
 use elbowroom_sched::policy::{Away, FetchRule, Policy, Touches};
+use elbowroom_sched::{lower, scheduler, waits};
 use elbowroom_sim::bound::Bound;
 use elbowroom_sim::simulate;
 use serde_json::Value;
@@ -133,5 +140,141 @@ fn greedy_and_best_sets_take_the_golden_time() {
             let timeline = simulate(&traced.trace, &traced.costs, &machine, &lowered.schedule).unwrap();
             assert_eq!((timeline.iteration, timeline.peak_load), (lowered.iteration, lowered.peak));
         }
+    }
+}
+
+#[test]
+fn the_greedy_planner_takes_the_golden_time_through_the_linearizer() {
+    for case in cases() {
+        let traced = chain(&case["instance"]).to_trace("golden").unwrap();
+        let machine = machine(&case["instance"], true);
+        let request = request(&traced, &machine, machine.memory);
+        let linear = Linear::of(&request).unwrap();
+        assert_eq!(linear.chain.peak(), chain(&case["instance"]).peak(), "{}", case["id"]);
+        let greedy = scheduler("greedy").unwrap().schedule(&request, &Budget::default(), &Silent);
+        let schedule = greedy.best.unwrap();
+        let timeline = simulate(&traced.trace, &traced.costs, &machine, &schedule).unwrap();
+        assert_eq!(timeline.iteration, time(&case["greedy"]["makespan"]), "{}", case["id"]);
+        assert!(timeline.peak_load <= machine.memory);
+    }
+}
+
+/// Turns a golden event list into a schedule: actions in order of their times, and at equal times in the order of the list, so that
+/// what ends goes before what starts.
+struct Import<'a> {
+    trace: &'a Trace,
+    buffers: Table<BufferId, Buffer>,
+    /// The buffer that holds each value.
+    held: Vec<Option<BufferId>>,
+    steps: Vec<(Nanos, usize, Action)>,
+    event: usize,
+}
+
+impl Import<'_> {
+    fn of(case: &Value, traced: &ChainTrace) -> Schedule {
+        let layers = chain(&case["instance"]).layers;
+        let n = layers.len();
+        let (x, y) = (&traced.activations, &traced.gradients);
+        let held = vec![None; traced.trace.tensors().len()];
+        let mut import =
+            Import { trace: &traced.trace, buffers: Table::new(), held, steps: Vec::new(), event: 0 };
+        for event in case["exact_half_schedule"].as_array().unwrap() {
+            let (at, i) = (time(&event[0]), event[2].as_u64().unwrap() as usize);
+            import.event += 1;
+            match event[1].as_str().unwrap() {
+                "F" => {
+                    if i == 0 {
+                        import.launch(0, at, at, &[]);
+                    }
+                    import.launch(i + 1, at, at + layers[i].forward, &[]);
+                }
+                "B" => {
+                    let done = at + layers[i].backward;
+                    if i == n - 1 {
+                        import.launch(n + 1, at, at, &[]);
+                    }
+                    import.launch(2 * n + 1 - i, at, done, &[x[i + 1], y[i + 1]]);
+                    if i == 0 {
+                        import.launch(2 * n + 2, done, done, &[y[0], x[0]]);
+                    }
+                }
+                "out" => {
+                    let value = x[i].unwrap();
+                    import.push(at, Action::Offload { value, from: import.held[value.index()].unwrap() });
+                }
+                "drop" => import.release(x[i].unwrap(), at),
+                "in" => {
+                    let value = x[i].unwrap();
+                    let to = import.take(value);
+                    import.push(at, Action::Prefetch { value, to });
+                    import.push(at, Action::HostRelease { value });
+                }
+                other => panic!("{other}"),
+            }
+        }
+        // An optimal schedule may make a copy that nobody fetches.
+        let is_fetched = |value| {
+            let fetch = |(_, _, action): &(_, _, Action)| matches!(action, Action::Prefetch { value: v, .. } if *v == value);
+            import.steps.iter().any(fetch)
+        };
+        let unread: Vec<TensorId> = import
+            .steps
+            .iter()
+            .filter_map(|(_, _, action)| match action {
+                Action::Offload { value, .. } if !is_fetched(*value) => Some(*value),
+                _ => None,
+            })
+            .collect();
+        for value in unread {
+            import.push(Nanos::MAX, Action::HostRelease { value });
+        }
+        import.steps.sort_by_key(|&(at, event, _)| (at, event));
+        let steps = import.steps.into_iter().map(|(_, _, action)| Step { action, waits: Vec::new() });
+        let mut schedule = Schedule { buffers: import.buffers, steps: steps.collect(), boundary: Vec::new() };
+        waits::conservative(&mut schedule);
+        schedule
+    }
+
+    fn push(&mut self, at: Nanos, action: Action) {
+        self.steps.push((at, self.event, action));
+    }
+
+    fn take(&mut self, value: TensorId) -> BufferId {
+        let buffer = self.buffers.push(Buffer { bytes: self.trace.bytes(value) });
+        self.held[value.index()] = Some(buffer);
+        buffer
+    }
+
+    fn release(&mut self, value: TensorId, at: Nanos) {
+        let buffer = self.held[value.index()].unwrap();
+        self.push(at, Action::Release { buffer });
+    }
+
+    fn launch(&mut self, op: usize, at: Nanos, end: Nanos, dead: &[Option<TensorId>]) {
+        let id = OpId::new(op);
+        let op = &self.trace.ops()[id];
+        let reads = op.reads.iter().map(|value| self.held[value.index()].unwrap()).collect();
+        let writes = op.outputs.iter().map(|&value| self.take(value)).collect();
+        self.push(at, Action::Compute(Launch { op: id, reads, writes, workspace: None }));
+        let unread = op.outputs.iter().copied().filter(|&value| self.trace.users(value).is_empty());
+        for value in unread.chain(dead.iter().flatten().copied()) {
+            self.release(value, end);
+        }
+    }
+}
+
+#[test]
+fn exact_schedules_replay_to_their_stated_times() {
+    for case in cases() {
+        let chain = chain(&case["instance"]);
+        let traced = chain.to_trace("golden").unwrap();
+        let machine = machine(&case["instance"], true);
+        let schedule = Import::of(&case, &traced);
+        let timeline = simulate(&traced.trace, &traced.costs, &machine, &schedule).unwrap();
+        assert_eq!(timeline.iteration, time(&case["exact_half_duplex"]), "{}", case["id"]);
+        assert!(timeline.peak_load <= machine.memory, "{}", case["id"]);
+        let trace = Arc::new(traced.trace.clone());
+        check_schedule(trace, machine.clone(), schedule, machine.memory)
+            .unwrap_or_else(|illegal| panic!("{}: {illegal}", case["id"]));
     }
 }
