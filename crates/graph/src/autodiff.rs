@@ -65,6 +65,8 @@ struct Backward<'a> {
     /// By value: whether the loss may depend on a weight through it.
     needed: Vec<bool>,
     gradients: Vec<Option<Gradient>>,
+    /// By position in the list of persistent values: what the optimizer keeps beside a weight.
+    states: Vec<Vec<TensorId>>,
     /// By forward operation: the weights whose first use it is, as positions in the list of persistent values.
     due: Vec<Vec<usize>>,
 }
@@ -96,7 +98,8 @@ impl<'a> Backward<'a> {
             }
         }
         let gradients = vec![None; graph.values.len()];
-        Self { builder, optimizer, needed, gradients, due }
+        let states = optimizer_states(builder, optimizer);
+        Self { builder, optimizer, needed, gradients, states, due }
     }
 
     fn seed(&mut self, loss: Var) -> Result<(), BuildError> {
@@ -303,27 +306,36 @@ impl<'a> Backward<'a> {
             let Some(gradient) = self.gradient(weight) else {
                 continue;
             };
-            let shape = self.builder.graph.values[weight].shape;
-            let len = shape.len();
-            let mut state = |suffix: &str| {
-                self.builder
-                    .persistent(format!("{name}.{suffix}"), shape, Role::Optimizer, Init::Constant(0.0))
-                    .id
+            let len = self.builder.graph.values[weight].shape.len();
+            let kind = match self.optimizer {
+                Optimizer::Sgd(sgd) => OpKind::SgdStep { len, sgd },
+                Optimizer::Adam(adam) => OpKind::AdamStep { len, adam },
             };
-            let (kind, operands) = match self.optimizer {
-                Optimizer::Sgd(sgd) if sgd.momentum == 0.0 => {
-                    (OpKind::SgdStep { len, sgd }, vec![weight, gradient])
-                }
-                Optimizer::Sgd(sgd) => {
-                    (OpKind::SgdStep { len, sgd }, vec![weight, gradient, state("momentum")])
-                }
-                Optimizer::Adam(adam) => {
-                    let moments = [state("moment1"), state("moment2")];
-                    (OpKind::AdamStep { len, adam }, vec![weight, gradient, moments[0], moments[1]])
-                }
-            };
+            let mut operands = vec![weight, gradient];
+            operands.extend(&self.states[position]);
             self.builder.push(format!("{name}.step"), kind, &operands)?;
         }
         Ok(())
     }
+}
+
+/// Makes what the optimizer keeps beside every weight. A weight that this graph does not use has it too: then all graphs of a network
+/// whose structure changes from iteration to iteration agree on what persists.
+fn optimizer_states(builder: &mut Builder, optimizer: Optimizer) -> Vec<Vec<TensorId>> {
+    let suffixes: &[&str] = match optimizer {
+        Optimizer::Sgd(sgd) if sgd.momentum == 0.0 => &[],
+        Optimizer::Sgd(_) => &["momentum"],
+        Optimizer::Adam(_) => &["moment1", "moment2"],
+    };
+    let parameters = builder.graph.persistent.clone();
+    let states = parameters.iter().map(|parameter| {
+        let suffixes = if parameter.role == Role::Weight { suffixes } else { &[] };
+        let shape = builder.graph.values[parameter.begin].shape;
+        let state = |suffix: &&str| {
+            let name = format!("{}.{suffix}", parameter.name);
+            builder.persistent(name, shape, Role::Optimizer, Init::Constant(0.0)).id
+        };
+        suffixes.iter().map(state).collect()
+    });
+    states.collect()
 }

@@ -1,5 +1,7 @@
 //! Layers as networks speak of them: operations together with their parameters, statistics and initial values.
 
+use elbowroom_ir::TensorId;
+
 use crate::builder::{BuildError, Builder, Mode, Var};
 use crate::graph::Role;
 use crate::init::Init;
@@ -59,17 +61,37 @@ impl ConvLayer {
     }
 }
 
-/// Weight and bias of a linear layer, which several nodes may share.
+/// Weight and bias of a linear layer or a convolution, which several nodes may share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinearWeights {
-    /// `[outputs, inputs]`
+    /// `[outputs, inputs]`, or `[outputs, inputs, height, width]` of a convolution's window.
     pub weight: Var,
     /// `[outputs]`
     pub bias: Option<Var>,
 }
 
+impl LinearWeights {
+    fn operands(&self, x: Var) -> Vec<TensorId> {
+        [Some(x), Some(self.weight), self.bias].into_iter().flatten().map(|value| value.id).collect()
+    }
+}
+
+/// Parameters and statistics of a batch normalization, each `[channels]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NormWeights {
+    /// γ
+    pub gamma: Var,
+    /// β
+    pub beta: Var,
+    /// The running mean.
+    pub mean: Var,
+    /// The running variance.
+    pub variance: Var,
+}
+
 const BATCH_NORM_MOMENTUM: f32 = 0.1;
-const EPSILON: f32 = 1e-5;
+/// ε of normalizations, where a network does not say otherwise.
+pub const EPSILON: f32 = 1e-5;
 
 impl Builder {
     /// A trained value.
@@ -79,42 +101,75 @@ impl Builder {
 
     /// Convolution of `x [batch, channels, height, width]`; its weight is `name.weight`, its bias `name.bias`.
     pub fn conv2d(&mut self, name: &str, x: Var, layer: ConvLayer) -> Result<Var, BuildError> {
+        let weights = self.conv_weights(name, x.dim(1), layer);
+        self.conv2d_with(name, x, weights, layer.window)
+    }
+
+    /// The weights of a convolution alone: for a layer that this graph may leave out.
+    pub fn conv_weights(&mut self, name: &str, in_channels: usize, layer: ConvLayer) -> LinearWeights {
         let ConvLayer { channels, window, bias, init } = layer;
+        let (fan_in, fan_out) = (in_channels * window.area(), channels * window.area());
+        let weight = init.weight(fan_in, fan_out, self.init_stream());
+        let shape = [channels, in_channels, window.kernel[0], window.kernel[1]];
+        let weight = self.weight(format!("{name}.weight"), shape, weight);
+        let bias = bias.then(|| {
+            let init = init.bias(fan_in, self.init_stream());
+            self.weight(format!("{name}.bias"), [channels], init)
+        });
+        LinearWeights { weight, bias }
+    }
+
+    /// Convolution with weights that exist.
+    pub fn conv2d_with(
+        &mut self,
+        name: &str,
+        x: Var,
+        weights: LinearWeights,
+        window: Window,
+    ) -> Result<Var, BuildError> {
         let in_size = [x.dim(2), x.dim(3)];
         let conv = Conv {
             batch: x.dim(0),
             in_channels: x.dim(1),
             in_size,
-            out_channels: channels,
+            out_channels: weights.weight.dim(0),
             out_size: window.output(in_size).ok_or_else(|| no_fit(name, window, in_size))?,
             window,
         };
-        let (fan_in, fan_out) = (conv.in_channels * window.area(), channels * window.area());
-        let weight = init.weight(fan_in, fan_out, self.init_stream());
-        let mut operands = vec![x.id, self.weight(format!("{name}.weight"), conv.w(), weight).id];
-        if bias {
-            let init = init.bias(fan_in, self.init_stream());
-            operands.push(self.weight(format!("{name}.bias"), [channels], init).id);
-        }
-        self.push1(name, OpKind::Conv2d { conv, bias }, &operands)
+        self.push1(name, OpKind::Conv2d { conv, bias: weights.bias.is_some() }, &weights.operands(x))
     }
 
     /// Batch normalization of `x [batch, channels, …]`: `name.weight`, `name.bias`, `name.running_mean`, `name.running_var`. In training
     /// the statistics are updated by an operation of their own.
-    pub fn batch_norm(&mut self, name: &str, x: Var) -> Result<Var, BuildError> {
-        self.batch_norm_with(name, x, EPSILON)
+    pub fn batch_norm(&mut self, name: &str, x: Var, epsilon: f32) -> Result<Var, BuildError> {
+        let weights = self.norm_weights(name, x.dim(1));
+        self.batch_norm_with(name, x, weights, epsilon)
     }
 
-    /// Batch normalization with an ε of its own.
-    pub fn batch_norm_with(&mut self, name: &str, x: Var, epsilon: f32) -> Result<Var, BuildError> {
+    /// The parameters and statistics of a batch normalization alone.
+    pub fn norm_weights(&mut self, name: &str, channels: usize) -> NormWeights {
+        let mut make = |suffix: &str, role, value| {
+            self.persistent(format!("{name}.{suffix}"), [channels], role, Init::Constant(value))
+        };
+        NormWeights {
+            gamma: make("weight", Role::Weight, 1.0),
+            beta: make("bias", Role::Weight, 0.0),
+            mean: make("running_mean", Role::Statistic, 0.0),
+            variance: make("running_var", Role::Statistic, 1.0),
+        }
+    }
+
+    /// Batch normalization with parameters that exist.
+    pub fn batch_norm_with(
+        &mut self,
+        name: &str,
+        x: Var,
+        weights: NormWeights,
+        epsilon: f32,
+    ) -> Result<Var, BuildError> {
         let (batch, per) = (x.dim(0), x.dim(1));
         let channels = Channels { batch, channels: per, spatial: x.shape.len() / (batch * per).max(1) };
-        let gamma = self.weight(format!("{name}.weight"), [per], Init::Constant(1.0));
-        let beta = self.weight(format!("{name}.bias"), [per], Init::Constant(0.0));
-        let mean =
-            self.persistent(format!("{name}.running_mean"), [per], Role::Statistic, Init::Constant(0.0));
-        let variance =
-            self.persistent(format!("{name}.running_var"), [per], Role::Statistic, Init::Constant(1.0));
+        let NormWeights { gamma, beta, mean, variance } = weights;
         let y = if self.mode() == Mode::Training {
             let kind = OpKind::BatchNorm { channels, epsilon };
             let made = self.push(name, kind, &[x.id, gamma.id, beta.id])?;
@@ -230,9 +285,7 @@ impl Builder {
     pub fn linear(&mut self, name: &str, x: Var, weights: LinearWeights) -> Result<Var, BuildError> {
         let (outputs, inputs) = (weights.weight.dim(0), weights.weight.dim(1));
         let product = Product { rows: x.shape.len() / inputs.max(1), inputs, outputs };
-        let operands: Vec<_> =
-            [Some(x), Some(weights.weight), weights.bias].into_iter().flatten().map(|v| v.id).collect();
-        self.push1(name, OpKind::Linear { product, bias: weights.bias.is_some() }, &operands)
+        self.push1(name, OpKind::Linear { product, bias: weights.bias.is_some() }, &weights.operands(x))
     }
 
     /// The rows of `table` that some ids name: `[rows, width]`.

@@ -26,9 +26,9 @@ fn image(batch: usize, size: usize) -> Options {
 
 /// Every buildable name, with options that keep the graph small.
 fn samples() -> Vec<(&'static str, Options)> {
-    let named = zoo::NAMES.iter().copied().filter(|&name| name != "resnetN");
+    let named = zoo::NAMES.iter().copied().filter(|name| !name.ends_with('N'));
     named
-        .chain(["resnet20", "resnet26", "resnet59"])
+        .chain(["resnet20", "resnet26", "resnet59", "stochastic-resnet18"])
         .map(|name| (name, Options { length: Some(8), ..Options::new(2) }))
         .collect()
 }
@@ -257,4 +257,24 @@ fn what_cannot_be_is_refused_in_a_sentence() {
     assert!(matches!(refused("resnet18", rate), ZooError::Option { what: "learning rate", .. }));
     assert!(matches!(refused("gpt", Options { width: Some(100), ..Options::new(2) }), ZooError::Build(_)));
     assert!("rmsprop".parse::<OptimizerKind>().is_err());
+}
+
+#[test]
+fn stochastic_depth_leaves_out_branches_but_keeps_what_persists() {
+    let with = |draw| build("stochastic-resnet110", &Options { draw, ..Options::new(2) });
+    let all = with(None);
+    let names = |graph: &Graph| -> Vec<String> { graph.persistent.iter().map(|p| p.name.clone()).collect() };
+    assert_eq!(parameters(&all), parameters(&build("resnet110", &Options::new(2))));
+    let mut sizes = HashSet::new();
+    for draw in 0..8 {
+        let graph = with(Some(draw));
+        trace(&graph);
+        assert_eq!(names(&graph), names(&all));
+        assert_eq!(graph.nodes.len(), with(Some(draw)).nodes.len());
+        sizes.insert(graph.nodes.len());
+        // A quarter of the branches is left out on average: 13.5 of 54.
+        let adds = graph.nodes.values().filter(|node| node.name.ends_with(".add")).count();
+        assert!((28..54).contains(&adds), "{adds}");
+    }
+    assert!(sizes.len() > 2);
 }

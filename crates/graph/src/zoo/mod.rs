@@ -32,6 +32,8 @@ pub struct Options {
     pub width: Option<usize>,
     /// Layers of a language model.
     pub layers: Option<usize>,
+    /// Which random structure, for networks whose structure changes from iteration to iteration.
+    pub draw: Option<u64>,
     /// How parameters are updated.
     pub optimizer: Option<OptimizerKind>,
     /// Step size of the optimizer.
@@ -50,6 +52,7 @@ impl Options {
             vocabulary: None,
             width: None,
             layers: None,
+            draw: None,
             optimizer: None,
             learning_rate: None,
         }
@@ -156,7 +159,8 @@ pub enum ZooError {
     Build(#[from] BuildError),
 }
 
-/// Every name that [`build`] knows. `resnetN` stands for further depths.
+/// Every name that [`build`] knows. `N` stands for a depth: 18, 34, 50, 101, 152, 20, 32, 44, 56, 110, 1202, or any other that a number of
+/// blocks makes.
 pub const NAMES: &[&str] = &[
     "resnet18",
     "resnet34",
@@ -164,6 +168,7 @@ pub const NAMES: &[&str] = &[
     "resnet101",
     "resnet152",
     "resnetN",
+    "stochastic-resnetN",
     "vgg11",
     "vgg13",
     "vgg16",
@@ -184,15 +189,21 @@ pub fn build(name: &str, options: &Options) -> Result<Graph, ZooError> {
         "lstm" => lstm::build(name, options),
         "gpt" => gpt::build(name, &gpt::SMALL, options),
         "gpt2" => gpt::build(name, &gpt::GPT2, options),
-        _ => {
-            match name.strip_prefix("resnet").and_then(|depth| depth.parse().ok()).and_then(resnet::Depth::of)
-            {
-                Some(depth) => resnet::build(name, &depth, options),
-                None => return Err(ZooError::Unknown { name: name.to_owned() }),
-            }
-        }
+        _ => match name.split_once("resnet").and_then(|(kind, depth)| Some((kind, depth.parse().ok()?))) {
+            Some(("", depth)) => resnet::build(name, &resnet_depth(name, depth)?, options),
+            Some(("stochastic-", depth)) => resnet::stochastic(name, &resnet_depth(name, depth)?, options),
+            _ => return Err(unknown(name)),
+        },
     };
     Ok(graph?)
+}
+
+fn unknown(name: &str) -> ZooError {
+    ZooError::Unknown { name: name.to_owned() }
+}
+
+fn resnet_depth(name: &str, depth: usize) -> Result<resnet::Depth, ZooError> {
+    resnet::Depth::of(depth).ok_or_else(|| unknown(name))
 }
 
 /// Networks take the form for CIFAR below this image size.
