@@ -1,5 +1,7 @@
 //! Why there is no plan, in words and numbers that a user can act on.
 
+use std::collections::BTreeSet;
+
 use elbowroom_ir::Bytes;
 use elbowroom_ir::search::Infeasible;
 use elbowroom_ir::trace::Trace;
@@ -66,8 +68,11 @@ impl Refusal {
             refusal.workspace_bytes = row.workspace;
             refusal.needed_bytes = Some(*needed);
             refusal.missing_bytes = Some(needed.saturating_sub(limit));
+            // What an op writes in place lies where the old value lies: named once.
+            let mut seen = BTreeSet::new();
             refusal.values = values
                 .iter()
+                .filter(|&&value| seen.insert(trace.storage(value)))
                 .map(|&value| Needed { name: trace.tensors()[value].name.clone(), bytes: trace.bytes(value) })
                 .collect();
             refusal.values.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));

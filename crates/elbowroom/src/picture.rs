@@ -58,7 +58,7 @@ pub fn svg(plan: &CheckedPlan, timeline: &Timeline) -> String {
 <rect width="100%" height="100%" fill="white"/>
 <text x="{LEFT}" y="18">{}: {} of arena under a limit of {}, iteration {}</text>
 "#,
-        LEFT + WIDTH + 20.0,
+        LEFT + WIDTH + 40.0,
         escape(plan.trace().name()),
         plan.placement().height,
         plan.machine().memory,
@@ -127,7 +127,7 @@ pub fn svg(plan: &CheckedPlan, timeline: &Timeline) -> String {
         }
     }
     for (i, (_, colour, label)) in Use::ALL.iter().enumerate() {
-        let (at, row) = (LEFT + 165.0 * i as f64, page_height - 12.0);
+        let (at, row) = (LEFT + 178.0 * i as f64, page_height - 12.0);
         let _ = writeln!(
             out,
             r#"<rect x="{at}" y="{}" width="12" height="12" fill="{colour}"/><text x="{}" y="{row}">{label}</text>"#,

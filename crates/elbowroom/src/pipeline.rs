@@ -165,7 +165,7 @@ fn fit(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Result<Fitt
             return Err(no_schedule(outcome.stop, load_limit, limit, lowest));
         };
         let problem = elbowroom_sim::liveness::problem(&schedule, &task.machine);
-        let placement = place(&problem, method, observer);
+        let placement = place(&problem, &schedule, method, observer);
         let height = placement.height;
         if height <= limit {
             return Ok(Fitted { schedule, placement, stop: outcome.stop, evaluations });
@@ -204,11 +204,15 @@ fn no_schedule(stop: StopReason, load_limit: Bytes, limit: Bytes, lowest: Option
 }
 
 /// The lowest placement that the packer finds. No capacity is set: how far it is above the limit says how far the load must fall.
-fn place(problem: &Problem, method: &Method<'_>, observer: &dyn Observer) -> Placement {
+///
+/// Blocks are rounded up to the alignment, buffers are not: the highest one ends where its bytes end.
+fn place(problem: &Problem, schedule: &Schedule, method: &Method<'_>, observer: &dyn Observer) -> Placement {
     let budget =
         Budget { time: method.budget.time.map(|time| time.min(PLACEMENT_TIME)), ..method.budget.clone() };
     let outcome = method.packer.pack(problem, &budget, observer);
-    outcome.best.expect("without a capacity there is always a placement")
+    let offsets = outcome.best.expect("without a capacity there is always a placement").offsets;
+    let ends = schedule.buffers.iter().map(|(id, buffer)| offsets[id] + buffer.bytes);
+    Placement { height: ends.max().unwrap_or_default(), offsets }
 }
 
 /// Placements within a round may not use up the planner's time.
@@ -250,9 +254,10 @@ pub fn smallest(
             Err(_) => too_small = middle,
         }
     }
-    // The limit is what the plan needs, no more.
-    let limit = best.height().align_up(align);
-    plan(&task.with_memory(limit), method, observer).or(Ok(best))
+    // The limit is what the plan needs, no more: proved again, because a planner asked anew may find another schedule.
+    let machine = task.machine.clone().with_memory(best.height().align_up(align));
+    let proof = check::check(task.trace.clone(), machine, best.plan.plan().clone())?;
+    Ok(Planned { plan: Arc::new(proof), ..best })
 }
 
 /// Lower bound on the iteration time at the task's limit.
