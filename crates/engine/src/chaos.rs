@@ -23,6 +23,8 @@ pub struct ChaosOptions {
     pub longest_delay: Duration,
     /// Whether freed bytes are overwritten with `0xFF`: not-a-number as floats, −1 as integers.
     pub poison: bool,
+    /// The copy of this number fails as if the disk were full; offloads and prefetches count together, from zero.
+    pub failing_copy: Option<u64>,
 }
 
 /// What freed bytes are overwritten with.
@@ -35,12 +37,13 @@ pub(crate) struct Chaos<D> {
     device: D,
     options: ChaosOptions,
     draws: AtomicU64,
+    copies: AtomicU64,
 }
 
 impl<D: Device> Chaos<D> {
     /// Adds trouble to a device. All of its memory is poisoned at once.
     pub fn new(device: D, options: ChaosOptions) -> Self {
-        let this = Self { device, options, draws: AtomicU64::new(0) };
+        let this = Self { device, options, draws: AtomicU64::new(0), copies: AtomicU64::new(0) };
         this.retire(Extent { offset: 0, len: this.device.limit().get() as usize });
         this
     }
@@ -53,7 +56,19 @@ impl<D: Device> Chaos<D> {
             std::thread::sleep(Duration::from_nanos((word >> 1) % longest));
         }
     }
+
+    fn fail_if_due(&self, bytes: usize) -> Result<(), HostError> {
+        let number = self.copies.fetch_add(1, Relaxed);
+        if self.options.failing_copy != Some(number) {
+            return Ok(());
+        }
+        let source = std::io::ErrorKind::StorageFull.into();
+        Err(HostError::Write { folder: NOWHERE.into(), bytes, source })
+    }
 }
+
+/// Where a copy fails that was made to fail.
+const NOWHERE: &str = "(made to fail)";
 
 /// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014).
 fn mix(mut word: u64) -> u64 {
@@ -78,11 +93,13 @@ impl<D: Device> Device for Chaos<D> {
 
     fn store(&self, from: Extent, to: usize) -> Result<(), HostError> {
         self.delay();
+        self.fail_if_due(from.len)?;
         self.device.store(from, to)
     }
 
     fn load(&self, from: usize, to: Extent) -> Result<(), HostError> {
         self.delay();
+        self.fail_if_due(to.len)?;
         self.device.load(from, to)
     }
 

@@ -49,6 +49,14 @@ pub enum EngineError {
         /// Fingerprint of the graph's trace.
         graph: Fingerprint,
     },
+    /// Kernels want every value at an address that is a multiple of its elements' size.
+    #[error("the plan's machine aligns buffers to {align} bytes, but kernels need a multiple of {needed}")]
+    Alignment {
+        /// Alignment of the machine that the plan was proved for.
+        align: u64,
+        /// What kernels need.
+        needed: u64,
+    },
     /// Bytes for a value of another size.
     #[error("{what} has {expected} bytes, but {found} were given")]
     WrongSize {

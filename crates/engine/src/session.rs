@@ -22,6 +22,9 @@ use crate::program::{PersistentHome, Program};
 /// Initial values and checkpoints move in pieces of this size, so that no copy of a parameter is ever whole.
 const PIECE: usize = 1 << 20;
 
+/// Size of the largest elements.
+const ELEMENT: u64 = 4;
+
 /// How a session runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
@@ -82,6 +85,10 @@ impl Session {
         let ours = trace(&graph)?.fingerprint();
         if ours != plan.trace().fingerprint() {
             return Err(EngineError::ForeignPlan { plan: plan.trace().fingerprint(), graph: ours });
+        }
+        let align = plan.machine().align.get();
+        if !align.is_multiple_of(ELEMENT) {
+            return Err(EngineError::Alignment { align, needed: ELEMENT });
         }
         let copies = Copies::place(&plan);
         let program = Program::new(&plan, &copies);

@@ -1,0 +1,128 @@
+//! What goes wrong comes back as one error, and all lanes come to rest.
+
+mod support;
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use elbowroom_engine::{
+    ChaosOptions, EngineError, HostError, HostOptions, HostPlace, Session, SessionOptions,
+};
+use elbowroom_ir::check::check;
+use elbowroom_ir::schedule::Lane;
+use elbowroom_ir::timeline::Span;
+
+use support::{convnet, counts, drawn, fill, run, threads, trace, transformer};
+
+fn folder(path: &Path) -> HostOptions {
+    HostOptions { place: HostPlace::Folder(path.to_owned()), link: None }
+}
+
+#[test]
+fn any_copy_may_fail_and_the_session_says_so_once_and_stops() {
+    let graph = convnet();
+    let (trace, graph) = (trace(&graph), Arc::new(graph));
+    let (machine, plan) = drawn(&trace, 3, |plan| counts(plan).0[1] > 3 && counts(plan).0[2] > 3);
+    let ([_, stores, loads], _) = counts(&plan);
+    let checked = Arc::new(check(trace, machine, plan).unwrap());
+    for copy in 0..(stores + loads) as u64 {
+        let chaos = ChaosOptions {
+            seed: copy,
+            longest_delay: Duration::from_micros(50),
+            poison: true,
+            failing_copy: Some(copy),
+        };
+        let options = SessionOptions { chaos: Some(chaos), ..threads(2) };
+        let mut session = Session::new(graph.clone(), checked.clone(), options).unwrap();
+        fill(&mut session, 0);
+        let error = session.run_iteration(0).unwrap_err();
+        assert!(matches!(error, EngineError::Copy { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("could not copy") && !text.contains('\n'), "{text}");
+        assert!(matches!(session.run_iteration(1), Err(EngineError::Broken)));
+    }
+}
+
+#[test]
+fn a_full_disk_is_found_before_the_first_iteration() {
+    let place = tempfile::tempdir().unwrap();
+    let mounted = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=8k", "elbowroom-test"])
+        .arg(place.path())
+        .output()
+        .is_ok_and(|output| output.status.success());
+    if !mounted {
+        eprintln!("skipped: a small file system cannot be mounted here");
+        return;
+    }
+    let graph = convnet();
+    let (trace, graph) = (trace(&graph), Arc::new(graph));
+    let (machine, plan) = drawn(&trace, 4, |plan| counts(plan).0[1] > 10);
+    let options = SessionOptions { host: folder(place.path()), ..threads(1) };
+    let outcome = run(&graph, &trace, machine, plan, options, 1).map(|_| ());
+    let unmounted = Command::new("umount").arg(place.path()).status().is_ok_and(|status| status.success());
+    let error = outcome.unwrap_err();
+    assert!(matches!(error, EngineError::Host(HostError::Reserve { .. })), "{error}");
+    let text = error.to_string();
+    assert!(text.contains(&place.path().display().to_string()) && text.contains("bytes"), "{text}");
+    assert!(unmounted, "{} is still mounted", place.path().display());
+}
+
+#[test]
+fn an_unusable_spill_folder_is_named() {
+    let graph = convnet();
+    let (trace, graph) = (trace(&graph), Arc::new(graph));
+    let (machine, plan) = drawn(&trace, 4, |plan| counts(plan).0[1] > 0);
+    let options = SessionOptions { host: folder(Path::new("/proc/elbowroom")), ..threads(1) };
+    let error = run(&graph, &trace, machine, plan, options, 1).map(|_| ()).unwrap_err();
+    assert!(error.to_string().contains("/proc/elbowroom"), "{error}");
+}
+
+#[test]
+fn plans_of_another_network_and_values_of_another_size_are_refused() {
+    let (convnet, transformer) = (convnet(), Arc::new(transformer()));
+    let trace = trace(&convnet);
+    let (machine, plan) = drawn(&trace, 5, |_| true);
+    let checked = Arc::new(check(trace, machine, plan).unwrap());
+    let refused = Session::new(transformer, checked.clone(), threads(1)).map(|_| ());
+    assert!(matches!(refused, Err(EngineError::ForeignPlan { .. })));
+    let mut session = Session::new(Arc::new(convnet), checked, threads(1)).unwrap();
+    let error = session.write_persistent(0, &[0; 3]).unwrap_err();
+    assert!(error.to_string().contains("conv1.weight has 864 bytes, but 3"), "{error}");
+}
+
+/// The link can be slowed down, copies then take as long as it says, and ops go on meanwhile.
+#[test]
+fn copies_over_a_slow_link_take_their_time_and_overlap_with_ops() {
+    let graph = convnet();
+    let (trace, graph) = (trace(&graph), Arc::new(graph));
+    let channel = elbowroom_ir::machine::Channel::with_rate(4_000_000);
+    let mut overlap = 0;
+    for number in 0..4 {
+        let (machine, plan) =
+            drawn(&trace, 10 + number, |plan| counts(plan).0[1] > 4 && counts(plan).0[2] > 4);
+        let host = HostOptions { place: HostPlace::Memory, link: Some((channel, channel)) };
+        let options = SessionOptions { host, ..threads(1) };
+        let start = Instant::now();
+        let (_, session) = run(&graph, &trace, machine, plan, options, 1).unwrap();
+        let timeline = session.timeline();
+        assert!(timeline.iteration.get() <= start.elapsed().as_nanos() as u64);
+        assert!(timeline.traffic.to_host.get() > 0 && timeline.traffic.to_device.get() > 0);
+        for (lane, bytes) in
+            [(Lane::ToHost, timeline.traffic.to_host), (Lane::ToDevice, timeline.traffic.to_device)]
+        {
+            let spans = timeline.spans.iter().filter(|span| span.lane == lane);
+            let busy: u64 = spans.map(|span| (span.end - span.start).get()).sum();
+            assert!(busy >= channel.time(bytes).get(), "{lane:?}: {busy} ns for {bytes}");
+        }
+        let (ops, copies): (Vec<&Span>, Vec<&Span>) =
+            timeline.spans.iter().partition(|span| span.lane == Lane::Compute);
+        overlap += ops
+            .iter()
+            .filter(|op| copies.iter().any(|copy| op.start < copy.end && copy.start < op.end))
+            .count();
+    }
+    assert!(overlap > 0, "no op ran while a copy was under way");
+}
