@@ -1,1 +1,148 @@
-//! Reads traces that other programs recorded.
+//! Reads iterations that other programs recorded, measured or captured, and makes traces of them.
+//!
+//! [`import`] finds the kind of a file from its content:
+//!
+//! | kind | what it holds | module |
+//! | --- | --- | --- |
+//! | chain profile | times and sizes of a chain of layers | [`chain`] |
+//! | recorded op trace | every op of a real iteration with its measured time, its reads, writes, allocations and frees | `recorded` |
+//! | captured PyTorch trace | the same from PyTorch with fake tensors, functional (`joint`) or in true order (`eager`), times from a data sheet | `captured` |
+//! | measured op graph | forward and backward ops measured on a P100, with what a long run of Checkmate's solver reached | `monet` |
+//! | Checkmate graph | node costs and sizes, as networkx writes them | `checkmate` |
+//! | Chainer graph | variables and functions of a forward and backward pass | `chainer` |
+//! | PyTorch memory snapshot | the pickle that `torch.cuda.memory._dump_snapshot` writes | [`snapshot`] |
+//!
+//! Gzip around any of them is taken off. What is returned is a [`Trace`] that obeys the rules of [`elbowroom_ir::trace`], with [`Costs`]
+//! beside it and [`Notes`] on what the file says of itself and what importing changed:
+//!
+//! - Views are gone; their readers read the value whose bytes they show. Values of no bytes are gone.
+//! - Parameters, optimizer state and buffers are persistent. The batch is made by pure `input` ops of no duration, because the host
+//!   keeps it for the iteration ([`Options::remake_inputs`]); results and gradients that outlive the iteration are read by one `never`
+//!   op at its end, so that they stay until then.
+//! - An op that writes over a persistent value is `never` run again and states the [mutation](elbowroom_ir::trace::Mutation). If it also makes other values it
+//!   becomes two ops, a pure one with the whole duration and an update of no duration. That includes batch normalization, whose running
+//!   statistics change although neither PyTorch's eager mode nor the recorded logs show the write.
+//! - An op that writes over any other value becomes a function with a new value and the permission to
+//!   [reuse](elbowroom_ir::trace::Op::may_reuse) the old one's bytes, so that planners may run it again.
+//! - A value lives until its last use. A program may have freed it later; [`Notes`] gives both peaks.
+
+#![forbid(unsafe_code)]
+
+mod captured;
+pub mod chain;
+mod chainer;
+mod checkmate;
+mod detect;
+mod error;
+mod finish;
+mod gzip;
+mod load;
+mod monet;
+mod notes;
+mod op_graph;
+mod pickle;
+mod recorded;
+pub mod snapshot;
+mod storage_log;
+
+use elbowroom_ir::Nanos;
+use elbowroom_ir::planning::Costs;
+use elbowroom_ir::trace::Trace;
+
+pub use chain::Chain;
+pub use detect::Kind;
+pub use error::ImportError;
+pub use notes::{Notes, Reference};
+
+/// In what units to read the files that published solver results refer to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Units {
+    /// Bytes and nanoseconds, workspaces included, with a persistent value for the parameters and a value for every gradient.
+    #[default]
+    Exact,
+    /// As the published results count: sizes in whole KiB, times in whole 1/100 ms, no workspaces, no parameters. Then op `k` is node
+    /// `k` of the file, and every op is pure. Meant for a limit on the load alone.
+    Published,
+}
+
+/// How to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// For measured op graphs.
+    pub units: Units,
+    /// The duration of one unit of time where a file does not say what its unit is (Checkmate and Chainer graphs).
+    pub time_unit: Nanos,
+    /// Whether the ops that make the batch may be run again, at no cost: true if the host keeps the batch and that copy is not to be
+    /// counted; false to hold the batch like any other value.
+    pub remake_inputs: bool,
+    /// Whether elementwise ops of kinds known to allow it may write over a dying input, even where the recorded program did not.
+    pub inplace: bool,
+    /// The device whose events are read from a memory snapshot; the first that has any if `None`.
+    pub device: Option<usize>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            units: Units::Exact,
+            time_unit: Nanos(1_000),
+            remake_inputs: true,
+            inplace: false,
+            device: None,
+        }
+    }
+}
+
+/// An iteration read from a file.
+#[derive(Clone, Debug)]
+pub struct Imported {
+    /// What was computed.
+    pub trace: Trace,
+    /// How long it took.
+    pub costs: Costs,
+    /// What the file says of itself, and what importing changed.
+    pub notes: Notes,
+}
+
+/// Reads an iteration from the bytes of a file. The file's name is used in messages and, without its extensions, as the trace's name
+/// where the file gives none; the kind is found from the content alone.
+pub fn import(bytes: &[u8], file_name_hint: &str, options: &Options) -> Result<Imported, ImportError> {
+    let bytes = gzip::inflate(bytes, file_name_hint)?;
+    let source = Source { bytes: &bytes, file: file_name_hint };
+    match detect::kind(&source)? {
+        Kind::Chain => chain::import(&source, options),
+        Kind::Recorded => recorded::import(&source, options),
+        Kind::Captured => captured::import(&source, options),
+        Kind::MeasuredGraph => monet::import(&source, options),
+        Kind::CheckmateGraph => checkmate::import(&source, options),
+        Kind::ChainerGraph => chainer::import(&source, options),
+        Kind::MemorySnapshot => snapshot::import(&source, options),
+    }
+}
+
+/// A file's content, with its name for messages.
+#[derive(Clone, Copy)]
+struct Source<'a> {
+    bytes: &'a [u8],
+    file: &'a str,
+}
+
+impl Source<'_> {
+    /// Reads the whole content as one JSON document.
+    fn json<T: serde::de::DeserializeOwned>(&self) -> Result<T, ImportError> {
+        serde_json::from_slice(self.bytes).map_err(|error| ImportError::json(self.file, 0, &error))
+    }
+
+    /// An error about the content as a whole.
+    fn wrong(&self, what: impl Into<String>) -> ImportError {
+        ImportError::Content { file: self.file.to_owned(), what: what.into() }
+    }
+
+    /// The name of the file without folders and extensions.
+    fn stem(&self) -> &str {
+        let name = self.file.rsplit(['/', '\\']).next().unwrap_or(self.file);
+        [".gz", ".json", ".jsonl", ".pickle", ".pkl"]
+            .iter()
+            .fold(name, |name, end| name.strip_suffix(end).unwrap_or(name))
+    }
+}

@@ -1,0 +1,100 @@
+//! What is wrong with a file that cannot be imported.
+
+use elbowroom_ir::trace::TraceError;
+
+/// Why a file cannot be imported: where, what, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// None of the kinds that are read.
+    #[error(
+        "{file}: {what}, and no kind of trace known here; give a chain profile, a recorded or captured trace (.json, .jsonl), \
+         a P100, Checkmate or Chainer graph, or a PyTorch memory snapshot (.pickle)"
+    )]
+    UnknownKind {
+        /// The file.
+        file: String,
+        /// What it is instead, as far as can be said.
+        what: String,
+    },
+    /// Gzip that does not unpack.
+    #[error("{file}: the gzip data cannot be unpacked ({source}); copy or download the file again")]
+    Gzip {
+        /// The file.
+        file: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// More data than any trace has.
+    #[error(
+        "{file}: unpacks to more than {limit} bytes, which is no trace; check that this is the file you mean"
+    )]
+    TooLarge {
+        /// The file.
+        file: String,
+        /// The most that is read.
+        limit: u64,
+    },
+    /// Text that is not JSON, or JSON of another shape.
+    #[error("{file}, line {line}, column {column}: {what}; record the file again, or correct it there")]
+    Json {
+        /// The file.
+        file: String,
+        /// Line, from 1.
+        line: usize,
+        /// Column, from 1; 0 if the line as a whole is meant.
+        column: usize,
+        /// What is wrong.
+        what: String,
+    },
+    /// A line that says something impossible.
+    #[error("{file}, line {line}: {what}; record the file again, or correct it there")]
+    Line {
+        /// The file.
+        file: String,
+        /// Line, from 1.
+        line: usize,
+        /// What is wrong.
+        what: String,
+    },
+    /// A pickle that cannot be read.
+    #[error("{file}, byte {byte}: {what}; write the snapshot again with torch.cuda.memory._dump_snapshot")]
+    Pickle {
+        /// The file.
+        file: String,
+        /// Byte of the unpacked file, from 0.
+        byte: usize,
+        /// What is wrong.
+        what: String,
+    },
+    /// Well-formed data that makes no iteration.
+    #[error("{file}: {what}; record the file again, or correct it there")]
+    Content {
+        /// The file.
+        file: String,
+        /// What is wrong, and where.
+        what: String,
+    },
+    /// Data that breaks a rule of traces.
+    #[error("{file}: the ops do not make a trace: {source}; record the file again, or correct it there")]
+    Trace {
+        /// The file.
+        file: String,
+        /// The rule.
+        source: TraceError,
+    },
+}
+
+impl ImportError {
+    /// A message of the JSON reader, whose lines count from the one after `line_offset`.
+    pub(crate) fn json(file: &str, line_offset: usize, error: &serde_json::Error) -> Self {
+        // The reader appends the place to its message; here the place stands in front.
+        let text = error.to_string();
+        let what = text.split(" at line ").next().unwrap_or(&text).to_owned();
+        Self::Json {
+            file: file.to_owned(),
+            line: line_offset + error.line().max(1),
+            column: error.column(),
+            what,
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The last step of every importer: believes the parts, bounds the sums, and measures the peak.
+
+use elbowroom_ir::planning::{CostSource, Costs};
+use elbowroom_ir::trace::{Trace, TraceData};
+use elbowroom_ir::{Bytes, Nanos};
+
+use crate::error::ImportError;
+use crate::notes::Notes;
+use crate::{Imported, Source, load};
+
+/// The sums of durations, operations and moved bytes stay below this, so that no reader of the trace overflows.
+const LIMIT: u64 = 1 << 60;
+
+/// What a format's reader makes of a file.
+pub struct Draft {
+    /// The trace's parts.
+    pub data: TraceData,
+    /// A duration for every op.
+    pub nanos: Vec<Nanos>,
+    /// Where the durations came from.
+    pub costs_from: CostSource,
+    /// Everything but the peak.
+    pub notes: Notes,
+}
+
+/// Makes an imported iteration of a draft.
+pub fn finish(source: &Source<'_>, draft: Draft) -> Result<Imported, ImportError> {
+    let Draft { data, nanos, costs_from, mut notes } = draft;
+    bounded(source, "durations", nanos.iter().map(|n| n.get()))?;
+    bounded(source, "floating-point operations", data.ops.values().map(|op| op.work.flops))?;
+    bounded(source, "bytes read and written", data.ops.values().map(|op| op.work.moved.get()))?;
+    let trace = Trace::new(data)
+        .map_err(|error| ImportError::Trace { file: source.file.to_owned(), source: error })?;
+    notes.peak = load::peak(&trace);
+    if let Some(recorded) = notes.recorded_peak.filter(|&recorded| recorded > notes.peak + Bytes(1 << 20)) {
+        let peak = notes.peak;
+        notes.remarks.push(format!(
+            "The recorded program reached {recorded} because it freed values later than their last use; the trace reaches {peak}."
+        ));
+    }
+    Ok(Imported { trace, costs: Costs { nanos: nanos.into(), source: costs_from }, notes })
+}
+
+fn bounded(source: &Source<'_>, what: &str, numbers: impl Iterator<Item = u64>) -> Result<(), ImportError> {
+    let mut sum = 0u64;
+    for number in numbers {
+        sum = sum.saturating_add(number);
+    }
+    if sum < LIMIT { Ok(()) } else { Err(source.wrong(format!("the {what} add up to 2^60 or more"))) }
+}
+
+/// A duration in units of `nanos_per_unit` nanoseconds, rounded to whole nanoseconds; `None` unless it is a number from 0 to 2^60.
+pub fn duration(number: f64, nanos_per_unit: f64) -> Option<Nanos> {
+    let nanos = (number * nanos_per_unit).round();
+    (0.0..LIMIT as f64).contains(&nanos).then_some(Nanos(nanos as u64))
+}

@@ -1,0 +1,108 @@
+//! From a graph of ops, each with one result, to a trace: what the formats of measured, Checkmate and chain-like graphs share.
+
+use elbowroom_ir::trace::{Again, Op, Phase, Storage, Tensor, TraceData, Work};
+use elbowroom_ir::{Bytes, Nanos, OpId, TensorId};
+
+/// One op with one result.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// For people.
+    pub name: String,
+    /// The name of the operation; may be empty.
+    pub kind: String,
+    /// Forward or backward.
+    pub phase: Phase,
+    /// Size of the result; an op of no bytes makes no value.
+    pub bytes: u64,
+    /// Scratch bytes.
+    pub workspace: u64,
+    /// Duration.
+    pub nanos: Nanos,
+    /// Indices of the nodes whose results it reads.
+    pub reads: Vec<usize>,
+}
+
+/// A graph on its way to a trace. Op `k` is the `k`-th node added.
+#[derive(Default)]
+pub struct OpGraph {
+    /// The trace's parts so far.
+    pub data: TraceData,
+    /// A duration for every op.
+    pub nanos: Vec<Nanos>,
+}
+
+impl OpGraph {
+    /// Adds a value of a size that is not zero.
+    pub fn value(&mut self, name: String, bytes: u64) -> TensorId {
+        let storage = self.data.storages.push(Storage { bytes: Bytes(bytes) });
+        self.data.tensors.push(Tensor { name, storage })
+    }
+
+    /// Adds an op that may be run again, with all that it reads and makes.
+    pub fn op(&mut self, node: &Node, reads: Vec<TensorId>, outputs: Vec<TensorId>) -> OpId {
+        self.push(
+            Op {
+                name: node.name.clone(),
+                kind: node.kind.clone(),
+                phase: node.phase,
+                again: Again::Pure,
+                reads,
+                outputs,
+                mutates: Vec::new(),
+                may_reuse: Vec::new(),
+                workspace: Bytes(node.workspace),
+                work: Work::default(),
+            },
+            node.nanos,
+        )
+    }
+
+    /// Adds an op as it is.
+    pub fn push(&mut self, op: Op, nanos: Nanos) -> OpId {
+        self.nanos.push(nanos);
+        self.data.ops.push(op)
+    }
+
+    /// Adds nodes in an order in which every node comes after those that it reads; says which value each makes.
+    pub fn nodes(&mut self, nodes: &[Node], order: &[usize]) -> Vec<Option<TensorId>> {
+        let mut made: Vec<Option<TensorId>> = vec![None; nodes.len()];
+        for &index in order {
+            let node = &nodes[index];
+            let reads = node.reads.iter().filter_map(|&n| made[n]).collect();
+            made[index] = (node.bytes > 0).then(|| self.value(node.name.clone(), node.bytes));
+            self.op(node, reads, made[index].into_iter().collect());
+        }
+        made
+    }
+}
+
+/// An order in which every node comes after those that it reads, nearest to the order given; or a node on a cycle.
+pub fn topological(nodes: &[Node], preferred: &[usize]) -> Result<Vec<usize>, usize> {
+    let mut place = vec![usize::MAX; nodes.len()];
+    preferred.iter().enumerate().for_each(|(p, &node)| place[node] = p);
+    let mut waiting = vec![0usize; nodes.len()];
+    let mut readers: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
+    for (index, node) in nodes.iter().enumerate() {
+        for &read in &node.reads {
+            waiting[index] += 1;
+            readers[read].push(index);
+        }
+    }
+    let mut ready: std::collections::BTreeSet<(usize, usize)> =
+        (0..nodes.len()).filter(|&n| waiting[n] == 0).map(|n| (place[n], n)).collect();
+    let mut order = Vec::with_capacity(nodes.len());
+    while let Some((_, node)) = ready.pop_first() {
+        order.push(node);
+        for &reader in &readers[node] {
+            waiting[reader] -= 1;
+            if waiting[reader] == 0 {
+                ready.insert((place[reader], reader));
+            }
+        }
+    }
+    if order.len() == nodes.len() {
+        Ok(order)
+    } else {
+        Err((0..nodes.len()).find(|&n| waiting[n] > 0).unwrap_or_default())
+    }
+}
