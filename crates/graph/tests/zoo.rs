@@ -46,10 +46,17 @@ fn parameter_counts_are_the_published_ones() {
         ("vgg13", 133_047_848),
         ("vgg16", 138_357_544),
         ("vgg19", 143_667_240),
+        ("densenet121", 7_978_856),
+        ("densenet161", 28_681_000),
+        ("densenet169", 14_149_480),
+        ("densenet201", 20_013_928),
     ];
     for (name, count) in torchvision {
         assert_eq!(parameters(&build(name, &image(2, 224))), count, "{name}");
     }
+    assert_eq!(parameters(&build("inception-v3", &image(2, 299))), 27_161_264);
+    // `inceptionresnetv2` of Cadene's pretrained models, and of timm after it.
+    assert_eq!(parameters(&build("inception-resnet-v2", &image(2, 299))), 55_843_464);
     // He et al., 2015, Table 6 say 0.27 million for the variant that pads; projections add 2,752.
     assert_eq!(parameters(&build("resnet20", &Options::new(2))), 269_722 + 2_752);
     // Hugging Face's `gpt2`, and PyTorch's word language model on Penn Treebank at its default width.

@@ -22,36 +22,38 @@ pub(super) struct Layer {
     from_input: LinearWeights,
     from_state: LinearWeights,
     hidden: usize,
-    /// The state after the last step.
-    pub h: Var,
-    /// The cell after the last step.
-    pub c: Var,
+    /// State and cell after the last step; zeros if there was none.
+    pub state: Option<[Var; 2]>,
 }
 
 impl Layer {
-    /// A layer over `[batch, inputs]` whose state begins as zeros.
-    pub fn new(b: &mut Builder, name: &str, [batch, inputs, hidden]: [usize; 3]) -> Result<Self, BuildError> {
+    /// A layer from `inputs` to `hidden` columns.
+    pub fn new(b: &mut Builder, name: &str, inputs: usize, hidden: usize) -> Self {
         let init = WeightInit::Uniform(1.0 / (hidden as f32).sqrt());
         let from_input = b.linear_weights(&format!("{name}.ih"), [inputs, 4 * hidden], true, init);
         let from_state = b.linear_weights(&format!("{name}.hh"), [hidden, 4 * hidden], true, init);
-        let mut zeros = |which: &str| {
-            let kind = OpKind::Fill { len: batch * hidden, value: 0.0 };
-            let zeros = b.push1(format!("{name}.{which}0"), kind, &[])?;
-            Ok(Var { id: zeros.id, shape: [batch, hidden].into() })
-        };
-        let (h, c) = (zeros("h")?, zeros("c")?);
-        Ok(Self { name: name.to_owned(), from_input, from_state, hidden, h, c })
+        Self { name: name.to_owned(), from_input, from_state, hidden, state: None }
     }
 
     /// One step over `x [batch, inputs]`: the new state.
     pub fn step(&mut self, b: &mut Builder, step: usize, x: Var) -> Result<Var, BuildError> {
-        let name = format!("{}.{step}", self.name);
+        let (name, batch) = (format!("{}.{step}", self.name), x.dim(0));
+        let [h, c] = match self.state {
+            Some(state) => state,
+            None => [self.zeros(b, "h", batch)?, self.zeros(b, "c", batch)?],
+        };
         let from_input = b.linear(&format!("{name}.ih"), x, self.from_input)?;
-        let from_state = b.linear(&format!("{name}.hh"), self.h, self.from_state)?;
-        let kind = OpKind::LstmCell { batch: x.dim(0), hidden: self.hidden };
-        let made = b.push(name, kind, &[from_input.id, from_state.id, self.c.id])?;
-        (self.h, self.c) = (made[0], made[1]);
-        Ok(self.h)
+        let from_state = b.linear(&format!("{name}.hh"), h, self.from_state)?;
+        let kind = OpKind::LstmCell { batch, hidden: self.hidden };
+        let made = b.push(name, kind, &[from_input.id, from_state.id, c.id])?;
+        self.state = Some([made[0], made[1]]);
+        Ok(made[0])
+    }
+
+    fn zeros(&self, b: &mut Builder, which: &str, batch: usize) -> Result<Var, BuildError> {
+        let kind = OpKind::Fill { len: batch * self.hidden, value: 0.0 };
+        let zeros = b.push1(format!("{}.{which}0", self.name), kind, &[])?;
+        Ok(Var { id: zeros.id, shape: [batch, self.hidden].into() })
     }
 }
 
@@ -69,9 +71,9 @@ pub fn build(name: &str, options: &Options) -> Result<Graph, BuildError> {
 
     let table = Init::Uniform { bound: 0.1, stream: b.init_stream() };
     let table = b.weight("encoder.weight", [vocabulary, width], table);
-    let mut layers = (0..options.layers.unwrap_or(LAYERS))
-        .map(|layer| Layer::new(&mut b, &format!("rnn.{layer}"), [batch, width, width]))
-        .collect::<Result<Vec<_>, _>>()?;
+    let mut layers: Vec<Layer> = (0..options.layers.unwrap_or(LAYERS))
+        .map(|layer| Layer::new(&mut b, &format!("rnn.{layer}"), width, width))
+        .collect();
     let decoder = b.linear_weights("decoder", [width, vocabulary], true, WeightInit::Uniform(0.1));
 
     let mut loss: Option<Var> = None;

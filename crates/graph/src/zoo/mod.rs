@@ -1,8 +1,12 @@
 //! Networks by name, one file each, at any size: building a graph takes no memory for its values.
 
+mod densenet;
 mod gpt;
+mod inception;
+mod inception_resnet;
 mod lstm;
 mod resnet;
+mod seq2seq;
 mod vgg;
 
 use std::str::FromStr;
@@ -26,6 +30,8 @@ pub struct Options {
     pub classes: Option<usize>,
     /// Tokens in a sequence.
     pub length: Option<usize>,
+    /// Tokens in the target of a translation; as many as in the source by default.
+    pub target: Option<usize>,
     /// Number of different tokens: by default 256, the bytes.
     pub vocabulary: Option<usize>,
     /// Columns of the hidden state of a language model.
@@ -49,6 +55,7 @@ impl Options {
             image: None,
             classes: None,
             length: None,
+            target: None,
             vocabulary: None,
             width: None,
             layers: None,
@@ -65,6 +72,7 @@ impl Options {
             ("image size", self.image, 1 << 14),
             ("number of classes", self.classes, 1 << 20),
             ("sequence length", self.length, 1 << 14),
+            ("target length", self.target, 1 << 14),
             ("vocabulary", self.vocabulary, 1 << 22),
             ("width", self.width, 1 << 15),
             ("number of layers", self.layers, 1 << 10),
@@ -173,7 +181,14 @@ pub const NAMES: &[&str] = &[
     "vgg13",
     "vgg16",
     "vgg19",
+    "densenet121",
+    "densenet161",
+    "densenet169",
+    "densenet201",
+    "inception-v3",
+    "inception-resnet-v2",
     "lstm",
+    "seq2seq",
     "gpt",
     "gpt2",
 ];
@@ -186,6 +201,13 @@ pub fn build(name: &str, options: &Options) -> Result<Graph, ZooError> {
         "vgg13" => vgg::build(name, &vgg::VGG13, options),
         "vgg16" => vgg::build(name, &vgg::VGG16, options),
         "vgg19" => vgg::build(name, &vgg::VGG19, options),
+        "densenet121" => densenet::build(name, &densenet::DENSENET121, options),
+        "densenet161" => densenet::build(name, &densenet::DENSENET161, options),
+        "densenet169" => densenet::build(name, &densenet::DENSENET169, options),
+        "densenet201" => densenet::build(name, &densenet::DENSENET201, options),
+        "inception-v3" => inception::build(name, options),
+        "inception-resnet-v2" => inception_resnet::build(name, options),
+        "seq2seq" => seq2seq::build(name, options),
         "lstm" => lstm::build(name, options),
         "gpt" => gpt::build(name, &gpt::SMALL, options),
         "gpt2" => gpt::build(name, &gpt::GPT2, options),
