@@ -226,6 +226,42 @@ fn no_text_makes_the_parser_panic() {
     .budget_ms(1_000);
 }
 
+#[test]
+fn no_numbers_make_the_checker_panic() {
+    let numbers = [
+        "0",
+        "1",
+        "3",
+        "64",
+        "4294967295",
+        "9223372036854775807",
+        "18446744073709551608",
+        "18446744073709551615",
+    ];
+    let mut parsed = 0;
+    arbtest(|u| {
+        let case = Case::arbitrary(u)?;
+        let mut text = plan_file(&case).to_string();
+        for _ in 0..u.int_in_range(1..=3)? {
+            let digit = |c: char| c.is_ascii_digit();
+            let starts: Vec<usize> = text.match_indices(digit).map(|(at, _)| at).collect();
+            let start = *u.choose(&starts)?;
+            let end = text[start..].find(|c| !digit(c)).map_or(text.len(), |length| start + length);
+            text.replace_range(start..end, u.choose(&numbers)?);
+        }
+        let Ok(PlanFile { plan, mut machine }) = text.parse() else { return Ok(()) };
+        parsed += 1;
+        if u.ratio(1, 4)? {
+            (machine.memory, machine.host_memory) = (Bytes::MAX, Bytes::MAX);
+        }
+        let _ = check_schedule(case.trace.clone(), machine.clone(), plan.schedule.clone(), Bytes::MAX);
+        let _ = check(case.trace.clone(), machine, plan);
+        Ok(())
+    })
+    .budget_ms(1_000);
+    assert!(parsed > 500, "{parsed}");
+}
+
 fn trace_file_text(u: &mut Unstructured<'_>) -> arbtest::arbitrary::Result<String> {
     let case = Case::arbitrary(u)?;
     Ok(trace_file(u, &case)?.to_string())
@@ -312,4 +348,44 @@ fn errors_say_where_and_what_to_do() {
         error.to_string(),
         "the machine cannot be used: its alignment is 3; it must be a power of two"
     );
+}
+
+/// Files outlive the program that wrote them.
+#[test]
+fn formats_do_not_change_unnoticed() {
+    let text = "elbowroom trace 1\nname \"one op\"\ncosts measured\ns0 64\ns1 8\nt0 s0 \"x\"\nt1 s0 \"x'\"\nt2 s1 \"y\"\n\
+                op0 \"\" \"a \\\"b\\\"\" update rng 7 reads t0 makes t1 t2 mutates t0->t1 reuses t0->t2 workspace 16 flops 5 moved 80 \
+                nanos 250\npersistent t0->t1\n";
+    let file: File = text.parse().expect("a trace");
+    assert_eq!(file.to_string(), text);
+    let json = concat!(
+        r#"{"elbowroom trace 1":{"trace":{"name":"one op","ops":[{"name":"a \"b\"","kind":"","phase":"update","#,
+        r#""again":{"rng":{"stream":7}},"reads":[0],"outputs":[1,2],"mutates":[{"old":0,"new":1}],"#,
+        r#""may_reuse":[{"input":0,"output":2}],"workspace":16,"work":{"flops":5,"moved":80}}],"#,
+        r#""tensors":[{"name":"x","storage":0},{"name":"x'","storage":0},{"name":"y","storage":1}],"#,
+        r#""storages":[{"bytes":64},{"bytes":8}],"persistent":[{"begin":0,"end":1}]},"#,
+        r#""costs":{"nanos":[250],"source":"measured"},"machine":null}}"#,
+    );
+    assert_eq!(serde_json::to_string(&file).expect("plain data"), json);
+
+    let text = "elbowroom plan 1\ntrace 00000000000000ff\nmachine \"m\" memory 64 align 8 host-memory 1 to-host 2 3 to-device 4 5 link \
+                shared flops-per-second 6 bytes-per-second 7 launch 8\nheight 64\nb0 64 at 0\nhome b0 host\n\
+                a0 compute op0 reads b0 writes b0 workspace b1\na1 offload t1 from b0 waits a0\na2 prefetch t1 to b2\n\
+                a3 release b2\na4 host-release t1\na5 recompute op0 waits a0 a1\n";
+    let file: File = text.parse().expect("a plan");
+    assert_eq!(file.to_string(), text);
+    let json = concat!(
+        r#"{"elbowroom plan 1":{"plan":{"trace":"00000000000000ff","schedule":{"buffers":[{"bytes":64}],"steps":["#,
+        r#"{"action":{"compute":{"op":0,"reads":[0],"writes":[0],"workspace":1}},"waits":[]},"#,
+        r#"{"action":{"offload":{"value":1,"from":0}},"waits":[0]},{"action":{"prefetch":{"value":1,"to":2}},"waits":[]},"#,
+        r#"{"action":{"release":{"buffer":2}},"waits":[]},{"action":{"host-release":{"value":1}},"waits":[]},"#,
+        r#"{"action":{"recompute":{"op":0,"reads":[],"writes":[],"workspace":null}},"waits":[0,1]}],"#,
+        r#""boundary":[{"device":0,"host":true}]},"placement":{"offsets":[0],"height":64}},"#,
+        r#""machine":{"name":"m","memory":64,"align":8,"host_memory":1,"to_host":{"latency":2,"rate":3},"#,
+        r#""to_device":{"latency":4,"rate":5},"shared_link":true,"flops_per_second":6,"bytes_per_second":7,"launch":8}}}"#,
+    );
+    assert_eq!(serde_json::to_string(&file).expect("plain data"), json);
+    let error =
+        serde_json::from_str::<File>(&json.replace("\"rate\":5", "\"rate\":0")).expect_err("a rate of zero");
+    assert!(error.to_string().contains("its rate to the device is zero"), "{error}");
 }

@@ -5,9 +5,11 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use elbowroom_ir::Bytes;
-use elbowroom_ir::check::{Illegal, check, check_schedule};
+use elbowroom_ir::check::{Illegal, Rule, check, check_schedule};
+use elbowroom_ir::machine::Machine;
+use elbowroom_ir::schedule::{Action, Step};
 use elbowroom_ir::text::{PlanFile, TraceFile};
+use elbowroom_ir::{BufferId, Bytes};
 
 fn path(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "tests", "legality", name].iter().collect()
@@ -94,4 +96,21 @@ fn every_rule_is_enforced() {
     for (blessed, line) in blessed.lines().zip(cases.lines()) {
         assert_eq!(blessed, line);
     }
+}
+
+#[test]
+fn an_unusable_machine_and_a_thousand_mistakes_are_answered_shortly() {
+    let trace = Arc::new(read("small.trace").parse::<TraceFile>().expect("small.trace").trace);
+    let mut file: PlanFile = read("small.plan").parse().expect("small.plan");
+    file.plan.trace = trace.fingerprint();
+    for align in [0, 3] {
+        let machine = Machine { align: Bytes(align), ..file.machine.clone() };
+        let illegal = check(trace.clone(), machine, file.plan.clone()).expect_err("no alignment");
+        assert_eq!(illegal.first().rule, Rule::L4);
+    }
+    let release = Step { action: Action::Release { buffer: BufferId(u32::MAX) }, waits: Vec::new() };
+    let steps = std::iter::repeat_n(release, 1_000).collect();
+    file.plan.schedule.steps = steps;
+    let illegal = check(trace, file.machine, file.plan).expect_err("nonsense");
+    assert_eq!((illegal.violations.len(), illegal.unlisted), (50, 1_000 + 6 + 7 - 50));
 }

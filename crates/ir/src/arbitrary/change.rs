@@ -56,8 +56,15 @@ fn change(u: &mut Unstructured<'_>, trace: &Trace, plan: &mut Plan) -> Result<()
         6 if steps > 0 => {
             let mut order: Vec<usize> = (0..steps).collect();
             let step = u.choose_index(steps)?;
-            order.insert(u.int_in_range(step..=steps)?, step);
+            let copy = u.int_in_range(step + 1..=steps)?;
+            order.insert(copy, step);
             reorder(schedule, &order);
+            let action = &mut schedule.steps[ActionId::new(copy)].action;
+            if let Action::Compute(launch) = action
+                && u.arbitrary()?
+            {
+                *action = Action::Recompute(launch.clone());
+            }
         }
         7 | 8 if steps > 1 => {
             let mut order: Vec<usize> = (0..steps).collect();

@@ -34,8 +34,8 @@
 //! buffer, `host`, or both. What is left out is empty or zero. Strings are quoted, with the escapes `\"`, `\\`, `\n`, `\r`, `\t` and
 //! `\u{...}`. Blank lines and what follows a `#` outside of quotes mean nothing.
 //!
-//! The same files may be JSON: [`File`] serializes to one object, with the header's words under the key `elbowroom`. [`is_json`] tells
-//! the two apart. Whatever the form, reading gives a well-formed trace and a usable machine, or an error that says where and what to do.
+//! The same files may be JSON: [`File`] serializes to an object whose one key is the text's first line. [`is_json`] tells the two apart.
+//! Whatever the form, reading gives a well-formed trace and a usable machine, or an error that says where and what to do.
 
 mod line;
 mod parse;
@@ -72,14 +72,30 @@ pub struct PlanFile {
 }
 
 /// What a file can hold.
+///
+/// ```
+/// use elbowroom_ir::text::File;
+///
+/// let text = r#"
+/// elbowroom trace 1
+/// name "an activation over its input"
+/// s0 1024
+/// s1 1024
+/// t0 s0 "input"
+/// t1 s1 "output"
+/// op0 relu "act" forward pure reads t0 makes t1 reuses t0->t1
+/// persistent t0->t0
+/// "#;
+/// let Ok(file) = text.parse::<File>().and_then(File::into_trace) else { panic!("this is a trace") };
+/// assert_eq!(file.trace.ops().len(), 1);
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "elbowroom")]
 pub enum File {
     /// A trace.
-    #[serde(rename = "trace 1")]
+    #[serde(rename = "elbowroom trace 1")]
     Trace(Box<TraceFile>),
     /// A plan.
-    #[serde(rename = "plan 1")]
+    #[serde(rename = "elbowroom plan 1")]
     Plan(Box<PlanFile>),
 }
 
