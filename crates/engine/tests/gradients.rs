@@ -6,7 +6,7 @@ mod twin;
 use std::collections::HashMap;
 
 use elbowroom_engine::Interpreter;
-use elbowroom_graph::layers::{ConvLayer, Part, WeightInit};
+use elbowroom_graph::layers::{ConvLayer, EPSILON, Part, WeightInit};
 use elbowroom_graph::op::{Function, OpKind, Sgd, Window};
 use elbowroom_graph::zoo::{self, OptimizerKind, Options};
 use elbowroom_graph::{BuildError, Builder, Content, Graph, Mode, Optimizer, Role, Var};
@@ -174,7 +174,7 @@ fn convolutions_of_all_sorts() {
 #[test]
 fn normalizations_and_poolings() {
     check(&classifier("batch norm", |b, x| {
-        let x = b.batch_norm("bn", x)?;
+        let x = b.batch_norm("bn", x, EPSILON)?;
         let x = b.relu("relu", x)?;
         b.max_pool("pool", x, Window::square(3, 2, 1))
     }));

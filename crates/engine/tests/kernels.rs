@@ -5,7 +5,7 @@ mod twin;
 use elbowroom_engine::kernels::Context;
 use elbowroom_engine::kernels::owned::{Memory, run_owned};
 use elbowroom_graph::op::{
-    Adam, Channels, Classification, Conv, Function, Heads, Lookup, Mask, Pool, Product, Sgd, Window,
+    Adam, Channels, Classification, Conv, Function, Heads, Lookup, Mask, Pool, Product, Response, Sgd, Window,
 };
 use elbowroom_graph::signature::Size;
 use elbowroom_graph::{DType, OpKind};
@@ -40,6 +40,10 @@ fn operands(kind: &OpKind) -> Vec<Vec<f64>> {
                 (OpKind::CrossEntropy(l) | OpKind::CrossEntropyGrad(l), DType::I32, _) => {
                     ((x + 0.9) / 1.7 * l.classes as f64).floor()
                 }
+                (OpKind::CentroidUpdate { clusters, .. }, DType::I32, _) => {
+                    (x.abs() * *clusters as f64).floor()
+                }
+                (OpKind::ResponseNormGrad(_), _, 2) => x.abs() + 1.0,
                 // Variances and second moments.
                 (OpKind::BatchNormGrad { .. }, _, 3) | (OpKind::BatchNormInference { .. }, _, 4) => {
                     x.abs() + 0.1
@@ -93,7 +97,10 @@ fn to_memory(numbers: &[f64], dtype: DType) -> Memory {
 fn from_memory(memory: &Memory, dtype: DType) -> Vec<f64> {
     match dtype {
         DType::F32 => memory.floats().iter().map(|&x| f64::from(x)).collect(),
-        DType::I32 => unreachable!("no kernel makes integers"),
+        DType::I32 => {
+            let (words, _) = memory.bytes().as_chunks::<4>();
+            words.iter().map(|&word| f64::from(i32::from_ne_bytes(word))).collect()
+        }
         DType::U8 => memory.bytes().iter().map(|&x| f64::from(x)).collect(),
     }
 }
@@ -325,4 +332,36 @@ fn rows_side_by_side() {
         check(&OpKind::Slice { outer, total, start, width });
         check(&OpKind::Pad { outer, total, start, width });
     }
+}
+
+#[test]
+fn transpositions() {
+    for (batch, rows, columns) in [(1, 1, 7), (2, 33, 20), (3, 2, 700), (1, 64, 64)] {
+        check(&OpKind::Transpose { batch, rows, columns });
+    }
+}
+
+#[test]
+fn responses_of_neighbouring_channels() {
+    for (batch, channels, spatial, size, beta) in
+        [(2, 9, 35, 5, 0.75), (1, 3, 700, 5, 0.75), (3, 4, 1, 3, 0.5), (1, 1, 10, 5, 0.75)]
+    {
+        let channels = Channels { batch, channels, spatial };
+        let response = Response { channels, size, k: 2.0, alpha: 0.1, beta };
+        check(&OpKind::ResponseNorm(response));
+        check(&OpKind::ResponseNormGrad(response));
+        check(&OpKind::AddChannel(channels));
+    }
+}
+
+#[test]
+fn clusters() {
+    for (rows, clusters, width) in [(1, 1, 1), (50, 7, 130), (3000, 20, 3)] {
+        check(&OpKind::RowSquares { rows, width });
+        check(&OpKind::Nearest { rows, clusters });
+        check(&OpKind::CentroidUpdate { rows, clusters, width });
+        check(&OpKind::Sum { len: rows * width, factor: 0.25 });
+    }
+    // More centroids than points: some have none.
+    check(&OpKind::CentroidUpdate { rows: 3, clusters: 9, width: 4 });
 }

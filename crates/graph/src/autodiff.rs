@@ -207,6 +207,10 @@ impl<'a> Backward<'a> {
                 self.emit(&node, "grad-row", OpKind::BiasGrad(sum), &[dy], &x[1..])?;
                 self.contribute(x[0], dy, false)
             }
+            OpKind::AddChannel(channels) => {
+                self.emit(&node, "grad-bias", OpKind::BiasGrad(channels), &[dy], &x[1..])?;
+                self.contribute(x[0], dy, false)
+            }
             OpKind::Map { len, function } => {
                 let saved = if function.grad_from_output() { y[0] } else { x[0] };
                 self.emit(&node, "grad", OpKind::MapGrad { len, function }, &[dy, saved], x)
@@ -220,6 +224,14 @@ impl<'a> Backward<'a> {
                 }
                 self.emit(&node, "grad-weight", OpKind::Conv2dGradWeight(conv), &[x[0], dy], &x[1..2])?;
                 self.emit(&node, "grad-input", OpKind::Conv2dGradInput(conv), &[dy, x[1]], &x[..1])
+            }
+            // A transposed convolution: what is its output here is the input of the convolution that it transposes.
+            OpKind::Conv2dGradInput(conv) => {
+                self.emit(&node, "grad-weight", OpKind::Conv2dGradWeight(conv), &[dy, x[0]], &x[1..])?;
+                self.emit(&node, "grad-input", OpKind::Conv2d { conv, bias: false }, &[dy, x[1]], &x[..1])
+            }
+            OpKind::ResponseNorm(response) => {
+                self.emit(&node, "grad", OpKind::ResponseNormGrad(response), &[dy, x[0], y[1]], x)
             }
             OpKind::BatchNorm { channels, epsilon } => {
                 let operands = [dy, x[0], y[1], y[2], x[1]];
@@ -267,6 +279,10 @@ impl<'a> Backward<'a> {
             }
             OpKind::Pad { outer, total, start, width } => {
                 self.emit(&node, "grad", OpKind::Slice { outer, total, start, width }, &[dy], x)
+            }
+            OpKind::Transpose { batch, rows, columns } => {
+                let back = OpKind::Transpose { batch, rows: columns, columns: rows };
+                self.emit(&node, "grad", back, &[dy], x)
             }
             _ => Err(BuildError::NotDifferentiable { node: node.name.clone(), kind: node.kind.name() }),
         }

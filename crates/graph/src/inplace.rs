@@ -26,9 +26,11 @@ impl OpKind {
         match self {
             // Elementwise in every input named.
             Self::Add { .. } | Self::MapGrad { .. } => const { &[over(0, 0), over(1, 0)] },
-            Self::Scale { .. } | Self::Map { .. } | Self::Dropout(_) | Self::AddRow { .. } => {
-                const { &[over(0, 0)] }
-            }
+            Self::Scale { .. }
+            | Self::Map { .. }
+            | Self::Dropout(_)
+            | Self::AddRow { .. }
+            | Self::AddChannel(_) => const { &[over(0, 0)] },
             Self::BatchNormInference { .. } => const { &[over(0, 0)] },
             // The statistics of a channel (a row) are complete before the first element of that channel (row) is written.
             Self::BatchNorm { .. } | Self::LayerNorm { .. } => const { &[over(0, 0)] },

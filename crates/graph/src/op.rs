@@ -128,6 +128,29 @@ impl Channels {
     }
 }
 
+/// Local response normalization (Krizhevsky et al., 2012): over `size` neighbouring channels, an odd number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Response {
+    /// Extents.
+    pub channels: Channels,
+    /// Channels in a neighbourhood, the channel itself in its middle.
+    pub size: usize,
+    /// k, added to the squares.
+    pub k: f32,
+    /// α, the factor of every square. (Not divided by the size, as some libraries do.)
+    pub alpha: f32,
+    /// β, the exponent.
+    pub beta: f32,
+}
+
+impl Response {
+    /// The channels next to a channel, itself included.
+    pub fn neighbours(&self, channel: usize) -> std::ops::Range<usize> {
+        let reach = self.size / 2;
+        channel.saturating_sub(reach)..(channel + reach + 1).min(self.channels.channels)
+    }
+}
+
 /// Extents of a product: `x [rows, inputs]`, `w [outputs, inputs]`, `y [rows, outputs]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Product {
@@ -317,6 +340,15 @@ pub enum OpKind {
         /// Columns of `a`.
         inner: usize,
     },
+    /// `(x [batch, channels, spatial], b [channels]) → (y)`: `y[n, c, s] = x[n, c, s] + b[c]`: the bias of a transposed convolution.
+    AddChannel(Channels),
+    /// `(x [len]) → (y [])`: `y = factor · Σ x`.
+    Sum {
+        /// Number of elements.
+        len: usize,
+        /// The factor: `1 / len` for a mean.
+        factor: f32,
+    },
     /// `(acc [len], x [len]) → (acc′ [len])`: `acc′ = acc + x`; acc′ mutates acc. Joins the gradients of a shared weight.
     Accumulate {
         /// Number of elements.
@@ -349,7 +381,7 @@ pub enum OpKind {
         /// Whether there is a bias.
         bias: bool,
     },
-    /// `(dy, w) → (dx)`: the gradient of [`Self::Conv2d`] to `x`.
+    /// `(dy, w) → (dx)`: the gradient of [`Self::Conv2d`] to `x`. It is a transposed convolution too, from `dy` to `dx`.
     Conv2dGradInput(Conv),
     /// `(x, dy) → (dw)`: the gradient of [`Self::Conv2d`] to `w`.
     Conv2dGradWeight(Conv),
@@ -411,6 +443,12 @@ pub enum OpKind {
         /// Columns.
         width: usize,
     },
+
+    /// `(x [batch, channels, spatial]) → (y like x, scale like x)`: `scale[n, c, s] = k + α·Σ x[n, c′, s]²` over the
+    /// [neighbours](Response::neighbours) c′ of c, `y = x·scale^−β`.
+    ResponseNorm(Response),
+    /// `(dy, x, scale) → (dx)`: `dx[c] = dy[c]·scale[c]^−β − 2·α·β·x[c]·Σ dy[c′]·x[c′]·scale[c′]^(−β−1)` over the neighbours c′ of c.
+    ResponseNormGrad(Response),
 
     /// `(x) → (y, argmax u8 like y)`: the largest element of each window, and where in the window it is: `i·kernel[1] + j`, the
     /// first in row-major order among equals. Windows have at most 256 elements.
@@ -529,6 +567,43 @@ pub enum OpKind {
         width: usize,
     },
 
+    /// `(x [batch, rows, columns]) → (y [batch, columns, rows])`: `y[n, j, i] = x[n, i, j]`: its own derivative, the other way round.
+    Transpose {
+        /// Outermost extent.
+        batch: usize,
+        /// Rows of x.
+        rows: usize,
+        /// Columns of x.
+        columns: usize,
+    },
+
+    /// `(x [rows, width]) → (q [rows])`: `q[r] = Σ_i x[r, i]²`.
+    RowSquares {
+        /// Number of rows.
+        rows: usize,
+        /// Columns.
+        width: usize,
+    },
+    /// `(products [rows, clusters], squares [clusters]) → (nearest i32 [rows], gap [rows])`: with `products = x·cᵀ` and `squares = |c|²`,
+    /// `gap[r] = min_k (squares[k] − 2·products[r, k])`, which is the squared distance to the nearest centroid less `|x|²`, and `nearest[r]`
+    /// is its k, the first among equals.
+    Nearest {
+        /// Points.
+        rows: usize,
+        /// Centroids.
+        clusters: usize,
+    },
+    /// `(sums [clusters, width], nearest i32 [rows], c [clusters, width]) → (c′)`: `c′[k] = sums[k] / |{r: nearest[r] = k}|`; c′ mutates c,
+    /// which stays as it is where no point is nearest (Lloyd, 1982).
+    CentroidUpdate {
+        /// Points.
+        rows: usize,
+        /// Centroids.
+        clusters: usize,
+        /// Columns.
+        width: usize,
+    },
+
     /// `(w, g, m if momentum ≠ 0) → (w′, m′ if momentum ≠ 0)`, all `[len]`; w′ mutates w, m′ mutates m. `d = g + λ·w`,
     /// `m′ = µ·m + d`, `w′ = w − η·m′` (`w − η·d` without momentum).
     SgdStep {
@@ -555,6 +630,7 @@ impl OpKind {
             Self::Accumulate { .. } => vec![(0, 0)],
             Self::LinearGradWeight { accumulate: true, .. }
             | Self::EmbeddingGrad { accumulate: true, .. } => vec![(2, 0)],
+            Self::CentroidUpdate { .. } => vec![(2, 0)],
             Self::RunningUpdate { .. } => vec![(2, 0), (3, 1)],
             Self::SgdStep { sgd, .. } if sgd.momentum == 0.0 => vec![(0, 0)],
             Self::SgdStep { .. } => vec![(0, 0), (2, 1)],
@@ -582,7 +658,15 @@ impl OpKind {
             Self::Add { .. } => "add",
             Self::Scale { .. } => "scale",
             Self::AddRow { .. } => "add-row",
+            Self::AddChannel(_) => "add-channel",
+            Self::Sum { .. } => "sum",
             Self::Accumulate { .. } => "accumulate",
+            Self::ResponseNorm(_) => "response-norm",
+            Self::ResponseNormGrad(_) => "response-norm-grad",
+            Self::Transpose { .. } => "transpose",
+            Self::RowSquares { .. } => "row-squares",
+            Self::Nearest { .. } => "nearest",
+            Self::CentroidUpdate { .. } => "centroid-update",
             Self::Map { function: Function::Relu, .. } => "relu",
             Self::Map { function: Function::Gelu, .. } => "gelu",
             Self::Map { function: Function::Tanh, .. } => "tanh",

@@ -1,6 +1,6 @@
 //! Operands of every operation: how many elements it reads, and the shapes that it makes. The one place for shape inference.
 
-use crate::op::{Conv, Heads, OpKind, Pool, Product};
+use crate::op::{Conv, Heads, OpKind, Pool, Product, Response};
 use crate::shape::{DType, Shape};
 
 use DType::{F32, I32, U8};
@@ -116,6 +116,8 @@ impl OpKind {
             }
             Self::Scale { len, .. } | Self::Map { len, .. } => floats(&[len], &[&[len]]),
             Self::AddRow { outer, inner } => floats(&[outer * inner, inner], &[&[outer, inner]]),
+            Self::AddChannel(c) => floats(&[c.len(), c.channels], &[&[c.batch, c.channels, c.spatial]]),
+            Self::Sum { len, .. } => floats(&[len], &[&[]]),
             Self::Dropout(mask) => floats(&[mask.len], &[&[mask.len]]),
 
             Self::Conv2d { conv, bias } => {
@@ -145,6 +147,14 @@ impl OpKind {
             Self::LayerNormGrad { rows, width } => {
                 let len = rows * width;
                 floats(&[len, len, rows, rows, width], &[&[rows, width], &[width], &[width]])
+            }
+
+            Self::ResponseNorm(Response { channels: c, .. }) => {
+                let shape = [c.batch, c.channels, c.spatial];
+                floats(&[c.len()], &[&shape, &shape])
+            }
+            Self::ResponseNormGrad(Response { channels: c, .. }) => {
+                floats(&[c.len(); 3], &[&[c.batch, c.channels, c.spatial]])
             }
 
             Self::MaxPool(pool) => {
@@ -220,6 +230,22 @@ impl OpKind {
             Self::Slice { outer, total, width, .. } => floats(&[outer * total], &[&[outer, width]]),
             Self::Pad { outer, total, width, .. } => floats(&[outer * width], &[&[outer, total]]),
 
+            Self::Transpose { batch, rows, columns } => {
+                floats(&[batch * rows * columns], &[&[batch, columns, rows]])
+            }
+
+            Self::RowSquares { rows, width } => floats(&[rows * width], &[&[rows]]),
+            Self::Nearest { rows, clusters } => {
+                let mut signature = floats(&[rows * clusters, clusters], &[&[rows]]);
+                signature.outputs.insert(0, ([rows].into(), I32));
+                signature
+            }
+            Self::CentroidUpdate { rows, clusters, width } => {
+                let mut signature = floats(&[clusters * width; 2], &[&[clusters, width]]);
+                signature.inputs.insert(1, (Size::Exactly(rows), I32));
+                signature
+            }
+
             Self::SgdStep { len, sgd } => {
                 let states = usize::from(sgd.momentum != 0.0);
                 floats(&[len; 3][..2 + states], &[&[len] as &[usize], &[len]][..1 + states])
@@ -235,6 +261,8 @@ impl OpKind {
             Self::LayerNorm { .. } => &["", "mean", "inverse-std"],
             Self::BatchNormGrad { .. } | Self::LayerNormGrad { .. } => &["", "weight", "bias"],
             Self::MaxPool(_) => &["", "argmax"],
+            Self::ResponseNorm(_) => &["", "scale"],
+            Self::Nearest { .. } => &["", "gap"],
             Self::LstmCell { .. } => &["", "cell", "gates"],
             Self::LstmCellGrad { .. } => &["gates", "cell"],
             Self::Attention(_) | Self::CrossEntropy(_) => &["", "lse"],

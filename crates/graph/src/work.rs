@@ -34,9 +34,17 @@ impl OpKind {
         let elements = |count: usize, each: u64| count as u64 * each;
         match self {
             Self::Input { .. } | Self::Output { .. } | Self::Fill { .. } => 0,
+            Self::Transpose { .. } => 0,
             Self::Embedding(_) | Self::Concat { .. } | Self::Slice { .. } | Self::Pad { .. } => 0,
             Self::Add { len } | Self::Accumulate { len } | Self::Scale { len, .. } => elements(*len, 1),
             Self::AddRow { outer, inner } => elements(outer * inner, 1),
+            Self::AddChannel(channels) => elements(channels.len(), 1),
+            Self::Sum { len, .. } => elements(*len, 1),
+            Self::ResponseNorm(response) => elements(response.channels.len(), 2 * response.size as u64 + 8),
+            Self::ResponseNormGrad(response) => elements(response.channels.len(), 12 * response.size as u64),
+            Self::RowSquares { rows, width } => elements(rows * width, 2),
+            Self::Nearest { rows, clusters } => elements(rows * clusters, 3),
+            Self::CentroidUpdate { clusters, width, .. } => elements(clusters * width, 1),
             Self::Map { len, function } | Self::MapGrad { len, function } => {
                 elements(*len, if *function == Function::Relu { 1 } else { TRANSCENDENTAL })
             }

@@ -1,6 +1,6 @@
 //! Operations that compute every element from the elements at the same place, in place or not.
 
-use elbowroom_graph::op::Function;
+use elbowroom_graph::op::{Channels, Function};
 use rayon::ThreadPool;
 
 use super::Operands;
@@ -161,6 +161,30 @@ pub unsafe fn add_row(o: &Operands<'_>, pool: &ThreadPool, outer: usize, inner: 
                 vectorized(
                     #[inline(always)]
                     || map2(inner, [a, row.as_ptr()], y, |a, b| a + b),
+                );
+            }
+        }
+    });
+}
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn add_channel(o: &Operands<'_>, pool: &ThreadPool, c: Channels) {
+    // SAFETY: the bias is never overwritten; the result is the first operand or apart.
+    let bias = unsafe { o.read::<f32>(1, c.channels) };
+    let x = Shared::new(o.source::<f32>(0, c.len()).cast_mut());
+    let y = Shared::new(o.target::<f32>(0, c.len()));
+    let planes = c.batch * c.channels;
+    let together = CHUNK.div_ceil(c.spatial.max(1));
+    each(pool, planes.div_ceil(together), |task| {
+        for plane in task * together..((task + 1) * together).min(planes) {
+            let bias = bias[plane % c.channels];
+            // SAFETY: every task has its own planes.
+            unsafe {
+                let (x, y) = (x.add(plane * c.spatial), y.add(plane * c.spatial));
+                vectorized(
+                    #[inline(always)]
+                    || map1(c.spatial, x, y, |x| x + bias),
                 );
             }
         }

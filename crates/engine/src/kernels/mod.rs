@@ -20,6 +20,7 @@ pub mod tile;
 
 mod attention;
 mod batch_norm;
+mod cluster;
 mod convolution;
 mod dropout;
 mod elementwise;
@@ -33,6 +34,7 @@ mod optimizer;
 pub mod owned;
 mod pooling;
 mod reduce;
+mod response;
 mod rows;
 mod windows;
 
@@ -154,6 +156,8 @@ pub unsafe fn run(kind: &OpKind, operands: &Operands<'_>, context: &Context<'_>)
             OpKind::Add { len } => elementwise::add(o, pool, len),
             OpKind::Scale { len, factor } => elementwise::scale(o, pool, len, factor),
             OpKind::AddRow { outer, inner } => elementwise::add_row(o, pool, outer, inner),
+            OpKind::AddChannel(channels) => elementwise::add_channel(o, pool, channels),
+            OpKind::Sum { len, factor } => cluster::sum(o, len, factor),
             OpKind::Accumulate { len } => elementwise::accumulate(o, pool, len),
             OpKind::Map { len, function } => elementwise::map(o, pool, len, function),
             OpKind::MapGrad { len, function } => elementwise::map_grad(o, pool, len, function),
@@ -174,6 +178,8 @@ pub unsafe fn run(kind: &OpKind, operands: &Operands<'_>, context: &Context<'_>)
                 layer_norm::forward(o, pool, [rows, width], epsilon)
             }
             OpKind::LayerNormGrad { rows, width } => layer_norm::grad(o, pool, [rows, width]),
+            OpKind::ResponseNorm(response) => response::forward(o, pool, response),
+            OpKind::ResponseNormGrad(response) => response::grad(o, pool, response),
             OpKind::MaxPool(ref extents) => pooling::max(o, pool, extents),
             OpKind::MaxPoolGrad(ref extents) => pooling::max_grad(o, pool, extents),
             OpKind::AveragePool { pool: ref extents, count_padding } => {
@@ -201,6 +207,12 @@ pub unsafe fn run(kind: &OpKind, operands: &Operands<'_>, context: &Context<'_>)
             }
             OpKind::Pad { outer, total, start, width } => {
                 rows::pad(o, pool, outer, total, start..start + width)
+            }
+            OpKind::Transpose { batch, rows, columns } => rows::transpose(o, pool, batch, [rows, columns]),
+            OpKind::RowSquares { rows, width } => cluster::row_squares(o, pool, [rows, width]),
+            OpKind::Nearest { rows, clusters } => cluster::nearest(o, pool, [rows, clusters]),
+            OpKind::CentroidUpdate { rows, clusters, width } => {
+                cluster::centroid_update(o, pool, rows, [clusters, width]);
             }
             OpKind::SgdStep { len, sgd } => optimizer::sgd(o, pool, len, sgd),
             OpKind::AdamStep { len, adam } => optimizer::adam(o, pool, len, adam, context.iteration),

@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use super::isa::Isa;
+
 /// A matrix of *lines* (rows of A, columns of B), each as long as the shared dimension, the *depth*.
 pub trait Panels: Sync {
     /// Writes `out[k · width + i] = lines[first + i][depth.start + k]` for every `i` of the range, and zeros for the rest of `width`.
@@ -51,15 +53,10 @@ pub fn transpose(data: &[f32], step: usize, count: usize, width: usize, out: &mu
     }
     assert!(count <= width && data.len() >= (count - 1) * step + depth, "a panel lies within its matrix");
     let mut done = 0;
-    #[cfg(target_arch = "x86_64")]
-    if super::isa::Isa::detect() >= super::isa::Isa::Avx2 {
-        while done + 8 <= count {
-            // SAFETY: the assertion above: eight lines of `depth` floats at `data`, and `depth` rows of `width` at `out`; AVX2 is there.
-            unsafe {
-                transpose8(data.as_ptr().add(done * step), step, depth, width, out.as_mut_ptr().add(done))
-            };
-            done += 8;
-        }
+    while done + GROUP <= count {
+        let lines = std::array::from_fn(|i| &data[(done + i) * step..][..depth]);
+        transpose_group(&lines, depth, &mut out[done..], width);
+        done += GROUP;
     }
     while done + 4 <= count {
         let line = |i: usize| &data[(done + i) * step..][..depth];
@@ -82,19 +79,41 @@ pub fn transpose(data: &[f32], step: usize, count: usize, width: usize, out: &mu
     }
 }
 
-/// Eight lines at once: blocks of 8 × 8 in registers.
+/// Lines that are transposed together.
+pub const GROUP: usize = 8;
+
+/// Writes `out[k · width + i] = lines[i][k]` for `k < depth`.
+pub fn transpose_group(lines: &[&[f32]; GROUP], depth: usize, out: &mut [f32], width: usize) {
+    if depth == 0 {
+        return;
+    }
+    assert!(lines.iter().all(|line| line.len() >= depth) && out.len() >= (depth - 1) * width + GROUP);
+    #[cfg(target_arch = "x86_64")]
+    if Isa::detect() >= Isa::Avx2 {
+        // SAFETY: the assertion above; AVX2 is there.
+        unsafe { transpose_blocks(lines.map(<[f32]>::as_ptr), depth, out.as_mut_ptr(), width) };
+        return;
+    }
+    for k in 0..depth {
+        for (i, line) in lines.iter().enumerate() {
+            out[k * width + i] = line[k];
+        }
+    }
+}
+
+/// [`transpose_group`] by blocks of 8 × 8 in registers.
 ///
 /// # Safety
-/// Eight lines of `depth` floats, `step` apart, can be read at `from`; `depth` rows of eight floats, `width` apart, written at `to`.
+/// Every line has `depth` floats; `depth` rows of eight floats, `width` apart, can be written at `to`.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-unsafe fn transpose8(from: *const f32, step: usize, depth: usize, width: usize, to: *mut f32) {
+unsafe fn transpose_blocks(lines: [*const f32; GROUP], depth: usize, to: *mut f32, width: usize) {
     use std::arch::x86_64::*;
     let mut k = 0;
     while k + 8 <= depth {
         // SAFETY: the caller's promise, for columns k .. k + 8.
         unsafe {
-            let line = |i: usize| _mm256_loadu_ps(from.add(i * step + k));
+            let line = |i: usize| _mm256_loadu_ps(lines[i].add(k));
             let pair = |a, b| (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
             let (a0, a1) = pair(line(0), line(1));
             let (a2, a3) = pair(line(2), line(3));
@@ -112,10 +131,23 @@ unsafe fn transpose8(from: *const f32, step: usize, depth: usize, width: usize, 
         }
         k += 8;
     }
+    while k + 4 <= depth {
+        // SAFETY: the caller's promise, for columns k .. k + 4.
+        unsafe {
+            for half in [0, 4] {
+                let [mut a, mut b, mut c, mut d] = [0, 1, 2, 3].map(|i| _mm_loadu_ps(lines[half + i].add(k)));
+                _MM_TRANSPOSE4_PS(&mut a, &mut b, &mut c, &mut d);
+                for (i, row) in [a, b, c, d].into_iter().enumerate() {
+                    _mm_storeu_ps(to.add((k + i) * width + half), row);
+                }
+            }
+        }
+        k += 4;
+    }
     for k in k..depth {
-        for i in 0..8 {
+        for (i, line) in lines.into_iter().enumerate() {
             // SAFETY: the caller's promise, for column k.
-            unsafe { *to.add(k * width + i) = *from.add(i * step + k) };
+            unsafe { *to.add(k * width + i) = *line.add(k) };
         }
     }
 }

@@ -123,15 +123,63 @@ impl Target {
         Self { start, row_step: plane, size: [1, plane], steps: [image_step, 0, 1] }
     }
 
-    fn column(&self, column: usize) -> usize {
+    /// Cuts columns where a line of an image ends, and returns the number of parts.
+    fn spans(&self, first: usize, count: usize, spans: &mut [Span; MAX_COLUMNS]) -> usize {
         let [height, width] = self.size;
-        let (line, x) = (column / width, column % width);
-        line / height * self.steps[0] + line % height * self.steps[1] + x * self.steps[2]
+        let (mut at, mut found) = (0, 0);
+        while at < count {
+            let (line, x) = ((first + at) / width, (first + at) % width);
+            let offset = line / height * self.steps[0] + line % height * self.steps[1] + x * self.steps[2];
+            let len = (width - x).min(count - at);
+            spans[found] = Span { at, len, offset };
+            found += 1;
+            at += len;
+        }
+        found
     }
+}
 
-    /// Whether these columns are neighbours in memory.
-    fn adjacent(&self, first: usize, count: usize) -> bool {
-        self.steps[2] == 1 && first % self.size[1] + count <= self.size[1]
+/// Columns on one line of an image.
+#[derive(Clone, Copy, Default)]
+struct Span {
+    /// The first, counted from the tile's first.
+    at: usize,
+    /// How many.
+    len: usize,
+    /// Where the first lies.
+    offset: usize,
+}
+
+impl Span {
+    /// Writes one row of a tile. `base` is what it is added to, cut to begin with this row and span.
+    ///
+    /// # Safety
+    /// As many elements as `sums` has, `step` apart, can be written at `to`, and read if `base` keeps them.
+    #[inline]
+    unsafe fn merge(&self, to: *mut f32, step: usize, sums: &[f32], base: Initial<'_>) {
+        if step == 1 {
+            // SAFETY: the caller's promise.
+            let to = unsafe { std::slice::from_raw_parts_mut(to, sums.len()) };
+            match base {
+                Initial::Zero => to.copy_from_slice(sums),
+                Initial::Keep => to.iter_mut().zip(sums).for_each(|(c, &sum)| *c += sum),
+                Initial::Rows(bias) => to.iter_mut().zip(sums).for_each(|(c, &sum)| *c = bias[0] + sum),
+                Initial::Columns(bias) => {
+                    to.iter_mut().zip(sums).zip(bias).for_each(|((c, &sum), &bias)| *c = bias + sum);
+                }
+            }
+            return;
+        }
+        for (j, &sum) in sums.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            let c = unsafe { &mut *to.add(j * step) };
+            *c = match base {
+                Initial::Zero => sum,
+                Initial::Keep => *c + sum,
+                Initial::Rows(bias) => bias[0] + sum,
+                Initial::Columns(bias) => bias[j] + sum,
+            };
+        }
     }
 }
 
@@ -184,12 +232,14 @@ pub unsafe fn product<A: Panels, B: Panels>(
                         }
                     });
                 }
-                let wide = columns.div_ceil(MAX_COLUMNS).div_ceil(tasks[0]) * MAX_COLUMNS;
-                let tall = panels.div_ceil(tasks[1]);
+                // Equal shares of panels, which differ by one at most.
+                let share = |all: usize, of: usize, at: usize| at * all / of..(at + 1) * all / of;
+                let wide = columns.div_ceil(MAX_COLUMNS);
                 run(tasks[0] * tasks[1], &|task| {
                     let (across, down) = (task % tasks[0], task / tasks[0]);
-                    let mine = across * wide..((across + 1) * wide).min(columns);
-                    let my_panels = down * tall..((down + 1) * tall).min(panels);
+                    let mine = share(wide, tasks[0], across);
+                    let mine = mine.start * MAX_COLUMNS..(mine.end * MAX_COLUMNS).min(columns);
+                    let my_panels = share(panels, tasks[1], down);
                     // SAFETY: every task has its own slot and its own rectangle of C; packed A is only read now.
                     let slot = unsafe { slots.slice(task * slot_len, slot_len) };
                     for at in mine.clone().step_by(tiles.columns) {
@@ -255,11 +305,10 @@ impl Block {
         target: Target,
     ) {
         let column = self.column + at;
-        let mut offsets = [0; MAX_COLUMNS];
-        for (j, offset) in offsets[..count].iter_mut().enumerate() {
-            *offset = target.column(column + j);
-        }
-        let adjacent = count == tiles.columns && target.adjacent(column, count);
+        let mut spans = [Span::default(); MAX_COLUMNS];
+        let span_count = target.spans(column, count, &mut spans);
+        let spans = &spans[..span_count];
+        let adjacent = count == tiles.columns && span_count == 1 && target.steps[2] == 1;
         for (start, len) in self.parts() {
             let depth = self.start + start..self.start + start + len;
             let first_part = depth.start == 0;
@@ -279,7 +328,7 @@ impl Block {
                     let a = packed.add(start * self.rows + first * len);
                     let b = slot.as_ptr();
                     if adjacent {
-                        let c = target.start.add(row * target.row_step + offsets[0]);
+                        let c = target.start.add(row * target.row_step + spans[0].offset);
                         for r in 0..rows {
                             let line = c.add(r * target.row_step);
                             match base {
@@ -299,14 +348,17 @@ impl Block {
                         for r in 0..rows {
                             let line = target.start.add((row + r) * target.row_step);
                             let sums = &sums[r * tiles.columns..][..count];
-                            for (j, (&sum, &offset)) in sums.iter().zip(&offsets).enumerate() {
-                                let c = line.add(offset);
-                                *c = match base {
-                                    None | Some(Initial::Zero) => sum,
-                                    Some(Initial::Keep) => *c + sum,
-                                    Some(Initial::Rows(bias)) => bias[row + r] + sum,
-                                    Some(Initial::Columns(bias)) => bias[column + j] + sum,
+                            for span in spans {
+                                let base = match base {
+                                    Some(Initial::Rows(bias)) => Initial::Rows(&bias[row + r..]),
+                                    Some(Initial::Columns(bias)) => {
+                                        Initial::Columns(&bias[column + span.at..])
+                                    }
+                                    Some(Initial::Keep) => Initial::Keep,
+                                    None | Some(Initial::Zero) => Initial::Zero,
                                 };
+                                let sums = &sums[span.at..span.at + span.len];
+                                span.merge(line.add(span.offset), target.steps[2], sums, base);
                             }
                         }
                     }

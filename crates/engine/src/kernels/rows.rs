@@ -80,3 +80,28 @@ pub unsafe fn pad(o: &Operands<'_>, pool: &ThreadPool, outer: usize, total: usiz
         }
     });
 }
+
+/// Rows and columns of the square that one step of a transposition moves: its cache lines stay at hand on both sides.
+const TILE: usize = 16;
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn transpose(o: &Operands<'_>, pool: &ThreadPool, batch: usize, [rows, columns]: [usize; 2]) {
+    // SAFETY: the result is apart from the operand.
+    let x = unsafe { o.read::<f32>(0, batch * rows * columns) };
+    let y = Shared::new(o.target::<f32>(0, batch * rows * columns));
+    let bands = columns.div_ceil(TILE);
+    each(pool, batch * bands, |task| {
+        let (matrix, band) = (task / bands * rows * columns, task % bands);
+        for start in (0..rows).step_by(TILE) {
+            for j in band * TILE..((band + 1) * TILE).min(columns) {
+                let height = TILE.min(rows - start);
+                // SAFETY: every task has its own rows of the result, and this part of a row is written once.
+                let to = unsafe { y.slice(matrix + j * rows + start, height) };
+                for (i, y) in to.iter_mut().enumerate() {
+                    *y = x[matrix + (start + i) * columns + j];
+                }
+            }
+        }
+    });
+}

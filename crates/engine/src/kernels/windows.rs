@@ -5,7 +5,8 @@
 
 use std::ops::Range;
 
-use super::pack::Panels;
+use super::isa::Isa;
+use super::pack::{GROUP, Panels, transpose_group};
 
 /// Panels are at most this wide.
 const WIDEST: usize = super::tile::MAX_COLUMNS;
@@ -121,47 +122,115 @@ impl<'a> Windows<'a> {
 
 impl Panels for Windows<'_> {
     fn pack(&self, lines: Range<usize>, depth: Range<usize>, width: usize, out: &mut [f32]) {
-        let count = lines.len();
         let mut runs = [Run::default(); WIDEST];
         let mut run_count = 0;
         for run in self.runs(lines) {
             runs[run_count] = run;
             run_count += 1;
         }
-        let plane = self.size[0] * self.size[1];
+        let runs = &runs[..run_count];
         let taps = self.taps[0] * self.taps[1];
         for (place, tap, channels) in self.channels_of(&depth) {
             let mut copies = [Copy::default(); WIDEST];
             let mut copy_count = 0;
-            let mut covered = 0;
-            for copy in runs[..run_count].iter().filter_map(|&run| self.copy(run, place)) {
+            for copy in runs.iter().filter_map(|&run| self.copy(run, place)) {
                 copies[copy_count] = copy;
                 copy_count += 1;
-                covered += copy.len;
             }
             let copies = &copies[..copy_count];
-            for channel in channels {
-                let k = channel * taps + tap - depth.start;
-                let row = &mut out[k * width..(k + 1) * width];
-                if covered < width {
-                    row.fill(0.0);
-                }
-                for copy in copies {
-                    let from = copy.from + channel * plane;
-                    let to = &mut row[copy.at..copy.at + copy.len];
-                    if self.stride[1] == 1 {
-                        to.copy_from_slice(&self.images[from..from + copy.len]);
-                    } else {
-                        for (to, from) in
-                            to.iter_mut().zip(self.images[from..].iter().step_by(self.stride[1]))
-                        {
-                            *to = *from;
-                        }
+            let first = channels.start * taps + tap - depth.start;
+            let rows = Rows { first, step: taps, width, channels };
+            #[cfg(target_arch = "x86_64")]
+            if self.stride[1] == 1 && width == 2 * LANES && Isa::detect() == Isa::Avx512 {
+                // SAFETY: the processor has AVX-512.
+                unsafe { self.copy_masked(copies, rows, out) };
+                continue;
+            }
+            self.copy_plainly(copies, rows, out);
+        }
+    }
+}
+
+/// Rows of a panel that one tap fills: one for each channel, `step` apart.
+struct Rows {
+    first: usize,
+    step: usize,
+    width: usize,
+    channels: Range<usize>,
+}
+
+impl Rows {
+    /// Every channel with the start of its row.
+    fn each(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let (first, step, width, start) = (self.first, self.step, self.width, self.channels.start);
+        self.channels.clone().map(move |channel| (channel, (first + (channel - start) * step) * width))
+    }
+}
+
+/// Floats of a vector of AVX-512.
+#[cfg(target_arch = "x86_64")]
+const LANES: usize = 16;
+
+impl Windows<'_> {
+    fn copy_plainly(&self, copies: &[Copy], rows: Rows, out: &mut [f32]) {
+        let plane = self.size[0] * self.size[1];
+        let covered: usize = copies.iter().map(|copy| copy.len).sum();
+        for (channel, at) in rows.each() {
+            let row = &mut out[at..at + rows.width];
+            if covered < rows.width {
+                row.fill(0.0);
+            }
+            for copy in copies {
+                let from = copy.from + channel * plane;
+                let to = &mut row[copy.at..copy.at + copy.len];
+                if self.stride[1] == 1 {
+                    to.copy_from_slice(&self.images[from..from + copy.len]);
+                } else {
+                    for (to, from) in to.iter_mut().zip(self.images[from..].iter().step_by(self.stride[1])) {
+                        *to = *from;
                     }
                 }
             }
         }
-        debug_assert!(count <= width);
+    }
+
+    /// The same for panels two vectors wide and a stride of one: every copy is a load of one vector under a mask, so that short lines
+    /// and the zeros around images cost nothing.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f")]
+    fn copy_masked(&self, copies: &[Copy], rows: Rows, out: &mut [f32]) {
+        use std::arch::x86_64::{_mm512_mask_loadu_ps, _mm512_setzero_ps, _mm512_storeu_ps};
+        let plane = self.size[0] * self.size[1];
+        // Loads of each half: which lanes, and where lane 0 would lie in channel 0.
+        let mut loads = [[(0u16, 0isize); WIDEST]; 2];
+        let mut counts = [0; 2];
+        for copy in copies {
+            for half in 0..2 {
+                let low = copy.at.max(half * LANES);
+                let high = (copy.at + copy.len).min((half + 1) * LANES);
+                if low < high {
+                    let mask = (((1u32 << (high - low)) - 1) << (low - half * LANES)) as u16;
+                    loads[half][counts[half]] =
+                        (mask, (copy.from + half * LANES) as isize - copy.at as isize);
+                    counts[half] += 1;
+                }
+            }
+            let last = copy.from + (rows.channels.end.max(1) - 1) * plane + copy.len;
+            assert!(last <= self.images.len(), "a window lies within its image");
+        }
+        for (channel, at) in rows.each() {
+            let row = &mut out[at..at + 2 * LANES];
+            for half in 0..2 {
+                let mut lanes = _mm512_setzero_ps();
+                for &(mask, from) in &loads[half][..counts[half]] {
+                    let from = self.images.as_ptr().wrapping_offset(from + (channel * plane) as isize);
+                    // SAFETY: lanes under the mask lie within the images, as asserted above; others are not touched.
+                    lanes = unsafe { _mm512_mask_loadu_ps(lanes, mask, from) };
+                }
+                // SAFETY: half of a row of two vectors.
+                unsafe { _mm512_storeu_ps(row.as_mut_ptr().add(half * LANES), lanes) };
+            }
+        }
     }
 }
 
@@ -169,23 +238,86 @@ impl Panels for Windows<'_> {
 #[derive(Clone, Copy)]
 pub struct Taps<'a>(pub Windows<'a>);
 
+/// The longest run of positions that is packed at once.
+const LONGEST: usize = 256;
+static ZEROS: [f32; LONGEST] = [0.0; LONGEST];
+
 impl Panels for Taps<'_> {
     fn pack(&self, lines: Range<usize>, depth: Range<usize>, width: usize, out: &mut [f32]) {
         let windows = &self.0;
-        let plane = windows.size[0] * windows.size[1];
-        let taps = windows.taps[0] * windows.taps[1];
-        out.fill(0.0);
+        let (plane, taps) = (windows.size[0] * windows.size[1], windows.taps[0] * windows.taps[1]);
+        let count = lines.len();
+        let mut done = 0;
+        if windows.stride[1] == 1 && windows.step == [1, 1] {
+            while done + GROUP <= count {
+                for run in windows.runs(depth.clone()) {
+                    self.pack_group(lines.start + done, run, &mut out[run.at * width + done..], width);
+                }
+                done += GROUP;
+            }
+        }
+        if done == width {
+            return;
+        }
+        out.chunks_exact_mut(width).for_each(|row| row[done..].fill(0.0));
         for run in windows.runs(depth.clone()) {
-            for (place, tap, channels) in windows.channels_of(&lines) {
+            for line in lines.start + done..lines.end {
+                let (channel, tap) = (line / taps, line % taps);
+                let place = [tap / windows.taps[1], tap % windows.taps[1]];
                 let Some(copy) = windows.copy(run, place) else { continue };
-                for channel in channels {
-                    let i = channel * taps + tap - lines.start;
-                    let from =
-                        windows.images[copy.from + channel * plane..].iter().step_by(windows.stride[1]);
-                    let rows = out[copy.at * width..(copy.at + copy.len) * width].chunks_exact_mut(width);
-                    for (row, &x) in rows.zip(from) {
-                        row[i] = x;
+                let from = windows.images[copy.from + channel * plane..].iter().step_by(windows.stride[1]);
+                let rows = out[copy.at * width..(copy.at + copy.len) * width].chunks_exact_mut(width);
+                for (row, &x) in rows.zip(from) {
+                    row[line - lines.start] = x;
+                }
+            }
+        }
+    }
+}
+
+impl Taps<'_> {
+    /// Packs eight lines over one run: whole lines of the images are transposed, with whatever lies beside them, and zeros written over
+    /// what lies outside.
+    fn pack_group(&self, line: usize, run: Run, out: &mut [f32], width: usize) {
+        let windows = &self.0;
+        let (plane, taps) = (windows.size[0] * windows.size[1], windows.taps[0] * windows.taps[1]);
+        for first in (0..run.len).step_by(LONGEST) {
+            let part = Run { at: 0, len: LONGEST.min(run.len - first), first: run.first + first, ..run };
+            let out = &mut out[first * width..];
+            let mut sources: [&[f32]; GROUP] = [&ZEROS; GROUP];
+            let mut shown = [const { None::<Range<usize>> }; GROUP];
+            for (i, source) in sources.iter_mut().enumerate() {
+                let (channel, tap) = ((line + i) / taps, (line + i) % taps);
+                let Some(copy) = windows.copy(part, [tap / windows.taps[1], tap % windows.taps[1]]) else {
+                    continue;
+                };
+                // What lies beside the copy is read too, unless it would be beside all images.
+                let from = copy.from + channel * plane;
+                if let Some(start) = from.checked_sub(copy.at)
+                    && start + part.len <= windows.images.len()
+                {
+                    *source = &windows.images[start..start + part.len];
+                    shown[i] = Some(copy.at..copy.at + copy.len);
+                    continue;
+                }
+                *source = &[];
+                for k in 0..part.len {
+                    let inside = (copy.at..copy.at + copy.len).contains(&k);
+                    out[k * width + i] = if inside { windows.images[from + k - copy.at] } else { 0.0 };
+                }
+            }
+            if sources.iter().all(|source| source.len() >= part.len) {
+                transpose_group(&sources, part.len, out, width);
+            } else {
+                for (i, source) in sources.iter().enumerate() {
+                    for (k, &x) in source.iter().take(part.len).enumerate() {
+                        out[k * width + i] = x;
                     }
+                }
+            }
+            for (i, shown) in shown.iter().enumerate() {
+                if let Some(shown) = shown {
+                    (0..shown.start).chain(shown.end..part.len).for_each(|k| out[k * width + i] = 0.0);
                 }
             }
         }

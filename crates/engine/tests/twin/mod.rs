@@ -1,7 +1,7 @@
 //! Every operation once more, in `f64` and as its definition reads: slow, obvious loops without blocks, threads or workspace.
 
 use elbowroom_graph::OpKind;
-use elbowroom_graph::op::{Channels, Classification, Conv, Function, Heads, Lookup, Pool, Product};
+use elbowroom_graph::op::{Channels, Classification, Conv, Function, Heads, Lookup, Pool, Product, Response};
 
 /// The results of an operation. Integers are given and returned as `f64` as well.
 pub fn twin(kind: &OpKind, x: &[&[f64]], seed: u64, iteration: u64) -> Vec<Vec<f64>> {
@@ -96,6 +96,27 @@ pub fn twin(kind: &OpKind, x: &[&[f64]], seed: u64, iteration: u64) -> Vec<Vec<f
                 }
             }
             vec![dx, scale, beta]
+        }
+        OpKind::AddChannel(c) => {
+            let mut y = x[0].to_vec();
+            each_element(c, |channel, i| y[i] += x[1][channel]);
+            vec![y]
+        }
+        OpKind::Sum { factor, .. } => vec![vec![f64::from(factor) * x[0].iter().sum::<f64>()]],
+        OpKind::ResponseNorm(r) => {
+            let mut scale = vec![f64::from(r.k); r.channels.len()];
+            neighbours(r, |i, other| scale[i] += f64::from(r.alpha) * x[0][other].powi(2));
+            vec![zip(x[0], &scale, |x, scale| x * scale.powf(-f64::from(r.beta))), scale]
+        }
+        OpKind::ResponseNormGrad(r) => {
+            let [dy, x, scale] = x else { panic!("three operands") };
+            let (alpha, beta) = (f64::from(r.alpha), f64::from(r.beta));
+            let mut dx = zip(dy, scale, |dy, scale| dy * scale.powf(-beta));
+            neighbours(r, |i, other| {
+                let term = dy[other] * x[other] * scale[other].powf(-beta - 1.0);
+                dx[i] -= 2.0 * alpha * beta * x[i] * term;
+            });
+            vec![dx]
         }
         OpKind::MaxPool(pool) => {
             let mut best: Vec<Option<(f64, usize)>> = vec![None; pool.y().len()];
@@ -195,6 +216,31 @@ pub fn twin(kind: &OpKind, x: &[&[f64]], seed: u64, iteration: u64) -> Vec<Vec<f
                 wide
             };
             vec![x[0].chunks(width).flat_map(padded).collect()]
+        }
+        OpKind::Transpose { batch, rows, columns } => {
+            let at = |n: usize, j: usize, i: usize| x[0][(n * rows + i) * columns + j];
+            let each = (0..batch).flat_map(|n| pairs([columns, rows]).map(move |(j, i)| at(n, j, i)));
+            vec![each.collect()]
+        }
+        OpKind::RowSquares { width, .. } => {
+            vec![x[0].chunks(width).map(|row| row.iter().map(|x| x * x).sum()).collect()]
+        }
+        OpKind::Nearest { clusters, .. } => {
+            let best = |row: &[f64]| {
+                let distances = zip(x[1], row, |square, product| square - 2.0 * product);
+                let gap = distances.iter().copied().fold(f64::INFINITY, f64::min);
+                (distances.iter().position(|&d| d == gap).expect("there is a centroid") as f64, gap)
+            };
+            let (nearest, gap) = x[0].chunks(clusters).map(best).unzip();
+            vec![nearest, gap]
+        }
+        OpKind::CentroidUpdate { width, .. } => {
+            let count = |k: usize| x[1].iter().filter(|&&nearest| nearest == k as f64).count() as f64;
+            let mean = |(i, sum): (usize, &f64)| {
+                let count = count(i / width);
+                if count > 0.0 { sum / count } else { x[2][i] }
+            };
+            vec![x[0].iter().enumerate().map(mean).collect()]
         }
         OpKind::SgdStep { sgd, .. } => {
             let d = zip(x[1], x[0], |g, w| g + f64::from(sgd.weight_decay) * w);
@@ -327,6 +373,15 @@ fn products(p: Product, mut f: impl FnMut(usize, usize, usize)) {
 
 fn each_element(c: Channels, mut f: impl FnMut(usize, usize)) {
     (0..c.len()).for_each(|i| f(i / c.spatial % c.channels, i));
+}
+
+/// Every element with every element at its place in a neighbouring channel.
+fn neighbours(r: Response, mut f: impl FnMut(usize, usize)) {
+    each_element(r.channels, |channel, i| {
+        for other in r.neighbours(channel) {
+            f(i, i + other * r.channels.spatial - channel * r.channels.spatial);
+        }
+    });
 }
 
 fn per_channel(c: Channels, f: impl Fn(usize, usize) -> f64) -> Vec<f64> {

@@ -1,0 +1,92 @@
+//! The parts of k-means (Lloyd, 1982) that are not products or sums by label: squares, nearest centroids, new centroids; and sums of
+//! everything.
+
+use rayon::ThreadPool;
+
+use super::Operands;
+use super::elementwise::CHUNK;
+use super::isa::vectorized;
+use super::parallel::{Shared, each};
+use super::reduce::Sums;
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn sum(o: &Operands<'_>, len: usize, factor: f32) {
+    // SAFETY: the result is apart from the operand.
+    let (x, y) = unsafe { (o.read::<f32>(0, len), o.write::<f32>(0, 1)) };
+    let mut sums = Sums::<1>::new();
+    vectorized(
+        #[inline(always)]
+        || sums.add1(x, |x| [x]),
+    );
+    y[0] = (sums.total()[0] * f64::from(factor)) as f32;
+}
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn row_squares(o: &Operands<'_>, pool: &ThreadPool, [rows, width]: [usize; 2]) {
+    // SAFETY: the result is apart from the operand.
+    let x = unsafe { o.read::<f32>(0, rows * width) };
+    let squares = Shared::new(o.target::<f32>(0, rows));
+    let together = CHUNK.div_ceil(width.max(1));
+    each(pool, rows.div_ceil(together), |task| {
+        for r in task * together..((task + 1) * together).min(rows) {
+            let mut sums = Sums::<1>::new();
+            vectorized(
+                #[inline(always)]
+                || sums.add1(&x[r * width..(r + 1) * width], |x| [x * x]),
+            );
+            // SAFETY: every task has its own rows.
+            unsafe { *squares.add(r) = sums.total()[0] as f32 };
+        }
+    });
+}
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn nearest(o: &Operands<'_>, pool: &ThreadPool, [rows, clusters]: [usize; 2]) {
+    // SAFETY: the results are apart from the operands.
+    let (products, squares) = unsafe { (o.read::<f32>(0, rows * clusters), o.read::<f32>(1, clusters)) };
+    let (nearest, gaps) = (Shared::new(o.target::<i32>(0, rows)), Shared::new(o.target::<f32>(1, rows)));
+    let together = CHUNK.div_ceil(clusters.max(1));
+    each(pool, rows.div_ceil(together), |task| {
+        for r in task * together..((task + 1) * together).min(rows) {
+            let (mut best, mut gap) = (0, f32::INFINITY);
+            let row = &products[r * clusters..(r + 1) * clusters];
+            for (k, (&product, &square)) in row.iter().zip(squares).enumerate() {
+                let here = square - 2.0 * product;
+                if here < gap {
+                    (best, gap) = (k, here);
+                }
+            }
+            // SAFETY: every task has its own rows.
+            unsafe {
+                *nearest.add(r) = best as i32;
+                *gaps.add(r) = gap;
+            }
+        }
+    });
+}
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn centroid_update(
+    o: &Operands<'_>,
+    pool: &ThreadPool,
+    rows: usize,
+    [clusters, width]: [usize; 2],
+) {
+    // SAFETY: the centroids are written here only; the other operands are apart.
+    let (sums, nearest) = unsafe { (o.read::<f32>(0, clusters * width), o.read::<i32>(1, rows)) };
+    let centroids = Shared::new(o.target::<f32>(0, clusters * width));
+    each(pool, clusters, |k| {
+        let count = nearest.iter().filter(|&&nearest| nearest == k as i32).count();
+        if count > 0 {
+            // SAFETY: every task has its own centroid.
+            let centroid = unsafe { centroids.slice(k * width, width) };
+            for (c, &sum) in centroid.iter_mut().zip(&sums[k * width..(k + 1) * width]) {
+                *c = sum / count as f32;
+            }
+        }
+    });
+}
