@@ -22,6 +22,11 @@ pub fn pairs<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> io::Resul
     out.flush()
 }
 
+/// Prints an empty line between two tables.
+pub fn blank() -> io::Result<()> {
+    writeln!(io::stdout().lock())
+}
+
 /// A share as a percentage with a sign, for overheads: `+12.3 %`.
 pub fn percent(share: f64) -> String {
     format!("{:+.1} %", share * 100.0)

@@ -89,7 +89,7 @@ fn the_road_by_files() {
 #[test]
 fn training_under_a_limit_equals_training_without() {
     let folder = tempfile::tempdir().unwrap();
-    for planner in ["keep", "greedy", "sqrt", "mixed"] {
+    for planner in ["keep", "greedy", "sqrt", "mixed", "floor"] {
         let memory = if planner == "keep" { "100%" } else { "70%" };
         let line =
             format!("train {SMALL} --iterations 2 --memory {memory} --planner {planner} --verify --json");
@@ -99,6 +99,13 @@ fn training_under_a_limit_equals_training_without() {
         assert!(report["measured_peak_bytes"].as_u64() <= report["limit_bytes"].as_u64(), "{planner}");
         assert_eq!(report["arena_above_intact"].as_bool(), Some(true), "{planner}");
         assert_eq!(report["losses"].as_array().unwrap().len(), 2, "{planner}");
+        let moved = report["measured_to_host_bytes"].as_u64().unwrap() > 0;
+        let recomputed = report["measured_recomputed_ops"].as_u64().unwrap() > 0;
+        assert_eq!(
+            (moved, recomputed),
+            (matches!(planner, "greedy" | "mixed" | "floor"), matches!(planner, "sqrt" | "mixed")),
+            "{planner}"
+        );
     }
 }
 

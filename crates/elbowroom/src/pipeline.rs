@@ -133,7 +133,7 @@ pub fn plan_load(
     let started = Instant::now();
     let limit = task.machine.memory;
     let Outcome { best, evaluations, stop } = ask(task, method, limit, observer);
-    let schedule = best.ok_or_else(|| no_schedule(stop.clone(), limit, limit, None))?;
+    let schedule = best.ok_or_else(|| no_schedule(stop.clone(), true, limit, None))?;
     let schedule = check::check_schedule(task.trace.clone(), task.machine.clone(), schedule, limit)?;
     let predicted = simulate(task, schedule.schedule());
     Ok(PlannedLoad { schedule, predicted, stop, evaluations, planning: started.elapsed() })
@@ -155,14 +155,16 @@ struct Fitted {
 /// Asks for schedules of ever lower load until one's placement fits. The planner promises load; this function promises bytes.
 fn fit(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Result<Fitted, PlanError> {
     let limit = task.machine.memory;
-    let mut load_limit = limit;
+    // Loads count every buffer rounded up to the alignment; the highest one may end where its bytes end.
+    let whole = limit.align_up(task.machine.align);
+    let mut load_limit = whole;
     let mut lowest: Option<Bytes> = None;
     let mut evaluations = 0;
     for _ in 0..ROUNDS {
         let outcome = ask(task, method, load_limit, observer);
         evaluations += outcome.evaluations;
         let Some(schedule) = outcome.best else {
-            return Err(no_schedule(outcome.stop, load_limit, limit, lowest));
+            return Err(no_schedule(outcome.stop, load_limit == whole, limit, lowest));
         };
         let problem = elbowroom_sim::liveness::problem(&schedule, &task.machine);
         let placement = place(&problem, &schedule, method, observer);
@@ -192,12 +194,10 @@ fn ask(task: &Task, method: &Method<'_>, load_limit: Bytes, observer: &dyn Obser
     method.scheduler.schedule(&request, &method.budget, observer)
 }
 
-/// Why there is no schedule, in terms of the limit that the user named: a proof for a lower load proves nothing about it.
-fn no_schedule(stop: StopReason, load_limit: Bytes, limit: Bytes, lowest: Option<Bytes>) -> PlanError {
+/// Why there is no schedule, in terms of the limit that the user named. A proof for a lower load than `whole` proves nothing about it.
+fn no_schedule(stop: StopReason, whole: bool, limit: Bytes, lowest: Option<Bytes>) -> PlanError {
     match stop {
-        StopReason::Infeasible(proof) if load_limit == limit => {
-            PlanError::Infeasible { limit, proof: *proof }
-        }
+        StopReason::Infeasible(proof) if whole => PlanError::Infeasible { limit, proof: *proof },
         StopReason::GaveUp { best } => PlanError::GaveUp { limit, best: lowest.or(best) },
         _ => PlanError::GaveUp { limit, best: lowest },
     }
@@ -226,8 +226,9 @@ pub fn natural(task: &Task, packer: &dyn Packer, observer: &dyn Observer) -> Res
     plan(&task.with_memory(height.align_up(task.machine.align)), &method, observer)
 }
 
-/// The smallest limit for which the method finds a plan, to within a thousandth, with that plan. Searches by bisection between the proof
-/// of impossibility and the natural peak.
+/// The smallest limit at which the method finds a plan, to within a thousandth, with that plan; the limit is the memory of the plan's
+/// machine. Searches between what is proved impossible and the natural peak. Planners are not monotone, so there may be islands below
+/// that a bisection does not see; what it returns has been planned at just this limit.
 pub fn smallest(
     task: &Task,
     method: &Method<'_>,
@@ -236,28 +237,26 @@ pub fn smallest(
 ) -> Result<Planned, PlanError> {
     let align = task.machine.align;
     let mut best = plan(&task.with_memory(natural), method, observer)?;
+    let mut works = natural;
     let mut too_small = Bytes::ZERO;
-    loop {
-        let reached = best.height();
-        let gap = reached.saturating_sub(too_small);
-        if gap <= align || gap.get() <= reached.get() / 1000 || observer.interrupted() {
+    while works.saturating_sub(too_small) > align.max(Bytes(works.get() / 1000)) && !observer.interrupted() {
+        // A plan that needs less than it was allowed suggests what to try; bisection decides otherwise.
+        let needed = best.height().align_up(align);
+        let middle = Bytes((works.get() + too_small.get()) / 2).align_up(align);
+        let candidate = if needed > middle && needed < works { needed } else { middle };
+        if candidate >= works {
             break;
         }
-        let middle = Bytes(too_small.get() + gap.get() / 2).align_up(align);
-        match plan(&task.with_memory(middle), method, observer) {
-            Ok(planned) if planned.height() < reached => best = planned,
-            Ok(_) => break,
+        match plan(&task.with_memory(candidate), method, observer) {
+            Ok(planned) => (best, works) = (planned, candidate),
             Err(PlanError::Infeasible { proof: Infeasible::Op { needed, .. }, .. }) => {
-                too_small = middle.max(Bytes(needed.get() - 1));
+                too_small = candidate.max(needed.saturating_sub(align));
             }
             Err(PlanError::Illegal(fault)) => return Err(fault.into()),
-            Err(_) => too_small = middle,
+            Err(_) => too_small = candidate,
         }
     }
-    // The limit is what the plan needs, no more: proved again, because a planner asked anew may find another schedule.
-    let machine = task.machine.clone().with_memory(best.height().align_up(align));
-    let proof = check::check(task.trace.clone(), machine, best.plan.plan().clone())?;
-    Ok(Planned { plan: Arc::new(proof), ..best })
+    Ok(best)
 }
 
 /// Lower bound on the iteration time at the task's limit.

@@ -153,7 +153,7 @@ fn limited(
     planned.map_err(|error| {
         observer.stage("looking for the smallest limit that works");
         let smallest = pipeline::smallest(task, &training.method, natural, observer);
-        match Refusal::new(&task.trace, &error, smallest.ok().map(|planned| planned.height())) {
+        match Refusal::new(&task.trace, &error, smallest.ok().map(|planned| planned.plan.machine().memory)) {
             Some(refusal) => TrainError::Refused(Box::new(refusal)),
             None => TrainError::Plan(error),
         }

@@ -78,9 +78,9 @@ fn print(report: &TrainReport) -> Result<()> {
     });
     let rows: Vec<_> = rows.collect();
     printer::pairs(rows.iter().map(|(name, value)| (name.as_str(), value.clone())))?;
-    println!();
+    printer::blank()?;
     plan::print(&report.plan)?;
-    println!();
+    printer::blank()?;
     let peak = report.measured_peak_bytes;
     let exact = if peak == report.plan.predicted_peak_bytes {
         "as predicted, to the byte"
