@@ -266,6 +266,11 @@ impl Builder {
             .ok_or_else(|| BuildError::Extents { node: name, why: "it makes nothing".to_owned() })
     }
 
+    /// The graph as it is.
+    pub(crate) fn finish(self) -> Graph {
+        self.graph
+    }
+
     /// The graph, with these values handed to the host under these names and nothing else.
     pub fn finish_inference(mut self, outputs: &[(&str, Var)]) -> Graph {
         for &(name, value) in outputs {

@@ -6,7 +6,7 @@ use crate::builder::{BuildError, Builder, Mode, Var};
 use crate::graph::Role;
 use crate::init::Init;
 use crate::op::{
-    Channels, Classification, Conv, Function, Heads, Lookup, Mask, OpKind, Pool, Product, Window,
+    Channels, Classification, Conv, Function, Heads, Lookup, Mask, OpKind, Pool, Product, Response, Window,
 };
 
 /// How the weight of a convolution or a linear layer begins.
@@ -256,6 +256,72 @@ impl Builder {
         let pool = pool(name, x, window, window.output([x.dim(2), x.dim(3)]))?;
         let y = self.push1(name, OpKind::AveragePool { pool, count_padding: true }, &[x.id])?;
         Ok(images(y, x, pool.out_size))
+    }
+
+    /// Average pooling that counts only elements of the input in the divisor.
+    pub fn average_pool_inside(&mut self, name: &str, x: Var, window: Window) -> Result<Var, BuildError> {
+        let pool = pool(name, x, window, window.output([x.dim(2), x.dim(3)]))?;
+        let y = self.push1(name, OpKind::AveragePool { pool, count_padding: false }, &[x.id])?;
+        Ok(images(y, x, pool.out_size))
+    }
+
+    /// Local response normalization of `x [batch, channels, height, width]` over `size` neighbouring channels.
+    pub fn response_norm(
+        &mut self,
+        name: &str,
+        x: Var,
+        size: usize,
+        [k, alpha, beta]: [f32; 3],
+    ) -> Result<Var, BuildError> {
+        let (batch, channels) = (x.dim(0), x.dim(1));
+        let channels = Channels { batch, channels, spatial: x.dim(2) * x.dim(3) };
+        let response = Response { channels, size, k, alpha, beta };
+        let y = self.push1(name, OpKind::ResponseNorm(response), &[x.id])?;
+        Ok(Var { id: y.id, shape: x.shape })
+    }
+
+    /// Transposed convolution of `x [batch, channels, height, width]`, with a bias: every element of `x` spreads over a window, so that
+    /// `stride · (size − 1) + kernel − 2·padding` rows and columns come out. Its weight is `[in, out, height, width]`.
+    pub fn conv_transpose2d(&mut self, name: &str, x: Var, layer: ConvLayer) -> Result<Var, BuildError> {
+        let ConvLayer { channels, window, bias, init } = layer;
+        let (in_size, in_channels) = ([x.dim(2), x.dim(3)], x.dim(1));
+        let mut out_size = [0; 2];
+        for (axis, out) in out_size.iter_mut().enumerate() {
+            let spread = window.stride[axis] * in_size[axis].saturating_sub(1) + window.kernel[axis];
+            *out = spread.saturating_sub(2 * window.padding[axis]);
+        }
+        // The convolution that this one transposes goes from the result to x.
+        let (batch, in_size) = (x.dim(0), out_size);
+        let conv = Conv {
+            batch,
+            in_channels: channels,
+            in_size,
+            out_channels: in_channels,
+            out_size: [x.dim(2), x.dim(3)],
+            window,
+        };
+        if window.output(in_size) != Some(conv.out_size) {
+            return Err(no_fit(name, window, in_size));
+        }
+        let (fan_in, fan_out) = (in_channels * window.area(), channels * window.area());
+        let weight = init.weight(fan_in, fan_out, self.init_stream());
+        let weight = self.weight(format!("{name}.weight"), conv.w(), weight);
+        let mut y = self.push1(name, OpKind::Conv2dGradInput(conv), &[x.id, weight.id])?;
+        if bias {
+            let init = init.bias(fan_in, self.init_stream());
+            let bias = self.weight(format!("{name}.bias"), [channels], init);
+            let extents = Channels { batch, channels, spatial: in_size[0] * in_size[1] };
+            y = self.push1(format!("{name}.add-bias"), OpKind::AddChannel(extents), &[y.id, bias.id])?;
+        }
+        Ok(Var { id: y.id, shape: conv.x() })
+    }
+
+    /// `x [batch, channels, height, width]` with the channels innermost: `[batch, height, width, channels]`.
+    pub fn channels_last(&mut self, name: &str, x: Var) -> Result<Var, BuildError> {
+        let (batch, channels, [height, width]) = (x.dim(0), x.dim(1), [x.dim(2), x.dim(3)]);
+        let kind = OpKind::Transpose { batch, rows: channels, columns: height * width };
+        let y = self.push1(name, kind, &[x.id])?;
+        Ok(Var { id: y.id, shape: [batch, height, width, channels].into() })
     }
 
     /// The mean of every plane of `x [batch, channels, height, width]`: `[batch, channels, 1, 1]`.

@@ -57,6 +57,15 @@ fn parameter_counts_are_the_published_ones() {
     assert_eq!(parameters(&build("inception-v3", &image(2, 299))), 27_161_264);
     // `inceptionresnetv2` of Cadene's pretrained models, and of timm after it.
     assert_eq!(parameters(&build("inception-resnet-v2", &image(2, 299))), 55_843_464);
+    // The sum of the paper's layers without the split over two devices, as in Chainer's example.
+    let alexnet = [34_944, 614_656, 885_120, 1_327_488, 884_992, 37_752_832, 16_781_312, 4_097_000];
+    assert_eq!(parameters(&build("alexnet", &image(2, 227))), alexnet.iter().sum::<usize>());
+    // `bvlc_googlenet` of the Caffe model zoo, with and without its auxiliary classifiers.
+    assert_eq!(parameters(&build("googlenet", &image(2, 224))), 13_378_280);
+    let inference = Options { mode: Mode::Inference, ..image(2, 224) };
+    assert_eq!(parameters(&build("googlenet", &inference)), 6_998_552);
+    // Milesi's U-Net with transposed convolutions, for two classes.
+    assert_eq!(parameters(&build("unet", &Options::new(2))), 31_037_698);
     // He et al., 2015, Table 6 say 0.27 million for the variant that pads; projections add 2,752.
     assert_eq!(parameters(&build("resnet20", &Options::new(2))), 269_722 + 2_752);
     // Hugging Face's `gpt2`, and PyTorch's word language model on Penn Treebank at its default width.
@@ -100,7 +109,12 @@ fn training_updates_every_weight_once_and_inference_changes_nothing() {
             let steps = graph
                 .nodes
                 .values()
-                .filter(|node| matches!(node.kind, OpKind::SgdStep { .. } | OpKind::AdamStep { .. }))
+                .filter(|node| {
+                    matches!(
+                        node.kind,
+                        OpKind::SgdStep { .. } | OpKind::AdamStep { .. } | OpKind::CentroidUpdate { .. }
+                    )
+                })
                 .count();
             let weights = graph.persistent.iter().filter(|parameter| parameter.role == Role::Weight).count();
             assert_eq!(steps, weights, "{name}");

@@ -75,7 +75,7 @@ pub fn build(name: &str, options: &Options) -> Result<Graph, BuildError> {
     x = branch(b, "stem", x, &[("conv2d_3b", 80, ONE), ("conv2d_4a", 192, valid)])?;
     x = b.max_pool("maxpool_5a", x, HALVE)?;
 
-    let pooled = b.average_pool("mixed_5b.avgpool", x, THREE)?;
+    let pooled = b.average_pool_inside("mixed_5b.avgpool", x, THREE)?;
     let parts = [
         branch(b, "mixed_5b", x, &[("branch0", 96, ONE)])?,
         branch(b, "mixed_5b", x, &[("branch1.0", 48, ONE), ("branch1.1", 64, FIVE)])?,

@@ -1,12 +1,16 @@
 //! Networks by name, one file each, at any size: building a graph takes no memory for its values.
 
+mod alexnet;
 mod densenet;
+mod googlenet;
 mod gpt;
 mod inception;
 mod inception_resnet;
+mod kmeans;
 mod lstm;
 mod resnet;
 mod seq2seq;
+mod unet;
 mod vgg;
 
 use std::str::FromStr;
@@ -14,8 +18,8 @@ use std::str::FromStr;
 use crate::autodiff::Optimizer;
 use crate::builder::{BuildError, Builder, Mode, Var};
 use crate::graph::{Content, Graph};
-use crate::layers::Part;
-use crate::op::{Adam, Sgd};
+use crate::layers::{ConvLayer, Part, WeightInit};
+use crate::op::{Adam, Sgd, Window};
 
 /// What may be chosen about a network. What is left out has the network's own default.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,7 +30,7 @@ pub struct Options {
     pub mode: Mode,
     /// Height and width of the images. Below 96, networks for images take the form that is used on CIFAR.
     pub image: Option<usize>,
-    /// Number of classes: by default 10 for small images, 1,000 for large ones.
+    /// Number of classes: by default 10 for small images, 1,000 for large ones. Of k-means, the clusters.
     pub classes: Option<usize>,
     /// Tokens in a sequence.
     pub length: Option<usize>,
@@ -34,7 +38,7 @@ pub struct Options {
     pub target: Option<usize>,
     /// Number of different tokens: by default 256, the bytes.
     pub vocabulary: Option<usize>,
-    /// Columns of the hidden state of a language model.
+    /// Columns of the hidden state of a language model; channels of U-Net at the full size; columns of a point of k-means.
     pub width: Option<usize>,
     /// Layers of a language model.
     pub layers: Option<usize>,
@@ -170,6 +174,7 @@ pub enum ZooError {
 /// Every name that [`build`] knows. `N` stands for a depth: 18, 34, 50, 101, 152, 20, 32, 44, 56, 110, 1202, or any other that a number of
 /// blocks makes.
 pub const NAMES: &[&str] = &[
+    "alexnet",
     "resnet18",
     "resnet34",
     "resnet50",
@@ -185,8 +190,11 @@ pub const NAMES: &[&str] = &[
     "densenet161",
     "densenet169",
     "densenet201",
+    "googlenet",
     "inception-v3",
     "inception-resnet-v2",
+    "unet",
+    "kmeans",
     "lstm",
     "seq2seq",
     "gpt",
@@ -205,6 +213,10 @@ pub fn build(name: &str, options: &Options) -> Result<Graph, ZooError> {
         "densenet161" => densenet::build(name, &densenet::DENSENET161, options),
         "densenet169" => densenet::build(name, &densenet::DENSENET169, options),
         "densenet201" => densenet::build(name, &densenet::DENSENET201, options),
+        "alexnet" => alexnet::build(name, options),
+        "googlenet" => googlenet::build(name, options),
+        "unet" => unet::build(name, options),
+        "kmeans" => kmeans::build(name, options),
         "inception-v3" => inception::build(name, options),
         "inception-resnet-v2" => inception_resnet::build(name, options),
         "seq2seq" => seq2seq::build(name, options),
@@ -230,6 +242,19 @@ fn resnet_depth(name: &str, depth: usize) -> Result<resnet::Depth, ZooError> {
 
 /// Networks take the form for CIFAR below this image size.
 const SMALL_IMAGE: usize = 96;
+
+/// A convolution with a bias and a ReLU behind it.
+fn conv_relu(
+    b: &mut Builder,
+    name: &str,
+    x: Var,
+    channels: usize,
+    window: Window,
+) -> Result<Var, BuildError> {
+    let layer = ConvLayer { channels, window, bias: true, init: WeightInit::KaimingFanOut };
+    let x = b.conv2d(name, x, layer)?;
+    b.relu(&format!("{name}.relu"), x)
+}
 
 /// A classifier of images in the making.
 struct Vision {
