@@ -9,7 +9,7 @@
 //! end, and new values of buffers, which are written in place here, as PyTorch does after the graph. An `eager` trace has everything in
 //! true order, optimizer included; the update of batch normalization's running statistics is hidden in it and is made visible here.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use elbowroom_ir::Bytes;
 use elbowroom_ir::planning::CostSource;
@@ -80,7 +80,7 @@ struct Reader {
     storages: HashMap<u64, usize>,
     steps: HashMap<u64, usize>,
     /// What a storage stands for, in the capture's own words.
-    stands_for: HashMap<String, usize>,
+    stands_for: BTreeMap<String, usize>,
     freed: Vec<bool>,
     buffers: Vec<bool>,
     /// The line of every op, for messages.
@@ -174,11 +174,9 @@ impl Reader {
             "out" => {
                 let storage = self.known(line.s.ok_or("an `out` lacks its storage `s`")?)?;
                 let what = line.d.unwrap_or_default();
-                let updated = what
-                    .split_once("mutated_input=")
-                    .and_then(|(_, rest)| self.stands_for.get(rest.strip_suffix(')').unwrap_or(rest)));
+                let updated = what.split_once("mutated_input=").and_then(|(_, rest)| self.named(rest));
                 match updated {
-                    Some(&now) if self.log.storages[now].role == Role::Persistent => {
+                    Some(now) if self.log.storages[now].role == Role::Persistent => {
                         self.log.replaced.push((now, storage));
                     }
                     _ => self.log.results.push(storage),
@@ -187,6 +185,18 @@ impl Reader {
             other => return Err(format!("a line of kind `{other}`, which this reader does not know")),
         }
         Ok(())
+    }
+
+    /// The storage that stands for something. The capture cuts long descriptions off; one that is a beginning of a single other means that.
+    fn named(&self, what: &str) -> Option<usize> {
+        let whole = what.strip_suffix(')').unwrap_or(what);
+        if let Some(&storage) = self.stands_for.get(whole) {
+            return Some(storage);
+        }
+        let mut begin_so =
+            self.stands_for.range(what.to_owned()..).take_while(|(other, _)| other.starts_with(what));
+        let (_, &storage) = begin_so.next()?;
+        begin_so.next().is_none().then_some(storage)
     }
 
     fn storage(&mut self, line: Line) -> Result<(), String> {

@@ -22,7 +22,7 @@ use elbowroom_ir::{Bytes, Nanos, TensorId};
 
 use crate::detect::Kind;
 use crate::error::ImportError;
-use crate::finish::{Draft, duration, finish};
+use crate::finish::{Draft, finish};
 use crate::notes::Notes;
 use crate::op_graph::OpGraph;
 use crate::pickle::{Pickle, Ref};
@@ -152,6 +152,9 @@ pub(crate) fn import(source: &Source<'_>, options: &Options) -> Result<Imported,
     Ok(imported)
 }
 
+/// The longest history that is believed, in microseconds: eleven days.
+const LONGEST: u64 = 1_000_000_000_000;
+
 /// A block in use while the history is read.
 struct Open {
     index: usize,
@@ -197,9 +200,11 @@ fn read(source: &Source<'_>, device: Option<usize>) -> Result<Snapshot, ImportEr
             _ => continue,
         };
         let (address, bytes) = (number_of("addr")?, number_of("size")?);
-        let time = duration(pickle.int(event, "time_us").unwrap_or_default() as f64, 1e3).unwrap_or_default();
+        // Microseconds since 1970, of which only the differences matter.
+        let time = pickle.int(event, "time_us").unwrap_or_default();
         let index = snapshot.times.len();
-        snapshot.times.push(time.saturating_sub(*first_time.get_or_insert(time)));
+        let since = time.saturating_sub(*first_time.get_or_insert(time)).min(LONGEST);
+        snapshot.times.push(Nanos(since * 1_000));
         if is_alloc {
             let allocation =
                 Allocation { bytes: Bytes(bytes), place: place(&pickle, event), from: Some(index), to: None };

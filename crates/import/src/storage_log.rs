@@ -168,7 +168,7 @@ impl StorageLog {
             nanos: Vec::new(),
             now: vec![None; self.storages.len()],
             made: self.storages.iter().map(|s| s.role != Role::Made).collect(),
-            persistent: HashSet::new(),
+            viewed: vec![false; self.storages.len()],
             carried: Nanos::ZERO,
         };
         let begins = resolver.begin();
@@ -214,6 +214,9 @@ const ELEMENTWISE: [&str; 26] = [
     "masked_fill",
 ];
 
+/// Views that show the elements as they lie, and questions about a tensor.
+const SAME_ELEMENTS: [&str; 5] = ["prim", "detach", "alias", "lift_fresh", "profiler"];
+
 struct Resolver<'a> {
     log: &'a StorageLog,
     options: &'a Options,
@@ -223,8 +226,8 @@ struct Resolver<'a> {
     now: Vec<Option<TensorId>>,
     /// Whether the storage has been allocated.
     made: Vec<bool>,
-    /// Values of persistent storages.
-    persistent: HashSet<TensorId>,
+    /// Whether something was made of the storage that shows its elements in another order or shape.
+    viewed: Vec<bool>,
     /// Duration of views since the last op, which the next op carries.
     carried: Nanos,
 }
@@ -250,7 +253,6 @@ impl Resolver<'_> {
                 Role::Persistent => {
                     let value = self.value(storage.name.clone(), storage.bytes);
                     begins.push((index, value));
-                    self.persistent.insert(value);
                     self.now[index] = Some(value);
                 }
                 Role::Input => {
@@ -283,6 +285,9 @@ impl Resolver<'_> {
                 return Err("it is said to be only a view, but allocates or writes".to_owned());
             }
             self.carried = Nanos(self.carried.get().saturating_add(op.nanos.get()));
+            if !SAME_ELEMENTS.contains(&op.kind.as_str()) {
+                op.reads.iter().for_each(|&s| self.viewed[s] = true);
+            }
             return Ok(());
         }
         let log = self.log;
@@ -309,7 +314,7 @@ impl Resolver<'_> {
             }
         }
         if self.options.inplace && ELEMENTWISE.contains(&op.kind.as_str()) {
-            may_reuse.extend(outputs.first().and_then(|&output| self.inplace(&reads, output)));
+            may_reuse.extend(outputs.first().map(|&output| self.inplace(op, output)).unwrap_or_default());
         }
         let mut state = Vec::new();
         for &storage in &op.mutates {
@@ -344,7 +349,8 @@ impl Resolver<'_> {
             if !whole.outputs.is_empty() || !nanos.is_zero() {
                 self.push(whole, nanos);
             }
-        } else if whole.outputs.is_empty() {
+        } else if whole.outputs.is_empty() || (op.depends_on_state && !whole.may_reuse.is_empty()) {
+            // Nothing to keep apart, or nothing that could be: an update after the pure part would find its other inputs overwritten.
             self.update(whole, &state, nanos);
         } else {
             let mut update = Op {
@@ -359,13 +365,6 @@ impl Resolver<'_> {
                 // The statistics of the batch, which go into the running ones.
                 update.reads = whole.outputs.iter().copied().skip(1).take(2).collect();
                 update.reads.splice(0..0, state.iter().map(|&(_, old)| old));
-            } else if let Some(overwritten) =
-                update.reads.iter().find(|r| whole.may_reuse.iter().any(|m| m.input == **r))
-            {
-                return Err(format!(
-                    "it writes over both persistent state and {}, which cannot be told apart",
-                    self.data.tensors[*overwritten].name
-                ));
             }
             self.push(whole, nanos);
             self.update(update, &state, Nanos::ZERO);
@@ -373,12 +372,22 @@ impl Resolver<'_> {
         Ok(())
     }
 
-    /// A dying input's bytes for an output of the same size, if the input is not persistent.
-    fn inplace(&self, reads: &[TensorId], output: TensorId) -> Option<Reuse> {
+    /// Inputs whose bytes an elementwise output of the same size could take: neither persistent, nor read through a view, whose elements may
+    /// lie in another order.
+    fn inplace(&self, op: &LogOp, output: TensorId) -> Vec<Reuse> {
         let bytes = |t: TensorId| self.data.storages[self.data.tensors[t].storage].bytes;
-        let input =
-            reads.iter().copied().find(|&t| bytes(t) == bytes(output) && !self.persistent.contains(&t))?;
-        Some(Reuse { input, output })
+        let mut inputs: Vec<TensorId> = op
+            .reads
+            .iter()
+            .filter(|&&s| {
+                self.log.storages[s].role != Role::Persistent && !self.viewed[s] && !op.makes.contains(&s)
+            })
+            .filter_map(|&s| self.now[s])
+            .filter(|&t| bytes(t) == bytes(output))
+            .collect();
+        let mut seen = HashSet::new();
+        inputs.retain(|&t| seen.insert(t));
+        inputs.into_iter().map(|input| Reuse { input, output }).collect()
     }
 
     /// Adds an op that writes over persistent state.
@@ -392,7 +401,6 @@ impl Resolver<'_> {
                 .push(Tensor { name: format!("{}'", row.name.trim_end_matches('\'')), storage: row.storage });
             op.outputs.push(new);
             op.mutates.push(Mutation { old, new });
-            self.persistent.insert(new);
             self.now[storage] = Some(new);
         }
         self.push(op, nanos);
