@@ -3,7 +3,7 @@
 use super::order::mix;
 use super::{DataError, ImageShape, Images, TokenShape, Tokens};
 
-/// Images whose class is a faint pattern under noise, and token sequences in which each token decides the next.
+/// Images whose class is a coarse pattern under noise, and token sequences in which each token decides the next.
 #[derive(Clone, Copy, Debug)]
 pub struct Synthetic {
     /// Where the numbers start.
@@ -33,7 +33,7 @@ impl Images for Synthetic {
                 // The pattern is coarse (8×8 patches), so that convolutions with strides still see it.
                 let (row, column) = (j / shape.width, j % shape.width);
                 let patch = uniform(mix(pattern, (row / 8 * shape.width.div_ceil(8) + column / 8) as u64));
-                *x = uniform(mix(sample, j as u64)) + 0.5 * patch;
+                *x = 0.5 * uniform(mix(sample, j as u64)) + patch;
             }
         }
         Ok(())
