@@ -1,6 +1,7 @@
 //! Lowering and simulating a policy on a chain of 10,000 ops: the inner loop of every search.
 
 use divan::Bencher;
+use elbowroom_ir::machine::Machine;
 use elbowroom_ir::planning::{Freedom, Request};
 use elbowroom_ir::search::{Budget, Silent};
 use elbowroom_ir::{Bytes, Nanos};
@@ -39,7 +40,7 @@ fn chain(layers: usize) -> Chain {
 fn on_half(bencher: Bencher<'_, '_>, timed: impl Fn(&Request<'_>, &Policy)) {
     let chain = chain(5_000);
     let traced = chain.to_trace("bench").unwrap();
-    let machine = presets::machine("v100").unwrap();
+    let machine = Machine { host_memory: Bytes(1 << 50), ..presets::machine("v100").unwrap() };
     let request = Request {
         trace: &traced.trace,
         costs: &traced.costs,

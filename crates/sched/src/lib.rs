@@ -18,6 +18,7 @@ pub mod keep;
 pub mod linearize;
 pub mod lower;
 pub mod policy;
+pub mod relaxation;
 pub mod segments;
 pub mod sqrt;
 pub mod verdict;

@@ -13,6 +13,7 @@ use elbowroom_ir::{BufferId, Bytes, Id, Nanos, OpId, Table, TensorId};
 use elbowroom_sched::chain::{Chain, ChainTrace, Layer};
 use elbowroom_sched::linearize::Linear;
 use elbowroom_sched::policy::{Away, FetchRule, Policy, Touches};
+use elbowroom_sched::relaxation::{Effort, Units};
 use elbowroom_sched::{lower, scheduler, waits};
 use elbowroom_sim::bound::Bound;
 use elbowroom_sim::simulate;
@@ -156,6 +157,42 @@ fn the_greedy_planner_takes_the_golden_time_through_the_linearizer() {
         let timeline = simulate(&traced.trace, &traced.costs, &machine, &schedule).unwrap();
         assert_eq!(timeline.iteration, time(&case["greedy"]["makespan"]), "{}", case["id"]);
         assert!(timeline.peak_load <= machine.memory);
+    }
+}
+
+fn units(instance: &Value) -> Units {
+    let list = |key: &str| -> Vec<i64> {
+        instance[key].as_array().unwrap().iter().map(|v| v.as_i64().unwrap()).collect()
+    };
+    let beta = instance["beta"].as_i64().unwrap();
+    Units {
+        memory: instance["M"].as_i64().unwrap(),
+        activations: list("x"),
+        gradients: list("y"),
+        extras: list("exF").into_iter().zip(list("exB")).collect(),
+        times: list("uF")
+            .into_iter()
+            .map(|u| u * beta)
+            .zip(list("uB").into_iter().map(|u| u * beta))
+            .collect(),
+    }
+}
+
+#[test]
+fn the_relaxation_has_the_golden_value() {
+    for case in cases() {
+        let solutions = units(&case["instance"]).solve(&Effort::EXACT);
+        let idle = solutions[0].idle as u64 * SCALE / case["instance"]["beta"].as_u64().unwrap();
+        let value = time(&case["no_offload_time"]) + Nanos(idle);
+        assert_eq!(value, time(&case["dynprog"]["fractional_value"]), "{} {case}", case["id"]);
+        // The chain of relations that the golden file states.
+        let [exact, subset, greedy] = [
+            &case["exact_half_duplex"],
+            &case["best_ordered_subset"]["makespan"],
+            &case["greedy"]["makespan"],
+        ]
+        .map(time);
+        assert!(time(&case["LB"]) <= value && value <= exact && exact <= subset && subset <= greedy);
     }
 }
 

@@ -57,9 +57,9 @@ pub fn lifetimes(schedule: &Schedule) -> Table<BufferId, Vec<Interval>> {
     alive
 }
 
-/// The placement problem of a schedule. Blocks have their buffers' true sizes, so that a placement's height is the last byte really
-/// used, and the machine's alignment. Planners count each buffer rounded up to the alignment ([`Load`](crate::load::Load)), so the peak
-/// load of the problem may be a little lower than theirs. The capacity is left open.
+/// The placement problem of a schedule. A block's size is its buffer's, rounded up to the machine's alignment, so that the peak load of
+/// the problem is the load that planners count and a height equal to it can be reached. The capacity is left open. The last bytes really
+/// used may be a little below the height of a placement of these blocks; [`height`] says where they end.
 pub fn problem(schedule: &Schedule, machine: &Machine) -> Problem {
     let blocks = schedule
         .buffers
@@ -70,10 +70,16 @@ pub fn problem(schedule: &Schedule, machine: &Machine) -> Problem {
             let (size, alive) = if alive.is_empty() {
                 (Bytes::ZERO, vec![Interval::new(0, 1)])
             } else {
-                (buffer.bytes, alive.clone())
+                (buffer.bytes.align_up(machine.align), alive.clone())
             };
             Block { size, alive, align: machine.align, fixed: None }
         })
         .collect();
     Problem { blocks, capacity: None }
+}
+
+/// The height of a placement by the true sizes of a schedule's buffers: what a plan states and a run measures.
+pub fn height(schedule: &Schedule, offsets: &Table<BufferId, Bytes>) -> Bytes {
+    let ends = schedule.buffers.values().zip(offsets.values()).map(|(buffer, &offset)| offset + buffer.bytes);
+    ends.max().unwrap_or_default()
 }

@@ -1,0 +1,184 @@
+//! Fractional communications: Beaumont et al., section 5. Which activations of a chain to offload so that the idle time is least, if a
+//! copy may be stopped at any moment, resumed later, and what has been copied may be released at once. Algorithm 1, an exact dynamic
+//! program over the layers, in whole units of memory; times are in units too (a unit of time copies one unit of memory).
+//!
+//! A state after F_{i−1} holds N, the activations before x_i that stay; Δ_F, what is still to be offloaded then (negative: the time for
+//! which the link has been idle); and Δ_B, the same of the backward phase in mirrored time. M_F and M_B follow from them (section 5.2.1).
+//! Two corrections: equation 6 takes ex_i^B, and the test of Algorithm 1 takes Δ⁺. In equation 10, R_j^F also subtracts y_n, which is
+//! not yet there while a forward op runs.
+
+use std::collections::HashMap;
+
+/// A chain in whole units. Indices as in [`Chain`](crate::chain::Chain).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Units {
+    /// Memory of the device.
+    pub memory: i64,
+    /// x_0..x_n.
+    pub activations: Vec<i64>,
+    /// y_0..y_n.
+    pub gradients: Vec<i64>,
+    /// ex_i^F and ex_i^B.
+    pub extras: Vec<(i64, i64)>,
+    /// Times of F_i and B_i, in units that the link copies meanwhile.
+    pub times: Vec<(i64, i64)>,
+}
+
+/// A set of activations with the idle time of its relaxed schedule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Solution {
+    /// Idle time, in units.
+    pub idle: i64,
+    /// Whether each of x_0..x_{n−1} is offloaded.
+    pub offloaded: Vec<bool>,
+}
+
+/// How much of the program is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// States kept per layer, those of least idle time; the program is exact while fewer arise.
+    pub states: usize,
+    /// Idle time above which nobody is interested.
+    pub idle_limit: i64,
+    /// Solutions wanted.
+    pub solutions: usize,
+}
+
+impl Effort {
+    /// Everything kept, one solution: the exact program.
+    pub const EXACT: Self = Self { states: usize::MAX, idle_limit: i64::MAX, solutions: 1 };
+}
+
+#[derive(Clone, Copy, Debug)]
+struct State {
+    stays: i64,
+    to_offload: i64,
+    to_fetch: i64,
+    idle: i64,
+    parent: u32,
+    offloaded: bool,
+}
+
+impl Units {
+    /// The best solutions, least idle time first. Empty if no set fits even in the relaxation.
+    pub fn solve(&self, effort: &Effort) -> Vec<Solution> {
+        let n = self.times.len();
+        // More idle time of the link than this changes nothing: everything could be copied in it.
+        let longest: i64 = self.activations.iter().sum::<i64>() + 1;
+        let start = State { stays: 0, to_offload: 0, to_fetch: 0, idle: 0, parent: 0, offloaded: false };
+        let mut layers: Vec<Vec<State>> = vec![vec![start]];
+        for i in 0..n {
+            let mut next: Vec<State> = Vec::new();
+            let mut known: HashMap<(i64, i64, i64), usize> = HashMap::new();
+            for (parent, state) in (0u32..).zip(&layers[i]) {
+                for offloaded in [true, false] {
+                    let Some(mut reached) = self.advance(i, state, offloaded) else { continue };
+                    if reached.idle > effort.idle_limit {
+                        continue;
+                    }
+                    reached.to_offload = reached.to_offload.max(-longest);
+                    reached.to_fetch = reached.to_fetch.max(-longest);
+                    reached.parent = parent;
+                    let key = (reached.stays, reached.to_offload, reached.to_fetch);
+                    match known.get(&key) {
+                        Some(&index) if next[index].idle <= reached.idle => {}
+                        Some(&index) => next[index] = reached,
+                        None => {
+                            known.insert(key, next.len());
+                            next.push(reached);
+                        }
+                    }
+                }
+            }
+            if next.len() > effort.states {
+                // Equal idle times are told apart by what they leave to be done.
+                next.sort_by_key(|s| (s.idle, s.to_offload.max(0) + s.to_fetch.max(0) + s.stays, s.stays));
+                next.truncate(effort.states);
+            }
+            layers.push(next);
+        }
+
+        let mut ends: Vec<(i64, usize)> =
+            layers[n].iter().enumerate().map(|(i, state)| (state.idle + self.between(state), i)).collect();
+        ends.sort_unstable();
+        ends.truncate(effort.solutions);
+        let trace_back = |(idle, mut index): (i64, usize)| {
+            let mut offloaded = vec![false; n];
+            for i in (0..n).rev() {
+                let state = &layers[i + 1][index];
+                offloaded[i] = state.offloaded;
+                index = state.parent as usize;
+            }
+            Solution { idle, offloaded }
+        };
+        ends.into_iter().filter(|&(idle, _)| idle <= effort.idle_limit).map(trace_back).collect()
+    }
+
+    /// One layer on, with x_i offloaded or not; `None` if it does not fit. Equations 1 to 8.
+    fn advance(&self, i: usize, state: &State, offloaded: bool) -> Option<State> {
+        let (x, next_x) = (self.activations[i], self.activations[i + 1]);
+        let pending = state.to_offload.max(0);
+        let pending_back = state.to_fetch.max(0);
+        let forward = x + state.stays + self.extras[i].0 + next_x;
+        let backward =
+            self.gradients[i] + x + state.stays + self.extras[i].1 + next_x + self.gradients[i + 1];
+        if forward > self.memory || backward > self.memory {
+            return None;
+        }
+        let wait = (forward + pending - self.memory).max(0);
+        let wait_back = (backward + pending_back - self.memory).max(0);
+        let time = wait + self.times[i].0;
+        let time_back = wait_back + self.times[i].1;
+        let mut reached = State { offloaded, idle: state.idle + wait + wait_back, ..*state };
+        if offloaded {
+            reached.to_offload = pending + x - time;
+            reached.to_fetch = x + (state.to_fetch - time_back).max(0);
+        } else {
+            reached.to_offload -= time;
+            reached.to_fetch -= time_back;
+            reached.stays += x;
+        }
+        Some(reached)
+    }
+
+    /// Idle time between the phases. Equations 9 and 10.
+    fn between(&self, state: &State) -> i64 {
+        let n = self.times.len();
+        let (out, back) = (state.to_offload, state.to_fetch);
+        let last = self.activations[n];
+        let forward = last + state.stays + out.max(0);
+        let backward = self.gradients[n] + last + state.stays + back.max(0);
+        match (out > 0, back > 0) {
+            (true, true) => out + back,
+            (false, false) => 0,
+            // Offloads go on during the first backward ops, until the first fetch.
+            (true, false) => {
+                let need = |j: usize| self.extras[j].1 + self.gradients[j] + self.gradients[j + 1];
+                let room = self.tail(-back, |j| self.times[j].1, need);
+                0.max(out + back).max(room.map_or(0, |room| room + forward - self.memory))
+            }
+            // Fetches begin during the last forward ops, after the last offload.
+            (false, true) => {
+                let need = |j: usize| self.extras[j].0 - self.gradients[n];
+                let room = self.tail(-out, |j| self.times[j].0, need);
+                0.max(back + out).max(room.map_or(0, |room| room + backward - self.memory))
+            }
+        }
+    }
+
+    /// max over j with U_j < available of need_j − Σ_{i>j+1} x_i − U_j, where U_j is the time of the ops after j.
+    fn tail(&self, available: i64, time: impl Fn(usize) -> i64, need: impl Fn(usize) -> i64) -> Option<i64> {
+        let (mut after, mut gone) = (0, 0);
+        let mut most: Option<i64> = None;
+        for j in (0..self.times.len()).rev() {
+            if after >= available {
+                break;
+            }
+            let room = need(j) - gone - after;
+            most = Some(most.map_or(room, |most| most.max(room)));
+            gone += self.activations[j + 1];
+            after += time(j);
+        }
+        most
+    }
+}
