@@ -203,6 +203,45 @@ impl Instance {
         spare
     }
 
+    /// The items of a list, all of which lie within a stretch of sections, as an instance of their own.
+    pub(crate) fn restrict(&self, items: &[u32], stretch: Span) -> Self {
+        let shift = |span: Span| Span { lo: span.lo - stretch.lo, hi: span.hi - stretch.lo };
+        let mut part = Self {
+            items: Vec::with_capacity(items.len()),
+            spans: Vec::with_capacity(items.len()),
+            unit: self.unit,
+            load: vec![0; (stretch.hi - stretch.lo) as usize],
+            bound: 0,
+            capacity: self.capacity,
+            any_fixed: false,
+            any_gaps: false,
+            any_align: false,
+        };
+        let mut difference = vec![0u64; part.load.len() + 1];
+        for &i in items {
+            let item = self.items[i as usize];
+            let first_span = part.spans.len() as u32;
+            for &span in self.spans(i as usize) {
+                let span = shift(span);
+                // Differences wrap below zero and back again in the running sum.
+                difference[span.lo as usize] = difference[span.lo as usize].wrapping_add(item.size);
+                difference[span.hi as usize] = difference[span.hi as usize].wrapping_sub(item.size);
+                part.spans.push(span);
+            }
+            part.any_fixed |= item.fixed.is_some();
+            part.any_gaps |= item.span_count > 1;
+            part.any_align |= item.align > self.unit;
+            part.bound = part.bound.max(item.fixed.unwrap_or(0) + item.bytes);
+            part.items.push(Item { hull: shift(item.hull), first_span, ..item });
+        }
+        let mut running = 0u64;
+        for (load, change) in part.load.iter_mut().zip(difference) {
+            running = running.wrapping_add(change);
+            *load = running;
+        }
+        part.with_bound()
+    }
+
     /// Number of items.
     pub(crate) fn len(&self) -> usize {
         self.items.len()
@@ -338,7 +377,7 @@ fn unpainted(next: &mut [u32], mut section: u32) -> u32 {
     section
 }
 
-fn gcd(a: u64, b: u64) -> u64 {
+pub(crate) fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 

@@ -4,10 +4,15 @@
 mod best_fit;
 pub mod csv;
 mod greedy;
+mod improve;
 mod instance;
+mod parts;
 mod portfolio;
+mod preference;
+mod random;
 mod shelf;
 mod smart_pool;
+mod tree;
 mod validate;
 
 pub use best_fit::BestFit;

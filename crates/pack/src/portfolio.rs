@@ -1,15 +1,19 @@
-//! `auto`: several packers, fast ones first, until the height meets the lower bound or the budget ends.
+//! `auto`: fast packers first, then the search of [`crate::improve`], until the height meets the lower bound or the budget ends.
+
+use std::cmp::Reverse;
+use std::time::Instant;
 
 use elbowroom_ir::packing::{Packer, Placement, Problem};
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
-use std::cmp::Reverse;
 
 use crate::best_fit::best_fit;
 use crate::greedy::{conflict_order, size_order};
+use crate::improve::{Improver, Patience, State};
 use crate::instance::Instance;
+use crate::parts::{Part, parts};
 use crate::shelf::{Hole, order_by, place_in_order};
 
-/// The portfolio.
+/// The portfolio. An evaluation is one heuristic, or one search with a limited number of nodes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Auto;
 
@@ -18,29 +22,52 @@ impl Packer for Auto {
         "auto"
     }
 
-    fn pack(&self, problem: &Problem, _budget: &Budget, _observer: &dyn Observer) -> Outcome<Placement> {
-        let instance = match Instance::new(problem) {
+    fn pack(&self, problem: &Problem, budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
+        let start = Instant::now();
+        let whole = match Instance::new(problem) {
             Ok(instance) => instance,
             Err(outcome) => return outcome,
         };
-        let longest =
-            order_by(&instance, |i| (Reverse(instance.items[i].lifetime), Reverse(instance.items[i].size)));
-        let mut best = best_fit(&instance, &longest);
-        let mut evaluations = 1;
-        for (order, hole) in [
-            (size_order(&instance), Hole::Lowest),
-            (size_order(&instance), Hole::Smallest),
-            (conflict_order(&instance), Hole::Lowest),
-        ] {
-            if instance.height(&best) <= instance.bound || instance.len() > 50_000 {
-                break;
-            }
-            let offsets = place_in_order(&instance, order, hole);
-            evaluations += 1;
-            if instance.height(&offsets) < instance.height(&best) {
-                best = offsets;
-            }
+        let goal = whole.capacity.unwrap_or(whole.bound);
+        let mut states = Vec::new();
+        for part in parts(&whole) {
+            let offsets = quickest(&part, goal);
+            states.push(State::new(part, offsets));
         }
-        instance.conclude(problem, &best, evaluations, StopReason::Finished)
+        let mut improver = Improver::new(states, whole.capacity, Patience::Short, budget, observer, start, 1);
+        observer.improved(improver.height(), improver.bound());
+        let stop = improver.run();
+        conclude(problem, &whole, &improver, stop)
     }
+}
+
+/// The best of the heuristics, tried until one meets the goal.
+pub(crate) fn quickest(part: &Part, goal: u64) -> Vec<u64> {
+    let instance = &part.instance;
+    let longest = order_by(instance, |i| (Reverse(instance.items[i].lifetime), Reverse(instance.items[i].size)));
+    let mut best = best_fit(instance, &longest);
+    let others: [(fn(&Instance) -> Vec<u32>, Hole); 3] =
+        [(size_order, Hole::Lowest), (size_order, Hole::Smallest), (conflict_order, Hole::Lowest)];
+    for (order, hole) in others {
+        if instance.height(&best) <= goal || instance.len() > 50_000 {
+            break;
+        }
+        let offsets = place_in_order(instance, order(instance), hole);
+        if instance.height(&offsets) < instance.height(&best) {
+            best = offsets;
+        }
+    }
+    best
+}
+
+/// What the search found, as an outcome for the whole problem.
+pub(crate) fn conclude(problem: &Problem, whole: &Instance, improver: &Improver<'_>, stop: StopReason) -> Outcome<Placement> {
+    let mut offsets = vec![0; whole.len()];
+    for state in &improver.states {
+        for (&item, &offset) in state.part.items.iter().zip(&state.offsets) {
+            offsets[item as usize] = offset;
+        }
+    }
+    let stop = if improver.height().max(whole.bound) <= improver.bound().max(whole.bound) { StopReason::Optimal } else { stop };
+    whole.conclude(problem, &offsets, improver.evaluations, stop)
 }
