@@ -25,9 +25,7 @@ pub enum ImportError {
         source: std::io::Error,
     },
     /// More data than any trace has.
-    #[error(
-        "{file}: unpacks to more than {limit} bytes, which is no trace; check that this is the file you mean"
-    )]
+    #[error("{file}: holds more than {limit} bytes, which is no trace; check that this is the file you mean")]
     TooLarge {
         /// The file.
         file: String,

@@ -1,17 +1,17 @@
-//! Takes gzip off, if there is any, and refuses data that unpacks without end.
+//! Takes gzip off, if there is any, and refuses data without end.
 
 use std::borrow::Cow;
 use std::io::Read;
 
 use crate::error::ImportError;
 
-/// The most bytes that are unpacked. A captured iteration of a large model has tens of megabytes.
-const LIMIT: u64 = 1 << 30;
+/// The most bytes that are read. A captured iteration of a large model has tens of megabytes, a long memory history some hundreds.
+const LIMIT: u64 = 1 << 31;
 
 /// The content of a file, unpacked if it begins as gzip does.
 pub fn inflate<'a>(bytes: &'a [u8], file: &str) -> Result<Cow<'a, [u8]>, ImportError> {
     if !bytes.starts_with(&[0x1f, 0x8b]) {
-        return Ok(Cow::Borrowed(bytes));
+        return if bytes.len() as u64 > LIMIT { Err(too_large(file)) } else { Ok(Cow::Borrowed(bytes)) };
     }
     let mut unpacked = Vec::new();
     flate2::read::MultiGzDecoder::new(bytes)
@@ -19,7 +19,11 @@ pub fn inflate<'a>(bytes: &'a [u8], file: &str) -> Result<Cow<'a, [u8]>, ImportE
         .read_to_end(&mut unpacked)
         .map_err(|source| ImportError::Gzip { file: file.to_owned(), source })?;
     if unpacked.len() as u64 > LIMIT {
-        return Err(ImportError::TooLarge { file: file.to_owned(), limit: LIMIT });
+        return Err(too_large(file));
     }
     Ok(Cow::Owned(unpacked))
+}
+
+fn too_large(file: &str) -> ImportError {
+    ImportError::TooLarge { file: file.to_owned(), limit: LIMIT }
 }

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use elbowroom_ir::planning::CostSource;
-use elbowroom_ir::trace::{Persistent, Phase};
+use elbowroom_ir::trace::{Again, Persistent, Phase};
 use elbowroom_ir::{Bytes, Nanos};
 use serde::Deserialize;
 
@@ -190,7 +190,10 @@ fn with_parameters(graph: &mut OpGraph, nodes: &[Node], rows: &[FileNode], ids: 
             gradients.push(gradient);
             outputs.push(gradient);
         }
-        graph.op(node, reads, outputs);
+        let op = graph.op(node, reads, outputs);
+        if node.kind.contains("dropout") && node.phase == Phase::Forward {
+            graph.data.ops[op].again = Again::Rng { stream: index as u64 };
+        }
     }
     if !gradients.is_empty() {
         graph.push(results_op(gradients, Phase::Backward), Nanos::ZERO);

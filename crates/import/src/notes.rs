@@ -1,5 +1,6 @@
 //! What an imported file says of itself, and what importing changed.
 
+use std::fmt;
 use std::time::Duration;
 
 use elbowroom_ir::{Bytes, Nanos};
@@ -58,5 +59,31 @@ impl Notes {
             left_out: Bytes::ZERO,
             remarks: Vec::new(),
         }
+    }
+}
+
+/// A few lines for people.
+impl fmt::Display for Notes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.kind)?;
+        if let Some(origin) = &self.origin {
+            write!(f, " from {origin}")?;
+        }
+        write!(f, "\npeak load {}", self.peak)?;
+        if let Some(recorded) = self.recorded_peak {
+            write!(f, ", {recorded} with the recorded frees")?;
+        }
+        if !self.left_out.is_zero() {
+            write!(f, ", and {} that are left out", self.left_out)?;
+        }
+        for Reference { memory, load_limit, time, unlimited_time, solver } in &self.references {
+            let overhead = 100.0 * (time.ratio(*unlimited_time) - 1.0);
+            write!(
+                f,
+                "\npublished for {memory} (load limit {load_limit}): {time}, {overhead:+.2} %, after {:.0} s",
+                solver.as_secs_f64()
+            )?;
+        }
+        self.remarks.iter().try_for_each(|remark| write!(f, "\n{remark}"))
     }
 }

@@ -291,7 +291,7 @@ impl<'a> Reader<'a> {
     }
 
     fn push(&mut self, value: Value) {
-        // There are fewer values than bytes, and the bytes are limited to far less than 2^32.
+        // There are fewer values than bytes, and no more than 2^31 bytes are read.
         self.stack.push(self.values.len() as Ref);
         self.values.push(value);
     }

@@ -224,6 +224,15 @@ fn a_measured_graph() {
     let reference = &published.notes.references[0];
     assert_eq!(reference.load_limit, Bytes((5 << 30) - (18 << 10)));
     assert_eq!((reference.time, reference.unlimited_time), (Nanos(3_000_000), Nanos(2_000_000)));
+    let text = published.notes.to_string();
+    assert!(
+        text.starts_with("measured op graph\npeak load 4.00 KiB, and 18.00 KiB that are left out\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("published for 5.00 GiB (load limit 5.00 GiB): 3.0 ms, +50.00 %, after 2 s"),
+        "{text}"
+    );
 }
 
 #[test]
