@@ -226,3 +226,34 @@ fn language_models() {
     let options = Options { batch: 2, width: Some(64), layers: Some(1), ..options };
     check(&zoo::build("gpt", &options).expect("the network can be built"));
 }
+
+#[test]
+fn upward_convolutions_and_neighbouring_channels() {
+    check(&classifier("transposed", |b, x| {
+        b.conv_transpose2d("up", x, layer(3, Window::square(2, 2, 0), true))
+    }));
+    check(&classifier("transposed, overlapping", |b, x| {
+        let x = b.conv_transpose2d("up", x, layer(3, Window::square(3, 2, 1), false))?;
+        b.map("tanh", x, Function::Tanh)
+    }));
+    check(&classifier("response", |b, x| {
+        let x = b.response_norm("norm", x, 3, [1.0, 0.5, 0.75])?;
+        let x = b.channels_last("turned", x)?;
+        b.map("gelu", x, Function::Gelu)
+    }));
+}
+
+#[test]
+fn encoder_and_decoder() {
+    let options = Options {
+        length: Some(3),
+        target: Some(2),
+        vocabulary: Some(7),
+        width: Some(6),
+        optimizer: Some(OptimizerKind::Sgd),
+        ..Options::new(3)
+    };
+    check(&zoo::build("seq2seq", &options).expect("the network can be built"));
+    let options = Options { image: Some(16), width: Some(2), ..Options::new(1) };
+    check(&zoo::build("unet", &options).expect("the network can be built"));
+}

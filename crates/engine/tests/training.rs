@@ -31,9 +31,14 @@ fn losses(name: &str, options: &Options, iterations: usize) -> Vec<f32> {
 }
 
 fn falls(name: &str, options: &Options) {
-    let losses = losses(name, options, 20);
+    falls_within(name, options, 20);
+}
+
+fn falls_within(name: &str, options: &Options, iterations: usize) {
+    let losses = losses(name, options, iterations);
     // With dropout and batches this small single losses jump.
-    let (first, last) = (losses[0], losses[15..].iter().copied().fold(f32::INFINITY, f32::min));
+    let (first, last) =
+        (losses[0], losses[iterations * 3 / 4..].iter().copied().fold(f32::INFINITY, f32::min));
     assert!(losses.iter().all(|loss| loss.is_finite()), "{name}: {losses:?}");
     assert!(last < 0.8 * first, "{name}: the loss went from {first} to {last}: {losses:?}");
 }
@@ -56,4 +61,29 @@ fn networks_for_language_learn_a_batch() {
     };
     falls("gpt", &options);
     falls("lstm", &Options { learning_rate: Some(0.02), ..options });
+}
+
+#[test]
+fn networks_of_further_kinds_learn_a_batch() {
+    let image = |image, batch, rate| Options {
+        image: Some(image),
+        classes: Some(10),
+        learning_rate: Some(rate),
+        ..Options::new(batch)
+    };
+    falls("stochastic-resnet20", &Options { draw: Some(3), ..image(16, 4, 0.02) });
+    falls_within("densenet121", &image(16, 2, 0.02), 5);
+    falls_within("alexnet", &image(67, 2, 0.003), 10);
+    falls("googlenet", &image(48, 2, 0.003));
+    falls("unet", &Options { width: Some(16), classes: Some(2), ..image(16, 1, 0.1) });
+    falls_within("inception-v3", &image(75, 2, 0.01), 4);
+    falls("kmeans", &Options { width: Some(3), classes: Some(8), ..Options::new(400) });
+    let language = Options {
+        length: Some(6),
+        vocabulary: Some(32),
+        width: Some(32),
+        learning_rate: Some(5e-3),
+        ..Options::new(4)
+    };
+    falls("seq2seq", &language);
 }

@@ -14,6 +14,9 @@ use crate::op::{
 pub enum WeightInit {
     /// Normal with variance 2 / (outputs · window): He et al., 2015, over the fan-out, as torchvision's ResNet and VGG.
     KaimingFanOut,
+    /// Normal with variance 2 / (inputs · window): the same over the fan-in, which keeps the scale of what goes forward where layers
+    /// narrow and no normalization follows.
+    KaimingFanIn,
     /// Uniform within 1 / √fan-in, bias alike: PyTorch's default.
     FanInUniform,
     /// Normal with this standard deviation, bias zero.
@@ -26,6 +29,7 @@ impl WeightInit {
     fn weight(self, fan_in: usize, fan_out: usize, stream: u32) -> Init {
         match self {
             Self::KaimingFanOut => Init::Normal { std: (2.0 / fan_out as f32).sqrt(), stream },
+            Self::KaimingFanIn => Init::Normal { std: (2.0 / fan_in as f32).sqrt(), stream },
             Self::FanInUniform => Init::Uniform { bound: 1.0 / (fan_in as f32).sqrt(), stream },
             Self::Normal(std) => Init::Normal { std, stream },
             Self::Uniform(bound) => Init::Uniform { bound, stream },
@@ -34,7 +38,7 @@ impl WeightInit {
 
     fn bias(self, fan_in: usize, stream: u32) -> Init {
         match self {
-            Self::KaimingFanOut | Self::Normal(_) => Init::Constant(0.0),
+            Self::KaimingFanOut | Self::KaimingFanIn | Self::Normal(_) => Init::Constant(0.0),
             Self::FanInUniform => Init::Uniform { bound: 1.0 / (fan_in as f32).sqrt(), stream },
             Self::Uniform(bound) => Init::Uniform { bound, stream },
         }

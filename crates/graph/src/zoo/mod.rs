@@ -251,7 +251,7 @@ fn conv_relu(
     channels: usize,
     window: Window,
 ) -> Result<Var, BuildError> {
-    let layer = ConvLayer { channels, window, bias: true, init: WeightInit::KaimingFanOut };
+    let layer = ConvLayer { channels, window, bias: true, init: WeightInit::KaimingFanIn };
     let x = b.conv2d(name, x, layer)?;
     b.relu(&format!("{name}.relu"), x)
 }
