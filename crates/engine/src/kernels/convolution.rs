@@ -7,6 +7,7 @@ use elbowroom_graph::op::Conv;
 use rayon::ThreadPool;
 
 use super::Operands;
+use super::elementwise::chunks;
 use super::pack::Strided;
 use super::parallel::Shared;
 use super::product::{Extents, Initial, Target, product};
@@ -98,7 +99,12 @@ pub unsafe fn grad_input(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
         let (dy, w) = (o.read(0, conv.y().len()), o.read(1, conv.w().len()));
         let dx = Shared::new(o.target(0, conv.x().len()));
         let scratch = o.scratch(grad_input_scratch(conv));
-        for residue in residues(conv) {
+        // Positions that no tap reaches are zero; where there are such, all are zeroed first, line after line.
+        if residues(conv).any(|residue| area(residue.taps) == 0) {
+            let len = conv.x().len();
+            chunks(pool, len, |start, len| dx.slice(start, len).fill(0.0));
+        }
+        for residue in residues(conv).filter(|residue| area(residue.taps) > 0) {
             let operands = (&residue.weights(conv, w), &residue.windows(conv, dy));
             product(
                 Some(pool),

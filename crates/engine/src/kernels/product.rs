@@ -172,13 +172,15 @@ impl Span {
         }
         for (j, &sum) in sums.iter().enumerate() {
             // SAFETY: the caller's promise.
-            let c = unsafe { &mut *to.add(j * step) };
-            *c = match base {
-                Initial::Zero => sum,
-                Initial::Keep => *c + sum,
-                Initial::Rows(bias) => bias[0] + sum,
-                Initial::Columns(bias) => bias[j] + sum,
-            };
+            unsafe {
+                let to = to.add(j * step);
+                *to = match base {
+                    Initial::Zero => sum,
+                    Initial::Keep => *to + sum,
+                    Initial::Rows(bias) => bias[0] + sum,
+                    Initial::Columns(bias) => bias[j] + sum,
+                };
+            }
         }
     }
 }

@@ -94,6 +94,12 @@ macro_rules! vector_tile {
             use std::arch::x86_64::*;
             let mut sums = [[$zero(); 2]; R];
             let (mut a, mut b) = (a, b);
+            for r in 0..R {
+                // The tile of C arrives while the sums run; its rows are too far apart for the processor to foresee. Hints touch nothing.
+                for line in (0..2 * $lanes).step_by(16) {
+                    _mm_prefetch::<_MM_HINT_ET0>(c.wrapping_add(r * stride + line).cast());
+                }
+            }
             for _ in 0..k {
                 // SAFETY: the caller gives `k` rows of each panel.
                 unsafe {

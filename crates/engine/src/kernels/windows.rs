@@ -238,86 +238,92 @@ impl Windows<'_> {
 #[derive(Clone, Copy)]
 pub struct Taps<'a>(pub Windows<'a>);
 
-/// The longest run of positions that is packed at once.
-const LONGEST: usize = 256;
-static ZEROS: [f32; LONGEST] = [0.0; LONGEST];
-
 impl Panels for Taps<'_> {
     fn pack(&self, lines: Range<usize>, depth: Range<usize>, width: usize, out: &mut [f32]) {
         let windows = &self.0;
-        let (plane, taps) = (windows.size[0] * windows.size[1], windows.taps[0] * windows.taps[1]);
-        let count = lines.len();
-        let mut done = 0;
-        if windows.stride[1] == 1 && windows.step == [1, 1] {
-            while done + GROUP <= count {
-                for run in windows.runs(depth.clone()) {
-                    self.pack_group(lines.start + done, run, &mut out[run.at * width + done..], width);
-                }
-                done += GROUP;
-            }
+        // Then neighbouring positions are neighbours in memory, from line to line.
+        let continuous =
+            windows.stride == [1, 1] && windows.step == [1, 1] && windows.positions[1] == windows.size[1];
+        let mut done = lines.start;
+        while continuous && done + GROUP <= lines.end {
+            self.pack_group(done, depth.clone(), &mut out[done - lines.start..], width);
+            done += GROUP;
         }
-        if done == width {
-            return;
-        }
-        out.chunks_exact_mut(width).for_each(|row| row[done..].fill(0.0));
-        for run in windows.runs(depth.clone()) {
-            for line in lines.start + done..lines.end {
-                let (channel, tap) = (line / taps, line % taps);
-                let place = [tap / windows.taps[1], tap % windows.taps[1]];
-                let Some(copy) = windows.copy(run, place) else { continue };
-                let from = windows.images[copy.from + channel * plane..].iter().step_by(windows.stride[1]);
-                let rows = out[copy.at * width..(copy.at + copy.len) * width].chunks_exact_mut(width);
-                for (row, &x) in rows.zip(from) {
-                    row[line - lines.start] = x;
-                }
-            }
+        if done < lines.start + width {
+            let rest = done - lines.start;
+            out.chunks_exact_mut(width).for_each(|row| row[rest..].fill(0.0));
+            self.pack_rest(done..lines.end, depth, &mut out[rest..], width);
         }
     }
 }
 
 impl Taps<'_> {
-    /// Packs eight lines over one run: whole lines of the images are transposed, with whatever lies beside them, and zeros written over
-    /// what lies outside.
-    fn pack_group(&self, line: usize, run: Run, out: &mut [f32], width: usize) {
+    /// Packs eight lines over positions that are continuous: parts of planes are transposed as they lie, and zeros written over what lies
+    /// outside.
+    fn pack_group(&self, line: usize, depth: Range<usize>, out: &mut [f32], width: usize) {
         let windows = &self.0;
-        let (plane, taps) = (windows.size[0] * windows.size[1], windows.taps[0] * windows.taps[1]);
-        for first in (0..run.len).step_by(LONGEST) {
-            let part = Run { at: 0, len: LONGEST.min(run.len - first), first: run.first + first, ..run };
-            let out = &mut out[first * width..];
-            let mut sources: [&[f32]; GROUP] = [&ZEROS; GROUP];
-            let mut shown = [const { None::<Range<usize>> }; GROUP];
-            for (i, source) in sources.iter_mut().enumerate() {
-                let (channel, tap) = ((line + i) / taps, (line + i) % taps);
-                let Some(copy) = windows.copy(part, [tap / windows.taps[1], tap % windows.taps[1]]) else {
-                    continue;
-                };
-                // What lies beside the copy is read too, unless it would be beside all images.
-                let from = copy.from + channel * plane;
-                if let Some(start) = from.checked_sub(copy.at)
-                    && start + part.len <= windows.images.len()
-                {
-                    *source = &windows.images[start..start + part.len];
-                    shown[i] = Some(copy.at..copy.at + copy.len);
-                    continue;
-                }
-                *source = &[];
-                for k in 0..part.len {
-                    let inside = (copy.at..copy.at + copy.len).contains(&k);
-                    out[k * width + i] = if inside { windows.images[from + k - copy.at] } else { 0.0 };
-                }
-            }
-            if sources.iter().all(|source| source.len() >= part.len) {
-                transpose_group(&sources, part.len, out, width);
+        let taps = windows.taps[0] * windows.taps[1];
+        let plane = windows.size[0] * windows.size[1];
+        let [height, columns] = windows.positions;
+        let places: [([usize; 2], usize); GROUP] = std::array::from_fn(|i| {
+            let (channel, tap) = ((line + i) / taps, (line + i) % taps);
+            ([tap / windows.taps[1], tap % windows.taps[1]], channel)
+        });
+        let mut at = depth.start;
+        while at < depth.end {
+            let (image, first) = (at / (height * columns), at % (height * columns));
+            let len = (height * columns - first).min(depth.end - at);
+            let part = &mut out[(at - depth.start) * width..];
+            // Where position 0 of the image would lie; what comes before the first image or after the last is missing.
+            let starts = places.map(|([i, j], channel)| {
+                let tap = (windows.start[0] + i as isize) * windows.size[1] as isize
+                    + windows.start[1]
+                    + j as isize;
+                ((image * windows.channels + channel) * plane + first) as isize + tap
+            });
+            let inside = |&start: &isize| start >= 0 && start as usize + len <= windows.images.len();
+            if starts.iter().all(inside) {
+                let sources = starts.map(|start| &windows.images[start as usize..][..len]);
+                transpose_group(&sources, len, part, width);
             } else {
-                for (i, source) in sources.iter().enumerate() {
-                    for (k, &x) in source.iter().take(part.len).enumerate() {
-                        out[k * width + i] = x;
+                for (i, &start) in starts.iter().enumerate() {
+                    for k in 0..len {
+                        let x = usize::try_from(start + k as isize)
+                            .ok()
+                            .and_then(|from| windows.images.get(from));
+                        part[k * width + i] = x.copied().unwrap_or(0.0);
                     }
                 }
             }
-            for (i, shown) in shown.iter().enumerate() {
-                if let Some(shown) = shown {
-                    (0..shown.start).chain(shown.end..part.len).for_each(|k| out[k * width + i] = 0.0);
+            for run in windows.runs(at..at + len) {
+                for (i, &(place, _)) in places.iter().enumerate() {
+                    let (low, high) =
+                        windows.copy(run, place).map_or((0, 0), |copy| (copy.at, copy.at + copy.len));
+                    let shown = if low < high { low..high } else { run.at..run.at };
+                    (run.at..shown.start)
+                        .chain(shown.end..run.at + run.len)
+                        .for_each(|k| part[k * width + i] = 0.0);
+                }
+            }
+            at += len;
+        }
+    }
+
+    /// Packs any lines one by one over zeros.
+    fn pack_rest(&self, lines: Range<usize>, depth: Range<usize>, out: &mut [f32], width: usize) {
+        let windows = &self.0;
+        let plane = windows.size[0] * windows.size[1];
+        let taps = windows.taps[0] * windows.taps[1];
+        for run in windows.runs(depth) {
+            for (place, tap, channels) in windows.channels_of(&lines) {
+                let Some(copy) = windows.copy(run, place) else { continue };
+                for channel in channels {
+                    let from =
+                        windows.images[copy.from + channel * plane..].iter().step_by(windows.stride[1]);
+                    let rows = out[copy.at * width..].chunks_mut(width).take(copy.len);
+                    for (row, &x) in rows.zip(from) {
+                        row[channel * taps + tap - lines.start] = x;
+                    }
                 }
             }
         }
