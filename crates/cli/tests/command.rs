@@ -110,6 +110,21 @@ fn training_under_a_limit_equals_training_without() {
 }
 
 #[test]
+fn spilling_to_a_file_keeps_the_process_small() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let line =
+        "train --model resnet18 --batch 192 --iterations 1 --memory 40% --no-recompute --host . --json";
+    let report = json(&expect(at, line, 0));
+    let number = |name: &str| report[name].as_u64().unwrap();
+    assert!(number("natural_peak_bytes") >= 2 * number("limit_bytes"));
+    assert!(number("measured_to_host_bytes") > 0, "something was spilled");
+    let above = number("peak_resident_bytes").saturating_sub(number("limit_bytes"));
+    assert!(above <= 150 << 20, "{above} bytes resident above the limit");
+    assert_eq!(std::fs::read_dir(at).unwrap().count(), 0, "no spill file is left behind");
+}
+
+#[test]
 fn a_resumed_run_goes_on_where_it_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use elbowroom::engine::{HostOptions, HostPlace};
+use elbowroom::ir::Bytes;
 use elbowroom::ir::machine::Channel;
 use elbowroom::report::TrainReport;
 use elbowroom::train::{Saving, TrainError, Training};
 use elbowroom::{sim, train};
+use serde::Serialize;
 
 use crate::Answer;
 use crate::args::TrainArgs;
@@ -71,7 +73,25 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
     })
 }
 
-fn print(report: &TrainReport) -> Result<()> {
+/// The report of the library, with what only the process knows.
+#[derive(Serialize)]
+struct Trained {
+    #[serde(flatten)]
+    report: TrainReport,
+    /// Most bytes of memory that the whole process has had resident, code and kernels' threads included; `null` where the system does
+    /// not say. An unlimited run made for comparison counts as well.
+    peak_resident_bytes: Option<Bytes>,
+}
+
+/// `VmHWM` of this process.
+fn peak_resident() -> Option<Bytes> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(Bytes(kibibytes * 1024))
+}
+
+fn print(Trained { report, peak_resident_bytes }: &Trained) -> Result<()> {
     let losses = report.losses.iter().enumerate();
     let rows = losses.map(|(i, loss)| {
         (format!("iteration {}", report.first_iteration + i as u64), format!("loss {loss:.6}"))
@@ -106,6 +126,9 @@ fn print(report: &TrainReport) -> Result<()> {
         ("recomputed", format!("{} ops in each iteration", report.measured_recomputed_ops)),
         ("threads", report.threads.to_string()),
     ];
+    if let Some(bytes) = peak_resident_bytes {
+        rows.push(("process", format!("{bytes} resident at most")));
+    }
     if let Some(verified) = report.verified {
         let equal = "losses and all parameters equal the unlimited run's, to the bit";
         rows.push((
