@@ -41,6 +41,9 @@ const fn pattern(i: usize) -> u8 {
     (i as u32).wrapping_mul(0x9E37_79B1).to_be_bytes()[0] ^ 0xA5
 }
 
+/// Bytes painted at most. A limit may be far above what a plan needs, and painting commits pages.
+const PAINTED: usize = 256 << 20;
+
 /// Memory of a fixed size at a fixed address.
 #[derive(Debug)]
 pub struct Arena {
@@ -110,13 +113,13 @@ impl Arena {
         unsafe { std::slice::from_raw_parts_mut(self.pointer(extent), extent.len) }
     }
 
-    /// The range from `from` to the limit.
+    /// The range from `from` to the limit, as far as it is painted.
     fn above(&self, from: Bytes) -> Extent {
         let offset = usize::try_from(from.get()).unwrap_or(usize::MAX).min(self.limit);
-        Extent { offset, len: self.limit - offset }
+        Extent { offset, len: PAINTED.min(self.limit - offset) }
     }
 
-    /// Fills the bytes from `from` to the limit with the pattern.
+    /// Fills the bytes from `from` on with the pattern, to the limit or as many as [`PAINTED`].
     ///
     /// # Safety
     /// Nobody uses these bytes meanwhile.

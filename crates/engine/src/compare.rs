@@ -3,10 +3,8 @@
 use std::fmt;
 
 use crate::error::EngineError;
+use crate::persistent::PIECE;
 use crate::session::Session;
-
-/// Values are compared in pieces of this size.
-const PIECE: usize = 1 << 20;
 
 /// A number that two values share only if they are equal, as far as anything but intent can tell: for comparing with a training whose
 /// memory has been given back. 128 bits, two independent lanes of multiply and rotate.

@@ -1,7 +1,7 @@
 //! Runs checked plans for real: one arena, kernels at addresses, three lanes, a host tier.
 //!
 //! A [`Session`] takes a [`Graph`](elbowroom_graph::Graph) and a [`CheckedPlan`](elbowroom_ir::check::CheckedPlan) for its trace and
-//! runs iterations. Parameters, optimizer state, activations, gradients and workspaces all lie in the [arena](arena), whose size is the
+//! runs iterations. Parameters, optimizer state, activations, gradients and workspaces all lie in one arena, whose size is the
 //! limit; while an iteration runs nothing is allocated. The engine decides nothing: what happens when and where is the plan's business,
 //! and the plan has been proved legal.
 //!
@@ -13,7 +13,7 @@
 //! **One result.** An op's bits depend on its operands, the seed and the iteration, and on nothing else. So the same training gives the
 //! same bits under every plan, with any number of threads, and under [`ChaosOptions`].
 //!
-//! `unsafe` stands in [`arena`], `device` and [`kernels`] only. What makes it sound is one chain: a checked plan is legal; a program is
+//! `unsafe` stands in `arena`, `device` and [`kernels`] only. What makes it sound is one chain: a checked plan is legal; a program is
 //! made from a checked plan only; lanes obey order and waits; so no two accesses conflict.
 
 #![deny(unsafe_code)]
@@ -30,6 +30,7 @@ pub mod interpreter;
 #[allow(unsafe_code)]
 pub mod kernels;
 mod lanes;
+mod persistent;
 mod program;
 mod record;
 mod session;

@@ -4,7 +4,6 @@ use std::sync::{Arc, PoisonError};
 
 use elbowroom_graph::{Graph, Parameter};
 use elbowroom_ir::check::CheckedPlan;
-use elbowroom_ir::schedule::Lane;
 use elbowroom_ir::timeline::Timeline;
 use elbowroom_ir::trace::{Trace, TraceError};
 use elbowroom_ir::{Bytes, Nanos, TensorId};
@@ -17,10 +16,8 @@ use crate::host::HostOptions;
 use crate::host::slots::Copies;
 use crate::kernels;
 use crate::lanes::{Lanes, Shared};
-use crate::program::{PersistentHome, Program};
-
-/// Initial values and checkpoints move in pieces of this size, so that no copy of a parameter is ever whole.
-const PIECE: usize = 1 << 20;
+use crate::persistent::{PIECE, Persistent};
+use crate::program::Program;
 
 /// Size of the largest elements.
 const ELEMENT: u64 = 4;
@@ -37,7 +34,7 @@ pub struct SessionOptions {
     /// Trouble on purpose, for tests.
     pub chaos: Option<ChaosOptions>,
     /// Whether a pattern is written between the plan's height and the limit, so that [`Session::first_stain`] can tell whether anything
-    /// was written there. Commits these pages.
+    /// was written there. Commits these pages, so at most the first 256 MiB above the height are painted.
     pub paint: bool,
 }
 
@@ -65,12 +62,11 @@ pub fn trace(graph: &Graph) -> Result<Trace, TraceError> {
 pub struct Session {
     // Dropped first: the lanes leave before the memory that they use goes.
     lanes: Lanes,
+    values: Persistent,
     shared: Arc<Shared>,
     graph: Arc<Graph>,
     plan: Arc<CheckedPlan>,
     options: SessionOptions,
-    /// For each persistent value of the graph, its place among those of the trace.
-    homes: Vec<PersistentHome>,
     broken: bool,
 }
 
@@ -121,25 +117,11 @@ impl Session {
         });
         let homes = homes.collect();
         let shared = Arc::new(Shared::new(program, device, exchange, copies));
+        let values = Persistent::new(Arc::clone(&shared), homes);
+        // Before the compute lane takes one of the pool's threads for itself.
+        values.initialize(&graph, options.seed, &pool)?;
         let lanes = Lanes::start(&shared, &pool)?;
-        let this = Self { lanes, shared, graph, plan, options, homes, broken: false };
-        this.initialize()?;
-        Ok(this)
-    }
-
-    fn initialize(&self) -> Result<(), EngineError> {
-        let (mut values, mut bytes) = (vec![0f32; PIECE / 4], vec![0; PIECE]);
-        for (index, parameter) in self.graph.persistent.iter().enumerate() {
-            for skip in (0..self.homes[index].bytes).step_by(PIECE) {
-                let count = PIECE.min(self.homes[index].bytes - skip) / 4;
-                parameter.init.fill(self.options.seed, skip / 4, &mut values[..count]);
-                for (value, bytes) in values[..count].iter().zip(bytes.chunks_exact_mut(4)) {
-                    bytes.copy_from_slice(&value.to_ne_bytes());
-                }
-                self.write_piece(index, skip, &bytes[..4 * count])?;
-            }
-        }
-        Ok(())
+        Ok(Self { lanes, values, shared, graph, plan, options, broken: false })
     }
 
     /// The plan that runs.
@@ -190,8 +172,7 @@ impl Session {
         self.shared.copies.read().unwrap_or_else(PoisonError::into_inner).size
     }
 
-    /// The offset of the first byte between the plan's height and the limit that anything has written to, or `None` if all are
-    /// untouched. Tells nothing unless [`SessionOptions::paint`] was set.
+    /// The offset of the first painted byte above the plan's height that anything has written to, or `None` if all are untouched. Tells nothing unless [`SessionOptions::paint`] was set.
     pub fn first_stain(&self) -> Option<Bytes> {
         self.shared.device.first_stain(self.plan.placement().height)
     }
@@ -203,14 +184,14 @@ impl Session {
 
     /// Size of a persistent value, in bytes.
     pub fn persistent_bytes(&self, index: usize) -> usize {
-        self.homes[index].bytes
+        self.values.bytes(index)
     }
 
     /// Reads a whole persistent value from its home.
     pub fn read_persistent(&self, index: usize, value: &mut [u8]) -> Result<(), EngineError> {
         self.expect_size(index, value.len())?;
         for (piece, bytes) in value.chunks_mut(PIECE).enumerate() {
-            self.read_piece(index, piece * PIECE, bytes)?;
+            self.values.read(index, piece * PIECE, bytes)?;
         }
         Ok(())
     }
@@ -219,43 +200,19 @@ impl Session {
     pub fn write_persistent(&mut self, index: usize, value: &[u8]) -> Result<(), EngineError> {
         self.expect_size(index, value.len())?;
         for (piece, bytes) in value.chunks(PIECE).enumerate() {
-            self.write_piece(index, piece * PIECE, bytes)?;
+            self.values.write(index, piece * PIECE, bytes)?;
         }
         Ok(())
     }
 
     fn expect_size(&self, index: usize, found: usize) -> Result<(), EngineError> {
-        let expected = self.homes[index].bytes;
+        let expected = self.values.bytes(index);
         let what = || self.graph.persistent[index].name.clone();
         if found == expected { Ok(()) } else { Err(EngineError::WrongSize { what: what(), expected, found }) }
     }
 
     /// Reads a part of a persistent value, from `skip` on.
     pub(crate) fn read_piece(&self, index: usize, skip: usize, bytes: &mut [u8]) -> Result<(), EngineError> {
-        let home = &self.homes[index];
-        if let Some(extent) = home.device {
-            self.shared.device.read(extent.part(skip, bytes.len()), bytes);
-        } else if let Some(offset) = self.host_offset(home) {
-            self.shared.device.host().load(offset + skip, bytes)?;
-        }
-        Ok(())
-    }
-
-    fn write_piece(&self, index: usize, skip: usize, bytes: &[u8]) -> Result<(), EngineError> {
-        let home = &self.homes[index];
-        if let Some(extent) = home.device {
-            let part = extent.part(skip, bytes.len());
-            self.shared.recording.touch(Lane::ToDevice, part.end());
-            self.shared.device.write(part, bytes);
-        }
-        if let Some(offset) = self.host_offset(home) {
-            self.shared.device.host().store(offset + skip, bytes)?;
-        }
-        Ok(())
-    }
-
-    fn host_offset(&self, home: &PersistentHome) -> Option<usize> {
-        let copies = self.shared.copies.read().unwrap_or_else(PoisonError::into_inner);
-        home.host.map(|copy| copies.offsets[copy])
+        self.values.read(index, skip, bytes)
     }
 }

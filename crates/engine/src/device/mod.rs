@@ -87,8 +87,8 @@ pub trait Device: Send + Sync {
     fn read(&self, from: Extent, into: &mut [u8]);
     /// Writes a range between iterations.
     fn write(&self, to: Extent, bytes: &[u8]);
-    /// Fills the bytes from `from` to the limit with a pattern, between iterations.
+    /// Fills bytes from `from` on with a pattern, between iterations: see [`crate::arena`].
     fn paint(&self, from: Bytes);
-    /// The first byte above `from` that no longer shows the pattern, between iterations.
+    /// The first painted byte above `from` that no longer shows the pattern, between iterations.
     fn first_stain(&self, from: Bytes) -> Option<Bytes>;
 }
