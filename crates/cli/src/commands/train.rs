@@ -60,12 +60,13 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
         }
         Err(error) => return Err(error.into()),
     };
+    let trained = Trained { report, peak_resident_bytes: peak_resident() };
     if args.json {
-        printer::json(&report)?
+        printer::json(&trained)?
     } else {
-        print(&report)?
+        print(&trained)?
     };
-    Ok(match report.verified {
+    Ok(match trained.report.verified {
         Some(false) => {
             Answer::No("the limited run differs from the unlimited one, which is a fault in elbowroom".into())
         }
