@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod chain;
+pub mod dynprog;
 pub mod floor;
 pub mod greedy;
 pub mod keep;
@@ -21,10 +22,13 @@ pub mod policy;
 pub mod relaxation;
 pub mod segments;
 pub mod sqrt;
+pub mod tflms;
+pub mod vdnn;
 pub mod verdict;
 pub mod waits;
 
 mod gate;
+mod ordered;
 mod residences;
 mod room;
 
@@ -34,8 +38,16 @@ pub use lower::{LowerError, Lowered, Shortfall, lower};
 pub use residences::PolicyError;
 
 /// All planners, in the order in which they are listed to users.
-pub static SCHEDULERS: &[&dyn Scheduler] =
-    &[&keep::Keep, &greedy::Greedy, &sqrt::Sqrt, &sqrt::Mixed, &floor::Floor];
+pub static SCHEDULERS: &[&dyn Scheduler] = &[
+    &keep::Keep,
+    &greedy::Greedy,
+    &dynprog::DynProg::DEFAULT,
+    &vdnn::Vdnn,
+    &tflms::Tflms,
+    &sqrt::Sqrt,
+    &sqrt::Mixed,
+    &floor::Floor,
+];
 
 /// The planner of a name.
 pub fn scheduler(name: &str) -> Option<&'static dyn Scheduler> {

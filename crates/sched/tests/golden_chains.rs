@@ -196,6 +196,20 @@ fn the_relaxation_has_the_golden_value() {
     }
 }
 
+#[test]
+fn slotted_dynprog_lies_between_the_exact_optimum_and_the_best_subset() {
+    for case in cases() {
+        let traced = chain(&case["instance"]).to_trace("golden").unwrap();
+        let machine = machine(&case["instance"], true);
+        let request = request(&traced, &machine, machine.memory);
+        let outcome = scheduler("dynprog").unwrap().schedule(&request, &Budget::default(), &Silent);
+        let timeline = simulate(&traced.trace, &traced.costs, &machine, &outcome.best.unwrap()).unwrap();
+        let subset = time(&case["best_ordered_subset"]["makespan"]);
+        assert!(timeline.iteration >= time(&case["exact_half_duplex"]), "{}", case["id"]);
+        assert!(timeline.iteration.get() * 100 <= subset.get() * 105, "{}", case["id"]);
+    }
+}
+
 /// Turns a golden event list into a schedule: actions in order of their times, and at equal times in the order of the list, so that
 /// what ends goes before what starts.
 struct Import<'a> {

@@ -1,0 +1,138 @@
+//! `dynprog`: Beaumont et al., section 5.3. Chooses the activations to offload by the dynamic program for fractional communications
+//! ([`relaxation`](crate::relaxation)) on memory cut into slots, and makes the ordered schedule that offloads exactly these.
+//!
+//! Sizes become slots by rounding up, times by rounding down their partial sums, activations by rounding up theirs. If no solution fits
+//! in true sizes, the activation whose slots are below its size, but closest to it, gets one more, and the program runs again (section
+//! 5.3.2). Many sets tie in the relaxation and differ in truth, so the best few hundred are simulated exactly and the shortest wins;
+//! the set of `greedy` is one of them.
+
+use elbowroom_ir::planning::{Request, Scheduler};
+use elbowroom_ir::schedule::Schedule;
+use elbowroom_ir::search::{Budget, Observer, Outcome};
+use elbowroom_ir::{Bytes, Nanos};
+
+use crate::linearize::Linear;
+use crate::ordered::OrderedSets;
+use crate::relaxation::{Effort, Solution, Units};
+use crate::verdict::refusal;
+
+/// See the [module](self).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DynProg {
+    /// Memory is cut into this many slots; S in the paper.
+    pub slots: u32,
+    /// Sets that are simulated exactly; K.
+    pub solutions: usize,
+    /// States kept per layer.
+    pub states: usize,
+    /// How often the rounding of activations is mended.
+    pub mends: usize,
+}
+
+impl DynProg {
+    /// S = 500 as in the paper.
+    pub const DEFAULT: Self = Self { slots: 500, solutions: 200, states: 20_000, mends: 20 };
+}
+
+impl Default for DynProg {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+impl Scheduler for DynProg {
+    fn name(&self) -> &'static str {
+        "dynprog"
+    }
+
+    fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
+        let Ok(linear) = Linear::of(request) else { return refusal(request, None, 0) };
+        let mut search = OrderedSets::new(request, &linear, budget, observer);
+        search.first_activations();
+        if search.optimal() || !request.freedom.offload {
+            return search.finish();
+        }
+        let mut slots = Slots::of(request, &linear, self.slots);
+        for _ in 0..=self.mends {
+            if search.stopped().is_some() {
+                break;
+            }
+            let idle_limit = search.best_idle().map_or(i64::MAX, |idle| slots.of_time(idle, request));
+            let effort = Effort { states: self.states, idle_limit, solutions: self.solutions };
+            let solutions = slots.units.solve(&effort);
+            let fit = solutions.iter().filter(|solution| search.try_set(&solution.offloaded)).count();
+            if fit > 0 || search.optimal() || !slots.mend(&linear, &solutions) {
+                break;
+            }
+        }
+        search.finish()
+    }
+}
+
+/// A chain in slots.
+struct Slots {
+    units: Units,
+    /// Bytes per slot.
+    slot: u64,
+}
+
+impl Slots {
+    fn of(request: &Request<'_>, linear: &Linear, slots: u32) -> Self {
+        let memory = request.load_limit.get();
+        let slot = memory.div_ceil(u64::from(slots.max(1))).max(1);
+        let up = |bytes: Bytes| bytes.get().div_ceil(slot) as i64;
+        let chain = &linear.chain;
+        let (mut bytes, mut before) = (0, 0);
+        let activations = chain.activations.iter().map(|x| {
+            bytes += x.get();
+            let after = up(Bytes(bytes));
+            after - std::mem::replace(&mut before, after)
+        });
+        let activations = activations.collect();
+        let machine = request.machine;
+        let mut spent = [Nanos::ZERO; 2];
+        let mut before = [0; 2];
+        let mut copied = |side: usize, time: Nanos, rate: u64| {
+            spent[side] += time;
+            let slots = u128::from(spent[side].get()) * u128::from(rate) / 1_000_000_000 / u128::from(slot);
+            let after = i64::try_from(slots).unwrap_or(i64::MAX / 4).min(i64::MAX / 4);
+            after - std::mem::replace(&mut before[side], after)
+        };
+        let times = chain.layers.iter().map(|layer| {
+            let forward = copied(0, layer.forward, machine.to_host.rate);
+            (forward, copied(1, layer.backward, machine.to_device.rate))
+        });
+        let times = times.collect();
+        let units = Units {
+            memory: (memory / slot) as i64,
+            activations,
+            gradients: chain.gradients.iter().map(|&y| up(y)).collect(),
+            extras: chain.layers.iter().map(|l| (up(l.forward_extra), up(l.backward_extra))).collect(),
+            times,
+        };
+        Self { units, slot }
+    }
+
+    /// A duration in slots that are copied meanwhile, with some margin for rounding.
+    fn of_time(&self, time: Nanos, request: &Request<'_>) -> i64 {
+        let rate = request.machine.to_host.rate.max(request.machine.to_device.rate);
+        let slots = u128::from(time.get()) * u128::from(rate) / 1_000_000_000 / u128::from(self.slot);
+        i64::try_from(slots).unwrap_or(i64::MAX / 4) + 2 * self.units.times.len() as i64
+    }
+
+    /// One more slot for the activation that is rounded down, but least so, among those that some solution keeps. `false` if none is.
+    fn mend(&mut self, linear: &Linear, solutions: &[Solution]) -> bool {
+        let missing = |i: usize| {
+            let exact = linear.chain.activations[i].get();
+            exact.checked_sub(self.units.activations[i] as u64 * self.slot).filter(|&missing| missing > 0)
+        };
+        let kept =
+            |i: usize| solutions.is_empty() || solutions.iter().any(|s| s.offloaded.get(i) == Some(&false));
+        let below = (0..self.units.activations.len()).filter(|&i| kept(i));
+        let Some((_, index)) = below.filter_map(|i| missing(i).map(|missing| (missing, i))).min() else {
+            return false;
+        };
+        self.units.activations[index] += 1;
+        true
+    }
+}

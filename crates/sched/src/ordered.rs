@@ -1,0 +1,140 @@
+//! Ordered schedules of a chain: offloads in order of the activations, fetches in reverse, as Beaumont et al. compare them. What differs
+//! between the planners that use this is only which sets of activations they try.
+
+use std::collections::HashSet;
+
+use elbowroom_ir::planning::Request;
+use elbowroom_ir::schedule::Schedule;
+use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
+use elbowroom_ir::{Bytes, Nanos};
+
+use crate::linearize::Linear;
+use crate::lower::{Lowered, least_load, lower};
+use crate::policy::{FetchRule, Policy, Touches};
+use crate::verdict::refusal;
+
+/// Sets of activations, each simulated exactly as an ordered schedule; the shortest that fits is kept.
+pub(crate) struct OrderedSets<'a> {
+    request: &'a Request<'a>,
+    linear: &'a Linear,
+    budget: &'a Budget,
+    observer: &'a dyn Observer,
+    started: std::time::Instant,
+    keep: Policy,
+    touches: Touches,
+    seen: HashSet<Vec<bool>>,
+    best: Option<Lowered>,
+    least: Option<Bytes>,
+    evaluations: u64,
+    total: Nanos,
+}
+
+impl<'a> OrderedSets<'a> {
+    pub(crate) fn new(
+        request: &'a Request<'a>,
+        linear: &'a Linear,
+        budget: &'a Budget,
+        observer: &'a dyn Observer,
+    ) -> Self {
+        let keep = Policy { fetch: FetchRule::AfterOffloads, ..Policy::keep(request.trace) };
+        let touches = Touches::of(request.trace, &keep.sequence);
+        Self {
+            request,
+            linear,
+            budget,
+            observer,
+            started: std::time::Instant::now(),
+            keep,
+            touches,
+            seen: HashSet::new(),
+            best: None,
+            least: None,
+            evaluations: 0,
+            total: request.costs.total(),
+        }
+    }
+
+    /// Number of activations that can be in a set.
+    pub(crate) fn len(&self) -> usize {
+        self.linear.groups.len()
+    }
+
+    /// The policy that offloads x_i where `set[i]`. The chain's x_0 is empty; x_{i+1} is the stash of group i.
+    fn policy(&self, set: &[bool]) -> Policy {
+        let mut policy = self.keep.clone();
+        let chosen = (1..=self.len()).filter(|&i| set.get(i) == Some(&true)).map(|i| i - 1);
+        self.linear.offload(&mut policy, &self.touches, chosen);
+        policy
+    }
+
+    /// Tries the set that offloads nothing, then the first k activations from the k of `greedy` on until one fits.
+    pub(crate) fn first_activations(&mut self) {
+        let activations = self.linear.chain.activations.clone();
+        let excess = self.linear.chain.peak().saturating_sub(self.request.load_limit);
+        let mut set = vec![false; activations.len()];
+        let mut offloaded = Bytes::ZERO;
+        let mut i = 0;
+        loop {
+            if offloaded >= excess && self.try_set(&set) {
+                return;
+            }
+            i += 1;
+            if i >= activations.len() || !self.request.freedom.offload {
+                return;
+            }
+            set[i] = true;
+            offloaded += activations[i];
+        }
+    }
+
+    /// Simulates a set; whether it fits. A set that was tried before is not tried again.
+    pub(crate) fn try_set(&mut self, set: &[bool]) -> bool {
+        if !self.seen.insert(set.to_vec()) || self.stopped().is_some() {
+            return false;
+        }
+        let policy = &self.policy(set);
+        self.evaluations += 1;
+        self.observer.progress(self.evaluations);
+        let Ok((load, _)) = least_load(self.request, policy) else { return false };
+        self.least = Some(self.least.map_or(load, |least| least.min(load)));
+        if load > self.request.load_limit {
+            return false;
+        }
+        let Ok(lowered) = lower(self.request, policy) else { return false };
+        if self.best.as_ref().is_none_or(|best| lowered.iteration < best.iteration) {
+            self.observer.improved(lowered.iteration.get(), self.total.get());
+            self.best = Some(lowered);
+        }
+        true
+    }
+
+    /// Idle time of the best so far.
+    pub(crate) fn best_idle(&self) -> Option<Nanos> {
+        self.best.as_ref().map(|best| best.iteration - self.total)
+    }
+
+    /// Whether nothing can be shorter.
+    pub(crate) fn optimal(&self) -> bool {
+        self.best_idle() == Some(Nanos::ZERO)
+    }
+
+    /// Why to stop now, if so.
+    pub(crate) fn stopped(&self) -> Option<StopReason> {
+        if self.observer.interrupted() {
+            return Some(StopReason::Interrupted);
+        }
+        self.budget.exhausted(self.evaluations, self.started)
+    }
+
+    pub(crate) fn finish(self) -> Outcome<Schedule> {
+        let stop = match self.stopped() {
+            _ if self.optimal() => StopReason::Optimal,
+            Some(stop) => stop,
+            None => StopReason::Finished,
+        };
+        match self.best {
+            Some(lowered) => Outcome { best: Some(lowered.schedule), evaluations: self.evaluations, stop },
+            None => refusal(self.request, self.least, self.evaluations),
+        }
+    }
+}
