@@ -1,9 +1,44 @@
 //! What is computed: networks as graphs of operations with shapes, derivatives and traces.
+//!
+//! A [`Graph`] is one iteration of one network at fixed shapes: forward, backward and update. Its operations ([`OpKind`]) are
+//! destination-passing: each reads whole values and writes whole values, and says by its kind alone how large they are
+//! ([`signature`]), which outputs overwrite or may overwrite which inputs ([`OpKind::mutations`], [`OpKind::reusable`]), and how much work
+//! it is ([`Graph::work`]). No value is a view: whoever reads a part of a value, or a value at another shape, says so in its own extents.
+//!
+//! A [`Builder`] makes a graph operation by operation, or layer by layer ([`layers`]); [`Builder::finish_training`] adds derivatives
+//! ([`autodiff`]) and updates. [`zoo`] has whole networks by name. [`Graph::trace`] gives planners what they need: the same operations
+//! and values under the same numbers, without the mathematics.
+//!
+//! To add an operation: its kind and formula in [`op`], its operands in [`signature`], its derivative in [`autodiff`], its in-place facts in
+//! [`inplace`] if it has any, its work beside [`Graph::work`].
+//!
+//! ```
+//! use elbowroom_graph::layers::{ConvLayer, Part, WeightInit};
+//! use elbowroom_graph::op::{Sgd, Window};
+//! use elbowroom_graph::{Builder, Content, Mode, Optimizer};
+//! use elbowroom_ir::Bytes;
+//!
+//! let mut b = Builder::new("tiny", Mode::Training);
+//! let images = b.input("images", [8, 3, 32, 32], Content::Real);
+//! let labels = b.input("labels", [8], Content::Class { classes: 10 });
+//! let x = b.conv2d("conv", images, ConvLayer::plain(16, Window::square(3, 2, 1)))?;
+//! let x = b.relu("relu", x)?;
+//! let x = b.global_average_pool("pool", x)?.rows();
+//! let weights = b.linear_weights("fc", [16, 10], true, WeightInit::FanInUniform);
+//! let logits = b.linear("fc", x, weights)?;
+//! let loss = b.cross_entropy("loss", [logits, labels], Part::ALL, 1.0 / 8.0)?;
+//! let sgd = Optimizer::Sgd(Sgd { learning_rate: 0.1, momentum: 0.9, weight_decay: 0.0 });
+//! let graph = b.finish_training(loss, sgd)?;
+//! let trace = graph.trace(&|_, _| Bytes::ZERO)?;
+//! assert_eq!(trace.ops().len(), graph.nodes.len());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod autodiff;
 pub mod builder;
 mod export;
+mod extents;
 pub mod graph;
 pub mod init;
 pub mod inplace;

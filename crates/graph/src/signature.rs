@@ -1,6 +1,6 @@
 //! Operands of every operation: how many elements it reads, and the shapes that it makes. The one place for shape inference.
 
-use crate::op::{Conv, Heads, OpKind, Pool, Product, Response};
+use crate::op::{OpKind, Response};
 use crate::shape::{DType, Shape};
 
 use DType::{F32, I32, U8};
@@ -38,69 +38,6 @@ fn floats(inputs: &[usize], outputs: &[&[usize]]) -> Signature {
     Signature {
         inputs: inputs.iter().map(|&len| (Size::Exactly(len), F32)).collect(),
         outputs: outputs.iter().map(|dims| (Shape::new(dims), F32)).collect(),
-    }
-}
-
-impl Conv {
-    /// `[batch, in_channels, height, width]`
-    pub fn x(&self) -> Shape {
-        [self.batch, self.in_channels, self.in_size[0], self.in_size[1]].into()
-    }
-
-    /// `[out_channels, in_channels, height, width]` of the window.
-    pub fn w(&self) -> Shape {
-        [self.out_channels, self.in_channels, self.window.kernel[0], self.window.kernel[1]].into()
-    }
-
-    /// `[batch, out_channels, height, width]`
-    pub fn y(&self) -> Shape {
-        [self.batch, self.out_channels, self.out_size[0], self.out_size[1]].into()
-    }
-}
-
-impl Pool {
-    /// `[planes, height, width]`
-    pub fn x(&self) -> Shape {
-        [self.planes, self.in_size[0], self.in_size[1]].into()
-    }
-
-    /// `[planes, height, width]`
-    pub fn y(&self) -> Shape {
-        [self.planes, self.out_size[0], self.out_size[1]].into()
-    }
-}
-
-impl Product {
-    /// `[rows, inputs]`
-    pub fn x(&self) -> Shape {
-        [self.rows, self.inputs].into()
-    }
-
-    /// `[outputs, inputs]`
-    pub fn w(&self) -> Shape {
-        [self.outputs, self.inputs].into()
-    }
-
-    /// `[rows, outputs]`
-    pub fn y(&self) -> Shape {
-        [self.rows, self.outputs].into()
-    }
-}
-
-impl Heads {
-    /// `[batch, tokens, 3·heads·width]`
-    pub fn qkv(&self) -> Shape {
-        [self.batch, self.tokens, 3 * self.heads * self.width].into()
-    }
-
-    /// `[batch, tokens, heads·width]`
-    pub fn y(&self) -> Shape {
-        [self.batch, self.tokens, self.heads * self.width].into()
-    }
-
-    /// `[batch, heads, tokens]`
-    pub fn lse(&self) -> Shape {
-        [self.batch, self.heads, self.tokens].into()
     }
 }
 

@@ -83,12 +83,3 @@ impl OpKind {
         }
     }
 }
-
-impl crate::op::Heads {
-    /// Pairs (query, key) that see each other, over all heads and sequences.
-    pub const fn pairs(&self) -> u64 {
-        let square =
-            if self.causal { self.tokens * (self.tokens + 1) / 2 } else { self.tokens * self.tokens };
-        (self.batch * self.heads * square) as u64
-    }
-}

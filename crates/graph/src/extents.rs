@@ -1,0 +1,284 @@
+//! Extents of operations: windows, images, rows and heads, with the shapes that they make.
+
+use crate::shape::Shape;
+
+/// The window of a convolution or a pooling, as `[height, width]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Window {
+    /// Extent of the window.
+    pub kernel: [usize; 2],
+    /// Distance between neighbouring windows.
+    pub stride: [usize; 2],
+    /// Rows and columns added on *both* sides of the input. They are zeros for a convolution and do not exist for a pooling.
+    pub padding: [usize; 2],
+}
+
+impl Window {
+    /// A square window.
+    pub const fn square(kernel: usize, stride: usize, padding: usize) -> Self {
+        Self { kernel: [kernel; 2], stride: [stride; 2], padding: [padding; 2] }
+    }
+
+    /// Elements of one window.
+    pub const fn area(&self) -> usize {
+        self.kernel[0] * self.kernel[1]
+    }
+
+    /// Output size over an input of this size: `⌊(in + 2·padding − kernel) / stride⌋ + 1`, or `None` if the window does not fit.
+    pub fn output(&self, input: [usize; 2]) -> Option<[usize; 2]> {
+        self.output_rounded(input, false)
+    }
+
+    /// As [`output`](Self::output), but the quotient is rounded up, except that no window starts in the padding behind the input.
+    pub fn output_ceil(&self, input: [usize; 2]) -> Option<[usize; 2]> {
+        self.output_rounded(input, true)
+    }
+
+    fn output_rounded(&self, input: [usize; 2], up: bool) -> Option<[usize; 2]> {
+        let mut output = [0; 2];
+        for axis in 0..2 {
+            let (padding, stride) = (self.padding[axis], self.stride[axis]);
+            let span = (input[axis] + 2 * padding).checked_sub(self.kernel[axis])?;
+            let rounded = if up { span.div_ceil(stride) } else { span / stride };
+            let last_inside = if up { (input[axis] + padding).checked_sub(1)? / stride } else { rounded };
+            output[axis] = rounded.min(last_inside) + 1;
+        }
+        Some(output)
+    }
+}
+
+/// Extents of a convolution: `x [batch, in_channels, in_size]`, `w [out_channels, in_channels, kernel]`,
+/// `y [batch, out_channels, out_size]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Conv {
+    /// Images.
+    pub batch: usize,
+    /// Channels of `x`.
+    pub in_channels: usize,
+    /// Height and width of `x`.
+    pub in_size: [usize; 2],
+    /// Channels of `y`.
+    pub out_channels: usize,
+    /// Height and width of `y`.
+    pub out_size: [usize; 2],
+    /// The window.
+    pub window: Window,
+}
+
+impl Conv {
+    /// Multiply-adds of one pass over all of it.
+    pub const fn multiply_adds(&self) -> u64 {
+        (self.batch * self.out_channels * self.out_size[0] * self.out_size[1]) as u64
+            * (self.in_channels * self.window.area()) as u64
+    }
+}
+
+/// Extents of a pooling: `x [planes, in_size]`, `y [planes, out_size]`, where planes = batch · channels. The last windows may reach
+/// over the end of the input (rounding up); as with padding, what is outside does not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pool {
+    /// Batch times channels.
+    pub planes: usize,
+    /// Height and width of `x`.
+    pub in_size: [usize; 2],
+    /// Height and width of `y`.
+    pub out_size: [usize; 2],
+    /// The window.
+    pub window: Window,
+}
+
+/// Extents of a per-channel operation over `[batch, channels, spatial]`; spatial = height · width, or 1 for rows of features.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Channels {
+    /// Outermost extent.
+    pub batch: usize,
+    /// The extent that statistics and parameters have.
+    pub channels: usize,
+    /// Innermost extent.
+    pub spatial: usize,
+}
+
+impl Channels {
+    /// Number of elements.
+    pub const fn len(&self) -> usize {
+        self.batch * self.channels * self.spatial
+    }
+
+    /// Whether there are no elements.
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Elements of one channel.
+    pub const fn per_channel(&self) -> usize {
+        self.batch * self.spatial
+    }
+}
+
+/// Local response normalization (Krizhevsky et al., 2012): over `size` neighbouring channels, an odd number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Response {
+    /// Extents.
+    pub channels: Channels,
+    /// Channels in a neighbourhood, the channel itself in its middle.
+    pub size: usize,
+    /// k, added to the squares.
+    pub k: f32,
+    /// α, the factor of every square. (Not divided by the size, as some libraries do.)
+    pub alpha: f32,
+    /// β, the exponent.
+    pub beta: f32,
+}
+
+impl Response {
+    /// The channels next to a channel, itself included.
+    pub fn neighbours(&self, channel: usize) -> std::ops::Range<usize> {
+        let reach = self.size / 2;
+        channel.saturating_sub(reach)..(channel + reach + 1).min(self.channels.channels)
+    }
+}
+
+/// Extents of a product: `x [rows, inputs]`, `w [outputs, inputs]`, `y [rows, outputs]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Product {
+    /// Rows of `x` and `y`.
+    pub rows: usize,
+    /// Columns of `x` and `w`.
+    pub inputs: usize,
+    /// Rows of `w`, columns of `y`.
+    pub outputs: usize,
+}
+
+/// Extents of an embedding: `ids i32 [any]`, of which row `r` reads the one at `offset + r·stride`; `table [vocabulary, width]`;
+/// `y [rows, width]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Lookup {
+    /// Ids that are read.
+    pub rows: usize,
+    /// Index of the first id that is read.
+    pub offset: usize,
+    /// Distance between ids that are read: 1, or the length of a sequence where the ids are one step of all sequences.
+    pub stride: usize,
+    /// Rows of the table.
+    pub vocabulary: usize,
+    /// Columns of the table.
+    pub width: usize,
+}
+
+/// Extents of self-attention over `qkv [batch, tokens, 3·heads·width]`: in each row the queries of all heads come first, then the
+/// keys, then the values; head `h` owns columns `h·width .. (h+1)·width` of each third.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Heads {
+    /// Sequences.
+    pub batch: usize,
+    /// Length of a sequence.
+    pub tokens: usize,
+    /// Heads.
+    pub heads: usize,
+    /// Columns of one head.
+    pub width: usize,
+    /// Whether token `i` sees only tokens `j ≤ i`.
+    pub causal: bool,
+}
+
+/// Extents and weight of a classification loss: `logits [rows, classes]`, `labels i32 [any]`, of which row `r` reads the one at
+/// `offset + r·stride`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Classification {
+    /// Rows of the logits.
+    pub rows: usize,
+    /// Columns of the logits.
+    pub classes: usize,
+    /// Index of the first label that is read.
+    pub offset: usize,
+    /// Distance between labels that are read.
+    pub stride: usize,
+    /// Factor of the sum over rows: `1 / rows` for a mean.
+    pub scale: f32,
+}
+
+impl Lookup {
+    /// Ids up to the last one read.
+    pub const fn span(&self) -> usize {
+        self.offset + self.rows.saturating_sub(1) * self.stride + 1
+    }
+}
+
+impl Classification {
+    /// Labels up to the last one read.
+    pub const fn span(&self) -> usize {
+        self.offset + self.rows.saturating_sub(1) * self.stride + 1
+    }
+}
+
+impl Conv {
+    /// `[batch, in_channels, height, width]`
+    pub fn x(&self) -> Shape {
+        [self.batch, self.in_channels, self.in_size[0], self.in_size[1]].into()
+    }
+
+    /// `[out_channels, in_channels, height, width]` of the window.
+    pub fn w(&self) -> Shape {
+        [self.out_channels, self.in_channels, self.window.kernel[0], self.window.kernel[1]].into()
+    }
+
+    /// `[batch, out_channels, height, width]`
+    pub fn y(&self) -> Shape {
+        [self.batch, self.out_channels, self.out_size[0], self.out_size[1]].into()
+    }
+}
+
+impl Pool {
+    /// `[planes, height, width]`
+    pub fn x(&self) -> Shape {
+        [self.planes, self.in_size[0], self.in_size[1]].into()
+    }
+
+    /// `[planes, height, width]`
+    pub fn y(&self) -> Shape {
+        [self.planes, self.out_size[0], self.out_size[1]].into()
+    }
+}
+
+impl Product {
+    /// `[rows, inputs]`
+    pub fn x(&self) -> Shape {
+        [self.rows, self.inputs].into()
+    }
+
+    /// `[outputs, inputs]`
+    pub fn w(&self) -> Shape {
+        [self.outputs, self.inputs].into()
+    }
+
+    /// `[rows, outputs]`
+    pub fn y(&self) -> Shape {
+        [self.rows, self.outputs].into()
+    }
+}
+
+impl Heads {
+    /// `[batch, tokens, 3·heads·width]`
+    pub fn qkv(&self) -> Shape {
+        [self.batch, self.tokens, 3 * self.heads * self.width].into()
+    }
+
+    /// `[batch, tokens, heads·width]`
+    pub fn y(&self) -> Shape {
+        [self.batch, self.tokens, self.heads * self.width].into()
+    }
+
+    /// `[batch, heads, tokens]`
+    pub fn lse(&self) -> Shape {
+        [self.batch, self.heads, self.tokens].into()
+    }
+}
+
+impl Heads {
+    /// Pairs (query, key) that see each other, over all heads and sequences.
+    pub const fn pairs(&self) -> u64 {
+        let square =
+            if self.causal { self.tokens * (self.tokens + 1) / 2 } else { self.tokens * self.tokens };
+        (self.batch * self.heads * square) as u64
+    }
+}
