@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod auto;
 pub mod chain;
 pub mod dynprog;
 pub mod floor;

@@ -1,0 +1,165 @@
+//! What the search needs of a request, in small whole numbers and flat tables.
+
+use elbowroom_ir::planning::Request;
+use elbowroom_ir::trace::Again;
+use elbowroom_ir::{Id, TensorId};
+
+/// No op, or no value.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// One value.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Value {
+    /// Size rounded up to the alignment, in units.
+    pub size: i32,
+    /// The op that makes it, or [`NONE`].
+    pub maker: u32,
+    /// Whether it is there when the iteration begins.
+    pub begins: bool,
+    /// Whether it must be there when the iteration ends.
+    pub ends: bool,
+}
+
+/// A permitted reuse whose sizes are equal: the only kind that [`Reuses::Every`](crate::policy::Reuses::Every) takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Takeover {
+    pub input: u32,
+    pub size: i32,
+}
+
+/// One op.
+#[derive(Clone, Debug)]
+pub(crate) struct OpRow {
+    /// Duration.
+    pub time: u64,
+    /// Units that it reserves for outputs and workspace if it reuses nothing.
+    pub fresh: i32,
+    /// Values read, each once, without those that never leave.
+    pub reads: Vec<u32>,
+    /// Values made.
+    pub outputs: Vec<u32>,
+    /// Reuse that may be taken, one list per output, in the order in which it is tried.
+    pub takeovers: Vec<Vec<Takeover>>,
+    /// The last stage in which it may be run again; 0 if it may not.
+    pub latest: u32,
+}
+
+/// A request as the search sees it. *Stage* t is op t of the trace with everything that is run again just before it.
+#[derive(Clone, Debug)]
+pub(crate) struct Instance {
+    pub ops: Vec<OpRow>,
+    pub values: Vec<Value>,
+    /// Limit on the load in units, without what never leaves.
+    pub limit: i32,
+    /// Sum of durations.
+    pub total: u64,
+    /// Bytes of a unit.
+    #[cfg_attr(not(test), expect(dead_code, reason = "tests compare bytes"))]
+    pub unit: u64,
+    /// Excess is counted in 2^shift units, so that its sum over a sequence stays small.
+    pub shift: u32,
+}
+
+impl Instance {
+    /// Tables for a request. Sizes are rounded up and the limit down to a unit in which sums of loads are 31-bit numbers; for aligned
+    /// sizes that is exact.
+    pub(crate) fn new(request: &Request<'_>) -> Self {
+        let trace = request.trace;
+        let align = request.machine.align;
+        let bytes = |value: TensorId| trace.bytes(value).align_up(align).get();
+        let mut begins = vec![false; trace.tensors().len()];
+        let mut ends = begins.clone();
+        let mut stays = begins.clone();
+        let mut overwriter = vec![NONE; trace.tensors().len()];
+        for (id, op) in trace.ops().iter() {
+            for mutation in &op.mutates {
+                overwriter[mutation.old.index()] = id.0;
+            }
+        }
+        let mut resident = 0;
+        for pair in trace.persistent() {
+            if pair.begin == pair.end {
+                stays[pair.begin.index()] = true;
+                resident += bytes(pair.begin);
+            } else {
+                begins[pair.begin.index()] = true;
+                ends[pair.end.index()] = true;
+            }
+        }
+        let all: u64 = trace.tensors().ids().map(bytes).sum::<u64>()
+            + trace.ops().values().map(|op| op.workspace.align_up(align).get()).max().unwrap_or(0);
+        let common = common_unit(request);
+        let mut unit = common;
+        while all / unit >= 1 << 30 {
+            unit *= 2;
+        }
+        let size = |bytes: u64| i32::try_from(bytes.div_ceil(unit)).unwrap_or(i32::MAX);
+        let values = trace
+            .tensors()
+            .ids()
+            .map(|id| Value {
+                size: size(bytes(id)),
+                maker: trace.producer(id).map_or(NONE, |op| op.0),
+                begins: begins[id.index()],
+                ends: ends[id.index()],
+            })
+            .collect();
+        let ops = trace.ops().iter().map(|(id, op)| {
+            let mut reads: Vec<u32> = op.reads.iter().filter(|v| !stays[v.index()]).map(|v| v.0).collect();
+            reads.sort_unstable();
+            reads.dedup();
+            let fresh = op.outputs.iter().filter(|&&v| op.overwrites(v).is_none());
+            let fresh =
+                fresh.map(|&v| size(bytes(v))).sum::<i32>() + size(op.workspace.align_up(align).get());
+            let takeovers = op.outputs.iter().filter(|&&output| op.overwrites(output).is_none());
+            let takeovers = takeovers.map(|&output| {
+                let pairs = op.may_reuse.iter().filter(|pair| {
+                    pair.output == output
+                        && bytes(pair.input) == bytes(output)
+                        && !stays[pair.input.index()]
+                        && !begins[pair.input.index()]
+                        && !ends[pair.input.index()]
+                        && op.overwritten_by(pair.input).is_none()
+                        && !op.outputs.contains(&pair.input)
+                });
+                pairs.map(|pair| Takeover { input: pair.input.0, size: size(bytes(output)) }).collect()
+            });
+            let pure = op.again != Again::Never && op.mutates.is_empty() && request.freedom.recompute;
+            let latest = op.reads.iter().map(|v| overwriter[v.index()]).min().unwrap_or(NONE);
+            OpRow {
+                time: request.costs.nanos.get(id).map_or(0, |time| time.get()),
+                fresh,
+                reads,
+                outputs: op.outputs.iter().map(|v| v.0).collect(),
+                takeovers: takeovers.filter(|list: &Vec<Takeover>| !list.is_empty()).collect(),
+                latest: if pure { latest } else { 0 },
+            }
+        });
+        let ops: Vec<OpRow> = ops.collect();
+        let limit = (request.load_limit.get() / unit).min(1 << 30) as i64 - resident.div_ceil(unit) as i64;
+        let places = ops.len().max(1) as u64 * 4;
+        let most = all.div_ceil(unit).max(1);
+        Self {
+            total: ops.iter().map(|op| op.time).sum(),
+            ops,
+            values,
+            unit,
+            limit: limit.clamp(-(1 << 30), 1 << 30) as i32,
+            shift: ((places * most) >> 30).checked_ilog2().map_or(0, |log| log + 1),
+        }
+    }
+}
+
+/// The largest number that divides all aligned sizes and workspaces.
+fn common_unit(request: &Request<'_>) -> u64 {
+    let align = request.machine.align;
+    let sizes = request.trace.storages().values().map(|s| s.bytes);
+    let scratch = request.trace.ops().values().map(|op| op.workspace);
+    let gcd = |mut a: u64, mut b: u64| {
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    sizes.chain(scratch).map(|bytes| bytes.align_up(align).get()).fold(0, gcd).max(1)
+}
