@@ -299,3 +299,52 @@ fn stochastic_depth_leaves_out_branches_but_keeps_what_persists() {
     }
     assert!(sizes.len() > 2);
 }
+
+#[test]
+fn the_largest_options_overflow_nothing() {
+    let many = 1 << 20;
+    let sizes = [
+        Options { image: Some(256), classes: Some(many), ..Options::new(many) },
+        Options { image: Some(1 << 14), width: Some(1024), ..Options::new(1 << 8) },
+        Options {
+            image: Some(16),
+            length: Some(256),
+            width: Some(1 << 15),
+            vocabulary: Some(1 << 19),
+            ..Options::new(many)
+        },
+        Options {
+            length: Some(1 << 13),
+            target: Some(1 << 13),
+            width: Some(1 << 12),
+            layers: Some(8),
+            ..Options::new(1 << 14)
+        },
+    ];
+    let mut built = 0;
+    for name in zoo::NAMES.iter().filter(|name| !name.ends_with('N')) {
+        for options in &sizes {
+            // Unrolling every step at every size would take a while.
+            if matches!(*name, "lstm" | "seq2seq") && options.length.is_some_and(|length| length > 256) {
+                continue;
+            }
+            if let Ok(graph) = zoo::build(name, options) {
+                // Past 2⁶⁰ bytes a trace is refused, which is an answer too.
+                let _ = graph.trace(&|_, _| Bytes::ZERO);
+                built += 1;
+            }
+        }
+    }
+    assert!(built > 40, "{built}");
+    let most = Some(usize::MAX);
+    let past = [
+        Options { image: most, ..Options::new(2) },
+        Options { length: most, target: most, layers: most, ..Options::new(2) },
+        Options { width: most, vocabulary: most, ..Options::new(2) },
+    ];
+    for options in past {
+        assert!(matches!(zoo::build("gpt", &options), Err(ZooError::Option { .. })));
+    }
+    let steps = Options { length: Some(1 << 14), layers: Some(1 << 10), ..Options::new(1) };
+    assert!(matches!(zoo::build("lstm", &steps), Err(ZooError::Option { .. })));
+}

@@ -69,8 +69,11 @@ impl Options {
         }
     }
 
-    /// As many options, each within bounds that keep every product of extents far below 2⁶⁴.
+    /// Refuses options beyond bounds that are far from use, but keep every product of extents below 2⁶⁴ and every graph in memory.
     fn validate(&self) -> Result<(), ZooError> {
+        let (image, length) =
+            (self.image.unwrap_or(1), self.length.unwrap_or(1).saturating_add(self.target.unwrap_or(0)));
+        let (width, layers) = (self.width.unwrap_or(1), self.layers.unwrap_or(1));
         let checks = [
             ("batch", Some(self.batch), 1 << 20),
             ("image size", self.image, 1 << 14),
@@ -80,6 +83,14 @@ impl Options {
             ("vocabulary", self.vocabulary, 1 << 22),
             ("width", self.width, 1 << 15),
             ("number of layers", self.layers, 1 << 10),
+            (
+                "number of pixels in a batch",
+                Some(self.batch.saturating_mul(image).saturating_mul(image)),
+                1 << 36,
+            ),
+            ("number of tokens in a batch", Some(self.batch.saturating_mul(length)), 1 << 28),
+            ("number of steps, all layers counted,", Some(length.saturating_mul(layers)), 1 << 17),
+            ("size of the token table", Some(width.saturating_mul(self.vocabulary.unwrap_or(1))), 1 << 34),
         ];
         for (what, value, most) in checks {
             if let Some(value) = value.filter(|value| !(1..=most).contains(value)) {

@@ -9,6 +9,7 @@ use crate::op::Window;
 
 /// Channels at the full size; each of the four halvings doubles them.
 const WIDTH: usize = 64;
+const WIDEST: usize = 1024;
 const DEPTH: usize = 4;
 const IMAGE: usize = 128;
 const CLASSES: usize = 2;
@@ -20,6 +21,10 @@ pub fn build(name: &str, options: &Options) -> Result<Graph, BuildError> {
     let width = options.width.unwrap_or(WIDTH);
     if !size.is_multiple_of(1 << DEPTH) {
         let why = format!("the image size is a multiple of {}, and {size} is not", 1 << DEPTH);
+        return Err(BuildError::Extents { node: name.to_owned(), why });
+    }
+    if width > WIDEST {
+        let why = format!("the width is at most {WIDEST}, and {width} is more");
         return Err(BuildError::Extents { node: name.to_owned(), why });
     }
     let mut b = Builder::new(format!("{name} batch {batch} image {size}"), options.mode);
