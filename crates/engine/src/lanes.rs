@@ -13,7 +13,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use elbowroom_ir::Bytes;
 use elbowroom_ir::schedule::Lane;
 use rayon::ThreadPool;
 
@@ -253,12 +252,5 @@ impl Drop for Lanes {
             // Lanes catch their panics, so there is no outcome to look at.
             let _ = copier.join();
         }
-    }
-}
-
-impl Shared {
-    /// Largest end of any range handed to a kernel or a copy so far.
-    pub fn measured_peak(&self) -> Bytes {
-        self.recording.measured_peak()
     }
 }

@@ -10,7 +10,7 @@ use elbowroom_ir::{Bytes, Nanos, TensorId};
 
 use crate::arena::Arena;
 use crate::chaos::{Chaos, ChaosOptions};
-use crate::device::{CpuDevice, Device, Exchange, Turn};
+use crate::device::{CpuDevice, CpuParts, Device, Exchange, Turn};
 use crate::error::EngineError;
 use crate::host::HostOptions;
 use crate::host::slots::Copies;
@@ -97,7 +97,14 @@ impl Session {
         let pool = Arc::new(pool);
         let arena = Arena::new(plan.machine().memory)?;
         let host = options.host.open(copies.size)?;
-        let device = CpuDevice::new(arena, Arc::clone(&graph), Arc::clone(&pool), host, program.actions);
+        let parts = CpuParts {
+            arena,
+            graph: Arc::clone(&graph),
+            pool: Arc::clone(&pool),
+            host,
+            link: options.host.link,
+        };
+        let device = CpuDevice::new(parts, program.actions);
         let device: Box<dyn Device> = match options.chaos {
             Some(chaos) => Box::new(Chaos::new(device, chaos)),
             None => Box::new(device),
@@ -149,16 +156,14 @@ impl Session {
     /// Runs one iteration on the batches that are in the input slots. `iteration` is its number from zero; it determines random ops and
     /// bias corrections. After an error the session cannot go on: part of the iteration has happened.
     pub fn run_iteration(&mut self, iteration: u64) -> Result<IterationReport, EngineError> {
-        if self.broken {
-            return Err(EngineError::Broken);
-        }
+        self.expect_whole()?;
         let outcome = self.lanes.run(&self.shared, Turn { seed: self.options.seed, iteration });
         self.broken = outcome.is_err();
         outcome?;
         self.shared.copies.write().unwrap_or_else(PoisonError::into_inner).turn_over();
         Ok(IterationReport {
             iteration: self.shared.recording.iteration(&self.shared.program),
-            measured_peak: self.shared.measured_peak(),
+            measured_peak: self.shared.recording.measured_peak(),
         })
     }
 
@@ -189,6 +194,7 @@ impl Session {
 
     /// Reads a whole persistent value from its home.
     pub fn read_persistent(&self, index: usize, value: &mut [u8]) -> Result<(), EngineError> {
+        self.expect_whole()?;
         self.expect_size(index, value.len())?;
         for (piece, bytes) in value.chunks_mut(PIECE).enumerate() {
             self.values.read(index, piece * PIECE, bytes)?;
@@ -205,6 +211,10 @@ impl Session {
         Ok(())
     }
 
+    fn expect_whole(&self) -> Result<(), EngineError> {
+        if self.broken { Err(EngineError::Broken) } else { Ok(()) }
+    }
+
     fn expect_size(&self, index: usize, found: usize) -> Result<(), EngineError> {
         let expected = self.values.bytes(index);
         let what = || self.graph.persistent[index].name.clone();
@@ -213,6 +223,7 @@ impl Session {
 
     /// Reads a part of a persistent value, from `skip` on.
     pub(crate) fn read_piece(&self, index: usize, skip: usize, bytes: &mut [u8]) -> Result<(), EngineError> {
+        self.expect_whole()?;
         self.values.read(index, skip, bytes)
     }
 }

@@ -42,6 +42,7 @@ fn any_copy_may_fail_and_the_session_says_so_once_and_stops() {
         let text = error.to_string();
         assert!(text.contains("could not copy") && !text.contains('\n'), "{text}");
         assert!(matches!(session.run_iteration(1), Err(EngineError::Broken)));
+        assert!(matches!(session.digests(), Err(EngineError::Broken)), "half an iteration is never saved");
     }
 }
 

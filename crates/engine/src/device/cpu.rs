@@ -1,8 +1,10 @@
 //! The processor as a device: ops run on a thread pool, copies are plain reads and writes of the arena.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use elbowroom_graph::{Graph, OpKind};
+use elbowroom_ir::machine::Channel;
 use elbowroom_ir::schedule::Lane;
 use elbowroom_ir::{ActionId, Bytes};
 use rayon::ThreadPool;
@@ -12,43 +14,46 @@ use super::{Call, Device, Stopped};
 use crate::arena::{Arena, Extent};
 use crate::error::{EngineError, HostError};
 use crate::host::HostTier;
+use crate::host::link::hold;
 use crate::kernels::{self, Context, Operands};
+
+/// What a processor needs to be a device.
+pub struct CpuParts {
+    pub arena: Arena,
+    /// The ops.
+    pub graph: Arc<Graph>,
+    /// Where kernels run; the compute lane's thread should belong to it.
+    pub pool: Arc<ThreadPool>,
+    pub host: Box<dyn HostTier>,
+    /// Channels to which copies are slowed down: device → host, host → device.
+    pub link: Option<(Channel, Channel)>,
+}
 
 /// An arena in process memory, kernels on a pool, and a host tier.
 pub struct CpuDevice {
-    arena: Arena,
+    parts: CpuParts,
     events: Events,
-    graph: Arc<Graph>,
-    pool: Arc<ThreadPool>,
-    host: Box<dyn HostTier>,
     addresses: Mutex<Addresses>,
 }
 
 impl CpuDevice {
-    /// A device for the ops of a graph. The compute lane's thread should belong to the pool. `actions` are those of the program.
-    pub fn new(
-        arena: Arena,
-        graph: Arc<Graph>,
-        pool: Arc<ThreadPool>,
-        host: Box<dyn HostTier>,
-        actions: usize,
-    ) -> Self {
-        Self { arena, events: Events::new(actions), graph, pool, host, addresses: Mutex::default() }
+    /// A device for programs of so many actions.
+    pub fn new(parts: CpuParts, actions: usize) -> Self {
+        Self { parts, events: Events::new(actions), addresses: Mutex::default() }
     }
-}
 
-impl CpuDevice {
     fn run(&self, kind: &OpKind, call: &Call<'_>) {
         let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         let Addresses { reads, writes } = &mut *addresses;
-        let at = |extent: Extent| std::ptr::slice_from_raw_parts_mut(self.arena.pointer(extent), extent.len);
+        let at =
+            |extent: Extent| std::ptr::slice_from_raw_parts_mut(self.parts.arena.pointer(extent), extent.len);
         reads.clear();
         reads.extend(call.reads.iter().map(|&extent| at(extent).cast_const()));
         writes.clear();
         writes.extend(call.writes.iter().map(|&extent| at(extent)));
         let operands = Operands { reads, writes, workspace: at(call.workspace) };
         let context = Context {
-            pool: &self.pool,
+            pool: &self.parts.pool,
             seed: call.turn.seed,
             iteration: call.turn.iteration,
             inputs: &[],
@@ -72,7 +77,7 @@ unsafe impl Send for Addresses {}
 
 impl Device for CpuDevice {
     fn limit(&self) -> Bytes {
-        self.arena.limit()
+        self.parts.arena.limit()
     }
 
     fn begin(&self) {
@@ -80,15 +85,15 @@ impl Device for CpuDevice {
     }
 
     fn launch(&self, call: Call<'_>) -> Result<(), EngineError> {
-        match self.graph.nodes[call.op].kind {
+        match self.parts.graph.nodes[call.op].kind {
             OpKind::Input { slot } => {
                 // SAFETY: by the promise of `Call`, nobody else uses the ranges of a call while it runs.
-                let batch = unsafe { self.arena.bytes_mut(call.writes[0]) };
+                let batch = unsafe { self.parts.arena.bytes_mut(call.writes[0]) };
                 batch.copy_from_slice(&call.exchange.inputs[slot]);
             }
             OpKind::Output { slot } => {
                 // SAFETY: as above.
-                let value = unsafe { self.arena.bytes(call.reads[0]) };
+                let value = unsafe { self.parts.arena.bytes(call.reads[0]) };
                 call.exchange.outputs[slot].copy_from_slice(value);
             }
             ref kind => self.run(kind, &call),
@@ -97,13 +102,19 @@ impl Device for CpuDevice {
     }
 
     fn store(&self, from: Extent, to: usize) -> Result<(), HostError> {
+        let start = Instant::now();
         // SAFETY: the range comes from a program, so nobody writes it before the copy has been signalled.
-        self.host.store(to, unsafe { self.arena.bytes(from) })
+        self.parts.host.store(to, unsafe { self.parts.arena.bytes(from) })?;
+        self.parts.link.inspect(|&(to_host, _)| hold(start, to_host, from.len));
+        Ok(())
     }
 
     fn load(&self, from: usize, to: Extent) -> Result<(), HostError> {
+        let start = Instant::now();
         // SAFETY: the range comes from a program, so nobody else uses it before the copy has been signalled.
-        self.host.load(from, unsafe { self.arena.bytes_mut(to) })
+        self.parts.host.load(from, unsafe { self.parts.arena.bytes_mut(to) })?;
+        self.parts.link.inspect(|&(_, to_device)| hold(start, to_device, to.len));
+        Ok(())
     }
 
     fn wait(&self, _lane: Lane, action: ActionId) -> Result<(), Stopped> {
@@ -119,26 +130,26 @@ impl Device for CpuDevice {
     }
 
     fn host(&self) -> &dyn HostTier {
-        &*self.host
+        &*self.parts.host
     }
 
     fn read(&self, from: Extent, into: &mut [u8]) {
         // SAFETY: between iterations the session alone uses the arena.
-        into.copy_from_slice(unsafe { self.arena.bytes(from) });
+        into.copy_from_slice(unsafe { self.parts.arena.bytes(from) });
     }
 
     fn write(&self, to: Extent, bytes: &[u8]) {
         // SAFETY: as in `read`.
-        unsafe { self.arena.bytes_mut(to) }.copy_from_slice(bytes);
+        unsafe { self.parts.arena.bytes_mut(to) }.copy_from_slice(bytes);
     }
 
     fn paint(&self, from: Bytes) {
         // SAFETY: as in `read`.
-        unsafe { self.arena.paint(from) }
+        unsafe { self.parts.arena.paint(from) }
     }
 
     fn first_stain(&self, from: Bytes) -> Option<Bytes> {
         // SAFETY: as in `read`.
-        unsafe { self.arena.first_stain(from) }
+        unsafe { self.parts.arena.first_stain(from) }
     }
 }

@@ -11,7 +11,7 @@ mod events;
 use elbowroom_ir::schedule::Lane;
 use elbowroom_ir::{ActionId, Bytes, OpId};
 
-pub use cpu::CpuDevice;
+pub use cpu::{CpuDevice, CpuParts};
 
 use crate::arena::Extent;
 use crate::error::{EngineError, HostError};

@@ -1,11 +1,11 @@
-//! The host tier: where offloaded values wait. In memory, or in a file; either can be slowed down to a given link.
+//! The host tier: where offloaded values wait. In memory, or in a file; the way there can be slowed down.
 //!
 //! A tier is a range of bytes, `0..size`. Which value lies where is decided by [`slots`] before the first iteration; the tier only
 //! stores and loads. Both directions may be used at the same time, on ranges that do not overlap.
 
 mod file;
+pub(crate) mod link;
 mod memory;
-mod paced;
 pub mod slots;
 
 use std::path::PathBuf;
@@ -15,7 +15,6 @@ use elbowroom_ir::machine::Channel;
 
 pub use file::FileTier;
 pub use memory::MemoryTier;
-pub use paced::Paced;
 
 use crate::error::HostError;
 
@@ -42,20 +41,17 @@ pub enum HostPlace {
 pub struct HostOptions {
     /// Where values wait.
     pub place: HostPlace,
-    /// Slows copies down to these channels, device → host and host → device; `None` runs at full speed.
+    /// Slows the copies of iterations down to these channels, device → host and host → device; `None` runs at full speed. Initial values
+    /// and checkpoints are not held up: they are not the plan's.
     pub link: Option<(Channel, Channel)>,
 }
 
 impl HostOptions {
     /// Opens a tier of `size` bytes. All of it is reserved now: a full disk is found out here and not in the middle of training.
     pub fn open(&self, size: Bytes) -> Result<Box<dyn HostTier>, HostError> {
-        match (&self.place, self.link) {
-            (HostPlace::Memory, None) => Ok(Box::new(MemoryTier::new(size)?)),
-            (HostPlace::Memory, Some(link)) => Ok(Box::new(Paced::new(MemoryTier::new(size)?, link))),
-            (HostPlace::Folder(folder), None) => Ok(Box::new(FileTier::new(folder, size)?)),
-            (HostPlace::Folder(folder), Some(link)) => {
-                Ok(Box::new(Paced::new(FileTier::new(folder, size)?, link)))
-            }
+        match &self.place {
+            HostPlace::Memory => Ok(Box::new(MemoryTier::new(size)?)),
+            HostPlace::Folder(folder) => Ok(Box::new(FileTier::new(folder, size)?)),
         }
     }
 }
