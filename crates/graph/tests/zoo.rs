@@ -348,3 +348,77 @@ fn the_largest_options_overflow_nothing() {
     let steps = Options { length: Some(1 << 14), layers: Some(1 << 10), ..Options::new(1) };
     assert!(matches!(zoo::build("lstm", &steps), Err(ZooError::Option { .. })));
 }
+
+/// Multiply-adds of the forward products, per image, in billions.
+fn giga_multiply_adds(graph: &Graph, batch: usize) -> f64 {
+    let products = graph
+        .nodes
+        .values()
+        .filter(|node| matches!(node.kind, OpKind::Conv2d { .. } | OpKind::Linear { .. }));
+    products.map(|node| node.kind.flops()).sum::<u64>() as f64 / (2 * batch) as f64 / 1e9
+}
+
+#[test]
+fn forward_work_is_the_published_one() {
+    // torchvision's documentation of its weights (`_ops`, in billions of multiply-adds, to three places).
+    let torchvision = [
+        ("resnet18", 224, 1.814),
+        ("resnet34", 224, 3.664),
+        ("resnet50", 224, 4.089),
+        ("resnet101", 224, 7.801),
+        ("resnet152", 224, 11.514),
+        ("vgg11", 224, 7.609),
+        ("vgg13", 224, 11.308),
+        ("vgg16", 224, 15.470),
+        ("vgg19", 224, 19.632),
+        ("densenet121", 224, 2.834),
+        ("densenet161", 224, 7.728),
+        ("densenet169", 224, 3.360),
+        ("densenet201", 224, 4.291),
+        ("inception-v3", 299, 5.713),
+    ];
+    for (name, size, published) in torchvision {
+        let graph = build(name, &Options { mode: Mode::Inference, ..image(3, size) });
+        let found = giga_multiply_adds(&graph, 3);
+        assert!((found - published).abs() < 6e-4, "{name}: {found} instead of {published}");
+    }
+}
+
+#[test]
+fn feature_maps_have_the_published_sizes() {
+    // Per image, as the papers' tables have them.
+    let published: [(&str, usize, &str, &[usize]); 9] = [
+        ("resnet50", 224, "layer4.2.relu", &[2048, 7, 7]),
+        ("vgg16", 224, "features.30", &[512, 7, 7]),
+        ("densenet121", 224, "features.norm5", &[1024, 7, 7]),
+        ("inception-v3", 299, "Mixed_6e", &[768, 17, 17]),
+        ("inception-v3", 299, "Mixed_7c", &[2048, 8, 8]),
+        ("inception-resnet-v2", 299, "mixed_6a", &[1088, 17, 17]),
+        ("inception-resnet-v2", 299, "mixed_7a", &[2080, 8, 8]),
+        ("googlenet", 224, "inception_5b", &[1024, 7, 7]),
+        ("alexnet", 227, "pool5", &[256, 6, 6]),
+    ];
+    for (name, size, node, extents) in published {
+        let graph = build(name, &image(2, size));
+        let node = graph.nodes.values().find(|other| other.name == node).expect("the feature map exists");
+        let found = graph.values[node.outputs[0]].shape.len();
+        assert_eq!(found, 2 * extents.iter().product::<usize>(), "{name}: {}", node.name);
+    }
+    let graph = build("unet", &Options { mode: Mode::Inference, classes: Some(5), ..image(2, 64) });
+    assert_eq!(graph.values[graph.outputs[0].value].shape.dims(), [2, 5, 64, 64]);
+}
+
+/// Plans for several lengths or batches of one network share what persists between iterations.
+#[test]
+fn graphs_of_other_extents_agree_on_what_persists() {
+    let persists = |name: &str, options: &Options| -> Vec<(String, Vec<usize>)> {
+        let graph = build(name, options);
+        let shape = |value| graph.values[value].shape.dims().to_vec();
+        graph.persistent.iter().map(|parameter| (parameter.name.clone(), shape(parameter.begin))).collect()
+    };
+    let lengths =
+        |length, target, batch| Options { length: Some(length), target: Some(target), ..Options::new(batch) };
+    assert_eq!(persists("seq2seq", &lengths(3, 9, 2)), persists("seq2seq", &lengths(12, 1, 7)));
+    assert_eq!(persists("lstm", &lengths(3, 1, 2)), persists("lstm", &lengths(8, 1, 5)));
+    assert_eq!(persists("resnet18", &image(4, 32)), persists("resnet18", &image(3, 32)));
+}
