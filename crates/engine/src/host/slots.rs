@@ -16,8 +16,8 @@ use elbowroom_ir::packing::Interval;
 use elbowroom_ir::schedule::Action;
 use elbowroom_ir::{ActionId, Bytes, Id, Table, TensorId};
 
-/// Host copies start at multiples of this, so that none shares a cache line with another.
-const ALIGN: usize = 64;
+/// Host copies start at multiples of a page: a file system need not read what a page held before it is overwritten.
+const ALIGN: usize = 4096;
 
 /// One host copy of a plan, by its place in [`Copies`].
 pub type CopyIndex = usize;
