@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use elbowroom::graph::zoo::OptimizerKind;
 use elbowroom::ir::Bytes;
 use elbowroom::machine::{LinkSpec, Rate};
-use elbowroom::size::MemorySpec;
+use elbowroom::size::{MemoryRange, MemorySpec};
 
 /// Train neural networks in the memory you have.
 ///
@@ -42,6 +42,8 @@ pub enum Command {
     Check(CheckArgs),
     /// Predict how long a plan's iteration takes, and what it moves
     Simulate(SimulateArgs),
+    /// Ask every planner at every limit, side by side
+    Compare(CompareArgs),
     /// Place buffers with known lifetimes into one arena
     Pack(PackArgs),
 }
@@ -167,13 +169,34 @@ pub struct TrainArgs {
     pub json: bool,
 }
 
+/// How foreign files are read.
+#[derive(Debug, Clone, Args)]
+pub struct ImportArgs {
+    /// Read measured graphs in the units of published results: KiB, 1/100 ms, no workspaces
+    #[arg(long, requires = "import")]
+    pub published_units: bool,
+    /// Hold the batch like any other value, instead of making it again from the host
+    #[arg(long, requires = "import")]
+    pub hold_inputs: bool,
+    /// Let elementwise ops write over a dying input, even where the recorded program did not
+    #[arg(long, requires = "import")]
+    pub inplace: bool,
+}
+
 /// `elbowroom trace`
 #[derive(Debug, Args)]
-#[command(after_help = "Example:
-  elbowroom trace --model resnet50 --image 224 --batch 32 --machine v100 -o r50.trace")]
+#[command(after_help = "Examples:
+  elbowroom trace --model resnet50 --image 224 --batch 32 --machine v100 -o r50.trace
+  elbowroom trace --import snapshot.jsonl.gz -o captured.trace")]
 pub struct TraceArgs {
     #[command(flatten)]
     pub network: NetworkArgs,
+    /// Read an iteration that another program recorded: a chain profile, a recorded op trace, a captured PyTorch trace (joint or eager),
+    /// a measured or Checkmate or Chainer graph, or a PyTorch memory snapshot; which it is, is found from the content
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "batch"])]
+    pub import: Option<PathBuf>,
+    #[command(flatten)]
+    pub importing: ImportArgs,
     #[command(flatten)]
     pub machine: MachineArgs,
     /// Where to write the trace; standard output if not given
@@ -241,6 +264,60 @@ pub struct SimulateArgs {
     #[command(flatten)]
     pub machine: MachineArgs,
     /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `elbowroom compare`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  elbowroom compare r50.trace --memory 30%..100%
+  elbowroom compare r50.trace --memory 40%..90% --steps 11 --planners greedy,dynprog --link shared:12.2GB/s --svg r50.svg")]
+pub struct CompareArgs {
+    /// The trace
+    pub trace: PathBuf,
+    /// The limits in bytes of arena, from the smallest to the largest
+    #[arg(long, value_name = "SIZE..SIZE", default_value = "30%..100%")]
+    pub memory: MemoryRange,
+    /// Bound the live load instead and leave placement out
+    #[arg(long, value_name = "SIZE..SIZE", conflicts_with = "memory")]
+    pub load_limit: Option<MemoryRange>,
+    /// Number of limits
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub steps: u32,
+    /// The planners, separated by commas; all if not given
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    pub planners: Vec<String>,
+    /// The packer
+    #[arg(long, default_value = elbowroom::registry::DEFAULT_PACKER)]
+    pub packer: String,
+    #[command(flatten)]
+    pub machine: MachineArgs,
+    /// Keep values off the host
+    #[arg(long)]
+    pub no_offload: bool,
+    /// Compute nothing twice
+    #[arg(long)]
+    pub no_recompute: bool,
+    /// Time that each search may take
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
+    pub time: Duration,
+    /// Evaluations that each search may make, in place of a time
+    #[arg(long, value_name = "N")]
+    pub evaluations: Option<u64>,
+    /// Where random choices start
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Threads that search
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: u32,
+    /// Draw overhead against memory
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Print comma-separated values instead of a table
+    #[arg(long, conflicts_with = "json")]
+    pub csv: bool,
+    /// Print one JSON array instead of a table
     #[arg(long)]
     pub json: bool,
 }

@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => commands::plan::run(args),
         Command::Check(args) => commands::check::run(args),
         Command::Simulate(args) => commands::simulate::run(args),
+        Command::Compare(args) => commands::compare::run(args),
         Command::Pack(args) => commands::pack::run(args),
     };
     match answer {

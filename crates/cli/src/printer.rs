@@ -22,6 +22,27 @@ pub fn pairs<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> io::Resul
     out.flush()
 }
 
+/// Prints a table with a head. The first two columns are flush left, the others, which hold numbers, flush right.
+pub fn table<const N: usize>(
+    head: &[&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> io::Result<()> {
+    let rows: Vec<[String; N]> = rows.into_iter().collect();
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([head[column].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let mut out = io::stdout().lock();
+    for row in std::iter::once(head.map(str::to_owned)).chain(rows.iter().cloned()) {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
+            if column < 2 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        });
+        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+    }
+    out.flush()
+}
+
 /// Prints an empty line between two tables.
 pub fn blank() -> io::Result<()> {
     writeln!(io::stdout().lock())

@@ -218,6 +218,45 @@ fn buffers_are_packed_from_a_table() {
 }
 
 #[test]
+fn planners_stand_side_by_side() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    expect(at, "trace --model resnet18 --batch 8 --machine v100 -o r.trace", 0);
+    let line = "compare r.trace --memory 60%..100% --steps 3 --planners keep,greedy,mixed";
+    let rows = json(&expect(at, &format!("{line} --json --svg r.svg"), 0));
+    let rows = rows.as_array().unwrap();
+    assert_eq!(rows.len(), 9);
+    for row in rows {
+        let fits = row["peak_bytes"].as_u64() <= row["limit_bytes"].as_u64();
+        assert!(fits && row["feasible"].as_bool() == Some(row["iteration_ns"].is_u64()), "{row}");
+        if row["planner"] == "keep" {
+            assert_eq!(row["feasible"].as_bool(), Some(row["share"].as_f64() >= Some(1.0)));
+        }
+    }
+    assert!(std::fs::read_to_string(at.join("r.svg")).unwrap().ends_with("</svg>\n"));
+    assert_eq!(expect(at, &format!("{line} --csv"), 0).lines().count(), 10);
+    assert!(expect(at, line, 0).contains("overhead"));
+    expect_sentence(at, "compare r.trace --planners magic", 2, &["magic"]);
+}
+
+#[test]
+fn recorded_iterations_are_imported() {
+    let shared = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data/traces/resnet50_eager.jsonl.gz");
+    if !Path::new(shared).exists() {
+        eprintln!("skipped: ../shared is absent");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    expect(at, &format!("trace --import {shared} -o captured.trace"), 0);
+    let plan =
+        json(&expect(at, "plan captured.trace --memory 70% --machine h100 --planner greedy --json", 0));
+    assert!(plan["height_bytes"].as_u64() <= plan["limit_bytes"].as_u64());
+    std::fs::write(at.join("junk"), "{}").unwrap();
+    expect_sentence(at, "trace --import junk", 2, &["junk"]);
+}
+
+#[test]
 fn help_shows_examples() {
     let folder = tempfile::tempdir().unwrap();
     for line in ["--help", "train --help", "plan --help", "pack --help"] {

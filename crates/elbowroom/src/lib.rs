@@ -8,12 +8,14 @@
 #![forbid(unsafe_code)]
 
 pub mod checkpoint;
+pub mod compare;
 pub mod data;
 pub mod explain;
 pub mod files;
 pub mod machine;
 pub mod picture;
 pub mod pipeline;
+pub mod plot;
 pub mod registry;
 pub mod report;
 pub mod size;
@@ -21,6 +23,7 @@ pub mod train;
 
 pub use elbowroom_engine as engine;
 pub use elbowroom_graph as graph;
+pub use elbowroom_import as import;
 pub use elbowroom_ir as ir;
 pub use elbowroom_pack as pack;
 pub use elbowroom_sim as sim;

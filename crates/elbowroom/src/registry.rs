@@ -36,6 +36,11 @@ pub fn scheduler(name: &str) -> Result<&'static dyn Scheduler, UnknownName> {
     })
 }
 
+/// The names of all planners but the default, which asks the others.
+pub fn planners() -> Vec<&'static str> {
+    elbowroom_sched::SCHEDULERS.iter().map(|scheduler| scheduler.name()).collect()
+}
+
 /// The packer of a name.
 pub fn packer(name: &str) -> Result<&'static dyn Packer, UnknownName> {
     elbowroom_pack::packer(name).ok_or_else(|| UnknownName {

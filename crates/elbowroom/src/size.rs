@@ -67,9 +67,47 @@ impl fmt::Display for MemorySpec {
     }
 }
 
+/// Several limits at once, as users write them: `30%..100%`, or a single one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MemoryRange {
+    /// The smallest.
+    pub low: MemorySpec,
+    /// The largest.
+    pub high: MemorySpec,
+}
+
+impl MemoryRange {
+    /// Limits in bytes at equal distances, the smallest first; one if both ends are the same. `None` where an end takes a search.
+    pub fn resolve(self, natural: Bytes, steps: usize) -> Option<Vec<Bytes>> {
+        let (low, high) = (self.low.resolve(natural)?.get(), self.high.resolve(natural)?.get());
+        let (low, high) = (low.min(high), low.max(high));
+        let gaps = if low == high { 0 } else { steps.saturating_sub(1).max(1) as u64 };
+        let at = |i: u64| low + ((u128::from(high - low) * u128::from(i)) / u128::from(gaps.max(1))) as u64;
+        Some((0..=gaps).map(|i| Bytes(at(i))).collect())
+    }
+}
+
+impl FromStr for MemoryRange {
+    type Err = ParseMemoryError;
+
+    fn from_str(text: &str) -> Result<Self, ParseMemoryError> {
+        let (low, high) = text.split_once("..").unwrap_or((text, text));
+        Ok(Self { low: low.parse()?, high: high.parse()? })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranges_have_both_ends() {
+        let limits = |text: &str, steps| text.parse::<MemoryRange>().unwrap().resolve(Bytes(1000), steps);
+        assert_eq!(limits("30%..100%", 8).unwrap(), (3..=10).map(|i| Bytes(100 * i)).collect::<Vec<_>>());
+        assert_eq!(limits("50%", 8), Some(vec![Bytes(500)]));
+        assert_eq!(limits("90%..10%", 2), Some(vec![Bytes(100), Bytes(900)]));
+        assert_eq!(limits("min..100%", 2), None);
+    }
 
     #[test]
     fn shares_sizes_and_the_minimum_are_told_apart() {

@@ -1,6 +1,7 @@
 //! One file per stage: settings in, one call of the library, its answer out.
 
 pub mod check;
+pub mod compare;
 pub mod pack;
 pub mod plan;
 pub mod simulate;

@@ -5,27 +5,56 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use elbowroom::graph::{Graph, zoo};
-use elbowroom::ir::planning::{Costs, Freedom};
+use elbowroom::import::{self, Imported};
+use elbowroom::ir::planning::{CostSource, Costs, Freedom};
 use elbowroom::ir::text::{File, TraceFile};
 use elbowroom::pipeline::Task;
 use elbowroom::sim::cost::Roofline;
 use elbowroom::{engine, sim};
 
 use crate::Answer;
-use crate::args::{MachineArgs, NetworkArgs, TraceArgs};
+use crate::args::{ImportArgs, MachineArgs, NetworkArgs, TraceArgs};
 use crate::{files, settings};
 
 /// Runs the command.
 pub fn run(args: &TraceArgs) -> Result<Answer> {
-    let network = network(&args.network)?;
-    let machine =
-        settings::machine(&args.machine, sim::presets::machine("cpu").context("the preset cpu exists")?)?;
-    let trace = engine::trace(&network).with_context(|| format!("{} cannot be traced", network.name))?;
-    let costs = Costs::estimate(&trace, &Roofline::new(&machine));
-    let file = File::Trace(Box::new(TraceFile { trace, costs: Some(costs), machine: Some(machine) }));
+    let cpu = || sim::presets::machine("cpu").context("the preset cpu exists");
+    let (trace, costs, machine) = match &args.import {
+        Some(path) => {
+            let imported = imported(path, &args.importing)?;
+            eprintln!("{}", imported.notes);
+            // Recorded durations are kept; a machine is noted only if the user names one, for the file does not.
+            let named =
+                args.machine.machine.is_some() || args.machine.link.is_some() || args.machine.align.is_some();
+            let machine = if named { Some(settings::machine(&args.machine, cpu()?)?) } else { None };
+            (imported.trace, imported.costs, machine)
+        }
+        None => {
+            let machine = settings::machine(&args.machine, cpu()?)?;
+            let network = network(&args.network)?;
+            let trace =
+                engine::trace(&network).with_context(|| format!("{} cannot be traced", network.name))?;
+            let costs = Costs::estimate(&trace, &Roofline::new(&machine));
+            (trace, costs, Some(machine))
+        }
+    };
+    let file = File::Trace(Box::new(TraceFile { trace, costs: Some(costs), machine }));
     let text = if args.json { serde_json::to_string(&file)? + "\n" } else { file.to_string() };
     files::write(args.output.as_deref(), &text)?;
     Ok(Answer::Yes)
+}
+
+/// An iteration that another program recorded.
+fn imported(path: &Path, args: &ImportArgs) -> Result<Imported> {
+    let options = import::Options {
+        units: if args.published_units { import::Units::Published } else { import::Units::Exact },
+        remake_inputs: !args.hold_inputs,
+        inplace: args.inplace,
+        ..import::Options::default()
+    };
+    let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    import::import(&bytes, &name, &options).with_context(|| format!("cannot import {}", path.display()))
 }
 
 /// The graph that the user named.
@@ -52,7 +81,7 @@ pub fn traced(path: &Path, machine_args: &MachineArgs) -> Result<Task> {
     let machine = settings::machine(machine_args, own)?;
     // Costs in the file were made for the file's machine; another machine has others, unless they were measured or recorded.
     let costs = match file.costs {
-        Some(costs) if machine_args.machine.is_none() => costs,
+        Some(costs) if machine_args.machine.is_none() || costs.source != CostSource::Roofline => costs,
         _ => Costs::estimate(&file.trace, &Roofline::new(&machine)),
     };
     Ok(Task { trace: Arc::new(file.trace), costs, machine, freedom: Freedom::ALL })

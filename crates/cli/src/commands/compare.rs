@@ -1,0 +1,103 @@
+//! `elbowroom compare`: every planner at every limit, side by side.
+
+use anyhow::{Result, bail};
+use elbowroom::compare::{self, Comparison, Row};
+use elbowroom::ir::planning::{Freedom, Scheduler};
+use elbowroom::ir::search::Budget;
+use elbowroom::pipeline::{self, Task};
+use elbowroom::{plot, registry};
+
+use crate::Answer;
+use crate::args::CompareArgs;
+use crate::commands::trace::traced;
+use crate::progress::{self, Spinner};
+use crate::{files, printer};
+
+/// Runs the command.
+pub fn run(args: &CompareArgs) -> Result<Answer> {
+    let freedom = Freedom { offload: !args.no_offload, recompute: !args.no_recompute };
+    let task = Task { freedom, ..traced(&args.trace, &args.machine)? };
+    let packer = registry::packer(&args.packer)?;
+    let names = if args.planners.is_empty() {
+        registry::planners()
+    } else {
+        args.planners.iter().map(String::as_str).collect()
+    };
+    let planners: Vec<&dyn Scheduler> =
+        names.into_iter().map(registry::scheduler).collect::<Result<_, _>>()?;
+
+    progress::heed_ctrl_c();
+    let spinner = Spinner::new("measuring the natural peak");
+    let kept = pipeline::natural(&task, packer, &spinner)?;
+    let by_load = args.load_limit.is_some();
+    let natural = if by_load { kept.predicted.peak_load } else { kept.height() };
+    let range = args.load_limit.unwrap_or(args.memory);
+    let Some(limits) = range.resolve(natural, args.steps as usize) else {
+        bail!("`compare` takes sizes or shares, like 30%..100%; `min` is for `plan` and `train`");
+    };
+    let budget = Budget {
+        evaluations: args.evaluations,
+        time: args.evaluations.is_none().then_some(args.time),
+        seed: args.seed,
+        threads: args.threads as usize,
+    };
+    let comparison =
+        Comparison { task: &task, planners: &planners, packer, budget, limits: &limits, by_load, natural };
+    let total = planners.len() * limits.len();
+    let mut done = 0;
+    let rows = compare::compare(&comparison, &spinner, |row| {
+        done += 1;
+        spinner.say(format!("{done}/{total}: {} at {:.0} %", row.planner, 100.0 * row.share));
+    })?;
+    drop(spinner);
+
+    if let Some(path) = &args.svg {
+        let title = format!("{} on {}", task.trace.name(), task.machine.name);
+        files::write(Some(path), &plot::svg(&title, &rows))?;
+    }
+    if args.json {
+        printer::json(&rows)?;
+    } else if args.csv {
+        files::write(None, &compare::csv(&rows))?;
+    } else {
+        print(&task, natural.to_string(), &rows)?;
+    }
+    Ok(Answer::Yes)
+}
+
+fn print(task: &Task, natural: String, rows: &[Row]) -> Result<()> {
+    printer::pairs([
+        ("trace", task.trace.name().to_owned()),
+        ("machine", task.machine.name.clone()),
+        ("natural peak", natural),
+        ("op times", task.costs.total().to_string()),
+    ])?;
+    printer::blank()?;
+    let head = [
+        "memory",
+        "planner",
+        "peak",
+        "iteration",
+        "overhead",
+        "× bound",
+        "traffic",
+        "recomputed",
+        "planning",
+    ];
+    let cells = rows.iter().map(|row| {
+        let or_dash = |cell: Option<String>| cell.unwrap_or_else(|| "–".to_owned());
+        [
+            format!("{:.0} %", 100.0 * row.share),
+            row.planner.to_owned(),
+            or_dash(row.peak_bytes.map(|bytes| bytes.to_string())),
+            row.iteration_ns.map_or_else(|| row.stop_reason.to_owned(), |time| time.to_string()),
+            or_dash(row.overhead.map(printer::percent)),
+            or_dash(row.ratio_to_bound.map(|ratio| format!("{ratio:.3}"))),
+            or_dash(row.traffic_bytes.map(|bytes| bytes.to_string())),
+            or_dash(row.recomputed_ops.map(|ops| ops.to_string())),
+            row.planning_ns.to_string(),
+        ]
+    });
+    printer::table(&head, cells)?;
+    Ok(())
+}
