@@ -7,7 +7,8 @@
 //!
 //! Sizes are chosen so that the chain's loads are the trace's: exF and exB are whatever the largest load of the layer's ops exceeds the
 //! stashes by, persistent values and gradients included, and every y is zero. On a trace whose forward phase never narrows to one
-//! value (a U-Net between its first and last block) layers are large, and a chain planner sees only a few of them.
+//! value (a U-Net between its first and last block, a recurrent network) there would be few and large layers; those are divided further at
+//! any op, and what crosses such a cut is simply more than one value.
 
 use elbowroom_ir::planning::Request;
 use elbowroom_ir::trace::Phase;
@@ -25,8 +26,6 @@ pub struct Group {
     pub places: std::ops::Range<Place>,
     /// Values made here and read by the backward phase.
     pub stash: Vec<TensorId>,
-    /// The largest value that later layers read.
-    pub output: Option<TensorId>,
 }
 
 /// A trace as a chain.
@@ -42,6 +41,9 @@ pub struct Linear {
     pub load: Vec<u64>,
 }
 
+/// Layers that stash more than two parts of so many are divided further.
+const PIECES: u64 = 64;
+
 /// Values of less than this share of the largest forward value do not count when the forward phase is cut.
 const TINY: u64 = 64;
 
@@ -56,28 +58,32 @@ impl Linear {
         let busiest = || (0..trace.ops().len()).max_by_key(|&place| load[place]).unwrap_or(0);
         let turn = turn.unwrap_or_else(busiest) as Place;
 
-        let mut groups = cut(request, &touches, turn);
-        let mut group_of = vec![0usize; turn as usize];
-        for (index, group) in groups.iter().enumerate() {
-            group_of[group.places.start as usize..group.places.end as usize].fill(index);
-        }
         let mut persistent = vec![false; trace.tensors().len()];
         for pair in trace.persistent() {
             persistent[pair.begin.index()] = true;
             persistent[pair.end.index()] = true;
         }
+        let stash: Vec<(TensorId, Place)> = trace
+            .tensors()
+            .ids()
+            .filter(|value| !persistent[value.index()])
+            .filter_map(|value| {
+                let touched = touches.of_value(value);
+                let made = touched.first().filter(|touch| touch.made && touch.place < turn)?;
+                touched.last().filter(|touch| touch.place >= turn)?;
+                Some((value, made.place))
+            })
+            .collect();
+        let mut stashed = vec![0; turn as usize];
+        for &(value, place) in &stash {
+            stashed[place as usize] += trace.bytes(value).get();
+        }
+        let mut groups = divide(cut(request, &touches, turn), &stashed);
         let mut stashed_in = vec![None; trace.tensors().len()];
-        for value in trace.tensors().ids().filter(|value| !persistent[value.index()]) {
-            let touched = touches.of_value(value);
-            if let (Some(first), Some(last)) = (touched.first(), touched.last())
-                && first.made
-                && first.place < turn
-                && last.place >= turn
-            {
-                let group = group_of[first.place as usize];
-                groups[group].stash.push(value);
-                stashed_in[value.index()] = Some(group);
-            }
+        for (value, place) in stash {
+            let group = groups.partition_point(|group| group.places.end <= place);
+            groups[group].stash.push(value);
+            stashed_in[value.index()] = Some(group);
         }
         let chain = measure(request, &groups, &stashed_in, turn, &load);
         Ok(Self { chain, groups, turn, load })
@@ -131,23 +137,25 @@ fn cut(request: &Request<'_>, touches: &Touches, turn: Place) -> Vec<Group> {
             start = place + 1;
         }
     }
-    let mut output: Vec<Option<TensorId>> = vec![None; groups.len()];
-    // What crosses the end of each group: the largest value made up to there and read after.
-    for value in trace.tensors().ids() {
-        let Some((made, last)) = forward(value) else { continue };
-        let from = groups.partition_point(|group| group.places.end <= made);
-        let to = groups.partition_point(|group| group.places.end <= last);
-        if from < to {
-            let slot = &mut output[from];
-            if slot.is_none_or(|other| trace.bytes(other) < trace.bytes(value)) {
-                *slot = Some(value);
+    groups
+}
+
+/// Divides large layers at any op, into pieces whose stashes are about `1/PIECES` of all.
+fn divide(groups: Vec<Group>, stashed: &[u64]) -> Vec<Group> {
+    let piece = stashed.iter().sum::<u64>() / PIECES;
+    let mut divided = Vec::with_capacity(groups.len());
+    for group in groups {
+        let (mut start, mut sum) = (group.places.start, 0);
+        let whole: u64 = stashed[group.places.start as usize..group.places.end as usize].iter().sum();
+        for place in group.places.clone() {
+            sum += stashed[place as usize];
+            if place + 1 == group.places.end || (whole > 2 * piece && sum >= piece) {
+                divided.push(Group { places: start..place + 1, stash: Vec::new() });
+                (start, sum) = (place + 1, 0);
             }
         }
     }
-    for (group, output) in groups.iter_mut().zip(output) {
-        group.output = output;
-    }
-    groups
+    divided
 }
 
 /// The numbers of the chain.

@@ -1,7 +1,7 @@
 //! Recomputing a forward segment: which values to give up after the forward phase, which ops to run again before the backward phase of
 //! the segment, and where. Shared by the planners that drop whole segments (Chen et al., sections 4.2 and 4.3).
 //!
-//! A segment is a run of layers. What its last layer hands on stays; everything else that its layers made and that can be made again is
+//! A segment is a run of layers. What it hands on (later forward ops read it) stays; everything else that its layers made and that can be made again is
 //! dropped, and the ops that make it run again, in order, just before the first backward op that needs any of it. An op can run again if
 //! the trace says so and nothing that it reads has been overwritten by then.
 
@@ -63,9 +63,8 @@ impl<'a> Segmenter<'a> {
     pub fn rerun(&self, layers: Range<usize>) -> Option<Rerun> {
         let groups = self.linear.groups.get(layers)?;
         let (start, end) = (groups.first()?.places.start, groups.last()?.places.end);
-        let handed_on = groups.last()?.output;
-        let stash =
-            || groups.iter().flat_map(|group| &group.stash).copied().filter(|&v| Some(v) != handed_on);
+        let handed_on = |value: TensorId| self.last_forward(value).is_some_and(|place| place >= end);
+        let stash = || groups.iter().flat_map(|group| &group.stash).copied().filter(|&v| !handed_on(v));
         let before = stash().filter_map(|value| self.first_backward(value)).min()?;
 
         // Which ops can run again: forward over the segment, since an op's inputs are made before it.
@@ -79,7 +78,7 @@ impl<'a> Segmenter<'a> {
             can[(place - start) as usize] = op.again != Again::Never
                 && !op.outputs.iter().any(|value| self.lasting[value.index()])
                 && op.reads.iter().all(|&value| {
-                    let remade = Some(value) != handed_on && inside(value).is_some_and(|made| can[made]);
+                    let remade = !handed_on(value) && inside(value).is_some_and(|made| can[made]);
                     remade || self.overwritten[value.index()] >= before
                 });
         }
@@ -92,7 +91,7 @@ impl<'a> Segmenter<'a> {
         for index in (0..must.len()).rev().filter(|&index| can[index]) {
             if must[index] {
                 for &value in &self.trace.ops()[OpId(start + index as Place)].reads {
-                    if let Some(made) = inside(value).filter(|&made| can[made] && Some(value) != handed_on) {
+                    if let Some(made) = inside(value).filter(|&made| can[made] && !handed_on(value)) {
                         must[made] = true;
                     }
                 }
@@ -100,7 +99,7 @@ impl<'a> Segmenter<'a> {
         }
         let ops: Vec<OpId> = (start..end).filter(|&p| must[(p - start) as usize]).map(OpId).collect();
         let made = ops.iter().flat_map(|&op| &self.trace.ops()[op].outputs).copied();
-        let dropped: Vec<TensorId> = made.filter(|&value| Some(value) != handed_on).collect();
+        let dropped: Vec<TensorId> = made.filter(|&value| !handed_on(value)).collect();
         (!ops.is_empty()).then_some(Rerun { dropped, ops, before })
     }
 
@@ -126,27 +125,38 @@ impl<'a> Segmenter<'a> {
         policy.sequence = sequence;
         // Places before the turn are the same in both orders.
         for &value in reruns.iter().flat_map(|rerun| &rerun.dropped) {
-            let touched = self.touches.of_value(value);
-            let split = touched.partition_point(|touch| touch.place < self.linear.turn);
-            if let Some(last) = split.checked_sub(1).map(|index| touched[index]) {
-                policy.send(Gap::after(value, last.place), Away::Drop);
+            if let Some(place) = self.last_forward(value) {
+                policy.send(Gap::after(value, place), Away::Drop);
             }
         }
         policy
     }
 
-    /// Adds to a policy of [`policy`](Self::policy): what each of these layers hands on leaves for the host until it is needed again.
-    pub fn offload_outputs(&self, policy: &mut Policy, layers: impl IntoIterator<Item = usize>) {
+    /// Adds to a policy of [`policy`](Self::policy): what each of these runs of layers hands on leaves for the host until it is needed
+    /// again.
+    pub fn offload_handed_on(&self, policy: &mut Policy, runs: &[Range<usize>]) {
         let touches = Touches::of(self.trace, &policy.sequence);
-        for layer in layers {
-            let Some(value) = self.linear.groups[layer].output.filter(|v| !self.lasting[v.index()]) else {
-                continue;
-            };
-            let touched = touches.of_value(value);
-            let split = touched.partition_point(|touch| touch.place < self.linear.turn);
-            if let Some(last) = split.checked_sub(1).filter(|_| split < touched.len()) {
-                policy.away.entry(Gap::after(value, touched[last].place)).or_insert(Away::Offload);
+        let groups = |run: &Range<usize>| self.linear.groups.get(run.clone()).unwrap_or_default();
+        for places in runs.iter().filter_map(|run| {
+            let groups = groups(run);
+            Some(groups.first()?.places.start..groups.last()?.places.end)
+        }) {
+            for &value in places.clone().flat_map(|place| &self.trace.ops()[OpId(place)].outputs) {
+                if let Some(last) = self.last_forward(value)
+                    && last >= places.end
+                    && !self.lasting[value.index()]
+                    && touches.next(value, last).is_some()
+                {
+                    policy.away.entry(Gap::after(value, last)).or_insert(Away::Offload);
+                }
             }
         }
+    }
+
+    /// The last place before the turn that touches a value.
+    fn last_forward(&self, value: TensorId) -> Option<Place> {
+        let touched = self.touches.of_value(value);
+        let split = touched.partition_point(|touch| touch.place < self.linear.turn);
+        Some(touched.get(split.checked_sub(1)?)?.place)
     }
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
-use elbowroom_ir::search::{Budget, Observer, Outcome};
+use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 use elbowroom_ir::{Bytes, Nanos};
 
 use crate::linearize::Linear;
@@ -31,8 +31,8 @@ impl Scheduler for Sqrt {
         "sqrt"
     }
 
-    fn schedule(&self, request: &Request<'_>, _: &Budget, _: &dyn Observer) -> Outcome<Schedule> {
-        divide(request, false)
+    fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
+        divide(request, false, budget, observer)
     }
 }
 
@@ -41,34 +41,46 @@ impl Scheduler for Mixed {
         "mixed"
     }
 
-    fn schedule(&self, request: &Request<'_>, _: &Budget, _: &dyn Observer) -> Outcome<Schedule> {
-        divide(request, request.freedom.offload)
+    fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
+        divide(request, request.freedom.offload, budget, observer)
     }
 }
 
 /// More divisions than this are not tried; they are spread evenly over the possible numbers of segments.
 const DIVISIONS: usize = 48;
 
-fn divide(request: &Request<'_>, offload: bool) -> Outcome<Schedule> {
+fn divide(
+    request: &Request<'_>,
+    offload: bool,
+    budget: &Budget,
+    observer: &dyn Observer,
+) -> Outcome<Schedule> {
+    let started = std::time::Instant::now();
     let Ok(linear) = Linear::of(request) else { return refusal(request, None, 0) };
     let keep = Policy::keep(request.trace);
     let mut search = Search { request, best_load: None, evaluations: 0, best: None };
     if !offload && search.fits(&keep) {
         search.take(&keep, Nanos::ZERO);
     }
+    let mut stop = StopReason::Finished;
     if search.best.is_none() && request.freedom.recompute {
         let touches = Touches::of(request.trace, &keep.sequence);
         let segmenter = Segmenter::new(request.trace, &linear, &touches);
         let layers = linear.groups.len();
         let step = layers.div_ceil(DIVISIONS).max(1);
         for segments in (1..=layers).step_by(step) {
+            let reason = budget.exhausted(search.evaluations, started);
+            let reason = if observer.interrupted() { Some(StopReason::Interrupted) } else { reason };
+            if let Some(reason) = reason {
+                stop = reason;
+                break;
+            }
             search.division(&segmenter, &even(&linear, segments), offload);
+            observer.progress(search.evaluations);
         }
     }
     match search.best {
-        Some((lowered, _)) => {
-            Outcome { evaluations: search.evaluations, ..Outcome::finished(lowered.schedule) }
-        }
+        Some((lowered, _)) => Outcome { best: Some(lowered.schedule), evaluations: search.evaluations, stop },
         None => refusal(request, search.best_load, search.evaluations),
     }
 }
@@ -122,7 +134,7 @@ impl Search<'_> {
             let chosen: Vec<&Rerun> = reruns[..first].iter().flatten().collect();
             let mut policy = segmenter.policy(&chosen);
             if offload {
-                segmenter.offload_outputs(&mut policy, runs[..first].iter().map(|run| run.end - 1));
+                segmenter.offload_handed_on(&mut policy, &runs[..first]);
             }
             policy
         };
