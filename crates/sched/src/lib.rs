@@ -12,6 +12,8 @@
 #![forbid(unsafe_code)]
 
 pub mod auto;
+pub mod autoswap;
+pub mod bo;
 pub mod chain;
 pub mod dynprog;
 pub mod floor;
@@ -29,10 +31,12 @@ pub mod verdict;
 pub mod waits;
 
 mod gate;
+mod gaussian;
 mod ordered;
 mod residences;
 mod room;
 
+use autoswap::Score;
 use elbowroom_ir::planning::Scheduler;
 
 pub use lower::{LowerError, Lowered, Shortfall, lower};
@@ -45,6 +49,12 @@ pub static SCHEDULERS: &[&dyn Scheduler] = &[
     &dynprog::DynProg::DEFAULT,
     &vdnn::Vdnn,
     &tflms::Tflms,
+    &autoswap::ByScore(Score::Doa),
+    &autoswap::ByScore(Score::Aoa),
+    &autoswap::ByScore(Score::Wdoa),
+    &autoswap::ByScore(Score::Swdoa),
+    &autoswap::BestScore,
+    &bo::Bo::DEFAULT,
     &sqrt::Sqrt,
     &sqrt::Mixed,
     &floor::Floor,

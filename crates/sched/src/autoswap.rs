@@ -1,0 +1,300 @@
+//! `doa`, `aoa`, `wdoa`, `swdoa` and `autoswap`: AutoSwap of Zhang et al., section IV.
+//!
+//! Candidates are pairs of consecutive accesses to one value that straddle the peak of the load, those that wrap over the iteration's
+//! end included; values smaller than a threshold are passed over. A score ranks them, the highest go until the load fits the limit
+//! (IV-D), each leaves after its first access and returns before its second (IV-E), and ops wait where memory is not free yet. The four
+//! scores (IV-B), with Δ the time of a copy:
+//!
+//! | score | meaning |
+//! | --- | --- |
+//! | DOA | duration of absence: time between the accesses − Δout − Δin |
+//! | AOA | area of absence: DOA × size; if DOA is negative, DOA ÷ size |
+//! | WDOA | integral of the load over the time between the accesses |
+//! | SWDOA | the same, with load, peak and all remaining scores taken anew after each pick |
+//!
+//! `autoswap` takes the best of the four; [`bo`](crate::bo) tunes a combination of them.
+
+use elbowroom_ir::planning::{Request, Scheduler};
+use elbowroom_ir::schedule::Schedule;
+use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
+use elbowroom_ir::{Bytes, OpId};
+
+use crate::lower::{Lowered, least_load, loads, lower};
+use crate::policy::{Away, Gap, Place, Policy, Station, Touches};
+use crate::residences::PolicyError;
+use crate::verdict::refusal;
+
+/// A priority score of section IV-B.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Score {
+    /// Duration of absence.
+    Doa,
+    /// Area of absence.
+    Aoa,
+    /// Weighted duration of absence.
+    Wdoa,
+    /// Submodular weighted duration of absence.
+    Swdoa,
+}
+
+impl Score {
+    /// All four, in the order of [`Candidate::scores`].
+    pub const ALL: [Self; 4] = [Self::Doa, Self::Aoa, Self::Wdoa, Self::Swdoa];
+}
+
+/// What can leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leave {
+    Gap(Gap),
+    /// The persistent value of this index, from its last access to the first of the next iteration.
+    Wrap(usize),
+}
+
+/// Two consecutive accesses that straddle the peak.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate {
+    leave: Leave,
+    bytes: u64,
+    /// Places of the accesses; for one that wraps, the later access comes first in the order.
+    from: Option<Place>,
+    until: Option<Place>,
+    /// DOA, AOA, WDOA, SWDOA.
+    pub scores: [f64; 4],
+}
+
+/// The candidates of one trace at one limit.
+pub struct AutoSwap<'a> {
+    request: &'a Request<'a>,
+    keep: Policy,
+    load: Vec<u64>,
+    /// Candidates with their scores.
+    pub candidates: Vec<Candidate>,
+}
+
+/// Values smaller than this are not candidates: 1 MiB as in the paper.
+pub const THRESHOLD: Bytes = Bytes(1 << 20);
+
+/// Load over places and time, with sums up to each place.
+struct Areas {
+    /// Time at which each place starts; one more for the end.
+    starts: Vec<f64>,
+    sums: Vec<f64>,
+}
+
+impl Areas {
+    fn new(request: &Request<'_>, load: &[u64], places: usize) -> Self {
+        let (mut starts, mut sums) = (vec![0.0], vec![0.0]);
+        for (place, &load) in load.iter().enumerate().take(places) {
+            let time = request.costs.nanos.get(OpId(place as u32)).map_or(0, |nanos| nanos.get()) as f64;
+            starts.push(starts[place] + time);
+            sums.push(sums[place] + time * load as f64);
+        }
+        Self { starts, sums }
+    }
+
+    /// Time and area between two accesses: from the end of the one to the start of the other, over the end of the iteration if they wrap.
+    fn between(&self, from: Option<Place>, until: Option<Place>, wraps: bool) -> (f64, f64) {
+        let end = self.starts.len() - 1;
+        let after = from.map_or(0, |place| place as usize + 1);
+        let before = until.map_or(end, |place| place as usize);
+        let over = |values: &[f64]| {
+            if wraps {
+                (values[end] - values[after]) + values[before]
+            } else {
+                values[before] - values[after]
+            }
+        };
+        (over(&self.starts), over(&self.sums))
+    }
+}
+
+impl<'a> AutoSwap<'a> {
+    /// Finds and scores the candidates of at least a size.
+    pub fn new(request: &'a Request<'a>, threshold: Bytes) -> Result<Self, PolicyError> {
+        let trace = request.trace;
+        let keep = Policy::keep(trace);
+        let load = loads(request, &keep)?;
+        let places = keep.sequence.len();
+        let peak = (0..places).rev().max_by_key(|&place| load[place]).unwrap_or(0) as Place;
+        let touches = Touches::of(trace, &keep.sequence);
+        let mut candidates = Vec::new();
+        let mut add = |leave, bytes: Bytes, from, until| {
+            candidates.push(Candidate { leave, bytes: bytes.get(), from, until, scores: [0.0; 4] });
+        };
+        for value in trace.tensors().ids().filter(|&value| trace.bytes(value) >= threshold) {
+            for (gap, next) in touches.gaps(value) {
+                if gap.after < Some(peak) && peak < next.place {
+                    add(Leave::Gap(gap), trace.bytes(value), gap.after, Some(next.place));
+                }
+            }
+        }
+        for (index, pair) in trace.persistent().iter().enumerate() {
+            let first = touches.of_value(pair.begin).first().map(|touch| touch.place);
+            let last = touches.of_value(pair.end).last().map(|touch| touch.place);
+            let straddles = first.is_none_or(|first| peak < first) || last.is_none_or(|last| last < peak);
+            if straddles && trace.bytes(pair.begin) >= threshold && keep.stations[index] == Station::Device {
+                add(Leave::Wrap(index), trace.bytes(pair.begin), last, first);
+            }
+        }
+        let mut this = Self { request, keep, load, candidates };
+        this.score();
+        Ok(this)
+    }
+
+    fn score(&mut self) {
+        let places = self.keep.sequence.len();
+        let areas = Areas::new(self.request, &self.load, places);
+        let machine = self.request.machine;
+        for candidate in &mut self.candidates {
+            let (time, area) = candidate.between(&areas);
+            let bytes = Bytes(candidate.bytes);
+            let copies = machine.to_host.time(bytes) + machine.to_device.time(bytes);
+            let doa = time - copies.get() as f64;
+            let size = candidate.bytes as f64;
+            let aoa = if doa < 0.0 { doa / size } else { doa * size };
+            candidate.scores = [doa, aoa, area, 0.0];
+        }
+        // Pick by pick, with the load that is left by the picks before.
+        let mut load = self.load.clone();
+        let mut left: Vec<usize> = (0..self.candidates.len()).collect();
+        while !left.is_empty() {
+            let areas = Areas::new(self.request, &load, places);
+            let area = |index: usize| self.candidates[index].between(&areas).1;
+            let best = (0..left.len())
+                .max_by(|&a, &b| area(left[a]).total_cmp(&area(left[b])).then(left[b].cmp(&left[a])));
+            let Some(best) = best else { break };
+            let index = left.swap_remove(best);
+            self.candidates[index].scores[3] = area(index);
+            self.candidates[index].relieve(&mut load);
+        }
+    }
+
+    /// Candidates by falling score; ties by number.
+    pub fn ranking(&self, score: impl Fn(&Candidate) -> f64) -> Vec<usize> {
+        let mut ranking: Vec<usize> = (0..self.candidates.len()).collect();
+        ranking.sort_by(|&a, &b| score(&self.candidates[b]).total_cmp(&score(&self.candidates[a])));
+        ranking
+    }
+
+    /// Sends candidates away in the order of a ranking until the load fits, and lowers the policy (IV-D, IV-E). Without a schedule it
+    /// says the least load that was reached.
+    pub fn select(&self, ranking: &[usize]) -> Result<Lowered, Bytes> {
+        let limit = self.request.load_limit;
+        let mut policy = self.keep.clone();
+        let mut load = self.load.clone();
+        let mut least = load.iter().copied().max().map_or(Bytes::ZERO, Bytes);
+        let mut ranking = ranking.iter();
+        loop {
+            // The estimate ignores that a value on its way out cannot hand its buffer over; the policy itself knows.
+            if load.iter().all(|&load| load <= limit.get()) {
+                let Ok((load, _)) = least_load(self.request, &policy) else { return Err(least) };
+                least = least.min(load);
+                if load <= limit {
+                    return lower(self.request, &policy).map_err(|_| least);
+                }
+            }
+            let Some(&next) = ranking.next() else {
+                let load = least_load(self.request, &policy).map_or(least, |(load, _)| load);
+                return Err(least.min(load));
+            };
+            let candidate = &self.candidates[next];
+            candidate.relieve(&mut load);
+            match candidate.leave {
+                Leave::Gap(gap) => policy.send(gap, Away::Offload),
+                Leave::Wrap(index) => policy.stations[index] = Station::Host,
+            }
+        }
+    }
+}
+
+impl Candidate {
+    fn wraps(&self) -> bool {
+        matches!(self.leave, Leave::Wrap(_))
+    }
+
+    fn between(&self, areas: &Areas) -> (f64, f64) {
+        areas.between(self.from, self.until, self.wraps())
+    }
+
+    /// Takes its bytes off the load of the places at which it is away.
+    fn relieve(&self, load: &mut [u64]) {
+        let after = self.from.map_or(0, |place| place as usize + 1);
+        let before = self.until.map_or(load.len(), |place| place as usize);
+        let (first, second) =
+            if self.wraps() { (0..before, after..load.len()) } else { (after..before, 0..0) };
+        for place in first.chain(second) {
+            load[place] = load[place].saturating_sub(self.bytes);
+        }
+    }
+}
+
+/// The planner of one score.
+#[derive(Clone, Copy, Debug)]
+pub struct ByScore(pub Score);
+
+impl Scheduler for ByScore {
+    fn name(&self) -> &'static str {
+        match self.0 {
+            Score::Doa => "doa",
+            Score::Aoa => "aoa",
+            Score::Wdoa => "wdoa",
+            Score::Swdoa => "swdoa",
+        }
+    }
+
+    fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
+        best_of(request, &[self.0], budget, observer)
+    }
+}
+
+/// The planner that takes the best of the four scores.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BestScore;
+
+impl Scheduler for BestScore {
+    fn name(&self) -> &'static str {
+        "autoswap"
+    }
+
+    fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
+        best_of(request, &Score::ALL, budget, observer)
+    }
+}
+
+fn best_of(
+    request: &Request<'_>,
+    scores: &[Score],
+    budget: &Budget,
+    observer: &dyn Observer,
+) -> Outcome<Schedule> {
+    let started = std::time::Instant::now();
+    let threshold = if request.freedom.offload { THRESHOLD } else { Bytes::MAX };
+    let Ok(swap) = AutoSwap::new(request, threshold) else { return refusal(request, None, 0) };
+    let total = request.costs.total();
+    let (mut best, mut least): (Option<Lowered>, Option<Bytes>) = (None, None);
+    let mut stop = StopReason::Finished;
+    let mut evaluations = 0;
+    for &score in scores {
+        if let Some(reason) = budget.exhausted(evaluations, started).filter(|_| evaluations > 0) {
+            stop = reason;
+            break;
+        }
+        evaluations += 1;
+        match swap.select(&swap.ranking(|candidate| candidate.scores[score as usize])) {
+            Ok(lowered) => {
+                if best.as_ref().is_none_or(|best| lowered.iteration < best.iteration) {
+                    observer.improved(lowered.iteration.get(), total.get());
+                    best = Some(lowered);
+                }
+            }
+            Err(load) => least = Some(least.map_or(load, |least| least.min(load))),
+        }
+    }
+    match best {
+        Some(lowered) => {
+            let stop = if lowered.iteration == total { StopReason::Optimal } else { stop };
+            Outcome { best: Some(lowered.schedule), evaluations, stop }
+        }
+        None => refusal(request, least, evaluations),
+    }
+}

@@ -1,0 +1,159 @@
+//! `bo`: Zhang et al., section IV-C. One score that is a weighted sum of the four of [`autoswap`](crate::autoswap), each standardized;
+//! the weights, between −1 and 1, are tuned by Bayesian optimization with a Gaussian process and expected improvement, and the objective
+//! is the simulated iteration time. The four scores alone are the first points, so the result is never worse than the best of them.
+
+use elbowroom_ir::Bytes;
+use elbowroom_ir::planning::{Request, Scheduler};
+use elbowroom_ir::schedule::Schedule;
+use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
+
+use crate::autoswap::{AutoSwap, THRESHOLD};
+use crate::gaussian::Process;
+use crate::lower::Lowered;
+use crate::verdict::refusal;
+
+/// See the [module](self).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bo {
+    /// Weights tried in all; the paper takes about 30.
+    pub evaluations: u64,
+    /// Random weights among the first points, after the four scores alone.
+    pub random: u64,
+    /// Points at which expected improvement is compared before each evaluation.
+    pub proposals: usize,
+}
+
+impl Bo {
+    /// 36 evaluations.
+    pub const DEFAULT: Self = Self { evaluations: 36, random: 6, proposals: 1_000 };
+}
+
+impl Default for Bo {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+type Weights = [f64; 4];
+
+impl Scheduler for Bo {
+    fn name(&self) -> &'static str {
+        "bo"
+    }
+
+    fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
+        let started = std::time::Instant::now();
+        let threshold = if request.freedom.offload { THRESHOLD } else { Bytes::MAX };
+        let Ok(swap) = AutoSwap::new(request, threshold) else { return refusal(request, None, 0) };
+        let standard = standardized(&swap);
+        let total = request.costs.total();
+        let mut random = Random(budget.seed ^ 0x6a09_e667_f3bc_c908);
+        let mut tried: Vec<Weights> = Vec::new();
+        let mut times: Vec<f64> = Vec::new();
+        let (mut best, mut least): (Option<Lowered>, Option<Bytes>) = (None, None);
+        let mut stop = StopReason::Finished;
+        for evaluation in 0..self.evaluations {
+            let reason = budget.exhausted(evaluation, started).filter(|_| evaluation > 0);
+            let reason = if observer.interrupted() { Some(StopReason::Interrupted) } else { reason };
+            if let Some(reason) = reason {
+                stop = reason;
+                break;
+            }
+            let weights = match evaluation {
+                0..4 => {
+                    let mut one = [0.0; 4];
+                    one[evaluation as usize] = 1.0;
+                    one
+                }
+                _ if evaluation < 4 + self.random => random.weights(),
+                _ => self.propose(&tried, &times, &mut random),
+            };
+            let ranking = ranking(&standard, &weights);
+            observer.progress(evaluation + 1);
+            tried.push(weights);
+            match swap.select(&ranking) {
+                Ok(lowered) => {
+                    times.push(lowered.iteration.get() as f64);
+                    if best.as_ref().is_none_or(|best| lowered.iteration < best.iteration) {
+                        observer.improved(lowered.iteration.get(), total.get());
+                        best = Some(lowered);
+                    }
+                }
+                Err(load) => {
+                    // Worse than anything that fits, the more so the more is missing.
+                    let missing = load.ratio(request.load_limit).max(1.0);
+                    times.push(4.0 * total.get() as f64 * missing);
+                    least = Some(least.map_or(load, |least| least.min(load)));
+                }
+            }
+            if best.as_ref().is_some_and(|best| best.iteration == total) {
+                stop = StopReason::Optimal;
+                break;
+            }
+        }
+        let evaluations = tried.len() as u64;
+        match best {
+            Some(lowered) => Outcome { best: Some(lowered.schedule), evaluations, stop },
+            None => refusal(request, least, evaluations),
+        }
+    }
+}
+
+impl Bo {
+    /// The point of greatest expected improvement among random ones, some of them near the best so far.
+    fn propose(&self, tried: &[Weights], times: &[f64], random: &mut Random) -> Weights {
+        let Some(process) = Process::fit(tried, times) else { return random.weights() };
+        let best = (0..times.len()).min_by(|&a, &b| times[a].total_cmp(&times[b])).unwrap_or(0);
+        let mut chosen = (f64::NEG_INFINITY, tried[best]);
+        for proposal in 0..self.proposals {
+            let mut point = random.weights();
+            if proposal % 4 == 0 {
+                for (coordinate, near) in point.iter_mut().zip(tried[best]) {
+                    *coordinate = (near + 0.2 * *coordinate).clamp(-1.0, 1.0);
+                }
+            }
+            let gain = process.expected_improvement(&point, times[best]);
+            if gain > chosen.0 {
+                chosen = (gain, point);
+            }
+        }
+        chosen.1
+    }
+}
+
+/// The scores of every candidate, each score with mean 0 and deviation 1.
+fn standardized(swap: &AutoSwap<'_>) -> Vec<[f64; 4]> {
+    let count = swap.candidates.len().max(1) as f64;
+    let mut rows: Vec<[f64; 4]> = swap.candidates.iter().map(|candidate| candidate.scores).collect();
+    for score in 0..4 {
+        let mean = rows.iter().map(|row| row[score]).sum::<f64>() / count;
+        let variance = rows.iter().map(|row| (row[score] - mean).powi(2)).sum::<f64>() / count;
+        let deviation = if variance > 0.0 { variance.sqrt() } else { 1.0 };
+        rows.iter_mut().for_each(|row| row[score] = (row[score] - mean) / deviation);
+    }
+    rows
+}
+
+fn ranking(standard: &[[f64; 4]], weights: &Weights) -> Vec<usize> {
+    let sum = |index: &usize| -> f64 { standard[*index].iter().zip(weights).map(|(s, w)| s * w).sum() };
+    let mut ranking: Vec<usize> = (0..standard.len()).collect();
+    ranking.sort_by(|a, b| sum(b).total_cmp(&sum(a)));
+    ranking
+}
+
+/// SplitMix64 (G. Steele, D. Lea and C. Flood, OOPSLA 2014): the same numbers for a seed on every machine.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn weights(&mut self) -> Weights {
+        std::array::from_fn(|_| (self.next() >> 11) as f64 / (1u64 << 52) as f64 - 1.0)
+    }
+}
