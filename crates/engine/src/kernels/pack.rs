@@ -80,10 +80,10 @@ pub fn transpose(data: &[f32], step: usize, count: usize, width: usize, out: &mu
 }
 
 /// Lines that are transposed together.
-pub const GROUP: usize = 8;
+const GROUP: usize = 8;
 
 /// Writes `out[k · width + i] = lines[i][k]` for `k < depth`.
-pub fn transpose_group(lines: &[&[f32]; GROUP], depth: usize, out: &mut [f32], width: usize) {
+fn transpose_group(lines: &[&[f32]; GROUP], depth: usize, out: &mut [f32], width: usize) {
     if depth == 0 {
         return;
     }
@@ -101,6 +101,31 @@ pub fn transpose_group(lines: &[&[f32]; GROUP], depth: usize, out: &mut [f32], w
     }
 }
 
+/// A block of 8 × 8, transposed in registers.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+#[inline]
+pub fn transpose8(rows: [std::arch::x86_64::__m256; 8]) -> [std::arch::x86_64::__m256; 8] {
+    use std::arch::x86_64::*;
+    let [r0, r1, r2, r3, r4, r5, r6, r7] = rows;
+    let pair = |a, b| (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+    let ((a0, a1), (a2, a3), (a4, a5), (a6, a7)) = (pair(r0, r1), pair(r2, r3), pair(r4, r5), pair(r6, r7));
+    let four = |a, b| (_mm256_shuffle_ps::<0x44>(a, b), _mm256_shuffle_ps::<0xEE>(a, b));
+    let ((b0, b1), (b2, b3), (b4, b5), (b6, b7)) = (four(a0, a2), four(a1, a3), four(a4, a6), four(a5, a7));
+    let low = |a, b| _mm256_permute2f128_ps::<0x20>(a, b);
+    let high = |a, b| _mm256_permute2f128_ps::<0x31>(a, b);
+    [
+        low(b0, b4),
+        low(b1, b5),
+        low(b2, b6),
+        low(b3, b7),
+        high(b0, b4),
+        high(b1, b5),
+        high(b2, b6),
+        high(b3, b7),
+    ]
+}
+
 /// [`transpose_group`] by blocks of 8 × 8 in registers.
 ///
 /// # Safety
@@ -111,23 +136,13 @@ unsafe fn transpose_blocks(lines: [*const f32; GROUP], depth: usize, to: *mut f3
     use std::arch::x86_64::*;
     let mut k = 0;
     while k + 8 <= depth {
-        // SAFETY: the caller's promise, for columns k .. k + 8.
-        unsafe {
-            let line = |i: usize| _mm256_loadu_ps(lines[i].add(k));
-            let pair = |a, b| (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
-            let (a0, a1) = pair(line(0), line(1));
-            let (a2, a3) = pair(line(2), line(3));
-            let (a4, a5) = pair(line(4), line(5));
-            let (a6, a7) = pair(line(6), line(7));
-            let four = |a, b| (_mm256_shuffle_ps::<0x44>(a, b), _mm256_shuffle_ps::<0xEE>(a, b));
-            let (b0, b1) = four(a0, a2);
-            let (b2, b3) = four(a1, a3);
-            let (b4, b5) = four(a4, a6);
-            let (b6, b7) = four(a5, a7);
-            for (i, (low, high)) in [(b0, b4), (b1, b5), (b2, b6), (b3, b7)].into_iter().enumerate() {
-                _mm256_storeu_ps(to.add((k + i) * width), _mm256_permute2f128_ps::<0x20>(low, high));
-                _mm256_storeu_ps(to.add((k + i + 4) * width), _mm256_permute2f128_ps::<0x31>(low, high));
-            }
+        let block: [__m256; 8] = std::array::from_fn(|i| {
+            // SAFETY: the caller's promise, for columns k .. k + 8.
+            unsafe { _mm256_loadu_ps(lines[i].add(k)) }
+        });
+        for (i, row) in transpose8(block).into_iter().enumerate() {
+            // SAFETY: as above.
+            unsafe { _mm256_storeu_ps(to.add((k + i) * width), row) };
         }
         k += 8;
     }

@@ -5,7 +5,7 @@
 //! windows straight from the images, which needs the loops around the tile to be ours; with the tile ([`super::tile`]) in place the
 //! rest is this file.
 //!
-//! A block of A (at most 1 MiB) is packed first; then tasks share the columns of C, and each packs the panel of B that it is about to
+//! A block of A (at most 512 KiB) is packed first; then tasks share the columns of C, and each packs the panel of B that it is about to
 //! use into a slot of its own, small enough for the nearest cache. Tasks are cut by extents alone, at most [`SLOTS`] at a time, so
 //! that the workspace does not depend on the number of threads; nor do the bits: an element of C is a sum over blocks of depth, in
 //! order, of one chain of fused multiply-adds each.
@@ -22,8 +22,8 @@ const SLOTS: usize = 16;
 const DEPTH: usize = 256;
 /// Rows of a packed block of A.
 const ROWS: usize = 512;
-/// Floats of a packed block of A.
-const PACKED: usize = 1 << 18;
+/// Floats of a packed block of A, which stays in a second-level cache.
+const PACKED: usize = 1 << 17;
 /// Columns that are finished before the next block of depth, where depth has several: they stay in cache.
 const COLUMNS: usize = 4096;
 /// Products with fewer multiply-adds are not worth waking another thread.

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::isa::Isa;
-use super::pack::{GROUP, Panels, transpose_group};
+use super::pack::Panels;
 
 /// Panels are at most this wide.
 const WIDEST: usize = super::tile::MAX_COLUMNS;
@@ -129,41 +129,13 @@ impl Panels for Windows<'_> {
             run_count += 1;
         }
         let runs = &runs[..run_count];
-        let taps = self.taps[0] * self.taps[1];
-        for (place, tap, channels) in self.channels_of(&depth) {
-            let mut copies = [Copy::default(); WIDEST];
-            let mut copy_count = 0;
-            for copy in runs.iter().filter_map(|&run| self.copy(run, place)) {
-                copies[copy_count] = copy;
-                copy_count += 1;
-            }
-            let copies = &copies[..copy_count];
-            let first = channels.start * taps + tap - depth.start;
-            let rows = Rows { first, step: taps, width, channels };
-            #[cfg(target_arch = "x86_64")]
-            if self.stride[1] == 1 && width == 2 * LANES && Isa::detect() == Isa::Avx512 {
-                // SAFETY: the processor has AVX-512.
-                unsafe { self.copy_masked(copies, rows, out) };
-                continue;
-            }
-            self.copy_plainly(copies, rows, out);
+        #[cfg(target_arch = "x86_64")]
+        if self.stride[1] == 1 && width == 2 * LANES && Isa::detect() == Isa::Avx512 {
+            // SAFETY: the processor has AVX-512.
+            unsafe { self.pack_masked(runs, depth, out) };
+            return;
         }
-    }
-}
-
-/// Rows of a panel that one tap fills: one for each channel, `step` apart.
-struct Rows {
-    first: usize,
-    step: usize,
-    width: usize,
-    channels: Range<usize>,
-}
-
-impl Rows {
-    /// Every channel with the start of its row.
-    fn each(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let (first, step, width, start) = (self.first, self.step, self.width, self.channels.start);
-        self.channels.clone().map(move |channel| (channel, (first + (channel - start) * step) * width))
+        self.pack_plainly(runs, depth, width, out);
     }
 }
 
@@ -171,23 +143,53 @@ impl Rows {
 #[cfg(target_arch = "x86_64")]
 const LANES: usize = 16;
 
+/// The load of some lanes of half a row.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, Default)]
+struct Load {
+    /// Which lanes.
+    mask: u16,
+    /// Whether it is the last of its half row, which is then stored.
+    last: bool,
+    /// Whether it is the first to see its line of the image.
+    ahead: bool,
+    /// The tap.
+    tap: usize,
+    /// Where the half row lies, counted from the channel's first row.
+    to: usize,
+    /// Where lane 0 would lie in channel 0.
+    from: isize,
+}
+
 impl Windows<'_> {
-    fn copy_plainly(&self, copies: &[Copy], rows: Rows, out: &mut [f32]) {
+    fn pack_plainly(&self, runs: &[Run], depth: Range<usize>, width: usize, out: &mut [f32]) {
         let plane = self.size[0] * self.size[1];
-        let covered: usize = copies.iter().map(|copy| copy.len).sum();
-        for (channel, at) in rows.each() {
-            let row = &mut out[at..at + rows.width];
-            if covered < rows.width {
-                row.fill(0.0);
+        let taps = self.taps[0] * self.taps[1];
+        for (place, tap, channels) in self.channels_of(&depth) {
+            let mut copies = [Copy::default(); WIDEST];
+            let (mut count, mut covered) = (0, 0);
+            for copy in runs.iter().filter_map(|&run| self.copy(run, place)) {
+                copies[count] = copy;
+                count += 1;
+                covered += copy.len;
             }
-            for copy in copies {
-                let from = copy.from + channel * plane;
-                let to = &mut row[copy.at..copy.at + copy.len];
-                if self.stride[1] == 1 {
-                    to.copy_from_slice(&self.images[from..from + copy.len]);
-                } else {
-                    for (to, from) in to.iter_mut().zip(self.images[from..].iter().step_by(self.stride[1])) {
-                        *to = *from;
+            for channel in channels {
+                let k = channel * taps + tap - depth.start;
+                let row = &mut out[k * width..(k + 1) * width];
+                if covered < width {
+                    row.fill(0.0);
+                }
+                for copy in &copies[..count] {
+                    let from = copy.from + channel * plane;
+                    let to = &mut row[copy.at..copy.at + copy.len];
+                    if self.stride[1] == 1 {
+                        to.copy_from_slice(&self.images[from..from + copy.len]);
+                    } else {
+                        for (to, from) in
+                            to.iter_mut().zip(self.images[from..].iter().step_by(self.stride[1]))
+                        {
+                            *to = *from;
+                        }
                     }
                 }
             }
@@ -195,40 +197,89 @@ impl Windows<'_> {
     }
 
     /// The same for panels two vectors wide and a stride of one: every copy is a load of one vector under a mask, so that short lines
-    /// and the zeros around images cost nothing.
+    /// and the zeros around images cost nothing. All taps of a channel come together, while its lines are in the nearest cache.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f")]
-    fn copy_masked(&self, copies: &[Copy], rows: Rows, out: &mut [f32]) {
-        use std::arch::x86_64::{_mm512_mask_loadu_ps, _mm512_setzero_ps, _mm512_storeu_ps};
-        let plane = self.size[0] * self.size[1];
-        // Loads of each half: which lanes, and where lane 0 would lie in channel 0.
-        let mut loads = [[(0u16, 0isize); WIDEST]; 2];
-        let mut counts = [0; 2];
-        for copy in copies {
+    fn pack_masked(&self, runs: &[Run], depth: Range<usize>, out: &mut [f32]) {
+        const CAPACITY: usize = 160;
+        let taps = self.taps[0] * self.taps[1];
+        let mut loads = [Load::default(); CAPACITY];
+        let mut count = 0;
+        for tap in 0..taps {
+            let place = [tap / self.taps[1], tap % self.taps[1]];
+            let first = count;
+            let mut firsts = [(0u16, 0isize); WIDEST];
             for half in 0..2 {
-                let low = copy.at.max(half * LANES);
-                let high = (copy.at + copy.len).min((half + 1) * LANES);
-                if low < high {
-                    let mask = (((1u32 << (high - low)) - 1) << (low - half * LANES)) as u16;
-                    loads[half][counts[half]] =
-                        (mask, (copy.from + half * LANES) as isize - copy.at as isize);
-                    counts[half] += 1;
+                let mut parts = 0;
+                for copy in runs.iter().filter_map(|&run| self.copy(run, place)) {
+                    let low = copy.at.max(half * LANES);
+                    let high = (copy.at + copy.len).min((half + 1) * LANES);
+                    if low < high {
+                        let mask = (((1u32 << (high - low)) - 1) << (low - half * LANES)) as u16;
+                        let from = (copy.from + half * LANES) as isize - copy.at as isize;
+                        // Where positions are as many as columns, one line continues in the next.
+                        match firsts[..parts].last_mut() {
+                            Some(last) if last.1 == from => last.0 |= mask,
+                            _ => {
+                                firsts[parts] = (mask, from);
+                                parts += 1;
+                            }
+                        }
+                    }
                 }
+                // A half without any is zero: a load of no lanes.
+                let parts = parts.max(1);
+                let to = tap * 2 * LANES + half * LANES;
+                for (i, &(mask, from)) in firsts[..parts].iter().enumerate() {
+                    let ahead = place[1] == 0 && mask != 0;
+                    loads[count] = Load { mask, last: i + 1 == parts, ahead, tap, to, from };
+                    count += 1;
+                }
+                firsts = [(0, 0); WIDEST];
             }
-            let last = copy.from + (rows.channels.end.max(1) - 1) * plane + copy.len;
-            assert!(last <= self.images.len(), "a window lies within its image");
+            if tap + 1 == taps || count + 2 * LANES + 2 > CAPACITY {
+                // SAFETY: lanes under the masks lie within the images.
+                unsafe { self.load_channels(&loads[..count], depth.clone(), out) };
+                count = 0;
+            }
+            debug_assert!(count == 0 || count > first);
         }
-        for (channel, at) in rows.each() {
-            let row = &mut out[at..at + 2 * LANES];
-            for half in 0..2 {
-                let mut lanes = _mm512_setzero_ps();
-                for &(mask, from) in &loads[half][..counts[half]] {
-                    let from = self.images.as_ptr().wrapping_offset(from + (channel * plane) as isize);
-                    // SAFETY: lanes under the mask lie within the images, as asserted above; others are not touched.
-                    lanes = unsafe { _mm512_mask_loadu_ps(lanes, mask, from) };
+    }
+
+    /// Runs loads for every channel of a range of (channel, tap) pairs.
+    ///
+    /// # Safety
+    /// Lanes under the masks lie within the images, for all channels.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn load_channels(&self, loads: &[Load], depth: Range<usize>, out: &mut [f32]) {
+        use std::arch::x86_64::*;
+        /// Channels between a load and its hint.
+        const AHEAD: usize = 6;
+        let plane = self.size[0] * self.size[1];
+        let taps = self.taps[0] * self.taps[1];
+        for channel in depth.start / taps..depth.end.div_ceil(taps) {
+            let images = self.images.as_ptr().wrapping_add(channel * plane);
+            // The first and the last channel may lack taps at the ends of the range.
+            let seen = depth.start.saturating_sub(channel * taps)..depth.end - channel * taps;
+            let row = (channel * taps) as isize - depth.start as isize;
+            let mut lanes = _mm512_setzero_ps();
+            // Planes may be pages apart, where no processor foresees the next one. A hint may point anywhere.
+            for load in loads.iter().filter(|load| load.ahead) {
+                let line = images.wrapping_add(AHEAD * plane).wrapping_offset(load.from);
+                _mm_prefetch::<_MM_HINT_T0>(line.cast());
+                _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(LANES - 1).cast());
+            }
+            for load in loads.iter().filter(|load| seen.contains(&load.tap)) {
+                // SAFETY: the caller's promise; lanes outside the mask are not touched.
+                lanes = unsafe { _mm512_mask_loadu_ps(lanes, load.mask, images.wrapping_offset(load.from)) };
+                if load.last {
+                    let at = (row * 2 * LANES as isize + load.to as isize) as usize;
+                    let half = &mut out[at..at + LANES];
+                    // SAFETY: the slice is one vector long.
+                    unsafe { _mm512_storeu_ps(half.as_mut_ptr(), lanes) };
+                    lanes = _mm512_setzero_ps();
                 }
-                // SAFETY: half of a row of two vectors.
-                unsafe { _mm512_storeu_ps(row.as_mut_ptr().add(half * LANES), lanes) };
             }
         }
     }
@@ -240,75 +291,126 @@ pub struct Taps<'a>(pub Windows<'a>);
 
 impl Panels for Taps<'_> {
     fn pack(&self, lines: Range<usize>, depth: Range<usize>, width: usize, out: &mut [f32]) {
-        let windows = &self.0;
-        // Then neighbouring positions are neighbours in memory, from line to line.
-        let continuous =
-            windows.stride == [1, 1] && windows.step == [1, 1] && windows.positions[1] == windows.size[1];
-        let mut done = lines.start;
-        while continuous && done + GROUP <= lines.end {
-            self.pack_group(done, depth.clone(), &mut out[done - lines.start..], width);
-            done += GROUP;
+        let mut done = 0;
+        #[cfg(target_arch = "x86_64")]
+        if self.blocks() {
+            done = lines.len() / BLOCK * BLOCK;
+            let whole = lines.start..lines.start + done;
+            // SAFETY: the processor has AVX-512.
+            unsafe { self.pack_blocks(whole, depth.clone(), out, width) };
         }
-        if done < lines.start + width {
-            let rest = done - lines.start;
-            out.chunks_exact_mut(width).for_each(|row| row[rest..].fill(0.0));
-            self.pack_rest(done..lines.end, depth, &mut out[rest..], width);
+        if done < width {
+            out.chunks_exact_mut(width).for_each(|row| row[done..].fill(0.0));
+            self.pack_rest(lines.start + done..lines.end, depth, &mut out[done..], width);
+        }
+    }
+}
+
+/// Lines and positions that are transposed together.
+#[cfg(target_arch = "x86_64")]
+const BLOCK: usize = 8;
+/// Windows with more taps are packed line by line.
+#[cfg(target_arch = "x86_64")]
+const MOST_TAPS: usize = 32;
+
+/// A tap, seen from any position.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Default)]
+struct Tap {
+    /// Lines and columns of positions at which it is inside.
+    inside: [Range<usize>; 2],
+    /// What it adds to a position's place in its plane.
+    offset: isize,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Taps<'_> {
+    /// Whether neighbouring positions are neighbours in memory, from line to line, so that they can be transposed by blocks.
+    fn blocks(&self) -> bool {
+        let windows = &self.0;
+        windows.stride == [1, 1]
+            && windows.positions[1] == windows.size[1]
+            && windows.taps[0] * windows.taps[1] <= MOST_TAPS
+            && Isa::detect() == Isa::Avx512
+    }
+
+    fn tap(&self, tap: usize) -> Tap {
+        let windows = &self.0;
+        let offset = |axis: usize| {
+            let tap = if axis == 0 { tap / windows.taps[1] } else { tap % windows.taps[1] };
+            windows.start[axis] + tap as isize * windows.step[axis]
+        };
+        let inside = |axis: usize| {
+            let clamp = |x: isize| x.clamp(0, windows.positions[axis] as isize) as usize;
+            clamp(-offset(axis))..clamp(windows.size[axis] as isize - offset(axis))
+        };
+        Tap { inside: [inside(0), inside(1)], offset: offset(0) * windows.size[1] as isize + offset(1) }
+    }
+
+    /// Packs a multiple of eight lines, at most a panel, by blocks of eight positions, loaded under masks that hide what lies outside.
+    #[target_feature(enable = "avx512f,avx512vl,avx2")]
+    fn pack_blocks(&self, lines: Range<usize>, depth: Range<usize>, out: &mut [f32], width: usize) {
+        use std::arch::x86_64::{__m256, _mm256_maskz_loadu_ps, _mm256_storeu_ps};
+        let windows = &self.0;
+        let count = windows.taps[0] * windows.taps[1];
+        let plane = windows.size[0] * windows.size[1];
+        let [height, columns] = windows.positions;
+        let mut taps: [Tap; MOST_TAPS] = Default::default();
+        for (index, tap) in taps[..count].iter_mut().enumerate() {
+            *tap = self.tap(index);
+        }
+        let mut sources = [(0usize, 0isize); WIDEST];
+        for (source, line) in sources.iter_mut().zip(lines.clone()) {
+            let (channel, tap) = (line / count, line % count);
+            *source = (tap, (channel * plane) as isize + taps[tap].offset);
+        }
+        let sources = &sources[..lines.len()];
+        let mut at = depth.start;
+        while at < depth.end {
+            let (image, first) = (at / (height * columns), at % (height * columns));
+            let len = (height * columns - first).min(depth.end - at);
+            let start = windows.images.as_ptr().wrapping_add(image * windows.channels * plane);
+            for k in (0..len / BLOCK * BLOCK).step_by(BLOCK) {
+                let mut masks = [0u8; MOST_TAPS];
+                let mut done = 0;
+                while done < BLOCK {
+                    let (y, x) = ((first + k + done) / columns, (first + k + done) % columns);
+                    let part = (columns - x).min(BLOCK - done);
+                    for (mask, tap) in masks.iter_mut().zip(&taps[..count]) {
+                        let (low, high) = (tap.inside[1].start.max(x), tap.inside[1].end.min(x + part));
+                        if tap.inside[0].contains(&y) && low < high {
+                            *mask |= (((1u32 << (high - low)) - 1) << (low - x + done)) as u8;
+                        }
+                    }
+                    done += part;
+                }
+                let rows = &mut out[(at - depth.start + k) * width..];
+                assert!(rows.len() >= (BLOCK - 1) * width + sources.len());
+                for (group, sources) in sources.chunks_exact(BLOCK).enumerate() {
+                    let block: [__m256; BLOCK] = std::array::from_fn(|i| {
+                        let (tap, offset) = sources[i];
+                        let from = start.wrapping_offset(offset + (first + k) as isize);
+                        // SAFETY: positions under the mask lie within the plane; others are not touched.
+                        unsafe { _mm256_maskz_loadu_ps(masks[tap], from) }
+                    });
+                    for (i, row) in super::pack::transpose8(block).into_iter().enumerate() {
+                        // SAFETY: `sources.len()` columns of eight rows, as asserted above.
+                        unsafe { _mm256_storeu_ps(rows.as_mut_ptr().add(i * width + group * BLOCK), row) };
+                    }
+                }
+            }
+            let rest = len / BLOCK * BLOCK;
+            if rest < len {
+                let part = &mut out[(at - depth.start + rest) * width..][..(len - rest) * width];
+                part.chunks_exact_mut(width).for_each(|row| row[..lines.len()].fill(0.0));
+                self.pack_rest(lines.clone(), at + rest..at + len, part, width);
+            }
+            at += len;
         }
     }
 }
 
 impl Taps<'_> {
-    /// Packs eight lines over positions that are continuous: parts of planes are transposed as they lie, and zeros written over what lies
-    /// outside.
-    fn pack_group(&self, line: usize, depth: Range<usize>, out: &mut [f32], width: usize) {
-        let windows = &self.0;
-        let taps = windows.taps[0] * windows.taps[1];
-        let plane = windows.size[0] * windows.size[1];
-        let [height, columns] = windows.positions;
-        let places: [([usize; 2], usize); GROUP] = std::array::from_fn(|i| {
-            let (channel, tap) = ((line + i) / taps, (line + i) % taps);
-            ([tap / windows.taps[1], tap % windows.taps[1]], channel)
-        });
-        let mut at = depth.start;
-        while at < depth.end {
-            let (image, first) = (at / (height * columns), at % (height * columns));
-            let len = (height * columns - first).min(depth.end - at);
-            let part = &mut out[(at - depth.start) * width..];
-            // Where position 0 of the image would lie; what comes before the first image or after the last is missing.
-            let starts = places.map(|([i, j], channel)| {
-                let tap = (windows.start[0] + i as isize) * windows.size[1] as isize
-                    + windows.start[1]
-                    + j as isize;
-                ((image * windows.channels + channel) * plane + first) as isize + tap
-            });
-            let inside = |&start: &isize| start >= 0 && start as usize + len <= windows.images.len();
-            if starts.iter().all(inside) {
-                let sources = starts.map(|start| &windows.images[start as usize..][..len]);
-                transpose_group(&sources, len, part, width);
-            } else {
-                for (i, &start) in starts.iter().enumerate() {
-                    for k in 0..len {
-                        let x = usize::try_from(start + k as isize)
-                            .ok()
-                            .and_then(|from| windows.images.get(from));
-                        part[k * width + i] = x.copied().unwrap_or(0.0);
-                    }
-                }
-            }
-            for run in windows.runs(at..at + len) {
-                for (i, &(place, _)) in places.iter().enumerate() {
-                    let (low, high) =
-                        windows.copy(run, place).map_or((0, 0), |copy| (copy.at, copy.at + copy.len));
-                    let shown = if low < high { low..high } else { run.at..run.at };
-                    (run.at..shown.start)
-                        .chain(shown.end..run.at + run.len)
-                        .for_each(|k| part[k * width + i] = 0.0);
-                }
-            }
-            at += len;
-        }
-    }
-
     /// Packs any lines one by one over zeros.
     fn pack_rest(&self, lines: Range<usize>, depth: Range<usize>, out: &mut [f32], width: usize) {
         let windows = &self.0;
