@@ -3,7 +3,9 @@
 //!
 //! - [`instance`]: the request in flat tables.
 //! - [`state`]: a sequence with repeats and its load, evaluated incrementally and exactly.
-//! - [`anneal`]: one walk over such states.
+//! - [`moves`]: changes of a state that can be undone.
+//! - [`anneal`]: one walk over repeats alone, where the state itself is the exact evaluation.
+//! - [`joint`]: one walk over repeats and copies, judged by the exact iteration time.
 //! - [`search`]: several walks side by side, the same on any number of threads.
 //! - [`sequence`]: from repeats to a policy.
 //!
@@ -11,6 +13,8 @@
 
 mod anneal;
 mod instance;
+mod joint;
+mod moves;
 mod random;
 mod search;
 mod sequence;
@@ -47,9 +51,9 @@ impl Scheduler for Auto {
             return Outcome { best: Some(lowered.schedule), evaluations: 1, stop: StopReason::Optimal };
         }
         let inst = Instance::new(request);
-        let found = search::search(&inst, &[], inst.total, budget, observer);
-        let best = found.best.and_then(|(_, repeats)| {
-            lower(request, &sequence::policy(request, &repeats)).ok().map(|lowered| lowered.schedule)
+        let found = search::search(request, &inst, inst.total, budget, observer);
+        let best = found.best.and_then(|(_, decisions)| {
+            lower(request, &sequence::policy(request, &decisions)).ok().map(|lowered| lowered.schedule)
         });
         match best {
             Some(best) => Outcome { best: Some(best), evaluations: found.evaluations, stop: found.stop },

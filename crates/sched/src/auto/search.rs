@@ -8,104 +8,202 @@ use std::time::Instant;
 
 use elbowroom_ir::search::{Budget, Observer, StopReason};
 
+use elbowroom_ir::planning::Request;
+
 use super::anneal::Walk;
 use super::instance::Instance;
+use super::joint::{self, Joint};
+use super::sequence::Decisions;
 use super::state::State;
+use crate::policy::FetchRule;
 
 /// Walks, whatever the number of threads.
 const WALKS: usize = 4;
 /// Moves of each walk between two looks at the clock.
-const SLICE: u64 = 2_000;
+const SLICE: u64 = 1_000;
 /// Slices of the first cycle and of the longest.
-const FIRST_CYCLE: u64 = 10;
-const LONGEST_CYCLE: u64 = 640;
+const FIRST_CYCLE: u64 = 2;
+const LONGEST_CYCLE: u64 = 1_024;
 /// Where each walk starts to cool, in mean durations of an op; all of them cool by the same factor.
 const HEAT: [f64; WALKS] = [1.0, 2.0, 0.5, 4.0];
 const COOLING: f64 = 1.0 / 60.0;
 
-/// Repeats as (stage, op), ascending.
-pub(crate) type Repeats = Vec<(u32, u32)>;
+/// Steps of each joint walk between two looks at the clock: a step costs many times what a move costs.
+const JOINT_SLICE: u64 = 40;
+/// Slices of joint walks per slice of the others.
+const JOINT_SHARE: u64 = 4;
 
 /// What a search found.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
-    /// The shortest time without excess, with its repeats.
-    pub best: Option<(u64, Repeats)>,
-    /// Moves tried.
+    /// The shortest iteration that fits.
+    pub best: Option<(u64, Decisions)>,
+    /// Moves and steps tried.
     pub evaluations: u64,
     /// Why it ended.
     pub stop: StopReason,
 }
 
-/// Searches until the budget ends. Warm starts are repeats from elsewhere; the first walks begin with them.
-pub(crate) fn search(
-    inst: &Instance,
-    warm: &[Repeats],
+/// The walks and what they have found.
+struct Search<'a> {
+    walks: Vec<Walk<'a>>,
+    joints: Vec<Joint<'a>>,
+    best: Option<(u64, Decisions)>,
+    /// The best without copies.
+    alone: Option<(u64, Decisions)>,
+    evaluations: u64,
     bound: u64,
-    budget: &Budget,
-    observer: &dyn Observer,
-) -> Found {
-    let start = Instant::now();
-    let mut walks: Vec<Walk<'_>> = (0..WALKS as u64)
-        .map(|i| Walk::new(State::new(inst), budget.seed.wrapping_mul(WALKS as u64) + i))
-        .collect();
-    for (walk, repeats) in walks.iter_mut().zip(warm) {
-        walk.jump(repeats);
-    }
-    let mean = inst.total as f64 / inst.ops.len().max(1) as f64;
-    let mut best: Option<(u64, Repeats)> = None;
-    let mut evaluations = 0;
-    let mut cycle = FIRST_CYCLE;
-    let mut slice = 0;
-    let stop = loop {
-        if best.as_ref().is_some_and(|(time, _)| *time <= bound) {
-            break StopReason::Optimal;
-        }
-        if observer.interrupted() {
-            break StopReason::Interrupted;
-        }
-        if let Some(stop) = budget.exhausted(evaluations, start) {
-            break stop;
-        }
-        let left = budget.evaluations.map_or(u64::MAX, |limit| limit - evaluations);
-        let moves = SLICE.min(left.div_ceil(WALKS as u64));
-        let length = (cycle * SLICE) as f64;
-        let done = (slice * SLICE) as f64;
-        side_by_side(&mut walks, budget.threads, &|index, walk| {
-            let hot = mean * HEAT[index];
-            walk.run(moves, |step| hot * COOLING.powf((done + step as f64) / length));
-        });
-        evaluations += (moves * WALKS as u64).min(left);
-        for walk in &mut walks {
-            if let Some(found) = &walk.best
-                && best.as_ref().is_none_or(|best| found.0 < best.0)
-            {
-                best = Some(found.clone());
-                observer.improved(found.0, bound);
-            }
-        }
-        observer.progress(evaluations);
-        slice += 1;
-        if slice == cycle {
-            slice = 0;
-            cycle = (2 * cycle).min(LONGEST_CYCLE);
-            hand_over(&mut walks, best.as_ref());
-        }
-    };
-    Found { best, evaluations, stop }
+    mean: f64,
+    start: Instant,
+    budget: &'a Budget,
+    observer: &'a dyn Observer,
 }
 
-/// Every other walk continues from the best sequence of all.
-fn hand_over(walks: &mut [Walk<'_>], best: Option<&(u64, Repeats)>) {
-    if let Some((_, repeats)) = best {
-        for walk in walks.iter_mut().step_by(2) {
-            walk.jump(repeats);
+/// Searches until the budget ends. No iteration can be shorter than `bound`.
+pub(crate) fn search<'a>(
+    request: &'a Request<'a>,
+    inst: &'a Instance,
+    bound: u64,
+    budget: &'a Budget,
+    observer: &'a dyn Observer,
+) -> Found {
+    let state = State::new(inst);
+    let seed = |i: u64| budget.seed.wrapping_mul(2 * WALKS as u64).wrapping_add(i);
+    let recompute = request.freedom.recompute;
+    let walks = (0..WALKS as u64).filter(|_| recompute).map(|i| Walk::new(state.clone(), seed(i)));
+    let copies = joint::can_copy(request);
+    let joints = (0..WALKS as u64).filter(|_| copies);
+    let joints = joints.map(|i| Joint::new(request, state.clone(), seed(i + WALKS as u64)));
+    let mut search = Search {
+        walks: walks.collect(),
+        joints: joints.collect(),
+        best: None,
+        alone: None,
+        evaluations: 0,
+        bound,
+        mean: inst.total as f64 / inst.ops.len().max(1) as f64,
+        start: Instant::now(),
+        budget,
+        observer,
+    };
+    let stop = search.run();
+    Found { best: search.best, evaluations: search.evaluations, stop }
+}
+
+impl Search<'_> {
+    fn run(&mut self) -> StopReason {
+        let mut cycle = FIRST_CYCLE;
+        loop {
+            if let Some(stop) = self.walk(cycle).or_else(|| self.step(cycle * JOINT_SHARE)) {
+                return stop;
+            }
+            if self.walks.is_empty() && self.joints.is_empty() {
+                return StopReason::Finished;
+            }
+            cycle = (2 * cycle).min(LONGEST_CYCLE);
         }
+    }
+
+    /// One cycle over repeats alone.
+    fn walk(&mut self, cycle: u64) -> Option<StopReason> {
+        if self.walks.is_empty() {
+            return None;
+        }
+        let length = (cycle * SLICE) as f64;
+        for slice in 0..cycle {
+            let moves = match self.slice(SLICE) {
+                Ok(moves) => moves,
+                Err(stop) => return Some(stop),
+            };
+            let (mean, done) = (self.mean, (slice * SLICE) as f64);
+            side_by_side(&mut self.walks, self.budget.threads, &|index, walk| {
+                let hot = mean * HEAT[index];
+                walk.run(moves, |step| hot * COOLING.powf((done + step as f64) / length));
+            });
+            self.alone = self.walks.iter().fold(self.alone.take(), |best, walk| better(best, &walk.best));
+            self.collect();
+        }
+        if let Some((_, alone)) = &self.alone {
+            for walk in self.walks.iter_mut().step_by(2) {
+                walk.editor.jump(&alone.repeats, &[]);
+            }
+        }
+        None
+    }
+
+    /// One cycle over repeats and copies together.
+    fn step(&mut self, cycle: u64) -> Option<StopReason> {
+        if self.joints.is_empty() {
+            return None;
+        }
+        let keep = Decisions { repeats: Vec::new(), fetches: Vec::new(), rule: FetchRule::Eager };
+        for (index, joint) in self.joints.iter_mut().enumerate() {
+            let from = match (index, &self.best, &self.alone) {
+                (0, Some((_, best)), _) | (1, Some((_, best)), None) => best,
+                (1, _, Some((_, alone))) => alone,
+                _ if joint.lost() => &keep,
+                _ => continue,
+            };
+            joint.jump(&from.clone());
+        }
+        let length = (cycle * JOINT_SLICE) as f64;
+        for slice in 0..cycle {
+            self.collect();
+            let steps = match self.slice(JOINT_SLICE) {
+                Ok(steps) => steps,
+                Err(stop) => return Some(stop),
+            };
+            let (mean, done) = (self.mean, (slice * JOINT_SLICE) as f64);
+            side_by_side(&mut self.joints, self.budget.threads, &|index, joint| {
+                let hot = mean * HEAT[index];
+                joint.run(steps, |step| hot * COOLING.powf((done + step as f64) / length));
+            });
+        }
+        self.collect();
+        None
+    }
+
+    /// How many moves each walk may make next, or why there are no more; counts them.
+    fn slice(&mut self, most: u64) -> Result<u64, StopReason> {
+        if self.best.as_ref().is_some_and(|(time, _)| *time <= self.bound) {
+            return Err(StopReason::Optimal);
+        }
+        if self.observer.interrupted() {
+            return Err(StopReason::Interrupted);
+        }
+        if let Some(stop) = self.budget.exhausted(self.evaluations, self.start) {
+            return Err(stop);
+        }
+        let left = self.budget.evaluations.map_or(u64::MAX, |limit| limit - self.evaluations);
+        let moves = most.min(left.div_ceil(WALKS as u64));
+        self.evaluations += (moves * WALKS as u64).min(left);
+        Ok(moves)
+    }
+
+    /// Takes over what the walks have found.
+    fn collect(&mut self) {
+        let before = self.best.as_ref().map(|&(time, _)| time);
+        let best = self.joints.iter().fold(self.best.take(), |best, joint| better(best, &joint.best));
+        self.best = better(best, &self.alone);
+        if let Some((time, _)) = &self.best
+            && before.is_none_or(|before| *time < before)
+        {
+            self.observer.improved(*time, self.bound);
+        }
+        self.observer.progress(self.evaluations);
+    }
+}
+
+fn better(best: Option<(u64, Decisions)>, other: &Option<(u64, Decisions)>) -> Option<(u64, Decisions)> {
+    match (&best, other) {
+        (Some((time, _)), Some((other_time, _))) if other_time < time => other.clone(),
+        (None, Some(_)) => other.clone(),
+        _ => best,
     }
 }
 
 /// Runs every walk once, on so many threads. Walks share nothing, so who runs which does not matter.
-fn side_by_side(walks: &mut [Walk<'_>], threads: usize, run: &(dyn Fn(usize, &mut Walk<'_>) + Sync)) {
+fn side_by_side<W: Send>(walks: &mut [W], threads: usize, run: &(dyn Fn(usize, &mut W) + Sync)) {
     let threads = threads.clamp(1, walks.len());
     if threads == 1 {
         walks.iter_mut().enumerate().for_each(|(index, walk)| run(index, walk));

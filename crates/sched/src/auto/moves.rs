@@ -1,0 +1,234 @@
+//! Moves: small changes of a [`State`] that can be undone.
+
+use super::instance::NONE;
+use super::random::Random;
+use super::state::State;
+
+/// One change.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Insert(u32, u32),
+    Remove(u32, u32),
+    Fetch(u32, u32, u32),
+    Keep(u32, u32, u32),
+}
+
+/// A state with the changes since the last decision about them.
+#[derive(Clone, Debug)]
+pub(crate) struct Editor<'a> {
+    pub state: State<'a>,
+    pub random: Random,
+    /// Values that can be made again: those worth drawing.
+    pub again: Vec<u32>,
+    journal: Vec<Change>,
+}
+
+impl<'a> Editor<'a> {
+    pub(crate) fn new(state: State<'a>, seed: u64) -> Self {
+        let inst = state.inst;
+        let again = |v: &u32| {
+            let value = inst.values[*v as usize];
+            value.maker != NONE && inst.ops[value.maker as usize].latest > 0 && value.size > 0
+        };
+        let again = (0..inst.values.len() as u32).filter(again).collect();
+        Self { state, random: Random::new(seed), again, journal: Vec::new() }
+    }
+
+    /// Whether anything has changed since the last decision.
+    pub(crate) fn changed(&self) -> bool {
+        !self.journal.is_empty()
+    }
+
+    /// Accepts the changes.
+    pub(crate) fn settle(&mut self) {
+        self.journal.clear();
+    }
+
+    /// Takes the changes back.
+    pub(crate) fn undo(&mut self) {
+        while let Some(change) = self.journal.pop() {
+            match change {
+                Change::Insert(stage, op) => self.state.remove(stage, op),
+                Change::Remove(stage, op) => self.state.insert(stage, op),
+                Change::Fetch(value, stage, op) => self.state.set_fetched(value, stage, op, false),
+                Change::Keep(value, stage, op) => self.state.set_fetched(value, stage, op, true),
+            }
+        }
+    }
+
+    /// Makes the state one with these decisions.
+    pub(crate) fn jump(&mut self, repeats: &[(u32, u32)], fetches: &[(u32, u32, u32)]) {
+        while let Some(&(value, stage, op)) = self.state.fetches().last() {
+            self.state.set_fetched(value, stage, op, false);
+        }
+        while let Some(&(stage, op)) = self.state.repeats().last() {
+            self.state.remove(stage, op);
+        }
+        for &(stage, op) in repeats {
+            self.state.insert(stage, op);
+        }
+        for &(value, stage, op) in fetches {
+            self.state.set_fetched(value, stage, op, true);
+        }
+        self.journal.clear();
+    }
+
+    /// Puts a value away with a copy on the host before a use.
+    pub(crate) fn fetch(&mut self, value: u32, stage: u32, op: u32) {
+        self.state.set_fetched(value, stage, op, true);
+        self.journal.push(Change::Fetch(value, stage, op));
+    }
+
+    /// Undoes [`Editor::fetch`].
+    pub(crate) fn keep(&mut self, value: u32, stage: u32, op: u32) {
+        self.state.set_fetched(value, stage, op, false);
+        self.journal.push(Change::Keep(value, stage, op));
+    }
+
+    fn insert(&mut self, stage: u32, op: u32) {
+        self.state.insert(stage, op);
+        self.journal.push(Change::Insert(stage, op));
+    }
+
+    fn remove(&mut self, stage: u32, op: u32) {
+        if !self.state.fetches().is_empty() {
+            let inst = self.state.inst;
+            for &value in &inst.ops[op as usize].reads {
+                if self.state.has_fetch(value, stage, op) {
+                    self.keep(value, stage, op);
+                }
+            }
+        }
+        self.state.remove(stage, op);
+        self.journal.push(Change::Remove(stage, op));
+    }
+
+    /// A random change of what is run again.
+    pub(crate) fn propose(&mut self) {
+        if self.again.is_empty() {
+            return;
+        }
+        match self.random.below(10) {
+            0..=3 => self.drop_value(),
+            4..=5 => self.keep_value(),
+            6..=7 => self.shift(),
+            _ => {
+                self.keep_value();
+                self.drop_value();
+            }
+        }
+    }
+
+    /// Drops a value in a random gap.
+    pub(crate) fn drop_value(&mut self) {
+        for _ in 0..8 {
+            let value = self.again[self.random.below(self.again.len())];
+            let touches = self.state.touch_count(value);
+            if touches < 2 {
+                continue;
+            }
+            let index = 1 + self.random.below(touches - 1);
+            let Some((stage, op)) = self.state.plain_use(value, index) else { continue };
+            let maker = self.state.inst.values[value as usize].maker;
+            // Right after it was made there is nothing to gain.
+            if stage <= maker + 1 && op == stage {
+                continue;
+            }
+            if stage > self.state.inst.ops[maker as usize].latest
+                || self.state.has(stage, maker)
+                || maker >= op
+            {
+                continue;
+            }
+            let deep = if self.random.chance(0.5) { 0.9 } else { 0.3 };
+            self.make_again(stage, maker, deep);
+            return;
+        }
+    }
+
+    /// Runs an op again in a stage, and with some chance the makers of those inputs that would have to be kept for it.
+    pub(crate) fn make_again(&mut self, stage: u32, op: u32, deep: f64) {
+        let inst = self.state.inst;
+        let mut next = vec![op];
+        while let Some(op) = next.pop() {
+            if self.state.has(stage, op) {
+                continue;
+            }
+            for &input in &inst.ops[op as usize].reads {
+                let maker = inst.values[input as usize].maker;
+                if maker != NONE
+                    && inst.ops[maker as usize].latest >= stage
+                    && maker < stage
+                    && !self.state.alive_at(input, stage, op)
+                    && self.random.chance(deep)
+                    && next.len() < 64
+                {
+                    next.push(maker);
+                }
+            }
+            self.insert(stage, op);
+        }
+    }
+
+    /// Takes a random repeat away, and everything that then serves nobody.
+    pub(crate) fn keep_value(&mut self) {
+        let repeats = self.state.repeats();
+        if repeats.is_empty() {
+            return;
+        }
+        let (stage, op) = repeats[self.random.below(repeats.len())];
+        self.take_away(stage, op);
+    }
+
+    pub(crate) fn take_away(&mut self, stage: u32, op: u32) {
+        let inst = self.state.inst;
+        let mut next = vec![(stage, op)];
+        while let Some((stage, op)) = next.pop() {
+            if !self.state.has(stage, op) {
+                continue;
+            }
+            self.remove(stage, op);
+            for &input in &inst.ops[op as usize].reads {
+                if let Some((made, maker)) = self.state.made_before(input, stage, op)
+                    && made != maker
+                    && self.state.useless(made, maker)
+                {
+                    next.push((made, maker));
+                }
+            }
+        }
+    }
+
+    /// Moves a random repeat, and perhaps those of the same stage that serve it, to another stage.
+    pub(crate) fn shift(&mut self) {
+        let repeats = self.state.repeats();
+        if repeats.is_empty() {
+            return;
+        }
+        let (stage, op) = repeats[self.random.below(repeats.len())];
+        let span = 1 + self.random.below(6) as u32;
+        let to = if self.random.chance(0.5) { stage.saturating_sub(span) } else { stage + span };
+        if to <= op
+            || to > self.state.inst.ops[op as usize].latest
+            || to as usize >= self.state.inst.ops.len()
+        {
+            return;
+        }
+        if self.random.chance(0.5) {
+            let group: Vec<u32> = self.state.again(stage).to_vec();
+            for other in group {
+                if other < to && to <= self.state.inst.ops[other as usize].latest {
+                    self.remove(stage, other);
+                    if !self.state.has(to, other) {
+                        self.insert(to, other);
+                    }
+                }
+            }
+            return;
+        }
+        self.remove(stage, op);
+        if !self.state.has(to, op) {
+            self.insert(to, op);
+        }
+    }
+}
