@@ -136,14 +136,14 @@ impl Shared {
         }
     }
 
-    /// Gives up residences of which this was the last access in time. Whoever takes their bytes waits for all of their accesses.
+    /// Gives up residences of which this was the last access in time. Whoever takes bytes that all accesses touch waits for all of them.
     fn retire(&self, task: &Task) {
         if self.remaining.is_empty() {
             return;
         }
         for &residence in &self.program.retiring[task.retires.clone()] {
             if self.remaining[residence].fetch_sub(1, AcqRel) == 1 {
-                self.device.retire(self.program.residences[residence].extent);
+                self.device.retire(self.program.residences[residence].common);
             }
         }
     }

@@ -47,7 +47,8 @@ pub(crate) struct Task {
 /// One stay of a storage in the arena, or one workspace.
 #[derive(Clone, Debug)]
 pub(crate) struct Residence {
-    pub extent: Extent,
+    /// The bytes that every access touches. Whoever takes other bytes of it need not wait for all accesses.
+    pub common: Extent,
     /// Its size as loads count it: rounded up to the machine's alignment.
     pub load: Bytes,
     /// The action that reserves it; `None` for what is there when the iteration begins.
@@ -101,13 +102,13 @@ impl Program {
                     let middle = extents.len();
                     extents
                         .extend(writes.iter().zip(&facts.outputs).map(|(&b, &t)| place(b, trace.bytes(t))));
-                    for &buffer in reads.iter().chain(writes) {
-                        residences.access(buffer, id);
+                    for (&buffer, &extent) in reads.iter().chain(writes).zip(&extents[start..]) {
+                        residences.access(buffer, id, extent);
                     }
                     let mut scratch = Extent { offset: 0, len: 0 };
                     if let &Some(buffer) = workspace {
                         scratch = place(buffer, facts.workspace);
-                        residences.access(buffer, id);
+                        residences.access(buffer, id, scratch);
                         residences.close(buffer);
                     }
                     let ranges = extents[start..].iter().chain([&scratch]);
@@ -116,8 +117,8 @@ impl Program {
                     (Work::Launch { op: *op, reads, writes, workspace: scratch }, end)
                 }
                 &Action::Offload { value, from: buffer } | &Action::Prefetch { value, to: buffer } => {
-                    residences.access(buffer, id);
                     let extent = place(buffer, trace.bytes(value));
+                    residences.access(buffer, id, extent);
                     // Every prefetch reads a copy that exists (rule L5), so the lookup never fails.
                     let copy = copies.of_action[id].unwrap_or_default();
                     let work = match step.action {
@@ -187,7 +188,7 @@ impl<'a> Residences<'a> {
         let bytes = self.plan.schedule().buffers[buffer].bytes;
         let offset = self.plan.placement().offsets[buffer].get() as usize;
         Residence {
-            extent: Extent { offset, len: bytes.get() as usize },
+            common: Extent { offset, len: bytes.get() as usize },
             load: bytes.align_up(self.plan.machine().align),
             first,
             accesses: Vec::new(),
@@ -195,13 +196,13 @@ impl<'a> Residences<'a> {
         }
     }
 
-    fn access(&mut self, buffer: BufferId, action: ActionId) {
+    fn access(&mut self, buffer: BufferId, action: ActionId, extent: Extent) {
         if self.open[buffer].is_none() {
             self.open[buffer] = Some(self.residence(buffer, Some(action)));
         }
-        if let Some(residence) = &mut self.open[buffer]
-            && residence.accesses.last() != Some(&action)
-        {
+        let Some(residence) = &mut self.open[buffer] else { return };
+        residence.common.len = residence.common.len.min(extent.len);
+        if residence.accesses.last() != Some(&action) {
             residence.accesses.push(action);
         }
     }
