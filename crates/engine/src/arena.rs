@@ -185,6 +185,14 @@ mod tests {
     }
 
     #[test]
+    fn a_generous_limit_is_not_painted_as_a_whole() {
+        let arena = Arena::new(Bytes(1 << 32)).unwrap();
+        assert_eq!(arena.above(Bytes(100)), Extent { offset: 100, len: PAINTED });
+        assert_eq!(arena.above(Bytes((1 << 32) - 7)).len, 7);
+        assert_eq!(arena.above(Bytes(1 << 40)).len, 0);
+    }
+
+    #[test]
     fn an_arena_larger_than_any_memory_is_an_error() {
         let error = Arena::new(Bytes(1 << 62)).unwrap_err();
         assert!(error.to_string().contains("arena"), "{error}");

@@ -1,12 +1,12 @@
 //! The host tier: where offloaded values wait. In memory, or in a file; the way there can be slowed down.
 //!
-//! A tier is a range of bytes, `0..size`. Which value lies where is decided by [`slots`] before the first iteration; the tier only
+//! A tier is a range of bytes, `0..size`. Which value lies where is decided before the first iteration; the tier only
 //! stores and loads. Both directions may be used at the same time, on ranges that do not overlap.
 
 mod file;
 pub(crate) mod link;
 mod memory;
-pub mod slots;
+pub(crate) mod slots;
 
 use std::path::PathBuf;
 
