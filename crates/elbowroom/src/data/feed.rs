@@ -10,6 +10,10 @@ use super::{DataError, ImageShape, Images, Synthetic, Text, TokenShape, Tokens, 
 enum Source {
     /// Slot 0 is images, slot 1 their classes.
     Images(ImageShape, Box<dyn Images>),
+    /// Slot 0 is images, slot 1 a class for every pixel. Made on the spot only.
+    Segments(ImageShape, Synthetic),
+    /// Slot 0 is points `[batch, width]`, and there is no other. Made on the spot only.
+    Points([usize; 2], Synthetic),
     /// Slot 0 is tokens, slot 1 the tokens that follow.
     Tokens(TokenShape, Box<dyn Tokens>),
 }
@@ -25,22 +29,42 @@ pub struct Feed {
 impl Feed {
     /// Finds out what the graph trains on, and opens the data at `path`, or makes synthetic data without one.
     pub fn open(graph: &Graph, path: Option<&Path>, seed: u64) -> Result<Self, DataError> {
-        let [first, second] = graph.inputs.as_slice() else {
-            return Err(DataError::Mismatch(format!("{} does not take samples with labels", graph.name)));
+        let unknown =
+            || DataError::Mismatch(format!("{} takes inputs that no reader here makes", graph.name));
+        let [first, rest @ ..] = graph.inputs.as_slice() else {
+            return Err(unknown());
         };
         let shape = &graph.values[first.value].shape;
-        let labels = graph.values[second.value].shape.len();
+        let labels = rest.iter().map(|input| graph.values[input.value].shape.len()).sum();
         let synthetic = Synthetic { seed };
-        let source = match (first.content, second.content, shape.dims()) {
-            (Content::Real, Content::Class { classes }, &[batch, channels, height, width])
-                if labels == batch =>
-            {
-                let shape = ImageShape { batch, channels, height, width, classes };
-                let images =
-                    path.map_or_else(|| Ok(Box::new(synthetic) as _), |path| open_images(path, seed))?;
-                Source::Images(shape, images)
+        let made = |source| match path {
+            None => Ok(source),
+            Some(path) => {
+                let (path, name) = (path.display(), &graph.name);
+                let why = format!("{name} trains on synthetic data only, so {path} is of no use to it");
+                Err(DataError::Mismatch(why))
             }
-            (Content::Class { classes: vocabulary }, Content::Class { .. }, &[batch, length])
+        };
+        let classes = match rest {
+            [] => None,
+            [labels] => Some(labels.content),
+            _ => return Err(unknown()),
+        };
+        let source = match (first.content, classes, shape.dims()) {
+            (Content::Real, Some(Content::Class { classes }), &[batch, channels, height, width]) => {
+                let shape = ImageShape { batch, channels, height, width, classes };
+                if labels == batch * height * width && height * width > 1 {
+                    made(Source::Segments(shape, synthetic))?
+                } else if labels == batch {
+                    let images =
+                        path.map_or_else(|| Ok(Box::new(synthetic) as _), |path| open_images(path, seed))?;
+                    Source::Images(shape, images)
+                } else {
+                    return Err(unknown());
+                }
+            }
+            (Content::Real, None, &[batch, width]) => made(Source::Points([batch, width], synthetic))?,
+            (Content::Class { classes: vocabulary }, Some(Content::Class { .. }), &[batch, length])
                 if labels == batch * length =>
             {
                 let shape = TokenShape { batch, length, vocabulary };
@@ -50,16 +74,13 @@ impl Feed {
                 };
                 Source::Tokens(shape, tokens)
             }
-            _ => {
-                return Err(DataError::Mismatch(format!(
-                    "{} takes inputs that no reader here makes",
-                    graph.name
-                )));
-            }
+            _ => return Err(unknown()),
         };
         let elements = shape.len();
         let (pixels, tokens) = match &source {
-            Source::Images(..) => (vec![0.0; elements], Vec::new()),
+            Source::Images(..) | Source::Segments(..) | Source::Points(..) => {
+                (vec![0.0; elements], Vec::new())
+            }
             Source::Tokens(..) => (Vec::new(), vec![0; elements]),
         };
         Ok(Self { source, pixels, tokens, labels: vec![0; labels] })
@@ -71,6 +92,14 @@ impl Feed {
             Source::Images(shape, images) => {
                 images.fill(iteration, *shape, &mut self.pixels, &mut self.labels)
             }
+            Source::Segments(shape, synthetic) => {
+                synthetic.segments(iteration, *shape, &mut self.pixels, &mut self.labels);
+                Ok(())
+            }
+            Source::Points(shape, synthetic) => {
+                synthetic.points(iteration, *shape, &mut self.pixels);
+                Ok(())
+            }
             Source::Tokens(shape, source) => {
                 source.fill(iteration, *shape, &mut self.tokens, &mut self.labels)
             }
@@ -78,11 +107,14 @@ impl Feed {
     }
 
     /// The inputs of the batch that was read last, by slot, in the machine's byte order.
-    pub fn slots(&self) -> [&[u8]; 2] {
+    pub fn slots(&self) -> impl Iterator<Item = &[u8]> {
         let samples = match &self.source {
-            Source::Images(..) => bytemuck::cast_slice(&self.pixels),
+            Source::Images(..) | Source::Segments(..) | Source::Points(..) => {
+                bytemuck::cast_slice(&self.pixels)
+            }
             Source::Tokens(..) => bytemuck::cast_slice(&self.tokens),
         };
-        [samples, bytemuck::cast_slice(&self.labels)]
+        let labels = (!self.labels.is_empty()).then(|| bytemuck::cast_slice(&self.labels));
+        std::iter::once(samples).chain(labels)
     }
 }

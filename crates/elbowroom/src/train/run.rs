@@ -143,7 +143,7 @@ impl<'a> Runner<'a> {
 
     fn step(&mut self, session: &mut Session, number: u64) -> Result<IterationReport, TrainError> {
         self.feed.read(number)?;
-        for (slot, bytes) in self.feed.slots().into_iter().enumerate() {
+        for (slot, bytes) in self.feed.slots().enumerate() {
             session.fill_input(slot, |input| input.copy_from_slice(bytes));
         }
         Ok(session.run_iteration(number)?)
