@@ -8,7 +8,7 @@ use elbowroom_ir::{Bytes, Nanos};
 use elbowroom_sched::chain::{Chain, Layer};
 use elbowroom_sched::linearize::Linear;
 use elbowroom_sched::lower::least_load;
-use elbowroom_sched::policy::{FetchRule, Policy, Touches};
+use elbowroom_sched::policy::{FetchRule, Policy};
 use elbowroom_sched::{lower, scheduler};
 use elbowroom_sim::{presets, simulate};
 
@@ -51,8 +51,7 @@ fn on_half(bencher: Bencher<'_, '_>, timed: impl Fn(&Request<'_>, &Policy)) {
     };
     let mut policy = Policy { fetch: FetchRule::AfterOffloads, ..Policy::keep(&traced.trace) };
     let linear = Linear::of(&request).unwrap();
-    let touches = Touches::of(&traced.trace, &policy.sequence);
-    linear.offload(&mut policy, &touches, 0..2_600);
+    linear.offload(&mut policy, 0..2_600);
     bencher.bench_local(|| timed(&request, &policy));
 }
 

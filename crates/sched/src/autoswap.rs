@@ -82,10 +82,10 @@ struct Areas {
 }
 
 impl Areas {
-    fn new(request: &Request<'_>, load: &[u64], places: usize) -> Self {
+    fn new(request: &Request<'_>, load: &[u64], sequence: &[OpId]) -> Self {
         let (mut starts, mut sums) = (vec![0.0], vec![0.0]);
-        for (place, &load) in load.iter().enumerate().take(places) {
-            let time = request.costs.nanos.get(OpId(place as u32)).map_or(0, |nanos| nanos.get()) as f64;
+        for (place, (&op, &load)) in sequence.iter().zip(load).enumerate() {
+            let time = request.costs.nanos.get(op).map_or(0, |nanos| nanos.get()) as f64;
             starts.push(starts[place] + time);
             sums.push(sums[place] + time * load as f64);
         }
@@ -112,7 +112,7 @@ impl<'a> AutoSwap<'a> {
     /// Finds and scores the candidates of at least a size.
     pub fn new(request: &'a Request<'a>, threshold: Bytes) -> Result<Self, PolicyError> {
         let trace = request.trace;
-        let keep = Policy::keep(trace);
+        let keep = Policy::prompt(trace);
         let load = loads(request, &keep)?;
         let places = keep.sequence.len();
         let peak = (0..places).rev().max_by_key(|&place| load[place]).unwrap_or(0) as Place;
@@ -142,8 +142,8 @@ impl<'a> AutoSwap<'a> {
     }
 
     fn score(&mut self) {
-        let places = self.keep.sequence.len();
-        let areas = Areas::new(self.request, &self.load, places);
+        let sequence = &self.keep.sequence;
+        let areas = Areas::new(self.request, &self.load, sequence);
         let machine = self.request.machine;
         for candidate in &mut self.candidates {
             let (time, area) = candidate.between(&areas);
@@ -158,7 +158,7 @@ impl<'a> AutoSwap<'a> {
         let mut load = self.load.clone();
         let mut left: Vec<usize> = (0..self.candidates.len()).collect();
         while !left.is_empty() {
-            let areas = Areas::new(self.request, &load, places);
+            let areas = Areas::new(self.request, &load, sequence);
             let area = |index: usize| self.candidates[index].between(&areas).1;
             let best = (0..left.len())
                 .max_by(|&a, &b| area(left[a]).total_cmp(&area(left[b])).then(left[b].cmp(&left[a])));
@@ -176,9 +176,10 @@ impl<'a> AutoSwap<'a> {
         ranking
     }
 
-    /// Sends candidates away in the order of a ranking until the load fits, and lowers the policy (IV-D, IV-E). Without a schedule it
-    /// says the least load that was reached.
-    pub fn select(&self, ranking: &[usize]) -> Result<Lowered, Bytes> {
+    /// Sends candidates away in the order of a ranking until the load is at most a target (in the paper, the limit), and lowers the
+    /// policy (IV-D, IV-E). If the candidates do not reach the target, the limit will do. Without a schedule it says the least load that
+    /// was reached.
+    pub fn select(&self, ranking: &[usize], target: Bytes) -> Result<Lowered, Bytes> {
         let limit = self.request.load_limit;
         let mut policy = self.keep.clone();
         let mut load = self.load.clone();
@@ -186,7 +187,7 @@ impl<'a> AutoSwap<'a> {
         let mut ranking = ranking.iter();
         loop {
             // The estimate ignores that a value on its way out cannot hand its buffer over; the policy itself knows.
-            if load.iter().all(|&load| load <= limit.get()) {
+            if load.iter().all(|&load| load <= target.get().min(limit.get())) {
                 let Ok((load, _)) = least_load(self.request, &policy) else { return Err(least) };
                 least = least.min(load);
                 if load <= limit {
@@ -195,7 +196,12 @@ impl<'a> AutoSwap<'a> {
             }
             let Some(&next) = ranking.next() else {
                 let load = least_load(self.request, &policy).map_or(least, |(load, _)| load);
-                return Err(least.min(load));
+                least = least.min(load);
+                return if load <= limit {
+                    lower(self.request, &policy).map_err(|_| least)
+                } else {
+                    Err(least)
+                };
             };
             let candidate = &self.candidates[next];
             candidate.relieve(&mut load);
@@ -280,7 +286,7 @@ fn best_of(
             break;
         }
         evaluations += 1;
-        match swap.select(&swap.ranking(|candidate| candidate.scores[score as usize])) {
+        match swap.select(&swap.ranking(|candidate| candidate.scores[score as usize]), request.load_limit) {
             Ok(lowered) => {
                 if best.as_ref().is_none_or(|best| lowered.iteration < best.iteration) {
                     observer.improved(lowered.iteration.get(), total.get());

@@ -64,7 +64,7 @@ impl Scheduler for Floor {
 /// Everything that may leave, what frees most for longest first.
 fn leaves(request: &Request<'_>) -> Vec<Leave> {
     let trace = request.trace;
-    let keep = Policy::keep(trace);
+    let keep = Policy::prompt(trace);
     let touches = Touches::of(trace, &keep.sequence);
     let end = keep.sequence.len() as u64;
     let mut found: Vec<(u128, Leave)> = Vec::new();
@@ -90,7 +90,7 @@ fn leaves(request: &Request<'_>) -> Vec<Leave> {
 }
 
 fn policy(request: &Request<'_>, leaves: &[Leave]) -> Policy {
-    let mut policy = Policy::keep(request.trace);
+    let mut policy = Policy::prompt(request.trace);
     for leave in leaves {
         match *leave {
             Leave::Gap(gap) => policy.send(gap, Away::Offload),

@@ -11,7 +11,7 @@ use elbowroom_ir::search::{Budget, Observer, Outcome};
 
 use crate::linearize::Linear;
 use crate::lower::{least_load, lower};
-use crate::policy::{FetchRule, Policy, Touches};
+use crate::policy::{FetchRule, Policy};
 use crate::verdict::refusal;
 
 /// See the [module](self).
@@ -25,11 +25,9 @@ impl Scheduler for Greedy {
 
     fn schedule(&self, request: &Request<'_>, _: &Budget, _: &dyn Observer) -> Outcome<Schedule> {
         let Ok(linear) = Linear::of(request) else { return refusal(request, None, 0) };
-        let keep = Policy { fetch: FetchRule::AfterOffloads, ..Policy::keep(request.trace) };
-        let touches = Touches::of(request.trace, &keep.sequence);
         let policy = |k: usize| {
-            let mut policy = keep.clone();
-            linear.offload(&mut policy, &touches, 0..k);
+            let mut policy = Policy { fetch: FetchRule::AfterOffloads, ..linear.keep.clone() };
+            linear.offload(&mut policy, 0..k);
             policy
         };
 

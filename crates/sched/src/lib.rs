@@ -22,6 +22,7 @@ pub mod keep;
 pub mod linearize;
 pub mod lower;
 pub mod policy;
+pub mod recompute;
 pub mod relaxation;
 pub mod segments;
 pub mod sqrt;
@@ -57,6 +58,7 @@ pub static SCHEDULERS: &[&dyn Scheduler] = &[
     &bo::Bo::DEFAULT,
     &sqrt::Sqrt,
     &sqrt::Mixed,
+    &recompute::rotor::Rotor::DEFAULT,
     &floor::Floor,
 ];
 

@@ -11,12 +11,11 @@
 //! any op, and what crosses such a cut is simply more than one value.
 
 use elbowroom_ir::planning::Request;
-use elbowroom_ir::trace::Phase;
-use elbowroom_ir::{Bytes, Id, Nanos, TensorId};
+use elbowroom_ir::{Bytes, Id, Nanos, OpId, TensorId};
 
 use crate::chain::{Chain, Layer};
 use crate::lower::loads;
-use crate::policy::{Away, Gap, Place, Policy, Touches};
+use crate::policy::{Away, Gap, Place, Policy, Touches, turn};
 use crate::residences::PolicyError;
 
 /// A layer in terms of the trace.
@@ -35,9 +34,13 @@ pub struct Linear {
     pub chain: Chain,
     /// The layers in terms of the trace.
     pub groups: Vec<Group>,
-    /// The first place that is not forward.
+    /// The policy that keeps everything, in the order that places refer to: [`Policy::prompt`]. Up to the turn it is the trace's.
+    pub keep: Policy,
+    /// Its touches.
+    pub touches: Touches,
+    /// The first backward place.
     pub turn: Place,
-    /// The load at every place of the trace's order if everything stays.
+    /// The load at every place if everything stays.
     pub load: Vec<u64>,
 }
 
@@ -51,10 +54,10 @@ impl Linear {
     /// Cuts a trace. Fails only if keeping everything contradicts the trace.
     pub fn of(request: &Request<'_>) -> Result<Self, PolicyError> {
         let trace = request.trace;
-        let keep = Policy::keep(trace);
+        let keep = Policy::prompt(trace);
         let touches = Touches::of(trace, &keep.sequence);
         let load = loads(request, &keep)?;
-        let turn = trace.ops().values().position(|op| op.phase != Phase::Forward);
+        let turn = turn(trace, &keep.sequence);
         let busiest = || (0..trace.ops().len()).max_by_key(|&place| load[place]).unwrap_or(0);
         let turn = turn.unwrap_or_else(busiest) as Place;
 
@@ -85,23 +88,23 @@ impl Linear {
             groups[group].stash.push(value);
             stashed_in[value.index()] = Some(group);
         }
-        let chain = measure(request, &groups, &stashed_in, turn, &load);
-        Ok(Self { chain, groups, turn, load })
+        let chain = measure(request, &groups, &stashed_in, (&keep.sequence, turn), &load);
+        Ok(Self { keep, touches, chain, groups, turn, load })
     }
 
     /// The gap in which a stashed value is not needed: from its last forward use to its first backward use.
-    pub fn turn_gap(&self, touches: &Touches, value: TensorId) -> Option<Gap> {
-        let touched = touches.of_value(value);
+    pub fn turn_gap(&self, value: TensorId) -> Option<Gap> {
+        let touched = self.touches.of_value(value);
         let split = touched.partition_point(|touch| touch.place < self.turn);
         let before = touched.get(split.checked_sub(1)?)?;
         touched.get(split).map(|_| Gap::after(value, before.place))
     }
 
     /// Carries a chain's set of activations to offload back to the trace: the stash of each of these groups is away on the host.
-    pub fn offload(&self, policy: &mut Policy, touches: &Touches, groups: impl IntoIterator<Item = usize>) {
+    pub fn offload(&self, policy: &mut Policy, groups: impl IntoIterator<Item = usize>) {
         for group in groups {
             for &value in &self.groups[group].stash {
-                if let Some(gap) = self.turn_gap(touches, value) {
+                if let Some(gap) = self.turn_gap(value) {
                     policy.send(gap, Away::Offload);
                 }
             }
@@ -163,11 +166,10 @@ fn measure(
     request: &Request<'_>,
     groups: &[Group],
     stashed_in: &[Option<usize>],
-    turn: Place,
+    (sequence, turn): (&[OpId], Place),
     load: &[u64],
 ) -> Chain {
     let trace = request.trace;
-    let time = |place: usize| request.costs.nanos.get(elbowroom_ir::OpId::new(place)).copied();
     let size = |value: &TensorId| trace.bytes(*value).align_up(request.machine.align);
     let mut chain = Chain {
         layers: vec![Layer::default(); groups.len()],
@@ -184,8 +186,9 @@ fn measure(
         })
         .collect();
     let mut backward = groups.len().saturating_sub(1);
-    for (place, op) in trace.ops().values().enumerate() {
-        let nanos = time(place).unwrap_or(Nanos::ZERO);
+    for (place, &id) in sequence.iter().enumerate() {
+        let op = &trace.ops()[id];
+        let nanos = request.costs.nanos.get(id).copied().unwrap_or(Nanos::ZERO);
         if place < turn as usize {
             let group = groups.partition_point(|group| group.places.end <= place as Place);
             let layer = &mut chain.layers[group];

@@ -10,7 +10,7 @@ use elbowroom_ir::{Bytes, Nanos};
 
 use crate::linearize::Linear;
 use crate::lower::{Lowered, least_load, lower};
-use crate::policy::{FetchRule, Policy, Touches};
+use crate::policy::{FetchRule, Policy};
 use crate::verdict::refusal;
 
 /// Sets of activations, each simulated exactly as an ordered schedule; the shortest that fits is kept.
@@ -20,8 +20,6 @@ pub(crate) struct OrderedSets<'a> {
     budget: &'a Budget,
     observer: &'a dyn Observer,
     started: std::time::Instant,
-    keep: Policy,
-    touches: Touches,
     seen: HashSet<Vec<bool>>,
     best: Option<Lowered>,
     least: Option<Bytes>,
@@ -36,16 +34,12 @@ impl<'a> OrderedSets<'a> {
         budget: &'a Budget,
         observer: &'a dyn Observer,
     ) -> Self {
-        let keep = Policy { fetch: FetchRule::AfterOffloads, ..Policy::keep(request.trace) };
-        let touches = Touches::of(request.trace, &keep.sequence);
         Self {
             request,
             linear,
             budget,
             observer,
             started: std::time::Instant::now(),
-            keep,
-            touches,
             seen: HashSet::new(),
             best: None,
             least: None,
@@ -61,9 +55,9 @@ impl<'a> OrderedSets<'a> {
 
     /// The policy that offloads x_i where `set[i]`. The chain's x_0 is empty; x_{i+1} is the stash of group i.
     fn policy(&self, set: &[bool]) -> Policy {
-        let mut policy = self.keep.clone();
+        let mut policy = Policy { fetch: FetchRule::AfterOffloads, ..self.linear.keep.clone() };
         let chosen = (1..=self.len()).filter(|&i| set.get(i) == Some(&true)).map(|i| i - 1);
-        self.linear.offload(&mut policy, &self.touches, chosen);
+        self.linear.offload(&mut policy, chosen);
         policy
     }
 

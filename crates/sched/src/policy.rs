@@ -15,7 +15,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use elbowroom_ir::trace::{Persistent, Trace};
+use elbowroom_ir::trace::{Persistent, Phase, Trace};
 use elbowroom_ir::{Id, OpId, TensorId};
 
 /// A place in the sequence of ops of a [`Policy`].
@@ -126,10 +126,48 @@ impl Policy {
         }
     }
 
+    /// The same, but every op of the update phase runs as soon as all it needs is there and nobody needs what it overwrites: right after
+    /// its gradient, in most traces. Every value is the same, and gradients do not wait for the end of the iteration together.
+    pub fn prompt(trace: &Trace) -> Self {
+        let mut policy = Self::keep(trace);
+        let turn = turn(trace, &policy.sequence).unwrap_or(trace.ops().len());
+        // An end that moves into the buffer of another storage has to wait until that is free: such ops keep their place.
+        let mut moves = vec![false; trace.storages().len()];
+        for pair in trace.persistent() {
+            let (from, to) = (trace.storage(pair.begin), trace.storage(pair.end));
+            moves[to.index()] |= from != to;
+        }
+        // An update op takes the number of the op after which it may run, and comes behind it.
+        let mut after: Vec<usize> = Vec::with_capacity(trace.ops().len());
+        for (id, op) in trace.ops().iter() {
+            let moves = |value: &TensorId| moves[trace.storage(*value).index()];
+            if op.phase != Phase::Update || op.outputs.iter().any(moves) {
+                after.push(id.index());
+                continue;
+            }
+            let makers = op.reads.iter().filter_map(|&value| trace.producer(value));
+            let readers = op.mutates.iter().flat_map(|mutation| trace.users(mutation.old)).copied();
+            let needed = makers.chain(readers).filter(|&other| other < id).map(|other| after[other.index()]);
+            after.push(needed.max().unwrap_or(0).max(turn).min(id.index()));
+        }
+        policy.sequence.sort_by_key(|op| {
+            let update = trace.ops()[*op].phase == Phase::Update;
+            (after[op.index()], update, *op)
+        });
+        policy
+    }
+
     /// Puts a gap away.
     pub fn send(&mut self, gap: Gap, how: Away) {
         self.away.insert(gap, how);
     }
+}
+
+/// The place of the first backward op in a sequence; without any, of the first that is not forward.
+pub(crate) fn turn(trace: &Trace, sequence: &[OpId]) -> Option<usize> {
+    let first =
+        |wanted: &dyn Fn(Phase) -> bool| sequence.iter().position(|&op| wanted(trace.ops()[op].phase));
+    first(&|phase| phase == Phase::Backward).or_else(|| first(&|phase| phase != Phase::Forward))
 }
 
 /// When a storage is in use along the trace.

@@ -20,7 +20,7 @@ pub struct Rerun {
     pub dropped: Vec<TensorId>,
     /// The ops to run again, in order.
     pub ops: Vec<OpId>,
-    /// The place of the trace's order before which they run.
+    /// The place before which they run.
     pub before: Place,
 }
 
@@ -36,27 +36,26 @@ impl Rerun {
 pub struct Segmenter<'a> {
     trace: &'a Trace,
     linear: &'a Linear,
-    touches: &'a Touches,
     lasting: Vec<bool>,
     /// The place at which each value is overwritten.
     overwritten: Vec<Place>,
 }
 
 impl<'a> Segmenter<'a> {
-    /// Prepares for a trace and its layers; the touches are those of the trace's own order.
-    pub fn new(trace: &'a Trace, linear: &'a Linear, touches: &'a Touches) -> Self {
+    /// Prepares for a trace and its layers.
+    pub fn new(trace: &'a Trace, linear: &'a Linear) -> Self {
         let mut lasting = vec![false; trace.tensors().len()];
         for pair in trace.persistent() {
             lasting[pair.begin.index()] = true;
             lasting[pair.end.index()] = true;
         }
         let mut overwritten = vec![Place::MAX; trace.tensors().len()];
-        for (id, op) in trace.ops().iter() {
-            for mutation in &op.mutates {
-                overwritten[mutation.old.index()] = id.0;
+        for (place, &op) in (0..).zip(&linear.keep.sequence) {
+            for mutation in &trace.ops()[op].mutates {
+                overwritten[mutation.old.index()] = place;
             }
         }
-        Self { trace, linear, touches, lasting, overwritten }
+        Self { trace, linear, lasting, overwritten }
     }
 
     /// The rerun of a run of layers; `None` if nothing can be dropped.
@@ -104,20 +103,20 @@ impl<'a> Segmenter<'a> {
     }
 
     fn first_backward(&self, value: TensorId) -> Option<Place> {
-        let touched = self.touches.of_value(value);
+        let touched = self.linear.touches.of_value(value);
         let split = touched.partition_point(|touch| touch.place < self.linear.turn);
         touched.get(split).map(|touch| touch.place)
     }
 
     /// A policy that keeps everything but recomputes these segments.
     pub fn policy(&self, reruns: &[&Rerun]) -> Policy {
-        let mut policy = Policy::keep(self.trace);
+        let mut policy = self.linear.keep.clone();
         let mut order: Vec<&Rerun> = reruns.to_vec();
         order.sort_by_key(|rerun| (rerun.before, rerun.ops.first().copied()));
         let mut sequence = Vec::with_capacity(policy.sequence.len());
         let mut next = order.iter().peekable();
-        for &op in &policy.sequence {
-            while let Some(rerun) = next.next_if(|rerun| rerun.before <= op.0) {
+        for (place, &op) in (0..).zip(&policy.sequence) {
+            while let Some(rerun) = next.next_if(|rerun| rerun.before <= place) {
                 sequence.extend_from_slice(&rerun.ops);
             }
             sequence.push(op);
@@ -155,7 +154,7 @@ impl<'a> Segmenter<'a> {
 
     /// The last place before the turn that touches a value.
     fn last_forward(&self, value: TensorId) -> Option<Place> {
-        let touched = self.touches.of_value(value);
+        let touched = self.linear.touches.of_value(value);
         let split = touched.partition_point(|touch| touch.place < self.linear.turn);
         Some(touched.get(split.checked_sub(1)?)?.place)
     }

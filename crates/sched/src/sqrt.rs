@@ -14,7 +14,7 @@ use elbowroom_ir::{Bytes, Nanos};
 
 use crate::linearize::Linear;
 use crate::lower::{Lowered, least_load, lower};
-use crate::policy::{Policy, Touches};
+use crate::policy::Policy;
 use crate::segments::{Rerun, Segmenter};
 use crate::verdict::refusal;
 
@@ -57,15 +57,14 @@ fn divide(
 ) -> Outcome<Schedule> {
     let started = std::time::Instant::now();
     let Ok(linear) = Linear::of(request) else { return refusal(request, None, 0) };
-    let keep = Policy::keep(request.trace);
+    let keep = &linear.keep;
     let mut search = Search { request, best_load: None, evaluations: 0, best: None };
-    if !offload && search.fits(&keep) {
-        search.take(&keep, Nanos::ZERO);
+    if !offload && search.fits(keep) {
+        search.take(keep, Nanos::ZERO);
     }
     let mut stop = StopReason::Finished;
     if search.best.is_none() && request.freedom.recompute {
-        let touches = Touches::of(request.trace, &keep.sequence);
-        let segmenter = Segmenter::new(request.trace, &linear, &touches);
+        let segmenter = Segmenter::new(request.trace, &linear);
         let layers = linear.groups.len();
         let step = layers.div_ceil(DIVISIONS).max(1);
         for segments in (1..=layers).step_by(step) {

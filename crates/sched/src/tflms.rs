@@ -10,7 +10,7 @@ use elbowroom_sim::simulate;
 
 use crate::linearize::Linear;
 use crate::lower::{Lowered, least_load, lower};
-use crate::policy::{FetchRule, Policy, Touches};
+use crate::policy::FetchRule;
 use crate::verdict::refusal;
 
 /// See the [module](self).
@@ -25,8 +25,6 @@ impl Scheduler for Tflms {
     fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
         let started = std::time::Instant::now();
         let Ok(linear) = Linear::of(request) else { return refusal(request, None, 0) };
-        let keep = Policy::keep(request.trace);
-        let touches = Touches::of(request.trace, &keep.sequence);
         let total = request.costs.total();
         let mut best: Option<Lowered> = None;
         let mut least: Option<Bytes> = None;
@@ -34,8 +32,8 @@ impl Scheduler for Tflms {
         let mut stop = StopReason::Finished;
         let groups = if request.freedom.offload { linear.groups.len() } else { 0 };
         'search: for count in 0..=groups {
-            let mut policy = keep.clone();
-            linear.offload(&mut policy, &touches, 0..count);
+            let mut policy = linear.keep.clone();
+            linear.offload(&mut policy, 0..count);
             let Ok((load, _)) = least_load(request, &policy) else { continue };
             least = Some(least.map_or(load, |least| least.min(load)));
             if load > request.load_limit {

@@ -192,9 +192,11 @@ fn keeping_everything_always_lowers() {
             freedom: Freedom::ALL,
             packer: None,
         };
-        let lowered = lower(&request, &Policy::keep(&trace))
-            .unwrap_or_else(|e| panic!("{e} {:?} {:?}", trace.data(), Policy::keep(&trace)));
-        check_schedule(trace.clone(), machine.clone(), lowered.schedule, request.load_limit).unwrap();
+        for policy in [Policy::keep(&trace), Policy::prompt(&trace)] {
+            let lowered =
+                lower(&request, &policy).unwrap_or_else(|error| panic!("{error} {:?}", trace.data()));
+            check_schedule(trace.clone(), machine.clone(), lowered.schedule, request.load_limit).unwrap();
+        }
         Ok(())
     })
     .budget_ms(1_000);

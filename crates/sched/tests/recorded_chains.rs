@@ -93,3 +93,15 @@ fn dynprog_is_at_least_as_good_as_the_published_figures() {
         assert!(dynprog.unwrap() < figure.dynprog + 0.005, "{}", figure.chain);
     }
 }
+
+#[test]
+fn tuned_weights_are_never_worse_than_the_best_of_four_scores() {
+    for name in ["p100_un_11", "titanv_resnet32-56-9000000000.0", "titanv_tv_densenet121-84"] {
+        let Some(chain) = recorded(name) else { return };
+        for fraction in [0.3, 0.6, 0.9] {
+            let [four, tuned] = ["autoswap", "bo"].map(|planner| ratio(&chain, fraction, planner));
+            println!("{name} at {fraction}: {four:?} {tuned:?}");
+            assert!(tuned.unwrap_or(f64::MAX) <= four.unwrap_or(f64::MAX), "{name} at {fraction}");
+        }
+    }
+}

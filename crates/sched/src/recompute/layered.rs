@@ -1,0 +1,195 @@
+//! A trace as layers that run forward and backward as wholes, so that a plan in terms of layers can be carried back to its ops.
+//!
+//! The forward phase is cut into layers; a backward op belongs to the layer whose stash it reads first. Running a layer again *with* its
+//! stash runs the ops that the stash and the next layer need; running it *without* runs those that the next layer needs alone.
+
+use elbowroom_ir::planning::Request;
+use elbowroom_ir::trace::Trace;
+use elbowroom_ir::{Bytes, Id, Nanos, OpId, TensorId};
+
+use crate::lower::loads;
+use crate::policy::{Place, Policy};
+use crate::recompute::cuts::Cuts;
+use crate::recompute::repeats::{Writer, fixed_ops, settle};
+use crate::recompute::rotor::{Move, Profile};
+use crate::residences::PolicyError;
+
+/// A trace cut into layers.
+#[derive(Clone, Debug)]
+pub struct Layered<'a> {
+    trace: &'a Trace,
+    cuts: Cuts,
+    /// The last forward place of every layer.
+    ends: Vec<Place>,
+    /// The place at which the backward ops of every layer begin.
+    begins: Vec<Place>,
+    /// Per value: the layer that stashes it.
+    stashed: Vec<Option<u32>>,
+}
+
+impl<'a> Layered<'a> {
+    /// Cuts a trace into at most so many layers: where one value crosses, or, if that gives too few, wherever little does.
+    pub fn of(trace: &'a Trace, most: usize) -> Self {
+        let cuts = Cuts::of(trace);
+        let single = cuts.single();
+        let narrow = cuts.narrow();
+        let places = if single.len() * 2 >= narrow.len() { single } else { narrow };
+        let mut ends = cuts.thin(&places, most);
+        if let Some(last) = cuts.turn.checked_sub(1)
+            && ends.last() != Some(&last)
+        {
+            ends.push(last);
+        }
+        let mut stashed = vec![None; trace.tensors().len()];
+        for &(value, made, _) in &cuts.forward {
+            if trace.users(value).last().is_some_and(|user| user.0 >= cuts.turn) {
+                stashed[value.index()] = Some(ends.partition_point(|&end| end < made) as u32);
+            }
+        }
+        let mut begins = vec![trace.ops().len() as Place; ends.len()];
+        let mut layer = ends.len();
+        for (place, op) in trace.ops().values().enumerate().skip(cuts.turn as usize) {
+            let first = op.reads.iter().filter_map(|value| stashed[value.index()]).max();
+            while layer > 0 && first.is_some_and(|first| (first as usize) < layer) {
+                layer -= 1;
+                begins[layer] = place as Place;
+            }
+        }
+        Self { trace, cuts, ends, begins, stashed }
+    }
+
+    /// The layers.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there is no forward phase.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    fn start(&self, layer: usize) -> Place {
+        layer.checked_sub(1).map_or(0, |before| self.ends[before] + 1)
+    }
+
+    /// The layer in numbers: x_{i+1} is what crosses the cut after layer i, x̄_{i+1} that and its stash. What else the trace needs while a
+    /// layer runs, if everything stays, is its scratch; what every op needs in any case is taken off all of them and returned beside.
+    pub fn profile(&self, request: &Request<'_>) -> Result<(Profile, Bytes), PolicyError> {
+        let load = loads(request, &Policy::keep(self.trace))?;
+        let size = |value: TensorId| self.trace.bytes(value).align_up(request.machine.align).get();
+        let n = self.len();
+        let mut plain = vec![0u64; n + 1];
+        let mut saved = vec![0u64; n + 1];
+        for (layer, &end) in self.ends.iter().enumerate().take(n.saturating_sub(1)) {
+            plain[layer + 1] = self.cuts.across(end).map(size).sum();
+            // What an earlier layer stashes is counted there.
+            let new = |value: &TensorId| self.stashed[value.index()] != Some(layer as u32);
+            saved[layer + 1] = self.cuts.across(end).filter(new).map(size).sum();
+        }
+        for &(value, ..) in &self.cuts.forward {
+            if let Some(layer) = self.stashed[value.index()] {
+                saved[layer as usize + 1] += size(value);
+            }
+        }
+        let mut kept = 0;
+        let kept: Vec<u64> = (0..n)
+            .map(|layer| {
+                kept += saved[layer + 1];
+                kept
+            })
+            .collect();
+        let mut profile = Profile { plain, saved, ..Profile::default() };
+        let time = |place: usize| request.costs.nanos.get(OpId::new(place)).copied().unwrap_or(Nanos::ZERO);
+        profile.forward = vec![Nanos::ZERO; n];
+        profile.backward = vec![Nanos::ZERO; n];
+        profile.forward_extra = vec![0; n];
+        profile.backward_extra = vec![0; n];
+        let mut layer = n;
+        for (place, &load) in load.iter().enumerate().take(self.trace.ops().len()) {
+            if place < self.cuts.turn as usize {
+                let layer = self.ends.partition_point(|&end| end < place as Place);
+                profile.forward[layer] += time(place);
+                let extra = load.saturating_sub(kept[layer]);
+                profile.forward_extra[layer] = profile.forward_extra[layer].max(extra);
+            } else if n > 0 {
+                while layer > 0 && self.begins[layer - 1] <= place as Place {
+                    layer -= 1;
+                }
+                let layer = layer.min(n - 1);
+                profile.backward[layer] += time(place);
+                let gradients = profile.plain[layer] + profile.plain[layer + 1];
+                let extra = load.saturating_sub(kept[layer] + gradients);
+                profile.backward_extra[layer] = profile.backward_extra[layer].max(extra);
+            }
+        }
+        let extras = || profile.forward_extra.iter().chain(&profile.backward_extra);
+        let base = extras().copied().min().unwrap_or(0);
+        for extra in profile.forward_extra.iter_mut().chain(&mut profile.backward_extra) {
+            *extra -= base;
+        }
+        Ok((profile, Bytes(base)))
+    }
+
+    /// The ops of a layer to run again, in order.
+    fn again(&self, writer: &Writer<'_>, layer: usize, stash: bool, output: bool) -> Vec<OpId> {
+        let (start, end) = (self.start(layer), self.ends[layer]);
+        let index = |value: TensorId| {
+            let made = self.trace.producer(value)?;
+            (start <= made.0 && made.0 <= end && !writer.is_fixed(made)).then(|| (made.0 - start) as usize)
+        };
+        let mut must = vec![false; (end + 1 - start) as usize];
+        for (place, must) in (start..=end).zip(&mut must) {
+            let op = OpId(place);
+            *must = !writer.is_fixed(op)
+                && self.trace.ops()[op].outputs.iter().any(|&value| {
+                    let read_later = || {
+                        let users = self.trace.users(value);
+                        users.iter().any(|user| end < user.0 && user.0 < self.cuts.turn)
+                    };
+                    (stash && self.stashed[value.index()].is_some()) || (output && read_later())
+                });
+        }
+        for place in (0..must.len()).rev() {
+            if must[place] {
+                for made in
+                    self.trace.ops()[OpId(start + place as Place)].reads.iter().filter_map(|&v| index(v))
+                {
+                    must[made] = true;
+                }
+            }
+        }
+        (start..=end).zip(must).filter(|&(_, must)| must).map(|(place, _)| OpId(place)).collect()
+    }
+
+    /// The sequence of ops of a plan in terms of layers.
+    pub fn sequence(&self, moves: &[Move]) -> Vec<OpId> {
+        let mut fixed = fixed_ops(self.trace);
+        settle(self.trace, &mut fixed, &|writer| {
+            let mut ran = 0;
+            let mut next = self.cuts.turn;
+            for (index, &one) in moves.iter().enumerate() {
+                match one {
+                    Move::Forward { layer, save } if layer == ran => {
+                        (self.start(layer)..=self.ends[layer]).for_each(|place| writer.run(OpId(place)));
+                        ran += 1;
+                        let _ = save;
+                    }
+                    Move::Forward { layer, save } => {
+                        let output = matches!(moves.get(index + 1), Some(Move::Forward { .. }));
+                        for op in self.again(writer, layer, save, output) {
+                            writer.run_again(op);
+                        }
+                    }
+                    Move::Backward { layer } => {
+                        let until = layer
+                            .checked_sub(1)
+                            .map_or(self.trace.ops().len() as Place, |below| self.begins[below]);
+                        (next..until).for_each(|place| writer.run(OpId(place)));
+                        next = next.max(until);
+                    }
+                }
+            }
+            (next..self.trace.ops().len() as Place).for_each(|place| writer.run(OpId(place)));
+        })
+    }
+}

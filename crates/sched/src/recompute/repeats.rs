@@ -1,0 +1,99 @@
+//! From a sequence of ops with repeats to a policy: a value that is made again is dropped after its last use before that. This is how
+//! Checkmate's program counts, and no policy with the same sequence has a lower load at any place.
+
+use elbowroom_ir::trace::{Again, Trace};
+use elbowroom_ir::{Id, Nanos, OpId, Table};
+
+use crate::policy::{Away, Place, Policy, Touches};
+
+/// The policy of a sequence: whatever is made again is dropped before, and everything else stays while it is needed.
+pub fn policy(trace: &Trace, sequence: Vec<OpId>) -> Policy {
+    let mut policy = Policy::keep(trace);
+    let touches = Touches::of(trace, &sequence);
+    for value in trace.tensors().ids() {
+        for (gap, _) in touches.gaps(value).filter(|(_, touch)| touch.made) {
+            policy.send(gap, Away::Drop);
+        }
+    }
+    policy.sequence = sequence;
+    policy
+}
+
+/// Time that a sequence spends on running ops again.
+pub fn time_again(nanos: &Table<OpId, Nanos>, sequence: &[OpId]) -> Nanos {
+    let whole: Nanos = sequence.iter().filter_map(|&op| nanos.get(op)).sum();
+    whole.saturating_sub(nanos.values().sum())
+}
+
+/// The first place of a trace that is not forward: where values of the forward phase begin to be needed again.
+pub fn turn(trace: &Trace) -> Place {
+    let forward = |op: &elbowroom_ir::trace::Op| op.phase == elbowroom_ir::trace::Phase::Forward;
+    trace.ops().values().position(|op| !forward(op)).unwrap_or(trace.ops().len()) as Place
+}
+
+/// A sequence in the making, which knows which ops can still run again: an op cannot once something that it reads was overwritten.
+#[derive(Debug)]
+pub struct Writer<'a> {
+    trace: &'a Trace,
+    sequence: Vec<OpId>,
+    overwritten: Vec<bool>,
+    /// Ops that never run again.
+    fixed: &'a mut [bool],
+    refused: bool,
+}
+
+impl<'a> Writer<'a> {
+    /// Begins an empty sequence. Where an op should run again but cannot, it becomes one of `fixed`.
+    pub fn new(trace: &'a Trace, fixed: &'a mut [bool]) -> Self {
+        let overwritten = vec![false; trace.tensors().len()];
+        Self { trace, sequence: Vec::with_capacity(trace.ops().len()), overwritten, fixed, refused: false }
+    }
+
+    /// Whether an op must not run again.
+    pub fn is_fixed(&self, op: OpId) -> bool {
+        self.fixed[op.index()]
+    }
+
+    /// Appends an op for the first time.
+    pub fn run(&mut self, op: OpId) {
+        for mutation in &self.trace.ops()[op].mutates {
+            self.overwritten[mutation.old.index()] = true;
+        }
+        self.sequence.push(op);
+    }
+
+    /// Appends an op once more.
+    pub fn run_again(&mut self, op: OpId) {
+        if self.trace.ops()[op].reads.iter().any(|read| self.overwritten[read.index()]) {
+            self.fixed[op.index()] = true;
+            self.refused = true;
+        } else {
+            self.sequence.push(op);
+        }
+    }
+
+    /// The sequence, or `None` if an op could not run again: then the plan is to be made once more with what is fixed now.
+    pub fn finish(self) -> Option<Vec<OpId>> {
+        (!self.refused).then_some(self.sequence)
+    }
+}
+
+/// The ops that must not run again, by what the trace says: effects, and makers of what the next iteration finds.
+pub fn fixed_ops(trace: &Trace) -> Vec<bool> {
+    let mut fixed: Vec<bool> = trace.ops().values().map(|op| op.again == Again::Never).collect();
+    for op in trace.persistent().iter().filter_map(|pair| trace.producer(pair.end)) {
+        fixed[op.index()] = true;
+    }
+    fixed
+}
+
+/// Writes a sequence; as often as an op turns out to be unable to run again, once more without that. Ends, since more is fixed each time.
+pub fn settle(trace: &Trace, fixed: &mut [bool], write: &dyn Fn(&mut Writer<'_>)) -> Vec<OpId> {
+    loop {
+        let mut writer = Writer::new(trace, fixed);
+        write(&mut writer);
+        if let Some(sequence) = writer.finish() {
+            return sequence;
+        }
+    }
+}

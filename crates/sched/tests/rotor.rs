@@ -1,0 +1,149 @@
+//! `rotor` against its golden cases and its published figures on recorded chains.
+
+use std::path::PathBuf;
+
+use elbowroom_import::{Chain, Options, import};
+use elbowroom_ir::machine::Machine;
+use elbowroom_ir::planning::{Freedom, Request};
+use elbowroom_ir::search::{Budget, Silent};
+use elbowroom_ir::{Bytes, Nanos};
+use elbowroom_sched::recompute::rotor::{Optimum, Profile, Rotor};
+use elbowroom_sched::scheduler;
+use elbowroom_sim::{presets, simulate};
+use serde_json::Value;
+
+fn shared(place: &str) -> Option<PathBuf> {
+    let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared")).join(place);
+    if path.exists() {
+        return Some(path);
+    }
+    eprintln!("skipped: {} is absent", path.display());
+    None
+}
+
+fn json(place: &str) -> Option<Value> {
+    Some(serde_json::from_slice(&std::fs::read(shared(place)?).unwrap()).unwrap())
+}
+
+fn numbers(value: &Value) -> Vec<u64> {
+    value.as_array().unwrap().iter().map(|v| v.as_u64().unwrap()).collect()
+}
+
+#[test]
+fn every_golden_time_is_met() {
+    let Some(golden) = json("golden/chain_recompute_rotor_model.json") else { return };
+    let cases = golden["cases"].as_array().unwrap();
+    assert_eq!(cases.len(), 75);
+    for case in cases {
+        let instance = &case["instance"];
+        let list = |key: &str| numbers(&instance[key]);
+        let times = |key: &str| list(key).into_iter().map(Nanos).collect();
+        let profile = Profile {
+            forward: times("uF"),
+            backward: times("uB"),
+            plain: list("x"),
+            saved: list("xbar"),
+            forward_extra: list("exF"),
+            backward_extra: list("exB"),
+        };
+        let memory = instance["M"].as_u64().unwrap() as usize;
+        let found = Optimum::of(&profile, memory).time(memory).map(|time| time.get());
+        assert_eq!(found, case["rotor_persistent"].as_u64(), "{instance}");
+        if let (Some(found), Some(exact)) = (found, case["exact"].as_u64()) {
+            assert!(found >= exact, "{instance}");
+        }
+    }
+}
+
+#[test]
+fn homogeneous_chains_are_met() {
+    let Some(golden) = json("golden/rotor_homogeneous.json") else { return };
+    for case in golden.as_array().unwrap() {
+        let n = case["n"].as_u64().unwrap() as usize;
+        let slots = case["slots"].as_u64().unwrap() as usize;
+        let profile = Profile {
+            forward: vec![Nanos(1); n],
+            backward: vec![Nanos(2); n],
+            plain: vec![1; n + 1],
+            saved: vec![1; n + 1],
+            forward_extra: vec![0; n],
+            backward_extra: vec![0; n],
+        };
+        let found = Optimum::of(&profile, slots).time(slots).map(|time| time.get() as f64);
+        assert_eq!(found, case["makespan"].as_f64(), "{n} {slots}");
+    }
+}
+
+fn recorded(name: &str) -> Option<Profile> {
+    let path = shared(&format!("data/chains/{name}.json"))?;
+    let chain = Chain::read(&std::fs::read(path).unwrap(), name).unwrap();
+    let sizes = |list: &[Bytes]| list.iter().map(|bytes| bytes.get()).collect();
+    Some(Profile {
+        plain: sizes(&chain.x),
+        saved: sizes(&chain.saved),
+        forward_extra: sizes(&chain.forward_extra),
+        backward_extra: sizes(&chain.backward_extra),
+        forward: chain.forward,
+        backward: chain.backward,
+    })
+}
+
+/// Percent that recompute adds at 70, 50 and 30 % of the chain's peak, with 500 slots.
+const FIGURES: [(&str, [f64; 3]); 3] = [
+    ("p100_resnet50_184", [7.8, 12.5, 21.3]),
+    ("p100_mobilenet_v2_272", [6.5, 10.8, 19.4]),
+    ("titanv_resnet32-56-9000000000.0", [9.6, 16.0, 23.5]),
+];
+
+#[test]
+fn published_overheads_are_met() {
+    for (name, published) in FIGURES {
+        let Some(profile) = recorded(name) else { return };
+        for (percent, published) in [70, 50, 30].into_iter().zip(published) {
+            let limit = profile.peak() * percent / 100;
+            let slotted = profile.in_slots(limit.div_ceil(500));
+            let time = Optimum::of(&slotted, 500).time(500).unwrap();
+            let overhead = 100.0 * (time.get() as f64 / profile.total().get() as f64 - 1.0);
+            println!("{name} at {percent} %: {overhead:.2} %, published {published} %");
+            assert!((overhead - published).abs() < 0.5, "{name} at {percent} %: {overhead}");
+        }
+    }
+}
+
+/// Overhead of a planner's real schedule on a recorded iteration, in percent.
+fn scheduled(place: &str, percent: u64, planner: &str) -> Option<f64> {
+    let path = shared(place)?;
+    let imported = import(&std::fs::read(path).unwrap(), place, &Options::default()).unwrap();
+    let machine = Machine { align: Bytes(1), ..presets::machine("v100").unwrap() };
+    let limit = Bytes(imported.notes.peak.get() / 100 * percent);
+    let request = Request {
+        trace: &imported.trace,
+        costs: &imported.costs,
+        machine: &machine,
+        load_limit: limit,
+        freedom: Freedom::ALL,
+        packer: None,
+    };
+    let outcome = scheduler(planner).unwrap().schedule(&request, &Budget::default(), &Silent);
+    let Some(schedule) = outcome.best else {
+        println!("{place} at {percent} % {planner}: {:?}", outcome.stop);
+        return None;
+    };
+    let timeline = simulate(&imported.trace, &imported.costs, &machine, &schedule).unwrap();
+    assert!(timeline.peak_load <= limit);
+    let overhead = 100.0 * (timeline.iteration.get() as f64 / imported.costs.total().get() as f64 - 1.0);
+    println!("{place} at {percent} % {planner}: {overhead:.2} %");
+    Some(overhead)
+}
+
+#[test]
+fn schedules_of_real_iterations_fit() {
+    assert_eq!(Rotor::default().slots, 500);
+    for place in ["data/traces/resnet50_eager.jsonl.gz", "data/recorded/resnet32-56-9000000000.0.json"] {
+        for percent in [90, 70, 50] {
+            for planner in ["rotor", "sqrt"] {
+                scheduled(place, percent, planner);
+            }
+        }
+    }
+}
