@@ -63,6 +63,13 @@ pub struct Planned {
     pub planning: Duration,
 }
 
+impl Method<'_> {
+    /// The same method without a search: planners answer with their first plan.
+    fn at_once(&self) -> Self {
+        Self { budget: Budget { evaluations: Some(1), time: None, ..self.budget.clone() }, ..self.clone() }
+    }
+}
+
 impl Planned {
     /// Bytes of arena that the plan uses: the peak that a run will measure.
     pub fn height(&self) -> Bytes {
@@ -236,6 +243,9 @@ pub fn smallest(
     observer: &dyn Observer,
 ) -> Result<Planned, PlanError> {
     let align = task.machine.align;
+    let patient = method;
+    // Whether a limit works must not depend on how long one looks, and a search at each of twenty limits would take too long.
+    let method = &patient.at_once();
     let mut best = plan(&task.with_memory(natural), method, observer)?;
     let mut works = natural;
     let mut too_small = Bytes::ZERO;
@@ -256,7 +266,12 @@ pub fn smallest(
             Err(_) => too_small = candidate,
         }
     }
-    Ok(best)
+    // At the limit that was found, the search may take its time.
+    match plan(&task.with_memory(works), patient, observer) {
+        Ok(planned) if planned.predicted.iteration < best.predicted.iteration => Ok(planned),
+        Err(PlanError::Illegal(fault)) => Err(fault.into()),
+        _ => Ok(best),
+    }
 }
 
 /// Lower bound on the iteration time at the task's limit.
