@@ -31,7 +31,7 @@ pub struct DynProg {
 
 impl DynProg {
     /// S = 500 as in the paper.
-    pub const DEFAULT: Self = Self { slots: 500, solutions: 200, states: 20_000, mends: 20 };
+    pub const DEFAULT: Self = Self { slots: 500, solutions: 200, states: 10_000, mends: 20 };
 }
 
 impl Default for DynProg {

@@ -74,6 +74,8 @@ impl<'a> OrderedSets<'a> {
             }
             i += 1;
             if i >= activations.len() || !self.request.freedom.offload {
+                // Even everything is not enough: try it all the same, to say how much there is.
+                self.try_set(&set);
                 return;
             }
             set[i] = true;
