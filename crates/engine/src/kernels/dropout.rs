@@ -1,7 +1,6 @@
 //! Dropout (Srivastava et al., 2014) with counter-based random numbers: its own derivative, and the same each time it runs.
 
 use elbowroom_graph::op::Mask;
-use elbowroom_graph::philox::philox;
 
 use super::elementwise::{chunks, map2};
 use super::isa::vectorized;
@@ -10,6 +9,31 @@ use super::{Context, Operands};
 
 /// Elements whose random words are made together.
 const BLOCK: usize = 256;
+
+/// Counters that are worked on together.
+const LANES: usize = 16;
+
+/// [`elbowroom_graph::philox::philox`] for the counters `[first + lane, …]`, word by word, so that it becomes vectors.
+#[inline(always)]
+fn words(first: u32, rest: [u32; 3], mut key: [u32; 2]) -> [[u32; LANES]; 4] {
+    let mut counter = [[0; LANES], [rest[0]; LANES], [rest[1]; LANES], [rest[2]; LANES]];
+    for (lane, word) in counter[0].iter_mut().enumerate() {
+        *word = first.wrapping_add(lane as u32);
+    }
+    for _ in 0..10 {
+        let [a, b, c, d] = counter;
+        for lane in 0..LANES {
+            let first = 0xD251_1F53 * u64::from(a[lane]);
+            let second = 0xCD9E_8D57 * u64::from(c[lane]);
+            counter[0][lane] = (second >> 32) as u32 ^ b[lane] ^ key[0];
+            counter[1][lane] = second as u32;
+            counter[2][lane] = (first >> 32) as u32 ^ d[lane] ^ key[1];
+            counter[3][lane] = first as u32;
+        }
+        key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
+    }
+    counter
+}
 
 /// # Safety
 /// As [`super::run`].
@@ -28,9 +52,15 @@ pub unsafe fn dropout(o: &Operands<'_>, context: &Context<'_>, mask: Mask) {
                 vectorized(
                     #[inline(always)]
                     || {
-                        for (i, four) in factors.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-                            let words = philox([(at / 4 + i) as u32, mask.stream, low, high], key);
-                            *four = words.map(|word| if word < mask.threshold { 0.0 } else { mask.scale });
+                        for (i, part) in factors.as_chunks_mut::<{ 4 * LANES }>().0.iter_mut().enumerate() {
+                            let first = (at / 4 + i * LANES) as u32;
+                            let words = words(first, [mask.stream, low, high], key);
+                            for lane in 0..LANES {
+                                for (word, words) in words.iter().enumerate() {
+                                    let dropped = words[lane] < mask.threshold;
+                                    part[4 * lane + word] = if dropped { 0.0 } else { mask.scale };
+                                }
+                            }
                         }
                         map2(count, [x.add(at), factors.as_ptr()], y.add(at), |x, factor| {
                             if factor == 0.0 { 0.0 } else { x * factor }
@@ -40,4 +70,21 @@ pub unsafe fn dropout(o: &Operands<'_>, context: &Context<'_>, mask: Mask) {
             }
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use elbowroom_graph::philox::philox;
+
+    use super::*;
+
+    #[test]
+    fn lanes_agree_with_the_definition() {
+        let (first, rest, key) = (u32::MAX - 5, [3, 4, 5], [6, 0xFFFF_FFF0]);
+        let words = words(first, rest, key);
+        for lane in 0..LANES {
+            let expected = philox([first.wrapping_add(lane as u32), rest[0], rest[1], rest[2]], key);
+            assert_eq!([0, 1, 2, 3].map(|word: usize| words[word][lane]), expected);
+        }
+    }
 }

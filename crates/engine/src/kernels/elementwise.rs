@@ -11,7 +11,8 @@ use super::parallel::{Shared, each};
 /// Elements of one task: 64 KiB of floats.
 pub const CHUNK: usize = 1 << 14;
 
-/// `y[i] = f(x[i])` for `len` elements, where `y` may be `x`.
+/// `y[i] = f(x[i])` for `len` elements, where `y` may be `x`. A loop, not `for_each`, and closures that are always inlined: whatever
+/// stays a function of its own is not compiled for wide vectors.
 ///
 /// # Safety
 /// `x` can be read and `y` written for `len` elements; they are the same or do not overlap.
@@ -21,10 +22,14 @@ pub unsafe fn map1(len: usize, x: *const f32, y: *mut f32, f: impl Fn(f32) -> f3
     unsafe {
         let to = std::slice::from_raw_parts_mut(y, len);
         if std::ptr::eq(x, y) {
-            to.iter_mut().for_each(|y| *y = f(*y));
+            for y in to {
+                *y = f(*y);
+            }
         } else {
             let from = std::slice::from_raw_parts(x, len);
-            to.iter_mut().zip(from).for_each(|(y, &x)| *y = f(x));
+            for (y, &x) in to.iter_mut().zip(from) {
+                *y = f(x);
+            }
         }
     }
 }
@@ -39,18 +44,28 @@ pub unsafe fn map2(len: usize, [a, b]: [*const f32; 2], y: *mut f32, f: impl Fn(
     unsafe {
         let to = std::slice::from_raw_parts_mut(y, len);
         match (std::ptr::eq(a, y), std::ptr::eq(b, y)) {
-            (true, true) => to.iter_mut().for_each(|y| *y = f(*y, *y)),
+            (true, true) => {
+                for y in to {
+                    *y = f(*y, *y);
+                }
+            }
             (true, false) => {
                 let b = std::slice::from_raw_parts(b, len);
-                to.iter_mut().zip(b).for_each(|(y, &b)| *y = f(*y, b));
+                for (y, &b) in to.iter_mut().zip(b) {
+                    *y = f(*y, b);
+                }
             }
             (false, true) => {
                 let a = std::slice::from_raw_parts(a, len);
-                to.iter_mut().zip(a).for_each(|(y, &a)| *y = f(a, *y));
+                for (y, &a) in to.iter_mut().zip(a) {
+                    *y = f(a, *y);
+                }
             }
             (false, false) => {
                 let (a, b) = (std::slice::from_raw_parts(a, len), std::slice::from_raw_parts(b, len));
-                to.iter_mut().zip(a).zip(b).for_each(|((y, &a), &b)| *y = f(a, b));
+                for ((y, &a), &b) in to.iter_mut().zip(a).zip(b) {
+                    *y = f(a, b);
+                }
             }
         }
     }
@@ -191,19 +206,25 @@ pub unsafe fn add_channel(o: &Operands<'_>, pool: &ThreadPool, c: Channels) {
     });
 }
 
+/// Calls a loop with the function of a kind.
+macro_rules! by_function {
+    ($function:expr, $call:ident($($operand:expr),+), |$($x:ident),+| [$relu:ident, $gelu:ident, $tanh:ident, $sigmoid:ident]) => {
+        match $function {
+            Function::Relu => $call($($operand),+, #[inline(always)] |$($x),+| math::$relu($($x),+)),
+            Function::Gelu => $call($($operand),+, #[inline(always)] |$($x),+| math::$gelu($($x),+)),
+            Function::Tanh => $call($($operand),+, #[inline(always)] |$($x),+| math::$tanh($($x),+)),
+            Function::Sigmoid => $call($($operand),+, #[inline(always)] |$($x),+| math::$sigmoid($($x),+)),
+        }
+    };
+}
+
 /// # Safety
 /// As [`super::run`].
 pub unsafe fn map(o: &Operands<'_>, pool: &ThreadPool, len: usize, function: Function) {
     let (x, y) = (o.source(0, len), o.target(0, len));
     // SAFETY: the result is the operand or apart.
     unsafe {
-        match function {
-            // A comparison, not `max`: a NaN must stay one.
-            Function::Relu => parallel1(pool, len, x, y, |x| if x < 0.0 { 0.0 } else { x }),
-            Function::Gelu => parallel1(pool, len, x, y, math::gelu),
-            Function::Tanh => parallel1(pool, len, x, y, math::tanh),
-            Function::Sigmoid => parallel1(pool, len, x, y, math::sigmoid),
-        }
+        by_function!(function, parallel1(pool, len, x, y), |x| [relu, gelu, tanh, sigmoid]);
     }
 }
 
@@ -213,11 +234,11 @@ pub unsafe fn map_grad(o: &Operands<'_>, pool: &ThreadPool, len: usize, function
     let (operands, dx) = ([o.source(0, len), o.source(1, len)], o.target(0, len));
     // SAFETY: the result is one of the operands or apart.
     unsafe {
-        match function {
-            Function::Relu => parallel2(pool, len, operands, dx, |dy, y| if y > 0.0 { dy } else { 0.0 }),
-            Function::Gelu => parallel2(pool, len, operands, dx, |dy, x| dy * math::gelu_slope(x)),
-            Function::Tanh => parallel2(pool, len, operands, dx, |dy, y| dy * (1.0 - y * y)),
-            Function::Sigmoid => parallel2(pool, len, operands, dx, |dy, y| dy * (y * (1.0 - y))),
-        }
+        by_function!(function, parallel2(pool, len, operands, dx), |dy, s| [
+            relu_grad,
+            gelu_grad,
+            tanh_grad,
+            sigmoid_grad
+        ]);
     }
 }

@@ -7,10 +7,16 @@
 pub fn exp(x: f32) -> f32 {
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
+    const LOWEST: f32 = -87.3;
+    const HIGHEST: f32 = 88.8;
+    const OVERFLOW: f32 = 88.722_84;
     // Adding and subtracting 1.5 · 2²³ rounds to the nearest integer.
     const ROUND: f32 = 12_582_912.0;
-    let clamped = x.clamp(-87.3, 88.8);
-    let n = (clamped * std::f32::consts::LOG2_E + ROUND) - ROUND;
+    // Outside these bounds the result is replaced below; a comparison, because `clamp` may panic, which no vector can.
+    let clamped = if x > LOWEST { x } else { LOWEST };
+    let clamped = if clamped < HIGHEST { clamped } else { HIGHEST };
+    let shifted = clamped * std::f32::consts::LOG2_E + ROUND;
+    let n = shifted - ROUND;
     let r = (clamped - n * LN2_HIGH) - n * LN2_LOW;
     let mut p = 1.0 / 5040.0;
     p = p * r + 1.0 / 720.0;
@@ -19,19 +25,14 @@ pub fn exp(x: f32) -> f32 {
     p = p * r + 1.0 / 6.0;
     p = p * r + 0.5;
     p = p * (r * r) + r + 1.0;
-    // 2ⁿ in two halves, because n reaches 128.
-    let half = (n as i32) >> 1;
-    let power = |n: i32| f32::from_bits(((n + 127) << 23) as u32);
-    let y = p * power(half) * power(n as i32 - half);
-    if x < -87.3 {
-        0.0
-    } else if x > 88.722_84 {
-        f32::INFINITY
-    } else if x.is_nan() {
-        x
-    } else {
-        y
-    }
+    // The integer stands in the last bits of the shifted number. 2ⁿ comes in two halves, because n reaches 128.
+    let n = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
+    let half = n >> 1;
+    let power = |n: i32| f32::from_bits((n.wrapping_add(127) as u32) << 23);
+    let y = p * power(half) * power(n.wrapping_sub(half));
+    let y = if x < LOWEST { 0.0 } else { y };
+    let y = if x > OVERFLOW { f32::INFINITY } else { y };
+    if x.is_nan() { x } else { y }
 }
 
 /// `1 / (1 + e^−x)`.
@@ -66,12 +67,36 @@ pub fn gelu(x: f32) -> f32 {
     0.5 * x * (1.0 + tanh(GELU_SLOPE * (x + GELU_CUBE * x * x * x)))
 }
 
-/// The derivative of [`gelu`].
+/// `dy` times the derivative of [`gelu`] at `x`.
 #[inline(always)]
-pub fn gelu_slope(x: f32) -> f32 {
+pub fn gelu_grad(dy: f32, x: f32) -> f32 {
     let t = tanh(GELU_SLOPE * (x + GELU_CUBE * x * x * x));
     let inner = GELU_SLOPE * (1.0 + 3.0 * GELU_CUBE * x * x);
-    0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * inner
+    dy * (0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * inner)
+}
+
+/// `max(x, 0)`, but a NaN stays one.
+#[inline(always)]
+pub fn relu(x: f32) -> f32 {
+    if x < 0.0 { 0.0 } else { x }
+}
+
+/// `dy` times the derivative of [`relu`] where it gave `y`.
+#[inline(always)]
+pub fn relu_grad(dy: f32, y: f32) -> f32 {
+    if y > 0.0 { dy } else { 0.0 }
+}
+
+/// `dy` times the derivative of [`tanh`] where it gave `y`.
+#[inline(always)]
+pub fn tanh_grad(dy: f32, y: f32) -> f32 {
+    dy * (1.0 - y * y)
+}
+
+/// `dy` times the derivative of [`sigmoid`] where it gave `y`.
+#[inline(always)]
+pub fn sigmoid_grad(dy: f32, y: f32) -> f32 {
+    dy * (y * (1.0 - y))
 }
 
 #[cfg(test)]

@@ -310,6 +310,7 @@ impl Block {
         let mut spans = [Span::default(); MAX_COLUMNS];
         let span_count = target.spans(column, count, &mut spans);
         let spans = &spans[..span_count];
+        let mut sums = [0.0f32; MAX_ROWS * MAX_COLUMNS];
         let adjacent = count == tiles.columns && span_count == 1 && target.steps[2] == 1;
         for (start, len) in self.parts() {
             let depth = self.start + start..self.start + start + len;
@@ -345,7 +346,6 @@ impl Block {
                         }
                         tile(len, a, b, c, target.row_step, base.is_some());
                     } else {
-                        let mut sums = [0.0f32; MAX_ROWS * MAX_COLUMNS];
                         tile(len, a, b, sums.as_mut_ptr(), tiles.columns, false);
                         for r in 0..rows {
                             let line = target.start.add((row + r) * target.row_step);

@@ -270,7 +270,13 @@ impl Windows<'_> {
                 _mm_prefetch::<_MM_HINT_T0>(line.cast());
                 _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(LANES - 1).cast());
             }
-            for load in loads.iter().filter(|load| seen.contains(&load.tap)) {
+            let part = if seen.start == 0 && seen.end >= taps {
+                loads
+            } else {
+                let place = |tap: usize| loads.partition_point(|load| load.tap < tap);
+                &loads[place(seen.start)..place(seen.end)]
+            };
+            for load in part {
                 // SAFETY: the caller's promise; lanes outside the mask are not touched.
                 lanes = unsafe { _mm512_mask_loadu_ps(lanes, load.mask, images.wrapping_offset(load.from)) };
                 if load.last {
