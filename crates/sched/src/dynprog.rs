@@ -2,8 +2,8 @@
 //! ([`relaxation`](crate::relaxation)) on memory cut into slots, and makes the ordered schedule that offloads exactly these.
 //!
 //! Sizes become slots by rounding up, times by rounding down their partial sums, activations by rounding up theirs. If no solution fits
-//! in true sizes, the activation whose slots are below its size, but closest to it, gets one more, and the program runs again (section
-//! 5.3.2). Many sets tie in the relaxation and differ in truth, so the best few hundred are simulated exactly and the shortest wins;
+//! in true sizes, activations whose slots are below their size, those closest to it first, get one more, and the program runs again
+//! (section 5.3.2). Many sets tie in the relaxation and differ in truth, so the best few hundred are simulated exactly and the shortest wins;
 //! the set of `greedy` is one of them.
 
 use elbowroom_ir::planning::{Request, Scheduler};
@@ -12,7 +12,7 @@ use elbowroom_ir::search::{Budget, Observer, Outcome};
 use elbowroom_ir::{Bytes, Nanos};
 
 use crate::linearize::Linear;
-use crate::ordered::OrderedSets;
+use crate::ordered::{OrderedSets, Tried};
 use crate::relaxation::{Effort, Solution, Units};
 use crate::verdict::refusal;
 
@@ -60,10 +60,17 @@ impl Scheduler for DynProg {
             let idle_limit = search.best_idle().map_or(i64::MAX, |idle| slots.of_time(idle, request));
             let effort = Effort { states: self.states, idle_limit, solutions: self.solutions };
             let solutions = slots.units.solve(&effort);
-            let fit = solutions.iter().filter(|solution| search.try_set(&solution.offloaded)).count();
-            if fit > 0 || search.optimal() || !slots.mend(&linear, &solutions) {
-                break;
+            let mut excess: Option<Bytes> = None;
+            let mut fits = false;
+            for solution in &solutions {
+                match search.try_set(&solution.offloaded) {
+                    Tried::Fits => fits = true,
+                    Tried::Exceeds(bytes) => excess = Some(excess.map_or(bytes, |excess| excess.min(bytes))),
+                    Tried::Skipped => {}
+                }
             }
+            let Some(excess) = excess.filter(|_| !fits && !search.optimal()) else { break };
+            slots.mend(&linear, &solutions, excess);
         }
         search.finish()
     }
@@ -120,8 +127,17 @@ impl Slots {
         i64::try_from(slots).unwrap_or(i64::MAX / 4) + 2 * self.units.times.len() as i64
     }
 
-    /// One more slot for the activation that is rounded down, but least so, among those that some solution keeps. `false` if none is.
-    fn mend(&mut self, linear: &Linear, solutions: &[Solution]) -> bool {
+    /// Makes up for an excess in true sizes: one more slot for each activation that is rounded down, those least so first, as far as
+    /// some solution keeps it. What remains is due to the trace being no chain, and comes off the memory.
+    fn mend(&mut self, linear: &Linear, solutions: &[Solution], excess: Bytes) {
+        let mut slots = excess.get().div_ceil(self.slot) as i64;
+        while slots > 0 && self.round_up(linear, solutions) {
+            slots -= 1;
+        }
+        self.units.memory -= slots;
+    }
+
+    fn round_up(&mut self, linear: &Linear, solutions: &[Solution]) -> bool {
         let missing = |i: usize| {
             let exact = linear.chain.activations[i].get();
             exact.checked_sub(self.units.activations[i] as u64 * self.slot).filter(|&missing| missing > 0)

@@ -27,6 +27,17 @@ pub(crate) struct OrderedSets<'a> {
     total: Nanos,
 }
 
+/// What came of trying a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tried {
+    /// There is a schedule.
+    Fits,
+    /// It keeps too many bytes, by so many.
+    Exceeds(Bytes),
+    /// Known already, out of budget, or impossible for another reason than bytes.
+    Skipped,
+}
+
 impl<'a> OrderedSets<'a> {
     pub(crate) fn new(
         request: &'a Request<'a>,
@@ -69,7 +80,7 @@ impl<'a> OrderedSets<'a> {
         let mut offloaded = Bytes::ZERO;
         let mut i = 0;
         loop {
-            if offloaded >= excess && self.try_set(&set) {
+            if offloaded >= excess && self.try_set(&set) == Tried::Fits {
                 return;
             }
             i += 1;
@@ -83,25 +94,25 @@ impl<'a> OrderedSets<'a> {
         }
     }
 
-    /// Simulates a set; whether it fits. A set that was tried before is not tried again.
-    pub(crate) fn try_set(&mut self, set: &[bool]) -> bool {
+    /// Simulates a set. A set that was tried before is not tried again.
+    pub(crate) fn try_set(&mut self, set: &[bool]) -> Tried {
         if !self.seen.insert(set.to_vec()) || self.stopped().is_some() {
-            return false;
+            return Tried::Skipped;
         }
         let policy = &self.policy(set);
         self.evaluations += 1;
         self.observer.progress(self.evaluations);
-        let Ok((load, _)) = least_load(self.request, policy) else { return false };
+        let Ok((load, _)) = least_load(self.request, policy) else { return Tried::Skipped };
         self.least = Some(self.least.map_or(load, |least| least.min(load)));
         if load > self.request.load_limit {
-            return false;
+            return Tried::Exceeds(load - self.request.load_limit);
         }
-        let Ok(lowered) = lower(self.request, policy) else { return false };
+        let Ok(lowered) = lower(self.request, policy) else { return Tried::Skipped };
         if self.best.as_ref().is_none_or(|best| lowered.iteration < best.iteration) {
             self.observer.improved(lowered.iteration.get(), self.total.get());
             self.best = Some(lowered);
         }
-        true
+        Tried::Fits
     }
 
     /// Idle time of the best so far.
