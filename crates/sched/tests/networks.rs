@@ -1,0 +1,264 @@
+//! Planners on a trace shaped like a real training iteration: a residual network with normalization, dropout and momentum, whose updates
+//! come at the end.
+
+use std::sync::Arc;
+
+use elbowroom_ir::check::check_schedule;
+use elbowroom_ir::machine::Machine;
+use elbowroom_ir::planning::{CostSource, Costs, Freedom, Request};
+use elbowroom_ir::search::{Budget, Infeasible, Silent, StopReason};
+use elbowroom_ir::timeline::Timeline;
+use elbowroom_ir::trace::{
+    Again, Mutation, Op, Persistent, Phase, Reuse, Storage, Tensor, Trace, TraceData, Work,
+};
+use elbowroom_ir::{Bytes, Nanos, TensorId};
+use elbowroom_sched::linearize::Linear;
+use elbowroom_sched::lower::{least_load, loads};
+use elbowroom_sched::policy::Policy;
+use elbowroom_sched::verdict::impossible_op;
+use elbowroom_sched::{SCHEDULERS, lower, scheduler};
+use elbowroom_sim::{presets, simulate};
+
+const MIB: u64 = 1 << 20;
+
+/// Makes a trace op by op.
+#[derive(Default)]
+struct Draft {
+    data: TraceData,
+    nanos: Vec<Nanos>,
+}
+
+impl Draft {
+    fn value(&mut self, name: &str, bytes: u64) -> TensorId {
+        let storage = self.data.storages.push(Storage { bytes: Bytes(bytes) });
+        self.data.tensors.push(Tensor { name: name.to_owned(), storage })
+    }
+
+    fn op(
+        &mut self,
+        name: &str,
+        phase: Phase,
+        reads: &[TensorId],
+        outputs: &[TensorId],
+        micros: u64,
+    ) -> &mut Op {
+        let op = Op {
+            name: name.to_owned(),
+            kind: String::new(),
+            phase,
+            again: Again::Pure,
+            reads: reads.to_vec(),
+            outputs: outputs.to_vec(),
+            mutates: vec![],
+            may_reuse: vec![],
+            workspace: Bytes::ZERO,
+            work: Work::default(),
+        };
+        let id = self.data.ops.push(op);
+        self.nanos.push(Nanos(micros * 1_000));
+        &mut self.data.ops[id]
+    }
+
+    /// A persistent value that an op overwrites at the end; returns beginning and end.
+    fn state(&mut self, name: &str, bytes: u64) -> (TensorId, TensorId) {
+        let begin = self.value(name, bytes);
+        let storage = self.data.tensors[begin].storage;
+        let end = self.data.tensors.push(Tensor { name: format!("{name}'"), storage });
+        self.data.persistent.push(Persistent { begin, end });
+        (begin, end)
+    }
+}
+
+struct Block {
+    weight: (TensorId, TensorId),
+    momentum: (TensorId, TensorId),
+    input: TensorId,
+    product: TensorId,
+    normal: TensorId,
+    statistics: TensorId,
+}
+
+/// `blocks` residual blocks on activations of `mib` MiB.
+fn residual(blocks: usize, mib: u64) -> (Trace, Costs) {
+    let mut draft = Draft::default();
+    let size = mib * MIB;
+    let images = draft.value("images", size);
+    let labels = draft.value("labels", 4096);
+    draft.op("input", Phase::Forward, &[], &[images, labels], 0);
+    let mut x = images;
+    let mut built: Vec<Block> = Vec::new();
+    for i in 0..blocks {
+        let weight = draft.state(&format!("w{i}"), MIB);
+        let momentum = draft.state(&format!("m{i}"), MIB);
+        let running = draft.state(&format!("r{i}"), 1024);
+        let product = draft.value(&format!("product{i}"), size);
+        draft.op("product", Phase::Forward, &[x, weight.0], &[product], 900).workspace = Bytes(MIB);
+        let normal = draft.value(&format!("normal{i}"), size);
+        let statistics = draft.value(&format!("statistics{i}"), 2048);
+        draft.op("normal", Phase::Forward, &[product], &[normal, statistics], 200);
+        let running_update = draft.op("running", Phase::Forward, &[running.0, statistics], &[running.1], 5);
+        running_update.again = Again::Never;
+        running_update.mutates.push(Mutation { old: running.0, new: running.1 });
+        let dropped = draft.value(&format!("dropped{i}"), size);
+        let dropout = draft.op("dropout", Phase::Forward, &[normal], &[dropped], 100);
+        dropout.again = Again::Rng { stream: i as u64 };
+        let sum = draft.value(&format!("sum{i}"), size);
+        let add = draft.op("add", Phase::Forward, &[x, dropped], &[sum], 150);
+        add.may_reuse.push(Reuse { input: dropped, output: sum });
+        built.push(Block { weight, momentum, input: x, product, normal, statistics });
+        x = sum;
+    }
+    let mut gradient = draft.value("loss.grad", size);
+    draft.op("loss", Phase::Backward, &[x, labels], &[gradient], 100);
+    let mut updates = Vec::new();
+    for (i, block) in built.iter().enumerate().rev() {
+        let before = draft.value(&format!("normal{i}.grad"), size);
+        let masked = draft.op("dropout.grad", Phase::Backward, &[gradient, block.normal], &[before], 100);
+        masked.again = Again::Rng { stream: i as u64 };
+        let inner = draft.value(&format!("product{i}.grad"), size);
+        let reads = [before, block.product, block.statistics];
+        draft.op("normal.grad", Phase::Backward, &reads, &[inner], 400).may_reuse =
+            vec![Reuse { input: before, output: inner }];
+        let of_weight = draft.value(&format!("w{i}.grad"), MIB);
+        draft.op("weight.grad", Phase::Backward, &[block.input, inner], &[of_weight], 900);
+        let through = draft.value(&format!("x{i}.grad.inner"), size);
+        draft.op("input.grad", Phase::Backward, &[inner, block.weight.0], &[through], 900);
+        let sum = draft.value(&format!("x{i}.grad"), size);
+        draft.op("add", Phase::Backward, &[gradient, through], &[sum], 150).may_reuse =
+            vec![Reuse { input: gradient, output: sum }, Reuse { input: through, output: sum }];
+        gradient = sum;
+        updates.push((block.weight, block.momentum, of_weight));
+    }
+    for (weight, momentum, of_weight) in updates {
+        let reads = [weight.0, momentum.0, of_weight];
+        let step = draft.op("step", Phase::Update, &reads, &[weight.1, momentum.1], 50);
+        step.again = Again::Never;
+        step.mutates =
+            vec![Mutation { old: weight.0, new: weight.1 }, Mutation { old: momentum.0, new: momentum.1 }];
+    }
+    draft.data.persistent.sort_by_key(|pair| pair.begin);
+    let costs = Costs { nanos: draft.nanos.into(), source: CostSource::Recorded };
+    (Trace::new(draft.data).unwrap(), costs)
+}
+
+fn machine() -> Machine {
+    presets::machine("gtx1080ti").unwrap()
+}
+
+fn request<'a>(trace: &'a Trace, costs: &'a Costs, machine: &'a Machine, limit: Bytes) -> Request<'a> {
+    Request { trace, costs, machine, load_limit: limit, freedom: Freedom::ALL, packer: None }
+}
+
+/// Plans, proves the schedule and returns what it does.
+fn planned(request: &Request<'_>, planner: &str) -> Result<Timeline, StopReason> {
+    let outcome = scheduler(planner).unwrap().schedule(request, &Budget::default(), &Silent);
+    let Some(schedule) = outcome.best else { return Err(outcome.stop) };
+    let timeline = simulate(request.trace, request.costs, request.machine, &schedule).unwrap();
+    let trace = Arc::new(request.trace.clone());
+    check_schedule(trace, request.machine.clone(), schedule, request.load_limit)
+        .unwrap_or_else(|illegal| panic!("{planner}: {illegal}"));
+    Ok(timeline)
+}
+
+fn keep_peak(request: &Request<'_>) -> u64 {
+    least_load(request, &Policy::keep(request.trace)).unwrap().0.get()
+}
+
+#[test]
+fn the_network_becomes_a_chain_with_the_same_peak() {
+    let (trace, costs) = residual(8, 16);
+    let machine = machine();
+    let request = request(&trace, &costs, &machine, Bytes(1 << 40));
+    let linear = Linear::of(&request).unwrap();
+    assert!(linear.groups.len() >= 8, "{}", linear.groups.len());
+    assert_eq!(linear.chain.peak().get(), *linear.load.iter().max().unwrap());
+    assert_eq!(linear.chain.total(), costs.total());
+    let stashed: usize = linear.groups.iter().map(|group| group.stash.len()).sum();
+    // Per block: product, normal and statistics; the sums but the last are inputs of weight gradients, the last is read by the loss.
+    assert_eq!(stashed, 8 * 4 + 2);
+}
+
+const OFFLOADING: [&str; 10] =
+    ["greedy", "dynprog", "vdnn", "doa", "aoa", "wdoa", "swdoa", "autoswap", "bo", "floor"];
+
+#[test]
+fn every_planner_does_its_own_thing_within_the_limit() {
+    let (trace, costs) = residual(12, 16);
+    let machine = machine();
+    let mut request = request(&trace, &costs, &machine, Bytes(1 << 40));
+    let peak = keep_peak(&request);
+    request.load_limit = Bytes(peak * 7 / 10);
+    for planner in SCHEDULERS {
+        let name = planner.name();
+        match (name, planned(&request, name)) {
+            ("keep", result) => {
+                assert_eq!(result, Err(StopReason::GaveUp { best: Some(Bytes(peak)) }));
+            }
+            ("sqrt", Ok(timeline)) => {
+                assert!(timeline.recomputed > 0 && timeline.traffic.to_host.is_zero());
+            }
+            ("mixed", Ok(timeline)) => {
+                assert!(timeline.recomputed > 0 && !timeline.traffic.to_host.is_zero());
+            }
+            // It cannot hold a forward op back, and may have nothing to offer.
+            ("tflms", Err(stop)) => assert_eq!(stop.name(), "gave-up"),
+            (name, result) if OFFLOADING.contains(&name) => {
+                let timeline = result.unwrap();
+                assert!(timeline.recomputed == 0 && !timeline.traffic.to_host.is_zero(), "{name}");
+            }
+            // Whatever a planner does, `planned` has proved it.
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn what_may_not_be_decided_is_not() {
+    let (trace, costs) = residual(8, 16);
+    let machine = machine();
+    let mut request = request(&trace, &costs, &machine, Bytes(1 << 40));
+    request.load_limit = Bytes(keep_peak(&request) * 8 / 10);
+    for planner in SCHEDULERS {
+        for freedom in
+            [Freedom { offload: false, recompute: true }, Freedom { offload: true, recompute: false }]
+        {
+            request.freedom = freedom;
+            if let Ok(timeline) = planned(&request, planner.name()) {
+                assert!(freedom.offload || timeline.traffic.to_host.is_zero(), "{}", planner.name());
+                assert!(freedom.recompute || timeline.recomputed == 0, "{}", planner.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_floor_is_what_the_largest_op_needs() {
+    let (trace, costs) = residual(6, 16);
+    let machine = machine();
+    let mut request = request(&trace, &costs, &machine, Bytes(1));
+    let Some(Infeasible::Op { needed, values, .. }) = impossible_op(&request) else { panic!() };
+    assert!(!values.is_empty());
+    request.load_limit = needed;
+    let timeline = planned(&request, "floor").unwrap();
+    assert_eq!(timeline.peak_load, needed);
+    request.load_limit = Bytes(needed.get() - 1);
+    assert!(matches!(planned(&request, "floor"), Err(StopReason::Infeasible(_))));
+}
+
+#[test]
+fn prompt_updates_free_gradients_early_and_cost_nothing() {
+    let (trace, costs) = residual(10, 2);
+    let machine = machine();
+    let request = request(&trace, &costs, &machine, Bytes(1 << 40));
+    let policies = [Policy::keep(&trace), Policy::prompt(&trace)];
+    let [late, prompt] = policies.each_ref().map(|policy| lower(&request, policy).unwrap());
+    assert_eq!(late.iteration, prompt.iteration);
+    assert!(prompt.peak <= late.peak);
+    // At the last backward op the gradients of all weights are there, or none.
+    let [late, prompt] = policies.map(|policy| {
+        let backward = |op: &elbowroom_ir::OpId| trace.ops()[*op].phase == Phase::Backward;
+        let last = policy.sequence.iter().rposition(backward).unwrap();
+        loads(&request, &policy).unwrap()[last]
+    });
+    assert_eq!(late - prompt, 10 * MIB);
+}
