@@ -104,7 +104,13 @@ pub enum PlanError {
 /// Plans a task: the road from trace to proof.
 pub fn plan(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Result<Planned, PlanError> {
     let started = Instant::now();
-    let Fitted { mut schedule, placement, stop, evaluations } = fit(task, method, observer)?;
+    let fitted = fit(task, method, observer)?;
+    prove(task, fitted, started)
+}
+
+/// The end of the road: waits for just this placement, the proof, and what it promises.
+fn prove(task: &Task, fitted: Fitted, started: Instant) -> Result<Planned, PlanError> {
+    let Fitted { mut schedule, placement, stop, evaluations } = fitted;
     waits::thin(&mut schedule, &placement);
     let plan = Plan { trace: task.trace.fingerprint(), schedule, placement };
     let plan = check::check(task.trace.clone(), task.machine.clone(), plan)?;
@@ -174,11 +180,13 @@ fn fit(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Result<Fitt
             return Err(no_schedule(outcome.stop, load_limit == whole, limit, lowest));
         };
         let problem = elbowroom_sim::liveness::problem(&schedule, &task.machine);
-        let placement = place(&problem, &schedule, method, observer);
-        let height = placement.height;
-        if height <= limit {
-            return Ok(Fitted { schedule, placement, stop: outcome.stop, evaluations });
-        }
+        let height = match place(Problem { capacity: Some(whole), ..problem }, &schedule, method, observer) {
+            Ok(placement) if placement.height <= limit => {
+                return Ok(Fitted { schedule, placement, stop: outcome.stop, evaluations });
+            }
+            Ok(placement) => placement.height,
+            Err(height) => height,
+        };
         lowest = Some(lowest.map_or(height, |lowest| lowest.min(height)));
         let excess = height - limit;
         load_limit = match load_limit.get().checked_sub(excess.get()) {
@@ -210,28 +218,60 @@ fn no_schedule(stop: StopReason, whole: bool, limit: Bytes, lowest: Option<Bytes
     }
 }
 
-/// The lowest placement that the packer finds. No capacity is set: how far it is above the limit says how far the load must fall.
+/// A placement within the problem's capacity (the lowest without one), or the lowest height that the packer reached: how far that is above the limit says how far
+/// the load must fall.
 ///
 /// Blocks are rounded up to the alignment, buffers are not: the highest one ends where its bytes end.
-fn place(problem: &Problem, schedule: &Schedule, method: &Method<'_>, observer: &dyn Observer) -> Placement {
-    let budget =
-        Budget { time: method.budget.time.map(|time| time.min(PLACEMENT_TIME)), ..method.budget.clone() };
-    let outcome = method.packer.pack(problem, &budget, observer);
-    let offsets = outcome.best.expect("without a capacity there is always a placement").offsets;
+fn place(
+    problem: Problem,
+    schedule: &Schedule,
+    method: &Method<'_>,
+    observer: &dyn Observer,
+) -> Result<Placement, Bytes> {
+    // A placement may not use up the planner's time; and where the planner is to be reproducible, so is the packer.
+    let budget = match method.budget.time {
+        Some(time) => {
+            Budget { time: Some(time.min(PLACEMENT_TIME)), evaluations: None, ..method.budget.clone() }
+        }
+        None => Budget { evaluations: Some(PLACEMENT_EVALUATIONS), ..method.budget.clone() },
+    };
+    let outcome = method.packer.pack(&problem, &budget, observer);
+    let Some(placement) = outcome.best else {
+        let unknown = problem.capacity.unwrap_or_default() + Bytes(1);
+        return Err(match outcome.stop {
+            StopReason::GaveUp { best: Some(best) } => best,
+            StopReason::Infeasible(proof) => match *proof {
+                Infeasible::Blocks { needed, .. } => needed.max(unknown),
+                Infeasible::Op { .. } => unknown,
+            },
+            _ => unknown,
+        });
+    };
+    let offsets = placement.offsets;
     let ends = schedule.buffers.iter().map(|(id, buffer)| offsets[id] + buffer.bytes);
-    Placement { height: ends.max().unwrap_or_default(), offsets }
+    Ok(Placement { height: ends.max().unwrap_or_default(), offsets })
 }
 
-/// Placements within a round may not use up the planner's time.
 const PLACEMENT_TIME: Duration = Duration::from_secs(1);
+const PLACEMENT_EVALUATIONS: u64 = 100;
 
 /// The plan that keeps everything: its height is the *natural peak*, its iteration time that of an unlimited device.
 pub fn natural(task: &Task, packer: &dyn Packer, observer: &dyn Observer) -> Result<Planned, PlanError> {
+    let started = Instant::now();
     let method = Method { scheduler: &elbowroom_sched::keep::Keep, packer, budget: Budget::default() };
-    let unlimited = plan(&task.with_memory(Bytes(1 << 62)), &method, observer)?;
-    let height = unlimited.height();
-    plan(&task.with_memory(height.align_up(task.machine.align)), &method, observer)
+    let unlimited = task.with_memory(UNLIMITED);
+    let Outcome { best, evaluations, stop } = ask(&unlimited, &method, UNLIMITED, observer);
+    let schedule = best.ok_or_else(|| no_schedule(stop.clone(), true, UNLIMITED, None))?;
+    // Without a capacity the packer looks for the lowest height.
+    let problem = elbowroom_sim::liveness::problem(&schedule, &task.machine);
+    let placement = place(problem, &schedule, &method, observer)
+        .map_err(|height| PlanError::GaveUp { limit: UNLIMITED, best: Some(height) })?;
+    let limit = placement.height.align_up(task.machine.align);
+    prove(&task.with_memory(limit), Fitted { schedule, placement, stop, evaluations }, started)
 }
+
+/// More than anything real, and far from overflow.
+const UNLIMITED: Bytes = Bytes(1 << 60);
 
 /// The smallest limit at which the method finds a plan, to within a thousandth, with that plan; the limit is the memory of the plan's
 /// machine. Searches between what is proved impossible and the natural peak. Planners are not monotone, so there may be islands below
