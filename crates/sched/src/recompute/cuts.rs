@@ -1,7 +1,7 @@
 //! Where the forward phase can be cut, and what crosses each cut: the candidates C of Chen et al., Algorithm 3.
 
 use elbowroom_ir::trace::Trace;
-use elbowroom_ir::{Id, OpId, TensorId};
+use elbowroom_ir::{Id, TensorId};
 
 use crate::policy::Place;
 use crate::recompute::repeats::turn;
@@ -107,10 +107,5 @@ impl Cuts {
             }
         }
         chosen
-    }
-
-    /// The op at a place of the trace's own order.
-    pub const fn op(place: Place) -> OpId {
-        OpId(place)
     }
 }

@@ -169,10 +169,9 @@ impl<'a> Layered<'a> {
             let mut next = self.cuts.turn;
             for (index, &one) in moves.iter().enumerate() {
                 match one {
-                    Move::Forward { layer, save } if layer == ran => {
+                    Move::Forward { layer, .. } if layer == ran => {
                         (self.start(layer)..=self.ends[layer]).for_each(|place| writer.run(OpId(place)));
                         ran += 1;
-                        let _ = save;
                     }
                     Move::Forward { layer, save } => {
                         let output = matches!(moves.get(index + 1), Some(Move::Forward { .. }));
