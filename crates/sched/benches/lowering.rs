@@ -7,7 +7,7 @@ use elbowroom_ir::search::{Budget, Silent};
 use elbowroom_ir::{Bytes, Nanos};
 use elbowroom_sched::chain::{Chain, Layer};
 use elbowroom_sched::linearize::Linear;
-use elbowroom_sched::lower::least_load;
+use elbowroom_sched::lower::{evaluate, least_load};
 use elbowroom_sched::policy::{FetchRule, Policy};
 use elbowroom_sched::{lower, scheduler};
 use elbowroom_sim::{presets, simulate};
@@ -59,6 +59,13 @@ fn on_half(bencher: Bencher<'_, '_>, timed: impl Fn(&Request<'_>, &Policy)) {
 fn least_load_of_a_policy(bencher: Bencher<'_, '_>) {
     on_half(bencher, |request, policy| {
         divan::black_box(least_load(request, policy).unwrap());
+    });
+}
+
+#[divan::bench]
+fn evaluate_a_policy(bencher: Bencher<'_, '_>) {
+    on_half(bencher, |request, policy| {
+        divan::black_box(evaluate(request, policy).unwrap());
     });
 }
 

@@ -63,8 +63,12 @@ pub(crate) struct Gate<'a> {
     program: &'a Program,
     agenda: Agenda,
     waits: Conservative,
+    /// Whether steps are kept, or only their times.
+    record: bool,
     steps: Vec<Step>,
     ends: Vec<u64>,
+    /// The waits of the action at hand.
+    waiting: Vec<ActionId>,
     free: [u64; 3],
     iteration: u64,
     load: u64,
@@ -118,8 +122,10 @@ impl<'a> Gate<'a> {
             program,
             agenda,
             waits: Conservative::new(homes),
-            steps: Vec::with_capacity(3 * places),
+            record: true,
+            steps: Vec::new(),
             ends: Vec::with_capacity(3 * places),
+            waiting: Vec::new(),
             free: [0; 3],
             iteration: 0,
             load: 0,
@@ -140,7 +146,31 @@ impl<'a> Gate<'a> {
         }
     }
 
+    /// Runs, keeping the schedule.
     pub(crate) fn run(mut self) -> Result<Lowered, LowerError> {
+        self.steps.reserve(3 * self.policy.sequence.len());
+        self.go()?;
+        let boundary = self.program.homes.iter().zip(&self.policy.stations);
+        let boundary = boundary.map(|(home, station)| Home {
+            device: home.map(|home| self.program.residences[home as usize].buffer),
+            host: *station != Station::Device,
+        });
+        let schedule = Schedule {
+            boundary: boundary.collect(),
+            buffers: self.program.buffers.clone(),
+            steps: self.steps.into(),
+        };
+        Ok(Lowered { schedule, iteration: Nanos(self.iteration), peak: Bytes(self.peak) })
+    }
+
+    /// Runs for the times alone: iteration time and peak load.
+    pub(crate) fn measure(mut self) -> Result<(Nanos, Bytes), LowerError> {
+        self.record = false;
+        self.go()?;
+        Ok((Nanos(self.iteration), Bytes(self.peak)))
+    }
+
+    fn go(&mut self) -> Result<(), LowerError> {
         self.begin();
         let places = self.policy.sequence.len();
         for place in 0..places {
@@ -156,17 +186,7 @@ impl<'a> Gate<'a> {
         if Bytes(self.host_peak) > memory {
             return Err(LowerError::Host { needed: Bytes(self.host_peak), memory });
         }
-        let boundary = self.program.homes.iter().zip(&self.policy.stations);
-        let boundary = boundary.map(|(home, station)| Home {
-            device: home.map(|home| self.program.residences[home as usize].buffer),
-            host: *station != Station::Device,
-        });
-        let schedule = Schedule {
-            boundary: boundary.collect(),
-            buffers: self.program.buffers.clone(),
-            steps: self.steps.into(),
-        };
-        Ok(Lowered { schedule, iteration: Nanos(self.iteration), peak: Bytes(self.peak) })
+        Ok(())
     }
 
     fn begin(&mut self) {
@@ -218,17 +238,20 @@ impl<'a> Gate<'a> {
         start = start.max(self.room_for(place, fresh + workspace)?);
         self.fetch_until(start + duration, fresh + workspace);
 
-        let launch = Launch {
-            op: id,
-            reads: reads.iter().map(|r| row(r).buffer).collect(),
-            writes: writes.iter().map(|r| row(r).buffer).collect(),
-            workspace: program.workspaces[place],
-        };
         let again = std::mem::replace(&mut self.ran[id.index()], true);
         self.take(fresh + workspace);
         self.load -= workspace;
-        let end =
-            self.emit(if again { Action::Recompute(launch) } else { Action::Compute(launch) }, duration);
+        let buffers = |operands: &'a [u32]| operands.iter().map(move |r| row(r).buffer);
+        let scratch = program.workspaces[place];
+        let action = ActionId::new(self.ends.len());
+        self.waits.launch(action, buffers(reads), buffers(writes), scratch, &mut self.waiting);
+        if self.record {
+            let (reads, writes) = (buffers(reads).collect(), buffers(writes).collect());
+            let launch = Launch { op: id, reads, writes, workspace: scratch };
+            let action = if again { Action::Recompute(launch) } else { Action::Compute(launch) };
+            self.steps.push(Step { action, waits: self.waiting.clone() });
+        }
+        let end = self.time(Some(Lane::Compute), duration);
 
         // Offloads that end while the op runs make room for fetches that need not wait for its end.
         self.offload_until(end);
@@ -431,13 +454,20 @@ impl<'a> Gate<'a> {
 
     /// Appends an action with its waits; returns when it ends.
     fn emit(&mut self, action: Action, duration: u64) -> u64 {
-        let id = ActionId::new(self.steps.len());
-        let mut waits = Vec::new();
-        self.waits.step(id, &action, &mut waits);
+        self.waits.step(ActionId::new(self.ends.len()), &action, &mut self.waiting);
+        let lane = action.lane();
+        if self.record {
+            self.steps.push(Step { action, waits: self.waiting.clone() });
+        }
+        self.time(lane, duration)
+    }
+
+    /// Runs the action at hand; returns when it ends.
+    fn time(&mut self, lane: Option<Lane>, duration: u64) -> u64 {
         let mut end = 0;
-        if let Some(lane) = action.lane() {
+        if let Some(lane) = lane {
             let free = self.free[lane.index()];
-            end = waits.iter().map(|wait| self.ends[wait.index()]).fold(free, u64::max) + duration;
+            end = self.waiting.iter().map(|wait| self.ends[wait.index()]).fold(free, u64::max) + duration;
             self.free[lane.index()] = end;
             if self.request.machine.shared_link && lane != Lane::Compute {
                 self.free[Lane::ToHost.index()] = end;
@@ -445,7 +475,6 @@ impl<'a> Gate<'a> {
             }
             self.iteration = self.iteration.max(end);
         }
-        self.steps.push(Step { action, waits });
         self.ends.push(end);
         end
     }

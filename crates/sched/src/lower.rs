@@ -90,13 +90,25 @@ pub fn loads(request: &Request<'_>, policy: &Policy) -> Result<Vec<u64>, PolicyE
 /// Turns a policy into a schedule whose load stays within the request's limit.
 pub fn lower(request: &Request<'_>, policy: &Policy) -> Result<Lowered, LowerError> {
     let program = analyse(request.trace, request.machine, policy)?;
-    let load = with_workspaces(request, policy, &program);
+    let starts = starts(request, policy, &program)?;
+    Gate::new(request, policy, &program, starts).run()
+}
+
+/// Iteration time and peak load of the schedule that [`lower`] would make, without making it: for searches that throw most away.
+pub fn evaluate(request: &Request<'_>, policy: &Policy) -> Result<(Nanos, Bytes), LowerError> {
+    let program = analyse(request.trace, request.machine, policy)?;
+    let starts = starts(request, policy, &program)?;
+    Gate::new(request, policy, &program, starts).measure()
+}
+
+/// Checks that the policy fits the limit at every place, and finds where its fetches may start.
+fn starts(request: &Request<'_>, policy: &Policy, program: &Program) -> Result<FetchStarts, Shortfall> {
+    let load = with_workspaces(request, policy, program);
     let limit = request.load_limit.get();
     if let Some(place) = (0..load.len()).max_by_key(|&place| load[place]).filter(|&p| load[p] > limit) {
-        return Err(shortfall(request, policy, &program, place as Place, load[place]).into());
+        return Err(shortfall(request, policy, program, place as Place, load[place]));
     }
-    let starts = earliest_fetches(policy, &program, &load, limit);
-    Gate::new(request, policy, &program, starts).run()
+    Ok(earliest_fetches(policy, program, &load, limit))
 }
 
 fn with_workspaces(request: &Request<'_>, policy: &Policy, program: &Program) -> Vec<u64> {

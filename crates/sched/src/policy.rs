@@ -283,6 +283,21 @@ impl Touches {
         self.of_value(value).windows(2).map(move |pair| (Gap::after(value, pair[0].place), pair[1]))
     }
 
+    /// Numbers of the touches of one value: every touch of every value has one.
+    pub(crate) fn numbers(&self, value: TensorId) -> std::ops::Range<u32> {
+        self.first[value.index()]..self.first[value.index() + 1]
+    }
+
+    /// The touch of a number.
+    pub(crate) fn at(&self, number: u32) -> Touch {
+        self.touches[number as usize]
+    }
+
+    /// How many touches there are.
+    pub(crate) fn len(&self) -> usize {
+        self.touches.len()
+    }
+
     /// The first touch after a place, if there is one.
     pub fn next(&self, value: TensorId, place: Place) -> Option<Touch> {
         let touches = self.of_value(value);

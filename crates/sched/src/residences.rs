@@ -9,7 +9,7 @@ use elbowroom_ir::schedule::Buffer;
 use elbowroom_ir::trace::{Again, Op, Trace};
 use elbowroom_ir::{BufferId, Bytes, Id, OpId, Table, TensorId};
 
-use crate::policy::{Away, Gap, Place, Policy, Reuses, Station, Touches};
+use crate::policy::{Away, Gap, Place, Policy, Reuses, Station, Touch, Touches};
 
 /// Why a policy contradicts itself or its trace. None of these depends on a limit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -148,6 +148,8 @@ struct State {
     gone: Option<Place>,
     /// The last fetch of its host copy.
     fetch: Option<u32>,
+    /// The number of its next touch.
+    next: u32,
     /// Index of the persistent pair that it begins or ends, plus one.
     begins: u32,
     ends: u32,
@@ -164,13 +166,27 @@ enum Host {
 pub(crate) fn analyse(trace: &Trace, machine: &Machine, policy: &Policy) -> Result<Program, PolicyError> {
     sound(trace, policy)?;
     let touches = Touches::of(trace, &policy.sequence);
+    let mut states = vec![State::default(); trace.tensors().len()];
+    for (value, state) in trace.tensors().ids().zip(&mut states) {
+        state.next = touches.numbers(value).start;
+    }
+    let mut away = vec![None; touches.len()];
+    for (&gap, &how) in &policy.away {
+        if let Some(after) = gap.after.filter(|_| gap.value.index() < states.len()) {
+            let touched = touches.of_value(gap.value);
+            if let Ok(index) = touched.binary_search_by_key(&after, |touch| touch.place) {
+                away[touches.numbers(gap.value).start as usize + index] = Some(how);
+            }
+        }
+    }
     let mut pass = Pass {
         trace,
         policy,
         touches,
         align: machine.align,
         program: Program::default(),
-        states: vec![State::default(); trace.tensors().len()],
+        states,
+        away,
         bound: vec![None; trace.storages().len()],
         taken: Vec::new(),
     };
@@ -204,6 +220,8 @@ struct Pass<'a> {
     trace: &'a Trace,
     policy: &'a Policy,
     touches: Touches,
+    /// Per touch: how its value is away in the gap that begins there.
+    away: Vec<Option<Away>>,
     align: Bytes,
     program: Program,
     states: Vec<State>,
@@ -266,23 +284,42 @@ impl Pass<'_> {
         }
     }
 
-    /// The next place that needs the value: a touch, or the boundary.
-    fn needed_again(&self, value: TensorId, place: Option<Place>) -> bool {
-        let next = match place {
-            None => !self.touches.of_value(value).is_empty(),
-            Some(place) => self.touches.next(value, place).is_some(),
-        };
-        next || matches!(self.station(self.states[value.index()].ends), Some(Station::Device | Station::Both))
+    /// Notes that a place touches a value.
+    fn touch(&mut self, value: TensorId, place: Place) {
+        let next = self.states[value.index()].next;
+        if next < self.touches.numbers(value).end && self.touches.at(next).place == place {
+            self.states[value.index()].next += 1;
+        }
+    }
+
+    /// The next touch of a value, if there is one.
+    fn next(&self, value: TensorId) -> Option<Touch> {
+        let next = self.states[value.index()].next;
+        (next < self.touches.numbers(value).end).then(|| self.touches.at(next))
+    }
+
+    /// How the policy has a value away in the gap that begins after a place, its latest touch.
+    fn away(&self, value: TensorId, place: Option<Place>) -> Option<Away> {
+        match place {
+            Some(_) => self.away[self.states[value.index()].next as usize - 1],
+            None => self.policy.away.get(&Gap { value, after: None }).copied(),
+        }
+    }
+
+    /// Whether anything needs the value on the device again: a touch, or the boundary.
+    fn needed_again(&self, value: TensorId) -> bool {
+        let station = self.station(self.states[value.index()].ends);
+        self.next(value).is_some() || matches!(station, Some(Station::Device | Station::Both))
     }
 
     /// Whether the value gives up its residence after a place without an offload.
     fn gives_up(&self, value: TensorId, place: Place) -> bool {
         let state = &self.states[value.index()];
         let copied = state.host != Host::None;
-        if !self.needed_again(value, Some(place)) {
+        if !self.needed_again(value) {
             return state.ends == 0 || copied;
         }
-        match self.policy.away.get(&Gap::after(value, place)) {
+        match self.away(value, Some(place)) {
             Some(Away::Drop) => true,
             Some(Away::Offload) => copied,
             None => false,
@@ -295,18 +332,14 @@ impl Pass<'_> {
         let Some(residence) = state.residence else { return };
         let copied = state.host != Host::None;
         let gap = Gap { value, after: place };
-        let away = if self.needed_again(value, place) {
-            self.policy.away.get(&gap).copied()
+        let away = if self.needed_again(value) {
+            self.away(value, place)
         } else if state.ends != 0 {
             Some(Away::Offload)
         } else {
             Some(Away::Drop)
         };
-        let last = match place {
-            None => self.touches.of_value(value).is_empty(),
-            Some(place) => self.touches.next(value, place).is_none(),
-        };
-        let both = last && self.station(state.ends) == Some(Station::Both);
+        let both = self.next(value).is_none() && self.station(state.ends) == Some(Station::Both);
         match away {
             Some(Away::Offload) if !copied => {
                 let copy = self.offload(gap, residence, true);
@@ -354,6 +387,7 @@ impl Pass<'_> {
         self.taken.clear();
         self.program.operand_starts.push(self.program.operands.len() as u32);
         for &value in &op.reads {
+            self.touch(value, place);
             let residence = match self.states[value.index()].residence {
                 Some(residence) => residence,
                 None => self.fetch(value, place).ok_or(PolicyError::Absent { place, op: id, value })?,
@@ -382,6 +416,7 @@ impl Pass<'_> {
         }
         for (index, &value) in op.outputs.iter().enumerate() {
             let residence = self.program.operands[outputs + index];
+            self.touch(value, place);
             if self.states[value.index()].residence.is_some() {
                 // It is still here from an earlier run: the new copy is not wanted.
                 self.program.residences[residence as usize].close = Close::After(Some(place));
@@ -405,7 +440,7 @@ impl Pass<'_> {
             let state = self.states[old.index()];
             let lost = PolicyError::Overwritten { place, op: id, value: old };
             let residence = state.residence.filter(|r| !self.taken.contains(r)).ok_or(lost.clone())?;
-            let next = self.touches.next(old, place);
+            let next = self.next(old);
             if next.is_some_and(|touch| !touch.made) && !self.gives_up(old, place) {
                 return Err(lost);
             }

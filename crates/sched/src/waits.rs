@@ -181,20 +181,8 @@ impl<T: Takeover> Deriver<T> {
         let mut needs = Latest::default();
         let lane = match action {
             Action::Compute(launch) | Action::Recompute(launch) => {
-                let lane = Lane::Compute;
-                for &buffer in &launch.reads {
-                    self.read(buffer, lane, id, &mut needs);
-                }
-                for &buffer in &launch.writes {
-                    self.write(buffer, lane, id, &mut needs);
-                }
-                if let Some(buffer) = launch.workspace {
-                    needs.join(self.takeover.before(buffer));
-                    let mut accesses = Latest::default();
-                    accesses.note(lane, id);
-                    self.takeover.released(buffer, accesses);
-                }
-                lane
+                let (reads, writes) = (launch.reads.iter().copied(), launch.writes.iter().copied());
+                return self.launch(id, reads, writes, launch.workspace, waits);
             }
             Action::Offload { value, from } => {
                 self.read(*from, Lane::ToHost, id, &mut needs);
@@ -221,6 +209,37 @@ impl<T: Takeover> Deriver<T> {
             }
             Action::HostRelease { .. } => return,
         };
+        self.wait(lane, needs, waits);
+    }
+
+    /// The same for an op.
+    fn launch(
+        &mut self,
+        id: ActionId,
+        reads: impl Iterator<Item = BufferId>,
+        writes: impl Iterator<Item = BufferId>,
+        workspace: Option<BufferId>,
+        waits: &mut Vec<ActionId>,
+    ) {
+        waits.clear();
+        let mut needs = Latest::default();
+        for buffer in reads {
+            self.read(buffer, Lane::Compute, id, &mut needs);
+        }
+        for buffer in writes {
+            self.write(buffer, Lane::Compute, id, &mut needs);
+        }
+        if let Some(buffer) = workspace {
+            needs.join(self.takeover.before(buffer));
+            let mut accesses = Latest::default();
+            accesses.note(Lane::Compute, id);
+            self.takeover.released(buffer, accesses);
+        }
+        self.wait(Lane::Compute, needs, waits);
+    }
+
+    /// Lists what an action on a lane must wait for and the lane does not wait for yet.
+    fn wait(&mut self, lane: Lane, needs: Latest, waits: &mut Vec<ActionId>) {
         for other in Lane::ALL {
             let target = needs.0[other.index()];
             if other != lane && target > self.implied[lane.index()].0[other.index()] {
@@ -243,6 +262,18 @@ impl Conservative {
             deriver.residence(buffer).alive = true;
         }
         Self(deriver)
+    }
+
+    /// The waits of an op that reads, writes and uses as workspace these buffers, without an action to hold them.
+    pub(crate) fn launch(
+        &mut self,
+        id: ActionId,
+        reads: impl Iterator<Item = BufferId>,
+        writes: impl Iterator<Item = BufferId>,
+        workspace: Option<BufferId>,
+        waits: &mut Vec<ActionId>,
+    ) {
+        self.0.launch(id, reads, writes, workspace, waits);
     }
 
     /// The waits of the next action; positions must come in order.

@@ -12,7 +12,7 @@ use elbowroom_ir::plan::Plan;
 use elbowroom_ir::planning::{CostSource, Costs, Freedom, Request};
 use elbowroom_ir::trace::{Again, Trace};
 use elbowroom_ir::{BufferId, Bytes, Nanos, Table};
-use elbowroom_sched::lower::least_load;
+use elbowroom_sched::lower::{evaluate, least_load};
 use elbowroom_sched::policy::{Away, CopyOrder, FetchRule, Gap, Policy, Reuses, Station, Touches};
 use elbowroom_sched::{SCHEDULERS, lower, waits};
 use elbowroom_sim::liveness::{height, problem};
@@ -135,6 +135,7 @@ fn what_lowers_is_legal() {
         let Ok((least, place_of_least)) = least_load(&request, &policy) else { return Ok(()) };
         request.load_limit = Bytes(least.get() + u.int_in_range(0..=40)?);
         let lowered = lower(&request, &policy).unwrap_or_else(|error| panic!("{error} within {least}"));
+        assert_eq!(evaluate(&request, &policy), Ok((lowered.iteration, lowered.peak)));
         assert!(lowered.peak <= request.load_limit);
         let proved =
             check_schedule(trace.clone(), machine.clone(), lowered.schedule.clone(), request.load_limit)
