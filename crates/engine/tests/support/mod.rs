@@ -19,9 +19,14 @@ pub const SEED: u64 = 7;
 
 /// A residual block with batch normalization and dropout, pooled and classified; momentum and weight decay.
 pub fn convnet() -> Graph {
+    convnet_of(4, 8)
+}
+
+/// The same over so many images of so many rows and columns.
+pub fn convnet_of(batch: usize, size: usize) -> Graph {
     let mut b = Builder::new("convnet", Mode::Training);
-    let x = b.input("images", [4, 3, 8, 8], Content::Real);
-    let labels = b.input("labels", [4], Content::Class { classes: 5 });
+    let x = b.input("images", [batch, 3, size, size], Content::Real);
+    let labels = b.input("labels", [batch], Content::Class { classes: 5 });
     let window = Window::square(3, 1, 1);
     let x = b.conv2d("conv1", x, ConvLayer::plain(8, window)).unwrap();
     let x = b.batch_norm("bn1", x, 1e-5).unwrap();
@@ -35,7 +40,7 @@ pub fn convnet() -> Graph {
     let x = b.global_average_pool("average", x).unwrap();
     let weights = b.linear_weights("fc", [8, 5], true, WeightInit::FanInUniform);
     let x = b.linear("fc", x, weights).unwrap();
-    let loss = b.cross_entropy("loss", [x, labels], Part::ALL, 0.25).unwrap();
+    let loss = b.cross_entropy("loss", [x, labels], Part::ALL, 1.0 / batch as f32).unwrap();
     let sgd = Sgd { learning_rate: 0.1, momentum: 0.9, weight_decay: 1e-3 };
     b.finish_training(loss, Optimizer::Sgd(sgd)).unwrap()
 }

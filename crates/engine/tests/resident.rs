@@ -1,0 +1,42 @@
+//! The process stays small: with values spilled to a file, resident memory is the arena and little else.
+
+mod support;
+
+use std::sync::Arc;
+
+use elbowroom_engine::{HostOptions, HostPlace, SessionOptions};
+use elbowroom_ir::Bytes;
+
+use support::{convnet_of, counts, drawn, run, threads, trace};
+
+/// What the process may take beside the arena: code, stacks, batches, and pieces of parameters on their way.
+const BESIDE: u64 = 12 << 20;
+
+/// The largest resident memory that this process has had.
+fn high_water() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+/// The only test of this binary: another one running meanwhile would be counted too.
+#[test]
+fn spilled_values_take_no_memory() {
+    let Some(before) = high_water() else {
+        eprintln!("skipped: this system does not say how much memory a process has had");
+        return;
+    };
+    let graph = convnet_of(128, 32);
+    let (trace, graph) = (trace(&graph), Arc::new(graph));
+    let (machine, plan) = drawn(&trace, 8, |plan| counts(plan).0[1] > 10);
+    let limit = machine.memory;
+    let host = HostOptions { place: HostPlace::Folder(std::env::temp_dir()), link: None };
+    let (outcome, session) =
+        run(&graph, &trace, machine, plan, SessionOptions { host, ..threads(2) }, 2).unwrap();
+    assert!(outcome.losses.iter().all(|&bits| f32::from_bits(bits).is_finite()));
+    let (host, after) = (session.host_bytes(), high_water().unwrap());
+    assert!(host.get() > 2 * BESIDE, "only {host} are spilled, which would show nothing");
+    let allowed = limit + Bytes(before + BESIDE);
+    assert!(after <= allowed.get(), "{} resident, {limit} of arena, {host} spilled", Bytes(after));
+    assert_eq!(session.first_stain(), None);
+}
