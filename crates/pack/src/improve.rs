@@ -2,7 +2,7 @@
 //!
 //! Every part has a proved lower bound and a best placement. The *goal* is the capacity, or without one the highest lower bound of any part: nobody can be lower.
 //! A part is done when it meets the goal. An evaluation is one search of a part's tree with a limited number of nodes: most aim
-//! at the goal, every fourth one at a ceiling between the goal and the best height so far, so that there is progress where the goal is out of reach.
+//! at the goal, the others at a ceiling between the goal and the best height so far, so that there is progress where the goal is out of reach.
 //! A search that sees its whole tree in vain raises the part's lower bound.
 //!
 //! Evaluations are prepared and their results are taken in by batches of a fixed length, in order of their numbers, whichever thread did them: seed
@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use elbowroom_ir::search::{Budget, Observer, StopReason};
 
-use crate::instance::Instance;
+use crate::instance::{Instance, gcd};
 use crate::parts::Part;
 use crate::preference::Preferences;
 use crate::random::Random;
@@ -36,6 +36,8 @@ pub(crate) struct State {
     pub(crate) bound: u64,
     pub(crate) height: u64,
     pub(crate) offsets: Vec<u64>,
+    /// Every height is a multiple of this.
+    grain: u64,
     tree: Option<AnyTree>,
     preferences: Preferences,
     searches: u64,
@@ -50,6 +52,11 @@ impl State {
             bound: part.instance.bound,
             height: part.instance.height(&offsets),
             preferences: Preferences::new(&part.instance),
+            grain: part
+                .instance
+                .items
+                .iter()
+                .fold(scale_of(&part.instance), |grain, item| gcd(grain, item.bytes)),
             offsets,
             tree: None,
             part,
@@ -74,12 +81,19 @@ impl State {
 
 fn any_tree(instance: &Instance) -> AnyTree {
     let scale = scale_of(instance);
-    let total: u64 = instance.items.iter().map(|i| (i.size + i.align + i.fixed.unwrap_or(0)) / scale + 1).sum();
+    let total: u64 =
+        instance.items.iter().map(|i| (i.size + i.align + i.fixed.unwrap_or(0)) / scale + 1).sum();
     if total < 1 << 29 { AnyTree::Narrow(Tree::new(instance)) } else { AnyTree::Wide(Tree::new(instance)) }
 }
 
 /// Whether a tree fits `capacity` bytes, and the offsets if so; `None` if the nodes allowed did not suffice.
-pub(crate) fn fits(instance: &Instance, capacity: u64, order: &[u32], nodes: u64, stop: &dyn Fn() -> bool) -> Option<bool> {
+pub(crate) fn fits(
+    instance: &Instance,
+    capacity: u64,
+    order: &[u32],
+    nodes: u64,
+    stop: &dyn Fn() -> bool,
+) -> Option<bool> {
     let verdict = match any_tree(instance) {
         AnyTree::Narrow(tree) => Search::new(&tree, stop).run(capacity, order, nodes),
         AnyTree::Wide(tree) => Search::new(&tree, stop).run(capacity, order, nodes),
@@ -119,9 +133,17 @@ pub(crate) enum Patience {
 }
 
 impl Patience {
+    /// Every so many searches, one is made between the goal and the height instead of at the goal.
+    fn turn(self) -> u64 {
+        match self {
+            Self::Short => 6,
+            Self::Growing => 2,
+        }
+    }
+
     fn nodes(self, search: u64) -> u64 {
         match self {
-            Self::Short if search % 16 == 15 => 4_000 << (search / 128).min(20),
+            Self::Short if search % 16 == 12 => 4_000 << (search / 128).min(20),
             Self::Short => [1_000, 2_000, 2_000, 4_000][(search / 6 % 4) as usize],
             Self::Growing => 1_000 << (search / 4).min(40),
         }
@@ -182,15 +204,19 @@ impl<'a> Improver<'a> {
             if self.states.iter().any(|state| state.bound > goal) {
                 return StopReason::Finished;
             }
-            let open: Vec<usize> =
-                (0..self.states.len()).filter(|&s| self.states[s].height > goal && self.states[s].searchable()).collect();
+            let open: Vec<usize> = (0..self.states.len())
+                .filter(|&s| self.states[s].height > goal && self.states[s].searchable())
+                .collect();
             if open.is_empty() {
                 return StopReason::Finished;
             }
             if let Some(stop) = self.asked_to_stop() {
                 return stop;
             }
-            let left = self.budget.evaluations.map_or(BATCH, |limit| limit.saturating_sub(self.evaluations).min(BATCH));
+            let left = self
+                .budget
+                .evaluations
+                .map_or(BATCH, |limit| limit.saturating_sub(self.evaluations).min(BATCH));
             if left == 0 {
                 return StopReason::Evaluations;
             }
@@ -221,9 +247,10 @@ impl<'a> Improver<'a> {
             state.searches += 1;
             let mut random = Random::new(self.budget.seed, number);
             let gap = state.height - goal;
-            let aims = search % 4 != 3 || gap < 2;
+            let aims = gap < 2 || search % self.patience.turn() != self.patience.turn() - 1;
             // Without a capacity, bounds are proved from below and heights improved from above until they meet.
-            let ceiling = if aims { goal } else { state.height - (gap >> [1, 2, 4, 6][random.below(4)]).max(1) };
+            let ceiling =
+                if aims { goal } else { state.height - (gap >> [1, 2, 4, 6][random.below(4)]).max(1) };
             tasks.push(Task {
                 number,
                 state: s,
@@ -319,7 +346,7 @@ impl<'a> Improver<'a> {
         match found.verdict {
             Verdict::Fits => state.offer(found.offsets),
             Verdict::DoesNotFit => {
-                state.bound = state.bound.max(task.ceiling + 1);
+                state.bound = state.bound.max((task.ceiling + 1).next_multiple_of(state.grain));
                 state.proof_nodes = state.proof_nodes.max(found.nodes);
             }
             Verdict::OutOfNodes => {

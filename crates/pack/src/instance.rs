@@ -203,6 +203,11 @@ impl Instance {
         spare
     }
 
+    /// The items of a list, over the same sections.
+    pub(crate) fn keep(&self, items: &[u32]) -> Self {
+        self.restrict(items, Span { lo: 0, hi: self.sections() as u32 })
+    }
+
     /// The items of a list, all of which lie within a stretch of sections, as an instance of their own.
     pub(crate) fn restrict(&self, items: &[u32], stretch: Span) -> Self {
         let shift = |span: Span| Span { lo: span.lo - stretch.lo, hi: span.hi - stretch.lo };
@@ -377,11 +382,13 @@ fn unpainted(next: &mut [u32], mut section: u32) -> u32 {
     section
 }
 
+/// Greatest common divisor; 0 divides nothing.
 pub(crate) fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-fn infeasible(blocks: Vec<u32>, needed: u64, capacity: Option<Bytes>) -> Outcome<Placement> {
+/// The outcome that names blocks that cannot be placed together.
+pub(crate) fn infeasible(blocks: Vec<u32>, needed: u64, capacity: Option<Bytes>) -> Outcome<Placement> {
     let stop = StopReason::Infeasible(Box::new(Infeasible::Blocks {
         blocks: blocks.into_iter().map(BufferId).collect(),
         needed: Bytes(needed),

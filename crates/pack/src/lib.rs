@@ -3,29 +3,44 @@
 
 mod best_fit;
 pub mod csv;
+mod exact;
 mod greedy;
 mod improve;
 mod instance;
 mod parts;
+mod pool;
 mod portfolio;
 mod preference;
 mod random;
+mod sharing;
 mod shelf;
 mod smart_pool;
 mod tree;
 mod validate;
 
 pub use best_fit::BestFit;
+pub use exact::Exact;
 pub use greedy::{GreedyByConflict, GreedyBySize};
+pub use pool::Pool;
 pub use portfolio::Auto;
+pub use sharing::Sharing;
 pub use smart_pool::{SmartPoolBest, SmartPoolFirst};
 pub use validate::{PlacementError, validate};
 
 use elbowroom_ir::packing::Packer;
 
 /// All packers, the default one first.
-pub static PACKERS: &[&dyn Packer] =
-    &[&Auto, &BestFit, &SmartPoolBest, &SmartPoolFirst, &GreedyBySize, &GreedyByConflict];
+pub static PACKERS: &[&dyn Packer] = &[
+    &Auto,
+    &BestFit,
+    &SmartPoolBest,
+    &SmartPoolFirst,
+    &GreedyBySize,
+    &GreedyByConflict,
+    &Exact,
+    &Pool,
+    &Sharing,
+];
 
 /// The packer of a name, or `None`.
 pub fn packer(name: &str) -> Option<&'static dyn Packer> {

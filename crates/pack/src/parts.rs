@@ -33,5 +33,9 @@ pub(crate) fn parts(whole: &Instance) -> Vec<Part> {
     }
     first.push(whole.sections() as u32);
     let stretches = first.windows(2).map(|pair| Span { lo: pair[0], hi: pair[1] });
-    members.into_iter().zip(stretches).map(|(items, stretch)| Part { instance: whole.restrict(&items, stretch), items }).collect()
+    members
+        .into_iter()
+        .zip(stretches)
+        .map(|(items, stretch)| Part { instance: whole.restrict(&items, stretch), items })
+        .collect()
 }

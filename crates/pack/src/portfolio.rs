@@ -7,6 +7,7 @@ use elbowroom_ir::packing::{Packer, Placement, Problem};
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 
 use crate::best_fit::best_fit;
+use crate::exact::refuted;
 use crate::greedy::{conflict_order, size_order};
 use crate::improve::{Improver, Patience, State};
 use crate::instance::Instance;
@@ -37,14 +38,15 @@ impl Packer for Auto {
         let mut improver = Improver::new(states, whole.capacity, Patience::Short, budget, observer, start, 1);
         observer.improved(improver.height(), improver.bound());
         let stop = improver.run();
-        conclude(problem, &whole, &improver, stop)
+        refuted(problem, &improver).unwrap_or_else(|| conclude(problem, &whole, &improver, stop))
     }
 }
 
 /// The best of the heuristics, tried until one meets the goal.
 pub(crate) fn quickest(part: &Part, goal: u64) -> Vec<u64> {
     let instance = &part.instance;
-    let longest = order_by(instance, |i| (Reverse(instance.items[i].lifetime), Reverse(instance.items[i].size)));
+    let longest =
+        order_by(instance, |i| (Reverse(instance.items[i].lifetime), Reverse(instance.items[i].size)));
     let mut best = best_fit(instance, &longest);
     let others: [(fn(&Instance) -> Vec<u32>, Hole); 3] =
         [(size_order, Hole::Lowest), (size_order, Hole::Smallest), (conflict_order, Hole::Lowest)];
@@ -61,13 +63,22 @@ pub(crate) fn quickest(part: &Part, goal: u64) -> Vec<u64> {
 }
 
 /// What the search found, as an outcome for the whole problem.
-pub(crate) fn conclude(problem: &Problem, whole: &Instance, improver: &Improver<'_>, stop: StopReason) -> Outcome<Placement> {
+pub(crate) fn conclude(
+    problem: &Problem,
+    whole: &Instance,
+    improver: &Improver<'_>,
+    stop: StopReason,
+) -> Outcome<Placement> {
     let mut offsets = vec![0; whole.len()];
     for state in &improver.states {
         for (&item, &offset) in state.part.items.iter().zip(&state.offsets) {
             offsets[item as usize] = offset;
         }
     }
-    let stop = if improver.height().max(whole.bound) <= improver.bound().max(whole.bound) { StopReason::Optimal } else { stop };
+    let stop = if improver.height().max(whole.bound) <= improver.bound().max(whole.bound) {
+        StopReason::Optimal
+    } else {
+        stop
+    };
     whole.conclude(problem, &offsets, improver.evaluations, stop)
 }

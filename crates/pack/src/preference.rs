@@ -8,8 +8,14 @@ use crate::instance::Instance;
 use crate::random::Random;
 
 /// Weights of lifetime, size (both as logarithms) and fullest section.
-const SHAPES: [[f64; 3]; 6] =
-    [[1.0, 0.5, 1000.0], [0.5, 0.5, 1000.0], [1.0, 0.01, 0.0], [1.0, 1.0, 0.0], [0.0, 1.0, 1000.0], [1.0, 1.0, 5.0]];
+const SHAPES: [[f64; 3]; 6] = [
+    [1.0, 0.5, 1000.0],
+    [0.5, 0.5, 1000.0],
+    [1.0, 0.01, 0.0],
+    [1.0, 1.0, 0.0],
+    [0.0, 1.0, 1000.0],
+    [1.0, 1.0, 5.0],
+];
 const NOISE: [f64; 4] = [0.05, 0.2, 0.5, 1.0];
 const SHIFTS: [f64; 4] = [0.02, 0.05, 0.1, 0.3];
 /// How many good orders are kept.
@@ -31,7 +37,11 @@ impl Preferences {
             let sections: u32 = instance.spans(i).iter().map(|span| span.hi - span.lo).sum();
             let spans = instance.spans(i).iter();
             let fullest = spans.flat_map(|span| &instance.load[span.range()]).max().copied().unwrap_or(0);
-            [f64::from(sections).ln(), (instance.items[i].size as f64).ln(), fullest as f64 / instance.bound.max(1) as f64]
+            [
+                f64::from(sections).ln(),
+                (instance.items[i].size as f64).ln(),
+                fullest as f64 / instance.bound.max(1) as f64,
+            ]
         };
         Self { features: (0..instance.len()).map(feature).collect(), kept: Vec::new(), stale: 0 }
     }
@@ -40,7 +50,8 @@ impl Preferences {
     pub(crate) fn order(&self, search: u64, random: &mut Random) -> Vec<u32> {
         let shapes = SHAPES.len() as u64;
         let [long, large, full] = SHAPES[(search % shapes) as usize];
-        let noise = if search < shapes { 0.0 } else { NOISE[(search / shapes % NOISE.len() as u64) as usize] };
+        let noise =
+            if search < shapes { 0.0 } else { NOISE[(search / shapes % NOISE.len() as u64) as usize] };
         let bred = self.kept.len() == KEPT && random.unit() < 0.7;
         let keys: Vec<f64> = if bred {
             let (_, ranks) = &self.kept[random.below(KEPT)];

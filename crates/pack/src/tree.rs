@@ -69,7 +69,7 @@ pub(crate) struct Tree<N> {
     hull: Vec<(u32, u32)>,
     /// All spans of the items that have several; empty for the others.
     spans: Vec<Vec<(u32, u32)>>,
-    /// Items with the same spans have the same class.
+    /// Items with the same spans have the same class, unless they are fixed or alignments make a difference.
     class: Vec<u32>,
     /// Items alive beside each item.
     beside: Vec<Vec<u32>>,
@@ -103,12 +103,20 @@ impl<N: Number> Tree<N> {
             class: (0..n)
                 .map(|i| {
                     let next = classes.len() as u32;
-                    *classes.entry(pairs(i)).or_insert(next)
+                    let alone = instance.any_align || instance.items[i].fixed.is_some();
+                    *classes.entry((pairs(i), if alone { i } else { n })).or_insert(next)
                 })
                 .collect(),
-            beside: (0..n).map(|a| (0..n as u32).filter(|&b| b as usize != a && instance.conflict(a, b as usize)).collect()).collect(),
+            beside: (0..n)
+                .map(|a| {
+                    (0..n as u32).filter(|&b| b as usize != a && instance.conflict(a, b as usize)).collect()
+                })
+                .collect(),
             area: (0..n)
-                .map(|i| instance.items[i].size / scale * instance.spans(i).iter().map(|s| u64::from(s.hi - s.lo)).sum::<u64>())
+                .map(|i| {
+                    instance.items[i].size / scale
+                        * instance.spans(i).iter().map(|s| u64::from(s.hi - s.lo)).sum::<u64>()
+                })
                 .collect(),
             sections: instance.sections(),
             aligned: instance.any_align,
@@ -232,7 +240,8 @@ impl<'t, N: Number> Search<'t, N> {
         let to = self.lists.len();
         let hull = &self.tree.hull;
         let (lo, hi) = self.reach(from, to);
-        let mut cuts: Vec<u32> = (lo + 1..hi).filter(|&section| self.crossing[section as usize] == 0).collect();
+        let mut cuts: Vec<u32> =
+            (lo + 1..hi).filter(|&section| self.crossing[section as usize] == 0).collect();
         if cuts.is_empty() {
             return self.descend(from, to, last);
         }
@@ -314,7 +323,11 @@ impl<'t, N: Number> Search<'t, N> {
                 let next = (offset, self.spots[item as usize].rank + 1);
                 let (lo, hi) = self.tree.hull[item as usize];
                 let whole = self.crossing[lo as usize + 1..hi as usize].iter().all(|&count| count > 0);
-                let verdict = if whole { self.descend(list, list + end - start - 1, next) } else { self.apart(list, next) };
+                let verdict = if whole {
+                    self.descend(list, list + end - start - 1, next)
+                } else {
+                    self.apart(list, next)
+                };
                 self.lists.truncate(list);
                 if verdict != Verdict::DoesNotFit {
                     self.children.truncate(from);
@@ -421,7 +434,8 @@ impl<'t, N: Number> Search<'t, N> {
             }
         }
         let spots = &self.spots;
-        self.children[first..].sort_unstable_by_key(|&i| std::cmp::Reverse((spots[i as usize].rest, spots[i as usize].rank)));
+        self.children[first..]
+            .sort_unstable_by_key(|&i| std::cmp::Reverse((spots[i as usize].rest, spots[i as usize].rank)));
         true
     }
 

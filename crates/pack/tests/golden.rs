@@ -44,3 +44,18 @@ fn seed_heuristics_give_the_stated_heights() {
         }
     }
 }
+
+#[test]
+fn exact_finds_every_stated_optimum() {
+    let Some(golden) = golden() else { return };
+    for case in golden["cases"].as_array().expect("cases are a list") {
+        let outcome = packer("exact").expect("exact").pack(&problem(case), &Budget::default(), &Silent);
+        assert_eq!(outcome.stop.name(), "optimal", "{}", case["id"]);
+        assert_eq!(
+            outcome.best.map(|best| best.height),
+            Some(Bytes(number(case, "optimum"))),
+            "{}",
+            case["id"]
+        );
+    }
+}

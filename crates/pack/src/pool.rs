@@ -1,0 +1,131 @@
+//! `pool`: what a caching allocator does without knowing the future (Chainer's and CnMem's pools, as Sekiyama and Zhang describe them).
+//!
+//! Requests come in order of time. Each takes the smallest free range that holds it (the lowest among equals) and gives the rest back; freed ranges
+//! join their free neighbours; where nothing fits, the pool grows at its top. Bytes of fixed blocks are never given out, and a block with gaps keeps its
+//! bytes through them, because a pool cannot promise to give the same ones again. About n log n.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use elbowroom_ir::packing::{Packer, Placement, Problem};
+use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
+
+use crate::instance::Instance;
+use crate::shelf::order_by;
+
+/// Online best-fit with splitting and coalescing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pool;
+
+impl Packer for Pool {
+    fn name(&self) -> &'static str {
+        "pool"
+    }
+
+    fn pack(&self, problem: &Problem, _budget: &Budget, _observer: &dyn Observer) -> Outcome<Placement> {
+        let instance = match Instance::new(problem) {
+            Ok(instance) => instance,
+            Err(outcome) => return outcome,
+        };
+        let mut ranges = Ranges::beside(&fixed_ranges(&instance));
+        let mut offsets: Vec<u64> = instance.items.iter().map(|item| item.fixed.unwrap_or(0)).collect();
+        let free = |&item: &u32| instance.items[item as usize].fixed.is_none();
+        let hull = |item: u32| instance.items[item as usize].hull;
+        let ends: Vec<u32> =
+            order_by(&instance, |i| instance.items[i].hull.hi).into_iter().filter(free).collect();
+        let starts = order_by(&instance, |i| (instance.items[i].hull.lo, instance.items[i].first_position));
+        let mut ended = ends.into_iter().peekable();
+        for item in starts.into_iter().filter(free) {
+            while let Some(old) = ended.next_if(|&old| hull(old).hi <= hull(item).lo) {
+                ranges.give_back(offsets[old as usize], instance.items[old as usize].size);
+            }
+            offsets[item as usize] = ranges.take(&instance, item as usize);
+        }
+        instance.conclude(problem, &offsets, 1, StopReason::Finished)
+    }
+}
+
+/// The bytes that fixed items take at any time, as disjoint ranges, ascending.
+pub(crate) fn fixed_ranges(instance: &Instance) -> Vec<(u64, u64)> {
+    let mut fixed: Vec<(u64, u64)> =
+        instance.items.iter().filter_map(|i| Some((i.fixed?, i.fixed? + i.size))).collect();
+    fixed.sort_unstable();
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for (start, end) in fixed {
+        match ranges.last_mut() {
+            Some(last) if start <= last.1 => last.1 = last.1.max(end),
+            _ => ranges.push((start, end)),
+        }
+    }
+    ranges
+}
+
+/// The free ranges of a pool below its top.
+struct Ranges {
+    by_start: BTreeMap<u64, u64>,
+    by_size: BTreeSet<(u64, u64)>,
+    top: u64,
+}
+
+impl Ranges {
+    fn beside(taken: &[(u64, u64)]) -> Self {
+        let mut ranges = Self { by_start: BTreeMap::new(), by_size: BTreeSet::new(), top: 0 };
+        for &(start, end) in taken {
+            if ranges.top < start {
+                ranges.insert(ranges.top, start - ranges.top);
+            }
+            ranges.top = end;
+        }
+        ranges
+    }
+
+    fn insert(&mut self, start: u64, size: u64) {
+        self.by_start.insert(start, size);
+        self.by_size.insert((size, start));
+    }
+
+    fn remove(&mut self, start: u64) -> u64 {
+        let size = self.by_start.remove(&start).unwrap_or(0);
+        self.by_size.remove(&(size, start));
+        size
+    }
+
+    fn take(&mut self, instance: &Instance, item: usize) -> u64 {
+        let size = instance.items[item].size;
+        let holds = |&&(room, start): &&(u64, u64)| instance.align_up(item, start) + size <= start + room;
+        let found = self.by_size.range((size, 0)..).find(holds).copied();
+        let (start, room) = match found {
+            Some((room, start)) => (start, room),
+            None => {
+                // The pool grows, beginning with what is free at its top.
+                let last = self.by_start.last_key_value().filter(|&(&start, &room)| start + room == self.top);
+                let start = last.map_or(self.top, |(&start, _)| start);
+                let end = instance.align_up(item, start) + size;
+                let room = end - start;
+                self.top = end;
+                (start, room)
+            }
+        };
+        self.remove(start);
+        let offset = instance.align_up(item, start);
+        if start < offset {
+            self.insert(start, offset - start);
+        }
+        if offset + size < start + room {
+            self.insert(offset + size, start + room - offset - size);
+        }
+        offset
+    }
+
+    fn give_back(&mut self, mut start: u64, mut size: u64) {
+        if self.by_start.contains_key(&(start + size)) {
+            size += self.remove(start + size);
+        }
+        if let Some((&below, &room)) = self.by_start.range(..start).next_back()
+            && below + room == start
+        {
+            self.remove(below);
+            (start, size) = (below, room + size);
+        }
+        self.insert(start, size);
+    }
+}
