@@ -108,13 +108,20 @@ impl<'a> Editor<'a> {
         if self.again.is_empty() {
             return;
         }
+        if self.state.excess > 0 && self.random.chance(0.5) {
+            self.relieve();
+            return;
+        }
         match self.random.below(10) {
-            0..=3 => self.drop_value(),
-            4..=5 => self.keep_value(),
-            6..=7 => self.shift(),
+            0..=1 => self.drop_value(),
+            2..=4 => self.keep_value(),
+            5..=6 => self.shift(),
             _ => {
                 self.keep_value();
-                self.drop_value();
+                self.relieve();
+                if self.state.excess > 0 && self.random.chance(0.5) {
+                    self.relieve();
+                }
             }
         }
     }
@@ -128,22 +135,57 @@ impl<'a> Editor<'a> {
                 continue;
             }
             let index = 1 + self.random.below(touches - 1);
-            let Some((stage, op)) = self.state.plain_use(value, index) else { continue };
-            let maker = self.state.inst.values[value as usize].maker;
-            // Right after it was made there is nothing to gain.
-            if stage <= maker + 1 && op == stage {
-                continue;
-            }
-            if stage > self.state.inst.ops[maker as usize].latest
-                || self.state.has(stage, maker)
-                || maker >= op
+            if let Some((stage, op)) = self.state.plain_use(value, index)
+                && self.can_drop(value, stage, op)
             {
-                continue;
+                self.drop_before(value, stage);
+                return;
             }
-            let deep = if self.random.chance(0.5) { 0.9 } else { 0.3 };
-            self.make_again(stage, maker, deep);
-            return;
         }
+    }
+
+    /// Drops a value in a gap that spans a place over the limit; any gap if there is no such place.
+    fn relieve(&mut self) {
+        let from = self.random.below(self.state.places());
+        let Some(place) = self.state.over_from(from) else { return self.drop_value() };
+        let moment = self.state.moment(place);
+        let mut pick: Option<(f64, u32, u32)> = None;
+        let mut found = 0;
+        for _ in 0..48 {
+            let value = self.again[self.random.below(self.again.len())];
+            if let Some((stage, op)) = self.state.idle_until(value, moment)
+                && self.can_drop(value, stage, op)
+            {
+                let row = self.state.inst.values[value as usize];
+                let time = self.state.inst.ops[row.maker as usize].time;
+                let score = f64::from(row.size) / (time + 1) as f64;
+                if pick.is_none_or(|(best, ..)| score > best) {
+                    pick = Some((score, value, stage));
+                }
+                found += 1;
+                if found == 2 {
+                    break;
+                }
+            }
+        }
+        if let Some((_, value, stage)) = pick {
+            self.drop_before(value, stage);
+        }
+    }
+
+    /// Whether a value can be made again just before a use, and something is gained by that.
+    fn can_drop(&self, value: u32, stage: u32, op: u32) -> bool {
+        let maker = self.state.inst.values[value as usize].maker;
+        let adjacent = stage <= maker + 1 && op == stage;
+        !adjacent
+            && maker < op
+            && stage <= self.state.inst.ops[maker as usize].latest
+            && !self.state.has(stage, maker)
+    }
+
+    fn drop_before(&mut self, value: u32, stage: u32) {
+        let deep = if self.random.chance(0.5) { 0.9 } else { 0.3 };
+        self.make_again(stage, self.state.inst.values[value as usize].maker, deep);
     }
 
     /// Runs an op again in a stage, and with some chance the makers of those inputs that would have to be kept for it.

@@ -17,7 +17,7 @@ use super::sequence::Decisions;
 use crate::policy::FetchRule;
 
 /// When something happens: stage and op, and in the last two bits what. The trace's own ops are stage and op alike.
-type Key = u64;
+pub(crate) type Key = u64;
 
 /// The op makes the value.
 const MADE: Key = 1;
@@ -316,17 +316,35 @@ impl<'a> State<'a> {
         (0..self.over.len()).max_by_key(|&place| self.over[place]).unwrap_or(0)
     }
 
+    /// The first place over the limit from a place on, going round.
+    pub(crate) fn over_from(&self, place: usize) -> Option<usize> {
+        let after = self.over[place..].iter().position(|&over| over > 0).map(|steps| place + steps);
+        after.or_else(|| self.over[..place].iter().position(|&over| over > 0))
+    }
+
+    /// The time of a place, for [`State::idle_until`].
+    pub(crate) fn moment(&self, place: usize) -> Key {
+        let ops = self.inst.ops.len();
+        let stage = self.starts[..=ops].partition_point(|&start| start as usize <= place) - 1;
+        if stage == ops {
+            return END;
+        }
+        let rank = place - self.starts[stage] as usize;
+        key(stage as u32, self.again[stage].get(rank).copied().unwrap_or(stage as u32))
+    }
+
+    /// If a value is alive at a moment without being used there: its next use, as (stage, op).
+    pub(crate) fn idle_until(&self, value: u32, moment: Key) -> Option<(u32, u32)> {
+        let touches = &self.touches[value as usize];
+        let index = touches.partition_point(|&touch| touch < moment);
+        let next = *touches.get(index)?;
+        (index > 0 && !anew(next) && next != moment && next != END).then(|| (stage_of(next), op_of(next)))
+    }
+
     /// Values that are alive at a place without being used there and are used later, as (value, stage of the touch before, stage of the
     /// use, op of the use).
     pub(crate) fn idle_at(&self, place: usize) -> Vec<(u32, u32, u32, u32)> {
-        let ops = self.inst.ops.len();
-        let stage = self.starts[..=ops].partition_point(|&start| start as usize <= place) - 1;
-        let at = if stage == ops {
-            END
-        } else {
-            let rank = place - self.starts[stage] as usize;
-            key(stage as u32, self.again[stage].get(rank).copied().unwrap_or(stage as u32))
-        };
+        let at = self.moment(place);
         let mut idle = Vec::new();
         for (value, touches) in (0u32..).zip(&self.touches) {
             let index = touches.partition_point(|&touch| touch < at);
