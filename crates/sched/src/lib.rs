@@ -58,7 +58,14 @@ pub static SCHEDULERS: &[&dyn Scheduler] = &[
     &bo::Bo::DEFAULT,
     &sqrt::Sqrt,
     &sqrt::Mixed,
+    &recompute::in_place::Separate,
+    &recompute::in_place::InPlace,
+    &recompute::in_place::Sharing,
+    &recompute::drop_cheap::DropCheap,
+    &recompute::sublinear::Sublinear,
+    &recompute::recursive::Recursive::DEFAULT,
     &recompute::rotor::Rotor::DEFAULT,
+    &recompute::dtr::Dtr,
     &floor::Floor,
 ];
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use elbowroom_import::{Chain, Options, import};
 use elbowroom_ir::machine::Machine;
-use elbowroom_ir::planning::{Freedom, Request};
+use elbowroom_ir::planning::{Freedom, Request, Scheduler};
 use elbowroom_ir::search::{Budget, Silent};
 use elbowroom_ir::{Bytes, Nanos};
 use elbowroom_sched::recompute::rotor::{Optimum, Profile, Rotor};

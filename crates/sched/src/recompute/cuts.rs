@@ -4,7 +4,6 @@ use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Id, TensorId};
 
 use crate::policy::Place;
-use crate::recompute::repeats::turn;
 
 /// Values of less than this share of the largest forward value do not count when it is asked whether a single value crosses.
 const TINY: u64 = 64;
@@ -12,7 +11,7 @@ const TINY: u64 = 64;
 /// The forward phase as seen from its cuts.
 #[derive(Clone, Debug)]
 pub struct Cuts {
-    /// The first place that is not forward.
+    /// The first backward place.
     pub turn: Place,
     /// Values that forward ops make, with the places at which they are made and last read by a forward op.
     pub forward: Vec<(TensorId, Place, Place)>,
@@ -25,9 +24,8 @@ pub struct Cuts {
 }
 
 impl Cuts {
-    /// Looks at a trace. Linear in its operands.
-    pub fn of(trace: &Trace) -> Self {
-        let turn = turn(trace);
+    /// Looks at a trace whose first backward place is known. Linear in its operands.
+    pub fn of(trace: &Trace, turn: Place) -> Self {
         let mut lasting = vec![false; trace.tensors().len()];
         trace.persistent().iter().for_each(|pair| lasting[pair.end.index()] = true);
         let mut stash = vec![0; turn as usize];

@@ -10,7 +10,7 @@ use elbowroom_ir::{Bytes, Id, Nanos, OpId, TensorId};
 use crate::lower::loads;
 use crate::policy::{Place, Policy};
 use crate::recompute::cuts::Cuts;
-use crate::recompute::repeats::{Writer, fixed_ops, settle};
+use crate::recompute::repeats::{Writer, base, fixed_ops, settle};
 use crate::recompute::rotor::{Move, Profile};
 use crate::residences::PolicyError;
 
@@ -18,6 +18,8 @@ use crate::residences::PolicyError;
 #[derive(Clone, Debug)]
 pub struct Layered<'a> {
     trace: &'a Trace,
+    /// The order in which everything runs once.
+    order: Vec<OpId>,
     cuts: Cuts,
     /// The last forward place of every layer.
     ends: Vec<Place>,
@@ -30,7 +32,8 @@ pub struct Layered<'a> {
 impl<'a> Layered<'a> {
     /// Cuts a trace into at most so many layers: where one value crosses, or, if that gives too few, wherever little does.
     pub fn of(trace: &'a Trace, most: usize) -> Self {
-        let cuts = Cuts::of(trace);
+        let (order, turn) = base(trace);
+        let cuts = Cuts::of(trace, turn);
         let single = cuts.single();
         let narrow = cuts.narrow();
         let places = if single.len() * 2 >= narrow.len() { single } else { narrow };
@@ -48,14 +51,15 @@ impl<'a> Layered<'a> {
         }
         let mut begins = vec![trace.ops().len() as Place; ends.len()];
         let mut layer = ends.len();
-        for (place, op) in trace.ops().values().enumerate().skip(cuts.turn as usize) {
+        for (place, &op) in order.iter().enumerate().skip(cuts.turn as usize) {
+            let op = &trace.ops()[op];
             let first = op.reads.iter().filter_map(|value| stashed[value.index()]).max();
             while layer > 0 && first.is_some_and(|first| (first as usize) < layer) {
                 layer -= 1;
                 begins[layer] = place as Place;
             }
         }
-        Self { trace, cuts, ends, begins, stashed }
+        Self { trace, order, cuts, ends, begins, stashed }
     }
 
     /// The layers.
@@ -75,7 +79,7 @@ impl<'a> Layered<'a> {
     /// The layer in numbers: x_{i+1} is what crosses the cut after layer i, x̄_{i+1} that and its stash. What else the trace needs while a
     /// layer runs, if everything stays, is its scratch; what every op needs in any case is taken off all of them and returned beside.
     pub fn profile(&self, request: &Request<'_>) -> Result<(Profile, Bytes), PolicyError> {
-        let load = loads(request, &Policy::keep(self.trace))?;
+        let load = loads(request, &Policy::prompt(self.trace))?;
         let size = |value: TensorId| self.trace.bytes(value).align_up(request.machine.align).get();
         let n = self.len();
         let mut plain = vec![0u64; n + 1];
@@ -99,7 +103,7 @@ impl<'a> Layered<'a> {
             })
             .collect();
         let mut profile = Profile { plain, saved, ..Profile::default() };
-        let time = |place: usize| request.costs.nanos.get(OpId::new(place)).copied().unwrap_or(Nanos::ZERO);
+        let time = |place: usize| request.costs.nanos.get(self.order[place]).copied().unwrap_or(Nanos::ZERO);
         profile.forward = vec![Nanos::ZERO; n];
         profile.backward = vec![Nanos::ZERO; n];
         profile.forward_extra = vec![0; n];
@@ -183,12 +187,12 @@ impl<'a> Layered<'a> {
                         let until = layer
                             .checked_sub(1)
                             .map_or(self.trace.ops().len() as Place, |below| self.begins[below]);
-                        (next..until).for_each(|place| writer.run(OpId(place)));
+                        (next..until).for_each(|place| writer.run(self.order[place as usize]));
                         next = next.max(until);
                     }
                 }
             }
-            (next..self.trace.ops().len() as Place).for_each(|place| writer.run(OpId(place)));
+            (next..self.trace.ops().len() as Place).for_each(|place| writer.run(self.order[place as usize]));
         })
     }
 }

@@ -4,7 +4,7 @@
 use elbowroom_ir::trace::{Again, Trace};
 use elbowroom_ir::{Id, Nanos, OpId, Table};
 
-use crate::policy::{Away, Place, Policy, Touches};
+use crate::policy::{Away, Place, Policy, Touches, turn};
 
 /// The policy of a sequence: whatever is made again is dropped before, and everything else stays while it is needed.
 pub fn policy(trace: &Trace, sequence: Vec<OpId>) -> Policy {
@@ -25,10 +25,12 @@ pub fn time_again(nanos: &Table<OpId, Nanos>, sequence: &[OpId]) -> Nanos {
     whole.saturating_sub(nanos.values().sum())
 }
 
-/// The first place of a trace that is not forward: where values of the forward phase begin to be needed again.
-pub fn turn(trace: &Trace) -> Place {
-    let forward = |op: &elbowroom_ir::trace::Op| op.phase == elbowroom_ir::trace::Phase::Forward;
-    trace.ops().values().position(|op| !forward(op)).unwrap_or(trace.ops().len()) as Place
+/// The order that planners start from, with its first backward place: [`Policy::prompt`]. Up to that place it is the trace's own, so that
+/// places and numbers of ops are the same there.
+pub fn base(trace: &Trace) -> (Vec<OpId>, Place) {
+    let sequence = Policy::prompt(trace).sequence;
+    let turn = turn(trace, &sequence).unwrap_or(sequence.len());
+    (sequence, turn as Place)
 }
 
 /// A sequence in the making, which knows which ops can still run again: an op cannot once something that it reads was overwritten.

@@ -253,7 +253,7 @@ impl Scheduler for Rotor {
     }
 
     fn schedule(&self, request: &Request<'_>, _: &Budget, _: &dyn Observer) -> Outcome<Schedule> {
-        let keep = Policy::keep(request.trace);
+        let keep = Policy::prompt(request.trace);
         if let Ok(lowered) = lower(request, &keep) {
             return Outcome::finished(lowered.schedule);
         }

@@ -1,0 +1,56 @@
+//! `drop-cheap`: Chen et al., section 3: results of ops that are cheap to run again are dropped (batch normalization, activation and
+//! pooling in their experiments), and those of expensive ones (convolutions) are kept.
+//!
+//! Cheap is judged from times, not names: an op is cheap if a byte of what it makes for the backward phase costs less than half of what such a byte costs on
+//! average over the forward phase. In a convolutional network the convolutions take nearly all the time and make a third of the bytes.
+
+use elbowroom_ir::planning::{Request, Scheduler};
+use elbowroom_ir::schedule::Schedule;
+use elbowroom_ir::search::{Budget, Observer, Outcome};
+use elbowroom_ir::{OpId, TensorId};
+
+use crate::recompute::answer;
+use crate::recompute::cuts::Cuts;
+use crate::recompute::mirror::Mirrors;
+use crate::recompute::repeats::base;
+
+/// See the [module](self).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DropCheap;
+
+impl Scheduler for DropCheap {
+    fn name(&self) -> &'static str {
+        "drop-cheap"
+    }
+
+    fn schedule(&self, request: &Request<'_>, _: &Budget, _: &dyn Observer) -> Outcome<Schedule> {
+        let keep = crate::policy::Policy::prompt(request.trace);
+        if !request.freedom.recompute {
+            return answer(request, Some(&keep), 1);
+        }
+        answer(request, Some(&mirrors(request).policy(request.trace)), 1)
+    }
+}
+
+/// A count of one for every result of a cheap forward op.
+pub fn mirrors(request: &Request<'_>) -> Mirrors {
+    let trace = request.trace;
+    let (_, turn) = base(trace);
+    let cuts = Cuts::of(trace, turn);
+    let mut mirrors = Mirrors::none(trace);
+    let nanos = |op: OpId| request.costs.nanos.get(op).map_or(0, |nanos| u128::from(nanos.get()));
+    let all_time: u128 = (0..turn).map(|place| nanos(OpId(place))).sum();
+    let all_bytes: u128 = cuts.stash.iter().map(|&bytes| u128::from(bytes)).sum();
+    for &(value, made, _) in &cuts.forward {
+        let op = OpId(made);
+        let bytes: u128 = made_by(trace, op).map(|value| u128::from(trace.bytes(value).get())).sum();
+        if 2 * nanos(op) * all_bytes <= all_time * bytes {
+            mirrors.mark(value, 1);
+        }
+    }
+    mirrors
+}
+
+fn made_by(trace: &elbowroom_ir::trace::Trace, op: OpId) -> impl Iterator<Item = TensorId> + '_ {
+    trace.ops()[op].outputs.iter().copied()
+}

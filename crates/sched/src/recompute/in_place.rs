@@ -1,0 +1,70 @@
+//! `none`, `inplace` and `sharing`: Chen et al., section 3. What reuse of dying inputs alone gives, without dropping anything.
+//!
+//! `none` gives every value a buffer of its own. `inplace` lets an output take the buffer of an input that dies there, wherever the trace permits
+//! it. `sharing` decides the same; the rest of it, reusing whole buffers whose values are over (Fig. 2), is the packer of that name.
+
+use std::collections::BTreeSet;
+
+use elbowroom_ir::planning::{Request, Scheduler};
+use elbowroom_ir::schedule::Schedule;
+use elbowroom_ir::search::{Budget, Observer, Outcome};
+use elbowroom_ir::trace::Trace;
+
+use crate::policy::{Policy, Reuses, Station};
+use crate::recompute::answer;
+
+/// Every value has its own buffer. See the [module](self).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Separate;
+
+/// Outputs take the buffers of dying inputs. See the [module](self).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InPlace;
+
+/// The same, for the packer that shares whole buffers. See the [module](self).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sharing;
+
+impl Scheduler for Separate {
+    fn name(&self) -> &'static str {
+        "none"
+    }
+
+    fn schedule(&self, request: &Request<'_>, _: &Budget, _: &dyn Observer) -> Outcome<Schedule> {
+        answer(request, Some(&separate(request.trace)), 1)
+    }
+}
+
+impl Scheduler for InPlace {
+    fn name(&self) -> &'static str {
+        "inplace"
+    }
+
+    fn schedule(&self, request: &Request<'_>, _: &Budget, _: &dyn Observer) -> Outcome<Schedule> {
+        answer(request, Some(&Policy::keep(request.trace)), 1)
+    }
+}
+
+impl Scheduler for Sharing {
+    fn name(&self) -> &'static str {
+        "sharing"
+    }
+
+    fn schedule(&self, request: &Request<'_>, _: &Budget, _: &dyn Observer) -> Outcome<Schedule> {
+        answer(request, Some(&Policy::keep(request.trace)), 1)
+    }
+}
+
+/// Keeps everything and reuses nothing, except where the end of a persistent value can be in its home only by reuse.
+fn separate(trace: &Trace) -> Policy {
+    let mut policy = Policy::keep(trace);
+    let homes = trace.persistent().iter().zip(&policy.stations);
+    let bound: BTreeSet<_> = homes
+        .filter(|(pair, station)| {
+            **station != Station::Host && trace.storage(pair.begin) != trace.storage(pair.end)
+        })
+        .map(|(pair, _)| pair.end)
+        .collect();
+    policy.reuses = if bound.is_empty() { Reuses::Never } else { Reuses::Only(bound) };
+    policy
+}
