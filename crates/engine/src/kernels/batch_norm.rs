@@ -45,7 +45,11 @@ pub unsafe fn bias_grad(o: &Operands<'_>, pool: &ThreadPool, c: Channels) {
         let mut sums = Sums::<1>::new();
         vectorized(
             #[inline(always)]
-            || planes(c, channel).for_each(|at| sums.add1(&dy[at..at + c.spatial], |x| [x])),
+            || {
+                for at in planes(c, channel) {
+                    sums.add1(&dy[at..at + c.spatial], |x| [x]);
+                }
+            },
         );
         // SAFETY: every task has its own channel.
         unsafe { *db.add(channel) = sums.total()[0] as f32 };
@@ -75,10 +79,14 @@ pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, c: Channels, epsilon:
                 || {
                     let plane = |at: usize| x.view(at, c.spatial);
                     let mut sums = Sums::<1>::new();
-                    planes(c, channel).for_each(|at| sums.add1(plane(at), |x| [x]));
+                    for at in planes(c, channel) {
+                        sums.add1(plane(at), |x| [x]);
+                    }
                     let mean = (sums.total()[0] / c.per_channel() as f64) as f32;
                     let mut squares = Sums::<1>::new();
-                    planes(c, channel).for_each(|at| squares.add1(plane(at), |x| [(x - mean) * (x - mean)]));
+                    for at in planes(c, channel) {
+                        squares.add1(plane(at), |x| [(x - mean) * (x - mean)]);
+                    }
                     let variance = squares.total()[0] / c.per_channel() as f64;
                     *means.add(channel) = mean;
                     *variances.add(channel) = variance as f32;

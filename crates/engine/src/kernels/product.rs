@@ -12,6 +12,8 @@
 
 use rayon::ThreadPool;
 
+#[cfg(target_arch = "x86_64")]
+use super::isa::Isa;
 use super::pack::Panels;
 use super::parallel::{Shared, each};
 use super::tile::{MAX_COLUMNS, MAX_ROWS, Tiles};
@@ -170,6 +172,12 @@ impl Span {
             }
             return;
         }
+        #[cfg(target_arch = "x86_64")]
+        if step == 2 && matches!(base, Initial::Zero | Initial::Keep) && Isa::detect() == Isa::Avx512 {
+            // SAFETY: the caller's promise; the processor has AVX-512.
+            unsafe { merge_every_second(to, sums, matches!(base, Initial::Keep)) };
+            return;
+        }
         for (j, &sum) in sums.iter().enumerate() {
             // SAFETY: the caller's promise.
             unsafe {
@@ -181,6 +189,31 @@ impl Span {
                     Initial::Columns(bias) => bias[j] + sum,
                 };
             }
+        }
+    }
+}
+
+/// Writes numbers to every second place, or adds them to what is there, without touching the places between.
+///
+/// # Safety
+/// As many places as `sums` has, two apart, can be written at `to`, and read if `keep`.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn merge_every_second(to: *mut f32, sums: &[f32], keep: bool) {
+    use std::arch::x86_64::*;
+    const PLACES: __mmask16 = 0x5555;
+    let twice = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
+    for (eight, sums) in sums.chunks(8).enumerate() {
+        let places = PLACES & (((1u32 << (2 * sums.len())) - 1) as u16);
+        // SAFETY: as many sums as the mask says; places under the mask are the caller's promise.
+        unsafe {
+            let to = to.wrapping_add(16 * eight);
+            let sums = _mm512_maskz_loadu_ps(((1u32 << sums.len()) - 1) as u16, sums.as_ptr());
+            let mut spread = _mm512_permutexvar_ps(twice, sums);
+            if keep {
+                spread = _mm512_add_ps(_mm512_maskz_loadu_ps(places, to), spread);
+            }
+            _mm512_mask_storeu_ps(to, places, spread);
         }
     }
 }

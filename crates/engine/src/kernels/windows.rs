@@ -258,15 +258,22 @@ impl Windows<'_> {
         const AHEAD: usize = 6;
         let plane = self.size[0] * self.size[1];
         let taps = self.taps[0] * self.taps[1];
+        let mut hints = [0; WIDEST];
+        let mut hint_count = 0;
+        for load in loads.iter().filter(|load| load.ahead).take(WIDEST) {
+            hints[hint_count] = load.from;
+            hint_count += 1;
+        }
+        // Then the loads of a channel fill its rows without gaps.
+        let simple = loads.iter().all(|load| load.last);
         for channel in depth.start / taps..depth.end.div_ceil(taps) {
             let images = self.images.as_ptr().wrapping_add(channel * plane);
             // The first and the last channel may lack taps at the ends of the range.
             let seen = depth.start.saturating_sub(channel * taps)..depth.end - channel * taps;
             let row = (channel * taps) as isize - depth.start as isize;
-            let mut lanes = _mm512_setzero_ps();
             // Planes may be pages apart, where no processor foresees the next one. A hint may point anywhere.
-            for load in loads.iter().filter(|load| load.ahead) {
-                let line = images.wrapping_add(AHEAD * plane).wrapping_offset(load.from);
+            for &from in &hints[..hint_count] {
+                let line = images.wrapping_add(AHEAD * plane).wrapping_offset(from);
                 _mm_prefetch::<_MM_HINT_T0>(line.cast());
                 _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(LANES - 1).cast());
             }
@@ -276,6 +283,19 @@ impl Windows<'_> {
                 let place = |tap: usize| loads.partition_point(|load| load.tap < tap);
                 &loads[place(seen.start)..place(seen.end)]
             };
+            if simple {
+                let first = row + part.first().map_or(0, |load| load.tap) as isize;
+                let out = &mut out[first as usize * 2 * LANES..][..part.len() * LANES];
+                for (i, load) in part.iter().enumerate() {
+                    // SAFETY: the caller's promise; the slice holds a vector for each load.
+                    unsafe {
+                        let lanes = _mm512_maskz_loadu_ps(load.mask, images.wrapping_offset(load.from));
+                        _mm512_storeu_ps(out.as_mut_ptr().add(i * LANES), lanes);
+                    }
+                }
+                continue;
+            }
+            let mut lanes = _mm512_setzero_ps();
             for load in part {
                 // SAFETY: the caller's promise; lanes outside the mask are not touched.
                 lanes = unsafe { _mm512_mask_loadu_ps(lanes, load.mask, images.wrapping_offset(load.from)) };
@@ -485,6 +505,19 @@ impl Panels for Reversed<'_> {
     fn pack(&self, lines: Range<usize>, depth: Range<usize>, width: usize, out: &mut [f32]) {
         let taps = self.taps[0] * self.taps[1];
         let area = self.kernel[0] * self.kernel[1];
+        if taps == area {
+            // All taps count: one output channel after the other, they are a matrix of input channels and taps.
+            let mut at = depth.start;
+            while at < depth.end {
+                let (output, tap) = (at / taps, at % taps);
+                let len = (taps - tap).min(depth.end - at);
+                let part = &mut out[(at - depth.start) * width..][..len * width];
+                let start = (output * self.inputs + lines.start) * area + tap;
+                super::pack::transpose(&self.weights[start..], area, lines.len(), width, part);
+                at += len;
+            }
+            return;
+        }
         for (k, row) in depth.zip(out.chunks_exact_mut(width)) {
             let (output, tap) = (k / taps, k % taps);
             let i = self.first[0] + tap / self.taps[1] * self.stride[0];
