@@ -1,4 +1,4 @@
-//! The simulation in which memory is a gate: it decides the position of every action. See [`lower`](crate::lower) for the rules.
+//! The simulation in which memory is a gate: it decides the position of every action. See [`lower`](crate::lower()) for the rules.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};

@@ -10,7 +10,7 @@
 //! x2               made──used───────────────────  used       away after 2: offloaded, fetched before 5
 //! ```
 //!
-//! [`lower`](crate::lower) turns a policy into a schedule and invents no choice. Where a choice has a usual answer (order of copies, when
+//! [`lower`](crate::lower()) turns a policy into a schedule and invents no choice. Where a choice has a usual answer (order of copies, when
 //! a fetch may start) the policy names the rule, or gives its own answer.
 
 use std::collections::{BTreeMap, BTreeSet};
