@@ -64,9 +64,9 @@ pub struct Planned {
 }
 
 impl Method<'_> {
-    /// The same method without a search: planners answer with their first plan.
+    /// The same method without a long search: planners that try a few settings try them all, planners that search have just begun.
     fn at_once(&self) -> Self {
-        Self { budget: Budget { evaluations: Some(1), time: None, ..self.budget.clone() }, ..self.clone() }
+        Self { budget: Budget { evaluations: Some(256), time: None, ..self.budget.clone() }, ..self.clone() }
     }
 }
 
