@@ -15,6 +15,7 @@ use elbowroom_ir::{BufferId, Bytes, Nanos, Table};
 use elbowroom_sched::lower::{evaluate, least_load};
 use elbowroom_sched::policy::{Away, CopyOrder, FetchRule, Gap, Policy, Reuses, Station, Touches};
 use elbowroom_sched::{SCHEDULERS, lower, waits};
+use elbowroom_sim::bound::lower_bound;
 use elbowroom_sim::liveness::{height, problem};
 use elbowroom_sim::load::Load;
 use elbowroom_sim::simulate;
@@ -144,6 +145,10 @@ fn what_lowers_is_legal() {
         let timeline = simulate(&trace, &costs, &machine, &lowered.schedule).unwrap();
         assert_eq!((timeline.iteration, timeline.peak_load), (lowered.iteration, lowered.peak));
         assert!(timeline.load.iter().all(|&(_, load)| load <= lowered.peak), "{timeline:?}");
+
+        // Without repeats nothing beats the bound: what is missing at the peak has to come back.
+        let bound = lower_bound(&trace, &costs, &machine, request.load_limit, timeline.recomputed > 0);
+        assert!(lowered.iteration >= bound, "{} < {bound}", lowered.iteration);
 
         // One byte less than the least load is too little, and the error says where.
         if least > Bytes::ZERO {

@@ -1,12 +1,13 @@
 //! Iteration times below which no schedule can be. A ratio to a bound must say which bound.
 //!
-//! All of them count the peak in the trace's own order of ops, from true sizes (an aligned buffer holds no more to copy), and after every
-//! permitted reuse: each output that may take the bytes of an input that dies there is taken to do so.
+//! All of them count the peak in the trace's own order of ops, except that update ops may run as early as they can, from true sizes (an
+//! aligned buffer holds no more to copy), and after every permitted reuse: each output that may take the bytes of an input that dies
+//! there is taken to do so.
 
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::planning::Costs;
-use elbowroom_ir::trace::{Op, Trace};
-use elbowroom_ir::{Bytes, Id, Nanos, TensorId};
+use elbowroom_ir::trace::{Op, Phase, Trace};
+use elbowroom_ir::{Bytes, Id, Nanos, OpId, TensorId};
 
 /// Which bound a number is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +63,17 @@ pub fn needed_peak(trace: &Trace) -> Bytes {
     let stays = |value: TensorId, op: &Op| {
         persistent[value.index()] && (is_end[value.index()] || op.overwritten_by(value).is_some())
     };
-    let last_use = |value: TensorId| trace.users(value).last().copied();
+    // What the update phase reads need not wait for it, because it may run earlier.
+    let early = |op: OpId| trace.ops()[op].phase == Phase::Update;
+    let last_use = |value: TensorId| {
+        let waits = trace.producer(value).is_none_or(early);
+        trace.users(value).iter().rev().copied().find(|&op| waits || !early(op))
+    };
+    let end = |counted: &mut Vec<bool>, live: &mut u64, value: TensorId| {
+        if std::mem::replace(&mut counted[value.index()], false) {
+            *live -= trace.bytes(value).get();
+        }
+    };
     let mut live: u64 = trace
         .persistent()
         .iter()
@@ -70,6 +81,7 @@ pub fn needed_peak(trace: &Trace) -> Bytes {
         .map(|pair| trace.bytes(pair.begin).get())
         .sum();
     let mut peak = live;
+    let mut counted = persistent.clone();
     for (id, op) in trace.ops().iter() {
         let dies = |value: TensorId| last_use(value) == Some(id) && !stays(value, op);
         let fresh = |value: &&TensorId| op.overwrites(**value).is_none();
@@ -89,10 +101,17 @@ pub fn needed_peak(trace: &Trace) -> Bytes {
         let reusable: u64 = dying.iter().filter(|&&v| !overwritten(v)).map(|&v| trace.bytes(v).get()).sum();
         peak = peak.max(live + made - saved.min(reusable) + op.workspace.get());
         live += made;
-        live -= dying.iter().filter(|&&v| !overwritten(v)).map(|&v| trace.bytes(v).get()).sum::<u64>();
+        for &value in dying.iter().filter(|&&value| !overwritten(value)) {
+            end(&mut counted, &mut live, value);
+        }
         for &value in &op.outputs {
-            if trace.users(value).is_empty() && !persistent[value.index()] {
-                live -= trace.bytes(value).get();
+            // A storage that is overwritten counts on as its new value, if it still counted.
+            let old = op.overwrites(value).map(|old| std::mem::replace(&mut counted[old.index()], false));
+            counted[value.index()] = old.unwrap_or(true);
+        }
+        for &value in &op.outputs {
+            if last_use(value).is_none() && !persistent[value.index()] {
+                end(&mut counted, &mut live, value);
             }
         }
     }
