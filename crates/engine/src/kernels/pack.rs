@@ -9,6 +9,13 @@ use super::isa::Isa;
 pub trait Panels: Sync {
     /// Writes `out[k · width + i] = lines[first + i][depth.start + k]` for every `i` of the range, and zeros for the rest of `width`.
     fn pack(&self, lines: Range<usize>, depth: Range<usize>, width: usize, out: &mut [f32]);
+
+    /// Where the panel of these lines already lies as it would be packed, except that its rows are further apart: all of its floats from
+    /// the first on, and the distance between rows.
+    fn unpacked(&self, lines: Range<usize>, depth: Range<usize>) -> Option<(&[f32], usize)> {
+        let _ = (lines, depth);
+        None
+    }
 }
 
 /// A matrix in memory: the element at (line, depth) is `data[line · line_step + depth · depth_step]`.
@@ -41,6 +48,15 @@ impl Panels for Strided<'_> {
             }
             row[count..].fill(0.0);
         }
+    }
+
+    fn unpacked(&self, lines: Range<usize>, depth: Range<usize>) -> Option<(&[f32], usize)> {
+        if self.line_step != 1 || depth.is_empty() {
+            return None;
+        }
+        let first = depth.start * self.depth_step + lines.start;
+        let last = (depth.end - 1) * self.depth_step + lines.end;
+        self.data.get(first..last).map(|panel| (panel, self.depth_step))
     }
 }
 

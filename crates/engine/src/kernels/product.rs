@@ -28,6 +28,10 @@ const ROWS: usize = 512;
 const PACKED: usize = 1 << 17;
 /// Columns that are finished before the next block of depth, where depth has several: they stay in cache.
 const COLUMNS: usize = 4096;
+/// Tiles for which a panel of B is not packed.
+const FEW: usize = 3;
+/// Blocks of A with fewer floats are packed by one thread.
+const SMALL: usize = 1 << 15;
 /// Products with fewer multiply-adds are not worth waking another thread.
 const WORTH_SHARING: usize = 1 << 17;
 
@@ -259,7 +263,8 @@ pub unsafe fn product<A: Panels, B: Panels>(
                 let depth = blocks.depth.min(extents.depth - start);
                 let block = Block { row, rows, column, start, depth, inner: blocks.inner, height };
                 if column == 0 || blocks.depth < extents.depth {
-                    let together = panels.div_ceil(SLOTS);
+                    let parts = if rows * depth < SMALL { 1 } else { SLOTS };
+                    let together = panels.div_ceil(parts);
                     run(panels.div_ceil(together), &|task| {
                         for panel in task * together..((task + 1) * together).min(panels) {
                             // SAFETY: every panel of the block has its own part of the packed memory.
@@ -348,7 +353,16 @@ impl Block {
         for (start, len) in self.parts() {
             let depth = self.start + start..self.start + start + len;
             let first_part = depth.start == 0;
-            b.pack(column..column + count, depth, tiles.columns, &mut slot[..len * tiles.columns]);
+            // A panel that only a few tiles read is not worth packing if it can be read where it lies.
+            let whole = panels.len() <= FEW && count == tiles.columns;
+            let lines = column..column + count;
+            let (b, b_stride) = match b.unpacked(lines.clone(), depth.clone()).filter(|_| whole) {
+                Some((panel, stride)) => (panel.as_ptr(), stride),
+                None => {
+                    b.pack(lines, depth, tiles.columns, &mut slot[..len * tiles.columns]);
+                    (slot.as_ptr(), tiles.columns)
+                }
+            };
             for panel in panels.clone() {
                 let first = panel * self.height;
                 let rows = self.height.min(self.rows - first);
@@ -362,7 +376,7 @@ impl Block {
                 // SAFETY: the panels were packed above and by `pack_rows`; the elements of C are this call's alone.
                 unsafe {
                     let a = packed.add(start * self.rows + first * len);
-                    let b = slot.as_ptr();
+                    let b = (b, b_stride);
                     if adjacent {
                         let c = target.start.add(row * target.row_step + spans[0].offset);
                         for r in 0..rows {
@@ -377,9 +391,9 @@ impl Block {
                                 _ => break,
                             }
                         }
-                        tile(len, a, b, c, target.row_step, base.is_some());
+                        tile(len, a, b, (c, target.row_step), base.is_some());
                     } else {
-                        tile(len, a, b, sums.as_mut_ptr(), tiles.columns, false);
+                        tile(len, a, b, (sums.as_mut_ptr(), tiles.columns), false);
                         for r in 0..rows {
                             let line = target.start.add((row + r) * target.row_step);
                             let sums = &sums[r * tiles.columns..][..count];

@@ -1,16 +1,17 @@
 //! The innermost part of the matrix product: one tile of the result, kept in registers while the shared dimension runs by.
 //!
-//! `C[r][j] (+)= Σ_k A[k][r] · B[k][j]`, where a packed panel of A has one row of `R` floats per `k`, and one of B a row of `columns`
-//! floats. Every element is one chain of fused multiply-adds in ascending `k`, whatever the tile's shape and the processor, so that
+//! `C[r][j] (+)= Σ_k A[k][r] · B[k][j]`, where a packed panel of A has one row of `R` floats per `k`, and B a row of `columns` floats,
+//! packed or where it lies. Every element is one chain of fused multiply-adds in ascending `k`, whatever the tile's shape and the processor, so that
 //! the bits of a product do not depend on how it is cut into tiles, nor on the machine.
 
 use super::isa::Isa;
 
-/// Multiplies packed panels: `(k, a, b, c, row stride of c, whether to add to c)`.
+/// Multiplies panels: `(k, a, (b, row stride of b), (c, row stride of c), whether to add to c)`.
 ///
 /// # Safety
-/// `a` holds `k · R` floats, `b` holds `k · columns`, and `R` rows of `columns` floats can be written at `c` (and read, when adding).
-pub type TileFn = unsafe fn(usize, *const f32, *const f32, *mut f32, usize, bool);
+/// `a` holds `k · R` floats, `b` has `k` rows of `columns`, and `R` rows of `columns` floats can be written at `c` (and read, when
+/// adding).
+pub type TileFn = unsafe fn(usize, *const f32, (*const f32, usize), (*mut f32, usize), bool);
 
 /// The most rows of any processor's tile.
 pub const MAX_ROWS: usize = 12;
@@ -53,15 +54,15 @@ static BASELINE: Tiles =
 unsafe fn plain<const R: usize>(
     k: usize,
     a: *const f32,
-    b: *const f32,
-    c: *mut f32,
-    stride: usize,
+    (b, b_stride): (*const f32, usize),
+    (c, stride): (*mut f32, usize),
     add: bool,
 ) {
     let mut sums = [[0.0f32; 16]; R];
     for at in 0..k {
         // SAFETY: the caller gives `k` rows of each panel.
-        let (a, b) = unsafe { (&*a.add(at * R).cast::<[f32; R]>(), &*b.add(at * 16).cast::<[f32; 16]>()) };
+        let (a, b) =
+            unsafe { (&*a.add(at * R).cast::<[f32; R]>(), &*b.add(at * b_stride).cast::<[f32; 16]>()) };
         for r in 0..R {
             for j in 0..16 {
                 sums[r][j] = a[r].mul_add(b[j], sums[r][j]);
@@ -86,9 +87,8 @@ macro_rules! vector_tile {
         unsafe fn $name<const R: usize>(
             k: usize,
             a: *const f32,
-            b: *const f32,
-            c: *mut f32,
-            stride: usize,
+            (b, b_stride): (*const f32, usize),
+            (c, stride): (*mut f32, usize),
             add: bool,
         ) {
             use std::arch::x86_64::*;
@@ -111,7 +111,7 @@ macro_rules! vector_tile {
                         sums[r][1] = $fma(x, right, sums[r][1]);
                     }
                     a = a.add(R);
-                    b = b.add(2 * $lanes);
+                    b = b.add(b_stride);
                 }
             }
             for r in 0..R {

@@ -147,18 +147,18 @@ const LANES: usize = 16;
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Default)]
 struct Load {
-    /// Which lanes.
-    mask: u16,
-    /// Whether it is the last of its half row, which is then stored.
-    last: bool,
-    /// Whether it is the first to see its line of the image.
-    ahead: bool,
-    /// The tap.
-    tap: usize,
-    /// Where the half row lies, counted from the channel's first row.
-    to: usize,
     /// Where lane 0 would lie in channel 0.
     from: isize,
+    /// The tap.
+    tap: u32,
+    /// Which lanes.
+    mask: u16,
+    /// Which half of the tap's row.
+    half: u8,
+    /// Whether it is the last of its half row, which is then stored.
+    last: bool,
+    /// Whether it is among the first to see its line of the image.
+    ahead: bool,
 }
 
 impl Windows<'_> {
@@ -207,42 +207,44 @@ impl Windows<'_> {
         let mut count = 0;
         for tap in 0..taps {
             let place = [tap / self.taps[1], tap % self.taps[1]];
-            let first = count;
-            let mut firsts = [(0u16, 0isize); WIDEST];
-            for half in 0..2 {
-                let mut parts = 0;
-                for copy in runs.iter().filter_map(|&run| self.copy(run, place)) {
+            let ahead = place[1] == 0;
+            let nothing =
+                |half: usize| Load { half: half as u8, tap: tap as u32, last: true, ..Load::default() };
+            // The half row that the last load belongs to.
+            let mut reached = None;
+            for copy in runs.iter().filter_map(|&run| self.copy(run, place)) {
+                for half in copy.at / LANES..(copy.at + copy.len).div_ceil(LANES) {
                     let low = copy.at.max(half * LANES);
                     let high = (copy.at + copy.len).min((half + 1) * LANES);
-                    if low < high {
-                        let mask = (((1u32 << (high - low)) - 1) << (low - half * LANES)) as u16;
-                        let from = (copy.from + half * LANES) as isize - copy.at as isize;
+                    let mask = (((1u32 << (high - low)) - 1) << (low - half * LANES)) as u16;
+                    let from = (copy.from + half * LANES) as isize - copy.at as isize;
+                    if reached == Some(half) {
+                        let before = &mut loads[count - 1];
                         // Where positions are as many as columns, one line continues in the next.
-                        match firsts[..parts].last_mut() {
-                            Some(last) if last.1 == from => last.0 |= mask,
-                            _ => {
-                                firsts[parts] = (mask, from);
-                                parts += 1;
-                            }
+                        if before.from == from {
+                            before.mask |= mask;
+                            continue;
                         }
+                        before.last = false;
+                    } else if half == 1 && reached.is_none() {
+                        loads[count] = nothing(0);
+                        count += 1;
                     }
-                }
-                // A half without any is zero: a load of no lanes.
-                let parts = parts.max(1);
-                let to = tap * 2 * LANES + half * LANES;
-                for (i, &(mask, from)) in firsts[..parts].iter().enumerate() {
-                    let ahead = place[1] == 0 && mask != 0;
-                    loads[count] = Load { mask, last: i + 1 == parts, ahead, tap, to, from };
+                    loads[count] = Load { mask, from, ahead, ..nothing(half) };
                     count += 1;
+                    reached = Some(half);
                 }
-                firsts = [(0, 0); WIDEST];
+            }
+            // A half without any load is zero: a load of no lanes.
+            for half in reached.map_or(0, |half| half + 1)..2 {
+                loads[count] = nothing(half);
+                count += 1;
             }
             if tap + 1 == taps || count + 2 * LANES + 2 > CAPACITY {
                 // SAFETY: lanes under the masks lie within the images.
                 unsafe { self.load_channels(&loads[..count], depth.clone(), out) };
                 count = 0;
             }
-            debug_assert!(count == 0 || count > first);
         }
     }
 
@@ -280,11 +282,11 @@ impl Windows<'_> {
             let part = if seen.start == 0 && seen.end >= taps {
                 loads
             } else {
-                let place = |tap: usize| loads.partition_point(|load| load.tap < tap);
+                let place = |tap: usize| loads.partition_point(|load| (load.tap as usize) < tap);
                 &loads[place(seen.start)..place(seen.end)]
             };
             if simple {
-                let first = row + part.first().map_or(0, |load| load.tap) as isize;
+                let first = row + part.first().map_or(0, |load| load.tap as isize);
                 let out = &mut out[first as usize * 2 * LANES..][..part.len() * LANES];
                 for (i, load) in part.iter().enumerate() {
                     // SAFETY: the caller's promise; the slice holds a vector for each load.
@@ -300,7 +302,7 @@ impl Windows<'_> {
                 // SAFETY: the caller's promise; lanes outside the mask are not touched.
                 lanes = unsafe { _mm512_mask_loadu_ps(lanes, load.mask, images.wrapping_offset(load.from)) };
                 if load.last {
-                    let at = (row * 2 * LANES as isize + load.to as isize) as usize;
+                    let at = ((row + load.tap as isize) * 2 + load.half as isize) as usize * LANES;
                     let half = &mut out[at..at + LANES];
                     // SAFETY: the slice is one vector long.
                     unsafe { _mm512_storeu_ps(half.as_mut_ptr(), lanes) };
