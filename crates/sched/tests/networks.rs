@@ -151,7 +151,7 @@ fn request<'a>(trace: &'a Trace, costs: &'a Costs, machine: &'a Machine, limit: 
 
 /// Plans, proves the schedule and returns what it does.
 fn planned(request: &Request<'_>, planner: &str) -> Result<Timeline, StopReason> {
-    let outcome = scheduler(planner).unwrap().schedule(request, &Budget::default(), &Silent);
+    let outcome = scheduler(planner).unwrap().schedule(request, &Budget::evaluations(2_000), &Silent);
     let Some(schedule) = outcome.best else { return Err(outcome.stop) };
     let timeline = simulate(request.trace, request.costs, request.machine, &schedule).unwrap();
     let trace = Arc::new(request.trace.clone());
