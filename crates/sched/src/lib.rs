@@ -67,6 +67,7 @@ pub static SCHEDULERS: &[&dyn Scheduler] = &[
     &recompute::rotor::Rotor::DEFAULT,
     &recompute::dtr::Dtr,
     &floor::Floor,
+    &auto::Auto,
 ];
 
 /// The planner of a name.

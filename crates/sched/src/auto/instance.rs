@@ -2,7 +2,9 @@
 
 use elbowroom_ir::planning::Request;
 use elbowroom_ir::trace::Again;
-use elbowroom_ir::{Id, TensorId};
+use elbowroom_ir::{Id, OpId, TensorId};
+
+use crate::policy::Policy;
 
 /// No op, or no value.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -47,6 +49,8 @@ pub(crate) struct OpRow {
 /// A request as the search sees it. *Stage* t is op t of the trace with everything that is run again just before it.
 #[derive(Clone, Debug)]
 pub(crate) struct Instance {
+    /// The ops of the trace in the order in which they run first. Ops are numbered by their place in it.
+    pub order: Vec<OpId>,
     pub ops: Vec<OpRow>,
     pub values: Vec<Value>,
     /// Limit on the load in units, without what never leaves.
@@ -71,9 +75,12 @@ impl Instance {
         let mut ends = begins.clone();
         let mut stays = begins.clone();
         let mut overwriter = vec![NONE; trace.tensors().len()];
-        for (id, op) in trace.ops().iter() {
-            for mutation in &op.mutates {
-                overwriter[mutation.old.index()] = id.0;
+        let order = Policy::prompt(trace).sequence;
+        let mut number = vec![NONE; trace.ops().len()];
+        for (index, id) in (0u32..).zip(&order) {
+            number[id.index()] = index;
+            for mutation in &trace.ops()[*id].mutates {
+                overwriter[mutation.old.index()] = index;
             }
         }
         let mut resident = 0;
@@ -99,12 +106,13 @@ impl Instance {
             .ids()
             .map(|id| Value {
                 size: size(bytes(id)),
-                maker: trace.producer(id).map_or(NONE, |op| op.0),
+                maker: trace.producer(id).map_or(NONE, |op| number[op.index()]),
                 begins: begins[id.index()],
                 ends: ends[id.index()],
             })
             .collect();
-        let ops = trace.ops().iter().map(|(id, op)| {
+        let ops = order.iter().map(|&id| {
+            let op = &trace.ops()[id];
             let mut reads: Vec<u32> = op.reads.iter().filter(|v| !stays[v.index()]).map(|v| v.0).collect();
             reads.sort_unstable();
             reads.dedup();
@@ -142,6 +150,7 @@ impl Instance {
         Self {
             total: ops.iter().map(|op| op.time).sum(),
             ops,
+            order,
             values,
             unit,
             limit: limit.clamp(-(1 << 30), 1 << 30) as i32,

@@ -80,7 +80,7 @@ impl<'a> Joint<'a> {
         if state.excess > 0 || state.time > worst {
             return NEVER;
         }
-        match lower(self.request, &policy(self.request, &state.decisions(self.rule))) {
+        match lower(self.request, &policy(self.request, &state.inst.order, &state.decisions(self.rule))) {
             Ok(lowered) => lowered.iteration.get(),
             Err(_) => NEVER,
         }

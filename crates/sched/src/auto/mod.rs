@@ -7,7 +7,8 @@
 //! - [`anneal`]: one walk over repeats alone, where the state itself is the exact evaluation.
 //! - [`joint`]: one walk over repeats and copies, judged by the exact iteration time.
 //! - [`search`]: several walks side by side, the same on any number of threads.
-//! - [`sequence`]: from repeats to a policy.
+//! - [`warm`]: what other planners find, to start from and to fall back on.
+//! - [`sequence`]: from decisions to a policy.
 //!
 //! An evaluation is one move of one walk.
 
@@ -19,6 +20,7 @@ mod random;
 mod search;
 mod sequence;
 mod state;
+mod warm;
 
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
@@ -28,6 +30,7 @@ use crate::lower::{least_load, lower};
 use crate::policy::Policy;
 use crate::verdict::{impossible_op, refusal};
 use instance::Instance;
+use search::Found;
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,19 +45,31 @@ impl Scheduler for Auto {
         if impossible_op(request).is_some() {
             return refusal(request, None, 1);
         }
-        let keep = Policy::keep(request.trace);
-        let least = least_load(request, &keep).ok().map(|(load, _)| load);
-        let total = request.costs.total();
-        if let Ok(lowered) = lower(request, &keep)
-            && lowered.iteration == total
+        let plain = Policy::prompt(request.trace);
+        let least = least_load(request, &plain).ok().map(|(load, _)| load);
+        let bound = request.costs.total().get();
+        if let Ok(lowered) = lower(request, &plain)
+            && lowered.iteration.get() <= bound
         {
             return Outcome { best: Some(lowered.schedule), evaluations: 1, stop: StopReason::Optimal };
         }
         let inst = Instance::new(request);
-        let found = search::search(request, &inst, inst.total, budget, observer);
-        let best = found.best.and_then(|(_, decisions)| {
-            lower(request, &sequence::policy(request, &decisions)).ok().map(|lowered| lowered.schedule)
+        let warm = warm::starts(request, &inst, bound, budget.seed);
+        let found = match warm.first() {
+            Some(best) if best.time <= bound => {
+                Found { best: None, evaluations: 1, stop: StopReason::Optimal }
+            }
+            _ => search::search(request, &inst, &warm, bound, budget, observer),
+        };
+        let searched = found.best.and_then(|(_, decisions)| {
+            lower(request, &sequence::policy(request, &inst.order, &decisions)).ok()
         });
+        let fallback = warm.into_iter().next();
+        let best = match (searched, fallback) {
+            (Some(lowered), Some(warm)) if warm.time < lowered.iteration.get() => Some(warm.schedule),
+            (Some(lowered), _) => Some(lowered.schedule),
+            (None, warm) => warm.map(|warm| warm.schedule),
+        };
         match best {
             Some(best) => Outcome { best: Some(best), evaluations: found.evaluations, stop: found.stop },
             None => refusal(request, least, found.evaluations),

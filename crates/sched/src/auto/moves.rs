@@ -56,7 +56,7 @@ impl<'a> Editor<'a> {
         }
     }
 
-    /// Makes the state one with these decisions.
+    /// Makes the state one with these decisions, without those that cannot be.
     pub(crate) fn jump(&mut self, repeats: &[(u32, u32)], fetches: &[(u32, u32, u32)]) {
         while let Some(&(value, stage, op)) = self.state.fetches().last() {
             self.state.set_fetched(value, stage, op, false);
@@ -65,10 +65,14 @@ impl<'a> Editor<'a> {
             self.state.remove(stage, op);
         }
         for &(stage, op) in repeats {
-            self.state.insert(stage, op);
+            if op < stage && stage <= self.state.inst.ops[op as usize].latest && !self.state.has(stage, op) {
+                self.state.insert(stage, op);
+            }
         }
         for &(value, stage, op) in fetches {
-            self.state.set_fetched(value, stage, op, true);
+            if !self.state.inst.values[value as usize].begins && self.state.is_plain(value, stage, op) {
+                self.state.set_fetched(value, stage, op, true);
+            }
         }
         self.journal.clear();
     }

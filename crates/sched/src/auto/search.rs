@@ -15,6 +15,7 @@ use super::instance::Instance;
 use super::joint::{self, Joint};
 use super::sequence::Decisions;
 use super::state::State;
+use super::warm::Warm;
 use crate::policy::FetchRule;
 
 /// Walks, whatever the number of threads.
@@ -63,6 +64,7 @@ struct Search<'a> {
 pub(crate) fn search<'a>(
     request: &'a Request<'a>,
     inst: &'a Instance,
+    warm: &[Warm],
     bound: u64,
     budget: &'a Budget,
     observer: &'a dyn Observer,
@@ -86,6 +88,14 @@ pub(crate) fn search<'a>(
         budget,
         observer,
     };
+    // The best starts that recompute alone, and the best of all; the first walks begin from nothing.
+    let alone = warm.iter().filter(|warm| warm.decisions.fetches.is_empty());
+    for (walk, warm) in search.walks.iter_mut().rev().zip(alone) {
+        walk.editor.jump(&warm.decisions.repeats, &[]);
+    }
+    for (joint, warm) in search.joints.iter_mut().rev().zip(warm) {
+        joint.jump(&warm.decisions);
+    }
     let stop = search.run();
     Found { best: search.best, evaluations: search.evaluations, stop }
 }

@@ -17,19 +17,19 @@ pub(crate) struct Decisions {
     pub rule: FetchRule,
 }
 
-/// The policy of some decisions.
-pub(crate) fn policy(request: &Request<'_>, decisions: &Decisions) -> Policy {
+/// The policy of some decisions about ops that run first in this order.
+pub(crate) fn policy(request: &Request<'_>, order: &[OpId], decisions: &Decisions) -> Policy {
     let mut policy = Policy::keep(request.trace);
     policy.fetch = decisions.rule;
     policy.sequence.clear();
     let mut runs: Vec<((u32, u32), Place)> = Vec::new();
     let mut again = decisions.repeats.iter().peekable();
-    for op in request.trace.ops().ids() {
-        while let Some(&(stage, repeat)) = again.next_if(|&&(stage, _)| stage == op.0) {
+    for (index, &op) in (0u32..).zip(order) {
+        while let Some(&(stage, repeat)) = again.next_if(|&&(stage, _)| stage == index) {
             runs.push(((stage, repeat), policy.sequence.len() as Place));
-            policy.sequence.push(OpId(repeat));
+            policy.sequence.push(order[repeat as usize]);
         }
-        runs.push(((op.0, op.0), policy.sequence.len() as Place));
+        runs.push(((index, index), policy.sequence.len() as Place));
         policy.sequence.push(op);
     }
     let place = |stage: u32, op: u32| {

@@ -615,7 +615,8 @@ mod tests {
             let plain = |pair: &Persistent| trace.storage(pair.begin) == trace.storage(pair.end);
             if step % 8 == 0 && trace.persistent().iter().all(plain) {
                 let (load, _) =
-                    least_load(&request, &policy(&request, &state.decisions(FetchRule::Eager))).unwrap();
+                    least_load(&request, &policy(&request, &inst.order, &state.decisions(FetchRule::Eager)))
+                        .unwrap();
                 let bytes = (i64::from(state.highest()) + 64 / inst.unit as i64) * inst.unit as i64;
                 // A value that has a copy on the host already may be taken over where the search thinks that it leaves.
                 let reuse = trace.ops().values().any(|op| !op.may_reuse.is_empty());
