@@ -71,8 +71,11 @@ pub struct AutoSwap<'a> {
     pub candidates: Vec<Candidate>,
 }
 
-/// Values smaller than this are not candidates: 1 MiB as in the paper.
-pub const THRESHOLD: Bytes = Bytes(1 << 20);
+/// Values smaller than this are not candidates: 1 MiB as in the paper, or a 256th of the load where that is less, so that small networks
+/// have candidates too (the smallest network of the paper has a load of 389 MB).
+pub fn threshold(load: Bytes) -> Bytes {
+    Bytes(load.get() / 256).min(Bytes(1 << 20))
+}
 
 /// Load over places and time, with sums up to each place.
 struct Areas {
@@ -109,11 +112,13 @@ impl Areas {
 }
 
 impl<'a> AutoSwap<'a> {
-    /// Finds and scores the candidates of at least a size.
-    pub fn new(request: &'a Request<'a>, threshold: Bytes) -> Result<Self, PolicyError> {
+    /// Finds and scores the candidates of at least a size; by default of [`threshold`].
+    pub fn new(request: &'a Request<'a>, least: Option<Bytes>) -> Result<Self, PolicyError> {
         let trace = request.trace;
         let keep = Policy::prompt(trace);
         let load = loads(request, &keep)?;
+        let highest = load.iter().copied().max().unwrap_or(0);
+        let threshold = least.unwrap_or_else(|| threshold(Bytes(highest)));
         let places = keep.sequence.len();
         let peak = (0..places).rev().max_by_key(|&place| load[place]).unwrap_or(0) as Place;
         let touches = Touches::of(trace, &keep.sequence);
@@ -274,8 +279,8 @@ fn best_of(
     observer: &dyn Observer,
 ) -> Outcome<Schedule> {
     let started = std::time::Instant::now();
-    let threshold = if request.freedom.offload { THRESHOLD } else { Bytes::MAX };
-    let Ok(swap) = AutoSwap::new(request, threshold) else { return refusal(request, None, 0) };
+    let least = (!request.freedom.offload).then_some(Bytes::MAX);
+    let Ok(swap) = AutoSwap::new(request, least) else { return refusal(request, None, 0) };
     let total = request.costs.total();
     let (mut best, mut least): (Option<Lowered>, Option<Bytes>) = (None, None);
     let mut stop = StopReason::Finished;

@@ -10,7 +10,7 @@ use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 
-use crate::autoswap::{AutoSwap, THRESHOLD};
+use crate::autoswap::AutoSwap;
 use crate::gaussian::Process;
 use crate::lower::Lowered;
 use crate::verdict::refusal;
@@ -50,8 +50,8 @@ impl Scheduler for Bo {
 
     fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
         let started = std::time::Instant::now();
-        let threshold = if request.freedom.offload { THRESHOLD } else { Bytes::MAX };
-        let Ok(swap) = AutoSwap::new(request, threshold) else { return refusal(request, None, 0) };
+        let least = (!request.freedom.offload).then_some(Bytes::MAX);
+        let Ok(swap) = AutoSwap::new(request, least) else { return refusal(request, None, 0) };
         let standard = standardized(&swap);
         let total = request.costs.total();
         let mut random = Random(budget.seed ^ 0x6a09_e667_f3bc_c908);

@@ -48,8 +48,16 @@ impl Scheduler for Greedy {
             let Ok((load, _)) = least_load(request, &policy) else { break };
             best = Some(best.map_or(load, |best| best.min(load)));
             if load <= request.load_limit
-                && let Ok(lowered) = lower(request, &policy)
+                && let Ok(mut lowered) = lower(request, &policy)
             {
+                if !request.machine.shared_link {
+                    // With a lane for each direction nothing is lost when fetches do not wait for the last offload.
+                    let eager = Policy { fetch: FetchRule::Eager, ..policy };
+                    match lower(request, &eager) {
+                        Ok(eager) if eager.iteration < lowered.iteration => lowered = eager,
+                        _ => {}
+                    }
+                }
                 return Outcome { evaluations, ..Outcome::finished(lowered.schedule) };
             }
             if k >= linear.groups.len() || !request.freedom.offload {

@@ -99,7 +99,7 @@ impl<'a> OrderedSets<'a> {
         if !self.seen.insert(set.to_vec()) || self.stopped().is_some() {
             return Tried::Skipped;
         }
-        let policy = &self.policy(set);
+        let policy = &mut self.policy(set);
         self.evaluations += 1;
         self.observer.progress(self.evaluations);
         let Ok((load, _)) = least_load(self.request, policy) else { return Tried::Skipped };
@@ -107,7 +107,15 @@ impl<'a> OrderedSets<'a> {
         if load > self.request.load_limit {
             return Tried::Exceeds(load - self.request.load_limit);
         }
-        let Ok(lowered) = lower(self.request, policy) else { return Tried::Skipped };
+        let Ok(mut lowered) = lower(self.request, policy) else { return Tried::Skipped };
+        if !self.request.machine.shared_link {
+            // With a lane for each direction nothing is lost when fetches do not wait for the last offload.
+            policy.fetch = FetchRule::Eager;
+            match lower(self.request, policy) {
+                Ok(eager) if eager.iteration < lowered.iteration => lowered = eager,
+                _ => {}
+            }
+        }
         if self.best.as_ref().is_none_or(|best| lowered.iteration < best.iteration) {
             self.observer.improved(lowered.iteration.get(), self.total.get());
             self.best = Some(lowered);

@@ -44,7 +44,7 @@ fn scores_are_those_of_the_paper() {
     let traced = chain();
     let machine = machine(10);
     let request = request(&traced, &machine, 8 * MIB);
-    let swap = AutoSwap::new(&request, Bytes(MIB)).unwrap();
+    let swap = AutoSwap::new(&request, Some(Bytes(MIB))).unwrap();
     // The peak, 8 MiB, is first reached by F2 and last by B2; x_0 rests between F0 and B0, x_1 between F1 and B1, and x_2 between F2
     // and B2 only, which the last place of the peak does not separate.
     assert_eq!(swap.candidates.len(), 2);
@@ -68,7 +68,7 @@ fn negative_areas_favour_large_values() {
     let traced = chain();
     let machine = machine(200);
     let request = request(&traced, &machine, 8 * MIB);
-    let swap = AutoSwap::new(&request, Bytes(MIB)).unwrap();
+    let swap = AutoSwap::new(&request, Some(Bytes(MIB))).unwrap();
     let [x0, x1] = [swap.candidates[0].scores, swap.candidates[1].scores];
     assert!(x0[0] < 0.0 && x1[0] < 0.0);
     assert!((x0[1] - x0[0] / (4 * MIB) as f64).abs() < 1e-12);
@@ -80,7 +80,7 @@ fn small_values_are_passed_over_and_the_limit_decides_how_many_leave() {
     let traced = chain();
     let machine = machine(10);
     let mut request = request(&traced, &machine, 8 * MIB);
-    assert!(AutoSwap::new(&request, Bytes(5 * MIB)).unwrap().candidates.is_empty());
+    assert!(AutoSwap::new(&request, Some(Bytes(5 * MIB))).unwrap().candidates.is_empty());
     for (limit, bytes) in [(8, 0), (6, 4), (4, 4)] {
         request.load_limit = Bytes(limit * MIB);
         let outcome = scheduler("wdoa").unwrap().schedule(&request, &Budget::default(), &Silent);
