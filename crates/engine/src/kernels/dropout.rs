@@ -84,7 +84,7 @@ mod tests {
         let words = words(first, rest, key);
         for lane in 0..LANES {
             let expected = philox([first.wrapping_add(lane as u32), rest[0], rest[1], rest[2]], key);
-            assert_eq!([0, 1, 2, 3].map(|word: usize| words[word][lane]), expected);
+            assert_eq!(words.map(|word| word[lane]), expected);
         }
     }
 }

@@ -118,6 +118,9 @@ fn transpose_group(lines: &[&[f32]; GROUP], depth: usize, out: &mut [f32], width
 }
 
 /// A block of 8 × 8, transposed in registers.
+///
+/// # Safety
+/// The processor has AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 #[inline]

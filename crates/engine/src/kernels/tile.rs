@@ -198,14 +198,8 @@ mod tests {
                     let mut c = vec![0.5f32; rows * tiles.columns];
                     // SAFETY: the panels and the tile have the sizes asked for.
                     unsafe {
-                        tiles.by_rows[rows - 1](
-                            k,
-                            a.as_ptr(),
-                            b.as_ptr(),
-                            c.as_mut_ptr(),
-                            tiles.columns,
-                            add,
-                        );
+                        let (b, c) = ((b.as_ptr(), tiles.columns), (c.as_mut_ptr(), tiles.columns));
+                        tiles.by_rows[rows - 1](k, a.as_ptr(), b, c, add);
                     }
                     for r in 0..rows {
                         for j in 0..tiles.columns {
