@@ -150,6 +150,21 @@ impl Policy {
             let needed = makers.chain(readers).filter(|&other| other < id).map(|other| after[other.index()]);
             after.push(needed.max().unwrap_or(0).max(turn).min(id.index()));
         }
+        // What waits for no gradient (the decay of a weight) comes right before what needs it: until then, ops that read the old value can
+        // run again.
+        let mut overwriter = vec![None; trace.tensors().len()];
+        for (id, op) in trace.ops().iter() {
+            op.mutates.iter().for_each(|mutation| overwriter[mutation.old.index()] = Some(id));
+        }
+        for (id, op) in trace.ops().iter().rev() {
+            if id.index() > turn && after[id.index()] <= turn {
+                let users = op.outputs.iter().flat_map(|&value| trace.users(value)).copied();
+                let overwriters = op.reads.iter().filter_map(|value| overwriter[value.index()]);
+                let later = users.chain(overwriters).filter(|&other| other > id);
+                let first = later.map(|other| after[other.index()]).min();
+                after[id.index()] = first.unwrap_or(id.index());
+            }
+        }
         policy.sequence.sort_by_key(|op| {
             let update = trace.ops()[*op].phase == Phase::Update;
             (after[op.index()], update, *op)

@@ -123,6 +123,8 @@ fn curves(sizes: &[usize], network: impl Fn(usize) -> Network) -> [Vec<(f64, f64
             curve.push((size as f64, point.bytes as f64));
         }
         println!();
+        // The paper: about one more forward pass, 30 %.
+        assert!((20.0..40.0).contains(&points[4].overhead));
     }
     for (strategy, curve) in STRATEGIES.iter().zip(&curves) {
         println!("{strategy}: exponent {:.2}", exponent(curve));

@@ -5,8 +5,22 @@ use elbowroom_ir::{Id, TensorId};
 
 use crate::policy::Place;
 
-/// Values of less than this share of the largest forward value do not count when it is asked whether a single value crosses.
+/// Values of less than this share of a usual one do not count when it is asked whether a single value crosses.
 const TINY: u64 = 64;
+
+/// The size up to which a value is tiny beside these. The usual size is that at which half of all bytes are in larger values: a single
+/// huge value, such as the logits over a vocabulary, does not make the others tiny.
+pub(crate) fn tiny(sizes: impl Iterator<Item = u64>) -> u64 {
+    let mut sizes: Vec<u64> = sizes.collect();
+    sizes.sort_unstable();
+    let total: u128 = sizes.iter().map(|&bytes| u128::from(bytes)).sum();
+    let mut sum = 0;
+    let usual = sizes.into_iter().find(|&bytes| {
+        sum += 2 * u128::from(bytes);
+        sum >= total
+    });
+    usual.unwrap_or(0) / TINY
+}
 
 /// The forward phase as seen from its cuts.
 #[derive(Clone, Debug)]
@@ -42,11 +56,11 @@ impl Cuts {
             }
             forward.push((value, made, last));
         }
-        let largest = forward.iter().map(|&(value, ..)| trace.bytes(value).get()).max().unwrap_or(0);
+        let tiny = tiny(forward.iter().map(|&(value, ..)| trace.bytes(value).get()));
         let mut change = vec![(0i64, 0i64); turn as usize + 1];
         for &(value, made, last) in &forward {
             let bytes = trace.bytes(value).get();
-            let counts = i64::from(bytes > largest / TINY);
+            let counts = i64::from(bytes > tiny);
             change[made as usize].0 += bytes as i64;
             change[made as usize].1 += counts;
             change[last as usize].0 -= bytes as i64;

@@ -1,18 +1,20 @@
 //! `drop-cheap`: Chen et al., section 3: results of ops that are cheap to run again are dropped (batch normalization, activation and
 //! pooling in their experiments), and those of expensive ones (convolutions) are kept.
 //!
-//! Cheap is judged from times, not names: an op is cheap if a byte of what it makes for the backward phase costs less than half of what such a byte costs on
-//! average over the forward phase. In a convolutional network the convolutions take nearly all the time and make a third of the bytes.
+//! Cheap is judged from times, not names: an op is cheap if a byte that it makes costs less than half of what a byte for the backward phase costs on
+//! average over the forward phase. In a convolutional network the convolutions take nearly all the time and make a third of the bytes. Where
+//! that does not suffice, ops count as cheap up to three quarters, once and one and a half times the average.
 
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome};
 use elbowroom_ir::{OpId, TensorId};
 
-use crate::recompute::answer;
+use crate::policy::Policy;
 use crate::recompute::cuts::Cuts;
 use crate::recompute::mirror::Mirrors;
 use crate::recompute::repeats::base;
+use crate::recompute::{answer, load};
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,16 +26,25 @@ impl Scheduler for DropCheap {
     }
 
     fn schedule(&self, request: &Request<'_>, _: &Budget, _: &dyn Observer) -> Outcome<Schedule> {
-        let keep = crate::policy::Policy::prompt(request.trace);
+        let keep = Policy::prompt(request.trace);
         if !request.freedom.recompute {
             return answer(request, Some(&keep), 1);
         }
-        answer(request, Some(&mirrors(request).policy(request.trace)), 1)
+        let mut tried: Vec<Policy> = Vec::new();
+        for quarters in [2, 3, 4, 6] {
+            let policy = mirrors(request, quarters).policy(request.trace);
+            let fits = load(request, &policy).is_some_and(|load| load <= request.load_limit);
+            tried.push(policy);
+            if fits {
+                break;
+            }
+        }
+        answer(request, tried.last(), tried.len() as u64)
     }
 }
 
-/// A count of one for every result of a cheap forward op.
-pub fn mirrors(request: &Request<'_>) -> Mirrors {
+/// A count of one for every result of a forward op that is cheap by so many quarters of the average.
+pub fn mirrors(request: &Request<'_>, quarters: u8) -> Mirrors {
     let trace = request.trace;
     let (_, turn) = base(trace);
     let cuts = Cuts::of(trace, turn);
@@ -44,7 +55,7 @@ pub fn mirrors(request: &Request<'_>) -> Mirrors {
     for &(value, made, _) in &cuts.forward {
         let op = OpId(made);
         let bytes: u128 = made_by(trace, op).map(|value| u128::from(trace.bytes(value).get())).sum();
-        if 2 * nanos(op) * all_bytes <= all_time * bytes {
+        if 4 * nanos(op) * all_bytes <= u128::from(quarters) * all_time * bytes {
             mirrors.mark(value, 1);
         }
     }

@@ -1,0 +1,153 @@
+//! Every recompute planner on whole training iterations, parameters and updates among the gradients: proved legal, within the limit.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use elbowroom_graph::zoo;
+use elbowroom_import::{Options, import};
+use elbowroom_ir::check::check_schedule;
+use elbowroom_ir::machine::Machine;
+use elbowroom_ir::planning::{Costs, Freedom, Request};
+use elbowroom_ir::search::{Budget, Silent};
+use elbowroom_ir::trace::Phase;
+use elbowroom_ir::{Bytes, Nanos};
+use elbowroom_sched::chain::{Chain, ChainTrace, Layer};
+use elbowroom_sched::lower::least_load;
+use elbowroom_sched::recompute::cuts::Cuts;
+use elbowroom_sched::recompute::mirror::Mirrors;
+use elbowroom_sched::recompute::{drop_cheap, recursive, repeats};
+use elbowroom_sched::scheduler;
+use elbowroom_sim::cost::Roofline;
+use elbowroom_sim::{presets, simulate};
+
+/// Planners that recompute as much as the limit asks for; the others do what they do, whether it fits or not.
+const SEARCHING: [&str; 5] = ["sqrt", "sublinear", "recursive", "rotor", "dtr"];
+
+const PLANNERS: [&str; 9] =
+    ["sqrt", "sublinear", "recursive", "rotor", "dtr", "drop-cheap", "sharing", "inplace", "none"];
+
+#[test]
+fn captured_iterations() {
+    let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data/traces"));
+    let machine = Machine { align: Bytes(512), ..presets::machine("h100").unwrap() };
+    // Of the language model's peak, 98 % are parameters and a softmax with its gradient, which must be there together.
+    for (name, percents) in [
+        ("resnet50", &[101, 60][..]),
+        ("mobilenet_v2", &[60]),
+        ("densenet121", &[60]),
+        ("unet", &[80]),
+        ("gpt2s", &[80, 60]),
+        ("lstm_lm", &[101, 99]),
+    ] {
+        let Ok(bytes) = std::fs::read(folder.join(format!("{name}_eager.jsonl.gz"))) else {
+            eprintln!("skipped: {} has no {name}_eager.jsonl.gz", folder.display());
+            return;
+        };
+        let imported = import(&bytes, name, &Options::default()).unwrap();
+        let trace = Arc::new(imported.trace);
+        for &percent in percents {
+            let limit = Bytes(imported.notes.peak.get() / 100 * percent);
+            let request = Request {
+                trace: &trace,
+                costs: &imported.costs,
+                machine: &machine,
+                load_limit: limit,
+                freedom: Freedom { offload: false, recompute: true },
+                packer: None,
+            };
+            print!("{name} at {percent} %:");
+            for planner in PLANNERS {
+                let outcome = scheduler(planner).unwrap().schedule(&request, &Budget::default(), &Silent);
+                let Some(schedule) = outcome.best else {
+                    print!("  {planner} {}", outcome.stop.name());
+                    assert!(percent < 100 && !SEARCHING.contains(&planner), "{name} {planner}");
+                    continue;
+                };
+                let timeline = simulate(&trace, &imported.costs, &machine, &schedule).unwrap();
+                assert!(timeline.peak_load <= limit, "{name} {planner}");
+                check_schedule(trace.clone(), machine.clone(), schedule, limit).unwrap();
+                let share = timeline.iteration.get() as f64 / imported.costs.total().get() as f64;
+                print!("  {planner} {:.1} %", 100.0 * (share - 1.0));
+            }
+            println!();
+        }
+    }
+}
+
+#[test]
+fn cheap_results_are_dropped_and_convolutions_are_kept() {
+    let graph = zoo::build("resnet50", &zoo::Options { image: Some(224), ..zoo::Options::new(32) }).unwrap();
+    let trace = graph.trace(&|_, _| Bytes::ZERO).unwrap();
+    let machine = presets::machine("v100").unwrap();
+    let costs = Costs::estimate(&trace, &Roofline::new(&machine));
+    let request = Request {
+        trace: &trace,
+        costs: &costs,
+        machine: &machine,
+        load_limit: Bytes(1 << 60),
+        freedom: Freedom::ALL,
+        packer: None,
+    };
+    let mirrors = drop_cheap::mirrors(&request, 2);
+    let (mut kinds, mut dropped) = (BTreeMap::new(), BTreeMap::new());
+    for op in trace.ops().values().filter(|op| op.phase == Phase::Forward) {
+        *kinds.entry(op.kind.as_str()).or_insert(0) += 1;
+        let count = op.outputs.first().map_or(0, |&output| mirrors.count(output));
+        *dropped.entry(op.kind.as_str()).or_insert(0) += count;
+    }
+    println!("{kinds:?} {dropped:?}");
+    assert!(dropped["conv2d"] * 4 < kinds["conv2d"]);
+    assert!(dropped["batch-norm"] * 4 > kinds["batch-norm"] * 3 && dropped["relu"] * 4 > kinds["relu"] * 3);
+}
+
+/// A chain of equal layers, with the values between them.
+fn chain(layers: usize) -> ChainTrace {
+    let layer = Layer { forward: Nanos(2), backward: Nanos(3), ..Layer::default() };
+    let sizes = vec![Bytes(4); layers + 1];
+    let chain = Chain { layers: vec![layer; layers], activations: sizes.clone(), gradients: sizes };
+    chain.to_trace("chain").unwrap()
+}
+
+#[test]
+fn mirror_counts_are_what_the_user_says() {
+    let chain = chain(8);
+    let x = |i: usize| chain.activations[i].unwrap();
+    let runs = |mirrors: &Mirrors, layer: usize| {
+        let made = chain.trace.producer(x(layer + 1)).unwrap();
+        mirrors.sequence(&chain.trace).into_iter().filter(|&op| op == made).count()
+    };
+    let mut mirrors = Mirrors::none(&chain.trace);
+    assert!((0..8).all(|layer| runs(&mirrors, layer) == 1));
+    // x_1 to x_3 once, from x_0; x_5 to x_7 twice: x_6 first on the way to x_7, then for its own gradient.
+    (1..=3).for_each(|i| mirrors.mark(x(i), 1));
+    assert_eq!([0, 1, 2, 3, 4].map(|layer| runs(&mirrors, layer)), [2, 2, 2, 1, 1]);
+    mirrors.mark(x(5), 2);
+    mirrors.mark(x(6), 2);
+    mirrors.mark(x(7), 1);
+    assert_eq!([3, 4, 5, 6, 7].map(|layer| runs(&mirrors, layer)), [1, 3, 3, 2, 1]);
+}
+
+#[test]
+fn recursion_needs_logarithmic_memory() {
+    let peak = |layers: usize| {
+        let chain = chain(layers);
+        let (_, turn) = repeats::base(&chain.trace);
+        let cuts = Cuts::of(&chain.trace, turn);
+        let policy = recursive::mirrors(&chain.trace, &cuts, &cuts.single(), 1).policy(&chain.trace);
+        let machine = Machine { align: Bytes(1), ..presets::machine("v100").unwrap() };
+        let request = Request {
+            trace: &chain.trace,
+            costs: &chain.costs,
+            machine: &machine,
+            load_limit: Bytes(1 << 40),
+            freedom: Freedom::ALL,
+            packer: None,
+        };
+        least_load(&request, &policy).unwrap().0.get() / 4
+    };
+    let peaks: Vec<u64> = [16, 32, 64, 128, 256, 512, 1024].map(peak).to_vec();
+    println!("{peaks:?}");
+    // Twice the layers, one value more.
+    assert!(peaks.windows(2).all(|pair| pair[1] - pair[0] == 1), "{peaks:?}");
+}
