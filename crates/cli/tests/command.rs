@@ -91,7 +91,9 @@ fn training_under_a_limit_equals_training_without() {
     let folder = tempfile::tempdir().unwrap();
     for planner in ["keep", "greedy", "sqrt", "mixed", "floor"] {
         // Large enough for activations to outweigh parameters, so that every planner has something to do.
-        let line = format!("train --model resnet18 --batch 24 --threads 2 --iterations 2 --memory min --planner {planner} --verify --json");
+        let line = format!(
+            "train --model resnet18 --batch 24 --threads 2 --iterations 2 --memory min --planner {planner} --verify --json"
+        );
         let report = json(&expect(folder.path(), &line, 0));
         assert_eq!(report["verified"].as_bool(), Some(true), "{planner}");
         assert_eq!(report["measured_peak_bytes"], report["predicted_peak_bytes"], "{planner}");
