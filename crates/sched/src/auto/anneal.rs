@@ -20,6 +20,8 @@ pub(crate) struct Walk<'a> {
     pub best: Option<(u64, Decisions)>,
     over: u32,
     steps: u32,
+    /// Time for copies to the host, and for copies back.
+    room: [f64; 2],
 }
 
 impl<'a> Walk<'a> {
@@ -31,11 +33,23 @@ impl<'a> Walk<'a> {
         let sizes = editor.again.iter().map(|&value| f64::from(inst.values[value as usize].size));
         let typical = sizes.sum::<f64>() / editor.again.len().max(1) as f64 / f64::from(1u32 << inst.shift);
         let price = mean / (typical * inst.ops.len() as f64 * 0.05).max(1e-9);
-        Self { editor, price, best: None, over: 0, steps: 0 }
+        Self { editor, price, best: None, over: 0, steps: 0, room: [0.0; 2] }
+    }
+
+    /// A walk in which copies take time: so much of it may be spent on copies to the host, and so much on copies back.
+    pub(crate) fn with_copies(state: State<'a>, seed: u64, room: [f64; 2]) -> Self {
+        Self { room, ..Self::new(state, seed) }
     }
 
     fn energy(&self) -> f64 {
-        self.editor.state.time as f64 + self.price * self.editor.state.excess as f64
+        let state = &self.editor.state;
+        state.time as f64 + self.price * state.excess as f64 + 3.0 * self.crowded()
+    }
+
+    /// Time by which copies exceed what their lanes have room for.
+    fn crowded(&self) -> f64 {
+        let copying = self.editor.state.copying.iter().zip(self.room);
+        copying.map(|(&time, room)| (time as f64 - room).max(0.0)).sum()
     }
 
     /// Tries so many moves at a temperature in time units.
@@ -53,7 +67,10 @@ impl<'a> Walk<'a> {
             if worse <= 0.0 || self.editor.random.unit() < (-worse / heat).exp() {
                 energy = after;
                 let state = &self.editor.state;
-                if state.excess == 0 && self.best.as_ref().is_none_or(|(time, _)| state.time < *time) {
+                if state.excess == 0
+                    && self.crowded() <= 0.0
+                    && self.best.as_ref().is_none_or(|(time, _)| state.time < *time)
+                {
                     self.best = Some((state.time, state.decisions(FetchRule::Eager)));
                 }
             } else {

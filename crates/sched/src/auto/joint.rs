@@ -63,6 +63,15 @@ impl<'a> Joint<'a> {
         self.remember();
     }
 
+    /// Continues from these decisions if they take less time than where it is.
+    pub(crate) fn challenge(&mut self, decisions: &Decisions) {
+        let before = (self.time, self.editor.state.decisions(self.rule));
+        self.jump(decisions);
+        if before.0 < self.time {
+            self.jump(&before.1);
+        }
+    }
+
     /// Whether nothing that fits has been found since the last jump.
     pub(crate) fn lost(&self) -> bool {
         self.time == NEVER
@@ -112,14 +121,14 @@ impl<'a> Joint<'a> {
     }
 
     fn propose(&mut self) {
-        let editor = &mut self.editor;
-        match editor.random.below(12) {
+        let freedom = self.request.freedom;
+        match self.editor.random.below(12) {
             0..=1 => {
-                editor.keep_value();
+                self.editor.keep_value();
             }
-            2..=3 => self.fetch_less(),
-            4..=5 => self.fetch_instead(),
-            6 => self.make_instead(),
+            2..=3 => self.editor.fetch_less(),
+            4..=5 if freedom.offload => self.editor.fetch_instead(),
+            6 if freedom.recompute => self.editor.make_instead(),
             7 => {
                 let extra = 1 + self.editor.random.below(3);
                 for _ in 0..extra {
@@ -128,8 +137,8 @@ impl<'a> Joint<'a> {
                 }
             }
             8 => {
-                self.fetch_less();
-                self.fetch_less();
+                self.editor.fetch_less();
+                self.editor.fetch_less();
             }
             9 if self.editor.random.chance(0.2) => {
                 self.rule = match self.editor.random.below(6) {
@@ -138,53 +147,9 @@ impl<'a> Joint<'a> {
                     _ => FetchRule::Lead(1 << self.editor.random.below(8)),
                 };
             }
-            _ if self.request.freedom.recompute => self.editor.propose(),
-            _ => self.fetch_less(),
+            _ if freedom.recompute => self.editor.propose(),
+            _ => self.editor.fetch_less(),
         }
-    }
-
-    /// Keeps a value that was fetched.
-    fn fetch_less(&mut self) {
-        let fetches = self.editor.state.fetches();
-        if !fetches.is_empty() {
-            let (value, stage, op) = fetches[self.editor.random.below(fetches.len())];
-            self.editor.keep(value, stage, op);
-        }
-    }
-
-    /// Fetches a value that was made again.
-    fn fetch_instead(&mut self) {
-        let repeats = self.editor.state.repeats();
-        if repeats.is_empty() || !self.request.freedom.offload {
-            return;
-        }
-        let (stage, op) = repeats[self.editor.random.below(repeats.len())];
-        let state = &self.editor.state;
-        let outputs = &state.inst.ops[op as usize].outputs;
-        let uses: Vec<(u32, u32, u32)> =
-            outputs.iter().filter_map(|&v| state.next_plain(v, stage, op).map(|(s, o)| (v, s, o))).collect();
-        self.editor.take_away(stage, op);
-        for (value, stage, op) in uses {
-            if self.editor.state.is_plain(value, stage, op) {
-                self.editor.fetch(value, stage, op);
-            }
-        }
-    }
-
-    /// Makes a value again that was fetched.
-    fn make_instead(&mut self) {
-        let fetches = self.editor.state.fetches();
-        if fetches.is_empty() || !self.request.freedom.recompute {
-            return;
-        }
-        let (value, stage, op) = fetches[self.editor.random.below(fetches.len())];
-        let maker = self.editor.state.inst.values[value as usize].maker;
-        if maker == NONE || maker >= op || stage > self.editor.state.inst.ops[maker as usize].latest {
-            return;
-        }
-        self.editor.keep(value, stage, op);
-        let deep = self.editor.random.unit();
-        self.editor.make_again(stage, maker, deep);
     }
 
     /// Sends values away until nothing is over the limit, or so many have gone.

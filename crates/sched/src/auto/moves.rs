@@ -112,6 +112,17 @@ impl<'a> Editor<'a> {
         if self.again.is_empty() {
             return;
         }
+        if self.state.copies.is_some() && self.random.chance(0.3) {
+            return match self.random.below(4) {
+                0 => self.fetch_less(),
+                1 => {
+                    self.fetch_less();
+                    self.relieve();
+                }
+                2 => self.fetch_instead(),
+                _ => self.make_instead(),
+            };
+        }
         if self.state.excess > 0 && self.random.chance(0.5) {
             self.relieve();
             return;
@@ -157,9 +168,11 @@ impl<'a> Editor<'a> {
         let mut found = 0;
         for _ in 0..48 {
             let value = self.again[self.random.below(self.again.len())];
-            if let Some((stage, op)) = self.state.idle_until(value, moment)
-                && self.can_drop(value, stage, op)
-            {
+            let Some((stage, op)) = self.state.idle_until(value, moment) else { continue };
+            if self.state.copies.is_some() && self.random.chance(0.4) {
+                return self.fetch(value, stage, op);
+            }
+            if self.can_drop(value, stage, op) {
                 let row = self.state.inst.values[value as usize];
                 let time = self.state.inst.ops[row.maker as usize].time;
                 let score = f64::from(row.size) / (time + 1) as f64;
@@ -276,5 +289,49 @@ impl<'a> Editor<'a> {
         if !self.state.has(to, op) {
             self.insert(to, op);
         }
+    }
+
+    /// Keeps a value that was fetched.
+    pub(crate) fn fetch_less(&mut self) {
+        let fetches = self.state.fetches();
+        if !fetches.is_empty() {
+            let (value, stage, op) = fetches[self.random.below(fetches.len())];
+            self.keep(value, stage, op);
+        }
+    }
+
+    /// Fetches a value that was made again.
+    pub(crate) fn fetch_instead(&mut self) {
+        let repeats = self.state.repeats();
+        if repeats.is_empty() {
+            return;
+        }
+        let (stage, op) = repeats[self.random.below(repeats.len())];
+        let state = &self.state;
+        let outputs = &state.inst.ops[op as usize].outputs;
+        let uses: Vec<(u32, u32, u32)> =
+            outputs.iter().filter_map(|&v| state.next_plain(v, stage, op).map(|(s, o)| (v, s, o))).collect();
+        self.take_away(stage, op);
+        for (value, stage, op) in uses {
+            if self.state.is_plain(value, stage, op) {
+                self.fetch(value, stage, op);
+            }
+        }
+    }
+
+    /// Makes a value again that was fetched.
+    pub(crate) fn make_instead(&mut self) {
+        let fetches = self.state.fetches();
+        if fetches.is_empty() {
+            return;
+        }
+        let (value, stage, op) = fetches[self.random.below(fetches.len())];
+        let maker = self.state.inst.values[value as usize].maker;
+        if maker == NONE || maker >= op || stage > self.state.inst.ops[maker as usize].latest {
+            return;
+        }
+        self.keep(value, stage, op);
+        let deep = self.random.unit();
+        self.make_again(stage, maker, deep);
     }
 }

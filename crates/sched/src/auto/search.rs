@@ -4,6 +4,7 @@
 //! the observer are asked. Slices make cycles, each cooling from hot to cold and twice as long as the one before; at the end of a cycle
 //! the best sequence so far is handed to the walks that have fallen behind.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use elbowroom_ir::search::{Budget, Observer, StopReason};
@@ -14,7 +15,7 @@ use super::anneal::Walk;
 use super::instance::Instance;
 use super::joint::{self, Joint};
 use super::sequence::Decisions;
-use super::state::State;
+use super::state::{Copies, State};
 use super::warm::Warm;
 use crate::policy::FetchRule;
 
@@ -34,6 +35,10 @@ const JOINT_SLICE: u64 = 40;
 /// Slices of joint walks per slice of the others.
 const JOINT_SHARE: u64 = 4;
 
+/// By how much scouts lengthen each copy for what it may wait, and the share of the time that they may spend on copies.
+const WAITS: [f64; WALKS] = [1.0, 1.3, 1.7, 2.5];
+const CROWDED: [f64; WALKS] = [1.0, 0.9, 0.75, 0.6];
+
 /// What a search found.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
@@ -48,6 +53,8 @@ pub(crate) struct Found {
 /// The walks and what they have found.
 struct Search<'a> {
     walks: Vec<Walk<'a>>,
+    /// Walks in which copies take time, from which the joint ones start.
+    scouts: Vec<Walk<'a>>,
     joints: Vec<Joint<'a>>,
     best: Option<(u64, Decisions)>,
     /// The best without copies.
@@ -78,6 +85,7 @@ pub(crate) fn search<'a>(
     let joints = joints.map(|i| Joint::new(request, state.clone(), seed(i + WALKS as u64)));
     let mut search = Search {
         walks: walks.collect(),
+        scouts: if copies { scouts(request, &state, budget.seed) } else { Vec::new() },
         joints: joints.collect(),
         best: None,
         alone: None,
@@ -98,6 +106,38 @@ pub(crate) fn search<'a>(
     }
     let stop = search.run();
     Found { best: search.best, evaluations: search.evaluations, stop }
+}
+
+/// Walks in which copies take time, each with another view of how crowded the link may become.
+fn scouts<'a>(request: &Request<'_>, state: &State<'a>, seed: u64) -> Vec<Walk<'a>> {
+    let (trace, machine, inst) = (request.trace, request.machine, state.inst);
+    if !request.freedom.recompute {
+        return Vec::new();
+    }
+    let mut starts = vec![0];
+    for op in &inst.ops {
+        starts.push(starts[starts.len() - 1] + op.time);
+    }
+    // Copies to the host have the time until the load is highest, copies back the time after it.
+    let turn = starts[state.highest_place().min(inst.ops.len())] as f64;
+    let each = |index: usize| {
+        let scale = |time: u64| (time as f64 * WAITS[index]) as u64;
+        let copies = Copies {
+            out: trace.tensors().ids().map(|v| scale(machine.to_host.time(trace.bytes(v)).get())).collect(),
+            back: trace
+                .tensors()
+                .ids()
+                .map(|v| scale(machine.to_device.time(trace.bytes(v)).get()))
+                .collect(),
+            starts: starts.clone(),
+        };
+        let mut state = state.clone();
+        state.copies = Some(Arc::new(copies));
+        let fill = CROWDED[index] * WAITS[index];
+        let room = [fill * turn, fill * (inst.total as f64 - turn)];
+        Walk::with_copies(state, seed.wrapping_mul(WALKS as u64).wrapping_add(1 << 32 | index as u64), room)
+    };
+    (0..WALKS).map(each).collect()
 }
 
 impl Search<'_> {
@@ -121,12 +161,16 @@ impl Search<'_> {
         }
         let length = (cycle * SLICE) as f64;
         for slice in 0..cycle {
-            let moves = match self.slice(SLICE) {
+            let moves = match self.slice(SLICE, self.walks.len() + self.scouts.len()) {
                 Ok(moves) => moves,
                 Err(stop) => return Some(stop),
             };
             let (mean, done) = (self.mean, (slice * SLICE) as f64);
             side_by_side(&mut self.walks, self.budget.threads, &|index, walk| {
+                let hot = mean * HEAT[index];
+                walk.run(moves, |step| hot * COOLING.powf((done + step as f64) / length));
+            });
+            side_by_side(&mut self.scouts, self.budget.threads, &|index, walk| {
                 let hot = mean * HEAT[index];
                 walk.run(moves, |step| hot * COOLING.powf((done + step as f64) / length));
             });
@@ -148,6 +192,9 @@ impl Search<'_> {
         }
         let keep = Decisions { repeats: Vec::new(), fetches: Vec::new(), rule: FetchRule::Eager };
         for (index, joint) in self.joints.iter_mut().enumerate() {
+            if let Some((_, scouted)) = self.scouts.get(index).and_then(|scout| scout.best.as_ref()) {
+                joint.challenge(scouted);
+            }
             let from = match (index, &self.best, &self.alone) {
                 (0, Some((_, best)), _) | (1, Some((_, best)), None) => best,
                 (1, _, Some((_, alone))) => alone,
@@ -159,7 +206,7 @@ impl Search<'_> {
         let length = (cycle * JOINT_SLICE) as f64;
         for slice in 0..cycle {
             self.collect();
-            let steps = match self.slice(JOINT_SLICE) {
+            let steps = match self.slice(JOINT_SLICE, self.joints.len()) {
                 Ok(steps) => steps,
                 Err(stop) => return Some(stop),
             };
@@ -174,7 +221,7 @@ impl Search<'_> {
     }
 
     /// How many moves each walk may make next, or why there are no more; counts them.
-    fn slice(&mut self, most: u64) -> Result<u64, StopReason> {
+    fn slice(&mut self, most: u64, walks: usize) -> Result<u64, StopReason> {
         if self.best.as_ref().is_some_and(|(time, _)| *time <= self.bound) {
             return Err(StopReason::Optimal);
         }
@@ -185,8 +232,8 @@ impl Search<'_> {
             return Err(stop);
         }
         let left = self.budget.evaluations.map_or(u64::MAX, |limit| limit - self.evaluations);
-        let moves = most.min(left.div_ceil(WALKS as u64));
-        self.evaluations += (moves * WALKS as u64).min(left);
+        let moves = most.min(left.div_ceil(walks as u64));
+        self.evaluations += (moves * walks as u64).min(left);
         Ok(moves)
     }
 

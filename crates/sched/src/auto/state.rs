@@ -12,6 +12,8 @@
 //!
 //! The load at a place is what is alive across the boundary before it, plus what its op reserves there.
 
+use std::sync::Arc;
+
 use super::instance::{Instance, NONE};
 use super::sequence::Decisions;
 use crate::policy::FetchRule;
@@ -45,9 +47,25 @@ const fn anew(key: Key) -> bool {
     key & WHAT != 0
 }
 
+/// How long copies take, for states that are to count it.
+#[derive(Clone, Debug)]
+pub(crate) struct Copies {
+    /// Time of a copy of each value to the host, with what it is thought to wait.
+    pub out: Vec<u64>,
+    /// Time of a copy back, likewise.
+    pub back: Vec<u64>,
+    /// Start of every op of the trace, and the end, if nothing is run again.
+    pub starts: Vec<u64>,
+}
+
 /// See the [module](self).
 #[derive(Clone, Debug)]
 pub(crate) struct State<'a> {
+    /// If it is there, a value that is fetched is away only from the end of its copy to the host to the start of its copy back, both as
+    /// if the lanes were free, in whole stages. Otherwise copies take no time, and the load is what no schedule can do without.
+    pub copies: Option<Arc<Copies>>,
+    /// Time of all copies to the host, and of all copies back; 0 if copies take no time.
+    pub copying: [u64; 2],
     pub inst: &'a Instance,
     /// Ops run again before each op of the trace, ascending.
     again: Vec<Vec<u32>>,
@@ -102,6 +120,8 @@ impl<'a> State<'a> {
             touches,
             repeats: Vec::new(),
             fetches: Vec::new(),
+            copies: None,
+            copying: [0; 2],
             time: inst.total,
             excess: 0,
         };
@@ -158,6 +178,44 @@ impl<'a> State<'a> {
     fn cover(&mut self, from: Key, to: Key, size: i32) {
         let low = if from == BEGIN { 0 } else { self.place(from) as usize + 1 };
         let high = self.place(to) as usize;
+        self.add(low, high, size);
+    }
+
+    /// Makes a value alive, or not alive, across the boundaries of a gap at which its copies are under way.
+    fn cover_copies(&mut self, value: u32, from: Key, to: Key, size: i32) {
+        let Some(copies) = self.copies.clone() else { return };
+        let low = if from == BEGIN { 0 } else { self.place(from) as usize + 1 };
+        let high = self.place(to) as usize;
+        let (first, last) =
+            (if from == BEGIN { 0 } else { stage_of(from) as usize + 1 }, stage_of(to) as usize);
+        // Stages that begin before the copy to the host has ended, and those that end after the copy back has begun.
+        let out = copies.starts[first.min(last)] + copies.out[value as usize];
+        let left = first + copies.starts[first.min(last)..last].partition_point(|&start| start < out);
+        let back = copies.starts[last].saturating_sub(copies.back[value as usize]);
+        let returns = copies.starts[..=last].partition_point(|&start| start <= back).saturating_sub(1);
+        if left >= returns {
+            return self.add(low, high, size);
+        }
+        // A stage ends with its own op: repeats before it belong to what comes before for the copy out, to what comes after for the
+        // copy back, so that one that is inserted finds itself on the side of the op behind it.
+        if let Some(end) = self.starts[left].checked_sub(1) {
+            self.add(low, end as usize, size);
+        }
+        self.add(low.max(self.starts[returns] as usize), high, size);
+    }
+
+    /// Lets the copies of a gap begin at a new touch instead of the one before it, or, with a negative size, the other way round.
+    fn shift_copies(&mut self, value: u32, before: Key, at: Key, next: Option<Key>, size: i32) {
+        if let Some(next) = next.filter(|next| next & FETCHED != 0) {
+            self.cover_copies(value, before, next, -size);
+            self.cover_copies(value, at, next, size);
+        }
+    }
+
+    fn add(&mut self, low: usize, high: usize, size: i32) {
+        if low > high {
+            return;
+        }
         let shift = self.inst.shift;
         let round = (1i32 << shift) - 1;
         let mut change = 0i32;
@@ -182,7 +240,7 @@ impl<'a> State<'a> {
                 fresh -= pick.size;
             }
         }
-        if !self.fetches.is_empty() {
+        if !self.fetches.is_empty() && self.copies.is_none() {
             let fetched = row.reads.iter().filter(|&&value| self.is_fetched_at(value, key));
             fresh += fetched.map(|&value| self.inst.values[value as usize].size).sum::<i32>();
         }
@@ -252,9 +310,11 @@ impl<'a> State<'a> {
             let index = touches.partition_point(|&touch| touch < at);
             touches.insert(index, at);
             let before = touches[index - 1];
-            if touches.get(index + 1).is_none_or(|&next| anew(next)) {
+            let next = touches.get(index + 1).copied();
+            if next.is_none_or(anew) {
                 self.cover(before, at, size);
             }
+            self.shift_copies(value, before, at, next, size);
             self.refresh(before);
         }
         for &value in &row.outputs {
@@ -263,9 +323,11 @@ impl<'a> State<'a> {
             let index = touches.partition_point(|&touch| touch < at);
             touches.insert(index, at | MADE);
             let before = touches[index - 1];
-            if touches.get(index + 1).is_some_and(|&next| !anew(next)) {
+            let next = touches.get(index + 1).copied();
+            if next.is_some_and(|next| !anew(next)) {
                 self.cover(before, at, -size);
             }
+            self.shift_copies(value, before, at, next, size);
             self.refresh(before);
         }
         let fresh = self.reserves(op, at);
@@ -292,12 +354,20 @@ impl<'a> State<'a> {
             self.fetches.swap_remove(index.expect("it was fetched"));
             self.cover(before, at, size);
         }
-        let place = self.place(at) as usize;
-        let change = if fetched { size } else { -size };
-        self.fresh[place] += change;
-        let excess = self.excess_of(self.over[place]);
-        self.over[place] += change;
-        self.excess += self.excess_of(self.over[place]) - excess;
+        if let Some(copies) = &self.copies {
+            for (sum, time) in self.copying.iter_mut().zip([&copies.out, &copies.back]) {
+                let time = time[value as usize];
+                *sum = if fetched { *sum + time } else { *sum - time };
+            }
+            self.cover_copies(value, before, at, if fetched { size } else { -size });
+        } else {
+            let place = self.place(at) as usize;
+            let change = if fetched { size } else { -size };
+            self.fresh[place] += change;
+            let excess = self.excess_of(self.over[place]);
+            self.over[place] += change;
+            self.excess += self.excess_of(self.over[place]) - excess;
+        }
         self.refresh(before);
     }
 
@@ -392,11 +462,12 @@ impl<'a> State<'a> {
             let touches = &mut self.touches[value as usize];
             let index = touches.partition_point(|&touch| touch < at);
             let before = touches[index - 1];
-            let wanted = touches.get(index + 1).is_some_and(|&next| !anew(next));
+            let next = touches.get(index + 1).copied();
             touches.remove(index);
-            if wanted {
+            if next.is_some_and(|next| !anew(next)) {
                 self.cover(before, at, size);
             }
+            self.shift_copies(value, before, at, next, -size);
             self.refresh(before);
         }
         for &value in &row.reads {
@@ -404,11 +475,12 @@ impl<'a> State<'a> {
             let touches = &mut self.touches[value as usize];
             let index = touches.partition_point(|&touch| touch < at);
             let before = touches[index - 1];
-            let last = touches.get(index + 1).is_none_or(|&next| anew(next));
+            let next = touches.get(index + 1).copied();
             touches.remove(index);
-            if last {
+            if next.is_none_or(anew) {
                 self.cover(before, at, -size);
             }
+            self.shift_copies(value, before, at, next, -size);
             self.refresh(before);
         }
         self.excess -= self.excess_of(self.over[place]);
@@ -573,7 +645,17 @@ mod tests {
         }
     }
 
-    fn walk_at_random(trace: &Trace, seed: u64) {
+    /// The same decisions again from nothing, in another order.
+    fn again(state: &State<'_>) -> Vec<i32> {
+        let mut other = State { copies: state.copies.clone(), ..State::new(state.inst) };
+        let decisions = state.decisions(FetchRule::Eager);
+        decisions.repeats.iter().rev().for_each(|&(stage, op)| other.insert(stage, op));
+        decisions.fetches.iter().for_each(|&(value, stage, op)| other.set_fetched(value, stage, op, true));
+        assert_eq!((state.time, state.excess, state.copying), (other.time, other.excess, other.copying));
+        other.over
+    }
+
+    fn walk_at_random(trace: &Trace, seed: u64, timed: bool) {
         let nanos = (1..=trace.ops().len() as u64).map(Nanos).collect();
         let costs = Costs { nanos, source: CostSource::Recorded };
         let machine = machine();
@@ -588,6 +670,11 @@ mod tests {
         };
         let inst = Instance::new(&request);
         let mut state = State::new(&inst);
+        if timed {
+            let times: Vec<u64> = (0..inst.values.len() as u64).map(|value| 1 + value % 5).collect();
+            let starts = (0..=inst.ops.len() as u64).map(|op| op * (op + 1) / 2).collect();
+            state.copies = Some(Arc::new(Copies { out: times.clone(), back: times, starts }));
+        }
         let mut random = Random::new(seed);
         for step in 0..80 {
             let stage = random.below(inst.ops.len()) as u32;
@@ -608,12 +695,12 @@ mod tests {
             } else {
                 state.insert(stage, op);
             }
-            let over = state.over_from_nothing();
+            let over = if timed { again(&state) } else { state.over_from_nothing() };
             assert_eq!(state.over(), over, "after step {step}");
             assert_eq!(state.excess, over.iter().map(|&over| state.excess_of(over)).sum::<i64>());
             assert_eq!(state.time, state.sequence().map(|op| inst.ops[op as usize].time).sum::<u64>());
             let plain = |pair: &Persistent| trace.storage(pair.begin) == trace.storage(pair.end);
-            if step % 8 == 0 && trace.persistent().iter().all(plain) {
+            if !timed && step % 8 == 0 && trace.persistent().iter().all(plain) {
                 let (load, _) =
                     least_load(&request, &policy(&request, &inst.order, &state.decisions(FetchRule::Eager)))
                         .unwrap();
@@ -635,7 +722,7 @@ mod tests {
         arbtest::arbtest(|u| {
             let trace = elbowroom_ir::arbitrary::trace(u)?;
             seed += 1;
-            walk_at_random(&trace, seed);
+            walk_at_random(&trace, seed, seed % 2 == 0);
             Ok(())
         });
     }

@@ -10,9 +10,9 @@ use super::sequence::Decisions;
 use crate::policy::FetchRule;
 
 /// Planners that answer at once, one for each idea.
-const QUICK: [&str; 6] = ["greedy", "autoswap", "dynprog", "mixed", "sublinear", "floor"];
+const QUICK: [&str; 7] = ["greedy", "autoswap", "dynprog", "mixed", "sublinear", "dtr", "floor"];
 /// Planners that are asked only for traces of at most [`SHORT`] ops.
-const SLOWER: [&str; 3] = ["rotor", "dtr", "bo"];
+const SLOWER: [&str; 2] = ["rotor", "bo"];
 const SHORT: usize = 800;
 /// Evaluations of each: the search does better with the time.
 const EVALUATIONS: u64 = 32;
