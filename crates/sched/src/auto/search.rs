@@ -261,7 +261,7 @@ fn better(best: Option<(u64, Decisions)>, other: &Option<(u64, Decisions)>) -> O
 
 /// Runs every walk once, on so many threads. Walks share nothing, so who runs which does not matter.
 fn side_by_side<W: Send>(walks: &mut [W], threads: usize, run: &(dyn Fn(usize, &mut W) + Sync)) {
-    let threads = threads.clamp(1, walks.len());
+    let threads = threads.min(walks.len()).max(1);
     if threads == 1 {
         walks.iter_mut().enumerate().for_each(|(index, walk)| run(index, walk));
         return;
