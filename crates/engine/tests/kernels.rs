@@ -207,6 +207,11 @@ fn convolutions() {
         conv(2, [5, 4], [7, 9], window([1, 7], [1, 1], [0, 3])),
         conv(2, [5, 4], [9, 7], window([5, 2], [2, 3], [1, 0])),
         conv(4, [40, 24], [2, 2], Window::square(3, 1, 1)),
+        // Deep enough for several blocks, which begin and end inside a channel.
+        conv(2, [61, 20], [8, 8], Window::square(3, 1, 1)),
+        conv(1, [30, 50], [12, 12], Window::square(5, 1, 2)),
+        conv(2, [70, 66], [6, 6], Window::square(3, 2, 1)),
+        conv(1, [66, 61], [20, 20], Window::square(3, 2, 1)),
         conv(9, [3, 2], [1, 1], Window::square(3, 1, 1)),
         conv(1, [2, 2], [3, 3], Window::square(2, 3, 0)),
     ] {
@@ -275,6 +280,10 @@ fn normalizations() {
 fn poolings() {
     for (planes, in_size, window, up) in [
         (3, [8, 8], Window::square(2, 2, 0), false),
+        (2, [10, 70], Window::square(2, 2, 0), false),
+        (2, [9, 80], Window::square(2, 2, 0), false),
+        (2, [6, 100], Window::square(3, 2, 1), false),
+        (2, [7, 90], Window::square(4, 3, 2), false),
         (5, [9, 7], Window::square(3, 2, 1), false),
         (2, [7, 7], Window::square(7, 1, 0), false),
         (70, [16, 16], Window::square(3, 1, 1), false),

@@ -7,6 +7,7 @@ use rayon::ThreadPool;
 
 use super::Operands;
 use super::elementwise::CHUNK;
+use super::isa::vectorized;
 use super::parallel::{Shared, each};
 
 /// The part of a window that lies on the input, along one axis: where the window at `position` starts (perhaps before the input), and
@@ -43,26 +44,110 @@ pub unsafe fn max(o: &Operands<'_>, threads: &ThreadPool, pool: &Pool) {
         // SAFETY: every task has its own planes.
         let (y, argmax) =
             unsafe { (y.slice(plane * outputs, outputs), argmax.slice(plane * outputs, outputs)) };
-        for p in 0..pool.out_size[0] {
-            let (top, rows) = inside(pool, 0, p);
-            for q in 0..pool.out_size[1] {
-                let (left, columns) = inside(pool, 1, q);
-                let mut best = None;
-                for i in rows.clone() {
-                    let line = (top + i as isize) as usize * pool.in_size[1];
-                    for j in columns.clone() {
-                        let x = x[line + (left + j as isize) as usize];
-                        if best.is_none_or(|(largest, _)| x > largest) {
-                            best = Some((x, i * pool.window.kernel[1] + j));
+        vectorized(
+            #[inline(always)]
+            || {
+                if quartered(pool) {
+                    max_quarters(x, pool.in_size[1], y, argmax);
+                    return;
+                }
+                for p in 0..pool.out_size[0] {
+                    let line = p * pool.out_size[1]..(p + 1) * pool.out_size[1];
+                    max_line(x, pool, p, &mut y[line.clone()], &mut argmax[line]);
+                }
+            },
+        );
+    });
+}
+
+/// Whether windows of 2 × 2 cover the input once.
+fn quartered(pool: &Pool) -> bool {
+    let window = pool.window;
+    (window.kernel, window.stride, window.padding) == ([2, 2], [2, 2], [0, 0])
+        && pool.in_size == pool.out_size.map(|size| 2 * size)
+}
+
+/// The maximum pooling of networks for small images: all four elements of a window at once.
+#[inline(always)]
+fn max_quarters(x: &[f32], width: usize, y: &mut [f32], argmax: &mut [u8]) {
+    let lines = y.chunks_exact_mut(width / 2).zip(argmax.chunks_exact_mut(width / 2));
+    for ((y, argmax), lines) in lines.zip(x.chunks_exact(2 * width)) {
+        let (upper, lower) = lines.split_at(width);
+        let windows = upper.as_chunks::<2>().0.iter().zip(lower.as_chunks::<2>().0);
+        for ((y, argmax), (upper, lower)) in y.iter_mut().zip(argmax).zip(windows) {
+            let (mut best, mut at) = (upper[0], 0);
+            larger(&mut best, &mut at, upper[1], 1);
+            larger(&mut best, &mut at, lower[0], 2);
+            larger(&mut best, &mut at, lower[1], 3);
+            *y = best;
+            *argmax = at as u8;
+        }
+    }
+}
+
+/// Columns of the output that are computed together.
+const COLUMNS: usize = 16;
+
+/// One line of a maximum pooling: one tap after the other, over all columns that it reaches.
+#[inline(always)]
+fn max_line(x: &[f32], pool: &Pool, line: usize, y: &mut [f32], argmax: &mut [u8]) {
+    let (top, rows) = inside(pool, 0, line);
+    let (kernel, stride, padding) = (pool.window.kernel[1], pool.window.stride[1], pool.window.padding[1]);
+    for first in (0..y.len()).step_by(COLUMNS) {
+        let count = COLUMNS.min(y.len() - first);
+        let (mut best, mut at) = ([f32::NEG_INFINITY; COLUMNS], [0u32; COLUMNS]);
+        for (q, at) in at[..count].iter_mut().enumerate() {
+            // Where nothing is larger than −∞, the first element that exists.
+            *at = (rows.start * kernel + padding.saturating_sub((first + q) * stride)) as u32;
+        }
+        for i in rows.clone() {
+            let x = &x[(top + i as isize) as usize * pool.in_size[1]..][..pool.in_size[1]];
+            for j in 0..kernel {
+                // Columns q with 0 ≤ q · stride + j − padding < width.
+                let low = padding.saturating_sub(j).div_ceil(stride).max(first);
+                let high = (pool.in_size[1] + padding).saturating_sub(j).div_ceil(stride).min(first + count);
+                if low >= high {
+                    continue;
+                }
+                let seen = &x[low * stride + j - padding..=(high - 1) * stride + j - padding];
+                let (best, at) = (&mut best[low - first..high - first], &mut at[low - first..high - first]);
+                let tap = (i * kernel + j) as u32;
+                match stride {
+                    1 => {
+                        for ((best, at), &x) in best.iter_mut().zip(at).zip(seen) {
+                            larger(best, at, x, tap);
+                        }
+                    }
+                    2 => {
+                        let (pairs, last) = seen.as_chunks::<2>();
+                        for ((best, at), pair) in best.iter_mut().zip(at.iter_mut()).zip(pairs) {
+                            larger(best, at, pair[0], tap);
+                        }
+                        for &x in last {
+                            larger(&mut best[pairs.len()], &mut at[pairs.len()], x, tap);
+                        }
+                    }
+                    _ => {
+                        for (k, (best, at)) in best.iter_mut().zip(at).enumerate() {
+                            larger(best, at, seen[k * stride], tap);
                         }
                     }
                 }
-                let (largest, at) = best.unwrap_or((0.0, 0));
-                y[p * pool.out_size[1] + q] = largest;
-                argmax[p * pool.out_size[1] + q] = at as u8;
             }
         }
-    });
+        y[first..first + count].copy_from_slice(&best[..count]);
+        for (to, &at) in argmax[first..first + count].iter_mut().zip(&at) {
+            *to = at as u8;
+        }
+    }
+}
+
+/// Takes a number that is larger than all before it. A NaN stays, so that it is seen.
+#[inline(always)]
+fn larger(best: &mut f32, at: &mut u32, x: f32, tap: u32) {
+    let taken = x > *best || x.is_nan();
+    *best = if taken { x } else { *best };
+    *at = if taken { tap } else { *at };
 }
 
 /// # Safety

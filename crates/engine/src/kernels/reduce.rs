@@ -5,6 +5,8 @@
 use super::isa::vectorized;
 
 const LANES: usize = 64;
+/// Elements of a vector of any processor, for the rest of a sum.
+const PART: usize = 16;
 
 /// `S` sums over the same elements, taken in together.
 pub struct Sums<const S: usize>([[f32; LANES]; S]);
@@ -20,11 +22,24 @@ impl<const S: usize> Sums<S> {
     #[allow(clippy::needless_range_loop)] // Plain index loops become vectors.
     pub fn add1(&mut self, xs: &[f32], f: impl Fn(f32) -> [f32; S]) {
         let whole = xs.chunks_exact(LANES);
-        for (j, &x) in whole.remainder().iter().enumerate() {
+        let parts = whole.remainder().chunks_exact(PART);
+        let rest = whole.remainder().len() / PART * PART;
+        for (j, &x) in parts.remainder().iter().enumerate() {
             let values = f(x);
             for s in 0..S {
-                self.0[s][j] += values[s];
+                self.0[s][rest + j] += values[s];
             }
+        }
+        for (part, chunk) in parts.enumerate() {
+            for j in 0..PART {
+                let values = f(chunk[j]);
+                for s in 0..S {
+                    self.0[s][part * PART + j] += values[s];
+                }
+            }
+        }
+        if whole.len() == 0 {
+            return;
         }
         // A local copy stays in registers.
         let mut sums = self.0;
@@ -44,11 +59,24 @@ impl<const S: usize> Sums<S> {
     #[allow(clippy::needless_range_loop)] // As above.
     pub fn add2(&mut self, xs: &[f32], ys: &[f32], f: impl Fn(f32, f32) -> [f32; S]) {
         let (xs, ys) = (xs.chunks_exact(LANES), ys.chunks_exact(LANES));
-        for (j, (&x, &y)) in xs.remainder().iter().zip(ys.remainder()).enumerate() {
+        let (few, fewer) = (xs.remainder().chunks_exact(PART), ys.remainder().chunks_exact(PART));
+        let rest = xs.remainder().len() / PART * PART;
+        for (j, (&x, &y)) in few.remainder().iter().zip(fewer.remainder()).enumerate() {
             let values = f(x, y);
             for s in 0..S {
-                self.0[s][j] += values[s];
+                self.0[s][rest + j] += values[s];
             }
+        }
+        for (part, (x, y)) in few.zip(fewer).enumerate() {
+            for j in 0..PART {
+                let values = f(x[j], y[j]);
+                for s in 0..S {
+                    self.0[s][part * PART + j] += values[s];
+                }
+            }
+        }
+        if xs.len() == 0 {
+            return;
         }
         let mut sums = self.0;
         for (x, y) in xs.zip(ys) {
