@@ -4,20 +4,22 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use arbtest::arbtest;
 use elbowroom_graph::zoo;
 use elbowroom_import::{Options, import};
 use elbowroom_ir::check::check_schedule;
 use elbowroom_ir::machine::Machine;
-use elbowroom_ir::planning::{Costs, Freedom, Request};
+use elbowroom_ir::planning::{CostSource, Costs, Freedom, Request};
 use elbowroom_ir::search::{Budget, Silent};
 use elbowroom_ir::trace::Phase;
-use elbowroom_ir::{Bytes, Nanos};
+use elbowroom_ir::{Bytes, Nanos, Table};
 use elbowroom_sched::chain::{Chain, ChainTrace, Layer};
 use elbowroom_sched::lower::least_load;
+use elbowroom_sched::policy::Policy;
 use elbowroom_sched::recompute::cuts::Cuts;
 use elbowroom_sched::recompute::mirror::Mirrors;
 use elbowroom_sched::recompute::{drop_cheap, recursive, repeats};
-use elbowroom_sched::scheduler;
+use elbowroom_sched::{lower, scheduler};
 use elbowroom_sim::cost::Roofline;
 use elbowroom_sim::{presets, simulate};
 
@@ -150,4 +152,69 @@ fn recursion_needs_logarithmic_memory() {
     println!("{peaks:?}");
     // Twice the layers, one value more.
     assert!(peaks.windows(2).all(|pair| pair[1] - pair[0] == 1), "{peaks:?}");
+}
+
+#[test]
+fn updates_among_gradients() {
+    let machine = presets::machine("v100").unwrap();
+    let lstm = zoo::Options { length: Some(48), width: Some(256), layers: Some(2), ..zoo::Options::new(16) };
+    for (name, options, percent) in
+        [("resnet110", zoo::Options::new(16), 40), ("lstm", lstm, 80), ("gpt", zoo::Options::new(4), 80)]
+    {
+        let graph = zoo::build(name, &options).unwrap();
+        let trace = Arc::new(graph.trace(&|_, _| Bytes::ZERO).unwrap());
+        let costs = Costs::estimate(&trace, &Roofline::new(&machine));
+        let mut request = Request {
+            trace: &trace,
+            costs: &costs,
+            machine: &machine,
+            load_limit: Bytes(1 << 60),
+            freedom: Freedom { offload: false, recompute: true },
+            packer: None,
+        };
+        let (keep, _) = least_load(&request, &Policy::prompt(&trace)).unwrap();
+        request.load_limit = Bytes(keep.get() / 100 * percent);
+        print!("{name} at {percent} %:");
+        for planner in SEARCHING {
+            let outcome = scheduler(planner).unwrap().schedule(&request, &Budget::default(), &Silent);
+            let schedule = outcome.best.unwrap_or_else(|| panic!("{name} {planner}: {:?}", outcome.stop));
+            let timeline = simulate(&trace, &costs, &machine, &schedule).unwrap();
+            check_schedule(trace.clone(), machine.clone(), schedule, request.load_limit).unwrap();
+            let share = timeline.iteration.get() as f64 / costs.total().get() as f64;
+            print!("  {planner} {:.1} %", 100.0 * (share - 1.0));
+        }
+        println!();
+    }
+}
+
+#[test]
+fn any_mirror_counts_make_a_legal_schedule() {
+    let machine = Machine { align: Bytes(1), ..presets::machine("v100").unwrap() };
+    arbtest(|u| {
+        let trace = Arc::new(elbowroom_ir::arbitrary::trace(u)?);
+        let costs = Costs { nanos: Table::filled(trace.ops().len(), Nanos(1)), source: CostSource::Recorded };
+        let mut mirrors = Mirrors::none(&trace);
+        for value in trace.tensors().ids() {
+            mirrors.mark(value, u.int_in_range(0..=3)?);
+        }
+        let request = Request {
+            trace: &trace,
+            costs: &costs,
+            machine: &machine,
+            load_limit: Bytes(1 << 40),
+            freedom: Freedom::ALL,
+            packer: None,
+        };
+        let policy = mirrors.policy(&trace);
+        for op in trace.ops().ids() {
+            let runs = policy.sequence.iter().filter(|&&other| other == op).count();
+            let most = trace.ops()[op].outputs.iter().map(|&value| mirrors.count(value)).max().unwrap_or(0);
+            assert!((1..=1 + most as usize).contains(&runs));
+        }
+        // A home may be needed by a repeat when its end is made; such a plan is refused, never wrong.
+        if let Ok(lowered) = lower(&request, &policy) {
+            check_schedule(trace.clone(), machine.clone(), lowered.schedule, request.load_limit).unwrap();
+        }
+        Ok(())
+    });
 }

@@ -30,8 +30,9 @@ pub struct Layered<'a> {
 }
 
 impl<'a> Layered<'a> {
-    /// Cuts a trace into at most so many layers: where one value crosses, or, if that gives too few, wherever little does.
-    pub fn of(trace: &'a Trace, most: usize) -> Self {
+    /// Cuts a trace into at most so many layers: where one value crosses, or, if that gives too few, wherever little does. Where the backward ops of a layer
+    /// begin can be seen in two ways, at the first op that reads a lower layer or by what most ops read; both are returned if they differ.
+    pub fn of(trace: &'a Trace, most: usize) -> Vec<Self> {
         let (order, turn) = base(trace);
         let cuts = Cuts::of(trace, turn);
         let single = cuts.single();
@@ -49,17 +50,12 @@ impl<'a> Layered<'a> {
                 stashed[value.index()] = Some(ends.partition_point(|&end| end < made) as u32);
             }
         }
-        let mut begins = vec![trace.ops().len() as Place; ends.len()];
-        let mut layer = ends.len();
-        for (place, &op) in order.iter().enumerate().skip(cuts.turn as usize) {
-            let op = &trace.ops()[op];
-            let first = op.reads.iter().filter_map(|value| stashed[value.index()]).max();
-            while layer > 0 && first.is_some_and(|first| (first as usize) < layer) {
-                layer -= 1;
-                begins[layer] = place as Place;
-            }
-        }
-        Self { trace, order, cuts, ends, begins, stashed }
+        let reads = Reads::of(trace, &order, turn, &stashed);
+        let (first, most) = (reads.first_below(ends.len()), reads.least_wrong(ends.len()));
+        let differs = first != most;
+        let layered = Self { trace, order, cuts, ends, begins: most, stashed };
+        let other = differs.then(|| Self { begins: first, ..layered.clone() });
+        std::iter::once(layered).chain(other).collect()
     }
 
     /// The layers.
@@ -194,5 +190,68 @@ impl<'a> Layered<'a> {
             }
             (next..self.trace.ops().len() as Place).for_each(|place| writer.run(self.order[place as usize]));
         })
+    }
+}
+
+/// What the backward phase reads of the layers' stashes. An op belongs to the highest layer that it reads, but the order of ops need not be
+/// that of the layers: a gradient of an embedding reads the tokens alone.
+struct Reads {
+    turn: Place,
+    end: Place,
+    /// Place, highest layer, and bytes of all stash read there.
+    of: Vec<(Place, usize, u64)>,
+}
+
+impl Reads {
+    fn of(trace: &Trace, order: &[OpId], turn: Place, stashed: &[Option<u32>]) -> Self {
+        let mut of = Vec::new();
+        for (place, &op) in (0..).zip(order).skip(turn as usize) {
+            let (mut highest, mut bytes) = (None, 0);
+            for &value in &trace.ops()[op].reads {
+                if let Some(layer) = stashed[value.index()] {
+                    highest = highest.max(Some(layer as usize));
+                    bytes += trace.bytes(value).get();
+                }
+            }
+            of.extend(highest.map(|layer| (place, layer, bytes)));
+        }
+        Self { turn, end: order.len() as Place, of }
+    }
+
+    /// Every layer begins where the first op reads it or a lower one.
+    fn first_below(&self, layers: usize) -> Vec<Place> {
+        let mut begins = vec![self.end; layers];
+        let mut layer = layers;
+        for &(place, of, _) in &self.of {
+            while of < layer {
+                layer -= 1;
+                begins[layer] = place;
+            }
+        }
+        begins
+    }
+
+    /// Every layer begins where the least bytes of stash are read on the wrong side, and as late as that allows.
+    fn least_wrong(&self, layers: usize) -> Vec<Place> {
+        let mut begins = vec![self.end; layers];
+        let mut previous = self.turn;
+        for layer in (0..layers).rev() {
+            // Reads of higher layers are wrong behind the border, all others before it.
+            let above = self.of.iter().filter(|&&(_, of, _)| of > layer);
+            let mut wrong: u64 = above.map(|&(.., bytes)| bytes).sum();
+            let (mut least, mut border) = (u64::MAX, previous);
+            for &(place, of, bytes) in &self.of {
+                if place >= previous && wrong <= least {
+                    (least, border) = (wrong, place);
+                }
+                wrong = if of > layer { wrong - bytes } else { wrong + bytes };
+            }
+            if wrong < least {
+                border = self.end;
+            }
+            begins[layer] = border;
+            previous = border;
+        }
+        begins
     }
 }

@@ -257,29 +257,32 @@ impl Scheduler for Rotor {
         if let Ok(lowered) = lower(request, &keep) {
             return Outcome::finished(lowered.schedule);
         }
-        let layered = Layered::of(request.trace, self.layers.clamp(1, 1 << 10));
-        let Ok((profile, base)) = layered.profile(request) else { return refusal(request, None, 1) };
-        if !request.freedom.recompute || layered.is_empty() {
+        if !request.freedom.recompute {
             return refusal(request, None, 1);
         }
         let slots = self.slots.clamp(1, 1 << 16);
-        let slot = request.load_limit.saturating_sub(base).get().div_ceil(u64::from(slots)).max(1);
-        // The chain counts some values twice and others for too long, so that more than the limit may do as well.
-        let memory = 2 * slots as usize;
-        let table = Optimum::of(&profile.in_slots(slot), memory);
-        let mut search =
-            Search { request, layered: &layered, table: &table, evaluations: 1, least: None, best: None };
-        let (mut fits, mut exceeds) = (0, memory + 1);
-        while fits + 1 < exceeds {
-            let middle = fits.midpoint(exceeds);
-            if search.fits(middle) != Some(false) {
-                fits = middle;
-            } else {
-                exceeds = middle;
+        let (mut evaluations, mut least) = (1, None);
+        let mut best: Option<(Nanos, Policy)> = None;
+        for layered in Layered::of(request.trace, self.layers.clamp(1, 1 << 10)) {
+            let Ok((profile, base)) = layered.profile(request) else { continue };
+            let slot = request.load_limit.saturating_sub(base).get().div_ceil(u64::from(slots)).max(1);
+            // The chain counts some values twice and others for too long, so that more than the limit may do as well.
+            let profile = profile.in_slots(slot);
+            let memory = profile.peak().min(2 * u64::from(slots)) as usize;
+            let table = Optimum::of(&profile, memory);
+            let mut search =
+                Search { request, layered: &layered, table: &table, evaluations: 0, least, best: None };
+            search.most_memory(memory);
+            evaluations += search.evaluations;
+            least = search.least;
+            if let Some(policy) = search.best {
+                let time = repeats::time_again(&request.costs.nanos, &policy.sequence);
+                if best.as_ref().is_none_or(|&(fastest, _)| time < fastest) {
+                    best = Some((time, policy));
+                }
             }
         }
-        let Search { evaluations, least, best, .. } = search;
-        match best.map(|policy| lower(request, &policy)) {
+        match best.map(|(_, policy)| lower(request, &policy)) {
             Some(Ok(lowered)) => Outcome { evaluations, ..Outcome::finished(lowered.schedule) },
             _ => refusal(request, least, evaluations),
         }
@@ -297,6 +300,19 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
+    /// Looks for the plan with most memory that fits.
+    fn most_memory(&mut self, memory: usize) {
+        let (mut fits, mut exceeds) = (0, memory + 1);
+        while fits + 1 < exceeds {
+            let middle = fits.midpoint(exceeds);
+            if self.fits(middle) != Some(false) {
+                fits = middle;
+            } else {
+                exceeds = middle;
+            }
+        }
+    }
+
     /// Whether the plan for so many slots fits; `None` if there is no such plan.
     fn fits(&mut self, slots: usize) -> Option<bool> {
         let moves = self.table.plan(slots)?;
