@@ -13,6 +13,7 @@
 //! An evaluation is one move of one walk.
 
 mod anneal;
+pub mod explain;
 mod instance;
 mod joint;
 mod moves;

@@ -1,0 +1,200 @@
+//! Why a schedule does what it does: for every stay of a value away from the device, what it saves and what it costs.
+//!
+//! What it saves is bytes × time: its size for as long as it is away. What it costs is the time of the ops that run again for it, or of
+//! its copies. It works on any schedule, whoever made it.
+
+use elbowroom_ir::machine::Machine;
+use elbowroom_ir::planning::Costs;
+use elbowroom_ir::schedule::{Action, Schedule};
+use elbowroom_ir::timeline::Timeline;
+use elbowroom_ir::trace::Trace;
+use elbowroom_ir::{BufferId, Bytes, Id, Nanos, TensorId};
+
+/// How a value comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Return {
+    /// From its copy on the host.
+    Fetched,
+    /// Made again.
+    Recomputed,
+}
+
+/// One stay of a value away from the device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Absence {
+    /// The value.
+    pub value: TensorId,
+    /// How it comes back.
+    pub how: Return,
+    /// Its size.
+    pub bytes: Bytes,
+    /// When the bytes that held it were free.
+    pub from: Nanos,
+    /// When bytes for it are taken again.
+    pub to: Nanos,
+    /// Time spent on its return: of the op that runs again, shared among the values that return by it, or of the copies.
+    pub cost: Nanos,
+}
+
+impl Absence {
+    /// Bytes × nanoseconds.
+    pub fn saved(&self) -> u128 {
+        u128::from(self.bytes.get()) * u128::from(self.to.saturating_sub(self.from).get())
+    }
+}
+
+/// What is known of a value on the way through a schedule.
+#[derive(Clone, Copy, Default)]
+struct Stay {
+    buffer: Option<BufferId>,
+    left: Option<Nanos>,
+    /// Time of a copy to the host that no return has paid for yet.
+    offload: Nanos,
+}
+
+/// All absences of a schedule that has been simulated, those that save most first.
+pub fn absences(
+    trace: &Trace,
+    costs: &Costs,
+    machine: &Machine,
+    schedule: &Schedule,
+    timeline: &Timeline,
+) -> Vec<Absence> {
+    let mut starts = vec![Nanos::ZERO; schedule.steps.len()];
+    let mut ends = starts.clone();
+    for span in &timeline.spans {
+        if span.action.index() < starts.len() {
+            (starts[span.action.index()], ends[span.action.index()]) = (span.start, span.end);
+        }
+    }
+    let mut stays = vec![Stay::default(); trace.tensors().len()];
+    let mut holds: Vec<Vec<TensorId>> = vec![Vec::new(); schedule.buffers.len()];
+    let mut last_access = vec![Nanos::ZERO; schedule.buffers.len()];
+    for (pair, home) in trace.persistent().iter().zip(&schedule.boundary) {
+        stays[pair.begin.index()] = Stay {
+            buffer: home.device,
+            left: home.device.is_none().then_some(Nanos::ZERO),
+            offload: Nanos::ZERO,
+        };
+        if let Some(buffer) = home.device {
+            holds[buffer.index()].push(pair.begin);
+        }
+    }
+    let mut absences = Vec::new();
+    for (id, step) in schedule.steps.iter() {
+        let (start, end) = (starts[id.index()], ends[id.index()]);
+        match &step.action {
+            Action::Compute(launch) | Action::Recompute(launch) => {
+                let op = &trace.ops()[launch.op];
+                for &buffer in launch.reads.iter().chain(&launch.writes) {
+                    last_access[buffer.index()] = last_access[buffer.index()].max(end);
+                }
+                let again = matches!(step.action, Action::Recompute(_));
+                let back = |value: &TensorId| stays[value.index()].buffer.is_none();
+                let returning = op.outputs.iter().filter(|value| back(value)).count().max(1) as u64;
+                let cost = costs.nanos.get(launch.op).copied().unwrap_or_default();
+                for (&value, &buffer) in op.outputs.iter().zip(&launch.writes) {
+                    let stay = &mut stays[value.index()];
+                    if let (true, None, Some(from)) = (again, stay.buffer, stay.left) {
+                        let (how, bytes) = (Return::Recomputed, trace.bytes(value));
+                        let cost = Nanos(cost.get() / returning);
+                        absences.push(Absence { value, how, bytes, from, to: start, cost });
+                    }
+                    // A value that is here already keeps its buffer; what a repeat makes besides is given up at once.
+                    if stay.buffer.is_none() {
+                        *stay = Stay { buffer: Some(buffer), left: None, ..*stay };
+                        holds[buffer.index()].push(value);
+                    }
+                }
+            }
+            Action::Offload { value, from } => {
+                last_access[from.index()] = last_access[from.index()].max(end);
+                stays[value.index()].offload = machine.to_host.time(trace.bytes(*value));
+            }
+            Action::Prefetch { value, to } => {
+                last_access[to.index()] = end;
+                let stay = &mut stays[value.index()];
+                let bytes = trace.bytes(*value);
+                let cost = machine.to_device.time(bytes) + std::mem::take(&mut stay.offload);
+                let from = stay.left.unwrap_or(Nanos::ZERO);
+                absences.push(Absence { value: *value, how: Return::Fetched, bytes, from, to: start, cost });
+                *stay = Stay { buffer: Some(*to), left: None, offload: Nanos::ZERO };
+                holds[to.index()].push(*value);
+            }
+            Action::Release { buffer } => {
+                for value in std::mem::take(&mut holds[buffer.index()]) {
+                    let stay = &mut stays[value.index()];
+                    if stay.buffer == Some(*buffer) {
+                        stay.buffer = None;
+                        stay.left = Some(last_access[buffer.index()]);
+                    }
+                }
+            }
+            Action::HostRelease { .. } => {}
+        }
+    }
+    absences.sort_by_key(|absence| (std::cmp::Reverse(absence.saved()), absence.value, absence.from));
+    absences
+}
+
+#[cfg(test)]
+mod tests {
+    use elbowroom_ir::machine::Channel;
+    use elbowroom_ir::planning::{Freedom, Request};
+    use elbowroom_sim::simulate;
+
+    use super::*;
+    use crate::chain::{Chain, Layer};
+    use crate::lower::lower;
+    use crate::policy::{Away, Gap, Policy};
+
+    #[test]
+    fn an_offload_and_a_repeat_are_told_apart_with_what_they_save_and_cost() {
+        let layer = Layer { forward: Nanos(10), backward: Nanos(20), ..Layer::default() };
+        let chain =
+            Chain { layers: vec![layer; 4], activations: vec![Bytes(8); 5], gradients: vec![Bytes(8); 5] };
+        let chain = chain.to_trace("chain").unwrap();
+        let machine = Machine {
+            name: "any".into(),
+            memory: Bytes(1 << 20),
+            align: Bytes(1),
+            host_memory: Bytes(1 << 20),
+            to_host: Channel::with_rate(1_000_000_000),
+            to_device: Channel::with_rate(1_000_000_000),
+            shared_link: true,
+            flops_per_second: 1,
+            bytes_per_second: 1,
+            launch: Nanos::ZERO,
+        };
+        let request = Request {
+            trace: &chain.trace,
+            costs: &chain.costs,
+            machine: &machine,
+            load_limit: machine.memory,
+            freedom: Freedom::ALL,
+            packer: None,
+        };
+        // Input op, F0..F3, loss, B3..B0, done: x1 is read at places 2 and 8, x2 at 3 and 7. F1 runs again before B2.
+        let mut policy = Policy::keep(&chain.trace);
+        let repeat = policy.sequence[2];
+        policy.sequence.insert(7, repeat);
+        let [x1, x2] = [1, 2].map(|i| chain.activations[i].unwrap());
+        policy.send(Gap::after(x2, 3), Away::Drop);
+        policy.send(Gap::after(x1, 2), Away::Offload);
+        let schedule = lower(&request, &policy).unwrap().schedule;
+        let timeline = simulate(&chain.trace, &chain.costs, &machine, &schedule).unwrap();
+        let absences = absences(&chain.trace, &chain.costs, &machine, &schedule, &timeline);
+
+        let found = |value, how| {
+            let found = absences.iter().find(|a| a.value == value && a.how == how);
+            found.unwrap_or_else(|| panic!("{value} {how:?} is not in {absences:?}"))
+        };
+        let copied = found(x1, Return::Fetched);
+        assert_eq!((copied.bytes, copied.cost), (Bytes(8), Nanos(16)));
+        let made = found(x2, Return::Recomputed);
+        assert_eq!((made.from, made.cost), (Nanos(30), Nanos(10)));
+        assert_eq!(made.to, Nanos(60), "after B3");
+        assert_eq!(made.saved(), 8 * 30);
+        assert!(absences.windows(2).all(|pair| pair[0].saved() >= pair[1].saved()));
+    }
+}
