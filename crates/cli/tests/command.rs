@@ -45,14 +45,14 @@ fn json(text: &str) -> Value {
 }
 
 /// A small network that runs in moments.
-const SMALL: &str = "--model resnet18 --batch 4 --threads 1";
+const SMALL: &str = "--model resnet18 --batch 4 --threads 1 --evaluations 2000";
 
 #[test]
 fn the_road_by_files() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     expect(at, "trace --model resnet18 --batch 8 -o r.trace", 0);
-    let plan = json(&expect(at, "plan r.trace --memory 60% -o r.plan --json", 0));
+    let plan = json(&expect(at, "plan r.trace --memory 60% --evaluations 2000 -o r.plan --json", 0));
     let height = plan["height_bytes"].as_u64().unwrap();
     assert!(height <= plan["limit_bytes"].as_u64().unwrap());
     assert!(plan["lower_bound_ns"].as_u64().unwrap() <= plan["iteration_ns"].as_u64().unwrap());
@@ -115,7 +115,7 @@ fn spilling_to_a_file_keeps_the_process_small() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     let line =
-        "train --model resnet18 --batch 192 --iterations 1 --memory 40% --no-recompute --host . --json";
+        "train --model resnet18 --batch 192 --iterations 1 --memory 40% --planner floor --host . --json";
     let report = json(&expect(at, line, 0));
     let number = |name: &str| report[name].as_u64().unwrap();
     assert!(number("natural_peak_bytes") >= 2 * number("limit_bytes"));
@@ -190,7 +190,7 @@ fn bad_input_gets_one_clear_sentence() {
         ("train --data nowhere", &["nowhere"]),
         ("train --data empty", &["empty"]),
         ("train --data cifar", &["data_batch_1.bin", "3072 bytes"]),
-        ("train --batch 2 --host nowhere/at/all --memory 60% --no-recompute", &["nowhere/at/all"]),
+        ("train --batch 2 --host nowhere/at/all --memory 60% --planner floor", &["nowhere/at/all"]),
         ("train --batch 2 --iterations 1 --save nowhere/x.safetensors", &["nowhere/x.safetensors"]),
         ("train --resume nowhere.safetensors", &["nowhere.safetensors"]),
         ("trace --machine magic", &["magic", "v100"]),

@@ -64,8 +64,14 @@ pub struct Planned {
 }
 
 impl Method<'_> {
+    /// The same method with its share of the time that is left: more rounds may follow, and together they keep to the budget.
+    fn for_a_round(&self, started: Instant) -> Self {
+        let time = self.budget.time.map(|time| time.saturating_sub(started.elapsed()) / 2);
+        Self { budget: Budget { time, ..self.budget.clone() }, ..self.clone() }
+    }
+
     /// The same method without a long search: planners that try a few settings try them all, planners that search have just begun.
-    fn at_once(&self) -> Self {
+    pub fn at_once(&self) -> Self {
         Self { budget: Budget { evaluations: Some(256), time: None, ..self.budget.clone() }, ..self.clone() }
     }
 }
@@ -110,7 +116,7 @@ pub fn plan(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Result
 
 /// The end of the road: waits for just this placement, the proof, and what it promises.
 fn prove(task: &Task, fitted: Fitted, started: Instant) -> Result<Planned, PlanError> {
-    let Fitted { mut schedule, placement, stop, evaluations } = fitted;
+    let Fitted { mut schedule, placement, stop, evaluations, rounds: _ } = fitted;
     waits::thin(&mut schedule, &placement);
     let plan = Plan { trace: task.trace.fingerprint(), schedule, placement };
     let plan = check::check(task.trace.clone(), task.machine.clone(), plan)?;
@@ -153,8 +159,9 @@ pub fn plan_load(
 }
 
 fn simulate(task: &Task, schedule: &Schedule) -> Timeline {
-    elbowroom_sim::simulate(&task.trace, &task.costs, &task.machine, schedule)
-        .expect("the checker has seen that the schedule fits its trace and its waits point backwards")
+    elbowroom_sim::simulate(&task.trace, &task.costs, &task.machine, schedule).expect(
+        "planners make schedules for the trace that they are asked about, with waits that point backwards",
+    )
 }
 
 /// A schedule and a placement that fits the limit, not yet proved.
@@ -163,26 +170,48 @@ struct Fitted {
     placement: Placement,
     stop: StopReason,
     evaluations: u64,
+    /// Schedules that were asked for until one fitted.
+    rounds: usize,
+}
+
+/// A schedule with a placement that fits: the one that the method finds, or, where placements did not fit at first and little time was
+/// left for later rounds, the one that it finds at once, if that is faster.
+fn fit(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Result<Fitted, PlanError> {
+    let searched = descend(task, method, observer);
+    let in_one_round = searched.as_ref().is_ok_and(|fitted| fitted.rounds == 1);
+    if in_one_round || method.budget.time.is_none() || observer.interrupted() {
+        return searched;
+    }
+    match (searched, descend(task, &method.at_once(), observer)) {
+        (Ok(searched), Ok(quick)) => {
+            let time = |fitted: &Fitted| simulate(task, &fitted.schedule).iteration;
+            Ok(if time(&quick) < time(&searched) { quick } else { searched })
+        }
+        (Ok(fitted), Err(_)) | (Err(PlanError::GaveUp { .. }), Ok(fitted)) => Ok(fitted),
+        (Err(error), _) => Err(error),
+    }
 }
 
 /// Asks for schedules of ever lower load until one's placement fits. The planner promises load; this function promises bytes.
-fn fit(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Result<Fitted, PlanError> {
+fn descend(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Result<Fitted, PlanError> {
     let limit = task.machine.memory;
     // Loads count every buffer rounded up to the alignment; the highest one may end where its bytes end.
     let whole = limit.align_up(task.machine.align);
     let mut load_limit = whole;
     let mut lowest: Option<Bytes> = None;
     let mut evaluations = 0;
-    for _ in 0..ROUNDS {
-        let outcome = ask(task, method, load_limit, observer);
+    let started = Instant::now();
+    for rounds in 1..=ROUNDS {
+        let outcome = ask(task, &method.for_a_round(started), load_limit, observer);
         evaluations += outcome.evaluations;
         let Some(schedule) = outcome.best else {
             return Err(no_schedule(outcome.stop, load_limit == whole, limit, lowest));
         };
         let problem = elbowroom_sim::liveness::problem(&schedule, &task.machine);
-        let height = match place(Problem { capacity: Some(whole), ..problem }, &schedule, method, observer) {
+        let problem = Problem { capacity: Some(whole), ..problem };
+        let height = match place(problem, &schedule, method, observer) {
             Ok(placement) if placement.height <= limit => {
-                return Ok(Fitted { schedule, placement, stop: outcome.stop, evaluations });
+                return Ok(Fitted { schedule, placement, stop: outcome.stop, evaluations, rounds });
             }
             Ok(placement) => placement.height,
             Err(height) => height,
@@ -231,7 +260,8 @@ fn place(
     // A placement may not use up the planner's time; and where the planner is to be reproducible, so is the packer.
     let budget = match method.budget.time {
         Some(time) => {
-            Budget { time: Some(time.min(PLACEMENT_TIME)), evaluations: None, ..method.budget.clone() }
+            let time = PLACEMENT_TIME.min(time / 10);
+            Budget { time: Some(time), evaluations: None, ..method.budget.clone() }
         }
         None => Budget { evaluations: Some(PLACEMENT_EVALUATIONS), ..method.budget.clone() },
     };
@@ -267,7 +297,7 @@ pub fn natural(task: &Task, packer: &dyn Packer, observer: &dyn Observer) -> Res
     let placement = place(problem, &schedule, &method, observer)
         .map_err(|height| PlanError::GaveUp { limit: UNLIMITED, best: Some(height) })?;
     let limit = placement.height.align_up(task.machine.align);
-    prove(&task.with_memory(limit), Fitted { schedule, placement, stop, evaluations }, started)
+    prove(&task.with_memory(limit), Fitted { schedule, placement, stop, evaluations, rounds: 1 }, started)
 }
 
 /// More than anything real, and far from overflow.

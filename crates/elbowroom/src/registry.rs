@@ -7,7 +7,10 @@ use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 use elbowroom_ir::{Bytes, Nanos};
 
 /// The planner used when none is named.
-pub const DEFAULT_PLANNER: &str = "best-of";
+pub const DEFAULT_PLANNER: &str = "auto";
+
+/// The planner that asks the quick ones.
+const BEST_OF: &str = "best-of";
 
 /// The packer used when none is named.
 pub const DEFAULT_PACKER: &str = "auto";
@@ -26,17 +29,16 @@ pub struct UnknownName {
 
 /// The planner of a name.
 pub fn scheduler(name: &str) -> Result<&'static dyn Scheduler, UnknownName> {
-    if name == DEFAULT_PLANNER {
+    if name == BEST_OF {
         return Ok(&BestOf);
     }
     elbowroom_sched::scheduler(name).ok_or_else(|| {
-        let known =
-            std::iter::once(DEFAULT_PLANNER).chain(elbowroom_sched::SCHEDULERS.iter().map(|s| s.name()));
+        let known = std::iter::once(BEST_OF).chain(elbowroom_sched::SCHEDULERS.iter().map(|s| s.name()));
         UnknownName { kind: "planner", name: name.to_owned(), known: known.collect() }
     })
 }
 
-/// The names of all planners but the default, which asks the others.
+/// The names of all planners but `best-of`, which asks others.
 pub fn planners() -> Vec<&'static str> {
     elbowroom_sched::SCHEDULERS.iter().map(|scheduler| scheduler.name()).collect()
 }
@@ -58,7 +60,7 @@ struct BestOf;
 
 impl Scheduler for BestOf {
     fn name(&self) -> &'static str {
-        DEFAULT_PLANNER
+        BEST_OF
     }
 
     fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
@@ -101,11 +103,11 @@ mod tests {
     fn every_name_is_registered_once() {
         assert!(QUICK.iter().all(|name| elbowroom_sched::scheduler(name).is_some()));
         let mut names = planners();
-        names.push(DEFAULT_PLANNER);
+        names.push(BEST_OF);
         assert!(names.iter().all(|name| scheduler(name).is_ok()));
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), planners().len() + 1);
-        assert!(packer(DEFAULT_PACKER).is_ok());
+        assert!(scheduler(DEFAULT_PLANNER).is_ok() && packer(DEFAULT_PACKER).is_ok());
     }
 }

@@ -147,12 +147,13 @@ fn limited(
     observer: &dyn TrainObserver,
 ) -> Result<Planned, TrainError> {
     let planned = match training.memory.resolve(natural) {
-        Some(limit) => pipeline::plan(&task.with_memory(limit), &training.method, observer),
-        None => pipeline::smallest(task, &training.method, natural, observer),
+        // The draft only has to fit: durations are not known yet, so a long search would be wasted.
+        Some(limit) => pipeline::plan(&task.with_memory(limit), &training.method.at_once(), observer),
+        None => pipeline::smallest(task, &training.method.at_once(), natural, observer),
     };
     planned.map_err(|error| {
         observer.stage("looking for the smallest limit that works");
-        let smallest = pipeline::smallest(task, &training.method, natural, observer);
+        let smallest = pipeline::smallest(task, &training.method.at_once(), natural, observer);
         match Refusal::new(&task.trace, &error, smallest.ok().map(|planned| planned.plan.machine().memory)) {
             Some(refusal) => TrainError::Refused(Box::new(refusal)),
             None => TrainError::Plan(error),

@@ -89,8 +89,9 @@ pub fn refuse(
     spinner: &Spinner,
 ) -> Result<Answer> {
     spinner.say("looking for the smallest limit that works");
-    let smallest =
-        pipeline::smallest(task, method, natural, spinner).ok().map(|planned| planned.plan.machine().memory);
+    let smallest = pipeline::smallest(task, &method.at_once(), natural, spinner)
+        .ok()
+        .map(|planned| planned.plan.machine().memory);
     match Refusal::new(&task.trace, &error, smallest) {
         Some(refusal) => {
             if json {
