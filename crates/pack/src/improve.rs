@@ -17,12 +17,17 @@ use crate::instance::{Instance, gcd};
 use crate::parts::Part;
 use crate::preference::Preferences;
 use crate::random::Random;
+use crate::squeaky::{self, Run, Squeaky};
 use crate::tree::{Number, Search, Tree, Verdict, scale_of};
 
 /// Parts with more items are not searched: a descent is as deep as a part has items, and holds its conflicts.
 pub(crate) const MOST_ITEMS: usize = 1_500;
 
 const BATCH: u64 = 8;
+/// Parts with fewer items are searched at once, without trying orders first.
+const FEWEST_REORDERED: usize = 500;
+/// Orders tried on a part that is also searched.
+const REORDERINGS: usize = 64;
 
 enum AnyTree {
     Narrow(Tree<i32>),
@@ -208,7 +213,10 @@ impl<'a> Improver<'a> {
                 .filter(|&s| self.states[s].height > goal && self.states[s].searchable())
                 .collect();
             if open.is_empty() {
-                return StopReason::Finished;
+                let done = self.height() <= goal;
+                let used_up = self.budget.evaluations.is_some_and(|limit| self.evaluations >= limit);
+                let stop = if used_up { StopReason::Evaluations } else { StopReason::Finished };
+                return if done { stop } else { self.asked_to_stop().unwrap_or(stop) };
             }
             if let Some(stop) = self.asked_to_stop() {
                 return stop;
@@ -233,6 +241,50 @@ impl<'a> Improver<'a> {
             self.observer.progress(self.evaluations);
             if !complete && let Some(stop) = self.asked_to_stop() {
                 return stop;
+            }
+        }
+    }
+
+    /// Runs first-fit in better and better orders on the large parts above the goal: to the end of the budget on those that cannot be searched, and
+    /// for some runs on the others.
+    pub(crate) fn reorder(&mut self) {
+        for s in 0..self.states.len() {
+            let items = self.states[s].part.items.len();
+            if items < FEWEST_REORDERED {
+                continue;
+            }
+            let most = if items > MOST_ITEMS { usize::MAX } else { REORDERINGS };
+            let mut squeaky = Squeaky::new(&self.states[s].part.instance);
+            let mut runs = 0;
+            while runs < most && self.states[s].height > self.goal() && self.asked_to_stop().is_none() {
+                let left =
+                    self.budget.evaluations.map_or(u64::MAX, |limit| limit.saturating_sub(self.evaluations));
+                let batch = squeaky::BATCH.min(usize::try_from(left).unwrap_or(usize::MAX));
+                if batch == 0 {
+                    return;
+                }
+                let goal = self.goal();
+                let instance = &self.states[s].part.instance;
+                let next = |at: usize| {
+                    let random = Random::new(self.budget.seed, self.evaluations + at as u64);
+                    squeaky.next(instance, goal, runs + at, random)
+                };
+                let batch: Vec<Run> = (0..batch).map(next).collect();
+                let stop = || self.asked_to_stop().is_some();
+                let done = squeaky.perform(instance, &batch, self.budget.threads, &stop);
+                let before = self.height();
+                for (run, found) in batch.into_iter().zip(done) {
+                    self.evaluations += 1;
+                    runs += 1;
+                    let Some(offsets) = found else { continue };
+                    let order = if let Run::Order(order) = run { Some(order) } else { None };
+                    squeaky.learn(&self.states[s].part.instance, goal, order, &offsets);
+                    self.states[s].offer(offsets);
+                }
+                if self.height() < before {
+                    self.observer.improved(self.height(), self.bound());
+                }
+                self.observer.progress(self.evaluations);
             }
         }
     }

@@ -3,10 +3,13 @@
 
 mod best_fit;
 pub mod csv;
+mod eject;
 mod exact;
 mod greedy;
 mod improve;
 mod instance;
+#[cfg(feature = "highs")]
+mod mip;
 mod parts;
 mod pool;
 mod portfolio;
@@ -15,12 +18,16 @@ mod random;
 mod sharing;
 mod shelf;
 mod smart_pool;
+mod squeaky;
 mod tree;
 mod validate;
+mod windows;
 
 pub use best_fit::BestFit;
 pub use exact::Exact;
 pub use greedy::{GreedyByConflict, GreedyBySize};
+#[cfg(feature = "highs")]
+pub use mip::Mip;
 pub use pool::Pool;
 pub use portfolio::Auto;
 pub use sharing::Sharing;
@@ -40,6 +47,8 @@ pub static PACKERS: &[&dyn Packer] = &[
     &Exact,
     &Pool,
     &Sharing,
+    #[cfg(feature = "highs")]
+    &Mip,
 ];
 
 /// The packer of a name, or `None`.

@@ -20,8 +20,8 @@ pub(crate) fn parts(whole: &Instance) -> Vec<Part> {
     let mut part_of = Vec::with_capacity(whole.sections());
     let mut first = vec![0u32];
     let mut alive = 0;
-    for section in 0..whole.sections() {
-        alive += crossing[section];
+    for (section, change) in crossing[..whole.sections()].iter().enumerate() {
+        alive += change;
         if section > 0 && alive == 0 {
             first.push(section as u32);
         }

@@ -37,10 +37,17 @@ impl Packer for Auto {
         }
         let mut improver = Improver::new(states, whole.capacity, Patience::Short, budget, observer, start, 1);
         observer.improved(improver.height(), improver.bound());
+        improver.reorder();
         let stop = improver.run();
         refuted(problem, &improver).unwrap_or_else(|| conclude(problem, &whole, &improver, stop))
     }
 }
+
+/// Makes an order of all items.
+type Order = fn(&Instance) -> Vec<u32>;
+
+/// Quadratic heuristics run up to this many items; beyond, the orders of [`crate::squeaky`] take their place.
+const MOST_QUADRATIC: usize = 1_500;
 
 /// The best of the heuristics, tried until one meets the goal.
 pub(crate) fn quickest(part: &Part, goal: u64) -> Vec<u64> {
@@ -48,10 +55,10 @@ pub(crate) fn quickest(part: &Part, goal: u64) -> Vec<u64> {
     let longest =
         order_by(instance, |i| (Reverse(instance.items[i].lifetime), Reverse(instance.items[i].size)));
     let mut best = best_fit(instance, &longest);
-    let others: [(fn(&Instance) -> Vec<u32>, Hole); 3] =
+    let others: [(Order, Hole); 3] =
         [(size_order, Hole::Lowest), (size_order, Hole::Smallest), (conflict_order, Hole::Lowest)];
     for (order, hole) in others {
-        if instance.height(&best) <= goal || instance.len() > 50_000 {
+        if instance.height(&best) <= goal || instance.len() > MOST_QUADRATIC {
             break;
         }
         let offsets = place_in_order(instance, order(instance), hole);

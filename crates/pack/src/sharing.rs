@@ -61,7 +61,7 @@ fn assign(instance: &Instance) -> (Vec<Tag>, Vec<u32>) {
         let (size, align) = (instance.items[item as usize].size, instance.items[item as usize].align);
         let agrees = |&&(_, tag): &&(u64, u32)| {
             let other = tags[tag as usize].align;
-            other % align == 0 || align % other == 0
+            other.is_multiple_of(align) || align.is_multiple_of(other)
         };
         let found = recycled
             .range((size, 0)..)

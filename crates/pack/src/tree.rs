@@ -308,7 +308,7 @@ impl<'t, N: Number> Search<'t, N> {
                 return Verdict::Fits;
             }
             self.nodes += 1;
-            if self.nodes > self.allowed || (self.nodes % PATIENCE == 0 && (self.stop)()) {
+            if self.nodes > self.allowed || (self.nodes.is_multiple_of(PATIENCE) && (self.stop)()) {
                 self.children.truncate(from);
                 return Verdict::OutOfNodes;
             }

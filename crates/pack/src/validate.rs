@@ -73,7 +73,7 @@ pub fn validate(problem: &Problem, placement: &Placement) -> Result<(), Placemen
     let mut actual = 0u64;
     for (block, b) in problem.blocks.iter() {
         let offset = placement.offsets[block].get();
-        if offset % b.align.get() != 0 {
+        if !offset.is_multiple_of(b.align.get()) {
             return Err(PlacementError::Misaligned { block, offset, align: b.align.get() });
         }
         if let Some(fixed) = b.fixed

@@ -59,3 +59,19 @@ fn exact_finds_every_stated_optimum() {
         );
     }
 }
+
+#[cfg(feature = "highs")]
+#[test]
+fn mip_agrees_with_every_stated_optimum() {
+    let Some(golden) = golden() else { return };
+    for case in golden["cases"].as_array().expect("cases are a list") {
+        let problem = problem(case);
+        let best = packer("mip")
+            .expect("mip")
+            .pack(&problem, &Budget::default(), &Silent)
+            .best
+            .expect("a placement");
+        assert_eq!(validate(&problem, &best), Ok(()), "{}", case["id"]);
+        assert_eq!(best.height, Bytes(number(case, "optimum")), "{}", case["id"]);
+    }
+}
