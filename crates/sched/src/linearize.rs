@@ -16,6 +16,7 @@ use elbowroom_ir::{Bytes, Id, Nanos, OpId, TensorId};
 use crate::chain::{Chain, Layer};
 use crate::lower::loads;
 use crate::policy::{Away, Gap, Place, Policy, Touches, turn};
+use crate::recompute::cuts::tiny;
 use crate::residences::PolicyError;
 
 /// A layer in terms of the trace.
@@ -46,9 +47,6 @@ pub struct Linear {
 
 /// Layers that stash more than two parts of so many are divided further.
 const PIECES: u64 = 64;
-
-/// Values of less than this share of the largest forward value do not count when the forward phase is cut.
-const TINY: u64 = 64;
 
 impl Linear {
     /// Cuts a trace. Fails only if keeping everything contradicts the trace.
@@ -121,8 +119,8 @@ fn cut(request: &Request<'_>, touches: &Touches, turn: Place) -> Vec<Group> {
         let first = touched.first().filter(|touch| touch.made && touch.place < turn)?;
         Some((first.place, touched[until - 1].place))
     };
-    let largest = trace.tensors().ids().filter(|&v| forward(v).is_some()).map(|v| trace.bytes(v)).max();
-    let tiny = largest.unwrap_or_default().get() / TINY;
+    let made_forward = trace.tensors().ids().filter(|&value| forward(value).is_some());
+    let tiny = tiny(made_forward.map(|value| trace.bytes(value).get()));
     let mut change = vec![0i64; turn as usize + 1];
     for value in trace.tensors().ids() {
         let Some((made, last)) = forward(value) else { continue };

@@ -1,9 +1,9 @@
 //! `drop-cheap`: Chen et al., section 3: results of ops that are cheap to run again are dropped (batch normalization, activation and
 //! pooling in their experiments), and those of expensive ones (convolutions) are kept.
 //!
-//! Cheap is judged from times, not names: an op is cheap if a byte that it makes costs less than half of what a byte for the backward phase costs on
-//! average over the forward phase. In a convolutional network the convolutions take nearly all the time and make a third of the bytes. Where
-//! that does not suffice, ops count as cheap up to three quarters, once and one and a half times the average.
+//! Cheap is judged from times, not names: an op is cheap if a byte that it makes costs less than half of what a byte for the backward
+//! phase costs on average over the forward phase. In a convolutional network the convolutions take nearly all the time and make a third
+//! of the bytes. Where that does not suffice, ops count as cheap up to three quarters, once and one and a half times the average.
 
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;

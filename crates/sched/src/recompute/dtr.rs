@@ -1,15 +1,17 @@
-//! `dtr`: dynamic tensor rematerialization (M. Kirisame et al., 2021) as an offline baseline. The iteration is gone through op by op; whenever bytes
-//! are missing, the value with the least h is evicted; whenever an evicted value is read, its op runs again, after what it reads itself.
+//! `dtr`: dynamic tensor rematerialization (M. Kirisame et al., 2021) as an offline baseline. The iteration is gone through op by op;
+//! whenever bytes are missing, the value with the least h is evicted; whenever an evicted value is read, its op runs again, after what
+//! it reads itself.
 //!
 //! ```text
 //! h(v) = (time of v's op + time of the evicted neighbourhood of v) / (bytes of v × time since v was touched last)
 //! ```
 //!
-//! The evicted neighbourhood e* is all that would have to run again with v, or could run again only after v: the evicted values that hang together with v
-//! through evicted values. It is kept as classes that are united when a value between them is evicted (union-find); a
-//! value that is made again takes its own time out of its class and leaves what it had connected connected, as in the authors'
-//! simulator. Values that nobody reads later are evicted at once. If such a value has to be made again on the way to another, it can stay until the rule
-//! evicts it, or go as soon as it has been used; each thrashes on some networks where the other does not, so both are tried and the faster is taken.
+//! The evicted neighbourhood e* is all that would have to run again with v, or could run again only after v: the evicted values that
+//! hang together with v through evicted values. It is kept as classes that are united when a value between them is evicted (union-find);
+//! a value that is made again takes its own time out of its class and leaves what it had connected connected, as in the authors'
+//! simulator. Values that nobody reads later are evicted at once. If such a value has to be made again on the way to another, it can
+//! stay until the rule evicts it, or go as soon as it has been used; each thrashes on some networks where the other does not, so both
+//! are tried and the faster is taken.
 //!
 //! What comes out is a sequence; its policy drops values as soon as the sequence allows, so that its load is at most that of this rule.
 
@@ -53,8 +55,9 @@ impl Scheduler for Dtr {
     }
 }
 
-/// The ops in the order in which they run under the rule, values made again only on the way to others `passing` or staying until they are evicted, with the number of evictions; `None` if bytes are missing and nothing is left to evict, or if more
-/// than a hundred times the iteration's ops would run.
+/// The ops in the order in which they run under the rule, values made again only on the way to others `passing` or staying until they
+/// are evicted, with the number of evictions; `None` if bytes are missing and nothing is left to evict, or if more than a hundred times
+/// the iteration's ops would run.
 pub fn sequence(request: &Request<'_>, passing: bool) -> Option<(Vec<OpId>, u64)> {
     let mut run = Run::new(request, passing);
     let order = std::mem::take(&mut run.order);

@@ -1,7 +1,8 @@
 //! `none`, `inplace` and `sharing`: Chen et al., section 3. What reuse of dying inputs alone gives, without dropping anything.
 //!
-//! `none` gives every value a buffer of its own. `inplace` lets an output take the buffer of an input that dies there, wherever the trace permits
-//! it. `sharing` decides the same; the rest of it, reusing whole buffers whose values are over (Fig. 2), is the packer of that name.
+//! `none` gives every value a buffer of its own. `inplace` lets an output take the buffer of an input that dies there, wherever the
+//! trace permits it. `sharing` decides the same; the rest of it, reusing whole buffers whose values are over (Fig. 2), is the packer of
+//! that name.
 
 use std::collections::BTreeSet;
 

@@ -30,8 +30,9 @@ pub struct Layered<'a> {
 }
 
 impl<'a> Layered<'a> {
-    /// Cuts a trace into at most so many layers: where one value crosses, or, if that gives too few, wherever little does. Where the backward ops of a layer
-    /// begin can be seen in two ways, at the first op that reads a lower layer or by what most ops read; both are returned if they differ.
+    /// Cuts a trace into at most so many layers: where one value crosses, or, if that gives too few, wherever little does. Where the
+    /// backward ops of a layer begin can be seen in two ways, at the first op that reads a lower layer or by what most ops read; both
+    /// are returned if they differ.
     pub fn of(trace: &'a Trace, most: usize) -> Vec<Self> {
         let (order, turn) = base(trace);
         let cuts = Cuts::of(trace, turn);
@@ -72,8 +73,8 @@ impl<'a> Layered<'a> {
         layer.checked_sub(1).map_or(0, |before| self.ends[before] + 1)
     }
 
-    /// The layer in numbers: x_{i+1} is what crosses the cut after layer i, x̄_{i+1} that and its stash. What else the trace needs while a
-    /// layer runs, if everything stays, is its scratch; what every op needs in any case is taken off all of them and returned beside.
+    /// The layer in numbers: x_{i+1} is what crosses the cut after layer i, x̄_{i+1} that and its stash. What else the trace needs while
+    /// a layer runs, if everything stays, is its scratch; what every op needs in any case is taken off all of them and returned beside.
     pub fn profile(&self, request: &Request<'_>) -> Result<(Profile, Bytes), PolicyError> {
         let load = loads(request, &Policy::prompt(self.trace))?;
         let size = |value: TensorId| self.trace.bytes(value).align_up(request.machine.align).get();
@@ -193,8 +194,8 @@ impl<'a> Layered<'a> {
     }
 }
 
-/// What the backward phase reads of the layers' stashes. An op belongs to the highest layer that it reads, but the order of ops need not be
-/// that of the layers: a gradient of an embedding reads the tokens alone.
+/// What the backward phase reads of the layers' stashes. An op belongs to the highest layer that it reads, but the order of ops need not
+/// be that of the layers: a gradient of an embedding reads the tokens alone.
 struct Reads {
     turn: Place,
     end: Place,

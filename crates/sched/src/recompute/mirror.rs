@@ -1,10 +1,10 @@
-//! Mirror counts: Chen et al., Algorithm 2. A value with count m is not kept for the backward phase; m copies of it are made instead, one after another, the last of
-//! which the backward phase reads. A value with count 0 is kept.
+//! Mirror counts: Chen et al., Algorithm 2. A value with count m is not kept for the backward phase; m copies of it are made instead,
+//! one after another, the last of which the backward phase reads. A value with count 0 is kept.
 //!
-//! Copy j of a value is made of copy min(j, m(u)) of every value u that its op reads. So with counts of 0 and 1 every dropped
-//! value is made again once, from what is kept; with higher counts some of the values made again are dropped again, which is the recursion of
-//! section 4.3. A copy is made just before it is needed first, after what it needs itself. A copy that nobody needs is not made, nor is any that can
-//! no longer be made because something it reads was overwritten: such a value is kept.
+//! Copy j of a value is made of copy min(j, m(u)) of every value u that its op reads. So with counts of 0 and 1 every dropped value is
+//! made again once, from what is kept; with higher counts some of the values made again are dropped again, which is the recursion of
+//! section 4.3. A copy is made just before it is needed first, after what it needs itself. A copy that nobody needs is not made, nor is
+//! any that can no longer be made because something it reads was overwritten: such a value is kept.
 //!
 //! ```
 //! # use elbowroom_sched::{chain::{Chain, Layer}, recompute::mirror::Mirrors};
@@ -39,7 +39,8 @@ impl Mirrors {
         Self { counts: Table::filled(trace.tensors().len(), 0) }
     }
 
-    /// Sets the count of a value. A value that no forward op makes is kept whatever its count, and one that the trace does not have is ignored.
+    /// Sets the count of a value. A value that no forward op makes is kept whatever its count, and one that the trace does not have is
+    /// ignored.
     pub fn mark(&mut self, value: TensorId, count: u32) {
         if value.index() < self.counts.len() {
             self.counts[value] = count;

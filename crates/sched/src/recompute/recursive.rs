@@ -1,6 +1,6 @@
-//! `recursive`: Chen et al., section 4.3. The layers are divided into k + 1 parts, between which k values are kept; every part is made again when its turn comes, in the
-//! same way. Memory obeys g(n) = k + g(n / (k + 1)), that is k · log_{k+1} n. In terms of [mirror counts](crate::recompute::mirror), what is kept between the
-//! parts at depth d has count d.
+//! `recursive`: Chen et al., section 4.3. The layers are divided into k + 1 parts, between which k values are kept; every part is made
+//! again when its turn comes, in the same way. Memory obeys g(n) = k + g(n / (k + 1)), that is k · log_{k+1} n. In terms of [mirror
+//! counts](crate::recompute::mirror), what is kept between the parts at depth d has count d.
 //!
 //! The last part of a division needs no further copy: its turn comes right after it has been made. Several k are tried; the fastest that
 //! fits is taken.

@@ -2,8 +2,8 @@
 //! A. Shilova, *Optimal checkpointing for heterogeneous chains: how to train deep neural networks with limited memory*, 2019).
 //!
 //! Layer i can run forward keeping nothing, keeping its input x_i, or keeping x̄_{i+1}, all that its backward op needs. A kept x_i stays
-//! until the backward op of layer i (that is what makes the plan persistent). With C(i, k, m) the least time to take layers i..k forward and backward in
-//! memory m, x_i being there and not counted, and y_{k+1} given:
+//! until the backward op of layer i (that is what makes the plan persistent). With C(i, k, m) the least time to take layers i..k forward
+//! and backward in memory m, x_i being there and not counted, and y_{k+1} given:
 //!
 //! ```text
 //! C(i, i, m) = F_i + B_i                                                     if both fit
@@ -11,8 +11,8 @@
 //!                   F_i + C(i+1, k, m − x̄_{i+1}) + B_i )                     keep x̄_{i+1}
 //! ```
 //!
-//! The loss is layer n, and every y_i has the size of x_i. Memory is cut into slots, sizes rounded up. On a trace, the table gives a plan for
-//! every amount of memory; the largest whose exact load fits is taken.
+//! The loss is layer n, and every y_i has the size of x_i. Memory is cut into slots, sizes rounded up. On a trace, the table gives a
+//! plan for every amount of memory; the largest whose exact load fits is taken.
 
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
