@@ -12,12 +12,6 @@
 //! workspace held. Work is cut by extents; sums are trees or chains fixed by extents; elementwise loops round the same way at every
 //! vector width because they never contract, and the matrix product always does. So they are equal on all processors as well.
 
-pub mod isa;
-pub mod pack;
-pub mod parallel;
-pub mod product;
-pub mod tile;
-
 mod attention;
 mod batch_norm;
 mod cluster;
@@ -25,6 +19,7 @@ mod convolution;
 mod dropout;
 mod elementwise;
 mod embedding;
+mod isa;
 mod layer_norm;
 mod linear;
 mod loss;
@@ -32,10 +27,14 @@ mod lstm;
 mod math;
 mod optimizer;
 pub mod owned;
+mod pack;
+mod parallel;
 mod pooling;
+mod product;
 mod reduce;
 mod response;
 mod rows;
+mod tile;
 mod windows;
 
 use elbowroom_graph::OpKind;
