@@ -19,7 +19,7 @@ use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome};
 use elbowroom_ir::trace::Trace;
-use elbowroom_ir::{Id, Nanos, OpId, TensorId};
+use elbowroom_ir::{Bytes, Id, Nanos, OpId, TensorId};
 
 use crate::policy::Policy;
 use crate::recompute::repeats::{self, base, fixed_ops, time_again};
@@ -78,6 +78,7 @@ pub fn sequence(request: &Request<'_>, passing: bool) -> Option<(Vec<OpId>, u64)
 struct Run<'a> {
     trace: &'a Trace,
     limit: u64,
+    align: Bytes,
     order: Vec<OpId>,
     sequence: Vec<OpId>,
     evictions: u64,
@@ -155,6 +156,7 @@ impl<'a> Run<'a> {
         let mut run = Self {
             trace,
             limit: request.load_limit.get(),
+            align: request.machine.align,
             sequence: Vec::with_capacity(order.len()),
             order,
             evictions: 0,
@@ -299,7 +301,7 @@ impl<'a> Run<'a> {
         let outputs_there: Vec<TensorId> =
             row.outputs.iter().copied().filter(|value| self.resident[value.index()]).collect();
         outputs_there.iter().for_each(|value| self.locked[value.index()] += 1);
-        self.make_room(outputs + row.workspace.get())?;
+        self.make_room(outputs + row.workspace.align_up(self.align).get())?;
         outputs_there.iter().for_each(|value| self.locked[value.index()] -= 1);
         self.used += outputs;
         self.sequence.push(op);
