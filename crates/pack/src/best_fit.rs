@@ -80,7 +80,9 @@ pub(crate) fn best_fit(instance: &Instance, order: &[u32]) -> Vec<u64> {
                 let offset = instance.align_up(item, floor);
                 offsets[item] = offset;
                 for &span in instance.spans(item) {
-                    skyline.raise(span, offset + instance.items[item].size);
+                    let whole = instance.spans(item).len() == 1;
+                    let lo = if whole { line.lo } else { skyline.line_over(span.lo) };
+                    skyline.raise(lo, span, offset + instance.items[item].size);
                 }
                 left -= 1;
             }
@@ -155,15 +157,8 @@ impl Skyline {
         highest
     }
 
-    /// Replaces the skyline over a span, splitting the lines at its ends.
-    fn raise(&mut self, span: Span, offset: u64) {
-        let mut lo = if self.by_offset.contains(&(self.offset[span.lo as usize], span.lo))
-            && self.end[span.lo as usize] > span.lo
-        {
-            span.lo
-        } else {
-            self.line_over(span.lo)
-        };
+    /// Replaces the skyline over a span, splitting the lines at its ends; `lo` begins the line over its first section.
+    fn raise(&mut self, mut lo: u32, span: Span, offset: u64) {
         while lo < span.hi {
             let (line, old) = self.remove(lo);
             if line.lo < span.lo {

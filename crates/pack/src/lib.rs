@@ -1,4 +1,19 @@
 //! Offline placement: buffers with known lifetimes get offsets in one arena, as low as possible.
+//!
+//! The problem and its answer are [`Problem`](elbowroom_ir::packing::Problem) and [`Placement`](elbowroom_ir::packing::Placement); every algorithm is a
+//! [`Packer`] in a file of its own, found by name with [`packer`]; [`validate`] judges them all.
+//!
+//! Every packer keeps to the same contract:
+//! - lifetimes, gaps, alignments and fixed offsets are respected, whatever the method's paper says about them;
+//! - without a capacity there is always a placement, unless two fixed blocks overlap, which is `Infeasible`;
+//! - with a capacity, `best` is given only if it fits; else the outcome is `Infeasible`, with a proof and the blocks to blame, or
+//!   `GaveUp` with the lowest height found;
+//! - `Optimal` is said only where the height meets a proved lower bound;
+//! - seed and evaluations reproduce the result on any number of threads.
+//!
+//! ## From buffers to offsets
+//!
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 mod best_fit;
