@@ -10,9 +10,13 @@
 //! - [`warm`]: what other planners find, to start from and to fall back on.
 //! - [`sequence`]: from decisions to a policy.
 //!
+//! - [`bound`]: a time that no schedule can beat.
+//! - [`explain`]: what every absence saves and costs.
+//!
 //! An evaluation is one move of one walk.
 
 mod anneal;
+pub mod bound;
 pub mod explain;
 mod instance;
 mod joint;
@@ -48,7 +52,7 @@ impl Scheduler for Auto {
         }
         let plain = Policy::prompt(request.trace);
         let least = least_load(request, &plain).ok().map(|(load, _)| load);
-        let bound = request.costs.total().get();
+        let bound = bound::lower_bound(request).get();
         if let Ok(lowered) = lower(request, &plain)
             && lowered.iteration.get() <= bound
         {

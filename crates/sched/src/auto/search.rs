@@ -33,7 +33,7 @@ const COOLING: f64 = 1.0 / 60.0;
 /// Steps of each joint walk between two looks at the clock: a step costs many times what a move costs.
 const JOINT_SLICE: u64 = 40;
 /// Slices of joint walks per slice of the others.
-const JOINT_SHARE: u64 = 4;
+const JOINT_SHARE: u64 = 2;
 
 /// By how much scouts lengthen each copy for what it may wait, and the share of the time that they may spend on copies.
 const WAITS: [f64; WALKS] = [1.0, 1.3, 1.7, 2.5];
