@@ -8,6 +8,7 @@ use elbowroom_ir::search::{Budget, Outcome, Silent};
 use elbowroom_ir::trace::{Again, Trace};
 use elbowroom_ir::{Bytes, Nanos};
 use elbowroom_sched::auto::Auto;
+use elbowroom_sched::auto::bound::lower_bound;
 use elbowroom_sched::chain::{Chain, ChainTrace, Layer};
 use elbowroom_sim::simulate;
 use serde_json::Value;
@@ -96,7 +97,7 @@ fn golden_joint_optima_are_met() {
     let json: Value = serde_json::from_str(&text).unwrap();
     let cases = json["cases"].as_array().unwrap();
     assert_eq!(cases.len(), 30);
-    let (mut met, mut all) = (0, 0);
+    let (mut met, mut all, mut tight) = (0, 0, 0);
     for case in cases {
         let instance = &case["instance"];
         let chain = chain(instance);
@@ -107,6 +108,17 @@ fn golden_joint_optima_are_met() {
         {
             let machine = machine(memory, rate, shared);
             let Some(optimum) = time(&case[joint]) else { continue };
+            let request = Request {
+                trace: &chain.trace,
+                costs: &chain.costs,
+                machine: &machine,
+                load_limit: machine.memory,
+                freedom: Freedom::ALL,
+                packer: None,
+            };
+            let bound = lower_bound(&request).get();
+            assert!(bound <= optimum, "{}: bound {bound} above {optimum}", case["id"]);
+            tight += usize::from(bound > chain.costs.total().get());
             let (found, _) = plan(&chain, &machine, Freedom::ALL, &Budget::evaluations(20_000));
             let found = found.expect("there is a plan");
             assert!(found >= optimum, "{}: {found} below {optimum}", case["id"]);
@@ -118,6 +130,7 @@ fn golden_joint_optima_are_met() {
         }
     }
     assert!(met * 100 >= all * 95, "{met} of {all}");
+    assert!(tight > 0, "the bound never says more than the sum of op times");
 }
 
 /// A chain on which there is something to search.
