@@ -108,14 +108,14 @@ fn solve(instance: &Instance, heuristic: Vec<u64>, seconds: Option<f64>) -> (Vec
             [(x[j], 1.0), (x[i], -1.0), (z, 2.0 * top)],
         );
     }
-    let mut model = program.optimise(Sense::Minimise);
+    let Ok(mut model) = program.try_optimise(Sense::Minimise) else { return (heuristic, false) };
     model.make_quiet();
     model.set_option("mip_rel_gap", 0.0);
     model.set_option("threads", 1);
     if let Some(seconds) = seconds {
         model.set_option("time_limit", seconds);
     }
-    let solved = model.solve();
+    let Ok(solved) = model.try_solve() else { return (heuristic, false) };
     let status = solved.status();
     let columns = solved.get_solution().columns().to_vec();
     if columns.len() <= n {

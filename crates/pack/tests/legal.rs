@@ -1,7 +1,7 @@
 //! Every packer's placements pass the quadratic judge, on problems with gaps, alignments, fixed offsets and capacities in every combination.
 
 use elbowroom_ir::Bytes;
-use elbowroom_ir::packing::{Block, Interval, Problem};
+use elbowroom_ir::packing::{Block, Interval, Packer, Problem};
 use elbowroom_ir::search::{Budget, Silent, StopReason};
 use elbowroom_pack::{PACKERS, validate};
 
@@ -102,5 +102,26 @@ fn nothing_to_place_is_placed() {
             assert_eq!(outcome.best.map(|placement| placement.height), Some(Bytes(0)), "{}", packer.name());
             assert_eq!(outcome.stop, StopReason::Optimal, "{}", packer.name());
         }
+    }
+}
+
+#[path = "../benches/generate.rs"]
+mod generate;
+
+#[test]
+fn seed_and_evaluations_reproduce_the_result_on_any_number_of_threads() {
+    // One problem for the tree search, and one large enough for orders and ejection chains.
+    for (problem, evaluations) in
+        [(generate::tiling(120, 1 << 16, 5), 40), (generate::training(1_800, 5), 12)]
+    {
+        let pack = |threads| {
+            let budget = Budget { threads, seed: 3, ..Budget::evaluations(evaluations) };
+            elbowroom_pack::Auto.pack(&problem, &budget, &Silent)
+        };
+        let alone = pack(1);
+        assert_eq!(alone, pack(2));
+        assert_eq!(alone, pack(3));
+        let placement = alone.best.expect("there is always a placement");
+        assert_eq!(validate(&problem, &placement), Ok(()));
     }
 }
