@@ -265,7 +265,8 @@ impl<'a> Editor<'a> {
             return;
         }
         let (stage, op) = repeats[self.random.below(repeats.len())];
-        let span = 1 + self.random.below(6) as u32;
+        let reach = if self.random.chance(0.3) { 64 } else { 6 };
+        let span = 1 + self.random.below(reach) as u32;
         let to = if self.random.chance(0.5) { stage.saturating_sub(span) } else { stage + span };
         if to <= op
             || to > self.state.inst.ops[op as usize].latest
