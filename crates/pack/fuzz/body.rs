@@ -37,7 +37,8 @@ pub fn check(bytes: &mut Unstructured<'_>) -> Result<()> {
         threads: 1 + usize::from(bytes.arbitrary::<bool>()?),
         ..Budget::evaluations(8)
     };
-    for packer in PACKERS {
+    // The mixed-integer program is too slow for this many problems.
+    for packer in PACKERS.iter().filter(|packer| packer.name() != "mip") {
         let outcome = packer.pack(&problem, &budget, &Silent);
         match outcome.best {
             Some(placement) => {

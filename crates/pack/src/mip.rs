@@ -26,6 +26,8 @@ pub struct Mip;
 
 const MOST_ITEMS: usize = 200;
 const MOST_PAIRS: usize = 5_000;
+/// Nodes of one solve where the budget counts evaluations: a clock would not reproduce the result.
+const MOST_NODES: i32 = 2_000;
 
 impl Packer for Mip {
     fn name(&self) -> &'static str {
@@ -43,7 +45,7 @@ impl Packer for Mip {
         for part in parts(&whole) {
             let heuristic = quickest(&part, whole.bound);
             let left = budget.time.map(|limit| limit.saturating_sub(start.elapsed()).as_secs_f64());
-            let (best, optimal) = solve(&part.instance, heuristic, left);
+            let (best, optimal) = solve(&part.instance, heuristic, left, budget.evaluations.is_some());
             if let Some(capacity) = whole.capacity
                 && optimal
                 && part.instance.height(&best) > capacity
@@ -67,12 +69,9 @@ impl Packer for Mip {
 }
 
 /// The lowest offsets found, and whether they are proved optimal.
-fn solve(instance: &Instance, heuristic: Vec<u64>, seconds: Option<f64>) -> (Vec<u64>, bool) {
+fn solve(instance: &Instance, heuristic: Vec<u64>, seconds: Option<f64>, counted: bool) -> (Vec<u64>, bool) {
     let height = instance.height(&heuristic);
     let n = instance.len();
-    if height <= instance.bound {
-        return (heuristic, true);
-    }
     let pairs: Vec<(usize, usize)> = (0..n)
         .flat_map(|i| (i + 1..n).map(move |j| (i, j)))
         .filter(|&(i, j)| instance.conflict(i, j))
@@ -112,6 +111,9 @@ fn solve(instance: &Instance, heuristic: Vec<u64>, seconds: Option<f64>) -> (Vec
     model.make_quiet();
     model.set_option("mip_rel_gap", 0.0);
     model.set_option("threads", 1);
+    if counted {
+        model.set_option("mip_max_nodes", MOST_NODES);
+    }
     if let Some(seconds) = seconds {
         model.set_option("time_limit", seconds);
     }
