@@ -344,8 +344,12 @@ pub fn smallest(
     }
 }
 
-/// Lower bound on the iteration time at the task's limit.
+/// Lower bound on the iteration time at the task's limit: by what must come back over the link or be computed again. Where nothing may be
+/// computed again, also the bound of what must come back over the link alone.
 pub fn lower_bound(task: &Task) -> Nanos {
     let Task { trace, costs, machine, freedom } = task;
-    elbowroom_sim::bound::lower_bound(trace, costs, machine, machine.memory, freedom.recompute)
+    let limit = machine.memory.align_up(machine.align);
+    let request = Request { trace, costs, machine, load_limit: limit, freedom: *freedom, packer: None };
+    let returned = elbowroom_sim::bound::lower_bound(trace, costs, machine, limit, freedom.recompute);
+    returned.max(elbowroom_sched::auto::bound::lower_bound(&request))
 }
