@@ -1,13 +1,13 @@
 //! `auto`: the joint planner, the default. Searches over which values stay, leave or are made again in every gap between their uses, on
 //! any trace, until its budget ends.
 //!
-//! - [`instance`]: the request in flat tables.
-//! - [`state`]: a sequence with repeats and its load, evaluated incrementally and exactly.
-//! - [`moves`]: changes of a state that can be undone.
-//! - [`anneal`]: one walk over repeats alone, where the state itself is the exact evaluation.
-//! - [`joint`]: one walk over repeats and copies, judged by the exact iteration time.
-//! - [`search`]: several walks side by side, the same on any number of threads.
-//! - [`warm`]: what other planners find, to start from and to fall back on.
+//! - `instance`: the request in flat tables.
+//! - `state`: a sequence with repeats and its load, evaluated incrementally and exactly.
+//! - `moves`: changes of a state that can be undone.
+//! - `anneal`: one walk over repeats alone, where the state itself is the exact evaluation.
+//! - `joint`: one walk over repeats and copies, judged by the exact iteration time.
+//! - `search`: several walks side by side, the same on any number of threads.
+//! - `warm`: what other planners find, to start from and to fall back on.
 //! - [`sequence`]: from decisions to a policy.
 //!
 //! - [`bound`]: a time that no schedule can beat.
