@@ -8,7 +8,7 @@
 //! - `joint`: one walk over repeats and copies, judged by the exact iteration time.
 //! - `search`: several walks side by side, the same on any number of threads.
 //! - `warm`: what other planners find, to start from and to fall back on.
-//! - [`sequence`]: from decisions to a policy.
+//! - `sequence`: from decisions to a policy.
 //!
 //! - [`bound`]: a time that no schedule can beat.
 //! - [`explain`]: what every absence saves and costs.
