@@ -317,7 +317,7 @@ pub struct CompareArgs {
     /// Print comma-separated values instead of a table
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,
-    /// Print one JSON array instead of a table
+    /// Print one JSON object instead of a table
     #[arg(long)]
     pub json: bool,
 }

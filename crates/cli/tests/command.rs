@@ -224,8 +224,8 @@ fn planners_stand_side_by_side() {
     let at = folder.path();
     expect(at, "trace --model resnet18 --batch 8 --machine v100 -o r.trace", 0);
     let line = "compare r.trace --memory 60%..100% --steps 3 --planners keep,greedy,mixed";
-    let rows = json(&expect(at, &format!("{line} --json --svg r.svg"), 0));
-    let rows = rows.as_array().unwrap();
+    let compared = json(&expect(at, &format!("{line} --json --svg r.svg"), 0));
+    let rows = compared["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 9);
     for row in rows {
         let fits = row["peak_bytes"].as_u64() <= row["limit_bytes"].as_u64();

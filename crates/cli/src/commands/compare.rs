@@ -4,8 +4,10 @@ use anyhow::{Result, bail};
 use elbowroom::compare::{self, Comparison, Row};
 use elbowroom::ir::planning::{Freedom, Scheduler};
 use elbowroom::ir::search::Budget;
+use elbowroom::ir::{Bytes, Nanos};
 use elbowroom::pipeline::{self, Task};
 use elbowroom::{plot, registry};
+use serde::Serialize;
 
 use crate::Answer;
 use crate::args::CompareArgs;
@@ -56,13 +58,30 @@ pub fn run(args: &CompareArgs) -> Result<Answer> {
         files::write(Some(path), &plot::svg(&title, &rows))?;
     }
     if args.json {
-        printer::json(&rows)?;
+        printer::json(&Compared {
+            trace: task.trace.name(),
+            machine: &task.machine.name,
+            natural_peak_bytes: natural,
+            unlimited_iteration_ns: task.costs.total(),
+            rows: &rows,
+        })?;
     } else if args.csv {
         files::write(None, &compare::csv(&rows))?;
     } else {
         print(&task, natural.to_string(), &rows)?;
     }
     Ok(Answer::Yes)
+}
+
+/// The comparison as one object.
+#[derive(Serialize)]
+struct Compared<'a> {
+    trace: &'a str,
+    machine: &'a str,
+    /// Largest live load when everything stays, where the limits bound the load; else the height of the arena.
+    natural_peak_bytes: Bytes,
+    unlimited_iteration_ns: Nanos,
+    rows: &'a [Row],
 }
 
 fn print(task: &Task, natural: String, rows: &[Row]) -> Result<()> {
