@@ -283,7 +283,7 @@ fn place(
 }
 
 const PLACEMENT_TIME: Duration = Duration::from_secs(1);
-const PLACEMENT_EVALUATIONS: u64 = 100;
+const PLACEMENT_EVALUATIONS: u64 = 20;
 
 /// The plan that keeps everything: its height is the *natural peak*, its iteration time that of an unlimited device.
 pub fn natural(task: &Task, packer: &dyn Packer, observer: &dyn Observer) -> Result<Planned, PlanError> {
@@ -303,7 +303,7 @@ pub fn natural(task: &Task, packer: &dyn Packer, observer: &dyn Observer) -> Res
 /// More than anything real, and far from overflow.
 const UNLIMITED: Bytes = Bytes(1 << 60);
 
-/// The smallest limit at which the method finds a plan, to within a thousandth, with that plan; the limit is the memory of the plan's
+/// The smallest limit at which the method finds a plan, to within half a percent, with that plan; the limit is the memory of the plan's
 /// machine. Searches between what is proved impossible and the natural peak. Planners are not monotone, so there may be islands below
 /// that a bisection does not see; what it returns has been planned at just this limit.
 pub fn smallest(
@@ -319,7 +319,7 @@ pub fn smallest(
     let mut best = plan(&task.with_memory(natural), method, observer)?;
     let mut works = natural;
     let mut too_small = Bytes::ZERO;
-    while works.saturating_sub(too_small) > align.max(Bytes(works.get() / 1000)) && !observer.interrupted() {
+    while works.saturating_sub(too_small) > align.max(Bytes(works.get() / 200)) && !observer.interrupted() {
         // A plan that needs less than it was allowed suggests what to try; bisection decides otherwise.
         let needed = best.height().align_up(align);
         let middle = Bytes((works.get() + too_small.get()) / 2).align_up(align);
