@@ -1,5 +1,7 @@
 //! What the typed words mean: names looked up, defaults filled in, contradictions refused.
 
+use std::time::Duration;
+
 use anyhow::{Result, bail};
 use elbowroom::ir::machine::Machine;
 use elbowroom::ir::planning::Freedom;
@@ -15,13 +17,13 @@ pub fn method(args: &PlannerArgs, seed: u64, threads: usize) -> Result<Method<'s
     Ok(Method {
         scheduler: registry::scheduler(&args.planner)?,
         packer: registry::packer(&args.packer)?,
-        budget: Budget {
-            evaluations: args.evaluations,
-            time: args.evaluations.is_none().then_some(args.time),
-            seed,
-            threads,
-        },
+        budget: budget(args.evaluations, args.time, seed, threads),
     })
+}
+
+/// How long a search may take: the evaluations if they are named, else the time.
+pub fn budget(evaluations: Option<u64>, time: Duration, seed: u64, threads: usize) -> Budget {
+    Budget { evaluations, time: evaluations.is_none().then_some(time), seed, threads }
 }
 
 /// What may be decided.

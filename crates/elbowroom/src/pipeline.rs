@@ -278,8 +278,7 @@ fn place(
         });
     };
     let offsets = placement.offsets;
-    let ends = schedule.buffers.iter().map(|(id, buffer)| offsets[id] + buffer.bytes);
-    Ok(Placement { height: ends.max().unwrap_or_default(), offsets })
+    Ok(Placement { height: elbowroom_sim::liveness::height(schedule, &offsets), offsets })
 }
 
 const PLACEMENT_TIME: Duration = Duration::from_secs(1);

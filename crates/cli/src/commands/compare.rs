@@ -3,7 +3,6 @@
 use anyhow::{Result, bail};
 use elbowroom::compare::{self, Comparison, Row};
 use elbowroom::ir::planning::{Freedom, Scheduler};
-use elbowroom::ir::search::Budget;
 use elbowroom::ir::{Bytes, Nanos};
 use elbowroom::pipeline::{self, Task};
 use elbowroom::{plot, registry};
@@ -13,7 +12,7 @@ use crate::Answer;
 use crate::args::CompareArgs;
 use crate::commands::trace::traced;
 use crate::progress::{self, Spinner};
-use crate::{files, printer};
+use crate::{files, printer, settings};
 
 /// Runs the command.
 pub fn run(args: &CompareArgs) -> Result<Answer> {
@@ -37,12 +36,7 @@ pub fn run(args: &CompareArgs) -> Result<Answer> {
     let Some(limits) = range.resolve(natural, args.steps as usize) else {
         bail!("`compare` takes sizes or shares, like 30%..100%; `min` is for `plan` and `train`");
     };
-    let budget = Budget {
-        evaluations: args.evaluations,
-        time: args.evaluations.is_none().then_some(args.time),
-        seed: args.seed,
-        threads: args.threads as usize,
-    };
+    let budget = settings::budget(args.evaluations, args.time, args.seed, args.threads as usize);
     let comparison =
         Comparison { task: &task, planners: &planners, packer, budget, limits: &limits, by_load, natural };
     let total = planners.len() * limits.len();

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use elbowroom::ir::search::{Budget, Infeasible, StopReason};
+use elbowroom::ir::search::{Infeasible, StopReason};
 use elbowroom::ir::{Bytes, Id, Nanos};
 use elbowroom::pack::csv::{self, Buffers};
 use elbowroom::{pack, registry};
@@ -41,12 +41,7 @@ pub fn run(args: &PackArgs) -> Result<Answer> {
     drop(text);
     buffers.problem.capacity = args.capacity.or(buffers.problem.capacity);
     let peak_load = buffers.problem.peak_load();
-    let budget = Budget {
-        evaluations: args.evaluations,
-        time: args.evaluations.is_none().then_some(args.time),
-        seed: args.seed,
-        threads: settings::threads(args.threads),
-    };
+    let budget = settings::budget(args.evaluations, args.time, args.seed, settings::threads(args.threads));
 
     progress::heed_ctrl_c();
     let spinner = Spinner::new(format!("placing {} buffers", buffers.problem.blocks.len()));
