@@ -92,18 +92,38 @@ pub struct PlannerArgs {
     /// The packer (a wrong name lists them all)
     #[arg(long, default_value = elbowroom::registry::DEFAULT_PACKER)]
     pub packer: String,
+    #[command(flatten)]
+    pub freedom: FreedomArgs,
+    #[command(flatten)]
+    pub search: SearchArgs,
+}
+
+/// What plans may do.
+#[derive(Debug, Clone, Args)]
+pub struct FreedomArgs {
     /// Keep values off the host
     #[arg(long)]
     pub no_offload: bool,
     /// Compute nothing twice
     #[arg(long)]
     pub no_recompute: bool,
-    /// Time that a search may take, like 500ms, 10s or 2m
+}
+
+/// How hard to look.
+#[derive(Debug, Clone, Args)]
+pub struct SearchArgs {
+    /// Time that each search may take, like 500ms, 10s or 2m
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     pub time: Duration,
-    /// Evaluations that a search may make, in place of a time: reproducible with the seed
+    /// Evaluations that each search may make, in place of a time: reproducible with the seed, on any number of threads
     #[arg(long, value_name = "N")]
     pub evaluations: Option<u64>,
+    /// Where random numbers start
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Threads; all cores if not given
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
 }
 
 /// For which hardware.
@@ -146,12 +166,6 @@ pub struct TrainArgs {
     /// Slow the host tier's copies down to this rate each way
     #[arg(long, value_name = "RATE")]
     pub host_rate: Option<Rate>,
-    /// Where random numbers start
-    #[arg(long, default_value_t = 0)]
-    pub seed: u64,
-    /// Threads that compute; all cores if not given
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub threads: Option<u32>,
     /// Run the same iterations without a limit too, and compare losses and parameters to the bit
     #[arg(long)]
     pub verify: bool,
@@ -225,12 +239,6 @@ pub struct PlanArgs {
     pub planner: PlannerArgs,
     #[command(flatten)]
     pub machine: MachineArgs,
-    /// Where random choices start
-    #[arg(long, default_value_t = 0)]
-    pub seed: u64,
-    /// Threads that search
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub threads: u32,
     /// Where to write the plan; only the report is printed if not given
     #[arg(short, long, value_name = "FILE", conflicts_with = "load_limit")]
     pub output: Option<PathBuf>,
@@ -293,24 +301,10 @@ pub struct CompareArgs {
     pub packer: String,
     #[command(flatten)]
     pub machine: MachineArgs,
-    /// Keep values off the host
-    #[arg(long)]
-    pub no_offload: bool,
-    /// Compute nothing twice
-    #[arg(long)]
-    pub no_recompute: bool,
-    /// Time that each search may take
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
-    pub time: Duration,
-    /// Evaluations that each search may make, in place of a time
-    #[arg(long, value_name = "N")]
-    pub evaluations: Option<u64>,
-    /// Where random choices start
-    #[arg(long, default_value_t = 0)]
-    pub seed: u64,
-    /// Threads that search
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub threads: u32,
+    #[command(flatten)]
+    pub freedom: FreedomArgs,
+    #[command(flatten)]
+    pub search: SearchArgs,
     /// Draw overhead against memory
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
@@ -335,18 +329,8 @@ pub struct PackArgs {
     /// The packer (a wrong name lists them all)
     #[arg(long, default_value = elbowroom::registry::DEFAULT_PACKER)]
     pub packer: String,
-    /// Time that a search may take
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
-    pub time: Duration,
-    /// Evaluations that a search may make, in place of a time
-    #[arg(long, value_name = "N")]
-    pub evaluations: Option<u64>,
-    /// Where random choices start
-    #[arg(long, default_value_t = 0)]
-    pub seed: u64,
-    /// Threads that search; all cores if not given
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub threads: Option<u32>,
+    #[command(flatten)]
+    pub search: SearchArgs,
     /// Where to write the buffers with their offsets
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,

@@ -1,7 +1,5 @@
 //! What the typed words mean: names looked up, defaults filled in, contradictions refused.
 
-use std::time::Duration;
-
 use anyhow::{Result, bail};
 use elbowroom::ir::machine::Machine;
 use elbowroom::ir::planning::Freedom;
@@ -10,24 +8,29 @@ use elbowroom::machine::UnknownMachine;
 use elbowroom::pipeline::Method;
 use elbowroom::registry;
 
-use crate::args::{MachineArgs, PlannerArgs};
+use crate::args::{FreedomArgs, MachineArgs, PlannerArgs, SearchArgs};
 
 /// The planner, the packer and how long to look.
-pub fn method(args: &PlannerArgs, seed: u64, threads: usize) -> Result<Method<'static>> {
+pub fn method(args: &PlannerArgs) -> Result<Method<'static>> {
     Ok(Method {
         scheduler: registry::scheduler(&args.planner)?,
         packer: registry::packer(&args.packer)?,
-        budget: budget(args.evaluations, args.time, seed, threads),
+        budget: budget(&args.search),
     })
 }
 
 /// How long a search may take: the evaluations if they are named, else the time.
-pub fn budget(evaluations: Option<u64>, time: Duration, seed: u64, threads: usize) -> Budget {
-    Budget { evaluations, time: evaluations.is_none().then_some(time), seed, threads }
+pub fn budget(args: &SearchArgs) -> Budget {
+    Budget {
+        evaluations: args.evaluations,
+        time: args.evaluations.is_none().then_some(args.time),
+        seed: args.seed,
+        threads: threads(args),
+    }
 }
 
 /// What may be decided.
-pub fn freedom(args: &PlannerArgs) -> Freedom {
+pub fn freedom(args: &FreedomArgs) -> Freedom {
     Freedom { offload: !args.no_offload, recompute: !args.no_recompute }
 }
 
@@ -51,9 +54,9 @@ pub fn machine(args: &MachineArgs, default: Machine) -> Result<Machine> {
     Ok(machine)
 }
 
-/// Threads that compute, all cores if none are named.
-pub fn threads(named: Option<u32>) -> usize {
-    named.map_or_else(
+/// Threads that search and compute, all cores if none are named.
+pub fn threads(args: &SearchArgs) -> usize {
+    args.threads.map_or_else(
         || std::thread::available_parallelism().map_or(1, usize::from),
         |threads| threads as usize,
     )

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use elbowroom::compare::{self, Comparison, Row};
-use elbowroom::ir::planning::{Freedom, Scheduler};
+use elbowroom::ir::planning::Scheduler;
 use elbowroom::ir::{Bytes, Nanos};
 use elbowroom::pipeline::{self, Task};
 use elbowroom::{plot, registry};
@@ -16,8 +16,7 @@ use crate::{files, printer, settings};
 
 /// Runs the command.
 pub fn run(args: &CompareArgs) -> Result<Answer> {
-    let freedom = Freedom { offload: !args.no_offload, recompute: !args.no_recompute };
-    let task = Task { freedom, ..traced(&args.trace, &args.machine)? };
+    let task = Task { freedom: settings::freedom(&args.freedom), ..traced(&args.trace, &args.machine)? };
     let packer = registry::packer(&args.packer)?;
     let names = if args.planners.is_empty() {
         registry::planners()
@@ -36,7 +35,7 @@ pub fn run(args: &CompareArgs) -> Result<Answer> {
     let Some(limits) = range.resolve(natural, args.steps as usize) else {
         bail!("`compare` takes sizes or shares, like 30%..100%; `min` is for `plan` and `train`");
     };
-    let budget = settings::budget(args.evaluations, args.time, args.seed, args.threads as usize);
+    let budget = settings::budget(&args.search);
     let comparison =
         Comparison { task: &task, planners: &planners, packer, budget, limits: &limits, by_load, natural };
     let total = planners.len() * limits.len();

@@ -41,7 +41,7 @@ pub fn run(args: &PackArgs) -> Result<Answer> {
     drop(text);
     buffers.problem.capacity = args.capacity.or(buffers.problem.capacity);
     let peak_load = buffers.problem.peak_load();
-    let budget = settings::budget(args.evaluations, args.time, args.seed, settings::threads(args.threads));
+    let budget = settings::budget(&args.search);
 
     progress::heed_ctrl_c();
     let spinner = Spinner::new(format!("placing {} buffers", buffers.problem.blocks.len()));

@@ -17,8 +17,9 @@ use crate::{files, printer, settings};
 
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<Answer> {
-    let method = settings::method(&args.planner, args.seed, args.threads as usize)?;
-    let task = Task { freedom: settings::freedom(&args.planner), ..traced(&args.trace, &args.machine)? };
+    let method = settings::method(&args.planner)?;
+    let task =
+        Task { freedom: settings::freedom(&args.planner.freedom), ..traced(&args.trace, &args.machine)? };
     let spinner = Spinner::new("planning");
     crate::progress::heed_ctrl_c();
     let natural = pipeline::natural(&task, method.packer, &spinner)?.height();

@@ -21,7 +21,7 @@ use crate::{printer, settings};
 
 /// Runs the command.
 pub fn run(args: &TrainArgs) -> Result<Answer> {
-    let threads = settings::threads(args.threads);
+    let threads = settings::threads(&args.planner.search);
     let mut machine = sim::presets::machine("cpu").context("the preset cpu exists")?;
     let link = args.host_rate.map(|rate| (Channel::with_rate(rate.0), Channel::with_rate(rate.0)));
     if let Some((to_host, to_device)) = link {
@@ -35,12 +35,12 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
         graph: Arc::new(network(&args.network)?),
         memory: args.memory,
         machine,
-        method: settings::method(&args.planner, args.seed, threads)?,
-        freedom: settings::freedom(&args.planner),
+        method: settings::method(&args.planner)?,
+        freedom: settings::freedom(&args.planner.freedom),
         iterations: args.iterations,
         data: args.data.clone(),
         host: HostOptions { place, link },
-        seed: args.seed,
+        seed: args.planner.search.seed,
         threads,
         verify: args.verify,
         save: args.save.clone().map(|path| Saving { path, every: args.save_every }),
