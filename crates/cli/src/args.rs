@@ -184,7 +184,7 @@ pub struct TrainArgs {
 }
 
 /// How foreign files are read.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub struct ImportArgs {
     /// Read measured graphs in the units of published results: KiB, 1/100 ms, no workspaces
     #[arg(long, requires = "import")]
@@ -227,7 +227,7 @@ pub struct TraceArgs {
   elbowroom plan r50.trace --memory 1.5GiB -o r50.plan
   elbowroom plan r50.trace --memory 40% --planner greedy --link shared:12.2GB/s --no-recompute")]
 pub struct PlanArgs {
-    /// The trace
+    /// The trace, or a file that `trace --import` reads
     pub trace: PathBuf,
     /// The limit in bytes of arena: 600MiB, 70% of the natural peak, or min
     #[arg(long, value_name = "SIZE", required_unless_present = "load_limit", conflicts_with = "load_limit")]

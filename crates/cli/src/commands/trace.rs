@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use elbowroom::graph::{Graph, zoo};
-use elbowroom::import::{self, Imported};
+use elbowroom::import::{self, ImportError, Imported};
 use elbowroom::ir::planning::{CostSource, Costs, Freedom};
 use elbowroom::ir::text::{File, TraceFile};
 use elbowroom::pipeline::Task;
@@ -57,6 +57,17 @@ fn imported(path: &Path, args: &ImportArgs) -> Result<Imported> {
     import::import(&bytes, &name, &options).with_context(|| format!("cannot import {}", path.display()))
 }
 
+/// A trace that another program recorded, read as [`imported`] reads it by default; the error `own` if it is of no kind that is imported.
+fn foreign(path: &Path, own: anyhow::Error) -> Result<TraceFile> {
+    match imported(path, &ImportArgs::default()) {
+        Ok(Imported { trace, costs, .. }) => Ok(TraceFile { trace, costs: Some(costs), machine: None }),
+        Err(error) => match error.downcast_ref() {
+            Some(ImportError::UnknownKind { .. }) => Err(own),
+            _ => Err(error),
+        },
+    }
+}
+
 /// The graph that the user named.
 pub fn network(args: &NetworkArgs) -> Result<Graph> {
     let number = |given: Option<u32>| given.map(|number| number as usize);
@@ -74,9 +85,13 @@ pub fn network(args: &NetworkArgs) -> Result<Graph> {
     Ok(zoo::build(&args.model, &options)?)
 }
 
-/// A trace from a file, with its costs and machine, or those of the machine that the user named.
+/// A trace from a file, of our own kind or of one that is imported, with its costs and machine, or those of the machine that the user
+/// named.
 pub fn traced(path: &Path, machine_args: &MachineArgs) -> Result<Task> {
-    let file = files::parse(path)?.into_trace().with_context(|| format!("cannot use {}", path.display()))?;
+    let file = match files::parse(path) {
+        Ok(file) => file.into_trace().with_context(|| format!("cannot use {}", path.display()))?,
+        Err(own) => foreign(path, own)?,
+    };
     let own = file.machine.unwrap_or(sim::presets::machine("cpu").context("the preset cpu exists")?);
     let machine = settings::machine(machine_args, own)?;
     // Costs in the file were made for the file's machine; another machine has others, unless they were measured or recorded.
