@@ -343,12 +343,10 @@ pub fn smallest(
     }
 }
 
-/// Lower bound on the iteration time at the task's limit: by what must come back over the link or be computed again. Where nothing may be
-/// computed again, also the bound of what must come back over the link alone.
+/// [Lower bound](elbowroom_sim::bound::lower_bound) on the iteration time at the task's limit.
 pub fn lower_bound(task: &Task) -> Nanos {
     let Task { trace, costs, machine, freedom } = task;
     let limit = machine.memory.align_up(machine.align);
     let request = Request { trace, costs, machine, load_limit: limit, freedom: *freedom, packer: None };
-    let returned = elbowroom_sim::bound::lower_bound(trace, costs, machine, limit, freedom.recompute);
-    returned.max(elbowroom_sched::auto::bound::lower_bound(&request))
+    elbowroom_sim::bound::lower_bound(&request)
 }

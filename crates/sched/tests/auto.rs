@@ -8,8 +8,8 @@ use elbowroom_ir::search::{Budget, Outcome, Silent};
 use elbowroom_ir::trace::{Again, Trace};
 use elbowroom_ir::{Bytes, Nanos};
 use elbowroom_sched::auto::Auto;
-use elbowroom_sched::auto::bound::lower_bound;
 use elbowroom_sched::chain::{Chain, ChainTrace, Layer};
+use elbowroom_sim::bound::lower_bound;
 use elbowroom_sim::simulate;
 use serde_json::Value;
 

@@ -15,7 +15,7 @@ use elbowroom_sched::linearize::Linear;
 use elbowroom_sched::policy::{Away, FetchRule, Policy, Touches};
 use elbowroom_sched::relaxation::{Effort, Units};
 use elbowroom_sched::{lower, scheduler, waits};
-use elbowroom_sim::bound::Bound;
+use elbowroom_sim::bound::{lower_bound, proposition_3};
 use elbowroom_sim::simulate;
 use serde_json::Value;
 
@@ -109,10 +109,18 @@ fn peaks_bounds_and_unlimited_times() {
         let machine = machine(&case["instance"], true);
         assert_eq!(chain.peak(), Bytes(case["Mpeak"].as_u64().unwrap() * SCALE), "{}", case["id"]);
         assert_eq!(chain.floor(), Bytes(case["mem_floor"].as_u64().unwrap() * SCALE), "{}", case["id"]);
-        let bound = Bound::BothWays.time(chain.total(), chain.peak(), machine.memory, &machine);
-        assert_eq!(bound, time(&case["LB"]), "{}", case["id"]);
+        let published = proposition_3(chain.total(), chain.peak(), machine.memory, &machine);
+        assert_eq!(published, time(&case["LB"]), "{}", case["id"]);
 
+        // Where only offload is allowed, ours says at least as much, and no more than is true, on either kind of link.
         let traced = chain.to_trace("golden").unwrap();
+        for (shared, optimum) in [(true, "exact_half_duplex"), (false, "exact_full_duplex")] {
+            let machine = self::machine(&case["instance"], shared);
+            let freedom = Freedom { offload: true, recompute: false };
+            let bound = lower_bound(&Request { freedom, ..request(&traced, &machine, machine.memory) });
+            assert!(published <= bound && bound <= time(&case[optimum]), "{} {shared} {bound}", case["id"]);
+        }
+
         let request = request(&traced, &machine, chain.peak());
         let lowered = lower(&request, &Policy::keep(&traced.trace)).unwrap();
         assert_eq!(lowered.iteration, time(&case["no_offload_time"]), "{}", case["id"]);

@@ -10,7 +10,7 @@ use elbowroom_ir::search::{Budget, Silent};
 use elbowroom_ir::{Bytes, Nanos};
 use elbowroom_sched::chain::{Chain, Layer};
 use elbowroom_sched::scheduler;
-use elbowroom_sim::bound::Bound;
+use elbowroom_sim::bound::proposition_3;
 use elbowroom_sim::{presets, simulate};
 use serde_json::Value;
 
@@ -56,7 +56,7 @@ fn ratio(chain: &Chain, fraction: f64, planner: &str) -> Option<f64> {
     let timeline = simulate(&traced.trace, &traced.costs, &machine, &schedule).unwrap();
     assert!(timeline.peak_load <= limit);
     check_schedule(Arc::new(traced.trace.clone()), machine.clone(), schedule, limit).unwrap();
-    let bound = Bound::BothWays.time(chain.total(), chain.peak(), limit, &machine);
+    let bound = proposition_3(chain.total(), chain.peak(), limit, &machine);
     assert!(timeline.iteration >= bound);
     Some(timeline.iteration.get() as f64 / bound.get() as f64)
 }

@@ -22,7 +22,7 @@ pub enum Return {
 /// One stay of a value away from the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Absence {
-    /// The value.
+    /// The value. Of a persistent value that is away over the iteration's end, the value at the beginning.
     pub value: TensorId,
     /// How it comes back.
     pub how: Return,
@@ -30,26 +30,65 @@ pub struct Absence {
     pub bytes: Bytes,
     /// When the bytes that held it were free.
     pub from: Nanos,
-    /// When bytes for it are taken again.
+    /// When bytes for it are taken again; past the iteration's end if it comes back in the next one.
     pub to: Nanos,
     /// Time spent on its return: of the op that runs again, shared among the values that return by it, or of the copies.
     pub cost: Nanos,
 }
 
 impl Absence {
+    /// How long the value is away.
+    pub fn time(&self) -> Nanos {
+        self.to.saturating_sub(self.from)
+    }
+
     /// Bytes × nanoseconds.
     pub fn saved(&self) -> u128 {
-        u128::from(self.bytes.get()) * u128::from(self.to.saturating_sub(self.from).get())
+        u128::from(self.bytes.get()) * u128::from(self.time().get())
     }
 }
 
-/// What is known of a value on the way through a schedule.
+/// Where a value is on the way through a schedule.
 #[derive(Clone, Copy, Default)]
 struct Stay {
     buffer: Option<BufferId>,
     left: Option<Nanos>,
-    /// Time of a copy to the host that no return has paid for yet.
+    /// Time of copies to the host that no return has paid for yet.
     offload: Nanos,
+}
+
+/// A walk through a schedule.
+struct Walk {
+    stays: Vec<Stay>,
+    /// Values in each buffer.
+    holds: Vec<Vec<TensorId>>,
+    /// End of the last action that touched each buffer.
+    touched: Vec<Nanos>,
+    absences: Vec<Absence>,
+}
+
+impl Walk {
+    /// The buffer no longer holds what it held.
+    fn leave(&mut self, buffer: BufferId) {
+        for value in std::mem::take(&mut self.holds[buffer.index()]) {
+            let stay = &mut self.stays[value.index()];
+            if stay.buffer == Some(buffer) {
+                (stay.buffer, stay.left) = (None, Some(self.touched[buffer.index()]));
+            }
+        }
+    }
+
+    fn arrive(&mut self, value: TensorId, buffer: BufferId) {
+        self.leave(buffer);
+        let stay = &mut self.stays[value.index()];
+        (stay.buffer, stay.left) = (Some(buffer), None);
+        self.holds[buffer.index()].push(value);
+    }
+
+    fn touch(&mut self, buffer: BufferId, end: Nanos) {
+        let touched = &mut self.touched[buffer.index()];
+        *touched = end.max(*touched);
+    }
 }
 
 /// All absences of a schedule that has been simulated, those that save most first.
@@ -67,74 +106,89 @@ pub fn absences(
             (starts[span.action.index()], ends[span.action.index()]) = (span.start, span.end);
         }
     }
-    let mut stays = vec![Stay::default(); trace.tensors().len()];
-    let mut holds: Vec<Vec<TensorId>> = vec![Vec::new(); schedule.buffers.len()];
-    let mut last_access = vec![Nanos::ZERO; schedule.buffers.len()];
+    let wanted = wanted(schedule);
+    let mut walk = Walk {
+        stays: vec![Stay::default(); trace.tensors().len()],
+        holds: vec![Vec::new(); schedule.buffers.len()],
+        touched: vec![Nanos::ZERO; schedule.buffers.len()],
+        absences: Vec::new(),
+    };
     for (pair, home) in trace.persistent().iter().zip(&schedule.boundary) {
-        stays[pair.begin.index()] = Stay {
-            buffer: home.device,
-            left: home.device.is_none().then_some(Nanos::ZERO),
-            offload: Nanos::ZERO,
-        };
-        if let Some(buffer) = home.device {
-            holds[buffer.index()].push(pair.begin);
+        match home.device {
+            Some(buffer) => walk.arrive(pair.begin, buffer),
+            None => walk.stays[pair.begin.index()].left = Some(Nanos::ZERO),
         }
     }
-    let mut absences = Vec::new();
     for (id, step) in schedule.steps.iter() {
         let (start, end) = (starts[id.index()], ends[id.index()]);
         match &step.action {
             Action::Compute(launch) | Action::Recompute(launch) => {
-                let op = &trace.ops()[launch.op];
-                for &buffer in launch.reads.iter().chain(&launch.writes) {
-                    last_access[buffer.index()] = last_access[buffer.index()].max(end);
-                }
+                launch.reads.iter().for_each(|&buffer| walk.touch(buffer, end));
                 let again = matches!(step.action, Action::Recompute(_));
-                let back = |value: &TensorId| stays[value.index()].buffer.is_none();
-                let returning = op.outputs.iter().filter(|value| back(value)).count().max(1) as u64;
+                // A value that is here already keeps its buffer; what a repeat makes besides is given up at once.
+                let outputs =
+                    trace.ops()[launch.op].outputs.iter().copied().zip(launch.writes.iter().copied());
+                let back: Vec<(TensorId, BufferId)> = outputs
+                    .filter(|&(value, buffer)| {
+                        !again || (walk.stays[value.index()].buffer.is_none() && wanted[buffer.index()])
+                    })
+                    .collect();
                 let cost = costs.nanos.get(launch.op).copied().unwrap_or_default();
-                for (&value, &buffer) in op.outputs.iter().zip(&launch.writes) {
-                    let stay = &mut stays[value.index()];
-                    if let (true, None, Some(from)) = (again, stay.buffer, stay.left) {
+                let mut rest = cost;
+                for (index, &(value, buffer)) in back.iter().enumerate() {
+                    let share = Nanos(rest.get() / (back.len() - index) as u64);
+                    rest = rest - share;
+                    if let (true, Some(from)) = (again, walk.stays[value.index()].left) {
                         let (how, bytes) = (Return::Recomputed, trace.bytes(value));
-                        let cost = Nanos(cost.get() / returning);
-                        absences.push(Absence { value, how, bytes, from, to: start, cost });
+                        walk.absences.push(Absence { value, how, bytes, from, to: start, cost: share });
                     }
-                    // A value that is here already keeps its buffer; what a repeat makes besides is given up at once.
-                    if stay.buffer.is_none() {
-                        *stay = Stay { buffer: Some(buffer), left: None, ..*stay };
-                        holds[buffer.index()].push(value);
-                    }
+                    walk.arrive(value, buffer);
                 }
+                launch.writes.iter().for_each(|&buffer| walk.touch(buffer, end));
             }
             Action::Offload { value, from } => {
-                last_access[from.index()] = last_access[from.index()].max(end);
-                stays[value.index()].offload = machine.to_host.time(trace.bytes(*value));
+                walk.touch(*from, end);
+                walk.stays[value.index()].offload += machine.to_host.time(trace.bytes(*value));
             }
             Action::Prefetch { value, to } => {
-                last_access[to.index()] = end;
-                let stay = &mut stays[value.index()];
-                let bytes = trace.bytes(*value);
+                let (value, bytes) = (*value, trace.bytes(*value));
+                let stay = &mut walk.stays[value.index()];
                 let cost = machine.to_device.time(bytes) + std::mem::take(&mut stay.offload);
                 let from = stay.left.unwrap_or(Nanos::ZERO);
-                absences.push(Absence { value: *value, how: Return::Fetched, bytes, from, to: start, cost });
-                *stay = Stay { buffer: Some(*to), left: None, offload: Nanos::ZERO };
-                holds[to.index()].push(*value);
+                walk.absences.push(Absence { value, how: Return::Fetched, bytes, from, to: start, cost });
+                walk.arrive(value, *to);
+                walk.touch(*to, end);
             }
-            Action::Release { buffer } => {
-                for value in std::mem::take(&mut holds[buffer.index()]) {
-                    let stay = &mut stays[value.index()];
-                    if stay.buffer == Some(*buffer) {
-                        stay.buffer = None;
-                        stay.left = Some(last_access[buffer.index()]);
-                    }
-                }
-            }
+            Action::Release { buffer } => walk.leave(*buffer),
             Action::HostRelease { .. } => {}
+        }
+    }
+    let Walk { stays, mut absences, .. } = walk;
+    // Who is away when the iteration ends left in it and comes back in the next one, which is like it.
+    for (pair, home) in trace.persistent().iter().zip(&schedule.boundary) {
+        let end = stays[pair.end.index()];
+        let first = absences.iter_mut().find(|absence| absence.value == pair.begin);
+        if let (None, None, Some(left), Some(first)) = (home.device, end.buffer, end.left, first) {
+            first.from = left;
+            first.to += timeline.iteration;
+            first.cost += end.offload;
         }
     }
     absences.sort_by_key(|absence| (std::cmp::Reverse(absence.saved()), absence.value, absence.from));
     absences
+}
+
+/// Which buffers some action reads.
+fn wanted(schedule: &Schedule) -> Vec<bool> {
+    let mut wanted = vec![false; schedule.buffers.len()];
+    for step in schedule.steps.values() {
+        if let Some(launch) = step.action.launch() {
+            launch.reads.iter().for_each(|buffer| wanted[buffer.index()] = true);
+        } else if let Action::Offload { from, .. } = step.action {
+            wanted[from.index()] = true;
+        }
+    }
+    wanted
 }
 
 #[cfg(test)]

@@ -10,13 +10,11 @@
 //! - `warm`: what other planners find, to start from and to fall back on.
 //! - `sequence`: from decisions to a policy.
 //!
-//! - [`bound`]: a time that no schedule can beat.
 //! - [`explain`]: what every absence saves and costs.
 //!
 //! An evaluation is one move of one walk.
 
 mod anneal;
-pub mod bound;
 pub mod explain;
 mod instance;
 mod joint;
@@ -30,6 +28,7 @@ mod warm;
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
+use elbowroom_sim::bound::lower_bound;
 
 use crate::lower::{least_load, lower};
 use crate::policy::Policy;
@@ -52,7 +51,7 @@ impl Scheduler for Auto {
         }
         let plain = Policy::prompt(request.trace);
         let least = least_load(request, &plain).ok().map(|(load, _)| load);
-        let bound = bound::lower_bound(request).get();
+        let bound = lower_bound(request).get();
         if let Ok(lowered) = lower(request, &plain)
             && lowered.iteration.get() <= bound
         {
