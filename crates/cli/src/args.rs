@@ -225,7 +225,8 @@ pub struct TraceArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   elbowroom plan r50.trace --memory 1.5GiB -o r50.plan
-  elbowroom plan r50.trace --memory 40% --planner greedy --link shared:12.2GB/s --no-recompute")]
+  elbowroom plan r50.trace --memory 40% --planner greedy --link shared:12.2GB/s --no-recompute
+  elbowroom plan r50.trace --memory 30% --explain     which values leave, what that saves and what it costs")]
 pub struct PlanArgs {
     /// The trace, or a file that `trace --import` reads
     pub trace: PathBuf,
@@ -242,6 +243,9 @@ pub struct PlanArgs {
     /// Where to write the plan; only the report is printed if not given
     #[arg(short, long, value_name = "FILE", conflicts_with = "load_limit")]
     pub output: Option<PathBuf>,
+    /// Say which values were chosen to leave the device, largest saving (bytes × time) first, and what each costs; all of them with --json
+    #[arg(long)]
+    pub explain: bool,
     /// Draw the plan: bytes of arena over time, and the lanes
     #[arg(long, value_name = "FILE", conflicts_with = "load_limit")]
     pub svg: Option<PathBuf>,
@@ -271,6 +275,9 @@ pub struct SimulateArgs {
     pub plan: PathBuf,
     #[command(flatten)]
     pub machine: MachineArgs,
+    /// Say which values leave the device, largest saving (bytes × time) first, and what each costs; all of them with --json
+    #[arg(long)]
+    pub explain: bool,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use elbowroom::ir::Nanos;
 use serde::Serialize;
 
 /// Prints one JSON object on a line of its own.
@@ -46,6 +47,15 @@ pub fn table<const N: usize>(
 /// Prints an empty line between two tables.
 pub fn blank() -> io::Result<()> {
     writeln!(io::stdout().lock())
+}
+
+/// How far a time is from the shortest possible, as far as is known: `1.2 ms: at most 3.4 % above the shortest possible`.
+pub fn bound(bound: Nanos, ratio: f64) -> String {
+    if ratio <= 1.0 {
+        format!("{bound}: no plan is shorter")
+    } else {
+        format!("{bound}: at most {:.1} % above the shortest possible", 100.0 * (ratio - 1.0))
+    }
 }
 
 /// A share as a percentage with a sign, for overheads: `+12.3 %`.

@@ -60,6 +60,8 @@ fn the_road_by_files() {
     assert_eq!((check["legal"].as_bool(), check["height_bytes"].as_u64()), (Some(true), Some(height)));
     let simulated = json(&expect(at, "simulate r.trace r.plan --json", 0));
     assert_eq!(simulated["iteration_ns"], plan["iteration_ns"]);
+    assert!(plan["ratio_to_bound"].as_f64().unwrap() >= 1.0);
+    assert!(plan["largest_op_bytes"].as_u64().unwrap() <= height);
 
     // The same trace as JSON is the same trace.
     expect(at, "trace --model resnet18 --batch 8 --json -o r.json", 0);
@@ -84,6 +86,43 @@ fn the_road_by_files() {
     expect_sentence(at, "plan garbled.trace --memory 60%", 2, &["garbled.trace", "line"]);
     std::fs::write(at.join("binary.trace"), [0xff, 0xfe, 0x00]).unwrap();
     expect_sentence(at, "plan binary.trace --memory 60%", 2, &["not a text file"]);
+}
+
+#[test]
+fn a_plan_explains_its_choices() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    expect(at, "trace --model resnet18 --batch 32 --machine v100 -o r.trace", 0);
+    for (planner, returns) in [("greedy", "fetched"), ("sqrt", "recomputed")] {
+        let line = format!("plan r.trace --memory 85% --planner {planner} --explain -o r.plan");
+        let planned = json(&expect(at, &format!("{line} --json"), 0));
+        let explanation = &planned["explanation"];
+        let choices = explanation["choices"].as_array().unwrap();
+        assert!(
+            !choices.is_empty() && choices.iter().all(|choice| choice["returns"] == returns),
+            "{planner}"
+        );
+        let saved = |choice: &Value| choice["saved_byte_seconds"].as_f64().unwrap();
+        assert!(
+            choices.is_sorted_by(|a, b| saved(a) >= saved(b)),
+            "{planner}: the largest saving comes first"
+        );
+        let sum: f64 = choices.iter().map(saved).sum();
+        assert!((sum / saved(explanation) - 1.0).abs() < 1e-9, "{planner}");
+        for choice in choices {
+            let time = choice["to_ns"].as_u64().unwrap() - choice["from_ns"].as_u64().unwrap();
+            let expected = choice["bytes"].as_f64().unwrap() * time as f64 / 1e9;
+            assert!((saved(choice) - expected).abs() <= 1e-9 * expected, "{choice}");
+        }
+        // A table with a total, and the same for a plan from a file.
+        let table = expect(at, &line, 0);
+        assert!(table.trim_end().lines().last().unwrap().starts_with("all "), "{table}");
+        let simulated = json(&expect(at, "simulate r.trace r.plan --explain --json", 0));
+        assert_eq!(&simulated["explanation"], explanation);
+        assert!(
+            json(&expect(at, &format!("{line} --json").replace("--explain", ""), 0))["explanation"].is_null()
+        );
+    }
 }
 
 #[test]

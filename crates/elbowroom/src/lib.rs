@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod checkpoint;
+pub mod choices;
 pub mod compare;
 pub mod data;
 pub mod explain;

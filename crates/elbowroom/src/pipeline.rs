@@ -350,3 +350,9 @@ pub fn lower_bound(task: &Task) -> Nanos {
     let request = Request { trace, costs, machine, load_limit: limit, freedom: *freedom, packer: None };
     elbowroom_sim::bound::lower_bound(&request)
 }
+
+/// The op that needs most by itself, and how much that is: no limit below it can work.
+pub fn largest_op(task: &Task) -> (String, Bytes) {
+    let largest = elbowroom_sim::bound::largest_op(&task.trace, task.machine.align);
+    largest.map_or_else(Default::default, |(op, bytes)| (task.trace.ops()[op].name.clone(), bytes))
+}

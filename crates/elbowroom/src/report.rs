@@ -34,6 +34,12 @@ pub struct PlanReport {
     pub unlimited_iteration_ns: Nanos,
     /// Below this no plan under this limit can go.
     pub lower_bound_ns: Nanos,
+    /// Iteration time ÷ lower bound: 1 is optimal.
+    pub ratio_to_bound: f64,
+    /// What the largest op needs by itself: no limit below it can work.
+    pub largest_op_bytes: Bytes,
+    /// Name of that op.
+    pub largest_op: String,
     /// Iteration time ÷ unlimited iteration time − 1.
     pub overhead: f64,
     /// Bytes copied to the host.
@@ -74,6 +80,8 @@ impl PlanReport {
         effort: Effort<'_>,
     ) -> Self {
         let unlimited = task.costs.total();
+        let bound = pipeline::lower_bound(task);
+        let (largest_op, largest_op_bytes) = pipeline::largest_op(task);
         Self {
             trace: task.trace.name().to_owned(),
             machine: task.machine.name.clone(),
@@ -85,7 +93,10 @@ impl PlanReport {
             peak_load_bytes: predicted.peak_load,
             iteration_ns: predicted.iteration,
             unlimited_iteration_ns: unlimited,
-            lower_bound_ns: pipeline::lower_bound(task),
+            lower_bound_ns: bound,
+            ratio_to_bound: predicted.iteration.ratio(bound),
+            largest_op_bytes,
+            largest_op,
             overhead: Self::overhead(predicted.iteration, unlimited),
             to_host_bytes: predicted.traffic.to_host,
             to_device_bytes: predicted.traffic.to_device,

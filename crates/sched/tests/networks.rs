@@ -6,12 +6,14 @@ use std::sync::Arc;
 use elbowroom_ir::check::check_schedule;
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::planning::{CostSource, Costs, Freedom, Request};
+use elbowroom_ir::schedule::{Action, Schedule};
 use elbowroom_ir::search::{Budget, Infeasible, Silent, StopReason};
 use elbowroom_ir::timeline::Timeline;
 use elbowroom_ir::trace::{
     Again, Mutation, Op, Persistent, Phase, Reuse, Storage, Tensor, Trace, TraceData, Work,
 };
 use elbowroom_ir::{Bytes, Nanos, TensorId};
+use elbowroom_sched::auto::explain::{Return, absences};
 use elbowroom_sched::linearize::Linear;
 use elbowroom_sched::lower::{least_load, loads};
 use elbowroom_sched::policy::Policy;
@@ -154,10 +156,29 @@ fn planned(request: &Request<'_>, planner: &str) -> Result<Timeline, StopReason>
     let outcome = scheduler(planner).unwrap().schedule(request, &Budget::evaluations(2_000), &Silent);
     let Some(schedule) = outcome.best else { return Err(outcome.stop) };
     let timeline = simulate(request.trace, request.costs, request.machine, &schedule).unwrap();
+    explained(request, planner, &schedule, &timeline);
     let trace = Arc::new(request.trace.clone());
     check_schedule(trace, request.machine.clone(), schedule, request.load_limit)
         .unwrap_or_else(|illegal| panic!("{planner}: {illegal}"));
     Ok(timeline)
+}
+
+/// Whoever made a schedule: every copy back and every repeat stands for an absence, and together the absences cost what was spent.
+fn explained(request: &Request<'_>, planner: &str, schedule: &Schedule, timeline: &Timeline) {
+    let Request { trace, costs, machine, .. } = *request;
+    let absences = absences(trace, costs, machine, schedule, timeline);
+    let cost = |how: Return| absences.iter().filter(|a| a.how == how).map(|a| a.cost).sum::<Nanos>();
+    let prefetches = schedule.steps.values().filter(|step| matches!(step.action, Action::Prefetch { .. }));
+    assert_eq!(absences.iter().filter(|a| a.how == Return::Fetched).count(), prefetches.count(), "{planner}");
+    assert_eq!(cost(Return::Recomputed), timeline.recompute_time, "{planner}");
+    let copying = schedule.steps.values().map(|step| match step.action {
+        Action::Offload { value, .. } => machine.to_host.time(trace.bytes(value)),
+        Action::Prefetch { value, .. } => machine.to_device.time(trace.bytes(value)),
+        _ => Nanos::ZERO,
+    });
+    assert_eq!(cost(Return::Fetched), copying.sum(), "{planner}");
+    assert!(absences.iter().all(|a| a.from <= a.to && a.time() <= timeline.iteration), "{planner}");
+    assert!(absences.is_sorted_by_key(|a| std::cmp::Reverse(a.saved())), "{planner}");
 }
 
 fn keep_peak(request: &Request<'_>) -> u64 {

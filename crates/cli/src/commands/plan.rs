@@ -1,6 +1,7 @@
 //! `elbowroom plan`: a traced iteration, planned under a limit.
 
 use anyhow::Result;
+use elbowroom::choices::Choices;
 use elbowroom::explain::Refusal;
 use elbowroom::ir::Bytes;
 use elbowroom::ir::text::{File, PlanFile};
@@ -11,6 +12,7 @@ use elbowroom::size::MemorySpec;
 
 use crate::Answer;
 use crate::args::PlanArgs;
+use crate::commands::explain::{self, Explained};
 use crate::commands::trace::traced;
 use crate::progress::Spinner;
 use crate::{files, printer, settings};
@@ -43,14 +45,22 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
         files::write(Some(path), &picture::svg(&planned.plan, &planned.predicted))?;
     }
     if let Some(path) = &args.output {
-        let file = PlanFile { machine: limited.machine, plan: planned.plan.plan().clone() };
+        let file = PlanFile { machine: limited.machine.clone(), plan: planned.plan.plan().clone() };
         files::write(Some(path), &File::Plan(Box::new(file)).to_string())?;
     }
+    let explanation =
+        args.explain.then(|| Choices::of(&limited, planned.plan.schedule(), &planned.predicted));
+    tell(args, &report, explanation.as_ref())
+}
+
+/// Prints what a plan promises, and why it is as it is if that was asked for.
+fn tell(args: &PlanArgs, report: &PlanReport, explanation: Option<&Choices>) -> Result<Answer> {
     if args.json {
-        printer::json(&report)?
+        printer::json(&Explained { report, explanation })?;
     } else {
-        print(&report)?
-    };
+        print(report)?;
+        explanation.map_or(Ok(()), explain::print)?;
+    }
     Ok(Answer::Yes)
 }
 
@@ -72,12 +82,9 @@ fn by_load(
         Err(error) => return refuse(args.json, task, method, natural, error, spinner),
     };
     let report = PlanReport::of_load(&limited, method, natural, &planned);
-    if args.json {
-        printer::json(&report)?
-    } else {
-        print(&report)?
-    };
-    Ok(Answer::Yes)
+    let schedule = planned.schedule.schedule();
+    let explanation = args.explain.then(|| Choices::of(&limited, schedule, &planned.predicted));
+    tell(args, &report, explanation.as_ref())
 }
 
 /// Explains why there is no plan, with the smallest limit that works.
@@ -120,6 +127,8 @@ pub fn print(report: &PlanReport) -> Result<()> {
                 format!("{} of arena ({share:.1} % of the natural peak)", report.limit_bytes),
             ));
             rows.push(("peak", format!("{height} ({} bytes)", height.get())));
+            let least = report.largest_op_bytes;
+            rows.push(("smallest limit", format!("{least} or more, because of {}", report.largest_op)));
         }
         None => {
             rows.push(("load limit", format!("{} ({share:.1} % of the natural peak)", report.limit_bytes)))
@@ -129,7 +138,7 @@ pub fn print(report: &PlanReport) -> Result<()> {
         ("peak load", report.peak_load_bytes.to_string()),
         ("iteration", format!("{} ({})", report.iteration_ns, printer::percent(report.overhead))),
         ("unlimited", report.unlimited_iteration_ns.to_string()),
-        ("lower bound", report.lower_bound_ns.to_string()),
+        ("lower bound", printer::bound(report.lower_bound_ns, report.ratio_to_bound)),
         ("traffic", format!("{} to the host, {} back", report.to_host_bytes, report.to_device_bytes)),
         ("recomputed", format!("{} ops", report.recomputed_ops)),
         ("planning", report.planning_ns.to_string()),

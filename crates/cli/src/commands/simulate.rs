@@ -1,6 +1,7 @@
 //! `elbowroom simulate`: what an iteration of a plan would take on a machine.
 
 use anyhow::Result;
+use elbowroom::choices::Choices;
 use elbowroom::ir::{Bytes, Nanos};
 use elbowroom::pipeline;
 use elbowroom::report::PlanReport;
@@ -10,6 +11,7 @@ use serde::Serialize;
 use crate::Answer;
 use crate::args::SimulateArgs;
 use crate::commands::check::{prove, read_plan};
+use crate::commands::explain::{self, Explained};
 use crate::commands::trace::traced;
 use crate::{printer, settings};
 
@@ -23,6 +25,7 @@ struct Prediction {
     iteration_ns: Nanos,
     unlimited_iteration_ns: Nanos,
     lower_bound_ns: Nanos,
+    ratio_to_bound: f64,
     overhead: f64,
     compute_idle_ns: Nanos,
     recompute_ns: Nanos,
@@ -50,15 +53,19 @@ pub fn run(args: &SimulateArgs) -> Result<Answer> {
     };
     let timeline = sim::simulate(&task.trace, &task.costs, &machine, plan.schedule())?;
     let unlimited = task.costs.total();
+    let task = pipeline::Task { machine, ..task };
+    let bound = pipeline::lower_bound(&task);
+    let explanation = args.explain.then(|| Choices::of(&task, plan.schedule(), &timeline));
     let prediction = Prediction {
         trace: task.trace.name().to_owned(),
-        machine: machine.name.clone(),
+        machine: task.machine.name.clone(),
         limit_bytes: memory,
         height_bytes: plan.placement().height,
         peak_load_bytes: timeline.peak_load,
         iteration_ns: timeline.iteration,
         unlimited_iteration_ns: unlimited,
-        lower_bound_ns: pipeline::lower_bound(&pipeline::Task { machine, ..task }),
+        lower_bound_ns: bound,
+        ratio_to_bound: timeline.iteration.ratio(bound),
         overhead: PlanReport::overhead(timeline.iteration, unlimited),
         compute_idle_ns: timeline.compute_idle,
         recompute_ns: timeline.recompute_time,
@@ -67,7 +74,7 @@ pub fn run(args: &SimulateArgs) -> Result<Answer> {
         to_device_bytes: timeline.traffic.to_device,
     };
     if args.json {
-        printer::json(&prediction)?;
+        printer::json(&Explained { report: &prediction, explanation: explanation.as_ref() })?;
         return Ok(Answer::Yes);
     }
     let p = prediction;
@@ -79,10 +86,11 @@ pub fn run(args: &SimulateArgs) -> Result<Answer> {
         ("peak load", p.peak_load_bytes.to_string()),
         ("iteration", format!("{} ({})", p.iteration_ns, printer::percent(p.overhead))),
         ("unlimited", p.unlimited_iteration_ns.to_string()),
-        ("lower bound", p.lower_bound_ns.to_string()),
+        ("lower bound", printer::bound(p.lower_bound_ns, p.ratio_to_bound)),
         ("compute idle", p.compute_idle_ns.to_string()),
         ("recomputed", format!("{} ops, {}", p.recomputed_ops, p.recompute_ns)),
         ("traffic", format!("{} to the host, {} back", p.to_host_bytes, p.to_device_bytes)),
     ])?;
+    explanation.as_ref().map_or(Ok(()), explain::print)?;
     Ok(Answer::Yes)
 }

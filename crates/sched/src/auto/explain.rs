@@ -137,7 +137,7 @@ pub fn absences(
                 let mut rest = cost;
                 for (index, &(value, buffer)) in back.iter().enumerate() {
                     let share = Nanos(rest.get() / (back.len() - index) as u64);
-                    rest = rest - share;
+                    rest -= share;
                     if let (true, Some(from)) = (again, walk.stays[value.index()].left) {
                         let (how, bytes) = (Return::Recomputed, trace.bytes(value));
                         walk.absences.push(Absence { value, how, bytes, from, to: start, cost: share });
