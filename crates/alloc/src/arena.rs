@@ -1,0 +1,150 @@
+//! One planned range of memory: who lives where, readable and releasable by every thread.
+//!
+//! Each offset at which a slot begins has a *cell*: the request that lives there now, or nobody. Two slots that begin at one offset are
+//! never alive together, so a cell says all about both. Only the thread that owns the sequence occupies cells; any thread may release
+//! one. A release is one atomic exchange; occupying is one load for each slot that had the bytes before.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::layout::Layout;
+
+/// Nobody.
+const NOBODY: u32 = 0;
+
+/// A planned range of memory.
+#[derive(Debug)]
+pub struct Arena {
+    base: usize,
+    bytes: usize,
+    /// Who lives at each offset where a slot begins: a request's position plus 1.
+    cells: Box<[AtomicU32]>,
+    /// Bytes of each request's slot.
+    capacity: Box<[usize]>,
+    /// Open addressing: offsets, at most half full, each with its cell.
+    index: Box<[(usize, u32)]>,
+    /// How far a hash is shifted to be a place in `index`.
+    shift: u32,
+}
+
+/// What became of an address that was given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// A block began there, and is free now.
+    Freed,
+    /// The address lies in a planned range, but no living block begins there: freed twice, or never given out.
+    Nothing,
+    /// The address lies in no planned range.
+    Elsewhere,
+}
+
+const EMPTY: usize = usize::MAX;
+
+impl Arena {
+    /// The arena of a layout, with the cell of each of its requests (0 for requests without a slot).
+    pub fn new(base: usize, layout: &Layout) -> (Self, Vec<u32>) {
+        let mut offsets: Vec<usize> = layout.slots.iter().flatten().map(|slot| slot.offset).collect();
+        offsets.sort_unstable();
+        offsets.dedup();
+        let places = (2 * offsets.len()).next_power_of_two().max(2);
+        let mut index = vec![(EMPTY, 0); places].into_boxed_slice();
+        let shift = 64 - places.trailing_zeros();
+        for (cell, &offset) in offsets.iter().enumerate() {
+            let mut place = hash(offset, shift);
+            while index[place].0 != EMPTY {
+                place = (place + 1) & (places - 1);
+            }
+            index[place] = (offset, cell as u32);
+        }
+        let cell = |offset: usize| offsets.binary_search(&offset).unwrap_or_default() as u32;
+        let cells = layout.slots.iter().map(|slot| slot.map_or(0, |slot| cell(slot.offset))).collect();
+        let arena = Self {
+            base,
+            bytes: layout.height,
+            cells: offsets.iter().map(|_| AtomicU32::new(NOBODY)).collect(),
+            capacity: layout.slots.iter().map(|slot| slot.map_or(0, |slot| slot.bytes)).collect(),
+            index,
+            shift,
+        };
+        (arena, cells)
+    }
+
+    /// First address.
+    pub fn base(&self) -> usize {
+        self.base
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether the address lies in it.
+    pub fn contains(&self, address: usize) -> bool {
+        address.wrapping_sub(self.base) < self.bytes
+    }
+
+    /// The cell of an address at which a slot may begin.
+    fn cell(&self, address: usize) -> Option<&AtomicU32> {
+        let offset = address.wrapping_sub(self.base);
+        let mut place = hash(offset, self.shift);
+        loop {
+            let (known, cell) = self.index[place];
+            if known == offset {
+                return Some(&self.cells[cell as usize]);
+            }
+            if known == EMPTY {
+                return None;
+            }
+            place = (place + 1) & (self.index.len() - 1);
+        }
+    }
+
+    /// Frees the block that begins at an address within the arena. Any thread may call it.
+    pub fn release(&self, address: usize) -> Release {
+        // Whoever finds the cell empty may write to the bytes: what this thread did with them comes before that.
+        match self.cell(address).map(|cell| cell.swap(NOBODY, Ordering::AcqRel)) {
+            Some(holder) if holder != NOBODY => Release::Freed,
+            _ => Release::Nothing,
+        }
+    }
+
+    /// Bytes that may be used at an address at which a living block begins.
+    pub fn capacity(&self, address: usize) -> Option<usize> {
+        let holder = self.cell(address)?.load(Ordering::Relaxed);
+        holder.checked_sub(1).map(|request| self.capacity[request as usize])
+    }
+
+    /// Whether the block of a request is alive in the cell of its slot.
+    pub(crate) fn lives(&self, cell: u32, request: u32) -> bool {
+        self.cells[cell as usize].load(Ordering::Acquire) == request + 1
+    }
+
+    /// Lets the block of a request live. Only the owner of the sequence calls it, after making sure that its bytes are free.
+    pub(crate) fn occupy(&self, cell: u32, request: u32) {
+        self.cells[cell as usize].store(request + 1, Ordering::Release);
+    }
+
+    /// Whether nothing lives in it.
+    pub fn is_empty(&self) -> bool {
+        self.cells.iter().all(|cell| cell.load(Ordering::Acquire) == NOBODY)
+    }
+
+    /// The ranges that living blocks occupy, as offset and length, ascending.
+    pub fn occupied(&self) -> Vec<(usize, usize)> {
+        let mut occupied: Vec<(usize, usize)> = self
+            .index
+            .iter()
+            .filter(|&&(offset, _)| offset != EMPTY)
+            .filter_map(|&(offset, cell)| {
+                let holder = self.cells[cell as usize].load(Ordering::Acquire);
+                holder.checked_sub(1).map(|request| (offset, self.capacity[request as usize]))
+            })
+            .collect();
+        occupied.sort_unstable();
+        occupied
+    }
+}
+
+fn hash(offset: usize, shift: u32) -> usize {
+    ((offset as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> shift) as usize
+}

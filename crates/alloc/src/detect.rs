@@ -1,0 +1,204 @@
+//! Finds the iteration in a stream of requests, as it arrives (Zhang, section V): two equal subsequences, one right behind the other.
+//!
+//! A *period* `n` holds over a *run* of `r` requests if each of the last `r` equals the one `n` before it; two equal consecutive
+//! subsequences are a run of at least `n`. Testing every period would cost quadratic time. Instead, each track looks up where the last
+//! `k` requests occurred most recently before, takes the distance as its period, and keeps it while the run goes on. Three values of `k`
+//! see loops of any length that training makes: the longest ones recognize the iteration by its most particular passage, in which
+//! layers do not look like each other. A request costs constant time, whatever was seen before.
+//!
+//! Programs start with noise, and iterations contain loops of their own (twelve equal layers). A run counts as *the* iteration only if
+//! it covers a third of what has been heard so far, or three periods where much more than that has been heard; and whoever acts on a
+//! detection that proves false tells the detector to be more [patient](Detector::be_patient).
+
+use std::collections::HashMap;
+
+use crate::request::Request;
+
+/// Requests that a track remembers a place by.
+const GRAMS: [usize; 3] = [1, 8, 64];
+
+/// History counts against a run up to this many periods.
+const HEARD_PERIODS: usize = 9;
+
+/// Hears requests and says when the last of them were an iteration.
+#[derive(Clone, Debug)]
+pub struct Detector {
+    tokens: Vec<u64>,
+    tracks: [Track; GRAMS.len()],
+    patience: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Track {
+    /// Length of the passage by which it recognizes a place.
+    gram: usize,
+    /// Hash of the last `gram` tokens.
+    hash: u64,
+    /// `BASE` to the power of `gram`: what leaves the hash with the oldest token.
+    leaving: u64,
+    /// Where each passage ended most recently.
+    last: HashMap<u64, usize>,
+    /// The period it believes in; 0 for none.
+    period: usize,
+    /// How many of the last requests equal the one a period before.
+    run: usize,
+}
+
+const BASE: u64 = 0x0100_0000_01b3;
+
+impl Track {
+    fn new(gram: usize) -> Self {
+        let leaving = (0..gram).fold(1u64, |power, _| power.wrapping_mul(BASE));
+        Self { gram, hash: 0, leaving, last: HashMap::new(), period: 0, run: 0 }
+    }
+
+    fn hear(&mut self, tokens: &[u64]) {
+        let at = tokens.len() - 1;
+        let token = tokens[at];
+        if self.period != 0 && tokens[at - self.period] == token {
+            self.run += 1;
+        } else {
+            self.period = 0;
+            self.run = 0;
+        }
+        let oldest = if at >= self.gram { tokens[at - self.gram] } else { 0 };
+        self.hash =
+            self.hash.wrapping_mul(BASE).wrapping_add(token).wrapping_sub(oldest.wrapping_mul(self.leaving));
+        if at + 1 < self.gram {
+            return;
+        }
+        let before = self.last.insert(self.hash, at);
+        if let Some(before) = before.filter(|_| self.period == 0) {
+            let equal = (0..self.gram).all(|back| tokens[before - back] == tokens[at - back]);
+            if equal {
+                self.period = at - before;
+                self.run = self.gram.min(at + 1 - self.period);
+            }
+        }
+    }
+}
+
+impl Default for Detector {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Detector {
+    /// A detector that has heard nothing.
+    pub fn new() -> Self {
+        Self { tokens: Vec::new(), tracks: GRAMS.map(Track::new), patience: 0 }
+    }
+
+    /// Hears a request. Returns the length of the iteration in requests when the last requests were that iteration at least twice.
+    pub fn hear(&mut self, request: Request) -> Option<usize> {
+        self.tokens.push(request.token());
+        for track in &mut self.tracks {
+            track.hear(&self.tokens);
+        }
+        let heard = self.tokens.len();
+        let convincing = |track: &&Track| {
+            track.period != 0
+                && track.run >= track.period.max(self.patience)
+                && 3 * track.run >= heard.min(HEARD_PERIODS * track.period)
+        };
+        self.tracks.iter().filter(convincing).map(|track| track.period).min()
+    }
+
+    /// Requests heard since the beginning or the last [`forget`](Self::forget).
+    pub fn heard(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Asks for a run of at least this many requests from now on.
+    pub fn be_patient(&mut self, run: usize) {
+        self.patience = run;
+    }
+
+    /// The run that is asked for at least.
+    pub fn patience(&self) -> usize {
+        self.patience
+    }
+
+    /// Forgets what was heard, and keeps the patience.
+    pub fn forget(&mut self) {
+        *self = Self { patience: self.patience, ..Self::new() };
+    }
+
+    /// Whether the last `2 × period` requests are two equal subsequences. Linear in the period.
+    pub fn repeats(&self, period: usize) -> bool {
+        let tail = self.tokens.len().checked_sub(2 * period).map(|start| &self.tokens[start..]);
+        tail.is_some_and(|tail| tail[..period] == tail[period..])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hear(detector: &mut Detector, sizes: impl IntoIterator<Item = usize>) -> Option<usize> {
+        sizes.into_iter().find_map(|size| detector.hear(Request::new(size, 64)))
+    }
+
+    #[test]
+    fn two_equal_iterations_are_found_at_their_end() {
+        let mut detector = Detector::new();
+        assert_eq!(hear(&mut detector, (1..=99).chain(1..=98)), None);
+        assert_eq!(hear(&mut detector, [99]), Some(99));
+        assert!(detector.repeats(99));
+    }
+
+    #[test]
+    fn noise_before_delays_and_does_not_prevent() {
+        for noise in [0usize, 10, 100, 1_000, 5_000] {
+            let mut detector = Detector::new();
+            assert_eq!(hear(&mut detector, (0..noise).map(|i| 10_000 + i)), None);
+            let iterations = (0..6).find(|_| hear(&mut detector, 1..=99).is_some());
+            // The first iteration is never enough; a run of three periods always is.
+            assert!(iterations.is_some_and(|i| (1..=4).contains(&i)), "{noise}: {iterations:?}");
+        }
+    }
+
+    #[test]
+    fn loops_inside_an_iteration_are_not_the_iteration() {
+        // Twelve equal layers forward, twelve backward, and a short epilogue.
+        let layer = [7usize, 8, 9, 8, 7, 5];
+        let back = [17usize, 18, 17, 16];
+        let iteration: Vec<usize> = (0..12)
+            .flat_map(|_| layer)
+            .chain([1, 2, 3])
+            .chain((0..12).flat_map(|_| back))
+            .chain([100, 101])
+            .collect();
+        let mut detector = Detector::new();
+        let mut found = None;
+        for i in 0..5 * iteration.len() {
+            let size = iteration[i % iteration.len()];
+            if let Some(period) = detector.hear(Request::new(size, 64)) {
+                if period == iteration.len() {
+                    found = Some(i);
+                    break;
+                }
+                // The layers at the very beginning are all there is so far: a caller acts on that, and learns patience.
+                assert!(i < layer.len() * 12 + 1, "period {period} at {i}");
+                detector.be_patient(layer.len() * 24);
+            }
+        }
+        assert!(found.is_some_and(|at| at < 4 * iteration.len()), "{found:?}");
+    }
+
+    #[test]
+    fn what_never_repeats_is_never_found() {
+        let mut detector = Detector::new();
+        assert_eq!(hear(&mut detector, 0..100_000), None);
+        assert_eq!(detector.heard(), 100_000);
+        detector.forget();
+        assert_eq!(detector.heard(), 0);
+    }
+
+    #[test]
+    fn the_same_size_forever_has_period_one() {
+        let mut detector = Detector::new();
+        assert_eq!(hear(&mut detector, [5, 5]), Some(1));
+    }
+}

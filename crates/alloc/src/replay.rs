@@ -1,0 +1,418 @@
+//! Answering the requests of an iteration from its layout: the λ-th request gets the λ-th slot (Sekiyama 4.2).
+//!
+//! # Why no two living blocks overlap, whatever the program does
+//!
+//! A slot is given out only at its turn, and turns only go forward round the circle. Before it is given out, every slot that held any of
+//! its bytes last (its *predecessors*, by layout) is looked at:
+//! - if the predecessor's block is still alive, the request goes to the fallback ([`Step::Late`]);
+//! - if the predecessor was given out at its latest turn, then at that moment its bytes were free of everybody else, and nobody between
+//!   that turn and this has a slot there: its bytes are free now;
+//! - if it was not given out at its latest turn (it was skipped, or went to the fallback), who had its bytes before may still live
+//!   there: then all slots are looked at.
+//!
+//! So a program that repeats itself pays for at most three looks per request on average, and one that does not is served more slowly or
+//! by the fallback, never wrongly. Nothing here depends on why a request is unexpected.
+//!
+//! # Which slot a request means
+//!
+//! The expected request is recognized by equality. Otherwise a request may be an extra one, a changed one (larger or smaller), or one
+//! behind others that were left out. A smaller one gets the slot. Any other unexpected request goes to the fallback, and the next
+//! requests decide which it was. All that is looked at is a window of constant length.
+
+use std::collections::HashMap;
+
+use crate::arena::Arena;
+use crate::directory::Place;
+use crate::layout::Layout;
+use crate::record::Life;
+use crate::request::Request;
+
+/// Requests looked at ahead of the expected one, and unexpected requests in a row after which the plan is left.
+const WINDOW: usize = 16;
+
+/// Blocks watched at a time.
+const WATCHED: usize = 16;
+
+/// Latest requests by which a plan that was left is recognized again.
+pub(crate) const GRAM: usize = 8;
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It has this address.
+    Planned(usize),
+    /// It was the expected one, and has no slot because its block outlives an iteration.
+    Unslotted,
+    /// It was the expected one, and its slot's bytes are not free yet.
+    Late,
+    /// It was not the expected one.
+    Missed,
+    /// It was not the expected one, nor were many before it: the program does something else.
+    Lost,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    request: Request,
+    /// Address of the slot; 0 for none.
+    address: usize,
+    cell: u32,
+    /// Range of `before`.
+    first_before: u32,
+    last_before: u32,
+    /// The latest turn at which it was given out.
+    turn: u64,
+}
+
+/// Unexpected requests of which it is not yet known what they were.
+#[derive(Clone, Debug, Default)]
+struct Doubt {
+    requests: Vec<Request>,
+    /// Where the program would be if the first of them was a later one of the iteration.
+    ahead: Option<usize>,
+}
+
+/// A layout in use.
+#[derive(Clone, Debug)]
+pub struct Replay {
+    entries: Box<[Entry]>,
+    before: Box<[u32]>,
+    place: Place,
+    granule: usize,
+    /// The request expected next.
+    cursor: usize,
+    /// Number of the iteration.
+    turn: u64,
+    doubt: Option<Doubt>,
+    /// Whether the latest slot went to a smaller request.
+    inexact: bool,
+    /// Slots given out in this iteration.
+    given: usize,
+    /// Sizes and spans as they turned out to be.
+    lives: Vec<Life>,
+    changed: bool,
+    passages: HashMap<u64, Option<u32>>,
+    finished: Option<Finished>,
+    /// Living blocks that stood in the way of others: watched until they are freed, to know how long they live.
+    overdue: Vec<u32>,
+    /// Whether the program marks its iterations: then a request is known by its place alone.
+    marked: bool,
+    /// Whether a marked iteration has had all its requests.
+    exhausted: bool,
+}
+
+/// An iteration that has just ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finished {
+    /// Slots given out in it.
+    pub given: usize,
+    /// Whether a request was larger, or a block lived longer, than the plan assumed.
+    pub changed: bool,
+}
+
+/// The hash of a passage of requests.
+pub(crate) fn passage(tokens: impl Iterator<Item = u64>) -> u64 {
+    tokens.fold(0, |hash: u64, token| hash.rotate_left(7).wrapping_mul(0x0100_0000_01b3) ^ token)
+}
+
+impl Replay {
+    /// A layout of `lives` in the arena at `base`, which lies at a place of the directory, with the arena's cell for each request.
+    pub fn new(
+        lives: Vec<Life>,
+        layout: &Layout,
+        cells: &[u32],
+        base: usize,
+        place: Place,
+        granule: usize,
+    ) -> Self {
+        let mut before = Vec::new();
+        let mut entries = Vec::with_capacity(lives.len());
+        for (at, life) in lives.iter().enumerate() {
+            let first_before = before.len() as u32;
+            before.extend_from_slice(&layout.before[at]);
+            entries.push(Entry {
+                request: life.request,
+                address: layout.slots[at].map_or(0, |slot| base + slot.offset),
+                cell: cells[at],
+                first_before,
+                last_before: before.len() as u32,
+                turn: 0,
+            });
+        }
+        let n = lives.len();
+        let mut passages = HashMap::with_capacity(n);
+        for end in 0..n {
+            let tokens = (0..GRAM).map(|i| lives[(end + n * GRAM + i + 1 - GRAM) % n].request.token());
+            passages.entry(passage(tokens)).and_modify(|at| *at = None).or_insert(Some(end as u32));
+        }
+        Self {
+            entries: entries.into(),
+            before: before.into(),
+            place,
+            granule,
+            cursor: 0,
+            turn: 1,
+            doubt: None,
+            inexact: false,
+            given: 0,
+            lives,
+            changed: false,
+            passages,
+            finished: None,
+            overdue: Vec::new(),
+            marked: false,
+            exhausted: false,
+        }
+    }
+
+    /// The same, for a program that [marks](Self::align) its iterations: the λ-th request of an iteration gets the λ-th slot if it
+    /// suffices, whatever was asked for there before.
+    pub fn marked(self) -> Self {
+        Self { marked: true, ..self }
+    }
+
+    /// Whether it is for a program that marks its iterations.
+    pub fn is_marked(&self) -> bool {
+        self.marked
+    }
+
+    /// Where its arena is.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// The iteration as it turned out to be: the sizes asked for and the spans lived at most.
+    pub fn lives(&self) -> &[Life] {
+        &self.lives
+    }
+
+    /// The next request. `arena` is the one at [`place`](Self::place).
+    #[inline]
+    pub fn request(&mut self, request: Request, arena: &Arena) -> Step {
+        let settled = self.doubt.is_none() & self.overdue.is_empty() & !self.exhausted;
+        if self.entries[self.cursor].request == request && settled {
+            self.inexact = false;
+            self.give(arena)
+        } else if self.exhausted {
+            Step::Missed
+        } else {
+            self.watch(arena);
+            self.unexpected(request, arena)
+        }
+    }
+
+    /// The iteration that the latest request ended, once.
+    #[inline]
+    pub fn finished(&mut self) -> Option<Finished> {
+        self.finished.take()
+    }
+
+    /// Gives the slot of the expected request, if its bytes are free, and expects the next request.
+    #[inline]
+    fn give(&mut self, arena: &Arena) -> Step {
+        let at = self.cursor;
+        let entry = &self.entries[at];
+        let (address, cell) = (entry.address, entry.cell);
+        let mut holder = None;
+        let mut known = true;
+        for &before in &self.before[entry.first_before as usize..entry.last_before as usize] {
+            let other = &self.entries[before as usize];
+            if arena.lives(other.cell, before) {
+                holder = Some(before as usize);
+                break;
+            }
+            known &= other.turn == if (before as usize) < at { self.turn } else { self.turn - 1 };
+        }
+        if !known && holder.is_none() {
+            holder = self.holder(at, arena);
+        }
+        let step = match holder {
+            _ if address == 0 => Step::Unslotted,
+            Some(holder) => {
+                self.outlived(holder, at);
+                if self.overdue.len() < WATCHED && !self.overdue.contains(&(holder as u32)) {
+                    self.overdue.push(holder as u32);
+                }
+                Step::Late
+            }
+            None => {
+                arena.occupy(cell, at as u32);
+                self.entries[at].turn = self.turn;
+                self.given += 1;
+                Step::Planned(address)
+            }
+        };
+        self.expect((at + 1) % self.entries.len());
+        step
+    }
+
+    /// Any living block on the bytes of a slot. Looks at all slots.
+    #[cold]
+    fn holder(&self, at: usize, arena: &Arena) -> Option<usize> {
+        let entry = &self.entries[at];
+        let bytes = |entry: &Entry| entry.request.rounded(self.granule).unwrap_or(usize::MAX / 2);
+        let (start, end) = (entry.address, entry.address + bytes(entry));
+        self.entries.iter().enumerate().position(|(other, o)| {
+            o.address != 0
+                && o.address < end
+                && start < o.address + bytes(o)
+                && arena.lives(o.cell, other as u32)
+        })
+    }
+
+    /// Blocks that stood in the way are still alive, or are not.
+    fn watch(&mut self, arena: &Arena) {
+        let mut overdue = std::mem::take(&mut self.overdue);
+        overdue.retain(|&holder| arena.lives(self.entries[holder as usize].cell, holder));
+        for &holder in &overdue {
+            self.outlived(holder as usize, self.cursor);
+        }
+        self.overdue = overdue;
+    }
+
+    /// The block of request `holder` was still alive at request `at`.
+    #[cold]
+    fn outlived(&mut self, holder: usize, at: usize) {
+        let n = self.entries.len();
+        let distance = if at > holder { at - holder } else { at + n - holder };
+        let life = &mut self.lives[holder];
+        if let Some(span) = life.span.filter(|&span| span <= distance) {
+            // A block that is alive when its own next instance is asked for cannot have a slot.
+            life.span = Some(span.max(distance + 1)).filter(|&span| span <= n);
+            self.changed = true;
+        }
+    }
+
+    /// Expects a request next, going forward round the circle.
+    #[inline]
+    fn expect(&mut self, at: usize) {
+        if at <= self.cursor {
+            self.turn += 1;
+            self.finished = Some(Finished { given: self.given, changed: self.changed });
+            self.given = 0;
+            self.exhausted = self.marked;
+        }
+        self.cursor = at;
+    }
+
+    fn equals(&self, at: usize, request: Request) -> bool {
+        self.entries[at].request == request
+    }
+
+    /// Whether the slot of a request suffices for another.
+    fn suffices(&self, at: usize, request: Request) -> bool {
+        let slot = self.entries[at].request;
+        request.size <= slot.size && request.align <= slot.align.max(self.granule)
+    }
+
+    /// Whether it does, and the other is not so small that it is probably something else.
+    fn resembles(&self, at: usize, request: Request) -> bool {
+        self.suffices(at, request) && request.size >= self.entries[at].request.size / 2
+    }
+
+    #[cold]
+    fn unexpected(&mut self, request: Request, arena: &Arena) -> Step {
+        let n = self.entries.len();
+        let doubt = self.doubt.take();
+        if self.equals(self.cursor, request) {
+            // Whatever came before was extra.
+            return self.give(arena);
+        }
+        if self.marked {
+            if self.suffices(self.cursor, request) {
+                return self.give(arena);
+            }
+            self.grow(self.cursor, request);
+            self.expect((self.cursor + 1) % n);
+            return Step::Missed;
+        }
+        match doubt {
+            None => {
+                let previous = (self.cursor + n - 1) % n;
+                if std::mem::take(&mut self.inexact) && self.equals(previous, request) {
+                    // The smaller request before this one was extra, and has got this one's slot.
+                    return Step::Missed;
+                }
+                if self.resembles(self.cursor, request) {
+                    self.inexact = true;
+                    return self.give(arena);
+                }
+                let ahead = self.ahead(request);
+                if ahead.is_none() && self.suffices(self.cursor, request) {
+                    self.inexact = true;
+                    return self.give(arena);
+                }
+                self.doubt = Some(Doubt { requests: vec![request], ahead });
+                Step::Missed
+            }
+            Some(mut doubt) => {
+                let after = (self.cursor + doubt.requests.len()) % n;
+                if doubt.requests.len() < n && (self.equals(after, request) || self.resembles(after, request))
+                {
+                    // The requests before were changed ones.
+                    for (i, changed) in doubt.requests.into_iter().enumerate() {
+                        self.grow((self.cursor + i) % n, changed);
+                    }
+                    self.expect(after);
+                    return self.give(arena);
+                }
+                if let Some(ahead) = doubt.ahead.filter(|&ahead| self.equals(ahead, request)) {
+                    self.expect(ahead);
+                    return self.give(arena);
+                }
+                doubt.ahead = self.ahead(request);
+                doubt.requests.push(request);
+                if doubt.requests.len() > WINDOW {
+                    return Step::Lost;
+                }
+                self.doubt = Some(doubt);
+                Step::Missed
+            }
+        }
+    }
+
+    /// Behind which of the next requests the program would be if it had just made that one.
+    fn ahead(&self, request: Request) -> Option<usize> {
+        let n = self.entries.len();
+        let mut next = (1..=WINDOW.min(n - 1)).map(|i| (self.cursor + i) % n);
+        next.find(|&at| self.equals(at, request)).map(|at| (at + 1) % n)
+    }
+
+    /// The request of a slot turned out larger, or more strictly aligned.
+    fn grow(&mut self, at: usize, request: Request) {
+        if !self.suffices(at, request) {
+            let life = &mut self.lives[at].request;
+            *life = Request::new(life.size.max(request.size), life.align.max(request.align));
+            self.changed = true;
+        }
+    }
+
+    /// The program says that an iteration begins here.
+    pub fn align(&mut self) {
+        self.doubt = None;
+        if self.cursor != 0 {
+            self.expect(0);
+        }
+        self.exhausted = false;
+    }
+
+    /// Whether the latest [`GRAM`] requests, by the hash of their passage, are a part of this iteration, at one place only: then the
+    /// next request is expected behind that place.
+    pub(crate) fn recognize(&mut self, hash: u64, recent: impl Iterator<Item = Request>) -> bool {
+        let Some(end) = self.passages.get(&hash).copied().flatten() else { return false };
+        let n = self.entries.len();
+        let mut expected = (0..GRAM).map(|i| (end as usize + n * GRAM + i + 1 - GRAM) % n);
+        if !recent.zip(&mut expected).all(|(request, at)| self.equals(at, request)) {
+            return false;
+        }
+        self.doubt = None;
+        self.overdue.clear();
+        self.exhausted = false;
+        self.cursor = (end as usize + 1) % n;
+        // Two turns on: no slot counts as given out at its latest turn, so all are looked at once.
+        self.turn += 2;
+        self.given = 0;
+        self.finished = None;
+        true
+    }
+}

@@ -1,0 +1,252 @@
+//! What a sequence does with programs that repeat themselves, change, and misbehave.
+
+mod shadow;
+
+use elbowroom_alloc::{Backing, OutOfMemory, Release, Request, Sequence, Settings};
+use shadow::{Program, Shadow, training};
+
+#[test]
+fn the_third_iteration_is_planned_as_a_whole() {
+    let mut shadow = Shadow::new();
+    let mut program = Program::new(training(20));
+    program.iterate(&mut shadow);
+    program.iterate(&mut shadow);
+    assert_eq!(shadow.stats().planned, 0);
+    assert_eq!(shadow.stats().plans, 1, "two equal iterations are enough");
+    for _ in 0..10 {
+        program.iterate(&mut shadow);
+    }
+    let stats = shadow.stats();
+    assert_eq!(stats.planned, 10 * program.pattern.len() as u64, "{stats:?}");
+    assert_eq!((stats.mismatches, stats.late, stats.plans), (0, 0, 1));
+    assert!(stats.competitive_ratio() < 1.003, "{}", stats.competitive_ratio());
+}
+
+#[test]
+fn addresses_repeat_from_iteration_to_iteration() {
+    let mut shadow = Shadow::new();
+    let pattern = [(4096, 2), (8192, 3), (64, 1), (640, 2)];
+    let mut addresses: Vec<Vec<usize>> = Vec::new();
+    let mut living: Vec<(usize, usize)> = Vec::new();
+    let mut clock = 0;
+    for _ in 0..6 {
+        let mut these = Vec::new();
+        for (size, span) in pattern {
+            living.retain(|&(due, address)| {
+                due > clock || {
+                    shadow.free(address);
+                    false
+                }
+            });
+            let address = shadow.request(size, 64);
+            living.push((clock + span, address));
+            these.push(address);
+            clock += 1;
+        }
+        addresses.push(these);
+    }
+    assert_eq!(addresses[4], addresses[5]);
+}
+
+#[test]
+fn noise_before_training_does_not_matter() {
+    let mut shadow = Shadow::new();
+    let mut noise = Program::new((0..57).map(|i| (1000 + 77 * (i * i % 41), 1 + i % 9)).collect());
+    noise.iterate(&mut shadow);
+    let mut program = Program::new(training(30));
+    (0..6).for_each(|_| program.iterate(&mut shadow));
+    assert!(shadow.stats().planned >= 3 * program.pattern.len() as u64, "{:?}", shadow.stats());
+}
+
+#[test]
+fn smaller_requests_are_served_and_larger_ones_are_planned_again() {
+    let mut shadow = Shadow::new();
+    let mut program = Program::new(training(12));
+    (0..4).for_each(|_| program.iterate(&mut shadow));
+    let plans = shadow.stats().plans;
+
+    let smaller = program.pattern.iter().map(|&(size, span)| (size - size / 8, span)).collect();
+    let before = shadow.stats();
+    let original = std::mem::replace(&mut program.pattern, smaller);
+    program.iterate(&mut shadow);
+    let stats = shadow.stats();
+    assert_eq!(stats.planned - before.planned, original.len() as u64, "smaller requests are fine: {stats:?}");
+    assert_eq!(stats.plans, plans);
+
+    program.pattern = original;
+    program.pattern[5].0 += 10_000;
+    program.iterate(&mut shadow);
+    program.iterate(&mut shadow);
+    let stats = shadow.stats();
+    assert_eq!((stats.reoptimized, stats.plans), (1, plans + 1), "{stats:?}");
+    let before = shadow.stats();
+    (0..3).for_each(|_| program.iterate(&mut shadow));
+    let stats = shadow.stats();
+    assert_eq!(stats.planned - before.planned, 3 * program.pattern.len() as u64, "{stats:?}");
+}
+
+#[test]
+fn an_extra_request_and_a_missing_one_cost_little() {
+    let mut shadow = Shadow::new();
+    let mut program = Program::new(training(20));
+    (0..3).for_each(|_| program.iterate(&mut shadow));
+    let before = shadow.stats();
+    let pattern = program.pattern.clone();
+    for (at, &(size, span)) in pattern.iter().enumerate() {
+        if at == 10 {
+            program.request(&mut shadow, 123_456, 2);
+        }
+        if at != 30 {
+            program.request(&mut shadow, size, span);
+        }
+    }
+    (0..3).for_each(|_| program.iterate(&mut shadow));
+    let stats = shadow.stats();
+    let unplanned = (stats.requests - before.requests) - (stats.planned - before.planned);
+    // Everything alive while one request is missing lives one request longer than usual.
+    assert!(unplanned - stats.late <= 4 && stats.late <= 12, "{stats:?}");
+    assert_eq!(stats.lost, 0);
+}
+
+#[test]
+fn a_block_that_lives_longer_is_not_overwritten_and_is_planned_longer() {
+    let mut shadow = Shadow::new();
+    let mut program = Program::new(training(10));
+    (0..3).for_each(|_| program.iterate(&mut shadow));
+    // A short block becomes a long one; the shadow checks that nobody gets its bytes.
+    program.pattern[1].1 = 30;
+    program.iterate(&mut shadow);
+    assert!(shadow.stats().late > 0, "{:?}", shadow.stats());
+    (0..3).for_each(|_| program.iterate(&mut shadow));
+    let before = shadow.stats();
+    assert!(before.reoptimized >= 1);
+    (0..3).for_each(|_| program.iterate(&mut shadow));
+    let stats = shadow.stats();
+    assert_eq!(stats.planned - before.planned, 3 * program.pattern.len() as u64, "{stats:?}");
+    assert_eq!(shadow.reserved(), 1, "the arena of the old plan was given back");
+}
+
+#[test]
+fn evaluation_between_training_finds_both_plans_again() {
+    let mut shadow = Shadow::new();
+    let mut train = Program::new(training(20));
+    let mut evaluate = Program::new((0..40).map(|i| (70_000 + 640 * (i * 13 % 37), 2)).collect());
+    for _ in 0..4 {
+        (0..6).for_each(|_| train.iterate(&mut shadow));
+        (0..6).for_each(|_| evaluate.iterate(&mut shadow));
+    }
+    let learned = shadow.stats();
+    for _ in 0..4 {
+        (0..6).for_each(|_| train.iterate(&mut shadow));
+        (0..6).for_each(|_| evaluate.iterate(&mut shadow));
+    }
+    let stats = shadow.stats();
+    assert_eq!(stats.plans, learned.plans, "no plan is made twice");
+    let share = (stats.planned - learned.planned) as f64 / (stats.requests - learned.requests) as f64;
+    assert!(share > 0.85, "{share} {stats:?}");
+}
+
+#[test]
+fn what_is_interrupted_does_not_count() {
+    let mut shadow = Shadow::new();
+    let mut program = Program::new(training(8));
+    for i in 0..6 {
+        let pattern = program.pattern.clone();
+        for (at, &(size, span)) in pattern.iter().enumerate() {
+            if at == 9 {
+                shadow.sequence.interrupt();
+                for j in 0..i {
+                    shadow.request(1000 * j + 77 * i, 64);
+                }
+                shadow.sequence.resume();
+            }
+            program.request(&mut shadow, size, span);
+        }
+    }
+    let stats = shadow.stats();
+    assert_eq!((stats.planned, stats.mismatches), (4 * program.pattern.len() as u64, 0), "{stats:?}");
+    assert_eq!(stats.interrupted, 15);
+}
+
+#[test]
+fn marked_iterations_of_changing_sizes_are_planned_like_sentences_of_one_length() {
+    let mut shadow = Shadow::new();
+    let mut program = Program::new(training(8));
+    let original = program.pattern.clone();
+    for i in 0..12usize {
+        shadow.sequence.mark_iteration();
+        // Sizes change from iteration to iteration, none is ever the same twice in a row.
+        program.pattern = original.iter().map(|&(size, span)| (size + 640 * (i * 5 % 7), span)).collect();
+        program.iterate(&mut shadow);
+    }
+    let stats = shadow.stats();
+    assert!(stats.planned as usize > 8 * original.len(), "{stats:?}");
+    assert!(stats.reoptimized >= 1);
+}
+
+#[test]
+fn a_program_that_never_repeats_is_left_alone() {
+    let mut shadow = Shadow::with(Settings { history: 1_000, ..Settings::default() });
+    let mut program = Program::new(vec![]);
+    for i in 0..50_000 {
+        program.request(&mut shadow, 64 + i, 3);
+    }
+    assert_eq!((shadow.stats().planned, shadow.stats().plans), (0, 0));
+}
+
+#[test]
+fn a_million_alternating_sizes_are_an_iteration_of_two() {
+    let mut shadow = Shadow::new();
+    let mut program = Program::new(vec![(64, 1), (1 << 20, 1)]);
+    (0..500_000).for_each(|_| program.iterate(&mut shadow));
+    let stats = shadow.stats();
+    assert!(stats.planned > 999_000, "{stats:?}");
+    assert!(stats.plans <= 3, "{stats:?}");
+}
+
+#[test]
+fn requests_that_are_never_freed_are_not_planned() {
+    let mut shadow = Shadow::new();
+    for _ in 0..5_000 {
+        shadow.request(4096, 64);
+    }
+    assert_eq!((shadow.stats().planned, shadow.stats().plans), (0, 0));
+}
+
+#[test]
+fn double_and_foreign_frees_are_seen() {
+    let mut shadow = Shadow::new();
+    let mut program = Program::new(vec![(4096, 1), (640, 2), (64, 1)]);
+    (0..5).for_each(|_| program.iterate(&mut shadow));
+    let planned: Vec<usize> =
+        shadow.living().iter().map(|block| block.address).filter(|&address| address >= 1 << 40).collect();
+    assert!(!planned.is_empty());
+    for address in planned {
+        assert_eq!(shadow.directory.release(address + 8), Release::Nothing);
+        shadow.free(address);
+        assert_eq!(shadow.directory.release(address), Release::Nothing);
+    }
+    assert_eq!(shadow.directory.release(0), Release::Elsewhere);
+    assert_eq!(shadow.directory.release(usize::MAX), Release::Elsewhere);
+}
+
+struct Nothing;
+
+impl Backing for Nothing {
+    fn reserve(&self, bytes: usize, _: usize) -> Result<usize, OutOfMemory> {
+        Err(OutOfMemory::new(bytes, "there is none"))
+    }
+    fn release(&self, _: usize, _: usize, _: usize) {
+        unreachable!("nothing was reserved");
+    }
+}
+
+#[test]
+fn without_memory_everything_goes_to_the_fallback() {
+    let directory = elbowroom_alloc::Directory::new();
+    let mut sequence = Sequence::new(Nothing, &directory, Settings::default());
+    for i in 0..10_000usize {
+        sequence.request(Request::new(64 * (1 + i % 10), 64));
+    }
+    assert_eq!(sequence.stats().planned, 0);
+}
