@@ -1,12 +1,16 @@
 //! Progress of long work, on standard error. Only this file knows how it is drawn.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use elbowroom::ir::Nanos;
-use elbowroom::ir::search::Observer;
+use elbowroom::ir::search::{Budget, Goal, Observer};
+use elbowroom::report::PlanReport;
 use elbowroom::train::TrainObserver;
 use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::printer;
 
 /// Set by Ctrl-C: searches stop at the next evaluation, training at the next iteration, and both keep what they have.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -26,60 +30,154 @@ pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
+/// What is known of the search that goes on.
+#[derive(Default)]
+struct Search {
+    /// What it is for, who searches, since when and how long.
+    goal: Option<(String, Nanos, Budget, Instant)>,
+    /// Cost of the best so far, and the bound below which nothing can be.
+    best: Option<(u64, u64)>,
+    evaluations: u64,
+}
+
+impl Search {
+    /// One line: how good the best so far is, how good it could become, and what is left to look.
+    fn line(&self, now: Instant) -> String {
+        let Some((what, unlimited, budget, since)) = &self.goal else {
+            let best = self.best.map(|(cost, bound)| format!("best so far {cost}, bound {bound}"));
+            return best.unwrap_or_default();
+        };
+        let overhead = |time: u64| printer::percent(PlanReport::overhead(Nanos(time), *unlimited));
+        let mut line = what.clone();
+        if let Some((cost, bound)) = self.best {
+            line += &format!(": {} (bound {})", overhead(cost), overhead(bound));
+        }
+        match (budget.evaluations, budget.time) {
+            (Some(all), _) => line += &format!(", {} evaluations left", all.saturating_sub(self.evaluations)),
+            (None, Some(time)) => {
+                let left = time.saturating_sub(now - *since).as_secs_f64();
+                line += &format!(", {left:.0} s left, {} evaluations", self.evaluations);
+            }
+            (None, None) => line += &format!(", {} evaluations", self.evaluations),
+        }
+        line
+    }
+}
+
+/// A bar's message, kept up to date with the search.
+#[derive(Default)]
+struct Watch(Mutex<Search>);
+
+impl Watch {
+    /// Takes something over and says it.
+    fn hear(&self, bar: &ProgressBar, news: impl FnOnce(&mut Search)) {
+        // A thread that panicked while holding the lock leaves at worst a line that is out of date.
+        let mut search = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        news(&mut search);
+        bar.set_message(search.line(Instant::now()));
+    }
+
+    fn begins(&self, bar: &ProgressBar, goal: &Goal<'_>) {
+        let what = format!("{} at {}", goal.planner, goal.limit);
+        let goal = Some((what, goal.unlimited, goal.budget.clone(), Instant::now()));
+        self.hear(bar, |search| *search = Search { goal, ..Search::default() });
+    }
+
+    fn improved(&self, bar: &ProgressBar, cost: u64, bound: u64) {
+        // A planner that starts from what others found may at first have nothing as good of its own.
+        self.hear(bar, |search| {
+            let before = search.best.filter(|&(best, _)| best <= cost);
+            search.best = before.or(Some((cost, bound)));
+        });
+    }
+
+    fn progress(&self, bar: &ProgressBar, evaluations: u64) {
+        self.hear(bar, |search| search.evaluations = evaluations);
+    }
+}
+
+/// A bar without a length: what is going on, then how the search goes on.
+fn line(stage: String) -> ProgressBar {
+    let bar = ProgressBar::new_spinner().with_style(line_style()).with_prefix(stage);
+    bar.enable_steady_tick(Duration::from_millis(100));
+    bar
+}
+
+fn line_style() -> ProgressStyle {
+    // The template is a constant that parses; the default would do as well.
+    ProgressStyle::with_template("{spinner} {prefix}  {wide_msg}")
+        .unwrap_or_else(|_| ProgressStyle::default_spinner())
+}
+
 /// A line that says what is going on, and ends without a trace. Nothing is drawn where standard error is no terminal.
-pub struct Spinner(ProgressBar);
+pub struct Spinner {
+    bar: ProgressBar,
+    watch: Watch,
+}
 
 impl Spinner {
     /// Starts a line.
-    pub fn new(message: impl Into<String>) -> Self {
-        let bar = ProgressBar::new_spinner().with_message(message.into());
-        bar.enable_steady_tick(Duration::from_millis(100));
-        Self(bar)
+    pub fn new(stage: impl Into<String>) -> Self {
+        Self { bar: line(stage.into()), watch: Watch::default() }
     }
 
     /// Says something else.
-    pub fn say(&self, message: impl Into<String>) {
-        self.0.set_message(message.into());
+    pub fn say(&self, stage: impl Into<String>) {
+        self.bar.set_prefix(stage.into());
+        self.bar.set_message("");
     }
 }
 
 impl Drop for Spinner {
     fn drop(&mut self) {
-        self.0.finish_and_clear();
+        self.bar.finish_and_clear();
     }
 }
 
 impl Observer for Spinner {
+    fn begins(&self, goal: &Goal<'_>) {
+        self.watch.begins(&self.bar, goal);
+    }
     fn improved(&self, cost: u64, bound: u64) {
-        self.0.set_message(format!("best so far {cost}, bound {bound}"));
+        self.watch.improved(&self.bar, cost, bound);
     }
     fn progress(&self, evaluations: u64) {
-        self.0.set_prefix(evaluations.to_string());
+        self.watch.progress(&self.bar, evaluations);
     }
     fn interrupted(&self) -> bool {
         interrupted()
     }
 }
 
-/// A line for each stage of training and a bar over its iterations.
-pub struct TrainProgress(ProgressBar);
+/// A line for each stage of training, with how its search goes on, and a bar over its iterations.
+pub struct TrainProgress {
+    bar: ProgressBar,
+    watch: Watch,
+}
 
 impl TrainProgress {
     /// Starts the line.
     pub fn new() -> Self {
-        let bar = ProgressBar::new_spinner();
-        bar.enable_steady_tick(Duration::from_millis(100));
-        Self(bar)
+        Self { bar: line(String::new()), watch: Watch::default() }
     }
 }
 
 impl Drop for TrainProgress {
     fn drop(&mut self) {
-        self.0.finish_and_clear();
+        self.bar.finish_and_clear();
     }
 }
 
 impl Observer for TrainProgress {
+    fn begins(&self, goal: &Goal<'_>) {
+        self.watch.begins(&self.bar, goal);
+    }
+    fn improved(&self, cost: u64, bound: u64) {
+        self.watch.improved(&self.bar, cost, bound);
+    }
+    fn progress(&self, evaluations: u64) {
+        self.watch.progress(&self.bar, evaluations);
+    }
     fn interrupted(&self) -> bool {
         interrupted()
     }
@@ -87,20 +185,50 @@ impl Observer for TrainProgress {
 
 impl TrainObserver for TrainProgress {
     fn stage(&self, what: &str) {
-        self.0.set_style(ProgressStyle::default_spinner());
-        self.0.set_message(what.to_owned());
+        self.bar.set_style(line_style());
+        self.bar.set_prefix(what.to_owned());
+        self.bar.set_message("");
     }
 
     fn begin(&self, iterations: u64) {
         // The template is a constant that parses; the default bar would do as well.
         let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} [{elapsed} < {eta}]");
-        self.0.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        self.0.set_length(iterations);
-        self.0.set_position(0);
+        self.bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        self.bar.set_length(iterations);
+        self.bar.set_position(0);
     }
 
     fn iteration(&self, number: u64, loss: f32, time: Nanos) {
-        self.0.set_message(format!("iteration {number}: loss {loss:.4}, {time}"));
-        self.0.inc(1);
+        self.bar.set_message(format!("iteration {number}: loss {loss:.4}, {time}"));
+        self.bar.inc(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use elbowroom::ir::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn the_line_says_how_good_it_is_how_good_it_can_become_and_what_is_left() {
+        let bar = ProgressBar::hidden();
+        let watch = Watch::default();
+        let budget = Budget::time(Duration::from_secs(10));
+        let goal = Goal { planner: "auto", limit: Bytes(1 << 20), unlimited: Nanos(1_000), budget: &budget };
+        watch.begins(&bar, &goal);
+        watch.progress(&bar, 40);
+        watch.improved(&bar, 1_250, 1_100);
+        let search = watch.0.lock().unwrap();
+        let since = search.goal.as_ref().unwrap().3;
+        let line = search.line(since + Duration::from_secs(4));
+        assert_eq!(line, "auto at 1.00 MiB: +25.0 % (bound +10.0 %), 6 s left, 40 evaluations");
+        drop(search);
+
+        // Another search begins from nothing.
+        let budget = Budget::evaluations(100);
+        watch.begins(&bar, &Goal { budget: &budget, ..goal });
+        watch.progress(&bar, 40);
+        assert_eq!(bar.message(), "auto at 1.00 MiB, 60 evaluations left");
     }
 }

@@ -9,7 +9,7 @@ use elbowroom_ir::packing::{Packer, Placement, Problem};
 use elbowroom_ir::plan::Plan;
 use elbowroom_ir::planning::{Costs, Freedom, Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
-use elbowroom_ir::search::{Budget, Infeasible, Observer, Outcome, StopReason};
+use elbowroom_ir::search::{Budget, Goal, Infeasible, Observer, Outcome, StopReason};
 use elbowroom_ir::timeline::Timeline;
 use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Bytes, Nanos};
@@ -64,9 +64,10 @@ pub struct Planned {
 }
 
 impl Method<'_> {
-    /// The same method with its share of the time that is left: more rounds may follow, and together they keep to the budget.
+    /// The same method with its share of the time that is left: most placements fit, but more rounds may follow, and together they keep to
+    /// the budget.
     fn for_a_round(&self, started: Instant) -> Self {
-        let time = self.budget.time.map(|time| time.saturating_sub(started.elapsed()) / 2);
+        let time = self.budget.time.map(|time| time.saturating_sub(started.elapsed()) / 4 * 3);
         Self { budget: Budget { time, ..self.budget.clone() }, ..self.clone() }
     }
 
@@ -151,6 +152,7 @@ pub fn plan_load(
 ) -> Result<PlannedLoad, PlanError> {
     let started = Instant::now();
     let limit = task.machine.memory;
+    observer.begins(&goal(task, method));
     let Outcome { best, evaluations, stop } = ask(task, method, limit, observer);
     let schedule = best.ok_or_else(|| no_schedule(stop.clone(), true, limit, None))?;
     let schedule = check::check_schedule(task.trace.clone(), task.machine.clone(), schedule, limit)?;
@@ -202,7 +204,9 @@ fn descend(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Result<
     let mut evaluations = 0;
     let started = Instant::now();
     for rounds in 1..=ROUNDS {
-        let outcome = ask(task, &method.for_a_round(started), load_limit, observer);
+        let round = method.for_a_round(started);
+        observer.begins(&goal(task, &round));
+        let outcome = ask(task, &round, load_limit, observer);
         evaluations += outcome.evaluations;
         let Some(schedule) = outcome.best else {
             return Err(no_schedule(outcome.stop, load_limit == whole, limit, lowest));
@@ -224,6 +228,25 @@ fn descend(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Result<
         };
     }
     Err(PlanError::GaveUp { limit, best: lowest })
+}
+
+/// What a search is told to look for, for those who watch it.
+fn goal<'a>(task: &Task, method: &'a Method<'_>) -> Goal<'a> {
+    Goal {
+        planner: method.scheduler.name(),
+        limit: task.machine.memory,
+        unlimited: task.costs.total(),
+        budget: &method.budget,
+    }
+}
+
+/// Hears of a packer that works for a planner's search: the heights that it reaches are no iteration times.
+struct Unheard<'a>(&'a dyn Observer);
+
+impl Observer for Unheard<'_> {
+    fn interrupted(&self) -> bool {
+        self.0.interrupted()
+    }
 }
 
 fn ask(task: &Task, method: &Method<'_>, load_limit: Bytes, observer: &dyn Observer) -> Outcome<Schedule> {
@@ -265,7 +288,7 @@ fn place(
         }
         None => Budget { evaluations: Some(PLACEMENT_EVALUATIONS), ..method.budget.clone() },
     };
-    let outcome = method.packer.pack(&problem, &budget, observer);
+    let outcome = method.packer.pack(&problem, &budget, &Unheard(observer));
     let Some(placement) = outcome.best else {
         let unknown = problem.capacity.unwrap_or_default() + Bytes(1);
         return Err(match outcome.stop {

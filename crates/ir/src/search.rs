@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, OpId, TensorId};
+use crate::{Bytes, Nanos, OpId, TensorId};
 
 /// How long a search may take. It counts *evaluations* (each algorithm says what one is); a clock may stop it only between two of
 /// them. Seed and number of evaluations reproduce a result on any number of threads.
@@ -135,8 +135,23 @@ impl<T> Outcome<T> {
     }
 }
 
+/// A search for a schedule that begins, for those who watch it.
+#[derive(Clone, Copy, Debug)]
+pub struct Goal<'a> {
+    /// Name of the planner.
+    pub planner: &'a str,
+    /// The limit.
+    pub limit: Bytes,
+    /// Iteration time of an unlimited device: what overheads are counted from.
+    pub unlimited: Nanos,
+    /// How long it may take.
+    pub budget: &'a Budget,
+}
+
 /// Hears how a search goes on. Libraries never print: whoever started the search passes an observer that may.
 pub trait Observer: Sync {
+    /// A planner begins to search for a schedule; what is heard until the next goal is about this one, and costs are in nanoseconds.
+    fn begins(&self, _goal: &Goal<'_>) {}
     /// A better result was found: what it costs now and the bound below which nothing can be, in the search's own unit.
     fn improved(&self, _cost: u64, _bound: u64) {}
     /// So many evaluations are done.

@@ -59,6 +59,9 @@ impl Scheduler for Auto {
         }
         let inst = Instance::new(request);
         let warm = warm::starts(request, &inst, bound, budget.seed);
+        if let Some(best) = warm.first() {
+            observer.improved(best.time, bound);
+        }
         let found = match warm.first() {
             Some(best) if best.time <= bound => {
                 Found { best: None, evaluations: 1, stop: StopReason::Optimal }
