@@ -3,9 +3,11 @@
 //! A plan's results must not depend on how long anything takes, nor on what lies in bytes that nobody holds. Under this device both
 //! vary; a run under it must equal any other run to the bit.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use elbowroom_graph::Graph;
 use elbowroom_ir::schedule::Lane;
 use elbowroom_ir::{ActionId, Bytes};
 
@@ -130,6 +132,18 @@ impl<D: Device> Device for Chaos<D> {
 
     fn stop(&self) {
         self.device.stop();
+    }
+
+    fn serve(&mut self, graph: Arc<Graph>, actions: usize) {
+        self.device.serve(graph, actions);
+    }
+
+    fn rehost(&mut self, host: Box<dyn HostTier>) -> Box<dyn HostTier> {
+        self.device.rehost(host)
+    }
+
+    fn shift(&self, from: Extent, to: usize) {
+        self.device.shift(from, to);
     }
 
     fn host(&self) -> &dyn HostTier {

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use elbowroom_ir::trace::{Fingerprint, TraceError};
-use elbowroom_ir::{ActionId, Bytes, TensorId};
+use elbowroom_ir::{ActionId, Bytes, OpId, TensorId};
 
 /// Why a session cannot be opened, or why an iteration stopped.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +38,52 @@ pub enum EngineError {
         /// What went wrong.
         source: HostError,
     },
+    /// The host tier failed while a value was copied on demand.
+    #[error("{value} could not be copied: {source}")]
+    Fetch {
+        /// The value.
+        value: TensorId,
+        /// What went wrong.
+        source: HostError,
+    },
+    /// An iteration without a plan came to an op for which nothing more can leave.
+    #[error("without a plan, {op} cannot run within {limit}: {missing} more would have to leave")]
+    NoRoom {
+        /// The op.
+        op: OpId,
+        /// Bytes that are missing; zero where too much would have to be made again and again.
+        missing: Bytes,
+        /// Bytes of arena.
+        limit: Bytes,
+    },
+    /// A decider named a value that may not leave, or not that way.
+    #[error("the decider sent {value} away, which was no candidate for that")]
+    Victim {
+        /// The value.
+        value: TensorId,
+    },
+    /// A graph has other persistent values than the one before it.
+    #[error("{graph} has other parameters than the network in training: {what}")]
+    OtherParameters {
+        /// Name of the graph.
+        graph: String,
+        /// The first that differs.
+        what: String,
+    },
+    /// A plan was proved for an arena of another size.
+    #[error("the plan is for an arena of {plan}, but this one has {arena}")]
+    OtherArena {
+        /// What the plan's machine has.
+        plan: Bytes,
+        /// What there is.
+        arena: Bytes,
+    },
+    /// An order for another graph's ops.
+    #[error("the order is not one of the ops of {0}")]
+    ForeignOrder(String),
+    /// There is no plan to run.
+    #[error("no plan was given for this iteration")]
+    NoPlan,
     /// The graph has no trace.
     #[error(transparent)]
     Trace(#[from] TraceError),

@@ -82,6 +82,11 @@ impl Shared {
         }
     }
 
+    /// What is left when the program is done for.
+    pub fn into_ground(self) -> (Box<dyn Device>, Exchange) {
+        (self.device, self.exchange.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+
     pub fn exchange(&self) -> MutexGuard<'_, Exchange> {
         lock(&self.exchange)
     }

@@ -5,6 +5,8 @@
 //! limit; while an iteration runs nothing is allocated. The engine decides nothing: what happens when and where is the plan's business,
 //! and the plan has been proved legal.
 //!
+//! Where there is no plan yet, iterations run on demand within the same arena ([`reactive`]), and whoever runs them decides what leaves.
+//!
 //! ```text
 //! CheckedPlan ─▶ program ─▶ lanes ─▶ device ─▶ kernels        measured: peak, timeline, costs
 //!                (addresses) (threads) (arena, host tier)
@@ -14,7 +16,8 @@
 //! same bits under every plan, with any number of threads, and under [`ChaosOptions`].
 //!
 //! `unsafe` stands in `arena`, `device` and [`kernels`] only. What makes it sound is one chain: a checked plan is legal; a program is
-//! made from a checked plan only; lanes obey order and waits; so no two accesses conflict.
+//! made from a checked plan only; lanes obey order and waits; so no two accesses conflict. Without a plan nothing runs beside anything
+//! else, and every operand is a block of its own.
 
 #![deny(unsafe_code)]
 
@@ -32,6 +35,7 @@ pub mod kernels;
 mod lanes;
 mod persistent;
 mod program;
+pub mod reactive;
 mod record;
 mod session;
 

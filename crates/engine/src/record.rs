@@ -41,9 +41,9 @@ impl Recording {
         self.ends[action.index()].store(since(origin), Relaxed);
     }
 
-    /// A range up to `end` was handed to a copy between iterations.
-    pub fn touch(&self, lane: Lane, end: usize) {
-        self.peaks[lane.index()].fetch_max(end, Relaxed);
+    /// A range up to `end` was used before the first iteration.
+    pub fn touch(&self, end: usize) {
+        self.peaks[Lane::ToDevice.index()].fetch_max(end, Relaxed);
     }
 
     pub fn measured_peak(&self) -> Bytes {
@@ -151,6 +151,11 @@ impl MeasuredCosts {
                 self.samples[launch.op].push(span.end - span.start);
             }
         }
+    }
+
+    /// Adds runs of ops, one by one.
+    pub fn add_runs(&mut self, runs: &[(OpId, Nanos)]) {
+        runs.iter().for_each(|&(op, took)| self.samples[op].push(took));
     }
 
     /// The median duration of every op; the lower one of two. Zero for an op that never ran.

@@ -1,14 +1,19 @@
-//! A session: a graph, a proved plan and a device, ready to run one iteration after another.
+//! A session: a graph, a device with its arena, and a way to run one iteration after another: by a proved plan, or on demand.
+//!
+//! The persistent values stay in the arena and on the host while plans, and even graphs, come and go: [`Session::follow`] moves them to
+//! where the next plan expects them, [`Session::improvise`] finds them where they are.
 
 use std::sync::{Arc, PoisonError};
 
 use elbowroom_graph::{Graph, Parameter};
 use elbowroom_ir::check::CheckedPlan;
+use elbowroom_ir::machine::Machine;
 use elbowroom_ir::timeline::Timeline;
 use elbowroom_ir::trace::{Trace, TraceError};
 use elbowroom_ir::{Bytes, Nanos, TensorId};
+use rayon::ThreadPool;
 
-use crate::arena::Arena;
+use crate::arena::{Arena, Extent};
 use crate::chaos::{Chaos, ChaosOptions};
 use crate::device::{CpuDevice, CpuParts, Device, Exchange, Turn};
 use crate::error::EngineError;
@@ -16,8 +21,10 @@ use crate::host::HostOptions;
 use crate::host::slots::Copies;
 use crate::kernels;
 use crate::lanes::{Lanes, Shared};
-use crate::persistent::{PIECE, Persistent};
-use crate::program::Program;
+use crate::persistent::{self, PIECE, Place};
+use crate::program::{PersistentHome, Program};
+use crate::reactive::slots::Slots;
+use crate::reactive::{self, Improvise, ReactiveReport};
 
 /// Size of the largest elements.
 const ELEMENT: u64 = 4;
@@ -49,7 +56,7 @@ impl Default for SessionOptions {
 pub struct IterationReport {
     /// Its length, from the start of the first action to the end of the last.
     pub iteration: Nanos,
-    /// Largest end of any range handed to a kernel or a copy since the session began, recorded at launch.
+    /// Largest end of any range handed to a kernel or a copy since the session began to follow its plan, recorded at launch.
     pub measured_peak: Bytes,
 }
 
@@ -60,14 +67,50 @@ pub fn trace(graph: &Graph) -> Result<Trace, TraceError> {
 
 /// A running training.
 pub struct Session {
-    // Dropped first: the lanes leave before the memory that they use goes.
-    lanes: Lanes,
-    values: Persistent,
-    shared: Arc<Shared>,
+    state: State,
+    pool: Arc<ThreadPool>,
     graph: Arc<Graph>,
-    plan: Arc<CheckedPlan>,
+    /// The graph's own trace, once it was needed.
+    trace: Option<Arc<Trace>>,
+    align: u64,
     options: SessionOptions,
     broken: bool,
+}
+
+/// What the session has between iterations.
+enum State {
+    /// A plan, and lanes that wait for its next iteration.
+    Planned(Planned),
+    /// Memory, and what lies in it.
+    Idle(Ground),
+    /// Nothing: only while one of the others becomes the other, or after that has failed.
+    Gone,
+}
+
+struct Planned {
+    // Dropped first: the lanes leave before the memory that they use goes.
+    lanes: Lanes,
+    shared: Arc<Shared>,
+    plan: Arc<CheckedPlan>,
+    /// In the graph's order.
+    homes: Vec<PersistentHome>,
+}
+
+/// Memory with the persistent values in it.
+struct Ground {
+    device: Box<dyn Device>,
+    exchange: Exchange,
+    /// In the graph's order.
+    places: Vec<Place>,
+    /// Bytes of the host tier.
+    host_bytes: Bytes,
+}
+
+/// A plan made ready.
+struct Ready {
+    program: Program,
+    copies: Copies,
+    homes: Vec<PersistentHome>,
 }
 
 impl Session {
@@ -78,16 +121,53 @@ impl Session {
         plan: Arc<CheckedPlan>,
         options: SessionOptions,
     ) -> Result<Self, EngineError> {
-        let ours = trace(&graph)?.fingerprint();
-        if ours != plan.trace().fingerprint() {
-            return Err(EngineError::ForeignPlan { plan: plan.trace().fingerprint(), graph: ours });
-        }
-        let align = plan.machine().align.get();
+        let ready = Ready::new(&graph, &plan)?;
+        let mut session = Self::open(graph, plan.machine(), options, ready.copies.size)?;
+        let State::Idle(ground) = &mut session.state else { return Err(EngineError::Broken) };
+        ground.places = ready.places();
+        session.initialize()?;
+        session.start(ready, plan)?;
+        Ok(session)
+    }
+
+    /// The same without a plan, in an arena as large as the machine's memory; the persistent values lie in it as far as it is large
+    /// enough, and the rest of them on the host.
+    pub fn without_plan(
+        graph: Arc<Graph>,
+        machine: &Machine,
+        options: SessionOptions,
+    ) -> Result<Self, EngineError> {
+        let (slots, host_bytes) = reactive::slots::persistent(&graph);
+        let mut session = Self::open(graph, machine, options, Bytes(host_bytes as u64))?;
+        let (limit, align) = (machine.memory.get() as usize, machine.align.get() as usize);
+        let mut end = 0;
+        let values = session.graph.persistent.iter().zip(slots);
+        let places = values.map(|(parameter, slot)| {
+            let bytes = session.graph.values[parameter.begin].bytes().get() as usize;
+            let (offset, next) = (end, end + bytes.next_multiple_of(align));
+            if next > limit {
+                return Place { bytes, device: None, host: Some(slot) };
+            }
+            end = next;
+            Place { bytes, device: Some(Extent { offset, len: bytes }), host: None }
+        });
+        let places = places.collect();
+        let State::Idle(ground) = &mut session.state else { return Err(EngineError::Broken) };
+        ground.places = places;
+        session.initialize()?;
+        Ok(session)
+    }
+
+    fn open(
+        graph: Arc<Graph>,
+        machine: &Machine,
+        options: SessionOptions,
+        host_bytes: Bytes,
+    ) -> Result<Self, EngineError> {
+        let align = machine.align.get();
         if !align.is_multiple_of(ELEMENT) {
             return Err(EngineError::Alignment { align, needed: ELEMENT });
         }
-        let copies = Copies::place(&plan);
-        let program = Program::new(&plan, &copies);
         let threads = options.threads.max(1);
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(threads)
@@ -95,45 +175,33 @@ impl Session {
             .build()
             .map_err(|error| EngineError::Threads { threads, why: error.to_string() })?;
         let pool = Arc::new(pool);
-        let arena = Arena::new(plan.machine().memory)?;
-        let host = options.host.open(copies.size)?;
         let parts = CpuParts {
-            arena,
+            arena: Arena::new(machine.memory)?,
             graph: Arc::clone(&graph),
             pool: Arc::clone(&pool),
-            host,
+            host: options.host.open(host_bytes)?,
             link: options.host.link,
         };
-        let device = CpuDevice::new(parts, program.actions);
+        let device = CpuDevice::new(parts, 0);
         let device: Box<dyn Device> = match options.chaos {
             Some(chaos) => Box::new(Chaos::new(device, chaos)),
             None => Box::new(device),
         };
-        if options.paint {
-            device.paint(plan.placement().height);
-        }
-        let bytes = |value: TensorId| vec![0; graph.values[value].bytes().get() as usize];
-        let exchange = Exchange {
-            inputs: graph.inputs.iter().map(|input| bytes(input.value)).collect(),
-            outputs: graph.outputs.iter().map(|output| bytes(output.value)).collect(),
-        };
-        let homes = graph.persistent.iter().map(|parameter| {
-            let place = plan.trace().persistent().binary_search_by_key(&parameter.begin, |pair| pair.begin);
-            // The fingerprints agree, so the trace has exactly the graph's persistent values.
-            program.homes[place.unwrap_or_default()]
-        });
-        let homes = homes.collect();
-        let shared = Arc::new(Shared::new(program, device, exchange, copies));
-        let values = Persistent::new(Arc::clone(&shared), homes);
-        // Before the compute lane takes one of the pool's threads for itself.
-        values.initialize(&graph, options.seed, &pool)?;
-        let lanes = Lanes::start(&shared, &pool)?;
-        Ok(Self { lanes, values, shared, graph, plan, options, broken: false })
+        let ground = Ground { device, exchange: exchange(&graph), places: Vec::new(), host_bytes };
+        Ok(Self { state: State::Idle(ground), pool, graph, trace: None, align, options, broken: false })
     }
 
-    /// The plan that runs.
-    pub fn plan(&self) -> &Arc<CheckedPlan> {
-        &self.plan
+    fn initialize(&self) -> Result<(), EngineError> {
+        let State::Idle(ground) = &self.state else { return Err(EngineError::Broken) };
+        persistent::initialize(&*ground.device, &ground.places, &self.graph, self.options.seed, &self.pool)
+    }
+
+    /// The plan that runs, if there is one.
+    pub fn plan(&self) -> Option<&Arc<CheckedPlan>> {
+        match &self.state {
+            State::Planned(planned) => Some(&planned.plan),
+            _ => None,
+        }
     }
 
     /// The graph that runs.
@@ -141,45 +209,156 @@ impl Session {
         &self.graph
     }
 
+    /// Goes on with a plan, of this graph or of another with the same persistent values, and moves these to where the plan expects them.
+    /// Returns the bytes moved.
+    pub fn follow(&mut self, graph: &Arc<Graph>, plan: &Arc<CheckedPlan>) -> Result<Bytes, EngineError> {
+        self.expect_whole()?;
+        self.expect_same_parameters(graph)?;
+        if self.plan().is_some_and(|now| Arc::ptr_eq(now, plan)) && Arc::ptr_eq(&self.graph, graph) {
+            return Ok(Bytes::ZERO);
+        }
+        let ready = Ready::new(graph, plan)?;
+        let (machine, arena) = (plan.machine(), self.device().map_or(Bytes::ZERO, |device| device.limit()));
+        if machine.memory != arena {
+            return Err(EngineError::OtherArena { plan: machine.memory, arena });
+        }
+        // From here on a failure leaves values where nothing finds them.
+        self.broken = true;
+        let moved = self.settle(&ready.places(), ready.copies.size)?;
+        self.turn_to(graph);
+        self.start(ready, Arc::clone(plan))?;
+        self.broken = false;
+        Ok(moved)
+    }
+
+    /// Runs one iteration without a plan, on demand: see [`reactive`].
+    /// `iteration` is its number, as for [`run_iteration`](Self::run_iteration); the batches are those in the input slots. After an error
+    /// the session cannot go on.
+    pub fn improvise(
+        &mut self,
+        iteration: u64,
+        improvise: Improvise<'_>,
+    ) -> Result<ReactiveReport, EngineError> {
+        self.expect_whole()?;
+        let trace = match self.trace.take() {
+            Some(trace) => trace,
+            None => Arc::new(trace(&self.graph)?),
+        };
+        if improvise.order.trace() != trace.fingerprint() {
+            return Err(EngineError::ForeignOrder(self.graph.name.clone()));
+        }
+        self.broken = true;
+        let slots = Slots::new(&self.graph, &trace, improvise.order);
+        let (homes, _) = reactive::slots::persistent(&self.graph);
+        let places: Vec<Place> = self.places()?;
+        let kept = |(place, slot): (&Place, usize)| Place { host: place.host.map(|_| slot), ..*place };
+        let places: Vec<Place> = places.iter().zip(homes.iter().copied()).map(kept).collect();
+        self.settle(&places, Bytes(slots.size as u64))?;
+        let State::Idle(ground) = &mut self.state else { return Err(EngineError::Broken) };
+        let setting = reactive::Setting {
+            trace: &trace,
+            device: &*ground.device,
+            slots: &slots,
+            turn: Turn { seed: self.options.seed, iteration },
+            exchange: &mut ground.exchange,
+            align: self.align as usize,
+        };
+        let Improvise { order, freedom, decider } = improvise;
+        let mut run = reactive::Run::new(setting, Improvise { order, freedom, decider: &mut *decider });
+        for (parameter, place) in self.graph.persistent.iter().zip(&ground.places) {
+            let at = place.device.map(|extent| extent.offset);
+            if !run.find(parameter.begin, at, place.host.is_some()) {
+                return Err(EngineError::Broken);
+            }
+        }
+        self.pool.install(|| run.run())?;
+        for ((parameter, place), &home) in self.graph.persistent.iter().zip(&mut ground.places).zip(&homes) {
+            let (at, kept) = run.found(parameter.end);
+            place.device = at.map(|offset| Extent { offset, len: place.bytes });
+            place.host = kept.then_some(home);
+        }
+        let report = run.report();
+        self.trace = Some(trace);
+        self.broken = false;
+        Ok(report)
+    }
+
+    /// Goes on with another graph that has the same persistent values; what it does without a plan, [`improvise`](Self::improvise) says.
+    pub fn change_to(&mut self, graph: &Arc<Graph>) -> Result<(), EngineError> {
+        self.expect_whole()?;
+        self.expect_same_parameters(graph)?;
+        if !Arc::ptr_eq(&self.graph, graph) {
+            self.rest();
+            self.turn_to(graph);
+        }
+        Ok(())
+    }
+
     /// Lets the caller fill the batch of an input slot. It stays until it is filled anew.
     pub fn fill_input<R>(&mut self, slot: usize, fill: impl FnOnce(&mut [u8]) -> R) -> R {
-        fill(&mut self.shared.exchange().inputs[slot])
+        match &mut self.state {
+            State::Planned(planned) => fill(&mut planned.shared.exchange().inputs[slot]),
+            State::Idle(ground) => fill(&mut ground.exchange.inputs[slot]),
+            State::Gone => fill(&mut []),
+        }
     }
 
     /// The bytes that the last iteration left in an output slot, as the value's elements: `f32` in the machine's byte order.
     pub fn output(&self, slot: usize) -> Vec<f32> {
-        let exchange = self.shared.exchange();
-        let words = exchange.outputs[slot].chunks_exact(4);
-        words.map(|word| f32::from_ne_bytes([word[0], word[1], word[2], word[3]])).collect()
+        let floats = |exchange: &Exchange| {
+            let words = exchange.outputs[slot].chunks_exact(4);
+            words.map(|word| f32::from_ne_bytes([word[0], word[1], word[2], word[3]])).collect()
+        };
+        match &self.state {
+            State::Planned(planned) => floats(&planned.shared.exchange()),
+            State::Idle(ground) => floats(&ground.exchange),
+            State::Gone => Vec::new(),
+        }
     }
 
-    /// Runs one iteration on the batches that are in the input slots. `iteration` is its number from zero; it determines random ops and
-    /// bias corrections. After an error the session cannot go on: part of the iteration has happened.
+    /// Runs one iteration of the plan on the batches that are in the input slots. `iteration` is its number from zero; it determines
+    /// random ops and bias corrections. After an error the session cannot go on: part of the iteration has happened.
     pub fn run_iteration(&mut self, iteration: u64) -> Result<IterationReport, EngineError> {
         self.expect_whole()?;
-        let outcome = self.lanes.run(&self.shared, Turn { seed: self.options.seed, iteration });
+        let State::Planned(Planned { lanes, shared, .. }) = &self.state else {
+            return Err(EngineError::NoPlan);
+        };
+        let outcome = lanes.run(shared, Turn { seed: self.options.seed, iteration });
         self.broken = outcome.is_err();
         outcome?;
-        self.shared.copies.write().unwrap_or_else(PoisonError::into_inner).turn_over();
+        shared.copies.write().unwrap_or_else(PoisonError::into_inner).turn_over();
         Ok(IterationReport {
-            iteration: self.shared.recording.iteration(&self.shared.program),
-            measured_peak: self.shared.recording.measured_peak(),
+            iteration: shared.recording.iteration(&shared.program),
+            measured_peak: shared.recording.measured_peak(),
         })
     }
 
-    /// The measured timeline of the iteration that ran last.
+    /// The measured timeline of the plan's iteration that ran last; an empty one without a plan.
     pub fn timeline(&self) -> Timeline {
-        self.shared.recording.timeline(&self.shared.program, self.plan.schedule())
+        match &self.state {
+            State::Planned(Planned { shared, plan, .. }) => {
+                shared.recording.timeline(&shared.program, plan.schedule())
+            }
+            _ => Timeline::default(),
+        }
     }
 
-    /// Bytes of the host tier that the plan's host copies take.
+    /// Bytes of the host tier.
     pub fn host_bytes(&self) -> Bytes {
-        self.shared.copies.read().unwrap_or_else(PoisonError::into_inner).size
+        match &self.state {
+            State::Planned(planned) => {
+                planned.shared.copies.read().unwrap_or_else(PoisonError::into_inner).size
+            }
+            State::Idle(ground) => ground.host_bytes,
+            State::Gone => Bytes::ZERO,
+        }
     }
 
-    /// The offset of the first painted byte above the plan's height that anything has written to, or `None` if all are untouched. Tells nothing unless [`SessionOptions::paint`] was set.
+    /// The offset of the first painted byte above the plan's height that anything has written to, or `None` if all are untouched. Tells
+    /// nothing without a plan, or unless [`SessionOptions::paint`] was set.
     pub fn first_stain(&self) -> Option<Bytes> {
-        self.shared.device.first_stain(self.plan.placement().height)
+        let State::Planned(planned) = &self.state else { return None };
+        planned.shared.device.first_stain(planned.plan.placement().height)
     }
 
     /// The persistent values, in the order of their indices in the methods below.
@@ -189,7 +368,7 @@ impl Session {
 
     /// Size of a persistent value, in bytes.
     pub fn persistent_bytes(&self, index: usize) -> usize {
-        self.values.bytes(index)
+        self.graph.values[self.graph.persistent[index].begin].bytes().get() as usize
     }
 
     /// Reads a whole persistent value from its home.
@@ -197,7 +376,7 @@ impl Session {
         self.expect_whole()?;
         self.expect_size(index, value.len())?;
         for (piece, bytes) in value.chunks_mut(PIECE).enumerate() {
-            self.values.read(index, piece * PIECE, bytes)?;
+            self.place(index)?.read(self.device()?, piece * PIECE, bytes)?;
         }
         Ok(())
     }
@@ -206,8 +385,107 @@ impl Session {
     pub fn write_persistent(&mut self, index: usize, value: &[u8]) -> Result<(), EngineError> {
         self.expect_size(index, value.len())?;
         for (piece, bytes) in value.chunks(PIECE).enumerate() {
-            self.values.write(index, piece * PIECE, bytes)?;
+            self.place(index)?.write(self.device()?, piece * PIECE, bytes)?;
         }
+        Ok(())
+    }
+
+    /// Reads a part of a persistent value, from `skip` on.
+    pub(crate) fn read_piece(&self, index: usize, skip: usize, bytes: &mut [u8]) -> Result<(), EngineError> {
+        self.expect_whole()?;
+        self.place(index)?.read(self.device()?, skip, bytes)
+    }
+
+    fn device(&self) -> Result<&dyn Device, EngineError> {
+        match &self.state {
+            State::Planned(planned) => Ok(&*planned.shared.device),
+            State::Idle(ground) => Ok(&*ground.device),
+            State::Gone => Err(EngineError::Broken),
+        }
+    }
+
+    fn place(&self, index: usize) -> Result<Place, EngineError> {
+        match &self.state {
+            State::Planned(planned) => {
+                let copies = planned.shared.copies.read().unwrap_or_else(PoisonError::into_inner);
+                Ok(planned.homes[index].place(&copies))
+            }
+            State::Idle(ground) => Ok(ground.places[index]),
+            State::Gone => Err(EngineError::Broken),
+        }
+    }
+
+    fn places(&self) -> Result<Vec<Place>, EngineError> {
+        (0..self.graph.persistent.len()).map(|index| self.place(index)).collect()
+    }
+
+    /// The lanes leave, if there are any; what remains is memory.
+    fn rest(&mut self) {
+        let Ok(places) = self.places() else { return };
+        let host_bytes = self.host_bytes();
+        self.state = match std::mem::replace(&mut self.state, State::Gone) {
+            State::Planned(Planned { lanes, shared, .. }) => {
+                drop(lanes);
+                // The lanes were the only other owners.
+                Arc::into_inner(shared).map_or(State::Gone, |shared| {
+                    let (device, exchange) = shared.into_ground();
+                    State::Idle(Ground { device, exchange, places, host_bytes })
+                })
+            }
+            other => other,
+        };
+    }
+
+    /// Moves the persistent values, in a session without a plan, and makes the host tier large enough.
+    fn settle(&mut self, places: &[Place], host_bytes: Bytes) -> Result<Bytes, EngineError> {
+        self.rest();
+        let State::Idle(ground) = &mut self.state else { return Err(EngineError::Broken) };
+        let stays = host_bytes <= ground.host_bytes && persistent::host_stays(&ground.places, places);
+        let tier = if stays { None } else { Some(self.options.host.open(host_bytes)?) };
+        let moved = persistent::relocate(&*ground.device, &ground.places, places, tier.as_deref())?;
+        if let Some(tier) = tier {
+            drop(ground.device.rehost(tier));
+            ground.host_bytes = host_bytes;
+        }
+        ground.places = places.to_vec();
+        Ok(moved)
+    }
+
+    fn turn_to(&mut self, graph: &Arc<Graph>) {
+        if let State::Idle(ground) = &mut self.state
+            && !Arc::ptr_eq(&self.graph, graph)
+        {
+            let mut fresh = exchange(graph);
+            // A batch that was filled in for the graph before stays where its size is the same.
+            for (new, old) in fresh.inputs.iter_mut().zip(&mut ground.exchange.inputs) {
+                if new.len() == old.len() {
+                    std::mem::swap(new, old);
+                }
+            }
+            ground.exchange = fresh;
+            ground.device.serve(Arc::clone(graph), 0);
+            self.trace = None;
+        }
+        self.graph = Arc::clone(graph);
+    }
+
+    /// The lanes come: the plan's persistent values are at home.
+    fn start(&mut self, ready: Ready, plan: Arc<CheckedPlan>) -> Result<(), EngineError> {
+        let Ready { program, copies, homes } = ready;
+        let State::Idle(mut ground) = std::mem::replace(&mut self.state, State::Gone) else {
+            return Err(EngineError::Broken);
+        };
+        ground.device.serve(Arc::clone(&self.graph), program.actions);
+        if self.options.paint {
+            ground.device.paint(plan.placement().height);
+        }
+        let shared = Shared::new(program, ground.device, ground.exchange, copies);
+        for extent in ground.places.iter().filter_map(|place| place.device) {
+            shared.recording.touch(extent.end());
+        }
+        let shared = Arc::new(shared);
+        let lanes = Lanes::start(&shared, &self.pool)?;
+        self.state = State::Planned(Planned { lanes, shared, plan, homes });
         Ok(())
     }
 
@@ -216,14 +494,61 @@ impl Session {
     }
 
     fn expect_size(&self, index: usize, found: usize) -> Result<(), EngineError> {
-        let expected = self.values.bytes(index);
+        let expected = self.persistent_bytes(index);
         let what = || self.graph.persistent[index].name.clone();
         if found == expected { Ok(()) } else { Err(EngineError::WrongSize { what: what(), expected, found }) }
     }
 
-    /// Reads a part of a persistent value, from `skip` on.
-    pub(crate) fn read_piece(&self, index: usize, skip: usize, bytes: &mut [u8]) -> Result<(), EngineError> {
-        self.expect_whole()?;
-        self.values.read(index, skip, bytes)
+    fn expect_same_parameters(&self, graph: &Graph) -> Result<(), EngineError> {
+        let facts = |graph: &Graph| -> Vec<(String, Bytes)> {
+            let fact = |p: &Parameter| (p.name.clone(), graph.values[p.begin].bytes());
+            graph.persistent.iter().map(fact).collect()
+        };
+        let (ours, theirs) = (facts(&self.graph), facts(graph));
+        if ours == theirs {
+            return Ok(());
+        }
+        let longer = if ours.len() > theirs.len() { &ours } else { &theirs };
+        let first = (0..longer.len()).find(|&i| ours.get(i) != theirs.get(i)).unwrap_or_default();
+        let what = longer[first].0.clone();
+        Err(EngineError::OtherParameters { graph: graph.name.clone(), what })
+    }
+}
+
+impl Ready {
+    /// Looks up the addresses of a plan of this graph.
+    fn new(graph: &Graph, plan: &CheckedPlan) -> Result<Self, EngineError> {
+        let ours = trace(graph)?.fingerprint();
+        if ours != plan.trace().fingerprint() {
+            return Err(EngineError::ForeignPlan { plan: plan.trace().fingerprint(), graph: ours });
+        }
+        let copies = Copies::place(plan);
+        let program = Program::new(plan, &copies);
+        let homes = graph.persistent.iter().map(|parameter| {
+            let place = plan.trace().persistent().binary_search_by_key(&parameter.begin, |pair| pair.begin);
+            // The fingerprints agree, so the trace has exactly the graph's persistent values.
+            program.homes[place.unwrap_or_default()]
+        });
+        let homes = homes.collect();
+        Ok(Self { program, copies, homes })
+    }
+
+    fn places(&self) -> Vec<Place> {
+        self.homes.iter().map(|home| home.place(&self.copies)).collect()
+    }
+}
+
+impl PersistentHome {
+    fn place(&self, copies: &Copies) -> Place {
+        Place { bytes: self.bytes, device: self.device, host: self.host.map(|copy| copies.offsets[copy]) }
+    }
+}
+
+/// Buffers for what a graph takes and gives.
+fn exchange(graph: &Graph) -> Exchange {
+    let bytes = |value: TensorId| vec![0; graph.values[value].bytes().get() as usize];
+    Exchange {
+        inputs: graph.inputs.iter().map(|input| bytes(input.value)).collect(),
+        outputs: graph.outputs.iter().map(|output| bytes(output.value)).collect(),
     }
 }

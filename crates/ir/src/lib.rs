@@ -29,6 +29,7 @@ pub mod arbitrary;
 pub mod check;
 pub mod entity;
 pub mod machine;
+pub mod order;
 pub mod packing;
 pub mod plan;
 pub mod planning;

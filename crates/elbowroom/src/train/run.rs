@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use elbowroom_engine::{HostOptions, IterationReport, MeasuredCosts, Session, SessionOptions};
+use elbowroom_engine::{EngineError, HostOptions, IterationReport, MeasuredCosts, Session, SessionOptions};
 use elbowroom_graph::{DType, Graph};
 use elbowroom_ir::check::CheckedPlan;
 use elbowroom_ir::machine::{Channel, Machine};
@@ -106,7 +106,8 @@ impl<'a> Runner<'a> {
         observer: &dyn TrainObserver,
     ) -> Result<Run, TrainError> {
         observer.begin(iterations);
-        let mut costs = MeasuredCosts::new(session.plan().trace());
+        let plan = session.plan().cloned().ok_or(EngineError::NoPlan)?;
+        let mut costs = MeasuredCosts::new(plan.trace());
         let (mut losses, mut times) = (Vec::new(), Vec::new());
         let mut peak = Bytes::ZERO;
         let mut last = Timeline::default();
@@ -114,7 +115,7 @@ impl<'a> Runner<'a> {
             let number = self.first + done - 1;
             let report = self.step(session, number)?;
             last = session.timeline();
-            costs.add(session.plan().schedule(), &last);
+            costs.add(plan.schedule(), &last);
             // Every graph that can be trained has its loss in the first slot.
             let loss = session.output(0).first().copied().unwrap_or(f32::NAN);
             losses.push(loss);

@@ -60,7 +60,8 @@ impl CpuDevice {
             outputs: &|_, _| (),
         };
         // SAFETY: a call's ranges are what the op's kind lists, because the program was made from a plan that was proved against the
-        // graph's own trace; nobody else uses them while the call runs; and they overlap only where the trace permits it (rule L3).
+        // graph's own trace; nobody else uses them while the call runs; and they overlap only where the trace permits it (rule L3). An
+        // iteration on demand takes its ranges from that trace too, each a block of its own except where the trace permits otherwise.
         unsafe { kernels::run(kind, &operands, &context) }
     }
 }
@@ -127,6 +128,22 @@ impl Device for CpuDevice {
 
     fn stop(&self) {
         self.events.stop();
+    }
+
+    fn serve(&mut self, graph: Arc<Graph>, actions: usize) {
+        self.parts.graph = graph;
+        self.events = Events::new(actions);
+    }
+
+    fn rehost(&mut self, host: Box<dyn HostTier>) -> Box<dyn HostTier> {
+        std::mem::replace(&mut self.parts.host, host)
+    }
+
+    fn shift(&self, from: Extent, to: usize) {
+        let (source, target) =
+            (self.parts.arena.pointer(from), self.parts.arena.pointer(Extent { offset: to, len: from.len }));
+        // SAFETY: both ranges lie in the arena, and nothing else runs: nobody has a slice of either.
+        unsafe { std::ptr::copy(source, target, from.len) }
     }
 
     fn host(&self) -> &dyn HostTier {

@@ -8,6 +8,9 @@
 mod cpu;
 mod events;
 
+use std::sync::Arc;
+
+use elbowroom_graph::Graph;
 use elbowroom_ir::schedule::Lane;
 use elbowroom_ir::{ActionId, Bytes, OpId};
 
@@ -35,8 +38,8 @@ pub struct Turn {
     pub iteration: u64,
 }
 
-/// One run of an op at addresses. Only a program made from a proved plan makes calls: their ranges lie in the arena, and no other work
-/// uses them before the call's end has been signalled.
+/// One run of an op at addresses. Only a program made from a proved plan makes calls, and an iteration on demand, which runs nothing else
+/// meanwhile: their ranges lie in the arena, and no other work uses them before the call's end has been signalled.
 #[derive(Debug)]
 pub struct Call<'a> {
     pub op: OpId,
@@ -80,6 +83,13 @@ pub trait Device: Send + Sync {
     }
     /// Makes every wait of this iteration fail.
     fn stop(&self);
+
+    /// Gets ready for programs of another graph with so many actions, while nothing runs.
+    fn serve(&mut self, graph: Arc<Graph>, actions: usize);
+    /// Takes another host tier, and gives back the one that it had, while nothing runs.
+    fn rehost(&mut self, host: Box<dyn HostTier>) -> Box<dyn HostTier>;
+    /// Moves a range to an offset within the arena while nothing else runs; the two may overlap.
+    fn shift(&self, from: Extent, to: usize);
 
     /// Where offloaded values wait.
     fn host(&self) -> &dyn HostTier;

@@ -11,6 +11,7 @@ pub mod recursive;
 pub mod repeats;
 pub mod rotor;
 pub mod sublinear;
+pub mod worth;
 
 use elbowroom_ir::Bytes;
 use elbowroom_ir::planning::Request;

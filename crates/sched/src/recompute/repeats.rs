@@ -1,7 +1,8 @@
 //! From a sequence of ops with repeats to a policy: a value that is made again is dropped after its last use before that. This is how
 //! Checkmate's program counts, and no policy with the same sequence has a lower load at any place.
 
-use elbowroom_ir::trace::{Again, Trace};
+use elbowroom_ir::order::once_only;
+use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Id, Nanos, OpId, Table};
 
 use crate::policy::{Away, Place, Policy, Touches, turn};
@@ -80,13 +81,9 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// The ops that must not run again, by what the trace says: effects, and makers of what the next iteration finds.
+/// The ops that must not run again, by what the trace says.
 pub fn fixed_ops(trace: &Trace) -> Vec<bool> {
-    let mut fixed: Vec<bool> = trace.ops().values().map(|op| op.again == Again::Never).collect();
-    for op in trace.persistent().iter().filter_map(|pair| trace.producer(pair.end)) {
-        fixed[op.index()] = true;
-    }
-    fixed
+    once_only(trace).as_slice().to_vec()
 }
 
 /// Writes a sequence; as often as an op turns out to be unable to run again, once more without that. Ends, since more is fixed each time.

@@ -1,0 +1,199 @@
+//! An order in which the ops of an iteration can run one after another, and what follows from it: until when every value is needed, and
+//! which values can be had again by running their op again.
+//!
+//! A value that leaves memory before its last use can be *made again* only if its op may run again and all that the op reads can be had
+//! whenever the value might be missing: there by then, or made again in turn. What is written over cannot be had afterwards.
+
+use crate::trace::{Again, Fingerprint, Trace};
+use crate::{Id, OpId, StorageId, Table, TensorId};
+
+/// A place in an order.
+pub type Place = u32;
+
+/// Why ops cannot run in an order.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OrderError {
+    /// Not every op of the trace exactly once.
+    #[error(
+        "an order names every op of its trace once, but this one has {found} ops for {ops}, or names one twice"
+    )]
+    Incomplete {
+        /// Ops of the trace.
+        ops: usize,
+        /// Ops of the order.
+        found: usize,
+    },
+    /// An op would not find what it reads.
+    #[error("{op} would read {tensor} before it is made or after it was written over")]
+    NotThere {
+        /// The op.
+        op: OpId,
+        /// The value.
+        tensor: TensorId,
+    },
+}
+
+/// Every op of a trace once, each after what it reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    trace: Fingerprint,
+    ops: Vec<OpId>,
+    last_use: Table<TensorId, Place>,
+    again: Table<TensorId, bool>,
+}
+
+impl Order {
+    /// Believes an order if every op finds in it what it reads.
+    pub fn new(trace: &Trace, ops: Vec<OpId>) -> Result<Self, OrderError> {
+        replay(trace, &ops)?;
+        let values = trace.tensors().len();
+        let mut last_use: Table<TensorId, Place> = Table::filled(values, 0);
+        let mut overwritten: Table<TensorId, Place> = Table::filled(values, Place::MAX);
+        for (place, &op) in (0..).zip(&ops) {
+            let op = &trace.ops()[op];
+            op.reads.iter().chain(&op.outputs).for_each(|&value| last_use[value] = place);
+            op.mutates.iter().for_each(|mutation| overwritten[mutation.old] = place);
+        }
+        for pair in trace.persistent() {
+            last_use[pair.end] = Place::MAX;
+            if overwritten[pair.begin] == Place::MAX {
+                last_use[pair.begin] = Place::MAX;
+            }
+        }
+        // Until when each value can be had: made again, as long as all that takes can be had, or else while it is there.
+        let mut until: Table<TensorId, Place> =
+            trace.tensors().ids().map(|value| overwritten[value].min(last_use[value])).collect();
+        for pair in trace.persistent() {
+            until[pair.begin] = overwritten[pair.begin];
+        }
+        let once = once_only(trace);
+        let mut again = Table::filled(values, false);
+        for &op in ops.iter().filter(|&&op| !once[op]) {
+            let row = &trace.ops()[op];
+            let inputs = row.reads.iter().map(|&read| until[read]).min().unwrap_or(Place::MAX);
+            for &output in &row.outputs {
+                if overwritten[output] == Place::MAX && inputs >= last_use[output] {
+                    again[output] = true;
+                    until[output] = inputs;
+                }
+            }
+        }
+        Ok(Self { trace: trace.fingerprint(), ops, last_use, again })
+    }
+
+    /// The trace whose ops these are.
+    pub fn trace(&self) -> Fingerprint {
+        self.trace
+    }
+
+    /// The ops, first to last.
+    pub fn ops(&self) -> &[OpId] {
+        &self.ops
+    }
+
+    /// The place of the last op that reads the value, or of the one that makes it if none does; [`Place::MAX`] for a value that the next
+    /// iteration finds, and for one that was there when this one began and that nothing writes over.
+    pub fn last_use(&self, value: TensorId) -> Place {
+        self.last_use[value]
+    }
+
+    /// Whether the value can be made again whenever it is missing before its last use, and also later on the way to others for which this
+    /// is so.
+    pub fn makes_again(&self, value: TensorId) -> bool {
+        self.again[value]
+    }
+}
+
+/// The ops that run once, by what the trace says: those with effects, those that write over something, and makers of what the next
+/// iteration finds.
+pub fn once_only(trace: &Trace) -> Table<OpId, bool> {
+    let mut once: Table<OpId, bool> =
+        trace.ops().values().map(|op| op.again == Again::Never || !op.mutates.is_empty()).collect();
+    for op in trace.persistent().iter().filter_map(|pair| trace.producer(pair.end)) {
+        once[op] = true;
+    }
+    once
+}
+
+/// Goes through the ops and looks at what every storage holds.
+fn replay(trace: &Trace, ops: &[OpId]) -> Result<(), OrderError> {
+    let incomplete = OrderError::Incomplete { ops: trace.ops().len(), found: ops.len() };
+    if ops.len() != trace.ops().len() {
+        return Err(incomplete);
+    }
+    let mut holds: Table<StorageId, Option<TensorId>> = Table::filled(trace.storages().len(), None);
+    for pair in trace.persistent() {
+        holds[trace.storage(pair.begin)] = Some(pair.begin);
+    }
+    let mut seen = vec![false; ops.len()];
+    for &op in ops {
+        let Some(row) = trace.ops().get(op) else { return Err(incomplete) };
+        if std::mem::replace(&mut seen[op.index()], true) {
+            return Err(incomplete);
+        }
+        if let Some(&tensor) = row.reads.iter().find(|&&read| holds[trace.storage(read)] != Some(read)) {
+            return Err(OrderError::NotThere { op, tensor });
+        }
+        row.outputs.iter().for_each(|&output| holds[trace.storage(output)] = Some(output));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Bytes;
+    use crate::trace::{Mutation, Op, Persistent, Phase, Storage, Tensor, TraceData};
+
+    /// A weight t0 becomes t3 in place; t1 is made of it before, t2 of t1 before, t4 of t1 and t2 after.
+    fn trace() -> Trace {
+        let op = |reads: &[u32], outputs: &[u32]| Op {
+            name: String::new(),
+            kind: String::new(),
+            phase: Phase::Forward,
+            again: Again::Pure,
+            reads: reads.iter().copied().map(TensorId).collect(),
+            outputs: outputs.iter().copied().map(TensorId).collect(),
+            mutates: Vec::new(),
+            may_reuse: Vec::new(),
+            workspace: Bytes::ZERO,
+            work: Default::default(),
+        };
+        let mut update = op(&[0], &[3]);
+        update.mutates.push(Mutation { old: TensorId(0), new: TensorId(3) });
+        let storages = [0, 1, 2, 0, 3];
+        Trace::new(TraceData {
+            name: "five".into(),
+            ops: [op(&[0], &[1]), op(&[1], &[2]), update, op(&[1, 2], &[4])].into_iter().collect(),
+            tensors: storages
+                .map(|s| Tensor { name: String::new(), storage: StorageId(s) })
+                .into_iter()
+                .collect(),
+            storages: vec![Storage { bytes: Bytes(8) }; 4].into_iter().collect(),
+            persistent: vec![Persistent { begin: TensorId(0), end: TensorId(3) }],
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn what_is_written_over_ends_what_is_made_of_it() {
+        let trace = trace();
+        let ids = |ops: &[u32]| ops.iter().copied().map(OpId).collect::<Vec<_>>();
+        let order = Order::new(&trace, ids(&[0, 1, 2, 3])).unwrap();
+        assert_eq!([0, 1, 2, 3, 4].map(|v| order.last_use(TensorId(v))), [2, 3, 3, Place::MAX, 3]);
+        // t1 is read after the weight it was made of is gone; t2 is made of t1, which is there until then.
+        assert_eq!(
+            [0, 1, 2, 3, 4].map(|v| order.makes_again(TensorId(v))),
+            [false, false, true, false, true]
+        );
+        let late = Order::new(&trace, ids(&[0, 1, 3, 2])).unwrap();
+        assert!([1, 2, 4].iter().all(|&v| late.makes_again(TensorId(v))));
+        assert_eq!(
+            Order::new(&trace, ids(&[2, 0, 1, 3])),
+            Err(OrderError::NotThere { op: OpId(0), tensor: TensorId(0) })
+        );
+        for wrong in [vec![0, 1, 2], vec![0, 1, 2, 2], vec![0, 1, 2, 9]] {
+            assert!(matches!(Order::new(&trace, ids(&wrong)), Err(OrderError::Incomplete { ops: 4, .. })));
+        }
+    }
+}
