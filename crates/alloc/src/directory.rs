@@ -1,6 +1,5 @@
 //! All arenas of a process, so that any thread can ask whose an address is without a lock.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use crate::arena::{Arena, Release};
@@ -8,19 +7,32 @@ use crate::arena::{Arena, Release};
 /// Most arenas at one time. A program has one or two for each thread that allocates much.
 const MOST: usize = 256;
 
-/// The arenas in use. Looking up takes no lock; arenas that left are kept until the directory goes, because a thread may still be
-/// looking at them. They are few: sequences plan again ever more rarely.
+/// An arena with the one that was added before it.
+#[derive(Debug)]
+struct Node {
+    arena: Arena,
+    before: *mut Node,
+}
+
+/// The arenas in use. Nothing here takes a lock, so that a process may fork at any moment. Arenas that left are kept until the directory
+/// goes, because a thread may still be looking at them. They are few: sequences plan again ever more rarely.
 #[derive(Debug)]
 pub struct Directory {
-    places: [AtomicPtr<Arena>; MOST],
+    places: [AtomicPtr<Node>; MOST],
     /// Places from here on have never been used.
     used: AtomicUsize,
     /// All arenas lie between these addresses.
     lowest: AtomicUsize,
     highest: AtomicUsize,
-    /// Every arena that was ever here.
-    kept: Mutex<Vec<AtomicPtr<Arena>>>,
+    /// Every arena that was ever here, the latest first.
+    kept: AtomicPtr<Node>,
 }
+
+// SAFETY: nodes are shared between threads by shared reference only, until the directory is dropped, and an `Arena` is `Sync`. Nodes are
+// dropped by whoever drops the directory, and an `Arena` is `Send`.
+unsafe impl Sync for Directory {}
+// SAFETY: as above.
+unsafe impl Send for Directory {}
 
 /// The place of an arena in its directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,23 +52,31 @@ impl Directory {
             used: AtomicUsize::new(0),
             lowest: AtomicUsize::new(usize::MAX),
             highest: AtomicUsize::new(0),
-            kept: Mutex::new(Vec::new()),
+            kept: AtomicPtr::new(std::ptr::null_mut()),
         }
     }
 
-    /// Adds an arena; gives it back if there is no place.
-    pub fn add(&self, arena: Arena) -> Result<Place, Arena> {
-        let mut kept = self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let Some(place) = self.places.iter().position(|place| place.load(Ordering::Relaxed).is_null()) else {
-            return Err(arena);
-        };
+    /// Adds an arena; `None` if there is no place for it.
+    pub fn add(&self, arena: Arena) -> Option<Place> {
+        if self.places.iter().all(|place| !place.load(Ordering::Relaxed).is_null()) {
+            return None;
+        }
         self.lowest.fetch_min(arena.base(), Ordering::Release);
         self.highest.fetch_max(arena.base() + arena.bytes(), Ordering::Release);
-        let arena = Box::into_raw(Box::new(arena));
-        kept.push(AtomicPtr::new(arena));
-        self.places[place].store(arena, Ordering::Release);
+        let mut before = self.kept.load(Ordering::Acquire);
+        let node = Box::into_raw(Box::new(Node { arena, before }));
+        while let Err(latest) = self.kept.compare_exchange(before, node, Ordering::AcqRel, Ordering::Acquire)
+        {
+            before = latest;
+            // SAFETY: until the exchange succeeds, only this thread knows the node.
+            unsafe { (*node).before = latest };
+        }
+        let place = self.places.iter().position(|place| {
+            let null = std::ptr::null_mut();
+            place.compare_exchange(null, node, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        })?;
         self.used.fetch_max(place + 1, Ordering::Release);
-        Ok(Place(place))
+        Some(Place(place))
     }
 
     /// Takes an arena out: its addresses are no longer ours.
@@ -65,14 +85,16 @@ impl Directory {
     }
 
     /// The arena of a place; `None` once it was removed.
+    #[inline]
     pub fn get(&self, place: Place) -> Option<&Arena> {
-        let arena = self.places[place.0].load(Ordering::Acquire);
-        // SAFETY: the pointer is null or came from `Box::into_raw` in `add`; the box is freed only with the directory, and nobody has a
-        // mutable reference to it.
-        unsafe { arena.as_ref() }
+        let node = self.places[place.0].load(Ordering::Acquire);
+        // SAFETY: the pointer is null or came from `Box::into_raw` in `add`. The box is freed only with the directory, and since the node
+        // was published nobody writes to it.
+        unsafe { node.as_ref() }.map(|node| &node.arena)
     }
 
     /// The arena in which an address lies.
+    #[inline]
     pub fn find(&self, address: usize) -> Option<&Arena> {
         if address < self.lowest.load(Ordering::Relaxed) || address >= self.highest.load(Ordering::Relaxed) {
             return None;
@@ -82,6 +104,7 @@ impl Directory {
     }
 
     /// Frees the block that begins at an address, if a planned range has it.
+    #[inline]
     pub fn release(&self, address: usize) -> Release {
         self.find(address).map_or(Release::Elsewhere, |arena| arena.release(address))
     }
@@ -89,10 +112,10 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        let kept = self.kept.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
-        for arena in kept.drain(..) {
-            // SAFETY: each pointer came from `Box::into_raw` in `add`, is in this list once, and nobody can reach the directory any more.
-            drop(unsafe { Box::from_raw(arena.into_inner()) });
+        let mut node = *self.kept.get_mut();
+        while !node.is_null() {
+            // SAFETY: each node came from `Box::into_raw` in `add`, is in this list once, and nobody can reach the directory any more.
+            node = unsafe { Box::from_raw(node) }.before;
         }
     }
 }

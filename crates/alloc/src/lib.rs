@@ -25,13 +25,24 @@
 //!
 //! No two living blocks ever share a byte, whatever the program does; `replay` says why.
 //!
-//! Memory comes through [`Backing`].
+//! # Faces
+//!
+//! - [`Planned`] is a global allocator for Rust programs: large requests of each thread are a sequence.
+//! - [`Pool`] serves programs that own a device's memory: a sequence for each of its queues. Memory comes through [`Backing`]: the host's
+//!   ([`HostMemory`]), a CUDA device's ([`CudaMemory`]), or your own.
+//! - The crate `elbowroom-capi` makes a C library of both: to be preloaded under an unchanged program, as PyTorch's pluggable allocator,
+//!   or through a small header.
+//!
+//! ## How to use it
+#![doc = include_str!("../README.md")]
 
 mod arena;
-mod backing;
 mod detect;
 mod directory;
 mod layout;
+mod memory;
+mod pool;
+mod process;
 mod record;
 mod replay;
 mod request;
@@ -39,10 +50,12 @@ mod sequence;
 mod stats;
 
 pub use arena::{Arena, Release};
-pub use backing::{Backing, OutOfMemory};
 pub use detect::Detector;
 pub use directory::{Directory, Place};
 pub use layout::{Layout, Planning, Slot};
+pub use memory::{Backing, Cuda, CudaError, CudaMemory, HostMemory, OutOfMemory};
+pub use pool::Pool;
+pub use process::{DEFAULT_THRESHOLD, PROCESS, Planned, Process, ProcessStats};
 pub use record::{Life, Record};
 pub use replay::{Finished, Replay, Step};
 pub use request::{Moment, Request, Ticket};

@@ -16,9 +16,9 @@ use std::ops::Deref;
 use elbowroom_ir::search::Budget;
 
 use crate::arena::Arena;
-use crate::backing::Backing;
 use crate::directory::{Directory, Place};
 use crate::layout::{Layout, Planning};
+use crate::memory::Backing;
 use crate::record::{Life, Record};
 use crate::replay::{Finished, GRAM, Replay, Step, passage};
 use crate::request::{Moment, Request, Ticket};
@@ -172,6 +172,12 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         self.stats
     }
 
+    /// Counts so far, where they lie.
+    #[inline]
+    pub(crate) fn stats_ref(&self) -> &Stats {
+        &self.stats
+    }
+
     /// Says that an iteration begins here. A program that marks its iterations is planned after two marked iterations with the same number
     /// of requests, whatever their sizes; nothing else is taken for an iteration.
     pub fn mark_iteration(&mut self) {
@@ -288,7 +294,7 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         let base = self.backing.reserve(layout.height, layout.align).ok()?;
         let reserved = |place| Reserved { place, base, bytes: layout.height, align: layout.align };
         let (arena, cells) = Arena::new(base, &layout);
-        let Ok(place) = self.directory.add(arena) else {
+        let Some(place) = self.directory.add(arena) else {
             self.backing.release(base, layout.height, layout.align);
             return None;
         };
@@ -358,6 +364,15 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
             free_from = offset + bytes;
         }
         self.backing.discard(arena.base() + free_from, arena.bytes() - free_from);
+    }
+
+    /// Forgets all plans that are not in use, and gives back their arenas, those on which nothing lives.
+    pub fn shed(&mut self) {
+        let active = self.active.map(|active| self.plans.swap_remove(active));
+        self.plans.clear();
+        self.plans.extend(active);
+        self.active = self.active.map(|_| 0);
+        self.sweep();
     }
 
     /// Gives back arenas of plans that are gone, once nothing lives in them.

@@ -14,6 +14,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("elbowroom-sched", &["elbowroom-ir", "elbowroom-sim"]),
     ("elbowroom-engine", &["elbowroom-ir", "elbowroom-graph"]),
     ("elbowroom-alloc", &["elbowroom-ir", "elbowroom-pack"]),
+    ("elbowroom-capi", &["elbowroom-alloc"]),
     (
         "elbowroom",
         &[
@@ -32,7 +33,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Where `unsafe` is at home; everywhere else it is absent.
-const UNSAFE: &[&str] = &["engine/src/arena", "engine/src/device", "engine/src/kernels", "alloc/"];
+const UNSAFE: &[&str] = &["engine/src/arena", "engine/src/device", "engine/src/kernels", "alloc/", "capi/"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()

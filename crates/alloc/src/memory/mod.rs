@@ -1,6 +1,12 @@
-//! Where planned ranges come from.
+//! Where planned ranges come from: the host, a CUDA device, or whatever else implements [`Backing`].
+
+mod cuda;
+mod host;
 
 use std::fmt;
+
+pub use cuda::{Cuda, CudaError, CudaMemory};
+pub use host::HostMemory;
 
 /// A kind of memory. Addresses are numbers: only the host's may be dereferenced by this process.
 pub trait Backing {

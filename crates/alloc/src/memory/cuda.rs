@@ -1,0 +1,211 @@
+//! Memory of a CUDA device, through the driver, which is loaded when it is asked for: this crate builds and runs without CUDA.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::Arc;
+
+use libloading::Library;
+
+use super::{Backing, OutOfMemory};
+
+type Status = c_uint;
+type Context = *mut c_void;
+type Address = u64;
+
+const SUCCESS: Status = 0;
+
+/// Where the driver is, by platform; the first that opens is taken.
+const NAMES: [&str; 3] = ["libcuda.so.1", "libcuda.so", "nvcuda.dll"];
+
+/// Why there is no CUDA memory.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CudaError {
+    /// No driver on this machine.
+    #[error("there is no CUDA driver on this machine ({0})")]
+    NoDriver(String),
+    /// A library that is not the driver, or one that is too old.
+    #[error("the CUDA driver has no function {0}")]
+    NoFunction(&'static str),
+    /// The driver refused.
+    #[error("the CUDA driver refused to {what}: {why}")]
+    Refused {
+        /// What was asked.
+        what: &'static str,
+        /// Its own words.
+        why: String,
+    },
+}
+
+/// The functions of the driver that are used. The library stays loaded as long as this lives.
+struct Driver {
+    init: unsafe extern "C" fn(c_uint) -> Status,
+    device_get: unsafe extern "C" fn(*mut c_int, c_int) -> Status,
+    retain: unsafe extern "C" fn(*mut Context, c_int) -> Status,
+    push: unsafe extern "C" fn(Context) -> Status,
+    pop: unsafe extern "C" fn(*mut Context) -> Status,
+    alloc: unsafe extern "C" fn(*mut Address, usize) -> Status,
+    free: unsafe extern "C" fn(Address) -> Status,
+    error_string: unsafe extern "C" fn(Status, *mut *const c_char) -> Status,
+    _library: Library,
+}
+
+/// The driver, loaded and initialized.
+#[derive(Clone)]
+pub struct Cuda {
+    driver: Arc<Driver>,
+}
+
+impl std::fmt::Debug for Cuda {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Cuda")
+    }
+}
+
+impl Driver {
+    fn check(&self, what: &'static str, status: Status) -> Result<(), CudaError> {
+        if status == SUCCESS {
+            return Ok(());
+        }
+        let mut text: *const c_char = std::ptr::null();
+        // SAFETY: the driver writes a pointer to a constant string, or leaves it null.
+        unsafe { (self.error_string)(status, &mut text) };
+        let why = if text.is_null() {
+            format!("error {status}")
+        } else {
+            // SAFETY: a constant string of the driver, ended by zero.
+            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+        };
+        Err(CudaError::Refused { what, why })
+    }
+}
+
+impl Cuda {
+    /// Loads the driver, or says why not.
+    pub fn open() -> Result<Self, CudaError> {
+        let mut reason = String::new();
+        let library = NAMES.iter().find_map(|name| {
+            // SAFETY: opening the driver runs its initializers, which have no requirements on the process.
+            unsafe { Library::new(name) }.map_err(|error| reason = error.to_string()).ok()
+        });
+        let library = library.ok_or_else(|| CudaError::NoDriver(reason.trim().to_owned()))?;
+        macro_rules! function {
+            ($name:literal) => {{
+                // SAFETY: the type of the field that it goes to is the function's in the driver's published interface.
+                let symbol = unsafe { library.get(concat!($name, "\0").as_bytes()) };
+                *symbol.map_err(|_| CudaError::NoFunction($name))?
+            }};
+        }
+        let driver = Driver {
+            init: function!("cuInit"),
+            device_get: function!("cuDeviceGet"),
+            retain: function!("cuDevicePrimaryCtxRetain"),
+            push: function!("cuCtxPushCurrent_v2"),
+            pop: function!("cuCtxPopCurrent_v2"),
+            alloc: function!("cuMemAlloc_v2"),
+            free: function!("cuMemFree_v2"),
+            error_string: function!("cuGetErrorString"),
+            _library: library,
+        };
+        // SAFETY: the driver's first call; its flags must be 0.
+        driver.check("start", unsafe { (driver.init)(0) })?;
+        Ok(Self { driver: Arc::new(driver) })
+    }
+
+    /// The memory of a device, in its primary context, which is the one that frameworks use.
+    pub fn device(&self, ordinal: i32) -> Result<CudaMemory, CudaError> {
+        let driver = &self.driver;
+        let mut device: c_int = 0;
+        // SAFETY: the driver writes a device's handle.
+        driver.check("find the device", unsafe { (driver.device_get)(&mut device, ordinal) })?;
+        let mut context: Context = std::ptr::null_mut();
+        // SAFETY: the driver writes the handle of the device's primary context. It is retained as long as the process lives, as
+        // frameworks do.
+        driver.check("make the device ready", unsafe { (driver.retain)(&mut context, device) })?;
+        Ok(CudaMemory { driver: driver.clone(), context })
+    }
+}
+
+/// Memory of one CUDA device. Addresses belong to the device. Taking and giving back a range may wait for the device, so both are rare.
+#[derive(Clone)]
+pub struct CudaMemory {
+    driver: Arc<Driver>,
+    context: Context,
+}
+
+// SAFETY: the driver may be called from any thread; the context is made current around each call.
+unsafe impl Send for CudaMemory {}
+// SAFETY: as above.
+unsafe impl Sync for CudaMemory {}
+
+impl std::fmt::Debug for CudaMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("CudaMemory")
+    }
+}
+
+impl CudaMemory {
+    /// Runs a call of the driver in the device's context.
+    fn within(&self, what: &'static str, call: impl FnOnce(&Driver) -> Status) -> Result<(), CudaError> {
+        // SAFETY: the context is retained; it is taken off again below.
+        self.driver.check("take up the device", unsafe { (self.driver.push)(self.context) })?;
+        let outcome = self.driver.check(what, call(&self.driver));
+        let mut context: Context = std::ptr::null_mut();
+        // SAFETY: takes off the context that was put on above.
+        unsafe { (self.driver.pop)(&mut context) };
+        outcome
+    }
+}
+
+/// What the driver aligns every range to, at least.
+const DRIVER_ALIGN: usize = 256;
+
+impl Backing for CudaMemory {
+    fn reserve(&self, bytes: usize, align: usize) -> Result<usize, OutOfMemory> {
+        if align > DRIVER_ALIGN && !align.is_multiple_of(DRIVER_ALIGN) {
+            return Err(OutOfMemory::new(bytes, "the alignment is no power of two"));
+        }
+        let mut address: Address = 0;
+        // SAFETY: the driver writes the address of a new range.
+        let taken =
+            self.within("give memory", |driver| unsafe { (driver.alloc)(&mut address, bytes.max(1)) });
+        taken.map_err(|error| OutOfMemory::new(bytes, error))?;
+        let address = address as usize;
+        if !address.is_multiple_of(align) {
+            self.release(address, bytes, align);
+            return Err(OutOfMemory::new(bytes, format_args!("the driver does not align to {align} bytes")));
+        }
+        Ok(address)
+    }
+
+    fn release(&self, address: usize, _: usize, _: usize) {
+        // SAFETY: the address came from `reserve`, and the caller gives it back. While a process ends the driver may refuse; there is
+        // nothing left to free then.
+        let _ = self.within("take memory back", |driver| unsafe { (driver.free)(address as Address) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs everywhere: with a driver memory can be had, without one the reason is said.
+    #[test]
+    fn the_driver_gives_memory_or_is_said_to_be_absent() {
+        let cuda = match Cuda::open() {
+            Ok(cuda) => cuda,
+            Err(error) => {
+                println!("no CUDA here: {error}");
+                assert!(error.to_string().contains("CUDA driver"), "{error}");
+                return;
+            }
+        };
+        let memory = match cuda.device(0) {
+            Ok(memory) => memory,
+            Err(error) => return println!("no CUDA device here: {error}"),
+        };
+        let address = memory.reserve(1 << 20, 512).unwrap();
+        assert!(address != 0 && address % 512 == 0);
+        memory.release(address, 1 << 20, 512);
+        assert!(memory.reserve(1 << 60, 512).is_err());
+        assert!(cuda.device(10_000).is_err());
+    }
+}

@@ -1,0 +1,87 @@
+//! Memory of this process.
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use super::{Backing, OutOfMemory};
+
+/// Anonymous pages, committed by the first write to them; large ranges in huge pages where the system has them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HostMemory;
+
+/// The size of a huge page on the machines that matter. A wrong guess costs speed, nothing else.
+const HUGE: usize = 2 << 20;
+
+impl Backing for HostMemory {
+    fn reserve(&self, bytes: usize, align: usize) -> Result<usize, OutOfMemory> {
+        let failed = |why: rustix::io::Errno| OutOfMemory::new(bytes, why);
+        let page = rustix::param::page_size();
+        let len = rounded(bytes, page).ok_or_else(|| failed(rustix::io::Errno::NOMEM))?;
+        let align = if len >= 2 * HUGE { align.max(HUGE) } else { align.max(page) };
+        let mapped = len.checked_add(align - page).ok_or_else(|| failed(rustix::io::Errno::NOMEM))?;
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: a fresh anonymous mapping at an address of the system's choice.
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped, access, flags) }.map_err(failed)?;
+        let base = (start as usize).next_multiple_of(align);
+        let (front, back) = (base - start as usize, start as usize + mapped - (base + len));
+        if front > 0 {
+            // SAFETY: whole pages at the beginning of the new mapping, which nobody knows yet. Failure leaves them reserved.
+            let _ = unsafe { munmap(start, front) };
+        }
+        if back > 0 {
+            // SAFETY: whole pages at its end, likewise.
+            let _ = unsafe { munmap((base + len) as *mut _, back) };
+        }
+        if len >= 2 * HUGE {
+            // SAFETY: the mapping is ours. Without huge pages the advice fails, and nothing changes.
+            let _ = unsafe { madvise(base as *mut _, len, Advice::LinuxHugepage) };
+        }
+        Ok(base)
+    }
+
+    fn release(&self, address: usize, bytes: usize, _: usize) {
+        if let Some(len) = rounded(bytes, rustix::param::page_size()) {
+            // SAFETY: the range was reserved by `reserve` with this length, and the caller gives it back: nobody uses it any more.
+            let _ = unsafe { munmap(address as *mut _, len) };
+        }
+    }
+
+    fn discard(&self, address: usize, bytes: usize) {
+        let page = rustix::param::page_size();
+        let start = address.next_multiple_of(page);
+        let end = (address + bytes) / page * page;
+        if start < end {
+            // SAFETY: whole pages within a reserved range, which the caller says hold nothing of value. They read as zero from now on.
+            let _ = unsafe { madvise(start as *mut _, end - start, Advice::LinuxDontNeed) };
+        }
+    }
+}
+
+fn rounded(bytes: usize, page: usize) -> Option<usize> {
+    bytes.max(1).checked_next_multiple_of(page).filter(|&len| len < isize::MAX as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_aligned_zero_and_writable_to_their_end() {
+        for (bytes, align) in [(1, 64), (5000, 4096), (100_000, 1 << 20), (9 << 20, 64)] {
+            let base = HostMemory.reserve(bytes, align).unwrap();
+            assert_eq!(base % align, 0);
+            // SAFETY: the range is ours alone until it is released.
+            let range = unsafe { std::slice::from_raw_parts_mut(base as *mut u8, bytes) };
+            assert!(range.iter().all(|&byte| byte == 0));
+            range.fill(7);
+            HostMemory.discard(base, bytes);
+            assert_eq!(range[0], if bytes >= 4096 { 0 } else { 7 }, "whole pages are given back");
+            HostMemory.release(base, bytes, align);
+        }
+    }
+
+    #[test]
+    fn more_than_there_is_is_an_error() {
+        assert!(HostMemory.reserve(usize::MAX, 64).is_err());
+        assert!(HostMemory.reserve(1 << 60, 64).is_err());
+    }
+}

@@ -1,0 +1,88 @@
+//! The face for Rust programs: a global allocator.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+
+use super::PROCESS;
+use crate::arena::Release;
+use crate::request::Request;
+
+/// A global allocator that answers large requests from a plan once the program repeats itself, and leaves all others to another one.
+///
+/// ```
+/// use elbowroom_alloc::Planned;
+///
+/// #[global_allocator]
+/// static ALLOCATOR: Planned = Planned::system();
+/// # fn main() {}
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Planned<A = System> {
+    inner: A,
+}
+
+impl Planned {
+    /// Over the system's allocator.
+    pub const fn system() -> Self {
+        Self { inner: System }
+    }
+}
+
+impl<A> Planned<A> {
+    /// Over another allocator.
+    pub const fn over(inner: A) -> Self {
+        Self { inner }
+    }
+}
+
+// SAFETY: a block is either the inner allocator's, and goes back to it with the layout that it was asked for with, or a planned one: at
+// least as large and as aligned as asked, and disjoint from all living blocks, as `replay` argues.
+unsafe impl<A: GlobalAlloc> GlobalAlloc for Planned<A> {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise about the layout.
+        PROCESS.allocate(Request::new(layout.size(), layout.align()), || unsafe { self.inner.alloc(layout) })
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        let mut is_zero = false;
+        let block = PROCESS.allocate(Request::new(layout.size(), layout.align()), || {
+            is_zero = true;
+            // SAFETY: the caller's promise about the layout.
+            unsafe { self.inner.alloc_zeroed(layout) }
+        });
+        if !is_zero {
+            // SAFETY: a planned block of at least this size, which nobody else has.
+            unsafe { block.write_bytes(0, layout.size()) };
+        }
+        block
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        if PROCESS.release(block as usize, || layout.size()) == Release::Elsewhere {
+            // SAFETY: the block is the inner allocator's, with this layout.
+            unsafe { self.inner.dealloc(block, layout) };
+        }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        match PROCESS.capacity(block as usize) {
+            Some(capacity) if size <= capacity && size >= capacity / 2 => block,
+            None => {
+                // What the inner allocator moves is another block from here on, and not a recorded one.
+                PROCESS.release(block as usize, || layout.size());
+                // SAFETY: the block is the inner allocator's, with this layout; the caller's promise about the size.
+                unsafe { self.inner.realloc(block, layout, size) }
+            }
+            Some(_) => {
+                // SAFETY: the caller promises that the size, rounded up to the alignment, is a layout's.
+                let new = unsafe { self.alloc(Layout::from_size_align_unchecked(size, layout.align())) };
+                if !new.is_null() {
+                    // SAFETY: two living blocks, which do not overlap, of at least this many bytes.
+                    unsafe { new.copy_from_nonoverlapping(block, size.min(layout.size())) };
+                    // SAFETY: the caller gives the block up.
+                    unsafe { self.dealloc(block, layout) };
+                }
+                new
+            }
+        }
+    }
+}

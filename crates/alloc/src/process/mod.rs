@@ -1,0 +1,447 @@
+//! Planned memory of a whole process: a sequence for each thread, one directory, and the thread's own state.
+//!
+//! # Threads
+//!
+//! Each thread that makes a large request has a *lane*: a sequence of its own, with plans and arenas of its own. On the way from a request
+//! to a planned address nothing is shared and no lock is taken. A block may be freed by any thread: a planned one by one atomic exchange,
+//! one that is being recorded under a lock, which is taken only while some lane records. When a thread ends, its lane waits for the next
+//! new thread, which takes up its plans if it does the same work.
+//!
+//! Whether a thread's iteration repeats is seen thread by thread; a thread whose requests come in no order stays with the fallback.
+//!
+//! # Reentrancy
+//!
+//! Recording and planning allocate. While a thread does so it is *busy*, and all its requests go to the fallback, as do those of a signal
+//! handler that interrupts it there.
+//!
+//! # Fork
+//!
+//! Arenas are private pages, which the child has as well. [`Process::before_fork`] takes the only lock, so that no thread holds it in the
+//! child; lanes of threads that the child does not have stay as they are, and their blocks can be freed.
+
+mod global;
+mod lock;
+
+use std::cell::{Cell, UnsafeCell};
+use std::collections::BTreeMap;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+
+pub use global::Planned;
+use lock::Lock;
+
+use crate::arena::Release;
+use crate::directory::Directory;
+use crate::memory::HostMemory;
+use crate::request::{Moment, Request, Ticket};
+use crate::sequence::{Answer, Sequence, Settings};
+use crate::stats::Stats;
+
+type HostSequence = Sequence<HostMemory, &'static Directory>;
+
+/// The threads' lanes and what they share. There is one, [`PROCESS`].
+#[derive(Debug)]
+pub struct Process {
+    directory: Directory,
+    /// All lanes, the latest first. Lanes are never freed.
+    lanes: AtomicPtr<Lane>,
+    /// Lanes that record: only then must frees of blocks that have no plan be heard.
+    recording: AtomicUsize,
+    threshold: AtomicUsize,
+    /// Requests and bytes below the threshold, as far as threads have reported them.
+    small: AtomicU64,
+    small_bytes: AtomicU64,
+    /// Blocks freed twice, or never given out, that lie in a planned range.
+    bad_frees: AtomicU64,
+    lock: Lock,
+    /// Behind the lock.
+    tracked: UnsafeCell<Tracked>,
+}
+
+// SAFETY: `tracked` is touched only while `lock` is held; everything else is atomic.
+unsafe impl Sync for Process {}
+
+#[derive(Debug)]
+struct Tracked {
+    /// Recorded blocks by address, with their lane and ticket.
+    blocks: BTreeMap<usize, (*const Lane, Ticket)>,
+    /// Frees that their lane has not heard of yet.
+    freed: Vec<(*const Lane, Ticket, Moment)>,
+}
+
+struct Lane {
+    before: *mut Lane,
+    /// Whether a living thread has it.
+    taken: AtomicBool,
+    /// The moment of its sequence, for those who free its blocks.
+    clock: AtomicU64,
+    /// Whether it records.
+    recording: AtomicBool,
+    /// Whether there are frees for it to hear of.
+    unheard: AtomicBool,
+    /// Touched only by the thread that has taken the lane.
+    sequence: UnsafeCell<HostSequence>,
+    /// A copy for other threads, behind the process's lock.
+    stats: UnsafeCell<Stats>,
+    /// Iterations, plans and losses in that copy: when they change it is made again. Touched only by the owner.
+    published: Cell<(u64, u64, u64)>,
+}
+
+/// The state of this thread. Without a destructor, so that it can be used at any time of the thread's life.
+struct Thread {
+    busy: Cell<bool>,
+    lane: Cell<*mut Lane>,
+    small: Cell<u64>,
+    small_bytes: Cell<u64>,
+}
+
+thread_local! {
+    static THREAD: Thread = const {
+        Thread { busy: Cell::new(false), lane: Cell::new(null_mut()), small: Cell::new(0), small_bytes: Cell::new(0) }
+    };
+    /// Lets the lane go when the thread ends.
+    static LEAVING: Leaving = const { Leaving };
+}
+
+struct Leaving;
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        THREAD.with(|thread| {
+            // From here on the thread has no lane, and gets no other.
+            thread.busy.set(true);
+            let lane = thread.lane.replace(null_mut());
+            // SAFETY: lanes are never freed.
+            if let Some(lane) = unsafe { lane.as_ref() } {
+                PROCESS.stop_recording(lane);
+                lane.taken.store(false, Ordering::Release);
+            }
+        });
+    }
+}
+
+/// Planned memory of this process.
+pub static PROCESS: Process = Process::new();
+
+/// Requests below this are not worth a plan: they pass through.
+pub const DEFAULT_THRESHOLD: usize = 16 << 10;
+
+/// Small requests of a thread after which it reports them.
+const REPORT: u64 = 1 << 10;
+
+impl Process {
+    const fn new() -> Self {
+        Self {
+            directory: Directory::new(),
+            lanes: AtomicPtr::new(null_mut()),
+            recording: AtomicUsize::new(0),
+            threshold: AtomicUsize::new(DEFAULT_THRESHOLD),
+            small: AtomicU64::new(0),
+            small_bytes: AtomicU64::new(0),
+            bad_frees: AtomicU64::new(0),
+            lock: Lock::new(),
+            tracked: UnsafeCell::new(Tracked { blocks: BTreeMap::new(), freed: Vec::new() }),
+        }
+    }
+
+    /// Requests of fewer bytes pass through to the fallback, unrecorded.
+    pub fn threshold(&self) -> usize {
+        self.threshold.load(Ordering::Relaxed)
+    }
+
+    /// Sets the threshold. Plans in use see the difference as requests left out or added.
+    pub fn set_threshold(&self, bytes: usize) {
+        self.threshold.store(bytes.max(1), Ordering::Relaxed);
+    }
+
+    /// A block: planned, or whatever `fallback` gives, which may be null. A planned block holds arbitrary bytes.
+    #[inline]
+    pub fn allocate(&'static self, request: Request, fallback: impl FnOnce() -> *mut u8) -> *mut u8 {
+        if request.size < self.threshold.load(Ordering::Relaxed) {
+            self.count_small(request.size);
+            return fallback();
+        }
+        let answer = THREAD.with(|thread| {
+            if thread.busy.replace(true) {
+                return None;
+            }
+            std::sync::atomic::compiler_fence(Ordering::SeqCst);
+            let answer = self.lane(thread).map(|lane| (lane, self.ask(lane, request)));
+            std::sync::atomic::compiler_fence(Ordering::SeqCst);
+            thread.busy.set(false);
+            answer
+        });
+        match answer {
+            Some((_, Answer::Planned(address))) => std::ptr::with_exposed_provenance_mut(address),
+            None | Some((_, Answer::Fallback(None))) => fallback(),
+            Some((lane, Answer::Fallback(Some(ticket)))) => {
+                let block = fallback();
+                if !block.is_null() {
+                    self.track(block as usize, lane, ticket);
+                }
+                block
+            }
+        }
+    }
+
+    #[inline]
+    fn count_small(&self, bytes: usize) {
+        THREAD.with(|thread| {
+            thread.small.set(thread.small.get() + 1);
+            thread.small_bytes.set(thread.small_bytes.get() + bytes as u64);
+            if thread.small.get() == REPORT {
+                self.small.fetch_add(thread.small.replace(0), Ordering::Relaxed);
+                self.small_bytes.fetch_add(thread.small_bytes.replace(0), Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// Asks the sequence of this thread's lane.
+    #[inline]
+    fn ask(&self, lane: &'static Lane, request: Request) -> Answer {
+        // SAFETY: the lane is this thread's, and the thread is busy, so that nothing it calls comes here again.
+        let sequence = unsafe { &mut *lane.sequence.get() };
+        if !lane.recording.load(Ordering::Relaxed) {
+            let answer = sequence.request(request);
+            let stats = sequence.stats_ref();
+            if lane.published.get() != (stats.iterations, stats.plans, stats.lost) {
+                self.settle(lane, sequence);
+            }
+            return answer;
+        }
+        self.ask_recording(lane, sequence, request)
+    }
+
+    #[cold]
+    fn ask_recording(&self, lane: &'static Lane, sequence: &mut HostSequence, request: Request) -> Answer {
+        if lane.unheard.swap(false, Ordering::Acquire) {
+            self.with_tracked(|tracked| {
+                tracked.freed.retain(|&(whose, ticket, at)| {
+                    if std::ptr::eq(whose, lane) {
+                        sequence.freed(ticket, at);
+                    }
+                    !std::ptr::eq(whose, lane)
+                });
+            });
+        }
+        let answer = sequence.request(request);
+        lane.clock.store(sequence.now().0, Ordering::Relaxed);
+        self.settle(lane, sequence);
+        answer
+    }
+
+    /// Brings what others see of a lane up to date.
+    #[cold]
+    fn settle(&self, lane: &Lane, sequence: &HostSequence) {
+        let stats = sequence.stats();
+        lane.published.set((stats.iterations, stats.plans, stats.lost));
+        self.with_tracked(|_| {
+            // SAFETY: the lock is held.
+            unsafe { *lane.stats.get() = stats };
+        });
+        if sequence.is_recording() {
+            if !lane.recording.swap(true, Ordering::Relaxed) {
+                lane.clock.store(sequence.now().0, Ordering::Relaxed);
+                self.recording.fetch_add(1, Ordering::Release);
+            }
+        } else {
+            self.stop_recording(lane);
+        }
+    }
+
+    fn stop_recording(&self, lane: &Lane) {
+        if lane.recording.swap(false, Ordering::Relaxed) {
+            self.recording.fetch_sub(1, Ordering::Release);
+            self.with_tracked(|tracked| {
+                tracked.blocks.retain(|_, &mut (whose, _)| !std::ptr::eq(whose, lane));
+                tracked.freed.retain(|&(whose, ..)| !std::ptr::eq(whose, lane));
+            });
+        }
+    }
+
+    /// The lane of this thread, which is busy. `None` when the thread is ending.
+    #[inline]
+    fn lane(&'static self, thread: &Thread) -> Option<&'static Lane> {
+        // SAFETY: lanes are never freed.
+        unsafe { thread.lane.get().as_ref() }.or_else(|| self.take_lane(thread))
+    }
+
+    #[cold]
+    fn take_lane(&'static self, thread: &Thread) -> Option<&'static Lane> {
+        LEAVING.try_with(|_| ()).ok()?;
+        let mut lane = self.lanes.load(Ordering::Acquire);
+        // SAFETY: here and below, lanes are never freed, and `before` never changes once a lane is in the list.
+        while let Some(free) = unsafe { lane.as_ref() } {
+            if free.taken.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                // SAFETY: the lane has just become this thread's.
+                self.settle(free, unsafe { &*free.sequence.get() });
+                thread.lane.set(lane);
+                return Some(free);
+            }
+            lane = free.before;
+        }
+        let sequence = Sequence::new(HostMemory, &self.directory, Settings::default());
+        let new = Box::into_raw(Box::new(Lane {
+            before: null_mut(),
+            taken: AtomicBool::new(true),
+            clock: AtomicU64::new(0),
+            recording: AtomicBool::new(false),
+            unheard: AtomicBool::new(false),
+            sequence: UnsafeCell::new(sequence),
+            stats: UnsafeCell::new(Stats::default()),
+            published: Cell::new((0, 0, 0)),
+        }));
+        let mut latest = self.lanes.load(Ordering::Acquire);
+        loop {
+            // SAFETY: until the exchange succeeds, only this thread knows the lane.
+            unsafe { (*new).before = latest };
+            match self.lanes.compare_exchange(latest, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => break,
+                Err(other) => latest = other,
+            }
+        }
+        thread.lane.set(new);
+        // SAFETY: the lane was made above and is never freed.
+        let lane: &'static Lane = unsafe { &*new };
+        // SAFETY: the lane is this thread's.
+        self.settle(lane, unsafe { &*lane.sequence.get() });
+        Some(lane)
+    }
+
+    fn with_tracked<T>(&self, use_it: impl FnOnce(&mut Tracked) -> T) -> T {
+        self.lock.acquire();
+        // SAFETY: the lock is held.
+        let result = use_it(unsafe { &mut *self.tracked.get() });
+        self.lock.release();
+        result
+    }
+
+    /// Runs something during which this thread's requests go to the fallback; not at all if they already do.
+    fn busy<T>(&self, run: impl FnOnce() -> T) -> Option<T> {
+        THREAD.with(|thread| {
+            if thread.busy.replace(true) {
+                return None;
+            }
+            std::sync::atomic::compiler_fence(Ordering::SeqCst);
+            let result = run();
+            std::sync::atomic::compiler_fence(Ordering::SeqCst);
+            thread.busy.set(false);
+            Some(result)
+        })
+    }
+
+    #[cold]
+    fn track(&self, address: usize, lane: &'static Lane, ticket: Ticket) {
+        self.busy(|| {
+            self.with_tracked(|tracked| {
+                if lane.recording.load(Ordering::Relaxed) {
+                    tracked.blocks.insert(address, (lane, ticket));
+                }
+            });
+        });
+    }
+
+    /// Gives back the planned block that begins at an address. `Release::Elsewhere` means that the block is the fallback's, which must then
+    /// free it; `bytes` says how large it is at least, and is asked only while requests are recorded.
+    #[inline]
+    pub fn release(&self, address: usize, bytes: impl FnOnce() -> usize) -> Release {
+        let release = self.directory.release(address);
+        match release {
+            Release::Elsewhere if self.recording.load(Ordering::Relaxed) > 0 => self.untrack(address, bytes),
+            Release::Nothing => {
+                self.bad_frees.fetch_add(1, Ordering::Relaxed);
+            }
+            _ => {}
+        }
+        release
+    }
+
+    /// Notes that a block of the fallback is freed, if a lane wants to know. Before it really is: afterwards the address may be another's.
+    fn untrack(&self, address: usize, bytes: impl FnOnce() -> usize) {
+        if bytes() < self.threshold.load(Ordering::Relaxed) {
+            return;
+        }
+        self.busy(|| {
+            self.with_tracked(|tracked| {
+                let Some((lane, ticket)) = tracked.blocks.remove(&address) else { return };
+                // SAFETY: lanes are never freed.
+                let owner = unsafe { &*lane };
+                tracked.freed.push((lane, ticket, Moment(owner.clock.load(Ordering::Relaxed))));
+                owner.unheard.store(true, Ordering::Release);
+            });
+        });
+    }
+
+    /// Bytes that may be used at a planned block's address; `None` if the address is the fallback's.
+    #[inline]
+    pub fn capacity(&self, address: usize) -> Option<usize> {
+        self.directory.find(address).map(|arena| arena.capacity(address).unwrap_or(0))
+    }
+
+    /// Says something to this thread's sequence: iteration marks, interruptions. Nothing happens within planning itself.
+    pub fn tell(&'static self, say: impl FnOnce(&mut Sequence<HostMemory, &'static Directory>)) {
+        self.busy(|| {
+            let Some(lane) = THREAD.with(|thread| self.lane(thread)) else { return };
+            // SAFETY: the lane is this thread's, and the thread is busy.
+            let sequence = unsafe { &mut *lane.sequence.get() };
+            say(sequence);
+            self.settle(lane, sequence);
+        });
+    }
+
+    /// Counts of all lanes together: of this thread's up to now, of others' up to the last iteration that they ended or request that they
+    /// recorded.
+    pub fn stats(&'static self) -> ProcessStats {
+        self.tell(|_| ());
+        let mut sum = ProcessStats {
+            small: self.small.load(Ordering::Relaxed) + THREAD.with(|thread| thread.small.get()),
+            small_bytes: self.small_bytes.load(Ordering::Relaxed)
+                + THREAD.with(|thread| thread.small_bytes.get()),
+            bad_frees: self.bad_frees.load(Ordering::Relaxed),
+            ..ProcessStats::default()
+        };
+        let mut lane = self.lanes.load(Ordering::Acquire);
+        // SAFETY: lanes are never freed.
+        while let Some(this) = unsafe { lane.as_ref() } {
+            sum.lanes += 1;
+            // SAFETY: the lock is held.
+            let stats = self.with_tracked(|_| unsafe { *this.stats.get() });
+            sum.large.add(&stats);
+            lane = this.before;
+        }
+        sum
+    }
+
+    /// To be called before a fork, by the thread that forks.
+    pub fn before_fork(&self) {
+        self.lock.acquire();
+    }
+
+    /// To be called after a fork, in the parent and in the child.
+    pub fn after_fork(&self) {
+        self.lock.release();
+    }
+}
+
+/// Counts of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessStats {
+    /// Requests of at least the threshold.
+    pub large: Stats,
+    /// Requests below the threshold, to within a thousand a thread.
+    pub small: u64,
+    /// Their bytes.
+    pub small_bytes: u64,
+    /// Threads that made large requests at one time.
+    pub lanes: usize,
+    /// Planned addresses that were freed although no block began there.
+    pub bad_frees: u64,
+}
+
+impl ProcessStats {
+    /// Share of all requested bytes, small ones included, that were answered from a plan.
+    pub fn planned_share(&self) -> f64 {
+        let all = self.large.bytes.saturating_add(self.small_bytes);
+        if all == 0 { 0.0 } else { self.large.planned_bytes as f64 / all as f64 }
+    }
+}

@@ -1,0 +1,60 @@
+/* elbowroom-alloc: memory planned beforehand for programs that repeat themselves. Link with -lelbowroom_capi, or preload it. */
+#ifndef ELBOWROOM_H
+#define ELBOWROOM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Counts. Sizes are in bytes; "large" requests are those of at least the threshold. */
+struct elbowroom_stats {
+    uint64_t requests;      /* large requests */
+    uint64_t bytes;         /* and their bytes */
+    uint64_t planned;       /* large requests answered from a plan */
+    uint64_t planned_bytes; /* and their bytes */
+    uint64_t mismatches;    /* requests that were not the expected one */
+    uint64_t late;          /* expected requests whose bytes were still held by a block that lived longer than before */
+    uint64_t iterations;    /* iterations completed with a plan */
+    uint64_t plans;         /* plans made */
+    uint64_t reoptimized;   /* of these, made again because something was larger or lived longer */
+    uint64_t lost;          /* times that a plan was left because the program did something else */
+    uint64_t height;        /* bytes of the latest plans */
+    uint64_t peak_load;     /* largest sum of requested bytes alive in them at one time */
+    uint64_t small;         /* requests below the threshold, to within a thousand for each thread */
+    uint64_t small_bytes;   /* and their bytes */
+    uint64_t bad_frees;     /* planned addresses freed although no block began there */
+    uint64_t lanes;         /* threads that made large requests at one time */
+};
+
+/* The process's own memory: malloc and its family. */
+void elbowroom_stats(struct elbowroom_stats *out);
+void elbowroom_set_threshold(size_t bytes); /* 16384 unless set */
+void elbowroom_mark_iteration(void);        /* optional: an iteration of this thread begins here */
+void elbowroom_interrupt(void);             /* what follows on this thread is not a part of what repeats ... */
+void elbowroom_resume(void);                /* ... until here; may be nested */
+
+/* CUDA memory, with the signatures of PyTorch's CUDAPluggableAllocator. */
+void *elbowroom_cuda_alloc(ptrdiff_t size, int device, void *stream);
+void elbowroom_cuda_free(void *block, ptrdiff_t size, int device, void *stream);
+const char *elbowroom_cuda_error(void); /* why there is none; NULL where there is a driver */
+void elbowroom_cuda_stats(int device, struct elbowroom_stats *out);
+
+/* Any other memory. Both functions may be called by any thread that uses the pool. A queue is where operations are ordered: blocks are used
+ * again only by the queue that took them. */
+typedef void *(*elbowroom_reserve)(void *context, size_t bytes, size_t align);
+typedef void (*elbowroom_give_back)(void *context, void *address, size_t bytes);
+struct elbowroom_pool;
+struct elbowroom_pool *elbowroom_pool_new(elbowroom_reserve, elbowroom_give_back, void *context, size_t granule);
+void elbowroom_pool_free(struct elbowroom_pool *);
+void *elbowroom_pool_take(const struct elbowroom_pool *, uint64_t queue, size_t size, size_t align);
+int elbowroom_pool_give(const struct elbowroom_pool *, void *block); /* 0, or 1 if no block begins there */
+void elbowroom_pool_mark_iteration(const struct elbowroom_pool *, uint64_t queue);
+void elbowroom_pool_stats(const struct elbowroom_pool *, struct elbowroom_stats *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,70 @@
+//! PyTorch's pluggable CUDA allocator: `torch.cuda.memory.CUDAPluggableAllocator(path, "elbowroom_cuda_alloc", "elbowroom_cuda_free")`.
+//!
+//! Each stream of each device is a sequence of its own: a block is used again only by the stream that asked for it, whose operations are
+//! ordered, so that it may be freed while an operation that uses it is still under way.
+
+use std::collections::BTreeMap;
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use elbowroom_alloc::{Cuda, CudaError, CudaMemory, Pool, Request, Settings};
+
+use crate::process::CStats;
+
+/// What PyTorch's own allocator rounds sizes and aligns addresses to.
+const GRANULE: usize = 512;
+
+fn cuda() -> &'static Result<Cuda, CudaError> {
+    static CUDA: OnceLock<Result<Cuda, CudaError>> = OnceLock::new();
+    CUDA.get_or_init(Cuda::open)
+}
+
+/// The pool of a device; `None` where there is no such device.
+fn pool(device: c_int) -> Option<Arc<Pool<CudaMemory>>> {
+    static POOLS: Mutex<BTreeMap<c_int, Arc<Pool<CudaMemory>>>> = Mutex::new(BTreeMap::new());
+    let mut pools = POOLS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(pool) = pools.get(&device) {
+        return Some(pool.clone());
+    }
+    let memory = cuda().as_ref().ok()?.device(device).ok()?;
+    let settings = Settings { granule: GRANULE, ..Settings::default() };
+    Some(pools.entry(device).or_insert_with(|| Arc::new(Pool::new(memory, settings))).clone())
+}
+
+/// A block of a device for a stream; null where there is none, see `elbowroom_cuda_error`.
+#[unsafe(no_mangle)]
+pub extern "C" fn elbowroom_cuda_alloc(size: isize, device: c_int, stream: *mut c_void) -> *mut c_void {
+    let Some(size) = usize::try_from(size).ok().filter(|&size| size > 0) else { return null_mut() };
+    let Some(pool) = pool(device) else { return null_mut() };
+    let block = pool.allocate(stream as u64, Request::new(size, GRANULE));
+    block.map_or(null_mut(), |address| address as *mut c_void)
+}
+
+/// Gives a block back. Other addresses change nothing.
+#[unsafe(no_mangle)]
+pub extern "C" fn elbowroom_cuda_free(block: *mut c_void, _size: isize, device: c_int, _stream: *mut c_void) {
+    if let Some(pool) = pool(device).filter(|_| !block.is_null()) {
+        pool.free(block as usize);
+    }
+}
+
+/// Why there is no CUDA memory, as text that stays; null where there is a driver.
+#[unsafe(no_mangle)]
+pub extern "C" fn elbowroom_cuda_error() -> *const c_char {
+    static TEXT: OnceLock<Option<CString>> = OnceLock::new();
+    let text =
+        TEXT.get_or_init(|| cuda().as_ref().err().and_then(|error| CString::new(error.to_string()).ok()));
+    text.as_ref().map_or(std::ptr::null(), |text| text.as_ptr())
+}
+
+/// Counts of a device so far; zeros where there is none.
+///
+/// # Safety
+/// A `struct elbowroom_stats` may be written to `out`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elbowroom_cuda_stats(device: c_int, out: *mut CStats) {
+    let stats = pool(device).map_or_else(CStats::default, |pool| CStats::new(&pool.stats().0));
+    // SAFETY: the caller's promise.
+    unsafe { *out = stats };
+}

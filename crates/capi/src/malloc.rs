@@ -1,0 +1,190 @@
+//! `malloc` and its family.
+//!
+//! What is not here (`valloc`, `pvalloc`) comes from the next allocator and is freed by it. A planned address that is freed twice, or freed
+//! although it was never given out, is counted and otherwise ignored; other foreign addresses are the next allocator's to judge.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::Once;
+
+use elbowroom_alloc::{PROCESS, Release, Request};
+
+use crate::next;
+
+/// What `malloc` aligns to.
+const ALIGN: usize = 16;
+
+unsafe extern "C" fn before_fork() {
+    PROCESS.before_fork();
+}
+
+unsafe extern "C" fn after_fork() {
+    PROCESS.after_fork();
+}
+
+/// Has the fork handlers in place before the first request that could take the lock.
+#[inline]
+fn prepare() {
+    static PREPARED: Once = Once::new();
+    if !PREPARED.is_completed() {
+        PREPARED.call_once(|| {
+            // SAFETY: both functions may be called at any time in their order. Registering may allocate, below the threshold.
+            unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork)) };
+        });
+    }
+}
+
+#[inline]
+fn is_large(size: usize) -> bool {
+    let large = size >= PROCESS.threshold();
+    if large {
+        prepare();
+    }
+    large
+}
+
+fn request(size: usize, align: usize, next: impl FnOnce() -> *mut c_void) -> *mut c_void {
+    is_large(size);
+    PROCESS.allocate(Request::new(size, align), || next().cast()).cast()
+}
+
+/// See the C library.
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc(size: usize) -> *mut c_void {
+    request(size, ALIGN, || next::malloc(size))
+}
+
+/// See the C library.
+#[unsafe(no_mangle)]
+pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    let Some(bytes) = count.checked_mul(size) else { return next::calloc(count, size) };
+    let mut is_zero = false;
+    let block = request(bytes, ALIGN, || {
+        is_zero = true;
+        next::calloc(count, size)
+    });
+    if !is_zero {
+        // SAFETY: a planned block of at least this many bytes, which nobody else has.
+        unsafe { block.cast::<u8>().write_bytes(0, bytes) };
+    }
+    block
+}
+
+/// See the C library.
+///
+/// # Safety
+/// The block is null, or one of this library's or the next allocator's that lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free(block: *mut c_void) {
+    if block.is_null() {
+        return;
+    }
+    // SAFETY: asked only for a block that is not planned, so the next allocator's.
+    if PROCESS.release(block as usize, || unsafe { next::malloc_usable_size(block) }) == Release::Elsewhere {
+        // SAFETY: the caller's promise.
+        unsafe { next::free(block) };
+    }
+}
+
+/// See the C library.
+///
+/// # Safety
+/// The block is null, or one of this library's or the next allocator's that lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
+    if block.is_null() {
+        return malloc(size);
+    }
+    match PROCESS.capacity(block as usize) {
+        None => {
+            // From here on it is another block, and not a recorded one.
+            // SAFETY: asked only for a block of the next allocator's.
+            PROCESS.release(block as usize, || unsafe { next::malloc_usable_size(block) });
+            // SAFETY: the caller's promise.
+            unsafe { next::realloc(block, size) }
+        }
+        Some(capacity) if size <= capacity && size >= capacity / 2 => block,
+        Some(_) if size == 0 => {
+            // SAFETY: the caller's promise.
+            unsafe { free(block) };
+            null_mut()
+        }
+        Some(capacity) => {
+            let new = malloc(size);
+            if !new.is_null() {
+                // SAFETY: two living blocks, which do not overlap, of at least this many bytes.
+                unsafe { new.copy_from_nonoverlapping(block, size.min(capacity)) };
+                // SAFETY: the caller's promise.
+                unsafe { free(block) };
+            }
+            new
+        }
+    }
+}
+
+/// See the C library.
+///
+/// # Safety
+/// The block is null, or one of this library's or the next allocator's that lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reallocarray(block: *mut c_void, count: usize, size: usize) -> *mut c_void {
+    match count.checked_mul(size) {
+        // SAFETY: the caller's promise.
+        Some(bytes) => unsafe { realloc(block, bytes) },
+        None => {
+            // SAFETY: the place of this thread's error number.
+            unsafe { *libc::__errno_location() = libc::ENOMEM };
+            null_mut()
+        }
+    }
+}
+
+/// See the C library.
+///
+/// # Safety
+/// A pointer may be written to `out`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
+    if !align.is_power_of_two() || !align.is_multiple_of(size_of::<*mut c_void>()) {
+        return libc::EINVAL;
+    }
+    let mut error = 0;
+    let block = request(size, align, || {
+        let mut block = null_mut();
+        error = next::posix_memalign(&mut block, align, size);
+        if error == 0 { block } else { null_mut() }
+    });
+    if error == 0 {
+        // SAFETY: the caller's promise.
+        unsafe { *out = block };
+    }
+    error
+}
+
+/// See the C library.
+#[unsafe(no_mangle)]
+pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
+    if !align.is_power_of_two() {
+        return next::memalign(align, size);
+    }
+    request(size, align.max(ALIGN), || next::memalign(align, size))
+}
+
+/// See the C library.
+#[unsafe(no_mangle)]
+pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
+    memalign(align, size)
+}
+
+/// See the C library.
+///
+/// # Safety
+/// The block is null, or one of this library's or the next allocator's that lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
+    if block.is_null() {
+        return 0;
+    }
+    // SAFETY: the caller's promise.
+    PROCESS.capacity(block as usize).unwrap_or_else(|| unsafe { next::malloc_usable_size(block) })
+}

@@ -1,0 +1,144 @@
+//! The next allocator in line: the one that would have been called without this library.
+
+use std::cell::Cell;
+use std::ffi::{CStr, c_int, c_void};
+use std::mem::transmute;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Memory for requests that are made while the next allocator is being looked up: looking up may itself allocate.
+const BOOTSTRAP: usize = 64 << 10;
+
+#[repr(align(64))]
+struct Bootstrap(std::cell::UnsafeCell<[u8; BOOTSTRAP]>);
+
+// SAFETY: each byte is given out once, by an atomic counter.
+unsafe impl Sync for Bootstrap {}
+
+static MEMORY: Bootstrap = Bootstrap(std::cell::UnsafeCell::new([0; BOOTSTRAP]));
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static LOOKING_UP: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Zeroed memory that is never given back; null when there is no more.
+fn bootstrap(size: usize, align: usize) -> *mut c_void {
+    let Some(len) = size.max(1).checked_add(align) else { return std::ptr::null_mut() };
+    let start = USED.fetch_add(len.next_multiple_of(64).min(BOOTSTRAP), Ordering::Relaxed);
+    if align > 4096 || start.saturating_add(len) > BOOTSTRAP {
+        return std::ptr::null_mut();
+    }
+    let base = MEMORY.0.get() as usize;
+    (base + start).next_multiple_of(align) as *mut c_void
+}
+
+fn is_bootstrap(block: *mut c_void) -> bool {
+    (block as usize).wrapping_sub(MEMORY.0.get() as usize) < BOOTSTRAP
+}
+
+/// Bytes from a bootstrap block to the end of the bootstrap memory: no block is larger.
+fn bootstrap_bytes(block: *mut c_void) -> usize {
+    MEMORY.0.get() as usize + BOOTSTRAP - block as usize
+}
+
+/// The address of a function of the next library that has it; 0 while it is being looked up, or if nobody has it.
+fn address(known: &AtomicUsize, name: &CStr) -> usize {
+    match known.load(Ordering::Relaxed) {
+        0 if LOOKING_UP.replace(true) => 0,
+        0 => {
+            // SAFETY: a name ended by zero.
+            let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize;
+            known.store(found, Ordering::Relaxed);
+            LOOKING_UP.set(false);
+            found
+        }
+        found => found,
+    }
+}
+
+/// The next allocator's function of this name and type.
+macro_rules! next {
+    ($name:literal, $type:ty) => {{
+        static KNOWN: AtomicUsize = AtomicUsize::new(0);
+        // SAFETY: the C library's function of this name has this type; 0 is `None`.
+        unsafe { transmute::<usize, Option<$type>>(address(&KNOWN, $name)) }
+    }};
+}
+
+pub fn malloc(size: usize) -> *mut c_void {
+    match next!(c"malloc", unsafe extern "C" fn(usize) -> *mut c_void) {
+        // SAFETY: any size may be asked for.
+        Some(malloc) => unsafe { malloc(size) },
+        None => bootstrap(size, 16),
+    }
+}
+
+pub fn calloc(count: usize, size: usize) -> *mut c_void {
+    match next!(c"calloc", unsafe extern "C" fn(usize, usize) -> *mut c_void) {
+        // SAFETY: any size may be asked for.
+        Some(calloc) => unsafe { calloc(count, size) },
+        None => count.checked_mul(size).map_or(std::ptr::null_mut(), |bytes| bootstrap(bytes, 16)),
+    }
+}
+
+/// # Safety
+/// The block is null, or one of this module's that lives.
+pub unsafe fn free(block: *mut c_void) {
+    if is_bootstrap(block) {
+        return;
+    }
+    if let Some(free) = next!(c"free", unsafe extern "C" fn(*mut c_void)) {
+        // SAFETY: the caller's promise.
+        unsafe { free(block) };
+    }
+}
+
+/// # Safety
+/// The block is null, or one of this module's that lives.
+pub unsafe fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
+    if is_bootstrap(block) {
+        let new = malloc(size);
+        if !new.is_null() {
+            // SAFETY: both blocks are at least this long, and the new one is new.
+            unsafe { new.copy_from_nonoverlapping(block, size.min(bootstrap_bytes(block))) };
+        }
+        return new;
+    }
+    match next!(c"realloc", unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void) {
+        // SAFETY: the caller's promise.
+        Some(realloc) => unsafe { realloc(block, size) },
+        None => bootstrap(size, 16),
+    }
+}
+
+pub fn posix_memalign(out: &mut *mut c_void, align: usize, size: usize) -> c_int {
+    match next!(c"posix_memalign", unsafe extern "C" fn(*mut *mut c_void, usize, usize) -> c_int) {
+        // SAFETY: the place is ours; any alignment and size may be asked for.
+        Some(posix_memalign) => unsafe { posix_memalign(out, align, size) },
+        None => {
+            *out = bootstrap(size, align);
+            if out.is_null() { libc::ENOMEM } else { 0 }
+        }
+    }
+}
+
+pub fn memalign(align: usize, size: usize) -> *mut c_void {
+    match next!(c"memalign", unsafe extern "C" fn(usize, usize) -> *mut c_void) {
+        // SAFETY: any alignment and size may be asked for.
+        Some(memalign) => unsafe { memalign(align, size) },
+        None => bootstrap(size, align.max(16)),
+    }
+}
+
+/// # Safety
+/// The block is null, or one of this module's that lives.
+pub unsafe fn malloc_usable_size(block: *mut c_void) -> usize {
+    if is_bootstrap(block) {
+        return 0;
+    }
+    match next!(c"malloc_usable_size", unsafe extern "C" fn(*mut c_void) -> usize) {
+        // SAFETY: the caller's promise.
+        Some(usable) => unsafe { usable(block) },
+        None => 0,
+    }
+}

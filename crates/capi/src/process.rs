@@ -1,0 +1,81 @@
+//! Marks and counts for programs under which the library is preloaded, or which are linked to it.
+
+use elbowroom_alloc::{PROCESS, ProcessStats, Stats};
+
+/// `struct elbowroom_stats` of the header.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CStats {
+    requests: u64,
+    bytes: u64,
+    planned: u64,
+    planned_bytes: u64,
+    mismatches: u64,
+    late: u64,
+    iterations: u64,
+    plans: u64,
+    reoptimized: u64,
+    lost: u64,
+    height: u64,
+    peak_load: u64,
+    small: u64,
+    small_bytes: u64,
+    bad_frees: u64,
+    lanes: u64,
+}
+
+impl CStats {
+    pub fn new(stats: &Stats) -> Self {
+        Self {
+            requests: stats.requests,
+            bytes: stats.bytes,
+            planned: stats.planned,
+            planned_bytes: stats.planned_bytes,
+            mismatches: stats.mismatches,
+            late: stats.late,
+            iterations: stats.iterations,
+            plans: stats.plans,
+            reoptimized: stats.reoptimized,
+            lost: stats.lost,
+            height: stats.height as u64,
+            peak_load: stats.peak_load as u64,
+            ..Self::default()
+        }
+    }
+}
+
+/// Counts of this process so far.
+///
+/// # Safety
+/// A `struct elbowroom_stats` may be written to `out`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elbowroom_stats(out: *mut CStats) {
+    let ProcessStats { large, small, small_bytes, lanes, bad_frees } = PROCESS.stats();
+    let stats = CStats { small, small_bytes, bad_frees, lanes: lanes as u64, ..CStats::new(&large) };
+    // SAFETY: the caller's promise.
+    unsafe { *out = stats };
+}
+
+/// An iteration of this thread begins here.
+#[unsafe(no_mangle)]
+pub extern "C" fn elbowroom_mark_iteration() {
+    PROCESS.tell(|sequence| sequence.mark_iteration());
+}
+
+/// What follows on this thread, until `elbowroom_resume`, is not a part of what repeats.
+#[unsafe(no_mangle)]
+pub extern "C" fn elbowroom_interrupt() {
+    PROCESS.tell(|sequence| sequence.interrupt());
+}
+
+/// Ends an interruption.
+#[unsafe(no_mangle)]
+pub extern "C" fn elbowroom_resume() {
+    PROCESS.tell(|sequence| sequence.resume());
+}
+
+/// Requests of fewer bytes pass through.
+#[unsafe(no_mangle)]
+pub extern "C" fn elbowroom_set_threshold(bytes: usize) {
+    PROCESS.set_threshold(bytes);
+}

@@ -1,0 +1,335 @@
+//! The library preloaded under this very program, which then misbehaves in every way it can think of.
+
+use std::ffi::{c_int, c_void};
+// The compiler knows `malloc` and leaves out pairs whose block it does not see used.
+use std::hint::black_box;
+use std::process::{Command, ExitCode};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The library that cargo has built beside this program.
+fn library() -> std::path::PathBuf {
+    let own = std::env::current_exe().expect("this program has a path");
+    let deps = own.parent().expect("it lies in a folder");
+    deps.join("libelbowroom_capi.so")
+}
+
+/// Counts, as the header lays them out.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Stats {
+    requests: u64,
+    bytes: u64,
+    planned: u64,
+    planned_bytes: u64,
+    mismatches: u64,
+    late: u64,
+    iterations: u64,
+    plans: u64,
+    reoptimized: u64,
+    lost: u64,
+    height: u64,
+    peak_load: u64,
+    small: u64,
+    small_bytes: u64,
+    bad_frees: u64,
+    lanes: u64,
+}
+
+fn stats() -> Stats {
+    // SAFETY: the preloaded library has a function of this name and type.
+    unsafe {
+        let function = libc::dlsym(libc::RTLD_DEFAULT, c"elbowroom_stats".as_ptr());
+        assert!(!function.is_null(), "the library is not preloaded");
+        let function: extern "C" fn(*mut Stats) = std::mem::transmute(function);
+        let mut stats = Stats::default();
+        function(&mut stats);
+        stats
+    }
+}
+
+/// A block full of one byte, by one of the family.
+struct Filled {
+    block: *mut u8,
+    size: usize,
+    byte: u8,
+}
+
+impl Filled {
+    fn new(size: usize, byte: u8) -> Self {
+        // SAFETY: plain calls of the family with valid arguments; the block is ours and has this size.
+        unsafe {
+            let block = match byte % 4 {
+                0 => libc::malloc(size),
+                1 => {
+                    let zeros = libc::calloc(size, 1);
+                    assert!(std::slice::from_raw_parts(zeros.cast::<u8>(), size).iter().all(|&b| b == 0));
+                    zeros
+                }
+                2 => {
+                    let mut block = null_mut();
+                    assert_eq!(libc::posix_memalign(&mut block, 64, size), 0);
+                    assert_eq!(block as usize % 64, 0);
+                    block
+                }
+                _ => libc::aligned_alloc(4096, size.next_multiple_of(4096)),
+            }
+            .cast::<u8>();
+            assert!(!block.is_null() && (block as usize).is_multiple_of(16));
+            assert!(libc::malloc_usable_size(block.cast()) >= size);
+            block.write_bytes(byte, size);
+            Self { block, size, byte }
+        }
+    }
+
+    fn check(&self) {
+        // SAFETY: the block is ours and initialized.
+        let bytes = unsafe { std::slice::from_raw_parts(self.block, self.size) };
+        assert!(bytes.iter().all(|&b| b == self.byte), "somebody wrote to a living block");
+    }
+}
+
+// SAFETY: a block may be used and freed by any thread.
+unsafe impl Send for Filled {}
+
+impl Drop for Filled {
+    fn drop(&mut self) {
+        self.check();
+        // SAFETY: the block is ours.
+        unsafe { libc::free(self.block.cast()) };
+    }
+}
+
+fn iterate() {
+    let mut living = std::collections::VecDeque::new();
+    for i in 0..32usize {
+        living.push_back(Filled::new(20_000 + 7_000 * (i * 5 % 9), i as u8));
+        if living.len() > 5 {
+            living.pop_front();
+        }
+    }
+}
+
+fn repeats() {
+    (0..40).for_each(|_| iterate());
+    let stats = stats();
+    assert!(stats.planned >= 30 * 32 && stats.plans >= 1, "{stats:?}");
+}
+
+fn threads() {
+    let workers: Vec<_> = (0..6).map(|_| std::thread::spawn(|| (0..60).for_each(|_| iterate()))).collect();
+    workers.into_iter().for_each(|worker| worker.join().unwrap());
+    let (send, receive) = std::sync::mpsc::sync_channel::<Filled>(3);
+    let consumer = std::thread::spawn(move || receive.into_iter().count());
+    (0..3_000usize).for_each(|i| send.send(Filled::new(30_000 + 1_000 * (i % 7), i as u8)).unwrap());
+    drop(send);
+    assert_eq!(consumer.join().unwrap(), 3_000);
+    assert!(stats().planned > 6 * 40 * 32, "{:?}", stats());
+}
+
+fn reallocates() {
+    for i in 0..200usize {
+        // SAFETY: calls of the family with blocks that live, and slices within them.
+        unsafe {
+            let block = libc::malloc(40_000).cast::<u8>();
+            block.write_bytes(i as u8, 40_000);
+            let grown = libc::realloc(block.cast(), 200_000).cast::<u8>();
+            assert!(std::slice::from_raw_parts(grown, 40_000).iter().all(|&b| b == i as u8));
+            let shrunk = libc::realloc(grown.cast(), 100).cast::<u8>();
+            assert!(std::slice::from_raw_parts(shrunk, 100).iter().all(|&b| b == i as u8));
+            libc::free(shrunk.cast());
+            assert!(black_box(libc::calloc(black_box(usize::MAX), 2)).is_null());
+            let mut block = null_mut();
+            assert_eq!(libc::posix_memalign(&mut block, 3, 10), libc::EINVAL);
+            assert!(black_box(libc::malloc(black_box(usize::MAX - 100))).is_null());
+        }
+    }
+}
+
+/// A planned block freed twice is counted, and its successor is untouched.
+fn double_free() {
+    (0..20).for_each(|_| iterate());
+    let before = stats();
+    // SAFETY: freeing twice is what is tested; for planned blocks the library defines it.
+    unsafe {
+        let mut seen = 0;
+        for _ in 0..200 {
+            let block = black_box(libc::malloc(20_000));
+            libc::free(block);
+            let now = stats();
+            if now.planned > before.planned + seen {
+                seen += 1;
+                libc::free(block);
+                assert_eq!(stats().bad_frees, before.bad_frees + seen, "{:?}", stats());
+                libc::free(block.cast::<u8>().add(64).cast());
+                assert_eq!(stats().bad_frees, before.bad_frees + seen + 1, "inside a planned range");
+                return (0..20).for_each(|_| iterate());
+            }
+        }
+        panic!("no request was planned: {:?}", stats());
+    }
+}
+
+/// A pointer that libc made behind the library's back goes back to libc.
+fn foreign_free() {
+    (0..10).for_each(|_| iterate());
+    for _ in 0..100 {
+        // SAFETY: `valloc` is not in the family that the library replaces, so its block is libc's own.
+        unsafe {
+            let valloc = libc::dlsym(libc::RTLD_DEFAULT, c"valloc".as_ptr());
+            let valloc: extern "C" fn(usize) -> *mut c_void = std::mem::transmute(valloc);
+            let block = valloc(50_000);
+            block.write_bytes(1, 50_000);
+            libc::free(block);
+        }
+        iterate();
+    }
+}
+
+static SIGNALS: AtomicUsize = AtomicUsize::new(0);
+
+/// Allocates, which a handler should not do; the library must at least not add to the danger. The handler runs only where the thread is in
+/// the library's planned path or in this program, because libc's own locks are not safe here.
+extern "C" fn handler(_: c_int) {
+    SIGNALS.fetch_add(1, Ordering::Relaxed);
+    drop(Filled::new(20_000, 2));
+}
+
+/// Signals at moments of the program's own choosing, between the requests of an iteration.
+fn signals() {
+    // SAFETY: installs a handler for a signal that only this program sends to itself.
+    unsafe { libc::signal(libc::SIGUSR1, handler as *const () as libc::sighandler_t) };
+    for i in 0..60usize {
+        let mut living = Vec::new();
+        for j in 0..24usize {
+            living.push(Filled::new(20_000 + 7_000 * (j * 5 % 9), j as u8));
+            if (i + j) % 5 == 0 {
+                // SAFETY: sends the signal whose handler is above.
+                unsafe { libc::raise(libc::SIGUSR1) };
+            }
+        }
+    }
+    assert!(SIGNALS.load(Ordering::Relaxed) > 200);
+}
+
+/// Forks in the middle of an iteration, with other threads at work; both sides go on.
+fn forks() {
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let others: Vec<_> = (0..2)
+        .map(|_| {
+            let stop = stop.clone();
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    iterate();
+                    drop(Filled::new(16_384 + std::process::id() as usize % 4096, 3));
+                }
+            })
+        })
+        .collect();
+    (0..10).for_each(|_| iterate());
+    for _ in 0..20 {
+        let held: Vec<Filled> = (0..5usize).map(|i| Filled::new(20_000 + 7_000 * i, i as u8)).collect();
+        // SAFETY: the child only allocates, frees and leaves without running anybody's destructors.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0);
+        if child == 0 {
+            held.iter().for_each(Filled::check);
+            drop(held);
+            (0..10).for_each(|_| iterate());
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(0) };
+        }
+        held.iter().for_each(Filled::check);
+        let mut status = 0;
+        // SAFETY: waits for the child.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0, "the child failed");
+        drop(held);
+        iterate();
+    }
+    stop.store(true, Ordering::Relaxed);
+    others.into_iter().for_each(|other| other.join().unwrap());
+}
+
+fn never_repeats() {
+    let mut living = std::collections::VecDeque::new();
+    for i in 0..30_000usize {
+        living.push_back(Filled::new(16_384 + i % 17_011, i as u8));
+        if living.len() > 3 + i % 7 {
+            living.pop_front();
+        }
+    }
+}
+
+fn a_million_alternating_sizes() {
+    for _ in 0..500_000 {
+        // SAFETY: blocks are freed as they were made.
+        unsafe {
+            let (one, other) = (black_box(libc::malloc(20_000)), black_box(libc::malloc(3_000_000)));
+            libc::free(one);
+            libc::free(other);
+        }
+    }
+    assert!(stats().planned > 900_000, "{:?}", stats());
+}
+
+fn without_a_driver_cuda_says_so() {
+    // SAFETY: the preloaded library has functions of these names and types.
+    unsafe {
+        let error = libc::dlsym(libc::RTLD_DEFAULT, c"elbowroom_cuda_error".as_ptr());
+        let error: extern "C" fn() -> *const std::ffi::c_char = std::mem::transmute(error);
+        let alloc = libc::dlsym(libc::RTLD_DEFAULT, c"elbowroom_cuda_alloc".as_ptr());
+        let alloc: extern "C" fn(isize, c_int, *mut c_void) -> *mut c_void = std::mem::transmute(alloc);
+        let free = libc::dlsym(libc::RTLD_DEFAULT, c"elbowroom_cuda_free".as_ptr());
+        let free: extern "C" fn(*mut c_void, isize, c_int, *mut c_void) = std::mem::transmute(free);
+        let block = alloc(1 << 20, 0, null_mut());
+        if error().is_null() {
+            assert!(!block.is_null(), "a driver, and no memory");
+            free(block, 1 << 20, 0, null_mut());
+        } else {
+            assert!(block.is_null());
+            let text = std::ffi::CStr::from_ptr(error()).to_string_lossy();
+            assert!(text.contains("CUDA driver"), "{text}");
+        }
+    }
+}
+
+const SCENARIOS: &[(&str, fn())] = &[
+    ("repeats", repeats),
+    ("threads", threads),
+    ("reallocates", reallocates),
+    ("double_free", double_free),
+    ("foreign_free", foreign_free),
+    ("signals", signals),
+    ("forks", forks),
+    ("never_repeats", never_repeats),
+    ("a_million_alternating_sizes", a_million_alternating_sizes),
+    ("without_a_driver_cuda_says_so", without_a_driver_cuda_says_so),
+];
+
+/// The variable by which this program tells a copy of itself what to do.
+const SCENARIO: &str = "ELBOWROOM_TEST_SCENARIO";
+
+fn main() -> ExitCode {
+    if let Ok(name) = std::env::var(SCENARIO) {
+        let (_, scenario) = SCENARIOS.iter().find(|(n, _)| *n == name).expect("a scenario of this name");
+        scenario();
+        return ExitCode::SUCCESS;
+    }
+    if !cfg!(target_os = "linux") {
+        println!("skipped: preloading is tested on Linux only");
+        return ExitCode::SUCCESS;
+    }
+    assert!(library().exists(), "{} is missing", library().display());
+    let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
+    let own = std::env::current_exe().expect("this program has a path");
+    let mut failed = 0;
+    for (name, _) in SCENARIOS.iter().filter(|(name, _)| name.contains(&filter)) {
+        let status = Command::new(&own).env(SCENARIO, name).env("LD_PRELOAD", library()).status();
+        let ok = status.as_ref().is_ok_and(|status| status.success());
+        println!("test {name} ... {}", if ok { "ok".to_owned() } else { format!("FAILED ({status:?})") });
+        failed += usize::from(!ok);
+    }
+    println!("\n{failed} of {} scenarios failed", SCENARIOS.len());
+    ExitCode::from(u8::from(failed > 0))
+}
