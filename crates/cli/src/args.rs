@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use elbowroom::graph::zoo::OptimizerKind;
 use elbowroom::ir::Bytes;
 use elbowroom::machine::{LinkSpec, Rate};
-use elbowroom::size::{MemoryRange, MemorySpec};
+use elbowroom::size::{BatchSpec, MemoryRange, MemorySpec};
 
 /// Train neural networks in the memory you have.
 ///
@@ -54,9 +54,12 @@ pub struct NetworkArgs {
     /// The network: resnet18, resnet34, resnet50, vgg16, lstm, gpt, … (a wrong name lists them all)
     #[arg(long, default_value = "resnet18")]
     pub model: String,
-    /// Samples in a batch
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
-    pub batch: u32,
+    /// Samples in a batch; when training, also max for the most that fit the limit
+    #[arg(long, default_value = "64", value_name = "SAMPLES|max")]
+    pub batch: BatchSpec,
+    /// The forward part alone: no gradients and no updates, dropout off, normalization by running statistics
+    #[arg(long)]
+    pub forward_only: bool,
     /// Height and width of images, in pixels
     #[arg(long, value_name = "PIXELS", value_parser = clap::value_parser!(u32).range(1..))]
     pub image: Option<u32>,
@@ -145,6 +148,8 @@ pub struct MachineArgs {
 #[command(after_help = "Examples:
   elbowroom train --iterations 20 --memory 40%
   elbowroom train --model lstm --memory min --verify
+  elbowroom train --model vgg16 --batch max --memory 600MiB --plot loss.svg
+  elbowroom train --model gpt --forward-only --resume gpt.safetensors
   elbowroom train --model resnet50 --batch 16 --memory 300MiB --host /tmp --save r50.safetensors")]
 pub struct TrainArgs {
     #[command(flatten)]
@@ -170,7 +175,7 @@ pub struct TrainArgs {
     #[arg(long)]
     pub verify: bool,
     /// Write a checkpoint to this file at the end, and every --save-every iterations
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "forward_only")]
     pub save: Option<PathBuf>,
     /// Iterations between two checkpoints
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
@@ -178,6 +183,9 @@ pub struct TrainArgs {
     /// Go on from this checkpoint
     #[arg(long, value_name = "FILE")]
     pub resume: Option<PathBuf>,
+    /// Draw the loss over the iterations
+    #[arg(long, value_name = "FILE", conflicts_with = "forward_only")]
+    pub plot: Option<PathBuf>,
     /// Print one JSON object instead of tables
     #[arg(long)]
     pub json: bool,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use elbowroom::ir::Nanos;
 use elbowroom::ir::search::{Budget, Goal, Observer};
 use elbowroom::report::PlanReport;
-use elbowroom::train::TrainObserver;
+use elbowroom::train::{Iteration, TrainObserver};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::printer;
@@ -198,17 +198,37 @@ impl TrainObserver for TrainProgress {
         self.bar.set_position(0);
     }
 
-    fn iteration(&self, number: u64, loss: f32, time: Nanos) {
-        self.bar.set_message(format!("iteration {number}: loss {loss:.4}, {time}"));
+    fn iteration(&self, done: &Iteration) {
+        let Iteration { number, loss, time, peak, limit } = done;
+        let loss = loss.map_or_else(String::new, |loss| format!("loss {loss:.4}, "));
+        let memory = gauge(peak.get(), limit.get());
+        self.bar.set_message(format!("iteration {number}: {loss}{time}, memory {memory} {peak} of {limit}"));
         self.bar.inc(1);
     }
 }
 
+/// How full something is, in ten steps: full only if it is.
+fn gauge(used: u64, of: u64) -> String {
+    const STEPS: u64 = 10;
+    let filled =
+        (u128::from(used) * u128::from(STEPS) / u128::from(of.max(1))).min(u128::from(STEPS)) as usize;
+    format!("{}{}", "█".repeat(filled), "░".repeat(STEPS as usize - filled))
+}
+
 #[cfg(test)]
 mod tests {
-    use elbowroom::ir::Bytes;
+    use elbowroom::ir::{Bytes, Nanos};
 
     use super::*;
+
+    #[test]
+    fn a_gauge_is_full_only_at_the_limit() {
+        assert_eq!(gauge(0, 10), "░░░░░░░░░░");
+        assert_eq!(gauge(999, 1000), "█████████░");
+        assert_eq!(gauge(1000, 1000), "██████████");
+        assert_eq!(gauge(u64::MAX, 1).chars().count(), 10);
+        assert_eq!(gauge(0, 0), "░░░░░░░░░░");
+    }
 
     #[test]
     fn the_line_says_how_good_it_is_how_good_it_can_become_and_what_is_left() {

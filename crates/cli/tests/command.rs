@@ -188,6 +188,48 @@ fn a_resumed_run_goes_on_where_it_stopped() {
 }
 
 #[test]
+fn the_forward_part_runs_alone_under_a_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    expect(at, "train --model resnet20 --batch 8 --iterations 1 --evaluations 500 --save r.safetensors", 0);
+    let line = "train --model resnet20 --batch 8 --forward-only --memory 80% --evaluations 500 --iterations 2 --verify";
+    let report = json(&expect(at, &format!("{line} --resume r.safetensors --json"), 0));
+    assert_eq!(report["verified"].as_bool(), Some(true));
+    assert_eq!(report["measured_peak_bytes"], report["predicted_peak_bytes"]);
+    assert!(report["losses"].as_array().unwrap().is_empty() && report["first_iteration"].as_u64() == Some(1));
+    assert!(report["samples_per_second"].as_f64() > Some(0.0));
+    assert!(expect(at, line, 0).contains("results equal the unlimited run's"));
+    // Every other kind of input; a translation puts out one value for each word.
+    for network in ["seq2seq --length 3", "gpt --length 16 --layers 1", "unet --image 32 --width 8", "kmeans"]
+    {
+        let line =
+            format!("train --forward-only --memory 100% --iterations 1 --verify --batch 4 --model {network}");
+        expect(at, &line, 0);
+    }
+    expect_sentence(at, &format!("{line} --save x"), 2, &["--save"]);
+}
+
+#[test]
+fn the_largest_batch_is_the_last_one_that_fits() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let line = "train --model resnet20 --planner greedy --memory 20MiB --iterations 1 --json --plot loss.svg";
+    let report = json(&expect(at, &format!("{line} --batch max"), 0));
+    let batch = report["batch"].as_u64().unwrap();
+    assert!(batch > 1 && report["measured_peak_bytes"].as_u64().unwrap() <= 20 << 20, "{batch}");
+    assert!(report["samples_per_second"].as_f64() > Some(0.0));
+    assert!(std::fs::read_to_string(at.join("loss.svg")).unwrap().contains("loss"));
+    expect(at, &format!("{line} --batch {}", batch + 1), 1);
+    // A larger limit fits no smaller batch.
+    let report =
+        json(&expect(at, &line.replace("20MiB", "30MiB").replace("--json", "--json --batch max"), 0));
+    assert!(report["batch"].as_u64().unwrap() > batch);
+    expect_sentence(at, "train --batch max --memory 50%", 2, &["bytes"]);
+    expect_sentence(at, "train --batch max --memory 1MiB", 1, &["not even a batch of one"]);
+    expect_sentence(at, "trace --batch max", 2, &["--batch max"]);
+}
+
+#[test]
 fn impossible_limits_explain_themselves() {
     let folder = tempfile::tempdir().unwrap();
     let line = format!("train {SMALL} --memory 5%");

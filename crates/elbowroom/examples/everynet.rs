@@ -14,15 +14,15 @@ use std::time::{Duration, Instant};
 
 use elbowroom::engine::{self, HostOptions};
 use elbowroom::graph::zoo::{self, Options};
+use elbowroom::ir::Bytes;
 use elbowroom::ir::machine::Machine;
 use elbowroom::ir::planning::{Costs, Freedom};
 use elbowroom::ir::search::{Budget, Observer};
-use elbowroom::ir::{Bytes, Nanos};
 use elbowroom::pipeline::{self, Method, Task};
 use elbowroom::report::TrainReport;
 use elbowroom::sim::cost::Roofline;
 use elbowroom::size::MemorySpec;
-use elbowroom::train::{TrainObserver, Training, train};
+use elbowroom::train::{Iteration, TrainObserver, Training, train};
 use elbowroom::{registry, sim};
 
 /// One network at one size. Zero stands for the network's own default.
@@ -245,5 +245,5 @@ impl Observer for Silent {}
 impl TrainObserver for Silent {
     fn stage(&self, _what: &str) {}
     fn begin(&self, _iterations: u64) {}
-    fn iteration(&self, _number: u64, _loss: f32, _time: Nanos) {}
+    fn iteration(&self, _done: &Iteration) {}
 }

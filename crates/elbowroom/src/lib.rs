@@ -13,6 +13,7 @@ pub mod compare;
 pub mod data;
 pub mod explain;
 pub mod files;
+pub mod largest;
 pub mod machine;
 pub mod picture;
 pub mod pipeline;

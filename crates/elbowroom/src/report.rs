@@ -132,7 +132,11 @@ pub struct TrainReport {
     pub threads: usize,
     /// Number of the first iteration of this run.
     pub first_iteration: u64,
-    /// Loss of every iteration.
+    /// Samples in a batch.
+    pub batch: usize,
+    /// Samples per second at the median iteration time.
+    pub samples_per_second: f64,
+    /// Loss of every iteration; empty where the forward part ran alone.
     pub losses: Vec<f32>,
     /// Largest end of any range handed to a kernel or a copy, over all iterations.
     pub measured_peak_bytes: Bytes,
@@ -150,6 +154,6 @@ pub struct TrainReport {
     pub measured_to_device_bytes: Bytes,
     /// Ops run again in one measured iteration.
     pub measured_recomputed_ops: usize,
-    /// Whether the unlimited run gave the same losses and parameters to the bit; `null` if it was not asked for.
+    /// Whether the unlimited run gave the same results and parameters to the bit; `null` if it was not asked for.
     pub verified: Option<bool>,
 }

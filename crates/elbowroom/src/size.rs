@@ -1,4 +1,4 @@
-//! Memory as users name it: `600MiB`, `70%` of the natural peak, or `min`.
+//! Memory as users name it, `600MiB`, `70%` of the natural peak or `min`; and batches, a number or `max`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -37,6 +37,14 @@ impl MemorySpec {
             Self::Smallest => None,
         }
     }
+
+    /// The bytes, where they depend on nothing.
+    pub fn absolute(self) -> Option<Bytes> {
+        match self {
+            Self::Absolute(bytes) => Some(bytes),
+            Self::Share(_) | Self::Smallest => None,
+        }
+    }
 }
 
 impl FromStr for MemorySpec {
@@ -63,6 +71,35 @@ impl fmt::Display for MemorySpec {
             Self::Absolute(bytes) => write!(f, "{bytes}"),
             Self::Share(share) => write!(f, "{}%", share * 100.0),
             Self::Smallest => f.write_str("min"),
+        }
+    }
+}
+
+/// Samples in a batch: so many, or as many as fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BatchSpec {
+    /// So many; at least one.
+    Samples(u32),
+    /// The most for which a plan is found under the limit.
+    Largest,
+}
+
+/// A text that names no batch.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no batch; write a number of samples above zero, or max")]
+pub struct ParseBatchError(String);
+
+impl FromStr for BatchSpec {
+    type Err = ParseBatchError;
+
+    fn from_str(text: &str) -> Result<Self, ParseBatchError> {
+        let trimmed = text.trim();
+        if trimmed.eq_ignore_ascii_case("max") {
+            return Ok(Self::Largest);
+        }
+        match trimmed.parse() {
+            Ok(samples) if samples > 0 => Ok(Self::Samples(samples)),
+            _ => Err(ParseBatchError(text.to_owned())),
         }
     }
 }
@@ -99,6 +136,15 @@ impl FromStr for MemoryRange {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn batches_are_numbers_or_the_largest() {
+        assert_eq!("64".parse(), Ok(BatchSpec::Samples(64)));
+        assert_eq!(" Max".parse(), Ok(BatchSpec::Largest));
+        for text in ["0", "-1", "", "many", "1.5", "4294967296"] {
+            assert!(text.parse::<BatchSpec>().is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn ranges_have_both_ends() {

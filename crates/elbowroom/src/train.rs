@@ -23,7 +23,7 @@ use run::{Run, Runner};
 
 /// What to train, under which limit, and what to do besides.
 pub struct Training<'a> {
-    /// The network.
+    /// The network: a training iteration, or its forward part alone.
     pub graph: Arc<Graph>,
     /// The limit.
     pub memory: MemorySpec,
@@ -66,7 +66,22 @@ pub trait TrainObserver: Observer {
     /// The iterations of a run begin.
     fn begin(&self, iterations: u64);
     /// An iteration is done.
-    fn iteration(&self, number: u64, loss: f32, time: Nanos);
+    fn iteration(&self, done: &Iteration);
+}
+
+/// What there is to say about one iteration that ran.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Iteration {
+    /// Its number, from zero.
+    pub number: u64,
+    /// Its loss; none where the forward part runs alone.
+    pub loss: Option<f32>,
+    /// Its length.
+    pub time: Nanos,
+    /// The measured peak so far.
+    pub peak: Bytes,
+    /// The limit.
+    pub limit: Bytes,
 }
 
 /// Why training did not go to its end.
@@ -95,7 +110,7 @@ pub enum TrainError {
 /// Trains, and says what it took.
 pub fn train(training: &Training<'_>, observer: &dyn TrainObserver) -> Result<TrainReport, TrainError> {
     observer.stage("tracing one iteration");
-    let estimate = estimate(training)?;
+    let estimate = estimate(&training.graph, &training.machine, training.freedom)?;
     // Data and checkpoint are looked at before anything long begins.
     let mut runner = Runner::new(training)?;
 
@@ -120,8 +135,8 @@ pub fn train(training: &Training<'_>, observer: &dyn TrainObserver) -> Result<Tr
         Some(digests) => {
             observer.stage("running the same iterations without a limit");
             let mut session = runner.open(&natural.plan, HostOptions::default())?;
-            let free = runner.run(&mut session, limited.losses.len() as u64, None, observer)?;
-            let equal = free.loss_bits() == limited.loss_bits() && session.digests()? == digests;
+            let free = runner.run(&mut session, limited.iterations, None, observer)?;
+            let equal = free.results == limited.results && session.digests()? == digests;
             Some((free, equal))
         }
         None => None,
@@ -130,13 +145,11 @@ pub fn train(training: &Training<'_>, observer: &dyn TrainObserver) -> Result<Tr
 }
 
 /// The task with estimated durations and without a limit.
-fn estimate(training: &Training<'_>) -> Result<Task, TrainError> {
-    let graph = &training.graph;
+pub(crate) fn estimate(graph: &Graph, machine: &Machine, freedom: Freedom) -> Result<Task, TrainError> {
     let trace =
         elbowroom_engine::trace(graph).map_err(|error| TrainError::Trace(graph.name.clone(), error))?;
-    let machine = training.machine.clone();
-    let costs = Costs::estimate(&trace, &Roofline::new(&machine));
-    Ok(Task { trace: Arc::new(trace), costs, machine, freedom: training.freedom })
+    let costs = Costs::estimate(&trace, &Roofline::new(machine));
+    Ok(Task { trace: Arc::new(trace), costs, machine: machine.clone(), freedom })
 }
 
 /// A plan under the limit that the user named.
@@ -176,6 +189,12 @@ fn replan(
     }
 }
 
+/// Samples in a batch: the first extent of every input.
+fn samples(graph: &Graph) -> usize {
+    let first = graph.inputs.first().and_then(|input| graph.values[input.value].shape.dims().first());
+    first.copied().unwrap_or(1)
+}
+
 /// What the runs were like, beside what was promised.
 fn told(
     training: &Training<'_>,
@@ -187,6 +206,7 @@ fn told(
 ) -> TrainReport {
     let measured_unlimited = free.as_ref().map(|(free, _)| free.iteration);
     let unlimited = measured_unlimited.unwrap_or(run.unlimited_by_ops);
+    let batch = samples(&training.graph);
     TrainReport {
         plan,
         host: match &training.host.place {
@@ -197,6 +217,8 @@ fn told(
         first_iteration,
         measured_peak_bytes: run.peak,
         arena_above_intact,
+        batch,
+        samples_per_second: batch as f64 * 1e9 / run.iteration.get().max(1) as f64,
         measured_iteration_ns: run.iteration,
         measured_unlimited_iteration_ns: measured_unlimited,
         measured_overhead: PlanReport::overhead(run.iteration, unlimited),

@@ -3,13 +3,15 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
-use elbowroom::graph::{Graph, zoo};
+use anyhow::{Context, Result, bail};
+use elbowroom::graph::zoo::ZooError;
+use elbowroom::graph::{Graph, Mode, zoo};
 use elbowroom::import::{self, ImportError, Imported};
 use elbowroom::ir::planning::{CostSource, Costs, Freedom};
 use elbowroom::ir::text::{File, TraceFile};
 use elbowroom::pipeline::Task;
 use elbowroom::sim::cost::Roofline;
+use elbowroom::size::BatchSpec;
 use elbowroom::{engine, sim};
 
 use crate::Answer;
@@ -31,7 +33,7 @@ pub fn run(args: &TraceArgs) -> Result<Answer> {
         }
         None => {
             let machine = settings::machine(&args.machine, cpu()?)?;
-            let network = network(&args.network)?;
+            let network = network(&args.network, samples(&args.network)?)?;
             let trace =
                 engine::trace(&network).with_context(|| format!("{} cannot be traced", network.name))?;
             let costs = Costs::estimate(&trace, &Roofline::new(&machine));
@@ -68,8 +70,18 @@ fn foreign(path: &Path, own: anyhow::Error) -> Result<TraceFile> {
     }
 }
 
-/// The graph that the user named.
-pub fn network(args: &NetworkArgs) -> Result<Graph> {
+/// Samples in a batch, where the user named a number.
+fn samples(args: &NetworkArgs) -> Result<usize> {
+    match args.batch {
+        BatchSpec::Samples(samples) => Ok(samples as usize),
+        BatchSpec::Largest => {
+            bail!("--batch max needs a limit to fit, and a trace has none; name a number of samples")
+        }
+    }
+}
+
+/// The graph that the user named, for batches of this size.
+pub fn network(args: &NetworkArgs, batch: usize) -> Result<Graph, ZooError> {
     let number = |given: Option<u32>| given.map(|number| number as usize);
     let options = zoo::Options {
         image: number(args.image),
@@ -80,9 +92,10 @@ pub fn network(args: &NetworkArgs) -> Result<Graph> {
         layers: number(args.layers),
         optimizer: args.optimizer,
         learning_rate: args.learning_rate,
-        ..zoo::Options::new(args.batch as usize)
+        mode: if args.forward_only { Mode::Inference } else { Mode::Training },
+        ..zoo::Options::new(batch)
     };
-    Ok(zoo::build(&args.model, &options)?)
+    zoo::build(&args.model, &options)
 }
 
 /// A trace from a file, of our own kind or of one that is imported, with its costs and machine, or those of the machine that the user

@@ -7,9 +7,11 @@ use anyhow::{Context, Result};
 use elbowroom::engine::{HostOptions, HostPlace};
 use elbowroom::ir::Bytes;
 use elbowroom::ir::machine::Channel;
+use elbowroom::largest::{LargestError, largest};
 use elbowroom::report::TrainReport;
-use elbowroom::train::{Saving, TrainError, Training};
-use elbowroom::{sim, train};
+use elbowroom::size::BatchSpec;
+use elbowroom::train::{Saving, TrainError, TrainObserver, Training};
+use elbowroom::{plot, sim, train};
 use serde::Serialize;
 
 use crate::Answer;
@@ -17,7 +19,7 @@ use crate::args::TrainArgs;
 use crate::commands::plan;
 use crate::commands::trace::network;
 use crate::progress::{self, TrainProgress};
-use crate::{printer, settings};
+use crate::{files, printer, settings};
 
 /// Runs the command.
 pub fn run(args: &TrainArgs) -> Result<Answer> {
@@ -31,8 +33,12 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
         "memory" => HostPlace::Memory,
         folder => HostPlace::Folder(PathBuf::from(folder)),
     };
-    let training = Training {
-        graph: Arc::new(network(&args.network)?),
+    let batch = match args.network.batch {
+        BatchSpec::Samples(samples) => samples as usize,
+        BatchSpec::Largest => 1,
+    };
+    let mut training = Training {
+        graph: Arc::new(network(&args.network, batch)?),
         memory: args.memory,
         machine,
         method: settings::method(&args.planner)?,
@@ -48,6 +54,14 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
     };
     progress::heed_ctrl_c();
     let observer = TrainProgress::new();
+    if args.network.batch == BatchSpec::Largest {
+        observer.stage("looking for the largest batch");
+        training.graph = match largest(&training, &|batch| network(&args.network, batch), &observer) {
+            Ok(graph) => graph,
+            Err(error @ LargestError::None(_)) => return Ok(Answer::No(error.to_string())),
+            Err(error) => return Err(error.into()),
+        };
+    }
     let outcome = train::train(&training, &observer);
     drop(observer);
     let report = match outcome {
@@ -60,6 +74,10 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
         }
         Err(error) => return Err(error.into()),
     };
+    if let Some(path) = &args.plot {
+        let title = format!("{} under {}", report.plan.trace, report.plan.limit_bytes);
+        files::write(Some(path), &plot::losses(&title, report.first_iteration, &report.losses))?;
+    }
     let trained = Trained { report, peak_resident_bytes: peak_resident() };
     if args.json {
         printer::json(&trained)?
@@ -98,8 +116,10 @@ fn print(Trained { report, peak_resident_bytes }: &Trained) -> Result<()> {
         (format!("iteration {}", report.first_iteration + i as u64), format!("loss {loss:.6}"))
     });
     let rows: Vec<_> = rows.collect();
-    printer::pairs(rows.iter().map(|(name, value)| (name.as_str(), value.clone())))?;
-    printer::blank()?;
+    if !rows.is_empty() {
+        printer::pairs(rows.iter().map(|(name, value)| (name.as_str(), value.clone())))?;
+        printer::blank()?;
+    }
     plan::print(&report.plan)?;
     printer::blank()?;
     let peak = report.measured_peak_bytes;
@@ -117,6 +137,7 @@ fn print(Trained { report, peak_resident_bytes }: &Trained) -> Result<()> {
     let mut rows = vec![
         ("measured peak", format!("{peak} ({} bytes): {exact}, {above}", peak.get())),
         ("measured iteration", format!("{} ({against})", report.measured_iteration_ns)),
+        ("throughput", format!("{:.1} samples/s in batches of {}", report.samples_per_second, report.batch)),
         (
             "measured traffic",
             format!(
@@ -131,11 +152,9 @@ fn print(Trained { report, peak_resident_bytes }: &Trained) -> Result<()> {
         rows.push(("process", format!("{bytes} resident at most")));
     }
     if let Some(verified) = report.verified {
-        let equal = "losses and all parameters equal the unlimited run's, to the bit";
-        rows.push((
-            "verified",
-            if verified { equal.to_owned() } else { "NOT equal to the unlimited run".to_owned() },
-        ));
+        let results = if report.losses.is_empty() { "results" } else { "losses and all parameters" };
+        let equal = format!("{results} equal the unlimited run's, to the bit");
+        rows.push(("verified", if verified { equal } else { "NOT equal to the unlimited run".to_owned() }));
     }
     printer::pairs(rows)?;
     Ok(())

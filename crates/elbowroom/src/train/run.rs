@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use elbowroom_engine::{EngineError, HostOptions, IterationReport, MeasuredCosts, Session, SessionOptions};
+use elbowroom_engine::{
+    Digest, EngineError, HostOptions, IterationReport, MeasuredCosts, Session, SessionOptions,
+};
 use elbowroom_graph::{DType, Graph};
 use elbowroom_ir::check::CheckedPlan;
 use elbowroom_ir::machine::{Channel, Machine};
@@ -11,13 +13,16 @@ use elbowroom_ir::schedule::{Action, Lane};
 use elbowroom_ir::timeline::Timeline;
 use elbowroom_ir::{Bytes, Nanos};
 
-use super::{Saving, TrainError, TrainObserver, Training};
+use super::{Iteration, Saving, TrainError, TrainObserver, Training};
 use crate::checkpoint::{self, Checkpoint, Dtype, Entry};
 use crate::data::Feed;
 use crate::pipeline::Task;
 
 /// Iterations run to measure durations. The first one pays for fresh pages and is not counted.
 const MEASURED: u64 = 2;
+
+/// Name of the output that falls while a network learns.
+const LOSS: &str = "loss";
 
 /// All that sessions of one training have in common.
 pub(super) struct Runner<'a> {
@@ -34,7 +39,12 @@ pub(super) struct Runner<'a> {
 
 /// What a run was like.
 pub(super) struct Run {
+    /// Iterations that were run.
+    pub iterations: u64,
+    /// One for each iteration; none where the forward part runs alone.
     pub losses: Vec<f32>,
+    /// Every output of every iteration, for comparison to the bit.
+    pub results: Vec<Digest>,
     /// Median over the iterations, the lower one of two.
     pub iteration: Nanos,
     /// Sum of the median durations of the ops: an iteration in which nothing waits and nothing is computed twice.
@@ -44,13 +54,6 @@ pub(super) struct Run {
     pub last: Timeline,
 }
 
-impl Run {
-    /// The losses, for comparison to the bit.
-    pub(super) fn loss_bits(&self) -> Vec<u32> {
-        self.losses.iter().map(|loss| loss.to_bits()).collect()
-    }
-}
-
 impl<'a> Runner<'a> {
     /// Opens the data and the checkpoint, and checks that both belong to the network.
     pub(super) fn new(training: &'a Training<'_>) -> Result<Self, TrainError> {
@@ -58,7 +61,11 @@ impl<'a> Runner<'a> {
         let entries = entries(&graph);
         let checkpoint = training.resume.as_deref().map(Checkpoint::open).transpose()?;
         if let Some(checkpoint) = &checkpoint {
-            checkpoint.expect(&entries)?;
+            // What trains needs all that persists; what only looks at the parameters takes them from any checkpoint that has them.
+            match graph.persistent.iter().any(|parameter| parameter.begin != parameter.end) {
+                true => checkpoint.expect(&entries)?,
+                false => checkpoint.expect_among(&entries)?,
+            }
         }
         let first = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.iterations_done);
         let mut feed = Feed::open(&graph, training.data.as_deref(), training.seed)?;
@@ -108,7 +115,8 @@ impl<'a> Runner<'a> {
         observer.begin(iterations);
         let plan = session.plan().cloned().ok_or(EngineError::NoPlan)?;
         let mut costs = MeasuredCosts::new(plan.trace());
-        let (mut losses, mut times) = (Vec::new(), Vec::new());
+        let (mut losses, mut results, mut times) = (Vec::new(), Vec::new(), Vec::new());
+        let loss_slot = self.graph.outputs.iter().position(|output| output.name == LOSS);
         let mut peak = Bytes::ZERO;
         let mut last = Timeline::default();
         for done in 1..=iterations {
@@ -116,12 +124,17 @@ impl<'a> Runner<'a> {
             let report = self.step(session, number)?;
             last = session.timeline();
             costs.add(plan.schedule(), &last);
-            // Every graph that can be trained has its loss in the first slot.
-            let loss = session.output(0).first().copied().unwrap_or(f32::NAN);
-            losses.push(loss);
+            for slot in 0..self.graph.outputs.len() {
+                let output = session.output(slot);
+                results.push(Digest::of(bytemuck::cast_slice(&output)));
+                if loss_slot == Some(slot) {
+                    losses.extend(output.first());
+                }
+            }
             times.push(report.iteration);
             peak = peak.max(report.measured_peak);
-            observer.iteration(number, loss, report.iteration);
+            let (loss, time) = (losses.last().copied(), report.iteration);
+            observer.iteration(&Iteration { number, loss, time, peak, limit: plan.machine().memory });
             let stopping = done == iterations || observer.interrupted();
             if let Some(saving) = saving
                 && (stopping || done % saving.every == 0)
@@ -134,7 +147,9 @@ impl<'a> Runner<'a> {
         }
         times.sort_unstable();
         Ok(Run {
+            iterations: times.len() as u64,
             losses,
+            results,
             iteration: times.get(times.len().saturating_sub(1) / 2).copied().unwrap_or_default(),
             unlimited_by_ops: costs.median().total(),
             peak,

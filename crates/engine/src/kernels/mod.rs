@@ -19,6 +19,7 @@ mod convolution;
 mod dropout;
 mod elementwise;
 mod embedding;
+pub mod heap;
 mod isa;
 mod layer_norm;
 mod linear;

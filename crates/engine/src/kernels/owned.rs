@@ -64,6 +64,19 @@ pub fn run_owned(
     writes: &[usize],
     context: &Context<'_>,
 ) {
+    expect_apart(kind, reads, writes);
+    let addresses: Vec<*mut [u8]> =
+        memory.iter_mut().map(|memory| std::ptr::from_mut(memory.bytes_mut())).collect();
+    let mut scratch = Memory::poisoned(workspace(kind).get() as usize);
+    let reads: Vec<*const [u8]> = reads.iter().map(|&read| addresses[read].cast_const()).collect();
+    let writes: Vec<*mut [u8]> = writes.iter().map(|&write| addresses[write]).collect();
+    let operands = Operands { reads: &reads, writes: &writes, workspace: scratch.bytes_mut() };
+    // SAFETY: the memory is borrowed for this call alone, aligned and distinct except as checked above; kernels check the sizes.
+    unsafe { run(kind, &operands, context) };
+}
+
+/// Panics if results share memory with operands, named by numbers, in any way that the kind does not permit.
+pub(super) fn expect_apart(kind: &OpKind, reads: &[usize], writes: &[usize]) {
     let (mutations, reusable) = (kind.mutations(), kind.reusable());
     for (output, write) in writes.iter().enumerate() {
         assert!(!writes[..output].contains(write), "results lie apart from each other");
@@ -74,12 +87,4 @@ pub fn run_owned(
         }
     }
     assert!(mutations.iter().all(|&(input, output)| reads[input] == writes[output]), "mutated in place");
-    let addresses: Vec<*mut [u8]> =
-        memory.iter_mut().map(|memory| std::ptr::from_mut(memory.bytes_mut())).collect();
-    let mut scratch = Memory::poisoned(workspace(kind).get() as usize);
-    let reads: Vec<*const [u8]> = reads.iter().map(|&read| addresses[read].cast_const()).collect();
-    let writes: Vec<*mut [u8]> = writes.iter().map(|&write| addresses[write]).collect();
-    let operands = Operands { reads: &reads, writes: &writes, workspace: scratch.bytes_mut() };
-    // SAFETY: the memory is borrowed for this call alone, aligned and distinct except as checked above; kernels check the sizes.
-    unsafe { run(kind, &operands, context) };
 }

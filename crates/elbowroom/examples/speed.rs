@@ -1,0 +1,226 @@
+//! Time per training iteration: kernels on plain heap buffers, managed at 100 % and at 70 % of the natural peak with the memory tier, and,
+//! where a Python with PyTorch is named, PyTorch in eager mode on as many threads.
+//!
+//! `cargo run --release -p elbowroom --example speed -- [--pairs 20] [--threads 2] [--python PYTHON] [--only PART-OF-A-NAME]`
+//!
+//! All sides run in turns, one iteration each (PyTorch five), so that whatever else the machine does meets all of them. A ratio is the
+//! median of the ratios of neighbours in time, in brackets its 95 % interval from order statistics.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use elbowroom::data::Feed;
+use elbowroom::engine::kernels::heap::HeapRun;
+use elbowroom::engine::{self, MeasuredCosts, Session, SessionOptions};
+use elbowroom::graph::zoo::{self, Options};
+use elbowroom::ir::check::CheckedPlan;
+use elbowroom::ir::planning::{Costs, Freedom};
+use elbowroom::ir::search::{Budget, Silent};
+use elbowroom::pipeline::{self, Method, Task};
+use elbowroom::sim::cost::Roofline;
+use elbowroom::size::MemorySpec;
+use elbowroom::{registry, sim};
+
+type Failure = Box<dyn std::error::Error>;
+
+/// Networks with their batches, as `peers/pytorch.py` builds them too.
+const NETWORKS: [(&str, usize); 4] = [("resnet18", 64), ("vgg16", 64), ("lstm", 20), ("gpt", 8)];
+/// Iterations of PyTorch in one turn.
+const PEER: usize = 5;
+
+struct Settings {
+    pairs: usize,
+    threads: usize,
+    python: Option<String>,
+    only: String,
+}
+
+fn main() -> Result<(), Failure> {
+    let settings = settings()?;
+    let mut peer =
+        settings.python.as_deref().map(|python| Peer::start(python, settings.threads)).transpose()?;
+    println!(
+        "{:<10}{:>6}{:>12}{:>12}{:>12}{:>24}{:>24}{:>12}{:>24}",
+        "network",
+        "batch",
+        "heap ms",
+        "100 % ms",
+        "70 % ms",
+        "100 % / heap",
+        "70 % / 100 %",
+        "PyTorch ms",
+        "100 % / PyTorch"
+    );
+    for (name, batch) in NETWORKS.into_iter().filter(|(name, _)| name.contains(&settings.only)) {
+        tell(name, batch, &settings, peer.as_mut())?;
+    }
+    Ok(())
+}
+
+fn settings() -> Result<Settings, Failure> {
+    let mut settings = Settings { pairs: 20, threads: 2, python: None, only: String::new() };
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let value = words.next().ok_or_else(|| format!("{word} wants a value"))?;
+        match word.as_str() {
+            "--pairs" => settings.pairs = value.parse::<usize>()?.max(1),
+            "--threads" => settings.threads = value.parse::<usize>()?.max(1),
+            "--python" => settings.python = Some(value),
+            "--only" => settings.only = value,
+            _ => return Err(format!("there is no option {word}").into()),
+        }
+    }
+    Ok(settings)
+}
+
+/// Times one network on all sides and prints its line.
+fn tell(name: &str, batch: usize, settings: &Settings, mut peer: Option<&mut Peer>) -> Result<(), Failure> {
+    let graph = Arc::new(zoo::build(name, &Options::new(batch))?);
+    let mut feed = Feed::open(&graph, None, 0)?;
+    feed.read(0)?;
+    let inputs: Vec<&[u8]> = feed.slots().collect();
+
+    let method = Method {
+        scheduler: registry::scheduler(registry::DEFAULT_PLANNER)?,
+        packer: registry::packer(registry::DEFAULT_PACKER)?,
+        budget: Budget { threads: settings.threads, ..Budget::time(Duration::from_secs(10)) },
+    };
+    let trace = Arc::new(engine::trace(&graph)?);
+    let machine = sim::presets::machine("cpu").ok_or("the preset cpu exists")?;
+    let costs = Costs::estimate(&trace, &Roofline::new(&machine));
+    let task = Task { trace, costs, machine, freedom: Freedom::ALL };
+    let natural = pipeline::natural(&task, method.packer, &Silent)?;
+    let open = |plan: &Arc<CheckedPlan>| -> Result<Session, Failure> {
+        let options = SessionOptions { threads: settings.threads, paint: false, ..SessionOptions::default() };
+        let mut session = Session::new(graph.clone(), plan.clone(), options)?;
+        for (slot, bytes) in inputs.iter().enumerate() {
+            session.fill_input(slot, |input| input.copy_from_slice(bytes));
+        }
+        Ok(session)
+    };
+    let mut whole = open(&natural.plan)?;
+    // Twice: the first iteration pays for fresh pages.
+    let mut measured = MeasuredCosts::new(&task.trace);
+    for iteration in 0..2 {
+        whole.run_iteration(iteration)?;
+    }
+    measured.add(natural.plan.schedule(), &whole.timeline());
+    let task = Task { costs: measured.median(), ..task };
+    let limit =
+        MemorySpec::Share(0.7).resolve(natural.height()).ok_or("a share of something is something")?;
+    let planned = pipeline::plan(&task.with_memory(limit), &method, &Silent)?;
+    let mut tight = open(&planned.plan)?;
+    let pool = Arc::new(rayon::ThreadPoolBuilder::new().num_threads(settings.threads).build()?);
+    let mut heap = HeapRun::new(graph.clone(), pool, 0);
+    for iteration in 0..2 {
+        tight.run_iteration(iteration)?;
+        heap.run(iteration, &inputs);
+    }
+
+    let [mut on_heap, mut at_100, mut at_70, mut theirs] = [const { Vec::new() }; 4];
+    for pair in 0..settings.pairs {
+        let iteration = 2 + pair as u64;
+        on_heap.push(timed(|| drop(heap.run(iteration, &inputs))));
+        let started = Instant::now();
+        whole.run_iteration(iteration)?;
+        at_100.push(started.elapsed().as_secs_f64() * 1e3);
+        let started = Instant::now();
+        tight.run_iteration(iteration)?;
+        at_70.push(started.elapsed().as_secs_f64() * 1e3);
+        if let Some(peer) = &mut peer {
+            theirs.push(peer.time(name)?);
+        }
+    }
+    if whole.digests()? != tight.digests()? {
+        return Err(format!("{name}: 70 % differs from 100 %, which is a fault").into());
+    }
+    let (peer_time, peer_ratio) = match peer {
+        Some(_) => (format!("{:.2}", median(&theirs)), ratio(&at_100, &theirs)),
+        None => ("-".to_owned(), "-".to_owned()),
+    };
+    println!(
+        "{name:<10}{batch:>6}{:>12.2}{:>12.2}{:>12.2}{:>24}{:>24}{peer_time:>12}{peer_ratio:>24}",
+        median(&on_heap),
+        median(&at_100),
+        median(&at_70),
+        ratio(&at_100, &on_heap),
+        ratio(&at_70, &at_100),
+    );
+    Ok(())
+}
+
+/// Milliseconds that something takes.
+fn timed(run: impl FnOnce()) -> f64 {
+    let started = Instant::now();
+    run();
+    started.elapsed().as_secs_f64() * 1e3
+}
+
+fn median(times: &[f64]) -> f64 {
+    let mut sorted = times.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    if sorted.len() % 2 == 1 { sorted[middle] } else { sorted[middle - 1].midpoint(sorted[middle]) }
+}
+
+/// The median ratio of neighbours in time, with its 95 % interval: the order statistics that a binomial count of smaller ones allows.
+fn ratio(ours: &[f64], theirs: &[f64]) -> String {
+    let mut ratios: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| a / b).collect();
+    ratios.sort_by(f64::total_cmp);
+    let count = ratios.len() as f64;
+    let reach = 0.98 * count.sqrt();
+    let low = (count / 2.0 - reach).floor().max(0.0) as usize;
+    let high = ((count / 2.0 + reach).ceil() as usize).min(ratios.len() - 1);
+    format!("{:.3} [{:.3}, {:.3}]", median(&ratios), ratios[low], ratios[high])
+}
+
+/// PyTorch in a process of its own that runs when it is asked and waits otherwise.
+struct Peer {
+    process: Child,
+    questions: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Peer {
+    fn start(python: &str, threads: usize) -> Result<Self, Failure> {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/peers/pytorch.py");
+        let mut process = Command::new(python)
+            .args([script, &threads.to_string()])
+            // Threads that wait by spinning would take the cores from whoever's turn it is.
+            .env("OMP_WAIT_POLICY", "PASSIVE")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let questions = process.stdin.take().ok_or("standard input was asked for")?;
+        let answers = BufReader::new(process.stdout.take().ok_or("standard output was asked for")?);
+        let mut peer = Self { process, questions, answers };
+        println!("PyTorch {}", peer.line()?.trim_start_matches("version "));
+        Ok(peer)
+    }
+
+    fn line(&mut self) -> Result<String, Failure> {
+        let mut line = String::new();
+        if self.answers.read_line(&mut line)? == 0 {
+            return Err("PyTorch's process ended; its reason stands on standard error".into());
+        }
+        Ok(line.trim().to_owned())
+    }
+
+    /// The median of the times of one turn, in milliseconds.
+    fn time(&mut self, name: &str) -> Result<f64, Failure> {
+        writeln!(self.questions, "{name} {PEER}")?;
+        self.questions.flush()?;
+        let times: Result<Vec<f64>, _> = self.line()?.split_whitespace().map(str::parse).collect();
+        Ok(median(&times?))
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // It may have ended on its own.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

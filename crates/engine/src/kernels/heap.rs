@@ -1,0 +1,85 @@
+//! Iterations with one heap buffer for each value and no plan: what managing memory is measured against. The buffers are allocated once
+//! and kept, so that nothing but the kernels is timed. (The interpreter frees and fills memory on the way, because it is there to find
+//! faults.)
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use elbowroom_graph::Graph;
+use elbowroom_ir::{Id, TensorId};
+use rayon::ThreadPool;
+
+use super::owned::{Memory, expect_apart};
+use super::{Context, Operands, run, workspace};
+
+/// A graph with a buffer for each of its storages.
+pub struct HeapRun {
+    graph: Arc<Graph>,
+    memory: Vec<Memory>,
+    scratch: Memory,
+    pool: Arc<ThreadPool>,
+    seed: u64,
+}
+
+impl HeapRun {
+    /// The graph before its first iteration, its parameters initialized from the seed.
+    pub fn new(graph: Arc<Graph>, pool: Arc<ThreadPool>, seed: u64) -> Self {
+        let mut memory: Vec<Memory> =
+            graph.storages.values().map(|bytes| Memory::poisoned(bytes.get() as usize)).collect();
+        let place = |value: &TensorId| graph.values[*value].storage;
+        for parameter in &graph.persistent {
+            let storage = place(&parameter.begin);
+            parameter.init.fill(seed, 0, memory[storage.index()].floats_mut());
+        }
+        let mut scratch = 0;
+        for node in graph.nodes.values() {
+            let reads: Vec<usize> = node.inputs.iter().map(|v| place(v).index()).collect();
+            let writes: Vec<usize> = node.outputs.iter().map(|v| place(v).index()).collect();
+            expect_apart(&node.kind, &reads, &writes);
+            scratch = scratch.max(workspace(&node.kind).get() as usize);
+        }
+        Self { graph, memory, scratch: Memory::poisoned(scratch), pool, seed }
+    }
+
+    /// Runs one iteration on batches for every input slot, and returns the bytes of every output.
+    ///
+    /// Panics if there are fewer batches than input slots, or one of another size.
+    pub fn run(&mut self, iteration: u64, inputs: &[&[u8]]) -> Vec<Vec<u8>> {
+        let outputs: Vec<Mutex<Vec<u8>>> = self.graph.outputs.iter().map(|_| Mutex::default()).collect();
+        let take = |slot: usize, bytes: &[u8]| {
+            bytes.clone_into(&mut outputs[slot].lock().unwrap_or_else(PoisonError::into_inner));
+        };
+        let pool = Arc::clone(&self.pool);
+        let context = Context { pool: &pool, seed: self.seed, iteration, inputs, outputs: &take };
+        // As the compute lane does: one switch of threads for all operations.
+        pool.install(|| self.operations(&context));
+        outputs.into_iter().map(|output| output.into_inner().unwrap_or_default()).collect()
+    }
+
+    fn operations(&mut self, context: &Context<'_>) {
+        let graph = Arc::clone(&self.graph);
+        let (mut reads, mut writes) = (Vec::new(), Vec::new());
+        for node in graph.nodes.values() {
+            let at = |memory: &mut Memory| std::ptr::from_mut(memory.bytes_mut());
+            reads.clear();
+            writes.clear();
+            for value in &node.inputs {
+                let storage = graph.values[*value].storage.index();
+                reads.push(at(&mut self.memory[storage]).cast_const());
+            }
+            for value in &node.outputs {
+                let storage = graph.values[*value].storage.index();
+                writes.push(at(&mut self.memory[storage]));
+            }
+            let operands = Operands { reads: &reads, writes: &writes, workspace: at(&mut self.scratch) };
+            // SAFETY: the memory is borrowed for this call alone and aligned; results share memory with operands only where their kind
+            // permits it, as `new` checked; kernels check the sizes.
+            unsafe { run(&node.kind, &operands, context) };
+        }
+    }
+
+    /// The persistent value at a position of [`Graph::persistent`], as it is now.
+    pub fn persistent(&self, position: usize) -> &[f32] {
+        let value = self.graph.persistent[position].begin;
+        self.memory[self.graph.values[value].storage.index()].floats()
+    }
+}
