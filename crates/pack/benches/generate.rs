@@ -22,24 +22,53 @@ impl Random {
     }
 }
 
-/// One training iteration after another, overlapping: activations live from forward to backward, gradients and workspaces are short, weights
-/// stay for an iteration. Sizes are jittered, so that no two iterations fit each other.
+/// One training iteration after another, overlapping, as if a captured trace were laid end to end: each begins before the one before it has
+/// ended, and every size and lifetime is jittered, so that no two iterations fit each other.
+///
+/// An iteration has the shape of a captured one: weights and their moments stay from its beginning to its end, activations from their forward
+/// op to their backward op, temporaries for one or two ops, gradients until the update. Sizes spread over four powers of ten, and the largest few hold most bytes.
+/// Largest first, each at its lowest free offset, ends above the peak load here.
 pub fn training(len: usize, seed: u64) -> Problem {
     let mut random = Random::new(seed);
-    let mut blocks = Vec::with_capacity(len);
-    let layers = 120;
+    let layers = 60;
+    let (backward, update, end) = (3 * layers, 6 * layers, 8 * layers);
+    // What the network is, before jitter: bytes of each layer's weights, activations and workspaces.
+    let network: Vec<[u64; 3]> = (0..layers)
+        .map(|layer| {
+            let narrow = 1 + layer / 15;
+            [
+                512 * narrow * (1 + random.below(64)),
+                (1 << 22) / narrow * (1 + random.below(4)),
+                (1 << 20) * random.below(8),
+            ]
+        })
+        .collect();
+    let mut blocks = Vec::with_capacity(len + 16 * layers as usize);
     let mut begin = 0;
     while blocks.len() < len {
-        for layer in 0..layers {
-            let forward = begin + 2 * layer;
-            let backward = begin + 4 * layers - 2 * layer;
-            let size = (1 + random.below(64)) * 4096 + 512 * random.below(9);
-            blocks.push(Block::new(forward, backward + 1, Bytes(size)));
-            blocks.push(Block::new(forward, forward + 1, Bytes(size / 2 + 512)));
-            blocks.push(Block::new(backward, backward + 2, Bytes(size)));
-            blocks.push(Block::new(begin, begin + 4 * layers, Bytes(4096 + 512 * random.below(200))));
+        for (layer, &[weights, activation, workspace]) in (0..).zip(&network) {
+            let (f, b) = (begin + 3 * layer, begin + update - 3 * layer - 3);
+            let mut add = |start: u64, end: u64, bytes: u64| {
+                let size = (bytes * (90 + random.below(21)) / 100).next_multiple_of(512).max(512);
+                blocks.push(Block::new(start, end + random.below(3), Bytes(size)));
+            };
+            for _ in 0..3 {
+                add(begin, begin + end, weights);
+                add(begin, begin + end, weights / 16);
+            }
+            add(f, b + 2, activation);
+            add(f + 1, b + 1, activation / 2);
+            add(f + 1, f + 2, activation);
+            add(f + 2, b, activation / 64);
+            add(f + 1, f + 2, workspace);
+            add(b, b + 3, activation);
+            add(b + 1, b + 2, activation / 2);
+            add(b + 1, b + 2, workspace);
+            add(b + 2, begin + update + layer, weights);
+            add(begin + update + layer, begin + update + layer + 1, weights);
         }
-        begin += 3 * layers;
+        // The next iteration begins when three quarters of this one are done, in the midst of its last gradients.
+        begin += (backward + update + end) / 3 + random.below(8);
     }
     blocks.truncate(len);
     Problem { blocks: blocks.into(), capacity: None }

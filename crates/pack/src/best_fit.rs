@@ -9,11 +9,16 @@
 //!
 //! Equal lifetimes: the larger size, then the lower id. Beyond the paper: a block whose alignment the line does not keep starts at the next
 //! multiple above it; a block with several intervals may be placed when the skyline is no higher than the line under all of them; fixed blocks are
-//! obstacles, and a line may be lifted to the end of one. The paper's version is quadratic; here a tree over the blocks in order of their first section finds the
-//! longest-lived block of a line, so that a run takes about n log n.
+//! obstacles, and a line may be lifted to the end of one.
+//!
+//! The paper's version is quadratic; here a run takes about n log n. A tree over the blocks in order of their first section finds the longest-lived
+//! block of a line. And the lowest line need not be searched for: what happens on a line that is lower than both neighbours depends on
+//! no other line, since those beside it cannot change before it has risen past them. So any such line may come next, and the one nearest to the last
+//! is taken, which keeps the work in one place. Only blocks with several intervals tie distant lines together and need the lowest of all.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use elbowroom_ir::packing::{Packer, Placement, Problem};
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
@@ -35,24 +40,27 @@ impl Packer for BestFit {
             Ok(instance) => instance,
             Err(outcome) => return outcome,
         };
-        let order =
-            order_by(&instance, |i| (Reverse(instance.items[i].lifetime), Reverse(instance.items[i].size)));
-        let offsets = best_fit(&instance, &order);
+        let offsets = best_fit(&instance, &longest_first(&instance));
         instance.conclude(problem, &offsets, 1, StopReason::Finished)
     }
 }
 
+/// Longer lifetimes first, then larger sizes, then the lower id: the paper's preference.
+pub(crate) fn longest_first(instance: &Instance) -> Vec<u32> {
+    order_by(instance, |i| (Reverse(instance.items[i].lifetime), Reverse(instance.items[i].size)))
+}
+
 /// Runs the heuristic with the items' preference given by `order`, most preferred first.
 pub(crate) fn best_fit(instance: &Instance, order: &[u32]) -> Vec<u64> {
-    let mut skyline = Skyline::new(instance.sections() as u32);
     let mut waiting = Waiting::new(instance, order);
     let mut scattered: Vec<u32> =
         order.iter().copied().filter(|&i| waiting.is_scattered(i as usize)).collect();
+    let mut skyline = Skyline::new(instance.sections() as u32, !scattered.is_empty());
     let obstacles: Vec<usize> = (0..instance.len()).filter(|&i| instance.items[i].fixed.is_some()).collect();
     let mut offsets: Vec<u64> = instance.items.iter().map(|item| item.fixed.unwrap_or_default()).collect();
     let mut left = instance.len() - obstacles.len();
     while left > 0 {
-        let (floor, line) = skyline.lowest();
+        let (floor, line) = skyline.next();
         let fits = |item: usize| {
             let start = instance.align_up(item, floor);
             let end = start + instance.items[item].size;
@@ -99,7 +107,10 @@ pub(crate) fn best_fit(instance: &Instance, order: &[u32]) -> Vec<u64> {
 
 /// The offset lines, each keyed by its first section.
 struct Skyline {
-    by_offset: BTreeSet<(u64, u32)>,
+    /// All lines by offset, if the lowest of all is wanted.
+    by_offset: Option<BTreeSet<(u64, u32)>>,
+    /// A line near the last change, from which a lowest one is reached by going down.
+    near: u32,
     offset: Vec<u64>,
     end: Vec<u32>,
     /// First section of the line that ends where another begins, keyed by that section.
@@ -107,10 +118,11 @@ struct Skyline {
 }
 
 impl Skyline {
-    fn new(sections: u32) -> Self {
+    fn new(sections: u32, lowest_of_all: bool) -> Self {
         let len = sections as usize + 1;
         let mut skyline = Self {
-            by_offset: BTreeSet::new(),
+            by_offset: lowest_of_all.then(BTreeSet::new),
+            near: 0,
             offset: vec![0; len],
             end: vec![0; len],
             before: vec![0; len],
@@ -123,19 +135,39 @@ impl Skyline {
         self.offset[span.lo as usize] = offset;
         self.end[span.lo as usize] = span.hi;
         self.before[span.hi as usize] = span.lo;
-        self.by_offset.insert((offset, span.lo));
+        self.near = span.lo;
+        if let Some(lines) = &mut self.by_offset {
+            lines.insert((offset, span.lo));
+        }
     }
 
     fn remove(&mut self, lo: u32) -> (Span, u64) {
         let offset = self.offset[lo as usize];
-        self.by_offset.remove(&(offset, lo));
+        if let Some(lines) = &mut self.by_offset {
+            lines.remove(&(offset, lo));
+        }
         (Span { lo, hi: self.end[lo as usize] }, offset)
     }
 
-    /// The lowest line, the leftmost of several.
-    fn lowest(&self) -> (u64, Span) {
-        let &(offset, lo) = self.by_offset.first().expect("the skyline covers all sections");
-        (offset, Span { lo, hi: self.end[lo as usize] })
+    /// A line lower than both neighbours, the leftmost of equal ones; the lowest of all if that is wanted.
+    fn next(&self) -> (u64, Span) {
+        if let Some(lines) = &self.by_offset {
+            let &(offset, lo) = lines.first().expect("the skyline covers all sections");
+            return (offset, Span { lo, hi: self.end[lo as usize] });
+        }
+        let last = self.end.len() as u32 - 1;
+        let mut lo = self.near;
+        loop {
+            let (offset, end, before) =
+                (self.offset[lo as usize], self.end[lo as usize], self.before[lo as usize]);
+            if lo > 0 && self.offset[before as usize] <= offset {
+                lo = before;
+            } else if end < last && self.offset[end as usize] < offset {
+                lo = end;
+            } else {
+                return (offset, Span { lo, hi: end });
+            }
+        }
     }
 
     /// The first section of the line over a section. Lines are few and scattered blocks fewer, so a scan is enough.
@@ -199,16 +231,32 @@ struct Waiting {
     /// Rank of every item: its position in the order of preference.
     ranks: Vec<u32>,
     scattered: Vec<bool>,
-    /// Items by first section; `None` pads to a power of two.
+    /// Items by first section.
     leaves: Vec<u32>,
-    first_sections: Vec<u32>,
+    /// How many leaves begin before each section.
+    begun: Vec<u32>,
     place: Vec<u32>,
-    best: Vec<u32>,
-    earliest: Vec<u32>,
+    nodes: Vec<Node>,
     width: usize,
 }
 
+#[derive(Clone, Copy)]
+struct Node {
+    best: u32,
+    earliest: u32,
+}
+
 const NOBODY: u32 = u32::MAX;
+const EMPTY: Node = Node { best: NOBODY, earliest: NOBODY };
+
+/// A line's question to the tree, and the best answer so far.
+struct Search<'a> {
+    wanted: Range<usize>,
+    end: u32,
+    fits: &'a dyn Fn(usize) -> bool,
+    best: u32,
+    found: Option<usize>,
+}
 
 impl Waiting {
     fn new(instance: &Instance, order: &[u32]) -> Self {
@@ -219,25 +267,30 @@ impl Waiting {
         let free = |i: usize| instance.items[i].fixed.is_none();
         let scattered: Vec<bool> =
             (0..instance.len()).map(|i| free(i) && instance.spans(i).len() > 1).collect();
-        let mut leaves: Vec<u32> =
-            (0..instance.len() as u32).filter(|&i| free(i as usize) && !scattered[i as usize]).collect();
-        leaves.sort_by_key(|&i| instance.items[i as usize].hull.lo);
-        let width = leaves.len().next_power_of_two();
-        let mut waiting = Self {
-            ranks,
-            scattered,
-            first_sections: leaves.iter().map(|&i| instance.items[i as usize].hull.lo).collect(),
-            place: vec![0; instance.len()],
-            best: vec![NOBODY; 2 * width],
-            earliest: vec![NOBODY; 2 * width],
-            width,
-            leaves,
-        };
-        for (at, &item) in waiting.leaves.iter().enumerate() {
-            waiting.place[item as usize] = at as u32;
-            waiting.best[width + at] = waiting.ranks[item as usize];
-            waiting.earliest[width + at] = instance.items[item as usize].hull.hi;
+        // Leaves are sorted by counting those of every section.
+        let mut begun = vec![0u32; instance.sections() + 1];
+        let whole = |i: &usize| free(*i) && !scattered[*i];
+        for i in (0..instance.len()).filter(whole) {
+            begun[instance.items[i].hull.lo as usize + 1] += 1;
         }
+        for section in 1..begun.len() {
+            begun[section] += begun[section - 1];
+        }
+        let len = begun.last().map_or(0, |&len| len as usize);
+        let width = len.next_power_of_two();
+        let mut next = begun.clone();
+        let mut leaves = vec![0; len];
+        let mut place = vec![0; instance.len()];
+        let mut nodes = vec![EMPTY; 2 * width];
+        for i in (0..instance.len()).filter(whole) {
+            let hull = instance.items[i].hull;
+            let at = next[hull.lo as usize];
+            next[hull.lo as usize] += 1;
+            leaves[at as usize] = i as u32;
+            place[i] = at;
+            nodes[width + at as usize] = Node { best: ranks[i], earliest: hull.hi };
+        }
+        let mut waiting = Self { ranks, scattered, leaves, begun, place, nodes, width };
         for node in (1..width).rev() {
             waiting.pull(node);
         }
@@ -245,8 +298,9 @@ impl Waiting {
     }
 
     fn pull(&mut self, node: usize) {
-        self.best[node] = self.best[2 * node].min(self.best[2 * node + 1]);
-        self.earliest[node] = self.earliest[2 * node].min(self.earliest[2 * node + 1]);
+        let (left, right) = (self.nodes[2 * node], self.nodes[2 * node + 1]);
+        self.nodes[node] =
+            Node { best: left.best.min(right.best), earliest: left.earliest.min(right.earliest) };
     }
 
     fn is_scattered(&self, item: usize) -> bool {
@@ -259,52 +313,35 @@ impl Waiting {
 
     /// The waiting item of the best rank that lies within a line and passes a test.
     fn preferred(&self, line: Span, fits: &dyn Fn(usize) -> bool) -> Option<usize> {
-        let from = self.first_sections.partition_point(|&lo| lo < line.lo);
-        let to = self.first_sections.partition_point(|&lo| lo < line.hi);
-        let mut found = None;
-        let mut best = NOBODY;
-        self.search(1, 0..self.width, from..to, line.hi, fits, &mut best, &mut found);
-        found
+        let wanted = self.begun[line.lo as usize] as usize..self.begun[line.hi as usize] as usize;
+        let mut search = Search { wanted, end: line.hi, fits, best: NOBODY, found: None };
+        self.descend(1, 0..self.width, &mut search);
+        search.found
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "a recursive descent carries its query and its result along"
-    )]
-    fn search(
-        &self,
-        node: usize,
-        covered: std::ops::Range<usize>,
-        wanted: std::ops::Range<usize>,
-        end: u32,
-        fits: &dyn Fn(usize) -> bool,
-        best: &mut u32,
-        found: &mut Option<usize>,
-    ) {
-        let outside = covered.end <= wanted.start || wanted.end <= covered.start;
-        if outside || self.best[node] >= *best || self.earliest[node] > end {
+    fn descend(&self, node: usize, covered: Range<usize>, search: &mut Search<'_>) {
+        let outside = covered.end <= search.wanted.start || search.wanted.end <= covered.start;
+        if outside || self.nodes[node].best >= search.best || self.nodes[node].earliest > search.end {
             return;
         }
         if node >= self.width {
             let item = self.leaves[node - self.width] as usize;
-            if fits(item) {
-                *best = self.best[node];
-                *found = Some(item);
+            if (search.fits)(item) {
+                (search.best, search.found) = (self.nodes[node].best, Some(item));
             }
             return;
         }
         let middle = covered.start.midpoint(covered.end);
         let halves = [(2 * node, covered.start..middle), (2 * node + 1, middle..covered.end)];
-        let first = usize::from(self.best[2 * node + 1] < self.best[2 * node]);
+        let first = usize::from(self.nodes[2 * node + 1].best < self.nodes[2 * node].best);
         for (child, half) in [halves[first].clone(), halves[1 - first].clone()] {
-            self.search(child, half, wanted.clone(), end, fits, best, found);
+            self.descend(child, half, search);
         }
     }
 
     fn take(&mut self, item: usize) {
         let mut node = self.width + self.place[item] as usize;
-        self.best[node] = NOBODY;
-        self.earliest[node] = NOBODY;
+        self.nodes[node] = EMPTY;
         while node > 1 {
             node /= 2;
             self.pull(node);

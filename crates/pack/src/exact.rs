@@ -6,15 +6,12 @@
 //! Exponential: proofs are practical for some dozens of blocks per independent stretch of time, more where the load is tight. Stretches of more than
 //! 1,500 blocks are not searched, and end as `GaveUp` or `Finished` unless a heuristic meets the bound.
 
-use std::time::Instant;
-
 use elbowroom_ir::packing::{Packer, Placement, Problem};
 use elbowroom_ir::search::{Budget, Observer, Outcome};
 
-use crate::improve::{Improver, Patience, State, fits};
+use crate::improve::{Improver, Patience, fits};
 use crate::instance::{Instance, infeasible};
-use crate::parts::parts;
-use crate::portfolio::{conclude, quickest};
+use crate::portfolio::{begin, conclude};
 use crate::shelf::order_by;
 
 /// Branch and bound. An evaluation is one search with a limited number of nodes; the limit doubles every few searches.
@@ -27,20 +24,10 @@ impl Packer for Exact {
     }
 
     fn pack(&self, problem: &Problem, budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
-        let start = Instant::now();
-        let whole = match Instance::new(problem) {
-            Ok(instance) => instance,
+        let (whole, mut improver) = match begin(problem, budget, observer, Patience::Growing) {
+            Ok(begun) => begun,
             Err(outcome) => return outcome,
         };
-        let goal = whole.capacity.unwrap_or(whole.bound);
-        let states = parts(&whole).into_iter().map(|part| {
-            let offsets = quickest(&part, goal);
-            State::new(part, offsets)
-        });
-        let states = states.collect();
-        let mut improver =
-            Improver::new(states, whole.capacity, Patience::Growing, budget, observer, start, 1);
-        observer.improved(improver.height(), improver.bound());
         let stop = improver.run();
         refuted(problem, &improver).unwrap_or_else(|| conclude(problem, &whole, &improver, stop))
     }

@@ -245,16 +245,17 @@ impl<'a> Improver<'a> {
         }
     }
 
-    /// Runs first-fit in better and better orders on the large parts above the goal: to the end of the budget on those that cannot be searched, and
+    /// Runs best-fit in better and better orders on the large parts above the goal: to the end of the budget on those that cannot be searched, and
     /// for some runs on the others.
     pub(crate) fn reorder(&mut self) {
         for s in 0..self.states.len() {
             let items = self.states[s].part.items.len();
-            if items < FEWEST_REORDERED {
+            if items < FEWEST_REORDERED || self.states[s].height <= self.goal() {
                 continue;
             }
             let most = if items > MOST_ITEMS { usize::MAX } else { REORDERINGS };
-            let mut squeaky = Squeaky::new(&self.states[s].part.instance);
+            let state = &self.states[s];
+            let mut squeaky = Squeaky::new(&state.part.instance, self.goal(), &state.offsets);
             let mut runs = 0;
             while runs < most && self.states[s].height > self.goal() && self.asked_to_stop().is_none() {
                 let left =
@@ -270,16 +271,17 @@ impl<'a> Improver<'a> {
                     squeaky.next(instance, goal, runs + at, random)
                 };
                 let batch: Vec<Run> = (0..batch).map(next).collect();
+                squeaky.begin_batch();
                 let stop = || self.asked_to_stop().is_some();
-                let done = squeaky.perform(instance, &batch, self.budget.threads, &stop);
+                let done = squeaky.perform(instance, goal, &batch, self.budget.threads, &stop);
                 let before = self.height();
                 for (run, found) in batch.into_iter().zip(done) {
                     self.evaluations += 1;
                     runs += 1;
-                    let Some(offsets) = found else { continue };
-                    let order = if let Run::Order(order) = run { Some(order) } else { None };
-                    squeaky.learn(&self.states[s].part.instance, goal, order, &offsets);
-                    self.states[s].offer(offsets);
+                    let State { part, height, .. } = &self.states[s];
+                    if let Some(offsets) = squeaky.hear(&part.instance, (goal, *height), run, found) {
+                        self.states[s].offer(offsets);
+                    }
                 }
                 if self.height() < before {
                     self.observer.improved(self.height(), self.bound());

@@ -210,7 +210,15 @@ impl Instance {
 
     /// The items of a list, all of which lie within a stretch of sections, as an instance of their own.
     pub(crate) fn restrict(&self, items: &[u32], stretch: Span) -> Self {
-        let shift = |span: Span| Span { lo: span.lo - stretch.lo, hi: span.hi - stretch.lo };
+        self.stretch(items, stretch, |item| self.items[item as usize].fixed)
+    }
+
+    /// The items of a list, all alive in a stretch of sections, as far as they lie within it, some of them fixed.
+    pub(crate) fn stretch(&self, items: &[u32], stretch: Span, fixed: impl Fn(u32) -> Option<u64>) -> Self {
+        let shift = |span: Span| Span {
+            lo: span.lo.max(stretch.lo) - stretch.lo,
+            hi: span.hi.min(stretch.hi) - stretch.lo,
+        };
         let mut part = Self {
             items: Vec::with_capacity(items.len()),
             spans: Vec::with_capacity(items.len()),
@@ -225,19 +233,23 @@ impl Instance {
         let mut difference = vec![0u64; part.load.len() + 1];
         for &i in items {
             let item = self.items[i as usize];
+            let fixed = fixed(i);
             let first_span = part.spans.len() as u32;
-            for &span in self.spans(i as usize) {
+            for &span in self.spans(i as usize).iter().filter(|span| span.overlaps(stretch)) {
                 let span = shift(span);
                 // Differences wrap below zero and back again in the running sum.
                 difference[span.lo as usize] = difference[span.lo as usize].wrapping_add(item.size);
                 difference[span.hi as usize] = difference[span.hi as usize].wrapping_sub(item.size);
                 part.spans.push(span);
             }
-            part.any_fixed |= item.fixed.is_some();
-            part.any_gaps |= item.span_count > 1;
+            let span_count = part.spans.len() as u32 - first_span;
+            let own = &part.spans[first_span as usize..];
+            let hull = Span { lo: own[0].lo, hi: own[own.len() - 1].hi };
+            part.any_fixed |= fixed.is_some();
+            part.any_gaps |= span_count > 1;
             part.any_align |= item.align > self.unit;
-            part.bound = part.bound.max(item.fixed.unwrap_or(0) + item.bytes);
-            part.items.push(Item { hull: shift(item.hull), first_span, ..item });
+            part.bound = part.bound.max(fixed.unwrap_or(0) + item.bytes);
+            part.items.push(Item { hull, first_span, span_count, fixed, ..item });
         }
         let mut running = 0u64;
         for (load, change) in part.load.iter_mut().zip(difference) {

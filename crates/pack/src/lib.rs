@@ -16,6 +16,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod beside;
 mod best_fit;
 pub mod csv;
 mod eject;
@@ -25,6 +26,7 @@ mod improve;
 mod instance;
 #[cfg(feature = "highs")]
 mod mip;
+mod neighbourhood;
 mod parts;
 mod pool;
 mod portfolio;
@@ -36,7 +38,6 @@ mod smart_pool;
 mod squeaky;
 mod tree;
 mod validate;
-mod windows;
 
 pub use best_fit::BestFit;
 pub use exact::Exact;

@@ -1,18 +1,17 @@
 //! `auto`: fast packers first, then the search of [`crate::improve`], until the height meets the lower bound or the budget ends.
 
-use std::cmp::Reverse;
 use std::time::Instant;
 
 use elbowroom_ir::packing::{Packer, Placement, Problem};
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 
-use crate::best_fit::best_fit;
+use crate::best_fit::{best_fit, longest_first};
 use crate::exact::refuted;
-use crate::greedy::{conflict_order, size_order};
 use crate::improve::{Improver, Patience, State};
 use crate::instance::Instance;
 use crate::parts::{Part, parts};
-use crate::shelf::{Hole, order_by, place_in_order};
+use crate::shelf::place_in_order;
+use crate::squeaky::GREEDY;
 
 /// The portfolio. An evaluation is one heuristic, or one search with a limited number of nodes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,40 +23,44 @@ impl Packer for Auto {
     }
 
     fn pack(&self, problem: &Problem, budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
-        let start = Instant::now();
-        let whole = match Instance::new(problem) {
-            Ok(instance) => instance,
+        let (whole, mut improver) = match begin(problem, budget, observer, Patience::Short) {
+            Ok(begun) => begun,
             Err(outcome) => return outcome,
         };
-        let goal = whole.capacity.unwrap_or(whole.bound);
-        let mut states = Vec::new();
-        for part in parts(&whole) {
-            let offsets = quickest(&part, goal);
-            states.push(State::new(part, offsets));
-        }
-        let mut improver = Improver::new(states, whole.capacity, Patience::Short, budget, observer, start, 1);
-        observer.improved(improver.height(), improver.bound());
         improver.reorder();
         let stop = improver.run();
         refuted(problem, &improver).unwrap_or_else(|| conclude(problem, &whole, &improver, stop))
     }
 }
 
-/// Makes an order of all items.
-type Order = fn(&Instance) -> Vec<u32>;
+/// A search that knows the best of the heuristics, which are its first evaluation; the error is an outcome that needs no search.
+pub(crate) fn begin<'a>(
+    problem: &Problem,
+    budget: &'a Budget,
+    observer: &'a dyn Observer,
+    patience: Patience,
+) -> Result<(Instance, Improver<'a>), Outcome<Placement>> {
+    let start = Instant::now();
+    let whole = Instance::new(problem)?;
+    let goal = whole.capacity.unwrap_or(whole.bound);
+    let state = |part: Part| {
+        let offsets = quickest(&part, goal);
+        State::new(part, offsets)
+    };
+    let states = parts(&whole).into_iter().map(state).collect();
+    let improver = Improver::new(states, whole.capacity, patience, budget, observer, start, 1);
+    observer.improved(improver.height(), improver.bound());
+    Ok((whole, improver))
+}
 
-/// Quadratic heuristics run up to this many items; beyond, the orders of [`crate::squeaky`] take their place.
-const MOST_QUADRATIC: usize = 1_500;
+/// The greedy packers, which are quadratic, run at once up to this many items; beyond, they have their turn in [`crate::squeaky`].
+const MOST_QUADRATIC: usize = 4_000;
 
 /// The best of the heuristics, tried until one meets the goal.
 pub(crate) fn quickest(part: &Part, goal: u64) -> Vec<u64> {
     let instance = &part.instance;
-    let longest =
-        order_by(instance, |i| (Reverse(instance.items[i].lifetime), Reverse(instance.items[i].size)));
-    let mut best = best_fit(instance, &longest);
-    let others: [(Order, Hole); 3] =
-        [(size_order, Hole::Lowest), (size_order, Hole::Smallest), (conflict_order, Hole::Lowest)];
-    for (order, hole) in others {
+    let mut best = best_fit(instance, &longest_first(instance));
+    for (order, hole) in GREEDY {
         if instance.height(&best) <= goal || instance.len() > MOST_QUADRATIC {
             break;
         }

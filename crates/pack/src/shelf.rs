@@ -1,6 +1,6 @@
 //! Placing items one after another, each into a hole among those already placed: what all greedy packers share.
 
-use crate::instance::Instance;
+use crate::instance::{Instance, Span};
 
 /// Which hole an item goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,10 +15,19 @@ pub(crate) enum Hole {
 pub(crate) struct Shelf<'a> {
     instance: &'a Instance,
     hole: Hole,
-    /// Placed items as (offset, end, item), ascending by offset. A scan from below meets conflicts in order, so no list of
-    /// conflicting pairs is ever built.
-    placed: Vec<(u64, u64, u32)>,
+    /// Placed items, ascending. A scan from below meets conflicts in order, so no list of conflicting pairs is ever built.
+    placed: Vec<Row>,
     offsets: Vec<u64>,
+}
+
+/// A placed item with all that most scans ask about it, so that they read one stretch of memory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Row {
+    offset: u64,
+    end: u64,
+    item: u32,
+    lo: u32,
+    hi: u32,
 }
 
 impl<'a> Shelf<'a> {
@@ -39,24 +48,23 @@ impl<'a> Shelf<'a> {
     }
 
     fn insert(&mut self, item: usize, offset: u64) {
-        let row = (offset, offset + self.instance.items[item].size, item as u32);
+        let Span { lo, hi } = self.instance.items[item].hull;
+        let row = Row { offset, end: offset + self.instance.items[item].size, item: item as u32, lo, hi };
         let at = self.placed.partition_point(|placed| *placed < row);
         self.placed.insert(at, row);
         self.offsets[item] = offset;
     }
 
-    /// Places an item that is not fixed.
-    pub(crate) fn place(&mut self, item: usize) {
+    /// Places an item that is not fixed, and returns its offset.
+    pub(crate) fn place(&mut self, item: usize) -> u64 {
         let size = self.instance.items[item].size;
         let hull = self.instance.items[item].hull;
         // The bytes below `top` are examined; `best` is the smallest hole seen so far as (slack, offset).
         let mut top = 0u64;
         let mut best: Option<(u64, u64)> = None;
-        for &(offset, end, other) in &self.placed {
-            if end <= top
-                || !self.instance.items[other as usize].hull.overlaps(hull)
-                || !self.instance.conflict(item, other as usize)
-            {
+        for &Row { offset, end, item: other, lo, hi } in &self.placed {
+            let apart = hi <= hull.lo || hull.hi <= lo || end <= top;
+            if apart || (self.instance.any_gaps && !self.instance.conflict(item, other as usize)) {
                 continue;
             }
             let start = self.instance.align_up(item, top);
@@ -73,6 +81,26 @@ impl<'a> Shelf<'a> {
         }
         let offset = best.map_or_else(|| self.instance.align_up(item, top), |(_, start)| start);
         self.insert(item, offset);
+        offset
+    }
+
+    /// Places an item at its highest free offset below a ceiling and returns that, or `None` if there is none.
+    pub(crate) fn hang(&mut self, item: usize, ceiling: u64) -> Option<u64> {
+        let (bytes, size) = (self.instance.items[item].bytes, self.instance.items[item].size);
+        let (hull, align) = (self.instance.items[item].hull, self.instance.items[item].align);
+        // The bytes from `bottom` on are examined. What is rounded up of the topmost item need not lie below the ceiling.
+        let mut highest = ceiling.checked_sub(bytes)? / align * align;
+        for &Row { offset, end, item: other, lo, hi } in self.placed.iter().rev() {
+            let apart = hi <= hull.lo || hull.hi <= lo || offset >= highest + size;
+            if apart || (self.instance.any_gaps && !self.instance.conflict(item, other as usize)) {
+                continue;
+            }
+            if end > highest {
+                highest = offset.checked_sub(size)? / align * align;
+            }
+        }
+        self.insert(item, highest);
+        Some(highest)
     }
 
     /// The offsets of all items.
@@ -87,13 +115,27 @@ pub(crate) fn place_in_order(
     order: impl IntoIterator<Item = u32>,
     hole: Hole,
 ) -> Vec<u64> {
+    place_while(instance, order, hole, |_, _| true).unwrap_or_default()
+}
+
+/// The same as long as every item with its offset pleases; `None` at the first that does not.
+pub(crate) fn place_while(
+    instance: &Instance,
+    order: impl IntoIterator<Item = u32>,
+    hole: Hole,
+    mut pleases: impl FnMut(usize, u64) -> bool,
+) -> Option<Vec<u64>> {
     let mut shelf = Shelf::new(instance, hole);
     for item in order {
-        if instance.items[item as usize].fixed.is_none() {
-            shelf.place(item as usize);
+        let item = item as usize;
+        if instance.items[item].fixed.is_none() {
+            let offset = shelf.place(item);
+            if !pleases(item, offset) {
+                return None;
+            }
         }
     }
-    shelf.into_offsets()
+    Some(shelf.into_offsets())
 }
 
 /// All items, sorted by a key; equal keys stay in order of their ids.

@@ -46,8 +46,11 @@ fn smart_pool(problem: &Problem, hole: Hole) -> Outcome<Placement> {
         Ok(instance) => instance,
         Err(outcome) => return outcome,
     };
-    let order =
-        order_by(&instance, |item| (Reverse(instance.items[item].size), instance.items[item].first_position));
-    let offsets = place_in_order(&instance, order, hole);
+    let offsets = place_in_order(&instance, smart_order(&instance), hole);
     instance.conclude(problem, &offsets, 1, StopReason::Finished)
+}
+
+/// Larger first, then allocated earlier, then the lower id.
+pub(crate) fn smart_order(instance: &Instance) -> Vec<u32> {
+    order_by(instance, |item| (Reverse(instance.items[item].size), instance.items[item].first_position))
 }

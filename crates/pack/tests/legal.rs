@@ -12,6 +12,10 @@ use random::Random;
 /// A problem with up to `len` blocks; bits of `kinds` switch gaps, alignments and fixed offsets on. Fixed blocks never clash.
 fn problem(random: &mut Random, len: u64, kinds: u64) -> Problem {
     let len = 1 + random.below(len);
+    blocks(random, len, kinds)
+}
+
+fn blocks(random: &mut Random, len: u64, kinds: u64) -> Problem {
     let horizon = 2 + random.below(2 * len);
     let mut blocks: Vec<Block> = Vec::new();
     for _ in 0..len {
@@ -128,4 +132,49 @@ fn seed_and_evaluations_reproduce_the_result_on_any_number_of_threads() {
         let placement = alone.best.expect("there is always a placement");
         assert_eq!(validate(&problem, &placement), Ok(()));
     }
+}
+
+#[test]
+fn mending_long_problems_is_legal_under_every_combination_of_switches() {
+    let mut random = Random::new(2);
+    for kinds in 0..8 {
+        let problem = blocks(&mut random, 1_600, kinds);
+        let budget = Budget { seed: kinds, threads: 2, ..Budget::evaluations(60) };
+        let outcome = elbowroom_pack::Auto.pack(&problem, &budget, &Silent);
+        let placement = outcome.best.expect("there is always a placement");
+        assert_eq!(validate(&problem, &placement), Ok(()), "switches {kinds}");
+    }
+}
+
+#[test]
+fn auto_is_never_worse_than_the_greedy_packers() {
+    // Up to 4,000 blocks from the first evaluation on; beyond, once each of them has had its turn.
+    for (problem, evaluations) in [
+        (generate::tiling(200, 1 << 16, 5), 1),
+        (generate::training(1_200, 5), 1),
+        (generate::training(4_500, 5), 40),
+    ] {
+        let height = |name: &str| {
+            let packer = elbowroom_pack::packer(name).expect(name);
+            packer.pack(&problem, &Budget::evaluations(evaluations), &Silent).best.map(|best| best.height)
+        };
+        for greedy in ["best-fit", "smartpool-best", "smartpool-first", "size", "conflict"] {
+            assert!(height("auto") <= height(greedy), "{greedy} on {} blocks", problem.blocks.len());
+        }
+    }
+}
+
+#[test]
+fn generated_iterations_defeat_largest_first_and_not_auto() {
+    let problem = generate::training(12_000, 1);
+    let peak = problem.peak_load();
+    let height = |packer: &dyn Packer| {
+        packer
+            .pack(&problem, &Budget::evaluations(60), &Silent)
+            .best
+            .map_or(u64::MAX, |best| best.height.get())
+    };
+    assert!(height(&elbowroom_pack::GreedyBySize) > peak.get());
+    let auto = height(&elbowroom_pack::Auto);
+    assert!(auto <= peak.get() + peak.get() / 1_000, "{auto} bytes, peak load {peak:?}");
 }
