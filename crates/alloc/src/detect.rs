@@ -7,8 +7,8 @@
 //! layers do not look like each other. A request costs constant time, whatever was seen before.
 //!
 //! Programs start with noise, and iterations contain loops of their own (twelve equal layers). A run counts as *the* iteration only if
-//! it covers a third of what has been heard so far, or three periods where much more than that has been heard; and whoever acts on a
-//! detection that proves false tells the detector to be more [patient](Detector::be_patient).
+//! it has 64 requests and covers a third of what has been heard so far, or two periods where much more than that has been heard;
+//! and whoever acts on a detection that proves false tells the detector to be more [patient](Detector::be_patient).
 
 use std::collections::HashMap;
 
@@ -18,7 +18,10 @@ use crate::request::Request;
 const GRAMS: [usize; 3] = [1, 8, 64];
 
 /// History counts against a run up to this many periods.
-const HEARD_PERIODS: usize = 9;
+const HEARD_PERIODS: usize = 6;
+
+/// The shortest run that is believed: three equal requests in a row are no iteration.
+const SHORTEST: usize = 64;
 
 /// Hears requests and says when the last of them were an iteration.
 #[derive(Clone, Debug)]
@@ -99,7 +102,7 @@ impl Detector {
         let heard = self.tokens.len();
         let convincing = |track: &&Track| {
             track.period != 0
-                && track.run >= track.period.max(self.patience)
+                && track.run >= track.period.max(self.patience).max(SHORTEST)
                 && 3 * track.run >= heard.min(HEARD_PERIODS * track.period)
         };
         self.tracks.iter().filter(convincing).map(|track| track.period).min()
@@ -197,8 +200,9 @@ mod tests {
     }
 
     #[test]
-    fn the_same_size_forever_has_period_one() {
+    fn the_same_size_for_long_has_period_one() {
         let mut detector = Detector::new();
-        assert_eq!(hear(&mut detector, [5, 5]), Some(1));
+        assert_eq!(hear(&mut detector, [5; SHORTEST]), None);
+        assert_eq!(hear(&mut detector, [5]), Some(1));
     }
 }

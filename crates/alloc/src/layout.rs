@@ -55,6 +55,18 @@ pub struct Planning {
     pub budget: Budget,
 }
 
+/// An iteration, or two in a row where many blocks need it: a block that is freed only after its next instance was asked for (a program
+/// that assigns to a variable the result of an expression frees the old value last) has a slot if the two instances have one each.
+pub(crate) fn unrolled(iteration: Vec<Life>) -> Vec<Life> {
+    let n = iteration.len();
+    let bytes = |wanted: &dyn Fn(usize) -> bool| -> u128 {
+        let lives = iteration.iter().filter(|life| life.span.is_some_and(wanted));
+        lives.map(|life| life.request.size as u128).sum()
+    };
+    let (all, longer) = (bytes(&|_| true), bytes(&|span| span > n && span <= 2 * n));
+    if 100 * longer >= all && longer > 0 { iteration.repeat(2) } else { iteration }
+}
+
 /// The positions of an iteration of `n` requests at which the block of request `at` is alive.
 fn alive(at: usize, span: usize, n: usize) -> Vec<Interval> {
     let (start, end) = (at as u64, (at + span) as u64);
@@ -186,6 +198,17 @@ mod tests {
         assert_eq!(layout.height, 128);
         assert_eq!(layout.slots[1], layout.slots[1].filter(|slot| slot.bytes == 64));
         assert_ne!(layout.slots[0].unwrap().offset, layout.slots[2].unwrap().offset);
+    }
+
+    #[test]
+    fn a_block_that_meets_its_next_instance_has_two_slots() {
+        let lives = unrolled(vec![life(64, Some(1)), life(640, Some(4)), life(64, Some(1))]);
+        assert_eq!(lives.len(), 6);
+        let layout = layout(&lives).unwrap();
+        assert!(layout.slots.iter().all(Option::is_some));
+        assert_ne!(layout.slots[1], layout.slots[4]);
+        assert_eq!(unrolled(vec![life(640, Some(1)), life(1, Some(3))]).len(), 2, "not for one byte");
+        assert_eq!(unrolled(vec![life(640, None)]).len(), 1);
     }
 
     #[test]

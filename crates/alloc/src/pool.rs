@@ -22,22 +22,33 @@ pub struct Pool<B: Backing + Clone> {
 struct State<B: Backing> {
     queues: HashMap<u64, Sequence<B, Arc<Directory>>>,
     /// Blocks that have no plan.
-    outside: HashMap<usize, Outside>,
+    outside: HashMap<usize, Request>,
     /// Bytes of them.
     outside_bytes: usize,
+    /// Blocks whose queue wants to hear of their free.
+    recorded: HashMap<usize, (u64, Ticket)>,
 }
 
-#[derive(Clone, Copy)]
-struct Outside {
-    queue: u64,
-    request: Request,
-    ticket: Option<Ticket>,
+impl<B: Backing> State<B> {
+    /// Tells the queue of a block that it is freed, if the queue wants to know.
+    fn hear(&mut self, address: usize) {
+        let Some((queue, ticket)) = self.recorded.remove(&address) else { return };
+        if let Some(sequence) = self.queues.get_mut(&queue) {
+            let now = sequence.now();
+            sequence.freed(ticket, now);
+        }
+    }
 }
 
 impl<B: Backing + Clone> Pool<B> {
     /// A pool without blocks.
     pub fn new(backing: B, settings: Settings) -> Self {
-        let state = State { queues: HashMap::new(), outside: HashMap::new(), outside_bytes: 0 };
+        let state = State {
+            queues: HashMap::new(),
+            outside: HashMap::new(),
+            outside_bytes: 0,
+            recorded: HashMap::new(),
+        };
         Self { backing, settings, directory: Arc::default(), state: Mutex::new(state) }
     }
 
@@ -53,7 +64,12 @@ impl<B: Backing + Clone> Pool<B> {
             Sequence::new(self.backing.clone(), self.directory.clone(), self.settings.clone())
         });
         let ticket = match sequence.request(request) {
-            Answer::Planned(address) => return Ok(address),
+            Answer::Planned(address, ticket) => {
+                if let Some(ticket) = ticket {
+                    state.recorded.insert(address, (queue, ticket));
+                }
+                return Ok(address);
+            }
             Answer::Fallback(ticket) => ticket,
         };
         let taken = self.backing.reserve(request.size.max(1), request.align);
@@ -62,26 +78,29 @@ impl<B: Backing + Clone> Pool<B> {
             state.queues.values_mut().for_each(Sequence::shed);
             self.backing.reserve(request.size.max(1), request.align)
         })?;
-        state.outside.insert(address, Outside { queue, request, ticket });
+        state.outside.insert(address, request);
+        if let Some(ticket) = ticket {
+            state.recorded.insert(address, (queue, ticket));
+        }
         state.outside_bytes += request.size;
         Ok(address)
     }
 
     /// Gives back a block. An address at which none begins changes nothing.
     pub fn free(&self, address: usize) -> Release {
+        let mut state = self.state();
         let release = self.directory.release(address);
-        if release != Release::Elsewhere {
+        if release == Release::Nothing {
             return release;
         }
-        let mut state = self.state();
-        let Some(outside) = state.outside.remove(&address) else { return Release::Elsewhere };
-        state.outside_bytes -= outside.request.size;
-        if let (Some(ticket), Some(sequence)) = (outside.ticket, state.queues.get_mut(&outside.queue)) {
-            let now = sequence.now();
-            sequence.freed(ticket, now);
+        state.hear(address);
+        if release == Release::Freed {
+            return release;
         }
+        let Some(request) = state.outside.remove(&address) else { return Release::Elsewhere };
+        state.outside_bytes -= request.size;
         drop(state);
-        self.backing.release(address, outside.request.size.max(1), outside.request.align);
+        self.backing.release(address, request.size.max(1), request.align);
         Release::Freed
     }
 
@@ -102,8 +121,8 @@ impl<B: Backing + Clone> Pool<B> {
 impl<B: Backing + Clone> Drop for Pool<B> {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
-        for (address, outside) in state.outside.drain() {
-            self.backing.release(address, outside.request.size.max(1), outside.request.align);
+        for (address, request) in state.outside.drain() {
+            self.backing.release(address, request.size.max(1), request.align);
         }
     }
 }

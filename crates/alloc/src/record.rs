@@ -13,7 +13,7 @@ use crate::request::{Moment, Request, Ticket};
 pub struct Life {
     /// What was asked for.
     pub request: Request,
-    /// Number of requests from this one to the first after the free; `None` if it was not seen to be freed within an iteration.
+    /// Number of requests from this one to the first after the free; `None` if it was not seen to be freed.
     pub span: Option<usize>,
 }
 
@@ -119,7 +119,7 @@ impl Record {
                     (None, Some(other)) => (other >= alive_for).then_some(other),
                     (None, None) => None,
                 };
-                let span = span.and_then(|span| usize::try_from(span).ok()).filter(|&span| span <= period);
+                let span = span.and_then(|span| usize::try_from(span).ok());
                 let request = self.entries[index].request;
                 let before = index.checked_sub(period).map_or(request, |before| self.entries[before].request);
                 let largest = Request::new(request.size.max(before.size), request.align.max(before.align));

@@ -181,6 +181,11 @@ impl Replay {
         self.place
     }
 
+    /// Requests of an iteration that have a slot.
+    pub fn slots(&self) -> usize {
+        self.entries.iter().filter(|entry| entry.address != 0).count()
+    }
+
     /// The iteration as it turned out to be: the sizes asked for and the spans lived at most.
     pub fn lives(&self) -> &[Life] {
         &self.lives
@@ -199,6 +204,11 @@ impl Replay {
             self.watch(arena);
             self.unexpected(request, arena)
         }
+    }
+
+    /// Whether the first request of an iteration is expected next.
+    pub fn at_beginning(&self) -> bool {
+        self.cursor == 0 && self.doubt.is_none()
     }
 
     /// The iteration that the latest request ended, once.

@@ -17,7 +17,7 @@ use elbowroom_ir::search::Budget;
 
 use crate::arena::Arena;
 use crate::directory::{Directory, Place};
-use crate::layout::{Layout, Planning};
+use crate::layout::{Layout, Planning, unrolled};
 use crate::memory::Backing;
 use crate::record::{Life, Record};
 use crate::replay::{Finished, GRAM, Replay, Step, passage};
@@ -26,6 +26,9 @@ use crate::stats::Stats;
 
 /// Plans kept for phases of a program, such as training and evaluation.
 const KEPT: usize = 4;
+
+/// Expected requests in a row after which a plan has proved itself, if they are also two iterations.
+const PROOF: usize = 128;
 
 /// Plans that a sequence makes in its life.
 const MOST_PLANS: u64 = 1_000;
@@ -52,8 +55,8 @@ impl Default for Settings {
 /// What a request gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// This address, until it is [released](Directory::release).
-    Planned(usize),
+    /// This address, until it is [released](Directory::release). With a ticket, the sequence wants to be told of that as well.
+    Planned(usize, Option<Ticket>),
     /// Whatever the fallback has. With a ticket, the sequence wants to be told when the block is [freed](Sequence::freed).
     Fallback(Option<Ticket>),
 }
@@ -78,7 +81,11 @@ pub struct Sequence<B: Backing, D: Deref<Target = Directory>> {
     interruptions: u32,
     /// Where the last iteration marks stood, if the program marks its iterations.
     marks: Option<Marks>,
-    /// Iterations since the plan in use was made or taken up, and requests in them.
+    /// Whether the plan in use has answered many requests in a row.
+    proved: bool,
+    /// Requests in a row that were the expected ones.
+    calm: usize,
+    /// Iterations since the plan in use was made or taken up, and requests while it had not proved itself.
     since: u64,
     requests_since: usize,
     stats: Stats,
@@ -105,6 +112,8 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
             reserved: Vec::new(),
             interruptions: 0,
             marks: None,
+            proved: false,
+            calm: 0,
             since: 0,
             requests_since: 0,
             stats: Stats::default(),
@@ -120,19 +129,28 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
             self.stats.interrupted += 1;
             return Answer::Fallback(None);
         }
-        let Some(active) = self.active else { return self.listen(request) };
+        match self.active {
+            Some(active) if self.proved => self.replay(active, request),
+            Some(active) => self.try_out(active, request),
+            None => self.listen(request),
+        }
+    }
+
+    /// Answers from a plan.
+    #[inline]
+    fn replay(&mut self, active: usize, request: Request) -> Answer {
         let replay = &mut self.plans[active];
         let Some(arena) = self.directory.get(replay.place()) else { return Answer::Fallback(None) };
         let step = replay.request(request, arena);
-        self.requests_since += 1;
         let finished = replay.finished();
         if let Step::Planned(address) = step {
+            self.calm += 1;
             self.stats.planned += 1;
             self.stats.planned_bytes = self.stats.planned_bytes.saturating_add(request.size as u64);
             if let Some(finished) = finished {
                 self.finish(finished);
             }
-            return Answer::Planned(address);
+            return Answer::Planned(address, None);
         }
         self.unplanned(step, finished);
         Answer::Fallback(None)
@@ -142,7 +160,10 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
     fn unplanned(&mut self, step: Step, finished: Option<Finished>) {
         match step {
             Step::Late => self.stats.late += 1,
-            Step::Missed | Step::Lost => self.stats.mismatches += 1,
+            Step::Missed | Step::Lost => {
+                self.stats.mismatches += 1;
+                self.calm = 0;
+            }
             Step::Planned(_) | Step::Unslotted => {}
         }
         if step == Step::Lost {
@@ -150,6 +171,41 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         } else if let Some(finished) = finished {
             self.finish(finished);
         }
+    }
+
+    /// Answers from a plan that has not proved itself yet, and goes on recording: what repeated may have been a loop within the iteration.
+    #[cold]
+    fn try_out(&mut self, active: usize, request: Request) -> Answer {
+        self.requests_since += 1;
+        let (ticket, period) = self.record.request(request);
+        let answer = self.replay(active, request);
+        let length = self.plans[active].lives().len();
+        if self.active == Some(active) {
+            if self.calm >= PROOF.max(2 * length) && self.plans[active].at_beginning() {
+                self.prove(active);
+                return answer;
+            }
+            if let Some(period) = period.filter(|&period| period > length && self.marks.is_none()) {
+                self.plan_or_wait(period);
+            }
+        }
+        match answer {
+            Answer::Planned(address, _) => Answer::Planned(address, ticket),
+            Answer::Fallback(_) => Answer::Fallback(ticket),
+        }
+    }
+
+    /// The plan in use has proved itself: recording ends. What was learned since the plan was made about how long blocks live is used.
+    fn prove(&mut self, active: usize) {
+        let plan = &self.plans[active];
+        let lives = unrolled(self.record.iteration(plan.lives().len()));
+        let slots = lives.iter().filter(|life| life.span.is_some_and(|span| span <= lives.len())).count();
+        if !plan.is_marked() && slots * plan.lives().len() > plan.slots() * lives.len() {
+            self.improve(active, lives);
+        }
+        self.proved = true;
+        self.record.be_patient(0);
+        self.record.forget();
     }
 
     /// A recorded block was freed at a moment of this sequence.
@@ -164,7 +220,7 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
 
     /// Whether it records: otherwise it wants to hear of no frees.
     pub fn is_recording(&self) -> bool {
-        self.active.is_none()
+        self.active.is_none() || !self.proved
     }
 
     /// Counts so far.
@@ -221,16 +277,20 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         }
         self.recent.push_back(request);
         if self.recognize() {
-            return Answer::Fallback(None);
+            return Answer::Fallback(ticket);
         }
         if let Some(period) = period.filter(|_| self.marks.is_none()) {
-            if self.plan(self.record.iteration(period)) {
-                return Answer::Fallback(None);
-            }
+            self.plan_or_wait(period);
+        }
+        Answer::Fallback(ticket)
+    }
+
+    /// Plans the last `period` requests; if that cannot be, waits longer for the next iteration.
+    fn plan_or_wait(&mut self, period: usize) {
+        if !self.plan(self.record.iteration(period)) {
             // Asking again at every request would cost more each time than it can bring.
             self.record.be_patient(2 * self.record.len());
         }
-        Answer::Fallback(ticket)
     }
 
     /// Takes up a plan that was left, if the latest requests are a passage of it.
@@ -255,15 +315,17 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
             }
         }
         self.active = Some(plan);
+        self.proved = false;
+        self.calm = 0;
         self.since = 0;
         self.requests_since = 0;
-        self.record.forget();
         self.recent.clear();
     }
 
     /// Plans an iteration, the next of which begins with the next request. Says whether there is a plan now.
     fn plan(&mut self, lives: Vec<Life>) -> bool {
-        let planned = |life: &&Life| life.span.is_some();
+        let lives = unrolled(lives);
+        let planned = |life: &&Life| life.span.is_some_and(|span| span <= lives.len());
         let size = |life: &Life| life.request.size as u128;
         let all: u128 = lives.iter().map(size).sum();
         let with_slots: u128 = lives.iter().filter(planned).map(size).sum();
@@ -311,13 +373,10 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         self.since += 1;
         let Some(active) = self.active else { return };
         let plan = &self.plans[active];
-        let slots = plan.lives().iter().filter(|life| life.span.is_some()).count();
+        let slots = plan.slots();
         let larger = plan.is_marked() && finished.changed;
         if self.since > 1 && 2 * finished.given < slots && !larger {
             return self.lose();
-        }
-        if self.since == 2 {
-            self.record.be_patient(0);
         }
         // Each time it takes twice as long until the next, so that a program that never settles is not planned for ever.
         if finished.changed && self.since >= 1 << self.stats.reoptimized.min(32) {
@@ -326,18 +385,25 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         self.sweep();
     }
 
-    /// Plans the iteration in use again, with what has been observed since (Sekiyama 4.3). Blocks that live stay where they are.
+    /// Plans the iteration in use again, with what has been observed since (Sekiyama 4.3).
     fn reoptimize(&mut self, active: usize) {
-        let lives = self.plans[active].lives().to_vec();
+        if self.improve(active, self.plans[active].lives().to_vec()) {
+            self.stats.reoptimized += 1;
+        }
+    }
+
+    /// Replaces the plan in use. Blocks that live stay where they are.
+    fn improve(&mut self, active: usize, lives: Vec<Life>) -> bool {
         if let Some(mut replay) = self.build(lives) {
             if self.marks.is_some() {
                 replay = replay.marked();
             }
             let old = std::mem::replace(&mut self.plans[active], replay);
             self.lend(old.place());
-            self.stats.reoptimized += 1;
-            self.activate(active);
+            self.since = 0;
+            return true;
         }
+        false
     }
 
     /// Leaves the plan in use.
@@ -345,12 +411,14 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         self.stats.lost += 1;
         self.active = None;
         self.recent.clear();
-        self.record.forget();
         if let Some(marks) = &mut self.marks {
             *marks = Marks::default();
         }
-        if self.since < 2 {
-            // That was no iteration, it only looked like one.
+        if self.proved {
+            self.proved = false;
+            self.record.forget();
+        } else {
+            // That was no iteration, it only looked like one. What was recorded meanwhile may still be a part of the real one.
             self.record.be_patient((2 * self.requests_since).max(2 * self.record.patience()));
         }
     }

@@ -30,6 +30,7 @@ fn prepare() {
         PREPARED.call_once(|| {
             // SAFETY: both functions may be called at any time in their order. Registering may allocate, below the threshold.
             unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork)) };
+            PROCESS.on_plan(next::trim);
         });
     }
 }

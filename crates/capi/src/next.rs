@@ -142,3 +142,11 @@ pub unsafe fn malloc_usable_size(block: *mut c_void) -> usize {
         None => 0,
     }
 }
+
+/// Gives free pages back to the system, where the next allocator is libc's.
+pub fn trim() {
+    if let Some(trim) = next!(c"malloc_trim", unsafe extern "C" fn(usize) -> c_int) {
+        // SAFETY: any number of bytes may be left at the top.
+        unsafe { trim(0) };
+    }
+}

@@ -25,6 +25,7 @@ mod lock;
 use std::cell::{Cell, UnsafeCell};
 use std::collections::BTreeMap;
 use std::ptr::null_mut;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 pub use global::Planned;
@@ -53,6 +54,8 @@ pub struct Process {
     small_bytes: AtomicU64,
     /// Blocks freed twice, or never given out, that lie in a planned range.
     bad_frees: AtomicU64,
+    /// Called when a thread has a new plan.
+    on_plan: OnceLock<fn()>,
     lock: Lock,
     /// Behind the lock.
     tracked: UnsafeCell<Tracked>,
@@ -139,6 +142,7 @@ impl Process {
             small: AtomicU64::new(0),
             small_bytes: AtomicU64::new(0),
             bad_frees: AtomicU64::new(0),
+            on_plan: OnceLock::new(),
             lock: Lock::new(),
             tracked: UnsafeCell::new(Tracked { blocks: BTreeMap::new(), freed: Vec::new() }),
         }
@@ -172,7 +176,11 @@ impl Process {
             answer
         });
         match answer {
-            Some((_, Answer::Planned(address))) => std::ptr::with_exposed_provenance_mut(address),
+            Some((_, Answer::Planned(address, None))) => std::ptr::with_exposed_provenance_mut(address),
+            Some((lane, Answer::Planned(address, Some(ticket)))) => {
+                self.track(address, lane, ticket);
+                std::ptr::with_exposed_provenance_mut(address)
+            }
             None | Some((_, Answer::Fallback(None))) => fallback(),
             Some((lane, Answer::Fallback(Some(ticket)))) => {
                 let block = fallback();
@@ -234,6 +242,9 @@ impl Process {
     #[cold]
     fn settle(&self, lane: &Lane, sequence: &HostSequence) {
         let stats = sequence.stats();
+        if let Some(on_plan) = self.on_plan.get().filter(|_| stats.plans > lane.published.get().1) {
+            on_plan();
+        }
         lane.published.set((stats.iterations, stats.plans, stats.lost));
         self.with_tracked(|_| {
             // SAFETY: the lock is held.
@@ -345,22 +356,23 @@ impl Process {
     /// free it; `bytes` says how large it is at least, and is asked only while requests are recorded.
     #[inline]
     pub fn release(&self, address: usize, bytes: impl FnOnce() -> usize) -> Release {
-        let release = self.directory.release(address);
-        match release {
-            Release::Elsewhere if self.recording.load(Ordering::Relaxed) > 0 => self.untrack(address, bytes),
-            Release::Nothing => {
-                self.bad_frees.fetch_add(1, Ordering::Relaxed);
+        let recording = self.recording.load(Ordering::Relaxed) > 0;
+        if recording {
+            let planned = self.directory.find(address).is_some();
+            if planned || bytes() >= self.threshold.load(Ordering::Relaxed) {
+                self.untrack(address);
             }
-            _ => {}
+        }
+        let release = self.directory.release(address);
+        if release == Release::Nothing {
+            self.bad_frees.fetch_add(1, Ordering::Relaxed);
         }
         release
     }
 
-    /// Notes that a block of the fallback is freed, if a lane wants to know. Before it really is: afterwards the address may be another's.
-    fn untrack(&self, address: usize, bytes: impl FnOnce() -> usize) {
-        if bytes() < self.threshold.load(Ordering::Relaxed) {
-            return;
-        }
+    /// Notes that a block is freed, if a lane wants to know. Before it really is: afterwards the address may be another's.
+    #[cold]
+    fn untrack(&self, address: usize) {
         self.busy(|| {
             self.with_tracked(|tracked| {
                 let Some((lane, ticket)) = tracked.blocks.remove(&address) else { return };
@@ -387,6 +399,12 @@ impl Process {
             say(sequence);
             self.settle(lane, sequence);
         });
+    }
+
+    /// Has a function called whenever a thread has a new plan: what the fallback keeps of the blocks that it served until then can be given
+    /// back to the system. Only the first function counts. Its requests go to the fallback.
+    pub fn on_plan(&self, call: fn()) {
+        self.on_plan.get_or_init(|| call);
     }
 
     /// Counts of all lanes together: of this thread's up to now, of others' up to the last iteration that they ended or request that they

@@ -79,7 +79,7 @@ impl Shadow {
     pub fn request(&mut self, size: usize, align: usize) -> usize {
         let answer = self.sequence.request(Request::new(size, align));
         let (address, ticket) = match answer {
-            Answer::Planned(address) => {
+            Answer::Planned(address, ticket) => {
                 assert_eq!(address % align, 0, "misaligned");
                 let reserved = self.backing.reserved.borrow();
                 let (&base, &bytes) =
@@ -87,7 +87,7 @@ impl Shadow {
                 assert!(address + size <= base + bytes, "past the end of its range");
                 let capacity = self.directory.find(address).and_then(|arena| arena.capacity(address));
                 assert!(capacity.is_some_and(|capacity| capacity >= size), "{capacity:?} for {size}");
-                (address, None)
+                (address, ticket)
             }
             Answer::Fallback(ticket) => {
                 let address = self.fallback.next_multiple_of(align);
@@ -110,13 +110,11 @@ impl Shadow {
         let release = self.directory.release(address);
         match release {
             Release::Freed => {}
-            Release::Elsewhere => {
-                assert!(address < 1 << 40, "a planned block was not found");
-                if let Some(ticket) = block.ticket {
-                    self.sequence.freed(ticket, self.sequence.now());
-                }
-            }
+            Release::Elsewhere => assert!(address < 1 << 40, "a planned block was not found"),
             Release::Nothing => panic!("a living block was not known"),
+        }
+        if let Some(ticket) = block.ticket {
+            self.sequence.freed(ticket, self.sequence.now());
         }
         assert_ne!(self.directory.release(address), Release::Freed, "freed twice, and nobody noticed");
     }
