@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use elbowroom::dqn::settings::Settings;
 use elbowroom::graph::zoo::OptimizerKind;
 use elbowroom::ir::Bytes;
 use elbowroom::machine::{LinkSpec, Rate};
@@ -99,6 +100,19 @@ pub struct PlannerArgs {
     pub freedom: FreedomArgs,
     #[command(flatten)]
     pub search: SearchArgs,
+    #[command(flatten)]
+    pub network: DqnArgs,
+}
+
+/// How `--planner dqn` learns.
+#[derive(Debug, Clone, Default, Args)]
+pub struct DqnArgs {
+    /// Settings of the planner dqn, like episodes=100,hidden=32 (a wrong key lists them all)
+    #[arg(long = "dqn", value_name = "KEY=VALUE,...", value_parser = str::parse::<Settings>)]
+    pub settings: Option<Settings>,
+    /// Let the planner dqn begin with the network of this file, which plan --dqn-save wrote
+    #[arg(long = "dqn-from", value_name = "FILE")]
+    pub from: Option<PathBuf>,
 }
 
 /// What plans may do.
@@ -254,6 +268,12 @@ pub struct PlanArgs {
     /// Say which values were chosen to leave the device, largest saving (bytes × time) first, and what each costs; all of them with --json
     #[arg(long)]
     pub explain: bool,
+    /// Write the network that the planner dqn has trained to this file, as safetensors
+    #[arg(long, value_name = "FILE")]
+    pub dqn_save: Option<PathBuf>,
+    /// Write every episode of the planner dqn to this file, as comma-separated values
+    #[arg(long, value_name = "FILE")]
+    pub dqn_curve: Option<PathBuf>,
     /// Draw the plan: bytes of arena over time, and the lanes
     #[arg(long, value_name = "FILE", conflicts_with = "load_limit")]
     pub svg: Option<PathBuf>,
@@ -320,6 +340,8 @@ pub struct CompareArgs {
     pub freedom: FreedomArgs,
     #[command(flatten)]
     pub search: SearchArgs,
+    #[command(flatten)]
+    pub network: DqnArgs,
     /// Draw overhead against memory
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,

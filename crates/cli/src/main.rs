@@ -7,6 +7,7 @@
 mod args;
 mod commands;
 mod files;
+mod learning;
 mod printer;
 mod progress;
 mod settings;

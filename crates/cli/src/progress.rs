@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use elbowroom::ir::Nanos;
-use elbowroom::ir::search::{Budget, Goal, Observer};
+use elbowroom::ir::search::{Budget, Episode, Goal, Observer};
 use elbowroom::report::PlanReport;
 use elbowroom::train::{Iteration, TrainObserver};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -38,6 +38,10 @@ struct Search {
     /// Cost of the best so far, and the bound below which nothing can be.
     best: Option<(u64, u64)>,
     evaluations: u64,
+    /// What was learned in, if the planner learns.
+    episodes: Vec<Episode>,
+    /// Who found the result, if the planner says so.
+    origin: Option<String>,
 }
 
 impl Search {
@@ -51,6 +55,9 @@ impl Search {
         let mut line = what.clone();
         if let Some((cost, bound)) = self.best {
             line += &format!(": {} (bound {})", overhead(cost), overhead(bound));
+        }
+        if let Some(Episode { number, of, exploration, gain, .. }) = self.episodes.last() {
+            line += &format!(", episode {number}/{of} ε {exploration:.2} return {gain:.2}");
         }
         match (budget.evaluations, budget.time) {
             (Some(all), _) => line += &format!(", {} evaluations left", all.saturating_sub(self.evaluations)),
@@ -91,6 +98,10 @@ impl Watch {
         });
     }
 
+    fn episode(&self, bar: &ProgressBar, episode: Episode) {
+        self.hear(bar, |search| search.episodes.push(episode));
+    }
+
     fn progress(&self, bar: &ProgressBar, evaluations: u64) {
         self.hear(bar, |search| search.evaluations = evaluations);
     }
@@ -126,6 +137,16 @@ impl Spinner {
         self.bar.set_prefix(stage.into());
         self.bar.set_message("");
     }
+
+    /// The episodes of the last search.
+    pub fn episodes(&self) -> Vec<Episode> {
+        self.watch.0.lock().unwrap_or_else(PoisonError::into_inner).episodes.clone()
+    }
+
+    /// Who found the result of the last search, if its planner has said so.
+    pub fn origin(&self) -> Option<String> {
+        self.watch.0.lock().unwrap_or_else(PoisonError::into_inner).origin.clone()
+    }
 }
 
 impl Drop for Spinner {
@@ -143,6 +164,12 @@ impl Observer for Spinner {
     }
     fn progress(&self, evaluations: u64) {
         self.watch.progress(&self.bar, evaluations);
+    }
+    fn episode(&self, episode: &Episode) {
+        self.watch.episode(&self.bar, *episode);
+    }
+    fn origin(&self, origin: &str) {
+        self.watch.hear(&self.bar, |search| search.origin = Some(origin.to_owned()));
     }
     fn interrupted(&self) -> bool {
         interrupted()
@@ -177,6 +204,9 @@ impl Observer for TrainProgress {
     }
     fn progress(&self, evaluations: u64) {
         self.watch.progress(&self.bar, evaluations);
+    }
+    fn episode(&self, episode: &Episode) {
+        self.watch.episode(&self.bar, *episode);
     }
     fn interrupted(&self) -> bool {
         interrupted()

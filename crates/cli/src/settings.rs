@@ -9,11 +9,12 @@ use elbowroom::pipeline::Method;
 use elbowroom::registry;
 
 use crate::args::{FreedomArgs, MachineArgs, PlannerArgs, SearchArgs};
+use crate::learning;
 
 /// The planner, the packer and how long to look.
 pub fn method(args: &PlannerArgs) -> Result<Method<'static>> {
     Ok(Method {
-        scheduler: registry::scheduler(&args.planner)?,
+        scheduler: learning::scheduler(&args.planner, learning::planner(&args.network)?)?,
         packer: registry::packer(&args.packer)?,
         budget: budget(&args.search),
     })

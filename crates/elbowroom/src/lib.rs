@@ -28,4 +28,5 @@ pub use elbowroom_graph as graph;
 pub use elbowroom_import as import;
 pub use elbowroom_ir as ir;
 pub use elbowroom_pack as pack;
+pub use elbowroom_sched::dqn;
 pub use elbowroom_sim as sim;

@@ -54,6 +54,9 @@ pub struct PlanReport {
     pub evaluations: u64,
     /// Why the planner stopped.
     pub stop_reason: &'static str,
+    /// Which of those that the planner asked found the plan, or in which of its episodes; left out if the planner did not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub found_by: Option<String>,
 }
 
 impl PlanReport {
@@ -104,6 +107,7 @@ impl PlanReport {
             planning_ns: effort.planning.into(),
             evaluations: effort.evaluations,
             stop_reason: effort.stop.name(),
+            found_by: None,
         }
     }
 

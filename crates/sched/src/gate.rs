@@ -63,6 +63,8 @@ pub(crate) struct Gate<'a> {
     program: &'a Program,
     agenda: Agenda,
     waits: Conservative,
+    /// The places at which the limit holds; `None` for all.
+    holds: Option<&'a [bool]>,
     /// Whether steps are kept, or only their times.
     record: bool,
     steps: Vec<Step>,
@@ -122,6 +124,7 @@ impl<'a> Gate<'a> {
             program,
             agenda,
             waits: Conservative::new(homes),
+            holds: None,
             record: true,
             steps: Vec::new(),
             ends: Vec::with_capacity(3 * places),
@@ -143,6 +146,20 @@ impl<'a> Gate<'a> {
             fetch_rank: starts.rank,
             open_fetches: BTreeSet::new(),
             fetched: vec![None; program.fetches.len()],
+        }
+    }
+
+    /// The same, with a limit at some places only, the boundary among them.
+    pub(crate) fn holding(mut self, places: &'a [bool]) -> Self {
+        self.holds = Some(places);
+        self
+    }
+
+    /// The limit while the op at a place runs.
+    fn limit(&self, place: usize) -> u64 {
+        match self.holds {
+            Some(holds) if !holds[place] => u64::MAX,
+            _ => self.request.load_limit.get(),
         }
     }
 
@@ -236,7 +253,7 @@ impl<'a> Gate<'a> {
             start = start.max(self.vacate(home));
         }
         start = start.max(self.room_for(place, fresh + workspace)?);
-        self.fetch_until(start + duration, fresh + workspace);
+        self.fetch_until(place, start + duration, fresh + workspace);
 
         let again = std::mem::replace(&mut self.ran[id.index()], true);
         self.take(fresh + workspace);
@@ -256,7 +273,7 @@ impl<'a> Gate<'a> {
         // Offloads that end while the op runs make room for fetches that need not wait for its end.
         self.offload_until(end);
         self.release_until(end);
-        self.fetch_until(end, 0);
+        self.fetch_until(place, end, 0);
         for item in self.agenda.closes.at(place) {
             self.release(self.agenda.closes.items[item]);
         }
@@ -307,7 +324,7 @@ impl<'a> Gate<'a> {
 
     /// Releases, and if need be offloads, until `bytes` more fit; returns when they do.
     fn room_for(&mut self, place: usize, bytes: u64) -> Result<u64, LowerError> {
-        let limit = self.request.load_limit.get();
+        let limit = self.limit(place);
         let mut ready = 0;
         while self.load + bytes > limit {
             match self.leaving.peek() {
@@ -367,9 +384,10 @@ impl<'a> Gate<'a> {
         }
     }
 
-    /// Starts fetches as long as their lane is free before a time and `beside` bytes still fit beside them.
-    fn fetch_until(&mut self, time: u64, beside: u64) {
+    /// Starts fetches as long as their lane is free before a time and `beside` bytes still fit beside them at a place.
+    fn fetch_until(&mut self, place: usize, time: u64, beside: u64) {
         let machine = self.request.machine;
+        let limit = self.limit(place);
         let in_order = self.policy.fetch == FetchRule::AfterOffloads;
         while self.free[Lane::ToDevice.index()] < time {
             // On a shared link offloads go first: what leaves makes room for everyone.
@@ -386,7 +404,7 @@ impl<'a> Gate<'a> {
             };
             let residence = self.program.fetches[fetch as usize].residence;
             let bytes = self.program.residences[residence as usize].bytes;
-            if self.load + beside + bytes > self.request.load_limit.get() {
+            if self.load + beside + bytes > limit {
                 return;
             }
             self.open_fetches.remove(&(rank, fetch));

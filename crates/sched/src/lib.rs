@@ -15,6 +15,7 @@ pub mod auto;
 pub mod autoswap;
 pub mod bo;
 pub mod chain;
+pub mod dqn;
 pub mod dynprog;
 pub mod floor;
 pub mod greedy;
@@ -26,6 +27,7 @@ pub mod recompute;
 pub mod relaxation;
 pub mod segments;
 pub mod sqrt;
+pub mod supernn;
 pub mod tflms;
 pub mod vdnn;
 pub mod verdict;
@@ -66,7 +68,9 @@ pub static SCHEDULERS: &[&dyn Scheduler] = &[
     &recompute::recursive::Recursive::DEFAULT,
     &recompute::rotor::Rotor::DEFAULT,
     &recompute::dtr::Dtr,
+    &supernn::SuperNn,
     &floor::Floor,
+    &dqn::DQN,
     &auto::Auto,
 ];
 

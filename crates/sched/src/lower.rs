@@ -101,6 +101,28 @@ pub fn evaluate(request: &Request<'_>, policy: &Policy) -> Result<(Nanos, Bytes)
     Gate::new(request, policy, &program, starts).measure()
 }
 
+/// What an unfinished policy costs so far.
+#[derive(Clone, Debug)]
+pub struct Unfinished {
+    /// Iteration time if the limit holds wherever the policy keeps to it, and nowhere else.
+    pub iteration: Nanos,
+    /// The load that the policy cannot do without at every place, and at the boundary.
+    pub load: Vec<u64>,
+}
+
+/// As [`evaluate`], for a policy that does not fit yet: where it needs more than the limit it may have it. A policy that fits takes the
+/// time that [`evaluate`] finds.
+pub fn evaluate_unfinished(request: &Request<'_>, policy: &Policy) -> Result<Unfinished, LowerError> {
+    let program = analyse(request.trace, request.machine, policy)?;
+    let load = with_workspaces(request, policy, &program);
+    let limit = request.load_limit.get();
+    let holds: Vec<bool> = load.iter().map(|&load| load <= limit).collect();
+    let bounded: Vec<u64> = load.iter().map(|&load| if load <= limit { load } else { 0 }).collect();
+    let starts = earliest_fetches(policy, &program, &bounded, limit);
+    let (iteration, _) = Gate::new(request, policy, &program, starts).holding(&holds).measure()?;
+    Ok(Unfinished { iteration, load })
+}
+
 /// Checks that the policy fits the limit at every place, and finds where its fetches may start.
 fn starts(request: &Request<'_>, policy: &Policy, program: &Program) -> Result<FetchStarts, Shortfall> {
     let load = with_workspaces(request, policy, program);

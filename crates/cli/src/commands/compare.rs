@@ -12,7 +12,7 @@ use crate::Answer;
 use crate::args::CompareArgs;
 use crate::commands::trace::traced;
 use crate::progress::{self, Spinner};
-use crate::{files, printer, settings};
+use crate::{files, learning, printer, settings};
 
 /// Runs the command.
 pub fn run(args: &CompareArgs) -> Result<Answer> {
@@ -23,8 +23,9 @@ pub fn run(args: &CompareArgs) -> Result<Answer> {
     } else {
         args.planners.iter().map(String::as_str).collect()
     };
+    let network = learning::planner(&args.network)?;
     let planners: Vec<&dyn Scheduler> =
-        names.into_iter().map(registry::scheduler).collect::<Result<_, _>>()?;
+        names.into_iter().map(|name| learning::scheduler(name, network)).collect::<Result<_, _>>()?;
 
     progress::heed_ctrl_c();
     let spinner = Spinner::new("measuring the natural peak");

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use elbowroom::choices::Choices;
+use elbowroom::dqn::Dqn;
 use elbowroom::explain::Refusal;
 use elbowroom::ir::Bytes;
 use elbowroom::ir::text::{File, PlanFile};
@@ -15,11 +16,15 @@ use crate::args::PlanArgs;
 use crate::commands::explain::{self, Explained};
 use crate::commands::trace::traced;
 use crate::progress::Spinner;
-use crate::{files, printer, settings};
+use crate::{files, learning, printer, settings};
 
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<Answer> {
-    let method = settings::method(&args.planner)?;
+    let network = learning::planner(&args.planner.network)?;
+    let method = Method {
+        scheduler: learning::scheduler(&args.planner.planner, network)?,
+        ..settings::method(&args.planner)?
+    };
     let task =
         Task { freedom: settings::freedom(&args.planner.freedom), ..traced(&args.trace, &args.machine)? };
     let spinner = Spinner::new("planning");
@@ -27,7 +32,7 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     let natural = pipeline::natural(&task, method.packer, &spinner)?.height();
 
     if let Some(limit) = args.load_limit {
-        return by_load(args, &task, &method, limit, natural, &spinner);
+        return by_load(args, &task, &method, network, limit, natural, &spinner);
     }
     let memory = args.memory.unwrap_or(MemorySpec::Share(1.0));
     let planned = match memory.resolve(natural) {
@@ -39,7 +44,9 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
         Err(error) => return refuse(args.json, &task, &method, natural, error, &spinner),
     };
     let limited = task.with_memory(planned.plan.machine().memory);
-    let report = PlanReport::new(&limited, &method, natural, &planned);
+    let found_by = spinner.origin();
+    let report = PlanReport { found_by, ..PlanReport::new(&limited, &method, natural, &planned) };
+    learning::save(args, network, &spinner)?;
     drop(spinner);
     if let Some(path) = &args.svg {
         files::write(Some(path), &picture::svg(&planned.plan, &planned.predicted))?;
@@ -69,6 +76,7 @@ fn by_load(
     args: &PlanArgs,
     task: &Task,
     method: &Method<'_>,
+    network: &Dqn,
     limit: MemorySpec,
     natural: Bytes,
     spinner: &Spinner,
@@ -81,7 +89,9 @@ fn by_load(
         Ok(planned) => planned,
         Err(error) => return refuse(args.json, task, method, natural, error, spinner),
     };
-    let report = PlanReport::of_load(&limited, method, natural, &planned);
+    let found_by = spinner.origin();
+    let report = PlanReport { found_by, ..PlanReport::of_load(&limited, method, natural, &planned) };
+    learning::save(args, network, spinner)?;
     let schedule = planned.schedule.schedule();
     let explanation = args.explain.then(|| Choices::of(&limited, schedule, &planned.predicted));
     tell(args, &report, explanation.as_ref())
@@ -113,10 +123,14 @@ pub fn refuse(
 
 /// What a plan promises, as a table.
 pub fn print(report: &PlanReport) -> Result<()> {
+    let mut planner = format!("{} ({})", report.planner, report.stop_reason);
+    if let Some(found_by) = &report.found_by {
+        planner += &format!(", found by {found_by}");
+    }
     let mut rows = vec![
         ("trace", report.trace.clone()),
         ("machine", report.machine.clone()),
-        ("planner", format!("{} ({})", report.planner, report.stop_reason)),
+        ("planner", planner),
         ("natural peak", report.natural_peak_bytes.to_string()),
     ];
     let share = 100.0 * report.limit_bytes.ratio(report.natural_peak_bytes);

@@ -19,7 +19,7 @@ pub mod explain;
 mod instance;
 mod joint;
 mod moves;
-mod random;
+pub(crate) mod random;
 mod search;
 mod sequence;
 mod state;

@@ -1,0 +1,433 @@
+//! The environment: an iteration, the decisions that can be taken in it, and what each costs by the exact simulation.
+//!
+//! A *candidate* is a value that is not touched for a while, and a stretch without touches during which the load is above the limit. It
+//! is decided about once, where it was last accessed: it leaves for the host, is removed and made again, or stays. A persistent value
+//! that is not touched between its last access in one iteration and its first in the next can leave too; that is decided first.
+//!
+//! The reward of an action is the simulated iteration time before it minus that after it. While decisions are pending the plan does not
+//! fit; the limit holds wherever the plan so far keeps to it, so that is up to the node under execution and behind it as far as possible
+//! (see [`evaluate_unfinished`]). When the plan fits everywhere the episode ends. A plan that does not fit after the last decision pays for
+//! the missing bytes what it would take to copy them out and back.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use elbowroom_ir::planning::Request;
+use elbowroom_ir::{Bytes, Id, OpId, TensorId};
+
+use super::nodes::{Kind, Nodes};
+use crate::autoswap;
+use crate::dqn::remake::{Decided, Remake, by_stage};
+use crate::dqn::settings::Settings;
+use crate::lower::{evaluate_unfinished, loads};
+use crate::policy::{Gap, Place, Policy, Station, Touches, turn};
+use crate::recompute::repeats::fixed_ops;
+use crate::residences::PolicyError;
+
+/// What can be done about a candidate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Action {
+    /// It stays.
+    Nothing,
+    /// It leaves for the host and comes back.
+    Offload,
+    /// It is dropped, and made again when it is needed.
+    Remove,
+}
+
+impl Action {
+    /// All actions.
+    pub const ALL: [Self; 3] = [Self::Nothing, Self::Offload, Self::Remove];
+}
+
+/// What a candidate's absence is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leave {
+    Gap(Gap),
+    /// The persistent value of this index, between iterations.
+    Wrap(usize),
+}
+
+/// See the [module](self).
+#[derive(Clone, Debug)]
+pub(crate) struct Candidate {
+    pub leave: Leave,
+    pub value: TensorId,
+    pub bytes: u64,
+    /// The touches around the gap, as places of a policy that keeps everything.
+    pub from: Option<Place>,
+    pub until: Place,
+    /// The node of the last access, which represents offloading.
+    pub node: u32,
+    /// The node that represents removing, if it can be removed.
+    pub remove: Option<u32>,
+    pub offload: bool,
+}
+
+/// A plan as far as it is decided.
+#[derive(Clone, Debug)]
+pub(crate) struct Standing {
+    /// Simulated iteration time, with the price of what is missing if `settled`.
+    pub time: u64,
+    /// Load per op in the order in which they run first: the largest while it or repeats just before it run.
+    load: Vec<u64>,
+    /// The most that any place needs above the limit.
+    pub missing: u64,
+    /// Whether the plan can be made at all.
+    possible: bool,
+}
+
+/// See the [module](self).
+pub(crate) struct Environment<'a> {
+    pub request: &'a Request<'a>,
+    pub keep: Policy,
+    pub candidates: Vec<Candidate>,
+    pub nodes: Nodes,
+    /// Rows of [`FEATURES`] per node.
+    pub features: Vec<f32>,
+    /// Nanoseconds that count as one in rewards: what it takes to copy out and back all that is too much.
+    pub unit: f64,
+    /// Price of a missing byte, in copies out and back.
+    shortfall: f32,
+    /// Plans simulated.
+    pub simulated: u64,
+    remake: Remake,
+    known: HashMap<Box<[Action]>, Rc<Standing>>,
+}
+
+/// Plans remembered at most.
+const KNOWN: usize = 1 << 14;
+
+impl<'a> Environment<'a> {
+    pub(crate) fn new(request: &'a Request<'a>, settings: &Settings) -> Result<Self, PolicyError> {
+        let trace = request.trace;
+        let keep = Policy::prompt(trace);
+        let touches = Touches::of(trace, &keep.sequence);
+        let load = loads(request, &keep)?;
+        let turn = turn(trace, &keep.sequence).unwrap_or(keep.sequence.len()) as Place;
+        let highest = load.iter().copied().max().unwrap_or(0);
+        let least = match settings.least {
+            Bytes::ZERO => autoswap::threshold(Bytes(highest)),
+            least => least,
+        };
+        let over = highest.saturating_sub(request.load_limit.get());
+        let machine = request.machine;
+        let copy =
+            |bytes: u64| (machine.to_host.time(Bytes(bytes)) + machine.to_device.time(Bytes(bytes))).get();
+        let mut this = Self {
+            nodes: Nodes::of(request, &keep, &touches, least),
+            remake: Remake::new(trace, &keep.sequence, turn, touches.clone(), fixed_ops(trace)),
+            request,
+            keep,
+            candidates: Vec::new(),
+            features: Vec::new(),
+            unit: (copy(over) as f64).max(1.0),
+            shortfall: settings.shortfall,
+            simulated: 0,
+            known: HashMap::new(),
+        };
+        this.find(&touches, &load, least);
+        this.thin(settings.decisions);
+        this.describe(&touches, over);
+        Ok(this)
+    }
+
+    /// Finds the candidates, in the order in which they are decided about.
+    fn find(&mut self, touches: &Touches, load: &[u64], least: Bytes) {
+        let Request { trace, freedom, .. } = *self.request;
+        let limit = self.request.load_limit.get();
+        let places = self.keep.sequence.len();
+        let turn = turn(trace, &self.keep.sequence).unwrap_or(places) as Place;
+        let fixed = fixed_ops(trace);
+        // Places above the limit before each place, so that whether a stretch has any is one subtraction.
+        let mut above = vec![0u32; places + 1];
+        for place in 0..places {
+            above[place + 1] = above[place] + u32::from(load[place] > limit);
+        }
+        let any = |from: Place, to: Place| from < to && above[to as usize] > above[from as usize];
+        let mut first = vec![None; trace.tensors().len()];
+        let mut at: HashMap<(TensorId, Place), u32> = HashMap::new();
+        for (index, node) in (0u32..).zip(&self.nodes.nodes) {
+            match node.kind {
+                Kind::Malloc => first[node.value.index()] = Some(index),
+                Kind::Write | Kind::Read => {
+                    at.insert((node.value, node.place), index);
+                }
+                Kind::Free => {}
+            }
+        }
+        for value in trace.tensors().ids().filter(|&value| trace.bytes(value) >= least) {
+            let maker = trace.producer(value).filter(|op| op.0 < turn && !fixed[op.index()]);
+            for (gap, next) in touches.gaps(value) {
+                let Some(from) = gap.after.filter(|&from| from < turn && any(from + 1, next.place)) else {
+                    continue;
+                };
+                let Some(&node) = at.get(&(value, from)) else { continue };
+                let again = maker.filter(|_| freedom.recompute && next.place >= turn);
+                self.candidates.push(Candidate {
+                    leave: Leave::Gap(gap),
+                    value,
+                    bytes: trace.bytes(value).get(),
+                    from: Some(from),
+                    until: next.place,
+                    node,
+                    remove: again.and(first[value.index()]),
+                    offload: freedom.offload,
+                });
+            }
+        }
+        for (index, pair) in trace.persistent().iter().enumerate() {
+            let opens = touches.of_value(pair.begin).first().map_or(places as Place, |touch| touch.place);
+            let last = touches.of_value(pair.end).last().map(|touch| touch.place);
+            let covers = any(0, opens) || last.is_some_and(|last| any(last + 1, places as Place));
+            let node = last.and_then(|last| at.get(&(pair.end, last)).copied());
+            let Some(node) = node.filter(|_| covers && trace.bytes(pair.begin) >= least) else { continue };
+            if freedom.offload && self.keep.stations[index] == Station::Device {
+                self.candidates.push(Candidate {
+                    leave: Leave::Wrap(index),
+                    value: pair.end,
+                    bytes: trace.bytes(pair.begin).get(),
+                    from: last,
+                    until: opens,
+                    node,
+                    remove: None,
+                    offload: true,
+                });
+            }
+        }
+        self.candidates.retain(|candidate| candidate.offload || candidate.remove.is_some());
+        self.sort();
+    }
+
+    fn sort(&mut self) {
+        self.candidates.sort_by_key(|candidate| match candidate.leave {
+            Leave::Wrap(index) => (0, index as u32, candidate.value),
+            Leave::Gap(gap) => (1, gap.after.unwrap_or(0), candidate.value),
+        });
+    }
+
+    /// Keeps the largest candidates.
+    fn thin(&mut self, most: usize) {
+        self.candidates.sort_by_key(|candidate| (std::cmp::Reverse(candidate.bytes), candidate.value));
+        self.candidates.truncate(most);
+        self.sort();
+    }
+
+    /// The six features of section 4.4.1, each in a unit of its own, so that they are about one on every trace: sizes by what a candidate
+    /// must contribute on average, times of copies and recompute by the mean copy, the time until the next use by the iteration; and of
+    /// each the logarithm of one more, since sizes and times spread widely. The action is 1 for offloading, −1 for removing. Whether it is
+    /// valid is filled in state by state.
+    fn describe(&mut self, touches: &Touches, over: u64) {
+        let Request { trace, costs, machine, .. } = *self.request;
+        let count = self.candidates.len().max(1) as f64;
+        let share = (over as f64 / count).max(1.0);
+        let copy =
+            |bytes: u64| (machine.to_host.time(Bytes(bytes)) + machine.to_device.time(Bytes(bytes))).get();
+        let mean = (self.candidates.iter().map(|c| copy(c.bytes)).sum::<u64>() as f64 / count).max(1.0);
+        let total = (costs.total().get() as f64).max(1.0);
+        let mut next = vec![None; self.nodes.len()];
+        for members in &self.nodes.groups {
+            for pair in members.windows(2) {
+                next[pair[0] as usize] = Some(self.nodes.nodes[pair[1] as usize].time);
+            }
+        }
+        let mut action = vec![0f32; self.nodes.len()];
+        for candidate in &self.candidates {
+            action[candidate.node as usize] = 1.0;
+            if let Some(remove) = candidate.remove {
+                action[remove as usize] = -1.0;
+            }
+        }
+        let again: Vec<u64> = trace.tensors().ids().map(|value| self.time_again(value, touches)).collect();
+        let rows = self.nodes.nodes.iter().zip(next).zip(action);
+        self.features = rows
+            .flat_map(|((node, next), action)| {
+                let bytes = trace.bytes(node.value).get();
+                let until = next.map_or(0, |next| next - node.time);
+                let units = [
+                    bytes as f64 / share,
+                    copy(bytes) as f64 / mean,
+                    again[node.value.index()] as f64 / mean,
+                    until as f64 / total,
+                ];
+                let [size, copies, again, until] = units.map(|x| (x as f32).ln_1p());
+                [size, copies, again, until, action, 0.0]
+            })
+            .collect::<Vec<f32>>();
+    }
+
+    /// Time to make a value again from what the backward phase reads.
+    fn time_again(&self, value: TensorId, touches: &Touches) -> u64 {
+        let trace = self.request.trace;
+        let mut seen: Vec<OpId> = Vec::new();
+        let mut todo = vec![value];
+        let mut time = 0;
+        while let Some(value) = todo.pop() {
+            let Some(op) = trace.producer(value) else { continue };
+            if touches.of_value(value).is_empty() || seen.contains(&op) {
+                continue;
+            }
+            seen.push(op);
+            time += self.request.costs.nanos.get(op).map_or(0, |nanos| nanos.get());
+            todo.extend(trace.ops()[op].reads.iter().filter(|&&read| self.remake.passes(read)));
+        }
+        time
+    }
+
+    /// The policy of some decisions about the first candidates; the others stay.
+    pub(crate) fn policy(&self, decisions: &[Action]) -> Policy {
+        let decided = |wanted| self.candidates.iter().zip(decisions).filter(move |pair| *pair.1 == wanted);
+        let removed = decided(Action::Remove).map(|(candidate, _)| candidate.value).collect();
+        let (mut offloaded, mut wraps) = (Vec::new(), Vec::new());
+        for (candidate, _) in decided(Action::Offload) {
+            match candidate.leave {
+                Leave::Gap(gap) => {
+                    offloaded.extend(gap.after.map(|from| (candidate.value, from, candidate.until)))
+                }
+                Leave::Wrap(index) => wraps.push(index),
+            }
+        }
+        let mut policy = self.remake.policy(self.request, &Decided { removed, offloaded });
+        wraps.into_iter().for_each(|index| policy.stations[index] = Station::Host);
+        policy
+    }
+
+    /// What a plan costs.
+    pub(crate) fn standing(&mut self, decisions: &[Action]) -> Rc<Standing> {
+        let length =
+            decisions.iter().rposition(|&action| action != Action::Nothing).map_or(0, |last| last + 1);
+        let key = &decisions[..length];
+        if let Some(known) = self.known.get(key) {
+            return known.clone();
+        }
+        self.simulated += 1;
+        let standing = Rc::new(self.simulate(key));
+        if self.known.len() >= KNOWN {
+            self.known.clear();
+        }
+        self.known.insert(key.into(), standing.clone());
+        standing
+    }
+
+    fn simulate(&self, decisions: &[Action]) -> Standing {
+        let policy = self.policy(decisions);
+        let limit = self.request.load_limit.get();
+        let Ok(unfinished) = evaluate_unfinished(self.request, &policy) else {
+            return Standing { time: u64::MAX, load: Vec::new(), missing: u64::MAX, possible: false };
+        };
+        let load = by_stage(self.request.trace, &policy.sequence, &unfinished.load);
+        let highest = unfinished.load.iter().copied().max().unwrap_or(0);
+        let missing = highest.saturating_sub(limit);
+        Standing { time: unfinished.iteration.get(), load, missing, possible: true }
+    }
+
+    /// What bytes that are still missing at the end cost.
+    pub(crate) fn price(&self, bytes: u64) -> u64 {
+        if bytes == 0 {
+            return 0;
+        }
+        let machine = self.request.machine;
+        let copies = machine.to_host.time(Bytes(bytes)) + machine.to_device.time(Bytes(bytes));
+        (copies.get() as f64 * f64::from(self.shortfall)) as u64
+    }
+}
+
+/// One pass over the decisions.
+pub(crate) struct Episode {
+    pub decisions: Vec<Action>,
+    pub standing: Rc<Standing>,
+    /// What the candidates that are still to be decided about could take off each place.
+    relief: Vec<u64>,
+}
+
+/// What an action led to.
+pub(crate) struct Step {
+    /// In units of the environment; never positive, unless an action makes the plan faster.
+    pub reward: f32,
+    /// Whether it was the last.
+    pub last: bool,
+}
+
+impl Episode {
+    pub(crate) fn new(environment: &mut Environment<'_>) -> Self {
+        let mut relief = vec![0; environment.keep.sequence.len()];
+        for candidate in &environment.candidates {
+            candidate.cover(&mut relief, |relief, bytes| *relief += bytes);
+        }
+        let standing = environment.standing(&[]);
+        Self { decisions: Vec::new(), standing, relief }
+    }
+
+    /// The candidate that is decided about next.
+    pub(crate) fn next<'e>(&self, environment: &'e Environment<'_>) -> Option<&'e Candidate> {
+        environment.candidates.get(self.decisions.len())
+    }
+
+    /// Whether the plan fits without another decision.
+    pub(crate) fn fits(&self) -> bool {
+        self.standing.missing == 0
+    }
+
+    /// The actions that make sense now: nothing, only if it looks as if what is left could keep `margin` below the limit without this
+    /// candidate; removing, only what can be made again.
+    pub(crate) fn valid(&mut self, environment: &Environment<'_>, margin: u64) -> [bool; 3] {
+        let Some(candidate) = self.next(environment) else { return [true, false, false] };
+        // What is left once this one stays. It is put back if it can be done without.
+        candidate.cover(&mut self.relief, |relief, bytes| *relief -= bytes);
+        let limit = environment.request.load_limit.get().saturating_sub(margin);
+        let enough = self
+            .standing
+            .load
+            .iter()
+            .zip(&self.relief)
+            .all(|(load, relief)| load.saturating_sub(*relief) <= limit);
+        candidate.cover(&mut self.relief, |relief, bytes| *relief += bytes);
+        [enough, candidate.offload, candidate.remove.is_some()]
+    }
+
+    /// Decides about the next candidate. An action that turns out to be impossible (the host is full, something that it needs was
+    /// overwritten) changes nothing and costs what copying the bytes would.
+    pub(crate) fn act(&mut self, environment: &mut Environment<'_>, action: Action) -> Step {
+        let before = self.standing.clone();
+        let mut reward = 0.0;
+        if let Some(candidate) = environment.candidates.get(self.decisions.len()) {
+            candidate.cover(&mut self.relief, |relief, bytes| *relief -= bytes);
+            let bytes = candidate.bytes;
+            self.decisions.push(action);
+            if action != Action::Nothing {
+                let after = environment.standing(&self.decisions);
+                if after.possible {
+                    reward += before.time as f64 - after.time as f64;
+                    self.standing = after;
+                } else {
+                    reward -= environment.price(bytes) as f64;
+                    if let Some(last) = self.decisions.last_mut() {
+                        *last = Action::Nothing;
+                    }
+                }
+            }
+        }
+        let fits = self.fits();
+        let last = fits || self.decisions.len() >= environment.candidates.len();
+        if last && !fits {
+            reward -= environment.price(self.standing.missing) as f64;
+        }
+        Step { reward: (reward / environment.unit) as f32, last }
+    }
+}
+
+impl Candidate {
+    /// Visits the places during which it can be away.
+    fn cover(&self, load: &mut [u64], mut change: impl FnMut(&mut u64, u64)) {
+        let places = load.len();
+        let after = self.from.map_or(0, |place| place as usize + 1).min(places);
+        let until = (self.until as usize).min(places);
+        let ranges = match self.leave {
+            Leave::Gap(_) => [after..until.max(after), 0..0],
+            Leave::Wrap(_) => [0..until, after..places],
+        };
+        for place in ranges.into_iter().flatten() {
+            change(&mut load[place], self.bytes);
+        }
+    }
+}

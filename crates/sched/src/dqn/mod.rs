@@ -1,0 +1,109 @@
+//! `dqn`: one deep Q-network decides what leaves for the host and what is made again (Shicheng Chen, *GPU memory management for neural
+//! networks using deep Q-network*, 2020). A peer of the other planners; what it learns, it learns on the trace that it is asked about.
+//!
+//! - `nodes`: the graph of GPU operations that the network sees.
+//! - `environment`: candidates, decisions, and rewards from the exact simulation.
+//! - [`network`]: structure2vec and the head, with derivatives.
+//! - `remake`: from decisions to a policy.
+//! - `learn`: fitted Q-iteration with replay.
+//! - `rules`: what fixed rules find, which the answer is never worse than.
+//! - [`settings`]: the hyper-parameters.
+//! - [`weights`](mod@weights): networks as files, to be trained further on another trace.
+//!
+//! An evaluation is one plan simulated. The best plan ever seen is returned, and [`Observer::origin`] hears who found it.
+
+mod environment;
+mod learn;
+pub mod network;
+mod nodes;
+mod remake;
+mod rules;
+pub mod settings;
+pub mod weights;
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use elbowroom_ir::planning::{Request, Scheduler};
+use elbowroom_ir::schedule::Schedule;
+use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
+use elbowroom_sim::bound::lower_bound;
+
+use crate::lower::lower;
+use crate::verdict::{impossible_op, refusal};
+use environment::Environment;
+use learn::Learner;
+use network::Weights;
+use settings::Settings;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Dqn {
+    settings: Settings,
+    initial: Option<Weights>,
+    trained: Mutex<Option<Weights>>,
+}
+
+/// The planner with its usual settings and a network that knows nothing yet.
+pub static DQN: Dqn = Dqn::new(Settings::DEFAULT, None);
+
+impl Dqn {
+    /// A planner that trains with these settings, beginning with this network if there is one; its number of hidden units then replaces
+    /// the settings'.
+    pub const fn new(settings: Settings, initial: Option<Weights>) -> Self {
+        Self { settings, initial, trained: Mutex::new(None) }
+    }
+
+    /// The network after the last time that this planner was asked, if it was trained then.
+    pub fn trained(&self) -> Option<Weights> {
+        self.trained.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Scheduler for Dqn {
+    fn name(&self) -> &'static str {
+        "dqn"
+    }
+
+    fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
+        let started = Instant::now();
+        if impossible_op(request).is_some() {
+            return refusal(request, None, 1);
+        }
+        let Ok(mut environment) = Environment::new(request, &self.settings) else {
+            return refusal(request, None, 1);
+        };
+        let bound = lower_bound(request).get();
+        let rules = rules::best(request, bound, observer);
+        let mut stop = StopReason::Optimal;
+        let mut own = None;
+        if rules.best.as_ref().is_none_or(|rule| rule.time > bound) && !environment.candidates.is_empty() {
+            let initial = self.initial.clone();
+            let learner = Learner::new(&mut environment, &self.settings, initial, budget.seed);
+            let learned = learner.run(bound, budget, started, observer);
+            *self.trained.lock().unwrap_or_else(PoisonError::into_inner) = Some(learned.weights);
+            stop = learned.stop;
+            own = learned.best;
+        }
+        let evaluations = rules.evaluations + environment.simulated;
+        if let Some((time, decisions, episode)) = own
+            && rules.best.as_ref().is_none_or(|rule| time < rule.time)
+            && let Ok(lowered) = lower(request, &environment.policy(&decisions))
+        {
+            observer.origin(&format!("episode {episode}"));
+            return Outcome { best: Some(lowered.schedule), evaluations, stop };
+        }
+        match rules.best {
+            Some(rule) => {
+                observer.origin(rule.name);
+                let stop = if rule.time > bound && stop == StopReason::Optimal {
+                    StopReason::Finished
+                } else {
+                    stop
+                };
+                Outcome { best: Some(rule.schedule), evaluations, stop }
+            }
+            None => refusal(request, rules.least, evaluations),
+        }
+    }
+}

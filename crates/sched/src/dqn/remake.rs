@@ -1,0 +1,249 @@
+//! From decisions to a policy: what is removed is made again when it is needed, and with it what it is made of.
+//!
+//! A value may be needed on the way to another before its own turn comes. It then stays until its own turn if there is room for it all that
+//! time, else it goes at once and is made (or fetched) once more. SuperNeurons calls these speed-centric and memory-centric
+//! recomputation; here each value is asked about, and those that are used soonest are asked first.
+//!
+//! ```text
+//! removed   b, c                       chain x → b → c → d, backward d' c' b'
+//! room      ... d'  (b c) c'  b'       b stays from the first time
+//! none      ... d'  (b c) c'  (b) b'   b goes, and is made again
+//! ```
+
+use elbowroom_ir::planning::Request;
+use elbowroom_ir::trace::Trace;
+use elbowroom_ir::{Id, OpId, TensorId};
+
+use crate::lower::loads;
+use crate::policy::{Away, Gap, Place, Policy, Touches};
+use crate::recompute::repeats::{Writer, policy, settle};
+
+/// What is known before any decision.
+#[derive(Clone, Debug)]
+pub(crate) struct Remake {
+    /// Every op once, in order.
+    order: Vec<OpId>,
+    /// The first place of the backward phase.
+    turn: Place,
+    /// Where each value is touched along that order.
+    touches: Touches,
+    /// Ops that must not run again.
+    fixed: Vec<bool>,
+    /// Forward results that the backward phase does not read: if they are needed again, they are made again.
+    passing: Vec<bool>,
+}
+
+/// What has been decided.
+pub(crate) struct Decided {
+    /// Values that are removed.
+    pub removed: Vec<TensorId>,
+    /// Values that leave, with the place of their last access before and that of the next after.
+    pub offloaded: Vec<(TensorId, Place, Place)>,
+}
+
+/// Load per place of the order, to which what stays is added.
+struct Room {
+    load: Vec<u64>,
+    limit: u64,
+}
+
+impl Room {
+    /// Takes the room between two places, both exclusive, if there is enough.
+    fn take(&mut self, after: Place, until: Place, bytes: u64) -> bool {
+        let between = &mut self.load[after as usize + 1..until.max(after + 1) as usize];
+        let enough = between.iter().all(|load| load.saturating_add(bytes) <= self.limit);
+        if enough {
+            between.iter_mut().for_each(|load| *load += bytes);
+        }
+        enough
+    }
+}
+
+impl Remake {
+    /// Looks at a trace that runs in this order.
+    pub(crate) fn new(
+        trace: &Trace,
+        order: &[OpId],
+        turn: Place,
+        touches: Touches,
+        fixed: Vec<bool>,
+    ) -> Self {
+        let mut passing = vec![false; trace.tensors().len()];
+        let mut lasting = passing.clone();
+        trace.persistent().iter().for_each(|pair| lasting[pair.end.index()] = true);
+        for value in trace.tensors().ids().filter(|value| !lasting[value.index()]) {
+            let forward = trace.producer(value).is_some_and(|op| op.0 < turn && !fixed[op.index()]);
+            let read = touches.of_value(value).iter().any(|touch| touch.place >= turn);
+            passing[value.index()] = forward && !read;
+        }
+        Self { order: order.to_vec(), turn, touches, fixed, passing }
+    }
+
+    /// Whether a value is made only to make others in the forward phase.
+    pub(crate) fn passes(&self, value: TensorId) -> bool {
+        self.passing[value.index()]
+    }
+
+    /// The policy of some decisions.
+    pub(crate) fn policy(&self, request: &Request<'_>, decided: &Decided) -> Policy {
+        let (lean, asked) = self.with_room(request, decided, None);
+        if !asked {
+            return lean;
+        }
+        let Ok(load) = loads(request, &lean) else { return lean };
+        let load = by_stage(request.trace, &lean.sequence, &load);
+        self.with_room(request, decided, Some(load)).0
+    }
+
+    /// The policy with some room for values to stay, and whether any was asked for.
+    fn with_room(&self, request: &Request<'_>, decided: &Decided, load: Option<Vec<u64>>) -> (Policy, bool) {
+        let trace = request.trace;
+        let limit = request.load_limit.get();
+        let mut gone = self.passing.clone();
+        decided.removed.iter().for_each(|value| gone[value.index()] = true);
+        let mut fixed = self.fixed.clone();
+        let asked = std::cell::Cell::new(false);
+        let room = std::cell::RefCell::new(None);
+        let sequence = settle(trace, &mut fixed, &|writer| {
+            let mut stages =
+                Stages { remake: self, trace, gone: &gone, there: vec![true; gone.len()], made: Vec::new() };
+            *room.borrow_mut() = load.clone().map(|load| Room { load, limit });
+            for (value, there) in stages.there.iter_mut().enumerate() {
+                *there = !gone[value];
+            }
+            for (place, &op) in (0..).zip(&self.order) {
+                if place < self.turn {
+                    writer.run(op);
+                    continue;
+                }
+                for &value in &trace.ops()[op].reads {
+                    stages.need(writer, value);
+                }
+                writer.run(op);
+                asked.set(stages.leave(place, op, room.borrow_mut().as_mut()) || asked.get());
+            }
+        });
+        let mut policy = policy(trace, sequence);
+        let mut room = room.into_inner();
+        asked.set(self.send(trace, &mut policy, decided, room.as_mut()) || asked.get());
+        (policy, asked.get())
+    }
+
+    /// Sends what leaves. A value that is fetched to make another again stays after that if there is room, else it leaves again, for which
+    /// it needs no second copy. Returns whether room was asked for.
+    fn send(
+        &self,
+        trace: &Trace,
+        policy: &mut Policy,
+        decided: &Decided,
+        mut room: Option<&mut Room>,
+    ) -> bool {
+        let mut asked = false;
+        let repeats = policy.sequence.len() > self.order.len();
+        let along = repeats.then(|| (Touches::of(trace, &policy.sequence), stages(trace, &policy.sequence)));
+        for &(value, from, until) in &decided.offloaded {
+            policy.send(Gap::after(value, from), Away::Offload);
+            let Some((touches, stages)) = &along else { continue };
+            let touched = touches.of_value(value);
+            let first = touched.partition_point(|touch| touch.place <= from);
+            for touch in &touched[first..] {
+                let stage = stages[touch.place as usize];
+                if stage >= until {
+                    break;
+                }
+                asked = true;
+                let bytes = trace.bytes(value).get();
+                if !room.as_mut().is_some_and(|room| room.take(stage, until, bytes)) {
+                    policy.send(Gap::after(value, touch.place), Away::Offload);
+                }
+            }
+        }
+        asked
+    }
+}
+
+/// The place in the original order to which each place of a sequence with repeats belongs: that of the next op to run for the first time.
+fn stages(trace: &Trace, sequence: &[OpId]) -> Vec<Place> {
+    let mut ran = vec![false; trace.ops().len()];
+    let mut stage = 0;
+    let stages = sequence.iter().map(|op| {
+        let first = !std::mem::replace(&mut ran[op.index()], true);
+        stage += Place::from(first);
+        stage - Place::from(first)
+    });
+    stages.collect()
+}
+
+/// The largest load of every stage.
+pub(crate) fn by_stage(trace: &Trace, sequence: &[OpId], load: &[u64]) -> Vec<u64> {
+    let mut largest = vec![0; trace.ops().len()];
+    for (stage, &load) in stages(trace, sequence).into_iter().zip(load) {
+        let slot: &mut u64 = &mut largest[(stage as usize).min(trace.ops().len() - 1)];
+        *slot = (*slot).max(load);
+    }
+    largest
+}
+
+/// Goes through the backward phase, knowing which values are there.
+struct Stages<'a> {
+    remake: &'a Remake,
+    trace: &'a Trace,
+    /// Values that are not kept for the backward phase.
+    gone: &'a [bool],
+    there: Vec<bool>,
+    /// Values made again since the last op that ran for the first time.
+    made: Vec<TensorId>,
+}
+
+impl Stages<'_> {
+    /// Makes a value again if it is not there, after what it is made of.
+    fn need(&mut self, writer: &mut Writer<'_>, value: TensorId) {
+        let mut todo: Vec<(OpId, usize)> =
+            self.missing(writer, value).map(|op| (op, 0)).into_iter().collect();
+        while let Some((op, next)) = todo.last_mut() {
+            let op = *op;
+            let row = &self.trace.ops()[op];
+            if let Some(&read) = row.reads.get(*next) {
+                *next += 1;
+                todo.extend(self.missing(writer, read).map(|op| (op, 0)));
+                continue;
+            }
+            todo.pop();
+            if row.outputs.iter().any(|output| !self.there[output.index()]) {
+                writer.run_again(op);
+                for &output in row.outputs.iter().filter(|output| self.gone[output.index()]) {
+                    self.there[output.index()] = true;
+                    self.made.push(output);
+                }
+            }
+        }
+    }
+
+    /// The op that must run for a value to be there.
+    fn missing(&self, writer: &Writer<'_>, value: TensorId) -> Option<OpId> {
+        let absent = !self.there[value.index()];
+        self.trace.producer(value).filter(|&op| absent && op.0 < self.remake.turn && !writer.is_fixed(op))
+    }
+
+    /// After an op ran for the first time: what was made again and is used later stays if there is room, else it goes. Returns whether
+    /// room was asked for.
+    fn leave(&mut self, place: Place, op: OpId, mut room: Option<&mut Room>) -> bool {
+        let mut asked = false;
+        let reads = self.trace.ops()[op].reads.iter().filter(|read| self.gone[read.index()]);
+        self.made.extend(reads);
+        let next = |value: &TensorId| self.remake.touches.next(*value, place).map(|touch| touch.place);
+        let mut leaving: Vec<(Place, TensorId)> =
+            self.made.drain(..).map(|value| (next(&value).unwrap_or(Place::MAX), value)).collect();
+        leaving.sort_unstable();
+        leaving.dedup();
+        for (next, value) in leaving {
+            let stays = next != Place::MAX && {
+                asked |= next > place + 1;
+                let bytes = self.trace.bytes(value).get();
+                next == place + 1 || room.as_mut().is_some_and(|room| room.take(place, next, bytes))
+            };
+            self.there[value.index()] = stays;
+        }
+        asked
+    }
+}

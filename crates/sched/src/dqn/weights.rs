@@ -1,0 +1,83 @@
+//! Networks as safetensors files: a network trained on one trace can be trained further on another (section 4.4.2).
+
+use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
+
+use super::network::{NAMES, Weights};
+
+/// Why a file holds no network.
+#[derive(Debug, thiserror::Error)]
+pub enum WeightsError {
+    /// The file is no safetensors file.
+    #[error("not a safetensors file: {0}")]
+    Format(#[from] safetensors::SafeTensorError),
+    /// A parameter is missing, or is not of 32-bit floats.
+    #[error("the file has no 32-bit parameter `{0}`")]
+    Missing(&'static str),
+    /// A parameter has another shape than the others ask for.
+    #[error(
+        "the parameters w1 to w8 do not fit together; w4 says that there are {hidden} hidden units, of 1 to 256"
+    )]
+    Shapes {
+        /// Hidden units by the length of `w4`.
+        hidden: usize,
+    },
+    /// A parameter that is not a number.
+    #[error("`{0}` holds an infinite value, or one that is no number")]
+    NotFinite(&'static str),
+}
+
+impl Weights {
+    /// The network as the bytes of a safetensors file: `w1` to `w8`, named as in the paper, transposed (vectors are rows).
+    pub fn to_safetensors(&self) -> Result<Vec<u8>, WeightsError> {
+        let bytes: Vec<Vec<u8>> =
+            self.parts().iter().map(|part| part.iter().flat_map(|w| w.to_le_bytes()).collect()).collect();
+        let mut views = Vec::with_capacity(NAMES.len());
+        for ((name, bytes), shape) in NAMES.into_iter().zip(&bytes).zip(Self::shapes(self.hidden())) {
+            views.push((name, TensorView::new(Dtype::F32, shape.to_vec(), bytes)?));
+        }
+        Ok(serialize(views, None)?)
+    }
+
+    /// The network of a file. The settings must ask for as many rounds as it was trained with for it to mean the same.
+    pub fn from_safetensors(bytes: &[u8]) -> Result<Self, WeightsError> {
+        let file = SafeTensors::deserialize(bytes)?;
+        let mut parts: [Vec<f32>; 8] = Default::default();
+        let mut shapes = Vec::with_capacity(NAMES.len());
+        for (part, name) in parts.iter_mut().zip(NAMES) {
+            let view = file.tensor(name).ok().filter(|view| view.dtype() == Dtype::F32);
+            let view = view.ok_or(WeightsError::Missing(name))?;
+            *part = view.data().as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
+            if !part.iter().all(|w| w.is_finite()) {
+                return Err(WeightsError::NotFinite(name));
+            }
+            shapes.push(view.shape().to_vec());
+        }
+        let hidden = parts[3].len();
+        let fit = shapes.iter().zip(Self::shapes(hidden)).all(|(found, wanted)| *found == wanted);
+        let weights = Self::of(hidden, parts).filter(|_| fit && (1..=256).contains(&hidden));
+        weights.ok_or(WeightsError::Shapes { hidden })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auto::random::Random;
+
+    #[test]
+    fn a_network_survives_its_file_and_broken_files_are_refused() {
+        let weights = Weights::random(12, &mut Random::new(5));
+        let bytes = weights.to_safetensors().unwrap();
+        assert_eq!(Weights::from_safetensors(&bytes).unwrap(), weights);
+        assert!(matches!(Weights::from_safetensors(&bytes[..bytes.len() - 1]), Err(WeightsError::Format(_))));
+        let one = serialize([("w1", TensorView::new(Dtype::F32, vec![1], &[0; 4]).unwrap())], None).unwrap();
+        assert!(matches!(Weights::from_safetensors(&one), Err(WeightsError::Missing("w2"))));
+        let mut broken = weights.clone();
+        broken.parts[2][0] = f32::NAN;
+        let bytes = broken.to_safetensors().unwrap();
+        assert!(matches!(Weights::from_safetensors(&bytes), Err(WeightsError::NotFinite("w3"))));
+        let small = TensorView::new(Dtype::F32, vec![1, 1], &[0; 4]).unwrap();
+        let all = serialize(NAMES.map(|name| (name, small.clone())), None).unwrap();
+        assert!(matches!(Weights::from_safetensors(&all), Err(WeightsError::Shapes { hidden: 1 })));
+    }
+}
