@@ -3,9 +3,9 @@
 //! and made again from the last convolution before them. Results of convolutions are expensive: they leave for the host, the least
 //! recently used first and no more than the limit asks for (its tensor cache), and come back one convolution ahead of their use.
 //!
-//! As in Figure 5 there are three modes: recompute, offload, and both. Of those that fit the shortest wins. Each layer is made again once and
-//! stays until its backward op has run (its "speed-centric" recomputation). The rules go by the ops' kinds; a network without
-//! convolutions has nothing to offload.
+//! As in Figure 5 there are three modes: recompute, offload, and both. Of those that fit the shortest wins. A layer that is made again on
+//! the way to another stays until its own turn if there is room for it, else it is made once more (its cost-aware recomputation). The
+//! rules go by the ops' kinds; a network without convolutions has nothing to offload.
 
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
@@ -14,10 +14,8 @@ use elbowroom_ir::trace::{Phase, Trace};
 use elbowroom_ir::{Bytes, TensorId};
 
 use crate::lower::{Lowered, least_load, lower};
-use crate::policy::{Away, FetchRule, Gap, Place, Policy, Touches};
-use crate::recompute::cuts::Cuts;
-use crate::recompute::mirror::Mirrors;
-use crate::recompute::repeats::base;
+use crate::policy::{FetchRule, Place, Policy, Touches, turn};
+use crate::recompute::remake::{Decided, Remake};
 use crate::verdict::refusal;
 
 /// See the [module](self).
@@ -44,11 +42,7 @@ impl Scheduler for SuperNn {
             if search.best.as_ref().is_some_and(|best| best.iteration == request.costs.total()) {
                 break;
             }
-            let start = if again { rules.again.policy(trace) } else { Policy::prompt(trace) };
-            search.ask(&start);
-            if request.freedom.offload {
-                search.evict(&rules, start);
-            }
+            search.evict(&rules, again);
             if let Some(best) = &search.best {
                 observer.improved(best.iteration.get(), request.costs.total().get());
             }
@@ -62,37 +56,38 @@ impl Scheduler for SuperNn {
 
 /// What the rules say about a trace.
 struct Rules {
-    /// Cheap results, and what is dropped in any case because only the forward phase reads it.
-    again: Mirrors,
-    /// Results of convolutions that the backward phase reads, the least recently used first.
-    leave: Vec<TensorId>,
+    remake: Remake,
+    /// Cheap results that the backward phase reads.
+    again: Vec<TensorId>,
+    /// Results of convolutions that the backward phase reads, with the places around the turn at which they are touched; the least
+    /// recently used first.
+    leave: Vec<(TensorId, Place, Place)>,
     /// Ops between the backward parts of two convolutions.
     lead: u32,
-    turn: Place,
 }
 
 impl Rules {
     fn of(trace: &Trace) -> Self {
-        let (_, turn) = base(trace);
-        let cuts = Cuts::of(trace, turn);
-        let mut again = Mirrors::none(trace);
-        let mut leave: Vec<(Place, TensorId)> = Vec::new();
-        for &(value, made, last) in &cuts.forward {
-            let Some(op) = trace.producer(value).map(|op| &trace.ops()[op]) else { continue };
-            let kind = op.kind.to_ascii_lowercase();
-            let stashed = trace.users(value).last().is_some_and(|user| user.0 >= turn);
-            let cheap = CHEAP.iter().any(|name| kind.contains(name));
-            if cheap || !stashed {
-                again.mark(value, 1);
-            }
-            if kind.contains(CONVOLUTION) && stashed {
-                leave.push((last.max(made), value));
+        let sequence = Policy::prompt(trace).sequence;
+        let touches = Touches::of(trace, &sequence);
+        let turn = turn(trace, &sequence).unwrap_or(sequence.len()) as Place;
+        let (mut again, mut leave) = (Vec::new(), Vec::new());
+        for value in trace.tensors().ids() {
+            let Some(op) = trace.producer(value).filter(|op| op.0 < turn) else { continue };
+            let touched = touches.of_value(value);
+            let before = touched.partition_point(|touch| touch.place < turn);
+            let (Some(last), Some(next)) = (touched[..before].last(), touched.get(before)) else { continue };
+            let kind = trace.ops()[op].kind.to_ascii_lowercase();
+            if kind.contains(CONVOLUTION) {
+                leave.push((value, last.place, next.place));
+            } else if CHEAP.iter().any(|name| kind.contains(name)) {
+                again.push(value);
             }
         }
-        leave.sort_unstable();
+        leave.sort_unstable_by_key(|&(value, last, _)| (last, value));
         let backward = trace.ops().values().filter(|op| op.phase == Phase::Backward).count();
         let lead = backward.div_ceil(leave.len().max(1)).max(1) as u32;
-        Self { again, leave: leave.into_iter().map(|(_, value)| value).collect(), lead, turn }
+        Self { remake: Remake::new(trace, &sequence, touches), again, leave, lead }
     }
 }
 
@@ -120,14 +115,16 @@ impl Search<'_> {
     }
 
     /// Lets results of convolutions leave, the least recently used first, until the limit is kept.
-    fn evict(&mut self, rules: &Rules, mut policy: Policy) {
-        policy.fetch = FetchRule::Lead(rules.lead);
-        let touches = Touches::of(self.request.trace, &policy.sequence);
-        for &value in &rules.leave {
-            let touched = touches.of_value(value);
-            let before = touched.partition_point(|touch| touch.place < rules.turn).checked_sub(1);
-            let Some(before) = before.and_then(|index| touched.get(index)) else { continue };
-            policy.send(Gap::after(value, before.place), Away::Offload);
+    fn evict(&mut self, rules: &Rules, again: bool) {
+        let mut decided = Decided::default();
+        if again {
+            decided.removed.clone_from(&rules.again);
+        }
+        let leave = if self.request.freedom.offload { rules.leave.as_slice() } else { &[] };
+        for count in 0..=leave.len() {
+            decided.offloaded = leave[..count].to_vec();
+            let mut policy = rules.remake.policy(self.request, &decided);
+            policy.fetch = FetchRule::Lead(rules.lead);
             if self.ask(&policy) {
                 return;
             }

@@ -17,10 +17,10 @@ use elbowroom_ir::{Bytes, Id, OpId, TensorId};
 
 use super::nodes::{Kind, Nodes};
 use crate::autoswap;
-use crate::dqn::remake::{Decided, Remake, by_stage};
 use crate::dqn::settings::Settings;
 use crate::lower::{evaluate_unfinished, loads};
 use crate::policy::{Gap, Place, Policy, Station, Touches, turn};
+use crate::recompute::remake::{Decided, Remake, by_stage};
 use crate::recompute::repeats::fixed_ops;
 use crate::residences::PolicyError;
 
@@ -104,7 +104,6 @@ impl<'a> Environment<'a> {
         let keep = Policy::prompt(trace);
         let touches = Touches::of(trace, &keep.sequence);
         let load = loads(request, &keep)?;
-        let turn = turn(trace, &keep.sequence).unwrap_or(keep.sequence.len()) as Place;
         let highest = load.iter().copied().max().unwrap_or(0);
         let least = match settings.least {
             Bytes::ZERO => autoswap::threshold(Bytes(highest)),
@@ -116,7 +115,7 @@ impl<'a> Environment<'a> {
             |bytes: u64| (machine.to_host.time(Bytes(bytes)) + machine.to_device.time(Bytes(bytes))).get();
         let mut this = Self {
             nodes: Nodes::of(request, &keep, &touches, least),
-            remake: Remake::new(trace, &keep.sequence, turn, touches.clone(), fixed_ops(trace)),
+            remake: Remake::new(trace, &keep.sequence, touches.clone()),
             request,
             keep,
             candidates: Vec::new(),
@@ -429,5 +428,83 @@ impl Candidate {
         for place in ranges.into_iter().flatten() {
             change(&mut load[place], self.bytes);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use elbowroom_ir::machine::{Channel, Machine};
+    use elbowroom_ir::planning::{CostSource, Costs, Freedom};
+    use elbowroom_ir::{Nanos, Table};
+
+    use super::*;
+    use crate::auto::random::Random;
+    use crate::lower::{evaluate, lower};
+
+    /// Episodes with random valid decisions on one trace.
+    fn at_random(trace: &elbowroom_ir::trace::Trace, seed: u64) -> [usize; 2] {
+        let link = Channel { latency: Nanos(3), rate: 1_000_000_000 };
+        let machine = Machine {
+            name: "small".into(),
+            memory: Bytes(1 << 40),
+            align: Bytes(1),
+            host_memory: Bytes(1 << 40),
+            to_host: link,
+            to_device: link,
+            shared_link: seed % 2 == 0,
+            flops_per_second: 1,
+            bytes_per_second: 1,
+            launch: Nanos::ZERO,
+        };
+        let nanos: Table<OpId, Nanos> = (1..=trace.ops().len() as u64).map(Nanos).collect();
+        let costs = Costs { nanos, source: CostSource::Recorded };
+        let mut request = Request {
+            trace,
+            costs: &costs,
+            machine: &machine,
+            load_limit: Bytes(1 << 40),
+            freedom: Freedom::ALL,
+            packer: None,
+        };
+        let Ok(load) = loads(&request, &Policy::prompt(trace)) else { return [0; 2] };
+        request.load_limit = Bytes(load.into_iter().max().unwrap_or(0) * (3 + seed % 6) / 9);
+        let settings = Settings { least: Bytes(1), ..Settings::DEFAULT };
+        let mut environment = Environment::new(&request, &settings).unwrap();
+        let mut random = Random::new(seed);
+        let mut episode = Episode::new(&mut environment);
+        let start = episode.standing.time as f64;
+        let mut sum = 0.0;
+        while !episode.fits() && episode.next(&environment).is_some() {
+            let valid = episode.valid(&environment, 0);
+            let choices: Vec<Action> = Action::ALL.into_iter().filter(|&a| valid[a as usize]).collect();
+            let step = episode.act(&mut environment, choices[random.below(choices.len())]);
+            sum += f64::from(step.reward);
+        }
+        // Whatever is decided, the policy is one that can be lowered where there is memory enough.
+        let policy = environment.policy(&episode.decisions);
+        let wide = Request { load_limit: Bytes(1 << 40), ..request };
+        lower(&wide, &policy).unwrap();
+        if episode.fits() {
+            let (time, peak) = evaluate(&request, &policy).unwrap();
+            assert_eq!(time.get(), episode.standing.time);
+            assert!(peak <= request.load_limit);
+            // The rewards add up to what the plan costs.
+            let paid = (start - time.get() as f64) / environment.unit;
+            assert!((sum - paid).abs() < 1e-3 * (1.0 + paid.abs()), "{sum} {paid}");
+        }
+        [usize::from(!episode.decisions.is_empty()), usize::from(episode.fits())]
+    }
+
+    #[test]
+    fn every_decision_leads_to_a_policy_and_rewards_add_up() {
+        let (mut seed, mut counts) = (0, [0; 2]);
+        arbtest::arbtest(|u| {
+            let trace = elbowroom_ir::arbitrary::trace(u)?;
+            seed += 1;
+            let [decided, fitted] = at_random(&trace, seed);
+            counts = [counts[0] + decided, counts[1] + fitted];
+            Ok(())
+        });
+        assert!(counts[0] > 20 && counts[1] > 20, "{counts:?}");
     }
 }

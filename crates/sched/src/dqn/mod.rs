@@ -4,7 +4,6 @@
 //! - `nodes`: the graph of GPU operations that the network sees.
 //! - `environment`: candidates, decisions, and rewards from the exact simulation.
 //! - [`network`]: structure2vec and the head, with derivatives.
-//! - `remake`: from decisions to a policy.
 //! - `learn`: fitted Q-iteration with replay.
 //! - `rules`: what fixed rules find, which the answer is never worse than.
 //! - [`settings`]: the hyper-parameters.
@@ -16,7 +15,6 @@ mod environment;
 mod learn;
 pub mod network;
 mod nodes;
-mod remake;
 mod rules;
 pub mod settings;
 pub mod weights;

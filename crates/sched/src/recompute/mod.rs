@@ -8,6 +8,7 @@ pub mod in_place;
 pub mod layered;
 pub mod mirror;
 pub mod recursive;
+pub(crate) mod remake;
 pub mod repeats;
 pub mod rotor;
 pub mod sublinear;

@@ -15,8 +15,8 @@ use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Id, OpId, TensorId};
 
 use crate::lower::loads;
-use crate::policy::{Away, Gap, Place, Policy, Touches};
-use crate::recompute::repeats::{Writer, policy, settle};
+use crate::policy::{Away, Gap, Place, Policy, Touches, turn};
+use crate::recompute::repeats::{Writer, fixed_ops, policy, settle};
 
 /// What is known before any decision.
 #[derive(Clone, Debug)]
@@ -34,6 +34,7 @@ pub(crate) struct Remake {
 }
 
 /// What has been decided.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Decided {
     /// Values that are removed.
     pub removed: Vec<TensorId>,
@@ -61,13 +62,9 @@ impl Room {
 
 impl Remake {
     /// Looks at a trace that runs in this order.
-    pub(crate) fn new(
-        trace: &Trace,
-        order: &[OpId],
-        turn: Place,
-        touches: Touches,
-        fixed: Vec<bool>,
-    ) -> Self {
+    pub(crate) fn new(trace: &Trace, order: &[OpId], touches: Touches) -> Self {
+        let turn = turn(trace, order).unwrap_or(order.len()) as Place;
+        let fixed = fixed_ops(trace);
         let mut passing = vec![false; trace.tensors().len()];
         let mut lasting = passing.clone();
         trace.persistent().iter().for_each(|pair| lasting[pair.end.index()] = true);

@@ -1,0 +1,204 @@
+//! `dqn` and the rules beside it: what it answers is legal and never worse than the rules, it learns, the same seed gives the same plan on any
+//! number of threads, and a network goes from one trace to another.
+
+use std::sync::{Arc, Mutex};
+
+use elbowroom_graph::zoo::{self, Options};
+use elbowroom_ir::Bytes;
+use elbowroom_ir::check::check_schedule;
+use elbowroom_ir::machine::Machine;
+use elbowroom_ir::planning::{Costs, Freedom, Request, Scheduler};
+use elbowroom_ir::schedule::{Action, Schedule};
+use elbowroom_ir::search::{Budget, Episode, Observer, Outcome, Silent, StopReason};
+use elbowroom_ir::trace::Trace;
+use elbowroom_sched::dqn::Dqn;
+use elbowroom_sched::dqn::network::Weights;
+use elbowroom_sched::dqn::settings::Settings;
+use elbowroom_sched::policy::Policy;
+use elbowroom_sched::{lower, scheduler};
+use elbowroom_sim::cost::Roofline;
+use elbowroom_sim::{presets, simulate};
+
+/// A network on a GTX 1080 Ti.
+struct Case {
+    trace: Arc<Trace>,
+    costs: Costs,
+    machine: Machine,
+    peak: Bytes,
+}
+
+impl Case {
+    fn new(name: &str, batch: usize) -> Self {
+        let machine = presets::machine("gtx1080ti").unwrap();
+        let options = Options { image: Some(32), ..Options::new(batch) };
+        let trace = zoo::build(name, &options).unwrap().trace(&|_, _| Bytes::ZERO).unwrap();
+        let costs = Costs::estimate(&trace, &Roofline::new(&machine));
+        let mut case = Self { trace: Arc::new(trace), costs, machine, peak: Bytes(1 << 50) };
+        case.peak = lower(&case.request(1.0, Freedom::ALL), &Policy::prompt(&case.trace)).unwrap().peak;
+        case
+    }
+
+    fn request(&self, share: f64, freedom: Freedom) -> Request<'_> {
+        let load_limit = Bytes((self.peak.get() as f64 * share) as u64);
+        let Self { trace, costs, machine, .. } = self;
+        Request { trace, costs, machine, load_limit, freedom, packer: None }
+    }
+
+    fn time(&self, schedule: &Schedule) -> u64 {
+        simulate(&self.trace, &self.costs, &self.machine, schedule).unwrap().iteration.get()
+    }
+}
+
+#[derive(Default)]
+struct Heard {
+    episodes: Mutex<Vec<Episode>>,
+    origin: Mutex<Option<String>>,
+}
+
+impl Observer for Heard {
+    fn episode(&self, episode: &Episode) {
+        self.episodes.lock().unwrap().push(*episode);
+    }
+    fn origin(&self, origin: &str) {
+        *self.origin.lock().unwrap() = Some(origin.to_owned());
+    }
+}
+
+fn budget(seed: u64, threads: usize) -> Budget {
+    Budget { evaluations: None, time: None, seed, threads }
+}
+
+fn settings(text: &str) -> Settings {
+    text.parse().unwrap()
+}
+
+#[test]
+fn plans_are_legal_and_never_worse_than_the_rules() {
+    let case = Case::new("resnet18", 128);
+    let only = |offload, recompute| Freedom { offload, recompute };
+    for (share, freedom) in [(0.4, Freedom::ALL), (0.3, only(true, false)), (0.6, only(false, true))] {
+        let request = case.request(share, freedom);
+        let (dqn, heard) = (Dqn::new(settings("episodes=6"), None), Heard::default());
+        let outcome = dqn.schedule(&request, &budget(0, 1), &heard);
+        let schedule = outcome.best.unwrap_or_else(|| panic!("{share} {freedom:?}: {:?}", outcome.stop));
+        let time = case.time(&schedule);
+        assert!(heard.origin.lock().unwrap().is_some());
+        let actions = schedule.steps.values().map(|step| &step.action);
+        let (mut copies, mut again) = (0, 0);
+        actions.for_each(|action| match action {
+            Action::Offload { .. } | Action::Prefetch { .. } => copies += 1,
+            Action::Recompute(_) => again += 1,
+            _ => {}
+        });
+        assert!(freedom.offload || copies == 0);
+        assert!(freedom.recompute || again == 0);
+        check_schedule(case.trace.clone(), case.machine.clone(), schedule, request.load_limit).unwrap();
+        for rule in ["greedy", "vdnn", "tflms", "autoswap", "sublinear", "supernn", "mixed"] {
+            let other = scheduler(rule).unwrap().schedule(&request, &budget(0, 1), &Silent).best;
+            assert!(other.is_none_or(|other| time <= case.time(&other)), "{rule} is faster at {share}");
+        }
+    }
+}
+
+#[test]
+fn learning_shortens_what_chance_would_decide() {
+    let case = Case::new("vgg11", 128);
+    let request = case.request(0.6, Freedom::ALL);
+    let total = case.costs.total().get();
+    for seed in 0..2 {
+        let (dqn, heard) = (Dqn::new(settings("episodes=50,updates=8"), None), Heard::default());
+        let outcome = dqn.schedule(&request, &budget(seed, 2), &heard);
+        let episodes = heard.episodes.into_inner().unwrap();
+        let overhead = |some: &[Episode]| {
+            some.iter().map(|e| e.cost as f64 / total as f64 - 1.0).sum::<f64>() / some.len() as f64
+        };
+        assert!(episodes.len() == 50 || outcome.stop == StopReason::Optimal);
+        if episodes.len() == 50 {
+            let (first, last) = (overhead(&episodes[..10]), overhead(&episodes[40..]));
+            assert!(last < 0.8 * first, "seed {seed}: {first} at first, {last} at last");
+        }
+        let best = episodes.iter().filter(|e| e.fits).map(|e| e.cost).min().unwrap();
+        assert!(case.time(&outcome.best.unwrap()) <= best);
+    }
+}
+
+#[test]
+fn a_seed_gives_the_same_plan_on_any_number_of_threads() {
+    let case = Case::new("vgg11", 128);
+    let request = case.request(0.6, Freedom::ALL);
+    let plan = |seed, threads| {
+        let (dqn, heard) = (Dqn::new(settings("episodes=5,updates=3"), None), Heard::default());
+        let Outcome { best, evaluations, .. } = dqn.schedule(&request, &budget(seed, threads), &heard);
+        (best, evaluations, heard.episodes.into_inner().unwrap(), dqn.trained())
+    };
+    let one = plan(3, 1);
+    assert!(one == plan(3, 1) && one == plan(3, 3));
+    assert!(one.2 != plan(4, 1).2);
+}
+
+#[test]
+fn a_network_goes_from_one_trace_to_another() {
+    let (small, large) = (Case::new("vgg11", 128), Case::new("resnet18", 64));
+    let first = Dqn::new(settings("episodes=3,hidden=8"), None);
+    first.schedule(&small.request(0.6, Freedom::ALL), &budget(0, 1), &Silent);
+    let trained = first.trained().expect("a limit that no rule meets for nothing");
+    let file = trained.to_safetensors().unwrap();
+    let read = Weights::from_safetensors(&file).unwrap();
+    assert_eq!(read, trained);
+    let second = Dqn::new(settings("episodes=3,rate=0,explore=0"), Some(read));
+    assert!(second.schedule(&large.request(0.4, Freedom::ALL), &budget(0, 1), &Silent).best.is_some());
+    // Without a step size nothing is learned: the network is the one that came.
+    assert_eq!(second.trained(), Some(trained));
+}
+
+#[test]
+fn evaluations_and_impossible_limits_end_it() {
+    let case = Case::new("vgg11", 128);
+    let dqn = Dqn::new(settings("episodes=1000"), None);
+    let few = Budget { evaluations: Some(40), ..budget(0, 1) };
+    let outcome = dqn.schedule(&case.request(0.6, Freedom::ALL), &few, &Silent);
+    assert_eq!(outcome.stop, StopReason::Evaluations);
+    let outcome = dqn.schedule(&case.request(0.01, Freedom::ALL), &few, &Silent);
+    assert!(matches!(outcome.stop, StopReason::Infeasible(_)) && outcome.best.is_none());
+    let outcome = dqn.schedule(&case.request(1.0, Freedom::ALL), &few, &Silent);
+    assert_eq!(outcome.stop, StopReason::Optimal);
+}
+
+#[test]
+fn supernn_offloads_convolutions_and_makes_cheap_layers_again() {
+    let case = Case::new("resnet18", 128);
+    let supernn = scheduler("supernn").unwrap();
+    let ask = |share, offload, recompute| {
+        let request = case.request(share, Freedom { offload, recompute });
+        supernn.schedule(&request, &budget(0, 1), &Silent).best
+    };
+    let mut moved = 0;
+    for step in ask(0.6, true, false).unwrap().steps.values() {
+        if let Action::Offload { value, .. } = step.action {
+            let op = case.trace.producer(value).unwrap();
+            assert_eq!(case.trace.ops()[op].kind, "conv2d");
+            moved += 1;
+        }
+    }
+    let mut again = 0;
+    for step in ask(0.75, false, true).unwrap().steps.values() {
+        if let Action::Recompute(launch) = &step.action {
+            let kind = &case.trace.ops()[launch.op].kind;
+            assert!(
+                ["relu", "batch-norm", "max-pool", "average-pool", "add"].contains(&kind.as_str()),
+                "{kind}"
+            );
+            again += 1;
+        }
+    }
+    assert!(moved > 0 && again > 0);
+    // Both together reach further than either.
+    let least = |offload, recompute| {
+        (10..100)
+            .rev()
+            .take_while(|&share| ask(f64::from(share) / 100.0, offload, recompute).is_some())
+            .last()
+    };
+    let (both, copies, repeats) = (least(true, true), least(true, false), least(false, true));
+    assert!(both < copies && both < repeats, "{both:?} {copies:?} {repeats:?}");
+}
