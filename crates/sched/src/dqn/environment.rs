@@ -451,7 +451,7 @@ mod tests {
             host_memory: Bytes(1 << 40),
             to_host: link,
             to_device: link,
-            shared_link: seed % 2 == 0,
+            shared_link: seed.is_multiple_of(2),
             flops_per_second: 1,
             bytes_per_second: 1,
             launch: Nanos::ZERO,

@@ -175,9 +175,9 @@ mod tests {
     /// Every pair of nodes that are neighbours: one after the other, or on the same value.
     fn plainly(nodes: &Nodes, states: &[f32], v: usize) -> (f32, f64, usize) {
         let (mut sum, mut weight, mut degree) = (0.0, 0.0, 0);
-        for u in 0..nodes.len() {
+        for (u, state) in states.iter().enumerate() {
             if u == v || u.abs_diff(v) == 1 || nodes.nodes[u].value == nodes.nodes[v].value {
-                sum += states[u];
+                sum += state;
                 weight += nodes.nodes[u].time.abs_diff(nodes.nodes[v].time) as f64;
                 degree += 1;
             }
