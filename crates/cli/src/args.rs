@@ -315,10 +315,12 @@ pub struct SimulateArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   elbowroom compare r50.trace --memory 30%..100%
-  elbowroom compare r50.trace --memory 40%..90% --steps 11 --planners greedy,dynprog --link shared:12.2GB/s --svg r50.svg")]
+  elbowroom compare r50.trace --memory 40%..90% --steps 11 --planners greedy,dynprog --link shared:12.2GB/s --svg r50.svg
+  elbowroom compare recorded/*.json --memory 30%..70% --steps 3 --planners dtr,rotor,bo,auto    overheads in one table")]
 pub struct CompareArgs {
-    /// The trace
-    pub trace: PathBuf,
+    /// The traces, or files that `trace --import` reads: one is told in full, several side by side
+    #[arg(required = true, value_name = "TRACE")]
+    pub traces: Vec<PathBuf>,
     /// The limits in bytes of arena, from the smallest to the largest
     #[arg(long, value_name = "SIZE..SIZE", default_value = "30%..100%")]
     pub memory: MemoryRange,

@@ -28,14 +28,19 @@ pub fn table<const N: usize>(
     head: &[&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
 ) -> io::Result<()> {
-    let rows: Vec<[String; N]> = rows.into_iter().collect();
+    let rows: Vec<Vec<String>> = rows.into_iter().map(Vec::from).collect();
+    grid(&head.map(str::to_owned), &rows)
+}
+
+/// The same with a number of columns that only the data know; every row has as many cells as the head.
+pub fn grid(head: &[String], rows: &[Vec<String>]) -> io::Result<()> {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([head[column].chars().count()]).max().unwrap_or(0)
     };
-    let widths: Vec<usize> = (0..N).map(width).collect();
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
     let mut out = io::stdout().lock();
-    for row in std::iter::once(head.map(str::to_owned)).chain(rows.iter().cloned()) {
+    for row in std::iter::once(head).chain(rows.iter().map(Vec::as_slice)) {
         let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
             if column < 2 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
         });

@@ -319,6 +319,20 @@ fn planners_stand_side_by_side() {
     assert_eq!(expect(at, &format!("{line} --csv"), 0).lines().count(), 10);
     assert!(expect(at, line, 0).contains("overhead"));
     expect_sentence(at, "compare r.trace --planners magic", 2, &["magic"]);
+
+    // Two traces: one table with a line for each trace and limit, and the same numbers for programs.
+    expect(at, "trace --model resnet18 --batch 4 --machine v100 -o s.trace", 0);
+    let both = line.replace("r.trace", "r.trace s.trace");
+    let table = expect(at, &both, 0);
+    assert_eq!(table.lines().count(), 1 + 2 * 3, "{table}");
+    assert!(table.lines().next().unwrap().ends_with("mixed"), "{table}");
+    let traces = json(&expect(at, &format!("{both} --json"), 0));
+    assert_eq!(traces["traces"].as_array().unwrap().len(), 2);
+    for (mine, alone) in traces["traces"][0]["rows"].as_array().unwrap().iter().zip(rows) {
+        assert_eq!((&mine["planner"], &mine["overhead"]), (&alone["planner"], &alone["overhead"]));
+    }
+    assert_eq!(expect(at, &format!("{both} --csv"), 0).lines().count(), 1 + 2 * 9);
+    expect_sentence(at, &format!("{both} --svg both.svg"), 2, &["--svg"]);
 }
 
 #[test]

@@ -1,10 +1,13 @@
 //! `elbowroom compare`: every planner at every limit, side by side.
 
+use std::path::Path;
+
 use anyhow::{Result, bail};
 use elbowroom::compare::{self, Comparison, Row};
 use elbowroom::ir::planning::Scheduler;
 use elbowroom::ir::{Bytes, Nanos};
 use elbowroom::pipeline::{self, Task};
+use elbowroom::report::PlanReport;
 use elbowroom::{plot, registry};
 use serde::Serialize;
 
@@ -16,7 +19,27 @@ use crate::{files, learning, printer, settings};
 
 /// Runs the command.
 pub fn run(args: &CompareArgs) -> Result<Answer> {
-    let task = Task { freedom: settings::freedom(&args.freedom), ..traced(&args.trace, &args.machine)? };
+    if args.svg.is_some() && args.traces.len() > 1 {
+        bail!("--svg draws one trace; name one");
+    }
+    let spinner = Spinner::new("reading");
+    progress::heed_ctrl_c();
+    let asked = args.traces.iter().map(|path| ask(args, path, &spinner)).collect::<Result<Vec<_>>>()?;
+    drop(spinner);
+    tell(args, &asked)?;
+    Ok(Answer::Yes)
+}
+
+/// One trace with what all planners answered.
+struct Asked {
+    task: Task,
+    natural: Bytes,
+    rows: Vec<Row>,
+}
+
+/// Asks every planner about one trace.
+fn ask(args: &CompareArgs, path: &Path, spinner: &Spinner) -> Result<Asked> {
+    let task = Task { freedom: settings::freedom(&args.freedom), ..traced(path, &args.machine)? };
     let packer = registry::packer(&args.packer)?;
     let names = if args.planners.is_empty() {
         registry::planners()
@@ -27,9 +50,8 @@ pub fn run(args: &CompareArgs) -> Result<Answer> {
     let planners: Vec<&dyn Scheduler> =
         names.into_iter().map(|name| learning::scheduler(name, network)).collect::<Result<_, _>>()?;
 
-    progress::heed_ctrl_c();
-    let spinner = Spinner::new("measuring the natural peak");
-    let kept = pipeline::natural(&task, packer, &spinner)?;
+    spinner.say("measuring the natural peak");
+    let kept = pipeline::natural(&task, packer, spinner)?;
     let by_load = args.load_limit.is_some();
     let natural = if by_load { kept.predicted.peak_load } else { kept.height() };
     let range = args.load_limit.unwrap_or(args.memory);
@@ -41,30 +63,87 @@ pub fn run(args: &CompareArgs) -> Result<Answer> {
         Comparison { task: &task, planners: &planners, packer, budget, limits: &limits, by_load, natural };
     let total = planners.len() * limits.len();
     let mut done = 0;
-    let rows = compare::compare(&comparison, &spinner, |row| {
+    let rows = compare::compare(&comparison, spinner, |row| {
         done += 1;
         spinner.say(format!("{done}/{total}: {} at {:.0} %", row.planner, 100.0 * row.share));
     })?;
-    drop(spinner);
+    Ok(Asked { task, natural, rows })
+}
 
-    if let Some(path) = &args.svg {
-        let title = format!("{} on {}", task.trace.name(), task.machine.name);
-        files::write(Some(path), &plot::svg(&title, &rows))?;
+/// Prints the answers: one trace in full, several in one table.
+fn tell(args: &CompareArgs, asked: &[Asked]) -> Result<()> {
+    let objects = asked.iter().map(|Asked { task, natural, rows }| Compared {
+        trace: task.trace.name(),
+        machine: &task.machine.name,
+        natural_peak_bytes: *natural,
+        unlimited_iteration_ns: task.costs.total(),
+        rows,
+    });
+    let objects: Vec<Compared<'_>> = objects.collect();
+    match (asked, objects.as_slice()) {
+        ([Asked { task, natural, rows }], [object]) => {
+            if let Some(path) = &args.svg {
+                let title = format!("{} on {}", task.trace.name(), task.machine.name);
+                files::write(Some(path), &plot::svg(&title, rows))?;
+            }
+            if args.json {
+                printer::json(object)?;
+            } else if args.csv {
+                files::write(None, &compare::csv(rows))?;
+            } else {
+                print(task, natural.to_string(), rows)?;
+            }
+        }
+        _ if args.json => printer::json(&Traces { traces: &objects })?,
+        _ if args.csv => {
+            for (index, Asked { task, rows, .. }) in asked.iter().enumerate() {
+                let csv = compare::csv(rows);
+                let mut lines = csv.lines();
+                let head = lines.next().filter(|_| index == 0).map(|head| format!("trace,{head}\n"));
+                // Names of traces are free text.
+                let name = task.trace.name().replace('"', "\"\"");
+                let rows = lines.map(|row| format!("\"{name}\",{row}\n"));
+                files::write(None, &head.into_iter().chain(rows).collect::<String>())?;
+            }
+        }
+        _ => overheads(asked)?,
     }
-    if args.json {
-        printer::json(&Compared {
-            trace: task.trace.name(),
-            machine: &task.machine.name,
-            natural_peak_bytes: natural,
-            unlimited_iteration_ns: task.costs.total(),
-            rows: &rows,
-        })?;
-    } else if args.csv {
-        files::write(None, &compare::csv(&rows))?;
-    } else {
-        print(&task, natural.to_string(), &rows)?;
+    Ok(())
+}
+
+/// Several traces, each with its own comparison.
+#[derive(Serialize)]
+struct Traces<'a> {
+    traces: &'a [Compared<'a>],
+}
+
+/// Prints the overhead of every planner, a line for each trace and limit, beside the one that no plan can go below.
+fn overheads(asked: &[Asked]) -> Result<()> {
+    let percent = |overhead: f64| format!("{:+.2} %", 100.0 * overhead);
+    let mut head = ["trace", "memory", "bound"].map(str::to_owned).to_vec();
+    let planners = asked.iter().flat_map(|asked| &asked.rows).map(|row| row.planner);
+    for planner in planners {
+        if !head[3..].iter().any(|name| name == planner) {
+            head.push(planner.to_owned());
+        }
     }
-    Ok(Answer::Yes)
+    let mut lines = Vec::new();
+    for Asked { task, rows, .. } in asked {
+        for rows in rows.chunk_by(|a, b| a.limit_bytes == b.limit_bytes) {
+            let bound = PlanReport::overhead(rows[0].lower_bound_ns, task.costs.total());
+            let mut line =
+                vec![task.trace.name().to_owned(), format!("{:.0} %", 100.0 * rows[0].share), percent(bound)];
+            line.extend(head[3..].iter().map(|name| {
+                let row = rows.iter().find(|row| row.planner == name);
+                row.map_or_else(String::new, |row| {
+                    row.overhead.map_or_else(|| row.stop_reason.to_owned(), percent)
+                })
+            }));
+            lines.push(line);
+        }
+    }
+    printer::grid(&head, &lines)?;
+    Ok(())
 }
 
 /// The comparison as one object.
