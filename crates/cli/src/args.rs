@@ -124,6 +124,9 @@ pub struct FreedomArgs {
     /// Compute nothing twice
     #[arg(long)]
     pub no_recompute: bool,
+    /// Let ops run in another order than the trace's, wherever every read still finds its value
+    #[arg(long)]
+    pub reorder: bool,
 }
 
 /// How hard to look.

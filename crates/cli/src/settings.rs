@@ -32,7 +32,7 @@ pub fn budget(args: &SearchArgs) -> Budget {
 
 /// What may be decided.
 pub fn freedom(args: &FreedomArgs) -> Freedom {
-    Freedom { offload: !args.no_offload, recompute: !args.no_recompute }
+    Freedom { offload: !args.no_offload, recompute: !args.no_recompute, reorder: args.reorder }
 }
 
 /// The machine of a preset, or `default` without one, with what the user changed about it.

@@ -97,7 +97,7 @@ fn buffers(graph: &Graph) -> Result<(Vec<Block>, u64), Box<dyn Error>> {
         costs: &costs,
         machine: &machine,
         load_limit: machine.memory,
-        freedom: Freedom { offload: false, recompute: false },
+        freedom: Freedom { offload: false, recompute: false, ..Freedom::ALL },
         packer: None,
     };
     let keep = registry::scheduler("keep")?.schedule(&request, &Budget::default(), &Silent);

@@ -114,7 +114,7 @@ fn any_decider_agrees(graph: Graph) {
         if u.ratio(1, 4)? {
             options.host = HostOptions { place: HostPlace::Folder(std::env::temp_dir()), link: None };
         }
-        let freedom = Freedom { offload: u.ratio(3, 4)?, recompute: u.ratio(3, 4)? };
+        let freedom = Freedom { offload: u.ratio(3, 4)?, recompute: u.ratio(3, 4)?, ..Freedom::ALL };
         let mut session = Session::without_plan(graph.clone(), &machine(memory), options).unwrap();
         let mut losses = Vec::new();
         let mut lot = Lot(u.arbitrary()?);
@@ -161,7 +161,7 @@ fn what_one_op_needs_at_once_is_enough() {
     for graph in [convnet(), transformer()] {
         let (trace, graph) = (trace(&graph), Arc::new(graph));
         let (order, (least, _)) = (order(&trace), extremes(&trace));
-        let freedom = Freedom { offload: true, recompute: false };
+        let freedom = Freedom { offload: true, recompute: false, ..Freedom::ALL };
         let mut session = Session::without_plan(graph.clone(), &machine(least), poisoned(1)).unwrap();
         let mut losses = Vec::new();
         improvised(&mut session, 0..ITERATIONS, (&order, freedom, &mut Lot(3)), &mut losses).unwrap();

@@ -57,11 +57,14 @@ pub struct Freedom {
     pub offload: bool,
     /// Ops may be run again.
     pub recompute: bool,
+    /// Ops may run first in another order than the trace's, wherever every read still finds its value.
+    #[serde(default)]
+    pub reorder: bool,
 }
 
 impl Freedom {
-    /// Both.
-    pub const ALL: Self = Self { offload: true, recompute: true };
+    /// Values may leave in both ways; the trace's order stays.
+    pub const ALL: Self = Self { offload: true, recompute: true, reorder: false };
 }
 
 /// What a planner is asked: a schedule whose load stays under a limit, as short as can be.

@@ -5,11 +5,11 @@ use std::collections::{BTreeSet, BinaryHeap};
 
 use elbowroom_ir::planning::Request;
 use elbowroom_ir::schedule::{Action, Home, Lane, Launch, Schedule, Step};
-use elbowroom_ir::{ActionId, Bytes, Id, Nanos, TensorId};
+use elbowroom_ir::{ActionId, Bytes, Id, Nanos, OpId, TensorId};
 
 use crate::lower::{FetchStarts, LowerError, Lowered, Rank, ranks, shortfall};
 use crate::policy::{FetchRule, Place, Policy, Station};
-use crate::residences::{Close, Offload, Open, Program};
+use crate::program::{Close, Offload, Open, Program};
 use crate::waits::Conservative;
 
 /// Numbers grouped by place, in one vector.
@@ -67,6 +67,10 @@ pub(crate) struct Gate<'a> {
     holds: Option<&'a [bool]>,
     /// Whether steps are kept, or only their times.
     record: bool,
+    /// The longest iteration that is of interest.
+    worst: u64,
+    /// Time that each lane still has to work, for as long as anybody asks.
+    ahead: [u64; 3],
     steps: Vec<Step>,
     ends: Vec<u64>,
     /// The waits of the action at hand.
@@ -126,6 +130,8 @@ impl<'a> Gate<'a> {
             waits: Conservative::new(homes),
             holds: None,
             record: true,
+            worst: u64::MAX,
+            ahead: [0; 3],
             steps: Vec::new(),
             ends: Vec::with_capacity(3 * places),
             waiting: Vec::new(),
@@ -180,17 +186,44 @@ impl<'a> Gate<'a> {
         Ok(Lowered { schedule, iteration: Nanos(self.iteration), peak: Bytes(self.peak) })
     }
 
-    /// Runs for the times alone: iteration time and peak load.
-    pub(crate) fn measure(mut self) -> Result<(Nanos, Bytes), LowerError> {
+    /// Runs for the times alone: iteration time and peak load. `None` if the iteration turns out to be longer than `worst`, which is
+    /// known as soon as what a lane has done and what it still has to do exceed it.
+    pub(crate) fn measure_within(mut self, worst: u64) -> Result<Option<(Nanos, Bytes)>, LowerError> {
         self.record = false;
+        self.worst = worst;
+        if worst != u64::MAX {
+            let Request { trace, costs, machine, .. } = *self.request;
+            let duration = |op: &OpId| costs.nanos.get(*op).map_or(0, |time| time.get());
+            let copies = self.program.offloads.iter().filter(|copy| copy.wanted);
+            self.ahead[Lane::Compute.index()] = self.policy.sequence.iter().map(duration).sum();
+            self.ahead[Lane::ToHost.index()] =
+                copies.map(|copy| machine.to_host.time(trace.bytes(copy.gap.value)).get()).sum();
+            let fetches = self.program.fetches.iter();
+            self.ahead[Lane::ToDevice.index()] =
+                fetches.map(|copy| machine.to_device.time(trace.bytes(copy.gap.value)).get()).sum();
+        }
         self.go()?;
-        Ok((Nanos(self.iteration), Bytes(self.peak)))
+        Ok((!self.late()).then_some((Nanos(self.iteration), Bytes(self.peak))))
+    }
+
+    /// Whether the iteration is certainly longer than anybody cares.
+    fn late(&self) -> bool {
+        let least = |lane: Lane| self.free[lane.index()].saturating_add(self.ahead[lane.index()]);
+        let link = if self.request.machine.shared_link {
+            least(Lane::ToHost).saturating_add(self.ahead[Lane::ToDevice.index()])
+        } else {
+            least(Lane::ToHost).max(least(Lane::ToDevice))
+        };
+        least(Lane::Compute).max(link).max(self.iteration) > self.worst
     }
 
     fn go(&mut self) -> Result<(), LowerError> {
         self.begin();
         let places = self.policy.sequence.len();
         for place in 0..places {
+            if self.late() {
+                return Ok(());
+            }
             self.place(place)?;
         }
         self.fetch_needed(places)?;
@@ -487,6 +520,7 @@ impl<'a> Gate<'a> {
             let free = self.free[lane.index()];
             end = self.waiting.iter().map(|wait| self.ends[wait.index()]).fold(free, u64::max) + duration;
             self.free[lane.index()] = end;
+            self.ahead[lane.index()] = self.ahead[lane.index()].saturating_sub(duration);
             if self.request.machine.shared_link && lane != Lane::Compute {
                 self.free[Lane::ToHost.index()] = end;
                 self.free[Lane::ToDevice.index()] = end;

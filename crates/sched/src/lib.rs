@@ -36,6 +36,7 @@ pub mod waits;
 mod gate;
 mod gaussian;
 mod ordered;
+mod program;
 mod residences;
 mod room;
 

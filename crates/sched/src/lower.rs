@@ -20,8 +20,9 @@ use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::{Bytes, Nanos, OpId, TensorId};
 
 use crate::gate::Gate;
-use crate::policy::{CopyOrder, FetchRule, Gap, Place, Policy};
-use crate::residences::{PolicyError, Program, Residence, analyse};
+use crate::policy::{Away, CopyOrder, FetchRule, Gap, Place, Policy, Touches};
+use crate::program::{Program, Residence};
+use crate::residences::{PolicyError, analyse, analyse_gaps};
 use crate::room::Room;
 
 /// A policy that needs more than the limit, at the place where it needs most.
@@ -98,7 +99,21 @@ pub fn lower(request: &Request<'_>, policy: &Policy) -> Result<Lowered, LowerErr
 pub fn evaluate(request: &Request<'_>, policy: &Policy) -> Result<(Nanos, Bytes), LowerError> {
     let program = analyse(request.trace, request.machine, policy)?;
     let starts = starts(request, policy, &program)?;
-    Gate::new(request, policy, &program, starts).measure()
+    let measured = Gate::new(request, policy, &program, starts).measure_within(u64::MAX)?;
+    Ok(measured.expect("no iteration is longer than the longest time"))
+}
+
+/// The same for a policy given as for [`analyse_gaps`]; `None` if the iteration is longer than `worst`, mostly long before its end.
+pub(crate) fn evaluate_within(
+    request: &Request<'_>,
+    policy: &Policy,
+    touches: &Touches,
+    away: &[Option<Away>],
+    worst: u64,
+) -> Result<Option<(Nanos, Bytes)>, LowerError> {
+    let program = analyse_gaps(request.trace, request.machine, policy, touches, away)?;
+    let starts = starts(request, policy, &program)?;
+    Gate::new(request, policy, &program, starts).measure_within(worst)
 }
 
 /// What an unfinished policy costs so far.

@@ -308,6 +308,12 @@ impl Touches {
         self.touches[number as usize]
     }
 
+    /// The number of the touch of a value at a place.
+    pub(crate) fn number(&self, value: TensorId, place: Place) -> Option<u32> {
+        let index = self.of_value(value).binary_search_by_key(&place, |touch| touch.place).ok()?;
+        Some(self.first[value.index()] + index as u32)
+    }
+
     /// How many touches there are.
     pub(crate) fn len(&self) -> usize {
         self.touches.len()

@@ -1,14 +1,18 @@
 //! `auto` against optima: the golden joint cases are met, it is the same on any number of threads, and a time limit is reported as a
 //! number of evaluations that gives the same plan again.
 
+use std::sync::Arc;
+
+use elbowroom_ir::check::check_schedule;
 use elbowroom_ir::machine::{Channel, Machine};
-use elbowroom_ir::planning::{Freedom, Request, Scheduler};
+use elbowroom_ir::planning::{CostSource, Costs, Freedom, Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Outcome, Silent};
-use elbowroom_ir::trace::{Again, Trace};
-use elbowroom_ir::{Bytes, Nanos};
+use elbowroom_ir::trace::{Again, Op, Persistent, Phase, Storage, Tensor, Trace, TraceData, Work};
+use elbowroom_ir::{Bytes, Nanos, TensorId};
 use elbowroom_sched::auto::Auto;
 use elbowroom_sched::chain::{Chain, ChainTrace, Layer};
+use elbowroom_sched::floor::Floor;
 use elbowroom_sim::bound::lower_bound;
 use elbowroom_sim::simulate;
 use serde_json::Value;
@@ -152,7 +156,7 @@ fn long_chain() -> ChainTrace {
 fn threads_change_nothing_and_a_time_limit_is_a_number_of_evaluations() {
     let chain = long_chain();
     let machine = machine(700, 1, true);
-    for freedom in [Freedom::ALL, Freedom { offload: false, recompute: true }] {
+    for freedom in [Freedom::ALL, Freedom { offload: false, recompute: true, ..Freedom::ALL }] {
         let limited = Budget { threads: 2, seed: 3, ..Budget::time(std::time::Duration::from_millis(80)) };
         let (time, first) = plan(&chain, &machine, freedom, &limited);
         assert!(first.evaluations > 0 && time.is_some());
@@ -172,8 +176,102 @@ fn joint_is_never_worse_than_either_alone() {
         let machine = machine(memory, 2, true);
         let time = |offload, recompute| {
             let budget = Budget::evaluations(20_000);
-            plan(&chain, &machine, Freedom { offload, recompute }, &budget).0.unwrap_or(u64::MAX)
+            plan(&chain, &machine, Freedom { offload, recompute, ..Freedom::ALL }, &budget)
+                .0
+                .unwrap_or(u64::MAX)
         };
         assert!(time(true, true) <= time(true, false).min(time(false, true)), "{memory}");
     }
+}
+
+/// A trace op by op: (name, reads, bytes of what it makes). Values are numbered in the order in which they are made, those of `persistent`
+/// bytes, which no op changes, first.
+fn trace(persistent: &[u64], ops: &[(&str, &[u32], u64)]) -> Trace {
+    let mut data = TraceData::default();
+    let value = |data: &mut TraceData, name: String, bytes| {
+        let storage = data.storages.push(Storage { bytes: Bytes(bytes) });
+        data.tensors.push(Tensor { name, storage })
+    };
+    for (number, &bytes) in persistent.iter().enumerate() {
+        let weight = value(&mut data, format!("w{number}"), bytes);
+        data.persistent.push(Persistent { begin: weight, end: weight });
+    }
+    for &(name, reads, bytes) in ops {
+        let output = value(&mut data, format!("{name}.out"), bytes);
+        data.ops.push(Op {
+            name: name.into(),
+            kind: String::new(),
+            phase: Phase::Forward,
+            again: Again::Never,
+            reads: reads.iter().copied().map(TensorId).collect(),
+            outputs: vec![output],
+            mutates: vec![],
+            may_reuse: vec![],
+            workspace: Bytes::ZERO,
+            work: Work::default(),
+        });
+    }
+    Trace::new(data).unwrap()
+}
+
+/// Plans a trace whose ops take so long each; checks the schedule and returns it with its iteration time.
+fn checked(
+    planner: &dyn Scheduler,
+    trace: &Trace,
+    op: u64,
+    limit: u64,
+    freedom: Freedom,
+) -> Option<(u64, Schedule)> {
+    let costs = Costs { nanos: vec![Nanos(op); trace.ops().len()].into(), source: CostSource::Recorded };
+    let machine = machine(limit, 1, false);
+    let load_limit = machine.memory;
+    let request = Request { trace, costs: &costs, machine: &machine, load_limit, freedom, packer: None };
+    let schedule = planner.schedule(&request, &Budget::evaluations(20_000), &Silent).best?;
+    let proved = check_schedule(Arc::new(trace.clone()), machine.clone(), schedule.clone(), load_limit);
+    assert!(proved.is_ok(), "{proved:?}");
+    Some((simulate(trace, &costs, &machine, &schedule).unwrap().iteration.get(), schedule))
+}
+
+#[test]
+fn what_persists_leaves_across_the_iterations_end() {
+    // w0 is needed first and last, w1 in between; their copies take as long as five ops each.
+    let ops: [(&str, &[u32], u64); 11] = [
+        ("a", &[0], 1),
+        ("b", &[1, 2], 40),
+        ("c", &[1, 3], 1),
+        ("d", &[1, 4], 60),
+        ("e", &[1, 5], 1),
+        ("f", &[1, 6], 1),
+        ("g", &[1, 7], 1),
+        ("h", &[1, 8], 1),
+        ("i", &[1, 9], 1),
+        ("j", &[1, 10], 1),
+        ("k", &[0, 11], 1),
+    ];
+    let trace = trace(&[50, 50], &ops);
+    // On the host for good, w0 need not be copied there first.
+    let (time, schedule) = checked(&Auto, &trace, 10, 120, Freedom::ALL).expect("there is a plan");
+    assert_eq!(time, 110);
+    assert!(schedule.boundary[0].host);
+    let (copied, _) = checked(&Floor, &trace, 10, 120, Freedom::ALL).expect("there is a plan");
+    assert!(copied > 110, "{copied}");
+}
+
+#[test]
+fn another_order_saves_what_no_repeat_or_copy_may() {
+    // What `early` makes is only used at the end.
+    let ops: [(&str, &[u32], u64); 6] = [
+        ("input", &[], 10),
+        ("early", &[0], 100),
+        ("a", &[0], 100),
+        ("b", &[2], 100),
+        ("c", &[3], 10),
+        ("end", &[1, 4], 10),
+    ];
+    let trace = trace(&[], &ops);
+    let kept = Freedom { offload: false, recompute: false, reorder: false };
+    assert!(checked(&Auto, &trace, 10, 250, kept).is_none());
+    let (time, _) =
+        checked(&Auto, &trace, 10, 250, Freedom { reorder: true, ..kept }).expect("there is a plan");
+    assert_eq!(time, 60);
 }

@@ -41,7 +41,7 @@ impl Network {
             costs: &self.costs,
             machine: &self.machine,
             load_limit: Bytes(1 << 60),
-            freedom: Freedom { offload: false, recompute: true },
+            freedom: Freedom { offload: false, recompute: true, ..Freedom::ALL },
             packer: None,
         }
     }

@@ -55,7 +55,7 @@ fn captured_iterations() {
                 costs: &imported.costs,
                 machine: &machine,
                 load_limit: limit,
-                freedom: Freedom { offload: false, recompute: true },
+                freedom: Freedom { offload: false, recompute: true, ..Freedom::ALL },
                 packer: None,
             };
             print!("{name} at {percent} %:");
@@ -169,7 +169,7 @@ fn updates_among_gradients() {
             costs: &costs,
             machine: &machine,
             load_limit: Bytes(1 << 60),
-            freedom: Freedom { offload: false, recompute: true },
+            freedom: Freedom { offload: false, recompute: true, ..Freedom::ALL },
             packer: None,
         };
         let (keep, _) = least_load(&request, &Policy::prompt(&trace)).unwrap();

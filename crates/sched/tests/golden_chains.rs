@@ -116,7 +116,7 @@ fn peaks_bounds_and_unlimited_times() {
         let traced = chain.to_trace("golden").unwrap();
         for (shared, optimum) in [(true, "exact_half_duplex"), (false, "exact_full_duplex")] {
             let machine = self::machine(&case["instance"], shared);
-            let freedom = Freedom { offload: true, recompute: false };
+            let freedom = Freedom { offload: true, recompute: false, ..Freedom::ALL };
             let bound = lower_bound(&Request { freedom, ..request(&traced, &machine, machine.memory) });
             assert!(published <= bound && bound <= time(&case[optimum]), "{} {shared} {bound}", case["id"]);
         }

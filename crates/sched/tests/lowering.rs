@@ -158,7 +158,7 @@ fn what_lowers_is_legal() {
             let Ok(lowered) = lower(&Request { machine, costs, ..request }, &policy) else { continue };
             let timeline = simulate(&trace, costs, machine, &lowered.schedule).unwrap();
             let copies = timeline.traffic.to_host + timeline.traffic.to_device > Bytes::ZERO;
-            let freedom = Freedom { offload: copies, recompute: timeline.recomputed > 0 };
+            let freedom = Freedom { offload: copies, recompute: timeline.recomputed > 0, ..Freedom::ALL };
             let bound = lower_bound(&Request { machine, costs, freedom, ..request });
             let time = timeline.iteration;
             assert!(time >= bound, "{time} < {bound}\n{trace:?}\n{policy:?}\n{:?}", lowered.schedule);
@@ -227,7 +227,7 @@ fn keeping_everything_always_lowers() {
 #[test]
 fn every_planner_keeps_to_the_limit_or_says_why_not() {
     let mut found = vec![0; SCHEDULERS.len()];
-    arbtest(|u| {
+    let mut case = |u: &mut Unstructured<'_>| {
         let trace = Arc::new(elbowroom_ir::arbitrary::trace(u)?);
         let (machine, costs) = (machine(u)?, costs(u, &trace)?);
         let mut request = Request {
@@ -252,7 +252,10 @@ fn every_planner_keeps_to_the_limit_or_says_why_not() {
             }
         }
         Ok(())
-    })
-    .budget_ms(3_000);
+    };
+    // As many cases on a busy machine as on an idle one.
+    for seed in 0..80u64 {
+        arbtest(&mut case).seed(seed << 32 | 2_048).run();
+    }
     assert!(found.iter().all(|&found| found > 5), "{found:?}");
 }

@@ -240,9 +240,10 @@ fn what_may_not_be_decided_is_not() {
     let mut request = request(&trace, &costs, &machine, Bytes(1 << 40));
     request.load_limit = Bytes(keep_peak(&request) * 8 / 10);
     for planner in SCHEDULERS {
-        for freedom in
-            [Freedom { offload: false, recompute: true }, Freedom { offload: true, recompute: false }]
-        {
+        for freedom in [
+            Freedom { offload: false, recompute: true, ..Freedom::ALL },
+            Freedom { offload: true, recompute: false, ..Freedom::ALL },
+        ] {
             request.freedom = freedom;
             if let Ok(timeline) = planned(&request, planner.name()) {
                 assert!(freedom.offload || timeline.traffic.to_host.is_zero(), "{}", planner.name());

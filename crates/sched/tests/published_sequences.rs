@@ -36,7 +36,7 @@ fn every_sequence_costs_what_was_published() {
             costs: &imported.costs,
             machine: &machine,
             load_limit: limit,
-            freedom: Freedom { offload: false, recompute: true },
+            freedom: Freedom { offload: false, recompute: true, ..Freedom::ALL },
             packer: None,
         };
         let lowered = lower(&request(peak), &policy).unwrap();

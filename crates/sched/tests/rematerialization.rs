@@ -37,7 +37,7 @@ fn overheads_are_near_the_published_ones() {
                 costs: &imported.costs,
                 machine: &machine,
                 load_limit: limit,
-                freedom: Freedom { offload: false, recompute: true },
+                freedom: Freedom { offload: false, recompute: true, ..Freedom::ALL },
                 packer: None,
             };
             let outcome = scheduler("dtr").unwrap().schedule(&request, &Budget::default(), &Silent);

@@ -16,6 +16,7 @@ pub(crate) struct Walk<'a> {
     pub editor: Editor<'a>,
     /// Time units per unit of excess.
     price: f64,
+    first_price: f64,
     /// Shortest time seen without excess.
     pub best: Option<(u64, Decisions)>,
     over: u32,
@@ -33,12 +34,18 @@ impl<'a> Walk<'a> {
         let sizes = editor.again.iter().map(|&value| f64::from(inst.values[value as usize].size));
         let typical = sizes.sum::<f64>() / editor.again.len().max(1) as f64 / f64::from(1u32 << inst.shift);
         let price = mean / (typical * inst.ops.len() as f64 * 0.05).max(1e-9);
-        Self { editor, price, best: None, over: 0, steps: 0, room: [0.0; 2] }
+        Self { editor, price, first_price: price, best: None, over: 0, steps: 0, room: [0.0; 2] }
     }
 
     /// A walk in which copies take time: so much of it may be spent on copies to the host, and so much on copies back.
     pub(crate) fn with_copies(state: State<'a>, seed: u64, room: [f64; 2]) -> Self {
         Self { room, ..Self::new(state, seed) }
+    }
+
+    /// Begins anew with nothing run again, at the price of excess with which it began.
+    pub(crate) fn restart(&mut self) {
+        self.editor.jump(&[], &[]);
+        self.price = self.first_price;
     }
 
     fn energy(&self) -> f64 {

@@ -4,8 +4,6 @@ use elbowroom_ir::planning::Request;
 use elbowroom_ir::trace::Again;
 use elbowroom_ir::{Id, OpId, TensorId};
 
-use crate::policy::Policy;
-
 /// No op, or no value.
 pub(crate) const NONE: u32 = u32::MAX;
 
@@ -20,6 +18,10 @@ pub(crate) struct Value {
     pub begins: bool,
     /// Whether it must be there when the iteration ends.
     pub ends: bool,
+    /// If it is there at the beginning and may be on the host instead: the value, perhaps itself, with which it ends. Otherwise [`NONE`].
+    pub becomes: u32,
+    /// If it is the end of such a value: that value. Otherwise [`NONE`].
+    pub began: u32,
 }
 
 /// A permitted reuse whose sizes are equal: the only kind that [`Reuses::Every`](crate::policy::Reuses::Every) takes.
@@ -65,9 +67,9 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    /// Tables for a request. Sizes are rounded up and the limit down to a unit in which sums of loads are 31-bit numbers; for aligned
+    /// Tables for a request whose ops run first in some order. Sizes are rounded up and the limit down to a unit in which sums of loads are 31-bit numbers; for aligned
     /// sizes that is exact.
-    pub(crate) fn new(request: &Request<'_>) -> Self {
+    pub(crate) fn new(request: &Request<'_>, order: Vec<OpId>) -> Self {
         let trace = request.trace;
         let align = request.machine.align;
         let bytes = |value: TensorId| trace.bytes(value).align_up(align).get();
@@ -75,7 +77,6 @@ impl Instance {
         let mut ends = begins.clone();
         let mut stays = begins.clone();
         let mut overwriter = vec![NONE; trace.tensors().len()];
-        let order = Policy::prompt(trace).sequence;
         let mut number = vec![NONE; trace.ops().len()];
         for (index, id) in (0u32..).zip(&order) {
             number[id.index()] = index;
@@ -84,8 +85,16 @@ impl Instance {
             }
         }
         let mut resident = 0;
+        let (mut becomes, mut began) = (vec![NONE; trace.tensors().len()], vec![NONE; trace.tensors().len()]);
         for pair in trace.persistent() {
-            if pair.begin == pair.end {
+            // A value that never changes matters to the search only if it can leave.
+            let leaves = request.freedom.offload
+                && trace.storage(pair.begin) == trace.storage(pair.end)
+                && !trace.users(pair.begin).is_empty();
+            if leaves {
+                (becomes[pair.begin.index()], began[pair.end.index()]) = (pair.end.0, pair.begin.0);
+            }
+            if pair.begin == pair.end && !leaves {
                 stays[pair.begin.index()] = true;
                 resident += bytes(pair.begin);
             } else {
@@ -109,6 +118,8 @@ impl Instance {
                 maker: trace.producer(id).map_or(NONE, |op| number[op.index()]),
                 begins: begins[id.index()],
                 ends: ends[id.index()],
+                becomes: becomes[id.index()],
+                began: began[id.index()],
             })
             .collect();
         let ops = order.iter().map(|&id| {

@@ -10,9 +10,8 @@ use elbowroom_ir::{Id, TensorId};
 
 use super::instance::NONE;
 use super::moves::Editor;
-use super::sequence::{Decisions, policy};
+use super::sequence::{Decisions, Draft};
 use super::state::State;
-use crate::lower::lower;
 use crate::policy::FetchRule;
 
 /// Longer than anything.
@@ -25,6 +24,7 @@ pub(crate) struct Joint<'a> {
     request: &'a Request<'a>,
     editor: Editor<'a>,
     rule: FetchRule,
+    draft: Draft,
     /// Exact iteration time; [`NEVER`] as long as nothing fits.
     time: u64,
     /// Shortest iteration seen.
@@ -50,7 +50,8 @@ impl<'a> Joint<'a> {
         let starts = starts.collect();
         let copies = copies.collect();
         let editor = Editor::new(state, seed);
-        Self { request, editor, rule: FetchRule::Eager, time: NEVER, best: None, copies, starts }
+        let draft = Draft::new(request);
+        Self { request, editor, rule: FetchRule::Eager, draft, time: NEVER, best: None, copies, starts }
     }
 
     /// Continues from these decisions, repaired if need be.
@@ -84,15 +85,13 @@ impl<'a> Joint<'a> {
     }
 
     /// The exact iteration time, or [`NEVER`] if it is beyond `worst` or there is none.
-    fn judge(&self, worst: u64) -> u64 {
+    fn judge(&mut self, worst: u64) -> u64 {
         let state = &self.editor.state;
         if state.excess > 0 || state.time > worst {
             return NEVER;
         }
-        match lower(self.request, &policy(self.request, &state.inst.order, &state.decisions(self.rule))) {
-            Ok(lowered) => lowered.iteration.get(),
-            Err(_) => NEVER,
-        }
+        self.draft.set(self.request, state.inst, &state.decisions(self.rule));
+        self.draft.time_within(self.request, worst).unwrap_or(NEVER)
     }
 
     /// Tries so many steps at a temperature in time units.
@@ -175,7 +174,7 @@ impl<'a> Joint<'a> {
             let row = inst.values[value as usize];
             let gain = f64::from(row.size);
             let gap = self.starts[stage as usize].saturating_sub(self.starts[from as usize]);
-            if freedom.offload && !row.begins {
+            if freedom.offload && self.editor.state.can_fetch(value, stage, op) {
                 let copies = self.copies[value as usize];
                 let cost = 0.3 * copies as f64 + 2.0 * copies.saturating_sub(gap) as f64 + 1.0;
                 let score = gain / cost * (2.0 * self.editor.random.unit()).exp2().powi(2);

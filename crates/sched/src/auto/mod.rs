@@ -2,9 +2,11 @@
 //! any trace, until its budget ends.
 //!
 //! - `instance`: the request in flat tables.
+//! - `order`: where the caller allows it, another order of the ops.
 //! - `state`: a sequence with repeats and its load, evaluated incrementally and exactly.
 //! - `moves`: changes of a state that can be undone.
 //! - `anneal`: one walk over repeats alone, where the state itself is the exact evaluation.
+//! - `window`: a few repeats at a time, exactly.
 //! - `joint`: one walk over repeats and copies, judged by the exact iteration time.
 //! - `search`: several walks side by side, the same on any number of threads.
 //! - `warm`: what other planners find, to start from and to fall back on.
@@ -19,11 +21,13 @@ pub mod explain;
 mod instance;
 mod joint;
 mod moves;
+mod order;
 pub(crate) mod random;
 mod search;
 mod sequence;
 mod state;
 mod warm;
+mod window;
 
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
@@ -57,8 +61,14 @@ impl Scheduler for Auto {
         {
             return Outcome { best: Some(lowered.schedule), evaluations: 1, stop: StopReason::Optimal };
         }
-        let inst = Instance::new(request);
-        let warm = warm::starts(request, &inst, bound, budget.seed);
+        let order =
+            if request.freedom.reorder { order::relaxed(request, &plain.sequence) } else { plain.sequence };
+        let inst = Instance::new(request, order);
+        let mut warm = warm::starts(request, &inst, bound, budget.seed);
+        if request.freedom.reorder {
+            warm.extend(warm::kept(request, &inst));
+            warm.sort_by_key(|warm| warm.time);
+        }
         if let Some(best) = warm.first() {
             observer.improved(best.time, bound);
         }
@@ -68,9 +78,9 @@ impl Scheduler for Auto {
             }
             _ => search::search(request, &inst, &warm, bound, budget, observer),
         };
-        let searched = found.best.and_then(|(_, decisions)| {
-            lower(request, &sequence::policy(request, &inst.order, &decisions)).ok()
-        });
+        let searched = found
+            .best
+            .and_then(|(_, decisions)| lower(request, &sequence::policy(request, &inst, &decisions)).ok());
         let fallback = warm.into_iter().next();
         let best = match (searched, fallback) {
             (Some(lowered), Some(warm)) if warm.time < lowered.iteration.get() => Some(warm.schedule),

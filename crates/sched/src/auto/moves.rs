@@ -46,7 +46,17 @@ impl<'a> Editor<'a> {
 
     /// Takes the changes back.
     pub(crate) fn undo(&mut self) {
-        while let Some(change) = self.journal.pop() {
+        self.undo_to(0);
+    }
+
+    /// How many changes there have been since the last decision.
+    pub(crate) fn mark(&self) -> usize {
+        self.journal.len()
+    }
+
+    /// Takes the changes since a mark back.
+    pub(crate) fn undo_to(&mut self, mark: usize) {
+        for change in self.journal.drain(mark..).rev() {
             match change {
                 Change::Insert(stage, op) => self.state.remove(stage, op),
                 Change::Remove(stage, op) => self.state.insert(stage, op),
@@ -56,13 +66,19 @@ impl<'a> Editor<'a> {
         }
     }
 
-    /// Makes the state one with these decisions, without those that cannot be.
+    /// Makes the state one with these decisions, both ascending, without those that cannot be. Costs as much as they differ.
     pub(crate) fn jump(&mut self, repeats: &[(u32, u32)], fetches: &[(u32, u32, u32)]) {
-        while let Some(&(value, stage, op)) = self.state.fetches().last() {
-            self.state.set_fetched(value, stage, op, false);
+        for index in (0..self.state.fetches().len()).rev() {
+            let fetch = self.state.fetches()[index];
+            if fetches.binary_search(&fetch).is_err() {
+                self.state.set_fetched(fetch.0, fetch.1, fetch.2, false);
+            }
         }
-        while let Some(&(stage, op)) = self.state.repeats().last() {
-            self.state.remove(stage, op);
+        for index in (0..self.state.repeats().len()).rev() {
+            let repeat = self.state.repeats()[index];
+            if repeats.binary_search(&repeat).is_err() {
+                self.remove(repeat.0, repeat.1);
+            }
         }
         for &(stage, op) in repeats {
             if op < stage && stage <= self.state.inst.ops[op as usize].latest && !self.state.has(stage, op) {
@@ -70,7 +86,7 @@ impl<'a> Editor<'a> {
             }
         }
         for &(value, stage, op) in fetches {
-            if !self.state.inst.values[value as usize].begins && self.state.is_plain(value, stage, op) {
+            if self.state.can_fetch(value, stage, op) {
                 self.state.set_fetched(value, stage, op, true);
             }
         }
@@ -89,7 +105,8 @@ impl<'a> Editor<'a> {
         self.journal.push(Change::Keep(value, stage, op));
     }
 
-    fn insert(&mut self, stage: u32, op: u32) {
+    /// Runs an op again before another.
+    pub(crate) fn insert(&mut self, stage: u32, op: u32) {
         self.state.insert(stage, op);
         self.journal.push(Change::Insert(stage, op));
     }
@@ -191,7 +208,7 @@ impl<'a> Editor<'a> {
     }
 
     /// Whether a value can be made again just before a use, and something is gained by that.
-    fn can_drop(&self, value: u32, stage: u32, op: u32) -> bool {
+    pub(crate) fn can_drop(&self, value: u32, stage: u32, op: u32) -> bool {
         let maker = self.state.inst.values[value as usize].maker;
         let adjacent = stage <= maker + 1 && op == stage;
         !adjacent

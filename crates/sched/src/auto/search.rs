@@ -17,23 +17,29 @@ use super::joint::{self, Joint};
 use super::sequence::Decisions;
 use super::state::{Copies, State};
 use super::warm::Warm;
+use super::window::Windows;
 use crate::policy::FetchRule;
 
 /// Walks, whatever the number of threads.
 const WALKS: usize = 4;
+/// Searchers of windows, and the nodes that they visit in a slice: a node costs many times what a move costs.
+const WINDOWS: usize = 2;
+const NODES: u64 = 40;
+
 /// Moves of each walk between two looks at the clock.
 const SLICE: u64 = 1_000;
 /// Slices of the first cycle and of the longest.
 const FIRST_CYCLE: u64 = 2;
-const LONGEST_CYCLE: u64 = 1_024;
+const LONGEST_CYCLE: u64 = 256;
+
 /// Where each walk starts to cool, in mean durations of an op; all of them cool by the same factor.
-const HEAT: [f64; WALKS] = [1.0, 2.0, 0.5, 4.0];
+const HEAT: [f64; WALKS] = [0.25, 0.5, 0.125, 1.0];
 const COOLING: f64 = 1.0 / 60.0;
 
 /// Steps of each joint walk between two looks at the clock: a step costs many times what a move costs.
 const JOINT_SLICE: u64 = 40;
 /// Slices of joint walks per slice of the others.
-const JOINT_SHARE: u64 = 2;
+const JOINT_SHARE: u64 = 4;
 
 /// By how much scouts lengthen each copy for what it may wait, and the share of the time that they may spend on copies.
 const WAITS: [f64; WALKS] = [1.0, 1.3, 1.7, 2.5];
@@ -55,6 +61,8 @@ struct Search<'a> {
     walks: Vec<Walk<'a>>,
     /// Walks in which copies take time, from which the joint ones start.
     scouts: Vec<Walk<'a>>,
+    /// Searchers of windows around the best that the walks have found.
+    windows: Vec<Windows<'a>>,
     joints: Vec<Joint<'a>>,
     best: Option<(u64, Decisions)>,
     /// The best without copies.
@@ -80,11 +88,14 @@ pub(crate) fn search<'a>(
     let seed = |i: u64| budget.seed.wrapping_mul(2 * WALKS as u64).wrapping_add(i);
     let recompute = request.freedom.recompute;
     let walks = (0..WALKS as u64).filter(|_| recompute).map(|i| Walk::new(state.clone(), seed(i)));
+    let windows = (0..WINDOWS as u64).filter(|_| recompute);
+    let windows = windows.map(|i| Windows::new(state.clone(), !seed(i)));
     let copies = joint::can_copy(request);
     let joints = (0..WALKS as u64).filter(|_| copies);
     let joints = joints.map(|i| Joint::new(request, state.clone(), seed(i + WALKS as u64)));
     let mut search = Search {
         walks: walks.collect(),
+        windows: windows.collect(),
         scouts: if copies { scouts(request, &state, budget.seed) } else { Vec::new() },
         joints: joints.collect(),
         best: None,
@@ -175,11 +186,24 @@ impl Search<'_> {
                 walk.run(moves, |step| hot * COOLING.powf((done + step as f64) / length));
             });
             self.alone = self.walks.iter().fold(self.alone.take(), |best, walk| better(best, &walk.best));
+            if let Some(alone) = &self.alone {
+                let nodes = NODES * moves / SLICE;
+                side_by_side(&mut self.windows, self.budget.threads, &|_, windows| {
+                    windows.adopt(alone);
+                    windows.run(nodes);
+                });
+                self.alone =
+                    self.windows.iter().fold(self.alone.take(), |best, windows| better(best, &windows.best));
+            }
             self.collect();
         }
         if let Some((_, alone)) = &self.alone {
             for walk in self.walks.iter_mut().step_by(2) {
                 walk.editor.jump(&alone.repeats, &[]);
+            }
+            // One of the others begins anew, so that the search does not stay where its first cycles led it.
+            if let Some(walk) = self.walks.get_mut(1) {
+                walk.restart();
             }
         }
         None

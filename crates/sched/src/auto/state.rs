@@ -10,13 +10,17 @@
 //! x          made used .............. made  used    its maker again at 5: alive across 1..=1 and 6..=6
 //! ```
 //!
+//! A value that persists is there from the beginning, or on the host: then it is fetched for its first use, and the value with which it
+//! ends leaves after its last.
+//!
 //! The load at a place is what is alive across the boundary before it, plus what its op reserves there.
 
+mod questions;
+#[cfg(test)]
+mod tests;
 use std::sync::Arc;
 
 use super::instance::{Instance, NONE};
-use super::sequence::Decisions;
-use crate::policy::FetchRule;
 
 /// When something happens: stage and op, and in the last two bits what. The trace's own ops are stage and op alike.
 pub(crate) type Key = u64;
@@ -278,10 +282,7 @@ impl<'a> State<'a> {
         let place = self.place(key & !WHAT) as usize;
         let change = fresh - self.fresh[place];
         if change != 0 {
-            self.fresh[place] = fresh;
-            let before = self.excess_of(self.over[place]);
-            self.over[place] += change;
-            self.excess += self.excess_of(self.over[place]) - before;
+            self.reserve(place, change);
         }
     }
 
@@ -330,15 +331,12 @@ impl<'a> State<'a> {
             self.shift_copies(value, before, at, next, size);
             self.refresh(before);
         }
-        let fresh = self.reserves(op, at);
-        self.fresh[place] = fresh;
-        let before = self.excess_of(self.over[place]);
-        self.over[place] += fresh;
-        self.excess += self.excess_of(self.over[place]) - before;
+        self.reserve(place, self.reserves(op, at));
     }
 
-    /// Puts a value away before one of its uses, to be fetched for it, or keeps it there. Changes nothing else, so that a repeat that
-    /// reads a fetched value must lose the fetch before it is taken away.
+    /// Puts a value away before one of its uses, to be fetched for it, or keeps it there; one that is there from the beginning is put on
+    /// the host between iterations if that is its first use. Changes nothing else, so that a repeat that reads a fetched value must
+    /// lose the fetch before it is taken away.
     pub(crate) fn set_fetched(&mut self, value: u32, stage: u32, op: u32, fetched: bool) {
         let at = key(stage, op);
         let size = self.inst.values[value as usize].size;
@@ -361,94 +359,31 @@ impl<'a> State<'a> {
             }
             self.cover_copies(value, before, at, if fetched { size } else { -size });
         } else {
-            let place = self.place(at) as usize;
             let change = if fetched { size } else { -size };
-            self.fresh[place] += change;
-            let excess = self.excess_of(self.over[place]);
-            self.over[place] += change;
-            self.excess += self.excess_of(self.over[place]) - excess;
+            self.reserve(self.place(at) as usize, change);
+        }
+        if before == BEGIN {
+            self.set_left(self.inst.values[value as usize].becomes, fetched);
         }
         self.refresh(before);
     }
 
-    /// All fetches as (value, stage, op), in an order that only the history of the state determines.
-    pub(crate) fn fetches(&self) -> &[(u32, u32, u32)] {
-        &self.fetches
+    /// Lets the end of a value that persists leave after its last use, or stay.
+    fn set_left(&mut self, value: u32, left: bool) {
+        let size = self.inst.values[value as usize].size;
+        let touches = &mut self.touches[value as usize];
+        let [.., before, end] = touches.as_mut_slice() else { return };
+        *end = if left { END | FETCHED } else { END };
+        let before = *before;
+        self.cover(before, END, if left { -size } else { size });
     }
 
-    /// Number of places.
-    pub(crate) fn places(&self) -> usize {
-        self.starts[self.inst.ops.len()] as usize
-    }
-
-    /// The place with the largest load.
-    pub(crate) fn highest_place(&self) -> usize {
-        (0..self.over.len()).max_by_key(|&place| self.over[place]).unwrap_or(0)
-    }
-
-    /// The first place over the limit from a place on, going round.
-    pub(crate) fn over_from(&self, place: usize) -> Option<usize> {
-        let after = self.over[place..].iter().position(|&over| over > 0).map(|steps| place + steps);
-        after.or_else(|| self.over[..place].iter().position(|&over| over > 0))
-    }
-
-    /// The time of a place, for [`State::idle_until`].
-    pub(crate) fn moment(&self, place: usize) -> Key {
-        let ops = self.inst.ops.len();
-        let stage = self.starts[..=ops].partition_point(|&start| start as usize <= place) - 1;
-        if stage == ops {
-            return END;
-        }
-        let rank = place - self.starts[stage] as usize;
-        key(stage as u32, self.again[stage].get(rank).copied().unwrap_or(stage as u32))
-    }
-
-    /// If a value is alive at a moment without being used there: its next use, as (stage, op).
-    pub(crate) fn idle_until(&self, value: u32, moment: Key) -> Option<(u32, u32)> {
-        let touches = &self.touches[value as usize];
-        let index = touches.partition_point(|&touch| touch < moment);
-        let next = *touches.get(index)?;
-        (index > 0 && !anew(next) && next != moment && next != END).then(|| (stage_of(next), op_of(next)))
-    }
-
-    /// Values that are alive at a place without being used there and are used later, as (value, stage of the touch before, stage of the
-    /// use, op of the use).
-    pub(crate) fn idle_at(&self, place: usize) -> Vec<(u32, u32, u32, u32)> {
-        let at = self.moment(place);
-        let mut idle = Vec::new();
-        for (value, touches) in (0u32..).zip(&self.touches) {
-            let index = touches.partition_point(|&touch| touch < at);
-            let Some(&next) = touches.get(index) else { continue };
-            if index == 0
-                || anew(next)
-                || next == at
-                || next == END
-                || self.inst.values[value as usize].size == 0
-            {
-                continue;
-            }
-            let before = touches[index - 1];
-            let from = if before == BEGIN { 0 } else { stage_of(before) };
-            idle.push((value, from, stage_of(next), op_of(next)));
-        }
-        idle
-    }
-
-    /// The next touch of a value after an op, as (stage, op), if it is a use at which the value is there anyway.
-    pub(crate) fn next_plain(&self, value: u32, stage: u32, op: u32) -> Option<(u32, u32)> {
-        let touches = &self.touches[value as usize];
-        let next = *touches.get(touches.partition_point(|&touch| touch <= key(stage, op) | WHAT))?;
-        (!anew(next) && next != END).then(|| (stage_of(next), op_of(next)))
-    }
-
-    /// Whether an op reads a value that is there anyway.
-    pub(crate) fn is_plain(&self, value: u32, stage: u32, op: u32) -> bool {
-        self.touches[value as usize].binary_search(&key(stage, op)).is_ok()
-    }
-
-    /// Whether a value is fetched for an op that reads it.
-    pub(crate) fn has_fetch(&self, value: u32, stage: u32, op: u32) -> bool {
-        self.is_fetched_at(value, key(stage, op))
+    /// Lets the op of a place reserve so much more.
+    fn reserve(&mut self, place: usize, change: i32) {
+        self.fresh[place] += change;
+        let before = self.excess_of(self.over[place]);
+        self.over[place] += change;
+        self.excess += self.excess_of(self.over[place]) - before;
     }
 
     /// Undoes [`State::insert`].
@@ -492,238 +427,5 @@ impl<'a> State<'a> {
         let index = self.repeats.iter().position(|&repeat| repeat == (stage, op));
         self.repeats.swap_remove(index.expect("it was inserted"));
         self.time -= row.time;
-    }
-
-    /// Whether an op is run again in a stage.
-    pub(crate) fn has(&self, stage: u32, op: u32) -> bool {
-        self.again[stage as usize].binary_search(&op).is_ok()
-    }
-
-    /// All repeats as (stage, op), in an order that only the history of the state determines.
-    pub(crate) fn repeats(&self) -> &[(u32, u32)] {
-        &self.repeats
-    }
-
-    /// Ops run again in a stage, ascending.
-    pub(crate) fn again(&self, stage: u32) -> &[u32] {
-        &self.again[stage as usize]
-    }
-
-    /// Number of touches of a value.
-    pub(crate) fn touch_count(&self, value: u32) -> usize {
-        self.touches[value as usize].len()
-    }
-
-    /// A touch of a value as (stage, op), if it is a use at which the value is there anyway.
-    pub(crate) fn plain_use(&self, value: u32, index: usize) -> Option<(u32, u32)> {
-        let touch = self.touches[value as usize][index];
-        (touch != END && !anew(touch)).then(|| (stage_of(touch), op_of(touch)))
-    }
-
-    /// Whether a value that an op run in some stage reads would be there anyway: used again later, before it is made again.
-    pub(crate) fn alive_at(&self, value: u32, stage: u32, op: u32) -> bool {
-        self.needed_after(value, key(stage, op))
-    }
-
-    /// Where a value was made last before an op run in some stage, as (stage, op); `None` for the beginning.
-    pub(crate) fn made_before(&self, value: u32, stage: u32, op: u32) -> Option<(u32, u32)> {
-        let touches = &self.touches[value as usize];
-        let index = touches.partition_point(|&touch| touch < key(stage, op));
-        let made = touches[..index].iter().rev().find(|&&touch| touch & MADE != 0)?;
-        (*made != BEGIN).then(|| (stage_of(*made), op_of(*made)))
-    }
-
-    /// Whether nobody uses what a repeat makes.
-    pub(crate) fn useless(&self, stage: u32, op: u32) -> bool {
-        let outputs = &self.inst.ops[op as usize].outputs;
-        outputs.iter().all(|&value| !self.needed_after(value, key(stage, op)))
-    }
-
-    /// What the state decides, with a rule for fetches.
-    pub(crate) fn decisions(&self, rule: FetchRule) -> Decisions {
-        let (mut repeats, mut fetches) = (self.repeats.clone(), self.fetches.clone());
-        repeats.sort_unstable();
-        fetches.sort_unstable();
-        Decisions { repeats, fetches, rule }
-    }
-
-    /// Largest load minus limit.
-    #[cfg(test)]
-    pub(crate) fn highest(&self) -> i32 {
-        self.over.iter().copied().max().unwrap_or(0)
-    }
-
-    /// The sequence of ops.
-    #[cfg(test)]
-    pub(crate) fn sequence(&self) -> impl Iterator<Item = u32> + '_ {
-        (0u32..).zip(&self.again).flat_map(|(op, again)| again.iter().copied().chain([op]))
-    }
-
-    /// The whole evaluation again from nothing, to compare with.
-    #[cfg(test)]
-    pub(crate) fn over_from_nothing(&self) -> Vec<i32> {
-        let sequence: Vec<u32> = self.sequence().collect();
-        let n = sequence.len();
-        let mut uses: Vec<Vec<(usize, bool)>> = vec![Vec::new(); self.inst.values.len()];
-        let mut over = vec![-self.inst.limit; n + 1];
-        let mut fetched = Vec::new();
-        let mut stage = 0;
-        for (place, &op) in sequence.iter().enumerate() {
-            for &value in &self.inst.ops[op as usize].outputs {
-                uses[value as usize].push((place, true));
-            }
-            for &value in &self.inst.ops[op as usize].reads {
-                let away = self.fetches.contains(&(value, stage, op));
-                if away {
-                    over[place] += self.inst.values[value as usize].size;
-                    fetched.push((value, place));
-                }
-                uses[value as usize].push((place, away));
-            }
-            stage += u32::from(stage == op);
-        }
-        for (value, uses) in self.inst.values.iter().zip(&mut uses) {
-            if value.ends {
-                uses.push((n, false));
-            }
-            let mut from = value.begins.then_some(0);
-            for &(place, made) in uses.iter() {
-                if let (false, Some(from)) = (made, from) {
-                    over[from..=place].iter_mut().for_each(|over| *over += value.size);
-                }
-                from = Some(place + 1);
-            }
-        }
-        for (place, &op) in sequence.iter().enumerate() {
-            let row = &self.inst.ops[op as usize];
-            let mut taken = Vec::new();
-            over[place] += row.fresh;
-            for list in &row.takeovers {
-                let dies = |input: u32| {
-                    let next = uses[input as usize].iter().find(|&&(p, _)| p > place);
-                    next.is_none_or(|&(p, anew)| anew && !fetched.contains(&(input, p)))
-                };
-                if let Some(t) = list.iter().find(|t| !taken.contains(&t.input) && dies(t.input)) {
-                    taken.push(t.input);
-                    over[place] -= t.size;
-                }
-            }
-        }
-        over
-    }
-
-    #[cfg(test)]
-    pub(crate) fn over(&self) -> &[i32] {
-        &self.over
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use elbowroom_ir::machine::{Channel, Machine};
-    use elbowroom_ir::planning::{CostSource, Costs, Freedom, Request};
-    use elbowroom_ir::trace::{Persistent, Trace};
-    use elbowroom_ir::{Bytes, Nanos};
-
-    use super::super::random::Random;
-    use super::super::sequence::policy;
-    use super::*;
-    use crate::lower::least_load;
-
-    pub(crate) fn machine() -> Machine {
-        Machine {
-            name: "any".into(),
-            memory: Bytes(1 << 40),
-            align: Bytes(4),
-            host_memory: Bytes(1 << 50),
-            to_host: Channel::with_rate(1_000_000_000),
-            to_device: Channel::with_rate(1_000_000_000),
-            shared_link: true,
-            flops_per_second: 1,
-            bytes_per_second: 1,
-            launch: Nanos::ZERO,
-        }
-    }
-
-    /// The same decisions again from nothing, in another order.
-    fn again(state: &State<'_>) -> Vec<i32> {
-        let mut other = State { copies: state.copies.clone(), ..State::new(state.inst) };
-        let decisions = state.decisions(FetchRule::Eager);
-        decisions.repeats.iter().rev().for_each(|&(stage, op)| other.insert(stage, op));
-        decisions.fetches.iter().for_each(|&(value, stage, op)| other.set_fetched(value, stage, op, true));
-        assert_eq!((state.time, state.excess, state.copying), (other.time, other.excess, other.copying));
-        other.over
-    }
-
-    fn walk_at_random(trace: &Trace, seed: u64, timed: bool) {
-        let nanos = (1..=trace.ops().len() as u64).map(Nanos).collect();
-        let costs = Costs { nanos, source: CostSource::Recorded };
-        let machine = machine();
-        let load_limit = Bytes(64);
-        let request = Request {
-            trace,
-            costs: &costs,
-            machine: &machine,
-            load_limit,
-            freedom: Freedom::ALL,
-            packer: None,
-        };
-        let inst = Instance::new(&request);
-        let mut state = State::new(&inst);
-        if timed {
-            let times: Vec<u64> = (0..inst.values.len() as u64).map(|value| 1 + value % 5).collect();
-            let starts = (0..=inst.ops.len() as u64).map(|op| op * (op + 1) / 2).collect();
-            state.copies = Some(Arc::new(Copies { out: times.clone(), back: times, starts }));
-        }
-        let mut random = Random::new(seed);
-        for step in 0..80 {
-            let stage = random.below(inst.ops.len()) as u32;
-            let op = random.below(inst.ops.len()) as u32;
-            let reads = &inst.ops[stage as usize].reads;
-            if !reads.is_empty() && random.chance(0.4) {
-                // Values that persist need a station for their gap from the beginning.
-                let value = reads[random.below(reads.len())];
-                if inst.values[value as usize].begins {
-                    continue;
-                }
-                let fetched = state.has_fetch(value, stage, stage);
-                state.set_fetched(value, stage, stage, !fetched);
-            } else if op >= stage || stage > inst.ops[op as usize].latest {
-                continue;
-            } else if state.has(stage, op) {
-                state.remove(stage, op);
-            } else {
-                state.insert(stage, op);
-            }
-            let over = if timed { again(&state) } else { state.over_from_nothing() };
-            assert_eq!(state.over(), over, "after step {step}");
-            assert_eq!(state.excess, over.iter().map(|&over| state.excess_of(over)).sum::<i64>());
-            assert_eq!(state.time, state.sequence().map(|op| inst.ops[op as usize].time).sum::<u64>());
-            let plain = |pair: &Persistent| trace.storage(pair.begin) == trace.storage(pair.end);
-            if !timed && step % 8 == 0 && trace.persistent().iter().all(plain) {
-                let (load, _) =
-                    least_load(&request, &policy(&request, &inst.order, &state.decisions(FetchRule::Eager)))
-                        .unwrap();
-                let bytes = (i64::from(state.highest()) + 64 / inst.unit as i64) * inst.unit as i64;
-                // A value that has a copy on the host already may be taken over where the search thinks that it leaves.
-                let reuse = trace.ops().values().any(|op| !op.may_reuse.is_empty());
-                assert!(bytes >= load.get() as i64, "lowering needs more");
-                assert!(
-                    bytes == load.get() as i64 || reuse && !state.fetches().is_empty(),
-                    "lowering needs less"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn changes_agree_with_evaluation_from_nothing_and_with_lowering() {
-        let mut seed = 0;
-        arbtest::arbtest(|u| {
-            let trace = elbowroom_ir::arbitrary::trace(u)?;
-            seed += 1;
-            walk_at_random(&trace, seed, seed % 2 == 0);
-            Ok(())
-        });
     }
 }

@@ -6,7 +6,8 @@ use elbowroom_ir::search::{Budget, Silent};
 use elbowroom_ir::{Id, OpId};
 
 use super::instance::{Instance, NONE};
-use super::sequence::Decisions;
+use super::sequence::{Decisions, policy};
+use crate::lower::lower;
 use crate::policy::FetchRule;
 
 /// Planners that answer at once, one for each idea.
@@ -46,6 +47,13 @@ pub(crate) fn starts(request: &Request<'_>, inst: &Instance, bound: u64, seed: u
     }
     found.sort_by_key(|warm| warm.time);
     found
+}
+
+/// The order of the instance with nothing away, if that fits.
+pub(crate) fn kept(request: &Request<'_>, inst: &Instance) -> Option<Warm> {
+    let decisions = Decisions { repeats: Vec::new(), fetches: Vec::new(), rule: FetchRule::Eager };
+    let lowered = lower(request, &policy(request, inst, &decisions)).ok()?;
+    Some(Warm { time: lowered.iteration.get(), schedule: lowered.schedule, decisions })
 }
 
 /// What a schedule decides: which ops it runs again before which op, and for which runs it fetches values.

@@ -1,0 +1,329 @@
+//! `auto` against what others have reached: every target beside the figure.
+//!
+//! `cargo bench -p elbowroom-sched --bench auto -- [WORDS] [--time SECONDS] [--evaluations N] [--seed N] [--threads N]` plans the cases whose
+//! names contain one of the words, all without any. `--trace FILE` plans a trace that `elbowroom trace` wrote, at half its peak, instead.
+//! Reads the graphs and traces in `../shared` beside the workspace; says so and stops where they are absent.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use elbowroom_import::{Imported, Options, Units};
+use elbowroom_ir::machine::{Channel, Machine};
+use elbowroom_ir::planning::{Costs, Freedom, Request, Scheduler};
+use elbowroom_ir::search::{Budget, Silent};
+use elbowroom_ir::text::File;
+use elbowroom_ir::trace::Trace;
+use elbowroom_ir::{Bytes, Nanos};
+use elbowroom_sched::auto::Auto;
+use elbowroom_sched::chain::{Chain, Layer};
+use elbowroom_sched::lower::least_load;
+use elbowroom_sim::bound::lower_bound;
+use elbowroom_sim::{presets, simulate};
+
+const RECOMPUTE: Freedom = Freedom { offload: false, recompute: true, ..Freedom::ALL };
+const MIB: u64 = 1 << 20;
+/// Memory (in GiB) and cost (in 1/100 ms) that a 24-hour run on 48 threads, or the best published planner, reached.
+type Published = (&'static str, &'static str, &'static [(u64, u64)]);
+const P100: [Published; 4] = [
+    ("resnet50", "resnet50_184", &[(5, 116_246), (6, 113_571), (7, 111_933), (8, 110_355)]),
+    ("mobilenet", "mobilenet_v2_272", &[(6, 67_991), (7, 66_582)]),
+    ("unet", "un_11", &[(5, 209_265), (6, 199_613), (10, 192_809)]),
+    ("vgg16", "vgg16_176", &[(8, 255_828), (9, 251_383), (10, 250_600)]),
+];
+/// Share of the peak, and the overhead in percent.
+const CHECKMATE: [(&str, &str, f64, Option<f64>); 6] = [
+    ("resnet50", "ResNet50_256_train", 0.9, Some(0.11)),
+    ("mobilenet", "MobileNet_512_train", 0.9, Some(0.163)),
+    ("mobilenet", "MobileNet_512_train", 0.8, Some(0.370)),
+    ("n100", "random_layered_n100_w0.27", 0.9, Some(0.79)),
+    ("n100", "random_layered_n100_w0.27", 0.8, Some(2.3)),
+    ("n500", "random_layered_n500_w0.36", 0.9, None),
+];
+/// MiB, and the overhead in percent that must not be exceeded.
+const CAPTURED: [(&str, u64, f64); 4] =
+    [("resnet50", 1_584, 5.6), ("resnet50", 900, 15.0), ("unet", 1_489, 5.6), ("gpt2s", 6_018, 17.2)];
+/// Larger traces, at shares of their peak.
+const LARGE: [(&str, f64); 4] = [("lstm_lm", 0.7), ("densenet121", 0.5), ("gpt2s", 0.5), ("resnet50", 0.5)];
+
+/// What to run.
+struct Settings {
+    words: Vec<String>,
+    budget: Budget,
+    trace: Option<PathBuf>,
+}
+
+fn settings() -> Settings {
+    let budget = Budget::time(Duration::from_secs(60));
+    let mut settings = Settings { words: Vec::new(), budget, trace: None };
+    settings.budget.threads = 2;
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        if argument == "--trace" {
+            settings.trace = arguments.next().map(PathBuf::from);
+            continue;
+        }
+        let mut number = || arguments.next().and_then(|value| value.parse::<f64>().ok()).unwrap_or(1.0);
+        match argument.as_str() {
+            "--bench" => {}
+            "--time" => settings.budget.time = Some(Duration::from_secs_f64(number())),
+            "--evaluations" => {
+                (settings.budget.evaluations, settings.budget.time) = (Some(number() as u64), None);
+            }
+            "--seed" => settings.budget.seed = number() as u64,
+            "--threads" => settings.budget.threads = number() as usize,
+            word => settings.words.push(word.to_owned()),
+        }
+    }
+    settings
+}
+
+/// What may be planned with what.
+struct Task {
+    imported: Imported,
+    machine: Machine,
+    freedom: Freedom,
+    limit: Bytes,
+}
+
+impl Task {
+    fn request(&self) -> Request<'_> {
+        Request {
+            trace: &self.imported.trace,
+            costs: &self.imported.costs,
+            machine: &self.machine,
+            load_limit: self.limit,
+            freedom: self.freedom,
+            packer: None,
+        }
+    }
+
+    fn total(&self) -> f64 {
+        self.imported.costs.total().get() as f64
+    }
+}
+
+/// What came out: iteration time, evaluations, seconds.
+struct Found {
+    time: Option<Nanos>,
+    evaluations: u64,
+    seconds: f64,
+}
+
+fn plan(task: &Task, budget: &Budget) -> Found {
+    let start = Instant::now();
+    let outcome = Auto.schedule(&task.request(), budget, &Silent);
+    let seconds = start.elapsed().as_secs_f64();
+    let time = outcome.best.map(|schedule| {
+        let timeline = simulate(&task.imported.trace, &task.imported.costs, &task.machine, &schedule)
+            .expect("planners make schedules that can be simulated");
+        assert!(timeline.peak_load <= task.limit);
+        timeline.iteration
+    });
+    Found { time, evaluations: outcome.evaluations, seconds }
+}
+
+impl Settings {
+    fn wants(&self, name: &str) -> bool {
+        self.words.is_empty() || self.words.iter().any(|word| name.contains(word.as_str()))
+    }
+
+    /// Plans a case and prints its overhead in percent beside the most it may be.
+    fn overhead(&self, name: &str, task: &Task, target: Option<f64>) -> f64 {
+        self.overhead_within(name, task, target, &self.budget)
+    }
+
+    fn overhead_within(&self, name: &str, task: &Task, target: Option<f64>, budget: &Budget) -> f64 {
+        let found = plan(task, budget);
+        let percent = |time: Nanos| 100.0 * (time.get() as f64 / task.total() - 1.0);
+        let overhead = found.time.map_or(f64::INFINITY, percent);
+        let verdict = match target {
+            Some(target) if overhead <= target => format!("<= {target:.3} %  met"),
+            Some(target) => format!("<= {target:.3} %  MISSED"),
+            None if overhead.is_finite() => "a plan  met".to_owned(),
+            None => "a plan  MISSED".to_owned(),
+        };
+        let bound = percent(lower_bound(&task.request()));
+        println!(
+            "{name:34} {overhead:9.3} %  target {verdict:20} bound {bound:7.3} %  {:>11} evaluations {:6.1} s",
+            found.evaluations, found.seconds
+        );
+        overhead
+    }
+}
+
+fn main() {
+    let settings = settings();
+    if let Some(path) = &settings.trace {
+        return file(&settings, path);
+    }
+    if settings.wants("large chain") {
+        large(&settings);
+    }
+    let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
+    if !shared.is_dir() {
+        return println!("skipped: {} is not there", shared.display());
+    }
+    p100(&settings, &shared);
+    checkmate(&settings, &shared);
+    captured(&settings, &shared);
+    quick(&settings, &shared);
+}
+
+fn import(path: PathBuf, options: &Options) -> Imported {
+    let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    elbowroom_import::import(&bytes, &path.to_string_lossy(), options)
+        .unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn machine() -> Machine {
+    Machine { align: Bytes(1), host_memory: Bytes(1 << 50), ..presets::machine("h100").expect("a preset") }
+}
+
+/// The same with a lane of 25 GB/s each way.
+fn linked() -> Machine {
+    let link = Channel::with_rate(25_000_000_000);
+    Machine { to_host: link, to_device: link, shared_link: false, ..machine() }
+}
+
+/// Recompute only, on measured graphs in the units of the published results.
+fn p100(settings: &Settings, shared: &Path) {
+    let options = Options { units: Units::Published, ..Options::default() };
+    for (name, file, budgets) in P100 {
+        for &(gib, cost) in budgets {
+            let name = format!("p100 {name} {gib}");
+            if !settings.wants(&name) {
+                continue;
+            }
+            let imported = import(shared.join(format!("graphs/monet_p100/{file}.json")), &options);
+            let reference = imported.notes.references.iter().find(|r| r.memory == Bytes(gib << 30));
+            let limit = reference.expect("the file has this budget").load_limit;
+            let task = Task { imported, machine: machine(), freedom: RECOMPUTE, limit };
+            let found = plan(&task, &settings.budget);
+            let reached = found.time.map_or(u64::MAX, |time| time.get() / 10_000);
+            let above = 100.0 * (reached as f64 / cost as f64 - 1.0);
+            let verdict = if reached <= cost { "met" } else { "MISSED" };
+            println!(
+                "{name:34} {reached:9}    target <= {cost:7}  {verdict:7} {above:+7.3} %  {:>11} evaluations {:6.1} s",
+                found.evaluations, found.seconds
+            );
+        }
+    }
+}
+
+fn checkmate(settings: &Settings, shared: &Path) {
+    for (name, file, share, target) in CHECKMATE {
+        let name = format!("checkmate {name} {share}");
+        if settings.wants(&name) {
+            let options = Options { remake_inputs: false, ..Options::default() };
+            let imported = import(shared.join(format!("graphs/checkmate/{file}.json")), &options);
+            let limit = Bytes((imported.notes.peak.get() as f64 * share) as u64);
+            let task = Task { imported, machine: machine(), freedom: RECOMPUTE, limit };
+            settings.overhead(&name, &task, target);
+        }
+    }
+}
+
+fn captured_trace(shared: &Path, name: &str) -> Imported {
+    import(shared.join(format!("traces/{name}_joint.jsonl.gz")), &Options::default())
+}
+
+fn captured(settings: &Settings, shared: &Path) {
+    for (name, mib, target) in CAPTURED {
+        let alone = format!("captured {name} {mib}");
+        let both = format!("captured {name} {mib} link");
+        if !settings.wants(&both) {
+            continue;
+        }
+        let imported = captured_trace(shared, name);
+        let mut task = Task { imported, machine: linked(), freedom: RECOMPUTE, limit: Bytes(mib * MIB) };
+        let overhead =
+            if settings.wants(&alone) { settings.overhead(&alone, &task, Some(target)) } else { target };
+        task.freedom = Freedom::ALL;
+        settings.overhead(&both, &task, Some(overhead));
+    }
+}
+
+/// A second against a minute.
+fn quick(settings: &Settings, shared: &Path) {
+    for (model, share) in LARGE {
+        for (word, freedom) in [("", RECOMPUTE), (" link", Freedom::ALL)] {
+            let name = format!("quick {model} {share}{word}");
+            if !settings.wants(&name) {
+                continue;
+            }
+            let imported = captured_trace(shared, model);
+            let limit = Bytes((imported.notes.peak.get() as f64 * share) as u64);
+            let task = Task { imported, machine: linked(), freedom, limit };
+            let name = format!("{name}, {} ops", task.imported.trace.ops().len());
+            let minute = settings.overhead(&name, &task, None);
+            let second = Budget {
+                time: Some(Duration::from_millis(950)),
+                evaluations: None,
+                ..settings.budget.clone()
+            };
+            let most = 100.0 * ((1.0 + minute / 100.0) * 1.02 - 1.0);
+            settings.overhead_within(&format!("{name}, 1 s"), &task, Some(most), &second);
+        }
+    }
+}
+
+/// A chain of 10,000 ops whose layers differ, within 30 s.
+fn large(settings: &Settings) {
+    let mut state = 1u64;
+    let mut random = |from: u64, to: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        from + (state >> 33) % (to - from)
+    };
+    let layers = (0..5_000).map(|_| Layer {
+        forward: Nanos(random(50_000, 900_000)),
+        backward: Nanos(random(100_000, 1_800_000)),
+        forward_extra: Bytes(random(0, 4 << 20)),
+        backward_extra: Bytes(random(0, 8 << 20)),
+    });
+    let layers = layers.collect();
+    let mut bytes = || (0..=5_000).map(|_| Bytes(random(1 << 20, 64 << 20))).collect();
+    let chain = Chain { layers, activations: bytes(), gradients: bytes() };
+    let traced = chain.to_trace("chain").expect("a chain is a trace");
+    within_30_seconds(settings, "large chain", &traced.trace, &traced.costs, chain.peak());
+}
+
+fn file(settings: &Settings, path: &Path) {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let file: File = text.parse().unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let file = file.into_trace().unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let costs = file.costs.unwrap_or_else(|| panic!("{} has no costs", path.display()));
+    let unlimited = elbowroom_sched::policy::Policy::keep(&file.trace);
+    let request = Request {
+        trace: &file.trace,
+        costs: &costs,
+        machine: &linked(),
+        load_limit: Bytes(1 << 60),
+        freedom: Freedom::ALL,
+        packer: None,
+    };
+    let (peak, _) = least_load(&request, &unlimited).expect("keeping everything is a policy");
+    within_30_seconds(settings, &path.to_string_lossy(), &file.trace, &costs, peak);
+}
+
+fn within_30_seconds(settings: &Settings, name: &str, trace: &Trace, costs: &Costs, peak: Bytes) {
+    for (word, freedom) in [("", RECOMPUTE), (" link", Freedom::ALL)] {
+        let limit = Bytes(peak.get() / 2);
+        let request = Request { trace, costs, machine: &linked(), load_limit: limit, freedom, packer: None };
+        let time = settings.budget.time.map(|time| time.min(Duration::from_secs(25)));
+        let budget = Budget { time, ..settings.budget.clone() };
+        let start = Instant::now();
+        let outcome = Auto.schedule(&request, &budget, &Silent);
+        let seconds = start.elapsed().as_secs_f64();
+        let overhead = outcome.best.map_or(f64::INFINITY, |schedule| {
+            let timeline =
+                simulate(trace, costs, &linked(), &schedule).expect("schedules of planners can be simulated");
+            100.0 * (timeline.iteration.get() as f64 / costs.total().get() as f64 - 1.0)
+        });
+        let verdict = if seconds <= 30.0 && overhead.is_finite() { "met" } else { "MISSED" };
+        println!(
+            "{name}{word}, {} ops, half the peak: {overhead:.3} %  {seconds:.1} s  target <= 30 s  {verdict}  {} evaluations",
+            trace.ops().len(),
+            outcome.evaluations
+        );
+    }
+}

@@ -1,0 +1,181 @@
+//! The whole evaluation again from nothing, and changes at random compared with it and with lowering.
+
+use elbowroom_ir::machine::{Channel, Machine};
+use elbowroom_ir::planning::{CostSource, Costs, Freedom, Request};
+use elbowroom_ir::trace::{Persistent, Trace};
+use elbowroom_ir::{Bytes, Nanos};
+
+use super::super::random::Random;
+use super::super::sequence::{Draft, policy};
+use super::*;
+use crate::lower::{least_load, lower};
+use crate::policy::{FetchRule, Policy};
+
+pub(crate) fn machine() -> Machine {
+    Machine {
+        name: "any".into(),
+        memory: Bytes(1 << 40),
+        align: Bytes(4),
+        host_memory: Bytes(1 << 50),
+        to_host: Channel::with_rate(1_000_000_000),
+        to_device: Channel::with_rate(1_000_000_000),
+        shared_link: true,
+        flops_per_second: 1,
+        bytes_per_second: 1,
+        launch: Nanos::ZERO,
+    }
+}
+
+/// The same decisions again from nothing, in another order.
+fn again(state: &State<'_>) -> Vec<i32> {
+    let mut other = State { copies: state.copies.clone(), ..State::new(state.inst) };
+    let decisions = state.decisions(FetchRule::Eager);
+    decisions.repeats.iter().rev().for_each(|&(stage, op)| other.insert(stage, op));
+    decisions.fetches.iter().for_each(|&(value, stage, op)| other.set_fetched(value, stage, op, true));
+    assert_eq!((state.time, state.excess, state.copying), (other.time, other.excess, other.copying));
+    other.over
+}
+
+fn walk_at_random(trace: &Trace, seed: u64, timed: bool) {
+    let nanos = (1..=trace.ops().len() as u64).map(Nanos).collect();
+    let costs = Costs { nanos, source: CostSource::Recorded };
+    let machine = machine();
+    let load_limit = Bytes(64);
+    let request =
+        Request { trace, costs: &costs, machine: &machine, load_limit, freedom: Freedom::ALL, packer: None };
+    let inst = Instance::new(&request, Policy::prompt(trace).sequence);
+    let mut state = State::new(&inst);
+    if timed {
+        let times: Vec<u64> = (0..inst.values.len() as u64).map(|value| 1 + value % 5).collect();
+        let starts = (0..=inst.ops.len() as u64).map(|op| op * (op + 1) / 2).collect();
+        state.copies = Some(Arc::new(Copies { out: times.clone(), back: times, starts }));
+    }
+    let mut random = Random::new(seed);
+    let mut draft = Draft::new(&request);
+    for step in 0..80 {
+        let stage = random.below(inst.ops.len()) as u32;
+        let op = random.below(inst.ops.len()) as u32;
+        let reads = &inst.ops[stage as usize].reads;
+        if !reads.is_empty() && random.chance(0.4) {
+            let value = reads[random.below(reads.len())];
+            let fetched = state.has_fetch(value, stage, stage);
+            if fetched || state.can_fetch(value, stage, stage) {
+                state.set_fetched(value, stage, stage, !fetched);
+            }
+        } else if op >= stage || stage > inst.ops[op as usize].latest {
+            continue;
+        } else if state.has(stage, op) {
+            state.remove(stage, op);
+        } else {
+            state.insert(stage, op);
+        }
+        let over = if timed { again(&state) } else { state.over_from_nothing() };
+        assert_eq!(state.over(), over, "after step {step}");
+        assert_eq!(state.excess, over.iter().map(|&over| state.excess_of(over)).sum::<i64>());
+        assert_eq!(state.time, state.sequence().map(|op| inst.ops[op as usize].time).sum::<u64>());
+        let plain = |pair: &Persistent| trace.storage(pair.begin) == trace.storage(pair.end);
+        if !timed && step % 8 == 0 && trace.persistent().iter().all(plain) {
+            let decided = state.decisions(FetchRule::Eager);
+            let policy = policy(&request, &inst, &decided);
+            let (load, _) = least_load(&request, &policy).unwrap();
+            // What a search is told of the time is what lowering arrives at, or nothing if that is too long.
+            let request = Request { load_limit: load, ..request };
+            let time = lower(&request, &policy).unwrap().iteration.get();
+            draft.set(&request, &inst, &decided);
+            assert_eq!(draft.time_within(&request, time), Some(time));
+            assert_eq!(draft.time_within(&request, u64::MAX), Some(time));
+            assert_eq!(time.checked_sub(1).and_then(|less| draft.time_within(&request, less)), None);
+            let bytes = (i64::from(state.highest()) + 64 / inst.unit as i64) * inst.unit as i64;
+            // A value that has a copy on the host already may be taken over where the search thinks that it leaves.
+            let reuse = trace.ops().values().any(|op| !op.may_reuse.is_empty());
+            assert!(bytes >= load.get() as i64, "lowering needs more");
+            assert!(
+                bytes == load.get() as i64 || reuse && !state.fetches().is_empty(),
+                "lowering needs less"
+            );
+        }
+    }
+}
+
+#[test]
+fn changes_agree_with_evaluation_from_nothing_and_with_lowering() {
+    let mut seed = 0;
+    arbtest::arbtest(|u| {
+        let trace = elbowroom_ir::arbitrary::trace(u)?;
+        seed += 1;
+        walk_at_random(&trace, seed, seed % 2 == 0);
+        Ok(())
+    });
+}
+
+impl State<'_> {
+    /// Largest load minus limit.
+    pub(crate) fn highest(&self) -> i32 {
+        self.over.iter().copied().max().unwrap_or(0)
+    }
+
+    /// The sequence of ops.
+    pub(crate) fn sequence(&self) -> impl Iterator<Item = u32> + '_ {
+        (0u32..).zip(&self.again).flat_map(|(op, again)| again.iter().copied().chain([op]))
+    }
+
+    /// The whole evaluation again from nothing, to compare with.
+    pub(crate) fn over_from_nothing(&self) -> Vec<i32> {
+        let sequence: Vec<u32> = self.sequence().collect();
+        let n = sequence.len();
+        let mut uses: Vec<Vec<(usize, bool)>> = vec![Vec::new(); self.inst.values.len()];
+        let mut over = vec![-self.inst.limit; n + 1];
+        let mut fetched = Vec::new();
+        let mut stage = 0;
+        for (place, &op) in sequence.iter().enumerate() {
+            for &value in &self.inst.ops[op as usize].outputs {
+                uses[value as usize].push((place, true));
+            }
+            for &value in &self.inst.ops[op as usize].reads {
+                let away = self.fetches.contains(&(value, stage, op));
+                if away {
+                    over[place] += self.inst.values[value as usize].size;
+                    fetched.push((value, place));
+                }
+                uses[value as usize].push((place, away));
+            }
+            stage += u32::from(stage == op);
+        }
+        // A value that is fetched for its first use is on the host between iterations.
+        let first = |value: u32| uses.get(value as usize).and_then(|uses| uses.first());
+        let left: Vec<bool> =
+            self.inst.values.iter().map(|value| first(value.began).is_some_and(|&(_, away)| away)).collect();
+        for ((value, uses), left) in self.inst.values.iter().zip(&mut uses).zip(left) {
+            if value.ends {
+                uses.push((n, left));
+            }
+            let mut from = value.begins.then_some(0);
+            for &(place, made) in uses.iter() {
+                if let (false, Some(from)) = (made, from) {
+                    over[from..=place].iter_mut().for_each(|over| *over += value.size);
+                }
+                from = Some(place + 1);
+            }
+        }
+        for (place, &op) in sequence.iter().enumerate() {
+            let row = &self.inst.ops[op as usize];
+            let mut taken = Vec::new();
+            over[place] += row.fresh;
+            for list in &row.takeovers {
+                let dies = |input: u32| {
+                    let next = uses[input as usize].iter().find(|&&(p, _)| p > place);
+                    next.is_none_or(|&(p, anew)| anew && !fetched.contains(&(input, p)))
+                };
+                if let Some(t) = list.iter().find(|t| !taken.contains(&t.input) && dies(t.input)) {
+                    taken.push(t.input);
+                    over[place] -= t.size;
+                }
+            }
+        }
+        over
+    }
+
+    pub(crate) fn over(&self) -> &[i32] {
+        &self.over
+    }
+}
