@@ -186,10 +186,16 @@ impl<'a> Gate<'a> {
         Ok(Lowered { schedule, iteration: Nanos(self.iteration), peak: Bytes(self.peak) })
     }
 
-    /// Runs for the times alone: iteration time and peak load. `None` if the iteration turns out to be longer than `worst`, which is
+    /// Runs for the times alone: iteration time and peak load.
+    pub(crate) fn measure(mut self) -> Result<(Nanos, Bytes), LowerError> {
+        self.record = false;
+        self.go()?;
+        Ok((Nanos(self.iteration), Bytes(self.peak)))
+    }
+
+    /// The same, `None` if the iteration turns out to be longer than `worst`, which is
     /// known as soon as what a lane has done and what it still has to do exceed it.
     pub(crate) fn measure_within(mut self, worst: u64) -> Result<Option<(Nanos, Bytes)>, LowerError> {
-        self.record = false;
         self.worst = worst;
         if worst != u64::MAX {
             let Request { trace, costs, machine, .. } = *self.request;
@@ -202,6 +208,7 @@ impl<'a> Gate<'a> {
             self.ahead[Lane::ToDevice.index()] =
                 fetches.map(|copy| machine.to_device.time(trace.bytes(copy.gap.value)).get()).sum();
         }
+        self.record = false;
         self.go()?;
         Ok((!self.late()).then_some((Nanos(self.iteration), Bytes(self.peak))))
     }

@@ -75,7 +75,7 @@ fn settings(text: &str) -> Settings {
 #[test]
 fn plans_are_legal_and_never_worse_than_the_rules() {
     let case = Case::new("resnet18", 128);
-    let only = |offload, recompute| Freedom { offload, recompute };
+    let only = |offload, recompute| Freedom { offload, recompute, ..Freedom::ALL };
     for (share, freedom) in [(0.4, Freedom::ALL), (0.3, only(true, false)), (0.6, only(false, true))] {
         let request = case.request(share, freedom);
         let (dqn, heard) = (Dqn::new(settings("episodes=6"), None), Heard::default());
@@ -165,7 +165,7 @@ fn supernn_offloads_convolutions_and_makes_cheap_layers_again() {
     let case = Case::new("resnet18", 128);
     let supernn = scheduler("supernn").unwrap();
     let ask = |share, offload, recompute| {
-        let request = case.request(share, Freedom { offload, recompute });
+        let request = case.request(share, Freedom { offload, recompute, ..Freedom::ALL });
         supernn.schedule(&request, &budget(0, 1), &Silent).best
     };
     let mut moved = 0;
