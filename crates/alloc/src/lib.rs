@@ -37,6 +37,7 @@
 #![doc = include_str!("../README.md")]
 
 mod arena;
+mod caching;
 mod detect;
 mod directory;
 mod layout;
@@ -50,6 +51,7 @@ mod sequence;
 mod stats;
 
 pub use arena::{Arena, Release};
+pub use caching::CachingAllocator;
 pub use detect::Detector;
 pub use directory::{Directory, Place};
 pub use layout::{Layout, Planning, Slot};

@@ -27,8 +27,11 @@ use crate::stats::Stats;
 /// Plans kept for phases of a program, such as training and evaluation.
 const KEPT: usize = 4;
 
-/// Expected requests in a row after which a plan has proved itself, if they are also two iterations.
-const PROOF: usize = 128;
+/// Expected requests in a row after which a plan has proved itself, if they are also two iterations and half of all that was recorded.
+const PROOF: usize = 256;
+
+/// More than this is not asked for because much was recorded.
+const PROOF_OF_HISTORY: usize = 1 << 14;
 
 /// Plans that a sequence makes in its life.
 const MOST_PLANS: u64 = 1_000;
@@ -81,8 +84,14 @@ pub struct Sequence<B: Backing, D: Deref<Target = Directory>> {
     interruptions: u32,
     /// Where the last iteration marks stood, if the program marks its iterations.
     marks: Option<Marks>,
+    /// Whether the plan in use was made for what was just detected, and not taken up again.
+    detected: bool,
     /// Whether the plan in use has answered many requests in a row.
     proved: bool,
+    /// Expected requests in a row that prove a plan. Doubles when a proved plan is soon left after all.
+    proof: usize,
+    /// Requests before the plan in use had proved itself.
+    proved_at: u64,
     /// Requests in a row that were the expected ones.
     calm: usize,
     /// Iterations since the plan in use was made or taken up, and requests while it had not proved itself.
@@ -112,7 +121,10 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
             reserved: Vec::new(),
             interruptions: 0,
             marks: None,
+            detected: false,
             proved: false,
+            proof: PROOF,
+            proved_at: 0,
             calm: 0,
             since: 0,
             requests_since: 0,
@@ -181,7 +193,9 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         let answer = self.replay(active, request);
         let length = self.plans[active].lives().len();
         if self.active == Some(active) {
-            if self.calm >= PROOF.max(2 * length) && self.plans[active].at_beginning() {
+            let history = (self.record.len() / 2).min(PROOF_OF_HISTORY);
+            let proof = self.proof.max(2 * length).max(history);
+            if self.calm >= proof && self.plans[active].at_beginning() {
                 self.prove(active);
                 return answer;
             }
@@ -204,6 +218,7 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
             self.improve(active, lives);
         }
         self.proved = true;
+        self.proved_at = self.stats.requests;
         self.record.be_patient(0);
         self.record.forget();
     }
@@ -303,6 +318,7 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         let found = self.plans.iter_mut().position(|plan| plan.recognize(hash, recent.iter().copied()));
         if let Some(plan) = found {
             self.activate(plan);
+            self.detected = false;
         }
         found.is_some()
     }
@@ -342,6 +358,7 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         }
         self.plans.push(replay);
         self.activate(self.plans.len() - 1);
+        self.detected = true;
         self.sweep();
         true
     }
@@ -417,7 +434,10 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         if self.proved {
             self.proved = false;
             self.record.forget();
-        } else {
+            if self.stats.requests - self.proved_at < 4 * self.proof as u64 {
+                self.proof = (2 * self.proof).min(self.settings.history / 4).max(PROOF);
+            }
+        } else if self.detected {
             // That was no iteration, it only looked like one. What was recorded meanwhile may still be a part of the real one.
             self.record.be_patient((2 * self.requests_since).max(2 * self.record.patience()));
         }
