@@ -188,6 +188,12 @@ pub struct TrainArgs {
     /// Slow the host tier's copies down to this rate each way
     #[arg(long, value_name = "RATE")]
     pub host_rate: Option<Rate>,
+    /// Samples in an epoch; its last batch has what is left of them
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub samples: Option<u64>,
+    /// Run every iteration on demand, without a plan: evicting, recomputing and fetching as bytes are missing
+    #[arg(long)]
+    pub reactive: bool,
     /// Run the same iterations without a limit too, and compare losses and parameters to the bit
     #[arg(long)]
     pub verify: bool,

@@ -181,6 +181,8 @@ fn run(row: &Row, settings: &Settings) -> Result<(Bytes, TrainReport), String> {
         verify: true,
         save: None,
         resume: None,
+        changing: None,
+        reactive: false,
     };
     let report = train(&training, &Silent).map_err(|error| error.to_string())?;
     Ok((smallest, report))

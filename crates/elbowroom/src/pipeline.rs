@@ -50,6 +50,7 @@ pub struct Method<'a> {
 }
 
 /// A proved plan with what it promises.
+#[derive(Clone)]
 pub struct Planned {
     /// The proof.
     pub plan: Arc<CheckedPlan>,
@@ -113,6 +114,35 @@ pub fn plan(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Result
     let started = Instant::now();
     let fitted = fit(task, method, observer)?;
     prove(task, fitted, started)
+}
+
+/// Offsets of the persistent values that are at home in the arena, in the order of the trace's; none for those on the host alone.
+pub fn homes(plan: &CheckedPlan) -> Vec<Option<Bytes>> {
+    let offsets = &plan.placement().offsets;
+    plan.schedule().boundary.iter().map(|home| home.device.map(|buffer| offsets[buffer])).collect()
+}
+
+/// Plans a task as [`plan`] does, and lays its persistent values where another plan of the same network has them ([`homes`]), if
+/// everything finds room beside them: then nothing moves when a training goes from the one to the other.
+pub fn plan_beside(
+    task: &Task,
+    method: &Method<'_>,
+    homes: &[Option<Bytes>],
+    observer: &dyn Observer,
+) -> Result<Planned, PlanError> {
+    let started = Instant::now();
+    let fitted = fit(task, method, observer)?;
+    let mut problem = elbowroom_sim::liveness::problem(&fitted.schedule, &task.machine);
+    problem.capacity = Some(task.machine.memory.align_up(task.machine.align));
+    for (home, &offset) in fitted.schedule.boundary.iter().zip(homes) {
+        if let (Some(buffer), Some(offset)) = (home.device, offset) {
+            problem.blocks[buffer].fixed = Some(offset);
+        }
+    }
+    let placement = place(problem, &fitted.schedule, method, observer);
+    let beside = placement.ok().filter(|placement| placement.height <= task.machine.memory);
+    let placement = beside.unwrap_or(fitted.placement);
+    prove(task, Fitted { placement, ..fitted }, started)
 }
 
 /// The end of the road: waits for just this placement, the proof, and what it promises.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use elbowroom_engine::reactive::ReactiveReport;
 use elbowroom_ir::search::StopReason;
 use elbowroom_ir::timeline::Timeline;
 use elbowroom_ir::{Bytes, Nanos};
@@ -124,6 +125,48 @@ struct Effort<'a> {
     stop: &'a StopReason,
 }
 
+/// How the iterations of a training ran: by plans, or on demand where there was none.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Conduct {
+    /// Iterations that followed a plan.
+    pub planned_iterations: u64,
+    /// Iterations that ran on demand.
+    pub reactive_iterations: u64,
+    /// Different traces that ran.
+    pub traces: u64,
+    /// Plans made while training: one for each trace that came again, or that would have got stuck on demand.
+    pub replans: u64,
+    /// Bytes of persistent values moved in going from one plan to another, or from none to the first.
+    pub switch_moved_bytes: Bytes,
+    /// Largest end of any range handed out in iterations on demand.
+    pub reactive_peak_bytes: Bytes,
+    /// Median time of iterations on demand.
+    pub reactive_iteration_ns: Option<Nanos>,
+    /// Values dropped in iterations on demand.
+    pub reactive_dropped: u64,
+    /// Values sent to the host in iterations on demand.
+    pub reactive_offloaded: u64,
+    /// Ops run again in iterations on demand.
+    pub reactive_recomputed_ops: u64,
+    /// How often iterations on demand moved blocks together.
+    pub compactions: u64,
+    /// Bytes moved by that.
+    pub compacted_bytes: Bytes,
+}
+
+impl Conduct {
+    /// Counts an iteration on demand.
+    pub(crate) fn add(&mut self, report: &ReactiveReport) {
+        self.reactive_iterations += 1;
+        self.reactive_peak_bytes = self.reactive_peak_bytes.max(report.measured_peak);
+        self.reactive_dropped += report.dropped as u64;
+        self.reactive_offloaded += report.offloaded as u64;
+        self.reactive_recomputed_ops += report.recomputed as u64;
+        self.compactions += report.compactions as u64;
+        self.compacted_bytes += report.moved;
+    }
+}
+
 /// What the command `train` did.
 #[derive(Clone, Debug, Serialize)]
 pub struct TrainReport {
@@ -158,6 +201,9 @@ pub struct TrainReport {
     pub measured_to_device_bytes: Bytes,
     /// Ops run again in one measured iteration.
     pub measured_recomputed_ops: usize,
+    /// How the iterations ran.
+    #[serde(flatten)]
+    pub conduct: Conduct,
     /// Whether the unlimited run gave the same results and parameters to the bit; `null` if it was not asked for.
     pub verified: Option<bool>,
 }

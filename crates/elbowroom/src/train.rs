@@ -1,6 +1,10 @@
-//! Training under a limit: plan with estimated times, measure one iteration, plan again with measured times, and run.
+//! Training under a limit: draft a plan with estimated times, run the first iteration on demand and measure it, plan with measured times,
+//! and run. Every iteration that runs counts, and every one stays under the limit.
 
+pub mod changing;
+mod dtr;
 mod run;
+mod ways;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,7 +23,9 @@ use crate::explain::Refusal;
 use crate::pipeline::{self, Method, PlanError, Planned, Task};
 use crate::report::{PlanReport, TrainReport};
 use crate::size::MemorySpec;
-use run::{Run, Runner};
+use changing::Changing;
+use run::{Run, Runner, Start};
+use ways::{ByPlan, Unlimited, Ways};
 
 /// What to train, under which limit, and what to do besides.
 pub struct Training<'a> {
@@ -49,6 +55,10 @@ pub struct Training<'a> {
     pub save: Option<Saving>,
     /// The checkpoint to go on from.
     pub resume: Option<PathBuf>,
+    /// The network as it changes from iteration to iteration; `graph` is the largest form that it takes.
+    pub changing: Option<&'a Changing>,
+    /// Whether to run all iterations on demand, and none by a plan.
+    pub reactive: bool,
 }
 
 /// Where and how often to save.
@@ -105,6 +115,12 @@ pub enum TrainError {
     /// The sizes of the network cannot be traced.
     #[error("{0} cannot be traced: {1}")]
     Trace(String, elbowroom_ir::trace::TraceError),
+    /// The planners' order of ops is none: a fault of ours.
+    #[error(transparent)]
+    Order(#[from] elbowroom_ir::order::OrderError),
+    /// A form of the network cannot be built.
+    #[error(transparent)]
+    Zoo(#[from] elbowroom_graph::zoo::ZooError),
 }
 
 /// Trains, and says what it took.
@@ -118,15 +134,14 @@ pub fn train(training: &Training<'_>, observer: &dyn TrainObserver) -> Result<Tr
     let natural = pipeline::natural(&estimate, training.method.packer, observer).map_err(TrainError::Plan)?;
     let draft = limited(training, &estimate, natural.height(), observer)?;
 
-    observer.stage("measuring an iteration");
-    let task = runner.measure(&draft.plan, &estimate)?.with_memory(draft.plan.machine().memory);
-    let planned = replan(training, &task, draft, observer)?;
-    let report = PlanReport::new(&task, &training.method, natural.height(), &planned);
+    let limit = draft.plan.machine().memory;
 
     observer.stage("training");
-    let mut session = runner.open(&planned.plan, training.host.clone())?;
-    let limited = runner.run(&mut session, training.iterations, training.save.as_ref(), observer)?;
-    let intact = session.first_stain().is_none();
+    let mut ways = Ways::new(training, &estimate.with_memory(limit), draft, observer)?;
+    let mut session = runner.open(&Start::Memory(&ways.machine()), training.host.clone())?;
+    let saving = training.save.as_ref();
+    let limited = runner.run(&mut session, &mut ways, training.iterations, saving, observer)?;
+    let intact = ways.intact(&session);
     // Digests, not values: both runs' parameters at once would need more memory than either run.
     let digests = training.verify.then(|| session.digests()).transpose()?;
     drop(session);
@@ -134,14 +149,28 @@ pub fn train(training: &Training<'_>, observer: &dyn TrainObserver) -> Result<Tr
     let free = match digests {
         Some(digests) => {
             observer.stage("running the same iterations without a limit");
-            let mut session = runner.open(&natural.plan, HostOptions::default())?;
-            let free = runner.run(&mut session, limited.iterations, None, observer)?;
+            let everything = training.machine.clone().with_memory(all_of(&estimate));
+            let (mut by_plan, mut unlimited) = (ByPlan { plan: natural.plan.clone() }, Unlimited);
+            let (start, way): (_, &mut dyn ways::Way) = match training.changing {
+                None => (Start::Plan(&natural.plan), &mut by_plan),
+                Some(_) => (Start::Memory(&everything), &mut unlimited),
+            };
+            let mut session = runner.open(&start, HostOptions::default())?;
+            let free = runner.run(&mut session, way, limited.iterations, None, observer)?;
             let equal = free.results == limited.results && session.digests()? == digests;
             Some((free, equal))
         }
         None => None,
     };
-    Ok(told(training, report, runner.first, limited, intact, free))
+    Ok(told(training, &ways, natural.height(), (runner.first, intact), limited, free))
+}
+
+/// More bytes than all values of an iteration take together, scattered as they may be.
+fn all_of(task: &Task) -> Bytes {
+    let (trace, align) = (&task.trace, task.machine.align);
+    let storages = trace.storages().values().map(|storage| storage.bytes.align_up(align));
+    let scratch = trace.ops().values().map(|op| op.workspace.align_up(align)).max();
+    Bytes(2 * (storages.sum::<Bytes>() + scratch.unwrap_or_default()).get())
 }
 
 /// The task with estimated durations and without a limit.
@@ -190,7 +219,7 @@ fn replan(
 }
 
 /// Samples in a batch: the first extent of every input.
-fn samples(graph: &Graph) -> usize {
+pub fn samples(graph: &Graph) -> usize {
     let first = graph.inputs.first().and_then(|input| graph.values[input.value].shape.dims().first());
     first.copied().unwrap_or(1)
 }
@@ -198,17 +227,17 @@ fn samples(graph: &Graph) -> usize {
 /// What the runs were like, beside what was promised.
 fn told(
     training: &Training<'_>,
-    plan: PlanReport,
-    first_iteration: u64,
+    ways: &Ways<'_>,
+    natural: Bytes,
+    (first_iteration, arena_above_intact): (u64, bool),
     run: Run,
-    arena_above_intact: bool,
     free: Option<(Run, bool)>,
 ) -> TrainReport {
     let measured_unlimited = free.as_ref().map(|(free, _)| free.iteration);
-    let unlimited = measured_unlimited.unwrap_or(run.unlimited_by_ops);
+    let unlimited = measured_unlimited.unwrap_or_else(|| ways.unlimited_by_ops());
     let batch = samples(&training.graph);
     TrainReport {
-        plan,
+        plan: ways.promised(natural),
         host: match &training.host.place {
             HostPlace::Memory => "memory".to_owned(),
             HostPlace::Folder(folder) => folder.display().to_string(),
@@ -225,6 +254,7 @@ fn told(
         measured_to_host_bytes: run.last.traffic.to_host,
         measured_to_device_bytes: run.last.traffic.to_device,
         measured_recomputed_ops: run.last.recomputed,
+        conduct: ways.conduct(),
         losses: run.losses,
         verified: free.map(|(_, equal)| equal),
     }

@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError};
 use elbowroom_graph::{Graph, Parameter};
 use elbowroom_ir::check::CheckedPlan;
 use elbowroom_ir::machine::Machine;
+use elbowroom_ir::order::Order;
 use elbowroom_ir::timeline::Timeline;
 use elbowroom_ir::trace::{Trace, TraceError};
 use elbowroom_ir::{Bytes, Nanos, TensorId};
@@ -23,8 +24,9 @@ use crate::kernels;
 use crate::lanes::{Lanes, Shared};
 use crate::persistent::{self, PIECE, Place};
 use crate::program::{PersistentHome, Program};
+use crate::reactive::rehearsal::{Nowhere, Rehearsal};
 use crate::reactive::slots::Slots;
-use crate::reactive::{self, Improvise, ReactiveReport};
+use crate::reactive::{self, Improvise, ReactiveReport, Run, Setting};
 
 /// Size of the largest elements.
 const ELEMENT: u64 = 4;
@@ -41,7 +43,8 @@ pub struct SessionOptions {
     /// Trouble on purpose, for tests.
     pub chaos: Option<ChaosOptions>,
     /// Whether a pattern is written between the plan's height and the limit, so that [`Session::first_stain`] can tell whether anything
-    /// was written there. Commits these pages, so at most the first 256 MiB above the height are painted.
+    /// was written there. Commits these pages, so at most the first 256 MiB above the height are painted. A session that begins without a
+    /// plan begins painted from the bottom up.
     pub paint: bool,
 }
 
@@ -154,6 +157,10 @@ impl Session {
         let places = places.collect();
         let State::Idle(ground) = &mut session.state else { return Err(EngineError::Broken) };
         ground.places = places;
+        if session.options.paint {
+            // Fresh pages cost time; whoever measures ops should not find it in the ones that come first.
+            ground.device.paint(Bytes::ZERO);
+        }
         session.initialize()?;
         Ok(session)
     }
@@ -218,7 +225,7 @@ impl Session {
             return Ok(Bytes::ZERO);
         }
         let ready = Ready::new(graph, plan)?;
-        let (machine, arena) = (plan.machine(), self.device().map_or(Bytes::ZERO, |device| device.limit()));
+        let (machine, arena) = (plan.machine(), self.limit()?);
         if machine.memory != arena {
             return Err(EngineError::OtherArena { plan: machine.memory, arena });
         }
@@ -237,25 +244,18 @@ impl Session {
     pub fn improvise(
         &mut self,
         iteration: u64,
-        improvise: Improvise<'_>,
+        mut improvise: Improvise<'_>,
     ) -> Result<ReactiveReport, EngineError> {
         self.expect_whole()?;
-        let trace = match self.trace.take() {
-            Some(trace) => trace,
-            None => Arc::new(trace(&self.graph)?),
-        };
-        if improvise.order.trace() != trace.fingerprint() {
-            return Err(EngineError::ForeignOrder(self.graph.name.clone()));
-        }
+        let trace = self.trace_for(improvise.order)?;
         self.broken = true;
         let slots = Slots::new(&self.graph, &trace, improvise.order);
         let (homes, _) = reactive::slots::persistent(&self.graph);
-        let places: Vec<Place> = self.places()?;
-        let kept = |(place, slot): (&Place, usize)| Place { host: place.host.map(|_| slot), ..*place };
-        let places: Vec<Place> = places.iter().zip(homes.iter().copied()).map(kept).collect();
+        let kept = |(place, &slot): (Place, &usize)| Place { host: place.host.map(|_| slot), ..place };
+        let places: Vec<Place> = self.places()?.into_iter().zip(&homes).map(kept).collect();
         self.settle(&places, Bytes(slots.size as u64))?;
         let State::Idle(ground) = &mut self.state else { return Err(EngineError::Broken) };
-        let setting = reactive::Setting {
+        let setting = Setting {
             trace: &trace,
             device: &*ground.device,
             slots: &slots,
@@ -263,14 +263,7 @@ impl Session {
             exchange: &mut ground.exchange,
             align: self.align as usize,
         };
-        let Improvise { order, freedom, decider } = improvise;
-        let mut run = reactive::Run::new(setting, Improvise { order, freedom, decider: &mut *decider });
-        for (parameter, place) in self.graph.persistent.iter().zip(&ground.places) {
-            let at = place.device.map(|extent| extent.offset);
-            if !run.find(parameter.begin, at, place.host.is_some()) {
-                return Err(EngineError::Broken);
-            }
-        }
+        let mut run = begun(setting, improvise.lent(), &self.graph, &ground.places)?;
         self.pool.install(|| run.run())?;
         for ((parameter, place), &home) in self.graph.persistent.iter().zip(&mut ground.places).zip(&homes) {
             let (at, kept) = run.found(parameter.end);
@@ -278,9 +271,43 @@ impl Session {
             place.host = kept.then_some(home);
         }
         let report = run.report();
-        self.trace = Some(trace);
         self.broken = false;
         Ok(report)
+    }
+
+    /// What [`improvise`](Self::improvise) would do, without doing it: every decision, but no op and no copy. Whether an iteration comes
+    /// to its end, and how, if its decider decides the same again; nothing in the session changes. Ops take no time.
+    pub fn rehearse(&mut self, mut improvise: Improvise<'_>) -> Result<ReactiveReport, EngineError> {
+        self.expect_whole()?;
+        let trace = self.trace_for(improvise.order)?;
+        let slots = Slots::new(&self.graph, &trace, improvise.order);
+        let device = Rehearsal { limit: self.limit()?, host: Nowhere };
+        let mut exchange = Exchange::default();
+        let setting = Setting {
+            trace: &trace,
+            device: &device,
+            slots: &slots,
+            turn: Turn::default(),
+            exchange: &mut exchange,
+            align: self.align as usize,
+        };
+        let mut run = begun(setting, improvise.lent(), &self.graph, &self.places()?)?;
+        run.run()?;
+        Ok(run.report())
+    }
+
+    /// The graph's own trace, if the order is one of its ops.
+    fn trace_for(&mut self, order: &Order) -> Result<Arc<Trace>, EngineError> {
+        let trace = match &self.trace {
+            Some(trace) => Arc::clone(trace),
+            None => Arc::new(trace(&self.graph)?),
+        };
+        self.trace = Some(Arc::clone(&trace));
+        if order.trace() == trace.fingerprint() {
+            Ok(trace)
+        } else {
+            Err(EngineError::ForeignOrder(self.graph.name.clone()))
+        }
     }
 
     /// Goes on with another graph that has the same persistent values; what it does without a plan, [`improvise`](Self::improvise) says.
@@ -292,6 +319,11 @@ impl Session {
             self.turn_to(graph);
         }
         Ok(())
+    }
+
+    /// Bytes of the arena.
+    pub fn limit(&self) -> Result<Bytes, EngineError> {
+        Ok(self.device()?.limit())
     }
 
     /// Lets the caller fill the batch of an input slot. It stays until it is filled anew.
@@ -542,6 +574,23 @@ impl PersistentHome {
     fn place(&self, copies: &Copies) -> Place {
         Place { bytes: self.bytes, device: self.device, host: self.host.map(|copy| copies.offsets[copy]) }
     }
+}
+
+/// A run that finds the persistent values where they are.
+fn begun<'a>(
+    setting: Setting<'a>,
+    improvise: Improvise<'a>,
+    graph: &Graph,
+    places: &[Place],
+) -> Result<Run<'a>, EngineError> {
+    let mut run = Run::new(setting, improvise);
+    for (parameter, place) in graph.persistent.iter().zip(places) {
+        let at = place.device.map(|extent| extent.offset);
+        if !run.find(parameter.begin, at, place.host.is_some()) {
+            return Err(EngineError::Broken);
+        }
+    }
+    Ok(run)
 }
 
 /// Buffers for what a graph takes and gives.

@@ -117,10 +117,15 @@ fn any_decider_agrees(graph: Graph) {
         let freedom = Freedom { offload: u.ratio(3, 4)?, recompute: u.ratio(3, 4)?, ..Freedom::ALL };
         let mut session = Session::without_plan(graph.clone(), &machine(memory), options).unwrap();
         let mut losses = Vec::new();
-        let mut lot = Lot(u.arbitrary()?);
+        let seed = u.arbitrary()?;
+        let mut lot = Lot(seed);
+        let improvise = Improvise { order: &order, freedom, decider: &mut Lot(seed) };
+        let rehearsed = session.rehearse(improvise);
         match improvised(&mut session, 0..ITERATIONS, (&order, freedom, &mut lot), &mut losses) {
             Ok(reports) => {
                 assert_eq!(outcome(&session, losses), oracle);
+                let told = |r: &ReactiveReport| [r.dropped, r.offloaded, r.recomputed, r.compactions];
+                assert_eq!(told(&rehearsed.unwrap()), told(&reports[0]), "what was rehearsed came true");
                 for report in reports {
                     assert!(report.measured_peak <= Bytes(memory));
                     assert_eq!(report.ops.len(), graph.nodes.len() + report.recomputed);

@@ -82,8 +82,13 @@ fn samples(args: &NetworkArgs) -> Result<usize> {
 
 /// The graph that the user named, for batches of this size.
 pub fn network(args: &NetworkArgs, batch: usize) -> Result<Graph, ZooError> {
+    zoo::build(&args.model, &options(args, batch))
+}
+
+/// What the user chose about the network.
+pub fn options(args: &NetworkArgs, batch: usize) -> zoo::Options {
     let number = |given: Option<u32>| given.map(|number| number as usize);
-    let options = zoo::Options {
+    zoo::Options {
         image: number(args.image),
         classes: number(args.classes),
         length: number(args.length),
@@ -94,8 +99,7 @@ pub fn network(args: &NetworkArgs, batch: usize) -> Result<Graph, ZooError> {
         learning_rate: args.learning_rate,
         mode: if args.forward_only { Mode::Inference } else { Mode::Training },
         ..zoo::Options::new(batch)
-    };
-    zoo::build(&args.model, &options)
+    }
 }
 
 /// A trace from a file, of our own kind or of one that is imported, with its costs and machine, or those of the machine that the user

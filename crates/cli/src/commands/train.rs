@@ -8,8 +8,9 @@ use elbowroom::engine::{HostOptions, HostPlace};
 use elbowroom::ir::Bytes;
 use elbowroom::ir::machine::Channel;
 use elbowroom::largest::{LargestError, largest};
-use elbowroom::report::TrainReport;
+use elbowroom::report::{Conduct, TrainReport};
 use elbowroom::size::BatchSpec;
+use elbowroom::train::changing::Changing;
 use elbowroom::train::{Saving, TrainError, TrainObserver, Training};
 use elbowroom::{plot, sim, train};
 use serde::Serialize;
@@ -17,7 +18,7 @@ use serde::Serialize;
 use crate::Answer;
 use crate::args::TrainArgs;
 use crate::commands::plan;
-use crate::commands::trace::network;
+use crate::commands::trace::{network, options};
 use crate::progress::{self, TrainProgress};
 use crate::{files, printer, settings};
 
@@ -51,6 +52,8 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
         verify: args.verify,
         save: args.save.clone().map(|path| Saving { path, every: args.save_every }),
         resume: args.resume.clone(),
+        changing: None,
+        reactive: args.reactive,
     };
     progress::heed_ctrl_c();
     let observer = TrainProgress::new();
@@ -62,6 +65,10 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
             Err(error) => return Err(error.into()),
         };
     }
+    let batch = train::samples(&training.graph);
+    let seed = args.planner.search.seed;
+    let changing = Changing::new(&args.network.model, &options(&args.network, batch), args.samples, seed);
+    training.changing = changing.as_ref();
     let outcome = train::train(&training, &observer);
     drop(observer);
     let report = match outcome {
@@ -110,6 +117,32 @@ fn peak_resident() -> Option<Bytes> {
     Some(Bytes(kibibytes * 1024))
 }
 
+/// How many iterations ran by plans, and by how many.
+fn ran(conduct: &Conduct) -> String {
+    let Conduct { planned_iterations, reactive_iterations, traces, replans, switch_moved_bytes, .. } =
+        conduct;
+    let counted = |number: u64, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
+    format!(
+        "{planned_iterations} by plan, {reactive_iterations} on demand; {}, {}; {switch_moved_bytes} moved between plans",
+        counted(*traces, "trace"),
+        counted(*replans, "plan"),
+    )
+}
+
+/// What the iterations without a plan took.
+fn on_demand(conduct: &Conduct) -> String {
+    let time = conduct.reactive_iteration_ns.unwrap_or_default();
+    format!(
+        "{time} each, peak {}; {} dropped, {} sent to the host, {} ops recomputed, {} compactions of {}",
+        conduct.reactive_peak_bytes,
+        conduct.reactive_dropped,
+        conduct.reactive_offloaded,
+        conduct.reactive_recomputed_ops,
+        conduct.compactions,
+        conduct.compacted_bytes,
+    )
+}
+
 fn print(Trained { report, peak_resident_bytes }: &Trained) -> Result<()> {
     let losses = report.losses.iter().enumerate();
     let rows = losses.map(|(i, loss)| {
@@ -123,7 +156,10 @@ fn print(Trained { report, peak_resident_bytes }: &Trained) -> Result<()> {
     plan::print(&report.plan)?;
     printer::blank()?;
     let peak = report.measured_peak_bytes;
-    let exact = if peak == report.plan.predicted_peak_bytes {
+    let conduct = &report.conduct;
+    let exact = if conduct.planned_iterations == 0 {
+        "without a plan"
+    } else if peak == report.plan.predicted_peak_bytes {
         "as predicted, to the byte"
     } else {
         "not as predicted"
@@ -147,7 +183,11 @@ fn print(Trained { report, peak_resident_bytes }: &Trained) -> Result<()> {
         ),
         ("recomputed", format!("{} ops in each iteration", report.measured_recomputed_ops)),
         ("threads", report.threads.to_string()),
+        ("iterations", ran(conduct)),
     ];
+    if conduct.reactive_iterations > 0 {
+        rows.push(("on demand", on_demand(conduct)));
+    }
     if let Some(bytes) = peak_resident_bytes {
         rows.push(("process", format!("{bytes} resident at most")));
     }

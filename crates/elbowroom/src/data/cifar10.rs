@@ -75,7 +75,7 @@ impl Cifar10 {
 impl Images for Cifar10 {
     fn fill(
         &mut self,
-        iteration: u64,
+        first: u64,
         shape: ImageShape,
         pixels: &mut [f32],
         labels: &mut [i32],
@@ -87,7 +87,7 @@ impl Images for Cifar10 {
             )));
         }
         for (i, (image, label)) in pixels.chunks_exact_mut(PIXELS).zip(labels).enumerate() {
-            let sample = self.order.sample(iteration * shape.batch as u64 + i as u64);
+            let sample = self.order.sample(first + i as u64);
             self.read(sample)?;
             *label = i32::from(self.record[0]);
             let planes = self.record[1..].chunks_exact(SIDE * SIDE);

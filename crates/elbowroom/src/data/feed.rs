@@ -103,23 +103,19 @@ impl Feed {
         Ok(Self { source, pixels, tokens, labels: vec![0; labels], labelled })
     }
 
-    /// Reads one iteration's batch.
-    pub fn read(&mut self, iteration: u64) -> Result<(), DataError> {
+    /// Reads the batch whose first sample is at this place of the endless sequence of epochs.
+    pub fn read(&mut self, first: u64) -> Result<(), DataError> {
         match &mut self.source {
-            Source::Images(shape, images) => {
-                images.fill(iteration, *shape, &mut self.pixels, &mut self.labels)
-            }
+            Source::Images(shape, images) => images.fill(first, *shape, &mut self.pixels, &mut self.labels),
             Source::Segments(shape, synthetic) => {
-                synthetic.segments(iteration, *shape, &mut self.pixels, &mut self.labels);
+                synthetic.segments(first, *shape, &mut self.pixels, &mut self.labels);
                 Ok(())
             }
             Source::Points(shape, synthetic) => {
-                synthetic.points(iteration, *shape, &mut self.pixels);
+                synthetic.points(first, *shape, &mut self.pixels);
                 Ok(())
             }
-            Source::Tokens(shape, source) => {
-                source.fill(iteration, *shape, &mut self.tokens, &mut self.labels)
-            }
+            Source::Tokens(shape, source) => source.fill(first, *shape, &mut self.tokens, &mut self.labels),
         }
     }
 

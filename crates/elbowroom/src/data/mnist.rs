@@ -91,7 +91,7 @@ impl Images for Mnist {
     /// Images are centred in a larger frame, and repeated over the network's channels.
     fn fill(
         &mut self,
-        iteration: u64,
+        first: u64,
         shape: ImageShape,
         pixels: &mut [f32],
         labels: &mut [i32],
@@ -106,7 +106,7 @@ impl Images for Mnist {
         let normal = |byte: u8| (f32::from(byte) / 255.0 - MEAN) / DEVIATION;
         let plane = shape.height * shape.width;
         for (i, (image, label)) in pixels.chunks_exact_mut(shape.channels * plane).zip(labels).enumerate() {
-            let sample = u64::from(self.order.sample(iteration * shape.batch as u64 + i as u64));
+            let sample = u64::from(self.order.sample(first + i as u64));
             let at = 16 + sample * self.record.len() as u64;
             self.images.1.read_exact_at(&mut self.record, at).map_err(DataError::io(&self.images.0))?;
             let mut byte = [0];

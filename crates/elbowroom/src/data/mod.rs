@@ -7,6 +7,7 @@ mod cifar10;
 mod feed;
 mod mnist;
 mod order;
+pub(crate) use order::mix;
 mod synthetic;
 mod text;
 
@@ -75,10 +76,10 @@ pub struct ImageShape {
 
 /// A source of labelled images.
 pub trait Images: Send {
-    /// Fills one iteration's batch: normalized pixels, and a class below `shape.classes` for each image.
+    /// Fills a batch with the samples from place `first` of the endless sequence of epochs on: normalized pixels, and a class below `shape.classes` for each image.
     fn fill(
         &mut self,
-        iteration: u64,
+        first: u64,
         shape: ImageShape,
         pixels: &mut [f32],
         labels: &mut [i32],
@@ -98,10 +99,10 @@ pub struct TokenShape {
 
 /// A source of token sequences.
 pub trait Tokens: Send {
-    /// Fills one iteration's batch: tokens, and for each the token that follows it.
+    /// Fills a batch with the samples from place `first` of an endless sequence on: tokens, and for each the token that follows it.
     fn fill(
         &mut self,
-        iteration: u64,
+        first: u64,
         shape: TokenShape,
         tokens: &mut [i32],
         following: &mut [i32],

@@ -1,7 +1,7 @@
 //! The order of samples: every sample once an epoch, shuffled by seed and epoch alone.
 
 /// SplitMix64 (Steele, Lea, Flood 2014): one well-mixed number from a counter.
-pub(super) fn mix(seed: u64, counter: u64) -> u64 {
+pub(crate) fn mix(seed: u64, counter: u64) -> u64 {
     let mut z = seed.wrapping_add(counter.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -23,11 +23,11 @@ const CENTRES: u64 = 32;
 
 impl Synthetic {
     /// One iteration's images to be segmented: every patch of an image has a class, which its pixels show under noise.
-    pub(super) fn segments(self, iteration: u64, shape: ImageShape, pixels: &mut [f32], labels: &mut [i32]) {
+    pub(super) fn segments(self, first: u64, shape: ImageShape, pixels: &mut [f32], labels: &mut [i32]) {
         let plane = shape.height * shape.width;
         let images = pixels.chunks_exact_mut(shape.channels * plane).zip(labels.chunks_exact_mut(plane));
         for (i, (image, labels)) in images.enumerate() {
-            let sample = mix(self.seed, iteration * shape.batch as u64 + i as u64);
+            let sample = mix(self.seed, first + i as u64);
             for (j, label) in labels.iter_mut().enumerate() {
                 let (row, column) = (j / shape.width / PATCH, j % shape.width / PATCH);
                 let patch = (row * shape.width.div_ceil(PATCH) + column) as u64;
@@ -42,9 +42,9 @@ impl Synthetic {
     }
 
     /// One iteration's points, of so many columns each, around a few centres.
-    pub(super) fn points(self, iteration: u64, [batch, width]: [usize; 2], points: &mut [f32]) {
+    pub(super) fn points(self, first: u64, [_, width]: [usize; 2], points: &mut [f32]) {
         for (i, point) in points.chunks_exact_mut(width).enumerate() {
-            let sample = mix(self.seed, iteration * batch as u64 + i as u64);
+            let sample = mix(self.seed, first + i as u64);
             let centre = mix(self.seed ^ 0xce, sample % CENTRES);
             for (j, x) in point.iter_mut().enumerate() {
                 *x = 2.0 * uniform(mix(centre, j as u64)) + 0.2 * uniform(mix(sample, j as u64));
@@ -56,14 +56,14 @@ impl Synthetic {
 impl Images for Synthetic {
     fn fill(
         &mut self,
-        iteration: u64,
+        first: u64,
         shape: ImageShape,
         pixels: &mut [f32],
         labels: &mut [i32],
     ) -> Result<(), DataError> {
         let size = shape.channels * shape.height * shape.width;
         for (i, (image, label)) in pixels.chunks_exact_mut(size).zip(labels).enumerate() {
-            let sample = mix(self.seed, iteration * shape.batch as u64 + i as u64);
+            let sample = mix(self.seed, first + i as u64);
             let class = sample % shape.classes as u64;
             *label = class as i32;
             let pattern = mix(self.seed ^ 0x5eed, class);
@@ -81,7 +81,7 @@ impl Images for Synthetic {
 impl Tokens for Synthetic {
     fn fill(
         &mut self,
-        iteration: u64,
+        first: u64,
         shape: TokenShape,
         tokens: &mut [i32],
         following: &mut [i32],
@@ -90,7 +90,7 @@ impl Tokens for Synthetic {
         let next = |token: u64| mix(self.seed ^ 0x7ab1e, token) % vocabulary;
         let rows = tokens.chunks_exact_mut(shape.length).zip(following.chunks_exact_mut(shape.length));
         for (i, (tokens, following)) in rows.enumerate() {
-            let mut token = mix(self.seed, iteration * shape.batch as u64 + i as u64) % vocabulary;
+            let mut token = mix(self.seed, first + i as u64) % vocabulary;
             for (here, after) in tokens.iter_mut().zip(following) {
                 *here = token as i32;
                 token = next(token);

@@ -39,7 +39,7 @@ impl Text {
 impl Tokens for Text {
     fn fill(
         &mut self,
-        iteration: u64,
+        first: u64,
         shape: TokenShape,
         tokens: &mut [i32],
         following: &mut [i32],
@@ -59,7 +59,7 @@ impl Tokens for Text {
         self.window.resize(shape.length + 1, 0);
         let rows = tokens.chunks_exact_mut(shape.length).zip(following.chunks_exact_mut(shape.length));
         for (i, (tokens, following)) in rows.enumerate() {
-            let place = mix(self.seed, iteration * shape.batch as u64 + i as u64) % (self.len - window + 1);
+            let place = mix(self.seed, first + i as u64) % (self.len - window + 1);
             self.file.read_exact_at(&mut self.window, place).map_err(DataError::io(&self.path))?;
             for (token, &byte) in tokens.iter_mut().zip(&self.window) {
                 *token = i32::from(byte);

@@ -3,41 +3,34 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use elbowroom_engine::{
-    Digest, EngineError, HostOptions, IterationReport, MeasuredCosts, Session, SessionOptions,
-};
-use elbowroom_graph::{DType, Graph};
+use elbowroom_engine::{Digest, HostOptions, Session, SessionOptions};
+use elbowroom_graph::{DType, Graph, Shape};
 use elbowroom_ir::check::CheckedPlan;
-use elbowroom_ir::machine::{Channel, Machine};
-use elbowroom_ir::schedule::{Action, Lane};
+use elbowroom_ir::machine::Machine;
 use elbowroom_ir::timeline::Timeline;
 use elbowroom_ir::{Bytes, Nanos};
 
-use super::{Iteration, Saving, TrainError, TrainObserver, Training};
+use super::changing::Lesson;
+use super::ways::{Lap, Way};
+use super::{Iteration, Saving, TrainError, TrainObserver, Training, samples};
 use crate::checkpoint::{self, Checkpoint, Dtype, Entry};
-use crate::data::Feed;
-use crate::pipeline::Task;
-
-/// Iterations run to measure durations. The first one pays for fresh pages and is not counted.
-const MEASURED: u64 = 2;
+use crate::data::{DataError, Feed};
 
 /// Name of the output that falls while a network learns.
 const LOSS: &str = "loss";
 
 /// All that sessions of one training have in common.
 pub(super) struct Runner<'a> {
-    graph: Arc<Graph>,
-    feed: Feed,
+    training: &'a Training<'a>,
+    feeds: Feeds<'a>,
     checkpoint: Option<Checkpoint>,
     entries: Vec<Entry>,
-    seed: u64,
-    threads: usize,
-    host: &'a HostOptions,
     /// Number of the first iteration: those before it were run before the checkpoint was saved.
     pub(super) first: u64,
 }
 
 /// What a run was like.
+#[derive(Default)]
 pub(super) struct Run {
     /// Iterations that were run.
     pub iterations: u64,
@@ -45,20 +38,27 @@ pub(super) struct Run {
     pub losses: Vec<f32>,
     /// Every output of every iteration, for comparison to the bit.
     pub results: Vec<Digest>,
-    /// Median over the iterations, the lower one of two.
+    /// Median over the iterations that followed a plan, or over all if none did; the lower one of two.
     pub iteration: Nanos,
-    /// Sum of the median durations of the ops: an iteration in which nothing waits and nothing is computed twice.
-    pub unlimited_by_ops: Nanos,
+    /// Of the iterations that followed a plan, or of all if none did.
     pub peak: Bytes,
-    /// The last iteration.
+    /// The last iteration, one that followed a plan if there was any.
     pub last: Timeline,
+}
+
+/// Where a session begins.
+pub(super) enum Start<'p> {
+    /// At a plan.
+    Plan(&'p Arc<CheckedPlan>),
+    /// In this memory.
+    Memory(&'p Machine),
 }
 
 impl<'a> Runner<'a> {
     /// Opens the data and the checkpoint, and checks that both belong to the network.
-    pub(super) fn new(training: &'a Training<'_>) -> Result<Self, TrainError> {
-        let graph = training.graph.clone();
-        let entries = entries(&graph);
+    pub(super) fn new(training: &'a Training<'a>) -> Result<Self, TrainError> {
+        let graph = &training.graph;
+        let entries = entries(graph);
         let checkpoint = training.resume.as_deref().map(Checkpoint::open).transpose()?;
         if let Some(checkpoint) = &checkpoint {
             // What trains needs all that persists; what only looks at the parameters takes them from any checkpoint that has them.
@@ -68,17 +68,21 @@ impl<'a> Runner<'a> {
             }
         }
         let first = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.iterations_done);
-        let mut feed = Feed::open(&graph, training.data.as_deref(), training.seed)?;
-        feed.read(first)?;
-        let (seed, threads) = (training.seed, training.threads);
-        Ok(Self { graph, feed, checkpoint, entries, seed, threads, host: &training.host, first })
+        let mut feeds = Feeds { data: training.data.as_deref(), seed: training.seed, open: Vec::new() };
+        let runner = |feeds| Self { training, feeds, checkpoint, entries, first };
+        feeds.read(&Lesson { graph: graph.clone(), first_sample: first * samples(graph) as u64 })?;
+        Ok(runner(feeds))
     }
 
     /// A session at the beginning: initial values, or those of the checkpoint.
-    pub(super) fn open(&self, plan: &Arc<CheckedPlan>, host: HostOptions) -> Result<Session, TrainError> {
-        let options =
-            SessionOptions { threads: self.threads, seed: self.seed, host, ..SessionOptions::default() };
-        let mut session = Session::new(self.graph.clone(), plan.clone(), options)?;
+    pub(super) fn open(&self, start: &Start<'_>, host: HostOptions) -> Result<Session, TrainError> {
+        let (seed, threads) = (self.training.seed, self.training.threads);
+        let options = SessionOptions { threads, seed, host, ..SessionOptions::default() };
+        let graph = self.training.graph.clone();
+        let mut session = match start {
+            Start::Plan(plan) => Session::new(graph, Arc::clone(plan), options)?,
+            Start::Memory(machine) => Session::without_plan(graph, machine, options)?,
+        };
         if let Some(checkpoint) = &self.checkpoint {
             let mut value = Vec::new();
             for (index, entry) in self.entries.iter().enumerate() {
@@ -90,51 +94,50 @@ impl<'a> Runner<'a> {
         Ok(session)
     }
 
-    /// Runs a plan for a moment, and returns the task with the durations and the link that were measured.
-    pub(super) fn measure(&mut self, plan: &Arc<CheckedPlan>, task: &Task) -> Result<Task, TrainError> {
-        let mut session = self.open(plan, self.host.clone())?;
-        let mut costs = MeasuredCosts::new(&task.trace);
-        for done in 1..=MEASURED {
-            self.step(&mut session, self.first)?;
-            if done == MEASURED {
-                costs.add(plan.schedule(), &session.timeline());
-            }
-        }
-        let machine = linked(task.machine.clone(), plan, &session.timeline());
-        Ok(Task { costs: costs.median(), machine, ..task.clone() })
-    }
-
     /// Runs iterations from the beginning on, saving on the way and at the end.
     pub(super) fn run(
         &mut self,
         session: &mut Session,
+        way: &mut dyn Way,
         iterations: u64,
         saving: Option<&Saving>,
         observer: &dyn TrainObserver,
     ) -> Result<Run, TrainError> {
         observer.begin(iterations);
-        let plan = session.plan().cloned().ok_or(EngineError::NoPlan)?;
-        let mut costs = MeasuredCosts::new(plan.trace());
-        let (mut losses, mut results, mut times) = (Vec::new(), Vec::new(), Vec::new());
-        let loss_slot = self.graph.outputs.iter().position(|output| output.name == LOSS);
-        let mut peak = Bytes::ZERO;
-        let mut last = Timeline::default();
+        let mut run = Run::default();
+        let (mut planned, mut times) = (false, Vec::new());
+        let loss_slot = self.training.graph.outputs.iter().position(|output| output.name == LOSS);
         for done in 1..=iterations {
             let number = self.first + done - 1;
-            let report = self.step(session, number)?;
-            last = session.timeline();
-            costs.add(plan.schedule(), &last);
-            for slot in 0..self.graph.outputs.len() {
+            let lesson = self.lesson(number)?;
+            let feed = self.feeds.read(&lesson)?;
+            let mut fill = |session: &mut Session| {
+                for (slot, bytes) in feed.slots().enumerate() {
+                    session.fill_input(slot, |input| input.copy_from_slice(bytes));
+                }
+            };
+            let lap = way.step(session, number, &lesson, &mut fill)?;
+            for slot in 0..lesson.graph.outputs.len() {
                 let output = session.output(slot);
-                results.push(Digest::of(bytemuck::cast_slice(&output)));
+                run.results.push(Digest::of(bytemuck::cast_slice(&output)));
                 if loss_slot == Some(slot) {
-                    losses.extend(output.first());
+                    run.losses.extend(output.first());
                 }
             }
-            times.push(report.iteration);
-            peak = peak.max(report.measured_peak);
-            let (loss, time) = (losses.last().copied(), report.iteration);
-            observer.iteration(&Iteration { number, loss, time, peak, limit: plan.machine().memory });
+            run.iterations += 1;
+            let Lap { time, peak, timeline, planned: by_plan } = lap;
+            if by_plan && !planned {
+                // From here on plans are followed, and measured.
+                (planned, run.peak) = (true, Bytes::ZERO);
+                times.clear();
+            }
+            if by_plan == planned {
+                times.push(time);
+                run.peak = run.peak.max(peak);
+                run.last = timeline;
+            }
+            let limit = session.limit()?;
+            observer.iteration(&Iteration { number, loss: run.losses.last().copied(), time, peak, limit });
             let stopping = done == iterations || observer.interrupted();
             if let Some(saving) = saving
                 && (stopping || done % saving.every == 0)
@@ -146,30 +149,52 @@ impl<'a> Runner<'a> {
             }
         }
         times.sort_unstable();
-        Ok(Run {
-            iterations: times.len() as u64,
-            losses,
-            results,
-            iteration: times.get(times.len().saturating_sub(1) / 2).copied().unwrap_or_default(),
-            unlimited_by_ops: costs.median().total(),
-            peak,
-            last,
-        })
+        run.iteration = times.get(times.len().saturating_sub(1) / 2).copied().unwrap_or_default();
+        Ok(run)
     }
 
-    fn step(&mut self, session: &mut Session, number: u64) -> Result<IterationReport, TrainError> {
-        self.feed.read(number)?;
-        for (slot, bytes) in self.feed.slots().enumerate() {
-            session.fill_input(slot, |input| input.copy_from_slice(bytes));
+    /// What an iteration runs.
+    fn lesson(&self, number: u64) -> Result<Lesson, TrainError> {
+        match self.training.changing {
+            Some(changing) => Ok(changing.at(number)?),
+            None => {
+                let graph = self.training.graph.clone();
+                let first_sample = number * samples(&graph) as u64;
+                Ok(Lesson { graph, first_sample })
+            }
         }
-        Ok(session.run_iteration(number)?)
     }
 
     fn save(&self, session: &Session, path: &Path, iterations_done: u64) -> Result<(), TrainError> {
         let read = |index: usize, value: &mut [u8]| {
             session.read_persistent(index, value).map_err(std::io::Error::other)
         };
-        Ok(checkpoint::save(path, &self.graph.name, iterations_done, &self.entries, read)?)
+        Ok(checkpoint::save(path, &self.training.graph.name, iterations_done, &self.entries, read)?)
+    }
+}
+
+/// Open data, by the shapes of the batches that are taken from it.
+struct Feeds<'a> {
+    data: Option<&'a Path>,
+    seed: u64,
+    open: Vec<(Vec<Shape>, Feed)>,
+}
+
+impl Feeds<'_> {
+    /// Reads the batch of a lesson.
+    fn read(&mut self, lesson: &Lesson) -> Result<&Feed, DataError> {
+        let graph = &lesson.graph;
+        let shapes: Vec<Shape> = graph.inputs.iter().map(|input| graph.values[input.value].shape).collect();
+        let at = match self.open.iter().position(|(open, _)| *open == shapes) {
+            Some(at) => at,
+            None => {
+                self.open.push((shapes, Feed::open(graph, self.data, self.seed)?));
+                self.open.len() - 1
+            }
+        };
+        let feed = &mut self.open[at].1;
+        feed.read(lesson.first_sample)?;
+        Ok(feed)
     }
 }
 
@@ -185,25 +210,4 @@ fn entries(graph: &Graph) -> Vec<Entry> {
         Entry { name: parameter.name.clone(), dtype, shape: value.shape.dims().to_vec() }
     };
     graph.persistent.iter().map(entry).collect()
-}
-
-/// The machine with the rates at which copies really went, in the directions in which there were any.
-fn linked(mut machine: Machine, plan: &CheckedPlan, timeline: &Timeline) -> Machine {
-    for (lane, channel) in [(Lane::ToHost, &mut machine.to_host), (Lane::ToDevice, &mut machine.to_device)] {
-        let spans = timeline.spans.iter().filter(|span| span.lane == lane);
-        let (bytes, time) = spans.fold((0u64, 0u64), |(bytes, time), span| {
-            let copied = match plan.schedule().steps[span.action].action {
-                Action::Offload { value, .. } | Action::Prefetch { value, .. } => {
-                    plan.trace().bytes(value).get()
-                }
-                _ => 0,
-            };
-            (bytes + copied, time + (span.end - span.start).get())
-        });
-        if bytes > 0 && time > 0 {
-            let rate = u128::from(bytes) * 1_000_000_000 / u128::from(time);
-            *channel = Channel::with_rate(u64::try_from(rate).unwrap_or(u64::MAX).max(1));
-        }
-    }
-    machine
 }

@@ -17,6 +17,7 @@
 //! Nothing is ever outside the limit: values, results and workspaces are blocks of one arena, whose free bytes are moved together when
 //! they lie scattered.
 
+pub(crate) mod rehearsal;
 mod room;
 mod run;
 pub(crate) mod slots;
@@ -90,6 +91,13 @@ pub struct Improvise<'a> {
     pub decider: &'a mut dyn Decider,
 }
 
+impl Improvise<'_> {
+    /// The same for a shorter time.
+    pub(crate) fn lent(&mut self) -> Improvise<'_> {
+        Improvise { order: self.order, freedom: self.freedom, decider: &mut *self.decider }
+    }
+}
+
 /// What an iteration without a plan was like.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReactiveReport {
@@ -107,8 +115,10 @@ pub struct ReactiveReport {
     pub recompute_time: Nanos,
     /// Bytes copied.
     pub traffic: Traffic,
-    /// Time spent copying, to the host and to the device.
-    pub copying: (Nanos, Nanos),
+    /// Every copy to the host, with the time that it took.
+    pub stores: Vec<(Bytes, Nanos)>,
+    /// Every copy to the device, with the time that it took.
+    pub loads: Vec<(Bytes, Nanos)>,
     /// How often blocks were moved together.
     pub compactions: usize,
     /// Bytes moved by that.

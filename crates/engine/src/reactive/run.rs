@@ -262,7 +262,7 @@ impl<'a> Run<'a> {
         let began = Instant::now();
         let failed = |source| EngineError::Fetch { value, source };
         self.device.load(slot, Extent { offset, len }).map_err(failed)?;
-        self.report.copying.1 += began.elapsed().into();
+        self.report.loads.push((Bytes(len as u64), began.elapsed().into()));
         self.report.traffic.to_device += Bytes(len as u64);
         self.values[value].place = Some(offset);
         self.decider.note(Event::Arrived(value));
@@ -336,7 +336,7 @@ impl<'a> Run<'a> {
         let slot = self.slots.offsets[self.trace.storage(value)].ok_or(EngineError::Victim { value })?;
         let began = Instant::now();
         self.device.store(from, slot).map_err(|source| EngineError::Fetch { value, source })?;
-        self.report.copying.0 += began.elapsed().into();
+        self.report.stores.push((Bytes(from.len as u64), began.elapsed().into()));
         self.report.traffic.to_host += Bytes(from.len as u64);
         self.values[value].kept = true;
         Ok(())

@@ -1,0 +1,78 @@
+//! Dynamic tensor rematerialization (M. Kirisame et al., 2021) as the rule of iterations without a plan: what leaves is the value with
+//! the least h, by whichever way it comes back sooner. The host is our addition: a value that goes there costs two copies, or one if it
+//! is there already, and nothing else has to be computed again for it.
+//!
+//! Durations are those that were given, not those of the iteration under way: so the rule decides the same every time, and a rehearsal
+//! tells what an iteration will do.
+
+use std::sync::Arc;
+
+use elbowroom_engine::reactive::{Candidate, Decider, Event, How};
+use elbowroom_ir::order::Order;
+use elbowroom_ir::trace::Trace;
+use elbowroom_ir::{Bytes, Nanos, TensorId};
+use elbowroom_sched::recompute::worth::Worth;
+
+use crate::pipeline::Task;
+
+/// The rule, for one iteration.
+pub(super) struct Dtr<'a> {
+    task: &'a Task,
+    trace: Arc<Trace>,
+    order: &'a Order,
+    worth: Worth,
+}
+
+impl<'a> Dtr<'a> {
+    /// Before the iteration.
+    pub(super) fn new(task: &'a Task, order: &'a Order) -> Self {
+        let worth = Worth::new(&task.trace, order, &task.costs.nanos, task.machine.align);
+        Self { task, trace: task.trace.clone(), order, worth }
+    }
+
+    /// How long it takes until a value that leaves is there again.
+    fn back(&mut self, candidate: &Candidate) -> (Nanos, How) {
+        let machine = &self.task.machine;
+        let bytes = self.trace.bytes(candidate.value);
+        let away = if candidate.kept { Nanos::ZERO } else { machine.to_host.time(bytes) };
+        let copied = candidate.may_offload.then(|| away + machine.to_device.time(bytes));
+        let again = (candidate.may_drop && !candidate.kept).then(|| self.worth.again(candidate.value));
+        match (copied, again) {
+            (Some(copied), Some(again)) if copied < again => (copied, How::Offload),
+            (_, Some(again)) => (again, How::Drop),
+            (Some(copied), None) => (copied, How::Offload),
+            (None, None) => (Nanos::ZERO, How::Drop),
+        }
+    }
+}
+
+impl Decider for Dtr<'_> {
+    fn note(&mut self, event: Event) {
+        match event {
+            Event::Ran { op, .. } => {
+                self.worth.pass(self.task.costs.nanos.get(op).copied().unwrap_or_default());
+                let row = &self.trace.ops()[op];
+                row.reads.iter().chain(&row.outputs).for_each(|&value| self.worth.touch(value));
+            }
+            Event::Arrived(value) => self.worth.arrive(value),
+            Event::Left(value, How::Drop) => self.worth.depart(value),
+            Event::Done(value) if self.order.makes_again(value) => self.worth.depart(value),
+            Event::Left(_, How::Offload) | Event::Done(_) => {}
+        }
+    }
+
+    fn victim(&mut self, _: Bytes, candidates: &[Candidate]) -> Option<(TensorId, How)> {
+        let mut least: Option<(f64, TensorId, How)> = None;
+        for candidate in candidates {
+            let (back, how) = self.back(candidate);
+            let h = self.worth.h(candidate.value, back);
+            let better = |&(lowest, value, _): &(f64, TensorId, How)| {
+                h.total_cmp(&lowest).then(candidate.value.cmp(&value)).is_lt()
+            };
+            if least.as_ref().is_none_or(better) {
+                least = Some((h, candidate.value, how));
+            }
+        }
+        least.map(|(_, value, how)| (value, how))
+    }
+}

@@ -1,0 +1,392 @@
+//! How every iteration of a training runs: on demand the first time that its trace comes, by a plan from then on.
+//!
+//! ```text
+//! trace    A     A     B     A     B     C     A
+//! runs     asks  plan  asks  plan  plan  asks  plan
+//! planned        ▲A                ▲B
+//! ```
+//!
+//! The iteration that runs on demand measures the durations that the plan is made for. All plans have the persistent values where the first
+//! one has them, as far as that can be, so that going from one to another moves nothing.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use elbowroom_engine::reactive::{Candidate, Decider, How, Improvise, ReactiveReport};
+use elbowroom_engine::{EngineError, MeasuredCosts, Session};
+use elbowroom_graph::Graph;
+use elbowroom_ir::check::CheckedPlan;
+use elbowroom_ir::machine::{Channel, Machine};
+use elbowroom_ir::order::Order;
+use elbowroom_ir::planning::Freedom;
+use elbowroom_ir::timeline::Timeline;
+use elbowroom_ir::trace::Fingerprint;
+use elbowroom_ir::{Bytes, Nanos, TensorId};
+use elbowroom_sched::policy::Policy;
+
+use super::changing::Lesson;
+use super::dtr::Dtr;
+use super::{TrainError, TrainObserver, Training, estimate, replan};
+use crate::pipeline::{self, PlanError, Planned, Task};
+use crate::report::{Conduct, PlanReport};
+
+/// What one iteration was like.
+pub(super) struct Lap {
+    pub time: Nanos,
+    pub peak: Bytes,
+    pub planned: bool,
+    /// Without a plan only its totals.
+    pub timeline: Timeline,
+}
+
+/// A way to run the iterations of a training.
+pub(super) trait Way {
+    /// Runs an iteration of this number. `fill` fills the inputs of a session that runs the lesson's graph.
+    fn step(
+        &mut self,
+        session: &mut Session,
+        number: u64,
+        lesson: &Lesson,
+        fill: &mut dyn FnMut(&mut Session),
+    ) -> Result<Lap, TrainError>;
+}
+
+/// By one plan.
+pub(super) struct ByPlan {
+    pub plan: Arc<CheckedPlan>,
+}
+
+impl Way for ByPlan {
+    fn step(
+        &mut self,
+        session: &mut Session,
+        number: u64,
+        lesson: &Lesson,
+        fill: &mut dyn FnMut(&mut Session),
+    ) -> Result<Lap, TrainError> {
+        session.follow(&lesson.graph, &self.plan)?;
+        fill(session);
+        let report = session.run_iteration(number)?;
+        let timeline = session.timeline();
+        Ok(Lap { time: report.iteration, peak: report.measured_peak, planned: true, timeline })
+    }
+}
+
+/// Without a limit: there is room for everything, and nothing ever has to leave.
+pub(super) struct Unlimited;
+
+impl Decider for Unlimited {
+    fn victim(&mut self, _: Bytes, _: &[Candidate]) -> Option<(TensorId, How)> {
+        None
+    }
+}
+
+impl Way for Unlimited {
+    fn step(
+        &mut self,
+        session: &mut Session,
+        number: u64,
+        lesson: &Lesson,
+        fill: &mut dyn FnMut(&mut Session),
+    ) -> Result<Lap, TrainError> {
+        session.change_to(&lesson.graph)?;
+        fill(session);
+        let graph = &lesson.graph;
+        let trace =
+            elbowroom_engine::trace(graph).map_err(|error| TrainError::Trace(graph.name.clone(), error))?;
+        let order = natural_order(&trace)?;
+        let improvise = Improvise { order: &order, freedom: Freedom::ALL, decider: self };
+        Ok(lap(&session.improvise(number, improvise)?))
+    }
+}
+
+/// The order that planners start from too.
+fn natural_order(trace: &elbowroom_ir::trace::Trace) -> Result<Order, TrainError> {
+    Ok(Order::new(trace, Policy::prompt(trace).sequence)?)
+}
+
+fn lap(report: &ReactiveReport) -> Lap {
+    let timeline = Timeline {
+        iteration: report.iteration,
+        traffic: report.traffic,
+        recomputed: report.recomputed,
+        recompute_time: report.recompute_time,
+        ..Timeline::default()
+    };
+    Lap { time: report.iteration, peak: report.measured_peak, planned: false, timeline }
+}
+
+/// A trace that has come.
+struct Known {
+    graph: Arc<Graph>,
+    /// With estimated durations.
+    task: Task,
+    order: Order,
+    costs: MeasuredCosts,
+    /// Iterations that ran.
+    runs: u64,
+    planned: Option<Planned>,
+    /// Whether no plan was found.
+    unplanned: bool,
+}
+
+/// Under the limit.
+pub(super) struct Ways<'a> {
+    training: &'a Training<'a>,
+    observer: &'a dyn TrainObserver,
+    limit: Bytes,
+    known: HashMap<Fingerprint, Known>,
+    /// The graph that was asked about last, whose trace need not be looked at again.
+    last: Option<(Arc<Graph>, Fingerprint)>,
+    main: Fingerprint,
+    /// A plan of the main graph for estimated durations.
+    draft: Planned,
+    /// Where the first plan has persistent values.
+    homes: Option<Vec<Option<Bytes>>>,
+    /// Copies made without a plan and the time that each took, to the host and to the device.
+    copied: [Vec<(Bytes, Nanos)>; 2],
+    intact: bool,
+    tally: Conduct,
+    reactive_times: Vec<Nanos>,
+}
+
+impl<'a> Ways<'a> {
+    /// Nothing has run yet. `task` is the training's main graph with estimated durations and `draft` a plan for it, whose limit is that
+    /// of all iterations.
+    pub(super) fn new(
+        training: &'a Training<'a>,
+        task: &Task,
+        draft: Planned,
+        observer: &'a dyn TrainObserver,
+    ) -> Result<Self, TrainError> {
+        let limit = draft.plan.machine().memory;
+        let main = task.trace.fingerprint();
+        let known = Known::new(training.graph.clone(), task.with_memory(limit))?;
+        Ok(Self {
+            training,
+            observer,
+            limit,
+            known: HashMap::from([(main, known)]),
+            last: Some((training.graph.clone(), main)),
+            main,
+            draft,
+            homes: None,
+            copied: Default::default(),
+            intact: true,
+            tally: Conduct::default(),
+            reactive_times: Vec::new(),
+        })
+    }
+
+    /// The machine with the limit as its memory.
+    pub(super) fn machine(&self) -> Machine {
+        self.training.machine.clone().with_memory(self.limit)
+    }
+
+    /// How the iterations ran.
+    pub(super) fn conduct(&self) -> Conduct {
+        let mut times = self.reactive_times.clone();
+        times.sort_unstable();
+        let median = times.get(times.len().saturating_sub(1) / 2).copied();
+        let traces = self.known.values().filter(|known| known.runs > 0).count() as u64;
+        Conduct { traces, reactive_iteration_ns: median, ..self.tally }
+    }
+
+    /// Whether the bytes above the plans' heights were left alone.
+    pub(super) fn intact(&mut self, session: &Session) -> bool {
+        self.look(session);
+        self.intact
+    }
+
+    /// What the plans promised: that of the main graph, or its draft where it was never planned. The peak is that of all plans.
+    pub(super) fn promised(&self, natural: Bytes) -> PlanReport {
+        let known = &self.known[&self.main];
+        // A draft promises what it was made for: estimated durations.
+        let (planned, task) = match &known.planned {
+            Some(planned) => (planned, self.measured(known)),
+            None => (&self.draft, known.task.clone()),
+        };
+        let mut report = PlanReport::new(&task, &self.training.method, natural, planned);
+        let heights = self.known.values().filter_map(|known| known.planned.as_ref()).map(Planned::height);
+        if let Some(height) = heights.max() {
+            (report.predicted_peak_bytes, report.height_bytes) = (height, Some(height));
+        }
+        report
+    }
+
+    /// Sum of the median durations of the main graph's ops, or of the graph's that ran most.
+    pub(super) fn unlimited_by_ops(&self) -> Nanos {
+        let ran = |known: &&Known| known.runs;
+        let main = self.known.get(&self.main).filter(|known| known.runs > 0);
+        let known = main.or_else(|| self.known.values().max_by_key(ran));
+        known.map_or(Nanos::ZERO, |known| known.costs.clone().median().total())
+    }
+
+    /// The trace of a graph, which is known from then on.
+    fn meet(&mut self, graph: &Arc<Graph>) -> Result<Fingerprint, TrainError> {
+        if let Some((last, key)) = &self.last
+            && Arc::ptr_eq(last, graph)
+        {
+            return Ok(*key);
+        }
+        let task = estimate(graph, &self.training.machine, self.training.freedom)?.with_memory(self.limit);
+        let key = task.trace.fingerprint();
+        if let std::collections::hash_map::Entry::Vacant(vacant) = self.known.entry(key) {
+            vacant.insert(Known::new(graph.clone(), task)?);
+        }
+        self.last = Some((graph.clone(), key));
+        Ok(key)
+    }
+
+    /// The task with what was measured, as far as it was.
+    fn measured(&self, known: &Known) -> Task {
+        if known.runs == 0 {
+            return known.task.clone();
+        }
+        let mut machine = known.task.machine.clone();
+        for (copies, channel) in self.copied.iter().zip([&mut machine.to_host, &mut machine.to_device]) {
+            *channel = rate(copies).map_or(*channel, Channel::with_rate);
+        }
+        Task { costs: known.costs.clone().median(), machine, ..known.task.clone() }
+    }
+
+    /// Makes a plan for a trace: with all the time that the user gave for the main one, at once for others.
+    fn plan(&mut self, key: Fingerprint) -> Result<(), TrainError> {
+        let Some(mut known) = self.known.remove(&key) else { return Ok(()) };
+        let task = self.measured(&known);
+        let method = &self.training.method;
+        let draft = (key == self.main).then(|| self.draft.clone());
+        let planned = match (draft, &self.homes) {
+            (Some(draft), None) if known.runs > 0 => {
+                Some(replan(self.training, &task, draft, self.observer)?)
+            }
+            // Before anything is measured there is nothing better than the draft.
+            (Some(draft), None) => Some(draft),
+            (draft, homes) => {
+                let nowhere = Vec::new();
+                let homes = homes.as_ref().unwrap_or(&nowhere);
+                match pipeline::plan_beside(&task, &method.at_once(), homes, self.observer) {
+                    Ok(planned) => Some(planned),
+                    Err(PlanError::Illegal(fault)) => return Err(TrainError::Plan(fault.into())),
+                    Err(_) => draft,
+                }
+            }
+        };
+        known.unplanned = planned.is_none();
+        self.tally.replans += u64::from(planned.is_some());
+        if let Some(planned) = &planned {
+            self.homes.get_or_insert_with(|| pipeline::homes(&planned.plan));
+        }
+        known.planned = planned;
+        self.known.insert(key, known);
+        Ok(())
+    }
+
+    /// Before a plan is left, or at the end.
+    fn look(&mut self, session: &Session) {
+        self.intact &= session.first_stain().is_none();
+    }
+
+    fn by_plan(
+        &mut self,
+        session: &mut Session,
+        number: u64,
+        key: Fingerprint,
+        fill: &mut dyn FnMut(&mut Session),
+    ) -> Result<Option<Lap>, TrainError> {
+        let Some(Known { graph, planned: Some(planned), .. }) = self.known.get(&key) else { return Ok(None) };
+        let (graph, plan) = (graph.clone(), planned.plan.clone());
+        if session.plan().is_some_and(|now| !Arc::ptr_eq(now, &plan)) {
+            self.look(session);
+        }
+        self.tally.switch_moved_bytes += session.follow(&graph, &plan)?;
+        fill(session);
+        let report = session.run_iteration(number)?;
+        let timeline = session.timeline();
+        if let Some(known) = self.known.get_mut(&key) {
+            known.costs.add(plan.schedule(), &timeline);
+            known.runs += 1;
+        }
+        self.tally.planned_iterations += 1;
+        Ok(Some(Lap { time: report.iteration, peak: report.measured_peak, planned: true, timeline }))
+    }
+
+    fn on_demand(
+        &mut self,
+        session: &mut Session,
+        number: u64,
+        key: Fingerprint,
+        fill: &mut dyn FnMut(&mut Session),
+    ) -> Result<Option<Lap>, TrainError> {
+        self.look(session);
+        let Some(known) = self.known.get_mut(&key) else { return Ok(None) };
+        session.change_to(&known.graph)?;
+        let freedom = self.training.freedom;
+        // An iteration that gets stuck ends a training; one that was rehearsed does not get stuck.
+        let mut decider = Dtr::new(&known.task, &known.order);
+        match session.rehearse(Improvise { order: &known.order, freedom, decider: &mut decider }) {
+            Ok(_) => {}
+            Err(EngineError::NoRoom { .. }) if !self.training.reactive => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+        fill(session);
+        let mut decider = Dtr::new(&known.task, &known.order);
+        let improvise = Improvise { order: &known.order, freedom, decider: &mut decider };
+        let report = session.improvise(number, improvise)?;
+        known.costs.add_runs(&report.ops);
+        known.runs += 1;
+        for (copied, copies) in self.copied.iter_mut().zip([&report.stores, &report.loads]) {
+            copied.extend(copies);
+        }
+        self.tally.add(&report);
+        self.reactive_times.push(report.iteration);
+        Ok(Some(lap(&report)))
+    }
+}
+
+/// Bytes per second of the copies, by the median of the large ones; small ones say more about a copy's beginning than about its rate.
+fn rate(copies: &[(Bytes, Nanos)]) -> Option<u64> {
+    let largest = copies.iter().map(|&(bytes, _)| bytes).max()?;
+    let large = copies.iter().filter(|(bytes, time)| 2 * bytes.get() >= largest.get() && !time.is_zero());
+    let per_second =
+        |&(bytes, time): &(Bytes, Nanos)| u128::from(bytes.get()) * 1_000_000_000 / u128::from(time.get());
+    let mut rates: Vec<u64> =
+        large.map(per_second).map(|rate| u64::try_from(rate).unwrap_or(u64::MAX).max(1)).collect();
+    rates.sort_unstable();
+    rates.get(rates.len().saturating_sub(1) / 2).copied()
+}
+
+impl Known {
+    fn new(graph: Arc<Graph>, task: Task) -> Result<Self, TrainError> {
+        let order = natural_order(&task.trace)?;
+        let costs = MeasuredCosts::new(&task.trace);
+        Ok(Self { graph, task, order, costs, runs: 0, planned: None, unplanned: false })
+    }
+}
+
+impl Way for Ways<'_> {
+    fn step(
+        &mut self,
+        session: &mut Session,
+        number: u64,
+        lesson: &Lesson,
+        fill: &mut dyn FnMut(&mut Session),
+    ) -> Result<Lap, TrainError> {
+        let key = self.meet(&lesson.graph)?;
+        let known = &self.known[&key];
+        let comes_again = known.runs > 0 && known.planned.is_none() && !known.unplanned;
+        if comes_again && !self.training.reactive {
+            self.plan(key)?;
+        }
+        if let Some(lap) = self.by_plan(session, number, key, fill)? {
+            return Ok(lap);
+        }
+        if let Some(lap) = self.on_demand(session, number, key, fill)? {
+            return Ok(lap);
+        }
+        // On demand it would get stuck: planned unseen.
+        self.plan(key)?;
+        let lap = self.by_plan(session, number, key, fill)?;
+        lap.ok_or(TrainError::Plan(PlanError::GaveUp { limit: self.limit, best: None }))
+    }
+}

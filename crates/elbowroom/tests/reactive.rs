@@ -1,0 +1,137 @@
+//! Trainings that run on demand, all the time or until there are plans: under the limit, and equal to the unlimited run to the bit.
+
+use std::sync::Arc;
+
+use elbowroom::graph::zoo::{self, Options};
+use elbowroom::ir::planning::Freedom;
+use elbowroom::ir::search::{Budget, Observer};
+use elbowroom::pipeline::Method;
+use elbowroom::report::TrainReport;
+use elbowroom::train::changing::Changing;
+use elbowroom::train::{Iteration, TrainError, TrainObserver, Training, train};
+use elbowroom::{engine, registry, sim};
+
+struct Quiet;
+
+impl Observer for Quiet {}
+
+impl TrainObserver for Quiet {
+    fn stage(&self, _: &str) {}
+    fn begin(&self, _: u64) {}
+    fn iteration(&self, done: &Iteration) {
+        assert!(done.peak <= done.limit);
+    }
+}
+
+#[derive(Clone)]
+struct Case<'a> {
+    network: &'a str,
+    options: Options,
+    memory: &'a str,
+    freedom: Freedom,
+    reactive: bool,
+    iterations: u64,
+    samples: Option<u64>,
+}
+
+impl Case<'_> {
+    fn new(network: &str, options: Options) -> Case<'_> {
+        let (memory, freedom) = ("50%", Freedom::ALL);
+        Case { network, options, memory, freedom, reactive: false, iterations: 3, samples: None }
+    }
+
+    fn run(&self) -> Result<TrainReport, TrainError> {
+        let changing = Changing::new(self.network, &self.options, self.samples, 7);
+        train(
+            &Training {
+                graph: Arc::new(zoo::build(self.network, &self.options).unwrap()),
+                memory: self.memory.parse().unwrap(),
+                machine: sim::presets::machine("cpu").unwrap(),
+                method: Method {
+                    scheduler: registry::scheduler(registry::DEFAULT_PLANNER).unwrap(),
+                    packer: registry::packer(registry::DEFAULT_PACKER).unwrap(),
+                    budget: Budget { evaluations: Some(50), ..Budget::default() },
+                },
+                freedom: self.freedom,
+                iterations: self.iterations,
+                data: None,
+                host: engine::HostOptions::default(),
+                seed: 7,
+                threads: 1,
+                verify: true,
+                save: None,
+                resume: None,
+                changing: changing.as_ref(),
+                reactive: self.reactive,
+            },
+            &Quiet,
+        )
+    }
+}
+
+fn resnet(batch: usize) -> Options {
+    Options { image: Some(16), ..Options::new(batch) }
+}
+
+fn language(batch: usize) -> Options {
+    let (length, width) = (Some(12), Some(64));
+    Options { length, width, layers: Some(2), vocabulary: Some(64), ..Options::new(batch) }
+}
+
+/// Batch normalization, attention and recurrence, under limits that make most values leave.
+#[test]
+fn whole_trainings_on_demand_equal_the_unlimited_run() {
+    let only = |offload| Freedom { offload, recompute: !offload };
+    for (network, options) in [("resnet20", resnet(4)), ("gpt", language(8)), ("lstm", language(8))] {
+        for memory in ["70%", "50%", "35%"] {
+            let case = Case { memory, reactive: true, ..Case::new(network, options.clone()) };
+            // What must stay leaves some of them no room for computing everything again: then only copies help.
+            let freedoms = [Freedom::ALL, only(true), only(false)];
+            for &freedom in &freedoms[..if memory == "50%" { 3 } else { 1 }] {
+                let report = match (Case { freedom, ..case.clone() }).run() {
+                    Err(TrainError::Refused(_) | TrainError::Engine(engine::EngineError::NoRoom { .. }))
+                        if freedom != Freedom::ALL =>
+                    {
+                        continue;
+                    }
+                    report => report.unwrap_or_else(|error| panic!("{network} at {memory}: {error}")),
+                };
+                assert_eq!(report.verified, Some(true), "{network} at {memory}");
+                assert_eq!((report.conduct.reactive_iterations, report.conduct.planned_iterations), (3, 0));
+                assert!(report.conduct.reactive_peak_bytes <= report.plan.limit_bytes);
+                let left = report.conduct.reactive_dropped + report.conduct.reactive_offloaded;
+                assert!(left > 0, "{network} at {memory}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_training_runs_on_demand_once_and_is_planned_when_its_trace_comes_again() {
+    let report = Case::new("resnet20", resnet(4)).run().unwrap();
+    let conduct = report.conduct;
+    assert_eq!((conduct.reactive_iterations, conduct.planned_iterations), (1, 2));
+    assert_eq!((conduct.traces, conduct.replans), (1, 1));
+    assert_eq!(report.measured_peak_bytes, report.plan.predicted_peak_bytes);
+    assert_eq!(report.verified, Some(true));
+}
+
+#[test]
+fn the_last_batch_of_an_epoch_has_a_plan_of_its_own_and_the_parameters_stay_where_they_are() {
+    let case = Case { samples: Some(10), iterations: 9, memory: "60%", ..Case::new("resnet20", resnet(4)) };
+    let report = case.run().unwrap();
+    let conduct = report.conduct;
+    assert_eq!((conduct.traces, conduct.replans, conduct.reactive_iterations), (2, 2, 2));
+    assert_eq!(report.verified, Some(true));
+    assert_eq!(report.measured_peak_bytes, report.plan.predicted_peak_bytes);
+}
+
+#[test]
+fn residual_branches_left_out_at_random_change_the_trace_and_not_the_result() {
+    let case = Case { iterations: 12, memory: "60%", ..Case::new("stochastic-resnet20", resnet(2)) };
+    let report = case.run().unwrap();
+    let conduct = report.conduct;
+    assert!(conduct.traces > 3, "{conduct:?}");
+    assert_eq!(conduct.reactive_iterations + conduct.planned_iterations, 12);
+    assert_eq!(report.verified, Some(true));
+}

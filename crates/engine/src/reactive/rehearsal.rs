@@ -1,0 +1,81 @@
+//! A device on which nothing happens: to find out whether an iteration on demand comes to its end, before it begins.
+
+use std::sync::Arc;
+
+use elbowroom_graph::Graph;
+use elbowroom_ir::schedule::Lane;
+use elbowroom_ir::{ActionId, Bytes};
+
+use crate::arena::Extent;
+use crate::device::{Call, Device, Stopped};
+use crate::error::{EngineError, HostError};
+use crate::host::HostTier;
+
+/// So many bytes of nothing.
+pub(crate) struct Rehearsal {
+    pub limit: Bytes,
+    pub host: Nowhere,
+}
+
+/// A host tier that keeps nothing.
+pub(crate) struct Nowhere;
+
+impl HostTier for Nowhere {
+    fn store(&self, _: usize, _: &[u8]) -> Result<(), HostError> {
+        Ok(())
+    }
+
+    fn load(&self, _: usize, _: &mut [u8]) -> Result<(), HostError> {
+        Ok(())
+    }
+}
+
+impl Device for Rehearsal {
+    fn limit(&self) -> Bytes {
+        self.limit
+    }
+
+    fn begin(&self) {}
+
+    fn launch(&self, _: Call<'_>) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn store(&self, _: Extent, _: usize) -> Result<(), HostError> {
+        Ok(())
+    }
+
+    fn load(&self, _: usize, _: Extent) -> Result<(), HostError> {
+        Ok(())
+    }
+
+    fn wait(&self, _: Lane, _: ActionId) -> Result<(), Stopped> {
+        Ok(())
+    }
+
+    fn signal(&self, _: Lane, _: ActionId) {}
+
+    fn stop(&self) {}
+
+    fn serve(&mut self, _: Arc<Graph>, _: usize) {}
+
+    fn rehost(&mut self, host: Box<dyn HostTier>) -> Box<dyn HostTier> {
+        host
+    }
+
+    fn shift(&self, _: Extent, _: usize) {}
+
+    fn host(&self) -> &dyn HostTier {
+        &self.host
+    }
+
+    fn read(&self, _: Extent, _: &mut [u8]) {}
+
+    fn write(&self, _: Extent, _: &[u8]) {}
+
+    fn paint(&self, _: Bytes) {}
+
+    fn first_stain(&self, _: Bytes) -> Option<Bytes> {
+        None
+    }
+}
