@@ -81,7 +81,7 @@ fn language(batch: usize) -> Options {
 /// Batch normalization, attention and recurrence, under limits that make most values leave.
 #[test]
 fn whole_trainings_on_demand_equal_the_unlimited_run() {
-    let only = |offload| Freedom { offload, recompute: !offload };
+    let only = |offload| Freedom { offload, recompute: !offload, ..Freedom::ALL };
     for (network, options) in [("resnet20", resnet(4)), ("gpt", language(8)), ("lstm", language(8))] {
         for memory in ["70%", "50%", "35%"] {
             let case = Case { memory, reactive: true, ..Case::new(network, options.clone()) };
