@@ -11,7 +11,7 @@ use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome};
 use elbowroom_ir::trace::{Phase, Trace};
-use elbowroom_ir::{Bytes, TensorId};
+use elbowroom_ir::{Bytes, OpId, TensorId};
 
 use crate::lower::{Lowered, least_load, lower};
 use crate::policy::{FetchRule, Place, Policy, Touches, turn};
@@ -71,16 +71,22 @@ impl Rules {
         let sequence = Policy::prompt(trace).sequence;
         let touches = Touches::of(trace, &sequence);
         let turn = turn(trace, &sequence).unwrap_or(sequence.len()) as Place;
+        let read_later = |value| touches.of_value(value).iter().any(|touch| touch.place >= turn);
+        let kind = |op: OpId| trace.ops()[op].kind.to_ascii_lowercase();
         let (mut again, mut leave) = (Vec::new(), Vec::new());
         for value in trace.tensors().ids() {
             let Some(op) = trace.producer(value).filter(|op| op.0 < turn) else { continue };
             let touched = touches.of_value(value);
             let before = touched.partition_point(|touch| touch.place < turn);
             let (Some(last), Some(next)) = (touched[..before].last(), touched.get(before)) else { continue };
-            let kind = trace.ops()[op].kind.to_ascii_lowercase();
-            if kind.contains(CONVOLUTION) {
+            // An activation that writes over the convolution's result stands for it: the result itself is not there any more.
+            let stands_for = trace.ops()[op].may_reuse.iter().any(|pair| {
+                let maker = trace.producer(pair.input).filter(|_| pair.output == value);
+                maker.is_some_and(|op| kind(op).contains(CONVOLUTION)) && !read_later(pair.input)
+            });
+            if stands_for || kind(op).contains(CONVOLUTION) {
                 leave.push((value, last.place, next.place));
-            } else if CHEAP.iter().any(|name| kind.contains(name)) {
+            } else if CHEAP.iter().any(|name| kind(op).contains(name)) {
                 again.push(value);
             }
         }

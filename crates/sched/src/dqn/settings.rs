@@ -47,15 +47,15 @@ pub struct Settings {
 impl Settings {
     /// The settings of `--planner dqn`.
     pub const DEFAULT: Self = Self {
-        episodes: 240,
+        episodes: 200,
         hidden: 16,
         rounds: 4,
         discount: 1.0,
-        rate: 3e-3,
+        rate: 1e-3,
         batch: 16,
         updates: 16,
         replay: 8192,
-        target: 4,
+        target: 8,
         clip: 1.0,
         explore: 1.0,
         patience: 0,
