@@ -31,6 +31,8 @@ struct Transition {
     /// How many of them came before this one.
     index: usize,
     reward: f32,
+    /// What was gained from here to the end of the episode, discounted.
+    gain: f32,
     last: bool,
     /// Which actions were valid next.
     valid: [bool; 3],
@@ -215,9 +217,14 @@ impl<'e, 'a> Learner<'e, 'a> {
             steps.push((step, valid));
         }
         let decisions: Arc<[Action]> = episode.decisions.as_slice().into();
-        for (index, (step, valid)) in steps.into_iter().enumerate() {
-            let (reward, last) = (step.reward, step.last);
-            self.remember(Transition { episode: decisions.clone(), index, reward, last, valid, next: None });
+        let mut gains = vec![0.0; steps.len()];
+        for (index, (step, _)) in steps.iter().enumerate().rev() {
+            let after = gains.get(index + 1).copied().unwrap_or(0.0);
+            gains[index] = step.reward + self.settings.discount * after;
+        }
+        for (index, ((step, valid), gain)) in steps.into_iter().zip(gains).enumerate() {
+            let (reward, last, episode) = (step.reward, step.last, decisions.clone());
+            self.remember(Transition { episode, index, reward, gain, last, valid, next: None });
         }
         Ok((sum, episode))
     }
@@ -305,7 +312,8 @@ impl<'e, 'a> Learner<'e, 'a> {
             };
             let transition = &mut self.memory[index];
             transition.next = Some((self.copy, next));
-            targets.push(transition.reward + self.settings.discount * next);
+            let expected = transition.reward + self.settings.discount * next;
+            targets.push(if self.settings.tighten { expected.max(transition.gain) } else { expected });
         }
         targets
     }

@@ -29,6 +29,9 @@ pub struct Settings {
     pub replay: usize,
     /// Episodes between two copies of the network into the one that values the next state (equation 5).
     pub target: u32,
+    /// Whether an action is valued at what was gained after it at least (F. He et al., *Learning to play in a day*, 2017): the environment
+    /// leaves nothing to chance, so what was gained once can be gained again. 1 or 0; equation 5 alone is 0.
+    pub tighten: bool,
     /// Largest norm of a mini-batch's gradient; longer ones are shortened to it.
     pub clip: f32,
     /// Exploration at the first episode, from 0 to 1: 1 as in the paper; less for a network that has been trained before.
@@ -56,6 +59,7 @@ impl Settings {
         updates: 16,
         replay: 8192,
         target: 8,
+        tighten: true,
         clip: 1.0,
         explore: 1.0,
         patience: 0,
@@ -97,7 +101,7 @@ pub enum SettingsError {
 
 impl Settings {
     /// The names of all settings.
-    pub const KEYS: [&'static str; 15] = [
+    pub const KEYS: [&'static str; 16] = [
         "episodes",
         "hidden",
         "rounds",
@@ -107,6 +111,7 @@ impl Settings {
         "updates",
         "replay",
         "target",
+        "tighten",
         "clip",
         "explore",
         "patience",
@@ -136,6 +141,7 @@ impl Settings {
             "updates" => self.updates = count(0, 1 << 16, "0 to 65536")? as usize,
             "replay" => self.replay = count(1, 1 << 22, "1 to 4194304")? as usize,
             "target" => self.target = count(1, 1 << 24, "1 to 16777216")? as u32,
+            "tighten" => self.tighten = count(0, 1, "0 or 1")? == 1,
             "clip" => self.clip = share(1e-6, 1e6, "from 0.000001 to 1000000")?,
             "explore" => self.explore = share(0.0, 1.0, "from 0 to 1")?,
             "patience" => self.patience = count(0, 1 << 24, "0 to 16777216")? as u32,
