@@ -105,7 +105,7 @@ fn learning_shortens_what_chance_would_decide() {
     let case = Case::new("vgg11", 128);
     let request = case.request(0.6, Freedom::ALL);
     let total = case.costs.total().get();
-    let (dqn, heard) = (Dqn::new(settings("episodes=70,rate=0.003,target=4"), None), Heard::default());
+    let (dqn, heard) = (Dqn::new(settings("episodes=70"), None), Heard::default());
     let outcome = dqn.schedule(&request, &budget(0, 2), &heard);
     let episodes = heard.episodes.into_inner().unwrap();
     let overhead = |some: &[Episode]| {
