@@ -366,20 +366,23 @@ pub struct CompareArgs {
 
 /// `elbowroom pack`
 #[derive(Debug, Args)]
-#[command(after_help = "Example:
-  elbowroom pack buffers.csv --capacity 1048576 -o placed.csv")]
+#[command(after_help = "Examples:
+  elbowroom pack buffers.csv --capacity 1048576 -o placed.csv
+  elbowroom pack a.csv b.trace snapshot.jsonl.gz --packer auto,best-fit,size")]
 pub struct PackArgs {
-    /// Buffers, one a line: id, lower, upper, size (and alignment, offset, hint, gaps if wanted)
-    pub file: PathBuf,
+    /// Buffers, one a line: id, lower, upper, size (and alignment, offset, hint, gaps if wanted). Or a trace, our own or one that
+    /// `trace --import` reads: its buffers when everything stays. Several give a table
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
     /// Bytes that may be used; the lowest height is sought if not given
     #[arg(long, value_name = "SIZE")]
     pub capacity: Option<Bytes>,
-    /// The packer (a wrong name lists them all)
-    #[arg(long, default_value = elbowroom::registry::DEFAULT_PACKER)]
-    pub packer: String,
+    /// The packers (a wrong name lists them all); several give a table
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", default_value = elbowroom::registry::DEFAULT_PACKER)]
+    pub packer: Vec<String>,
     #[command(flatten)]
     pub search: SearchArgs,
-    /// Where to write the buffers with their offsets
+    /// Where to write the buffers with their offsets, if they come from a table
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Print one JSON object instead of a table

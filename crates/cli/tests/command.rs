@@ -297,6 +297,29 @@ fn buffers_are_packed_from_a_table() {
     let placed = std::fs::read_to_string(at.join("placed.csv")).unwrap();
     assert!(placed.lines().next().unwrap().contains("offset") && placed.lines().count() == 4, "{placed}");
     expect_sentence(at, "pack b.csv --capacity 149", 1, &["149"]);
+    expect_sentence(at, "pack b.csv b.csv -o placed.csv", 2, &["one file"]);
+}
+
+#[test]
+fn tables_and_traces_are_packed_side_by_side() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    std::fs::write(at.join("b.csv"), "id,lower,upper,size\na,0,4,100\nb,2,6,50\nc,4,8,100\n").unwrap();
+    expect(at, "trace --model resnet18 --batch 2 -o r.trace", 0);
+    let packed =
+        json(&expect(at, "pack b.csv r.trace --packer auto,best-fit,size --evaluations 20 --json", 0));
+    let rows = packed["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 6);
+    for row in rows {
+        assert!(row["height"].as_u64() >= row["peak_load"].as_u64(), "{row}");
+    }
+    // What the trace needs when everything stays is what its plan says.
+    let planned = json(&expect(at, "plan r.trace --memory 100% --planner keep --json", 0));
+    let natural = planned["natural_peak_bytes"].as_u64().unwrap();
+    assert!(
+        rows[3]["file"] == "r.trace" && rows[3]["height"].as_u64().unwrap().abs_diff(natural) < 4096,
+        "{rows:?}"
+    );
 }
 
 #[test]

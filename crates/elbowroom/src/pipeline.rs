@@ -340,9 +340,8 @@ const PLACEMENT_EVALUATIONS: u64 = 20;
 /// The plan that keeps everything: its height is the *natural peak*, its iteration time that of an unlimited device.
 pub fn natural(task: &Task, packer: &dyn Packer, observer: &dyn Observer) -> Result<Planned, PlanError> {
     let started = Instant::now();
-    let method = Method { scheduler: &elbowroom_sched::keep::Keep, packer, budget: Budget::default() };
-    let unlimited = task.with_memory(UNLIMITED);
-    let Outcome { best, evaluations, stop } = ask(&unlimited, &method, UNLIMITED, observer);
+    let method = keeping(packer);
+    let Outcome { best, evaluations, stop } = ask(&task.with_memory(UNLIMITED), &method, UNLIMITED, observer);
     let schedule = best.ok_or_else(|| no_schedule(stop.clone(), true, UNLIMITED, None))?;
     // Without a capacity the packer looks for the lowest height.
     let problem = elbowroom_sim::liveness::problem(&schedule, &task.machine);
@@ -350,6 +349,19 @@ pub fn natural(task: &Task, packer: &dyn Packer, observer: &dyn Observer) -> Res
         .map_err(|height| PlanError::GaveUp { limit: UNLIMITED, best: Some(height) })?;
     let limit = placement.height.align_up(task.machine.align);
     prove(&task.with_memory(limit), Fitted { schedule, placement, stop, evaluations, rounds: 1 }, started)
+}
+
+/// The placement problem of the plan that keeps everything, whose peak load nothing that keeps everything is below.
+pub fn natural_problem(task: &Task, observer: &dyn Observer) -> Result<Problem, PlanError> {
+    let method = keeping(&elbowroom_pack::Auto);
+    let Outcome { best, stop, .. } = ask(&task.with_memory(UNLIMITED), &method, UNLIMITED, observer);
+    let schedule = best.ok_or_else(|| no_schedule(stop, true, UNLIMITED, None))?;
+    Ok(elbowroom_sim::liveness::problem(&schedule, &task.machine))
+}
+
+/// The method that keeps everything.
+fn keeping(packer: &dyn Packer) -> Method<'_> {
+    Method { scheduler: &elbowroom_sched::keep::Keep, packer, budget: Budget::default() }
 }
 
 /// More than anything real, and far from overflow.

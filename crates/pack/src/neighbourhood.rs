@@ -16,7 +16,7 @@ use crate::beside::Beside;
 use crate::instance::{Instance, Span};
 use crate::random::Random;
 use crate::shelf::{Hole, Shelf};
-use crate::squeaky::fullest;
+use crate::squeaky::{fullest, short};
 
 /// Orders in which items are placed again, before noise.
 const ORDERS: usize = 9;
@@ -57,6 +57,8 @@ enum From {
     Ceiling,
     /// What ended above the goal from the ceiling, all else from the floor.
     Both,
+    /// What lives no longer than this from the ceiling, all else from the floor.
+    Short(u64),
 }
 
 /// Items within a stretch with new offsets, if they end no higher above the goal than before.
@@ -84,14 +86,21 @@ pub(crate) fn replace(
     let free: Vec<u32> =
         (0..part.len() as u32).filter(|&at| part.items[at as usize].fixed.is_none()).collect();
     let mut left: f64 = free.iter().map(|&at| excess(end(at, old(at)), goal)).sum();
-    let from = [From::Floor, From::Both, From::Both, From::Ceiling][random.below(4)];
+    let short = short(&part, random);
+    let from = [From::Floor, From::Both, From::Both, From::Ceiling, From::Short(short), From::Short(short)]
+        [random.below(6)];
     let mut order = order(&part, free, &old, random);
     if from == From::Both || random.below(2) == 0 {
         order.sort_by_key(|&at| Reverse(end(at, old(at)) > goal));
     }
     let mut shelf = Shelf::new(&part, Hole::Lowest);
     for &at in &order {
-        let hangs = from == From::Ceiling || (from == From::Both && end(at, old(at)) > goal);
+        let hangs = match from {
+            From::Floor => false,
+            From::Ceiling => true,
+            From::Both => end(at, old(at)) > goal,
+            From::Short(short) => part.items[at as usize].lifetime <= short,
+        };
         let hung = if hangs { shelf.hang(at as usize, goal) } else { None };
         let offset = hung.unwrap_or_else(|| shelf.place(at as usize));
         left -= excess(end(at, offset), goal);

@@ -15,7 +15,7 @@ use crate::greedy::{conflict_order, size_order};
 use crate::instance::{Instance, Span};
 use crate::neighbourhood::{around, excess, replace};
 use crate::random::Random;
-use crate::shelf::{Hole, order_by, place_while};
+use crate::shelf::{Hole, Shelf, order_by, place_while};
 use crate::smart_pool::smart_order;
 
 /// Runs of one batch, prepared together so that the result does not depend on the number of threads.
@@ -48,8 +48,20 @@ const SEEDS: [Order; 7] = [
     size_order,
 ];
 
+/// Orders in which first-fit runs next, and what share of the longest lifetime is a short one.
+const SIDED: [(Order, u64); 8] = [
+    (by_fullest, 0),
+    (by_fullest, 64),
+    (size_order, 64),
+    (by_fullest, 512),
+    (size_order, 512),
+    (by_fullest, 8),
+    (size_order, 8),
+    (longest_first, 64),
+];
+
 /// Runs before the greedy packers have their turn, which is long where items are many.
-const BEFORE_GREEDY: usize = 23;
+const BEFORE_GREEDY: usize = 31;
 
 /// Beyond this many items, a run over all of them is rare, and the greedy packers have no turn: they would take minutes.
 const MOST_AT_ONCE: usize = 50_000;
@@ -67,6 +79,12 @@ pub(crate) struct Squeaky {
     cost: f64,
     /// Stretches placed anew since the runs of this batch were prepared.
     changed: Vec<Span>,
+}
+
+/// A lifetime up to the longest, its logarithm evenly spread.
+pub(crate) fn short(instance: &Instance, random: &mut Random) -> u64 {
+    let longest = instance.items.iter().map(|item| item.lifetime).max().unwrap_or(0);
+    longest >> random.below(longest.checked_ilog2().unwrap_or(0) as usize + 1)
 }
 
 /// Items of the fullest sections first, the largest of them first. Loads count in steps of a 64th of the peak: nearly equal ones should not
@@ -180,7 +198,7 @@ impl Squeaky {
             (run, Found::Whole(offsets)) => {
                 let lower = (instance.height(&offsets) < height).then(|| offsets.clone());
                 let order = match run {
-                    Run::BestFit(order) | Run::FirstFit(order) | Run::Greedy(order, _) => Some(order),
+                    Run::BestFit(order) | Run::FirstFit { order, .. } | Run::Greedy(order, _) => Some(order),
                     _ => None,
                 };
                 self.learn(instance, goal, order, offsets);
@@ -196,7 +214,13 @@ pub(crate) enum Run {
     BestFit(Vec<u32>),
     /// First-fit in an order, given up when more ends above the goal than in the best placement. As what is large tends to come
     /// first, that is seen early.
-    FirstFit(Vec<u32>),
+    FirstFit {
+        /// The order.
+        order: Vec<u32>,
+        /// Items that live no longer than this hang from the goal; the others stand on the floor. So what is free lies in one piece between those
+        /// that come and go and those that stay.
+        short: u64,
+    },
     /// One item after another, to the end.
     Greedy(Vec<u32>, Hole),
     /// Ejection chains under a ceiling, from the best offsets.
@@ -242,8 +266,11 @@ impl Squeaky {
         if let Some(seed) = seed.and_then(|seed| SEEDS.get(seed)) {
             return Run::BestFit(seed(instance));
         }
-        if run == SEEDS.len() && !long {
-            return Run::Greedy(by_fullest(instance), Hole::Lowest);
+        if let Some(&(order, share)) = run.checked_sub(SEEDS.len()).and_then(|at| SIDED.get(at))
+            && !long
+        {
+            let longest = instance.items.iter().map(|item| item.lifetime).max().unwrap_or(0);
+            return Run::FirstFit { order: order(instance), short: longest.checked_div(share).unwrap_or(0) };
         }
         if let Some(&(order, hole)) = run.checked_sub(BEFORE_GREEDY).and_then(|at| GREEDY.get(at))
             && !long
@@ -253,7 +280,10 @@ impl Squeaky {
         let end = |i: u32| self.offsets[i as usize] + instance.items[i as usize].bytes;
         let height = self.above.iter().map(|&i| end(i)).max().unwrap_or(goal);
         match run % 16 {
-            1 | 9 if !long => return Run::FirstFit(self.order(instance, goal, &mut random)),
+            1 | 9 if !long => {
+                let short = if run % 16 == 1 { 0 } else { short(instance, &mut random) };
+                return Run::FirstFit { order: self.order(instance, goal, &mut random), short };
+            }
             5 if !long => return Run::BestFit(self.order(instance, goal, &mut random)),
             13 => {
                 let gap = height - goal;
@@ -287,12 +317,19 @@ impl Squeaky {
         let whole = |offsets: Option<Vec<u64>>| offsets.map_or(Found::Nothing, Found::Whole);
         let one = |run: &Run| match run {
             Run::BestFit(order) => Found::Whole(best_fit(instance, order)),
-            Run::FirstFit(order) => {
+            Run::FirstFit { order, short } => {
                 let mut left = self.cost;
-                whole(place_while(instance, order.iter().copied(), Hole::Lowest, |item, offset| {
-                    left -= excess(offset + instance.items[item].bytes, goal);
+                let mut shelf = Shelf::new(instance, Hole::Lowest);
+                let mut place = |item: &u32| {
+                    let at = *item as usize;
+                    let item = &instance.items[at];
+                    let hung = if item.lifetime <= *short { shelf.hang(at, goal) } else { None };
+                    let offset = hung.unwrap_or_else(|| shelf.place(at));
+                    left -= excess(offset + item.bytes, goal);
                     left >= 0.0 && !ask()
-                }))
+                };
+                let mut free = order.iter().filter(|&&i| instance.items[i as usize].fixed.is_none());
+                whole(free.all(&mut place).then(|| shelf.into_offsets()))
             }
             Run::Greedy(order, hole) => {
                 whole(place_while(instance, order.iter().copied(), *hole, |_, _| !ask()))

@@ -152,7 +152,7 @@ fn auto_is_never_worse_than_the_greedy_packers() {
     for (problem, evaluations) in [
         (generate::tiling(200, 1 << 16, 5), 1),
         (generate::training(1_200, 5), 1),
-        (generate::training(4_500, 5), 40),
+        (generate::training(4_500, 5), 48),
     ] {
         let height = |name: &str| {
             let packer = elbowroom_pack::packer(name).expect(name);

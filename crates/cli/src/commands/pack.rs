@@ -1,16 +1,19 @@
 //! `elbowroom pack`: buffers with known lifetimes, placed into one arena.
 
+use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
-use elbowroom::ir::search::{Infeasible, StopReason};
+use anyhow::{Context, Result, bail};
+use elbowroom::ir::packing::{Packer, Placement, Problem};
+use elbowroom::ir::search::{Budget, Infeasible, Outcome, StopReason};
 use elbowroom::ir::{Bytes, Id, Nanos};
 use elbowroom::pack::csv::{self, Buffers};
-use elbowroom::{pack, registry};
+use elbowroom::{pack, pipeline, registry};
 use serde::Serialize;
 
 use crate::Answer;
-use crate::args::PackArgs;
+use crate::args::{MachineArgs, PackArgs};
+use crate::commands::trace::traced;
 use crate::progress::{self, Spinner};
 use crate::{files, printer, settings};
 
@@ -19,6 +22,7 @@ const SHOWN: usize = 8;
 
 #[derive(Serialize)]
 struct Packed {
+    file: String,
     packer: &'static str,
     buffers: usize,
     capacity_bytes: Option<Bytes>,
@@ -32,37 +36,94 @@ struct Packed {
     nanos: Nanos,
 }
 
+/// Several files or packers as one object.
+#[derive(Serialize)]
+struct Table<'a> {
+    rows: &'a [Packed],
+}
+
 /// Runs the command.
 pub fn run(args: &PackArgs) -> Result<Answer> {
-    let packer = registry::packer(&args.packer)?;
-    let text = files::read(&args.file)?;
-    let mut buffers = csv::read(&text)
-        .with_context(|| format!("{} is not a usable table of buffers", args.file.display()))?;
-    drop(text);
-    buffers.problem.capacity = args.capacity.or(buffers.problem.capacity);
-    let peak_load = buffers.problem.peak_load();
+    let packers: Vec<&dyn Packer> =
+        args.packer.iter().map(|name| registry::packer(name)).collect::<Result<_, _>>()?;
+    let several = args.files.len() * packers.len() > 1;
+    if several && args.output.is_some() {
+        bail!("-o takes one placement; name one file and one packer");
+    }
     let budget = settings::budget(&args.search);
-
     progress::heed_ctrl_c();
-    let spinner = Spinner::new(format!("placing {} buffers", buffers.problem.blocks.len()));
+    let mut rows = Vec::new();
+    let mut refusals = Vec::new();
+    for file in &args.files {
+        let mut buffers = buffers(file)?;
+        buffers.problem.capacity = args.capacity.or(buffers.problem.capacity);
+        for &packer in &packers {
+            let (packed, outcome) = pack(file, &buffers.problem, packer, &budget)?;
+            rows.push(packed);
+            match (&outcome.best, &args.output) {
+                (Some(placement), Some(path)) => files::write(Some(path), &csv::write(&buffers, placement))?,
+                (Some(_), None) => {}
+                (None, _) if several => {
+                    let why = refusal(&buffers, &outcome.stop);
+                    refusals.push(format!("{} with {}: {why}", file.display(), packer.name()));
+                }
+                (None, _) => refusals.push(refusal(&buffers, &outcome.stop)),
+            }
+        }
+    }
+    match (several, args.json) {
+        (false, true) => printer::json(&rows[0])?,
+        (false, false) => print(&rows[0])?,
+        (true, true) => printer::json(&Table { rows: &rows })?,
+        (true, false) => table(&rows)?,
+    }
+    Ok(if refusals.is_empty() { Answer::Yes } else { Answer::No(refusals.join("\n")) })
+}
+
+/// The buffers of a table, or of a trace when everything stays.
+fn buffers(path: &Path) -> Result<Buffers> {
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    if !is_table(&bytes) {
+        let task = traced(path, &MachineArgs::default())?;
+        let problem = pipeline::natural_problem(&task, &Spinner::new("tracing lifetimes"))?;
+        let names = problem.blocks.ids().map(|id| id.to_string()).collect();
+        return Ok(Buffers { problem, names });
+    }
+    let text = String::from_utf8(bytes).with_context(|| format!("{} is not a text file", path.display()))?;
+    csv::read(&text).with_context(|| format!("{} is not a usable table of buffers", path.display()))
+}
+
+/// Whether the first line is the head of a table: nothing else that is read begins with plain words between commas.
+fn is_table(bytes: &[u8]) -> bool {
+    let head = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    let plain = |&byte: &u8| byte.is_ascii_alphanumeric() || b", _-\"\r\t".contains(&byte);
+    bytes.is_empty() || (head.contains(&b',') && head.iter().all(plain))
+}
+
+/// Places one problem with one packer.
+fn pack(
+    file: &Path,
+    problem: &Problem,
+    packer: &dyn Packer,
+    budget: &Budget,
+) -> Result<(Packed, Outcome<Placement>)> {
+    let peak_load = problem.peak_load();
+    let spinner = Spinner::new(format!("placing {} buffers with {}", problem.blocks.len(), packer.name()));
     let started = Instant::now();
-    let outcome = packer.pack(&buffers.problem, &budget, &spinner);
+    let outcome = packer.pack(problem, budget, &spinner);
     let nanos = Nanos::from(started.elapsed());
     drop(spinner);
-
     if let Some(placement) = &outcome.best {
         // The judge shares no code with the packers.
-        pack::validate(&buffers.problem, placement)
+        pack::validate(problem, placement)
             .context("the placement is wrong, which is a fault in elbowroom")?;
-        if let Some(path) = &args.output {
-            files::write(Some(path), &csv::write(&buffers, placement))?;
-        }
     }
     let height = outcome.best.as_ref().map(|placement| placement.height);
     let packed = Packed {
+        file: file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
         packer: packer.name(),
-        buffers: buffers.problem.blocks.len(),
-        capacity_bytes: buffers.problem.capacity,
+        buffers: problem.blocks.len(),
+        capacity_bytes: problem.capacity,
         height,
         peak_load,
         fragmentation: height.filter(|_| !peak_load.is_zero()).map(|height| height.ratio(peak_load) - 1.0),
@@ -71,15 +132,27 @@ pub fn run(args: &PackArgs) -> Result<Answer> {
         evaluations: outcome.evaluations,
         nanos,
     };
-    if args.json {
-        printer::json(&packed)?;
-    } else {
-        print(&packed)?;
-    }
-    Ok(match outcome.best {
-        Some(_) => Answer::Yes,
-        None => Answer::No(refusal(&buffers, &outcome.stop)),
-    })
+    Ok((packed, outcome))
+}
+
+/// File by file and packer by packer. What is not proved optimal is open.
+fn table(rows: &[Packed]) -> Result<()> {
+    let head = ["file", "packer", "buffers", "peak load", "height", "fragmentation", "time", "optimal"];
+    let cells = rows.iter().map(|row| {
+        let or_dash = |cell: Option<String>| cell.unwrap_or_else(|| "–".to_owned());
+        [
+            row.file.clone(),
+            row.packer.to_owned(),
+            row.buffers.to_string(),
+            row.peak_load.get().to_string(),
+            or_dash(row.height.map(|height| height.get().to_string())),
+            or_dash(row.fragmentation.map(|share| format!("{:.3} %", 100.0 * share))),
+            row.nanos.to_string(),
+            if row.proved_optimal { "proved" } else { "open" }.to_owned(),
+        ]
+    });
+    printer::table(&head, cells)?;
+    Ok(())
 }
 
 fn print(packed: &Packed) -> Result<()> {
