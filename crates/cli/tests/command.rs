@@ -25,7 +25,7 @@ fn expect(folder: &Path, line: &str, status: i32) -> String {
 
 /// Runs it, expects a status other than 0 and one sentence on standard error that contains all of `parts`.
 #[track_caller]
-fn expect_sentence(folder: &Path, line: &str, status: i32, parts: &[&str]) {
+fn expect_sentence(folder: &Path, line: &str, status: i32, parts: &[&str]) -> Output {
     let output = run(folder, line);
     let err = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(status), "elbowroom {line}\nstderr: {err}");
@@ -37,6 +37,7 @@ fn expect_sentence(folder: &Path, line: &str, status: i32, parts: &[&str]) {
     if !err.contains("For more information") {
         assert_eq!(err.trim_end().lines().count(), 1, "elbowroom {line}: not one line: {err}");
     }
+    output
 }
 
 fn json(text: &str) -> Value {
@@ -45,14 +46,14 @@ fn json(text: &str) -> Value {
 }
 
 /// A small network that runs in moments.
-const SMALL: &str = "--model resnet18 --batch 4 --threads 1 --evaluations 2000";
+const SMALL: &str = "--model resnet18 --batch 4 --threads 1 --evaluations 200";
 
 #[test]
 fn the_road_by_files() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     expect(at, "trace --model resnet18 --batch 8 -o r.trace", 0);
-    let plan = json(&expect(at, "plan r.trace --memory 60% --evaluations 2000 -o r.plan --json", 0));
+    let plan = json(&expect(at, "plan r.trace --memory 60% --evaluations 200 -o r.plan --json", 0));
     let height = plan["height_bytes"].as_u64().unwrap();
     assert!(height <= plan["limit_bytes"].as_u64().unwrap());
     assert!(plan["lower_bound_ns"].as_u64().unwrap() <= plan["iteration_ns"].as_u64().unwrap());
@@ -154,13 +155,13 @@ fn spilling_to_a_file_keeps_the_process_small() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     let line =
-        "train --model resnet18 --batch 192 --iterations 1 --memory 40% --planner floor --host . --json";
+        "train --model resnet18 --batch 64 --iterations 1 --memory 40% --planner floor --host . --json";
     let report = json(&expect(at, line, 0));
     let number = |name: &str| report[name].as_u64().unwrap();
     assert!(number("natural_peak_bytes") >= 2 * number("limit_bytes"));
     assert!(number("measured_to_host_bytes") > 0, "something was spilled");
     let above = number("peak_resident_bytes").saturating_sub(number("limit_bytes"));
-    assert!(above <= 150 << 20, "{above} bytes resident above the limit");
+    assert!(above <= 80 << 20, "{above} bytes resident above the limit");
     assert_eq!(std::fs::read_dir(at).unwrap().count(), 0, "no spill file is left behind");
 }
 
@@ -232,14 +233,14 @@ fn the_largest_batch_is_the_last_one_that_fits() {
 #[test]
 fn impossible_limits_explain_themselves() {
     let folder = tempfile::tempdir().unwrap();
-    let line = format!("train {SMALL} --memory 5%");
-    expect_sentence(
+    let line = format!("train {SMALL} --memory 5% --json");
+    let output = expect_sentence(
         folder.path(),
         &line,
         1,
         &["no plan can exist", "op ", "missing", "smallest limit that works"],
     );
-    let refusal = json(&expect(folder.path(), &format!("{line} --json"), 1));
+    let refusal = json(&String::from_utf8(output.stdout).unwrap());
     assert_eq!(refusal["feasible"].as_bool(), Some(false));
     let (limit, missing, needed) =
         (&refusal["limit_bytes"], &refusal["missing_bytes"], &refusal["needed_bytes"]);
@@ -272,7 +273,10 @@ fn bad_input_gets_one_clear_sentence() {
         ("train --data empty", &["empty"]),
         ("train --data cifar", &["data_batch_1.bin", "3072 bytes"]),
         ("train --batch 2 --host nowhere/at/all --memory 60% --planner floor", &["nowhere/at/all"]),
-        ("train --batch 2 --iterations 1 --save nowhere/x.safetensors", &["nowhere/x.safetensors"]),
+        (
+            "train --batch 2 --iterations 1 --planner floor --save nowhere/x.safetensors",
+            &["nowhere/x.safetensors"],
+        ),
         ("train --resume nowhere.safetensors", &["nowhere.safetensors"]),
         ("trace --machine magic", &["magic", "v100"]),
         ("trace --align 3", &["3", "power of two"]),

@@ -4,6 +4,7 @@
 //! `cargo run --release -p elbowroom --example everynet -- [--share 50] [--factor 1.05] [--iterations N] [--threads N] [--time SECONDS]
 //! [--planner NAME] [--data FOLDER] [--only PART-OF-A-NAME]`
 //!
+//! Beside the smallest limit stands the bound from the largest single op, whose operands, results and workspace must be resident together.
 //! Sizes stand in the table below: small enough to train on two cores, large enough that activations outweigh parameters. One line per
 //! network; the exit status is 1 if any of them failed. `--data` is given to the networks for CIFAR's image size.
 
@@ -87,10 +88,11 @@ fn main() -> ExitCode {
         }
     };
     println!(
-        "{:<21}{:>6}{:>10}{:>8}{:>8}{:>10}{:>10}{:>8}{:>9}{:>19}{:>7}{:>7}",
+        "{:<21}{:>6}{:>10}{:>8}{:>8}{:>8}{:>10}{:>10}{:>8}{:>9}{:>19}{:>7}{:>7}",
         "network",
         "batch",
         "natural",
+        "op %",
         "min %",
         "limit %",
         "peak MiB",
@@ -212,6 +214,8 @@ fn tell(row: &Row, smallest: Bytes, report: &TrainReport, started: Instant) -> b
     let exact = report.measured_peak_bytes == plan.predicted_peak_bytes
         && report.measured_peak_bytes <= plan.limit_bytes
         && report.arena_above_intact;
+    // Nothing can run in less than the operands, results and workspace of its largest op.
+    let possible = smallest >= plan.largest_op_bytes;
     let equal = report.verified == Some(true);
     // The mean of the last iterations, for single batches differ.
     let first = report.losses.first().copied().unwrap_or(f32::NAN);
@@ -219,10 +223,11 @@ fn tell(row: &Row, smallest: Bytes, report: &TrainReport, started: Instant) -> b
     let last = tail.iter().sum::<f32>() / tail.len() as f32;
     let falls = report.losses.len() < 2 || last < first;
     println!(
-        "{:<21}{:>6}{:>10.1}{:>8.1}{:>8.1}{:>10.1}{:>10.1}{:>8}{:>8.1}%{:>10.4} > {:<6.4}{:>7}{:>7.0}{}{}",
+        "{:<21}{:>6}{:>10.1}{:>8.1}{:>8.1}{:>8.1}{:>10.1}{:>10.1}{:>8}{:>8.1}%{:>10.4} > {:<6.4}{:>7}{:>7.0}{}{}{}",
         row.model,
         row.batch,
         mebi(plan.natural_peak_bytes),
+        100.0 * plan.largest_op_bytes.get() as f64 / natural,
         100.0 * smallest.get() as f64 / natural,
         100.0 * plan.limit_bytes.get() as f64 / natural,
         mebi(report.measured_peak_bytes),
@@ -234,9 +239,10 @@ fn tell(row: &Row, smallest: Bytes, report: &TrainReport, started: Instant) -> b
         if equal { "yes" } else { "NO" },
         started.elapsed().as_secs_f64(),
         if exact { "" } else { "  measured peak NOT as predicted" },
+        if possible { "" } else { "  min is LESS than the largest op needs" },
         if falls { "" } else { "  loss does NOT fall" },
     );
-    exact && equal && falls
+    exact && possible && equal && falls
 }
 
 /// Says nothing on the way.

@@ -242,6 +242,7 @@ fn descend(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Result<
             return Err(no_schedule(outcome.stop, load_limit == whole, limit, lowest));
         };
         let problem = elbowroom_sim::liveness::problem(&schedule, &task.machine);
+        let load = problem.peak_load();
         let problem = Problem { capacity: Some(whole), ..problem };
         let height = match place(problem, &schedule, method, observer) {
             Ok(placement) if placement.height <= limit => {
@@ -251,8 +252,10 @@ fn descend(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Result<
             Err(height) => height,
         };
         lowest = Some(lowest.map_or(height, |lowest| lowest.min(height)));
-        let excess = height - limit;
-        load_limit = match load_limit.get().checked_sub(excess.get()) {
+        // Asked for no less than this schedule's load, a planner makes it again. And steps grow: the better the packer, the smaller the
+        // excess, and the rounds must not be used up by small ones.
+        let step = (height - limit).get() << (rounds - 1);
+        load_limit = match load_limit.min(load).get().checked_sub(step) {
             Some(lower) if lower > 0 => Bytes(lower),
             _ => break,
         };
