@@ -52,10 +52,16 @@ pub(crate) fn longest_first(instance: &Instance) -> Vec<u32> {
 
 /// Runs the heuristic with the items' preference given by `order`, most preferred first.
 pub(crate) fn best_fit(instance: &Instance, order: &[u32]) -> Vec<u64> {
+    let scattered = (0..instance.len()).any(|i| instance.spans(i).len() > 1);
+    from_low_lines(instance, order, scattered)
+}
+
+/// The same, always from the lowest line of all if asked to.
+fn from_low_lines(instance: &Instance, order: &[u32], lowest_of_all: bool) -> Vec<u64> {
     let mut waiting = Waiting::new(instance, order);
     let mut scattered: Vec<u32> =
         order.iter().copied().filter(|&i| waiting.is_scattered(i as usize)).collect();
-    let mut skyline = Skyline::new(instance.sections() as u32, !scattered.is_empty());
+    let mut skyline = Skyline::new(instance.sections() as u32, lowest_of_all);
     let obstacles: Vec<usize> = (0..instance.len()).filter(|&i| instance.items[i].fixed.is_some()).collect();
     let mut offsets: Vec<u64> = instance.items.iter().map(|item| item.fixed.unwrap_or_default()).collect();
     let mut left = instance.len() - obstacles.len();
@@ -345,6 +351,39 @@ impl Waiting {
         while node > 1 {
             node /= 2;
             self.pull(node);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use elbowroom_ir::Bytes;
+    use elbowroom_ir::packing::Block;
+
+    use super::*;
+    use crate::random::Random;
+
+    #[test]
+    fn any_line_below_its_neighbours_may_come_next() {
+        let mut random = Random::new(0, 0);
+        for round in 0..300 {
+            let len = 2 + random.below(60);
+            let mut block = || {
+                let start = random.below(3 * len) as u64;
+                let end = start + 1 + random.below(len) as u64;
+                let mut block = Block::new(start, end, Bytes(1 + random.below(9) as u64));
+                if round % 2 == 1 && random.below(12) == 0 {
+                    // Obstacles; where two clash, there is no instance and the round is left out.
+                    block.fixed = Some(Bytes(10 * random.below(4) as u64));
+                    block.alive[0].end = block.alive[0].start + 1;
+                }
+                block
+            };
+            let blocks = (0..len).map(|_| block()).collect();
+            let Ok(instance) = Instance::new(&Problem { blocks, capacity: None }) else { continue };
+            let order = longest_first(&instance);
+            let near = from_low_lines(&instance, &order, false);
+            assert_eq!(near, from_low_lines(&instance, &order, true), "round {round}");
         }
     }
 }
