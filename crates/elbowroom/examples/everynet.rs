@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use elbowroom::engine::{self, HostOptions};
-use elbowroom::graph::zoo::{self, Options};
+use elbowroom::graph::zoo::{self, OptimizerKind, Options};
 use elbowroom::ir::Bytes;
 use elbowroom::ir::machine::Machine;
 use elbowroom::ir::planning::{Costs, Freedom};
@@ -32,21 +32,27 @@ struct Row {
     batch: usize,
     image: usize,
     length: usize,
-    /// Step size of the optimizer where the default needs a longer training than this to show a falling loss.
-    rate: Option<f32>,
+    /// Where the default optimizer needs a long training to show a falling loss: another one with its step size, and how many times as
+    /// many iterations.
+    slow: Option<(OptimizerKind, f32, u64)>,
 }
 
 const fn row(model: &'static str, batch: usize, image: usize, length: usize) -> Row {
-    Row { model, batch, image, length, rate: None }
+    Row { model, batch, image, length, slow: None }
+}
+
+/// A network without normalization, which learns nothing for a while.
+const fn plain(model: &'static str, batch: usize, image: usize) -> Row {
+    Row { slow: Some((OptimizerKind::Adam, 3e-4, 5)), ..row(model, batch, image, 0) }
 }
 
 /// The table of networks and batch sizes.
 const NETWORKS: &[Row] = &[
     row("alexnet", 16, 67, 0),
-    row("vgg11", 64, 32, 0),
-    row("vgg13", 64, 32, 0),
-    row("vgg16", 64, 32, 0),
-    row("vgg19", 64, 32, 0),
+    plain("vgg11", 64, 32),
+    plain("vgg13", 64, 32),
+    plain("vgg16", 64, 32),
+    plain("vgg19", 64, 32),
     row("googlenet", 16, 64, 0),
     row("inception-v3", 8, 96, 0),
     row("inception-resnet-v2", 4, 96, 0),
@@ -154,7 +160,8 @@ fn run(row: &Row, settings: &Settings) -> Result<(Bytes, TrainReport), String> {
     let options = Options {
         image: given(row.image),
         length: given(row.length),
-        learning_rate: row.rate,
+        optimizer: row.slow.map(|(optimizer, ..)| optimizer),
+        learning_rate: row.slow.map(|(_, rate, _)| rate),
         ..Options::new(row.batch)
     };
     let graph = zoo::build(row.model, &options).map_err(|error| error.to_string())?;
@@ -175,7 +182,7 @@ fn run(row: &Row, settings: &Settings) -> Result<(Bytes, TrainReport), String> {
         machine,
         method,
         freedom: Freedom::ALL,
-        iterations: settings.iterations.max(1),
+        iterations: settings.iterations.max(1) * row.slow.map_or(1, |(.., times)| times),
         data: settings.data.clone().filter(|_| row.image == 32),
         host: HostOptions::default(),
         seed: 0,

@@ -143,6 +143,8 @@ pub(super) struct Ways<'a> {
     draft: Planned,
     /// Where the first plan has persistent values.
     homes: Option<Vec<Option<Bytes>>>,
+    /// How fast the host tier is, for directions in which nothing was copied yet: to the host and to the device.
+    tier: [Channel; 2],
     /// Copies made without a plan and the time that each took, to the host and to the device.
     copied: [Vec<(Bytes, Nanos)>; 2],
     intact: bool,
@@ -162,10 +164,12 @@ impl<'a> Ways<'a> {
         let limit = draft.plan.machine().memory;
         let main = task.trace.fingerprint();
         let known = Known::new(training.graph.clone(), task.with_memory(limit))?;
+        let (to_host, to_device) = training.host.measure().map_err(EngineError::from)?;
         Ok(Self {
             training,
             observer,
             limit,
+            tier: [to_host, to_device],
             known: HashMap::from([(main, known)]),
             last: Some((training.graph.clone(), main)),
             main,
@@ -244,8 +248,9 @@ impl<'a> Ways<'a> {
             return known.task.clone();
         }
         let mut machine = known.task.machine.clone();
-        for (copies, channel) in self.copied.iter().zip([&mut machine.to_host, &mut machine.to_device]) {
-            *channel = rate(copies).map_or(*channel, Channel::with_rate);
+        let channels = [&mut machine.to_host, &mut machine.to_device];
+        for ((copies, channel), tier) in self.copied.iter().zip(channels).zip(self.tier) {
+            *channel = rate(copies).map_or(tier, Channel::with_rate);
         }
         Task { costs: known.costs.clone().median(), machine, ..known.task.clone() }
     }

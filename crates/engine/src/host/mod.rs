@@ -9,6 +9,7 @@ mod memory;
 pub(crate) mod slots;
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use elbowroom_ir::Bytes;
 use elbowroom_ir::machine::Channel;
@@ -53,5 +54,61 @@ impl HostOptions {
             HostPlace::Memory => Ok(Box::new(MemoryTier::new(size)?)),
             HostPlace::Folder(folder) => Ok(Box::new(FileTier::new(folder, size)?)),
         }
+    }
+
+    /// The channels at which this tier really copies, device → host and host → device: measured on a small one of its kind, before there
+    /// is any plan. Each way the faster of two passes counts, for the first one meets fresh pages. A tier that is slowed down has the
+    /// channels to which it is.
+    pub fn measure(&self) -> Result<(Channel, Channel), HostError> {
+        if let Some(link) = self.link {
+            return Ok(link);
+        }
+        let tier = self.open(Bytes((PIECES * PIECE) as u64))?;
+        let mut piece = vec![0x5A; PIECE];
+        let mut shortest = [Duration::MAX; 2];
+        for _ in 0..2 {
+            let started = Instant::now();
+            for at in 0..PIECES {
+                tier.store(at * PIECE, &piece)?;
+            }
+            let stored = started.elapsed();
+            for at in 0..PIECES {
+                tier.load(at * PIECE, &mut piece)?;
+            }
+            shortest = [shortest[0].min(stored), shortest[1].min(started.elapsed() - stored)];
+        }
+        let [to_host, to_device] = shortest.map(|time| {
+            let rate = (PIECES * PIECE) as u128 * 1_000_000_000 / time.as_nanos().max(1);
+            Channel::with_rate(u64::try_from(rate).unwrap_or(u64::MAX).max(1))
+        });
+        Ok((to_host, to_device))
+    }
+}
+
+/// Bytes that are copied at once when a tier is measured: a value of common size.
+const PIECE: usize = 1 << 20;
+/// Copies of one pass.
+const PIECES: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiers_say_how_fast_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        for place in [HostPlace::Memory, HostPlace::Folder(folder.path().to_owned())] {
+            let (to_host, to_device) = HostOptions { place, link: None }.measure().unwrap();
+            // Slower than any disk in use, and faster than any memory, would be wrong.
+            for channel in [to_host, to_device] {
+                assert!((100_000..1 << 50).contains(&channel.rate), "{channel:?}");
+            }
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        let slow = Channel::with_rate(1000);
+        let options = HostOptions { place: HostPlace::Memory, link: Some((slow, slow)) };
+        assert_eq!(options.measure().unwrap(), (slow, slow));
+        let missing = HostPlace::Folder(folder.path().join("missing"));
+        assert!(HostOptions { place: missing, link: None }.measure().is_err());
     }
 }
