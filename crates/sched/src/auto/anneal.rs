@@ -42,8 +42,9 @@ impl<'a> Walk<'a> {
         Self { room, ..Self::new(state, seed) }
     }
 
-    /// Begins anew with nothing run again, at the price of excess with which it began.
+    /// Begins anew with nothing run again, at the price of excess with which it began, and forgets what it has found.
     pub(crate) fn restart(&mut self) {
+        self.best = None;
         self.editor.jump(&[], &[]);
         self.price = self.first_price;
     }

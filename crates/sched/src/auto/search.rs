@@ -22,15 +22,19 @@ use crate::policy::FetchRule;
 
 /// Walks, whatever the number of threads.
 const WALKS: usize = 4;
-/// Searchers of windows, and the nodes that they visit in a slice: a node costs many times what a move costs.
+/// The walk that begins anew in every cycle.
+const ANEW: usize = 1;
+/// Searchers of windows, one around the best and one around what the walk that begins anew has found, and the nodes that they visit in a
+/// slice: a node costs many times what a move costs.
 const WINDOWS: usize = 2;
 const NODES: u64 = 40;
 
-/// Moves of each walk between two looks at the clock.
+/// Moves of each walk between two looks at the clock, for traces of up to [`TYPICAL`] ops: on longer ones a move costs more.
 const SLICE: u64 = 1_000;
+const TYPICAL: usize = 1_000;
 /// Slices of the first cycle and of the longest.
 const FIRST_CYCLE: u64 = 2;
-const LONGEST_CYCLE: u64 = 256;
+const LONGEST_CYCLE: u64 = 128;
 
 /// Where each walk starts to cool, in mean durations of an op; all of them cool by the same factor.
 const HEAT: [f64; WALKS] = [0.25, 0.5, 0.125, 1.0];
@@ -70,6 +74,8 @@ struct Search<'a> {
     evaluations: u64,
     bound: u64,
     mean: f64,
+    /// Moves and steps of a slice.
+    slices: [u64; 2],
     start: Instant,
     budget: &'a Budget,
     observer: &'a dyn Observer,
@@ -103,6 +109,8 @@ pub(crate) fn search<'a>(
         evaluations: 0,
         bound,
         mean: inst.total as f64 / inst.ops.len().max(1) as f64,
+        slices: [SLICE, JOINT_SLICE]
+            .map(|length| (length * TYPICAL as u64 / inst.ops.len().max(TYPICAL) as u64).max(4)),
         start: Instant::now(),
         budget,
         observer,
@@ -170,13 +178,14 @@ impl Search<'_> {
         if self.walks.is_empty() {
             return None;
         }
-        let length = (cycle * SLICE) as f64;
+        let whole = self.slices[0];
+        let length = (cycle * whole) as f64;
         for slice in 0..cycle {
-            let moves = match self.slice(SLICE, self.walks.len() + self.scouts.len()) {
+            let moves = match self.slice(whole, self.walks.len() + self.scouts.len()) {
                 Ok(moves) => moves,
                 Err(stop) => return Some(stop),
             };
-            let (mean, done) = (self.mean, (slice * SLICE) as f64);
+            let (mean, done) = (self.mean, (slice * whole) as f64);
             side_by_side(&mut self.walks, self.budget.threads, &|index, walk| {
                 let hot = mean * HEAT[index];
                 walk.run(moves, |step| hot * COOLING.powf((done + step as f64) / length));
@@ -186,25 +195,29 @@ impl Search<'_> {
                 walk.run(moves, |step| hot * COOLING.powf((done + step as f64) / length));
             });
             self.alone = self.walks.iter().fold(self.alone.take(), |best, walk| better(best, &walk.best));
-            if let Some(alone) = &self.alone {
-                let nodes = NODES * moves / SLICE;
-                side_by_side(&mut self.windows, self.budget.threads, &|_, windows| {
-                    windows.adopt(alone);
-                    windows.run(nodes);
-                });
-                self.alone =
-                    self.windows.iter().fold(self.alone.take(), |best, windows| better(best, &windows.best));
-            }
+            let nodes = NODES * moves / SLICE;
+            let (alone, anew) = (&self.alone, self.walks.get(ANEW).map(|walk| &walk.best));
+            side_by_side(&mut self.windows, self.budget.threads, &|index, windows| {
+                let start = if index == 0 { Some(alone) } else { anew };
+                if let Some(Some(start)) = start {
+                    windows.adopt(start);
+                }
+                windows.run(nodes);
+            });
+            self.alone =
+                self.windows.iter().fold(self.alone.take(), |best, windows| better(best, &windows.best));
             self.collect();
         }
         if let Some((_, alone)) = &self.alone {
             for walk in self.walks.iter_mut().step_by(2) {
                 walk.editor.jump(&alone.repeats, &[]);
             }
-            // One of the others begins anew, so that the search does not stay where its first cycles led it.
-            if let Some(walk) = self.walks.get_mut(1) {
+            // One of the others begins anew, so that the search does not stay where its first cycles led it, and with it the windows
+            // around what it finds.
+            if let Some(walk) = self.walks.get_mut(ANEW) {
                 walk.restart();
             }
+            self.windows.iter_mut().skip(1).for_each(|windows| windows.best = None);
         }
         None
     }
@@ -227,14 +240,15 @@ impl Search<'_> {
             };
             joint.jump(&from.clone());
         }
-        let length = (cycle * JOINT_SLICE) as f64;
+        let whole = self.slices[1];
+        let length = (cycle * whole) as f64;
         for slice in 0..cycle {
             self.collect();
-            let steps = match self.slice(JOINT_SLICE, self.joints.len()) {
+            let steps = match self.slice(whole, self.joints.len()) {
                 Ok(steps) => steps,
                 Err(stop) => return Some(stop),
             };
-            let (mean, done) = (self.mean, (slice * JOINT_SLICE) as f64);
+            let (mean, done) = (self.mean, (slice * whole) as f64);
             side_by_side(&mut self.joints, self.budget.threads, &|index, joint| {
                 let hot = mean * HEAT[index];
                 joint.run(steps, |step| hot * COOLING.powf((done + step as f64) / length));
