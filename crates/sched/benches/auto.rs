@@ -148,7 +148,9 @@ impl Settings {
         let overhead = found.time.map_or(f64::INFINITY, percent);
         let verdict = match target {
             // Published overheads are rounded to as many places.
-            Some(target) if (1_000.0 * overhead).round() <= 1_000.0 * target => format!("<= {target:.3} %  met"),
+            Some(target) if (1_000.0 * overhead).round() <= 1_000.0 * target => {
+                format!("<= {target:.3} %  met")
+            }
             Some(target) => format!("<= {target:.3} %  MISSED"),
             None if overhead.is_finite() => "a plan  met".to_owned(),
             None => "a plan  MISSED".to_owned(),
