@@ -13,6 +13,10 @@
 //! | SWDOA | the same, with load, peak and all remaining scores taken anew after each pick |
 //!
 //! `autoswap` takes the best of the four; [`bo`](crate::bo) tunes a combination of them.
+//!
+//! The load that is left when all candidates are away is the paper's load_min. Below it, "variables not only from the candidate variables"
+//! have to go, some of them more than once (section VI-B.1): candidates are then taken anew at whatever place the peak is now, by the
+//! same score, until every place fits.
 
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
@@ -62,11 +66,13 @@ pub struct Candidate {
     pub scores: [f64; 4],
 }
 
-/// The candidates of one trace at one limit.
+/// The candidates of one trace at one limit: what straddles the peak when everything stays.
 pub struct AutoSwap<'a> {
     request: &'a Request<'a>,
     keep: Policy,
+    touches: Touches,
     load: Vec<u64>,
+    least: Bytes,
     /// Candidates with their scores.
     pub candidates: Vec<Candidate>,
 }
@@ -114,43 +120,49 @@ impl Areas {
 impl<'a> AutoSwap<'a> {
     /// Finds and scores the candidates of at least a size; by default of [`threshold`].
     pub fn new(request: &'a Request<'a>, least: Option<Bytes>) -> Result<Self, PolicyError> {
-        let trace = request.trace;
-        let keep = Policy::prompt(trace);
+        let keep = Policy::prompt(request.trace);
         let load = loads(request, &keep)?;
         let highest = load.iter().copied().max().unwrap_or(0);
-        let threshold = least.unwrap_or_else(|| threshold(Bytes(highest)));
+        let least = least.unwrap_or_else(|| threshold(Bytes(highest)));
         let places = keep.sequence.len();
         let peak = (0..places).rev().max_by_key(|&place| load[place]).unwrap_or(0) as Place;
-        let touches = Touches::of(trace, &keep.sequence);
+        let touches = Touches::of(request.trace, &keep.sequence);
+        let mut this = Self { request, keep, touches, load, least, candidates: Vec::new() };
+        this.candidates = this.candidates_at(peak, least, &this.keep, &this.load);
+        Ok(this)
+    }
+
+    /// What can leave at a place beyond what a policy sends away, of at least a size, with scores under a load.
+    fn candidates_at(&self, peak: Place, least: Bytes, policy: &Policy, load: &[u64]) -> Vec<Candidate> {
+        let trace = self.request.trace;
         let mut candidates = Vec::new();
         let mut add = |leave, bytes: Bytes, from, until| {
             candidates.push(Candidate { leave, bytes: bytes.get(), from, until, scores: [0.0; 4] });
         };
-        for value in trace.tensors().ids().filter(|&value| trace.bytes(value) >= threshold) {
-            for (gap, next) in touches.gaps(value) {
-                if gap.after < Some(peak) && peak < next.place {
+        for value in trace.tensors().ids().filter(|&value| trace.bytes(value) >= least) {
+            for (gap, next) in self.touches.gaps(value) {
+                if gap.after < Some(peak) && peak < next.place && !policy.away.contains_key(&gap) {
                     add(Leave::Gap(gap), trace.bytes(value), gap.after, Some(next.place));
                 }
             }
         }
         for (index, pair) in trace.persistent().iter().enumerate() {
-            let first = touches.of_value(pair.begin).first().map(|touch| touch.place);
-            let last = touches.of_value(pair.end).last().map(|touch| touch.place);
+            let first = self.touches.of_value(pair.begin).first().map(|touch| touch.place);
+            let last = self.touches.of_value(pair.end).last().map(|touch| touch.place);
             let straddles = first.is_none_or(|first| peak < first) || last.is_none_or(|last| last < peak);
-            if straddles && trace.bytes(pair.begin) >= threshold && keep.stations[index] == Station::Device {
+            if straddles && trace.bytes(pair.begin) >= least && policy.stations[index] == Station::Device {
                 add(Leave::Wrap(index), trace.bytes(pair.begin), last, first);
             }
         }
-        let mut this = Self { request, keep, load, candidates };
-        this.score();
-        Ok(this)
+        self.score(&mut candidates, load);
+        candidates
     }
 
-    fn score(&mut self) {
+    fn score(&self, candidates: &mut [Candidate], load: &[u64]) {
         let sequence = &self.keep.sequence;
-        let areas = Areas::new(self.request, &self.load, sequence);
+        let areas = Areas::new(self.request, load, sequence);
         let machine = self.request.machine;
-        for candidate in &mut self.candidates {
+        for candidate in &mut *candidates {
             let (time, area) = candidate.between(&areas);
             let bytes = Bytes(candidate.bytes);
             let copies = machine.to_host.time(bytes) + machine.to_device.time(bytes);
@@ -160,37 +172,29 @@ impl<'a> AutoSwap<'a> {
             candidate.scores = [doa, aoa, area, 0.0];
         }
         // Pick by pick, with the load that is left by the picks before.
-        let mut load = self.load.clone();
-        let mut left: Vec<usize> = (0..self.candidates.len()).collect();
+        let mut load = load.to_vec();
+        let mut left: Vec<usize> = (0..candidates.len()).collect();
         while !left.is_empty() {
             let areas = Areas::new(self.request, &load, sequence);
-            let area = |index: usize| self.candidates[index].between(&areas).1;
+            let area = |index: usize| candidates[index].between(&areas).1;
             let best = (0..left.len())
                 .max_by(|&a, &b| area(left[a]).total_cmp(&area(left[b])).then(left[b].cmp(&left[a])));
             let Some(best) = best else { break };
             let index = left.swap_remove(best);
-            self.candidates[index].scores[3] = area(index);
-            self.candidates[index].relieve(&mut load);
+            candidates[index].scores[3] = area(index);
+            candidates[index].relieve(&mut load);
         }
     }
 
-    /// Candidates by falling score; ties by number.
-    pub fn ranking(&self, score: impl Fn(&Candidate) -> f64) -> Vec<usize> {
-        let mut ranking: Vec<usize> = (0..self.candidates.len()).collect();
-        ranking.sort_by(|&a, &b| score(&self.candidates[b]).total_cmp(&score(&self.candidates[a])));
-        ranking
-    }
-
     /// Sends candidates away in the order of a ranking until the load is at most a target (in the paper, the limit), and lowers the
-    /// policy (IV-D, IV-E). If the candidates do not reach the target, the limit will do. Without a schedule it says the least load that
-    /// was reached.
-    pub fn select(&self, ranking: &[usize], target: Bytes) -> Result<Lowered, Bytes> {
+    /// policy (IV-D, IV-E). If the candidates do not reach the target, the limit will do; if they do not reach that either, candidates
+    /// elsewhere follow, ranked in the same way. Without a schedule it says the least load that was reached.
+    pub fn select(&self, rank: &Ranking<'_>, target: Bytes) -> Result<Lowered, Bytes> {
         let limit = self.request.load_limit;
         let mut policy = self.keep.clone();
         let mut load = self.load.clone();
         let mut least = load.iter().copied().max().map_or(Bytes::ZERO, Bytes);
-        let mut ranking = ranking.iter();
-        loop {
+        for next in rank(&self.candidates) {
             // The estimate ignores that a value on its way out cannot hand its buffer over; the policy itself knows.
             if load.iter().all(|&load| load <= target.get().min(limit.get())) {
                 let Ok((load, _)) = least_load(self.request, &policy) else { return Err(least) };
@@ -199,26 +203,61 @@ impl<'a> AutoSwap<'a> {
                     return lower(self.request, &policy).map_err(|_| least);
                 }
             }
-            let Some(&next) = ranking.next() else {
-                let load = least_load(self.request, &policy).map_or(least, |(load, _)| load);
-                least = least.min(load);
-                return if load <= limit {
-                    lower(self.request, &policy).map_err(|_| least)
-                } else {
-                    Err(least)
-                };
-            };
             let candidate = &self.candidates[next];
             candidate.relieve(&mut load);
-            match candidate.leave {
-                Leave::Gap(gap) => policy.send(gap, Away::Offload),
-                Leave::Wrap(index) => policy.stations[index] = Station::Host,
+            candidate.send(&mut policy);
+        }
+        self.elsewhere(rank, policy, least)
+    }
+
+    /// Goes on below load_min: at the highest place, as many candidates as it takes there, and so on until every place fits.
+    fn elsewhere(&self, rank: &Ranking<'_>, mut policy: Policy, mut least: Bytes) -> Result<Lowered, Bytes> {
+        let limit = self.request.load_limit;
+        loop {
+            let Ok(mut load) = loads(self.request, &policy) else { return Err(least) };
+            let Some(peak) = (0..load.len()).rev().max_by_key(|&place| load[place]) else {
+                return Err(least);
+            };
+            least = least.min(Bytes(load[peak]));
+            if load[peak] <= limit.get() {
+                return lower(self.request, &policy).map_err(|_| least);
+            }
+            let mut candidates = self.candidates_at(peak as Place, self.least, &policy, &load);
+            if candidates.is_empty() && self.least < Bytes::MAX {
+                candidates = self.candidates_at(peak as Place, Bytes(1), &policy, &load);
+            }
+            if candidates.is_empty() {
+                return Err(least);
+            }
+            for next in rank(&candidates) {
+                if load[peak] <= limit.get() {
+                    break;
+                }
+                candidates[next].relieve(&mut load);
+                candidates[next].send(&mut policy);
             }
         }
     }
 }
 
+/// An order of candidates, the first to leave first, by their numbers.
+pub type Ranking<'a> = dyn Fn(&[Candidate]) -> Vec<usize> + 'a;
+
+/// Candidates by falling score; ties by number.
+pub fn ranking(candidates: &[Candidate], score: impl Fn(&Candidate) -> f64) -> Vec<usize> {
+    let mut ranking: Vec<usize> = (0..candidates.len()).collect();
+    ranking.sort_by(|&a, &b| score(&candidates[b]).total_cmp(&score(&candidates[a])));
+    ranking
+}
+
 impl Candidate {
+    fn send(&self, policy: &mut Policy) {
+        match self.leave {
+            Leave::Gap(gap) => policy.send(gap, Away::Offload),
+            Leave::Wrap(index) => policy.stations[index] = Station::Host,
+        }
+    }
+
     fn wraps(&self) -> bool {
         matches!(self.leave, Leave::Wrap(_))
     }
@@ -291,7 +330,9 @@ fn best_of(
             break;
         }
         evaluations += 1;
-        match swap.select(&swap.ranking(|candidate| candidate.scores[score as usize]), request.load_limit) {
+        let rank =
+            |candidates: &[Candidate]| ranking(candidates, |candidate| candidate.scores[score as usize]);
+        match swap.select(&rank, request.load_limit) {
             Ok(lowered) => {
                 if best.as_ref().is_none_or(|best| lowered.iteration < best.iteration) {
                     observer.improved(lowered.iteration.get(), total.get());

@@ -1,6 +1,7 @@
 //! `bo`: Zhang et al., section IV-C. One score that is a weighted sum of the four of [`autoswap`](crate::autoswap), each standardized;
 //! the weights, between −1 and 1, are tuned by Bayesian optimization with a Gaussian process and expected improvement, and the objective
-//! is the simulated iteration time. The four scores alone are the first points, so the result is never worse than the best of them.
+//! is the simulated iteration time. The first four points are the four scores alone, ranked exactly as their own planners rank them and
+//! tried whatever the budget, so the result is never worse than the best of them at the same load.
 //!
 //! Beyond the paper there is a fifth number to tune: how far below the limit the selection goes on. What leaves early makes room where
 //! copies under way would hold up an op.
@@ -10,7 +11,7 @@ use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 
-use crate::autoswap::AutoSwap;
+use crate::autoswap::{self, AutoSwap, Candidate, Score};
 use crate::gaussian::Process;
 use crate::lower::Lowered;
 use crate::verdict::refusal;
@@ -18,7 +19,7 @@ use crate::verdict::refusal;
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bo {
-    /// Weights tried in all; the paper takes about 30.
+    /// Weights tried in all, the four scores included; the paper takes about 30.
     pub evaluations: u64,
     /// Random weights among the first points, after the four scores alone.
     pub random: u64,
@@ -40,6 +41,9 @@ impl Default for Bo {
 /// Four weights, and the margin: −1 for none, 1 for [`MARGIN`].
 type Weights = [f64; 5];
 
+/// The first points: each score alone.
+const CORNERS: u64 = Score::ALL.len() as u64;
+
 /// The largest margin, as a share of the limit.
 const MARGIN: f64 = 0.3;
 
@@ -52,35 +56,41 @@ impl Scheduler for Bo {
         let started = std::time::Instant::now();
         let least = (!request.freedom.offload).then_some(Bytes::MAX);
         let Ok(swap) = AutoSwap::new(request, least) else { return refusal(request, None, 0) };
-        let standard = standardized(&swap);
         let total = request.costs.total();
         let mut random = Random(budget.seed ^ 0x6a09_e667_f3bc_c908);
         let mut tried: Vec<Weights> = Vec::new();
         let mut times: Vec<f64> = Vec::new();
         let (mut best, mut least): (Option<Lowered>, Option<Bytes>) = (None, None);
         let mut stop = StopReason::Finished;
-        for evaluation in 0..self.evaluations {
-            let reason = budget.exhausted(evaluation, started).filter(|_| evaluation > 0);
+        for evaluation in 0..self.evaluations.max(CORNERS) {
+            let reason = budget.exhausted(evaluation, started).filter(|_| evaluation >= CORNERS);
             let reason = if observer.interrupted() { Some(StopReason::Interrupted) } else { reason };
             if let Some(reason) = reason {
                 stop = reason;
                 break;
             }
-            let weights = match evaluation {
-                0..4 => {
-                    let mut one = [0.0, 0.0, 0.0, 0.0, -1.0];
-                    one[evaluation as usize] = 1.0;
-                    one
-                }
-                _ if evaluation < 4 + self.random => random.weights(),
-                _ => self.propose(&tried, &times, &mut random),
+            let weights = if evaluation < CORNERS {
+                let mut one = [0.0, 0.0, 0.0, 0.0, -1.0];
+                one[evaluation as usize] = 1.0;
+                one
+            } else if evaluation < CORNERS + self.random {
+                random.weights()
+            } else {
+                self.propose(&tried, &times, &mut random)
             };
-            let ranking = ranking(&standard, &weights);
+            let rank = |candidates: &[Candidate]| {
+                if evaluation < CORNERS {
+                    // Standardized scores may round to ties that the scores themselves do not have.
+                    autoswap::ranking(candidates, |candidate| candidate.scores[evaluation as usize])
+                } else {
+                    weighed(candidates, &weights)
+                }
+            };
             observer.progress(evaluation + 1);
             tried.push(weights);
             let margin = MARGIN * (weights[4] + 1.0) / 2.0;
             let target = Bytes((request.load_limit.get() as f64 * (1.0 - margin)) as u64);
-            match swap.select(&ranking, target) {
+            match swap.select(&rank, target) {
                 Ok(lowered) => {
                     times.push(lowered.iteration.get() as f64);
                     if best.as_ref().is_none_or(|best| lowered.iteration < best.iteration) {
@@ -130,23 +140,21 @@ impl Bo {
     }
 }
 
-/// The scores of every candidate, each score with mean 0 and deviation 1.
-fn standardized(swap: &AutoSwap<'_>) -> Vec<[f64; 4]> {
-    let count = swap.candidates.len().max(1) as f64;
-    let mut rows: Vec<[f64; 4]> = swap.candidates.iter().map(|candidate| candidate.scores).collect();
-    for score in 0..4 {
-        let mean = rows.iter().map(|row| row[score]).sum::<f64>() / count;
-        let variance = rows.iter().map(|row| (row[score] - mean).powi(2)).sum::<f64>() / count;
+/// Candidates by the falling weighted sum of their scores, each score with mean 0 and deviation 1.
+fn weighed(candidates: &[Candidate], weights: &Weights) -> Vec<usize> {
+    let count = candidates.len().max(1) as f64;
+    let mut sums = vec![0.0; candidates.len()];
+    for (score, weight) in weights[..4].iter().enumerate() {
+        let of = |candidate: &Candidate| candidate.scores[score];
+        let mean = candidates.iter().map(of).sum::<f64>() / count;
+        let variance = candidates.iter().map(|candidate| (of(candidate) - mean).powi(2)).sum::<f64>() / count;
         let deviation = if variance > 0.0 { variance.sqrt() } else { 1.0 };
-        rows.iter_mut().for_each(|row| row[score] = (row[score] - mean) / deviation);
+        for (sum, candidate) in sums.iter_mut().zip(candidates) {
+            *sum += weight * (of(candidate) - mean) / deviation;
+        }
     }
-    rows
-}
-
-fn ranking(standard: &[[f64; 4]], weights: &Weights) -> Vec<usize> {
-    let sum = |index: &usize| -> f64 { standard[*index].iter().zip(weights).map(|(s, w)| s * w).sum() };
-    let mut ranking: Vec<usize> = (0..standard.len()).collect();
-    ranking.sort_by(|a, b| sum(b).total_cmp(&sum(a)));
+    let mut ranking: Vec<usize> = (0..candidates.len()).collect();
+    ranking.sort_by(|&a, &b| f64::total_cmp(&sums[b], &sums[a]));
     ranking
 }
 
