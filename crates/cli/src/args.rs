@@ -325,26 +325,33 @@ pub struct SimulateArgs {
 #[command(after_help = "Examples:
   elbowroom compare r50.trace --memory 30%..100%
   elbowroom compare r50.trace --memory 40%..90% --steps 11 --planners greedy,dynprog --link shared:12.2GB/s --svg r50.svg
-  elbowroom compare recorded/*.json --memory 30%..70% --steps 3 --planners dtr,rotor,bo,auto    overheads in one table")]
+  elbowroom compare recorded/*.json --memory 30%..70% --steps 3 --planners dtr,rotor,bo,auto    overheads in one table
+  elbowroom compare vgg*.trace --overhead 15% --planners bo --packer smartpool-best --baseline pool")]
 pub struct CompareArgs {
     /// The traces, or files that `trace --import` reads: one is told in full, several side by side
     #[arg(required = true, value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
-    /// The limits in bytes of arena, from the smallest to the largest
-    #[arg(long, value_name = "SIZE..SIZE", default_value = "30%..100%")]
-    pub memory: MemoryRange,
+    /// The limits in bytes of arena, from the smallest to the largest; 30%..100% if not given, 5%..100% with --overhead
+    #[arg(long, value_name = "SIZE..SIZE")]
+    pub memory: Option<MemoryRange>,
     /// Bound the live load instead and leave placement out
     #[arg(long, value_name = "SIZE..SIZE", conflicts_with = "memory")]
     pub load_limit: Option<MemoryRange>,
-    /// Number of limits
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub steps: u32,
+    /// Number of limits; 8 if not given, 20 with --overhead
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub steps: Option<u32>,
+    /// Look for the smallest limit at which each planner's overhead is at most this
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent, conflicts_with = "svg")]
+    pub overhead: Option<f64>,
     /// The planners, separated by commas; all if not given
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub planners: Vec<String>,
     /// The packer
     #[arg(long, default_value = elbowroom::registry::DEFAULT_PACKER)]
     pub packer: String,
+    /// Take shares of what this packer needs when everything stays (pool: an allocator that does not know the future)
+    #[arg(long, value_name = "PACKER", conflicts_with = "load_limit")]
+    pub baseline: Option<String>,
     #[command(flatten)]
     pub machine: MachineArgs,
     #[command(flatten)]
@@ -388,6 +395,15 @@ pub struct PackArgs {
     /// Print one JSON object instead of a table
     #[arg(long)]
     pub json: bool,
+}
+
+/// Reads `15%`, or a bare number of percent, as a share.
+fn parse_percent(text: &str) -> Result<f64, String> {
+    let number = text.trim();
+    match number.strip_suffix('%').unwrap_or(number).trim().parse::<f64>() {
+        Ok(percent) if percent.is_finite() && percent >= 0.0 => Ok(percent / 100.0),
+        _ => Err(format!("`{text}` is not a percentage; write it like 0% or 15%")),
+    }
 }
 
 /// Reads `500ms`, `10s`, `2m`, `1h` or bare seconds.

@@ -363,6 +363,46 @@ fn planners_stand_side_by_side() {
 }
 
 #[test]
+fn planners_keep_to_an_overhead_in_as_little_as_they_can() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    expect(at, "trace --model resnet18 --batch 8 --machine v100 -o r.trace", 0);
+    let smallest = |line: &str| {
+        let line = format!("compare r.trace --planners keep,greedy,sqrt,bo --evaluations 8 {line} --json");
+        json(&expect(at, &line, 0))["rows"].as_array().unwrap().clone()
+    };
+    let bytes = |rows: &[Value]| -> Vec<u64> {
+        rows.iter().map(|row| row["limit_bytes"].as_u64().unwrap()).collect()
+    };
+    let (none, much) = (smallest("--overhead 0%"), smallest("--overhead 50%"));
+    for (rows, most) in [(&none, 0.0), (&much, 0.5)] {
+        assert_eq!(rows.len(), 4);
+        for row in rows.iter() {
+            assert!(row["overhead"].as_f64().unwrap() <= most, "{row}");
+            assert_eq!(row["peak_bytes"], row["limit_bytes"], "a plan's own bytes are a limit for it");
+        }
+    }
+    assert!(bytes(&none).iter().zip(bytes(&much)).all(|(&none, much)| much <= none), "{none:?} {much:?}");
+    // What the row says can be had by asking for it.
+    let greedy = much[1]["limit_bytes"].as_u64().unwrap();
+    let again = format!("compare r.trace --memory {greedy} --planners greedy --json");
+    let again = json(&expect(at, &again, 0))["rows"][0].clone();
+    assert_eq!(again["feasible"].as_bool(), Some(true), "{again}");
+
+    // As shares of what an allocator would take that does not know the future; the bytes stay the same.
+    let beside = smallest("--overhead 50% --baseline pool");
+    assert_eq!(bytes(&beside), bytes(&much));
+    // Nothing is too slow where all is allowed to stay; planners that must move are too slow for nothing below.
+    let bound = smallest("--overhead 0% --memory 5%..10%");
+    assert!(
+        bound.iter().all(|row| row["feasible"].as_bool() == Some(false) && row["stop_reason"] == "too-slow")
+    );
+    expect_sentence(at, "compare r.trace --overhead little", 2, &["little"]);
+    expect_sentence(at, "compare r.trace --overhead=-1%", 2, &["-1%"]);
+    expect_sentence(at, "compare r.trace --baseline magic", 2, &["magic"]);
+}
+
+#[test]
 fn recorded_iterations_are_imported() {
     let shared = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data/traces/resnet50_eager.jsonl.gz");
     if !Path::new(shared).exists() {

@@ -1,4 +1,4 @@
-//! Planners side by side: every one at every limit.
+//! Planners side by side: every one at every limit, or every one at the smallest limit that it can serve within an overhead.
 
 use std::fmt::Write;
 
@@ -22,11 +22,11 @@ pub struct Comparison<'a> {
     pub packer: &'a dyn Packer,
     /// How long each planner may look at each limit.
     pub budget: Budget,
-    /// The limits.
+    /// The limits, the smallest first.
     pub limits: &'a [Bytes],
     /// Whether the limits bound the live load and nothing is placed.
     pub by_load: bool,
-    /// Height (or load) of the arena when everything stays.
+    /// Height (or load) of the arena when everything stays: the whole of which shares are taken.
     pub natural: Bytes,
 }
 
@@ -83,6 +83,85 @@ pub fn compare(
     Ok(rows)
 }
 
+/// For every planner the smallest limit at which its iteration takes at most (1 + `overhead`) × the sum of the op times, with what it does
+/// there.
+///
+/// Overhead does not always grow as memory shrinks (Zhang et al., section VI-B), so the comparison's limits are asked from the smallest on;
+/// below the first that serves, bisection goes on down to a thousandth of the natural peak. A row's limit is what its plan uses. A planner
+/// that is too slow at every limit gets a row without a plan, at the largest limit, whose reason is `too-slow`.
+pub fn smallest(
+    comparison: &Comparison<'_>,
+    overhead: f64,
+    observer: &dyn Observer,
+    mut heard: impl FnMut(&Row),
+) -> Result<Vec<Row>, Illegal> {
+    let mut rows = Vec::new();
+    for &scheduler in comparison.planners {
+        let mut search = Smallest { comparison, scheduler, overhead, observer, found: None };
+        let mut too_small = Bytes::ZERO;
+        for &limit in comparison.limits {
+            if observer.interrupted() {
+                return Ok(rows);
+            }
+            if search.serves(limit)? {
+                break;
+            }
+            too_small = limit;
+        }
+        search.bisect(too_small)?;
+        let row = match search.found {
+            Some(row) => row,
+            None => Row::without_plan(comparison, scheduler.name(), too_small, "too-slow"),
+        };
+        heard(&row);
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+/// One planner's search for its smallest limit.
+struct Smallest<'a> {
+    comparison: &'a Comparison<'a>,
+    scheduler: &'a dyn Scheduler,
+    overhead: f64,
+    observer: &'a dyn Observer,
+    found: Option<Row>,
+}
+
+impl Smallest<'_> {
+    /// Whether the planner keeps to the overhead at a limit; if so, that is what was found.
+    fn serves(&mut self, limit: Bytes) -> Result<bool, Illegal> {
+        let comparison = self.comparison;
+        let mut row = ask(comparison, &comparison.task.with_memory(limit), self.scheduler, self.observer)?;
+        let serves = row.overhead.is_some_and(|overhead| overhead <= self.overhead);
+        if serves {
+            // The plan is one for a limit of just the bytes that it uses.
+            let used = row.peak_bytes.unwrap_or(limit).min(limit);
+            row.limit_bytes = used;
+            row.share = used.ratio(comparison.natural);
+            row.lower_bound_ns = pipeline::lower_bound(&comparison.task.with_memory(used));
+            row.ratio_to_bound = row.iteration_ns.map(|time| time.ratio(row.lower_bound_ns));
+            self.found = Some(row);
+        }
+        Ok(serves)
+    }
+
+    fn bisect(&mut self, mut too_small: Bytes) -> Result<(), Illegal> {
+        let align = self.comparison.task.machine.align;
+        let near = align.max(Bytes(self.comparison.natural.get() / 1000));
+        while let Some(used) = self.found.as_ref().map(|row| row.limit_bytes)
+            && used.saturating_sub(too_small) > near
+            && !self.observer.interrupted()
+        {
+            let middle = Bytes(too_small.get() + (used.get() - too_small.get()) / 2);
+            if !self.serves(middle)? {
+                too_small = middle;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// What a row needs of a plan, placed or not.
 struct Found {
     peak: Bytes,
@@ -121,23 +200,43 @@ fn ask(
         Err(PlanError::GaveUp { .. }) => (None, "gave-up"),
         Err(PlanError::Illegal(fault)) => return Err(fault),
     };
-    let bound = pipeline::lower_bound(task);
-    let limit = task.machine.memory;
-    Ok(Row {
-        planner: scheduler.name(),
-        limit_bytes: limit,
-        share: limit.ratio(comparison.natural),
-        feasible: found.is_some(),
-        peak_bytes: found.as_ref().map(|f| f.peak),
-        iteration_ns: found.as_ref().map(|f| f.timeline.iteration),
-        overhead: found.as_ref().map(|f| PlanReport::overhead(f.timeline.iteration, task.costs.total())),
-        ratio_to_bound: found.as_ref().map(|f| f.timeline.iteration.ratio(bound)),
-        lower_bound_ns: bound,
-        traffic_bytes: found.as_ref().map(|f| f.timeline.traffic.to_host + f.timeline.traffic.to_device),
-        recomputed_ops: found.as_ref().map(|f| f.timeline.recomputed),
-        planning_ns: planning,
-        stop_reason,
-    })
+    let mut row = Row::without_plan(comparison, scheduler.name(), task.machine.memory, stop_reason);
+    row.planning_ns = planning;
+    if let Some(Found { peak, timeline, .. }) = found {
+        row.feasible = true;
+        row.peak_bytes = Some(peak);
+        row.iteration_ns = Some(timeline.iteration);
+        row.overhead = Some(PlanReport::overhead(timeline.iteration, task.costs.total()));
+        row.ratio_to_bound = Some(timeline.iteration.ratio(row.lower_bound_ns));
+        row.traffic_bytes = Some(timeline.traffic.to_host + timeline.traffic.to_device);
+        row.recomputed_ops = Some(timeline.recomputed);
+    }
+    Ok(row)
+}
+
+impl Row {
+    fn without_plan(
+        comparison: &Comparison<'_>,
+        planner: &'static str,
+        limit: Bytes,
+        stop_reason: &'static str,
+    ) -> Self {
+        Self {
+            planner,
+            limit_bytes: limit,
+            share: limit.ratio(comparison.natural),
+            feasible: false,
+            peak_bytes: None,
+            iteration_ns: None,
+            overhead: None,
+            ratio_to_bound: None,
+            lower_bound_ns: pipeline::lower_bound(&comparison.task.with_memory(limit)),
+            traffic_bytes: None,
+            recomputed_ops: None,
+            planning_ns: Nanos::ZERO,
+            stop_reason,
+        }
+    }
 }
 
 /// The rows as comma-separated values with a head; empty where there is no plan.

@@ -1,4 +1,4 @@
-//! `elbowroom compare`: every planner at every limit, side by side.
+//! `elbowroom compare`: planners side by side, at every limit or each at its smallest.
 
 use std::path::Path;
 
@@ -8,6 +8,7 @@ use elbowroom::ir::planning::Scheduler;
 use elbowroom::ir::{Bytes, Nanos};
 use elbowroom::pipeline::{self, Task};
 use elbowroom::report::PlanReport;
+use elbowroom::size::{MemoryRange, MemorySpec};
 use elbowroom::{plot, registry};
 use serde::Serialize;
 
@@ -51,22 +52,29 @@ fn ask(args: &CompareArgs, path: &Path, spinner: &Spinner) -> Result<Asked> {
         names.into_iter().map(|name| learning::scheduler(name, network)).collect::<Result<_, _>>()?;
 
     spinner.say("measuring the natural peak");
-    let kept = pipeline::natural(&task, packer, spinner)?;
+    let baseline = args.baseline.as_deref().map_or(Ok(packer), registry::packer)?;
+    let kept = pipeline::natural(&task, baseline, spinner)?;
     let by_load = args.load_limit.is_some();
     let natural = if by_load { kept.predicted.peak_load } else { kept.height() };
-    let range = args.load_limit.unwrap_or(args.memory);
-    let Some(limits) = range.resolve(natural, args.steps as usize) else {
+    let (low, steps) = if args.overhead.is_some() { (0.05, 20) } else { (0.3, 8) };
+    let usual = MemoryRange { low: MemorySpec::Share(low), high: MemorySpec::Share(1.0) };
+    let range = args.load_limit.or(args.memory).unwrap_or(usual);
+    let Some(limits) = range.resolve(natural, args.steps.unwrap_or(steps) as usize) else {
         bail!("`compare` takes sizes or shares, like 30%..100%; `min` is for `plan` and `train`");
     };
     let budget = settings::budget(&args.search);
     let comparison =
         Comparison { task: &task, planners: &planners, packer, budget, limits: &limits, by_load, natural };
-    let total = planners.len() * limits.len();
+    let total = if args.overhead.is_some() { planners.len() } else { planners.len() * limits.len() };
     let mut done = 0;
-    let rows = compare::compare(&comparison, spinner, |row| {
+    let heard = |row: &Row| {
         done += 1;
         spinner.say(format!("{done}/{total}: {} at {:.0} %", row.planner, 100.0 * row.share));
-    })?;
+    };
+    let rows = match args.overhead {
+        Some(overhead) => compare::smallest(&comparison, overhead, spinner, heard)?,
+        None => compare::compare(&comparison, spinner, heard)?,
+    };
     Ok(Asked { task, natural, rows })
 }
 
@@ -91,7 +99,7 @@ fn tell(args: &CompareArgs, asked: &[Asked]) -> Result<()> {
             } else if args.csv {
                 files::write(None, &compare::csv(rows))?;
             } else {
-                print(task, natural.to_string(), rows)?;
+                print(task, natural.to_string(), rows, usize::from(args.overhead.is_some()))?;
             }
         }
         _ if args.json => printer::json(&Traces { traces: &objects })?,
@@ -106,6 +114,7 @@ fn tell(args: &CompareArgs, asked: &[Asked]) -> Result<()> {
                 files::write(None, &head.into_iter().chain(rows).collect::<String>())?;
             }
         }
+        _ if args.overhead.is_some() => smallest(asked)?,
         _ => overheads(asked)?,
     }
     Ok(())
@@ -115,6 +124,23 @@ fn tell(args: &CompareArgs, asked: &[Asked]) -> Result<()> {
 #[derive(Serialize)]
 struct Traces<'a> {
     traces: &'a [Compared<'a>],
+}
+
+/// Prints the smallest limit of every planner as a share of the natural peak, a line for each trace.
+fn smallest(asked: &[Asked]) -> Result<()> {
+    let mut head = ["trace", "natural peak"].map(str::to_owned).to_vec();
+    // Every trace has a row for every planner, unless it was interrupted.
+    let most = asked.iter().max_by_key(|asked| asked.rows.len());
+    head.extend(most.iter().flat_map(|asked| &asked.rows).map(|row| row.planner.to_owned()));
+    let lines = asked.iter().map(|Asked { task, natural, rows }| {
+        let share = |row: &Row| match row.feasible {
+            true => format!("{:.1} %", 100.0 * row.share),
+            false => row.stop_reason.to_owned(),
+        };
+        [task.trace.name().to_owned(), natural.to_string()].into_iter().chain(rows.iter().map(share)).collect()
+    });
+    printer::grid(&head, &lines.collect::<Vec<Vec<String>>>())?;
+    Ok(())
 }
 
 /// Prints the overhead of every planner, a line for each trace and limit, beside the one that no plan can go below.
@@ -151,13 +177,14 @@ fn overheads(asked: &[Asked]) -> Result<()> {
 struct Compared<'a> {
     trace: &'a str,
     machine: &'a str,
-    /// Largest live load when everything stays, where the limits bound the load; else the height of the arena.
+    /// Largest live load when everything stays, where the limits bound the load; else the height of the arena, by the baseline's packer.
     natural_peak_bytes: Bytes,
     unlimited_iteration_ns: Nanos,
     rows: &'a [Row],
 }
 
-fn print(task: &Task, natural: String, rows: &[Row]) -> Result<()> {
+/// As a table, with so many decimals of a limit's share.
+fn print(task: &Task, natural: String, rows: &[Row], decimals: usize) -> Result<()> {
     printer::pairs([
         ("trace", task.trace.name().to_owned()),
         ("machine", task.machine.name.clone()),
@@ -179,7 +206,7 @@ fn print(task: &Task, natural: String, rows: &[Row]) -> Result<()> {
     let cells = rows.iter().map(|row| {
         let or_dash = |cell: Option<String>| cell.unwrap_or_else(|| "–".to_owned());
         [
-            format!("{:.0} %", 100.0 * row.share),
+            format!("{:.decimals$} %", 100.0 * row.share),
             row.planner.to_owned(),
             or_dash(row.peak_bytes.map(|bytes| bytes.to_string())),
             row.iteration_ns.map_or_else(|| row.stop_reason.to_owned(), |time| time.to_string()),
