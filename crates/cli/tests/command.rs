@@ -368,35 +368,37 @@ fn planners_keep_to_an_overhead_in_as_little_as_they_can() {
     let at = folder.path();
     expect(at, "trace --model resnet18 --batch 8 --machine v100 -o r.trace", 0);
     let smallest = |line: &str| {
-        let line = format!("compare r.trace --planners keep,greedy,sqrt,bo --evaluations 8 {line} --json");
-        json(&expect(at, &line, 0))["rows"].as_array().unwrap().clone()
+        let line =
+            format!("compare r.trace --planners keep,greedy,swdoa --packer best-fit --steps 4 {line} --json");
+        json(&expect(at, &line, 0))
     };
-    let bytes = |rows: &[Value]| -> Vec<u64> {
+    let bytes = |compared: &Value| -> Vec<u64> {
+        let rows = compared["rows"].as_array().unwrap();
         rows.iter().map(|row| row["limit_bytes"].as_u64().unwrap()).collect()
     };
     let (none, much) = (smallest("--overhead 0%"), smallest("--overhead 50%"));
-    for (rows, most) in [(&none, 0.0), (&much, 0.5)] {
-        assert_eq!(rows.len(), 4);
-        for row in rows.iter() {
+    for (compared, most) in [(&none, 0.0), (&much, 0.5)] {
+        for row in compared["rows"].as_array().unwrap() {
             assert!(row["overhead"].as_f64().unwrap() <= most, "{row}");
             assert_eq!(row["peak_bytes"], row["limit_bytes"], "a plan's own bytes are a limit for it");
         }
     }
-    assert!(bytes(&none).iter().zip(bytes(&much)).all(|(&none, much)| much <= none), "{none:?} {much:?}");
-    // What the row says can be had by asking for it.
-    let greedy = much[1]["limit_bytes"].as_u64().unwrap();
-    let again = format!("compare r.trace --memory {greedy} --planners greedy --json");
-    let again = json(&expect(at, &again, 0))["rows"][0].clone();
-    assert_eq!(again["feasible"].as_bool(), Some(true), "{again}");
+    let ([keep, greedy, swdoa], [kept, more, most]) = (&bytes(&none)[..], &bytes(&much)[..]) else {
+        panic!()
+    };
+    assert!(kept == keep && more < greedy && most < swdoa, "{none} {much}");
 
-    // As shares of what an allocator would take that does not know the future; the bytes stay the same.
+    // As shares of what an allocator would take that does not know the future.
     let beside = smallest("--overhead 50% --baseline pool");
-    assert_eq!(bytes(&beside), bytes(&much));
-    // Nothing is too slow where all is allowed to stay; planners that must move are too slow for nothing below.
+    assert!(beside["natural_peak_bytes"].as_u64() >= much["natural_peak_bytes"].as_u64());
+    let (row, whole) = (&beside["rows"][1], beside["natural_peak_bytes"].as_f64().unwrap());
+    let share = row["limit_bytes"].as_f64().unwrap() / whole;
+    assert!((row["share"].as_f64().unwrap() - share).abs() < 1e-9, "{row}");
+
     let bound = smallest("--overhead 0% --memory 5%..10%");
-    assert!(
-        bound.iter().all(|row| row["feasible"].as_bool() == Some(false) && row["stop_reason"] == "too-slow")
-    );
+    for row in bound["rows"].as_array().unwrap() {
+        assert_eq!((row["feasible"].as_bool(), &row["stop_reason"]), (Some(false), &json("\"too-slow\"")));
+    }
     expect_sentence(at, "compare r.trace --overhead little", 2, &["little"]);
     expect_sentence(at, "compare r.trace --overhead=-1%", 2, &["-1%"]);
     expect_sentence(at, "compare r.trace --baseline magic", 2, &["magic"]);

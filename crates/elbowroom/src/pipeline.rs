@@ -183,7 +183,7 @@ pub fn plan_load(
     let started = Instant::now();
     let limit = task.machine.memory;
     observer.begins(&goal(task, method));
-    let Outcome { best, evaluations, stop } = ask(task, method, limit, observer);
+    let Outcome { best, evaluations, stop } = ask_by_load(task, method, limit, observer);
     let schedule = best.ok_or_else(|| no_schedule(stop.clone(), true, limit, None))?;
     let schedule = check::check_schedule(task.trace.clone(), task.machine.clone(), schedule, limit)?;
     let predicted = simulate(task, schedule.schedule());
@@ -283,15 +283,29 @@ impl Observer for Unheard<'_> {
 }
 
 fn ask(task: &Task, method: &Method<'_>, load_limit: Bytes, observer: &dyn Observer) -> Outcome<Schedule> {
-    let request = Request {
+    let request = Request { packer: Some(method.packer), ..request(task, load_limit) };
+    method.scheduler.schedule(&request, &method.budget, observer)
+}
+
+/// The same where nothing will be placed, so that the planner need not look for a place.
+fn ask_by_load(
+    task: &Task,
+    method: &Method<'_>,
+    load_limit: Bytes,
+    observer: &dyn Observer,
+) -> Outcome<Schedule> {
+    method.scheduler.schedule(&request(task, load_limit), &method.budget, observer)
+}
+
+fn request(task: &Task, load_limit: Bytes) -> Request<'_> {
+    Request {
         trace: &task.trace,
         costs: &task.costs,
         machine: &task.machine,
         load_limit,
         freedom: task.freedom,
-        packer: Some(method.packer),
-    };
-    method.scheduler.schedule(&request, &method.budget, observer)
+        packer: None,
+    }
 }
 
 /// Why there is no schedule, in terms of the limit that the user named. A proof for a lower load than `whole` proves nothing about it.

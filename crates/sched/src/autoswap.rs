@@ -189,38 +189,44 @@ impl<'a> AutoSwap<'a> {
     /// Sends candidates away in the order of a ranking until the load is at most a target (in the paper, the limit), and lowers the
     /// policy (IV-D, IV-E). If the candidates do not reach the target, the limit will do; if they do not reach that either, candidates
     /// elsewhere follow, ranked in the same way. Without a schedule it says the least load that was reached.
-    pub fn select(&self, rank: &Ranking<'_>, target: Bytes) -> Result<Lowered, Bytes> {
-        let limit = self.request.load_limit;
+    pub fn select(&self, rank: &Ranking<'_>, limit: Bytes, target: Bytes) -> Result<Lowered, Bytes> {
+        let request = &Request { load_limit: limit, ..*self.request };
         let mut policy = self.keep.clone();
         let mut load = self.load.clone();
         let mut least = load.iter().copied().max().map_or(Bytes::ZERO, Bytes);
         for next in rank(&self.candidates) {
             // The estimate ignores that a value on its way out cannot hand its buffer over; the policy itself knows.
             if load.iter().all(|&load| load <= target.get().min(limit.get())) {
-                let Ok((load, _)) = least_load(self.request, &policy) else { return Err(least) };
+                let Ok((load, _)) = least_load(request, &policy) else { return Err(least) };
                 least = least.min(load);
                 if load <= limit {
-                    return lower(self.request, &policy).map_err(|_| least);
+                    return lower(request, &policy).map_err(|_| least);
                 }
             }
             let candidate = &self.candidates[next];
             candidate.relieve(&mut load);
             candidate.send(&mut policy);
         }
-        self.elsewhere(rank, policy, least)
+        self.elsewhere(request, rank, policy, least)
     }
 
     /// Goes on below load_min: at the highest place, as many candidates as it takes there, and so on until every place fits.
-    fn elsewhere(&self, rank: &Ranking<'_>, mut policy: Policy, mut least: Bytes) -> Result<Lowered, Bytes> {
-        let limit = self.request.load_limit;
+    fn elsewhere(
+        &self,
+        request: &Request<'_>,
+        rank: &Ranking<'_>,
+        mut policy: Policy,
+        mut least: Bytes,
+    ) -> Result<Lowered, Bytes> {
+        let limit = request.load_limit;
         loop {
-            let Ok(mut load) = loads(self.request, &policy) else { return Err(least) };
+            let Ok(mut load) = loads(request, &policy) else { return Err(least) };
             let Some(peak) = (0..load.len()).rev().max_by_key(|&place| load[place]) else {
                 return Err(least);
             };
             least = least.min(Bytes(load[peak]));
             if load[peak] <= limit.get() {
-                return lower(self.request, &policy).map_err(|_| least);
+                return lower(request, &policy).map_err(|_| least);
             }
             let mut candidates = self.candidates_at(peak as Place, self.least, &policy, &load);
             if candidates.is_empty() && self.least < Bytes::MAX {
@@ -332,7 +338,7 @@ fn best_of(
         evaluations += 1;
         let rank =
             |candidates: &[Candidate]| ranking(candidates, |candidate| candidate.scores[score as usize]);
-        match swap.select(&rank, request.load_limit) {
+        match swap.select(&rank, request.load_limit, request.load_limit) {
             Ok(lowered) => {
                 if best.as_ref().is_none_or(|best| lowered.iteration < best.iteration) {
                     observer.improved(lowered.iteration.get(), total.get());

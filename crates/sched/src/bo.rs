@@ -3,13 +3,16 @@
 //! is the simulated iteration time. The first four points are the four scores alone, ranked exactly as their own planners rank them and
 //! tried whatever the budget, so the result is never worse than the best of them at the same load.
 //!
-//! Beyond the paper there is a fifth number to tune: how far below the limit the selection goes on. What leaves early makes room where
-//! copies under way would hold up an op.
+//! Beyond the paper, where there is a packer (SmartPool, in the paper's combined approach) the objective is that of a schedule that it
+//! can place, each set of weights going down to the load that this takes; and there is a fifth number to tune: how far below the limit
+//! the selection goes on. What leaves early makes room where copies under way would hold up an op.
 
 use elbowroom_ir::Bytes;
+use elbowroom_ir::packing::Problem;
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
-use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
+use elbowroom_ir::search::{Budget, Observer, Outcome, Silent, StopReason};
+use elbowroom_sim::liveness;
 
 use crate::autoswap::{self, AutoSwap, Candidate, Score};
 use crate::gaussian::Process;
@@ -44,6 +47,12 @@ type Weights = [f64; 5];
 /// The first points: each score alone.
 const CORNERS: u64 = Score::ALL.len() as u64;
 
+/// How often weights are asked for a lower load until a placement fits.
+const ROUNDS: usize = 8;
+
+/// Evaluations of the packer for each placement.
+const PLACEMENT_EVALUATIONS: u64 = 20;
+
 /// The largest margin, as a share of the limit.
 const MARGIN: f64 = 0.3;
 
@@ -60,7 +69,8 @@ impl Scheduler for Bo {
         let mut random = Random(budget.seed ^ 0x6a09_e667_f3bc_c908);
         let mut tried: Vec<Weights> = Vec::new();
         let mut times: Vec<f64> = Vec::new();
-        let (mut best, mut least): (Option<Lowered>, Option<Bytes>) = (None, None);
+        let (mut best, mut unplaced): (Option<Lowered>, Option<Lowered>) = (None, None);
+        let mut least: Option<Bytes> = None;
         let mut stop = StopReason::Finished;
         for evaluation in 0..self.evaluations.max(CORNERS) {
             let reason = budget.exhausted(evaluation, started).filter(|_| evaluation >= CORNERS);
@@ -89,13 +99,33 @@ impl Scheduler for Bo {
             observer.progress(evaluation + 1);
             tried.push(weights);
             let margin = MARGIN * (weights[4] + 1.0) / 2.0;
-            let target = Bytes((request.load_limit.get() as f64 * (1.0 - margin)) as u64);
-            match swap.select(&rank, target) {
+            let select =
+                |limit: Bytes| swap.select(&rank, limit, Bytes((limit.get() as f64 * (1.0 - margin)) as u64));
+            match select(request.load_limit) {
                 Ok(lowered) => {
-                    times.push(lowered.iteration.get() as f64);
-                    if best.as_ref().is_none_or(|best| lowered.iteration < best.iteration) {
-                        observer.improved(lowered.iteration.get(), total.get());
-                        best = Some(lowered);
+                    let shorter = |lowered: &Lowered, than: &Option<Lowered>| {
+                        than.as_ref().is_none_or(|than| lowered.iteration < than.iteration)
+                    };
+                    // A lower load hardly ever makes an iteration shorter, so that only what would be the best is worth a look.
+                    if evaluation >= CORNERS && !shorter(&lowered, &best) {
+                        times.push(lowered.iteration.get() as f64);
+                        continue;
+                    }
+                    match placed(request, lowered, select) {
+                        Ok(lowered) => {
+                            times.push(lowered.iteration.get() as f64);
+                            if shorter(&lowered, &best) {
+                                observer.improved(lowered.iteration.get(), total.get());
+                                best = Some(lowered);
+                            }
+                        }
+                        Err(lowered) => {
+                            // Worse than most that has a place, and better than what exceeds the load.
+                            times.push((lowered.iteration + total).get() as f64);
+                            if shorter(&lowered, &unplaced) {
+                                unplaced = Some(lowered);
+                            }
+                        }
                     }
                 }
                 Err(load) => {
@@ -111,11 +141,44 @@ impl Scheduler for Bo {
             }
         }
         let evaluations = tried.len() as u64;
-        match best {
+        match best.or(unplaced) {
             Some(lowered) => Outcome { best: Some(lowered.schedule), evaluations, stop },
             None => refusal(request, least, evaluations),
         }
     }
+}
+
+/// What the same weights select under ever lower loads until the packer finds a place for everything in the machine's memory; the first
+/// schedule if it never does. Without a packer, whoever asks bounds the load alone.
+fn placed(
+    request: &Request<'_>,
+    first: Lowered,
+    select: impl Fn(Bytes) -> Result<Lowered, Bytes>,
+) -> Result<Lowered, Lowered> {
+    let Some(packer) = request.packer else { return Ok(first) };
+    let machine = request.machine;
+    let mut limit = request.load_limit;
+    let mut next: Option<Lowered> = None;
+    for _ in 0..ROUNDS {
+        let lowered = next.as_ref().unwrap_or(&first);
+        let problem = liveness::problem(&lowered.schedule, machine);
+        let problem = Problem { capacity: Some(machine.memory.align_up(machine.align)), ..problem };
+        let outcome = packer.pack(&problem, &Budget::evaluations(PLACEMENT_EVALUATIONS), &Silent);
+        let height = match (outcome.best, outcome.stop) {
+            (Some(placement), _) => liveness::height(&lowered.schedule, &placement.offsets),
+            (None, StopReason::GaveUp { best: Some(height) }) => height,
+            _ => break,
+        };
+        if height <= machine.memory {
+            return Ok(next.unwrap_or(first));
+        }
+        limit = limit.saturating_sub(height - machine.memory);
+        match select(limit) {
+            Ok(lowered) => next = Some(lowered),
+            Err(_) => break,
+        }
+    }
+    Err(first)
 }
 
 impl Bo {

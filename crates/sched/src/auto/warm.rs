@@ -31,6 +31,8 @@ pub(crate) struct Warm {
 /// Asks the others, best first. One that reaches `bound` ends the asking.
 pub(crate) fn starts(request: &Request<'_>, inst: &Instance, bound: u64, seed: u64) -> Vec<Warm> {
     let budget = Budget { evaluations: Some(EVALUATIONS), time: None, seed, threads: 1 };
+    // A start need not be placed: the search changes it anyway.
+    let request = &Request { packer: None, ..*request };
     let slower = SLOWER.iter().filter(|_| inst.ops.len() <= SHORT);
     let mut found: Vec<Warm> = Vec::new();
     for name in QUICK.iter().chain(slower) {
