@@ -14,7 +14,7 @@ use super::{Call, Device, Stopped};
 use crate::arena::{Arena, Extent};
 use crate::error::{EngineError, HostError};
 use crate::host::HostTier;
-use crate::host::link::hold;
+use crate::host::link::Pace;
 use crate::kernels::{self, Context, Operands};
 
 /// What a processor needs to be a device.
@@ -32,6 +32,8 @@ pub struct CpuParts {
 /// An arena in process memory, kernels on a pool, and a host tier.
 pub struct CpuDevice {
     parts: CpuParts,
+    /// Device → host, host → device.
+    paces: Option<[Pace; 2]>,
     events: Events,
     addresses: Mutex<Addresses>,
 }
@@ -39,7 +41,8 @@ pub struct CpuDevice {
 impl CpuDevice {
     /// A device for programs of so many actions.
     pub fn new(parts: CpuParts, actions: usize) -> Self {
-        Self { parts, events: Events::new(actions), addresses: Mutex::default() }
+        let paces = parts.link.map(|(to_host, to_device)| [to_host, to_device].map(Pace::new));
+        Self { parts, paces, events: Events::new(actions), addresses: Mutex::default() }
     }
 
     fn run(&self, kind: &OpKind, call: &Call<'_>) {
@@ -106,7 +109,7 @@ impl Device for CpuDevice {
         let start = Instant::now();
         // SAFETY: the range comes from a program, so nobody writes it before the copy has been signalled.
         self.parts.host.store(to, unsafe { self.parts.arena.bytes(from) })?;
-        self.parts.link.inspect(|&(to_host, _)| hold(start, to_host, from.len));
+        self.paces.as_ref().inspect(|[to_host, _]| to_host.hold(start, from.len));
         Ok(())
     }
 
@@ -114,7 +117,7 @@ impl Device for CpuDevice {
         let start = Instant::now();
         // SAFETY: the range comes from a program, so nobody else uses it before the copy has been signalled.
         self.parts.host.load(from, unsafe { self.parts.arena.bytes_mut(to) })?;
-        self.parts.link.inspect(|&(_, to_device)| hold(start, to_device, to.len));
+        self.paces.as_ref().inspect(|[_, to_device]| to_device.hold(start, to.len));
         Ok(())
     }
 
