@@ -163,7 +163,7 @@ impl Bench {
         let machine = Machine { to_host: link, to_device: link, ..cpu };
         let trace = Arc::new(engine::trace(&graph)?);
         let costs = Costs::estimate(&trace, &Roofline::new(&machine));
-        let mut task = Task { trace, costs, machine, freedom: Freedom { offload: true, recompute: false } };
+        let mut task = Task { trace, costs, machine, freedom: Freedom { recompute: false, ..Freedom::ALL } };
         let packer = registry::packer(registry::DEFAULT_PACKER)?;
         let natural = pipeline::natural(&task, packer, &Silent)?.plan;
         let mut bench = Self { graph, task: task.clone(), natural, inputs, link };

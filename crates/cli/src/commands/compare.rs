@@ -137,9 +137,12 @@ fn smallest(asked: &[Asked]) -> Result<()> {
             true => format!("{:.1} %", 100.0 * row.share),
             false => row.stop_reason.to_owned(),
         };
-        [task.trace.name().to_owned(), natural.to_string()].into_iter().chain(rows.iter().map(share)).collect()
+        let mut line = vec![task.trace.name().to_owned(), natural.to_string()];
+        line.extend(rows.iter().map(share));
+        line.resize(head.len(), String::new());
+        line
     });
-    printer::grid(&head, &lines.collect::<Vec<Vec<String>>>())?;
+    printer::grid(&head, &lines.collect::<Vec<_>>())?;
     Ok(())
 }
 
