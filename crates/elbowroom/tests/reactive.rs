@@ -117,6 +117,14 @@ fn a_training_runs_on_demand_once_and_is_planned_when_its_trace_comes_again() {
 }
 
 #[test]
+fn a_single_iteration_follows_the_plan_for_estimated_durations() {
+    let report = Case { iterations: 1, ..Case::new("resnet20", resnet(4)) }.run().unwrap();
+    assert_eq!((report.conduct.reactive_iterations, report.conduct.planned_iterations), (0, 1));
+    assert_eq!(report.measured_peak_bytes, report.plan.predicted_peak_bytes);
+    assert_eq!(report.verified, Some(true));
+}
+
+#[test]
 fn the_last_batch_of_an_epoch_has_a_plan_of_its_own_and_the_parameters_stay_where_they_are() {
     let case = Case { samples: Some(10), iterations: 9, memory: "60%", ..Case::new("resnet20", resnet(4)) };
     let report = case.run().unwrap();

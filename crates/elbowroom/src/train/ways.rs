@@ -6,8 +6,9 @@
 //! planned        ▲A                ▲B
 //! ```
 //!
-//! The iteration that runs on demand measures the durations that the plan is made for. All plans have the persistent values where the first
-//! one has them, as far as that can be, so that going from one to another moves nothing.
+//! The iteration that runs on demand measures the durations that the plan is made for; one that would get stuck on demand follows a plan
+//! for estimated durations instead. All plans have the persistent values where the first one has them, as far as that can be, so that
+//! going from one to another moves nothing.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -379,8 +380,10 @@ impl Way for Ways<'_> {
     ) -> Result<Lap, TrainError> {
         let key = self.meet(&lesson.graph)?;
         let known = &self.known[&key];
-        let comes_again = known.runs > 0 && known.planned.is_none() && !known.unplanned;
-        if comes_again && !self.training.reactive {
+        // A single iteration is worth no measuring: it follows the draft.
+        let alone = self.training.iterations == 1 && key == self.main;
+        let due = (known.runs > 0 || alone) && known.planned.is_none() && !known.unplanned;
+        if due && !self.training.reactive {
             self.plan(key)?;
         }
         if let Some(lap) = self.by_plan(session, number, key, fill)? {

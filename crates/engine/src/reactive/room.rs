@@ -1,6 +1,6 @@
 //! Placement on demand: blocks come and go in one range of bytes, and are moved together when the free bytes lie scattered.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use elbowroom_ir::TensorId;
 
@@ -28,13 +28,17 @@ pub(super) struct Room {
     capacity: usize,
     align: usize,
     blocks: BTreeMap<usize, Block>,
+    /// Size and offset of every hole.
+    holes: BTreeSet<(usize, usize)>,
     taken: usize,
 }
 
 impl Room {
     /// An empty range, its end rounded down to the alignment.
     pub fn new(capacity: usize, align: usize) -> Self {
-        Self { capacity: capacity - capacity % align, align, blocks: BTreeMap::new(), taken: 0 }
+        let capacity = capacity - capacity % align;
+        let holes = (capacity > 0).then_some((capacity, 0)).into_iter().collect();
+        Self { capacity, align, blocks: BTreeMap::new(), holes, taken: 0 }
     }
 
     /// Bytes that a block of this size takes.
@@ -55,8 +59,7 @@ impl Room {
     /// Takes the smallest hole that is large enough, the lowest of several.
     pub fn take(&mut self, bytes: usize, owner: Option<TensorId>) -> Option<usize> {
         let len = self.rounded(bytes);
-        let holes = self.holes().filter(|&(_, hole)| hole >= len);
-        let (offset, _) = holes.min_by_key(|&(offset, hole)| (hole, offset))?;
+        let &(_, offset) = self.holes.range((len, 0)..).next()?;
         self.put(offset, Block { len, owner });
         Some(offset)
     }
@@ -73,7 +76,17 @@ impl Room {
         free
     }
 
+    /// The bytes around an offset that no other block takes: where they start and end.
+    fn around(&self, offset: usize) -> (usize, usize) {
+        let below = self.blocks.range(..offset).next_back().map_or(0, |(&start, block)| start + block.len);
+        (below, self.blocks.range(offset + 1..).next().map_or(self.capacity, |(&start, _)| start))
+    }
+
     fn put(&mut self, offset: usize, block: Block) {
+        let ((start, end), above) = (self.around(offset), offset + block.len);
+        self.holes.remove(&(end - start, start));
+        self.holes
+            .extend([(offset - start, start), (end - above, above)].into_iter().filter(|hole| hole.0 > 0));
         self.taken += block.len;
         self.blocks.insert(offset, block);
     }
@@ -81,6 +94,10 @@ impl Room {
     /// Gives a block back.
     pub fn give(&mut self, offset: usize) {
         if let Some(block) = self.blocks.remove(&offset) {
+            let ((start, end), above) = (self.around(offset), offset + block.len);
+            self.holes.remove(&(offset - start, start));
+            self.holes.remove(&(end - above, above));
+            self.holes.insert((end - start, start));
             self.taken -= block.len;
         }
     }
@@ -126,21 +143,17 @@ impl Room {
             }
             to += block.len;
         }
-        shifts
-    }
-
-    /// Offset and size of every hole.
-    fn holes(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         let starts = std::iter::once(0).chain(self.blocks.iter().map(|(&offset, block)| offset + block.len));
-        starts.zip(self.gaps()).filter(|&(_, hole)| hole > 0)
+        self.holes = self.gaps().zip(starts).filter(|hole| hole.0 > 0).collect();
+        shifts
     }
 
     /// Size of the hole below every block and of the one below the end, empty ones included.
     fn gaps(&self) -> impl Iterator<Item = usize> + '_ {
-        let ends = self.blocks.keys().copied().chain([self.capacity]);
-        ends.scan(0, |below, start| {
+        let ends = self.blocks.iter().map(|(&start, block)| (start, block.len)).chain([(self.capacity, 0)]);
+        ends.scan(0, |below, (start, len)| {
             let gap = start - *below;
-            *below = start + self.blocks.get(&start).map_or(0, |block| block.len);
+            *below = start + len;
             Some(gap)
         })
     }
@@ -219,6 +232,8 @@ mod tests {
             }
             assert!(end <= 4096 && room.blocks.len() == held.len());
             assert_eq!(room.taken, room.blocks.values().map(|block| block.len).sum());
+            assert_eq!(room.free(), room.holes.iter().map(|hole| hole.0).sum());
+            assert_eq!(room.holes.len(), room.gaps().filter(|&gap| gap > 0).count());
         }
         assert!(gathered > 20);
     }

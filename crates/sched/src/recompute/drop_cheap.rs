@@ -3,7 +3,8 @@
 //!
 //! Cheap is judged from times, not names: an op is cheap if a byte that it makes costs less than half of what a byte for the backward
 //! phase costs on average over the forward phase. In a convolutional network the convolutions take nearly all the time and make a third
-//! of the bytes. Where that does not suffice, ops count as cheap up to three quarters, once and one and a half times the average.
+//! of the bytes. Like the other passes of the paper this one is unconditional: cheap results are dropped even where everything would fit,
+//! because who names a pass asks for that pass; `auto` computes again only what the limit asks for. Where it does not suffice, ops count as cheap up to three quarters, once and one and a half times the average.
 
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;

@@ -4,7 +4,8 @@
 //! With x the bytes kept and y those of the largest segment when every candidate is cut (b = 0), budgets are searched on two grids:
 //! around √(xy), as the paper says, and around √(xy/2), as its released tool does, six steps each from 1/√2 to √2 of that. Candidates
 //! are the places where a single value crosses and, besides, all where less crosses than around them (recurrent networks have no other).
-//! The plan with the least exact peak is taken, whether or not the limit asks for so much.
+//! The plan with the least exact peak is taken, whether or not the limit asks for so much, as in the paper: who names a pass asks for that
+//! pass; `auto` computes again only what the limit asks for.
 
 use elbowroom_ir::Bytes;
 use elbowroom_ir::planning::{Request, Scheduler};
