@@ -73,7 +73,7 @@ pub struct NetworkArgs {
     /// Number of different tokens
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub vocabulary: Option<u32>,
-    /// Columns of a language model's hidden state
+    /// Columns of a language model's hidden state; channels of the first stage of a ResNet or U-Net
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub width: Option<u32>,
     /// Layers of a language model

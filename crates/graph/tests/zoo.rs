@@ -68,6 +68,9 @@ fn parameter_counts_are_the_published_ones() {
     assert_eq!(parameters(&build("unet", &Options::new(2))), 31_037_698);
     // He et al., 2015, Table 6 say 0.27 million for the variant that pads; projections add 2,752.
     assert_eq!(parameters(&build("resnet20", &Options::new(2))), 269_722 + 2_752);
+    // Half as many channels: a quarter of a convolution's weights between stages, and half of what stands at an end.
+    let narrow = parameters(&build("resnet20", &Options { width: Some(8), ..Options::new(2) }));
+    assert!((269_722 / 4..269_722 / 3).contains(&narrow), "{narrow}");
     // Hugging Face's `gpt2`, and PyTorch's word language model on Penn Treebank at its default width.
     assert_eq!(parameters(&build("gpt2", &Options::new(1))), 124_439_808);
     let lstm = Options { vocabulary: Some(10_000), ..Options::new(2) };

@@ -38,7 +38,8 @@ pub struct Options {
     pub target: Option<usize>,
     /// Number of different tokens: by default 256, the bytes.
     pub vocabulary: Option<usize>,
-    /// Columns of the hidden state of a language model; channels of U-Net at the full size; columns of a point of k-means.
+    /// Columns of the hidden state of a language model; channels of U-Net at the full size and of ResNet's first stage; columns of a
+    /// point of k-means.
     pub width: Option<usize>,
     /// Layers of a language model.
     pub layers: Option<usize>,
@@ -235,8 +236,10 @@ pub fn build(name: &str, options: &Options) -> Result<Graph, ZooError> {
         "gpt" => gpt::build(name, &gpt::SMALL, options),
         "gpt2" => gpt::build(name, &gpt::GPT2, options),
         _ => match name.split_once("resnet").and_then(|(kind, depth)| Some((kind, depth.parse().ok()?))) {
-            Some(("", depth)) => resnet::build(name, &resnet_depth(name, depth)?, options),
-            Some(("stochastic-", depth)) => resnet::stochastic(name, &resnet_depth(name, depth)?, options),
+            Some(("", depth)) => resnet::build(name, &resnet_depth(name, depth, options)?, options),
+            Some(("stochastic-", depth)) => {
+                resnet::stochastic(name, &resnet_depth(name, depth, options)?, options)
+            }
             _ => return Err(unknown(name)),
         },
     };
@@ -247,8 +250,12 @@ fn unknown(name: &str) -> ZooError {
     ZooError::Unknown { name: name.to_owned() }
 }
 
-fn resnet_depth(name: &str, depth: usize) -> Result<resnet::Depth, ZooError> {
-    resnet::Depth::of(depth).ok_or_else(|| unknown(name))
+fn resnet_depth(name: &str, depth: usize, options: &Options) -> Result<resnet::Depth, ZooError> {
+    let published = resnet::Depth::of(depth).ok_or_else(|| unknown(name))?;
+    Ok(match options.width {
+        Some(width) => published.with_width(width),
+        None => published,
+    })
 }
 
 /// Networks take the form for CIFAR below this image size.

@@ -44,6 +44,11 @@ impl Depth {
             _ => None,
         }
     }
+
+    /// The same blocks with another number of channels in the first stage: a deep network that is narrow enough to train anywhere.
+    pub fn with_width(self, width: usize) -> Self {
+        Self { width, ..self }
+    }
 }
 
 /// The network.
