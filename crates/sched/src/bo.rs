@@ -1,4 +1,4 @@
-//! `bo`: Zhang et al., section IV-C. One score that is a weighted sum of the four of [`autoswap`](crate::autoswap), each standardized;
+//! `bo`: Zhang et al., section IV-C. One score that is a weighted sum of the four of [`autoswap`], each standardized;
 //! the weights, between −1 and 1, are tuned by Bayesian optimization with a Gaussian process and expected improvement, and the objective
 //! is the simulated iteration time. The first four points are the four scores alone, ranked exactly as their own planners rank them and
 //! tried whatever the budget, so the result is never worse than the best of them at the same load.

@@ -8,7 +8,7 @@
 //!
 //! Weights of edges are times and not negative, so ReLU(W4 w) = w ReLU(W4), and the last sum of equation 1 is one number per node times
 //! a row that all nodes share. Of the features only the last, whether the node's action is still valid, changes within an episode; so
-//! all but one column of W1 x and all of the last term are computed once per set of weights ([`Fixed`]), and what is left per state
+//! all but one column of W1 x and all of the last term are computed once per set of weights (`Fixed`), and what is left per state
 //! are T − 1 products with W2. Vectors are rows here and matrices stand to their right, which transposes the paper's.
 
 use super::nodes::{FEATURES, Nodes};
