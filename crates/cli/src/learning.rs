@@ -13,7 +13,7 @@ use elbowroom::registry;
 
 use crate::args::{DqnArgs, PlanArgs};
 use crate::files;
-use crate::progress::Spinner;
+use crate::progress::Progress;
 
 /// More than any network of 256 hidden units: a guard against reading a disk image by mistake.
 const LARGEST: u64 = 1 << 26;
@@ -45,7 +45,7 @@ fn read(path: &Path) -> Result<Weights> {
 }
 
 /// Writes what the user wants to keep of the learning.
-pub fn save(args: &PlanArgs, network: &Dqn, spinner: &Spinner) -> Result<()> {
+pub fn save(args: &PlanArgs, network: &Dqn, progress: &Progress) -> Result<()> {
     if let Some(path) = &args.dqn_save {
         let Some(weights) = network.trained() else {
             bail!("nothing was trained: the planner is not dqn, or a fixed rule needs no time already");
@@ -54,7 +54,7 @@ pub fn save(args: &PlanArgs, network: &Dqn, spinner: &Spinner) -> Result<()> {
         fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
     }
     if let Some(path) = &args.dqn_curve {
-        files::write(Some(path), &csv(&spinner.episodes()))?;
+        files::write(Some(path), &csv(&progress.episodes()))?;
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Progress of long work, on standard error. Only this file knows how it is drawn.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use elbowroom::ir::Nanos;
@@ -71,42 +71,6 @@ impl Search {
     }
 }
 
-/// A bar's message, kept up to date with the search.
-#[derive(Default)]
-struct Watch(Mutex<Search>);
-
-impl Watch {
-    /// Takes something over and says it.
-    fn hear(&self, bar: &ProgressBar, news: impl FnOnce(&mut Search)) {
-        // A thread that panicked while holding the lock leaves at worst a line that is out of date.
-        let mut search = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        news(&mut search);
-        bar.set_message(search.line(Instant::now()));
-    }
-
-    fn begins(&self, bar: &ProgressBar, goal: &Goal<'_>) {
-        let what = format!("{} at {}", goal.planner, goal.limit);
-        let goal = Some((what, goal.unlimited, goal.budget.clone(), Instant::now()));
-        self.hear(bar, |search| *search = Search { goal, ..Search::default() });
-    }
-
-    fn improved(&self, bar: &ProgressBar, cost: u64, bound: u64) {
-        // A planner that starts from what others found may at first have nothing as good of its own.
-        self.hear(bar, |search| {
-            let before = search.best.filter(|&(best, _)| best <= cost);
-            search.best = before.or(Some((cost, bound)));
-        });
-    }
-
-    fn episode(&self, bar: &ProgressBar, episode: Episode) {
-        self.hear(bar, |search| search.episodes.push(episode));
-    }
-
-    fn progress(&self, bar: &ProgressBar, evaluations: u64) {
-        self.hear(bar, |search| search.evaluations = evaluations);
-    }
-}
-
 /// A bar without a length: what is going on, then how the search goes on.
 fn line(stage: String) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_style(line_style()).with_prefix(stage);
@@ -120,16 +84,17 @@ fn line_style() -> ProgressStyle {
         .unwrap_or_else(|_| ProgressStyle::default_spinner())
 }
 
-/// A line that says what is going on, and ends without a trace. Nothing is drawn where standard error is no terminal.
-pub struct Spinner {
+/// A line that says what is going on, kept up to date with the search of the moment; in training also a bar over the iterations. It ends
+/// without a trace. Nothing is drawn where standard error is no terminal.
+pub struct Progress {
     bar: ProgressBar,
-    watch: Watch,
+    search: Mutex<Search>,
 }
 
-impl Spinner {
+impl Progress {
     /// Starts a line.
     pub fn new(stage: impl Into<String>) -> Self {
-        Self { bar: line(stage.into()), watch: Watch::default() }
+        Self { bar: line(stage.into()), search: Mutex::default() }
     }
 
     /// Says something else.
@@ -140,84 +105,64 @@ impl Spinner {
 
     /// The episodes of the last search.
     pub fn episodes(&self) -> Vec<Episode> {
-        self.watch.0.lock().unwrap_or_else(PoisonError::into_inner).episodes.clone()
+        self.search().episodes.clone()
     }
 
     /// Who found the result of the last search, if its planner has said so.
     pub fn origin(&self) -> Option<String> {
-        self.watch.0.lock().unwrap_or_else(PoisonError::into_inner).origin.clone()
+        self.search().origin.clone()
+    }
+
+    fn search(&self) -> MutexGuard<'_, Search> {
+        // A thread that panicked while holding the lock leaves at worst a line that is out of date.
+        self.search.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes something over and says it.
+    fn hear(&self, news: impl FnOnce(&mut Search)) {
+        let mut search = self.search();
+        news(&mut search);
+        self.bar.set_message(search.line(Instant::now()));
     }
 }
 
-impl Drop for Spinner {
+impl Drop for Progress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
 }
 
-impl Observer for Spinner {
+impl Observer for Progress {
     fn begins(&self, goal: &Goal<'_>) {
-        self.watch.begins(&self.bar, goal);
+        let what = format!("{} at {}", goal.planner, goal.limit);
+        let goal = Some((what, goal.unlimited, goal.budget.clone(), Instant::now()));
+        self.hear(|search| *search = Search { goal, ..Search::default() });
     }
     fn improved(&self, cost: u64, bound: u64) {
-        self.watch.improved(&self.bar, cost, bound);
+        // A planner that starts from what others found may at first have nothing as good of its own.
+        self.hear(|search| {
+            let before = search.best.filter(|&(best, _)| best <= cost);
+            search.best = before.or(Some((cost, bound)));
+        });
     }
     fn progress(&self, evaluations: u64) {
-        self.watch.progress(&self.bar, evaluations);
+        self.hear(|search| search.evaluations = evaluations);
     }
     fn episode(&self, episode: &Episode) {
-        self.watch.episode(&self.bar, *episode);
+        self.hear(|search| search.episodes.push(*episode));
     }
     fn origin(&self, origin: &str) {
-        self.watch.hear(&self.bar, |search| search.origin = Some(origin.to_owned()));
+        self.hear(|search| search.origin = Some(origin.to_owned()));
     }
     fn interrupted(&self) -> bool {
         interrupted()
     }
 }
 
-/// A line for each stage of training, with how its search goes on, and a bar over its iterations.
-pub struct TrainProgress {
-    bar: ProgressBar,
-    watch: Watch,
-}
-
-impl TrainProgress {
-    /// Starts the line.
-    pub fn new() -> Self {
-        Self { bar: line(String::new()), watch: Watch::default() }
-    }
-}
-
-impl Drop for TrainProgress {
-    fn drop(&mut self) {
-        self.bar.finish_and_clear();
-    }
-}
-
-impl Observer for TrainProgress {
-    fn begins(&self, goal: &Goal<'_>) {
-        self.watch.begins(&self.bar, goal);
-    }
-    fn improved(&self, cost: u64, bound: u64) {
-        self.watch.improved(&self.bar, cost, bound);
-    }
-    fn progress(&self, evaluations: u64) {
-        self.watch.progress(&self.bar, evaluations);
-    }
-    fn episode(&self, episode: &Episode) {
-        self.watch.episode(&self.bar, *episode);
-    }
-    fn interrupted(&self) -> bool {
-        interrupted()
-    }
-}
-
-impl TrainObserver for TrainProgress {
+impl TrainObserver for Progress {
     fn stage(&self, what: &str) {
         self.bar.set_style(line_style());
-        self.bar.set_prefix(what.to_owned());
-        self.bar.set_message("");
+        self.say(what);
     }
 
     fn begin(&self, iterations: u64) {
@@ -262,14 +207,13 @@ mod tests {
 
     #[test]
     fn the_line_says_how_good_it_is_how_good_it_can_become_and_what_is_left() {
-        let bar = ProgressBar::hidden();
-        let watch = Watch::default();
+        let progress = Progress { bar: ProgressBar::hidden(), search: Mutex::default() };
         let budget = Budget::time(Duration::from_secs(10));
         let goal = Goal { planner: "auto", limit: Bytes(1 << 20), unlimited: Nanos(1_000), budget: &budget };
-        watch.begins(&bar, &goal);
-        watch.progress(&bar, 40);
-        watch.improved(&bar, 1_250, 1_100);
-        let search = watch.0.lock().unwrap();
+        progress.begins(&goal);
+        progress.progress(40);
+        progress.improved(1_250, 1_100);
+        let search = progress.search();
         let since = search.goal.as_ref().unwrap().3;
         let line = search.line(since + Duration::from_secs(4));
         assert_eq!(line, "auto at 1.00 MiB: +25.0 % (bound +10.0 %), 6 s left, 40 evaluations");
@@ -277,8 +221,8 @@ mod tests {
 
         // Another search begins from nothing.
         let budget = Budget::evaluations(100);
-        watch.begins(&bar, &Goal { budget: &budget, ..goal });
-        watch.progress(&bar, 40);
-        assert_eq!(bar.message(), "auto at 1.00 MiB, 60 evaluations left");
+        progress.begins(&Goal { budget: &budget, ..goal });
+        progress.progress(40);
+        assert_eq!(progress.bar.message(), "auto at 1.00 MiB, 60 evaluations left");
     }
 }

@@ -1,26 +1,17 @@
 //! The binary as users meet it: what it prints, how it exits, and that bad input gets one clear sentence.
 
+mod support;
+
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::Value;
-
-/// Runs `elbowroom` in a folder.
-fn run(folder: &Path, line: &str) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_elbowroom"))
-        .args(line.split_whitespace())
-        .current_dir(folder)
-        .output()
-        .expect("the binary runs")
-}
+use support::{expect_both, run};
 
 /// Runs it, expects an exit status, and returns standard output.
 #[track_caller]
 fn expect(folder: &Path, line: &str, status: i32) -> String {
-    let output = run(folder, line);
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert_eq!(output.status.code(), Some(status), "elbowroom {line}\nstdout: {out}\nstderr: {err}");
-    out.into_owned()
+    expect_both(folder, line, status).0
 }
 
 /// Runs it, expects a status other than 0 and one sentence on standard error that contains all of `parts`.

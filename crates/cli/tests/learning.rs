@@ -1,24 +1,8 @@
 //! The planner dqn from the command line: its settings, and the files that it writes and begins with.
 
-use std::path::Path;
-use std::process::{Command, Output};
+mod support;
 
-fn run(folder: &Path, line: &str) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_elbowroom"))
-        .args(line.split_whitespace())
-        .current_dir(folder)
-        .output()
-        .expect("the binary runs")
-}
-
-#[track_caller]
-fn expect(folder: &Path, line: &str, status: i32) -> (String, String) {
-    let Output { status: found, stdout, stderr } = run(folder, line);
-    let (out, err) =
-        (String::from_utf8_lossy(&stdout).into_owned(), String::from_utf8_lossy(&stderr).into_owned());
-    assert_eq!(found.code(), Some(status), "elbowroom {line}\nstdout: {out}\nstderr: {err}");
-    (out, err)
-}
+use support::expect_both as expect;
 
 #[test]
 fn a_network_is_trained_written_and_trained_further() {

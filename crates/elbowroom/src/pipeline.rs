@@ -183,7 +183,8 @@ pub fn plan_load(
     let started = Instant::now();
     let limit = task.machine.memory;
     observer.begins(&goal(task, method));
-    let Outcome { best, evaluations, stop } = ask_by_load(task, method, limit, observer);
+    let Outcome { best, evaluations, stop } =
+        method.scheduler.schedule(&request(task, limit), &method.budget, observer);
     let schedule = best.ok_or_else(|| no_schedule(stop.clone(), true, limit, None))?;
     let schedule = check::check_schedule(task.trace.clone(), task.machine.clone(), schedule, limit)?;
     let predicted = simulate(task, schedule.schedule());
@@ -236,7 +237,8 @@ fn descend(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Result<
     for rounds in 1..=ROUNDS {
         let round = method.for_a_round(started);
         observer.begins(&goal(task, &round));
-        let outcome = ask(task, &round, load_limit, observer);
+        let request = Request { packer: Some(method.packer), ..request(task, load_limit) };
+        let outcome = method.scheduler.schedule(&request, &round.budget, observer);
         evaluations += outcome.evaluations;
         let Some(schedule) = outcome.best else {
             return Err(no_schedule(outcome.stop, load_limit == whole, limit, lowest));
@@ -282,21 +284,7 @@ impl Observer for Unheard<'_> {
     }
 }
 
-fn ask(task: &Task, method: &Method<'_>, load_limit: Bytes, observer: &dyn Observer) -> Outcome<Schedule> {
-    let request = Request { packer: Some(method.packer), ..request(task, load_limit) };
-    method.scheduler.schedule(&request, &method.budget, observer)
-}
-
-/// The same where nothing will be placed, so that the planner need not look for a place.
-fn ask_by_load(
-    task: &Task,
-    method: &Method<'_>,
-    load_limit: Bytes,
-    observer: &dyn Observer,
-) -> Outcome<Schedule> {
-    method.scheduler.schedule(&request(task, load_limit), &method.budget, observer)
-}
-
+/// What a planner is asked where nothing will be placed, so that it need not look for a place.
 fn request(task: &Task, load_limit: Bytes) -> Request<'_> {
     Request {
         trace: &task.trace,
@@ -357,9 +345,8 @@ const PLACEMENT_EVALUATIONS: u64 = 20;
 /// The plan that keeps everything: its height is the *natural peak*, its iteration time that of an unlimited device.
 pub fn natural(task: &Task, packer: &dyn Packer, observer: &dyn Observer) -> Result<Planned, PlanError> {
     let started = Instant::now();
-    let method = keeping(packer);
-    let Outcome { best, evaluations, stop } = ask(&task.with_memory(UNLIMITED), &method, UNLIMITED, observer);
-    let schedule = best.ok_or_else(|| no_schedule(stop.clone(), true, UNLIMITED, None))?;
+    let method = Method { scheduler: &elbowroom_sched::keep::Keep, packer, budget: Budget::default() };
+    let (schedule, evaluations, stop) = keep(task, observer)?;
     // Without a capacity the packer looks for the lowest height.
     let problem = elbowroom_sim::liveness::problem(&schedule, &task.machine);
     let placement = place(problem, &schedule, &method, observer)
@@ -370,15 +357,17 @@ pub fn natural(task: &Task, packer: &dyn Packer, observer: &dyn Observer) -> Res
 
 /// The placement problem of the plan that keeps everything, whose peak load nothing that keeps everything is below.
 pub fn natural_problem(task: &Task, observer: &dyn Observer) -> Result<Problem, PlanError> {
-    let method = keeping(&elbowroom_pack::Auto);
-    let Outcome { best, stop, .. } = ask(&task.with_memory(UNLIMITED), &method, UNLIMITED, observer);
-    let schedule = best.ok_or_else(|| no_schedule(stop, true, UNLIMITED, None))?;
+    let (schedule, ..) = keep(task, observer)?;
     Ok(elbowroom_sim::liveness::problem(&schedule, &task.machine))
 }
 
-/// The method that keeps everything.
-fn keeping(packer: &dyn Packer) -> Method<'_> {
-    Method { scheduler: &elbowroom_sched::keep::Keep, packer, budget: Budget::default() }
+/// The schedule that keeps everything.
+fn keep(task: &Task, observer: &dyn Observer) -> Result<(Schedule, u64, StopReason), PlanError> {
+    let unlimited = task.with_memory(UNLIMITED);
+    let Outcome { best, evaluations, stop } =
+        elbowroom_sched::keep::Keep.schedule(&request(&unlimited, UNLIMITED), &Budget::default(), observer);
+    let schedule = best.ok_or_else(|| no_schedule(stop.clone(), true, UNLIMITED, None))?;
+    Ok((schedule, evaluations, stop))
 }
 
 /// More than anything real, and far from overflow.

@@ -150,7 +150,7 @@ pub fn train(training: &Training<'_>, observer: &dyn TrainObserver) -> Result<Tr
         Some(digests) => {
             observer.stage("running the same iterations without a limit");
             let everything = training.machine.clone().with_memory(all_of(&estimate));
-            let (mut by_plan, mut unlimited) = (ByPlan { plan: natural.plan.clone() }, Unlimited);
+            let (mut by_plan, mut unlimited) = (ByPlan { plan: natural.plan.clone() }, Unlimited::default());
             let (start, way): (_, &mut dyn ways::Way) = match training.changing {
                 None => (Start::Plan(&natural.plan), &mut by_plan),
                 Some(_) => (Start::Memory(&everything), &mut unlimited),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use elbowroom_engine::Interpreter;
 use elbowroom_engine::kernels::heap::HeapRun;
 
-use support::{batch, convnet, transformer};
+use support::{convnet, inputs, transformer};
 
 #[test]
 fn heap_buffers_give_the_oracle_s_bits() {
@@ -16,16 +16,7 @@ fn heap_buffers_give_the_oracle_s_bits() {
         let mut oracle = Interpreter::new(&graph, 5);
         let mut heap = HeapRun::new(Arc::new(graph.clone()), pool.clone(), 5);
         for iteration in 0..3 {
-            let inputs: Vec<Vec<u8>> = graph
-                .inputs
-                .iter()
-                .enumerate()
-                .map(|(slot, input)| {
-                    let mut bytes = vec![0; graph.values[input.value].bytes().get() as usize];
-                    batch(input.content, slot, iteration, &mut bytes);
-                    bytes
-                })
-                .collect();
+            let inputs = inputs(&graph, iteration);
             let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
             let expected = oracle.run(&pool, &inputs).unwrap();
             assert!(heap.run(iteration, &inputs) == expected, "{} iteration {iteration}", graph.name);

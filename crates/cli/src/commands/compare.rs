@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::Answer;
 use crate::args::CompareArgs;
 use crate::commands::trace::traced;
-use crate::progress::{self, Spinner};
+use crate::progress::{self, Progress};
 use crate::{files, learning, printer, settings};
 
 /// Runs the command.
@@ -23,10 +23,10 @@ pub fn run(args: &CompareArgs) -> Result<Answer> {
     if args.svg.is_some() && args.traces.len() > 1 {
         bail!("--svg draws one trace; name one");
     }
-    let spinner = Spinner::new("reading");
+    let progress = Progress::new("reading");
     progress::heed_ctrl_c();
-    let asked = args.traces.iter().map(|path| ask(args, path, &spinner)).collect::<Result<Vec<_>>>()?;
-    drop(spinner);
+    let asked = args.traces.iter().map(|path| ask(args, path, &progress)).collect::<Result<Vec<_>>>()?;
+    drop(progress);
     tell(args, &asked)?;
     Ok(Answer::Yes)
 }
@@ -39,7 +39,7 @@ struct Asked {
 }
 
 /// Asks every planner about one trace.
-fn ask(args: &CompareArgs, path: &Path, spinner: &Spinner) -> Result<Asked> {
+fn ask(args: &CompareArgs, path: &Path, progress: &Progress) -> Result<Asked> {
     let task = Task { freedom: settings::freedom(&args.freedom), ..traced(path, &args.machine)? };
     let packer = registry::packer(&args.packer)?;
     let names = if args.planners.is_empty() {
@@ -51,9 +51,9 @@ fn ask(args: &CompareArgs, path: &Path, spinner: &Spinner) -> Result<Asked> {
     let planners: Vec<&dyn Scheduler> =
         names.into_iter().map(|name| learning::scheduler(name, network)).collect::<Result<_, _>>()?;
 
-    spinner.say("measuring the natural peak");
+    progress.say("measuring the natural peak");
     let baseline = args.baseline.as_deref().map_or(Ok(packer), registry::packer)?;
-    let kept = pipeline::natural(&task, baseline, spinner)?;
+    let kept = pipeline::natural(&task, baseline, progress)?;
     let by_load = args.load_limit.is_some();
     let natural = if by_load { kept.predicted.peak_load } else { kept.height() };
     let (low, steps) = if args.overhead.is_some() { (0.05, 20) } else { (0.3, 8) };
@@ -69,11 +69,11 @@ fn ask(args: &CompareArgs, path: &Path, spinner: &Spinner) -> Result<Asked> {
     let mut done = 0;
     let heard = |row: &Row| {
         done += 1;
-        spinner.say(format!("{done}/{total}: {} at {:.0} %", row.planner, 100.0 * row.share));
+        progress.say(format!("{done}/{total}: {} at {:.0} %", row.planner, 100.0 * row.share));
     };
     let rows = match args.overhead {
-        Some(overhead) => compare::smallest(&comparison, overhead, spinner, heard)?,
-        None => compare::compare(&comparison, spinner, heard)?,
+        Some(overhead) => compare::smallest(&comparison, overhead, progress, heard)?,
+        None => compare::compare(&comparison, progress, heard)?,
     };
     Ok(Asked { task, natural, rows })
 }

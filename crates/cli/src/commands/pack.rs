@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::Answer;
 use crate::args::{MachineArgs, PackArgs};
 use crate::commands::trace::traced;
-use crate::progress::{self, Spinner};
+use crate::progress::{self, Progress};
 use crate::{files, printer, settings};
 
 /// Buffers of an infeasible set shown by name; the rest are counted.
@@ -85,7 +85,7 @@ fn buffers(path: &Path) -> Result<Buffers> {
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     if !is_table(&bytes) {
         let task = traced(path, &MachineArgs::default())?;
-        let problem = pipeline::natural_problem(&task, &Spinner::new("tracing lifetimes"))?;
+        let problem = pipeline::natural_problem(&task, &Progress::new("tracing lifetimes"))?;
         let names = problem.blocks.ids().map(|id| id.to_string()).collect();
         return Ok(Buffers { problem, names });
     }
@@ -108,11 +108,11 @@ fn pack(
     budget: &Budget,
 ) -> Result<(Packed, Outcome<Placement>)> {
     let peak_load = problem.peak_load();
-    let spinner = Spinner::new(format!("placing {} buffers with {}", problem.blocks.len(), packer.name()));
+    let progress = Progress::new(format!("placing {} buffers with {}", problem.blocks.len(), packer.name()));
     let started = Instant::now();
-    let outcome = packer.pack(problem, budget, &spinner);
+    let outcome = packer.pack(problem, budget, &progress);
     let nanos = Nanos::from(started.elapsed());
-    drop(spinner);
+    drop(progress);
     if let Some(placement) = &outcome.best {
         // The judge shares no code with the packers.
         pack::validate(problem, placement)

@@ -15,7 +15,7 @@ use crate::Answer;
 use crate::args::PlanArgs;
 use crate::commands::explain::{self, Explained};
 use crate::commands::trace::traced;
-use crate::progress::Spinner;
+use crate::progress::Progress;
 use crate::{files, learning, printer, settings};
 
 /// Runs the command.
@@ -27,27 +27,27 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     };
     let task =
         Task { freedom: settings::freedom(&args.planner.freedom), ..traced(&args.trace, &args.machine)? };
-    let spinner = Spinner::new("planning");
+    let progress = Progress::new("planning");
     crate::progress::heed_ctrl_c();
-    let natural = pipeline::natural(&task, method.packer, &spinner)?.height();
+    let natural = pipeline::natural(&task, method.packer, &progress)?.height();
 
     if let Some(limit) = args.load_limit {
-        return by_load(args, &task, &method, network, limit, natural, &spinner);
+        return by_load(args, &task, &method, network, limit, natural, &progress);
     }
     let memory = args.memory.unwrap_or(MemorySpec::Share(1.0));
     let planned = match memory.resolve(natural) {
-        Some(limit) => pipeline::plan(&task.with_memory(limit), &method, &spinner),
-        None => pipeline::smallest(&task, &method, natural, &spinner),
+        Some(limit) => pipeline::plan(&task.with_memory(limit), &method, &progress),
+        None => pipeline::smallest(&task, &method, natural, &progress),
     };
     let planned = match planned {
         Ok(planned) => planned,
-        Err(error) => return refuse(args.json, &task, &method, natural, error, &spinner),
+        Err(error) => return refuse(args.json, &task, &method, natural, error, &progress),
     };
     let limited = task.with_memory(planned.plan.machine().memory);
-    let found_by = spinner.origin();
+    let found_by = progress.origin();
     let report = PlanReport { found_by, ..PlanReport::new(&limited, &method, natural, &planned) };
-    learning::save(args, network, &spinner)?;
-    drop(spinner);
+    learning::save(args, network, &progress)?;
+    drop(progress);
     if let Some(path) = &args.svg {
         files::write(Some(path), &picture::svg(&planned.plan, &planned.predicted))?;
     }
@@ -79,19 +79,19 @@ fn by_load(
     network: &Dqn,
     limit: MemorySpec,
     natural: Bytes,
-    spinner: &Spinner,
+    progress: &Progress,
 ) -> Result<Answer> {
     let Some(limit) = limit.resolve(natural) else {
         anyhow::bail!("--load-limit takes a size or a share; `min` is for --memory");
     };
     let limited = task.with_memory(limit);
-    let planned = match pipeline::plan_load(&limited, method, spinner) {
+    let planned = match pipeline::plan_load(&limited, method, progress) {
         Ok(planned) => planned,
-        Err(error) => return refuse(args.json, task, method, natural, error, spinner),
+        Err(error) => return refuse(args.json, task, method, natural, error, progress),
     };
-    let found_by = spinner.origin();
+    let found_by = progress.origin();
     let report = PlanReport { found_by, ..PlanReport::of_load(&limited, method, natural, &planned) };
-    learning::save(args, network, spinner)?;
+    learning::save(args, network, progress)?;
     let schedule = planned.schedule.schedule();
     let explanation = args.explain.then(|| Choices::of(&limited, schedule, &planned.predicted));
     tell(args, &report, explanation.as_ref())
@@ -104,10 +104,10 @@ pub fn refuse(
     method: &Method<'_>,
     natural: Bytes,
     error: PlanError,
-    spinner: &Spinner,
+    progress: &Progress,
 ) -> Result<Answer> {
-    spinner.say("looking for the smallest limit that works");
-    let smallest = pipeline::smallest(task, &method.at_once(), natural, spinner)
+    progress.say("looking for the smallest limit that works");
+    let smallest = pipeline::smallest(task, &method.at_once(), natural, progress)
         .ok()
         .map(|planned| planned.plan.machine().memory);
     match Refusal::new(&task.trace, &error, smallest) {

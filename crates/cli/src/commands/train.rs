@@ -19,7 +19,7 @@ use crate::Answer;
 use crate::args::TrainArgs;
 use crate::commands::plan;
 use crate::commands::trace::{network, options};
-use crate::progress::{self, TrainProgress};
+use crate::progress::{self, Progress};
 use crate::{files, printer, settings};
 
 /// Runs the command.
@@ -56,7 +56,7 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
         reactive: args.reactive,
     };
     progress::heed_ctrl_c();
-    let observer = TrainProgress::new();
+    let observer = Progress::new("");
     if args.network.batch == BatchSpec::Largest {
         observer.stage("looking for the largest batch");
         training.graph = match largest(&training, &|batch| network(&args.network, batch), &observer) {

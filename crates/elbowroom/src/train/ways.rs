@@ -65,18 +65,36 @@ impl Way for ByPlan {
         lesson: &Lesson,
         fill: &mut dyn FnMut(&mut Session),
     ) -> Result<Lap, TrainError> {
-        session.follow(&lesson.graph, &self.plan)?;
-        fill(session);
-        let report = session.run_iteration(number)?;
-        let timeline = session.timeline();
-        Ok(Lap { time: report.iteration, peak: report.measured_peak, planned: true, timeline })
+        Ok(follow(session, number, &lesson.graph, &self.plan, fill)?.0)
     }
 }
 
-/// Without a limit: there is room for everything, and nothing ever has to leave.
-pub(super) struct Unlimited;
+/// Runs an iteration by a plan. Returns also the bytes that moved on the way to it.
+fn follow(
+    session: &mut Session,
+    number: u64,
+    graph: &Arc<Graph>,
+    plan: &Arc<CheckedPlan>,
+    fill: &mut dyn FnMut(&mut Session),
+) -> Result<(Lap, Bytes), TrainError> {
+    let moved = session.follow(graph, plan)?;
+    fill(session);
+    let report = session.run_iteration(number)?;
+    let timeline = session.timeline();
+    Ok((Lap { time: report.iteration, peak: report.measured_peak, planned: true, timeline }, moved))
+}
 
-impl Decider for Unlimited {
+/// Without a limit: there is room for everything, and nothing ever has to leave.
+#[derive(Default)]
+pub(super) struct Unlimited {
+    /// The graph of the last iteration, with its order.
+    last: Option<(Arc<Graph>, Order)>,
+}
+
+/// Lets nothing leave.
+struct Keep;
+
+impl Decider for Keep {
     fn victim(&mut self, _: Bytes, _: &[Candidate]) -> Option<(TensorId, How)> {
         None
     }
@@ -90,13 +108,18 @@ impl Way for Unlimited {
         lesson: &Lesson,
         fill: &mut dyn FnMut(&mut Session),
     ) -> Result<Lap, TrainError> {
-        session.change_to(&lesson.graph)?;
-        fill(session);
         let graph = &lesson.graph;
-        let trace =
-            elbowroom_engine::trace(graph).map_err(|error| TrainError::Trace(graph.name.clone(), error))?;
-        let order = natural_order(&trace)?;
-        let improvise = Improvise { order: &order, freedom: Freedom::ALL, decider: self };
+        session.change_to(graph)?;
+        fill(session);
+        let (_, order) = match self.last.take().filter(|(last, _)| Arc::ptr_eq(last, graph)) {
+            Some(last) => self.last.insert(last),
+            None => {
+                let trace = elbowroom_engine::trace(graph)
+                    .map_err(|error| TrainError::Trace(graph.name.clone(), error))?;
+                self.last.insert((graph.clone(), natural_order(&trace)?))
+            }
+        };
+        let improvise = Improvise { order, freedom: Freedom::ALL, decider: &mut Keep };
         Ok(lap(&session.improvise(number, improvise)?))
     }
 }
@@ -305,16 +328,14 @@ impl<'a> Ways<'a> {
         if session.plan().is_some_and(|now| !Arc::ptr_eq(now, &plan)) {
             self.look(session);
         }
-        self.tally.switch_moved_bytes += session.follow(&graph, &plan)?;
-        fill(session);
-        let report = session.run_iteration(number)?;
-        let timeline = session.timeline();
+        let (lap, moved) = follow(session, number, &graph, &plan, fill)?;
+        self.tally.switch_moved_bytes += moved;
         if let Some(known) = self.known.get_mut(&key) {
-            known.costs.add(plan.schedule(), &timeline);
+            known.costs.add(plan.schedule(), &lap.timeline);
             known.runs += 1;
         }
         self.tally.planned_iterations += 1;
-        Ok(Some(Lap { time: report.iteration, peak: report.measured_peak, planned: true, timeline }))
+        Ok(Some(lap))
     }
 
     fn on_demand(

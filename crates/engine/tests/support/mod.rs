@@ -104,22 +104,23 @@ pub fn fill(session: &mut Session, iteration: u64) {
     }
 }
 
+/// The bytes of all inputs in the batch of an iteration.
+pub fn inputs(graph: &Graph, iteration: u64) -> Vec<Vec<u8>> {
+    let bytes = |(slot, input): (usize, &elbowroom_graph::InputSpec)| {
+        let mut bytes = vec![0; graph.values[input.value].bytes().get() as usize];
+        batch(input.content, slot, iteration, &mut bytes);
+        bytes
+    };
+    graph.inputs.iter().enumerate().map(bytes).collect()
+}
+
 /// What the oracle says.
 pub fn interpret(graph: &Graph, iterations: u64) -> Outcome {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
     let mut oracle = Interpreter::new(graph, SEED);
     let mut losses = Vec::new();
     for iteration in 0..iterations {
-        let inputs: Vec<Vec<u8>> = graph
-            .inputs
-            .iter()
-            .enumerate()
-            .map(|(slot, input)| {
-                let mut bytes = vec![0; graph.values[input.value].bytes().get() as usize];
-                batch(input.content, slot, iteration, &mut bytes);
-                bytes
-            })
-            .collect();
+        let inputs = inputs(graph, iteration);
         let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
         let outputs = oracle.run(&pool, &inputs).unwrap();
         losses.push(u32::from_ne_bytes(outputs[0][..4].try_into().unwrap()));
