@@ -20,7 +20,7 @@ use elbowroom::ir::check::CheckedPlan;
 use elbowroom::ir::machine::{Channel, Machine};
 use elbowroom::ir::planning::{Costs, Freedom};
 use elbowroom::ir::search::{Budget, Silent};
-use elbowroom::ir::{Bytes, Nanos};
+use elbowroom::ir::{Bytes, Nanos, units};
 use elbowroom::pipeline::{self, Method, Task};
 use elbowroom::sim::cost::Roofline;
 use elbowroom::{registry, sim};
@@ -231,17 +231,11 @@ impl Bench {
         Ok(Line {
             share: planned.plan.machine().memory.ratio(height),
             to_host: planned.predicted.traffic.to_host,
-            unlimited: median(unlimited),
+            unlimited: units::median(&mut unlimited).unwrap_or_default(),
             simulated: predicted(of_free)?.iteration,
             by_its_own_ops: predicted(of_tight)?.iteration,
-            measured: median(measured),
+            measured: units::median(&mut measured).unwrap_or_default(),
             as_told,
         })
     }
-}
-
-/// The lower one of two.
-fn median(mut times: Vec<Nanos>) -> Nanos {
-    times.sort_unstable();
-    times.get(times.len().saturating_sub(1) / 2).copied().unwrap_or_default()
 }

@@ -7,7 +7,7 @@ use elbowroom_ir::planning::{CostSource, Costs};
 use elbowroom_ir::schedule::{Action, Lane, Schedule};
 use elbowroom_ir::timeline::{Span, Timeline, Traffic};
 use elbowroom_ir::trace::Trace;
-use elbowroom_ir::{ActionId, Bytes, Id, Nanos, OpId, Table};
+use elbowroom_ir::{ActionId, Bytes, Id, Nanos, OpId, Table, units};
 
 use crate::program::{Program, Work};
 
@@ -160,11 +160,8 @@ impl MeasuredCosts {
 
     /// The median duration of every op; the lower one of two. Zero for an op that never ran.
     pub fn median(mut self) -> Costs {
-        let median = |samples: &mut Vec<Nanos>| {
-            samples.sort_unstable();
-            samples.get(samples.len().saturating_sub(1) / 2).copied().unwrap_or_default()
-        };
-        let nanos = self.samples.iter_mut().map(|(_, samples)| median(samples)).collect();
+        let nanos =
+            self.samples.iter_mut().map(|(_, samples)| units::median(samples).unwrap_or_default()).collect();
         Costs { nanos, source: CostSource::Measured }
     }
 }

@@ -112,6 +112,12 @@ impl Nanos {
     }
 }
 
+/// The median, the lower one of two; none of nothing. The samples are sorted on the way.
+pub fn median<T: Copy + Ord>(samples: &mut [T]) -> Option<T> {
+    samples.sort_unstable();
+    samples.get(samples.len().saturating_sub(1) / 2).copied()
+}
+
 impl From<std::time::Duration> for Nanos {
     fn from(duration: std::time::Duration) -> Self {
         Self(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))

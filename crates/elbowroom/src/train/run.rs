@@ -8,7 +8,7 @@ use elbowroom_graph::{DType, Graph, Shape};
 use elbowroom_ir::check::CheckedPlan;
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::timeline::Timeline;
-use elbowroom_ir::{Bytes, Nanos};
+use elbowroom_ir::{Bytes, Nanos, units};
 
 use super::changing::Lesson;
 use super::ways::{Lap, Way};
@@ -148,8 +148,7 @@ impl<'a> Runner<'a> {
                 break;
             }
         }
-        times.sort_unstable();
-        run.iteration = times.get(times.len().saturating_sub(1) / 2).copied().unwrap_or_default();
+        run.iteration = units::median(&mut times).unwrap_or_default();
         Ok(run)
     }
 

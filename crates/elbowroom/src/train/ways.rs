@@ -22,7 +22,7 @@ use elbowroom_ir::order::Order;
 use elbowroom_ir::planning::Freedom;
 use elbowroom_ir::timeline::Timeline;
 use elbowroom_ir::trace::Fingerprint;
-use elbowroom_ir::{Bytes, Nanos, TensorId};
+use elbowroom_ir::{Bytes, Nanos, TensorId, units};
 use elbowroom_sched::policy::Policy;
 
 use super::changing::Lesson;
@@ -213,9 +213,7 @@ impl<'a> Ways<'a> {
 
     /// How the iterations ran.
     pub(super) fn conduct(&self) -> Conduct {
-        let mut times = self.reactive_times.clone();
-        times.sort_unstable();
-        let median = times.get(times.len().saturating_sub(1) / 2).copied();
+        let median = units::median(&mut self.reactive_times.clone());
         let traces = self.known.values().filter(|known| known.runs > 0).count() as u64;
         Conduct { traces, reactive_iteration_ns: median, ..self.tally }
     }
@@ -379,8 +377,7 @@ fn rate(copies: &[(Bytes, Nanos)]) -> Option<u64> {
         |&(bytes, time): &(Bytes, Nanos)| u128::from(bytes.get()) * 1_000_000_000 / u128::from(time.get());
     let mut rates: Vec<u64> =
         large.map(per_second).map(|rate| u64::try_from(rate).unwrap_or(u64::MAX).max(1)).collect();
-    rates.sort_unstable();
-    rates.get(rates.len().saturating_sub(1) / 2).copied()
+    units::median(&mut rates)
 }
 
 impl Known {
