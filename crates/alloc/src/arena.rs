@@ -4,6 +4,9 @@
 //! never alive together, so a cell says all about both. Only the thread that owns the sequence occupies cells; any thread may release
 //! one. A release is one atomic exchange; occupying is one load for each slot that had the bytes before.
 
+#[cfg(all(loom, test))]
+use loom::sync::atomic::{AtomicU32, Ordering};
+#[cfg(not(all(loom, test)))]
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::layout::Layout;
@@ -147,4 +150,71 @@ impl Arena {
 
 fn hash(offset: usize, shift: u32) -> usize {
     ((offset as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> shift) as usize
+}
+
+/// Every order of the steps of two or three threads: `RUSTFLAGS="--cfg loom" cargo test -p elbowroom-alloc --lib loom`.
+#[cfg(all(loom, test))]
+mod loom_tests {
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+
+    use super::*;
+    use crate::layout::Slot;
+
+    /// Two requests whose slots share all their bytes, so that each follows the other.
+    fn shared() -> (Arena, Vec<u32>) {
+        let slot = Some(Slot { offset: 0, bytes: 64 });
+        let layout = Layout {
+            slots: vec![slot, slot],
+            before: vec![vec![1], vec![0]],
+            height: 64,
+            peak_load: 64,
+            align: 64,
+        };
+        Arena::new(4096, &layout)
+    }
+
+    #[test]
+    fn bytes_are_given_out_again_only_after_all_that_their_last_holder_did() {
+        loom::model(|| {
+            let (arena, cells) = shared();
+            let (arena, bytes) = (Arc::new(arena), Arc::new(UnsafeCell::new(0u64)));
+            arena.occupy(cells[0], 0);
+            let other = {
+                let (arena, bytes) = (arena.clone(), bytes.clone());
+                loom::thread::spawn(move || {
+                    // SAFETY: the block is this thread's until it releases it; loom reports any access beside this one.
+                    bytes.with_mut(|bytes| unsafe { *bytes = 1 });
+                    assert_eq!(arena.release(4096), Release::Freed);
+                })
+            };
+            // What a replay does before it gives a slot out: it looks at whoever had the bytes last.
+            if !arena.lives(cells[0], 0) {
+                arena.occupy(cells[1], 1);
+                // SAFETY: the bytes are the second request's now.
+                bytes.with_mut(|bytes| unsafe {
+                    assert_eq!(*bytes, 1);
+                    *bytes = 2;
+                });
+                assert!(arena.lives(cells[1], 1));
+            }
+            other.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn of_two_who_free_one_block_one_has_freed_it() {
+        loom::model(|| {
+            let (arena, cells) = shared();
+            let arena = Arc::new(arena);
+            arena.occupy(cells[0], 0);
+            let other = {
+                let arena = arena.clone();
+                loom::thread::spawn(move || arena.release(4096))
+            };
+            let results = [arena.release(4096), other.join().unwrap()];
+            assert_eq!(results.iter().filter(|&&result| result == Release::Freed).count(), 1);
+            assert!(arena.is_empty());
+        });
+    }
 }

@@ -21,7 +21,7 @@ const GRAMS: [usize; 3] = [1, 8, 64];
 const HEARD_PERIODS: usize = 6;
 
 /// The shortest run that is believed: three equal requests in a row are no iteration.
-const SHORTEST: usize = 64;
+pub(crate) const SHORTEST: usize = 64;
 
 /// Hears requests and says when the last of them were an iteration.
 #[derive(Clone, Debug)]
@@ -95,7 +95,12 @@ impl Detector {
 
     /// Hears a request. Returns the length of the iteration in requests when the last requests were that iteration at least twice.
     pub fn hear(&mut self, request: Request) -> Option<usize> {
-        self.tokens.push(request.token());
+        self.hear_token(request.token())
+    }
+
+    /// The same for anything that can be told by a number: equal numbers are the same thing.
+    pub fn hear_token(&mut self, token: u64) -> Option<usize> {
+        self.tokens.push(token);
         for track in &mut self.tracks {
             track.hear(&self.tokens);
         }

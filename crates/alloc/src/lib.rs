@@ -30,15 +30,18 @@
 //! - [`Planned`] is a global allocator for Rust programs: large requests of each thread are a sequence.
 //! - [`Pool`] serves programs that own a device's memory: a sequence for each of its queues. Memory comes through [`Backing`]: the host's
 //!   ([`HostMemory`]), a CUDA device's ([`CudaMemory`]), or your own.
+//! - [`device`] is for programs that can say what an operation touches: blocks may then also leave for the host and come back.
 //! - The crate `elbowroom-capi` makes a C library of both: to be preloaded under an unchanged program, as PyTorch's pluggable allocator,
 //!   or through a small header.
 //!
 //! ## How to use it
 #![doc = include_str!("../README.md")]
+#![allow(unexpected_cfgs, reason = "loom is set by hand, to test under every order of the threads' steps")]
 
 mod arena;
 mod caching;
 mod detect;
+pub mod device;
 mod directory;
 mod layout;
 mod memory;

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod blocks;
 pub mod checkpoint;
 pub mod choices;
 pub mod compare;
@@ -23,6 +24,7 @@ pub mod report;
 pub mod size;
 pub mod train;
 
+pub use elbowroom_alloc as alloc;
 pub use elbowroom_engine as engine;
 pub use elbowroom_graph as graph;
 pub use elbowroom_import as import;

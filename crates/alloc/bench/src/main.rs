@@ -5,6 +5,7 @@
 //! written when the block is made: page faults and time per iteration, as a program would see them.
 
 #[path = "../../examples/replay/events.rs"]
+#[expect(dead_code, reason = "the example uses the rest")]
 mod events;
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,0 +1,255 @@
+//! What a program did to a device, and the iteration that it becomes: a trace that a planner can plan.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use elbowroom_ir::planning::{CostSource, Costs};
+use elbowroom_ir::trace::{Again, Mutation, Op, Persistent, Phase, Storage, Tensor, Trace, TraceData, Work};
+use elbowroom_ir::{Bytes, Nanos, TensorId};
+
+use super::Block;
+
+/// One thing that a program did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// A block of so many bytes.
+    Malloc(Block, usize),
+    Free(Block),
+    /// An operation with the blocks that it only reads and those that it writes.
+    Exec(Vec<Block>, Vec<Block>),
+}
+
+impl Event {
+    /// The blocks that it names.
+    pub fn blocks(&self) -> impl Iterator<Item = Block> {
+        let (one, reads, writes): (_, &[Block], &[Block]) = match self {
+            Self::Malloc(block, _) | Self::Free(block) => (Some(*block), &[], &[]),
+            Self::Exec(reads, writes) => (None, reads, writes),
+        };
+        one.into_iter().chain(reads.iter().chain(writes).copied())
+    }
+
+    /// A number that is the same for the same event of the next iteration: a block is told by how long ago it was touched.
+    pub fn token(&self, ago: impl Fn(Block) -> usize) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        match self {
+            Self::Malloc(_, bytes) => (0, bytes).hash(&mut hasher),
+            Self::Free(block) => (1, ago(*block)).hash(&mut hasher),
+            Self::Exec(reads, _) => {
+                (2, reads.len()).hash(&mut hasher);
+                self.blocks().for_each(|block| ago(block).hash(&mut hasher));
+            }
+        }
+        hasher.finish()
+    }
+
+    /// The same event with other blocks.
+    fn map(&self, to: impl Fn(Block) -> Option<Block>) -> Option<Self> {
+        let all = |blocks: &[Block]| blocks.iter().map(|&block| to(block)).collect::<Option<Vec<_>>>();
+        Some(match self {
+            Self::Malloc(block, bytes) => Self::Malloc(to(*block)?, *bytes),
+            Self::Free(block) => Self::Free(to(*block)?),
+            Self::Exec(reads, writes) => Self::Exec(all(reads)?, all(writes)?),
+        })
+    }
+}
+
+/// An event with its blocks numbered within the iteration: first those alive when it begins, then those made in it, in order.
+#[derive(Clone, Debug)]
+pub(super) enum Expected {
+    Malloc(usize),
+    Free(usize),
+    Exec(Vec<usize>, Vec<usize>),
+}
+
+/// One iteration as a trace, with what ties it to the program.
+pub(super) struct Iteration {
+    pub trace: Arc<Trace>,
+    pub costs: Costs,
+    pub events: Vec<Expected>,
+    /// The blocks that hold the trace's persistent values when the next iteration begins, in the trace's order.
+    pub blocks: Vec<Block>,
+    /// For each of them, the number of the block that takes its place when the iteration ends.
+    pub successors: Vec<usize>,
+}
+
+/// What two periods say about their blocks.
+pub(super) struct Lives {
+    /// When a block was made, and which was made when.
+    made: BTreeMap<Block, usize>,
+    at: BTreeMap<usize, Block>,
+    /// Blocks made or freed in the two periods: each has another in its place one period later. Other blocks stay.
+    passing: BTreeSet<Block>,
+    period: usize,
+}
+
+impl Lives {
+    /// What the last two periods say, if the second is the first with each block's successor in its place. Otherwise the smallest longer
+    /// period that they do not exclude, or 0: a loop that takes block after block looks the same each time, until it takes the first again.
+    pub fn new(events: &[(Event, Nanos)], period: usize) -> Result<Self, usize> {
+        let Some(first) = events.len().checked_sub(2 * period) else { return Err(0) };
+        let mut lives = Self { made: BTreeMap::new(), at: BTreeMap::new(), passing: BTreeSet::new(), period };
+        for (at, (event, _)) in events.iter().enumerate() {
+            if let Event::Malloc(block, _) = event {
+                lives.made.insert(*block, at);
+                lives.at.insert(at, *block);
+            }
+            if let (Event::Malloc(block, _) | Event::Free(block), true) = (event, at >= first) {
+                lives.passing.insert(*block);
+            }
+        }
+        for at in first + period..events.len() {
+            let (new, old) = (&events[at].0, &events[at - period].0);
+            if old.map(|block| lives.successor(block)).as_ref() == Some(new) {
+                continue;
+            }
+            let stays = |block: &Block| !lives.passing.contains(block);
+            let blocks: Vec<Block> = new.blocks().filter(stays).collect();
+            let same =
+                |(event, _): &(Event, _)| blocks.iter().all(|block| event.blocks().any(|b| b == *block));
+            let before = events[..at].iter().rposition(same).filter(|_| !blocks.is_empty());
+            return Err(before.map_or(0, |before| at - before));
+        }
+        Ok(lives)
+    }
+
+    /// Who is in a block's place one period later; `None` if that cannot be said.
+    fn successor(&self, block: Block) -> Option<Block> {
+        if !self.passing.contains(&block) {
+            return Some(block);
+        }
+        self.at.get(&(self.made.get(&block)? + self.period)).copied()
+    }
+}
+
+impl Iteration {
+    /// The last period, if it leaves the device as it found it.
+    pub fn new(
+        events: &[(Event, Nanos)],
+        lives: &Lives,
+        size: impl Fn(Block) -> Option<usize>,
+    ) -> Option<Self> {
+        let start = events.len().checked_sub(lives.period)?;
+        let now = &events[start..];
+        // What is not touched stays where it is, and gives way if it lies in the way.
+        let touched: BTreeSet<Block> = now.iter().flat_map(|(event, _)| event.blocks()).collect();
+        let old = |block: &Block| lives.made.get(block).is_none_or(|&at| at < start);
+        let mut found: BTreeSet<Block> = touched.into_iter().filter(old).collect();
+        // Whoever takes an old block's place may be old and untouched itself.
+        let mut next: Vec<Block> = found.iter().copied().collect();
+        while let Some(block) = next.pop() {
+            let successor = lives.successor(block)?;
+            if old(&successor) && found.insert(successor) {
+                next.push(successor);
+            }
+        }
+        let found: Vec<Block> = found.into_iter().collect();
+        let mut numbers: BTreeMap<Block, usize> =
+            found.iter().enumerate().map(|(number, &block)| (block, number)).collect();
+
+        let sizes: BTreeMap<Block, usize> = events
+            .iter()
+            .filter_map(|(event, _)| match event {
+                Event::Malloc(block, bytes) => Some((*block, *bytes)),
+                _ => None,
+            })
+            .collect();
+        let size = |block: Block| sizes.get(&block).copied().or_else(|| size(block));
+        let mut draft = Draft::default();
+        for &block in &found {
+            let value = draft.value(size(block)?);
+            draft.now.insert(block, value);
+        }
+        let begins: Vec<TensorId> = found.iter().map(|block| draft.now[block]).collect();
+        let mut expected = Vec::with_capacity(now.len());
+        let mut nanos = Vec::new();
+        for (event, time) in now {
+            let number = |block: &Block| numbers.get(block).copied();
+            expected.push(match event {
+                Event::Malloc(block, bytes) => {
+                    let number = numbers.len();
+                    numbers.insert(*block, number);
+                    Expected::Malloc(*bytes)
+                }
+                Event::Free(block) => Expected::Free(number(block)?),
+                Event::Exec(reads, writes) => {
+                    draft.exec(reads, writes, &size)?;
+                    nanos.push(*time);
+                    let all = |blocks: &[Block]| blocks.iter().map(number).collect::<Option<Vec<_>>>();
+                    Expected::Exec(all(reads)?, all(writes)?)
+                }
+            });
+        }
+        let ends = found.iter().map(|&block| lives.successor(block)).collect::<Option<Vec<_>>>()?;
+        let pairs = begins.iter().zip(&ends);
+        draft.data.persistent = pairs
+            .map(|(&begin, end)| Some(Persistent { begin, end: *draft.now.get(end)? }))
+            .collect::<Option<Vec<_>>>()?;
+        draft.data.name = "blocks".to_owned();
+        let trace = Arc::new(Trace::new(draft.data).ok()?);
+        let costs = Costs { nanos: nanos.into(), source: CostSource::Measured };
+        let successors = ends.iter().map(|end| numbers.get(end).copied()).collect::<Option<Vec<_>>>()?;
+        Some(Self { trace, costs, events: expected, blocks: ends, successors })
+    }
+}
+
+/// The trace under construction.
+#[derive(Default)]
+struct Draft {
+    data: TraceData,
+    /// The value that each block holds.
+    now: BTreeMap<Block, TensorId>,
+}
+
+impl Draft {
+    /// A value in a storage of its own.
+    fn value(&mut self, bytes: usize) -> TensorId {
+        let storage = self.data.storages.push(Storage { bytes: Bytes(bytes as u64) });
+        self.data.tensors.push(Tensor { name: String::new(), storage })
+    }
+
+    /// An operation. A block that it writes keeps what the operation leaves alone, so its old value counts as read.
+    fn exec(
+        &mut self,
+        reads: &[Block],
+        writes: &[Block],
+        size: &impl Fn(Block) -> Option<usize>,
+    ) -> Option<()> {
+        let mut op = Op {
+            name: format!("op {}", self.data.ops.len()),
+            kind: String::new(),
+            phase: Phase::Forward,
+            again: Again::Never,
+            reads: Vec::new(),
+            outputs: Vec::new(),
+            mutates: Vec::new(),
+            may_reuse: Vec::new(),
+            workspace: Bytes::ZERO,
+            work: Work::default(),
+        };
+        for &block in reads {
+            // A block made in the iteration that nobody has written holds zeros, which no operation has made.
+            op.reads.push(*self.now.get(&block)?);
+            op.work.moved += Bytes(size(block)? as u64);
+        }
+        for &block in writes {
+            let bytes = size(block)?;
+            op.work.moved += Bytes(bytes as u64);
+            let new = match self.now.get(&block) {
+                Some(&old) => {
+                    let storage = self.data.tensors[old].storage;
+                    let new = self.data.tensors.push(Tensor { name: String::new(), storage });
+                    op.reads.push(old);
+                    op.mutates.push(Mutation { old, new });
+                    new
+                }
+                None => self.value(bytes),
+            };
+            op.outputs.push(new);
+            self.now.insert(block, new);
+        }
+        self.data.ops.push(op);
+        Some(())
+    }
+}

@@ -1,0 +1,230 @@
+//! The device's memory: where each block's contents are, and how room is made on demand.
+//!
+//! Whatever is asked of it, contents survive: a block whose bytes are wanted for another is copied to the host first, unless an equal copy
+//! is there. So a plan decides how much is copied and when, and cannot make an operation see anything but what was written.
+
+use std::collections::BTreeMap;
+
+use super::{ALIGN, Block, DeviceError, DeviceStats};
+
+/// Where a block's contents are. In neither place: it holds zeros.
+#[derive(Debug, Default)]
+struct Contents {
+    bytes: usize,
+    /// Offset on the device.
+    device: Option<usize>,
+    /// A copy on the host, equal to the one on the device if there are both.
+    host: Option<Box<[u8]>>,
+    /// When an operation last used it.
+    used: u64,
+}
+
+/// A fixed number of bytes, and the blocks that are on it or away.
+pub(super) struct Memory {
+    /// The device, with what it takes to align its beginning. Pages are the system's until they are written.
+    bytes: Box<[u8]>,
+    /// Where in `bytes` the device begins.
+    start: usize,
+    limit: usize,
+    blocks: BTreeMap<Block, Contents>,
+    /// Blocks on the device by offset. They share no byte.
+    lying: BTreeMap<usize, Block>,
+    clock: u64,
+    height: usize,
+}
+
+fn room(bytes: usize) -> usize {
+    bytes.checked_next_multiple_of(ALIGN).unwrap_or(usize::MAX)
+}
+
+impl Memory {
+    pub fn new(limit: usize) -> Self {
+        let bytes = vec![0; limit + ALIGN - 1].into_boxed_slice();
+        let start = bytes.as_ptr().align_offset(ALIGN).min(ALIGN - 1);
+        Self {
+            bytes,
+            start,
+            // A last part of a line is of no use.
+            limit: limit / ALIGN * ALIGN,
+            blocks: BTreeMap::new(),
+            lying: BTreeMap::new(),
+            clock: 0,
+            height: 0,
+        }
+    }
+
+    /// Bytes that can be used.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// The end of the highest block that ever was on the device.
+    pub fn height(&self) -> usize {
+        self.height
+    }
+
+    /// A block of zeros, which is nowhere yet.
+    pub fn add(&mut self, block: Block, bytes: usize) {
+        self.blocks.insert(block, Contents { bytes, ..Contents::default() });
+    }
+
+    pub fn remove(&mut self, block: Block) {
+        self.take_off(block);
+        self.blocks.remove(&block);
+    }
+
+    fn range(&mut self, offset: usize, bytes: usize) -> &mut [u8] {
+        &mut self.bytes[self.start + offset..][..bytes]
+    }
+
+    /// Ends a block's stay on the device, without a copy.
+    fn take_off(&mut self, block: Block) {
+        if let Some(offset) = self.blocks.get_mut(&block).and_then(|contents| contents.device.take()) {
+            self.lying.remove(&offset);
+        }
+    }
+
+    /// Copies a block to the host, unless an equal copy is there or it is not on the device.
+    pub fn copy_out(&mut self, block: Block, stats: &mut DeviceStats) {
+        let Some(&Contents { bytes, device: Some(offset), host: None, .. }) = self.blocks.get(&block) else {
+            return;
+        };
+        let copy: Box<[u8]> = self.range(offset, bytes).into();
+        stats.to_host += bytes as u64;
+        if let Some(contents) = self.blocks.get_mut(&block) {
+            contents.host = Some(copy);
+        }
+    }
+
+    /// Copies a block to the host and takes it off the device.
+    fn send_away(&mut self, block: Block, stats: &mut DeviceStats) {
+        self.copy_out(block, stats);
+        self.take_off(block);
+    }
+
+    /// Gives up a block's host copy, if the block is on the device.
+    pub fn drop_second_copy(&mut self, block: Block) {
+        if let Some(contents) = self.blocks.get_mut(&block).filter(|contents| contents.device.is_some()) {
+            contents.host = None;
+        }
+    }
+
+    /// Puts a block at an offset, sending away whoever lies there. A range past the end is not taken.
+    pub fn put_on(&mut self, block: Block, offset: usize, stats: &mut DeviceStats) {
+        let Some(&Contents { bytes, device, .. }) = self.blocks.get(&block) else { return };
+        if device == Some(offset) || offset.checked_add(bytes).is_none_or(|end| end > self.limit) {
+            return;
+        }
+        self.send_away(block, stats);
+        while let Some((&before, &other)) = self.lying.range(..offset + bytes).next_back() {
+            if before + self.blocks.get(&other).map_or(0, |contents| contents.bytes) <= offset {
+                break;
+            }
+            self.send_away(other, stats);
+        }
+        let copy = self.blocks.get_mut(&block).and_then(|contents| {
+            contents.device = Some(offset);
+            contents.host.take()
+        });
+        self.lying.insert(offset, block);
+        self.height = self.height.max(offset + bytes);
+        match &copy {
+            Some(copy) => {
+                stats.to_device += bytes as u64;
+                self.range(offset, bytes).copy_from_slice(copy);
+            }
+            None => self.range(offset, bytes).fill(0),
+        }
+        if let Some(contents) = self.blocks.get_mut(&block) {
+            contents.host = copy;
+        }
+    }
+
+    /// The lowest offset from which so many bytes are free.
+    fn gap(&self, bytes: usize) -> Option<usize> {
+        let mut free_from = 0;
+        for (&offset, block) in &self.lying {
+            if offset >= free_from + room(bytes) {
+                break;
+            }
+            free_from = offset + self.blocks.get(block).map_or(0, |contents| room(contents.bytes));
+        }
+        (free_from + room(bytes) <= self.limit).then_some(free_from)
+    }
+
+    /// Whether all of some blocks are on the device.
+    pub fn has_all(&self, blocks: &[Block]) -> bool {
+        let there = |block| self.blocks.get(block).is_some_and(|contents| contents.device.is_some());
+        blocks.iter().all(there)
+    }
+
+    /// Brings all of some blocks to the device, sending away whatever an operation used longest ago (Zhang, section V).
+    pub fn bring(&mut self, wanted: &[Block], stats: &mut DeviceStats) -> Result<(), DeviceError> {
+        let mut wanted = wanted.to_vec();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let sizes = wanted.iter().filter_map(|block| self.blocks.get(block));
+        let needed = sizes.map(|contents| room(contents.bytes)).fold(0, usize::saturating_add);
+        if needed > self.limit {
+            return Err(DeviceError::TooSmall { needed, limit: self.limit });
+        }
+        // Once more if the blocks had to move together, which takes some off again: then there is room for all, one behind the other.
+        while !self.has_all(&wanted) {
+            for &block in &wanted {
+                let Some(&Contents { bytes, device: None, .. }) = self.blocks.get(&block) else { continue };
+                let offset = loop {
+                    if let Some(offset) = self.gap(bytes) {
+                        break offset;
+                    }
+                    let others = self.lying.values().copied().filter(|other| !wanted.contains(other));
+                    match others
+                        .min_by_key(|other| self.blocks.get(other).map_or(0, |contents| contents.used))
+                    {
+                        Some(other) => self.send_away(other, stats),
+                        // Only the operation's own blocks are left, with holes between them.
+                        None => wanted.iter().for_each(|&other| self.send_away(other, stats)),
+                    }
+                };
+                self.put_on(block, offset, stats);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs an operation on blocks that are all on the device, those written named once and not among those read. What it writes has no
+    /// host copy from then on, even if it panics.
+    pub fn run(
+        &mut self,
+        operation: impl FnOnce(&[&[u8]], &mut [&mut [u8]]),
+        reads: &[Block],
+        writes: &[Block],
+    ) {
+        self.clock += 1;
+        // Each block's range, by offset, with whether it is written.
+        let mut ranges: BTreeMap<usize, (usize, Block, bool)> = BTreeMap::new();
+        for (block, written) in reads.iter().map(|b| (b, false)).chain(writes.iter().map(|b| (b, true))) {
+            let Some(contents) = self.blocks.get_mut(block) else { return };
+            contents.used = self.clock;
+            if written {
+                contents.host = None;
+            }
+            let Some(offset) = contents.device else { return };
+            ranges.insert(offset, (contents.bytes, *block, written));
+        }
+        let mut rest = &mut self.bytes[self.start..];
+        let mut taken = 0;
+        let (mut read, mut written) = (BTreeMap::new(), BTreeMap::new());
+        for (offset, (bytes, block, writes)) in ranges {
+            let (range, after) = rest.split_at_mut(offset - taken).1.split_at_mut(bytes);
+            if writes {
+                written.insert(block, range);
+            } else {
+                read.insert(block, &*range);
+            }
+            (rest, taken) = (after, offset + bytes);
+        }
+        let read: Vec<&[u8]> = reads.iter().filter_map(|block| read.get(block).copied()).collect();
+        let mut written: Vec<&mut [u8]> = writes.iter().filter_map(|block| written.remove(block)).collect();
+        operation(&read, &mut written);
+    }
+}

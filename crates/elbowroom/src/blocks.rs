@@ -1,0 +1,75 @@
+//! The planner of [`elbowroom_alloc::device`]: when the blocks of a program's own operations leave for the host and return.
+//!
+//! ```
+//! use elbowroom::alloc::device::Device;
+//! use elbowroom::blocks::Swap;
+//!
+//! let device = Device::new(1 << 20, Some(Box::new(Swap::default())));
+//! # assert_eq!(device.stats().plans, 0);
+//! ```
+
+use std::sync::Arc;
+
+use elbowroom_alloc::device::SwapPlanner;
+use elbowroom_ir::check::CheckedPlan;
+use elbowroom_ir::machine::{Channel, Machine};
+use elbowroom_ir::planning::{Costs, Freedom, Scheduler};
+use elbowroom_ir::search::{Budget, Silent};
+use elbowroom_ir::trace::Trace;
+use elbowroom_ir::{Bytes, Nanos};
+use elbowroom_pack::Auto;
+use elbowroom_sched::autoswap::BestScore;
+use elbowroom_sched::scheduler;
+
+use crate::pipeline::{Method, Task, plan};
+
+/// Plans with the pipeline: a swap schedule first, a placement second (Zhang, section V).
+pub struct Swap {
+    scheduler: &'static dyn Scheduler,
+    budget: Budget,
+}
+
+impl Default for Swap {
+    /// Zhang's AutoSwap.
+    fn default() -> Self {
+        Self::by(&BestScore)
+    }
+}
+
+impl Swap {
+    /// The planner of a name; `None` if there is none. One that cannot do without running operations again, or in another order, plans
+    /// nothing here, because the program's operations are its own.
+    pub fn with(name: &str) -> Option<Self> {
+        scheduler(name).map(Self::by)
+    }
+
+    fn by(scheduler: &'static dyn Scheduler) -> Self {
+        Self { scheduler, budget: Budget::evaluations(256) }
+    }
+}
+
+/// Bytes per second of a copy within the host's memory, and of an operation whose time was too short to be measured.
+const COPIES: u64 = 8_000_000_000;
+
+impl SwapPlanner for Swap {
+    fn plan(&self, trace: &Trace, costs: &Costs, limit: Bytes, align: Bytes) -> Option<CheckedPlan> {
+        let machine = Machine {
+            name: "blocks".to_owned(),
+            memory: limit,
+            align,
+            // As much as there is: the program has asked for it.
+            host_memory: Bytes(1 << 60),
+            to_host: Channel::with_rate(COPIES),
+            to_device: Channel::with_rate(COPIES),
+            shared_link: true,
+            flops_per_second: COPIES,
+            bytes_per_second: COPIES,
+            launch: Nanos::ZERO,
+        };
+        let freedom = Freedom { offload: true, recompute: false, reorder: false };
+        let task = Task { trace: Arc::new(trace.clone()), costs: costs.clone(), machine, freedom };
+        let method = Method { scheduler: self.scheduler, packer: &Auto, budget: self.budget.clone() };
+        let planned = plan(&task, &method, &Silent).ok()?;
+        Arc::try_unwrap(planned.plan).ok()
+    }
+}
