@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use elbowroom::dqn::settings::Settings;
 use elbowroom::graph::zoo::OptimizerKind;
 use elbowroom::ir::Bytes;
@@ -264,7 +264,8 @@ pub struct PlanArgs {
     /// The limit in bytes of arena: 600MiB, 70% of the natural peak, or min
     #[arg(long, value_name = "SIZE", required_unless_present = "load_limit", conflicts_with = "load_limit")]
     pub memory: Option<MemorySpec>,
-    /// Bound the live load instead and leave placement out, to compare with work that does not place
+    /// Bound the live load instead and leave placement out, to compare with work that does not place. Nothing has an offset then, so there
+    /// is no plan to write or draw
     #[arg(long, value_name = "SIZE")]
     pub load_limit: Option<MemorySpec>,
     #[command(flatten)]
@@ -360,6 +361,9 @@ pub struct CompareArgs {
     pub search: SearchArgs,
     #[command(flatten)]
     pub network: DqnArgs,
+    /// Print each planner's largest iteration time ÷ lower bound over the limits, and its longest planning: a line for each trace
+    #[arg(long, value_name = "BOUND", conflicts_with_all = ["overhead", "csv", "json"])]
+    pub ratio: Option<RatioTo>,
     /// Draw overhead against memory
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
@@ -369,6 +373,15 @@ pub struct CompareArgs {
     /// Print one JSON object instead of a table
     #[arg(long)]
     pub json: bool,
+}
+
+/// What iteration times are divided by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RatioTo {
+    /// The bound that no plan can go below
+    Bound,
+    /// Beaumont's Proposition 3, for plans that recompute nothing and leave persistent values where they are
+    Chain,
 }
 
 /// `elbowroom pack`

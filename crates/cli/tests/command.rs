@@ -351,6 +351,15 @@ fn planners_stand_side_by_side() {
     }
     assert_eq!(expect(at, &format!("{both} --csv"), 0).lines().count(), 1 + 2 * 9);
     expect_sentence(at, &format!("{both} --svg both.svg"), 2, &["--svg"]);
+
+    // The worst ratio over the limits, a line for each trace.
+    let ratios = expect(at, &format!("{both} --ratio chain --no-recompute"), 0);
+    let [head, first, _] = ratios.lines().collect::<Vec<_>>()[..] else { panic!("{ratios}") };
+    assert!(head.contains("greedy") && head.contains("planning"), "{ratios}");
+    let alone = json(&expect(at, &format!("{line} --no-recompute --json"), 0));
+    let greedy = alone["rows"].as_array().unwrap().iter().filter(|row| row["planner"] == "greedy");
+    let worst = greedy.filter_map(|row| row["ratio_to_chain_bound"].as_f64()).fold(0.0, f64::max);
+    assert!(worst >= 1.0 && first.contains(&format!(" {worst:.3} ")), "{worst} {ratios}");
 }
 
 #[test]

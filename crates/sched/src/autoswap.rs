@@ -12,7 +12,9 @@
 //! | WDOA | integral of the load over the time between the accesses |
 //! | SWDOA | the same, with load, peak and all remaining scores taken anew after each pick |
 //!
-//! `autoswap` takes the best of the four; [`bo`](crate::bo) tunes a combination of them.
+//! `autoswap` takes the best of the four; [`bo`](crate::bo) tunes a combination of them. Returns are tried as early as memory permits and,
+//! as in the paper, just in time; and where there is a packer, at ever lower loads until it has a place for everything
+//! ([`placed`](mod@crate::placed)).
 //!
 //! The load that is left when all candidates are away is the paper's load_min. Below it, "variables not only from the candidate variables"
 //! have to go, some of them more than once (section VI-B.1): candidates are then taken anew at whatever place the peak is now, by the
@@ -24,7 +26,8 @@ use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 use elbowroom_ir::{Bytes, OpId};
 
 use crate::lower::{Lowered, least_load, loads, lower};
-use crate::policy::{Away, Gap, Place, Policy, Station, Touches};
+use crate::placed::placed;
+use crate::policy::{Away, FetchRule, Gap, Place, Policy, Station, Touches};
 use crate::residences::PolicyError;
 use crate::verdict::refusal;
 
@@ -189,9 +192,15 @@ impl<'a> AutoSwap<'a> {
     /// Sends candidates away in the order of a ranking until the load is at most a target (in the paper, the limit), and lowers the
     /// policy (IV-D, IV-E). If the candidates do not reach the target, the limit will do; if they do not reach that either, candidates
     /// elsewhere follow, ranked in the same way. Without a schedule it says the least load that was reached.
-    pub fn select(&self, rank: &Ranking<'_>, limit: Bytes, target: Bytes) -> Result<Lowered, Bytes> {
+    pub fn select(
+        &self,
+        rank: &Ranking<'_>,
+        limit: Bytes,
+        target: Bytes,
+        fetch: FetchRule,
+    ) -> Result<Lowered, Bytes> {
         let request = &Request { load_limit: limit, ..*self.request };
-        let mut policy = self.keep.clone();
+        let mut policy = Policy { fetch, ..self.keep.clone() };
         let mut load = self.load.clone();
         let mut least = load.iter().copied().max().map_or(Bytes::ZERO, Bytes);
         for next in rank(&self.candidates) {
@@ -327,7 +336,8 @@ fn best_of(
     let least = (!request.freedom.offload).then_some(Bytes::MAX);
     let Ok(swap) = AutoSwap::new(request, least) else { return refusal(request, None, 0) };
     let total = request.costs.total();
-    let (mut best, mut least): (Option<Lowered>, Option<Bytes>) = (None, None);
+    let (mut best, mut unplaced): (Option<Lowered>, Option<Lowered>) = (None, None);
+    let mut least: Option<Bytes> = None;
     let mut stop = StopReason::Finished;
     let mut evaluations = 0;
     for &score in scores {
@@ -338,17 +348,23 @@ fn best_of(
         evaluations += 1;
         let rank =
             |candidates: &[Candidate]| ranking(candidates, |candidate| candidate.scores[score as usize]);
-        match swap.select(&rank, request.load_limit, request.load_limit) {
-            Ok(lowered) => {
-                if best.as_ref().is_none_or(|best| lowered.iteration < best.iteration) {
+        let select = |limit: Bytes, fetch: FetchRule| swap.select(&rank, limit, limit, fetch);
+        let shorter = |lowered: &Lowered, than: &Option<Lowered>| {
+            than.as_ref().is_none_or(|than| lowered.iteration < than.iteration)
+        };
+        match select(request.load_limit, FetchRule::Eager) {
+            Ok(lowered) => match placed(request, lowered, select) {
+                Ok(lowered) if shorter(&lowered, &best) => {
                     observer.improved(lowered.iteration.get(), total.get());
                     best = Some(lowered);
                 }
-            }
+                Err(lowered) if shorter(&lowered, &unplaced) => unplaced = Some(lowered),
+                _ => {}
+            },
             Err(load) => least = Some(least.map_or(load, |least| least.min(load))),
         }
     }
-    match best {
+    match best.or(unplaced) {
         Some(lowered) => {
             let stop = if lowered.iteration == total { StopReason::Optimal } else { stop };
             Outcome { best: Some(lowered.schedule), evaluations, stop }

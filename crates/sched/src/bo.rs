@@ -3,20 +3,20 @@
 //! is the simulated iteration time. The first four points are the four scores alone, ranked exactly as their own planners rank them and
 //! tried whatever the budget, so the result is never worse than the best of them at the same load.
 //!
-//! Beyond the paper, where there is a packer (SmartPool, in the paper's combined approach) the objective is that of a schedule that it
-//! can place, each set of weights going down to the load that this takes; and there is a fifth number to tune: how far below the limit
-//! the selection goes on. What leaves early makes room where copies under way would hold up an op.
+//! Where there is a packer (SmartPool, in the paper's combined approach) the objective is that of a schedule that it can place, each set
+//! of weights going down to the load that this takes ([`placed`](mod@crate::placed)). Beyond the paper there is a fifth number to tune:
+//! how far below the limit the selection goes on. What leaves early makes room where copies under way would hold up an op.
 
 use elbowroom_ir::Bytes;
-use elbowroom_ir::packing::Problem;
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
-use elbowroom_ir::search::{Budget, Observer, Outcome, Silent, StopReason};
-use elbowroom_sim::liveness;
+use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 
 use crate::autoswap::{self, AutoSwap, Candidate, Score};
 use crate::gaussian::Process;
 use crate::lower::Lowered;
+use crate::placed::placed;
+use crate::policy::FetchRule;
 use crate::verdict::refusal;
 
 /// See the [module](self).
@@ -46,12 +46,6 @@ type Weights = [f64; 5];
 
 /// The first points: each score alone.
 const CORNERS: u64 = Score::ALL.len() as u64;
-
-/// How often weights are asked for a lower load until a placement fits.
-const ROUNDS: usize = 8;
-
-/// Evaluations of the packer for each placement.
-const PLACEMENT_EVALUATIONS: u64 = 20;
 
 /// The largest margin, as a share of the limit.
 const MARGIN: f64 = 0.3;
@@ -99,9 +93,11 @@ impl Scheduler for Bo {
             observer.progress(evaluation + 1);
             tried.push(weights);
             let margin = MARGIN * (weights[4] + 1.0) / 2.0;
-            let select =
-                |limit: Bytes| swap.select(&rank, limit, Bytes((limit.get() as f64 * (1.0 - margin)) as u64));
-            match select(request.load_limit) {
+            let select = |limit: Bytes, fetch: FetchRule| {
+                let target = Bytes((limit.get() as f64 * (1.0 - margin)) as u64);
+                swap.select(&rank, limit, target, fetch)
+            };
+            match select(request.load_limit, FetchRule::Eager) {
                 Ok(lowered) => {
                     let shorter = |lowered: &Lowered, than: &Option<Lowered>| {
                         than.as_ref().is_none_or(|than| lowered.iteration < than.iteration)
@@ -146,39 +142,6 @@ impl Scheduler for Bo {
             None => refusal(request, least, evaluations),
         }
     }
-}
-
-/// What the same weights select under ever lower loads until the packer finds a place for everything in the machine's memory; the first
-/// schedule if it never does. Without a packer, whoever asks bounds the load alone.
-fn placed(
-    request: &Request<'_>,
-    first: Lowered,
-    select: impl Fn(Bytes) -> Result<Lowered, Bytes>,
-) -> Result<Lowered, Lowered> {
-    let Some(packer) = request.packer else { return Ok(first) };
-    let machine = request.machine;
-    let mut limit = request.load_limit;
-    let mut next: Option<Lowered> = None;
-    for _ in 0..ROUNDS {
-        let lowered = next.as_ref().unwrap_or(&first);
-        let problem = liveness::problem(&lowered.schedule, machine);
-        let problem = Problem { capacity: Some(machine.memory.align_up(machine.align)), ..problem };
-        let outcome = packer.pack(&problem, &Budget::evaluations(PLACEMENT_EVALUATIONS), &Silent);
-        let height = match (outcome.best, outcome.stop) {
-            (Some(placement), _) => liveness::height(&lowered.schedule, &placement.offsets),
-            (None, StopReason::GaveUp { best: Some(height) }) => height,
-            _ => break,
-        };
-        if height <= machine.memory {
-            return Ok(next.unwrap_or(first));
-        }
-        limit = limit.saturating_sub(height - machine.memory);
-        match select(limit) {
-            Ok(lowered) => next = Some(lowered),
-            Err(_) => break,
-        }
-    }
-    Err(first)
 }
 
 impl Bo {

@@ -4,7 +4,8 @@
 //! Sizes become slots by rounding up, times by rounding down their partial sums, activations by rounding up theirs. If no solution fits
 //! in true sizes, activations whose slots are below their size, those closest to it first, get one more, and the program runs again
 //! (section 5.3.2). Many sets tie in the relaxation and differ in truth, so the best few hundred are simulated exactly and the shortest wins;
-//! the set of `greedy` is one of them.
+//! the set of `greedy` is one of them. Beyond the paper, sets that differ from the winner in one or two activations follow, for the
+//! relaxation does not see that a transfer cannot be divided.
 
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
@@ -27,11 +28,17 @@ pub struct DynProg {
     pub states: usize,
     /// How often the rounding of activations is mended.
     pub mends: usize,
+    /// Sets near the best one that are simulated at the end.
+    pub refinements: usize,
 }
+
+/// How many layers apart two activations may be that take each other's place at the end.
+const REACH: usize = 8;
 
 impl DynProg {
     /// S = 500 as in the paper.
-    pub const DEFAULT: Self = Self { slots: 500, solutions: 200, states: 10_000, mends: 20 };
+    pub const DEFAULT: Self =
+        Self { slots: 500, solutions: 200, states: 10_000, mends: 20, refinements: 800 };
 }
 
 impl Default for DynProg {
@@ -72,6 +79,7 @@ impl Scheduler for DynProg {
             let Some(excess) = excess.filter(|_| !fits && !search.optimal()) else { break };
             slots.mend(&linear, &solutions, excess);
         }
+        search.refine(self.refinements, REACH);
         search.finish()
     }
 }

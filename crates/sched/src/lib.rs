@@ -22,6 +22,7 @@ pub mod greedy;
 pub mod keep;
 pub mod linearize;
 pub mod lower;
+pub mod placed;
 pub mod policy;
 pub mod recompute;
 pub mod relaxation;

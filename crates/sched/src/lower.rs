@@ -132,7 +132,7 @@ pub fn evaluate_unfinished(request: &Request<'_>, policy: &Policy) -> Result<Unf
     let limit = request.load_limit.get();
     let holds: Vec<bool> = load.iter().map(|&load| load <= limit).collect();
     let bounded: Vec<u64> = load.iter().map(|&load| if load <= limit { load } else { 0 }).collect();
-    let starts = earliest_fetches(policy, &program, &bounded, limit);
+    let starts = earliest_fetches(request, policy, &program, &bounded, limit);
     let (iteration, _) = Gate::new(request, policy, &program, starts).holding(&holds).measure()?;
     Ok(Unfinished { iteration, load })
 }
@@ -144,7 +144,7 @@ fn starts(request: &Request<'_>, policy: &Policy, program: &Program) -> Result<F
     if let Some(place) = (0..load.len()).max_by_key(|&place| load[place]).filter(|&p| load[p] > limit) {
         return Err(shortfall(request, policy, program, place as Place, load[place]));
     }
-    Ok(earliest_fetches(policy, program, &load, limit))
+    Ok(earliest_fetches(request, policy, program, &load, limit))
 }
 
 fn with_workspaces(request: &Request<'_>, policy: &Policy, program: &Program) -> Vec<u64> {
@@ -195,10 +195,20 @@ pub(crate) struct FetchStarts {
 /// Place in a list of copies, then in natural order: lower goes first.
 pub(crate) type Rank = (u32, Place);
 
-fn earliest_fetches(policy: &Policy, program: &Program, load: &[u64], limit: u64) -> FetchStarts {
+fn earliest_fetches(
+    request: &Request<'_>,
+    policy: &Policy,
+    program: &Program,
+    load: &[u64],
+    limit: u64,
+) -> FetchStarts {
     let rank = ranks(&policy.fetches, program.fetches.iter().map(|f| (f.gap, f.needed)));
     let mut order: Vec<usize> = (0..rank.len()).collect();
     order.sort_unstable_by_key(|&i| (rank[i], i));
+    let timely = match policy.fetch {
+        FetchRule::JustInTime => just_in_time(request, policy, program, &order),
+        _ => Vec::new(),
+    };
     let mut room = Room::new(load);
     let mut earliest = vec![0; rank.len()];
     let mut previous = 0;
@@ -215,6 +225,7 @@ fn earliest_fetches(policy: &Policy, program: &Program, load: &[u64], limit: u64
             FetchRule::Eager => {}
             FetchRule::AfterOffloads => from = from.max(previous),
             FetchRule::Lead(ops) => from = from.max(fetch.needed.saturating_sub(ops)),
+            FetchRule::JustInTime => from = from.max(timely[i]),
         }
         let from = from.min(fetch.needed) as usize;
         let needed = fetch.needed as usize;
@@ -225,4 +236,23 @@ fn earliest_fetches(policy: &Policy, program: &Program, load: &[u64], limit: u64
         previous = place as Place;
     }
     FetchStarts { rank, earliest }
+}
+
+/// For every fetch the place whose op is running at the latest time at which it can start without any op waiting, if ops run without a
+/// break and fetches follow each other in order.
+fn just_in_time(request: &Request<'_>, policy: &Policy, program: &Program, order: &[usize]) -> Vec<Place> {
+    let mut begins = vec![0u64];
+    for &op in &policy.sequence {
+        let duration = request.costs.nanos.get(op).map_or(0, |time| time.get());
+        begins.push(begins[begins.len() - 1] + duration);
+    }
+    let mut places = vec![0; program.fetches.len()];
+    let mut next = u64::MAX;
+    for &i in order.iter().rev() {
+        let fetch = &program.fetches[i];
+        let copy = request.machine.to_device.time(request.trace.bytes(fetch.gap.value)).get();
+        next = next.min(begins[fetch.needed as usize]).saturating_sub(copy);
+        places[i] = begins.partition_point(|&begin| begin <= next).saturating_sub(1) as Place;
+    }
+    places
 }

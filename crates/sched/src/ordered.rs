@@ -22,6 +22,7 @@ pub(crate) struct OrderedSets<'a> {
     started: std::time::Instant,
     seen: HashSet<Vec<bool>>,
     best: Option<Lowered>,
+    best_set: Vec<bool>,
     least: Option<Bytes>,
     evaluations: u64,
     total: Nanos,
@@ -53,6 +54,7 @@ impl<'a> OrderedSets<'a> {
             started: std::time::Instant::now(),
             seen: HashSet::new(),
             best: None,
+            best_set: Vec::new(),
             least: None,
             evaluations: 0,
             total: request.costs.total(),
@@ -119,8 +121,41 @@ impl<'a> OrderedSets<'a> {
         if self.best.as_ref().is_none_or(|best| lowered.iteration < best.iteration) {
             self.observer.improved(lowered.iteration.get(), self.total.get());
             self.best = Some(lowered);
+            self.best_set = set.to_vec();
         }
         Tried::Fits
+    }
+
+    /// Changes the best set for as long as that makes its schedule shorter, by at most so many tries: one activation more or less, or one
+    /// in the place of another that is at most `reach` layers away.
+    pub(crate) fn refine(&mut self, tries: usize, reach: usize) {
+        let count = self.len();
+        let last = self.evaluations + tries as u64;
+        let mut improved = self.best.is_some();
+        while std::mem::take(&mut improved) {
+            let mut best = self.best_set.clone();
+            best.resize(count + 1, false);
+            let alone = (1..=count).map(|i| (i, i));
+            let apart =
+                (1..=reach).flat_map(|apart| (1..=count.saturating_sub(apart)).map(move |i| (i, i + apart)));
+            let moves = apart.filter(|&(i, j)| best[i] != best[j]);
+            for (i, j) in alone.chain(moves) {
+                if self.optimal() || self.evaluations >= last {
+                    return;
+                }
+                let mut set = best.clone();
+                set[i] = !set[i];
+                if j != i {
+                    set[j] = !set[j];
+                }
+                let before = self.best_idle();
+                self.try_set(&set);
+                improved = self.best_idle() < before;
+                if improved {
+                    break;
+                }
+            }
+        }
     }
 
     /// Idle time of the best so far.

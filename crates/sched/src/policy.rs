@@ -89,6 +89,9 @@ pub enum FetchRule {
     AfterOffloads,
     /// Not earlier than this many ops before the use, in order.
     Lead(u32),
+    /// Not earlier than needed for no op to wait, one copy after the other, were ops to run without a break (Zhang et al., section IV-E).
+    /// A value that comes late stands in nobody's way, in time or in place.
+    JustInTime,
 }
 
 /// What a planner decides.

@@ -2,10 +2,12 @@
 
 use elbowroom_ir::machine::{Channel, Machine};
 use elbowroom_ir::planning::{Freedom, Request};
+use elbowroom_ir::schedule::Lane;
 use elbowroom_ir::search::{Budget, Silent};
 use elbowroom_ir::{Bytes, Nanos};
-use elbowroom_sched::autoswap::AutoSwap;
+use elbowroom_sched::autoswap::{AutoSwap, Candidate, ranking};
 use elbowroom_sched::chain::{Chain, ChainTrace, Layer};
+use elbowroom_sched::policy::FetchRule;
 use elbowroom_sched::scheduler;
 use elbowroom_sim::{presets, simulate};
 
@@ -94,4 +96,23 @@ fn small_values_are_passed_over_and_the_limit_decides_how_many_leave() {
             assert_eq!((found, outcome.stop.name()), (None, "infeasible"));
         }
     }
+}
+
+#[test]
+fn what_comes_back_just_in_time_delays_nobody() {
+    let traced = chain();
+    let machine = machine(10);
+    let request = request(&traced, &machine, 8 * MIB);
+    let swap = AutoSwap::new(&request, Some(Bytes(MIB))).unwrap();
+    let rank = |candidates: &[Candidate]| ranking(candidates, |candidate| candidate.scores[2]);
+    // x_0 leaves, and there is room for it again at any time.
+    let fetched = |rule| {
+        let lowered = swap.select(&rank, Bytes(8 * MIB), Bytes(6 * MIB), rule).unwrap();
+        assert_eq!(lowered.iteration, traced.costs.total());
+        let timeline = simulate(&traced.trace, &traced.costs, &machine, &lowered.schedule).unwrap();
+        timeline.spans.iter().find(|span| span.lane == Lane::ToDevice).map(|span| span.start)
+    };
+    // Its copy takes 40 µs and is needed at 700 µs; the op that runs at 660 µs, B1, begins at 500 µs.
+    assert_eq!(fetched(FetchRule::JustInTime), Some(Nanos(500_000)));
+    assert!(fetched(FetchRule::Eager) < Some(Nanos(300_000)));
 }

@@ -91,8 +91,13 @@ fn policy(u: &mut Unstructured<'_>, trace: &Trace) -> arbitrary::Result<Policy> 
         policy.offloads = CopyOrder::Listed(listed.clone());
         policy.fetches = CopyOrder::Listed(listed);
     }
-    policy.fetch =
-        *u.choose(&[FetchRule::Eager, FetchRule::AfterOffloads, FetchRule::Lead(0), FetchRule::Lead(2)])?;
+    policy.fetch = *u.choose(&[
+        FetchRule::Eager,
+        FetchRule::AfterOffloads,
+        FetchRule::Lead(0),
+        FetchRule::Lead(2),
+        FetchRule::JustInTime,
+    ])?;
     Ok(policy)
 }
 

@@ -13,7 +13,7 @@ use elbowroom::{plot, registry};
 use serde::Serialize;
 
 use crate::Answer;
-use crate::args::CompareArgs;
+use crate::args::{CompareArgs, RatioTo};
 use crate::commands::trace::traced;
 use crate::progress::{self, Progress};
 use crate::{files, learning, printer, settings};
@@ -88,6 +88,9 @@ fn tell(args: &CompareArgs, asked: &[Asked]) -> Result<()> {
         rows,
     });
     let objects: Vec<Compared<'_>> = objects.collect();
+    if let Some(to) = args.ratio {
+        ratios(asked, to)?;
+    }
     match (asked, objects.as_slice()) {
         ([Asked { task, natural, rows }], [object]) => {
             if let Some(path) = &args.svg {
@@ -98,10 +101,11 @@ fn tell(args: &CompareArgs, asked: &[Asked]) -> Result<()> {
                 printer::json(object)?;
             } else if args.csv {
                 files::write(None, &compare::csv(rows))?;
-            } else {
+            } else if args.ratio.is_none() {
                 print(task, natural.to_string(), rows, usize::from(args.overhead.is_some()))?;
             }
         }
+        _ if args.ratio.is_some() => {}
         _ if args.json => printer::json(&Traces { traces: &objects })?,
         _ if args.csv => {
             for (index, Asked { task, rows, .. }) in asked.iter().enumerate() {
@@ -146,16 +150,48 @@ fn smallest(asked: &[Asked]) -> Result<()> {
     Ok(())
 }
 
+/// Prints every planner's largest ratio to a bound over the limits that it could serve, and its longest planning, a line for each trace.
+fn ratios(asked: &[Asked], to: RatioTo) -> Result<()> {
+    let mut head = vec!["trace".to_owned()];
+    head.extend(
+        planners(asked).flat_map(|name| [name.to_owned(), "limits".to_owned(), "planning".to_owned()]),
+    );
+    let lines = asked.iter().map(|Asked { task, rows, .. }| {
+        let mut line = vec![task.trace.name().to_owned()];
+        for name in planners(asked) {
+            let of = || rows.iter().filter(|row| row.planner == name);
+            let ratio = |row: &Row| match to {
+                RatioTo::Bound => row.ratio_to_bound,
+                RatioTo::Chain => row.ratio_to_chain_bound,
+            };
+            let served = of().filter(|row| row.feasible).count();
+            let worst = of().filter_map(ratio).max_by(f64::total_cmp);
+            line.push(worst.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.3}")));
+            line.push(format!("{served}/{}", of().count()));
+            line.push(of().map(|row| row.planning_ns).max().unwrap_or_default().to_string());
+        }
+        line
+    });
+    printer::grid(&head, &lines.collect::<Vec<_>>())?;
+    Ok(())
+}
+
+/// Names of the planners that were asked, each once, in the order of asking.
+fn planners(asked: &[Asked]) -> impl Iterator<Item = &'static str> {
+    let mut names: Vec<&'static str> = Vec::new();
+    for row in asked.iter().flat_map(|asked| &asked.rows) {
+        if !names.contains(&row.planner) {
+            names.push(row.planner);
+        }
+    }
+    names.into_iter()
+}
+
 /// Prints the overhead of every planner, a line for each trace and limit, beside the one that no plan can go below.
 fn overheads(asked: &[Asked]) -> Result<()> {
     let percent = |overhead: f64| format!("{:+.2} %", 100.0 * overhead);
     let mut head = ["trace", "memory", "bound"].map(str::to_owned).to_vec();
-    let planners = asked.iter().flat_map(|asked| &asked.rows).map(|row| row.planner);
-    for planner in planners {
-        if !head[3..].iter().any(|name| name == planner) {
-            head.push(planner.to_owned());
-        }
-    }
+    head.extend(planners(asked).map(str::to_owned));
     let mut lines = Vec::new();
     for Asked { task, rows, .. } in asked {
         for rows in rows.chunk_by(|a, b| a.limit_bytes == b.limit_bytes) {
