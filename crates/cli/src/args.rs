@@ -185,12 +185,19 @@ pub struct TrainArgs {
     /// Where offloaded values go: memory, or a folder to spill into
     #[arg(long, default_value = "memory", value_name = "memory|DIR")]
     pub host: String,
+    /// Bytes that offloaded values may take there at once, like 8GiB; 64 GiB if not given
+    #[arg(long, value_name = "SIZE")]
+    pub host_memory: Option<Bytes>,
     /// Slow the host tier's copies down to this rate each way
     #[arg(long, value_name = "RATE")]
     pub host_rate: Option<Rate>,
     /// Samples in an epoch; its last batch has what is left of them
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub samples: Option<u64>,
+    /// Words of the longest sentence of seq2seq, whose batches have the lengths of their sentences: 50, or 100 with --forward-only. With
+    /// --length all of them are that long
+    #[arg(long, value_name = "WORDS", conflicts_with = "length", value_parser = clap::value_parser!(u32).range(1..))]
+    pub longest: Option<u32>,
     /// Run every iteration on demand, without a plan: evicting, recomputing and fetching as bytes are missing
     #[arg(long)]
     pub reactive: bool,

@@ -36,6 +36,11 @@ pub fn parse(path: &Path) -> Result<File> {
     }
 }
 
+/// Refuses a file that [`write`] could not write, before the work whose result it is to hold.
+pub fn expect_writable(path: &Path) -> Result<()> {
+    elbowroom::files::expect_writable(path).with_context(|| format!("cannot write {}", path.display()))
+}
+
 /// Writes a text to a file, whole or not at all; to standard output without one.
 pub fn write(path: Option<&Path>, text: &str) -> Result<()> {
     let Some(path) = path else {

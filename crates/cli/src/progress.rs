@@ -174,7 +174,7 @@ impl TrainObserver for Progress {
     }
 
     fn iteration(&self, done: &Iteration) {
-        let Iteration { number, loss, time, peak, limit } = done;
+        let Iteration { number, loss, time, peak, limit, .. } = done;
         let loss = loss.map_or_else(String::new, |loss| format!("loss {loss:.4}, "));
         let memory = gauge(peak.get(), limit.get());
         self.bar.set_message(format!("iteration {number}: {loss}{time}, memory {memory} {peak} of {limit}"));

@@ -4,6 +4,21 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
+/// Whether [`write_whole`] could write a file now: asked before long work whose result goes there. Leaves nothing behind.
+pub fn expect_writable(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    match path.metadata() {
+        Ok(metadata) if !metadata.is_file() => File::options().write(true).open(path).map(drop),
+        _ => tempfile::tempfile_in(folder_of(path)).map(drop),
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Writes a file beside its final place, flushes it to disk and only then renames it over what was there: whoever kills the process, at
 /// whatever moment, finds the old file or the new one, whole. On an error the old one is untouched and nothing is left behind.
 ///
@@ -14,7 +29,7 @@ pub fn write_whole(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result
         write(&mut out)?;
         return out.flush();
     }
-    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder_of(path);
     // Dropping the temporary file on any error removes it. Files are made readable as any program makes them, not private as
     // temporary files are.
     let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o644);
@@ -28,4 +43,20 @@ pub fn write_whole(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result
     temporary.persist(path).map_err(|e| e.error)?;
     // The new name itself must survive a power cut.
     File::open(folder)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_be_written_is_known_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let inside = folder.path().join("new");
+        expect_writable(&inside).unwrap();
+        assert!(!inside.exists());
+        assert!(expect_writable(folder.path()).is_err());
+        assert!(expect_writable(&folder.path().join("nowhere/new")).is_err());
+        expect_writable(Path::new("/dev/null")).unwrap();
+    }
 }

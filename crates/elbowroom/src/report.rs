@@ -132,7 +132,7 @@ pub struct Conduct {
     pub planned_iterations: u64,
     /// Iterations that ran on demand.
     pub reactive_iterations: u64,
-    /// Different traces that ran.
+    /// Different traces that ran. One that was given up for many others and came again counts again.
     pub traces: u64,
     /// Plans made while training: one for each trace that came again, or that would have got stuck on demand.
     pub replans: u64,
@@ -140,6 +140,8 @@ pub struct Conduct {
     pub switch_moved_bytes: Bytes,
     /// Largest end of any range handed out in iterations on demand.
     pub reactive_peak_bytes: Bytes,
+    /// Most bytes that copies on the host took together in iterations on demand.
+    pub reactive_host_bytes: Bytes,
     /// Median time of iterations on demand.
     pub reactive_iteration_ns: Option<Nanos>,
     /// Values dropped in iterations on demand.
@@ -159,6 +161,7 @@ impl Conduct {
     pub(crate) fn add(&mut self, report: &ReactiveReport) {
         self.reactive_iterations += 1;
         self.reactive_peak_bytes = self.reactive_peak_bytes.max(report.measured_peak);
+        self.reactive_host_bytes = self.reactive_host_bytes.max(report.most_on_host);
         self.reactive_dropped += report.dropped as u64;
         self.reactive_offloaded += report.offloaded as u64;
         self.reactive_recomputed_ops += report.recomputed as u64;
@@ -175,6 +178,10 @@ pub struct TrainReport {
     pub plan: PlanReport,
     /// Where offloaded values went.
     pub host: String,
+    /// Bytes per second on the way there, measured before the first plan was made, which counts on them.
+    pub to_host_rate: u64,
+    /// Bytes per second on the way back, likewise.
+    pub to_device_rate: u64,
     /// Threads that computed.
     pub threads: usize,
     /// Number of the first iteration of this run.

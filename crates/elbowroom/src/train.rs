@@ -9,7 +9,7 @@ mod ways;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use elbowroom_engine::{HostOptions, HostPlace};
+use elbowroom_engine::{EngineError, HostOptions, HostPlace};
 use elbowroom_graph::Graph;
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::planning::{Costs, Freedom};
@@ -33,7 +33,7 @@ pub struct Training<'a> {
     pub graph: Arc<Graph>,
     /// The limit.
     pub memory: MemorySpec,
-    /// The machine that runs it. Its memory is replaced by the limit.
+    /// The machine that runs it. Its memory is replaced by the limit, its link by what the host tier measures when training begins.
     pub machine: Machine,
     /// How to plan.
     pub method: Method<'a>,
@@ -88,10 +88,16 @@ pub struct Iteration {
     pub loss: Option<f32>,
     /// Its length.
     pub time: Nanos,
-    /// The measured peak so far.
+    /// The measured peak: of this iteration without a plan, since the plan was taken up with one.
     pub peak: Bytes,
     /// The limit.
     pub limit: Bytes,
+    /// Whether it followed a plan.
+    pub planned: bool,
+    /// Different traces that have run so far.
+    pub traces: u64,
+    /// Plans made while training so far.
+    pub plans: u64,
 }
 
 /// Why training did not go to its end.
@@ -108,7 +114,7 @@ pub enum TrainError {
     Data(#[from] DataError),
     /// The run failed.
     #[error(transparent)]
-    Engine(#[from] elbowroom_engine::EngineError),
+    Engine(#[from] EngineError),
     /// A checkpoint cannot be written or read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
@@ -126,7 +132,9 @@ pub enum TrainError {
 /// Trains, and says what it took.
 pub fn train(training: &Training<'_>, observer: &dyn TrainObserver) -> Result<TrainReport, TrainError> {
     observer.stage("tracing one iteration");
-    let estimate = estimate(&training.graph, &training.machine, training.freedom)?;
+    let (to_host, to_device) = training.host.measure().map_err(EngineError::from)?;
+    let machine = Machine { to_host, to_device, ..training.machine.clone() };
+    let estimate = estimate(&training.graph, &machine, training.freedom)?;
     // Data and checkpoint are looked at before anything long begins.
     let mut runner = Runner::new(training)?;
 
@@ -138,7 +146,7 @@ pub fn train(training: &Training<'_>, observer: &dyn TrainObserver) -> Result<Tr
 
     observer.stage("training");
     let mut ways = Ways::new(training, &estimate.with_memory(limit), draft, observer)?;
-    let mut session = runner.open(&Start::Memory(&ways.machine()), training.host.clone())?;
+    let mut session = runner.open(&Start::Memory(&machine.with_memory(limit)), training.host.clone())?;
     let saving = training.save.as_ref();
     let limited = runner.run(&mut session, &mut ways, training.iterations, saving, observer)?;
     let intact = ways.intact(&session);
@@ -242,6 +250,8 @@ fn told(
             HostPlace::Memory => "memory".to_owned(),
             HostPlace::Folder(folder) => folder.display().to_string(),
         },
+        to_host_rate: ways.machine().to_host.rate,
+        to_device_rate: ways.machine().to_device.rate,
         threads: training.threads,
         first_iteration,
         measured_peak_bytes: run.peak,

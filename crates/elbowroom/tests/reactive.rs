@@ -1,14 +1,17 @@
 //! Trainings that run on demand, all the time or until there are plans: under the limit, and equal to the unlimited run to the bit.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use elbowroom::graph::zoo::{self, Options};
+use elbowroom::ir::Bytes;
+use elbowroom::ir::machine::Machine;
 use elbowroom::ir::planning::Freedom;
 use elbowroom::ir::search::{Budget, Observer};
 use elbowroom::pipeline::Method;
 use elbowroom::report::TrainReport;
-use elbowroom::train::changing::Changing;
-use elbowroom::train::{Iteration, TrainError, TrainObserver, Training, train};
+use elbowroom::train::changing::{Changing, Varying};
+use elbowroom::train::{Iteration, Saving, TrainError, TrainObserver, Training, train};
 use elbowroom::{engine, registry, sim};
 
 struct Quiet;
@@ -32,21 +35,25 @@ struct Case<'a> {
     reactive: bool,
     iterations: u64,
     samples: Option<u64>,
+    save: Option<PathBuf>,
+    host_memory: Bytes,
 }
 
 impl Case<'_> {
     fn new(network: &str, options: Options) -> Case<'_> {
         let (memory, freedom) = ("50%", Freedom::ALL);
-        Case { network, options, memory, freedom, reactive: false, iterations: 3, samples: None }
+        let (samples, save, host_memory) = (None, None, Bytes(64 << 30));
+        Case { network, options, memory, freedom, reactive: false, iterations: 3, samples, save, host_memory }
     }
 
     fn run(&self) -> Result<TrainReport, TrainError> {
-        let changing = Changing::new(self.network, &self.options, self.samples, 7);
+        let varying = Varying { samples: self.samples, lengths: self.network == "seq2seq" };
+        let changing = Changing::new(self.network, &self.options, varying, 7);
         train(
             &Training {
                 graph: Arc::new(zoo::build(self.network, &self.options).unwrap()),
                 memory: self.memory.parse().unwrap(),
-                machine: sim::presets::machine("cpu").unwrap(),
+                machine: Machine { host_memory: self.host_memory, ..sim::presets::machine("cpu").unwrap() },
                 method: Method {
                     scheduler: registry::scheduler(registry::DEFAULT_PLANNER).unwrap(),
                     packer: registry::packer(registry::DEFAULT_PACKER).unwrap(),
@@ -59,7 +66,7 @@ impl Case<'_> {
                 seed: 7,
                 threads: 1,
                 verify: true,
-                save: None,
+                save: self.save.clone().map(|path| Saving { path, every: 1 }),
                 resume: None,
                 changing: changing.as_ref(),
                 reactive: self.reactive,
@@ -142,4 +149,46 @@ fn residual_branches_left_out_at_random_change_the_trace_and_not_the_result() {
     assert!(conduct.traces > 3, "{conduct:?}");
     assert_eq!(conduct.reactive_iterations + conduct.planned_iterations, 12);
     assert_eq!(report.verified, Some(true));
+}
+
+/// Sentences of many lengths: shapes change from iteration to iteration, with one boundary.
+#[test]
+fn sentences_of_many_lengths_are_planned_when_their_lengths_come_again() {
+    let longest = Some(10);
+    let options = Options { length: longest, target: longest, width: Some(16), ..language(4) };
+    let report = Case { iterations: 60, memory: "60%", ..Case::new("seq2seq", options) }.run().unwrap();
+    let conduct = report.conduct;
+    assert!(conduct.traces > 10, "{conduct:?}");
+    assert!(conduct.planned_iterations > conduct.reactive_iterations, "{conduct:?}");
+    assert!(conduct.replans <= conduct.traces, "{conduct:?}");
+    // The persistent values of the first plan were brought home; from then on nothing moves.
+    assert!(conduct.reactive_peak_bytes <= report.plan.limit_bytes);
+    assert_eq!(report.verified, Some(true));
+    assert_eq!(report.measured_peak_bytes, report.plan.predicted_peak_bytes);
+}
+
+#[test]
+fn a_checkpoint_that_cannot_be_written_is_refused_before_the_first_iteration() {
+    let save = Some(PathBuf::from("/nowhere/at/all.safetensors"));
+    // So many iterations would not end.
+    let error = Case { save, iterations: u64::MAX, ..Case::new("resnet20", resnet(2)) }.run().unwrap_err();
+    assert!(matches!(error, TrainError::Checkpoint(_)), "{error}");
+}
+
+#[test]
+fn iterations_on_demand_keep_to_the_host_memory() {
+    // Without recomputation only the host helps.
+    let freedom = Freedom { recompute: false, ..Freedom::ALL };
+    let case = Case { memory: "80%", freedom, reactive: true, ..Case::new("gpt", language(8)) };
+    let most = case.run().unwrap().conduct.reactive_host_bytes;
+    assert!(most > Bytes::ZERO);
+    let tight = Case { host_memory: most, ..case.clone() }.run().unwrap();
+    assert_eq!((tight.verified, tight.conduct.reactive_host_bytes <= most), (Some(true), true));
+    // A quarter of it, and computing again what finds no room there.
+    let quarter = Bytes(most.get() / 4);
+    let short = Case { host_memory: quarter, freedom: Freedom::ALL, ..case.clone() }.run().unwrap();
+    assert_eq!(short.verified, Some(true));
+    assert!(short.conduct.reactive_host_bytes <= quarter, "{:?}", short.conduct);
+    let none = Case { host_memory: Bytes::ZERO, freedom: Freedom::ALL, ..case }.run().unwrap();
+    assert_eq!((none.conduct.reactive_offloaded, none.verified), (0, Some(true)));
 }

@@ -36,6 +36,7 @@ mod lanes;
 mod persistent;
 mod program;
 pub mod reactive;
+mod ready;
 mod record;
 mod session;
 

@@ -132,36 +132,58 @@ impl Recording {
     }
 }
 
-/// Durations of ops over several iterations, from which costs are made.
+/// Durations of ops over several iterations, from which costs are made: of every op those that came last, so that a long training takes
+/// no more memory than a short one.
 #[derive(Clone, Debug)]
 pub struct MeasuredCosts {
-    samples: Table<OpId, Vec<Nanos>>,
+    samples: Table<OpId, Samples>,
+}
+
+/// Durations of an op.
+#[derive(Clone, Debug, Default)]
+struct Samples {
+    last: Vec<Nanos>,
+    /// How many there were, those included that are no longer kept.
+    count: usize,
+}
+
+impl Samples {
+    /// Durations kept of one op.
+    const KEPT: usize = 15;
+
+    fn add(&mut self, took: Nanos) {
+        match self.last.get_mut(self.count % Self::KEPT) {
+            Some(oldest) => *oldest = took,
+            None => self.last.push(took),
+        }
+        self.count += 1;
+    }
 }
 
 impl MeasuredCosts {
     /// No samples yet, for the ops of a trace.
     pub fn new(trace: &Trace) -> Self {
-        Self { samples: Table::filled(trace.ops().len(), Vec::new()) }
+        Self { samples: Table::filled(trace.ops().len(), Samples::default()) }
     }
 
     /// Adds one iteration's durations, those of recomputed ops included.
     pub fn add(&mut self, schedule: &Schedule, timeline: &Timeline) {
         for span in &timeline.spans {
             if let Some(launch) = schedule.steps[span.action].action.launch() {
-                self.samples[launch.op].push(span.end - span.start);
+                self.samples[launch.op].add(span.end - span.start);
             }
         }
     }
 
     /// Adds runs of ops, one by one.
     pub fn add_runs(&mut self, runs: &[(OpId, Nanos)]) {
-        runs.iter().for_each(|&(op, took)| self.samples[op].push(took));
+        runs.iter().for_each(|&(op, took)| self.samples[op].add(took));
     }
 
     /// The median duration of every op; the lower one of two. Zero for an op that never ran.
     pub fn median(mut self) -> Costs {
-        let nanos =
-            self.samples.iter_mut().map(|(_, samples)| units::median(samples).unwrap_or_default()).collect();
+        let median = |samples: &mut Samples| units::median(&mut samples.last).unwrap_or_default();
+        let nanos = self.samples.iter_mut().map(|(_, samples)| median(samples)).collect();
         Costs { nanos, source: CostSource::Measured }
     }
 }

@@ -19,14 +19,14 @@ use crate::chaos::{Chaos, ChaosOptions};
 use crate::device::{CpuDevice, CpuParts, Device, Exchange, Turn};
 use crate::error::EngineError;
 use crate::host::HostOptions;
-use crate::host::slots::Copies;
 use crate::kernels;
 use crate::lanes::{Lanes, Shared};
 use crate::persistent::{self, PIECE, Place};
-use crate::program::{PersistentHome, Program};
+use crate::program::PersistentHome;
 use crate::reactive::rehearsal::{Nowhere, Rehearsal};
 use crate::reactive::slots::Slots;
 use crate::reactive::{self, Improvise, ReactiveReport, Run, Setting};
+use crate::ready::Ready;
 
 /// Size of the largest elements.
 const ELEMENT: u64 = 4;
@@ -76,6 +76,8 @@ pub struct Session {
     /// The graph's own trace, once it was needed.
     trace: Option<Arc<Trace>>,
     align: u64,
+    /// Bytes that copies on the host may take together.
+    host_memory: Bytes,
     options: SessionOptions,
     broken: bool,
 }
@@ -107,13 +109,6 @@ struct Ground {
     places: Vec<Place>,
     /// Bytes of the host tier.
     host_bytes: Bytes,
-}
-
-/// A plan made ready.
-struct Ready {
-    program: Program,
-    copies: Copies,
-    homes: Vec<PersistentHome>,
 }
 
 impl Session {
@@ -195,7 +190,9 @@ impl Session {
             None => Box::new(device),
         };
         let ground = Ground { device, exchange: exchange(&graph), places: Vec::new(), host_bytes };
-        Ok(Self { state: State::Idle(ground), pool, graph, trace: None, align, options, broken: false })
+        let host_memory = machine.host_memory;
+        let state = State::Idle(ground);
+        Ok(Self { state, pool, graph, trace: None, align, host_memory, options, broken: false })
     }
 
     fn initialize(&self) -> Result<(), EngineError> {
@@ -262,6 +259,7 @@ impl Session {
             turn: Turn { seed: self.options.seed, iteration },
             exchange: &mut ground.exchange,
             align: self.align as usize,
+            host: self.host_memory,
         };
         let mut run = begun(setting, improvise.lent(), &self.graph, &ground.places)?;
         self.pool.install(|| run.run())?;
@@ -290,6 +288,7 @@ impl Session {
             turn: Turn::default(),
             exchange: &mut exchange,
             align: self.align as usize,
+            host: self.host_memory,
         };
         let mut run = begun(setting, improvise.lent(), &self.graph, &self.places()?)?;
         run.run()?;
@@ -544,35 +543,6 @@ impl Session {
         let first = (0..longer.len()).find(|&i| ours.get(i) != theirs.get(i)).unwrap_or_default();
         let what = longer[first].0.clone();
         Err(EngineError::OtherParameters { graph: graph.name.clone(), what })
-    }
-}
-
-impl Ready {
-    /// Looks up the addresses of a plan of this graph.
-    fn new(graph: &Graph, plan: &CheckedPlan) -> Result<Self, EngineError> {
-        let ours = trace(graph)?.fingerprint();
-        if ours != plan.trace().fingerprint() {
-            return Err(EngineError::ForeignPlan { plan: plan.trace().fingerprint(), graph: ours });
-        }
-        let copies = Copies::place(plan);
-        let program = Program::new(plan, &copies);
-        let homes = graph.persistent.iter().map(|parameter| {
-            let place = plan.trace().persistent().binary_search_by_key(&parameter.begin, |pair| pair.begin);
-            // The fingerprints agree, so the trace has exactly the graph's persistent values.
-            program.homes[place.unwrap_or_default()]
-        });
-        let homes = homes.collect();
-        Ok(Self { program, copies, homes })
-    }
-
-    fn places(&self) -> Vec<Place> {
-        self.homes.iter().map(|home| home.place(&self.copies)).collect()
-    }
-}
-
-impl PersistentHome {
-    fn place(&self, copies: &Copies) -> Place {
-        Place { bytes: self.bytes, device: self.device, host: self.host.map(|copy| copies.offsets[copy]) }
     }
 }
 

@@ -77,6 +77,22 @@ fn parameter_counts_are_the_published_ones() {
     assert_eq!(parameters(&build("lstm", &lstm)), 4_653_200);
 }
 
+/// Chainer's example of seq2seq at its default size: two tables, two `NStepLSTM` of three layers, an output layer.
+#[test]
+fn the_translator_has_the_parameters_of_its_layers() {
+    let (words, units) = (40_000, 1024);
+    let layer = 8 * units * units + 8 * units;
+    let count = 2 * words * units + 2 * 3 * layer + (units + 1) * words;
+    let options = Options {
+        vocabulary: Some(words),
+        width: Some(units),
+        layers: Some(3),
+        length: Some(2),
+        ..Options::new(1)
+    };
+    assert_eq!(parameters(&build("seq2seq", &options)), count);
+}
+
 #[test]
 fn every_graph_is_a_valid_trace_with_the_same_numbers() {
     for (name, options) in samples() {

@@ -3,14 +3,15 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use elbowroom::engine::{HostOptions, HostPlace};
+use elbowroom::graph::zoo::{self, Options};
 use elbowroom::ir::Bytes;
 use elbowroom::ir::machine::Channel;
 use elbowroom::largest::{LargestError, largest};
 use elbowroom::report::{Conduct, TrainReport};
 use elbowroom::size::BatchSpec;
-use elbowroom::train::changing::Changing;
+use elbowroom::train::changing::{Changing, Varying, longest_sentence};
 use elbowroom::train::{Saving, TrainError, TrainObserver, Training};
 use elbowroom::{plot, sim, train};
 use serde::Serialize;
@@ -18,18 +19,20 @@ use serde::Serialize;
 use crate::Answer;
 use crate::args::TrainArgs;
 use crate::commands::plan;
-use crate::commands::trace::{network, options};
+use crate::commands::trace;
 use crate::progress::{self, Progress};
 use crate::{files, printer, settings};
 
 /// Runs the command.
 pub fn run(args: &TrainArgs) -> Result<Answer> {
+    args.plot.as_deref().map_or(Ok(()), files::expect_writable)?;
     let threads = settings::threads(&args.planner.search);
     let mut machine = sim::presets::machine("cpu").context("the preset cpu exists")?;
     let link = args.host_rate.map(|rate| (Channel::with_rate(rate.0), Channel::with_rate(rate.0)));
     if let Some((to_host, to_device)) = link {
         (machine.to_host, machine.to_device) = (to_host, to_device);
     }
+    machine.host_memory = args.host_memory.unwrap_or(machine.host_memory);
     let place = match args.host.as_str() {
         "memory" => HostPlace::Memory,
         folder => HostPlace::Folder(PathBuf::from(folder)),
@@ -38,8 +41,11 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
         BatchSpec::Samples(samples) => samples as usize,
         BatchSpec::Largest => 1,
     };
+    let longest = longest(args)?;
+    let options = |batch| options(args, longest, batch);
+    let build = |batch| zoo::build(&args.network.model, &options(batch));
     let mut training = Training {
-        graph: Arc::new(network(&args.network, batch)?),
+        graph: Arc::new(build(batch)?),
         memory: args.memory,
         machine,
         method: settings::method(&args.planner)?,
@@ -59,7 +65,7 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
     let observer = Progress::new("");
     if args.network.batch == BatchSpec::Largest {
         observer.stage("looking for the largest batch");
-        training.graph = match largest(&training, &|batch| network(&args.network, batch), &observer) {
+        training.graph = match largest(&training, &build, &observer) {
             Ok(graph) => graph,
             Err(error @ LargestError::None(_)) => return Ok(Answer::No(error.to_string())),
             Err(error) => return Err(error.into()),
@@ -67,7 +73,8 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
     }
     let batch = train::samples(&training.graph);
     let seed = args.planner.search.seed;
-    let changing = Changing::new(&args.network.model, &options(&args.network, batch), args.samples, seed);
+    let varying = Varying { samples: args.samples, lengths: longest.is_some() };
+    let changing = Changing::new(&args.network.model, &options(batch), varying, seed);
     training.changing = changing.as_ref();
     let outcome = train::train(&training, &observer);
     drop(observer);
@@ -97,6 +104,25 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
         }
         _ => Answer::Yes,
     })
+}
+
+/// Words of the longest sentence, where the batches of a network have the lengths of their sentences.
+fn longest(args: &TrainArgs) -> Result<Option<usize>> {
+    let network = &args.network;
+    let usual = longest_sentence(&network.model, trace::options(network, 1).mode);
+    match (args.longest, usual) {
+        (Some(_), None) => {
+            bail!("{} takes no sentences, so it has no --longest; use --length", network.model)
+        }
+        (Some(words), _) => Ok(Some(words as usize)),
+        (None, usual) => Ok(usual.filter(|_| network.length.is_none())),
+    }
+}
+
+/// What the user chose about the network in its largest form, for batches of this size.
+fn options(args: &TrainArgs, longest: Option<usize>, batch: usize) -> Options {
+    let chosen = trace::options(&args.network, batch);
+    Options { length: longest.or(chosen.length), target: longest, ..chosen }
 }
 
 /// The report of the library, with what only the process knows.
@@ -179,6 +205,14 @@ fn print(Trained { report, peak_resident_bytes }: &Trained) -> Result<()> {
             format!(
                 "{} to the host ({}), {} back",
                 report.measured_to_host_bytes, report.host, report.measured_to_device_bytes
+            ),
+        ),
+        (
+            "host tier",
+            format!(
+                "{:.2} GB/s there, {:.2} GB/s back, when training began",
+                report.to_host_rate as f64 / 1e9,
+                report.to_device_rate as f64 / 1e9
             ),
         ),
         ("recomputed", format!("{} ops in each iteration", report.measured_recomputed_ops)),

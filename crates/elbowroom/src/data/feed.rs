@@ -4,6 +4,7 @@ use std::path::Path;
 
 use elbowroom_graph::{Content, Graph};
 
+use super::sentences::Batch;
 use super::{DataError, ImageShape, Images, Synthetic, Text, TokenShape, Tokens, open_images};
 
 /// What a graph trains on.
@@ -17,6 +18,11 @@ enum Source {
     /// Slot 0 is tokens, slot 1 the tokens that follow, where the graph learns from them.
     Tokens(TokenShape, Box<dyn Tokens>),
 }
+
+/// What fills up a sentence: any token, for no label asks what follows it.
+const PADDING: i32 = 0;
+/// Counts for no loss, because it is no token.
+const NO_LABEL: i32 = -1;
 
 /// Fills the inputs of one graph, iteration by iteration. The buffers are kept from one iteration to the next.
 pub struct Feed {
@@ -119,6 +125,38 @@ impl Feed {
         }
     }
 
+    /// Reads pairs of sentences into the tokens of a translator: the padding of a source lies in front of it, that of a translation behind
+    /// it, and nothing that is padding counts as a label.
+    pub fn read_sentences(&mut self, batch: &Batch) -> Result<(), DataError> {
+        let Source::Tokens(shape, source) = &mut self.source else {
+            return Err(DataError::Mismatch("sentences are for networks that take tokens".to_owned()));
+        };
+        let (rows, whole) = (batch.sentences.len(), batch.source + batch.target);
+        if (rows, whole) != (shape.batch, shape.length) {
+            let (batch, length) = (shape.batch, shape.length);
+            let why = format!("{rows} rows of {whole} words for {batch} rows of {length}");
+            return Err(DataError::Mismatch(why));
+        }
+        self.tokens.fill(PADDING);
+        self.labels.fill(NO_LABEL);
+        let (mut words, mut following) = (vec![0; whole], vec![0; whole]);
+        let lines = self.tokens.chunks_exact_mut(whole).zip(self.labels.chunks_exact_mut(whole));
+        for (pair, (tokens, labels)) in batch.sentences.iter().zip(lines) {
+            let length = pair.source + pair.target;
+            if pair.source > batch.source || pair.target > batch.target {
+                let why = format!("a pair of {length} words is longer than its batch");
+                return Err(DataError::Mismatch(why));
+            }
+            let (words, following) = (&mut words[..length], &mut following[..length]);
+            source.fill(pair.sample, TokenShape { batch: 1, length, ..*shape }, words, following)?;
+            let first = batch.source - pair.source;
+            tokens[first..first + length].copy_from_slice(words);
+            let of_target = batch.source..batch.source + pair.target;
+            labels[of_target].copy_from_slice(&following[pair.source..]);
+        }
+        Ok(())
+    }
+
     /// The inputs of the batch that was read last, by slot, in the machine's byte order.
     pub fn slots(&self) -> impl Iterator<Item = &[u8]> {
         let samples = match &self.source {
@@ -138,6 +176,32 @@ mod tests {
     use elbowroom_graph::zoo::{self, Options};
 
     use super::*;
+
+    #[test]
+    fn sentences_lie_around_the_place_where_the_translation_begins() {
+        use crate::data::sentences::Sentence;
+        let options = Options { length: Some(4), target: Some(5), width: Some(8), ..Options::new(2) };
+        let graph = zoo::build("seq2seq", &options).unwrap();
+        let mut feed = Feed::open(&graph, None, 7).unwrap();
+        let pair = |sample, source, target| Sentence { sample, source, target };
+        let batch = Batch { source: 4, target: 5, sentences: vec![pair(3, 2, 5), pair(9, 4, 1)] };
+        feed.read_sentences(&batch).unwrap();
+        let slots: Vec<Vec<i32>> = feed
+            .slots()
+            .map(|slot| slot.chunks(4).map(|w| i32::from_ne_bytes([w[0], w[1], w[2], w[3]])).collect())
+            .collect();
+        let rows = |slot: usize, row: usize| &slots[slot][9 * row..9 * row + 9];
+        assert_eq!(rows(0, 0)[..2], [0, 0]);
+        assert_eq!(rows(0, 1)[5..], [0; 4]);
+        assert_eq!(rows(1, 0)[..4], [-1; 4]);
+        // A label is the token that follows.
+        assert_eq!(rows(1, 0)[4..8], rows(0, 0)[5..9]);
+        assert_eq!(rows(1, 1)[5..], [-1; 4]);
+        assert!(rows(1, 1)[4] >= 0 && rows(1, 0)[8] >= 0);
+        let long = Batch { sentences: vec![pair(3, 5, 1), pair(9, 4, 1)], ..batch.clone() };
+        assert!(feed.read_sentences(&long).is_err());
+        assert!(feed.read_sentences(&Batch { source: 5, ..batch }).is_err());
+    }
 
     #[test]
     fn every_kind_of_network_is_fed_with_and_without_labels() {

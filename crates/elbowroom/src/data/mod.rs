@@ -8,6 +8,7 @@ mod feed;
 mod mnist;
 mod order;
 pub(crate) use order::mix;
+pub mod sentences;
 mod synthetic;
 mod text;
 

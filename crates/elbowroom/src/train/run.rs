@@ -10,11 +10,12 @@ use elbowroom_ir::machine::Machine;
 use elbowroom_ir::timeline::Timeline;
 use elbowroom_ir::{Bytes, Nanos, units};
 
-use super::changing::Lesson;
+use super::changing::{Lesson, Samples};
 use super::ways::{Lap, Way};
 use super::{Iteration, Saving, TrainError, TrainObserver, Training, samples};
-use crate::checkpoint::{self, Checkpoint, Dtype, Entry};
+use crate::checkpoint::{self, Checkpoint, CheckpointError, Dtype, Entry};
 use crate::data::{DataError, Feed};
+use crate::files::expect_writable;
 
 /// Name of the output that falls while a network learns.
 const LOSS: &str = "loss";
@@ -55,9 +56,13 @@ pub(super) enum Start<'p> {
 }
 
 impl<'a> Runner<'a> {
-    /// Opens the data and the checkpoint, and checks that both belong to the network.
+    /// Opens the data and the checkpoint, and checks that both belong to the network, and that checkpoints can be written.
     pub(super) fn new(training: &'a Training<'a>) -> Result<Self, TrainError> {
         let graph = &training.graph;
+        if let Some(Saving { path, .. }) = &training.save {
+            let failed = |source| CheckpointError::Write { path: path.clone(), source };
+            expect_writable(path).map_err(failed)?;
+        }
         let entries = entries(graph);
         let checkpoint = training.resume.as_deref().map(Checkpoint::open).transpose()?;
         if let Some(checkpoint) = &checkpoint {
@@ -69,9 +74,8 @@ impl<'a> Runner<'a> {
         }
         let first = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.iterations_done);
         let mut feeds = Feeds { data: training.data.as_deref(), seed: training.seed, open: Vec::new() };
-        let runner = |feeds| Self { training, feeds, checkpoint, entries, first };
-        feeds.read(&Lesson { graph: graph.clone(), first_sample: first * samples(graph) as u64 })?;
-        Ok(runner(feeds))
+        feeds.read(&lesson(training, first)?)?;
+        Ok(Self { training, feeds, checkpoint, entries, first })
     }
 
     /// A session at the beginning: initial values, or those of the checkpoint.
@@ -109,7 +113,7 @@ impl<'a> Runner<'a> {
         let loss_slot = self.training.graph.outputs.iter().position(|output| output.name == LOSS);
         for done in 1..=iterations {
             let number = self.first + done - 1;
-            let lesson = self.lesson(number)?;
+            let lesson = lesson(self.training, number)?;
             let feed = self.feeds.read(&lesson)?;
             let mut fill = |session: &mut Session| {
                 for (slot, bytes) in feed.slots().enumerate() {
@@ -137,7 +141,9 @@ impl<'a> Runner<'a> {
                 run.last = timeline;
             }
             let limit = session.limit()?;
-            observer.iteration(&Iteration { number, loss: run.losses.last().copied(), time, peak, limit });
+            let ([traces, plans], loss) = (way.traces_and_plans(), run.losses.last().copied());
+            let planned = by_plan;
+            observer.iteration(&Iteration { number, loss, time, peak, limit, planned, traces, plans });
             let stopping = done == iterations || observer.interrupted();
             if let Some(saving) = saving
                 && (stopping || done % saving.every == 0)
@@ -152,23 +158,23 @@ impl<'a> Runner<'a> {
         Ok(run)
     }
 
-    /// What an iteration runs.
-    fn lesson(&self, number: u64) -> Result<Lesson, TrainError> {
-        match self.training.changing {
-            Some(changing) => Ok(changing.at(number)?),
-            None => {
-                let graph = self.training.graph.clone();
-                let first_sample = number * samples(&graph) as u64;
-                Ok(Lesson { graph, first_sample })
-            }
-        }
-    }
-
     fn save(&self, session: &Session, path: &Path, iterations_done: u64) -> Result<(), TrainError> {
         let read = |index: usize, value: &mut [u8]| {
             session.read_persistent(index, value).map_err(std::io::Error::other)
         };
         Ok(checkpoint::save(path, &self.training.graph.name, iterations_done, &self.entries, read)?)
+    }
+}
+
+/// What an iteration runs.
+fn lesson(training: &Training<'_>, number: u64) -> Result<Lesson, TrainError> {
+    match training.changing {
+        Some(changing) => Ok(changing.at(number)?),
+        None => {
+            let graph = training.graph.clone();
+            let samples = Samples::From(number * samples(&graph) as u64);
+            Ok(Lesson { graph, samples })
+        }
     }
 }
 
@@ -192,7 +198,10 @@ impl Feeds<'_> {
             }
         };
         let feed = &mut self.open[at].1;
-        feed.read(lesson.first_sample)?;
+        match &lesson.samples {
+            Samples::From(first) => feed.read(*first)?,
+            Samples::Sentences(batch) => feed.read_sentences(batch)?,
+        }
         Ok(feed)
     }
 }

@@ -11,6 +11,7 @@
 //! going from one to another moves nothing.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use elbowroom_engine::reactive::{Candidate, Decider, How, Improvise, ReactiveReport};
@@ -25,7 +26,7 @@ use elbowroom_ir::trace::Fingerprint;
 use elbowroom_ir::{Bytes, Nanos, TensorId, units};
 use elbowroom_sched::policy::Policy;
 
-use super::changing::Lesson;
+use super::changing::{FORMS, Lesson};
 use super::dtr::Dtr;
 use super::{TrainError, TrainObserver, Training, estimate, replan};
 use crate::pipeline::{self, PlanError, Planned, Task};
@@ -50,6 +51,11 @@ pub(super) trait Way {
         lesson: &Lesson,
         fill: &mut dyn FnMut(&mut Session),
     ) -> Result<Lap, TrainError>;
+
+    /// Different traces and plans so far.
+    fn traces_and_plans(&self) -> [u64; 2] {
+        [1, 1]
+    }
 }
 
 /// By one plan.
@@ -140,6 +146,9 @@ fn lap(report: &ReactiveReport) -> Lap {
     Lap { time: report.iteration, peak: report.measured_peak, planned: false, timeline }
 }
 
+/// Copies that are kept each way to say how fast the tier is.
+const COPIES: usize = 10_000;
+
 /// A trace that has come.
 struct Known {
     graph: Arc<Graph>,
@@ -149,6 +158,8 @@ struct Known {
     costs: MeasuredCosts,
     /// Iterations that ran.
     runs: u64,
+    /// When it came last, by the number of traces that had come before.
+    came: u64,
     planned: Option<Planned>,
     /// Whether no plan was found.
     unplanned: bool,
@@ -158,17 +169,18 @@ struct Known {
 pub(super) struct Ways<'a> {
     training: &'a Training<'a>,
     observer: &'a dyn TrainObserver,
-    limit: Bytes,
     known: HashMap<Fingerprint, Known>,
-    /// The graph that was asked about last, whose trace need not be looked at again.
-    last: Option<(Arc<Graph>, Fingerprint)>,
+    /// How often a trace came.
+    came: u64,
+    /// Height of the highest plan.
+    highest: Option<Bytes>,
     main: Fingerprint,
     /// A plan of the main graph for estimated durations.
     draft: Planned,
     /// Where the first plan has persistent values.
     homes: Option<Vec<Option<Bytes>>>,
-    /// How fast the host tier is, for directions in which nothing was copied yet: to the host and to the device.
-    tier: [Channel; 2],
+    /// With the limit as its memory, and with the host tier's link.
+    machine: Machine,
     /// Copies made without a plan and the time that each took, to the host and to the device.
     copied: [Vec<(Bytes, Nanos)>; 2],
     intact: bool,
@@ -177,25 +189,23 @@ pub(super) struct Ways<'a> {
 }
 
 impl<'a> Ways<'a> {
-    /// Nothing has run yet. `task` is the training's main graph with estimated durations and `draft` a plan for it, whose limit is that
-    /// of all iterations.
+    /// Nothing has run yet. `task` is the training's main graph with estimated durations, under the limit of all iterations, and
+    /// `draft` a plan for it.
     pub(super) fn new(
         training: &'a Training<'a>,
         task: &Task,
         draft: Planned,
         observer: &'a dyn TrainObserver,
     ) -> Result<Self, TrainError> {
-        let limit = draft.plan.machine().memory;
         let main = task.trace.fingerprint();
-        let known = Known::new(training.graph.clone(), task.with_memory(limit))?;
-        let (to_host, to_device) = training.host.measure().map_err(EngineError::from)?;
+        let known = Known::new(training.graph.clone(), task.clone())?;
         Ok(Self {
             training,
             observer,
-            limit,
-            tier: [to_host, to_device],
+            machine: task.machine.clone(),
             known: HashMap::from([(main, known)]),
-            last: Some((training.graph.clone(), main)),
+            came: 0,
+            highest: None,
             main,
             draft,
             homes: None,
@@ -206,16 +216,15 @@ impl<'a> Ways<'a> {
         })
     }
 
-    /// The machine with the limit as its memory.
-    pub(super) fn machine(&self) -> Machine {
-        self.training.machine.clone().with_memory(self.limit)
+    /// The machine, with the limit as its memory and the link that was measured before.
+    pub(super) fn machine(&self) -> &Machine {
+        &self.machine
     }
 
     /// How the iterations ran.
     pub(super) fn conduct(&self) -> Conduct {
         let median = units::median(&mut self.reactive_times.clone());
-        let traces = self.known.values().filter(|known| known.runs > 0).count() as u64;
-        Conduct { traces, reactive_iteration_ns: median, ..self.tally }
+        Conduct { reactive_iteration_ns: median, ..self.tally }
     }
 
     /// Whether the bytes above the plans' heights were left alone.
@@ -233,8 +242,7 @@ impl<'a> Ways<'a> {
             None => (&self.draft, known.task.clone()),
         };
         let mut report = PlanReport::new(&task, &self.training.method, natural, planned);
-        let heights = self.known.values().filter_map(|known| known.planned.as_ref()).map(Planned::height);
-        if let Some(height) = heights.max() {
+        if let Some(height) = self.highest {
             (report.predicted_peak_bytes, report.height_bytes) = (height, Some(height));
         }
         report
@@ -250,18 +258,31 @@ impl<'a> Ways<'a> {
 
     /// The trace of a graph, which is known from then on.
     fn meet(&mut self, graph: &Arc<Graph>) -> Result<Fingerprint, TrainError> {
-        if let Some((last, key)) = &self.last
-            && Arc::ptr_eq(last, graph)
+        self.came += 1;
+        if let Some((&key, known)) = self.known.iter_mut().find(|(_, known)| Arc::ptr_eq(&known.graph, graph))
         {
-            return Ok(*key);
+            known.came = self.came;
+            return Ok(key);
         }
-        let task = estimate(graph, &self.training.machine, self.training.freedom)?.with_memory(self.limit);
+        let task = estimate(graph, &self.machine, self.training.freedom)?;
         let key = task.trace.fingerprint();
-        if let std::collections::hash_map::Entry::Vacant(vacant) = self.known.entry(key) {
-            vacant.insert(Known::new(graph.clone(), task)?);
-        }
-        self.last = Some((graph.clone(), key));
+        let known = match self.known.entry(key) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(Known::new(graph.clone(), task)?),
+        };
+        known.came = self.came;
+        self.give_up_the_oldest();
         Ok(key)
+    }
+
+    /// Traces that never come again must not fill the memory.
+    fn give_up_the_oldest(&mut self) {
+        let others = self.known.iter().filter(|(key, _)| **key != self.main);
+        if self.known.len() > FORMS
+            && let Some((&oldest, _)) = others.min_by_key(|(_, known)| known.came)
+        {
+            self.known.remove(&oldest);
+        }
     }
 
     /// The task with what was measured, as far as it was.
@@ -271,8 +292,8 @@ impl<'a> Ways<'a> {
         }
         let mut machine = known.task.machine.clone();
         let channels = [&mut machine.to_host, &mut machine.to_device];
-        for ((copies, channel), tier) in self.copied.iter().zip(channels).zip(self.tier) {
-            *channel = rate(copies).map_or(tier, Channel::with_rate);
+        for (copies, channel) in self.copied.iter().zip(channels) {
+            *channel = rate(copies).map_or(*channel, Channel::with_rate);
         }
         Task { costs: known.costs.clone().median(), machine, ..known.task.clone() }
     }
@@ -302,6 +323,7 @@ impl<'a> Ways<'a> {
         known.unplanned = planned.is_none();
         self.tally.replans += u64::from(planned.is_some());
         if let Some(planned) = &planned {
+            self.highest = self.highest.max(Some(planned.height()));
             self.homes.get_or_insert_with(|| pipeline::homes(&planned.plan));
         }
         known.planned = planned;
@@ -331,6 +353,7 @@ impl<'a> Ways<'a> {
         if let Some(known) = self.known.get_mut(&key) {
             known.costs.add(plan.schedule(), &lap.timeline);
             known.runs += 1;
+            self.tally.traces += u64::from(known.runs == 1);
         }
         self.tally.planned_iterations += 1;
         Ok(Some(lap))
@@ -360,8 +383,10 @@ impl<'a> Ways<'a> {
         let report = session.improvise(number, improvise)?;
         known.costs.add_runs(&report.ops);
         known.runs += 1;
+        self.tally.traces += u64::from(known.runs == 1);
         for (copied, copies) in self.copied.iter_mut().zip([&report.stores, &report.loads]) {
             copied.extend(copies);
+            copied.drain(..copied.len().saturating_sub(COPIES));
         }
         self.tally.add(&report);
         self.reactive_times.push(report.iteration);
@@ -384,11 +409,15 @@ impl Known {
     fn new(graph: Arc<Graph>, task: Task) -> Result<Self, TrainError> {
         let order = natural_order(&task.trace)?;
         let costs = MeasuredCosts::new(&task.trace);
-        Ok(Self { graph, task, order, costs, runs: 0, planned: None, unplanned: false })
+        Ok(Self { graph, task, order, costs, runs: 0, came: 0, planned: None, unplanned: false })
     }
 }
 
 impl Way for Ways<'_> {
+    fn traces_and_plans(&self) -> [u64; 2] {
+        [self.tally.traces, self.tally.replans]
+    }
+
     fn step(
         &mut self,
         session: &mut Session,
@@ -413,6 +442,6 @@ impl Way for Ways<'_> {
         // On demand it would get stuck: planned unseen.
         self.plan(key)?;
         let lap = self.by_plan(session, number, key, fill)?;
-        lap.ok_or(TrainError::Plan(PlanError::GaveUp { limit: self.limit, best: None }))
+        lap.ok_or(TrainError::Plan(PlanError::GaveUp { limit: self.machine.memory, best: None }))
     }
 }

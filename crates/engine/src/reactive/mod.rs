@@ -15,7 +15,8 @@
 //! leave to the host, but is not dropped. Ops that write over something run once, at their place in the order.
 //!
 //! Nothing is ever outside the limit: values, results and workspaces are blocks of one arena, whose free bytes are moved together when
-//! they lie scattered.
+//! they lie scattered. Copies on the host stay within the machine's host memory, counted as plans count them: the sum of those that are
+//! there. Where it is full, a copy of what is in the arena as well is given up first, and then values can only be dropped.
 
 pub(crate) mod rehearsal;
 mod room;
@@ -115,6 +116,8 @@ pub struct ReactiveReport {
     pub recompute_time: Nanos,
     /// Bytes copied.
     pub traffic: Traffic,
+    /// Most bytes that copies on the host took together.
+    pub most_on_host: Bytes,
     /// Every copy to the host, with the time that it took.
     pub stores: Vec<(Bytes, Nanos)>,
     /// Every copy to the device, with the time that it took.

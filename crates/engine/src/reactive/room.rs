@@ -46,6 +46,11 @@ impl Room {
         bytes.next_multiple_of(self.align)
     }
 
+    /// Bytes that all blocks together may take.
+    pub const fn capacity(&self) -> usize {
+        self.capacity
+    }
+
     /// Bytes that no block takes.
     pub const fn free(&self) -> usize {
         self.capacity - self.taken
@@ -108,14 +113,17 @@ impl Room {
         self.put(offset, Block { len: self.rounded(bytes), owner: Some(owner) });
     }
 
-    /// Moves blocks down until a hole of this size is there, and says which: neighbouring holes that are large enough together, with the
-    /// fewest bytes between them. To be moved in this order. Nothing if so many bytes are not free.
-    pub fn gather(&mut self, bytes: usize) -> Vec<Shift> {
-        let wanted = self.rounded(bytes);
-        // Hole i lies below block i; the last one below the end.
-        let holes: Vec<usize> = self.gaps().collect();
+    /// Bytes that [`gather`](Self::gather) would move to make a hole of this size; none if so many are not free.
+    pub fn effort(&self, bytes: usize) -> Option<usize> {
         let blocks: Vec<(usize, Block)> =
             self.blocks.iter().map(|(&offset, &block)| (offset, block)).collect();
+        self.cheapest(self.rounded(bytes), &blocks).map(|(between, ..)| between)
+    }
+
+    /// Neighbouring holes that are large enough together, with the fewest bytes between them: how many these are, the first hole and the
+    /// last. Hole i lies below block i; the last one below the end.
+    fn cheapest(&self, wanted: usize, blocks: &[(usize, Block)]) -> Option<(usize, usize, usize)> {
+        let holes: Vec<usize> = self.gaps().collect();
         let (mut first, mut free, mut between) = (0, 0, 0);
         let mut best: Option<(usize, usize, usize)> = None;
         for last in 0..holes.len() {
@@ -132,6 +140,15 @@ impl Room {
                 best = Some((between, first, last));
             }
         }
+        best
+    }
+
+    /// Moves blocks down until a hole of this size is there, and says which: those between neighbouring holes that are large enough
+    /// together, with the fewest bytes between them. To be moved in this order. Nothing if so many bytes are not free.
+    pub fn gather(&mut self, bytes: usize) -> Vec<Shift> {
+        let blocks: Vec<(usize, Block)> =
+            self.blocks.iter().map(|(&offset, &block)| (offset, block)).collect();
+        let best = self.cheapest(self.rounded(bytes), &blocks);
         let Some((_, first, last)) = best else { return Vec::new() };
         let mut to = first.checked_sub(1).map_or(0, |below| blocks[below].0 + blocks[below].1.len);
         let mut shifts = Vec::new();
@@ -182,6 +199,7 @@ mod tests {
         room.give(344);
         room.take(592, value(6)).unwrap();
         assert_eq!((room.free(), room.take(48, value(7))), (48, None));
+        assert_eq!((room.effort(8), room.effort(48), room.effort(49)), (Some(0), Some(200), None));
         // 40 + 8 bytes are free on both sides of the 200.
         let shifts = room.gather(48);
         assert_eq!(shifts, [Shift { owner: value(2), from: 144, to: 104, len: 200 }]);

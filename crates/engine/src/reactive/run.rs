@@ -17,6 +17,12 @@ use crate::error::EngineError;
 /// An iteration that runs this many ops for each op of its trace is given up: it makes again what it has just dropped.
 const MOST_RUNS: usize = 100;
 
+/// Moving blocks together is dear if so many times the bytes that are wanted have to be moved. Then rather something more leaves: what is
+/// free lies all over the arena when it is hardly more than what is wanted, and small values would move the whole arena each time.
+const MOST_MOVED: usize = 8;
+/// The share of the arena that is left free for that at most, one part in so many.
+const SPARED: usize = 32;
+
 /// Where a value is.
 #[derive(Clone, Copy, Debug, Default)]
 struct Value {
@@ -42,6 +48,8 @@ pub(crate) struct Run<'a> {
     exchange: &'a mut Exchange,
     room: Room,
     values: Table<TensorId, Value>,
+    /// Bytes that copies on the host may take together, and bytes that they take.
+    host: [u64; 2],
     /// The place of the op under way.
     at: Place,
     report: ReactiveReport,
@@ -55,12 +63,14 @@ pub(crate) struct Setting<'a> {
     pub turn: Turn,
     pub exchange: &'a mut Exchange,
     pub align: usize,
+    /// Bytes that copies on the host may take together.
+    pub host: Bytes,
 }
 
 impl<'a> Run<'a> {
     /// A run that has not begun, in an empty arena.
     pub fn new(setting: Setting<'a>, improvise: Improvise<'a>) -> Self {
-        let Setting { trace, device, slots, turn, exchange, align } = setting;
+        let Setting { trace, device, slots, turn, exchange, align, host } = setting;
         Self {
             trace,
             order: improvise.order,
@@ -72,6 +82,7 @@ impl<'a> Run<'a> {
             exchange,
             room: Room::new(device.limit().get() as usize, align),
             values: Table::filled(trace.tensors().len(), Value::default()),
+            host: [host.get(), 0],
             at: 0,
             report: ReactiveReport::default(),
         }
@@ -79,7 +90,8 @@ impl<'a> Run<'a> {
 
     /// A value is there from the beginning: in the arena, on the host or in both. False if other bytes are there.
     pub fn find(&mut self, value: TensorId, place: Option<usize>, kept: bool) -> bool {
-        self.values[value] = Value { place, kept, ..Value::default() };
+        self.values[value] = Value { place, ..Value::default() };
+        self.keep(value, kept);
         let Some(place) = place else { return true };
         self.decider.note(Event::Arrived(value));
         self.room.take_at(place, self.bytes(value), Some(value))
@@ -196,7 +208,7 @@ impl<'a> Run<'a> {
         for (&output, &old) in row.outputs.iter().zip(&over) {
             if let Some(old) = old {
                 let place = self.values[old].place.take();
-                self.values[old].kept = false;
+                self.keep(old, false);
                 self.values[output].place = place;
                 self.decider.note(Event::Done(old));
                 if let Some(place) = place {
@@ -276,8 +288,15 @@ impl<'a> Run<'a> {
                 self.report.measured_peak = self.report.measured_peak.max(Bytes((offset + bytes) as u64));
                 return Ok(offset);
             }
-            match self.room.rounded(bytes).checked_sub(self.room.free()) {
-                None | Some(0) => self.compact(bytes),
+            let (wanted, free) = (self.room.rounded(bytes), self.room.free());
+            match wanted.checked_sub(free) {
+                None | Some(0) => {
+                    let dear = self.room.effort(bytes).is_some_and(|moved| moved > MOST_MOVED * wanted);
+                    let spared = free - wanted >= self.room.capacity() / SPARED;
+                    if !dear || spared || !self.evict_cheaply(wanted)? {
+                        self.compact(bytes);
+                    }
+                }
                 Some(missing) => self.evict(Bytes(missing as u64))?,
             }
         }
@@ -296,6 +315,15 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Lets one value leave that no op under way reads, so that fewer bytes have to be moved. False if there is none.
+    fn evict_cheaply(&mut self, wanted: usize) -> Result<bool, EngineError> {
+        let candidates = self.candidates(false);
+        if candidates.is_empty() {
+            return Ok(false);
+        }
+        self.evict_one_of(&candidates, Bytes(wanted as u64)).map(|()| true)
+    }
+
     /// Lets one value leave.
     fn evict(&mut self, missing: Bytes) -> Result<(), EngineError> {
         let mut candidates = self.candidates(false);
@@ -305,7 +333,11 @@ impl<'a> Run<'a> {
         if candidates.is_empty() {
             return Err(self.stuck(missing));
         }
-        let (value, how) = self.decider.victim(missing, &candidates).ok_or_else(|| self.stuck(missing))?;
+        self.evict_one_of(&candidates, missing)
+    }
+
+    fn evict_one_of(&mut self, candidates: &[Candidate], missing: Bytes) -> Result<(), EngineError> {
+        let (value, how) = self.decider.victim(missing, candidates).ok_or_else(|| self.stuck(missing))?;
         let chosen = candidates.iter().find(|candidate| candidate.value == value);
         let allowed = chosen.is_some_and(|chosen| match how {
             How::Drop => chosen.may_drop,
@@ -334,23 +366,49 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         let slot = self.slots.offsets[self.trace.storage(value)].ok_or(EngineError::Victim { value })?;
+        self.make_room_on_the_host(value)?;
         let began = Instant::now();
         self.device.store(from, slot).map_err(|source| EngineError::Fetch { value, source })?;
         self.report.stores.push((Bytes(from.len as u64), began.elapsed().into()));
         self.report.traffic.to_host += Bytes(from.len as u64);
-        self.values[value].kept = true;
+        self.keep(value, true);
+        Ok(())
+    }
+
+    /// Whether a copy of a value is on the host, from now on.
+    fn keep(&mut self, value: TensorId, kept: bool) {
+        if self.values[value].kept != kept {
+            self.values[value].kept = kept;
+            let (bytes, used) = (self.bytes(value) as u64, &mut self.host[1]);
+            *used = if kept { *used + bytes } else { *used - bytes };
+            self.report.most_on_host = self.report.most_on_host.max(Bytes(self.host[1]));
+        }
+    }
+
+    /// Gives up copies of values that are in the arena as well, until one more finds room on the host.
+    fn make_room_on_the_host(&mut self, value: TensorId) -> Result<(), EngineError> {
+        let bytes = self.bytes(value) as u64;
+        while self.host[1] + bytes > self.host[0] {
+            let double = self.room.owners().find(|&owner| self.values[owner].kept);
+            let double = double.ok_or(EngineError::Victim { value })?;
+            self.keep(double, false);
+        }
         Ok(())
     }
 
     /// The values that may leave: those that no op under way reads, or, where there are none, those that can go to the host.
     fn candidates(&self, held: bool) -> Vec<Candidate> {
+        let double = self.room.owners().filter(|&owner| self.values[owner].kept);
+        let double: u64 = double.map(|owner| self.bytes(owner) as u64).sum();
+        let spare = (self.host[0] + double).saturating_sub(self.host[1]);
         let candidate = |value: TensorId| {
             let Value { kept, held: holds, pinned, .. } = self.values[value];
             // What is needed by the order has a slot of its own until then.
             let needed = self.order.last_use(value) >= self.at;
             let slot = self.slots.offsets[self.trace.storage(value)].is_some();
             let may_drop = self.freedom.recompute && self.order.makes_again(value) && !held;
-            let may_offload = kept || (self.freedom.offload && needed && slot);
+            let fits = self.bytes(value) as u64 <= spare;
+            let may_offload = kept || (self.freedom.offload && needed && slot && fits);
             let bytes = Bytes(self.room.rounded(self.bytes(value)) as u64);
             let wanted = !pinned && (holds > 0) == held && (may_drop || may_offload);
             wanted.then_some(Candidate { value, bytes, may_drop, may_offload, kept })
@@ -360,7 +418,7 @@ impl<'a> Run<'a> {
 
     /// Nobody reads the value any more.
     fn forget(&mut self, value: TensorId) {
-        self.values[value].kept = false;
+        self.keep(value, false);
         if let Some(offset) = self.values[value].place.take() {
             self.give(offset, self.bytes(value));
             self.decider.note(Event::Done(value));

@@ -1,0 +1,226 @@
+//! A thousand iterations of a translator under a limit: sentences of other lengths in every batch, one boundary, plans that are made as
+//! lengths come again. Shows that memory stays flat and that plans become rare.
+//!
+//! `cargo run --release -p elbowroom --example thousand -- [--iterations 1000] [--memory 50%] [--batch 16] [--width 32] [--layers 1]
+//! [--longest 50] [--verify yes]`
+//!
+//! A line sums up the iterations since the line before. `resident` is what the process holds in memory at that moment, by
+//! `/proc/self/status`: arena, host tier, all plans, code. The exit status is 1 if an iteration went over the limit, if the measured peak
+//! is not the predicted one, or if the unlimited run differs.
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use elbowroom::engine::HostOptions;
+use elbowroom::graph::zoo::{self, Options};
+use elbowroom::ir::Bytes;
+use elbowroom::ir::planning::Freedom;
+use elbowroom::ir::search::{Budget, Observer};
+use elbowroom::pipeline::Method;
+use elbowroom::size::MemorySpec;
+use elbowroom::train::changing::{Changing, Varying};
+use elbowroom::train::{Iteration, TrainObserver, Training, train};
+use elbowroom::{registry, sim};
+
+/// Where lines are printed; every hundred iterations after the last of them.
+const EARLY: [u64; 4] = [10, 20, 50, 100];
+
+struct Settings {
+    iterations: u64,
+    memory: MemorySpec,
+    batch: usize,
+    width: usize,
+    layers: usize,
+    longest: usize,
+    verify: bool,
+}
+
+fn settings() -> Result<Settings, Box<dyn Error>> {
+    let mut settings = Settings {
+        iterations: 1000,
+        memory: "50%".parse()?,
+        batch: 16,
+        width: 32,
+        layers: 1,
+        longest: 50,
+        verify: false,
+    };
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let value = words.next().ok_or_else(|| format!("{word} wants a value"))?;
+        match word.as_str() {
+            "--iterations" => settings.iterations = value.parse()?,
+            "--memory" => settings.memory = value.parse()?,
+            "--batch" => settings.batch = value.parse()?,
+            "--width" => settings.width = value.parse()?,
+            "--layers" => settings.layers = value.parse()?,
+            "--longest" => settings.longest = value.parse()?,
+            "--verify" => settings.verify = value == "yes",
+            _ => return Err(format!("there is no option {word}").into()),
+        }
+    }
+    Ok(settings)
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(why) => {
+            eprintln!("thousand: {why}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run() -> Result<bool, Box<dyn Error>> {
+    let settings = settings()?;
+    let longest = Some(settings.longest);
+    let options = Options {
+        length: longest,
+        target: longest,
+        width: Some(settings.width),
+        layers: Some(settings.layers),
+        ..Options::new(settings.batch)
+    };
+    let varying = Varying { lengths: true, ..Varying::default() };
+    let changing = Changing::new("seq2seq", &options, varying, 0);
+    let training = Training {
+        graph: Arc::new(zoo::build("seq2seq", &options)?),
+        memory: settings.memory,
+        machine: sim::presets::machine("cpu").ok_or("the preset cpu exists")?,
+        method: Method {
+            scheduler: registry::scheduler(registry::DEFAULT_PLANNER)?,
+            packer: registry::packer(registry::DEFAULT_PACKER)?,
+            budget: Budget::evaluations(256),
+        },
+        freedom: Freedom::ALL,
+        iterations: settings.iterations,
+        data: None,
+        host: HostOptions::default(),
+        seed: 0,
+        threads: 1,
+        verify: settings.verify,
+        save: None,
+        resume: None,
+        changing: changing.as_ref(),
+        reactive: false,
+    };
+    let curve = Curve::default();
+    let report = train(&training, &curve)?;
+    let conduct = report.conduct;
+    println!(
+        "natural peak of the longest {} bytes, limit {}; plans promise at most {} bytes, measured {}; on demand at most {}",
+        report.plan.natural_peak_bytes.get(),
+        report.plan.limit_bytes.get(),
+        report.plan.predicted_peak_bytes.get(),
+        report.measured_peak_bytes.get(),
+        conduct.reactive_peak_bytes.get(),
+    );
+    println!(
+        "{} iterations by plan, {} on demand; {} traces, {} plans; {} moved between plans",
+        conduct.planned_iterations,
+        conduct.reactive_iterations,
+        conduct.traces,
+        conduct.replans,
+        conduct.switch_moved_bytes,
+    );
+    if let Some(equal) = report.verified {
+        let equal = if equal { "equal to" } else { "NOT equal to" };
+        println!("losses and all parameters {equal} the unlimited run's, to the bit");
+    }
+    let most = report.measured_peak_bytes.max(conduct.reactive_peak_bytes);
+    Ok(most <= report.plan.limit_bytes
+        && report.measured_peak_bytes == report.plan.predicted_peak_bytes
+        && report.arena_above_intact
+        && report.verified != Some(false))
+}
+
+/// Prints the curve as it becomes known.
+#[derive(Default)]
+struct Curve {
+    now: Mutex<Stretch>,
+}
+
+/// The iterations since the last line.
+#[derive(Default)]
+struct Stretch {
+    /// Whether the limited run is over: what follows is the unlimited one.
+    over: bool,
+    begun: Option<Instant>,
+    done: u64,
+    planned: u64,
+    on_demand: u64,
+    /// Traces and plans at the last line.
+    before: [u64; 2],
+    losses: Vec<f32>,
+    peak: Bytes,
+}
+
+impl Observer for Curve {}
+
+impl TrainObserver for Curve {
+    fn stage(&self, _what: &str) {}
+
+    fn begin(&self, _iterations: u64) {
+        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.begun.replace(Instant::now()).is_some() {
+            now.over = true;
+            return;
+        }
+        println!(
+            "{:>10}{:>9}{:>11}{:>12}{:>11}{:>11}{:>13}{:>9}{:>14}{:>8}",
+            "iteration",
+            "by plan",
+            "on demand",
+            "new traces",
+            "new plans",
+            "plans",
+            "peak MiB",
+            "limit %",
+            "resident MiB",
+            "loss"
+        );
+    }
+
+    fn iteration(&self, done: &Iteration) {
+        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.over {
+            return;
+        }
+        now.done += 1;
+        now.planned += u64::from(done.planned);
+        now.on_demand += u64::from(!done.planned);
+        now.peak = now.peak.max(done.peak);
+        now.losses.extend(done.loss);
+        let last = EARLY[EARLY.len() - 1];
+        if !(EARLY.contains(&now.done) || now.done > last && now.done.is_multiple_of(last)) {
+            return;
+        }
+        let loss = now.losses.iter().sum::<f32>() / now.losses.len().max(1) as f32;
+        println!(
+            "{:>10}{:>9}{:>11}{:>12}{:>11}{:>11}{:>13.3}{:>9.1}{:>14.1}{:>8.3}",
+            now.done,
+            now.planned,
+            now.on_demand,
+            done.traces - now.before[0],
+            done.plans - now.before[1],
+            done.plans,
+            now.peak.get() as f64 / f64::from(1 << 20),
+            100.0 * now.peak.get() as f64 / done.limit.get() as f64,
+            resident().unwrap_or(f64::NAN),
+            loss,
+        );
+        let (done_so_far, before) = (now.done, [done.traces, done.plans]);
+        *now = Stretch { begun: now.begun, done: done_so_far, before, ..Stretch::default() };
+    }
+}
+
+/// MiB that this process holds in memory.
+fn resident() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok()? / 1024.0)
+}
