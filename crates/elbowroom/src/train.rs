@@ -13,7 +13,7 @@ use elbowroom_engine::{EngineError, HostOptions, HostPlace};
 use elbowroom_graph::Graph;
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::planning::{Costs, Freedom};
-use elbowroom_ir::search::Observer;
+use elbowroom_ir::search::{Budget, Observer};
 use elbowroom_ir::{Bytes, Nanos};
 use elbowroom_sim::cost::Roofline;
 
@@ -198,7 +198,13 @@ fn limited(
 ) -> Result<Planned, TrainError> {
     let planned = match training.memory.resolve(natural) {
         // The draft only has to fit: durations are not known yet, so a long search would be wasted.
-        Some(limit) => pipeline::plan(&task.with_memory(limit), &training.method.at_once(), observer),
+        Some(limit) => {
+            let (task, at_once) = (task.with_memory(limit), training.method.at_once());
+            match pipeline::plan(&task, &briefly(&at_once, task.trace.ops().len()), observer) {
+                Err(PlanError::GaveUp { .. }) => pipeline::plan(&task, &at_once, observer),
+                done => done,
+            }
+        }
         None => pipeline::smallest(task, &training.method.at_once(), natural, observer),
     };
     planned.map_err(|error| {
@@ -209,6 +215,17 @@ fn limited(
             None => TrainError::Plan(error),
         }
     })
+}
+
+/// Ops of a trace for which a search is not cut short.
+const FEW_OPS: usize = 2048;
+
+/// The same method with fewer evaluations for a trace of many ops: each of them takes as many times longer, and there are enough of them
+/// that thousands of layers do not wait for minutes.
+fn briefly<'a>(method: &Method<'a>, ops: usize) -> Method<'a> {
+    let share = |all: u64| (all * FEW_OPS as u64 / ops.max(FEW_OPS) as u64).max(1);
+    let evaluations = method.budget.evaluations.map(share);
+    Method { budget: Budget { evaluations, ..method.budget.clone() }, ..method.clone() }
 }
 
 /// A plan for measured durations; the draft where the planner finds none with them, for the draft is known to fit.

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! order ─▶ op ─▶ all it reads is there?   no: fetch it, or run its op again, after what that reads …
-//!                room for what it makes?  no: free bytes lie scattered: move blocks together
+//!                room for what it makes?  no: free bytes lie scattered: move blocks together, if few are to be moved
 //!                                             else: Decider::victim ─▶ drop or offload, and look again
 //!                run
 //! ```
@@ -15,7 +15,8 @@
 //! leave to the host, but is not dropped. Ops that write over something run once, at their place in the order.
 //!
 //! Nothing is ever outside the limit: values, results and workspaces are blocks of one arena, whose free bytes are moved together when
-//! they lie scattered. Copies on the host stay within the machine's host memory, counted as plans count them: the sum of those that are
+//! they lie scattered. Where that would move many times the bytes that are wanted, more leaves instead, until a thirty-second part of the
+//! arena is free. Copies on the host stay within the machine's host memory, counted as plans count them: the sum of those that are
 //! there. Where it is full, a copy of what is in the arena as well is given up first, and then values can only be dropped.
 
 pub(crate) mod rehearsal;
