@@ -33,6 +33,10 @@ const WINDOW: usize = 16;
 /// Blocks watched at a time.
 const WATCHED: usize = 16;
 
+/// Requests that make it worth while to have taken up a plan, and how often there may be fewer.
+const FRUITFUL: usize = 64 + WINDOW;
+const FRUITLESS: u32 = 4;
+
 /// Latest requests by which a plan that was left is recognized again.
 pub(crate) const GRAM: usize = 8;
 
@@ -99,6 +103,8 @@ pub struct Replay {
     marked: bool,
     /// Whether a marked iteration has had all its requests.
     exhausted: bool,
+    /// How often in a row it was left again at once.
+    fruitless: u32,
 }
 
 /// An iteration that has just ended.
@@ -162,6 +168,7 @@ impl Replay {
             overdue: Vec::new(),
             marked: false,
             exhausted: false,
+            fruitless: 0,
         }
     }
 
@@ -174,6 +181,13 @@ impl Replay {
     /// Whether it is for a program that marks its iterations.
     pub fn is_marked(&self) -> bool {
         self.marked
+    }
+
+    /// Hears that it was left so many requests after it was taken up. Says whether that was so soon, for the last few times, that it had
+    /// better be forgotten.
+    pub(crate) fn is_fruitless(&mut self, requests: usize) -> bool {
+        self.fruitless = if requests < FRUITFUL { self.fruitless + 1 } else { 0 };
+        self.fruitless >= FRUITLESS
     }
 
     /// Where its arena is.

@@ -191,8 +191,8 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         self.requests_since += 1;
         let (ticket, period) = self.record.request(request);
         let answer = self.replay(active, request);
-        let length = self.plans[active].lives().len();
         if self.active == Some(active) {
+            let length = self.plans[active].lives().len();
             let history = (self.record.len() / 2).min(PROOF_OF_HISTORY);
             let proof = self.proof.max(2 * length).max(history);
             if self.calm >= proof && self.plans[active].at_beginning() {
@@ -426,7 +426,8 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
     /// Leaves the plan in use.
     fn lose(&mut self) {
         self.stats.lost += 1;
-        self.active = None;
+        let left = self.active.take();
+        let answered = if self.proved { usize::MAX } else { self.requests_since };
         self.recent.clear();
         if let Some(marks) = &mut self.marks {
             *marks = Marks::default();
@@ -440,6 +441,14 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         } else if self.detected {
             // That was no iteration, it only looked like one. What was recorded meanwhile may still be a part of the real one.
             self.record.be_patient((2 * self.requests_since).max(2 * self.record.patience()));
+        }
+        if let Some(plan) = left
+            && self.plans[plan].is_fruitless(answered)
+        {
+            // It has been taken up for a passage that says little, again and again.
+            let plan = self.plans.remove(plan);
+            self.lend(plan.place());
+            self.sweep();
         }
     }
 

@@ -148,6 +148,23 @@ fn evaluation_between_training_finds_both_plans_again() {
 }
 
 #[test]
+fn a_plan_that_is_taken_up_in_vain_again_and_again_is_forgotten() {
+    let mut shadow = Shadow::new();
+    // A plan of one request, and then a program that makes that request eight times now and again.
+    let mut same = Program::new(vec![(4096, 1)]);
+    (0..200).for_each(|_| same.iterate(&mut shadow));
+    assert_eq!(shadow.stats().plans, 1);
+    let mut program = Program::new(vec![]);
+    for i in 0..40_000 {
+        let size = if i % 40 < 8 { 4096 } else { 10_000 + 64 * i };
+        program.request(&mut shadow, size, 2);
+    }
+    let stats = shadow.stats();
+    assert!((1..=16).contains(&stats.lost), "{stats:?}");
+    assert_eq!(shadow.reserved(), 0, "its arena was given back");
+}
+
+#[test]
 fn what_is_interrupted_does_not_count() {
     let mut shadow = Shadow::new();
     let mut program = Program::new(training(13));

@@ -18,19 +18,40 @@ use crate::request::Request;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Planned<A = System> {
     inner: A,
+    /// Gives back to the system what the inner allocator has freed and kept.
+    trim: Option<fn()>,
+}
+
+/// Once there is a plan, libc's free pages are of little use: large requests do not go there any more.
+fn trim() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        unsafe extern "C" {
+            fn malloc_trim(pad: usize) -> std::ffi::c_int;
+        }
+        // SAFETY: the C library's function of this type; any number of bytes may be left at the top.
+        unsafe { malloc_trim(0) };
+    }
 }
 
 impl Planned {
     /// Over the system's allocator.
     pub const fn system() -> Self {
-        Self { inner: System }
+        Self { inner: System, trim: Some(trim) }
     }
 }
 
 impl<A> Planned<A> {
     /// Over another allocator.
     pub const fn over(inner: A) -> Self {
-        Self { inner }
+        Self { inner, trim: None }
+    }
+
+    /// Before a large request goes to the inner allocator: from the first plan on, pages that it keeps are given back.
+    fn prepare(&self, size: usize) {
+        if let Some(trim) = self.trim.filter(|_| size >= PROCESS.threshold()) {
+            PROCESS.on_plan(trim);
+        }
     }
 }
 
@@ -38,14 +59,18 @@ impl<A> Planned<A> {
 // least as large and as aligned as asked, and disjoint from all living blocks, as `replay` argues.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Planned<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise about the layout.
-        PROCESS.allocate(Request::new(layout.size(), layout.align()), || unsafe { self.inner.alloc(layout) })
+        PROCESS.allocate(Request::new(layout.size(), layout.align()), || {
+            self.prepare(layout.size());
+            // SAFETY: the caller's promise about the layout.
+            unsafe { self.inner.alloc(layout) }
+        })
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         let mut is_zero = false;
         let block = PROCESS.allocate(Request::new(layout.size(), layout.align()), || {
             is_zero = true;
+            self.prepare(layout.size());
             // SAFETY: the caller's promise about the layout.
             unsafe { self.inner.alloc_zeroed(layout) }
         });

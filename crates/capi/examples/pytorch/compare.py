@@ -1,6 +1,6 @@
 """Runs `train.py` with libc's allocator and with the library preloaded, and prints what differs as JSON.
 
-Usage: compare.py LIBRARY {resnet18,gpt} [iterations]
+Usage: compare.py LIBRARY {resnet18,gpt,gpt2} [iterations]
 The script that trains is unchanged. Both sides run in turns, one iteration each while the other is stopped, so that whatever else the
 machine does meets both; a ratio of times is the median of the ratios of neighbours. The counts come from a `sitecustomize` that asks the
 preloaded library half-way and when Python ends.

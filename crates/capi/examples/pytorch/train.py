@@ -1,6 +1,7 @@
 """An ordinary PyTorch training script for the CPU. It knows nothing of Elbowroom: `compare.py` runs it with and without the library.
 
-Usage: train.py {resnet18,gpt} [iterations]
+Usage: train.py {resnet18,gpt,gpt2} [iterations]
+`gpt` is a small block, `gpt2` one of the width of GPT-2 small.
 Prints one JSON line for each iteration: its loss to the last bit and its time in seconds.
 """
 
@@ -71,6 +72,8 @@ def main():
     torch.set_num_threads(2)
     if name == "resnet18":
         model, batch = resnet18(), 32
+    elif name == "gpt2":
+        model, batch = GPTBlock(width=768, heads=12), 8
     else:
         model, batch = GPTBlock(), 16
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
