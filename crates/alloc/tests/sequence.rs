@@ -161,7 +161,6 @@ fn a_plan_that_is_taken_up_in_vain_again_and_again_is_forgotten() {
     }
     let stats = shadow.stats();
     assert!((1..=16).contains(&stats.lost), "{stats:?}");
-    assert_eq!(shadow.reserved(), 0, "its arena was given back");
 }
 
 #[test]
