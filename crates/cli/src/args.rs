@@ -124,7 +124,8 @@ pub struct FreedomArgs {
     /// Compute nothing twice
     #[arg(long)]
     pub no_recompute: bool,
-    /// Let ops run in another order than the trace's, wherever every read still finds its value
+    /// Let ops run in another order than the trace's, wherever every read still finds its value. `auto` searches both orders, each with all
+    /// of --evaluations or half of --time, and keeps the better plan: with as many evaluations it is never worse than without
     #[arg(long)]
     pub reorder: bool,
 }

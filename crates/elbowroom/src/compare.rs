@@ -1,10 +1,12 @@
 //! Planners side by side: every one at every limit, or every one at the smallest limit that it can serve within an overhead.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
-use elbowroom_ir::check::Illegal;
+use elbowroom_ir::check::{CheckedPlan, Illegal};
 use elbowroom_ir::packing::Packer;
 use elbowroom_ir::planning::Scheduler;
+use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer};
 use elbowroom_ir::{Bytes, Nanos};
 use elbowroom_sim::bound::proposition_3;
@@ -65,26 +67,38 @@ pub struct Row {
     pub stop_reason: &'static str,
 }
 
-/// Asks every planner at every limit, the largest limit first. Ends early, with what there is, when the observer interrupts. A planner
-/// that makes an illegal plan is a fault of ours and ends the comparison.
+/// Asks every planner at every limit, the largest limit first. Those that are never behind others ([`Scheduler::peers`]) come last: they
+/// start from what the others have found at the limit. Ends early, with what there is, when the observer interrupts. A planner that makes
+/// an illegal plan is a fault of ours and ends the comparison.
 pub fn compare(
     comparison: &Comparison<'_>,
     observer: &dyn Observer,
     mut heard: impl FnMut(&Row),
 ) -> Result<Vec<Row>, Illegal> {
+    let mut planners = comparison.planners.to_vec();
+    planners.sort_by_key(|planner| !planner.peers(&comparison.task.trace).is_empty());
     let mut rows = Vec::new();
     for &limit in comparison.limits.iter().rev() {
         let task = comparison.task.with_memory(limit);
-        for &scheduler in comparison.planners {
+        let mut known = Known::default();
+        for &scheduler in &planners {
             if observer.interrupted() {
                 return Ok(rows);
             }
-            let row = ask(comparison, &task, scheduler, observer)?;
+            let row = ask(comparison, &task, scheduler, &mut known, observer)?;
             heard(&row);
             rows.push(row);
         }
     }
     Ok(rows)
+}
+
+/// What has been found at one limit.
+#[derive(Default)]
+struct Known {
+    plans: Vec<Arc<CheckedPlan>>,
+    /// Where the limits bound the load.
+    schedules: Vec<Schedule>,
 }
 
 /// For every planner the smallest limit at which its iteration takes at most (1 + `overhead`) × the sum of the op times, with what it does
@@ -136,7 +150,8 @@ impl Smallest<'_> {
     /// Whether the planner keeps to the overhead at a limit; if so, that is what was found.
     fn serves(&mut self, limit: Bytes) -> Result<bool, Illegal> {
         let comparison = self.comparison;
-        let mut row = ask(comparison, &comparison.task.with_memory(limit), self.scheduler, self.observer)?;
+        let task = comparison.task.with_memory(limit);
+        let mut row = ask(comparison, &task, self.scheduler, &mut Known::default(), self.observer)?;
         let serves = row.overhead.is_some_and(|overhead| overhead <= self.overhead);
         if serves {
             // The plan is one for a limit of just the bytes that it uses.
@@ -178,21 +193,24 @@ fn ask(
     comparison: &Comparison<'_>,
     task: &Task,
     scheduler: &dyn Scheduler,
+    known: &mut Known,
     observer: &dyn Observer,
 ) -> Result<Row, Illegal> {
     let method = Method { scheduler, packer: comparison.packer, budget: comparison.budget.clone() };
     let started = std::time::Instant::now();
+    let Known { plans, schedules } = known;
+    let (from_plans, from_schedules): (&[_], &[_]) =
+        if scheduler.peers(&task.trace).is_empty() { (&[], &[]) } else { (plans, schedules) };
     let found = if comparison.by_load {
-        pipeline::plan_load(task, &method, observer).map(|planned| Found {
-            peak: planned.predicted.peak_load,
-            stop: planned.stop.name(),
-            timeline: planned.predicted,
+        pipeline::plan_load(task, &method, from_schedules, observer).map(|planned| {
+            schedules.push(planned.schedule.into_schedule());
+            let peak = planned.predicted.peak_load;
+            Found { peak, stop: planned.stop.name(), timeline: planned.predicted }
         })
     } else {
-        pipeline::plan(task, &method, observer).map(|planned| Found {
-            peak: planned.height(),
-            stop: planned.stop.name(),
-            timeline: planned.predicted,
+        pipeline::plan_from(task, &method, from_plans, observer).map(|planned| {
+            plans.push(planned.plan.clone());
+            Found { peak: planned.height(), stop: planned.stop.name(), timeline: planned.predicted }
         })
     };
     let planning = Nanos::from(started.elapsed());

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use elbowroom_ir::check::{self, CheckedPlan, CheckedSchedule, Illegal};
 use elbowroom_ir::machine::Machine;
-use elbowroom_ir::packing::{Packer, Placement, Problem};
+use elbowroom_ir::packing::{Packer, Problem};
 use elbowroom_ir::plan::Plan;
 use elbowroom_ir::planning::{Costs, Freedom, Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
@@ -15,8 +15,12 @@ use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Bytes, Nanos};
 use elbowroom_sched::waits;
 
-/// How often the planner is asked for a lower load before a limit is given up.
-const ROUNDS: usize = 8;
+mod fit;
+
+use fit::{Fitted, fit, place};
+
+/// Evaluations of a search that has just begun.
+const AT_ONCE: u64 = 256;
 
 /// What is to be planned.
 #[derive(Clone)]
@@ -74,7 +78,15 @@ impl Method<'_> {
 
     /// The same method without a long search: planners that try a few settings try them all, planners that search have just begun.
     pub fn at_once(&self) -> Self {
-        Self { budget: Budget { evaluations: Some(256), time: None, ..self.budget.clone() }, ..self.clone() }
+        Self {
+            budget: Budget { evaluations: Some(AT_ONCE), time: None, ..self.budget.clone() },
+            ..self.clone()
+        }
+    }
+
+    /// Whether it looks no longer than [`Method::at_once`].
+    fn is_at_once(&self) -> bool {
+        self.budget.evaluations.is_some_and(|evaluations| evaluations <= AT_ONCE)
     }
 }
 
@@ -111,9 +123,33 @@ pub enum PlanError {
 
 /// Plans a task: the road from trace to proof.
 pub fn plan(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Result<Planned, PlanError> {
+    plan_from(task, method, &[], observer)
+}
+
+/// Plans a task as [`plan`] does, starting from plans that others have found for its trace, if the planner can; and returns the fastest of
+/// them if they fit the limit and what was found is slower.
+pub fn plan_from(
+    task: &Task,
+    method: &Method<'_>,
+    known: &[Arc<CheckedPlan>],
+    observer: &dyn Observer,
+) -> Result<Planned, PlanError> {
     let started = Instant::now();
-    let fitted = fit(task, method, observer)?;
-    prove(task, fitted, started)
+    let schedules: Vec<&Schedule> = known.iter().map(|plan| plan.schedule()).collect();
+    let found = fit(task, method, &schedules, observer).and_then(|fitted| prove(task, fitted, started));
+    let fits = |plan: &&Arc<CheckedPlan>| plan.placement().height <= task.machine.memory;
+    let timed = known.iter().filter(fits).map(|plan| (simulate(task, plan.schedule()), plan));
+    let Some((predicted, plan)) = timed.min_by_key(|(predicted, _)| predicted.iteration) else {
+        return found;
+    };
+    let (stop, evaluations) = match &found {
+        Ok(own) if own.predicted.iteration <= predicted.iteration => return found,
+        Ok(own) => (own.stop.clone(), own.evaluations),
+        Err(PlanError::GaveUp { .. }) => (StopReason::Finished, 0),
+        Err(_) => return found,
+    };
+    let plan = check::check(task.trace.clone(), task.machine.clone(), plan.plan().clone())?;
+    Ok(Planned { plan: Arc::new(plan), predicted, stop, evaluations, planning: started.elapsed() })
 }
 
 /// Offsets of the persistent values that are at home in the arena, in the order of the trace's; none for those on the host alone.
@@ -131,7 +167,7 @@ pub fn plan_beside(
     observer: &dyn Observer,
 ) -> Result<Planned, PlanError> {
     let started = Instant::now();
-    let fitted = fit(task, method, observer)?;
+    let fitted = fit(task, method, &[], observer)?;
     let mut problem = elbowroom_sim::liveness::problem(&fitted.schedule, &task.machine);
     problem.capacity = Some(task.machine.memory.align_up(task.machine.align));
     for (home, &offset) in fitted.schedule.boundary.iter().zip(homes) {
@@ -174,20 +210,27 @@ pub struct PlannedLoad {
     pub planning: Duration,
 }
 
-/// Plans a task whose limit bounds the live load, for comparison with work that does not place.
+/// Plans a task whose limit bounds the live load, for comparison with work that does not place. Starts from `known` schedules for the same
+/// task, if the planner can, and returns none that is slower than those.
 pub fn plan_load(
     task: &Task,
     method: &Method<'_>,
+    known: &[Schedule],
     observer: &dyn Observer,
 ) -> Result<PlannedLoad, PlanError> {
     let started = Instant::now();
     let limit = task.machine.memory;
     observer.begins(&goal(task, method));
-    let Outcome { best, evaluations, stop } =
-        method.scheduler.schedule(&request(task, limit), &method.budget, observer);
-    let schedule = best.ok_or_else(|| no_schedule(stop.clone(), true, limit, None))?;
-    let schedule = check::check_schedule(task.trace.clone(), task.machine.clone(), schedule, limit)?;
-    let predicted = simulate(task, schedule.schedule());
+    let Outcome { best, evaluations, stop } = method.scheduler.schedule_from(
+        &request(task, limit),
+        &known.iter().collect::<Vec<_>>(),
+        &method.budget,
+        observer,
+    );
+    let timed = best.iter().chain(known).map(|schedule| (simulate(task, schedule), schedule));
+    let fastest = timed.min_by_key(|(predicted, _)| predicted.iteration);
+    let (predicted, schedule) = fastest.ok_or_else(|| no_schedule(stop.clone(), true, limit, None))?;
+    let schedule = check::check_schedule(task.trace.clone(), task.machine.clone(), schedule.clone(), limit)?;
     Ok(PlannedLoad { schedule, predicted, stop, evaluations, planning: started.elapsed() })
 }
 
@@ -197,74 +240,6 @@ fn simulate(task: &Task, schedule: &Schedule) -> Timeline {
     )
 }
 
-/// A schedule and a placement that fits the limit, not yet proved.
-struct Fitted {
-    schedule: Schedule,
-    placement: Placement,
-    stop: StopReason,
-    evaluations: u64,
-    /// Schedules that were asked for until one fitted.
-    rounds: usize,
-}
-
-/// A schedule with a placement that fits: the one that the method finds, or, where placements did not fit at first and little time was
-/// left for later rounds, the one that it finds at once, if that is faster.
-fn fit(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Result<Fitted, PlanError> {
-    let searched = descend(task, method, observer);
-    let in_one_round = searched.as_ref().is_ok_and(|fitted| fitted.rounds == 1);
-    if in_one_round || method.budget.time.is_none() || observer.interrupted() {
-        return searched;
-    }
-    match (searched, descend(task, &method.at_once(), observer)) {
-        (Ok(searched), Ok(quick)) => {
-            let time = |fitted: &Fitted| simulate(task, &fitted.schedule).iteration;
-            Ok(if time(&quick) < time(&searched) { quick } else { searched })
-        }
-        (Ok(fitted), Err(_)) | (Err(PlanError::GaveUp { .. }), Ok(fitted)) => Ok(fitted),
-        (Err(error), _) => Err(error),
-    }
-}
-
-/// Asks for schedules of ever lower load until one's placement fits. The planner promises load; this function promises bytes.
-fn descend(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Result<Fitted, PlanError> {
-    let limit = task.machine.memory;
-    // Loads count every buffer rounded up to the alignment; the highest one may end where its bytes end.
-    let whole = limit.align_up(task.machine.align);
-    let mut load_limit = whole;
-    let mut lowest: Option<Bytes> = None;
-    let mut evaluations = 0;
-    let started = Instant::now();
-    for rounds in 1..=ROUNDS {
-        let round = method.for_a_round(started);
-        observer.begins(&goal(task, &round));
-        let request = Request { packer: Some(method.packer), ..request(task, load_limit) };
-        let outcome = method.scheduler.schedule(&request, &round.budget, observer);
-        evaluations += outcome.evaluations;
-        let Some(schedule) = outcome.best else {
-            return Err(no_schedule(outcome.stop, load_limit == whole, limit, lowest));
-        };
-        let problem = elbowroom_sim::liveness::problem(&schedule, &task.machine);
-        let load = problem.peak_load();
-        let problem = Problem { capacity: Some(whole), ..problem };
-        let height = match place(problem, &schedule, method, observer) {
-            Ok(placement) if placement.height <= limit => {
-                return Ok(Fitted { schedule, placement, stop: outcome.stop, evaluations, rounds });
-            }
-            Ok(placement) => placement.height,
-            Err(height) => height,
-        };
-        lowest = Some(lowest.map_or(height, |lowest| lowest.min(height)));
-        // Asked for no less than this schedule's load, a planner makes it again. And steps grow: the better the packer, the smaller the
-        // excess, and the rounds must not be used up by small ones.
-        let step = (height - limit).get() << (rounds - 1);
-        load_limit = match load_limit.min(load).get().checked_sub(step) {
-            Some(lower) if lower > 0 => Bytes(lower),
-            _ => break,
-        };
-    }
-    Err(PlanError::GaveUp { limit, best: lowest })
-}
-
 /// What a search is told to look for, for those who watch it.
 fn goal<'a>(task: &Task, method: &'a Method<'_>) -> Goal<'a> {
     Goal {
@@ -272,15 +247,6 @@ fn goal<'a>(task: &Task, method: &'a Method<'_>) -> Goal<'a> {
         limit: task.machine.memory,
         unlimited: task.costs.total(),
         budget: &method.budget,
-    }
-}
-
-/// Hears of a packer that works for a planner's search: the heights that it reaches are no iteration times.
-struct Unheard<'a>(&'a dyn Observer);
-
-impl Observer for Unheard<'_> {
-    fn interrupted(&self) -> bool {
-        self.0.interrupted()
     }
 }
 
@@ -304,43 +270,6 @@ fn no_schedule(stop: StopReason, whole: bool, limit: Bytes, lowest: Option<Bytes
         _ => PlanError::GaveUp { limit, best: lowest },
     }
 }
-
-/// A placement within the problem's capacity (the lowest without one), or the lowest height that the packer reached: how far that is above the limit says how far
-/// the load must fall.
-///
-/// Blocks are rounded up to the alignment, buffers are not: the highest one ends where its bytes end.
-fn place(
-    problem: Problem,
-    schedule: &Schedule,
-    method: &Method<'_>,
-    observer: &dyn Observer,
-) -> Result<Placement, Bytes> {
-    // A placement may not use up the planner's time; and where the planner is to be reproducible, so is the packer.
-    let budget = match method.budget.time {
-        Some(time) => {
-            let time = PLACEMENT_TIME.min(time / 10);
-            Budget { time: Some(time), evaluations: None, ..method.budget.clone() }
-        }
-        None => Budget { evaluations: Some(PLACEMENT_EVALUATIONS), ..method.budget.clone() },
-    };
-    let outcome = method.packer.pack(&problem, &budget, &Unheard(observer));
-    let Some(placement) = outcome.best else {
-        let unknown = problem.capacity.unwrap_or_default() + Bytes(1);
-        return Err(match outcome.stop {
-            StopReason::GaveUp { best: Some(best) } => best,
-            StopReason::Infeasible(proof) => match *proof {
-                Infeasible::Blocks { needed, .. } => needed.max(unknown),
-                Infeasible::Op { .. } => unknown,
-            },
-            _ => unknown,
-        });
-    };
-    let offsets = placement.offsets;
-    Ok(Placement { height: elbowroom_sim::liveness::height(schedule, &offsets), offsets })
-}
-
-const PLACEMENT_TIME: Duration = Duration::from_secs(1);
-const PLACEMENT_EVALUATIONS: u64 = 20;
 
 /// The plan that keeps everything: its height is the *natural peak*, its iteration time that of an unlimited device.
 pub fn natural(task: &Task, packer: &dyn Packer, observer: &dyn Observer) -> Result<Planned, PlanError> {

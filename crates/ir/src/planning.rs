@@ -93,4 +93,21 @@ pub trait Scheduler: Sync {
     /// A schedule whose load stays within the request's limit, or why there is none. Its waits order all conflicting accesses for
     /// every placement, so that it can be simulated before it is placed.
     fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule>;
+
+    /// The same, by planners that can start from other schedules for the same trace and machine, whatever these need. Others pay them no
+    /// heed.
+    fn schedule_from(
+        &self,
+        request: &Request<'_>,
+        _known: &[&Schedule],
+        budget: &Budget,
+        observer: &dyn Observer,
+    ) -> Outcome<Schedule> {
+        self.schedule(request, budget, observer)
+    }
+
+    /// The planners that this one is never behind on a trace: whoever places its schedules asks them too where the first does not fit.
+    fn peers(&self, _trace: &Trace) -> Vec<&'static dyn Scheduler> {
+        Vec::new()
+    }
 }

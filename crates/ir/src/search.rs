@@ -190,3 +190,12 @@ pub trait Observer: Sync {
 pub struct Silent;
 
 impl Observer for Silent {}
+
+/// Hears nothing of a search that another one starts for itself, whose costs mean something else, and stops it with the other.
+pub struct Unheard<'a>(pub &'a dyn Observer);
+
+impl Observer for Unheard<'_> {
+    fn interrupted(&self) -> bool {
+        self.0.interrupted()
+    }
+}

@@ -184,6 +184,61 @@ fn joint_is_never_worse_than_either_alone() {
     }
 }
 
+#[test]
+fn the_freedom_to_reorder_never_makes_a_plan_worse() {
+    // Three chains from one input that meet at the end: they may run in any order, or in turn.
+    let mut ops: Vec<(String, Vec<u32>, u64)> = vec![("input".into(), vec![], 10)];
+    for chain in 0..3u32 {
+        for link in 0..4u32 {
+            let read = if link == 0 { 0 } else { ops.len() as u32 - 1 };
+            ops.push((format!("{chain}.{link}"), vec![read], 20 + u64::from(17 * (chain + 2 * link) % 40)));
+        }
+    }
+    ops.push(("end".into(), vec![4, 8, 12, 2, 6, 10], 10));
+    let named: Vec<(&str, &[u32], u64)> =
+        ops.iter().map(|(name, reads, bytes)| (name.as_str(), reads.as_slice(), *bytes)).collect();
+    let trace = trace(&[], &named);
+    let mut found = 0;
+    for limit in [285, 300, 320, 350] {
+        let plain = checked(&Auto, &trace, 10, limit, Freedom::ALL);
+        let reordered = checked(&Auto, &trace, 10, limit, Freedom { reorder: true, ..Freedom::ALL });
+        let Some((plain, _)) = plain else { continue };
+        let (reordered, _) = reordered.expect("what fits without the freedom fits with it");
+        assert!(reordered <= plain, "{limit}: {reordered} with the freedom, {plain} without");
+        found += 1;
+    }
+    assert!(found > 0, "there is a plan at some limit");
+}
+
+#[test]
+fn a_search_starts_from_what_it_is_told() {
+    let chain = long_chain();
+    let mut helped = 0;
+    for (memory, rate) in [(450, 1), (500, 1), (500, 2), (600, 1), (700, 1), (700, 2), (800, 1)] {
+        let machine = machine(memory, rate, true);
+        let request = Request {
+            trace: &chain.trace,
+            costs: &chain.costs,
+            machine: &machine,
+            load_limit: machine.memory,
+            freedom: Freedom::ALL,
+            packer: None,
+        };
+        let (Some(long), outcome) = plan(&chain, &machine, Freedom::ALL, &Budget::evaluations(40_000)) else {
+            continue;
+        };
+        let (Some(short), _) = plan(&chain, &machine, Freedom::ALL, &Budget::evaluations(16)) else {
+            continue;
+        };
+        let known = outcome.best.unwrap();
+        let told = Auto.schedule_from(&request, &[&known], &Budget::evaluations(16), &Silent).best.unwrap();
+        let told = simulate(&chain.trace, &chain.costs, &machine, &told).unwrap().iteration.get();
+        assert!(told <= short, "{memory}: {told} although it was told {long} and finds {short} by itself");
+        helped += usize::from(told < short);
+    }
+    assert!(helped > 0, "what it is told never helps");
+}
+
 /// A trace op by op: (name, reads, bytes of what it makes). Values are numbered in the order in which they are made, those of `persistent`
 /// bytes, which no op changes, first.
 fn trace(persistent: &[u64], ops: &[(&str, &[u32], u64)]) -> Trace {

@@ -85,7 +85,7 @@ fn by_load(
         anyhow::bail!("--load-limit takes a size or a share; `min` is for --memory");
     };
     let limited = task.with_memory(limit);
-    let planned = match pipeline::plan_load(&limited, method, progress) {
+    let planned = match pipeline::plan_load(&limited, method, &[], progress) {
         Ok(planned) => planned,
         Err(error) => return refuse(args.json, task, method, natural, error, progress),
     };

@@ -29,9 +29,13 @@ mod state;
 mod warm;
 mod window;
 
+use std::time::Instant;
+
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
+use elbowroom_ir::trace::Trace;
+use elbowroom_ir::{Bytes, OpId};
 use elbowroom_sim::bound::lower_bound;
 
 use crate::lower::{least_load, lower};
@@ -39,6 +43,7 @@ use crate::policy::Policy;
 use crate::verdict::{impossible_op, refusal};
 use instance::Instance;
 use search::Found;
+use warm::Warm;
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, Default)]
@@ -49,7 +54,22 @@ impl Scheduler for Auto {
         "auto"
     }
 
+    fn peers(&self, trace: &Trace) -> Vec<&'static dyn Scheduler> {
+        warm::asked(trace.ops().len()).collect()
+    }
+
     fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
+        self.schedule_from(request, &[], budget, observer)
+    }
+
+    fn schedule_from(
+        &self,
+        request: &Request<'_>,
+        known: &[&Schedule],
+        budget: &Budget,
+        observer: &dyn Observer,
+    ) -> Outcome<Schedule> {
+        let start = Instant::now();
         if impossible_op(request).is_some() {
             return refusal(request, None, 1);
         }
@@ -61,35 +81,94 @@ impl Scheduler for Auto {
         {
             return Outcome { best: Some(lowered.schedule), evaluations: 1, stop: StopReason::Optimal };
         }
-        let order =
-            if request.freedom.reorder { order::relaxed(request, &plain.sequence) } else { plain.sequence };
+        let relaxed = request.freedom.reorder.then(|| order::relaxed(request, &plain.sequence));
+        let relaxed = relaxed.filter(|relaxed| *relaxed != plain.sequence);
+        let starts = warm::starts(request, bound, budget, observer);
+        // What the starts took counts too.
+        let left = budget.time.map(|time| time.saturating_sub(start.elapsed()));
+        let time = left.map(|left| if relaxed.is_some() { left / 2 } else { left });
+        let share = Budget { time, ..budget.clone() };
+        let inst = Instance::new(request, plain.sequence);
+        let mut warm: Vec<Warm> =
+            starts.iter().map(|(time, schedule)| Warm::fitting(&inst, *time, schedule)).collect();
+        warm.extend(known.iter().filter_map(|schedule| Warm::known(request, &inst, schedule)));
+        let mut found = in_order(request, &inst, warm, bound, &share, observer);
+        if let Some(order) = relaxed {
+            found = found.or_in_order(request, order, &starts, bound, budget, observer);
+        }
+        found.told(request, least)
+    }
+}
+
+/// What was found for the orders tried so far.
+struct Best {
+    found: Option<(u64, Schedule)>,
+    evaluations: u64,
+    stop: StopReason,
+}
+
+/// Searches with the ops in the order of an instance.
+fn in_order(
+    request: &Request<'_>,
+    inst: &Instance,
+    mut warm: Vec<Warm>,
+    bound: u64,
+    budget: &Budget,
+    observer: &dyn Observer,
+) -> Best {
+    warm.sort_by_key(|warm| warm.time);
+    let fallback = warm.iter().find_map(|warm| Some((warm.time, warm.schedule.clone()?)));
+    if let Some((time, _)) = &fallback {
+        observer.improved(*time, bound);
+    }
+    let Found { best, evaluations, stop } = match &fallback {
+        Some((time, _)) if *time <= bound => Found { best: None, evaluations: 1, stop: StopReason::Optimal },
+        _ => search::search(request, inst, &warm, bound, budget, observer),
+    };
+    let searched = best.and_then(|(_, decisions)| {
+        let lowered = lower(request, &sequence::policy(request, inst, &decisions)).ok()?;
+        Some((lowered.iteration.get(), lowered.schedule))
+    });
+    let found = searched.into_iter().chain(fallback).min_by_key(|(time, _)| *time);
+    Best { found, evaluations, stop }
+}
+
+impl Best {
+    /// Searches with the ops in another order too, as many evaluations as with the first, and keeps the better: so the freedom to reorder
+    /// never makes a plan worse.
+    fn or_in_order(
+        self,
+        request: &Request<'_>,
+        order: Vec<OpId>,
+        starts: &[(u64, Schedule)],
+        bound: u64,
+        budget: &Budget,
+        observer: &dyn Observer,
+    ) -> Self {
+        if matches!(self.stop, StopReason::Optimal | StopReason::Interrupted) {
+            return self;
+        }
         let inst = Instance::new(request, order);
-        let mut warm = warm::starts(request, &inst, bound, budget.seed);
-        if request.freedom.reorder {
-            warm.extend(warm::kept(request, &inst));
-            warm.sort_by_key(|warm| warm.time);
-        }
-        if let Some(best) = warm.first() {
-            observer.improved(best.time, bound);
-        }
-        let found = match warm.first() {
-            Some(best) if best.time <= bound => {
-                Found { best: None, evaluations: 1, stop: StopReason::Optimal }
+        let schedules = self.found.iter().chain(starts).map(|(_, schedule)| schedule);
+        let mut warm: Vec<Warm> =
+            schedules.filter_map(|schedule| Warm::known(request, &inst, schedule)).collect();
+        warm.extend(Warm::kept(request, &inst));
+        let budget = Budget { evaluations: Some(self.evaluations), time: None, ..budget.clone() };
+        let other = in_order(request, &inst, warm, bound, &budget, observer);
+        let stop = match other.stop {
+            StopReason::Evaluations => self.stop,
+            stop => stop,
+        };
+        let found = self.found.into_iter().chain(other.found).min_by_key(|(time, _)| *time);
+        Self { found, evaluations: self.evaluations, stop }
+    }
+
+    fn told(self, request: &Request<'_>, least: Option<Bytes>) -> Outcome<Schedule> {
+        match self.found {
+            Some((_, schedule)) => {
+                Outcome { best: Some(schedule), evaluations: self.evaluations, stop: self.stop }
             }
-            _ => search::search(request, &inst, &warm, bound, budget, observer),
-        };
-        let searched = found
-            .best
-            .and_then(|(_, decisions)| lower(request, &sequence::policy(request, &inst, &decisions)).ok());
-        let fallback = warm.into_iter().next();
-        let best = match (searched, fallback) {
-            (Some(lowered), Some(warm)) if warm.time < lowered.iteration.get() => Some(warm.schedule),
-            (Some(lowered), _) => Some(lowered.schedule),
-            (None, warm) => warm.map(|warm| warm.schedule),
-        };
-        match best {
-            Some(best) => Outcome { best: Some(best), evaluations: found.evaluations, stop: found.stop },
-            None => refusal(request, least, found.evaluations),
+            None => refusal(request, least, self.evaluations),
         }
     }
 }

@@ -35,6 +35,9 @@ const TYPICAL: usize = 1_000;
 /// Slices of the first cycle and of the longest.
 const FIRST_CYCLE: u64 = 2;
 const LONGEST_CYCLE: u64 = 128;
+/// By how much the first cycles over repeats alone are longer on long traces, where a slice is short and a joint step costs so much that
+/// walks pay off sooner.
+const LONGER: u64 = 4;
 
 /// Where each walk starts to cool, in mean durations of an op; all of them cool by the same factor.
 const HEAT: [f64; WALKS] = [0.25, 0.5, 0.125, 1.0];
@@ -162,8 +165,9 @@ fn scouts<'a>(request: &Request<'_>, state: &State<'a>, seed: u64) -> Vec<Walk<'
 impl Search<'_> {
     fn run(&mut self) -> StopReason {
         let mut cycle = FIRST_CYCLE;
+        let walk = FIRST_CYCLE * if self.slices[0] < SLICE { LONGER } else { 1 };
         loop {
-            if let Some(stop) = self.walk(cycle).or_else(|| self.step(cycle * JOINT_SHARE)) {
+            if let Some(stop) = self.walk(cycle.max(walk)).or_else(|| self.step(cycle * JOINT_SHARE)) {
                 return stop;
             }
             if self.walks.is_empty() && self.joints.is_empty() {
