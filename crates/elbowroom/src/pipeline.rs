@@ -69,10 +69,12 @@ pub struct Planned {
 }
 
 impl Method<'_> {
-    /// The same method with its share of the time that is left: most placements fit, but more rounds may follow, and together they keep to
-    /// the budget.
-    fn for_a_round(&self, started: Instant) -> Self {
-        let time = self.budget.time.map(|time| time.saturating_sub(started.elapsed()) / 4 * 3);
+    /// The same method with its share of the time that is left: most placements fit at the first round, but more may follow, each from what
+    /// the ones before have found, and together they keep to the budget.
+    fn for_a_round(&self, round: usize, started: Instant) -> Self {
+        let left = |time: Duration| time.saturating_sub(started.elapsed());
+        let share = |left: Duration| if round == 1 { left / 3 * 2 } else { left / 3 };
+        let time = self.budget.time.map(|time| share(left(time)));
         Self { budget: Budget { time, ..self.budget.clone() }, ..self.clone() }
     }
 

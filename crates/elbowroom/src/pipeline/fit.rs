@@ -87,7 +87,7 @@ fn descend(
     let mut unplaced: Vec<Schedule> = Vec::new();
     let started = Instant::now();
     for rounds in 1..=ROUNDS {
-        let round = method.for_a_round(started);
+        let round = method.for_a_round(rounds, started);
         observer.begins(&goal(task, &round));
         let request = Request { packer: Some(method.packer), ..request(task, load_limit) };
         // The last to have been found needs the least.

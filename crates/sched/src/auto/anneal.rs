@@ -49,6 +49,12 @@ impl<'a> Walk<'a> {
         self.price = self.first_price;
     }
 
+    /// Where it is, if that fits.
+    pub(crate) fn fitting(&self) -> Option<(u64, Decisions)> {
+        let state = &self.editor.state;
+        (state.excess == 0).then(|| (state.time, state.decisions(FetchRule::Eager)))
+    }
+
     fn energy(&self) -> f64 {
         let state = &self.editor.state;
         state.time as f64 + self.price * state.excess as f64 + 3.0 * self.crowded()

@@ -126,6 +126,9 @@ pub(crate) fn search<'a>(
     for (joint, warm) in search.joints.iter_mut().rev().zip(warm) {
         joint.jump(&warm.decisions);
     }
+    // What fits of that, or could be repaired, is found even if there is no time left.
+    search.alone = search.walks.iter().fold(None, |best, walk| better(best, &walk.fitting()));
+    search.collect();
     let stop = search.run();
     Found { best: search.best, evaluations: search.evaluations, stop }
 }
