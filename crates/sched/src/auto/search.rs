@@ -273,7 +273,9 @@ impl Search<'_> {
         if self.observer.interrupted() {
             return Err(StopReason::Interrupted);
         }
-        if let Some(stop) = self.budget.exhausted(self.evaluations, self.start) {
+        // The first slice is made whatever the clock says: the starts may have taken all the time.
+        let stop = self.budget.exhausted(self.evaluations, self.start);
+        if let Some(stop) = stop.filter(|stop| self.evaluations > 0 || *stop != StopReason::Time) {
             return Err(stop);
         }
         let left = self.budget.evaluations.map_or(u64::MAX, |limit| limit - self.evaluations);
