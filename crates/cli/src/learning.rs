@@ -48,7 +48,10 @@ fn read(path: &Path) -> Result<Weights> {
 pub fn save(args: &PlanArgs, network: &Dqn, progress: &Progress) -> Result<()> {
     if let Some(path) = &args.dqn_save {
         let Some(weights) = network.trained() else {
-            bail!("nothing was trained: the planner is not dqn, or a fixed rule needs no time already");
+            bail!(
+                "nothing was trained: the planner is not dqn, or a fixed rule needs no time already \
+                 (--dqn through=1 trains all the same)"
+            );
         };
         let bytes = weights.to_safetensors()?;
         fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))?;

@@ -13,6 +13,7 @@ use elbowroom_ir::search::{Budget, Episode, Observer, Outcome, Silent, StopReaso
 use elbowroom_ir::trace::Trace;
 use elbowroom_sched::dqn::Dqn;
 use elbowroom_sched::dqn::network::Weights;
+use elbowroom_sched::dqn::play::{Player, play};
 use elbowroom_sched::dqn::settings::Settings;
 use elbowroom_sched::policy::Policy;
 use elbowroom_sched::{lower, scheduler};
@@ -93,7 +94,9 @@ fn plans_are_legal_and_never_worse_than_the_rules() {
         assert!(freedom.offload || copies == 0);
         assert!(freedom.recompute || again == 0);
         check_schedule(case.trace.clone(), case.machine.clone(), schedule, request.load_limit).unwrap();
-        for rule in ["greedy", "vdnn", "tflms", "autoswap", "sublinear", "supernn", "mixed"] {
+        for rule in
+            ["keep", "greedy", "vdnn", "tflms", "autoswap", "drop-cheap", "sublinear", "supernn", "mixed"]
+        {
             let other = scheduler(rule).unwrap().schedule(&request, &budget(0, 1), &Silent).best;
             assert!(other.is_none_or(|other| time <= case.time(&other)), "{rule} is faster at {share}");
         }
@@ -116,6 +119,45 @@ fn learning_shortens_what_chance_would_decide() {
     assert!(last < 0.8 * first, "{first} at first, {last} at last");
     let best = episodes.iter().filter(|e| e.fits).map(|e| e.cost).min().unwrap();
     assert!(case.time(&outcome.best.unwrap()) <= best);
+
+    // The network that was kept, without chance and with nothing more to learn, beside chance.
+    let network = dqn.trained().unwrap();
+    let played = |player, seed| play(&request, &settings(""), player, 20, seed).unwrap();
+    let (alone, chance) = (played(Player::Network(&network), 0), played(Player::Chance, 100));
+    assert!(alone.iter().all(|episode| episode.cost == alone[0].cost && episode.fits));
+    assert!(overhead(&alone) < 0.8 * overhead(&chance), "{} {}", overhead(&alone), overhead(&chance));
+}
+
+#[test]
+fn the_ways_of_fixed_rules_are_played_first_and_remembered() {
+    // One episode of chance alone: what is known is what the rules showed.
+    let case = Case::new("resnet18", 128);
+    let request = case.request(0.4, Freedom::ALL);
+    let only = settings("episodes=1,updates=0,check=0,through=1");
+    let heard = Heard::default();
+    Dqn::new(only.clone(), None).schedule(&request, &budget(0, 1), &heard);
+    let with = heard.episodes.into_inner().unwrap()[0].best.expect("rules find plans at this limit");
+    let heard = Heard::default();
+    let without = Settings { imitate: false, ..only };
+    Dqn::new(without, None).schedule(&request, &budget(0, 1), &heard);
+    let without = heard.episodes.into_inner().unwrap()[0].best;
+    assert!(without.is_none_or(|without| with < without), "{with} {without:?}");
+}
+
+#[test]
+fn training_goes_through_where_nothing_is_to_be_gained() {
+    // At this limit a rule costs no time.
+    let case = Case::new("resnet18", 128);
+    let request = case.request(0.8, Freedom::ALL);
+    let learn = |text| {
+        let (dqn, heard) = (Dqn::new(settings(text), None), Heard::default());
+        let outcome = dqn.schedule(&request, &budget(0, 1), &heard);
+        let episodes = heard.episodes.into_inner().unwrap().len();
+        (case.time(&outcome.best.unwrap()), episodes, dqn.trained().is_some())
+    };
+    let total = case.costs.total().get();
+    assert_eq!(learn("episodes=3,updates=1"), (total, 0, false));
+    assert_eq!(learn("episodes=3,updates=1,through=1"), (total, 3, true));
 }
 
 #[test]

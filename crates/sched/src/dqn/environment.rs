@@ -15,6 +15,7 @@ use std::rc::Rc;
 use elbowroom_ir::planning::Request;
 use elbowroom_ir::{Bytes, Id, OpId, TensorId};
 
+use super::network::Sight;
 use super::nodes::{Kind, Nodes};
 use crate::autoswap;
 use crate::dqn::settings::Settings;
@@ -70,11 +71,11 @@ pub(crate) struct Standing {
     /// Simulated iteration time, with the price of what is missing if `settled`.
     pub time: u64,
     /// Load per op in the order in which they run first: the largest while it or repeats just before it run.
-    load: Vec<u64>,
+    pub(super) load: Vec<u64>,
     /// The most that any place needs above the limit.
     pub missing: u64,
     /// Whether the plan can be made at all.
-    possible: bool,
+    pub(super) possible: bool,
 }
 
 /// See the [module](self).
@@ -291,6 +292,11 @@ impl<'a> Environment<'a> {
         policy
     }
 
+    /// What a network of so many rounds sees.
+    pub(crate) fn sight(&self, rounds: usize) -> Sight<'_> {
+        Sight { nodes: &self.nodes, features: &self.features, rounds }
+    }
+
     /// What a plan costs.
     pub(crate) fn standing(&mut self, decisions: &[Action]) -> Rc<Standing> {
         let length =
@@ -331,93 +337,9 @@ impl<'a> Environment<'a> {
     }
 }
 
-/// One pass over the decisions.
-pub(crate) struct Episode {
-    pub decisions: Vec<Action>,
-    pub standing: Rc<Standing>,
-    /// What the candidates that are still to be decided about could take off each place.
-    relief: Vec<u64>,
-}
-
-/// What an action led to.
-pub(crate) struct Step {
-    /// In units of the environment; never positive, unless an action makes the plan faster.
-    pub reward: f32,
-    /// Whether it was the last.
-    pub last: bool,
-}
-
-impl Episode {
-    pub(crate) fn new(environment: &mut Environment<'_>) -> Self {
-        let mut relief = vec![0; environment.keep.sequence.len()];
-        for candidate in &environment.candidates {
-            candidate.cover(&mut relief, |relief, bytes| *relief += bytes);
-        }
-        let standing = environment.standing(&[]);
-        Self { decisions: Vec::new(), standing, relief }
-    }
-
-    /// The candidate that is decided about next.
-    pub(crate) fn next<'e>(&self, environment: &'e Environment<'_>) -> Option<&'e Candidate> {
-        environment.candidates.get(self.decisions.len())
-    }
-
-    /// Whether the plan fits without another decision.
-    pub(crate) fn fits(&self) -> bool {
-        self.standing.missing == 0
-    }
-
-    /// The actions that make sense now: nothing, only if it looks as if what is left could keep `margin` below the limit without this
-    /// candidate; removing, only what can be made again.
-    pub(crate) fn valid(&mut self, environment: &Environment<'_>, margin: u64) -> [bool; 3] {
-        let Some(candidate) = self.next(environment) else { return [true, false, false] };
-        // What is left once this one stays. It is put back if it can be done without.
-        candidate.cover(&mut self.relief, |relief, bytes| *relief -= bytes);
-        let limit = environment.request.load_limit.get().saturating_sub(margin);
-        let enough = self
-            .standing
-            .load
-            .iter()
-            .zip(&self.relief)
-            .all(|(load, relief)| load.saturating_sub(*relief) <= limit);
-        candidate.cover(&mut self.relief, |relief, bytes| *relief += bytes);
-        [enough, candidate.offload, candidate.remove.is_some()]
-    }
-
-    /// Decides about the next candidate. An action that turns out to be impossible (the host is full, something that it needs was
-    /// overwritten) changes nothing and costs what copying the bytes would.
-    pub(crate) fn act(&mut self, environment: &mut Environment<'_>, action: Action) -> Step {
-        let before = self.standing.clone();
-        let mut reward = 0.0;
-        if let Some(candidate) = environment.candidates.get(self.decisions.len()) {
-            candidate.cover(&mut self.relief, |relief, bytes| *relief -= bytes);
-            let bytes = candidate.bytes;
-            self.decisions.push(action);
-            if action != Action::Nothing {
-                let after = environment.standing(&self.decisions);
-                if after.possible {
-                    reward += before.time as f64 - after.time as f64;
-                    self.standing = after;
-                } else {
-                    reward -= environment.price(bytes) as f64;
-                    if let Some(last) = self.decisions.last_mut() {
-                        *last = Action::Nothing;
-                    }
-                }
-            }
-        }
-        let fits = self.fits();
-        let last = fits || self.decisions.len() >= environment.candidates.len();
-        if last && !fits {
-            reward -= environment.price(self.standing.missing) as f64;
-        }
-        Step { reward: (reward / environment.unit) as f32, last }
-    }
-}
-
 impl Candidate {
     /// Visits the places during which it can be away.
-    fn cover(&self, load: &mut [u64], mut change: impl FnMut(&mut u64, u64)) {
+    pub(super) fn cover(&self, load: &mut [u64], mut change: impl FnMut(&mut u64, u64)) {
         let places = load.len();
         let after = self.from.map_or(0, |place| place as usize + 1).min(places);
         let until = (self.until as usize).min(places);
@@ -428,83 +350,5 @@ impl Candidate {
         for place in ranges.into_iter().flatten() {
             change(&mut load[place], self.bytes);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use elbowroom_ir::machine::{Channel, Machine};
-    use elbowroom_ir::planning::{CostSource, Costs, Freedom};
-    use elbowroom_ir::{Nanos, Table};
-
-    use super::*;
-    use crate::auto::random::Random;
-    use crate::lower::{evaluate, lower};
-
-    /// Episodes with random valid decisions on one trace.
-    fn at_random(trace: &elbowroom_ir::trace::Trace, seed: u64) -> [usize; 2] {
-        let link = Channel { latency: Nanos(3), rate: 1_000_000_000 };
-        let machine = Machine {
-            name: "small".into(),
-            memory: Bytes(1 << 40),
-            align: Bytes(1),
-            host_memory: Bytes(1 << 40),
-            to_host: link,
-            to_device: link,
-            shared_link: seed.is_multiple_of(2),
-            flops_per_second: 1,
-            bytes_per_second: 1,
-            launch: Nanos::ZERO,
-        };
-        let nanos: Table<OpId, Nanos> = (1..=trace.ops().len() as u64).map(Nanos).collect();
-        let costs = Costs { nanos, source: CostSource::Recorded };
-        let mut request = Request {
-            trace,
-            costs: &costs,
-            machine: &machine,
-            load_limit: Bytes(1 << 40),
-            freedom: Freedom::ALL,
-            packer: None,
-        };
-        let Ok(load) = loads(&request, &Policy::prompt(trace)) else { return [0; 2] };
-        request.load_limit = Bytes(load.into_iter().max().unwrap_or(0) * (3 + seed % 6) / 9);
-        let settings = Settings { least: Bytes(1), ..Settings::DEFAULT };
-        let mut environment = Environment::new(&request, &settings).unwrap();
-        let mut random = Random::new(seed);
-        let mut episode = Episode::new(&mut environment);
-        let start = episode.standing.time as f64;
-        let mut sum = 0.0;
-        while !episode.fits() && episode.next(&environment).is_some() {
-            let valid = episode.valid(&environment, 0);
-            let choices: Vec<Action> = Action::ALL.into_iter().filter(|&a| valid[a as usize]).collect();
-            let step = episode.act(&mut environment, choices[random.below(choices.len())]);
-            sum += f64::from(step.reward);
-        }
-        // Whatever is decided, the policy is one that can be lowered where there is memory enough.
-        let policy = environment.policy(&episode.decisions);
-        let wide = Request { load_limit: Bytes(1 << 40), ..request };
-        lower(&wide, &policy).unwrap();
-        if episode.fits() {
-            let (time, peak) = evaluate(&request, &policy).unwrap();
-            assert_eq!(time.get(), episode.standing.time);
-            assert!(peak <= request.load_limit);
-            // The rewards add up to what the plan costs.
-            let paid = (start - time.get() as f64) / environment.unit;
-            assert!((sum - paid).abs() < 1e-3 * (1.0 + paid.abs()), "{sum} {paid}");
-        }
-        [usize::from(!episode.decisions.is_empty()), usize::from(episode.fits())]
-    }
-
-    #[test]
-    fn every_decision_leads_to_a_policy_and_rewards_add_up() {
-        let (mut seed, mut counts) = (0, [0; 2]);
-        arbtest::arbtest(|u| {
-            let trace = elbowroom_ir::arbitrary::trace(u)?;
-            seed += 1;
-            let [decided, fitted] = at_random(&trace, seed);
-            counts = [counts[0] + decided, counts[1] + fitted];
-            Ok(())
-        });
-        assert!(counts[0] > 20 && counts[1] > 20, "{counts:?}");
     }
 }

@@ -1,84 +1,67 @@
 //! Fitted Q-iteration: Algorithm 1 and section 4.10.
 //!
 //! An episode takes a decision at every candidate until the plan fits, at random with a probability that falls from all to nothing over
-//! the episodes, else the one of greatest value. Its transitions go to the replay memory. After each episode the network takes steps on
+//! the episodes, else the one of greatest value. Its decisions go to the replay memory. After each episode the network takes steps on
 //! mini-batches drawn from there; the value of the next state comes from a copy of the network that is renewed every few episodes, so
 //! that no gradient flows through it. All random numbers come from one seed, and sums over a mini-batch are taken in an order that does
 //! not depend on the number of threads.
+//!
+//! Before the first episode the plans of fixed rules are played, and remembered for good. Every few episodes the network plays alone; the
+//! one that did best is what training leaves, because the last one is as good as its last mini-batches.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use elbowroom_ir::search::{self, Budget, Observer, StopReason};
 
-use super::environment::{Action, Candidate, Environment, Episode};
-use super::network::{Adam, Embedding, Fixed, Sight, Weights};
+use super::environment::{Action, Environment};
+use super::episode::{Episode, Margin};
+use super::imitate::Script;
+use super::memory::{Memory, Past};
+use super::network::{Adam, Fixed, Point, Weights};
+use super::play::{Exploring, Greedy, trial};
 use super::settings::Settings;
+use super::walk::{Walk, action_node, validity};
 use crate::auto::random::Random;
+
+/// The best plan of any episode.
+pub(crate) struct Best {
+    pub time: u64,
+    pub decisions: Vec<Action>,
+    /// The episode, for reports.
+    pub origin: String,
+}
 
 /// What training has led to.
 pub(crate) struct Learned {
     pub weights: Weights,
-    /// The best plan of any episode: iteration time and decisions, and the episode.
-    pub best: Option<(u64, Vec<Action>, u32)>,
+    pub best: Option<Best>,
     pub stop: StopReason,
 }
 
-/// One decision as it is remembered.
-struct Transition {
-    /// The decisions of its whole episode.
-    episode: Arc<[Action]>,
-    /// How many of them came before this one.
-    index: usize,
-    reward: f32,
-    /// What was gained from here to the end of the episode, discounted.
-    gain: f32,
-    last: bool,
-    /// Which actions were valid next.
-    valid: [bool; 3],
-    /// What the next state was worth to which copy of the network.
-    next: Option<(u32, f32)>,
+/// What ends training from outside.
+pub(crate) struct Guard<'g> {
+    pub budget: &'g Budget,
+    pub started: Instant,
+    pub observer: &'g dyn Observer,
+    /// Nothing is shorter than this.
+    pub bound: u64,
 }
 
-/// Which node represents which action on a candidate. Doing nothing is represented by the first node of all (section 4.9).
-fn action_node(candidate: &Candidate, action: Action) -> u32 {
-    match action {
-        Action::Nothing => 0,
-        Action::Offload => candidate.node,
-        Action::Remove => candidate.remove.unwrap_or(0),
-    }
-}
-
-/// The last feature of every node: whether its action can be taken, which ends when its value leaves.
-fn validity(candidates: &[Candidate], nodes: usize, decisions: &[Action]) -> Vec<f32> {
-    let mut valid = vec![0.0; nodes];
-    for (index, candidate) in candidates.iter().enumerate() {
-        if decisions.get(index).is_none_or(|&action| action == Action::Nothing) {
-            valid[candidate.node as usize] = f32::from(u8::from(candidate.offload));
-            if let Some(remove) = candidate.remove {
-                valid[remove as usize] = 1.0;
-            }
+impl Guard<'_> {
+    fn check(&self, environment: &Environment<'_>) -> Result<(), StopReason> {
+        if self.observer.interrupted() {
+            return Err(StopReason::Interrupted);
         }
+        self.budget.exhausted(environment.simulated, self.started).map_or(Ok(()), Err)
     }
-    valid
 }
 
-/// The valid action of greatest value, with it.
-fn greatest(
-    sight: &Sight<'_>,
-    weights: &Weights,
-    embedding: &Embedding,
-    candidate: &Candidate,
-    valid: [bool; 3],
-) -> (Action, f32) {
-    let mut best = (Action::Nothing, f32::NEG_INFINITY);
-    for action in Action::ALL.into_iter().filter(|&action| valid[action as usize]) {
-        let value = sight.value(weights, embedding, candidate.node, action_node(candidate, action));
-        if value > best.1 {
-            best = (action, value);
-        }
-    }
-    best
+/// A copy of the network, with what it makes of the trace.
+struct Frozen {
+    weights: Weights,
+    fixed: Fixed,
+    /// Which copy it is.
+    number: u32,
 }
 
 /// Trains on one environment.
@@ -87,16 +70,13 @@ pub(crate) struct Learner<'e, 'a> {
     settings: &'e Settings,
     random: Random,
     weights: Weights,
-    frozen: Weights,
-    /// Which copy `frozen` is.
-    copy: u32,
+    frozen: Frozen,
     adam: Adam,
-    memory: Vec<Transition>,
-    /// Where the next transition goes when the memory is full.
-    oldest: usize,
-    /// How far below the limit it should look as if the rest could do without a candidate, before it may stay. What is removed must be made
-    /// again somewhere, which takes room that cannot be foreseen; so this rises with every plan that does not fit and falls with others.
-    margin: u64,
+    memory: Memory,
+    margin: Margin,
+    best: Option<Best>,
+    /// What the best network reached when it played alone, and it.
+    champion: Option<(u64, Weights)>,
 }
 
 impl<'e, 'a> Learner<'e, 'a> {
@@ -109,173 +89,141 @@ impl<'e, 'a> Learner<'e, 'a> {
         let mut random = Random::new(seed);
         let weights = initial.unwrap_or_else(|| Weights::random(settings.hidden, &mut random));
         let adam = Adam::new(weights.hidden());
-        let frozen = weights.clone();
-        let memory = Vec::new();
-        Self { environment, settings, random, weights, frozen, copy: 0, adam, memory, oldest: 0, margin: 0 }
+        let fixed = environment.sight(settings.rounds).fix(&weights);
+        let frozen = Frozen { weights: weights.clone(), fixed, number: 0 };
+        let (memory, margin) = (Memory::default(), Margin::default());
+        let (best, champion) = (None, None);
+        Self { environment, settings, random, weights, frozen, adam, memory, margin, best, champion }
     }
 
-    /// Trains until the episodes are over or something else ends it.
-    pub(crate) fn run(
-        mut self,
-        bound: u64,
-        budget: &Budget,
-        started: Instant,
-        observer: &dyn Observer,
-    ) -> Learned {
+    /// Trains until the episodes are over or something else ends it; first the decisions of `examples` are played.
+    pub(crate) fn run(mut self, examples: Vec<(String, Vec<Action>)>, guard: &Guard<'_>) -> Learned {
+        let stop = self.train(examples, guard).err().unwrap_or(StopReason::Finished);
+        let weights = self.champion.map_or(self.weights, |(_, weights)| weights);
+        Learned { weights, best: self.best, stop }
+    }
+
+    fn train(&mut self, examples: Vec<(String, Vec<Action>)>, guard: &Guard<'_>) -> Result<(), StopReason> {
         let settings = self.settings;
-        let mut best: Option<(u64, Vec<Action>, u32)> = None;
+        for (origin, decisions) in examples {
+            let mut script = Script(decisions);
+            let played = Episode::play(self.environment, &mut script, Margin::default(), |e| guard.check(e))?;
+            self.take_best(&played.0, &origin, guard);
+            if played.0.fits() {
+                self.memory.keep(Past::new(played.0.decisions, played.1, settings.discount));
+            }
+        }
+        self.at_the_bound(guard)?;
         let mut improved = 0;
-        let mut stop = StopReason::Finished;
         for number in 1..=settings.episodes {
             let explore = settings.explore * (1.0 - number as f32 / settings.episodes as f32);
-            let (sum, episode) = match self.episode(explore, budget, started, observer) {
-                Ok(finished) => finished,
-                Err(reason) => {
-                    stop = reason;
-                    break;
-                }
-            };
-            let missing = episode.standing.missing;
-            let time = episode.fits().then_some(episode.standing.time);
-            let cost = episode.standing.time + self.environment.price(missing);
-            self.margin = match time {
-                Some(_) => self.margin / 8 * 7,
-                None => (self.margin + missing / 2).min(self.environment.request.load_limit.get() / 4),
-            };
-            if let Some(time) = time.filter(|&time| best.as_ref().is_none_or(|best| time < best.0)) {
-                best = Some((time, episode.decisions, number));
-                improved = number;
-                observer.improved(time, bound);
+            let before = self.best.as_ref().map(|best| best.time);
+            let (gain, cost, fits) = self.episode(number, explore, guard)?;
+            for _ in 0..settings.updates {
+                self.update(guard.budget.threads);
             }
-            observer.episode(&search::Episode {
-                number,
-                of: settings.episodes,
-                exploration: explore,
-                gain: sum,
-                cost,
-                fits: time.is_some(),
-                best: best.as_ref().map(|best| best.0),
-            });
-            observer.progress(self.environment.simulated);
-            if best.as_ref().is_some_and(|best| best.0 <= bound) {
-                stop = StopReason::Optimal;
-                break;
+            if number % settings.target == 0 {
+                self.freeze();
             }
+            if number == settings.episodes || settings.check > 0 && number % settings.check == 0 {
+                self.check(number, guard)?;
+            }
+            let best = self.best.as_ref().map(|best| best.time);
+            improved = if best == before { improved } else { number };
+            let of = settings.episodes;
+            let exploration = explore;
+            guard.observer.episode(&search::Episode { number, of, exploration, gain, cost, fits, best });
+            guard.observer.progress(self.environment.simulated);
+            self.at_the_bound(guard)?;
             if settings.patience > 0 && number - improved >= settings.patience {
                 break;
             }
-            for _ in 0..settings.updates {
-                self.update(budget.threads);
-            }
-            if number % settings.target == 0 {
-                self.frozen = self.weights.clone();
-                self.copy += 1;
-            }
         }
-        Learned { weights: self.weights, best, stop }
+        Ok(())
     }
 
-    /// One episode; its transitions are remembered. Returns the sum of its rewards.
+    /// Stops where nothing better can be found, unless training goes on for its own sake.
+    fn at_the_bound(&self, guard: &Guard<'_>) -> Result<(), StopReason> {
+        let reached = self.best.as_ref().is_some_and(|best| best.time <= guard.bound);
+        if reached && !self.settings.through { Err(StopReason::Optimal) } else { Ok(()) }
+    }
+
+    /// One episode; its decisions are remembered. Returns the sum of its rewards, its cost, and whether its plan fits.
     fn episode(
         &mut self,
+        number: u32,
         explore: f32,
-        budget: &Budget,
-        started: Instant,
-        observer: &dyn Observer,
-    ) -> Result<(f32, Episode), StopReason> {
-        let mut episode = Episode::new(self.environment);
-        let mut steps = Vec::new();
-        let mut seen: Option<(usize, Embedding)> = None;
-        let fixed = self.sight().fix(&self.weights);
-        let mut sum = 0.0;
-        let mut valid = episode.valid(self.environment, self.margin);
-        while !episode.fits() && episode.next(self.environment).is_some() {
-            if observer.interrupted() {
-                return Err(StopReason::Interrupted);
-            }
-            if let Some(reason) = budget.exhausted(self.environment.simulated, started) {
-                return Err(reason);
-            }
-            let action = if self.random.unit() < f64::from(explore) {
-                let choices: Vec<Action> = Action::ALL.into_iter().filter(|&a| valid[a as usize]).collect();
-                choices[self.random.below(choices.len())]
-            } else {
-                // The states of nodes change only when a value has left.
-                let taken = episode.decisions.iter().filter(|&&action| action != Action::Nothing).count();
-                let embedding = match seen.take() {
-                    Some((count, embedding)) if count == taken => embedding,
-                    _ => self.embed(&fixed, &episode.decisions),
-                };
-                let candidate = &self.environment.candidates[episode.decisions.len()];
-                let (action, _) = greatest(&self.sight(), &self.weights, &embedding, candidate, valid);
-                seen = Some((taken, embedding));
-                action
-            };
-            let step = episode.act(self.environment, action);
-            sum += step.reward;
-            valid = episode.valid(self.environment, self.margin);
-            steps.push((step, valid));
-        }
-        let decisions: Arc<[Action]> = episode.decisions.as_slice().into();
-        let mut gains = vec![0.0; steps.len()];
-        for (index, (step, _)) in steps.iter().enumerate().rev() {
-            let after = gains.get(index + 1).copied().unwrap_or(0.0);
-            gains[index] = step.reward + self.settings.discount * after;
-        }
-        for (index, ((step, valid), gain)) in steps.into_iter().zip(gains).enumerate() {
-            let (reward, last, episode) = (step.reward, step.last, decisions.clone());
-            self.remember(Transition { episode, index, reward, gain, last, valid, next: None });
-        }
-        Ok((sum, episode))
+        guard: &Guard<'_>,
+    ) -> Result<(f32, u64, bool), StopReason> {
+        let fixed = self.environment.sight(self.settings.rounds).fix(&self.weights);
+        let network = Greedy::new(&self.weights, &fixed, self.settings);
+        let mut decider = Exploring { network, random: &mut self.random, share: f64::from(explore) };
+        let played = Episode::play(self.environment, &mut decider, self.margin, |e| guard.check(e))?;
+        let (episode, taken) = played;
+        self.margin = self.margin.after(&episode, self.environment.request.load_limit.get());
+        let gain = taken.iter().map(|taken| taken.step.reward).sum();
+        let (cost, fits) = (episode.cost(self.environment), episode.fits());
+        self.take_best(&episode, &format!("episode {number}"), guard);
+        self.memory.add(Past::new(episode.decisions, taken, self.settings.discount), self.settings.replay);
+        Ok((gain, cost, fits))
     }
 
-    fn sight(&self) -> Sight<'_> {
-        let environment = &*self.environment;
-        Sight { nodes: &environment.nodes, features: &environment.features, rounds: self.settings.rounds }
-    }
-
-    fn embed(&self, fixed: &Fixed, decisions: &[Action]) -> Embedding {
-        let valid = validity(&self.environment.candidates, self.environment.nodes.len(), decisions);
-        self.sight().embed(&self.weights, fixed, &valid)
-    }
-
-    fn remember(&mut self, transition: Transition) {
-        if self.memory.len() < self.settings.replay {
-            self.memory.push(transition);
-        } else {
-            self.memory[self.oldest] = transition;
-            self.oldest = (self.oldest + 1) % self.settings.replay;
+    /// Lets the network play alone, and remembers it if none did better.
+    fn check(&mut self, number: u32, guard: &Guard<'_>) -> Result<(), StopReason> {
+        let fixed = self.environment.sight(self.settings.rounds).fix(&self.weights);
+        let mut network = Greedy::new(&self.weights, &fixed, self.settings);
+        let (episode, _) = trial(self.environment, &mut network, |e| guard.check(e))?;
+        let cost = episode.cost(self.environment);
+        let better = self.champion.as_ref().is_none_or(|&(least, _)| cost < least);
+        if better {
+            self.champion = Some((cost, self.weights.clone()));
         }
+        self.take_best(&episode, &format!("the network after episode {number}"), guard);
+        Ok(())
+    }
+
+    fn take_best(&mut self, episode: &Episode, origin: &str, guard: &Guard<'_>) {
+        let time = episode.standing.time;
+        if episode.fits() && self.best.as_ref().is_none_or(|best| time < best.time) {
+            let (decisions, origin) = (episode.decisions.clone(), origin.to_owned());
+            self.best = Some(Best { time, decisions, origin });
+            guard.observer.improved(time, guard.bound);
+        }
+    }
+
+    fn freeze(&mut self) {
+        let weights = self.weights.clone();
+        let fixed = self.environment.sight(self.settings.rounds).fix(&weights);
+        self.frozen = Frozen { weights, fixed, number: self.frozen.number + 1 };
     }
 
     /// A step on one mini-batch (equations 4 and 5).
     fn update(&mut self, threads: usize) {
-        if self.memory.is_empty() {
+        if self.memory.len() == 0 {
             return;
         }
-        let batch: Vec<usize> =
+        let drawn: Vec<usize> =
             (0..self.settings.batch).map(|_| self.random.below(self.memory.len())).collect();
-        let targets = self.targets(&batch);
-        let fixed = self.sight().fix(&self.weights);
-        let sight = self.sight();
-        let (weights, memory, candidates) = (&self.weights, &self.memory, &self.environment.candidates);
-        let part = |samples: &[(usize, f32)]| {
+        let samples: Vec<Sample> = drawn.into_iter().filter_map(|index| self.sample(index)).collect();
+        let points: usize = samples.iter().map(|sample| sample.points.len()).sum();
+        let environment = &*self.environment;
+        let sight = environment.sight(self.settings.rounds);
+        let (weights, fixed) = (&self.weights, sight.fix(&self.weights));
+        let part = |samples: &[Sample]| {
             let mut gradient = Weights::zero(weights.hidden());
-            for &(index, target) in samples {
-                let Transition { episode, index, .. } = &memory[index];
-                let valid = validity(candidates, sight.nodes.len(), &episode[..*index]);
-                let embedding = sight.embed(weights, &fixed, &valid);
-                let candidate = &candidates[*index];
-                let action = action_node(candidate, episode[*index]);
-                let error = sight.value(weights, &embedding, candidate.node, action) - target;
-                let slope = 2.0 * error / batch.len() as f32;
-                sight.derive(weights, &embedding, &valid, (candidate.node, action), slope, &mut gradient);
+            for sample in samples {
+                let embedding = sight.embed(weights, &fixed, &sample.valid);
+                let slope = |&(at, action, target): &(u32, u32, f32)| {
+                    let error = sight.value(weights, &embedding, at, action) - target;
+                    Point { at, action, slope: 2.0 * error / points as f32 }
+                };
+                let slopes: Vec<Point> = sample.points.iter().map(slope).collect();
+                sight.derive(weights, &embedding, &sample.valid, &slopes, &mut gradient);
             }
             gradient
         };
-        let samples: Vec<(usize, f32)> = batch.iter().copied().zip(targets).collect();
         let mut gradient = Weights::zero(weights.hidden());
-        let size = samples.len().div_ceil(PARTS);
+        let size = samples.len().div_ceil(PARTS).max(1);
         if threads > 1 {
             let parts: Vec<Weights> = std::thread::scope(|scope| {
                 let part = &part;
@@ -291,32 +239,48 @@ impl<'e, 'a> Learner<'e, 'a> {
         self.adam.step(&mut self.weights, &gradient, rate, clip);
     }
 
-    /// y of equation 5 for each of these transitions.
-    fn targets(&mut self, batch: &[usize]) -> Vec<f32> {
-        let fixed = self.sight().fix(&self.frozen);
-        let mut targets = Vec::with_capacity(batch.len());
-        for &index in batch {
-            let transition = &self.memory[index];
-            let next = match transition.next {
-                _ if transition.last => 0.0,
-                Some((copy, value)) if copy == self.copy => value,
-                _ => {
-                    let environment = &*self.environment;
-                    let decisions = &transition.episode[..=transition.index];
-                    let valid = validity(&environment.candidates, environment.nodes.len(), decisions);
-                    let sight = self.sight();
-                    let embedding = sight.embed(&self.frozen, &fixed, &valid);
-                    let candidate = &environment.candidates[transition.index + 1];
-                    greatest(&sight, &self.frozen, &embedding, candidate, transition.valid).1
+    /// The decisions of one remembered stretch, each with y of equation 5.
+    fn sample(&mut self, index: usize) -> Option<Sample> {
+        let stretch = self.memory.get_mut(index)?;
+        let past = stretch.past.clone();
+        let (environment, frozen) = (&*self.environment, &self.frozen);
+        let candidates = &environment.candidates;
+        let known = stretch.next.take().filter(|&(copy, _)| copy == frozen.number);
+        let (_, next) = known.unwrap_or_else(|| {
+            let sight = environment.sight(self.settings.rounds);
+            let network = (&frozen.weights, &frozen.fixed);
+            let mut walk: Option<Walk<'_>> = None;
+            let worth = (stretch.from..stretch.to).map(|index| {
+                let taken = &past.taken[index];
+                if taken.step.last {
+                    return 0.0;
                 }
-            };
-            let transition = &mut self.memory[index];
-            transition.next = Some((self.copy, next));
-            let expected = transition.reward + self.settings.discount * next;
-            targets.push(if self.settings.tighten { expected.max(transition.gain) } else { expected });
-        }
-        targets
+                let decisions = &past.decisions[..=index];
+                let walk = walk.get_or_insert_with(|| Walk::new(environment, &sight, network, decisions));
+                walk.advance(environment, &sight, decisions);
+                walk.greatest(&sight, &candidates[index + 1], taken.valid).1
+            });
+            (frozen.number, worth.collect())
+        });
+        let points = (stretch.from..stretch.to).zip(&next).map(|(index, next)| {
+            let taken = &past.taken[index];
+            let expected = taken.step.reward + self.settings.discount * next;
+            let gained = if self.settings.tighten { past.gains[index] } else { f32::NEG_INFINITY };
+            let candidate = &candidates[index];
+            (candidate.node, action_node(candidate, taken.action), expected.max(gained))
+        });
+        let points = points.collect();
+        stretch.next = Some((frozen.number, next));
+        let valid = validity(candidates, environment.nodes.len(), &past.decisions[..stretch.from]);
+        Some(Sample { valid, points })
     }
+}
+
+/// A state of the nodes and what its decisions should be worth.
+struct Sample {
+    valid: Vec<f32>,
+    /// The node under execution, the action's node, and y.
+    points: Vec<(u32, u32, f32)>,
 }
 
 /// Parts of a mini-batch whose gradients are summed separately, whatever the number of threads.

@@ -4,19 +4,27 @@
 //! - `nodes`: the graph of GPU operations that the network sees.
 //! - `environment`: candidates, decisions, and rewards from the exact simulation.
 //! - [`network`]: structure2vec and the head, with derivatives.
-//! - `learn`: fitted Q-iteration with replay.
-//! - `rules`: what fixed rules find, which the answer is never worse than.
+//! - `episode`: one pass over the decisions, and who takes them.
+//! - `walk`: the states of nodes along an episode.
+//! - `memory`, `learn`: fitted Q-iteration with replay.
+//! - [`play`](mod@play): a network alone, or chance, without learning.
+//! - `rules`, `imitate`: what fixed rules find, which the answer is never worse than, and which is played as first episodes.
 //! - [`settings`]: the hyper-parameters.
 //! - [`weights`](mod@weights): networks as files, to be trained further on another trace.
 //!
 //! An evaluation is one plan simulated. The best plan ever seen is returned, and [`Observer::origin`] hears who found it.
 
 mod environment;
+mod episode;
+mod imitate;
 mod learn;
+mod memory;
 pub mod network;
 mod nodes;
+pub mod play;
 mod rules;
 pub mod settings;
+mod walk;
 pub mod weights;
 
 use std::sync::{Mutex, PoisonError};
@@ -30,7 +38,7 @@ use elbowroom_sim::bound::lower_bound;
 use crate::lower::lower;
 use crate::verdict::{impossible_op, refusal};
 use environment::Environment;
-use learn::Learner;
+use learn::{Guard, Learner};
 use network::Weights;
 use settings::Settings;
 
@@ -72,32 +80,36 @@ impl Scheduler for Dqn {
             return refusal(request, None, 1);
         };
         let bound = lower_bound(request).get();
-        let rules = rules::best(request, bound, observer);
+        let mut rules = rules::best(request, bound, observer);
         let mut stop = StopReason::Optimal;
         let mut own = None;
-        if rules.best.as_ref().is_none_or(|rule| rule.time > bound) && !environment.candidates.is_empty() {
-            let initial = self.initial.clone();
-            let learner = Learner::new(&mut environment, &self.settings, initial, budget.seed);
-            let learned = learner.run(bound, budget, started, observer);
+        let open = self.settings.through || rules.best.as_ref().is_none_or(|rule| rule.time > bound);
+        if open && !environment.candidates.is_empty() {
+            let plans = if self.settings.imitate { std::mem::take(&mut rules.plans) } else { Vec::new() };
+            let imitate =
+                |(name, plan)| (format!("{name}, imitated"), imitate::decisions(&environment, &plan));
+            let examples = plans.into_iter().map(imitate).collect();
+            let learner = Learner::new(&mut environment, &self.settings, self.initial.clone(), budget.seed);
+            let learned = learner.run(examples, &Guard { budget, started, observer, bound });
             *self.trained.lock().unwrap_or_else(PoisonError::into_inner) = Some(learned.weights);
             stop = learned.stop;
             own = learned.best;
         }
         let evaluations = rules.evaluations + environment.simulated;
-        if let Some((time, decisions, episode)) = own
-            && rules.best.as_ref().is_none_or(|rule| time < rule.time)
-            && let Ok(lowered) = lower(request, &environment.policy(&decisions))
+        if let Some(best) = own
+            && rules.best.as_ref().is_none_or(|rule| best.time < rule.time)
+            && let Ok(lowered) = lower(request, &environment.policy(&best.decisions))
         {
-            observer.origin(&format!("episode {episode}"));
+            observer.origin(&best.origin);
             return Outcome { best: Some(lowered.schedule), evaluations, stop };
         }
         match rules.best {
             Some(rule) => {
                 observer.origin(rule.name);
-                let stop = if rule.time > bound && stop == StopReason::Optimal {
-                    StopReason::Finished
-                } else {
-                    stop
+                let stop = match stop {
+                    _ if rule.time <= bound => StopReason::Optimal,
+                    StopReason::Optimal => StopReason::Finished,
+                    stop => stop,
                 };
                 Outcome { best: Some(rule.schedule), evaluations, stop }
             }

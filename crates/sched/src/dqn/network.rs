@@ -80,6 +80,7 @@ pub(crate) struct Fixed {
 }
 
 /// The states of all nodes after every round, for one state of the environment.
+#[derive(Debug, PartialEq)]
 pub(crate) struct Embedding {
     /// s(1) … s(T).
     states: Vec<Vec<f32>>,
@@ -87,6 +88,14 @@ pub(crate) struct Embedding {
     sums: Vec<Vec<f32>>,
     /// Sum of s(T) over the nodes ÷ their number: so that a network keeps its scale from one trace to another.
     mean: Vec<f32>,
+}
+
+/// A node under execution, an action's node, and how the loss changes with the value of that action there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Point {
+    pub at: u32,
+    pub action: u32,
+    pub slope: f32,
 }
 
 /// The features of all nodes: the same network sees another graph through other features.
@@ -140,10 +149,43 @@ impl Sight<'_> {
             state.iter_mut().for_each(|s| *s = s.max(0.0));
             states.push(state);
         }
-        let mut mean = vec![0.0; p];
+        let mut embedding = Embedding { states, sums, mean: vec![0.0; p] };
+        self.average(weights, &mut embedding);
+        embedding
+    }
+
+    /// Takes the mean of the last round again.
+    pub(super) fn average(&self, weights: &Weights, embedding: &mut Embedding) {
+        let Embedding { states, mean, .. } = embedding;
+        mean.fill(0.0);
         let last = states.last().map_or(&[][..], Vec::as_slice);
-        last.chunks_exact(p).for_each(|row| axpy(1.0 / self.nodes.len() as f32, row, &mut mean));
-        Embedding { states, sums, mean }
+        let share = 1.0 / self.nodes.len() as f32;
+        last.chunks_exact(weights.hidden).for_each(|row| axpy(share, row, mean));
+    }
+
+    /// Computes one node's state after one round again, from those after the round before; says whether it is another now.
+    pub(super) fn renew(
+        &self,
+        weights: &Weights,
+        fixed: &Fixed,
+        embedding: &mut Embedding,
+        round: usize,
+        (v, valid): (u32, f32),
+    ) -> bool {
+        let p = weights.hidden;
+        let row = v as usize * p..(v as usize + 1) * p;
+        let mut state = fixed.base[row.clone()].to_vec();
+        axpy(valid, &weights.parts[0][(FEATURES - 1) * p..], &mut state);
+        if round > 0 {
+            let sum = &mut embedding.sums[round - 1][row.clone()];
+            self.nodes.gather_one(&embedding.states[round - 1], v, sum);
+            product(sum, &weights.parts[1], p, &mut state);
+        }
+        state.iter_mut().for_each(|s| *s = s.max(0.0));
+        let known = &mut embedding.states[round][row];
+        let moved = known != state;
+        known.copy_from_slice(&state);
+        moved
     }
 
     /// Equations 2 and 3: the value of an action node while a node is under execution.
@@ -177,19 +219,35 @@ impl Sight<'_> {
         [(embedding.mean.as_slice(), w5), (row(at), w6), (row(action), w8)]
     }
 
-    /// Adds to a gradient what a slope of the value of one action contributes.
+    /// Adds to a gradient what slopes of the values of these actions contribute: one pass through the rounds for all of them.
     pub(crate) fn derive(
         &self,
         weights: &Weights,
         embedding: &Embedding,
         valid: &[f32],
-        (at, action): (u32, u32),
-        slope: f32,
+        points: &[Point],
+        gradient: &mut Weights,
+    ) {
+        let mut slopes = vec![0.0; self.nodes.len() * weights.hidden];
+        let mut mean = vec![0.0; weights.hidden];
+        for point in points {
+            self.derive_head(weights, embedding, point, (&mut slopes, &mut mean), gradient);
+        }
+        let share = 1.0 / self.nodes.len() as f32;
+        slopes.chunks_exact_mut(weights.hidden).for_each(|row| axpy(share, &mean, row));
+        self.derive_rounds(weights, embedding, valid, slopes, gradient);
+    }
+
+    /// The part of the head: adds to the slopes of s(T), and of its mean.
+    fn derive_head(
+        &self,
+        weights: &Weights,
+        embedding: &Embedding,
+        &Point { at, action, slope }: &Point,
+        (slopes, whole): (&mut [f32], &mut [f32]),
         gradient: &mut Weights,
     ) {
         let p = weights.hidden;
-        let count = self.nodes.len();
-        let mut slopes = vec![0.0; count * p];
         let mut head = self.head(weights, embedding, at, action);
         for (h, g) in head.iter().zip(&mut gradient.parts[6]) {
             *g += slope * h.max(0.0);
@@ -204,10 +262,9 @@ impl Sight<'_> {
             product_transposed(head, w, p, &mut rows[slot]);
         }
         let [mean, current, chosen] = &rows;
-        slopes.chunks_exact_mut(p).for_each(|row| axpy(1.0 / count as f32, mean, row));
+        axpy(1.0, mean, whole);
         axpy(1.0, current, &mut slopes[at as usize * p..][..p]);
         axpy(1.0, chosen, &mut slopes[action as usize * p..][..p]);
-        self.derive_rounds(weights, embedding, valid, slopes, gradient);
     }
 
     /// From slopes of s(T) through all rounds.
@@ -373,11 +430,13 @@ mod tests {
             let weights = Weights::random(hidden, &mut random);
             let value = |weights: &Weights| {
                 let fixed = sight.fix(weights);
-                sight.value(weights, &sight.embed(weights, &fixed, &valid), 4, 2)
+                let embedding = sight.embed(weights, &fixed, &valid);
+                0.6 * sight.value(weights, &embedding, 4, 2) - 0.4 * sight.value(weights, &embedding, 1, 5)
             };
+            let point = |at, action, slope| Point { at, action, slope };
             let mut gradient = Weights::zero(hidden);
             let embedding = sight.embed(&weights, &sight.fix(&weights), &valid);
-            sight.derive(&weights, &embedding, &valid, (4, 2), 1.0, &mut gradient);
+            sight.derive(&weights, &embedding, &valid, &[point(4, 2, 0.6), point(1, 5, -0.4)], &mut gradient);
             let mut moving = 0;
             for part in 0..weights.parts.len() {
                 for index in 0..weights.parts[part].len() {
@@ -419,7 +478,8 @@ mod tests {
             for (action, target) in wanted {
                 let error = sight.value(&weights, &embedding, 1, action) - target;
                 loss += error * error;
-                sight.derive(&weights, &embedding, &valid, (1, action), error, &mut gradient);
+                let point = Point { at: 1, action, slope: error };
+                sight.derive(&weights, &embedding, &valid, &[point], &mut gradient);
             }
             adam.step(&mut weights, &gradient, 1e-2, 1.0);
         }

@@ -162,6 +162,28 @@ impl Nodes {
         }
         sums.iter_mut().for_each(|sum| *sum *= scale);
     }
+
+    /// The row of one node in [`gather`](Self::gather), by the same sums in the same order.
+    pub(crate) fn gather_one(&self, states: &[f32], v: u32, sum: &mut [f32]) {
+        let width = sum.len();
+        let row = |u: u32| &states[u as usize * width..][..width];
+        sum.fill(0.0);
+        self.groups[self.group[v as usize] as usize].iter().for_each(|&u| add(sum, row(u)));
+        self.beside(v).for_each(|u| add(sum, row(u)));
+        let scale = 1.0 / self.degree;
+        sum.iter_mut().for_each(|sum| *sum *= scale);
+    }
+
+    /// The neighbours of a node, itself among them.
+    pub(crate) fn neighbours(&self, v: u32) -> impl Iterator<Item = u32> {
+        self.groups[self.group[v as usize] as usize].iter().copied().chain(self.beside(v))
+    }
+
+    /// The nodes before and after one, if they concern another value.
+    fn beside(&self, v: u32) -> impl Iterator<Item = u32> {
+        let other = move |&u: &u32| self.group.get(u as usize).is_some_and(|&g| g != self.group[v as usize]);
+        [v.checked_sub(1), Some(v + 1)].into_iter().flatten().filter(other)
+    }
 }
 
 fn add(into: &mut [f32], row: &[f32]) {

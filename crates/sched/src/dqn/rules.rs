@@ -23,6 +23,8 @@ pub(super) struct Found {
     /// The least load that any of them reached, if none fits.
     pub least: Option<Bytes>,
     pub evaluations: u64,
+    /// The plans of all rules that found one.
+    pub plans: Vec<(&'static str, Schedule)>,
 }
 
 /// Asks all rules, or until one reaches `bound`. They ignore the budget: together they take seconds on a thousand ops.
@@ -44,8 +46,9 @@ pub(super) fn best(request: &Request<'_>, bound: u64, observer: &dyn Observer) -
         let Nanos(time) = timeline.iteration;
         if found.best.as_ref().is_none_or(|rule| time < rule.time) {
             observer.improved(time, bound);
-            found.best = Some(Rule { name: scheduler.name(), time, schedule });
+            found.best = Some(Rule { name: scheduler.name(), time, schedule: schedule.clone() });
         }
+        found.plans.push((scheduler.name(), schedule));
     }
     found
 }

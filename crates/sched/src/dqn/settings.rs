@@ -43,6 +43,13 @@ pub struct Settings {
     pub shortfall: f32,
     /// Smallest value that a decision is taken about; 0 for 1 MiB or a 256th of the peak load, whichever is less.
     pub least: Bytes,
+    /// Whether the plans of fixed rules are played before the first episode and stay in the replay memory: 1 or 0.
+    pub imitate: bool,
+    /// Episodes between two trials of the network alone, without chance; the network of the best trial is kept. 0 for one trial, at the
+    /// end.
+    pub check: u32,
+    /// Whether training goes on to the last episode even where a plan takes no longer than any can, for the network's sake: 1 or 0.
+    pub through: bool,
     /// Most decisions in an episode: of more candidates, those with the largest values.
     pub decisions: usize,
 }
@@ -65,6 +72,9 @@ impl Settings {
         patience: 0,
         shortfall: 10.0,
         least: Bytes::ZERO,
+        imitate: true,
+        check: 4,
+        through: false,
         decisions: 256,
     };
 }
@@ -101,7 +111,7 @@ pub enum SettingsError {
 
 impl Settings {
     /// The names of all settings.
-    pub const KEYS: [&'static str; 16] = [
+    pub const KEYS: [&'static str; 19] = [
         "episodes",
         "hidden",
         "rounds",
@@ -117,6 +127,9 @@ impl Settings {
         "patience",
         "shortfall",
         "least",
+        "imitate",
+        "check",
+        "through",
         "decisions",
     ];
 
@@ -146,6 +159,9 @@ impl Settings {
             "explore" => self.explore = share(0.0, 1.0, "from 0 to 1")?,
             "patience" => self.patience = count(0, 1 << 24, "0 to 16777216")? as u32,
             "shortfall" => self.shortfall = share(0.0, 1e6, "from 0 to 1000000")?,
+            "imitate" => self.imitate = count(0, 1, "0 or 1")? == 1,
+            "check" => self.check = count(0, 1 << 24, "0 to 16777216")? as u32,
+            "through" => self.through = count(0, 1, "0 or 1")? == 1,
             "least" => self.least = value.parse().map_err(|_| wrong("a size, like 1MiB"))?,
             _ => self.decisions = count(1, 1 << 16, "1 to 65536")? as usize,
         }

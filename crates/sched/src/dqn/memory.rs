@@ -1,0 +1,124 @@
+//! What is remembered for replay: episodes, cut where the states of nodes change.
+//!
+//! ```text
+//! decisions   nothing  nothing  offload | remove | nothing  offload | ...
+//! states      s0 ─────────────────────▶   s1 ───▶  s2 ────────────▶
+//! ```
+//!
+//! Nothing changes as long as nothing leaves. So one pass over the nodes serves all decisions of a stretch, and a mini-batch is drawn by
+//! stretches.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::environment::Action;
+use super::episode::Taken;
+
+/// An episode as it is remembered.
+pub(crate) struct Past {
+    /// The decisions in effect.
+    pub decisions: Vec<Action>,
+    pub taken: Vec<Taken>,
+    /// What was gained from each decision to the end of the episode, discounted.
+    pub gains: Vec<f32>,
+}
+
+impl Past {
+    pub(crate) fn new(decisions: Vec<Action>, taken: Vec<Taken>, discount: f32) -> Self {
+        let mut gains = vec![0.0; taken.len()];
+        for (index, taken) in taken.iter().enumerate().rev() {
+            let after = gains.get(index + 1).copied().unwrap_or(0.0);
+            gains[index] = taken.step.reward + discount * after;
+        }
+        Self { decisions, taken, gains }
+    }
+}
+
+/// Successive decisions in one state of the nodes.
+pub(crate) struct Stretch {
+    pub past: Arc<Past>,
+    pub from: usize,
+    /// One past the last.
+    pub to: usize,
+    /// What the state after each decision was worth to which copy of the network.
+    pub next: Option<(u32, Vec<f32>)>,
+}
+
+/// See the [module](self).
+#[derive(Default)]
+pub(crate) struct Memory {
+    /// Stretches that are never forgotten.
+    kept: Vec<Stretch>,
+    recent: VecDeque<Stretch>,
+    /// Decisions in `recent`.
+    decisions: usize,
+}
+
+impl Memory {
+    /// Remembers an episode for good.
+    pub(crate) fn keep(&mut self, past: Past) {
+        self.kept.extend(stretches(past));
+    }
+
+    /// Remembers an episode until `most` later decisions are to be remembered.
+    pub(crate) fn add(&mut self, past: Past, most: usize) {
+        for stretch in stretches(past) {
+            self.decisions += stretch.to - stretch.from;
+            self.recent.push_back(stretch);
+        }
+        while self.decisions > most && self.recent.len() > 1 {
+            let Some(oldest) = self.recent.pop_front() else { break };
+            self.decisions -= oldest.to - oldest.from;
+        }
+    }
+
+    /// Stretches.
+    pub(crate) fn len(&self) -> usize {
+        self.kept.len() + self.recent.len()
+    }
+
+    /// One of them.
+    pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut Stretch> {
+        let kept = self.kept.len();
+        if index < kept { self.kept.get_mut(index) } else { self.recent.get_mut(index - kept) }
+    }
+}
+
+fn stretches(past: Past) -> impl Iterator<Item = Stretch> {
+    let past = Arc::new(past);
+    let mut from = 0;
+    std::iter::from_fn(move || {
+        let rest = &past.decisions[from..];
+        let last = rest.iter().position(|&action| action != Action::Nothing).or(rest.len().checked_sub(1))?;
+        let to = from + last + 1;
+        let stretch = Stretch { past: past.clone(), from, to, next: None };
+        from = to;
+        Some(stretch)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dqn::episode::Step;
+
+    #[test]
+    fn episodes_are_cut_where_something_leaves_and_the_oldest_go_first() {
+        let decisions = [0, 0, 1, 2, 0, 1, 0, 0].map(|action| Action::ALL[action]).to_vec();
+        let taken = |&action| Taken { action, step: Step { reward: -1.0, last: false }, valid: [true; 3] };
+        let past = || Past::new(decisions.clone(), decisions.iter().map(taken).collect(), 0.5);
+        assert_eq!(past().gains[5..], [-1.75, -1.5, -1.0]);
+        let mut memory = Memory::default();
+        memory.keep(past());
+        memory.add(past(), 100);
+        memory.add(past(), 10);
+        let mut cuts = Vec::new();
+        for index in 0..memory.len() {
+            let stretch = memory.get_mut(index).unwrap();
+            cuts.push((stretch.from, stretch.to));
+        }
+        let whole = [(0, 3), (3, 4), (4, 6), (6, 8)];
+        assert_eq!(cuts, [&whole[..], &whole[3..], &whole[..]].concat());
+        assert!(memory.get_mut(9).is_none());
+    }
+}
