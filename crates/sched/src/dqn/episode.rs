@@ -15,19 +15,12 @@ pub(crate) struct Episode {
     relief: Vec<u64>,
 }
 
-/// What an action led to.
-pub(crate) struct Step {
-    /// In units of the environment; never positive, unless an action makes the plan faster.
-    pub reward: f32,
-    /// Whether it was the last.
-    pub last: bool,
-}
-
 /// A decision that was taken, with what it led to.
 pub(crate) struct Taken {
     /// The action that was chosen: what is learned about, even where it turned out to be impossible and changed nothing.
     pub action: Action,
-    pub step: Step,
+    /// In units of the environment; never positive, unless an action makes the plan faster.
+    pub reward: f32,
     /// The actions that were valid next.
     pub valid: [bool; 3],
 }
@@ -77,9 +70,9 @@ impl Episode {
         while !episode.fits() && episode.next(environment).is_some() {
             guard(environment)?;
             let action = decider.decide(environment, &episode.decisions, valid);
-            let step = episode.act(environment, action);
+            let reward = episode.act(environment, action);
             valid = episode.valid(environment, margin);
-            taken.push(Taken { action, step, valid });
+            taken.push(Taken { action, reward, valid });
         }
         Ok((episode, taken))
     }
@@ -126,8 +119,8 @@ impl Episode {
     }
 
     /// Decides about the next candidate. An action that turns out to be impossible (the host is full, something that it needs was
-    /// overwritten) changes nothing and costs what copying the bytes would.
-    pub(crate) fn act(&mut self, environment: &mut Environment<'_>, action: Action) -> Step {
+    /// overwritten) changes nothing and costs what copying the bytes would. Returns the reward.
+    pub(crate) fn act(&mut self, environment: &mut Environment<'_>, action: Action) -> f32 {
         let before = self.standing.clone();
         let mut reward = 0.0;
         if let Some(candidate) = environment.candidates.get(self.decisions.len()) {
@@ -147,12 +140,10 @@ impl Episode {
                 }
             }
         }
-        let fits = self.fits();
-        let last = fits || self.decisions.len() >= environment.candidates.len();
-        if last && !fits {
+        if self.decisions.len() >= environment.candidates.len() && !self.fits() {
             reward -= environment.price(self.standing.missing) as f64;
         }
-        Step { reward: (reward / environment.unit) as f32, last }
+        (reward / environment.unit) as f32
     }
 }
 
@@ -203,7 +194,7 @@ mod tests {
         let decider = &mut Chance(&mut random);
         let (episode, taken) =
             Episode::play(&mut environment, decider, Margin::default(), |_| Ok(())).unwrap();
-        let sum: f64 = taken.iter().map(|taken| f64::from(taken.step.reward)).sum();
+        let sum: f64 = taken.iter().map(|taken| f64::from(taken.reward)).sum();
         // Whatever is decided, the policy is one that can be lowered where there is memory enough.
         let policy = environment.policy(&episode.decisions);
         let wide = Request { load_limit: Bytes(1 << 40), ..request };

@@ -119,8 +119,9 @@ impl<'e, 'a> Learner<'e, 'a> {
             let explore = settings.explore * (1.0 - number as f32 / settings.episodes as f32);
             let before = self.best.as_ref().map(|best| best.time);
             let (gain, cost, fits) = self.episode(number, explore, guard)?;
+            let rate = settings.rate * (1.0 - (number - 1) as f32 / settings.episodes as f32);
             for _ in 0..settings.updates {
-                self.update(guard.budget.threads);
+                self.update(rate, guard.budget.threads);
             }
             if number % settings.target == 0 {
                 self.freeze();
@@ -161,7 +162,7 @@ impl<'e, 'a> Learner<'e, 'a> {
         let played = Episode::play(self.environment, &mut decider, self.margin, |e| guard.check(e))?;
         let (episode, taken) = played;
         self.margin = self.margin.after(&episode, self.environment.request.load_limit.get());
-        let gain = taken.iter().map(|taken| taken.step.reward).sum();
+        let gain = taken.iter().map(|taken| taken.reward).sum();
         let (cost, fits) = (episode.cost(self.environment), episode.fits());
         self.take_best(&episode, &format!("episode {number}"), guard);
         self.memory.add(Past::new(episode.decisions, taken, self.settings.discount), self.settings.replay);
@@ -198,7 +199,7 @@ impl<'e, 'a> Learner<'e, 'a> {
     }
 
     /// A step on one mini-batch (equations 4 and 5).
-    fn update(&mut self, threads: usize) {
+    fn update(&mut self, rate: f32, threads: usize) {
         if self.memory.len() == 0 {
             return;
         }
@@ -235,8 +236,7 @@ impl<'e, 'a> Learner<'e, 'a> {
         } else {
             samples.chunks(size).for_each(|samples| gradient.add(&part(samples)));
         }
-        let (rate, clip) = (self.settings.rate, self.settings.clip);
-        self.adam.step(&mut self.weights, &gradient, rate, clip);
+        self.adam.step(&mut self.weights, &gradient, rate, self.settings.clip);
     }
 
     /// The decisions of one remembered stretch, each with y of equation 5.
@@ -251,20 +251,22 @@ impl<'e, 'a> Learner<'e, 'a> {
             let network = (&frozen.weights, &frozen.fixed);
             let mut walk: Option<Walk<'_>> = None;
             let worth = (stretch.from..stretch.to).map(|index| {
-                let taken = &past.taken[index];
-                if taken.step.last {
+                let end = past.end(index, self.settings.ahead);
+                if end == past.taken.len() {
                     return 0.0;
                 }
-                let decisions = &past.decisions[..=index];
+                let decisions = &past.decisions[..end];
                 let walk = walk.get_or_insert_with(|| Walk::new(environment, &sight, network, decisions));
                 walk.advance(environment, &sight, decisions);
-                walk.greatest(&sight, &candidates[index + 1], taken.valid).1
+                walk.greatest(&sight, &candidates[end], past.taken[end - 1].valid).1
             });
             (frozen.number, worth.collect())
         });
         let points = (stretch.from..stretch.to).zip(&next).map(|(index, next)| {
             let taken = &past.taken[index];
-            let expected = taken.step.reward + self.settings.discount * next;
+            let steps = &past.taken[index..past.end(index, self.settings.ahead)];
+            let backwards = steps.iter().rev();
+            let expected = backwards.fold(*next, |gain, taken| taken.reward + self.settings.discount * gain);
             let gained = if self.settings.tighten { past.gains[index] } else { f32::NEG_INFINITY };
             let candidate = &candidates[index];
             (candidate.node, action_node(candidate, taken.action), expected.max(gained))

@@ -28,9 +28,14 @@ impl Past {
         let mut gains = vec![0.0; taken.len()];
         for (index, taken) in taken.iter().enumerate().rev() {
             let after = gains.get(index + 1).copied().unwrap_or(0.0);
-            gains[index] = taken.step.reward + discount * after;
+            gains[index] = taken.reward + discount * after;
         }
         Self { decisions, taken, gains }
+    }
+
+    /// One past the last decision whose reward counts as it came when looking so many decisions ahead.
+    pub(crate) fn end(&self, index: usize, ahead: usize) -> usize {
+        index.saturating_add(ahead).min(self.taken.len())
     }
 }
 
@@ -40,7 +45,7 @@ pub(crate) struct Stretch {
     pub from: usize,
     /// One past the last.
     pub to: usize,
-    /// What the state after each decision was worth to which copy of the network.
+    /// What the state so many decisions ahead of each was worth to which copy of the network.
     pub next: Option<(u32, Vec<f32>)>,
 }
 
@@ -100,12 +105,11 @@ fn stretches(past: Past) -> impl Iterator<Item = Stretch> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dqn::episode::Step;
 
     #[test]
     fn episodes_are_cut_where_something_leaves_and_the_oldest_go_first() {
         let decisions = [0, 0, 1, 2, 0, 1, 0, 0].map(|action| Action::ALL[action]).to_vec();
-        let taken = |&action| Taken { action, step: Step { reward: -1.0, last: false }, valid: [true; 3] };
+        let taken = |&action| Taken { action, reward: -1.0, valid: [true; 3] };
         let past = || Past::new(decisions.clone(), decisions.iter().map(taken).collect(), 0.5);
         assert_eq!(past().gains[5..], [-1.75, -1.5, -1.0]);
         let mut memory = Memory::default();

@@ -133,12 +133,11 @@ impl Sight<'_> {
             axpy(valid, column, row);
         }
         let (mut states, mut sums) = (Vec::<Vec<f32>>::with_capacity(self.rounds), Vec::new());
-        let mut whole = Vec::new();
         for round in 0..self.rounds {
             let mut state = base.clone();
             if let Some(before) = states.last() {
                 let mut sum = vec![0.0; state.len()];
-                self.nodes.gather(before, p, &mut sum, &mut whole);
+                self.nodes.gather(before, p, &mut sum);
                 product(&sum, &weights.parts[1], p, &mut state);
                 sums.push(sum);
             }
@@ -279,7 +278,6 @@ impl Sight<'_> {
         let p = weights.hidden;
         let mut base = vec![0.0; slopes.len()];
         let mut back = vec![0.0; slopes.len()];
-        let mut whole = Vec::new();
         for round in (0..self.rounds).rev() {
             for ((slope, state), base) in slopes.iter_mut().zip(&embedding.states[round]).zip(&mut base) {
                 if *state > 0.0 {
@@ -292,17 +290,14 @@ impl Sight<'_> {
                 outer(&embedding.sums[round - 1], &slopes, p, &mut gradient.parts[1]);
                 back.fill(0.0);
                 product_transposed(&slopes, &weights.parts[1], p, &mut back);
-                self.nodes.gather(&back, p, &mut slopes, &mut whole);
+                self.nodes.gather(&back, p, &mut slopes);
             }
         }
+        let mut features = self.features.to_vec();
+        features.chunks_exact_mut(FEATURES).zip(valid).for_each(|(row, &valid)| row[FEATURES - 1] = valid);
+        outer(&features, &base, p, &mut gradient.parts[0]);
         let mut edge = vec![0.0; p];
-        for (v, row) in base.chunks_exact(p).enumerate() {
-            let features = &self.features[v * FEATURES..][..FEATURES - 1];
-            for (x, g) in features.iter().chain([&valid[v]]).zip(gradient.parts[0].chunks_exact_mut(p)) {
-                axpy(*x, row, g);
-            }
-            axpy(self.nodes.weights[v], row, &mut edge);
-        }
+        outer(&self.nodes.weights, &base, p, &mut edge);
         let relu: Vec<f32> = weights.parts[3].iter().map(|w| w.max(0.0)).collect();
         outer(&relu, &edge, p, &mut gradient.parts[2]);
         let mut slope = vec![0.0; p];
@@ -357,9 +352,33 @@ fn product_transposed(left: &[f32], right: &[f32], width: usize, out: &mut [f32]
 
 /// Adds to `out` the transpose of `left` times `right`: the sum over rows of their outer products.
 fn outer(left: &[f32], right: &[f32], width: usize, out: &mut [f32]) {
-    let inner = out.len() / width;
-    for (left, right) in left.chunks_exact(inner).zip(right.chunks_exact(width)) {
-        left.iter().zip(out.chunks_exact_mut(width)).for_each(|(x, out)| axpy(*x, right, out));
+    match width {
+        8 => outer_by::<8>(left, right, out),
+        16 => outer_by::<16>(left, right, out),
+        32 => outer_by::<32>(left, right, out),
+        _ => {
+            let inner = out.len() / width;
+            for (left, right) in left.chunks_exact(inner).zip(right.chunks_exact(width)) {
+                left.iter().zip(out.chunks_exact_mut(width)).for_each(|(x, out)| axpy(*x, right, out));
+            }
+        }
+    }
+}
+
+/// The same with the width known. Each row of the result stays in registers while all of `right` goes by; the sums are the same.
+fn outer_by<const WIDTH: usize>(left: &[f32], right: &[f32], out: &mut [f32]) {
+    let right = right.as_chunks::<WIDTH>().0;
+    let out = out.as_chunks_mut::<WIDTH>().0;
+    let inner = out.len();
+    for (column, out) in out.iter_mut().enumerate() {
+        let mut sums = *out;
+        for (left, row) in left.chunks_exact(inner).zip(right) {
+            let x = left[column];
+            for i in 0..WIDTH {
+                sums[i] += x * row[i];
+            }
+        }
+        *out = sums;
     }
 }
 

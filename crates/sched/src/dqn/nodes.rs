@@ -140,17 +140,22 @@ impl Nodes {
 
     /// Sums the states over each node's neighbours and itself, divided by the mean degree. States are rows of `width`. The relation is
     /// symmetric, so this is its own transpose.
-    pub(crate) fn gather(&self, states: &[f32], width: usize, sums: &mut [f32], whole: &mut Vec<f32>) {
+    pub(crate) fn gather(&self, states: &[f32], width: usize, sums: &mut [f32]) {
+        match width {
+            8 => return self.gather_by::<8>(states, sums),
+            16 => return self.gather_by::<16>(states, sums),
+            32 => return self.gather_by::<32>(states, sums),
+            _ => {}
+        }
         let scale = 1.0 / self.degree;
-        whole.clear();
-        whole.resize(width, 0.0);
+        let mut whole = vec![0.0; width];
         for members in &self.groups {
             whole.fill(0.0);
             for &v in members {
-                add(whole, &states[v as usize * width..][..width]);
+                add(&mut whole, &states[v as usize * width..][..width]);
             }
             for &v in members {
-                sums[v as usize * width..][..width].copy_from_slice(whole);
+                sums[v as usize * width..][..width].copy_from_slice(&whole);
             }
         }
         for pair in 1..self.nodes.len() {
@@ -161,6 +166,34 @@ impl Nodes {
             }
         }
         sums.iter_mut().for_each(|sum| *sum *= scale);
+    }
+
+    /// The same with the width known.
+    fn gather_by<const WIDTH: usize>(&self, states: &[f32], sums: &mut [f32]) {
+        let states = states.as_chunks::<WIDTH>().0;
+        let sums = sums.as_chunks_mut::<WIDTH>().0;
+        for members in &self.groups {
+            let mut whole = [0.0; WIDTH];
+            for &v in members {
+                let state = &states[v as usize];
+                for i in 0..WIDTH {
+                    whole[i] += state[i];
+                }
+            }
+            members.iter().for_each(|&v| sums[v as usize] = whole);
+        }
+        let scale = 1.0 / self.degree;
+        for (v, sum) in sums.iter_mut().enumerate() {
+            let mut row = *sum;
+            self.beside(v as u32).for_each(|u| {
+                let state = &states[u as usize];
+                for i in 0..WIDTH {
+                    row[i] += state[i];
+                }
+            });
+            row.iter_mut().for_each(|sum| *sum *= scale);
+            *sum = row;
+        }
     }
 
     /// The row of one node in [`gather`](Self::gather), by the same sums in the same order.
@@ -219,7 +252,17 @@ mod tests {
         let nodes = Nodes::connect(nodes.collect(), 4);
         let states: Vec<f32> = (0..values.len()).map(|i| (i * 7 % 5) as f32).collect();
         let mut sums = vec![0.0; values.len()];
-        nodes.gather(&states, 1, &mut sums, &mut Vec::new());
+        nodes.gather(&states, 1, &mut sums);
+        // Every width takes the same sums: here of copies side by side.
+        for width in [8, 16, 32] {
+            let wide: Vec<f32> = states.iter().flat_map(|&state| vec![state; width]).collect();
+            let (mut rows, mut one) = (vec![0.0; wide.len()], vec![0.0; width]);
+            nodes.gather(&wide, width, &mut rows);
+            for (v, row) in rows.chunks_exact(width).enumerate() {
+                nodes.gather_one(&wide, v as u32, &mut one);
+                assert!(row.iter().all(|&sum| sum == sums[v]) && row == one);
+            }
+        }
         let plain: Vec<_> = (0..values.len()).map(|v| plainly(&nodes, &states, v)).collect();
         let degree = plain.iter().map(|p| p.2).sum::<usize>() as f32 / values.len() as f32;
         let mean = plain.iter().map(|p| p.1).sum::<f64>() / values.len() as f64;

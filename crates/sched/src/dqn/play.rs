@@ -50,7 +50,7 @@ pub fn play(
             number,
             of: times,
             exploration: if matches!(player, Player::Chance) { 1.0 } else { 0.0 },
-            gain: taken.iter().map(|taken| taken.step.reward).sum(),
+            gain: taken.iter().map(|taken| taken.reward).sum(),
             cost,
             fits,
             best,

@@ -19,7 +19,7 @@ pub struct Settings {
     pub rounds: usize,
     /// γ of equation 5, from 0 to 1.
     pub discount: f32,
-    /// Step size of Adam.
+    /// Step size of Adam at first; it falls to nothing over the episodes, as exploration does.
     pub rate: f32,
     /// Transitions in a mini-batch.
     pub batch: usize,
@@ -29,6 +29,9 @@ pub struct Settings {
     pub replay: usize,
     /// Episodes between two copies of the network into the one that values the next state (equation 5).
     pub target: u32,
+    /// Rewards that count as they came before the network values the rest (R. Sutton, 1988); equation 5 is 1. Hundreds of decisions are
+    /// far apart for news that go one decision back per copy of the network.
+    pub ahead: usize,
     /// Whether an action is valued at what was gained after it at least (F. He et al., *Learning to play in a day*, 2017): the environment
     /// leaves nothing to chance, so what was gained once can be gained again. 1 or 0; equation 5 alone is 0.
     pub tighten: bool,
@@ -66,6 +69,7 @@ impl Settings {
         updates: 16,
         replay: 8192,
         target: 4,
+        ahead: 8,
         tighten: true,
         clip: 1.0,
         explore: 1.0,
@@ -111,7 +115,7 @@ pub enum SettingsError {
 
 impl Settings {
     /// The names of all settings.
-    pub const KEYS: [&'static str; 19] = [
+    pub const KEYS: [&'static str; 20] = [
         "episodes",
         "hidden",
         "rounds",
@@ -121,6 +125,7 @@ impl Settings {
         "updates",
         "replay",
         "target",
+        "ahead",
         "tighten",
         "clip",
         "explore",
@@ -154,6 +159,7 @@ impl Settings {
             "updates" => self.updates = count(0, 1 << 16, "0 to 65536")? as usize,
             "replay" => self.replay = count(1, 1 << 22, "1 to 4194304")? as usize,
             "target" => self.target = count(1, 1 << 24, "1 to 16777216")? as u32,
+            "ahead" => self.ahead = count(1, 1 << 16, "1 to 65536")? as usize,
             "tighten" => self.tighten = count(0, 1, "0 or 1")? == 1,
             "clip" => self.clip = share(1e-6, 1e6, "from 0.000001 to 1000000")?,
             "explore" => self.explore = share(0.0, 1.0, "from 0 to 1")?,
