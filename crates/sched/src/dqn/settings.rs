@@ -29,8 +29,8 @@ pub struct Settings {
     pub replay: usize,
     /// Episodes between two copies of the network into the one that values the next state (equation 5).
     pub target: u32,
-    /// Rewards that count as they came before the network values the rest (R. Sutton, 1988); equation 5 is 1. Hundreds of decisions are
-    /// far apart for news that go one decision back per copy of the network.
+    /// Rewards that count as they came before the network values the rest (R. Sutton, 1988). Equation 5 is 1: news then go one decision
+    /// back per copy of the network, and there are more decisions than copies. From the most decisions on, the whole episode counts.
     pub ahead: usize,
     /// Whether an action is valued at what was gained after it at least (F. He et al., *Learning to play in a day*, 2017): the environment
     /// leaves nothing to chance, so what was gained once can be gained again. 1 or 0; equation 5 alone is 0.
@@ -69,7 +69,7 @@ impl Settings {
         updates: 16,
         replay: 8192,
         target: 4,
-        ahead: 8,
+        ahead: 256,
         tighten: true,
         clip: 1.0,
         explore: 1.0,
