@@ -1,7 +1,8 @@
 //! Two greedy baselines: by size, as in TensorFlow Lite's arena planner (Pisarchyk and Lee 2020, section 5), and by conflicts.
 //!
 //! Both place each block at its lowest free offset. `size` takes the largest first, `conflict` the block that is alive beside the most others, as in TVM's unified static memory
-//! planner. Equal blocks are taken in order of their ids. Quadratic in the number of blocks.
+//! planner. Equal blocks are taken in order of their ids. Each is compared with the blocks near it in time, not with
+//! all ([`crate::shelf`]).
 
 use std::cmp::Reverse;
 

@@ -53,15 +53,15 @@ pub(crate) fn begin<'a>(
     Ok((whole, improver))
 }
 
-/// The greedy packers, which are quadratic, run at once up to this many items; beyond, they have their turn in [`crate::squeaky`].
-const MOST_QUADRATIC: usize = 4_000;
+/// The greedy packers run at once up to this many items; beyond, they have their turn in [`crate::squeaky`].
+const MOST_AT_ONCE: usize = 4_000;
 
 /// The best of the heuristics, tried until one meets the goal.
 pub(crate) fn quickest(part: &Part, goal: u64) -> Vec<u64> {
     let instance = &part.instance;
     let mut best = best_fit(instance, &longest_first(instance));
     for (order, hole) in GREEDY {
-        if instance.height(&best) <= goal || instance.len() > MOST_QUADRATIC {
+        if instance.height(&best) <= goal || instance.len() > MOST_AT_ONCE {
             break;
         }
         let offsets = place_in_order(instance, order(instance), hole);

@@ -1,4 +1,13 @@
 //! Placing items one after another, each into a hole among those already placed: what all greedy packers share.
+//!
+//! The items placed near a given one are found without a list of conflicting pairs. Time is covered by windows of several widths, each twice over, so that
+//! every item lies within one window that is not much wider than itself:
+//!
+//! ```text
+//! width 2W  ├───┤───┤───┤───┤───┤      A window lists the placed items that overlap it, by offset. A scan of that list from
+//!             ├───┤───┤───┤───┤        below meets what is alive beside the item in order, and little else.
+//! width 16W ├───────────────┤───
+//! ```
 
 use crate::instance::{Instance, Span};
 
@@ -11,14 +20,12 @@ pub(crate) enum Hole {
     Smallest,
 }
 
-/// Items already placed, by offset.
-pub(crate) struct Shelf<'a> {
-    instance: &'a Instance,
-    hole: Hole,
-    /// Placed items, ascending. A scan from below meets conflicts in order, so no list of conflicting pairs is ever built.
-    placed: Vec<Row>,
-    offsets: Vec<u64>,
-}
+/// Half the width of the narrowest windows, in sections, as a power of two.
+const NARROWEST: u32 = 8;
+/// How many times wider the windows of the next level are, as a power of two.
+const WIDER: u32 = 3;
+/// Rows of a chunk before it is cut in two.
+const CHUNK: usize = 128;
 
 /// A placed item with all that most scans ask about it, so that they read one stretch of memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,15 +37,66 @@ struct Row {
     hi: u32,
 }
 
+/// Rows in ascending order, in chunks, so that putting one in between moves few others.
+#[derive(Clone, Default)]
+struct Rows {
+    chunks: Vec<Vec<Row>>,
+}
+
+impl Rows {
+    fn insert(&mut self, row: Row) {
+        let at = self.chunks.partition_point(|chunk| chunk[0] < row).saturating_sub(1);
+        let Some(chunk) = self.chunks.get_mut(at) else {
+            self.chunks.push(vec![row]);
+            return;
+        };
+        chunk.insert(chunk.partition_point(|other| *other < row), row);
+        if chunk.len() > CHUNK {
+            let rest = chunk.split_off(CHUNK / 2);
+            self.chunks.insert(at + 1, rest);
+        }
+    }
+}
+
+/// Windows of one width: number k covers the sections from k << `half` up to (k + 2) << `half`.
+struct Level {
+    half: u32,
+    windows: Vec<Rows>,
+}
+
+impl Level {
+    /// The window whose first half an item begins in.
+    fn home(&self, span: Span) -> usize {
+        (span.lo >> self.half) as usize
+    }
+
+    /// Whether an item lies within its home, wherever it begins.
+    fn holds(&self, span: Span) -> bool {
+        span.hi - span.lo <= 1 << self.half
+    }
+}
+
+/// Items already placed, by offset.
+pub(crate) struct Shelf<'a> {
+    instance: &'a Instance,
+    hole: Hole,
+    /// From narrow to wide; the last one holds every item.
+    levels: Vec<Level>,
+    offsets: Vec<u64>,
+}
+
 impl<'a> Shelf<'a> {
     /// A shelf that holds the fixed items.
     pub(crate) fn new(instance: &'a Instance, hole: Hole) -> Self {
-        let mut shelf = Self {
-            instance,
-            hole,
-            placed: Vec::with_capacity(instance.len()),
-            offsets: vec![0; instance.len()],
-        };
+        let free = instance.items.iter().filter(|item| item.fixed.is_none());
+        let widest = free.map(|item| item.hull.hi - item.hull.lo).max().unwrap_or(1);
+        let mut levels: Vec<Level> = Vec::new();
+        while levels.last().is_none_or(|level| level.half < 31 && 1 << level.half < widest) {
+            let half = (NARROWEST + WIDER * levels.len() as u32).min(31);
+            let windows = vec![Rows::default(); (instance.sections() >> half) + 1];
+            levels.push(Level { half, windows });
+        }
+        let mut shelf = Self { instance, hole, levels, offsets: vec![0; instance.len()] };
         for (i, item) in instance.items.iter().enumerate() {
             if let Some(offset) = item.fixed {
                 shelf.insert(i, offset);
@@ -50,9 +108,18 @@ impl<'a> Shelf<'a> {
     fn insert(&mut self, item: usize, offset: u64) {
         let Span { lo, hi } = self.instance.items[item].hull;
         let row = Row { offset, end: offset + self.instance.items[item].size, item: item as u32, lo, hi };
-        let at = self.placed.partition_point(|placed| *placed < row);
-        self.placed.insert(at, row);
+        for level in &mut self.levels {
+            let first = (lo >> level.half).saturating_sub(1) as usize;
+            let last = ((hi - 1) >> level.half) as usize;
+            level.windows[first..=last].iter_mut().for_each(|window| window.insert(row));
+        }
         self.offsets[item] = offset;
+    }
+
+    /// The rows that hold everything alive beside an item.
+    fn beside(&self, span: Span) -> &[Vec<Row>] {
+        let level = self.levels.iter().find(|level| level.holds(span)).or(self.levels.last());
+        level.map_or(&[], |level| &level.windows[level.home(span)].chunks)
     }
 
     /// Places an item that is not fixed, and returns its offset.
@@ -62,7 +129,7 @@ impl<'a> Shelf<'a> {
         // The bytes below `top` are examined; `best` is the smallest hole seen so far as (slack, offset).
         let mut top = 0u64;
         let mut best: Option<(u64, u64)> = None;
-        for &Row { offset, end, item: other, lo, hi } in &self.placed {
+        for &Row { offset, end, item: other, lo, hi } in self.beside(hull).iter().flatten() {
             let apart = hi <= hull.lo || hull.hi <= lo || end <= top;
             if apart || (self.instance.any_gaps && !self.instance.conflict(item, other as usize)) {
                 continue;
@@ -90,7 +157,7 @@ impl<'a> Shelf<'a> {
         let (hull, align) = (self.instance.items[item].hull, self.instance.items[item].align);
         // The bytes from `bottom` on are examined. What is rounded up of the topmost item need not lie below the ceiling.
         let mut highest = ceiling.checked_sub(bytes)? / align * align;
-        for &Row { offset, end, item: other, lo, hi } in self.placed.iter().rev() {
+        for &Row { offset, end, item: other, lo, hi } in self.beside(hull).iter().flatten().rev() {
             let apart = hi <= hull.lo || hull.hi <= lo || offset >= highest + size;
             if apart || (self.instance.any_gaps && !self.instance.conflict(item, other as usize)) {
                 continue;

@@ -3,7 +3,8 @@
 //! Each variable goes to a hole between the blocks of those neighbours (variables alive at the same time) that are placed already: the
 //! smallest hole that holds it (best-fit, the paper's default) or the first (first-fit); where no hole is large enough, the
 //! pool is extended. The space below the lowest neighbour is a hole too (the published implementation misses it).
-//! Equal sizes are taken in order of allocation, then of their ids. Quadratic in the number of blocks.
+//! Equal sizes are taken in order of allocation, then of their ids. Each is compared
+//! with the blocks near it in time, not with all ([`crate::shelf`]).
 
 use std::cmp::Reverse;
 

@@ -1,9 +1,11 @@
 //! Better and better orders for parts with too many items to search: squeaky wheel optimization (Joslin and Clements 1999).
 //!
 //! What ends above the goal in one run comes earlier in the next. Runs start from the orders that do well on training traces: by size, by lifetime, and by
-//! the load of the fullest section that an item lives through, so that the peak is packed first and everything else gives way to it. Orders are handed to best-fit, which
-//! is the fastest way to place many items, and once to the greedy packers. Most runs then mend the best placement where something ends above the goal: a stretch
-//! of time is placed anew ([`crate::neighbourhood`]), or items push each other around ([`crate::eject`]).
+//! the load of the fullest section that an item lives through, so that the peak is packed first and everything else gives way to it. The last one leaves
+//! least to mend: what cannot be helped at the peak is settled before anything else lies in the way, so that only a few items of the next fullest sections
+//! end above the goal, and a run in which they do so again is seen early and given up. Orders are handed to first-fit and to best-fit. Later runs also mend the
+//! best placement where something ends above the goal: a stretch of time is placed anew ([`crate::neighbourhood`]), or items push each other around
+//! ([`crate::eject`]).
 
 use std::cmp::Reverse;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -32,38 +34,62 @@ pub(crate) const GREEDY: [(Order, Hole); 4] = [
     (smart_order, Hole::Lowest),
 ];
 
-/// Orders in which best-fit runs first.
-const SEEDS: [Order; 7] = [
-    by_fullest,
-    |i| order_by(i, |k| (Reverse(i.items[k].lifetime.ilog2()), i.items[k].hull.lo)),
-    |i| {
-        order_by(i, |k| {
-            let item = &i.items[k];
-            (Reverse(item.size.ilog2()), Reverse(item.lifetime), Reverse(item.size))
-        })
+/// How all items are placed in one order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    BestFit,
+    /// First-fit. Items that live no longer than this hang from the goal; the others stand on the floor. So what is free lies in one piece between those
+    /// that come and go and those that stay.
+    FirstFit {
+        short: u64,
     },
-    |i| order_by(i, |k| (i.items[k].hull.lo, Reverse(i.items[k].hull.hi))),
-    |i| order_by(i, |k| Reverse(u128::from(i.items[k].size) * u128::from(i.items[k].lifetime))),
-    |i| order_by(i, |k| (Reverse(i.items[k].size.ilog2()), i.items[k].hull.lo)),
-    size_order,
+    /// First-fit as a greedy packer does it, whatever comes of it.
+    Greedy(Hole),
+}
+
+/// More orders to start from. Of first-fit, the number says what share of the longest lifetime is a short one.
+const STARTS: [(Order, Start); 17] = [
+    (by_load, Start::BestFit),
+    (by_load, Start::FirstFit(512)),
+    (by_step, Start::BestFit),
+    (|i| order_by(i, |k| (Reverse(i.items[k].lifetime.ilog2()), i.items[k].hull.lo)), Start::BestFit),
+    (
+        |i| {
+            order_by(i, |k| {
+                let item = &i.items[k];
+                (Reverse(item.size.ilog2()), Reverse(item.lifetime), Reverse(item.size))
+            })
+        },
+        Start::BestFit,
+    ),
+    (|i| order_by(i, |k| (i.items[k].hull.lo, Reverse(i.items[k].hull.hi))), Start::BestFit),
+    (
+        |i| order_by(i, |k| Reverse(u128::from(i.items[k].size) * u128::from(i.items[k].lifetime))),
+        Start::BestFit,
+    ),
+    (|i| order_by(i, |k| (Reverse(i.items[k].size.ilog2()), i.items[k].hull.lo)), Start::BestFit),
+    (size_order, Start::BestFit),
+    (by_step, Start::FirstFit(0)),
+    (by_step, Start::FirstFit(64)),
+    (size_order, Start::FirstFit(64)),
+    (by_step, Start::FirstFit(512)),
+    (size_order, Start::FirstFit(512)),
+    (by_step, Start::FirstFit(8)),
+    (size_order, Start::FirstFit(8)),
+    (longest_first, Start::FirstFit(64)),
 ];
 
-/// Orders in which first-fit runs next, and what share of the longest lifetime is a short one.
-const SIDED: [(Order, u64); 8] = [
-    (by_fullest, 0),
-    (by_fullest, 64),
-    (size_order, 64),
-    (by_fullest, 512),
-    (size_order, 512),
-    (by_fullest, 8),
-    (size_order, 8),
-    (longest_first, 64),
-];
+/// The way of a start, before lifetimes are known.
+#[derive(Clone, Copy)]
+enum Start {
+    BestFit,
+    FirstFit(u64),
+}
 
-/// Runs before the greedy packers have their turn, which is long where items are many.
-const BEFORE_GREEDY: usize = 31;
+/// Runs before other orders than the first have their turn.
+const FIRST: usize = 16;
 
-/// Beyond this many items, a run over all of them is rare, and the greedy packers have no turn: they would take minutes.
+/// Beyond this many items, a run over all of them is rare: it takes as long as hundreds of stretches.
 const MOST_AT_ONCE: usize = 50_000;
 /// Attempts at one stretch that are one evaluation.
 const ATTEMPTS: u32 = 4;
@@ -72,6 +98,7 @@ const ATTEMPTS: u32 = 4;
 pub(crate) struct Squeaky {
     beside: Beside,
     order: Vec<u32>,
+    way: Way,
     offsets: Vec<u64>,
     /// What ends above the goal.
     above: Vec<u32>,
@@ -87,9 +114,14 @@ pub(crate) fn short(instance: &Instance, random: &mut Random) -> u64 {
     longest >> random.below(longest.checked_ilog2().unwrap_or(0) as usize + 1)
 }
 
-/// Items of the fullest sections first, the largest of them first. Loads count in steps of a 64th of the peak: nearly equal ones should not
-/// outweigh size.
-fn by_fullest(instance: &Instance) -> Vec<u32> {
+/// Items of the fullest sections first, the largest of them first.
+fn by_load(instance: &Instance) -> Vec<u32> {
+    let fullest = fullest(instance);
+    order_by(instance, |i| (Reverse(fullest[i]), Reverse(instance.items[i].size)))
+}
+
+/// The same with loads in steps of a 64th of the peak, for problems in which nearly equal ones should not outweigh size.
+fn by_step(instance: &Instance) -> Vec<u32> {
     let fullest = fullest(instance);
     let step = instance.bound / 64 + 1;
     order_by(instance, |i| (Reverse(fullest[i] / step), Reverse(instance.items[i].size)))
@@ -118,26 +150,33 @@ impl Squeaky {
         let mut squeaky = Self {
             beside: Beside::new(instance),
             order: Vec::new(),
+            way: Way::BestFit,
             offsets: Vec::new(),
             above: Vec::new(),
             cost: f64::INFINITY,
             changed: Vec::new(),
         };
-        squeaky.learn(instance, goal, Some(longest_first(instance)), offsets.to_vec());
+        squeaky.learn(instance, goal, Some((longest_first(instance), Way::BestFit)), offsets.to_vec());
         squeaky
     }
 
     /// The order for a run.
     fn order(&self, instance: &Instance, goal: u64, random: &mut Random) -> Vec<u32> {
         let excess = |item: u32| self.offsets[item as usize] + instance.items[item as usize].bytes > goal;
-        // Most of the wheels that squeak go some way towards the front.
+        // The wheels that squeak go some way towards the front, all alike or each as luck has it.
         let mut keys: Vec<(f64, u32)> =
             self.order.iter().enumerate().map(|(at, &item)| (at as f64, item)).collect();
-        let share = [0.02, 0.1, 0.3, 0.8][random.below(4)];
+        let share = [0.1, 0.3, 1.0, 1.0][random.below(4)];
+        let (alike, noisy) = (random.below(2) == 0, random.below(2) == 0);
+        let luck = random.unit();
         for (key, item) in &mut keys {
-            if excess(*item) && random.unit() < 0.7 {
-                *key -= share * (*key + 1.0) * random.unit().max(0.5);
-            } else if random.unit() < 0.002 {
+            if excess(*item) {
+                if alike {
+                    *key *= 1.0 - share * luck;
+                } else if random.unit() < 0.7 {
+                    *key *= 1.0 - share * random.unit();
+                }
+            } else if noisy && random.unit() < 0.002 {
                 *key += (random.unit() - 0.5) * 0.05 * self.order.len() as f64;
             }
         }
@@ -146,7 +185,7 @@ impl Squeaky {
     }
 
     /// Takes a placement of everything if less of it ends above the goal.
-    fn learn(&mut self, instance: &Instance, goal: u64, order: Option<Vec<u32>>, offsets: Vec<u64>) {
+    fn learn(&mut self, instance: &Instance, goal: u64, order: Option<(Vec<u32>, Way)>, offsets: Vec<u64>) {
         let end = |i: usize| offsets[i] + instance.items[i].bytes;
         let cost = (0..instance.len()).map(|i| excess(end(i), goal)).sum();
         if cost <= self.cost {
@@ -154,8 +193,8 @@ impl Squeaky {
             self.cost = cost;
             self.offsets = offsets;
             self.changed.push(Span { lo: 0, hi: instance.sections() as u32 });
-            if let Some(order) = order {
-                self.order = order;
+            if let Some((order, way)) = order {
+                (self.order, self.way) = (order, way);
             }
         }
     }
@@ -197,10 +236,7 @@ impl Squeaky {
             (_, Found::Moves(_)) => None,
             (run, Found::Whole(offsets)) => {
                 let lower = (instance.height(&offsets) < height).then(|| offsets.clone());
-                let order = match run {
-                    Run::BestFit(order) | Run::FirstFit { order, .. } | Run::Greedy(order, _) => Some(order),
-                    _ => None,
-                };
+                let order = if let Run::Whole(order, way) = run { Some((order, way)) } else { None };
                 self.learn(instance, goal, order, offsets);
                 lower
             }
@@ -210,19 +246,9 @@ impl Squeaky {
 
 /// One evaluation.
 pub(crate) enum Run {
-    /// Best-fit in an order.
-    BestFit(Vec<u32>),
-    /// First-fit in an order, given up when more ends above the goal than in the best placement. As what is large tends to come
-    /// first, that is seen early.
-    FirstFit {
-        /// The order.
-        order: Vec<u32>,
-        /// Items that live no longer than this hang from the goal; the others stand on the floor. So what is free lies in one piece between those
-        /// that come and go and those that stay.
-        short: u64,
-    },
-    /// One item after another, to the end.
-    Greedy(Vec<u32>, Hole),
+    /// All items in an order. First-fit is given up when more ends above the goal than in the best placement. As what is large or lives through full
+    /// sections comes first, that is seen early.
+    Whole(Vec<u32>, Way),
     /// Ejection chains under a ceiling, from the best offsets.
     Repair {
         /// The ceiling, in bytes.
@@ -258,24 +284,28 @@ impl Squeaky {
     /// What to evaluate next, the first of a batch or a later one.
     pub(crate) fn next(&self, instance: &Instance, goal: u64, run: usize, mut random: Random) -> Run {
         let long = instance.len() > MOST_AT_ONCE;
-        let seed = if long {
+        let start = if long {
             run.checked_sub(63).filter(|run| run % 64 == 0).map(|run| run / 64)
         } else {
-            Some(run)
+            run.checked_sub(FIRST).filter(|run| run % 2 == 0).map(|run| run / 2)
         };
-        if let Some(seed) = seed.and_then(|seed| SEEDS.get(seed)) {
-            return Run::BestFit(seed(instance));
+        if let Some(&(order, hole)) = start.and_then(|start| GREEDY.get(start)) {
+            return Run::Whole(order(instance), Way::Greedy(hole));
         }
-        if let Some(&(order, share)) = run.checked_sub(SEEDS.len()).and_then(|at| SIDED.get(at))
-            && !long
-        {
+        if let Some(&(order, start)) = start.and_then(|start| STARTS.get(start.checked_sub(GREEDY.len())?)) {
             let longest = instance.items.iter().map(|item| item.lifetime).max().unwrap_or(0);
-            return Run::FirstFit { order: order(instance), short: longest.checked_div(share).unwrap_or(0) };
+            let way = match start {
+                Start::BestFit => Way::BestFit,
+                Start::FirstFit(share) => Way::FirstFit { short: longest.checked_div(share).unwrap_or(0) },
+            };
+            return Run::Whole(order(instance), way);
         }
-        if let Some(&(order, hole)) = run.checked_sub(BEFORE_GREEDY).and_then(|at| GREEDY.get(at))
-            && !long
-        {
-            return Run::Greedy(order(instance), hole);
+        if !long && run < 2 {
+            return Run::Whole(by_load(instance), Way::FirstFit { short: 2 * run as u64 });
+        }
+        if !long && run < FIRST + 2 * (GREEDY.len() + STARTS.len()) {
+            let way = if let Way::Greedy(_) = self.way { Way::FirstFit { short: 0 } } else { self.way };
+            return Run::Whole(self.order(instance, goal, &mut random), way);
         }
         let end = |i: u32| self.offsets[i as usize] + instance.items[i as usize].bytes;
         let height = self.above.iter().map(|&i| end(i)).max().unwrap_or(goal);
@@ -287,9 +317,9 @@ impl Squeaky {
                     3 | 11 => [1, 4, 0, 8][run / 16 % 4],
                     _ => short(instance, &mut random),
                 };
-                return Run::FirstFit { order: self.order(instance, goal, &mut random), short };
+                return Run::Whole(self.order(instance, goal, &mut random), Way::FirstFit { short });
             }
-            5 if !long => return Run::BestFit(self.order(instance, goal, &mut random)),
+            5 if !long => return Run::Whole(self.order(instance, goal, &mut random), Way::BestFit),
             13 => {
                 let gap = height - goal;
                 let down = [0, gap / 2, gap / 4, gap - gap / 16][run / 16 % 4];
@@ -321,8 +351,8 @@ impl Squeaky {
         let ask = || asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(PATIENCE) && stop();
         let whole = |offsets: Option<Vec<u64>>| offsets.map_or(Found::Nothing, Found::Whole);
         let one = |run: &Run| match run {
-            Run::BestFit(order) => Found::Whole(best_fit(instance, order)),
-            Run::FirstFit { order, short } => {
+            Run::Whole(order, Way::BestFit) => Found::Whole(best_fit(instance, order)),
+            Run::Whole(order, Way::FirstFit { short }) => {
                 let mut left = self.cost;
                 let mut shelf = Shelf::new(instance, Hole::Lowest);
                 let mut place = |item: &u32| {
@@ -336,7 +366,7 @@ impl Squeaky {
                 let mut free = order.iter().filter(|&&i| instance.items[i as usize].fixed.is_none());
                 whole(free.all(&mut place).then(|| shelf.into_offsets()))
             }
-            Run::Greedy(order, hole) => {
+            Run::Whole(order, Way::Greedy(hole)) => {
                 whole(place_while(instance, order.iter().copied(), *hole, |_, _| !ask()))
             }
             Run::Repair { ceiling, random } => {
