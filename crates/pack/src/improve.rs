@@ -20,7 +20,8 @@ use crate::random::Random;
 use crate::squeaky::{self, Run, Squeaky};
 use crate::tree::{Number, Search, Tree, Verdict, scale_of};
 
-/// Parts with more items are not searched: a descent is as deep as a part has items, and holds its conflicts.
+/// Parts with more items are not searched. A descent calls itself once for every item and must fit a thread's stack, which tests give two megabytes; every
+/// step looks at all that waits, so that one descent is quadratic; and the tree lists conflicting pairs, here 9 MB at most.
 pub(crate) const MOST_ITEMS: usize = 1_500;
 
 const BATCH: u64 = 8;

@@ -303,19 +303,20 @@ impl Squeaky {
         if !long && run < 2 {
             return Run::Whole(by_load(instance), Way::FirstFit { short: 2 * run as u64 });
         }
-        if !long && run < FIRST + 2 * (GREEDY.len() + STARTS.len()) {
-            let way = if let Way::Greedy(_) = self.way { Way::FirstFit { short: 0 } } else { self.way };
+        let way = if let Way::Greedy(_) = self.way { Way::FirstFit { short: 0 } } else { self.way };
+        if !long && run < FIRST {
             return Run::Whole(self.order(instance, goal, &mut random), way);
         }
         let end = |i: u32| self.offsets[i as usize] + instance.items[i as usize].bytes;
         let height = self.above.iter().map(|&i| end(i)).max().unwrap_or(goal);
         match run % 16 {
-            1 | 3 | 7 | 9 | 11 if !long => {
+            1 | 7 if !long => return Run::Whole(self.order(instance, goal, &mut random), way),
+            3 | 9 | 11 if !long => {
                 // What lives for an op or two is most of a training's items, and hung apart it leaves the rest in one piece.
                 let short = match run % 16 {
-                    1 | 7 => 2,
-                    3 | 11 => [1, 4, 0, 8][run / 16 % 4],
-                    _ => short(instance, &mut random),
+                    3 => 2,
+                    9 => short(instance, &mut random),
+                    _ => [1, 4, 0, 8][run / 16 % 4],
                 };
                 return Run::Whole(self.order(instance, goal, &mut random), Way::FirstFit { short });
             }

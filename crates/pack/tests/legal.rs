@@ -139,7 +139,7 @@ fn mending_long_problems_is_legal_under_every_combination_of_switches() {
     let mut random = Random::new(2);
     for kinds in 0..8 {
         let problem = blocks(&mut random, 1_600, kinds);
-        let budget = Budget { seed: kinds, threads: 2, ..Budget::evaluations(60) };
+        let budget = Budget { seed: kinds, threads: 2, ..Budget::evaluations(64) };
         let outcome = elbowroom_pack::Auto.pack(&problem, &budget, &Silent);
         let placement = outcome.best.expect("there is always a placement");
         assert_eq!(validate(&problem, &placement), Ok(()), "switches {kinds}");
@@ -152,7 +152,7 @@ fn auto_is_never_worse_than_the_greedy_packers() {
     for (problem, evaluations) in [
         (generate::tiling(200, 1 << 16, 5), 1),
         (generate::training(1_200, 5), 1),
-        (generate::training(4_500, 5), 48),
+        (generate::training(4_500, 5), 24),
     ] {
         let height = |name: &str| {
             let packer = elbowroom_pack::packer(name).expect(name);
