@@ -49,6 +49,8 @@ pub(crate) enum Way {
 
 /// More orders to start from. Of first-fit, the number says what share of the longest lifetime is a short one.
 const STARTS: [(Order, Start); 17] = [
+    (|i| order_by(i, |k| (i.items[k].hull.lo, Reverse(i.items[k].hull.hi))), Start::BestFit),
+    (size_order, Start::BestFit),
     (by_load, Start::BestFit),
     (by_load, Start::FirstFit(512)),
     (by_step, Start::BestFit),
@@ -62,13 +64,11 @@ const STARTS: [(Order, Start); 17] = [
         },
         Start::BestFit,
     ),
-    (|i| order_by(i, |k| (i.items[k].hull.lo, Reverse(i.items[k].hull.hi))), Start::BestFit),
     (
         |i| order_by(i, |k| Reverse(u128::from(i.items[k].size) * u128::from(i.items[k].lifetime))),
         Start::BestFit,
     ),
     (|i| order_by(i, |k| (Reverse(i.items[k].size.ilog2()), i.items[k].hull.lo)), Start::BestFit),
-    (size_order, Start::BestFit),
     (by_step, Start::FirstFit(0)),
     (by_step, Start::FirstFit(64)),
     (size_order, Start::FirstFit(64)),
@@ -89,7 +89,7 @@ enum Start {
 /// Runs before other orders than the first have their turn.
 const FIRST: usize = 16;
 
-/// Beyond this many items, a run over all of them is rare: it takes as long as hundreds of stretches.
+/// Beyond this many items, best-fit runs in each of its orders, and later runs over all items are rare: each takes as long as hundreds of stretches.
 const MOST_AT_ONCE: usize = 50_000;
 /// Attempts at one stretch that are one evaluation.
 const ATTEMPTS: u32 = 4;
@@ -289,6 +289,10 @@ impl Squeaky {
         } else {
             run.checked_sub(FIRST).filter(|run| run % 2 == 0).map(|run| run / 2)
         };
+        let mut quick = STARTS.iter().filter(|(_, start)| matches!(start, Start::BestFit));
+        if long && let Some(&(order, _)) = quick.nth(run) {
+            return Run::Whole(order(instance), Way::BestFit);
+        }
         if let Some(&(order, hole)) = start.and_then(|start| GREEDY.get(start)) {
             return Run::Whole(order(instance), Way::Greedy(hole));
         }
