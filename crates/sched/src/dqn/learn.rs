@@ -3,7 +3,8 @@
 //! An episode takes a decision at every candidate until the plan fits, at random with a probability that falls from all to nothing over
 //! the episodes, else the one of greatest value. Its decisions go to the replay memory. After each episode the network takes steps on
 //! mini-batches drawn from there; the value of the next state comes from a copy of the network that is renewed every few episodes, so
-//! that no gradient flows through it. All random numbers come from one seed, and sums over a mini-batch are taken in an order that does
+//! that no gradient flows through it. How many rewards count before that value does is `Settings::ahead`; by default those of the whole
+//! episode do. All random numbers come from one seed, and sums over a mini-batch are taken in an order that does
 //! not depend on the number of threads.
 //!
 //! Before the first episode the plans of fixed rules are played, and remembered for good. Every few episodes the network plays alone; the
