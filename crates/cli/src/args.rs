@@ -202,6 +202,10 @@ pub struct TrainArgs {
     /// Run every iteration on demand, without a plan: evicting, recomputing and fetching as bytes are missing
     #[arg(long)]
     pub reactive: bool,
+    /// Let convolutions be computed by algorithms that round otherwise (Winograd's), where they are faster; by default only by algorithms
+    /// whose results are equal to the bit
+    #[arg(long)]
+    pub allow_other_bits: bool,
     /// Run the same iterations without a limit too, and compare losses and parameters to the bit
     #[arg(long)]
     pub verify: bool,

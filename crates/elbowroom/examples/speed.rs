@@ -1,7 +1,10 @@
 //! Time per training iteration: kernels on plain heap buffers, managed at 100 % and at 70 % of the natural peak with the memory tier, and,
 //! where a Python with PyTorch is named, PyTorch in eager mode on as many threads.
 //!
-//! `cargo run --release -p elbowroom --example speed -- [--pairs 20] [--threads 2] [--python PYTHON] [--only PART-OF-A-NAME]`
+//! `cargo run --release -p elbowroom --example speed -- [--pairs 20] [--threads 2] [--python PYTHON] [--only PART-OF-A-NAME]
+//! [--algorithms usual|equal|any]`
+//!
+//! `--algorithms equal` has every operation computed by its fastest algorithm with the same bits, `any` by its fastest.
 //!
 //! All sides run in turns, one iteration each (PyTorch five), so that whatever else the machine does meets all of them. A ratio is the
 //! median of the ratios of neighbours in time, in brackets its 95 % interval from order statistics.
@@ -11,10 +14,12 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use elbowroom::algorithms::{self, Menu};
 use elbowroom::data::Feed;
 use elbowroom::engine::kernels::heap::HeapRun;
 use elbowroom::engine::{self, MeasuredCosts, Session, SessionOptions};
 use elbowroom::graph::zoo::{self, Options};
+use elbowroom::ir::Bytes;
 use elbowroom::ir::check::CheckedPlan;
 use elbowroom::ir::planning::{Costs, Freedom};
 use elbowroom::ir::search::{Budget, Silent};
@@ -35,6 +40,7 @@ struct Settings {
     threads: usize,
     python: Option<String>,
     only: String,
+    algorithms: String,
 }
 
 fn main() -> Result<(), Failure> {
@@ -60,7 +66,8 @@ fn main() -> Result<(), Failure> {
 }
 
 fn settings() -> Result<Settings, Failure> {
-    let mut settings = Settings { pairs: 20, threads: 2, python: None, only: String::new() };
+    let (only, algorithms) = (String::new(), "usual".to_owned());
+    let mut settings = Settings { pairs: 20, threads: 2, python: None, only, algorithms };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let value = words.next().ok_or_else(|| format!("{word} wants a value"))?;
@@ -69,6 +76,9 @@ fn settings() -> Result<Settings, Failure> {
             "--threads" => settings.threads = value.parse::<usize>()?.max(1),
             "--python" => settings.python = Some(value),
             "--only" => settings.only = value,
+            "--algorithms" if ["usual", "equal", "any"].contains(&value.as_str()) => {
+                settings.algorithms = value;
+            }
             _ => return Err(format!("there is no option {word}").into()),
         }
     }
@@ -77,7 +87,14 @@ fn settings() -> Result<Settings, Failure> {
 
 /// Times one network on all sides and prints its line.
 fn tell(name: &str, batch: usize, settings: &Settings, mut peer: Option<&mut Peer>) -> Result<(), Failure> {
-    let graph = Arc::new(zoo::build(name, &Options::new(batch))?);
+    let mut graph = Arc::new(zoo::build(name, &Options::new(batch))?);
+    if settings.algorithms != "usual" {
+        let other_bits = settings.algorithms == "any";
+        let menu = Menu::measure(&graph, settings.threads, Bytes(u64::MAX), other_bits, &Silent)?;
+        graph = menu.fastest().graph;
+        let counts = algorithms::counts(&graph).into_iter().map(|(name, count)| format!("{count} {name}"));
+        println!("{name}: convolutions and their gradients are {}", counts.collect::<Vec<_>>().join(", "));
+    }
     let mut feed = Feed::open(&graph, None, 0)?;
     feed.read(0)?;
     let inputs: Vec<&[u8]> = feed.slots().collect();

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod algorithms;
 pub mod blocks;
 pub mod checkpoint;
 pub mod choices;

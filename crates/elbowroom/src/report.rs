@@ -1,5 +1,6 @@
 //! What a plan promises and what a run did, as people read it and as programs read it: fields carry their units in their names.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use elbowroom_engine::reactive::ReactiveReport;
@@ -184,6 +185,8 @@ pub struct TrainReport {
     pub to_device_rate: u64,
     /// Threads that computed.
     pub threads: usize,
+    /// Convolutions and their gradients, counted by algorithm.
+    pub algorithms: BTreeMap<&'static str, usize>,
     /// Number of the first iteration of this run.
     pub first_iteration: u64,
     /// Samples in a batch.

@@ -17,6 +17,7 @@ use elbowroom_ir::search::{Budget, Observer};
 use elbowroom_ir::{Bytes, Nanos};
 use elbowroom_sim::cost::Roofline;
 
+use crate::algorithms;
 use crate::checkpoint::CheckpointError;
 use crate::data::DataError;
 use crate::explain::Refusal;
@@ -270,6 +271,7 @@ fn told(
         to_host_rate: ways.machine().to_host.rate,
         to_device_rate: ways.machine().to_device.rate,
         threads: training.threads,
+        algorithms: algorithms::counts(&training.graph),
         first_iteration,
         measured_peak_bytes: run.peak,
         arena_above_intact,

@@ -39,6 +39,7 @@ pub mod reactive;
 mod ready;
 mod record;
 mod session;
+mod timing;
 
 pub use chaos::ChaosOptions;
 pub use compare::{Difference, Digest, first_difference};
@@ -47,3 +48,4 @@ pub use host::{HostOptions, HostPlace};
 pub use interpreter::{InterpretError, Interpreter};
 pub use record::MeasuredCosts;
 pub use session::{IterationReport, Session, SessionOptions, trace};
+pub use timing::Stopwatch;

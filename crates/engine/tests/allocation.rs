@@ -6,7 +6,11 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use elbowroom_engine::kernels::algorithms;
 use elbowroom_engine::{HostOptions, HostPlace, Session, SessionOptions};
+use elbowroom_graph::Graph;
+use elbowroom_graph::op::Algorithm;
+use elbowroom_graph::zoo::{self, Options};
 use elbowroom_ir::check::check;
 
 use support::{convnet, counts, drawn, fill, threads, trace, transformer};
@@ -36,15 +40,42 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
+/// The networks of the table of speeds, in small. (VGG-16 cannot be small; it has no kind of op that these have not.)
+fn networks() -> impl Iterator<Item = Graph> {
+    let options = [
+        ("resnet18", Options { width: Some(8), ..Options::new(2) }),
+        ("lstm", Options { length: Some(4), ..Options::new(3) }),
+        ("gpt", Options { length: Some(9), layers: Some(1), ..Options::new(2) }),
+    ];
+    options.into_iter().map(|(name, options)| zoo::build(name, &options).unwrap())
+}
+
+/// The same graph, its convolutions computed by all algorithms in turn.
+fn mixed(mut graph: Graph) -> Graph {
+    for (index, op) in graph.nodes.ids().enumerate() {
+        let kind = &graph.nodes[op].kind;
+        let algorithms: Vec<Algorithm> = algorithms(kind).collect();
+        if let Some(algorithm) = (!algorithms.is_empty()).then(|| algorithms[index % algorithms.len()]) {
+            graph.nodes[op].kind = kind.computed_by(algorithm).unwrap();
+        }
+    }
+    graph
+}
+
 /// The only test of this binary: another one running meanwhile would be counted too.
 #[test]
 fn planned_iterations_allocate_nothing() {
-    for (number, graph) in [convnet(), transformer()].into_iter().enumerate() {
+    let of_zoo: Vec<Graph> = networks().collect();
+    let other = mixed(of_zoo[0].clone());
+    let small = [convnet(), transformer(), mixed(convnet())];
+    for (number, graph) in small.into_iter().chain(of_zoo).chain([other]).enumerate() {
         let (trace, graph) = (trace(&graph), Arc::new(graph));
         let (machine, plan) = drawn(&trace, number as u64, |plan| {
             let ([_, stores, loads], recomputed) = counts(plan);
             stores > 2 && loads > 2 && recomputed > 2
         });
+        // The harness allocates once a test has taken a minute, so that the larger networks run a few times only.
+        let last = if graph.nodes.len() < 60 { 103 } else { 6 };
         let checked = Arc::new(check(trace, machine, plan).unwrap());
         for (place, count) in [(HostPlace::Memory, 1), (HostPlace::Folder(std::env::temp_dir()), 2)] {
             let options = SessionOptions { host: HostOptions { place, link: None }, ..threads(count) };
@@ -54,7 +85,7 @@ fn planned_iterations_allocate_nothing() {
                 session.run_iteration(iteration).unwrap();
             }
             let before = ALLOCATIONS.load(Relaxed);
-            for iteration in 3..103 {
+            for iteration in 3..last {
                 session.run_iteration(iteration).unwrap();
             }
             assert_eq!(ALLOCATIONS.load(Relaxed) - before, 0, "{} on {count} threads", graph.name);

@@ -6,8 +6,9 @@ mod twin;
 use std::collections::HashMap;
 
 use elbowroom_engine::Interpreter;
+use elbowroom_engine::kernels::algorithms;
 use elbowroom_graph::layers::{ConvLayer, EPSILON, Part, WeightInit};
-use elbowroom_graph::op::{Function, OpKind, Sgd, Window};
+use elbowroom_graph::op::{Algorithm, Function, OpKind, Sgd, Window};
 use elbowroom_graph::zoo::{self, OptimizerKind, Options};
 use elbowroom_graph::{BuildError, Builder, Content, Graph, Mode, Optimizer, Role, Var};
 use elbowroom_ir::TensorId;
@@ -169,6 +170,31 @@ fn convolutions_of_all_sorts() {
     }));
     let long = Window { kernel: [1, 5], stride: [1, 2], padding: [0, 2] };
     check(&classifier("long", move |b, x| b.conv2d("a", x, layer(3, long, true))));
+}
+
+/// The same graph with every convolution computed by Winograd's algorithm where it can be.
+fn by_winograd(mut graph: Graph) -> Graph {
+    let mut changed = 0;
+    for op in graph.nodes.ids() {
+        let kind = &graph.nodes[op].kind;
+        if algorithms(kind).any(|algorithm| algorithm == Algorithm::Winograd) {
+            graph.nodes[op].kind = kind.computed_by(Algorithm::Winograd).expect("a convolution");
+            changed += 1;
+        }
+    }
+    assert!(changed > 3, "{}: Winograd's algorithm is used", graph.name);
+    graph
+}
+
+#[test]
+fn convolutions_by_winograd() {
+    for (name, padding) in [("filtered", 1), ("filtered without padding", 0)] {
+        check(&by_winograd(classifier(name, move |b, x| {
+            let x = b.conv2d("a", x, layer(5, Window::square(3, 1, padding), true))?;
+            let x = b.map("tanh", x, Function::Tanh)?;
+            b.conv2d("b", x, layer(3, Window::square(3, 1, 1), false))
+        })));
+    }
 }
 
 #[test]

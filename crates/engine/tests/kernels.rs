@@ -2,10 +2,11 @@
 
 mod twin;
 
-use elbowroom_engine::kernels::Context;
 use elbowroom_engine::kernels::owned::{Memory, run_owned};
+use elbowroom_engine::kernels::{Context, algorithms};
 use elbowroom_graph::op::{
-    Adam, Channels, Classification, Conv, Function, Heads, Lookup, Mask, Pool, Product, Response, Sgd, Window,
+    Adam, Algorithm, Channels, Classification, Conv, Function, Heads, Lookup, Mask, Pool, Product, Response,
+    Sgd, Window,
 };
 use elbowroom_graph::signature::Size;
 use elbowroom_graph::{DType, OpKind};
@@ -185,7 +186,15 @@ fn check(kind: &OpKind) {
 
 fn conv(batch: usize, channels: [usize; 2], in_size: [usize; 2], window: Window) -> Conv {
     let out_size = window.output(in_size).expect("the window fits");
-    Conv { batch, in_channels: channels[0], in_size, out_channels: channels[1], out_size, window }
+    Conv {
+        batch,
+        in_channels: channels[0],
+        in_size,
+        out_channels: channels[1],
+        out_size,
+        window,
+        algorithm: Algorithm::Tiled,
+    }
 }
 
 fn window(kernel: [usize; 2], stride: [usize; 2], padding: [usize; 2]) -> Window {
@@ -220,6 +229,51 @@ fn convolutions() {
         check(&OpKind::Conv2dGradInput(conv));
         check(&OpKind::Conv2dGradWeight(conv));
     }
+}
+
+#[test]
+fn convolutions_by_other_algorithms() {
+    let mut winograd = 0;
+    for conv in [
+        conv(2, [3, 5], [9, 7], Window::square(3, 1, 1)),
+        conv(1, [4, 64], [32, 32], Window::square(3, 1, 1)),
+        conv(2, [2, 3], [32, 20], Window::square(3, 1, 0)),
+        conv(3, [5, 4], [6, 5], Window::square(3, 1, 2)),
+        conv(2, [5, 4], [3, 70], window([3, 3], [1, 1], [0, 2])),
+        conv(4, [40, 24], [2, 2], Window::square(3, 1, 1)),
+        // Several parts of lines of tiles, the last one smaller.
+        conv(1, [300, 200], [18, 17], Window::square(3, 1, 1)),
+        // The last part needs more scratch for each product than the others.
+        conv(3, [20, 24], [70, 58], Window::square(3, 1, 1)),
+        conv(9, [3, 2], [1, 1], Window::square(3, 1, 1)),
+        conv(2, [61, 130], [8, 8], Window::square(3, 2, 1)),
+        conv(3, [130, 40], [5, 6], Window::square(1, 1, 0)),
+    ] {
+        let plain = [
+            OpKind::Conv2d { conv, bias: false },
+            OpKind::Conv2d { conv, bias: true },
+            OpKind::Conv2dGradInput(conv),
+            OpKind::Conv2dGradWeight(conv),
+        ];
+        for kind in &plain {
+            let usual = bits(kind);
+            assert_eq!(algorithms(kind).next(), Some(Algorithm::Tiled));
+            for algorithm in algorithms(kind).skip(1) {
+                let other = kind.computed_by(algorithm).expect("a convolution");
+                check(&other);
+                winograd += usize::from(algorithm == Algorithm::Winograd);
+                assert!(!algorithm.has_usual_bits() || bits(&other) == usual, "{other:?} has other bits");
+            }
+        }
+    }
+    assert!(winograd > 20, "{winograd} operations were computed by Winograd's algorithm");
+}
+
+/// The bytes of an operation's results.
+fn bits(kind: &OpKind) -> Vec<Vec<u8>> {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("threads start");
+    let over = placements(kind).swap_remove(0);
+    compute(&pool, kind, &operands(kind), &over).iter().map(|result| result.bytes().to_vec()).collect()
 }
 
 #[test]

@@ -4,12 +4,14 @@ use elbowroom_ir::trace::{Mutation, Op, Persistent, Reuse, Storage, Tensor, Trac
 use elbowroom_ir::{Bytes, OpId, Table};
 
 use crate::graph::Graph;
+use crate::op::Algorithm;
 
 impl Graph {
     /// The trace of one iteration. Workspace is the device's business: it says the bytes that its kernel for a node needs.
     ///
     /// Fails only where sizes add up to more than a trace may hold.
     pub fn trace(&self, workspace: &dyn Fn(&Self, OpId) -> Bytes) -> Result<Trace, TraceError> {
+        // The algorithms of convolutions are part of their ops' kinds, so that a plan is for its choices.
         let ops: Table<OpId, Op> = self.nodes.ids().map(|id| self.op(id, workspace(self, id))).collect();
         let mut persistent: Vec<Persistent> =
             self.persistent.iter().map(|p| Persistent { begin: p.begin, end: p.end }).collect();
@@ -29,9 +31,13 @@ impl Graph {
 
     fn op(&self, id: OpId, workspace: Bytes) -> Op {
         let node = &self.nodes[id];
+        let kind = match node.kind.conv().map(|conv| conv.algorithm) {
+            None | Some(Algorithm::Tiled) => node.kind.name().to_owned(),
+            Some(algorithm) => format!("{}-{}", node.kind.name(), algorithm.name()),
+        };
         Op {
             name: node.name.clone(),
-            kind: node.kind.name().to_owned(),
+            kind,
             phase: node.phase,
             again: node.kind.again(),
             reads: node.inputs.clone(),

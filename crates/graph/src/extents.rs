@@ -47,6 +47,39 @@ impl Window {
     }
 }
 
+/// How a kernel computes a convolution or a gradient of one: what it computes stays the same, bits and workspace may not. Which of them
+/// there are for an operation, and what they need, is the device's to say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Algorithm {
+    /// A matrix product over windows that are packed panel by panel (`im2col` in tiles).
+    #[default]
+    Tiled,
+    /// [`Self::Tiled`] in smaller tiles, with a fraction of its workspace.
+    Lean,
+    /// Winograd's minimal filtering F(2×2, 3×3) (Lavin and Gray, *Fast algorithms for convolutional neural networks*, 2015): fewer
+    /// multiplications and more workspace, for windows of 3×3 at a stride of one.
+    Winograd,
+}
+
+impl Algorithm {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Tiled, Self::Lean, Self::Winograd];
+
+    /// Whether it sums in the order of the default, so that its results equal the default's to the bit.
+    pub const fn has_usual_bits(self) -> bool {
+        !matches!(self, Self::Winograd)
+    }
+
+    /// A short name, as reports print it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tiled => "tiled",
+            Self::Lean => "lean",
+            Self::Winograd => "winograd",
+        }
+    }
+}
+
 /// Extents of a convolution: `x [batch, in_channels, in_size]`, `w [out_channels, in_channels, kernel]`,
 /// `y [batch, out_channels, out_size]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -63,6 +96,8 @@ pub struct Conv {
     pub out_size: [usize; 2],
     /// The window.
     pub window: Window,
+    /// How it is computed.
+    pub algorithm: Algorithm,
 }
 
 impl Conv {

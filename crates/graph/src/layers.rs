@@ -6,7 +6,8 @@ use crate::builder::{BuildError, Builder, Mode, Var};
 use crate::graph::Role;
 use crate::init::Init;
 use crate::op::{
-    Channels, Classification, Conv, Function, Heads, Lookup, Mask, OpKind, Pool, Product, Response, Window,
+    Algorithm, Channels, Classification, Conv, Function, Heads, Lookup, Mask, OpKind, Pool, Product,
+    Response, Window,
 };
 
 /// How the weight of a convolution or a linear layer begins.
@@ -139,6 +140,7 @@ impl Builder {
             out_channels: weights.weight.dim(0),
             out_size: window.output(in_size).ok_or_else(|| no_fit(name, window, in_size))?,
             window,
+            algorithm: Algorithm::default(),
         };
         self.push1(name, OpKind::Conv2d { conv, bias: weights.bias.is_some() }, &weights.operands(x))
     }
@@ -303,6 +305,7 @@ impl Builder {
             out_channels: in_channels,
             out_size: [x.dim(2), x.dim(3)],
             window,
+            algorithm: Algorithm::default(),
         };
         if window.output(in_size) != Some(conv.out_size) {
             return Err(no_fit(name, window, in_size));

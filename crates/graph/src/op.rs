@@ -13,7 +13,9 @@
 
 use elbowroom_ir::trace::Again;
 
-pub use crate::extents::{Channels, Classification, Conv, Heads, Lookup, Pool, Product, Response, Window};
+pub use crate::extents::{
+    Algorithm, Channels, Classification, Conv, Heads, Lookup, Pool, Product, Response, Window,
+};
 use crate::philox::philox;
 
 /// An elementwise function of one argument.
@@ -439,6 +441,26 @@ impl OpKind {
             _ if !self.mutations().is_empty() => Again::Never,
             _ => Again::Pure,
         }
+    }
+
+    /// The convolution that it is, or of which it is a gradient.
+    pub const fn conv(&self) -> Option<&Conv> {
+        match self {
+            Self::Conv2d { conv, .. } | Self::Conv2dGradInput(conv) | Self::Conv2dGradWeight(conv) => {
+                Some(conv)
+            }
+            _ => None,
+        }
+    }
+
+    /// The same operation, computed by another algorithm; none where there is no such choice.
+    pub fn computed_by(&self, algorithm: Algorithm) -> Option<Self> {
+        let conv = Conv { algorithm, ..*self.conv()? };
+        Some(match *self {
+            Self::Conv2d { bias, .. } => Self::Conv2d { conv, bias },
+            Self::Conv2dGradInput(_) => Self::Conv2dGradInput(conv),
+            _ => Self::Conv2dGradWeight(conv),
+        })
     }
 
     /// A short name, as it appears in traces: `conv2d`, `batch-norm-grad`.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use elbowroom::engine::{HostOptions, HostPlace};
+use elbowroom::graph::op::Algorithm;
 use elbowroom::graph::zoo::{self, Options};
 use elbowroom::ir::Bytes;
 use elbowroom::ir::machine::Channel;
@@ -13,7 +14,7 @@ use elbowroom::report::{Conduct, TrainReport};
 use elbowroom::size::BatchSpec;
 use elbowroom::train::changing::{Changing, Varying, longest_sentence};
 use elbowroom::train::{Saving, TrainError, TrainObserver, Training};
-use elbowroom::{plot, sim, train};
+use elbowroom::{algorithms, plot, sim, train};
 use serde::Serialize;
 
 use crate::Answer;
@@ -76,6 +77,11 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
     let varying = Varying { samples: args.samples, lengths: longest.is_some() };
     let changing = Changing::new(&args.network.model, &options(batch), varying, seed);
     training.changing = changing.as_ref();
+    if changing.is_none() {
+        (training.graph, training.memory) = algorithms::choose(&training, args.allow_other_bits, &observer)?;
+    } else if args.allow_other_bits {
+        bail!("--allow-other-bits is for networks whose structure stays: every form would choose for itself");
+    }
     let outcome = train::train(&training, &observer);
     drop(observer);
     let report = match outcome {
@@ -219,6 +225,11 @@ fn print(Trained { report, peak_resident_bytes }: &Trained) -> Result<()> {
         ("threads", report.threads.to_string()),
         ("iterations", ran(conduct)),
     ];
+    // Where all are computed in the usual way there is nothing to say.
+    if report.algorithms.keys().any(|&algorithm| algorithm != Algorithm::default().name()) {
+        let counts = report.algorithms.iter().map(|(name, count)| format!("{count} {name}"));
+        rows.push(("algorithms", counts.collect::<Vec<_>>().join(", ")));
+    }
     if conduct.reactive_iterations > 0 {
         rows.push(("on demand", on_demand(conduct)));
     }

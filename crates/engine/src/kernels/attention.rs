@@ -30,17 +30,17 @@ fn blocks(heads: Heads) -> impl Iterator<Item = (Range<usize>, usize)> {
 
 /// Of queries with keys.
 const fn scores(queries: usize, keys: usize, width: usize) -> Extents {
-    Extents { rows: queries, columns: keys, depth: width }
+    Extents::new(queries, keys, width)
 }
 
 /// Of probabilities with values.
 const fn mixture(queries: usize, keys: usize, width: usize) -> Extents {
-    Extents { rows: queries, columns: width, depth: keys }
+    Extents::new(queries, width, keys)
 }
 
 /// Of transposed probabilities with gradients.
 const fn spread(queries: usize, keys: usize, width: usize) -> Extents {
-    Extents { rows: keys, columns: width, depth: queries }
+    Extents::new(keys, width, queries)
 }
 
 /// Floats of one slot: matrices of queries × keys, and scratch of the products.

@@ -3,18 +3,27 @@
 //! The gradient to the input is a convolution of `dy` with reversed weights. With a stride, input positions of different residues see
 //! different taps, so every residue is a product of its own, with no multiplications by the zeros between strides.
 
-use elbowroom_graph::op::Conv;
+use elbowroom_graph::op::{Algorithm, Conv};
 use rayon::ThreadPool;
 
 use super::Operands;
 use super::elementwise::chunks;
 use super::pack::Strided;
 use super::parallel::Shared;
-use super::product::{Extents, Initial, Target, product};
+use super::product::{Extents, Initial, Room, Target, product};
 use super::windows::{Planes, Reversed, Taps, Windows};
+use super::winograd;
 
 const fn area(size: [usize; 2]) -> usize {
     size[0] * size[1]
+}
+
+/// How much scratch the product takes.
+const fn room(conv: &Conv) -> Room {
+    match conv.algorithm {
+        Algorithm::Lean => Room::Little,
+        Algorithm::Tiled | Algorithm::Winograd => Room::Usual,
+    }
 }
 
 const fn extents(conv: &Conv) -> Extents {
@@ -22,6 +31,7 @@ const fn extents(conv: &Conv) -> Extents {
         rows: conv.out_channels,
         columns: conv.batch * area(conv.out_size),
         depth: conv.in_channels * conv.window.area(),
+        room: room(conv),
     }
 }
 
@@ -30,21 +40,39 @@ const fn grad_weight_extents(conv: &Conv) -> Extents {
         rows: conv.out_channels,
         columns: conv.in_channels * conv.window.area(),
         depth: conv.batch * area(conv.out_size),
+        room: room(conv),
+    }
+}
+
+/// Whether there is a kernel for a convolution's algorithm.
+pub fn computes(conv: &Conv) -> bool {
+    match conv.algorithm {
+        Algorithm::Tiled | Algorithm::Lean => true,
+        Algorithm::Winograd => winograd::computes(conv),
     }
 }
 
 /// Floats of scratch of [`forward`].
 pub fn scratch(conv: &Conv) -> usize {
+    if conv.algorithm == Algorithm::Winograd {
+        return winograd::scratch(conv);
+    }
     extents(conv).scratch()
 }
 
 /// Floats of scratch of [`grad_weight`].
 pub fn grad_weight_scratch(conv: &Conv) -> usize {
+    if conv.algorithm == Algorithm::Winograd {
+        return winograd::grad_weight_scratch(conv);
+    }
     grad_weight_extents(conv).scratch()
 }
 
 /// Floats of scratch of [`grad_input`].
 pub fn grad_input_scratch(conv: &Conv) -> usize {
+    if conv.algorithm == Algorithm::Winograd {
+        return winograd::grad_input_scratch(conv);
+    }
     residues(conv).map(|residue| residue.extents(conv).scratch()).max().unwrap_or(0)
 }
 
@@ -65,6 +93,10 @@ fn windows<'a>(conv: &Conv, x: &'a [f32]) -> Windows<'a> {
 /// # Safety
 /// As [`super::run`].
 pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv, bias: bool) {
+    if conv.algorithm == Algorithm::Winograd {
+        // SAFETY: the caller's promise.
+        return unsafe { winograd::forward(o, pool, conv, bias) };
+    }
     let extents = extents(conv);
     let plane = area(conv.out_size);
     // SAFETY: the result is apart from all operands.
@@ -80,6 +112,10 @@ pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv, bias: bo
 /// # Safety
 /// As [`super::run`].
 pub unsafe fn grad_weight(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
+    if conv.algorithm == Algorithm::Winograd {
+        // SAFETY: the caller's promise.
+        return unsafe { winograd::grad_weight(o, pool, conv) };
+    }
     let extents = grad_weight_extents(conv);
     // SAFETY: the result is apart from all operands.
     unsafe {
@@ -94,6 +130,10 @@ pub unsafe fn grad_weight(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
 /// # Safety
 /// As [`super::run`].
 pub unsafe fn grad_input(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
+    if conv.algorithm == Algorithm::Winograd {
+        // SAFETY: the caller's promise.
+        return unsafe { winograd::grad_input(o, pool, conv) };
+    }
     // SAFETY: the result is apart from all operands.
     unsafe {
         let (dy, w) = (o.read(0, conv.y().len()), o.read(1, conv.w().len()));
@@ -163,6 +203,7 @@ impl Residue {
             rows: conv.in_channels,
             columns: conv.batch * area(self.positions),
             depth: conv.out_channels * area(self.taps),
+            room: room(conv),
         }
     }
 

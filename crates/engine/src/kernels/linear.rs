@@ -10,17 +10,17 @@ use super::product::{Extents, Initial, Target, product};
 
 /// `y [rows, outputs]`, over the inputs.
 pub const fn extents(p: Product) -> Extents {
-    Extents { rows: p.rows, columns: p.outputs, depth: p.inputs }
+    Extents::new(p.rows, p.outputs, p.inputs)
 }
 
 /// `dx [rows, inputs]`, over the outputs.
 pub const fn grad_input_extents(p: Product) -> Extents {
-    Extents { rows: p.rows, columns: p.inputs, depth: p.outputs }
+    Extents::new(p.rows, p.inputs, p.outputs)
 }
 
 /// `dw [outputs, inputs]`, over the rows.
 pub const fn grad_weight_extents(p: Product) -> Extents {
-    Extents { rows: p.outputs, columns: p.inputs, depth: p.rows }
+    Extents::new(p.outputs, p.inputs, p.rows)
 }
 
 /// The rows of a dense matrix as lines, or its columns.

@@ -37,8 +37,10 @@ mod response;
 mod rows;
 mod tile;
 mod windows;
+mod winograd;
 
 use elbowroom_graph::OpKind;
+use elbowroom_graph::op::{Algorithm, Conv};
 use elbowroom_ir::Bytes;
 use rayon::ThreadPool;
 
@@ -138,6 +140,15 @@ pub fn workspace(kind: &OpKind) -> Bytes {
         _ => 0,
     };
     Bytes((floats * size_of::<f32>()) as u64)
+}
+
+/// The ways to compute an operation that there are kernels for, the usual one first; none where there is no choice.
+pub fn algorithms(kind: &OpKind) -> impl Iterator<Item = Algorithm> + use<'_> {
+    let conv = kind.conv().copied();
+    let computes = move |&algorithm: &Algorithm| {
+        conv.is_some_and(|conv| convolution::computes(&Conv { algorithm, ..conv }))
+    };
+    Algorithm::ALL.into_iter().filter(computes)
 }
 
 /// Computes one operation.

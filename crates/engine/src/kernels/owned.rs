@@ -21,6 +21,11 @@ impl Memory {
         Self { lines: vec![Line([0xFF; 64]); len.div_ceil(64)], len }
     }
 
+    /// This many zeros.
+    pub fn zeroed(len: usize) -> Self {
+        Self { lines: vec![Line([0; 64]); len.div_ceil(64)], len }
+    }
+
     /// A copy of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         let mut memory = Self::poisoned(bytes.len());
@@ -64,10 +69,22 @@ pub fn run_owned(
     writes: &[usize],
     context: &Context<'_>,
 ) {
+    let mut scratch = Memory::poisoned(workspace(kind).get() as usize);
+    run_with(kind, memory, reads, writes, &mut scratch, context);
+}
+
+/// The same with scratch that is lent too, at least as large as [`workspace`] says.
+pub fn run_with(
+    kind: &OpKind,
+    memory: &mut [Memory],
+    reads: &[usize],
+    writes: &[usize],
+    scratch: &mut Memory,
+    context: &Context<'_>,
+) {
     expect_apart(kind, reads, writes);
     let addresses: Vec<*mut [u8]> =
         memory.iter_mut().map(|memory| std::ptr::from_mut(memory.bytes_mut())).collect();
-    let mut scratch = Memory::poisoned(workspace(kind).get() as usize);
     let reads: Vec<*const [u8]> = reads.iter().map(|&read| addresses[read].cast_const()).collect();
     let writes: Vec<*mut [u8]> = writes.iter().map(|&write| addresses[write]).collect();
     let operands = Operands { reads: &reads, writes: &writes, workspace: scratch.bytes_mut() };

@@ -44,6 +44,18 @@ pub struct Extents {
     pub columns: usize,
     /// Columns of A, rows of B.
     pub depth: usize,
+    /// How much scratch it may take.
+    pub room: Room,
+}
+
+/// How much scratch a product takes. It decides where blocks of rows and columns end, never how the depth is cut: bits do not depend on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Room {
+    /// Blocks as large as caches permit, and panels for 16 threads.
+    #[default]
+    Usual,
+    /// Blocks of an eighth, and panels for four threads.
+    Little,
 }
 
 /// How a product is cut: a function of its extents.
@@ -67,15 +79,24 @@ fn even_part(total: usize, most: usize, unit: usize) -> usize {
 }
 
 impl Extents {
+    /// Extents with the usual scratch.
+    pub const fn new(rows: usize, columns: usize, depth: usize) -> Self {
+        Self { rows, columns, depth, room: Room::Usual }
+    }
+
     fn blocks(self) -> Blocks {
+        let (most_rows, most_packed, slots) = match self.room {
+            Room::Usual => (ROWS, PACKED, SLOTS),
+            Room::Little => (ROWS / 8, PACKED / 8, SLOTS / 4),
+        };
         let inner = even_part(self.depth, DEPTH, 1);
-        let rows = even_part(self.rows, ROWS, MAX_ROWS);
-        let depth = ((PACKED / (rows * inner)).max(1) * inner).min(self.depth.max(1));
+        let rows = even_part(self.rows, most_rows, MAX_ROWS);
+        let depth = ((most_packed / (rows * inner)).max(1) * inner).min(self.depth.max(1));
         let columns =
             if depth >= self.depth { self.columns } else { even_part(self.columns, COLUMNS, MAX_COLUMNS) };
-        let across = columns.div_ceil(MAX_COLUMNS).clamp(1, SLOTS);
+        let across = columns.div_ceil(MAX_COLUMNS).clamp(1, slots);
         // Tasks that share columns pack the same panels, which pays off only over many rows.
-        let down = (SLOTS / across).min(rows.min(self.rows).div_ceil(8 * MAX_ROWS)).max(1);
+        let down = (slots / across).min(rows.min(self.rows).div_ceil(8 * MAX_ROWS)).max(1);
         Blocks { rows, depth, inner, columns, tasks: [across, down] }
     }
 
@@ -432,7 +453,7 @@ mod tests {
 
     /// Computes one product with every layout, checks it against `f64` and for equal bits, and returns its largest error.
     fn check(extents: Extents, transposed: [bool; 2], initial: Initial<'_>) {
-        let Extents { rows, columns, depth } = extents;
+        let Extents { rows, columns, depth, .. } = extents;
         let (a, b) = (numbers(rows * depth, 1), numbers(depth * columns, 2));
         let left = match transposed[0] {
             false => Strided { data: &a, line_step: depth, depth_step: 1 },
@@ -494,7 +515,7 @@ mod tests {
             (5, 600, 0),
             (100, 40, 1100),
         ] {
-            let extents = Extents { rows, columns, depth };
+            let extents = Extents::new(rows, columns, depth);
             for transposed in [[false, false], [true, false], [false, true], [true, true]] {
                 check(extents, transposed, Initial::Zero);
             }
@@ -506,6 +527,6 @@ mod tests {
 
     #[test]
     fn a_deep_product_over_many_columns_takes_several_blocks() {
-        check(Extents { rows: 520, columns: 4200, depth: 530 }, [false, true], Initial::Keep);
+        check(Extents::new(520, 4200, 530), [false, true], Initial::Keep);
     }
 }
