@@ -20,14 +20,14 @@ use promise::{Failure, Network, PLANNERS};
 /// Networks with their batches and image sizes, small; zero stands for the network's own default.
 const NETWORKS: [(&str, usize, usize); 24] = [
     ("alexnet", 4, 67),
-    ("vgg11", 8, 32),
-    ("vgg13", 8, 32),
-    ("vgg16", 8, 32),
-    ("vgg19", 8, 32),
+    ("vgg11", 32, 32),
+    ("vgg13", 32, 32),
+    ("vgg16", 32, 32),
+    ("vgg19", 32, 32),
     ("googlenet", 2, 64),
     ("inception-v3", 2, 96),
     ("inception-resnet-v2", 1, 96),
-    ("resnet18", 4, 32),
+    ("resnet18", 16, 32),
     ("resnet34", 4, 32),
     ("resnet50", 4, 32),
     ("resnet101", 2, 32),
@@ -44,6 +44,9 @@ const NETWORKS: [(&str, usize, usize); 24] = [
     ("gpt", 2, 0),
     ("kmeans", 2_000, 0),
 ];
+
+/// Enough for every setting of the baselines.
+const EVALUATIONS: u64 = 150;
 
 fn main() -> ExitCode {
     let only = std::env::args().nth(1).unwrap_or_default();
@@ -73,7 +76,7 @@ fn tell(name: &str, batch: usize, image: usize) -> Result<(usize, usize), Failur
     let (mut ran, mut away, mut to_host) = (0, 0, 0);
     let mut broken = Vec::new();
     for planner in PLANNERS {
-        match network.run(planner)? {
+        match network.run(planner, EVALUATIONS)? {
             Some(done) => {
                 print!("{:>8}%", done.percent);
                 ran += 1;

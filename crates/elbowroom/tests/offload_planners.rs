@@ -8,6 +8,9 @@ use elbowroom::graph::zoo::{OptimizerKind, Options};
 
 use promise::{Network, PLANNERS};
 
+/// Few, for tests are quick: the baselines then look at some of their settings only.
+const EVALUATIONS: u64 = 6;
+
 #[test]
 fn plans_run_as_promised() {
     let small = |batch| Options { length: Some(12), width: Some(32), layers: Some(2), ..Options::new(batch) };
@@ -19,7 +22,7 @@ fn plans_run_as_promised() {
     {
         let mut network = Network::new(name, &options).unwrap();
         for (planner, ran) in PLANNERS.into_iter().zip(&mut ran) {
-            let Some(done) = network.run(planner).unwrap() else { continue };
+            let Some(done) = network.run(planner, EVALUATIONS).unwrap() else { continue };
             *ran += 1;
             let at = format!("{planner} on {name} at {} %", done.percent);
             assert_eq!(done.broken, [""; 0], "{at}");

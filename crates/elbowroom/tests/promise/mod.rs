@@ -49,11 +49,11 @@ pub struct Ran {
     pub broken: Vec<String>,
 }
 
-fn method(planner: &str) -> Result<Method<'static>, Failure> {
+fn method(planner: &str, evaluations: u64) -> Result<Method<'static>, Failure> {
     Ok(Method {
         scheduler: registry::scheduler(planner)?,
         packer: registry::packer("best-fit")?,
-        budget: Budget::evaluations(6),
+        budget: Budget::evaluations(evaluations),
     })
 }
 
@@ -65,7 +65,7 @@ impl Network {
         let machine = sim::presets::machine("cpu").ok_or("the preset cpu exists")?;
         let costs = Costs::estimate(&trace, &Roofline::new(&machine));
         let task = Task { trace, costs, machine, freedom: Freedom::ALL };
-        let natural = pipeline::natural(&task, method("keep")?.packer, &Silent)?;
+        let natural = pipeline::natural(&task, method("keep", 1)?.packer, &Silent)?;
         let feed = Feed::open(&graph, None, 0)?;
         let mut this = Self { graph, feed, task, natural, losses: Vec::new(), after: Vec::new() };
         let plan = this.natural.plan.clone();
@@ -77,9 +77,9 @@ impl Network {
         Ok(this)
     }
 
-    /// Plans at the smallest of a few limits that works, if any does, and runs that plan.
-    pub fn run(&mut self, planner: &str) -> Result<Option<Ran>, Failure> {
-        let method = method(planner)?;
+    /// Plans at the smallest of a few limits that works with so many evaluations, if any does, and runs that plan.
+    pub fn run(&mut self, planner: &str, evaluations: u64) -> Result<Option<Ran>, Failure> {
+        let method = method(planner, evaluations)?;
         let natural = self.natural.height().get();
         let plan = |percent: u64| {
             let task = self.task.with_memory(Bytes(natural * percent / 100));

@@ -1,6 +1,6 @@
-//! Events for lanes that are threads: one flag for each action, and sleep for those that wait.
+//! Events for lanes that are threads: a pair of flags for each action, and sleep for those that wait.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use elbowroom_ir::{ActionId, Id};
@@ -9,13 +9,16 @@ use super::Stopped;
 
 /// Flags that are raised once per iteration.
 ///
-/// A signaller raises its flag and then looks for sleepers; a sleeper announces itself and then looks at the flag. With sequential
-/// consistency one of the two sees the other, so no wake-up is lost and a signal that nobody waits for costs no system call.
+/// A signaller raises its flag and then looks whether the action is awaited; a sleeper says that it is and then looks at the flag. With
+/// sequential consistency one of the two sees the other, so no wake-up is lost, and a signal that nobody waits for costs no system call,
+/// even while others sleep: copies mostly do, and small ops would spend their time in waking them for nothing.
 #[derive(Debug)]
 pub struct Events {
     done: Box<[AtomicBool]>,
+    /// Actions that somebody sleeps or slept for. Taken back by nobody before the iteration is over: of two sleepers, the one that looks
+    /// later could be missed.
+    awaited: Box<[AtomicBool]>,
     stopped: AtomicBool,
-    sleepers: AtomicUsize,
     lock: Mutex<()>,
     changed: Condvar,
 }
@@ -23,10 +26,11 @@ pub struct Events {
 impl Events {
     /// A flag for each of `actions`.
     pub fn new(actions: usize) -> Self {
+        let flags = || (0..actions).map(|_| AtomicBool::new(false)).collect();
         Self {
-            done: (0..actions).map(|_| AtomicBool::new(false)).collect(),
+            done: flags(),
+            awaited: flags(),
             stopped: AtomicBool::new(false),
-            sleepers: AtomicUsize::new(0),
             lock: Mutex::new(()),
             changed: Condvar::new(),
         }
@@ -34,14 +38,16 @@ impl Events {
 
     /// Lowers all flags. Nobody waits meanwhile.
     pub fn reset(&self) {
-        self.done.iter().for_each(|flag| flag.store(false, SeqCst));
+        self.done.iter().chain(&self.awaited).for_each(|flag| flag.store(false, SeqCst));
         self.stopped.store(false, SeqCst);
     }
 
     /// Raises an action's flag.
     pub fn signal(&self, action: ActionId) {
         self.done[action.index()].store(true, SeqCst);
-        self.wake();
+        if self.awaited[action.index()].load(SeqCst) {
+            self.wake();
+        }
     }
 
     /// Makes all waits fail.
@@ -56,21 +62,18 @@ impl Events {
         let stopped = || self.stopped.load(SeqCst);
         if !done() && !stopped() {
             let mut guard = self.lock();
-            self.sleepers.fetch_add(1, SeqCst);
+            self.awaited[action.index()].store(true, SeqCst);
             while !done() && !stopped() {
                 guard = self.changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
             }
-            self.sleepers.fetch_sub(1, SeqCst);
         }
         if stopped() { Err(Stopped) } else { Ok(()) }
     }
 
     fn wake(&self) {
-        if self.sleepers.load(SeqCst) > 0 {
-            // Between a sleeper's look at the flag and its sleep the lock is held.
-            drop(self.lock());
-            self.changed.notify_all();
-        }
+        // Between a sleeper's look at the flag and its sleep the lock is held.
+        drop(self.lock());
+        self.changed.notify_all();
     }
 
     fn lock(&self) -> MutexGuard<'_, ()> {
