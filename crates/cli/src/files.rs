@@ -36,7 +36,7 @@ pub fn parse(path: &Path) -> Result<File> {
     }
 }
 
-/// Refuses a file that [`write`] could not write, before the work whose result it is to hold.
+/// Refuses a file that [`write()`] could not write, before the work whose result it is to hold.
 pub fn expect_writable(path: &Path) -> Result<()> {
     elbowroom::files::expect_writable(path).with_context(|| format!("cannot write {}", path.display()))
 }

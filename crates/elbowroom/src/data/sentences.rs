@@ -6,7 +6,7 @@
 //! batches     extents 5→10         20→20        35→30   in a shuffled order, each filled up with padding
 //! ```
 //!
-//! Sentences of [`POOL`] batches are sorted by length and cut into batches, which come in random order; extents are rounded up to a tenth of
+//! Sentences of `POOL` batches are sorted by length and cut into batches, which come in random order; extents are rounded up to a tenth of
 //! the longest sentence, so that the same ones come again. Which sentences are in a batch depends on the seed and the iteration's number alone.
 
 use super::order::mix;
