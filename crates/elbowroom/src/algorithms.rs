@@ -181,10 +181,7 @@ pub fn choose(
     let Some(limit) = training.memory.resolve(natural.height()) else {
         return Ok((smallest(&training.graph), training.memory));
     };
-    let worth = other_bits
-        || training.iterations >= WORTH_TIMING
-        || saving(&training.graph).get().saturating_mul(TIGHT) >= limit.get();
-    if !worth {
+    if !other_bits && !is_worth_choosing(training, &training.graph, limit) {
         return Ok(usual);
     }
     observer.stage("timing algorithms");
@@ -267,8 +264,13 @@ fn room(graph: &Graph, schedule: &Schedule, machine: &Machine, limit: Bytes) -> 
     room
 }
 
+/// Whether algorithms of equal bits can gain enough in a training of this graph under this limit to be timed.
+pub(crate) fn is_worth_choosing(training: &Training<'_>, graph: &Graph, limit: Bytes) -> bool {
+    training.iterations >= WORTH_TIMING || saving(graph).get().saturating_mul(TIGHT) >= limit.get()
+}
+
 /// The graph with the smallest workspaces of equal bits.
-fn smallest(graph: &Arc<Graph>) -> Arc<Graph> {
+pub(crate) fn smallest(graph: &Arc<Graph>) -> Arc<Graph> {
     let mut graph = Graph::clone(graph);
     for op in graph.nodes.ids() {
         let lean = ways(&graph.nodes[op].kind, false).min_by_key(elbowroom_engine::kernels::workspace);

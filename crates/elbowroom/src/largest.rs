@@ -7,6 +7,7 @@ use elbowroom_graph::zoo::ZooError;
 use elbowroom_ir::Bytes;
 use elbowroom_ir::search::Observer;
 
+use crate::algorithms;
 use crate::pipeline::{self, PlanError};
 use crate::train::{self, TrainError, Training};
 
@@ -60,7 +61,8 @@ pub fn largest(
     Ok(best)
 }
 
-/// The graph of a batch if it fits, or why it does not.
+/// The graph of a batch if it fits, with the smallest workspaces if only those do and [`algorithms::choose`] looks at them; or why it does
+/// not.
 fn fit(
     training: &Training<'_>,
     build: &dyn Fn(usize) -> Result<Graph, ZooError>,
@@ -68,11 +70,23 @@ fn fit(
     limit: Bytes,
     observer: &dyn Observer,
 ) -> Result<Result<Arc<Graph>, PlanError>, LargestError> {
+    let plan = |graph: &Graph| {
+        let task = train::estimate(graph, &training.machine, training.freedom)?.with_memory(limit);
+        match pipeline::plan(&task, &training.method.at_once(), observer) {
+            Err(error @ PlanError::Illegal(_)) => Err(TrainError::Plan(error)),
+            done => Ok(done.map(|_| ())),
+        }
+    };
     let graph = Arc::new(build(batch)?);
-    let task = train::estimate(&graph, &training.machine, training.freedom)?;
-    match pipeline::plan(&task.with_memory(limit), &training.method.at_once(), observer) {
-        Ok(_) => Ok(Ok(graph)),
-        Err(error @ PlanError::Illegal(_)) => Err(TrainError::Plan(error).into()),
-        Err(error) => Ok(Err(error)),
+    let why = match plan(&graph)? {
+        Ok(()) => return Ok(Ok(graph)),
+        Err(why) => why,
+    };
+    if algorithms::is_worth_choosing(training, &graph, limit) {
+        let graph = algorithms::smallest(&graph);
+        if plan(&graph)?.is_ok() {
+            return Ok(Ok(graph));
+        }
     }
+    Ok(Err(why))
 }
