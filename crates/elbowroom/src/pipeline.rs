@@ -62,30 +62,25 @@ pub struct Planned {
     pub predicted: Timeline,
     /// Why the planner stopped.
     pub stop: StopReason,
-    /// Evaluations that the planner made at the load that the limit allows, before its schedule had a place: as the budget, they make the
-    /// same plan again, with the same seed.
+    /// Evaluations that the planner made.
     pub evaluations: u64,
     /// Time spent planning, placing and proving.
     pub planning: Duration,
 }
 
 impl Method<'_> {
-    /// The same method with most of its time: most placements fit at the first round, but more may follow.
-    fn for_the_first_round(&self) -> Self {
-        let time = self.budget.time.map(|time| time / 3 * 2);
+    /// The same method with its share of the time that is left: most placements fit at the first round, but more may follow, each from what
+    /// the ones before have found, and together they keep to the budget.
+    fn for_a_round(&self, round: usize, started: Instant) -> Self {
+        let left = |time: Duration| time.saturating_sub(started.elapsed());
+        let share = |left: Duration| if round == 1 { left / 3 * 2 } else { left / 3 };
+        let time = self.budget.time.map(|time| share(left(time)));
         Self { budget: Budget { time, ..self.budget.clone() }, ..self.clone() }
     }
 
-    /// The same method for a round that goes on from what the ones before have found. A search that had to end gets half of the
-    /// evaluations that the first round made, by whatever it was ended there: so that number alone makes the whole plan again.
-    fn for_later_rounds<T>(&self, first: &Outcome<T>) -> Self {
-        let ended = matches!(first.stop, StopReason::Time | StopReason::Evaluations);
-        let half = (first.evaluations / 2).max(first.evaluations.min(AT_ONCE));
-        let budget = match ended {
-            true => Budget { evaluations: Some(half), time: None, ..self.budget.clone() },
-            false => self.budget.clone(),
-        };
-        Self { budget, ..self.clone() }
+    /// Whether twice its time has passed: rounds whose schedules find no place end by work and not by the clock, and could take any time.
+    fn is_overdue(&self, started: Instant) -> bool {
+        self.budget.time.is_some_and(|time| started.elapsed() > 2 * time)
     }
 
     /// The same method without a long search: planners that try a few settings try them all, planners that search have just begun.

@@ -183,7 +183,7 @@ fn a_network_goes_from_one_trace_to_another() {
     let file = trained.to_safetensors().unwrap();
     let read = Weights::from_safetensors(&file).unwrap();
     assert_eq!(read, trained);
-    let second = Dqn::new(settings("episodes=3,rate=0,explore=0"), Some(read));
+    let second = Dqn::new(settings("episodes=3,rate=0,explore=0,through=1"), Some(read));
     assert!(second.schedule(&large.request(0.4, Freedom::ALL), &budget(0, 1), &Silent).best.is_some());
     // Without a step size nothing is learned: the network is the one that came.
     assert_eq!(second.trained(), Some(trained));

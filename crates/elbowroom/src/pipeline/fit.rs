@@ -27,7 +27,6 @@ pub(super) struct Fitted {
     pub schedule: Schedule,
     pub placement: Placement,
     pub stop: StopReason,
-    /// Of the first round; those of later ones follow from them ([`Method::for_later_rounds`]).
     pub evaluations: u64,
     /// Schedules that were asked for until one fitted.
     pub rounds: usize,
@@ -48,35 +47,34 @@ pub(super) fn fit(
     known: &[&Schedule],
     observer: &dyn Observer,
 ) -> Result<Fitted, PlanError> {
-    let mut evaluations = 0;
-    let mut best = descend(task, method, method, known, &mut evaluations, observer);
+    let started = Instant::now();
+    let mut best = descend(task, method, method, known, observer);
     let in_one_round = best.as_ref().is_ok_and(|fitted| fitted.rounds == 1);
     let impossible = matches!(best, Err(PlanError::Infeasible { .. }));
     if in_one_round || impossible || method.is_at_once() {
         return best;
     }
     for scheduler in std::iter::once(method.scheduler).chain(method.scheduler.peers(&task.trace)) {
-        if observer.interrupted() {
+        if observer.interrupted() || (best.is_ok() && method.is_overdue(started)) {
             break;
         }
         let quick = Method { scheduler, ..method.at_once() };
-        if let Ok(other) = descend(task, &quick, method, &[], &mut 0, &Unheard(observer))
+        if let Ok(other) = descend(task, &quick, method, &[], &Unheard(observer))
             && best.as_ref().map_or(true, |best| other.time(task) < best.time(task))
         {
-            best = Ok(Fitted { evaluations, ..other });
+            best = Ok(other);
         }
     }
     best
 }
 
 /// Asks for schedules of ever lower load until one's placement fits. A load that is too low for the planner says that the last step was too
-/// long, and halves it. Placements are made as patiently as `placing` says. Leaves the evaluations of the first round in `evaluations`.
+/// long, and halves it. Placements are made as patiently as `placing` says.
 fn descend(
     task: &Task,
     method: &Method<'_>,
     placing: &Method<'_>,
     known: &[&Schedule],
-    evaluations: &mut u64,
     observer: &dyn Observer,
 ) -> Result<Fitted, PlanError> {
     let limit = task.machine.memory;
@@ -86,22 +84,20 @@ fn descend(
     // The load that the last schedule took without fitting.
     let mut taken = whole;
     let mut lowest: Option<Bytes> = None;
+    let mut evaluations = 0;
     let mut unplaced: Vec<Schedule> = Vec::new();
     let started = Instant::now();
-    let mut round = method.for_the_first_round();
     for rounds in 1..=ROUNDS {
-        if rounds > 1 && method.budget.time.is_some_and(|time| started.elapsed() >= time) {
+        if rounds > 1 && placing.is_overdue(started) {
             break;
         }
+        let round = method.for_a_round(rounds, started);
         observer.begins(&goal(task, &round));
         let request = Request { packer: Some(method.packer), ..request(task, load_limit) };
         // The last to have been found needs the least.
         let known: Vec<&Schedule> = unplaced.iter().rev().chain(known.iter().copied()).collect();
         let outcome = method.scheduler.schedule_from(&request, &known, &round.budget, observer);
-        if rounds == 1 {
-            *evaluations = outcome.evaluations;
-            round = method.for_later_rounds(&outcome);
-        }
+        evaluations += outcome.evaluations;
         let Some(schedule) = outcome.best else {
             let between = Bytes(load_limit.get().midpoint(taken.get()));
             if load_limit == whole || observer.interrupted() || between <= load_limit {
@@ -115,8 +111,7 @@ fn descend(
         let problem = Problem { capacity: Some(whole), ..problem };
         let height = match place(problem, &schedule, placing, observer) {
             Ok(placement) if placement.height <= limit => {
-                let (stop, evaluations) = (outcome.stop, *evaluations);
-                return Ok(Fitted { schedule, placement, stop, evaluations, rounds });
+                return Ok(Fitted { schedule, placement, stop: outcome.stop, evaluations, rounds });
             }
             Ok(placement) => placement.height,
             Err(height) => height,
