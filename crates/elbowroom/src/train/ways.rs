@@ -152,7 +152,7 @@ const COPIES: usize = 10_000;
 /// A trace that has come.
 struct Known {
     graph: Arc<Graph>,
-    /// With estimated durations.
+    /// With the durations that its plan was made for; with estimated ones while there is none.
     task: Task,
     order: Order,
     costs: MeasuredCosts,
@@ -233,15 +233,12 @@ impl<'a> Ways<'a> {
         self.intact
     }
 
-    /// What the plans promised: that of the main graph, or its draft where it was never planned. The peak is that of all plans.
+    /// What the plans promised, by the durations that they were made for: that of the main graph, or its draft where it was never planned.
+    /// The peak is that of all plans.
     pub(super) fn promised(&self, natural: Bytes) -> PlanReport {
         let known = &self.known[&self.main];
-        // A draft promises what it was made for: estimated durations.
-        let (planned, task) = match &known.planned {
-            Some(planned) => (planned, self.measured(known)),
-            None => (&self.draft, known.task.clone()),
-        };
-        let mut report = PlanReport::new(&task, &self.training.method, natural, planned);
+        let planned = known.planned.as_ref().unwrap_or(&self.draft);
+        let mut report = PlanReport::new(&known.task, &self.training.method, natural, planned);
         if let Some(height) = self.highest {
             (report.predicted_peak_bytes, report.height_bytes) = (height, Some(height));
         }
@@ -316,13 +313,14 @@ impl<'a> Ways<'a> {
                 match pipeline::plan_beside(&task, &method.at_once(), homes, self.observer) {
                     Ok(planned) => Some(planned),
                     Err(PlanError::Illegal(fault)) => return Err(TrainError::Plan(fault.into())),
-                    Err(_) => draft,
+                    Err(_) => draft.map(|draft| pipeline::predict(&task, draft)),
                 }
             }
         };
         known.unplanned = planned.is_none();
         self.tally.replans += u64::from(planned.is_some());
         if let Some(planned) = &planned {
+            known.task = task;
             self.highest = self.highest.max(Some(planned.height()));
             self.homes.get_or_insert_with(|| pipeline::homes(&planned.plan));
         }
