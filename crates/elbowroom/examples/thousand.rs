@@ -22,7 +22,7 @@ use elbowroom::pipeline::Method;
 use elbowroom::size::MemorySpec;
 use elbowroom::train::changing::{Changing, Varying};
 use elbowroom::train::{Iteration, TrainObserver, Training, train};
-use elbowroom::{registry, sim};
+use elbowroom::{registry, resident, sim};
 
 /// Where lines are printed; every hundred iterations after the last of them.
 const EARLY: [u64; 4] = [10, 20, 50, 100];
@@ -138,6 +138,10 @@ fn run() -> Result<bool, Box<dyn Error>> {
         && report.verified != Some(false))
 }
 
+fn mebibytes(bytes: Bytes) -> f64 {
+    bytes.get() as f64 / f64::from(1 << 20)
+}
+
 /// Prints the curve as it becomes known.
 #[derive(Default)]
 struct Curve {
@@ -208,19 +212,12 @@ impl TrainObserver for Curve {
             done.traces - now.before[0],
             done.plans - now.before[1],
             done.plans,
-            now.peak.get() as f64 / f64::from(1 << 20),
+            mebibytes(now.peak),
             100.0 * now.peak.get() as f64 / done.limit.get() as f64,
-            resident().unwrap_or(f64::NAN),
+            resident::now().map_or(f64::NAN, mebibytes),
             loss,
         );
         let (done_so_far, before) = (now.done, [done.traces, done.plans]);
         *now = Stretch { begun: now.begun, done: done_so_far, before, ..Stretch::default() };
     }
-}
-
-/// MiB that this process holds in memory.
-fn resident() -> Option<f64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    Some(line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok()? / 1024.0)
 }

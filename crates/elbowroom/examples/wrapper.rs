@@ -12,6 +12,8 @@ use elbowroom::alloc::{PROCESS, Planned};
 use elbowroom::data::Feed;
 use elbowroom::engine::interpreter::Interpreter;
 use elbowroom::graph::zoo::{self, Options};
+use elbowroom::ir::units;
+use elbowroom::resident;
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -64,11 +66,10 @@ fn train(model: &str, batch: usize, iterations: usize, side: &str) -> Result<(),
         }
     }
     let faults = (minor_faults()? - faults) / (iterations - half).max(1) as u64;
-    let later = &mut times[half..];
-    later.sort_unstable();
-    let median = later.get(later.len() / 2).map_or(0.0, |time| time.as_secs_f64() * 1e3);
+    let median = units::median(&mut times[half..]).map_or(0.0, |time| time.as_secs_f64() * 1e3);
+    let resident = resident::most().ok_or("the system does not say what is resident")?.get();
     let planned = 100.0 * PROCESS.stats().planned_share();
-    println!("{side:<8}{median:>16.1}{faults:>16}{:>18}{planned:>14.1} %{digest:>20x}", peak_resident()?);
+    println!("{side:<8}{median:>16.1}{faults:>16}{:>18}{planned:>14.1} %{digest:>20x}", resident);
     Ok(())
 }
 
@@ -77,12 +78,4 @@ fn minor_faults() -> Result<u64, Failure> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     let after_name = stat.rsplit(')').next().unwrap_or_default();
     Ok(after_name.split_whitespace().nth(7).ok_or("stat is shorter than it was")?.parse()?)
-}
-
-/// Most bytes that were ever resident.
-fn peak_resident() -> Result<u64, Failure> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("status has no VmHWM")?;
-    let kibibytes: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
-    Ok(kibibytes << 10)
 }

@@ -18,7 +18,7 @@ use elbowroom_ir::schedule::{Action, Schedule};
 use elbowroom_ir::search::Observer;
 use elbowroom_ir::{Bytes, Id, Nanos, OpId, Table};
 
-use crate::pipeline::{self, PlanError, Planned, Task};
+use crate::pipeline::{self, Planned, Task};
 use crate::size::MemorySpec;
 use crate::train::{self, TrainError, TrainObserver, Training};
 
@@ -233,11 +233,7 @@ fn planned(
 ) -> Result<Option<Planned>, TrainError> {
     let task = train::estimate(&chosen.graph, &training.machine, training.freedom)?;
     let task = Task { costs: chosen.costs.clone(), ..task }.with_memory(limit);
-    match pipeline::plan(&task, &training.method.at_once(), observer) {
-        Ok(planned) => Ok(Some(planned)),
-        Err(PlanError::Illegal(fault)) => Err(TrainError::Plan(fault.into())),
-        Err(_) => Ok(None),
-    }
+    Ok(train::plan_at_once(training, &task, observer)?.ok())
 }
 
 /// Workspace that every operation could have in a schedule: what is free at its launch, at each of them if there are several, and its own.

@@ -8,7 +8,7 @@ use elbowroom_ir::Bytes;
 use elbowroom_ir::search::Observer;
 
 use crate::algorithms;
-use crate::pipeline::{self, PlanError};
+use crate::pipeline::PlanError;
 use crate::train::{self, TrainError, Training};
 
 /// Batches are not looked for above this: the zoo's own bound.
@@ -71,15 +71,12 @@ fn fit(
     observer: &dyn Observer,
 ) -> Result<Result<Arc<Graph>, PlanError>, LargestError> {
     let plan = |graph: &Graph| {
-        let task = train::estimate(graph, &training.machine, training.freedom)?.with_memory(limit);
-        match pipeline::plan(&task, &training.method.at_once(), observer) {
-            Err(error @ PlanError::Illegal(_)) => Err(TrainError::Plan(error)),
-            done => Ok(done.map(|_| ())),
-        }
+        let task = train::estimate(graph, &training.machine, training.freedom)?;
+        train::plan_at_once(training, &task.with_memory(limit), observer)
     };
     let graph = Arc::new(build(batch)?);
     let why = match plan(&graph)? {
-        Ok(()) => return Ok(Ok(graph)),
+        Ok(_) => return Ok(Ok(graph)),
         Err(why) => why,
     };
     if algorithms::is_worth_choosing(training, &graph, limit) {

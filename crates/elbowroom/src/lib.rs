@@ -22,6 +22,7 @@ pub mod pipeline;
 pub mod plot;
 pub mod registry;
 pub mod report;
+pub mod resident;
 pub mod size;
 pub mod train;
 

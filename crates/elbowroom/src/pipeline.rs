@@ -71,7 +71,7 @@ pub struct Planned {
 impl Method<'_> {
     /// The same method with its share of the time that is left: most placements fit at the first round, but more may follow, each from what
     /// the ones before have found, and together they keep to the budget.
-    fn for_a_round(&self, round: usize, started: Instant) -> Self {
+    fn for_a_round(&self, round: u32, started: Instant) -> Self {
         let left = |time: Duration| time.saturating_sub(started.elapsed());
         let share = |left: Duration| if round == 1 { left / 3 * 2 } else { left / 3 };
         let time = self.budget.time.map(|time| share(left(time)));

@@ -190,6 +190,18 @@ pub(crate) fn estimate(graph: &Graph, machine: &Machine, freedom: Freedom) -> Re
     Ok(Task { trace: Arc::new(trace), costs, machine: machine.clone(), freedom })
 }
 
+/// A plan without a long search, or why there is none. A fault of ours is an error.
+pub(crate) fn plan_at_once(
+    training: &Training<'_>,
+    task: &Task,
+    observer: &dyn Observer,
+) -> Result<Result<Planned, PlanError>, TrainError> {
+    match pipeline::plan(task, &training.method.at_once(), observer) {
+        Err(error @ PlanError::Illegal(_)) => Err(TrainError::Plan(error)),
+        done => Ok(done),
+    }
+}
+
 /// A plan under the limit that the user named.
 fn limited(
     training: &Training<'_>,

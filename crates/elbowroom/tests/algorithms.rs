@@ -1,5 +1,7 @@
 //! Choices of algorithms: made under the limit, and the same in the limited and in the unlimited run.
 
+mod support;
+
 use std::sync::Arc;
 
 use elbowroom::algorithms::{choose, counts};
@@ -7,22 +9,10 @@ use elbowroom::graph::Graph;
 use elbowroom::graph::op::Algorithm;
 use elbowroom::graph::zoo::{self, Options};
 use elbowroom::ir::planning::Freedom;
-use elbowroom::ir::search::{Budget, Observer};
-use elbowroom::pipeline::Method;
-use elbowroom::train::{Iteration, TrainObserver, Training, train};
-use elbowroom::{engine, registry, sim};
+use elbowroom::train::{Training, train};
+use elbowroom::{engine, sim};
 
-struct Quiet;
-
-impl Observer for Quiet {}
-
-impl TrainObserver for Quiet {
-    fn stage(&self, _: &str) {}
-    fn begin(&self, _: u64) {}
-    fn iteration(&self, done: &Iteration) {
-        assert!(done.peak <= done.limit);
-    }
-}
+use support::{Quiet, method};
 
 fn network() -> Arc<Graph> {
     let options = Options { image: Some(16), width: Some(24), ..Options::new(4) };
@@ -34,11 +24,7 @@ fn training(graph: Arc<Graph>, memory: &str) -> Training<'static> {
         graph,
         memory: memory.parse().unwrap(),
         machine: sim::presets::machine("cpu").unwrap(),
-        method: Method {
-            scheduler: registry::scheduler(registry::DEFAULT_PLANNER).unwrap(),
-            packer: registry::packer(registry::DEFAULT_PACKER).unwrap(),
-            budget: Budget { evaluations: Some(50), ..Budget::default() },
-        },
+        method: method(),
         freedom: Freedom::ALL,
         iterations: 3,
         data: None,

@@ -1,5 +1,7 @@
 //! Trainings that run on demand, all the time or until there are plans: under the limit, and equal to the unlimited run to the bit.
 
+mod support;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -7,24 +9,12 @@ use elbowroom::graph::zoo::{self, Options};
 use elbowroom::ir::Bytes;
 use elbowroom::ir::machine::Machine;
 use elbowroom::ir::planning::Freedom;
-use elbowroom::ir::search::{Budget, Observer};
-use elbowroom::pipeline::Method;
 use elbowroom::report::TrainReport;
 use elbowroom::train::changing::{Changing, Varying};
-use elbowroom::train::{Iteration, Saving, TrainError, TrainObserver, Training, train};
-use elbowroom::{engine, registry, sim};
+use elbowroom::train::{Saving, TrainError, Training, train};
+use elbowroom::{engine, sim};
 
-struct Quiet;
-
-impl Observer for Quiet {}
-
-impl TrainObserver for Quiet {
-    fn stage(&self, _: &str) {}
-    fn begin(&self, _: u64) {}
-    fn iteration(&self, done: &Iteration) {
-        assert!(done.peak <= done.limit);
-    }
-}
+use support::{Quiet, method};
 
 #[derive(Clone)]
 struct Case<'a> {
@@ -54,11 +44,7 @@ impl Case<'_> {
                 graph: Arc::new(zoo::build(self.network, &self.options).unwrap()),
                 memory: self.memory.parse().unwrap(),
                 machine: Machine { host_memory: self.host_memory, ..sim::presets::machine("cpu").unwrap() },
-                method: Method {
-                    scheduler: registry::scheduler(registry::DEFAULT_PLANNER).unwrap(),
-                    packer: registry::packer(registry::DEFAULT_PACKER).unwrap(),
-                    budget: Budget { evaluations: Some(50), ..Budget::default() },
-                },
+                method: method(),
                 freedom: self.freedom,
                 iterations: self.iterations,
                 data: None,

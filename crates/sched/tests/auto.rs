@@ -71,20 +71,18 @@ fn machine(memory: u64, rate: u64, shared_link: bool) -> Machine {
     }
 }
 
+fn request<'a>(chain: &'a ChainTrace, machine: &'a Machine, freedom: Freedom) -> Request<'a> {
+    let ChainTrace { trace, costs, .. } = chain;
+    Request { trace, costs, machine, load_limit: machine.memory, freedom, packer: None }
+}
+
 fn plan(
     chain: &ChainTrace,
     machine: &Machine,
     freedom: Freedom,
     budget: &Budget,
 ) -> (Option<u64>, Outcome<Schedule>) {
-    let request = Request {
-        trace: &chain.trace,
-        costs: &chain.costs,
-        machine,
-        load_limit: machine.memory,
-        freedom,
-        packer: None,
-    };
+    let request = request(chain, machine, freedom);
     let outcome = Auto.schedule(&request, budget, &Silent);
     let time = outcome.best.as_ref().map(|schedule| {
         let timeline = simulate(&chain.trace, &chain.costs, machine, schedule).unwrap();
@@ -112,14 +110,7 @@ fn golden_joint_optima_are_met() {
         {
             let machine = machine(memory, rate, shared);
             let Some(optimum) = time(&case[joint]) else { continue };
-            let request = Request {
-                trace: &chain.trace,
-                costs: &chain.costs,
-                machine: &machine,
-                load_limit: machine.memory,
-                freedom: Freedom::ALL,
-                packer: None,
-            };
+            let request = request(&chain, &machine, Freedom::ALL);
             let bound = lower_bound(&request).get();
             assert!(bound <= optimum, "{}: bound {bound} above {optimum}", case["id"]);
             tight += usize::from(bound > chain.costs.total().get());
@@ -216,14 +207,7 @@ fn a_search_starts_from_what_it_is_told() {
     let mut helped = 0;
     for (memory, rate) in [(450, 1), (500, 1), (500, 2), (600, 1), (700, 1), (700, 2), (800, 1)] {
         let machine = machine(memory, rate, true);
-        let request = Request {
-            trace: &chain.trace,
-            costs: &chain.costs,
-            machine: &machine,
-            load_limit: machine.memory,
-            freedom: Freedom::ALL,
-            packer: None,
-        };
+        let request = request(&chain, &machine, Freedom::ALL);
         let (Some(long), outcome) = plan(&chain, &machine, Freedom::ALL, &Budget::evaluations(40_000)) else {
             continue;
         };

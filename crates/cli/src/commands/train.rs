@@ -14,7 +14,7 @@ use elbowroom::report::{Conduct, TrainReport};
 use elbowroom::size::BatchSpec;
 use elbowroom::train::changing::{Changing, Varying, longest_sentence};
 use elbowroom::train::{Saving, TrainError, TrainObserver, Training};
-use elbowroom::{algorithms, plot, sim, train};
+use elbowroom::{algorithms, plot, resident, sim, train};
 use serde::Serialize;
 
 use crate::Answer;
@@ -98,7 +98,7 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
         let title = format!("{} under {}", report.plan.trace, report.plan.limit_bytes);
         files::write(Some(path), &plot::losses(&title, report.first_iteration, &report.losses))?;
     }
-    let trained = Trained { report, peak_resident_bytes: peak_resident() };
+    let trained = Trained { report, peak_resident_bytes: resident::most() };
     if args.json {
         printer::json(&trained)?
     } else {
@@ -139,14 +139,6 @@ struct Trained {
     /// Most bytes of memory that the whole process has had resident, code and kernels' threads included; `null` where the system does
     /// not say. An unlimited run made for comparison counts as well.
     peak_resident_bytes: Option<Bytes>,
-}
-
-/// `VmHWM` of this process.
-fn peak_resident() -> Option<Bytes> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(Bytes(kibibytes * 1024))
 }
 
 /// How many iterations ran by plans, and by how many.

@@ -11,11 +11,12 @@ use elbowroom_ir::packing::{Placement, Problem};
 use elbowroom_ir::planning::Request;
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Infeasible, Observer, StopReason, Unheard};
+use elbowroom_sched::placed::next_load;
 
 use super::{Method, PlanError, Task, goal, no_schedule, request, simulate};
 
 /// How often the planner is asked for another load before a limit is given up.
-const ROUNDS: usize = 8;
+const ROUNDS: u32 = 8;
 
 /// Evaluations of the packer for each placement, where the planner has just begun to look; and the work that it may do where it searches, in
 /// evaluations × blocks. Not a time: on a busy machine a placement must not fail that succeeds on an idle one.
@@ -29,7 +30,7 @@ pub(super) struct Fitted {
     pub stop: StopReason,
     pub evaluations: u64,
     /// Schedules that were asked for until one fitted.
-    pub rounds: usize,
+    pub rounds: u32,
 }
 
 impl Fitted {
@@ -39,8 +40,8 @@ impl Fitted {
 }
 
 /// A schedule with a placement that fits: the one that the method finds, starting from `known` ones if it can. Where the first did not
-/// fit, the fastest of that, of what is found at once, when little time was left for later rounds, and of what the planner's peers find;
-/// a method that only looks at once is content with its own.
+/// fit, the fastest of that, of what is found at once, when little time was left for later rounds, and of what the planner's peers find,
+/// as far as twice the time reaches; a method that only looks at once is content with its own.
 pub(super) fn fit(
     task: &Task,
     method: &Method<'_>,
@@ -117,13 +118,10 @@ fn descend(
             Err(height) => height,
         };
         lowest = Some(lowest.map_or(height, |lowest| lowest.min(height)));
-        // Asked for no less than this schedule's load, a planner makes it again. And steps grow: the better the packer, the smaller the
-        // excess, and the rounds must not be used up by small ones.
-        let step = (height - limit).get() << (rounds - 1);
         taken = load_limit.min(load);
-        load_limit = match taken.get().checked_sub(step) {
-            Some(lower) if lower > 0 => Bytes(lower),
-            _ => break,
+        load_limit = match next_load(load_limit, load, height - limit, rounds - 1) {
+            Some(lower) => lower,
+            None => break,
         };
         unplaced.push(schedule);
     }

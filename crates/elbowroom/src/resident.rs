@@ -1,0 +1,20 @@
+//! Memory that this process holds, as the system counts it: arena, host tier, code and everything else. Linux says, others do not.
+
+use elbowroom_ir::Bytes;
+
+/// Bytes that are resident now (`VmRSS`); `None` where the system does not say.
+pub fn now() -> Option<Bytes> {
+    status("VmRSS:")
+}
+
+/// Most bytes that were ever resident (`VmHWM`); `None` where the system does not say.
+pub fn most() -> Option<Bytes> {
+    status("VmHWM:")
+}
+
+fn status(field: &str) -> Option<Bytes> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(Bytes(kibibytes * 1024))
+}

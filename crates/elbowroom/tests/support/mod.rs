@@ -1,0 +1,28 @@
+//! What tests of trainings share.
+
+use elbowroom::ir::search::{Budget, Observer};
+use elbowroom::pipeline::Method;
+use elbowroom::registry;
+use elbowroom::train::{Iteration, TrainObserver};
+
+/// Shows nothing, and sees to it that no iteration goes over the limit.
+pub struct Quiet;
+
+impl Observer for Quiet {}
+
+impl TrainObserver for Quiet {
+    fn stage(&self, _: &str) {}
+    fn begin(&self, _: u64) {}
+    fn iteration(&self, done: &Iteration) {
+        assert!(done.peak <= done.limit);
+    }
+}
+
+/// The default planner and packer, with few evaluations.
+pub fn method() -> Method<'static> {
+    Method {
+        scheduler: registry::scheduler(registry::DEFAULT_PLANNER).unwrap(),
+        packer: registry::packer(registry::DEFAULT_PACKER).unwrap(),
+        budget: Budget { evaluations: Some(50), ..Budget::default() },
+    }
+}
