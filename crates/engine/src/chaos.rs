@@ -1,18 +1,18 @@
-//! A device that makes trouble on purpose: lanes run late, and freed bytes are overwritten.
+//! A device that makes trouble on purpose: lanes run late, copies are made by one thread or another, and freed bytes are overwritten.
 //!
 //! A plan's results must not depend on how long anything takes, nor on what lies in bytes that nobody holds. Under this device both
 //! vary; a run under it must equal any other run to the bit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use elbowroom_graph::Graph;
 use elbowroom_ir::schedule::Lane;
 use elbowroom_ir::{ActionId, Bytes};
 
 use crate::arena::Extent;
-use crate::device::{Call, Device, Stopped};
+use crate::device::{Call, Device, Stopped, Waiting};
 use crate::error::{EngineError, HostError};
 use crate::host::HostTier;
 
@@ -50,9 +50,12 @@ impl<D: Device> Chaos<D> {
         this
     }
 
+    fn draw(&self) -> u64 {
+        mix(self.options.seed ^ self.draws.fetch_add(1, Relaxed).wrapping_mul(0x9E37_79B9_7F4A_7C15))
+    }
+
     fn delay(&self) {
-        let word =
-            mix(self.options.seed ^ self.draws.fetch_add(1, Relaxed).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let word = self.draw();
         let longest = u64::try_from(self.options.longest_delay.as_nanos()).unwrap_or(u64::MAX);
         if word & 1 == 0 && longest > 0 {
             std::thread::sleep(Duration::from_nanos((word >> 1) % longest));
@@ -93,16 +96,27 @@ impl<D: Device> Device for Chaos<D> {
         self.device.launch(call)
     }
 
-    fn store(&self, from: Extent, to: usize) -> Result<(), HostError> {
-        self.delay();
-        self.fail_if_due(from.len)?;
-        self.device.store(from, to)
+    fn begun(&self, lane: Lane, ready: Instant) -> Instant {
+        self.device.begun(lane, ready)
     }
 
-    fn load(&self, from: usize, to: Extent) -> Result<(), HostError> {
+    fn store(&self, from: Extent, to: usize, start: Instant) -> Result<(), HostError> {
+        self.delay();
+        self.fail_if_due(from.len)?;
+        self.device.store(from, to, start)
+    }
+
+    fn load(&self, from: usize, to: Extent, start: Instant) -> Result<(), HostError> {
         self.delay();
         self.fail_if_due(to.len)?;
-        self.device.load(from, to)
+        self.device.load(from, to, start)
+    }
+
+    /// Sometimes less than the device says, so that copies of every size are made by the compute lane, by their lanes' own threads, and by
+    /// one after the other.
+    fn prompt(&self) -> usize {
+        let prompt = self.device.prompt();
+        [0, 0, prompt.min(256), prompt][(self.draw() % 4) as usize]
     }
 
     fn retire(&self, extent: Extent) {
@@ -122,8 +136,16 @@ impl<D: Device> Device for Chaos<D> {
         self.device.wait(lane, action)
     }
 
-    fn signal(&self, lane: Lane, action: ActionId) {
-        self.device.signal(lane, action);
+    fn reached(&self, lane: Lane, action: ActionId) -> bool {
+        self.device.reached(lane, action)
+    }
+
+    fn signal(&self, lane: Lane, action: ActionId) -> Waiting {
+        self.device.signal(lane, action)
+    }
+
+    fn wake(&self, lane: Lane) {
+        self.device.wake(lane);
     }
 
     fn drain(&self, lane: Lane) -> Result<(), EngineError> {

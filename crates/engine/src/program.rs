@@ -44,6 +44,16 @@ pub(crate) struct Task {
     pub retires: Range<usize>,
 }
 
+impl Task {
+    /// Bytes that it copies.
+    pub const fn bytes(&self) -> usize {
+        match self.work {
+            Work::Store { from: moved, .. } | Work::Load { to: moved, .. } => moved.len,
+            Work::Launch { .. } => 0,
+        }
+    }
+}
+
 /// One stay of a storage in the arena, or one workspace.
 #[derive(Clone, Debug)]
 pub(crate) struct Residence {

@@ -1,7 +1,7 @@
 //! What is measured while a program runs, and the timeline and costs that follow from it.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use elbowroom_ir::planning::{CostSource, Costs};
 use elbowroom_ir::schedule::{Action, Lane, Schedule};
@@ -20,8 +20,8 @@ pub(crate) struct Recording {
     peaks: [AtomicUsize; 3],
 }
 
-fn since(origin: Instant) -> u64 {
-    Nanos::from(origin.elapsed()).get()
+fn since(origin: Instant, now: Instant) -> u64 {
+    Nanos::from(now.saturating_duration_since(origin)).get()
 }
 
 impl Recording {
@@ -30,15 +30,20 @@ impl Recording {
         Self { starts: zeros(), ends: zeros(), peaks: Default::default() }
     }
 
-    /// An action starts now and gets ranges up to `end`.
-    pub fn start(&self, action: ActionId, lane: Lane, end: usize, origin: Instant) {
+    /// An action starts and gets ranges up to `end`.
+    pub fn start(&self, action: ActionId, lane: Lane, end: usize, origin: Instant, start: Instant) {
         self.peaks[lane.index()].fetch_max(end, Relaxed);
-        self.starts[action.index()].store(since(origin), Relaxed);
+        self.starts[action.index()].store(since(origin, start), Relaxed);
     }
 
     /// An action is done.
     pub fn end(&self, action: ActionId, origin: Instant) {
-        self.ends[action.index()].store(since(origin), Relaxed);
+        self.ends[action.index()].store(since(origin, Instant::now()), Relaxed);
+    }
+
+    /// When an action was done, from the iteration's origin on.
+    pub fn ended(&self, action: ActionId) -> Duration {
+        Duration::from_nanos(self.ends[action.index()].load(Relaxed))
     }
 
     /// A range up to `end` was used before the first iteration.

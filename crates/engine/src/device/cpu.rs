@@ -10,7 +10,7 @@ use elbowroom_ir::{ActionId, Bytes};
 use rayon::ThreadPool;
 
 use super::events::Events;
-use super::{Call, Device, Stopped};
+use super::{Call, Device, Stopped, Waiting};
 use crate::arena::{Arena, Extent};
 use crate::error::{EngineError, HostError};
 use crate::host::HostTier;
@@ -43,6 +43,11 @@ impl CpuDevice {
     pub fn new(parts: CpuParts, actions: usize) -> Self {
         let paces = parts.link.map(|(to_host, to_device)| [to_host, to_device].map(Pace::new));
         Self { parts, paces, events: Events::new(actions), addresses: Mutex::default() }
+    }
+
+    fn pace(&self, lane: Lane) -> Option<&Pace> {
+        let [to_host, to_device] = self.paces.as_ref()?;
+        Some(if lane == Lane::ToHost { to_host } else { to_device })
     }
 
     fn run(&self, kind: &OpKind, call: &Call<'_>) {
@@ -105,28 +110,42 @@ impl Device for CpuDevice {
         Ok(())
     }
 
-    fn store(&self, from: Extent, to: usize) -> Result<(), HostError> {
-        let start = Instant::now();
+    fn begun(&self, lane: Lane, ready: Instant) -> Instant {
+        self.pace(lane).map_or_else(Instant::now, |_| Pace::begun(ready))
+    }
+
+    fn store(&self, from: Extent, to: usize, start: Instant) -> Result<(), HostError> {
         // SAFETY: the range comes from a program, so nobody writes it before the copy has been signalled.
         self.parts.host.store(to, unsafe { self.parts.arena.bytes(from) })?;
-        self.paces.as_ref().inspect(|[to_host, _]| to_host.hold(start, from.len));
+        self.pace(Lane::ToHost).inspect(|pace| pace.hold(start, from.len));
         Ok(())
     }
 
-    fn load(&self, from: usize, to: Extent) -> Result<(), HostError> {
-        let start = Instant::now();
+    fn load(&self, from: usize, to: Extent, start: Instant) -> Result<(), HostError> {
         // SAFETY: the range comes from a program, so nobody else uses it before the copy has been signalled.
         self.parts.host.load(from, unsafe { self.parts.arena.bytes_mut(to) })?;
-        self.paces.as_ref().inspect(|[_, to_device]| to_device.hold(start, to.len));
+        self.pace(Lane::ToDevice).inspect(|pace| pace.hold(start, to.len));
         Ok(())
     }
 
-    fn wait(&self, _lane: Lane, action: ActionId) -> Result<(), Stopped> {
-        self.events.wait(action)
+    fn prompt(&self) -> usize {
+        if self.paces.is_some() { 0 } else { self.parts.host.prompt() }
     }
 
-    fn signal(&self, _lane: Lane, action: ActionId) {
-        self.events.signal(action);
+    fn wait(&self, lane: Lane, action: ActionId) -> Result<(), Stopped> {
+        self.events.wait(lane, action)
+    }
+
+    fn reached(&self, lane: Lane, action: ActionId) -> bool {
+        self.events.reached(lane, action)
+    }
+
+    fn signal(&self, _lane: Lane, action: ActionId) -> Waiting {
+        self.events.signal(action)
+    }
+
+    fn wake(&self, lane: Lane) {
+        self.events.wake(lane);
     }
 
     fn stop(&self) {

@@ -9,12 +9,14 @@ mod cpu;
 mod events;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use elbowroom_graph::Graph;
 use elbowroom_ir::schedule::Lane;
 use elbowroom_ir::{ActionId, Bytes, OpId};
 
 pub use cpu::{CpuDevice, CpuParts};
+pub use events::Waiting;
 
 use crate::arena::Extent;
 use crate::error::{EngineError, HostError};
@@ -63,10 +65,19 @@ pub trait Device: Send + Sync {
     fn begin(&self);
     /// Runs an op on the compute lane.
     fn launch(&self, call: Call<'_>) -> Result<(), EngineError>;
-    /// Copies a range to an offset of the host tier, on the to-host lane.
-    fn store(&self, from: Extent, to: usize) -> Result<(), HostError>;
-    /// Copies a range from an offset of the host tier, on the to-device lane.
-    fn load(&self, from: usize, to: Extent) -> Result<(), HostError>;
+    /// The moment from which a copy counts that nothing kept from beginning at `ready`, on whatever thread it begins now.
+    fn begun(&self, _lane: Lane, _ready: Instant) -> Instant {
+        Instant::now()
+    }
+    /// Copies a range to an offset of the host tier, on the to-host lane. It counts from `start`.
+    fn store(&self, from: Extent, to: usize, start: Instant) -> Result<(), HostError>;
+    /// Copies a range from an offset of the host tier, on the to-device lane. It counts from `start`.
+    fn load(&self, from: usize, to: Extent, start: Instant) -> Result<(), HostError>;
+    /// Copies up to this size, in bytes, are over before the thread of their lane would be awake: ops make them on their way. Zero where
+    /// copies are not the processor's work.
+    fn prompt(&self) -> usize {
+        0
+    }
     /// The bytes of a residence are free from now on, until something is written there again.
     fn retire(&self, _extent: Extent) {}
     /// Whether [`retire`](Self::retire) does anything.
@@ -75,8 +86,12 @@ pub trait Device: Send + Sync {
     }
     /// What the lane does next happens after the action.
     fn wait(&self, lane: Lane, action: ActionId) -> Result<(), Stopped>;
-    /// The lane's work so far includes the action: it is finished when that work is.
-    fn signal(&self, lane: Lane, action: ActionId);
+    /// Whether the action has finished. If it has not, the lane is one of those that wait for it.
+    fn reached(&self, lane: Lane, action: ActionId) -> bool;
+    /// The lane's work so far includes the action: it is finished when that work is. The lanes that wait for it are to be woken.
+    fn signal(&self, lane: Lane, action: ActionId) -> Waiting;
+    /// Lets a lane that waits look again.
+    fn wake(&self, lane: Lane);
     /// Returns when all work of the lane is done.
     fn drain(&self, _lane: Lane) -> Result<(), EngineError> {
         Ok(())

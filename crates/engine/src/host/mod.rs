@@ -25,6 +25,10 @@ pub trait HostTier: Send + Sync {
     fn store(&self, offset: usize, bytes: &[u8]) -> Result<(), HostError>;
     /// Brings bytes back from an offset.
     fn load(&self, offset: usize, bytes: &mut [u8]) -> Result<(), HostError>;
+    /// Copies up to this size, in bytes, are over before a sleeping thread would be awake.
+    fn prompt(&self) -> usize {
+        0
+    }
 }
 
 /// Which tier a session uses.

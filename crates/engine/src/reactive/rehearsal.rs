@@ -1,13 +1,14 @@
 //! A device on which nothing happens: to find out whether an iteration on demand comes to its end, before it begins.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use elbowroom_graph::Graph;
 use elbowroom_ir::schedule::Lane;
 use elbowroom_ir::{ActionId, Bytes};
 
 use crate::arena::Extent;
-use crate::device::{Call, Device, Stopped};
+use crate::device::{Call, Device, Stopped, Waiting};
 use crate::error::{EngineError, HostError};
 use crate::host::HostTier;
 
@@ -41,11 +42,11 @@ impl Device for Rehearsal {
         Ok(())
     }
 
-    fn store(&self, _: Extent, _: usize) -> Result<(), HostError> {
+    fn store(&self, _: Extent, _: usize, _: Instant) -> Result<(), HostError> {
         Ok(())
     }
 
-    fn load(&self, _: usize, _: Extent) -> Result<(), HostError> {
+    fn load(&self, _: usize, _: Extent, _: Instant) -> Result<(), HostError> {
         Ok(())
     }
 
@@ -53,7 +54,15 @@ impl Device for Rehearsal {
         Ok(())
     }
 
-    fn signal(&self, _: Lane, _: ActionId) {}
+    fn reached(&self, _: Lane, _: ActionId) -> bool {
+        true
+    }
+
+    fn signal(&self, _: Lane, _: ActionId) -> Waiting {
+        Waiting::default()
+    }
+
+    fn wake(&self, _: Lane) {}
 
     fn stop(&self) {}
 

@@ -273,7 +273,7 @@ impl<'a> Run<'a> {
         let offset = self.allocate(len, Some(value))?;
         let began = Instant::now();
         let failed = |source| EngineError::Fetch { value, source };
-        self.device.load(slot, Extent { offset, len }).map_err(failed)?;
+        self.device.load(slot, Extent { offset, len }, began).map_err(failed)?;
         self.report.loads.push((Bytes(len as u64), began.elapsed().into()));
         self.report.traffic.to_device += Bytes(len as u64);
         self.values[value].place = Some(offset);
@@ -368,7 +368,7 @@ impl<'a> Run<'a> {
         let slot = self.slots.offsets[self.trace.storage(value)].ok_or(EngineError::Victim { value })?;
         self.make_room_on_the_host(value)?;
         let began = Instant::now();
-        self.device.store(from, slot).map_err(|source| EngineError::Fetch { value, source })?;
+        self.device.store(from, slot, began).map_err(|source| EngineError::Fetch { value, source })?;
         self.report.stores.push((Bytes(from.len as u64), began.elapsed().into()));
         self.report.traffic.to_host += Bytes(from.len as u64);
         self.keep(value, true);
