@@ -27,7 +27,7 @@
 //!
 //! # Faces
 //!
-//! - [`Planned`] is a global allocator for Rust programs: large requests of each thread are a sequence.
+//! - [`Planned`] is a global allocator for Rust programs: the large requests of each thread are a sequence, and the middle ones another.
 //! - [`Pool`] serves programs that own a device's memory: a sequence for each of its queues. Memory comes through [`Backing`]: the host's
 //!   ([`HostMemory`]), a CUDA device's ([`CudaMemory`]), or your own.
 //! - [`device`] is for programs that can say what an operation touches: blocks may then also leave for the host and come back.
@@ -36,7 +36,6 @@
 //!
 //! ## How to use it
 #![doc = include_str!("../README.md")]
-#![allow(unexpected_cfgs, reason = "loom is set by hand, to test under every order of the threads' steps")]
 
 mod arena;
 mod caching;

@@ -60,10 +60,7 @@ impl<B: Backing + Clone> Pool<B> {
     /// A block for a queue.
     pub fn allocate(&self, queue: u64, request: Request) -> Result<usize, OutOfMemory> {
         let mut state = self.state();
-        let sequence = state.queues.entry(queue).or_insert_with(|| {
-            Sequence::new(self.backing.clone(), self.directory.clone(), self.settings.clone())
-        });
-        let ticket = match sequence.request(request) {
+        let ticket = match self.sequence(&mut state, queue).request(request) {
             Answer::Planned(address, ticket) => {
                 if let Some(ticket) = ticket {
                     state.recorded.insert(address, (queue, ticket));
@@ -104,9 +101,15 @@ impl<B: Backing + Clone> Pool<B> {
         Release::Freed
     }
 
-    /// Says something to the sequence of a queue: iteration marks, interruptions.
-    pub fn tell<T>(&self, queue: u64, say: impl FnOnce(&mut Sequence<B, Arc<Directory>>) -> T) -> Option<T> {
-        self.state().queues.get_mut(&queue).map(say)
+    /// Says something to the sequence of a queue: iteration marks, interruptions. A queue may be new.
+    pub fn tell<T>(&self, queue: u64, say: impl FnOnce(&mut Sequence<B, Arc<Directory>>) -> T) -> T {
+        say(self.sequence(&mut self.state(), queue))
+    }
+
+    fn sequence<'a>(&self, state: &'a mut State<B>, queue: u64) -> &'a mut Sequence<B, Arc<Directory>> {
+        state.queues.entry(queue).or_insert_with(|| {
+            Sequence::new(self.backing.clone(), self.directory.clone(), self.settings.clone())
+        })
     }
 
     /// Counts of all queues together, and bytes that have no plan and live now.

@@ -32,7 +32,8 @@ pub struct Record {
     detector: Detector,
     /// Most entries kept; when they are full, all are forgotten.
     capacity: usize,
-    /// Requests to let pass before recording goes on: it doubles each time that a full record held no iteration.
+    /// Requests to let pass before recording goes on: few after the first full record, because a program may have been starting; twice
+    /// as many each time that a full record held no iteration.
     pause: u64,
     passing: u64,
 }
@@ -46,7 +47,7 @@ impl Record {
             first: 0,
             detector: Detector::new(),
             capacity,
-            pause: capacity as u64,
+            pause: (capacity / 16) as u64,
             passing: 0,
         }
     }
@@ -141,7 +142,7 @@ impl Record {
     /// Forgets all requests. Tickets given out stay known as forgotten.
     pub fn forget(&mut self) {
         self.first += self.entries.len() as u64;
-        self.entries.clear();
+        self.entries = VecDeque::new();
         self.detector.forget();
     }
 }

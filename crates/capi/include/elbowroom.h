@@ -9,7 +9,8 @@
 extern "C" {
 #endif
 
-/* Counts. Sizes are in bytes; "large" requests are those of at least the threshold. */
+/* Counts. Sizes are in bytes. "Large" requests are those of 16 KiB or more, or all of a pool's; "middle" ones are below that, and at least
+ * the threshold; "small" ones are below the threshold. */
 struct elbowroom_stats {
     uint64_t requests;      /* large requests */
     uint64_t bytes;         /* and their bytes */
@@ -23,15 +24,19 @@ struct elbowroom_stats {
     uint64_t lost;          /* times that a plan was left because the program did something else */
     uint64_t height;        /* bytes of the latest plans */
     uint64_t peak_load;     /* largest sum of requested bytes alive in them at one time */
-    uint64_t small;         /* requests below the threshold, to within a thousand for each thread */
+    uint64_t small;         /* small requests, to within a thousand for each thread */
     uint64_t small_bytes;   /* and their bytes */
     uint64_t bad_frees;     /* planned addresses freed although no block began there */
     uint64_t lanes;         /* threads that made large requests at one time */
+    uint64_t middle;        /* middle requests */
+    uint64_t middle_bytes;  /* and their bytes */
+    uint64_t middle_planned;       /* middle requests answered from a plan */
+    uint64_t middle_planned_bytes; /* and their bytes */
 };
 
 /* The process's own memory: malloc and its family. */
 void elbowroom_stats(struct elbowroom_stats *out);
-void elbowroom_set_threshold(size_t bytes); /* 16384 unless set */
+void elbowroom_set_threshold(size_t bytes); /* 1024 unless set */
 void elbowroom_mark_iteration(void);        /* optional: an iteration of this thread begins here */
 void elbowroom_interrupt(void);             /* what follows on this thread is not a part of what repeats ... */
 void elbowroom_resume(void);                /* ... until here; may be nested */

@@ -80,8 +80,7 @@ pub unsafe extern "C" fn free(block: *mut c_void) {
     if block.is_null() {
         return;
     }
-    // SAFETY: asked only for a block that is not planned, so the next allocator's.
-    if PROCESS.release(block as usize, || unsafe { next::malloc_usable_size(block) }) == Release::Elsewhere {
+    if PROCESS.release(block as usize) == Release::Elsewhere {
         // SAFETY: the caller's promise.
         unsafe { next::free(block) };
     }
@@ -99,8 +98,7 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
     match PROCESS.capacity(block as usize) {
         None => {
             // From here on it is another block, and not a recorded one.
-            // SAFETY: asked only for a block of the next allocator's.
-            PROCESS.release(block as usize, || unsafe { next::malloc_usable_size(block) });
+            PROCESS.release(block as usize);
             // SAFETY: the caller's promise.
             unsafe { next::realloc(block, size) }
         }

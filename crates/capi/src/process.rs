@@ -22,6 +22,10 @@ pub struct CStats {
     small_bytes: u64,
     bad_frees: u64,
     lanes: u64,
+    middle: u64,
+    middle_bytes: u64,
+    middle_planned: u64,
+    middle_planned_bytes: u64,
 }
 
 impl CStats {
@@ -50,8 +54,18 @@ impl CStats {
 /// A `struct elbowroom_stats` may be written to `out`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elbowroom_stats(out: *mut CStats) {
-    let ProcessStats { large, small, small_bytes, lanes, bad_frees } = PROCESS.stats();
-    let stats = CStats { small, small_bytes, bad_frees, lanes: lanes as u64, ..CStats::new(&large) };
+    let ProcessStats { large, middle, small, small_bytes, lanes, bad_frees } = PROCESS.stats();
+    let stats = CStats {
+        small,
+        small_bytes,
+        bad_frees,
+        lanes: lanes as u64,
+        middle: middle.requests,
+        middle_bytes: middle.bytes,
+        middle_planned: middle.planned,
+        middle_planned_bytes: middle.planned_bytes,
+        ..CStats::new(&large)
+    };
     // SAFETY: the caller's promise.
     unsafe { *out = stats };
 }

@@ -34,6 +34,10 @@ struct Stats {
     small_bytes: u64,
     bad_frees: u64,
     lanes: u64,
+    middle: u64,
+    middle_bytes: u64,
+    middle_planned: u64,
+    middle_planned_bytes: u64,
 }
 
 fn stats() -> Stats {
@@ -114,6 +118,39 @@ fn repeats() {
     (0..40).for_each(|_| iterate());
     let stats = stats();
     assert!(stats.planned >= 30 * 32 && stats.plans >= 1, "{stats:?}");
+}
+
+/// Middle requests that never repeat do not hide the large ones' iteration; those that do are planned as well.
+fn bands() {
+    let mut seed = 1u64;
+    let mut any = || {
+        seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        2_000 + (seed >> 40) as usize % 12_000
+    };
+    for _ in 0..40 {
+        let mut living = std::collections::VecDeque::new();
+        for i in 0..32usize {
+            living.push_back(Filled::new(20_000 + 7_000 * (i * 5 % 9), i as u8));
+            (0..10).for_each(|j| drop(Filled::new(any(), 1 + 4 * j)));
+            if living.len() > 5 {
+                living.pop_front();
+            }
+        }
+    }
+    let noisy = stats();
+    assert!(noisy.planned >= 30 * 32 && noisy.middle >= 40 * 320 && noisy.middle_planned < 100, "{noisy:?}");
+    for _ in 0..400 {
+        let mut living = std::collections::VecDeque::new();
+        for i in 0..40usize {
+            living.push_back(Filled::new(2_000 + 700 * (i * 7 % 11), 2));
+            if living.len() > 3 {
+                living.pop_front();
+            }
+        }
+    }
+    let calm = stats();
+    assert!(calm.middle_planned - noisy.middle_planned > 300 * 40, "{calm:?}");
+    assert!(calm.middle_planned_bytes > noisy.middle_planned_bytes && calm.small > 0, "{calm:?}");
 }
 
 fn threads() {
@@ -296,6 +333,7 @@ fn without_a_driver_cuda_says_so() {
 
 const SCENARIOS: &[(&str, fn())] = &[
     ("repeats", repeats),
+    ("bands", bands),
     ("threads", threads),
     ("reallocates", reallocates),
     ("double_free", double_free),

@@ -189,6 +189,7 @@ mod tests {
 
     /// Runs everywhere: with a driver memory can be had, without one the reason is said.
     #[test]
+    #[cfg_attr(miri, ignore = "Miri loads no library")]
     fn the_driver_gives_memory_or_is_said_to_be_absent() {
         let cuda = match Cuda::open() {
             Ok(cuda) => cuda,

@@ -65,6 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no such calls of the system")]
     fn ranges_are_aligned_zero_and_writable_to_their_end() {
         for (bytes, align) in [(1, 64), (5000, 4096), (100_000, 1 << 20), (9 << 20, 64)] {
             let base = HostMemory.reserve(bytes, align).unwrap();
@@ -80,6 +81,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no such calls of the system")]
     fn more_than_there_is_is_an_error() {
         assert!(HostMemory.reserve(usize::MAX, 64).is_err());
         assert!(HostMemory.reserve(1 << 60, 64).is_err());

@@ -82,7 +82,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Planned<A> {
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        if PROCESS.release(block as usize, || layout.size()) == Release::Elsewhere {
+        if PROCESS.release(block as usize) == Release::Elsewhere {
             // SAFETY: the block is the inner allocator's, with this layout.
             unsafe { self.inner.dealloc(block, layout) };
         }
@@ -93,7 +93,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Planned<A> {
             Some(capacity) if size <= capacity && size >= capacity / 2 => block,
             None => {
                 // What the inner allocator moves is another block from here on, and not a recorded one.
-                PROCESS.release(block as usize, || layout.size());
+                PROCESS.release(block as usize);
                 // SAFETY: the block is the inner allocator's, with this layout; the caller's promise about the size.
                 unsafe { self.inner.realloc(block, layout, size) }
             }

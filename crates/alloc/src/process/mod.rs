@@ -1,11 +1,18 @@
-//! Planned memory of a whole process: a sequence for each thread, one directory, and the thread's own state.
+//! Planned memory of a whole process: sequences for each thread, one directory, and the thread's own state.
+//!
+//! # Bands
+//!
+//! A thread's requests fall into two *bands*: large ones, tensors of a training, and middle ones, such as what a matrix product needs for
+//! itself, between Python's dictionaries. Each band is a sequence of its own. So what is planned of the large ones never depends on
+//! whether the middle ones repeat, of which there are a hundred for each large one, and which an interpreter has good reasons to change.
 //!
 //! # Threads
 //!
-//! Each thread that makes a large request has a *lane*: a sequence of its own, with plans and arenas of its own. On the way from a request
-//! to a planned address nothing is shared and no lock is taken. A block may be freed by any thread: a planned one by one atomic exchange,
-//! one that is being recorded under a lock, which is taken only while some lane records. When a thread ends, its lane waits for the next
-//! new thread, which takes up its plans if it does the same work.
+//! For each band, a thread that makes a request has a *lane*: a sequence of its own, with plans and arenas of its own. On the way from a
+//! request to a planned address nothing is shared and no lock is taken. A block may be freed by any thread: a planned one by one atomic
+//! exchange, one that is being recorded under a lock, which is taken only while some lane records, and for no other block but by chance:
+//! a table counts the recorded ones by a hash of their address. When a thread ends, its lanes wait for the next
+//! new thread, which takes up their plans if it does the same work.
 //!
 //! Whether a thread's iteration repeats is seen thread by thread; a thread whose requests come in no order stays with the fallback.
 //!
@@ -26,10 +33,12 @@ use std::cell::{Cell, UnsafeCell};
 use std::collections::BTreeMap;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use elbowroom_ir::search::Budget;
+use lock::Lock;
 
 pub use global::Planned;
-use lock::Lock;
 
 use crate::arena::Release;
 use crate::directory::Directory;
@@ -59,6 +68,9 @@ pub struct Process {
     lock: Lock,
     /// Behind the lock.
     tracked: UnsafeCell<Tracked>,
+    /// How many tracked blocks have an address of this hash. Changed behind the lock, read without: whoever frees a block has its address
+    /// from whoever asked for it, and with it this count.
+    hints: [AtomicU32; HINTS],
 }
 
 // SAFETY: `tracked` is touched only while `lock` is held; everything else is atomic.
@@ -74,6 +86,7 @@ struct Tracked {
 
 struct Lane {
     before: *mut Lane,
+    band: Band,
     /// Whether a living thread has it.
     taken: AtomicBool,
     /// The moment of its sequence, for those who free its blocks.
@@ -86,23 +99,60 @@ struct Lane {
     sequence: UnsafeCell<HostSequence>,
     /// A copy for other threads, behind the process's lock.
     stats: UnsafeCell<Stats>,
-    /// Iterations, plans and losses in that copy: when they change it is made again. Touched only by the owner.
-    published: Cell<(u64, u64, u64)>,
+    /// That copy once more, touched only by the owner.
+    published: Cell<Stats>,
+}
+
+/// Requests of a thread that are a sequence of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Band {
+    /// Below [`LARGE`].
+    Middle,
+    Large,
+}
+
+const BANDS: [Band; 2] = [Band::Middle, Band::Large];
+
+impl Band {
+    const fn of(size: usize) -> Self {
+        if size < LARGE { Self::Middle } else { Self::Large }
+    }
+
+    /// Middle requests are many and their bytes few: less is remembered and less time spent.
+    fn settings(self) -> Settings {
+        match self {
+            Self::Large => Settings::default(),
+            Self::Middle => {
+                let time = Some(std::time::Duration::from_millis(20));
+                Settings {
+                    budget: Budget { time, ..Budget::evaluations(16) },
+                    history: 1 << 15,
+                    ..Settings::default()
+                }
+            }
+        }
+    }
 }
 
 /// The state of this thread. Without a destructor, so that it can be used at any time of the thread's life.
 struct Thread {
     busy: Cell<bool>,
-    lane: Cell<*mut Lane>,
+    /// One for each band.
+    lanes: [Cell<*mut Lane>; BANDS.len()],
     small: Cell<u64>,
     small_bytes: Cell<u64>,
 }
 
 thread_local! {
     static THREAD: Thread = const {
-        Thread { busy: Cell::new(false), lane: Cell::new(null_mut()), small: Cell::new(0), small_bytes: Cell::new(0) }
+        Thread {
+            busy: Cell::new(false),
+            lanes: [const { Cell::new(null_mut()) }; BANDS.len()],
+            small: Cell::new(0),
+            small_bytes: Cell::new(0),
+        }
     };
-    /// Lets the lane go when the thread ends.
+    /// Lets the lanes go when the thread ends.
     static LEAVING: Leaving = const { Leaving };
 }
 
@@ -111,13 +161,14 @@ struct Leaving;
 impl Drop for Leaving {
     fn drop(&mut self) {
         THREAD.with(|thread| {
-            // From here on the thread has no lane, and gets no other.
+            // From here on the thread has no lanes, and gets no others.
             thread.busy.set(true);
-            let lane = thread.lane.replace(null_mut());
-            // SAFETY: lanes are never freed.
-            if let Some(lane) = unsafe { lane.as_ref() } {
-                PROCESS.stop_recording(lane);
-                lane.taken.store(false, Ordering::Release);
+            for lane in &thread.lanes {
+                // SAFETY: lanes are never freed.
+                if let Some(lane) = unsafe { lane.replace(null_mut()).as_ref() } {
+                    PROCESS.stop_recording(lane);
+                    lane.taken.store(false, Ordering::Release);
+                }
             }
         });
     }
@@ -127,7 +178,21 @@ impl Drop for Leaving {
 pub static PROCESS: Process = Process::new();
 
 /// Requests below this are not worth a plan: they pass through.
-pub const DEFAULT_THRESHOLD: usize = 16 << 10;
+pub const DEFAULT_THRESHOLD: usize = 1 << 10;
+
+/// Requests from here on are large.
+const LARGE: usize = 16 << 10;
+
+/// A power of two.
+const HINTS: usize = 1 << 12;
+
+/// The place of an address in [`Process::hints`]. Blocks begin at multiples of 16.
+fn hint(address: usize) -> usize {
+    (address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> (usize::BITS - HINTS.trailing_zeros())
+}
+
+/// Requests answered from a plan after which a lane's counts are made known when an iteration ends.
+const TOLD: u64 = 64;
 
 /// Small requests of a thread after which it reports them.
 const REPORT: u64 = 1 << 10;
@@ -145,6 +210,7 @@ impl Process {
             on_plan: OnceLock::new(),
             lock: Lock::new(),
             tracked: UnsafeCell::new(Tracked { blocks: BTreeMap::new(), freed: Vec::new() }),
+            hints: [const { AtomicU32::new(0) }; HINTS],
         }
     }
 
@@ -170,7 +236,8 @@ impl Process {
                 return None;
             }
             std::sync::atomic::compiler_fence(Ordering::SeqCst);
-            let answer = self.lane(thread).map(|lane| (lane, self.ask(lane, request)));
+            let lane = self.lane(thread, Band::of(request.size));
+            let answer = lane.map(|lane| (lane, self.ask(lane, request)));
             std::sync::atomic::compiler_fence(Ordering::SeqCst);
             thread.busy.set(false);
             answer
@@ -212,7 +279,12 @@ impl Process {
         if !lane.recording.load(Ordering::Relaxed) {
             let answer = sequence.request(request);
             let stats = sequence.stats_ref();
-            if lane.published.get() != (stats.iterations, stats.plans, stats.lost) {
+            let published = lane.published.get();
+            let is_news = (published.plans, published.lost) != (stats.plans, stats.lost);
+            // An iteration may be a single request: then not each is told.
+            let is_due =
+                published.iterations != stats.iterations && stats.requests >= published.requests + TOLD;
+            if is_news || is_due {
                 self.settle(lane, sequence);
             }
             return answer;
@@ -242,10 +314,11 @@ impl Process {
     #[cold]
     fn settle(&self, lane: &Lane, sequence: &HostSequence) {
         let stats = sequence.stats();
-        if let Some(on_plan) = self.on_plan.get().filter(|_| stats.plans > lane.published.get().1) {
+        let is_news = lane.band == Band::Large && stats.plans > lane.published.get().plans;
+        if let Some(on_plan) = self.on_plan.get().filter(|_| is_news) {
             on_plan();
         }
-        lane.published.set((stats.iterations, stats.plans, stats.lost));
+        lane.published.set(stats);
         self.with_tracked(|_| {
             // SAFETY: the lock is held.
             unsafe { *lane.stats.get() = stats };
@@ -264,43 +337,52 @@ impl Process {
         if lane.recording.swap(false, Ordering::Relaxed) {
             self.recording.fetch_sub(1, Ordering::Release);
             self.with_tracked(|tracked| {
-                tracked.blocks.retain(|_, &mut (whose, _)| !std::ptr::eq(whose, lane));
+                tracked.blocks.retain(|&address, &mut (whose, _)| {
+                    let stays = !std::ptr::eq(whose, lane);
+                    if !stays {
+                        self.hints[hint(address)].fetch_sub(1, Ordering::Relaxed);
+                    }
+                    stays
+                });
                 tracked.freed.retain(|&(whose, ..)| !std::ptr::eq(whose, lane));
             });
         }
     }
 
-    /// The lane of this thread, which is busy. `None` when the thread is ending.
+    /// A lane of this thread, which is busy. `None` when the thread is ending.
     #[inline]
-    fn lane(&'static self, thread: &Thread) -> Option<&'static Lane> {
+    fn lane(&'static self, thread: &Thread, band: Band) -> Option<&'static Lane> {
         // SAFETY: lanes are never freed.
-        unsafe { thread.lane.get().as_ref() }.or_else(|| self.take_lane(thread))
+        unsafe { thread.lanes[band as usize].get().as_ref() }.or_else(|| self.take_lane(thread, band))
     }
 
     #[cold]
-    fn take_lane(&'static self, thread: &Thread) -> Option<&'static Lane> {
+    fn take_lane(&'static self, thread: &Thread, band: Band) -> Option<&'static Lane> {
+        let mine = &thread.lanes[band as usize];
         LEAVING.try_with(|_| ()).ok()?;
         let mut lane = self.lanes.load(Ordering::Acquire);
         // SAFETY: here and below, lanes are never freed, and `before` never changes once a lane is in the list.
         while let Some(free) = unsafe { lane.as_ref() } {
-            if free.taken.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            let take = || free.taken.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed);
+            if free.band == band && take().is_ok() {
                 // SAFETY: the lane has just become this thread's.
                 self.settle(free, unsafe { &*free.sequence.get() });
-                thread.lane.set(lane);
+                mine.set(lane);
                 return Some(free);
             }
             lane = free.before;
         }
-        let sequence = Sequence::new(HostMemory, &self.directory, Settings::default());
+        let sequence = Sequence::new(HostMemory, &self.directory, band.settings());
         let new = Box::into_raw(Box::new(Lane {
             before: null_mut(),
+            band,
             taken: AtomicBool::new(true),
             clock: AtomicU64::new(0),
             recording: AtomicBool::new(false),
             unheard: AtomicBool::new(false),
             sequence: UnsafeCell::new(sequence),
             stats: UnsafeCell::new(Stats::default()),
-            published: Cell::new((0, 0, 0)),
+            published: Cell::new(Stats::default()),
         }));
         let mut latest = self.lanes.load(Ordering::Acquire);
         loop {
@@ -311,7 +393,7 @@ impl Process {
                 Err(other) => latest = other,
             }
         }
-        thread.lane.set(new);
+        mine.set(new);
         // SAFETY: the lane was made above and is never freed.
         let lane: &'static Lane = unsafe { &*new };
         // SAFETY: the lane is this thread's.
@@ -345,23 +427,22 @@ impl Process {
     fn track(&self, address: usize, lane: &'static Lane, ticket: Ticket) {
         self.busy(|| {
             self.with_tracked(|tracked| {
-                if lane.recording.load(Ordering::Relaxed) {
-                    tracked.blocks.insert(address, (lane, ticket));
+                if lane.recording.load(Ordering::Relaxed)
+                    && tracked.blocks.insert(address, (lane, ticket)).is_none()
+                {
+                    self.hints[hint(address)].fetch_add(1, Ordering::Relaxed);
                 }
             });
         });
     }
 
     /// Gives back the planned block that begins at an address. `Release::Elsewhere` means that the block is the fallback's, which must then
-    /// free it; `bytes` says how large it is at least, and is asked only while requests are recorded.
+    /// free it, and not before.
     #[inline]
-    pub fn release(&self, address: usize, bytes: impl FnOnce() -> usize) -> Release {
-        let recording = self.recording.load(Ordering::Relaxed) > 0;
-        if recording {
-            let planned = self.directory.find(address).is_some();
-            if planned || bytes() >= self.threshold.load(Ordering::Relaxed) {
-                self.untrack(address);
-            }
+    pub fn release(&self, address: usize) -> Release {
+        if self.recording.load(Ordering::Relaxed) > 0 && self.hints[hint(address)].load(Ordering::Relaxed) > 0
+        {
+            self.untrack(address);
         }
         let release = self.directory.release(address);
         if release == Release::Nothing {
@@ -376,6 +457,7 @@ impl Process {
         self.busy(|| {
             self.with_tracked(|tracked| {
                 let Some((lane, ticket)) = tracked.blocks.remove(&address) else { return };
+                self.hints[hint(address)].fetch_sub(1, Ordering::Relaxed);
                 // SAFETY: lanes are never freed.
                 let owner = unsafe { &*lane };
                 tracked.freed.push((lane, ticket, Moment(owner.clock.load(Ordering::Relaxed))));
@@ -390,27 +472,39 @@ impl Process {
         self.directory.find(address).map(|arena| arena.capacity(address).unwrap_or(0))
     }
 
-    /// Says something to this thread's sequence: iteration marks, interruptions. Nothing happens within planning itself.
-    pub fn tell(&'static self, say: impl FnOnce(&mut Sequence<HostMemory, &'static Directory>)) {
+    /// Says something to both of this thread's sequences: iteration marks, interruptions. Nothing happens within planning itself.
+    pub fn tell(&'static self, mut say: impl FnMut(&mut Sequence<HostMemory, &'static Directory>)) {
         self.busy(|| {
-            let Some(lane) = THREAD.with(|thread| self.lane(thread)) else { return };
-            // SAFETY: the lane is this thread's, and the thread is busy.
-            let sequence = unsafe { &mut *lane.sequence.get() };
-            say(sequence);
-            self.settle(lane, sequence);
+            for band in BANDS {
+                let Some(lane) = THREAD.with(|thread| self.lane(thread, band)) else { return };
+                // SAFETY: the lane is this thread's, and the thread is busy.
+                let sequence = unsafe { &mut *lane.sequence.get() };
+                say(sequence);
+                self.settle(lane, sequence);
+            }
         });
     }
 
-    /// Has a function called whenever a thread has a new plan: what the fallback keeps of the blocks that it served until then can be given
+    /// Has a function called whenever a thread has a new plan for large requests: what the fallback keeps of the blocks that it served until then can be given
     /// back to the system. Only the first function counts. Its requests go to the fallback.
     pub fn on_plan(&self, call: fn()) {
         self.on_plan.get_or_init(|| call);
     }
 
-    /// Counts of all lanes together: of this thread's up to now, of others' up to the last iteration that they ended or request that they
-    /// recorded.
+    /// Counts of all lanes together: of this thread's up to now, of others' up to the request that they recorded last, or but for the
+    /// iteration that they are in and at most 64 requests before it.
     pub fn stats(&'static self) -> ProcessStats {
-        self.tell(|_| ());
+        self.busy(|| {
+            THREAD.with(|thread| {
+                for lane in &thread.lanes {
+                    // SAFETY: lanes are never freed.
+                    if let Some(lane) = unsafe { lane.get().as_ref() } {
+                        // SAFETY: the lane is this thread's, and the thread is busy.
+                        self.settle(lane, unsafe { &*lane.sequence.get() });
+                    }
+                }
+            });
+        });
         let mut sum = ProcessStats {
             small: self.small.load(Ordering::Relaxed) + THREAD.with(|thread| thread.small.get()),
             small_bytes: self.small_bytes.load(Ordering::Relaxed)
@@ -421,10 +515,15 @@ impl Process {
         let mut lane = self.lanes.load(Ordering::Acquire);
         // SAFETY: lanes are never freed.
         while let Some(this) = unsafe { lane.as_ref() } {
-            sum.lanes += 1;
             // SAFETY: the lock is held.
             let stats = self.with_tracked(|_| unsafe { *this.stats.get() });
-            sum.large.add(&stats);
+            match this.band {
+                Band::Middle => sum.middle.add(&stats),
+                Band::Large => {
+                    sum.large.add(&stats);
+                    sum.lanes += 1;
+                }
+            }
             lane = this.before;
         }
         sum
@@ -444,8 +543,10 @@ impl Process {
 /// Counts of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessStats {
-    /// Requests of at least the threshold.
+    /// Requests of at least 16 KiB.
     pub large: Stats,
+    /// Requests of less, down to the threshold.
+    pub middle: Stats,
     /// Requests below the threshold, to within a thousand a thread.
     pub small: u64,
     /// Their bytes.
@@ -459,7 +560,8 @@ pub struct ProcessStats {
 impl ProcessStats {
     /// Share of all requested bytes, small ones included, that were answered from a plan.
     pub fn planned_share(&self) -> f64 {
-        let all = self.large.bytes.saturating_add(self.small_bytes);
-        if all == 0 { 0.0 } else { self.large.planned_bytes as f64 / all as f64 }
+        let all = self.large.bytes.saturating_add(self.middle.bytes).saturating_add(self.small_bytes);
+        let planned = self.large.planned_bytes.saturating_add(self.middle.planned_bytes);
+        if all == 0 { 0.0 } else { planned as f64 / all as f64 }
     }
 }
