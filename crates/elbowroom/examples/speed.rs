@@ -17,10 +17,11 @@ use std::time::{Duration, Instant};
 use elbowroom::algorithms::{self, Menu};
 use elbowroom::data::Feed;
 use elbowroom::engine::kernels::heap::HeapRun;
-use elbowroom::engine::{self, MeasuredCosts, Session, SessionOptions};
+use elbowroom::engine::{self, HostOptions, MeasuredCosts, Session, SessionOptions};
 use elbowroom::graph::zoo::{self, Options};
 use elbowroom::ir::Bytes;
 use elbowroom::ir::check::CheckedPlan;
+use elbowroom::ir::machine::Machine;
 use elbowroom::ir::planning::{Costs, Freedom};
 use elbowroom::ir::search::{Budget, Silent};
 use elbowroom::pipeline::{self, Method, Task};
@@ -105,7 +106,10 @@ fn tell(name: &str, batch: usize, settings: &Settings, mut peer: Option<&mut Pee
         budget: Budget { threads: settings.threads, ..Budget::time(Duration::from_secs(10)) },
     };
     let trace = Arc::new(engine::trace(&graph)?);
-    let machine = sim::presets::machine("cpu").ok_or("the preset cpu exists")?;
+    // As a training plans: for the link that the host tier really has.
+    let (to_host, to_device) = HostOptions::default().measure()?;
+    let cpu = sim::presets::machine("cpu").ok_or("the preset cpu exists")?;
+    let machine = Machine { to_host, to_device, ..cpu };
     let costs = Costs::estimate(&trace, &Roofline::new(&machine));
     let task = Task { trace, costs, machine, freedom: Freedom::ALL };
     let natural = pipeline::natural(&task, method.packer, &Silent)?;

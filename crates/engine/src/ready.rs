@@ -2,12 +2,12 @@
 
 use elbowroom_graph::Graph;
 use elbowroom_ir::check::CheckedPlan;
+use elbowroom_ir::trace::Fingerprint;
 
 use crate::error::EngineError;
 use crate::host::slots::Copies;
 use crate::persistent::Place;
 use crate::program::{PersistentHome, Program};
-use crate::session::trace;
 
 /// A plan made ready.
 pub(crate) struct Ready {
@@ -17,9 +17,8 @@ pub(crate) struct Ready {
 }
 
 impl Ready {
-    /// Looks up the addresses of a plan of this graph.
-    pub fn new(graph: &Graph, plan: &CheckedPlan) -> Result<Self, EngineError> {
-        let ours = trace(graph)?.fingerprint();
+    /// Looks up the addresses of a plan of this graph, whose own trace has the fingerprint `ours`.
+    pub fn new(graph: &Graph, ours: Fingerprint, plan: &CheckedPlan) -> Result<Self, EngineError> {
         if ours != plan.trace().fingerprint() {
             return Err(EngineError::ForeignPlan { plan: plan.trace().fingerprint(), graph: ours });
         }

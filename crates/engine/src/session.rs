@@ -3,14 +3,14 @@
 //! The persistent values stay in the arena and on the host while plans, and even graphs, come and go: [`Session::follow`] moves them to
 //! where the next plan expects them, [`Session::improvise`] finds them where they are.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 
 use elbowroom_graph::{Graph, Parameter};
 use elbowroom_ir::check::CheckedPlan;
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::order::Order;
 use elbowroom_ir::timeline::Timeline;
-use elbowroom_ir::trace::{Trace, TraceError};
+use elbowroom_ir::trace::{Fingerprint, Trace, TraceError};
 use elbowroom_ir::{Bytes, Nanos, TensorId};
 use rayon::ThreadPool;
 
@@ -75,6 +75,9 @@ pub struct Session {
     graph: Arc<Graph>,
     /// The graph's own trace, once it was needed.
     trace: Option<Arc<Trace>>,
+    /// The graphs that plans were followed for, as long as somebody has them, with their traces' fingerprints: graphs come again, and to
+    /// trace one takes as long as to run it where it is small.
+    traced: Vec<(Weak<Graph>, Fingerprint)>,
     align: u64,
     /// Bytes that copies on the host may take together.
     host_memory: Bytes,
@@ -119,8 +122,10 @@ impl Session {
         plan: Arc<CheckedPlan>,
         options: SessionOptions,
     ) -> Result<Self, EngineError> {
-        let ready = Ready::new(&graph, &plan)?;
+        let fingerprint = trace(&graph)?.fingerprint();
+        let ready = Ready::new(&graph, fingerprint, &plan)?;
         let mut session = Self::open(graph, plan.machine(), options, ready.copies.size)?;
+        session.traced.push((Arc::downgrade(&session.graph), fingerprint));
         let State::Idle(ground) = &mut session.state else { return Err(EngineError::Broken) };
         ground.places = ready.places();
         session.initialize()?;
@@ -192,7 +197,17 @@ impl Session {
         let ground = Ground { device, exchange: exchange(&graph), places: Vec::new(), host_bytes };
         let host_memory = machine.host_memory;
         let state = State::Idle(ground);
-        Ok(Self { state, pool, graph, trace: None, align, host_memory, options, broken: false })
+        Ok(Self {
+            state,
+            pool,
+            graph,
+            trace: None,
+            traced: Vec::new(),
+            align,
+            host_memory,
+            options,
+            broken: false,
+        })
     }
 
     fn initialize(&self) -> Result<(), EngineError> {
@@ -221,7 +236,7 @@ impl Session {
         if self.plan().is_some_and(|now| Arc::ptr_eq(now, plan)) && Arc::ptr_eq(&self.graph, graph) {
             return Ok(Bytes::ZERO);
         }
-        let ready = Ready::new(graph, plan)?;
+        let ready = Ready::new(graph, self.fingerprint(graph)?, plan)?;
         let (machine, arena) = (plan.machine(), self.limit()?);
         if machine.memory != arena {
             return Err(EngineError::OtherArena { plan: machine.memory, arena });
@@ -293,6 +308,19 @@ impl Session {
         let mut run = begun(setting, improvise.lent(), &self.graph, &self.places()?)?;
         run.run()?;
         Ok(run.report())
+    }
+
+    /// The fingerprint of a graph's own trace.
+    fn fingerprint(&mut self, graph: &Arc<Graph>) -> Result<Fingerprint, EngineError> {
+        // A graph that is shared, if only by us, does not change; nor does its address come again while we have a share.
+        let known = self.traced.iter().find(|(known, _)| std::ptr::eq(known.as_ptr(), Arc::as_ptr(graph)));
+        if let Some(&(_, fingerprint)) = known {
+            return Ok(fingerprint);
+        }
+        let fingerprint = trace(graph)?.fingerprint();
+        self.traced.retain(|(known, _)| known.strong_count() > 0);
+        self.traced.push((Arc::downgrade(graph), fingerprint));
+        Ok(fingerprint)
     }
 
     /// The graph's own trace, if the order is one of its ops.
