@@ -155,15 +155,17 @@ fn check(bytes: &mut Unstructured<'_>) -> Result<(u64, u64)> {
 fn arbitrary_programs_see_what_they_would_see_without_a_limit() {
     static PLANNED: AtomicU64 = AtomicU64::new(0);
     static LEFT: AtomicU64 = AtomicU64::new(0);
-    arbtest::arbtest(|bytes| {
+    let mut case = |bytes: &mut Unstructured<'_>| {
         let (planned, left) = check(bytes)?;
         PLANNED.fetch_add(planned, Ordering::Relaxed);
         LEFT.fetch_add(left, Ordering::Relaxed);
         Ok(())
-    })
-    .size_min(2_000)
-    .size_max(20_000)
-    .budget_ms(4_000);
+    };
+    // As many cases on a busy machine as on an idle one, then others for a while.
+    for seed in 0..40u64 {
+        arbtest::arbtest(&mut case).seed(seed << 32 | 8_192).run();
+    }
+    arbtest::arbtest(&mut case).size_min(2_000).size_max(20_000).budget_ms(2_000);
     let (planned, left) = (PLANNED.load(Ordering::Relaxed), LEFT.load(Ordering::Relaxed));
     assert!(planned > 1_000 && left > 10, "{planned} operations were planned, plans left {left} times");
 }

@@ -84,7 +84,7 @@ fn generated_plans_are_legal_and_cover_everything() {
 #[test]
 fn a_schedule_proved_without_a_placement_is_legal_in_every_placement() {
     let mut proved = 0;
-    arbtest(|u| {
+    let mut case = |u: &mut Unstructured<'_>| {
         let Case { trace, machine, mut plan } = Case::arbitrary(u)?;
         let schedule = plan.schedule.clone();
         let by_load = |limit| check_schedule(trace.clone(), machine.clone(), schedule.clone(), Bytes(limit));
@@ -102,8 +102,12 @@ fn a_schedule_proved_without_a_placement_is_legal_in_every_placement() {
             assert_eq!(checked.peak_load(), peak);
         }
         Ok(())
-    })
-    .budget_ms(1_500);
+    };
+    // As many cases on a busy machine as on an idle one, then others for a while.
+    for seed in 0..1000u64 {
+        arbtest(&mut case).seed(seed << 32 | 2_048).run();
+    }
+    arbtest(&mut case).budget_ms(500);
     assert!(proved > 500, "{proved}");
 }
 
@@ -239,7 +243,7 @@ fn no_numbers_make_the_checker_panic() {
         "18446744073709551615",
     ];
     let mut parsed = 0;
-    arbtest(|u| {
+    let mut case = |u: &mut Unstructured<'_>| {
         let case = Case::arbitrary(u)?;
         let mut text = plan_file(&case).to_string();
         for _ in 0..u.int_in_range(1..=3)? {
@@ -257,8 +261,12 @@ fn no_numbers_make_the_checker_panic() {
         let _ = check_schedule(case.trace.clone(), machine.clone(), plan.schedule.clone(), Bytes::MAX);
         let _ = check(case.trace.clone(), machine, plan);
         Ok(())
-    })
-    .budget_ms(1_000);
+    };
+    // As many cases on a busy machine as on an idle one, then others for a while.
+    for seed in 0..2000u64 {
+        arbtest(&mut case).seed(seed << 32 | 2_048).run();
+    }
+    arbtest(&mut case).budget_ms(500);
     assert!(parsed > 500, "{parsed}");
 }
 

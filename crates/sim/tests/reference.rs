@@ -1,6 +1,7 @@
 //! The simulator against a naive reference, on random plans: time advances tick by tick, and at every tick each lane starts its next
 //! action if it is free and everything that the action waits for has finished.
 
+use arbtest::arbitrary::Unstructured;
 use arbtest::arbtest;
 use elbowroom_ir::arbitrary::Case;
 use elbowroom_ir::planning::{CostSource, Costs};
@@ -55,7 +56,7 @@ fn durations(trace: &Trace, costs: &Costs, case: &Case) -> Vec<u64> {
 #[test]
 fn the_simulator_agrees_with_ticking() {
     let mut copies = 0;
-    arbtest(|u| {
+    let mut case = |u: &mut Unstructured<'_>| {
         let mut case = Case::arbitrary(u)?;
         case.machine.to_host.rate = *u.choose(&[1, 3])? * 1_000_000_000;
         case.machine.to_device.rate = *u.choose(&[1, 3])? * 1_000_000_000;
@@ -92,8 +93,12 @@ fn the_simulator_agrees_with_ticking() {
         assert_eq!(Some(load.peak), load.curve.values().copied().max());
         assert_eq!(timeline.peak_load, load.peak);
         Ok(())
-    })
-    .budget_ms(2_000);
+    };
+    // As many cases on a busy machine as on an idle one, then others for a while.
+    for seed in 0..500u64 {
+        arbtest(&mut case).seed(seed << 32 | 2_048).run();
+    }
+    arbtest(&mut case).budget_ms(1_000);
     assert!(copies > 100, "{copies}");
 }
 
