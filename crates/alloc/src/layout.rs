@@ -180,7 +180,8 @@ mod tests {
     }
 
     fn layout(lives: &[Life]) -> Option<Layout> {
-        Layout::new(lives, &Planning { granule: 64, budget: Budget::evaluations(16) })
+        let budget = Budget::evaluations(if cfg!(miri) { 1 } else { 16 });
+        Layout::new(lives, &Planning { granule: 64, budget })
     }
 
     #[test]
@@ -220,7 +221,7 @@ mod tests {
 
     #[test]
     fn edges_are_few() {
-        let lives: Vec<Life> = (0..if cfg!(miri) { 60 } else { 500usize })
+        let lives: Vec<Life> = (0..if cfg!(miri) { 30 } else { 500usize })
             .map(|i| life(64 * (1 + i * 7 % 13), Some(1 + i * 31 % 90)))
             .collect();
         let layout = layout(&lives).unwrap();

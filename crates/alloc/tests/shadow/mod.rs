@@ -66,7 +66,8 @@ pub struct Shadow {
 
 impl Shadow {
     pub fn new() -> Self {
-        Self::with(Settings { budget: Budget::evaluations(4), ..Settings::default() })
+        let budget = Budget::evaluations(if cfg!(miri) { 1 } else { 4 });
+        Self::with(Settings { budget, ..Settings::default() })
     }
 
     pub fn with(settings: Settings) -> Self {
