@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn edges_are_few() {
-        let lives: Vec<Life> = (0..if cfg!(miri) { 30 } else { 500usize })
+        let lives: Vec<Life> = (0..if cfg!(miri) { 100 } else { 500usize })
             .map(|i| life(64 * (1 + i * 7 % 13), Some(1 + i * 31 % 90)))
             .collect();
         let layout = layout(&lives).unwrap();
