@@ -8,6 +8,7 @@ use elbowroom::dqn::settings::Settings;
 use elbowroom::graph::zoo::OptimizerKind;
 use elbowroom::ir::Bytes;
 use elbowroom::machine::{LinkSpec, Rate};
+use elbowroom::pipeline::Evaluations;
 use elbowroom::size::{BatchSpec, MemoryRange, MemorySpec};
 
 /// Train neural networks in the memory you have.
@@ -136,9 +137,10 @@ pub struct SearchArgs {
     /// Time that each search may take, like 500ms, 10s or 2m
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     pub time: Duration,
-    /// Evaluations that each search may make, in place of a time: reproducible with the seed, on any number of threads
-    #[arg(long, value_name = "N")]
-    pub evaluations: Option<u64>,
+    /// Evaluations that each search may make, in place of a time: reproducible with the seed, on any number of threads. A schedule that
+    /// finds no place is followed by others: several numbers are for one of these rounds each, as a plan within a time has told them
+    #[arg(long, value_name = "N[,N...]")]
+    pub evaluations: Option<Evaluations>,
     /// Where random numbers start
     #[arg(long, default_value_t = 0)]
     pub seed: u64,

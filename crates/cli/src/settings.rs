@@ -5,7 +5,7 @@ use elbowroom::ir::machine::Machine;
 use elbowroom::ir::planning::Freedom;
 use elbowroom::ir::search::Budget;
 use elbowroom::machine::UnknownMachine;
-use elbowroom::pipeline::Method;
+use elbowroom::pipeline::{Evaluations, Method, Rounds};
 use elbowroom::registry;
 
 use crate::args::{FreedomArgs, MachineArgs, PlannerArgs, SearchArgs};
@@ -13,17 +13,31 @@ use crate::learning;
 
 /// The planner, the packer and how long to look.
 pub fn method(args: &PlannerArgs) -> Result<Method<'static>> {
-    Ok(Method {
-        scheduler: learning::scheduler(&args.planner, learning::planner(&args.network)?)?,
-        packer: registry::packer(&args.packer)?,
-        budget: budget(&args.search),
+    let scheduler = learning::scheduler(&args.planner, learning::planner(&args.network)?)?;
+    let packer = registry::packer(&args.packer)?;
+    let method = Method::new(scheduler, packer, looked(&args.search));
+    Ok(match &args.search.evaluations {
+        Some(told) if told.single().is_none() => Method { rounds: Rounds::Again(told.clone()), ..method },
+        _ => method,
     })
 }
 
-/// How long a search may take: the evaluations if they are named, else the time.
-pub fn budget(args: &SearchArgs) -> Budget {
+/// How long a search may take that is not one of the rounds of a plan.
+pub fn budget(args: &SearchArgs) -> Result<Budget> {
+    match &args.evaluations {
+        Some(told) if told.single().is_none() => {
+            bail!(
+                "`{told}` are the rounds of one plan; here, every search may make so many --evaluations: name one number"
+            )
+        }
+        _ => Ok(looked(args)),
+    }
+}
+
+/// The evaluations if they are named, else the time.
+fn looked(args: &SearchArgs) -> Budget {
     Budget {
-        evaluations: args.evaluations,
+        evaluations: args.evaluations.as_ref().and_then(Evaluations::single),
         time: args.evaluations.is_none().then_some(args.time),
         seed: args.seed,
         threads: threads(args),

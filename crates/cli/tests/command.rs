@@ -81,6 +81,31 @@ fn the_road_by_files() {
 }
 
 #[test]
+fn a_plan_within_a_time_tells_what_makes_it_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    expect(at, "trace --model resnet18 --batch 4 -o r.trace", 0);
+    let read = |name: &str| std::fs::read(at.join(name)).unwrap();
+    for limit in ["--memory 40%", "--memory 30% --reorder", "--memory min --no-offload"] {
+        let line = format!("plan r.trace {limit} --seed 3");
+        let told = json(&expect(at, &format!("{line} --time 300ms --threads 2 -o timed.plan --json"), 0));
+        let again = told["again"].as_str().unwrap();
+        assert!(again.starts_with("--evaluations "), "{again}");
+        // The table says it in the same words, and what is made again says the same of itself.
+        let table = expect(at, &format!("{line} {again} --threads 1 -o counted.plan"), 0);
+        assert!(table.contains(&format!("the same plan with {again}")), "{again}: {table}");
+        assert_eq!(read("timed.plan"), read("counted.plan"), "{line} {again}");
+    }
+    let told = json(&expect(at, "plan r.trace --load-limit 40% --time 100ms --json", 0));
+    let line = format!("plan r.trace --load-limit 40% {} --json", told["again"].as_str().unwrap());
+    assert_eq!(json(&expect(at, &line, 0))["iteration_ns"], told["iteration_ns"]);
+
+    // Rounds are those of one plan.
+    expect_sentence(at, "compare r.trace --evaluations 812,40", 2, &["812,40", "one number"]);
+    expect_sentence(at, "plan r.trace --evaluations 812;40", 2, &["812;40", "812,40,3"]);
+}
+
+#[test]
 fn a_plan_explains_its_choices() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();

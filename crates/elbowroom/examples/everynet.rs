@@ -177,14 +177,11 @@ fn run(row: &Row, settings: &Settings) -> Result<(Bytes, TrainReport), String> {
     };
     let graph = zoo::build(row.model, &options).map_err(|error| error.to_string())?;
     let machine = sim::presets::machine("cpu").ok_or("the preset cpu exists")?;
-    let method = Method {
-        scheduler: registry::scheduler(&settings.planner).map_err(|error| error.to_string())?,
-        packer: registry::packer(registry::DEFAULT_PACKER).map_err(|error| error.to_string())?,
-        budget: Budget {
-            threads: settings.threads,
-            ..Budget::time(Duration::from_secs_f64(settings.time.max(0.0)))
-        },
-    };
+    let method = Method::new(
+        registry::scheduler(&settings.planner).map_err(|error| error.to_string())?,
+        registry::packer(registry::DEFAULT_PACKER).map_err(|error| error.to_string())?,
+        Budget { threads: settings.threads, ..Budget::time(Duration::from_secs_f64(settings.time.max(0.0))) },
+    );
     let (natural, smallest) = bounds(&graph, &machine, &method)?;
     let limit = (natural.get() as f64 * settings.share).max(smallest.get() as f64 * settings.factor);
     let training = Training {

@@ -193,11 +193,11 @@ impl Bench {
     /// Plans under a limit with measured op times, and runs that plan in turns with the unlimited one.
     fn run(&self, planner: &str, percent: u64, turns: usize) -> Result<Line, Failure> {
         let height = self.natural.placement().height;
-        let method = Method {
-            scheduler: registry::scheduler(planner)?,
-            packer: registry::packer(registry::DEFAULT_PACKER)?,
-            budget: Budget::evaluations(2_000),
-        };
+        let method = Method::new(
+            registry::scheduler(planner)?,
+            registry::packer(registry::DEFAULT_PACKER)?,
+            Budget::evaluations(2_000),
+        );
         let limited = self.task.with_memory(Bytes(height.get() * percent / 100));
         let planned = match pipeline::plan(&limited, &method, &Silent) {
             Ok(planned) => planned,

@@ -100,11 +100,11 @@ fn tell(name: &str, batch: usize, settings: &Settings, mut peer: Option<&mut Pee
     feed.read(0)?;
     let inputs: Vec<&[u8]> = feed.slots().collect();
 
-    let method = Method {
-        scheduler: registry::scheduler(registry::DEFAULT_PLANNER)?,
-        packer: registry::packer(registry::DEFAULT_PACKER)?,
-        budget: Budget { threads: settings.threads, ..Budget::time(Duration::from_secs(10)) },
-    };
+    let method = Method::new(
+        registry::scheduler(registry::DEFAULT_PLANNER)?,
+        registry::packer(registry::DEFAULT_PACKER)?,
+        Budget { threads: settings.threads, ..Budget::time(Duration::from_secs(10)) },
+    );
     let trace = Arc::new(engine::trace(&graph)?);
     // As a training plans: for the link that the host tier really has.
     let (to_host, to_device) = HostOptions::default().measure()?;

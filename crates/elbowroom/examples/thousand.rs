@@ -91,11 +91,12 @@ fn run() -> Result<bool, Box<dyn Error>> {
         graph: Arc::new(zoo::build("seq2seq", &options)?),
         memory: settings.memory,
         machine: sim::presets::machine("cpu").ok_or("the preset cpu exists")?,
-        method: Method {
-            scheduler: registry::scheduler(registry::DEFAULT_PLANNER)?,
-            packer: registry::packer(registry::DEFAULT_PACKER)?,
-            budget: Budget::evaluations(256),
-        },
+        method: Method::new(
+            registry::scheduler(registry::DEFAULT_PLANNER)?,
+            registry::packer(registry::DEFAULT_PACKER)?,
+            Budget::default(),
+        )
+        .at_once(),
         freedom: Freedom::ALL,
         iterations: settings.iterations,
         data: None,

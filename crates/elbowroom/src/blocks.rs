@@ -26,7 +26,6 @@ use crate::pipeline::{Method, Task, plan};
 /// Plans with the pipeline: a swap schedule first, a placement second (Zhang, section V).
 pub struct Swap {
     scheduler: &'static dyn Scheduler,
-    budget: Budget,
 }
 
 impl Default for Swap {
@@ -44,7 +43,7 @@ impl Swap {
     }
 
     fn by(scheduler: &'static dyn Scheduler) -> Self {
-        Self { scheduler, budget: Budget::evaluations(256) }
+        Self { scheduler }
     }
 }
 
@@ -68,7 +67,7 @@ impl SwapPlanner for Swap {
         };
         let freedom = Freedom { offload: true, recompute: false, reorder: false };
         let task = Task { trace: Arc::new(trace.clone()), costs: costs.clone(), machine, freedom };
-        let method = Method { scheduler: self.scheduler, packer: &Auto, budget: self.budget.clone() };
+        let method = Method::new(self.scheduler, &Auto, Budget::default()).at_once();
         let planned = plan(&task, &method, &Silent).ok()?;
         Arc::try_unwrap(planned.plan).ok()
     }

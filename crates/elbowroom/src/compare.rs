@@ -196,7 +196,7 @@ fn ask(
     known: &mut Known,
     observer: &dyn Observer,
 ) -> Result<Row, Illegal> {
-    let method = Method { scheduler, packer: comparison.packer, budget: comparison.budget.clone() };
+    let method = Method::new(scheduler, comparison.packer, comparison.budget.clone());
     let started = std::time::Instant::now();
     let Known { plans, schedules } = known;
     let (from_plans, from_schedules): (&[_], &[_]) =

@@ -15,9 +15,12 @@ use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Bytes, Nanos};
 use elbowroom_sched::waits;
 
+mod clock;
+mod evaluations;
 mod fit;
 
-use fit::{Fitted, fit, place};
+pub use evaluations::{Evaluations, ParseEvaluationsError, Round};
+use fit::{Fitted, Placing, fit, place};
 
 /// Evaluations of a search that has just begun.
 const AT_ONCE: u64 = 256;
@@ -51,6 +54,21 @@ pub struct Method<'a> {
     pub packer: &'a dyn Packer,
     /// How long to look.
     pub budget: Budget,
+    /// What to do where a schedule finds no place.
+    pub rounds: Rounds,
+}
+
+/// How a schedule that finds no place is followed by others with a lower load.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Rounds {
+    /// As long as that takes, within a fixed number: each round with the budget's evaluations or a share of its time, and a patient
+    /// placement. Then others are asked too.
+    #[default]
+    AsNeeded,
+    /// The same with placements of a few evaluations, and nobody else is asked: for answers that others wait for, not for the best plan.
+    AtOnce,
+    /// Just those that a plan was made in, in place of the budget's evaluations and time: that makes it again.
+    Again(Evaluations),
 }
 
 /// A proved plan with what it promises.
@@ -62,38 +80,29 @@ pub struct Planned {
     pub predicted: Timeline,
     /// Why the planner stopped.
     pub stop: StopReason,
-    /// Evaluations that the planner made.
-    pub evaluations: u64,
+    /// Evaluations that made it: as [`Rounds::Again`], with the same seed, they make it again on any number of threads, unless the observer
+    /// interrupted.
+    pub evaluations: Evaluations,
     /// Time spent planning, placing and proving.
     pub planning: Duration,
 }
 
-impl Method<'_> {
-    /// The same method with its share of the time that is left: most placements fit at the first round, but more may follow, each from what
-    /// the ones before have found, and together they keep to the budget.
-    fn for_a_round(&self, round: u32, started: Instant) -> Self {
-        let left = |time: Duration| time.saturating_sub(started.elapsed());
-        let share = |left: Duration| if round == 1 { left / 3 * 2 } else { left / 3 };
-        let time = self.budget.time.map(|time| share(left(time)));
-        Self { budget: Budget { time, ..self.budget.clone() }, ..self.clone() }
+impl<'a> Method<'a> {
+    /// A method with as many rounds as needed.
+    pub fn new(scheduler: &'a dyn Scheduler, packer: &'a dyn Packer, budget: Budget) -> Self {
+        Self { scheduler, packer, budget, rounds: Rounds::AsNeeded }
     }
 
-    /// Whether twice its time has passed: rounds whose schedules find no place end by work and not by the clock, and could take any time.
-    fn is_overdue(&self, started: Instant) -> bool {
-        self.budget.time.is_some_and(|time| started.elapsed() > 2 * time)
-    }
-
-    /// The same method without a long search: planners that try a few settings try them all, planners that search have just begun.
+    /// The same method without a long search: planners that try a few settings try them all, planners that search have just begun, and so
+    /// have packers.
     pub fn at_once(&self) -> Self {
-        Self {
-            budget: Budget { evaluations: Some(AT_ONCE), time: None, ..self.budget.clone() },
-            ..self.clone()
-        }
+        let budget = Budget { evaluations: Some(AT_ONCE), time: None, ..self.budget.clone() };
+        Self { budget, rounds: Rounds::AtOnce, ..self.clone() }
     }
 
-    /// Whether it looks no longer than [`Method::at_once`].
-    fn is_at_once(&self) -> bool {
-        self.budget.evaluations.is_some_and(|evaluations| evaluations <= AT_ONCE)
+    /// How hard its packer looks where no clock ends it.
+    fn placing(&self) -> Placing {
+        if self.rounds == Rounds::AtOnce { Placing::AtOnce } else { Placing::PATIENT }
     }
 }
 
@@ -143,20 +152,21 @@ pub fn plan_from(
 ) -> Result<Planned, PlanError> {
     let started = Instant::now();
     let schedules: Vec<&Schedule> = known.iter().map(|plan| plan.schedule()).collect();
-    let found = fit(task, method, &schedules, observer).and_then(|fitted| prove(task, fitted, started));
+    let (fitted, told) = fit(task, method, &schedules, observer);
+    let found = fitted.and_then(|fitted| prove(task, fitted, told.clone(), started));
     let fits = |plan: &&Arc<CheckedPlan>| plan.placement().height <= task.machine.memory;
     let timed = known.iter().filter(fits).map(|plan| (simulate(task, plan.schedule()), plan));
     let Some((predicted, plan)) = timed.min_by_key(|(predicted, _)| predicted.iteration) else {
         return found;
     };
-    let (stop, evaluations) = match &found {
+    let stop = match &found {
         Ok(own) if own.predicted.iteration <= predicted.iteration => return found,
-        Ok(own) => (own.stop.clone(), own.evaluations),
-        Err(PlanError::GaveUp { .. }) => (StopReason::Finished, 0),
+        Ok(own) => own.stop.clone(),
+        Err(PlanError::GaveUp { .. }) => StopReason::Finished,
         Err(_) => return found,
     };
     let plan = check::check(task.trace.clone(), task.machine.clone(), plan.plan().clone())?;
-    Ok(Planned { plan: Arc::new(plan), predicted, stop, evaluations, planning: started.elapsed() })
+    Ok(Planned { plan: Arc::new(plan), predicted, stop, evaluations: told, planning: started.elapsed() })
 }
 
 /// Offsets of the persistent values that are at home in the arena, in the order of the trace's; none for those on the host alone.
@@ -174,7 +184,8 @@ pub fn plan_beside(
     observer: &dyn Observer,
 ) -> Result<Planned, PlanError> {
     let started = Instant::now();
-    let fitted = fit(task, method, &[], observer)?;
+    let (fitted, told) = fit(task, method, &[], observer);
+    let fitted = fitted?;
     let mut problem = elbowroom_sim::liveness::problem(&fitted.schedule, &task.machine);
     problem.capacity = Some(task.machine.memory.align_up(task.machine.align));
     for (home, &offset) in fitted.schedule.boundary.iter().zip(homes) {
@@ -182,15 +193,20 @@ pub fn plan_beside(
             problem.blocks[buffer].fixed = Some(offset);
         }
     }
-    let placement = place(problem, &fitted.schedule, method, observer);
+    let placement = place(problem, &fitted.schedule, method, method.placing(), observer);
     let beside = placement.ok().filter(|placement| placement.height <= task.machine.memory);
     let placement = beside.unwrap_or(fitted.placement);
-    prove(task, Fitted { placement, ..fitted }, started)
+    prove(task, Fitted { placement, ..fitted }, told, started)
 }
 
 /// The end of the road: waits for just this placement, the proof, and what it promises.
-fn prove(task: &Task, fitted: Fitted, started: Instant) -> Result<Planned, PlanError> {
-    let Fitted { mut schedule, placement, stop, evaluations, rounds: _ } = fitted;
+fn prove(
+    task: &Task,
+    fitted: Fitted,
+    evaluations: Evaluations,
+    started: Instant,
+) -> Result<Planned, PlanError> {
+    let Fitted { mut schedule, placement, stop } = fitted;
     waits::thin(&mut schedule, &placement);
     let plan = Plan { trace: task.trace.fingerprint(), schedule, placement };
     let plan = check::check(task.trace.clone(), task.machine.clone(), plan)?;
@@ -227,13 +243,18 @@ pub fn plan_load(
 ) -> Result<PlannedLoad, PlanError> {
     let started = Instant::now();
     let limit = task.machine.memory;
-    observer.begins(&goal(task, method));
-    let Outcome { best, evaluations, stop } = method.scheduler.schedule_from(
-        &request(task, limit),
-        &known.iter().collect::<Vec<_>>(),
-        &method.budget,
-        observer,
-    );
+    let budget = match &method.rounds {
+        Rounds::Again(told) => {
+            let evaluations = told.rounds.first().map(|round| round.planner);
+            Budget { evaluations, time: None, ..method.budget.clone() }
+        }
+        _ => method.budget.clone(),
+    };
+    observer.begins(&goal(task, method.scheduler, &budget));
+    let known_first: Vec<&Schedule> = known.iter().collect();
+    let request = request(task, limit);
+    let Outcome { best, evaluations, stop } =
+        method.scheduler.schedule_from(&request, &known_first, &budget, observer);
     let timed = best.iter().chain(known).map(|schedule| (simulate(task, schedule), schedule));
     let fastest = timed.min_by_key(|(predicted, _)| predicted.iteration);
     let (predicted, schedule) = fastest.ok_or_else(|| no_schedule(stop.clone(), true, limit, None))?;
@@ -248,13 +269,8 @@ fn simulate(task: &Task, schedule: &Schedule) -> Timeline {
 }
 
 /// What a search is told to look for, for those who watch it.
-fn goal<'a>(task: &Task, method: &'a Method<'_>) -> Goal<'a> {
-    Goal {
-        planner: method.scheduler.name(),
-        limit: task.machine.memory,
-        unlimited: task.costs.total(),
-        budget: &method.budget,
-    }
+fn goal<'a>(task: &Task, scheduler: &'a dyn Scheduler, budget: &'a Budget) -> Goal<'a> {
+    Goal { planner: scheduler.name(), limit: task.machine.memory, unlimited: task.costs.total(), budget }
 }
 
 /// What a planner is asked where nothing will be placed, so that it need not look for a place.
@@ -281,14 +297,14 @@ fn no_schedule(stop: StopReason, whole: bool, limit: Bytes, lowest: Option<Bytes
 /// The plan that keeps everything: its height is the *natural peak*, its iteration time that of an unlimited device.
 pub fn natural(task: &Task, packer: &dyn Packer, observer: &dyn Observer) -> Result<Planned, PlanError> {
     let started = Instant::now();
-    let method = Method { scheduler: &elbowroom_sched::keep::Keep, packer, budget: Budget::default() };
-    let (schedule, evaluations, stop) = keep(task, observer)?;
+    let method = Method::new(&elbowroom_sched::keep::Keep, packer, Budget::default());
+    let (schedule, stop) = keep(task, observer)?;
     // Without a capacity the packer looks for the lowest height.
     let problem = elbowroom_sim::liveness::problem(&schedule, &task.machine);
-    let placement = place(problem, &schedule, &method, observer)
-        .map_err(|height| PlanError::GaveUp { limit: UNLIMITED, best: Some(height) })?;
+    let placement = place(problem, &schedule, &method, method.placing(), observer)
+        .map_err(|none| PlanError::GaveUp { limit: UNLIMITED, best: Some(none.height) })?;
     let limit = placement.height.align_up(task.machine.align);
-    prove(&task.with_memory(limit), Fitted { schedule, placement, stop, evaluations, rounds: 1 }, started)
+    prove(&task.with_memory(limit), Fitted { schedule, placement, stop }, Evaluations::once(1), started)
 }
 
 /// The placement problem of the plan that keeps everything, whose peak load nothing that keeps everything is below.
@@ -298,12 +314,12 @@ pub fn natural_problem(task: &Task, observer: &dyn Observer) -> Result<Problem, 
 }
 
 /// The schedule that keeps everything.
-fn keep(task: &Task, observer: &dyn Observer) -> Result<(Schedule, u64, StopReason), PlanError> {
+fn keep(task: &Task, observer: &dyn Observer) -> Result<(Schedule, StopReason), PlanError> {
     let unlimited = task.with_memory(UNLIMITED);
-    let Outcome { best, evaluations, stop } =
+    let Outcome { best, stop, .. } =
         elbowroom_sched::keep::Keep.schedule(&request(&unlimited, UNLIMITED), &Budget::default(), observer);
     let schedule = best.ok_or_else(|| no_schedule(stop.clone(), true, UNLIMITED, None))?;
-    Ok((schedule, evaluations, stop))
+    Ok((schedule, stop))
 }
 
 /// More than anything real, and far from overflow.
@@ -342,11 +358,13 @@ pub fn smallest(
             Err(_) => too_small = candidate,
         }
     }
-    // At the limit that was found, the search may take its time.
-    match plan(&task.with_memory(works), patient, observer) {
+    // At the limit that was found, the search may take its time. What is told is that search, for everything before is the same again.
+    let (started, task) = (Instant::now(), task.with_memory(works));
+    let (fitted, evaluations) = fit(&task, patient, &[], observer);
+    match fitted.and_then(|fitted| prove(&task, fitted, evaluations.clone(), started)) {
         Ok(planned) if planned.predicted.iteration < best.predicted.iteration => Ok(planned),
         Err(PlanError::Illegal(fault)) => Err(fault.into()),
-        _ => Ok(best),
+        _ => Ok(Planned { evaluations, ..best }),
     }
 }
 

@@ -9,7 +9,7 @@ use elbowroom_ir::timeline::Timeline;
 use elbowroom_ir::{Bytes, Nanos};
 use serde::Serialize;
 
-use crate::pipeline::{self, Method, Planned, PlannedLoad, Task};
+use crate::pipeline::{self, Evaluations, Method, Planned, PlannedLoad, Task};
 
 /// What a plan promises.
 #[derive(Clone, Debug, Serialize)]
@@ -52,8 +52,12 @@ pub struct PlanReport {
     pub recomputed_ops: usize,
     /// Time spent planning, placing and proving.
     pub planning_ns: Nanos,
-    /// Evaluations that the planner made.
+    /// Evaluations that the planner made in all.
     pub evaluations: u64,
+    /// The option of `elbowroom plan` that makes this plan again in place of a time, with the same seed on any number of threads, like
+    /// `--evaluations 812,40,3`; left out where nothing would, because somebody interrupted or durations were measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub again: Option<String>,
     /// Why the planner stopped.
     pub stop_reason: &'static str,
     /// Which of those that the planner asked found the plan, or in which of its episodes; left out if the planner did not say.
@@ -65,14 +69,14 @@ impl PlanReport {
     /// What a placed plan promises. The task's memory is the limit that was asked for.
     pub fn new(task: &Task, method: &Method<'_>, natural: Bytes, planned: &Planned) -> Self {
         let effort =
-            Effort { planning: planned.planning, evaluations: planned.evaluations, stop: &planned.stop };
+            Effort { planning: planned.planning, evaluations: &planned.evaluations, stop: &planned.stop };
         Self::of(task, method, natural, &planned.predicted, Some(planned.height()), effort)
     }
 
     /// What a schedule without a placement promises.
     pub fn of_load(task: &Task, method: &Method<'_>, natural: Bytes, planned: &PlannedLoad) -> Self {
-        let effort =
-            Effort { planning: planned.planning, evaluations: planned.evaluations, stop: &planned.stop };
+        let evaluations = &Evaluations::once(planned.evaluations);
+        let effort = Effort { planning: planned.planning, evaluations, stop: &planned.stop };
         Self::of(task, method, natural, &planned.predicted, None, effort)
     }
 
@@ -107,7 +111,8 @@ impl PlanReport {
             to_device_bytes: predicted.traffic.to_device,
             recomputed_ops: predicted.recomputed,
             planning_ns: effort.planning.into(),
-            evaluations: effort.evaluations,
+            evaluations: effort.evaluations.total(),
+            again: Some(format!("--evaluations {}", effort.evaluations)),
             stop_reason: effort.stop.name(),
             found_by: None,
         }
@@ -122,7 +127,7 @@ impl PlanReport {
 /// What finding a plan took.
 struct Effort<'a> {
     planning: Duration,
-    evaluations: u64,
+    evaluations: &'a Evaluations,
     stop: &'a StopReason,
 }
 

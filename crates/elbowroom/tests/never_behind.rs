@@ -50,7 +50,7 @@ fn auto_is_never_behind_a_peer_that_has_a_place() {
     for share in [0.8, 0.65] {
         let limited = task.with_memory(Bytes((natural.get() as f64 * share) as u64));
         let time = |scheduler: &dyn Scheduler| {
-            let method = Method { scheduler, packer: &Wasteful, budget: Budget::evaluations(300) };
+            let method = Method::new(scheduler, &Wasteful, Budget::evaluations(300));
             pipeline::plan(&limited, &method, &Silent).ok().map(|planned| planned.predicted.iteration)
         };
         let ours = time(auto);

@@ -23,11 +23,8 @@ fn the_smallest_limit_is_near_what_the_largest_op_needs() {
         let trace = engine::trace(&graph).unwrap();
         let costs = Costs::estimate(&trace, &Roofline::new(&machine));
         let task = Task { trace: Arc::new(trace), costs, machine, freedom: Freedom::ALL };
-        let method = Method {
-            scheduler: registry::scheduler("auto").unwrap(),
-            packer: registry::packer("auto").unwrap(),
-            budget: Budget::evaluations(256),
-        };
+        let (scheduler, packer) = (registry::scheduler("auto").unwrap(), registry::packer("auto").unwrap());
+        let method = Method::new(scheduler, packer, Budget::default()).at_once();
         let natural = pipeline::natural(&task, method.packer, &Silent).unwrap().height();
         let limit = natural.align_up(task.machine.align);
         let smallest = pipeline::smallest(&task, &method, limit, &Silent).unwrap().plan.machine().memory;

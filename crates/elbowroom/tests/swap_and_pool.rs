@@ -24,11 +24,11 @@ fn forty_percent_of_the_pool_at_fifteen_percent_overhead() {
         let footprint = pipeline::natural(&task, pool, &Silent).unwrap().height();
         let limited = task.with_memory(Bytes(footprint.get() * 40 / 100));
         for packer in ["smartpool-best", "smartpool-first"] {
-            let method = Method {
-                scheduler: registry::scheduler("bo").unwrap(),
-                packer: registry::packer(packer).unwrap(),
-                budget: Budget::evaluations(40),
-            };
+            let method = Method::new(
+                registry::scheduler("bo").unwrap(),
+                registry::packer(packer).unwrap(),
+                Budget::evaluations(40),
+            );
             let planned = pipeline::plan(&limited, &method, &Silent).unwrap();
             let overhead = planned.predicted.iteration.ratio(task.costs.total()) - 1.0;
             assert!(overhead <= 0.15, "{name} with {packer}: {overhead:.3}");

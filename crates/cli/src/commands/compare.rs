@@ -62,7 +62,7 @@ fn ask(args: &CompareArgs, path: &Path, progress: &Progress) -> Result<Asked> {
     let Some(limits) = range.resolve(natural, args.steps.unwrap_or(steps) as usize) else {
         bail!("`compare` takes sizes or shares, like 30%..100%; `min` is for `plan` and `train`");
     };
-    let budget = settings::budget(&args.search);
+    let budget = settings::budget(&args.search)?;
     let comparison =
         Comparison { task: &task, planners: &planners, packer, budget, limits: &limits, by_load, natural };
     let total = if args.overhead.is_some() { planners.len() } else { planners.len() * limits.len() };

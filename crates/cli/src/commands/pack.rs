@@ -50,7 +50,7 @@ pub fn run(args: &PackArgs) -> Result<Answer> {
     if several && args.output.is_some() {
         bail!("-o takes one placement; name one file and one packer");
     }
-    let budget = settings::budget(&args.search);
+    let budget = settings::budget(&args.search)?;
     progress::heed_ctrl_c();
     let mut rows = Vec::new();
     let mut refusals = Vec::new();

@@ -15,7 +15,7 @@ use crate::Answer;
 use crate::args::PlanArgs;
 use crate::commands::explain::{self, Explained};
 use crate::commands::trace::traced;
-use crate::progress::Progress;
+use crate::progress::{self, Progress};
 use crate::{files, learning, printer, settings};
 
 /// Runs the command.
@@ -28,7 +28,7 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     let task =
         Task { freedom: settings::freedom(&args.planner.freedom), ..traced(&args.trace, &args.machine)? };
     let progress = Progress::new("planning");
-    crate::progress::heed_ctrl_c();
+    progress::heed_ctrl_c();
     let natural = pipeline::natural(&task, method.packer, &progress)?.height();
 
     if let Some(limit) = args.load_limit {
@@ -44,8 +44,7 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
         Err(error) => return refuse(args.json, &task, &method, natural, error, &progress),
     };
     let limited = task.with_memory(planned.plan.machine().memory);
-    let found_by = progress.origin();
-    let report = PlanReport { found_by, ..PlanReport::new(&limited, &method, natural, &planned) };
+    let report = heard(PlanReport::new(&limited, &method, natural, &planned), &progress);
     learning::save(args, network, &progress)?;
     drop(progress);
     if let Some(path) = &args.svg {
@@ -58,6 +57,12 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     let explanation =
         args.explain.then(|| Choices::of(&limited, planned.plan.schedule(), &planned.predicted));
     tell(args, &report, explanation.as_ref())
+}
+
+/// A report with what only those who heard the search know.
+fn heard(report: PlanReport, progress: &Progress) -> PlanReport {
+    let again = report.again.filter(|_| !progress::interrupted());
+    PlanReport { found_by: progress.origin(), again, ..report }
 }
 
 /// Prints what a plan promises, and why it is as it is if that was asked for.
@@ -89,8 +94,7 @@ fn by_load(
         Ok(planned) => planned,
         Err(error) => return refuse(args.json, task, method, natural, error, progress),
     };
-    let found_by = progress.origin();
-    let report = PlanReport { found_by, ..PlanReport::of_load(&limited, method, natural, &planned) };
+    let report = heard(PlanReport::of_load(&limited, method, natural, &planned), progress);
     learning::save(args, network, progress)?;
     let schedule = planned.schedule.schedule();
     let explanation = args.explain.then(|| Choices::of(&limited, schedule, &planned.predicted));
@@ -157,6 +161,9 @@ pub fn print(report: &PlanReport) -> Result<()> {
         ("recomputed", format!("{} ops", report.recomputed_ops)),
         ("planning", report.planning_ns.to_string()),
     ]);
+    if let Some(again) = &report.again {
+        rows.push(("again", format!("the same plan with {again}")));
+    }
     printer::pairs(rows)?;
     Ok(())
 }

@@ -239,6 +239,8 @@ impl<'a> Ways<'a> {
         let known = &self.known[&self.main];
         let planned = known.planned.as_ref().unwrap_or(&self.draft);
         let mut report = PlanReport::new(&known.task, &self.training.method, natural, planned);
+        // Measured durations never come again.
+        report.again = None;
         if let Some(height) = self.highest {
             (report.predicted_peak_bytes, report.height_bytes) = (height, Some(height));
         }

@@ -50,11 +50,8 @@ pub struct Ran {
 }
 
 fn method(planner: &str, evaluations: u64) -> Result<Method<'static>, Failure> {
-    Ok(Method {
-        scheduler: registry::scheduler(planner)?,
-        packer: registry::packer("best-fit")?,
-        budget: Budget::evaluations(evaluations),
-    })
+    let (scheduler, packer) = (registry::scheduler(planner)?, registry::packer("best-fit")?);
+    Ok(Method::new(scheduler, packer, Budget::evaluations(evaluations)))
 }
 
 impl Network {

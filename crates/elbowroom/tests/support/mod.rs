@@ -20,9 +20,11 @@ impl TrainObserver for Quiet {
 
 /// The default planner and packer, with few evaluations.
 pub fn method() -> Method<'static> {
-    Method {
-        scheduler: registry::scheduler(registry::DEFAULT_PLANNER).unwrap(),
-        packer: registry::packer(registry::DEFAULT_PACKER).unwrap(),
-        budget: Budget { evaluations: Some(50), ..Budget::default() },
-    }
+    let method = Method::new(
+        registry::scheduler(registry::DEFAULT_PLANNER).unwrap(),
+        registry::packer(registry::DEFAULT_PACKER).unwrap(),
+        Budget::default(),
+    )
+    .at_once();
+    Method { budget: Budget::evaluations(50), ..method }
 }
