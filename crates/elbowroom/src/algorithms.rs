@@ -165,7 +165,17 @@ pub fn counts(graph: &Graph) -> BTreeMap<&'static str, usize> {
     counts
 }
 
-/// The training's graph with its algorithms chosen, and its limit, which a share of the natural peak means with the usual algorithms.
+/// A training's graph with its algorithms chosen.
+pub struct Choice {
+    /// The graph.
+    pub graph: Arc<Graph>,
+    /// The limit: a share of the natural peak means the peak with the usual algorithms.
+    pub memory: MemorySpec,
+    /// The plan that keeps everything with the usual algorithms, if there is one: of use for [`train_after`](train::train_after).
+    pub natural: Option<Planned>,
+}
+
+/// Chooses the algorithms of a training's graph.
 ///
 /// Operations are timed one by one, unless too little can be gained: with equal bits, algorithms differ by some hundredths of their time,
 /// which counts in long trainings, and by their workspace, which counts under tight limits. Then three choices are planned: the usual
@@ -174,16 +184,29 @@ pub fn choose(
     training: &Training<'_>,
     other_bits: bool,
     observer: &dyn TrainObserver,
-) -> Result<(Arc<Graph>, MemorySpec), TrainError> {
-    let usual = (training.graph.clone(), training.memory);
+) -> Result<Choice, TrainError> {
     let task = train::estimate(&training.graph, &training.machine, training.freedom)?;
-    let Ok(natural) = pipeline::natural(&task, training.method.packer, observer) else { return Ok(usual) };
-    let Some(limit) = training.memory.resolve(natural.height()) else {
-        return Ok((smallest(&training.graph), training.memory));
+    let natural = pipeline::natural(&task, training.method.packer, observer).ok();
+    let (graph, memory) = match &natural {
+        None => (training.graph.clone(), training.memory),
+        Some(natural) => match training.memory.resolve(natural.height()) {
+            None => (smallest(&training.graph), training.memory),
+            Some(limit) if !other_bits && !is_worth_choosing(training, &training.graph, limit) => {
+                (training.graph.clone(), training.memory)
+            }
+            Some(limit) => (within(training, limit, other_bits, observer)?, MemorySpec::Absolute(limit)),
+        },
     };
-    if !other_bits && !is_worth_choosing(training, &training.graph, limit) {
-        return Ok(usual);
-    }
+    Ok(Choice { graph, memory, natural })
+}
+
+/// The choice for a limit.
+fn within(
+    training: &Training<'_>,
+    limit: Bytes,
+    other_bits: bool,
+    observer: &dyn TrainObserver,
+) -> Result<Arc<Graph>, TrainError> {
     observer.stage("timing algorithms");
     let menu = Menu::measure(&training.graph, training.threads, limit, other_bits, observer)?;
     observer.stage("choosing algorithms");
@@ -221,7 +244,7 @@ pub fn choose(
             consider(chosen, &planned);
         }
     }
-    Ok(best.map_or(usual, |(_, chosen)| (chosen.graph, MemorySpec::Absolute(limit))))
+    Ok(best.map_or_else(|| training.graph.clone(), |(_, chosen)| chosen.graph))
 }
 
 /// A plan for a choice, if one is found at once.

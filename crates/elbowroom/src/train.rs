@@ -132,6 +132,15 @@ pub enum TrainError {
 
 /// Trains, and says what it took.
 pub fn train(training: &Training<'_>, observer: &dyn TrainObserver) -> Result<TrainReport, TrainError> {
+    train_after(training, None, observer)
+}
+
+/// Trains where the plan that keeps everything may have been made before; a plan for another trace is not looked at.
+pub fn train_after(
+    training: &Training<'_>,
+    natural: Option<Planned>,
+    observer: &dyn TrainObserver,
+) -> Result<TrainReport, TrainError> {
     observer.stage("tracing one iteration");
     let (to_host, to_device) = training.host.measure().map_err(EngineError::from)?;
     let machine = Machine { to_host, to_device, ..training.machine.clone() };
@@ -140,7 +149,11 @@ pub fn train(training: &Training<'_>, observer: &dyn TrainObserver) -> Result<Tr
     let mut runner = Runner::new(training)?;
 
     observer.stage("planning");
-    let natural = pipeline::natural(&estimate, training.method.packer, observer).map_err(TrainError::Plan)?;
+    let key = estimate.trace.fingerprint();
+    let natural = match natural.filter(|known| known.plan.trace().fingerprint() == key) {
+        Some(known) => known,
+        None => pipeline::natural(&estimate, training.method.packer, observer).map_err(TrainError::Plan)?,
+    };
     let draft = limited(training, &estimate, natural.height(), observer)?;
 
     let limit = draft.plan.machine().memory;
@@ -220,15 +233,30 @@ fn limited(
         }
         None => pipeline::smallest(task, &training.method.at_once(), natural, observer),
     };
-    planned.map_err(|error| {
-        observer.stage("looking for the smallest limit that works");
-        let smallest = pipeline::smallest(task, &training.method.at_once(), natural, observer);
-        match Refusal::new(&task.trace, &error, smallest.ok().map(|planned| planned.plan.machine().memory)) {
-            Some(refusal) => TrainError::Refused(Box::new(refusal)),
-            None => TrainError::Plan(error),
+    let error = match planned {
+        Ok(planned) => return Ok(planned),
+        Err(error) => error,
+    };
+    if let PlanError::GaveUp { limit, .. } = error {
+        let at_once = training.method.at_once();
+        let within = |percent| task.with_memory(Bytes(limit.get() / 100 * percent));
+        let lower = LESS.iter().find_map(|&share| pipeline::plan(&within(share), &at_once, observer).ok());
+        if let Some(lower) = lower {
+            let task = task.with_memory(limit);
+            return pipeline::plan_from(&task, &at_once, &[lower.plan], observer).map_err(TrainError::Plan);
         }
+    }
+    observer.stage("looking for the smallest limit that works");
+    let smallest = pipeline::smallest(task, &training.method.at_once(), natural, observer);
+    Err(match Refusal::new(&task.trace, &error, smallest.ok().map(|planned| planned.plan.machine().memory)) {
+        Some(refusal) => TrainError::Refused(Box::new(refusal)),
+        None => TrainError::Plan(error),
     })
 }
+
+/// Shares of a limit, in percent, at which a plan is looked for where none is found at the limit itself: planners are not monotone, and
+/// what they find within less fits.
+const LESS: [u64; 4] = [95, 85, 70, 50];
 
 /// Ops of a trace for which a search is not cut short.
 const FEW_OPS: usize = 2048;

@@ -4,12 +4,12 @@ mod support;
 
 use std::sync::Arc;
 
-use elbowroom::algorithms::{choose, counts};
+use elbowroom::algorithms::{Choice, choose, counts};
 use elbowroom::graph::Graph;
 use elbowroom::graph::op::Algorithm;
 use elbowroom::graph::zoo::{self, Options};
 use elbowroom::ir::planning::Freedom;
-use elbowroom::train::{Training, train};
+use elbowroom::train::{Training, train, train_after};
 use elbowroom::{engine, sim};
 
 use support::{Quiet, method};
@@ -43,12 +43,14 @@ fn training(graph: Arc<Graph>, memory: &str) -> Training<'static> {
 fn a_choice_of_equal_bits_never_shows() {
     let usual = training(network(), "60%");
     let expected = train(&usual, &Quiet).unwrap();
-    let (graph, memory) =
+    let Choice { graph, memory, natural } =
         choose(&Training { iterations: 1000, ..training(network(), "60%") }, false, &Quiet).unwrap();
     assert!(
         graph.nodes.values().filter_map(|node| node.kind.conv()).all(|conv| conv.algorithm.has_usual_bits())
     );
-    let found = train(&Training { graph, memory, ..training(network(), "60%") }, &Quiet).unwrap();
+    let chosen = Training { graph, memory, ..training(network(), "60%") };
+    // The plan of the usual graph is taken only where it is for the chosen one.
+    let found = train_after(&chosen, natural, &Quiet).unwrap();
     assert_eq!((found.verified, &found.losses), (Some(true), &expected.losses));
     assert_eq!(found.plan.limit_bytes, expected.plan.limit_bytes, "a share means the same with any choice");
     assert_eq!(found.measured_peak_bytes, found.plan.predicted_peak_bytes);
@@ -76,8 +78,10 @@ fn other_bits_are_the_same_in_both_runs() {
 
 #[test]
 fn the_smallest_limit_takes_the_smallest_workspaces() {
-    let (graph, _) = choose(&training(network(), "min"), true, &Quiet).unwrap();
-    assert!(counts(&graph)["lean"] > 20 && !counts(&graph).contains_key("winograd"), "{:?}", counts(&graph));
+    let graph = choose(&training(network(), "min"), true, &Quiet).unwrap().graph;
+    let found = counts(&graph);
+    // Gradients of weights and what has a stride have no way without workspace.
+    assert!(found["lean"] > 15 && found["direct"] > 20 && !found.contains_key("winograd"), "{found:?}");
     let workspaces = |graph: &Graph| -> Vec<u64> {
         graph.nodes.values().map(|node| engine::kernels::workspace(&node.kind).get()).collect()
     };

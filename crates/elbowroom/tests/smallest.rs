@@ -3,13 +3,20 @@
 
 use std::sync::Arc;
 
-use elbowroom::engine;
+use elbowroom::engine::{self, HostOptions};
 use elbowroom::graph::zoo::{self, Options};
-use elbowroom::ir::planning::{Costs, Freedom};
-use elbowroom::ir::search::{Budget, Silent};
+use elbowroom::ir::Bytes;
+use elbowroom::ir::planning::{Costs, Freedom, Request, Scheduler};
+use elbowroom::ir::schedule::Schedule;
+use elbowroom::ir::search::{Budget, Observer, Outcome, Silent, StopReason};
 use elbowroom::pipeline::{self, Method, PlanError, Task};
 use elbowroom::sim::cost::Roofline;
+use elbowroom::train::{Training, train};
 use elbowroom::{registry, sim};
+
+mod support;
+
+use support::{Quiet, method};
 
 /// How far the smallest limit may be above the bound. What keeps it above: values around an op that an op next to it needs as well, the
 /// holes between them, and the step of half a percent with which it is sought.
@@ -38,4 +45,54 @@ fn the_smallest_limit_is_near_what_the_largest_op_needs() {
         let below = task.with_memory(bound - task.machine.align);
         assert!(matches!(pipeline::plan(&below, &method, &Silent), Err(PlanError::Infeasible { .. })));
     }
+}
+
+/// `auto`, but between a third and two thirds of this many bytes it finds nothing unless it has something to start from.
+struct Fussy(Bytes);
+
+impl Scheduler for Fussy {
+    fn name(&self) -> &'static str {
+        "fussy"
+    }
+
+    fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
+        let third = self.0.get() / 3;
+        if (third..2 * third).contains(&request.machine.memory.get()) {
+            return Outcome { best: None, evaluations: 1, stop: StopReason::GaveUp { best: None } };
+        }
+        registry::scheduler("auto").unwrap().schedule(request, budget, observer)
+    }
+}
+
+#[test]
+fn a_plan_for_less_serves_where_none_is_found() {
+    let graph = Arc::new(zoo::build("resnet18", &Options { width: Some(8), ..Options::new(8) }).unwrap());
+    let machine = sim::presets::machine("cpu").unwrap();
+    let trace = engine::trace(&graph).unwrap();
+    let costs = Costs::estimate(&trace, &Roofline::new(&machine));
+    let task = Task { trace: Arc::new(trace), costs, machine: machine.clone(), freedom: Freedom::ALL };
+    let natural = pipeline::natural(&task, method().packer, &Silent).unwrap().height();
+    let fussy = Fussy(natural);
+    let training = Training {
+        graph,
+        memory: "50%".parse().unwrap(),
+        machine,
+        method: Method { scheduler: &fussy, ..method() },
+        freedom: Freedom::ALL,
+        iterations: 2,
+        data: None,
+        host: HostOptions::default(),
+        seed: 0,
+        threads: 1,
+        verify: true,
+        save: None,
+        resume: None,
+        changing: None,
+        reactive: false,
+    };
+    let report = train(&training, &Quiet).unwrap();
+    assert_eq!(report.verified, Some(true));
+    assert_eq!(report.plan.limit_bytes, Bytes(natural.get() / 2));
+    assert!(report.measured_peak_bytes <= Bytes(natural.get() / 3), "by a plan for less");
+    assert_eq!(report.measured_peak_bytes, report.plan.predicted_peak_bytes);
 }

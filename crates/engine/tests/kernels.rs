@@ -3,7 +3,7 @@
 mod twin;
 
 use elbowroom_engine::kernels::owned::{Memory, run_owned};
-use elbowroom_engine::kernels::{Context, algorithms};
+use elbowroom_engine::kernels::{Context, algorithms, workspace};
 use elbowroom_graph::op::{
     Adam, Algorithm, Channels, Classification, Conv, Function, Heads, Lookup, Mask, Pool, Product, Response,
     Sgd, Window,
@@ -233,9 +233,15 @@ fn convolutions() {
 
 #[test]
 fn convolutions_by_other_algorithms() {
-    let mut winograd = 0;
+    let (mut winograd, mut direct) = (0, 0);
     for conv in [
         conv(2, [3, 5], [9, 7], Window::square(3, 1, 1)),
+        // Vectors on two lines and on four, on lines of two images, and whole planes.
+        conv(3, [30, 50], [12, 12], Window::square(5, 1, 2)),
+        conv(2, [5, 4], [7, 9], window([1, 7], [1, 1], [0, 3])),
+        conv(3, [70, 33], [8, 8], Window::square(3, 1, 1)),
+        conv(2, [17, 40], [16, 48], Window::square(1, 1, 0)),
+        conv(2, [3, 5], [10, 9], window([6, 3], [1, 1], [7, 0])),
         conv(1, [4, 64], [32, 32], Window::square(3, 1, 1)),
         conv(2, [2, 3], [32, 20], Window::square(3, 1, 0)),
         conv(3, [5, 4], [6, 5], Window::square(3, 1, 2)),
@@ -262,11 +268,13 @@ fn convolutions_by_other_algorithms() {
                 let other = kind.computed_by(algorithm).expect("a convolution");
                 check(&other);
                 winograd += usize::from(algorithm == Algorithm::Winograd);
+                direct += usize::from(algorithm == Algorithm::Direct && workspace(&other).is_zero());
                 assert!(!algorithm.has_usual_bits() || bits(&other) == usual, "{other:?} has other bits");
             }
         }
     }
     assert!(winograd > 20, "{winograd} operations were computed by Winograd's algorithm");
+    assert!(direct > 30, "{direct} operations were computed without workspace");
 }
 
 /// The bytes of an operation's results.

@@ -56,6 +56,9 @@ pub enum Algorithm {
     Tiled,
     /// [`Self::Tiled`] in smaller tiles, with a fraction of its workspace.
     Lean,
+    /// The sums of [`Self::Tiled`] from weights and images where they lie: no workspace at all, for forward passes and gradients to the
+    /// input at a stride of one.
+    Direct,
     /// Winograd's minimal filtering F(2×2, 3×3) (Lavin and Gray, *Fast algorithms for convolutional neural networks*, 2015): fewer
     /// multiplications and more workspace, for windows of 3×3 at a stride of one.
     Winograd,
@@ -63,7 +66,7 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Tiled, Self::Lean, Self::Winograd];
+    pub const ALL: [Self; 4] = [Self::Tiled, Self::Lean, Self::Direct, Self::Winograd];
 
     /// Whether it sums in the order of the default, so that its results equal the default's to the bit.
     pub const fn has_usual_bits(self) -> bool {
@@ -75,6 +78,7 @@ impl Algorithm {
         match self {
             Self::Tiled => "tiled",
             Self::Lean => "lean",
+            Self::Direct => "direct",
             Self::Winograd => "winograd",
         }
     }

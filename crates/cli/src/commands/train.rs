@@ -77,12 +77,14 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
     let varying = Varying { samples: args.samples, lengths: longest.is_some() };
     let changing = Changing::new(&args.network.model, &options(batch), varying, seed);
     training.changing = changing.as_ref();
+    let mut natural = None;
     if changing.is_none() {
-        (training.graph, training.memory) = algorithms::choose(&training, args.allow_other_bits, &observer)?;
+        let choice = algorithms::choose(&training, args.allow_other_bits, &observer)?;
+        (training.graph, training.memory, natural) = (choice.graph, choice.memory, choice.natural);
     } else if args.allow_other_bits {
         bail!("--allow-other-bits is for networks whose structure stays: every form would choose for itself");
     }
-    let outcome = train::train(&training, &observer);
+    let outcome = train::train_after(&training, natural, &observer);
     drop(observer);
     let report = match outcome {
         Ok(report) => report,

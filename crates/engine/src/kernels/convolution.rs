@@ -3,10 +3,12 @@
 //! The gradient to the input is a convolution of `dy` with reversed weights. With a stride, input positions of different residues see
 //! different taps, so every residue is a product of its own, with no multiplications by the zeros between strides.
 
+use elbowroom_graph::OpKind;
 use elbowroom_graph::op::{Algorithm, Conv};
 use rayon::ThreadPool;
 
 use super::Operands;
+use super::direct::{self, Direct};
 use super::elementwise::chunks;
 use super::pack::Strided;
 use super::parallel::Shared;
@@ -22,7 +24,7 @@ const fn area(size: [usize; 2]) -> usize {
 const fn room(conv: &Conv) -> Room {
     match conv.algorithm {
         Algorithm::Lean => Room::Little,
-        Algorithm::Tiled | Algorithm::Winograd => Room::Usual,
+        Algorithm::Tiled | Algorithm::Direct | Algorithm::Winograd => Room::Usual,
     }
 }
 
@@ -44,36 +46,53 @@ const fn grad_weight_extents(conv: &Conv) -> Extents {
     }
 }
 
-/// Whether there is a kernel for a convolution's algorithm.
-pub fn computes(conv: &Conv) -> bool {
-    match conv.algorithm {
+/// Whether there is a kernel for an operation's algorithm.
+pub fn computes(kind: &OpKind) -> bool {
+    kind.conv().is_some_and(|conv| match conv.algorithm {
         Algorithm::Tiled | Algorithm::Lean => true,
         Algorithm::Winograd => winograd::computes(conv),
-    }
+        Algorithm::Direct => {
+            // Only where lines follow each other in both is the width of a line that of a whole plane.
+            let plain = conv.window.area() == 1 && conv.window.padding == [0, 0];
+            let width = match kind {
+                OpKind::Conv2d { .. } => conv.out_size,
+                OpKind::Conv2dGradInput(_) => conv.in_size,
+                _ => return false,
+            };
+            let width = if plain { area(width) } else { width[1] };
+            conv.window.stride == [1, 1]
+                && direct::lines(width).is_some()
+                && direct::has_room_for(conv.window.area())
+        }
+    })
 }
 
 /// Floats of scratch of [`forward`].
 pub fn scratch(conv: &Conv) -> usize {
-    if conv.algorithm == Algorithm::Winograd {
-        return winograd::scratch(conv);
+    match conv.algorithm {
+        Algorithm::Tiled | Algorithm::Lean => extents(conv).scratch(),
+        Algorithm::Direct => 0,
+        Algorithm::Winograd => winograd::scratch(conv),
     }
-    extents(conv).scratch()
 }
 
 /// Floats of scratch of [`grad_weight`].
 pub fn grad_weight_scratch(conv: &Conv) -> usize {
-    if conv.algorithm == Algorithm::Winograd {
-        return winograd::grad_weight_scratch(conv);
+    match conv.algorithm {
+        Algorithm::Winograd => winograd::grad_weight_scratch(conv),
+        _ => grad_weight_extents(conv).scratch(),
     }
-    grad_weight_extents(conv).scratch()
 }
 
 /// Floats of scratch of [`grad_input`].
 pub fn grad_input_scratch(conv: &Conv) -> usize {
-    if conv.algorithm == Algorithm::Winograd {
-        return winograd::grad_input_scratch(conv);
+    match conv.algorithm {
+        Algorithm::Tiled | Algorithm::Lean => {
+            residues(conv).map(|residue| residue.extents(conv).scratch()).max().unwrap_or(0)
+        }
+        Algorithm::Direct => 0,
+        Algorithm::Winograd => winograd::grad_input_scratch(conv),
     }
-    residues(conv).map(|residue| residue.extents(conv).scratch()).max().unwrap_or(0)
 }
 
 fn windows<'a>(conv: &Conv, x: &'a [f32]) -> Windows<'a> {
@@ -96,6 +115,21 @@ pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv, bias: bo
     if conv.algorithm == Algorithm::Winograd {
         // SAFETY: the caller's promise.
         return unsafe { winograd::forward(o, pool, conv, bias) };
+    }
+    if conv.algorithm == Algorithm::Direct {
+        // SAFETY: the result is apart from all operands.
+        return unsafe {
+            let taps = conv.window.area();
+            let direct = Direct {
+                rows: conv.out_channels,
+                windows: windows(conv, o.read(0, conv.x().len())),
+                weights: o.read(1, conv.w().len()),
+                row_step: conv.in_channels * taps,
+                channel_step: taps,
+                bias: bias.then(|| o.read(2, conv.out_channels)),
+            };
+            direct.run(pool, Shared::new(o.target(0, conv.y().len())))
+        };
     }
     let extents = extents(conv);
     let plane = area(conv.out_size);
@@ -138,6 +172,19 @@ pub unsafe fn grad_input(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
     unsafe {
         let (dy, w) = (o.read(0, conv.y().len()), o.read(1, conv.w().len()));
         let dx = Shared::new(o.target(0, conv.x().len()));
+        if conv.algorithm == Algorithm::Direct {
+            let taps = conv.window.area();
+            let direct = Direct {
+                rows: conv.in_channels,
+                // At a stride of one all positions are of one residue.
+                windows: Residue::new(conv, [0, 0]).windows(conv, dy),
+                weights: w,
+                row_step: taps,
+                channel_step: conv.in_channels * taps,
+                bias: None,
+            };
+            return direct.run(pool, dx);
+        }
         let scratch = o.scratch(grad_input_scratch(conv));
         // Positions that no tap reaches are zero; where there are such, all are zeroed first, line after line.
         if residues(conv).any(|residue| area(residue.taps) == 0) {

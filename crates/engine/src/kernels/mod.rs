@@ -16,6 +16,7 @@ mod attention;
 mod batch_norm;
 mod cluster;
 mod convolution;
+mod direct;
 mod dropout;
 mod elementwise;
 mod embedding;
@@ -40,7 +41,7 @@ mod windows;
 mod winograd;
 
 use elbowroom_graph::OpKind;
-use elbowroom_graph::op::{Algorithm, Conv};
+use elbowroom_graph::op::Algorithm;
 use elbowroom_ir::Bytes;
 use rayon::ThreadPool;
 
@@ -144,10 +145,8 @@ pub fn workspace(kind: &OpKind) -> Bytes {
 
 /// The ways to compute an operation that there are kernels for, the usual one first; none where there is no choice.
 pub fn algorithms(kind: &OpKind) -> impl Iterator<Item = Algorithm> + use<'_> {
-    let conv = kind.conv().copied();
-    let computes = move |&algorithm: &Algorithm| {
-        conv.is_some_and(|conv| convolution::computes(&Conv { algorithm, ..conv }))
-    };
+    let computes =
+        |&algorithm: &Algorithm| kind.computed_by(algorithm).is_some_and(|kind| convolution::computes(&kind));
     Algorithm::ALL.into_iter().filter(computes)
 }
 

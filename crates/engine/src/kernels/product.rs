@@ -33,7 +33,7 @@ const FEW: usize = 3;
 /// Blocks of A with fewer floats are packed by one thread.
 const SMALL: usize = 1 << 15;
 /// Products with fewer multiply-adds are not worth waking another thread.
-const WORTH_SHARING: usize = 1 << 17;
+pub const WORTH_SHARING: usize = 1 << 17;
 
 /// Extents of a product: `C [rows, columns]`, shared dimension `depth`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ struct Blocks {
 }
 
 /// `total` in as few equal parts of at most `most` as possible, rounded up to a multiple of `unit`.
-fn even_part(total: usize, most: usize, unit: usize) -> usize {
+pub fn even_part(total: usize, most: usize, unit: usize) -> usize {
     let parts = total.div_ceil(most).max(1);
     total.div_ceil(parts).next_multiple_of(unit).max(unit)
 }
@@ -84,12 +84,17 @@ impl Extents {
         Self { rows, columns, depth, room: Room::Usual }
     }
 
+    /// Depth of one part: an element is a sum over parts, in order, of one chain each.
+    pub fn part(self) -> usize {
+        even_part(self.depth, DEPTH, 1)
+    }
+
     fn blocks(self) -> Blocks {
         let (most_rows, most_packed, slots) = match self.room {
             Room::Usual => (ROWS, PACKED, SLOTS),
             Room::Little => (ROWS / 8, PACKED / 8, SLOTS / 4),
         };
-        let inner = even_part(self.depth, DEPTH, 1);
+        let inner = self.part();
         let rows = even_part(self.rows, most_rows, MAX_ROWS);
         let depth = ((most_packed / (rows * inner)).max(1) * inner).min(self.depth.max(1));
         let columns =
