@@ -269,6 +269,38 @@ fn impossible_limits_explain_themselves() {
     assert!(report["measured_peak_bytes"].as_u64().unwrap() <= smallest);
 }
 
+/// A file of CIFAR-10's binary version: records of a label and 3 × 32 × 32 pixels, each class with a colour of its own under noise.
+fn cifar10(path: &Path, records: usize) {
+    let record = |i: usize| {
+        let label = (i * 7 + i / 10) % 10;
+        let pixel = move |j: usize| (40 + (label * (3 + j / 1024) * 37) % 120 + (i * 31 + j * 17) % 53) as u8;
+        std::iter::once(label as u8).chain((0..3072).map(pixel))
+    };
+    std::fs::write(path, (0..records).flat_map(record).collect::<Vec<u8>>()).unwrap();
+}
+
+#[test]
+fn images_of_cifar10_are_read_and_learned() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    std::fs::create_dir(at.join("cifar")).unwrap();
+    (1..=5).for_each(|part| cifar10(&at.join(format!("cifar/data_batch_{part}.bin")), 20));
+    let learn = "--optimizer adam --learning-rate 3e-3 --iterations 12 --batch 10 --width 8 --threads 1";
+    let line = format!("train --data cifar {learn} --memory 50% --evaluations 50 --verify --json");
+    let report = json(&expect(at, &line, 0));
+    assert_eq!(report["verified"].as_bool(), Some(true));
+    assert_eq!(report["measured_peak_bytes"], report["predicted_peak_bytes"]);
+    let losses: Vec<f64> =
+        report["losses"].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap()).collect();
+    let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
+    assert!(mean(&losses[8..]) < 0.8 * mean(&losses[..4]), "{losses:?}");
+
+    // Images of another size than the files have, and a file that is missing between others.
+    expect_sentence(at, "train --data cifar --batch 2 --image 64", 2, &["3×32×32", "3×64×64"]);
+    std::fs::remove_file(at.join("cifar/data_batch_3.bin")).unwrap();
+    expect_sentence(at, "train --data cifar --batch 2", 2, &["data_batch_3.bin", "data_batch_4.bin"]);
+}
+
 #[test]
 fn bad_input_gets_one_clear_sentence() {
     let folder = tempfile::tempdir().unwrap();

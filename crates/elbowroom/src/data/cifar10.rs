@@ -12,6 +12,8 @@ const CHANNELS: usize = 3;
 const PIXELS: usize = CHANNELS * SIDE * SIDE;
 const RECORD: usize = 1 + PIXELS;
 const CLASSES: usize = 10;
+/// Training files of the whole set.
+const FILES: usize = 5;
 /// Mean and standard deviation of the training set, per channel, of pixels scaled to 0..1.
 const NORMAL: [(f32, f32); CHANNELS] = [(0.4914, 0.2470), (0.4822, 0.2435), (0.4465, 0.2616)];
 
@@ -50,6 +52,12 @@ impl Cifar10 {
         }
         if files.is_empty() {
             return Err(DataError::Unknown(folder.to_owned()));
+        }
+        // A part that is missing would go unnoticed: training would see fewer images.
+        let missing = files.len() + 1;
+        if let Some(later) = (missing + 1..=FILES).map(|n| Self::file(folder, n)).find(|p| p.is_file()) {
+            let why = format!("it is missing, though {} is there", later.display());
+            return Err(DataError::Format { path: Self::file(folder, missing), format: "CIFAR-10", why });
         }
         Ok(Self { files, order: EpochOrder::new(samples, seed), record: vec![0; RECORD] })
     }
@@ -140,6 +148,12 @@ mod tests {
         std::fs::write(Cifar10::file(folder.path(), 2), vec![0; RECORD - 1]).unwrap();
         let message = Cifar10::open(folder.path(), 0).unwrap_err().to_string();
         assert!(message.contains("data_batch_2.bin") && message.contains("3072 bytes"), "{message}");
+
+        std::fs::remove_file(Cifar10::file(folder.path(), 2)).unwrap();
+        write(folder.path(), 4, &[(0, 0)]);
+        let message = Cifar10::open(folder.path(), 0).unwrap_err().to_string();
+        assert!(message.contains("data_batch_2.bin") && message.contains("data_batch_4.bin"), "{message}");
+        std::fs::remove_file(Cifar10::file(folder.path(), 4)).unwrap();
 
         write(folder.path(), 2, &[(77, 0)]);
         let mut data = Cifar10::open(folder.path(), 0).unwrap();
