@@ -68,6 +68,17 @@ fn parameter_counts_are_the_published_ones() {
     assert_eq!(parameters(&build("unet", &Options::new(2))), 31_037_698);
     // He et al., 2015, Table 6 say 0.27 million for the variant that pads; projections add 2,752.
     assert_eq!(parameters(&build("resnet20", &Options::new(2))), 269_722 + 2_752);
+    // The same table for other depths, in millions as it rounds them.
+    for (name, published, half) in [
+        ("resnet32", 0.46, 0.005),
+        ("resnet44", 0.66, 0.005),
+        ("resnet56", 0.85, 0.005),
+        ("resnet110", 1.7, 0.05),
+        ("resnet1202", 19.4, 0.05),
+    ] {
+        let millions = (parameters(&build(name, &Options::new(2))) - 2_752) as f64 / 1e6;
+        assert!((millions - published).abs() < half, "{name}: {millions} million, not {published}");
+    }
     // Half as many channels: a quarter of a convolution's weights between stages, and half of what stands at an end.
     let narrow = parameters(&build("resnet20", &Options { width: Some(8), ..Options::new(2) }));
     assert!((269_722 / 4..269_722 / 3).contains(&narrow), "{narrow}");
