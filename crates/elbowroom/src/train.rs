@@ -237,18 +237,28 @@ fn limited(
         Ok(planned) => return Ok(planned),
         Err(error) => error,
     };
-    if let PlanError::GaveUp { limit, .. } = error {
-        let at_once = training.method.at_once();
+    let at_once = training.method.at_once();
+    let from = |lower: Planned, limit| {
+        let task = task.with_memory(limit);
+        pipeline::plan_from(&task, &at_once, &[lower.plan], observer).map_err(TrainError::Plan)
+    };
+    let gave_up = if let PlanError::GaveUp { limit, .. } = error { Some(limit) } else { None };
+    if let Some(limit) = gave_up {
         let within = |percent| task.with_memory(Bytes(limit.get() / 100 * percent));
         let lower = LESS.iter().find_map(|&share| pipeline::plan(&within(share), &at_once, observer).ok());
         if let Some(lower) = lower {
-            let task = task.with_memory(limit);
-            return pipeline::plan_from(&task, &at_once, &[lower.plan], observer).map_err(TrainError::Plan);
+            return from(lower, limit);
         }
     }
     observer.stage("looking for the smallest limit that works");
-    let smallest = pipeline::smallest(task, &training.method.at_once(), natural, observer);
-    Err(match Refusal::new(&task.trace, &error, smallest.ok().map(|planned| planned.plan.machine().memory)) {
+    // With the link that the machine is described by, so that what is named here works again, however fast the host tier is then.
+    let described = Task { machine: training.machine.clone(), ..task.clone() };
+    let smallest = pipeline::smallest(&described, &at_once, natural, observer).ok();
+    let smallest = match (smallest, gave_up) {
+        (Some(lower), Some(limit)) if lower.plan.machine().memory <= limit => return from(lower, limit),
+        (smallest, _) => smallest.map(|planned| planned.plan.machine().memory),
+    };
+    Err(match Refusal::new(&task.trace, &error, smallest) {
         Some(refusal) => TrainError::Refused(Box::new(refusal)),
         None => TrainError::Plan(error),
     })

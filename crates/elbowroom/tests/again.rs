@@ -134,11 +134,11 @@ fn several_rounds_and_what_the_clock_cuts_short() {
             placings += usize::from(told.rounds.iter().any(|round| round.packer.is_some()));
             others += usize::from(told.others.is_some());
         }
-        // Without a clock the rounds are as many as it takes, and nothing is cut short.
+        // Without a clock the rounds are as many as it takes; placements of all but the first do a share of the work, and say so.
         let budget = Budget { seed, ..Budget::evaluations(300) };
         let told = Case { task: &task, planner: "auto", packer: &Slow, percent, budget }.twice().unwrap();
         counted += usize::from(told.rounds.len() > 1);
-        assert!(told.others.is_none() && told.rounds.iter().all(|round| round.packer.is_none()), "{told}");
+        assert!(told.others.is_none() && told.rounds[0].packer.is_none(), "{told}");
     }
     assert!(counted > 0);
     assert!(several > 0 && placings > 0 && others > 0, "{several}, {placings}, {others}");

@@ -31,6 +31,8 @@ const NEAR: u64 = 500;
 /// evaluations × blocks. Not a time: on a busy machine a placement must not fail that succeeds on an idle one.
 const PLACEMENT_EVALUATIONS: u64 = 20;
 const PLACEMENT_WORK: u64 = 300_000;
+/// The share of that work for a placement of many that no clock ends: those of later rounds, and those of the others.
+const BRIEFLY: u64 = 16;
 
 /// A schedule and a placement that fits the limit, not yet proved.
 pub(super) struct Fitted {
@@ -90,6 +92,8 @@ impl Clock {
 pub(super) enum Placing {
     /// A few evaluations.
     AtOnce,
+    /// Until a share of its work is done.
+    Briefly,
     /// Until a fixed amount of work is done, or so many evaluations; or until a moment, but not less than at once.
     Search { most: Option<u64>, end: Option<Instant> },
 }
@@ -117,7 +121,7 @@ pub(super) fn fit(
 ) -> (Result<Fitted, PlanError>, Evaluations) {
     let clock = Clock::start(method);
     let mut told = Evaluations::default();
-    let mut descent = Descent { task, method, clock, known, rounds: Vec::new(), cut: false };
+    let mut descent = Descent { task, method, clock, known, first: true, rounds: Vec::new(), cut: false };
     let mut best = descent.run(observer);
     let mut cut = descent.cut;
     told.rounds = descent.rounds;
@@ -144,8 +148,9 @@ pub(super) fn fit(
         let budget = Budget { evaluations: Some(evaluations), time: None, ..method.budget.clone() };
         let quick = Method { scheduler, budget, rounds, ..method.clone() };
         let clock = Clock::start(&quick);
-        let found = Descent { task, method: &quick, clock, known: &[], rounds: Vec::new(), cut: false }
-            .run(&Unheard(&watch));
+        let mut descent =
+            Descent { task, method: &quick, clock, known: &[], first: false, rounds: Vec::new(), cut: false };
+        let found = descent.run(&Unheard(&watch));
         if watch.cut() {
             cut = true;
             break;
@@ -169,7 +174,7 @@ struct Other<'a> {
 }
 
 /// Who else is asked where the first schedule found no place, in this order: as long as nothing `is_found`, everybody with a placement at
-/// once; then everybody with a patient one.
+/// once; then everybody with a longer one.
 fn others<'a>(
     task: &Task,
     method: &Method<'a>,
@@ -179,8 +184,8 @@ fn others<'a>(
 ) -> Vec<Other<'a>> {
     let most = told.rounds.iter().map(|round| round.planner).max().unwrap_or_default();
     let own =
-        Other { scheduler: method.scheduler, evaluations: most.min(AT_ONCE), placing: Placing::PATIENT };
-    let peer = |scheduler| Other { scheduler, evaluations: AT_ONCE, placing: Placing::PATIENT };
+        Other { scheduler: method.scheduler, evaluations: most.min(AT_ONCE), placing: Placing::Briefly };
+    let peer = |scheduler| Other { scheduler, evaluations: AT_ONCE, placing: Placing::Briefly };
     let peers = method.scheduler.peers(&task.trace).into_iter().map(peer);
     let all: Vec<Other<'a>> = std::iter::once(own).chain(peers).collect();
     let at_once = all.iter().filter(|_| !is_found).map(|other| Other { placing: Placing::AtOnce, ..*other });
@@ -199,6 +204,8 @@ struct Descent<'a> {
     method: &'a Method<'a>,
     clock: Clock,
     known: &'a [&'a Schedule],
+    /// Whether it is the planner that was asked for.
+    first: bool,
     /// The rounds so far.
     rounds: Vec<Round>,
     /// Whether there would have been another round, but no time for it.
@@ -352,6 +359,7 @@ impl Descent<'_> {
     fn placing(&self, round: usize) -> Placing {
         match &self.method.rounds {
             Rounds::AtOnce => Placing::AtOnce,
+            Rounds::AsNeeded if self.clock.time.is_none() && !(self.first && round == 0) => Placing::Briefly,
             Rounds::AsNeeded => Placing::Search { most: None, end: self.clock.end_of_placing() },
             Rounds::Again(told) => {
                 Placing::Search { most: told.rounds.get(round).and_then(|round| round.packer), end: None }
@@ -377,6 +385,10 @@ pub(super) fn place(
     let work = (PLACEMENT_WORK / problem.blocks.len().max(1) as u64).max(PLACEMENT_EVALUATIONS);
     let (outcome, cut) = match placing {
         Placing::AtOnce => (pack(PLACEMENT_EVALUATIONS, observer), None),
+        Placing::Briefly => {
+            let most = (work / BRIEFLY).max(PLACEMENT_EVALUATIONS);
+            (pack(most, observer), Some(most))
+        }
         Placing::Search { most, end } => {
             let watch = Until::new(observer, end);
             let outcome = pack(most.unwrap_or(work), &watch);
