@@ -485,8 +485,8 @@ impl Process {
         });
     }
 
-    /// Has a function called whenever a thread has a new plan for large requests: what the fallback keeps of the blocks that it served until then can be given
-    /// back to the system. Only the first function counts. Its requests go to the fallback.
+    /// Has a function called whenever a thread has a new plan for large requests: what the fallback keeps of the blocks that it served
+    /// until then can be given back to the system. Only the first function counts. Its requests go to the fallback.
     pub fn on_plan(&self, call: fn()) {
         self.on_plan.get_or_init(|| call);
     }

@@ -88,7 +88,7 @@ impl Clock {
 }
 
 /// How hard the packer looks.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub(super) enum Placing {
     /// A few evaluations.
     AtOnce,
@@ -137,14 +137,13 @@ pub(super) fn fit(
     let mut heard = 0;
     for other in others(task, method, &told, best.is_ok(), !known.is_empty()) {
         // A placement that is found at once is looked for even if the time is over, unless there is another.
-        let end = clock.very_end().filter(|_| best.is_ok() || other.placing != Placing::AtOnce);
+        let end = clock.very_end().filter(|_| best.is_ok() || other.rounds != Rounds::AtOnce);
         let watch = Until::new(observer, end);
         if most.is_some_and(|most| heard >= most) || watch.interrupted() {
             cut |= watch.cut();
             break;
         }
-        let Other { scheduler, evaluations, placing } = other;
-        let rounds = if placing == Placing::AtOnce { Rounds::AtOnce } else { Rounds::AsNeeded };
+        let Other { scheduler, evaluations, rounds } = other;
         let budget = Budget { evaluations: Some(evaluations), time: None, ..method.budget.clone() };
         let quick = Method { scheduler, budget, rounds, ..method.clone() };
         let clock = Clock::start(&quick);
@@ -170,7 +169,7 @@ pub(super) fn fit(
 struct Other<'a> {
     scheduler: &'a dyn Scheduler,
     evaluations: u64,
-    placing: Placing,
+    rounds: Rounds,
 }
 
 /// Who else is asked where the first schedule found no place, in this order: as long as nothing `is_found`, everybody with a placement at
@@ -183,12 +182,11 @@ fn others<'a>(
     started_from_known: bool,
 ) -> Vec<Other<'a>> {
     let most = told.rounds.iter().map(|round| round.planner).max().unwrap_or_default();
-    let own =
-        Other { scheduler: method.scheduler, evaluations: most.min(AT_ONCE), placing: Placing::Briefly };
-    let peer = |scheduler| Other { scheduler, evaluations: AT_ONCE, placing: Placing::Briefly };
+    let own = Other { scheduler: method.scheduler, evaluations: most.min(AT_ONCE), rounds: Rounds::AsNeeded };
+    let peer = |scheduler| Other { scheduler, evaluations: AT_ONCE, rounds: Rounds::AsNeeded };
     let peers = method.scheduler.peers(&task.trace).into_iter().map(peer);
     let all: Vec<Other<'a>> = std::iter::once(own).chain(peers).collect();
-    let at_once = all.iter().filter(|_| !is_found).map(|other| Other { placing: Placing::AtOnce, ..*other });
+    let at_once = all.iter().filter(|_| !is_found).map(|other| Other { rounds: Rounds::AtOnce, ..*other });
     let at_once: Vec<Other<'a>> = at_once.collect();
     // Few evaluations have just made the same as they would at once.
     let same = matches!(method.rounds, Rounds::AsNeeded)

@@ -87,7 +87,9 @@ impl Events {
     /// Returns when the action's flag is up and whoever raised it has woken this lane.
     pub fn wait(&self, lane: Lane, action: ActionId) -> Result<(), Stopped> {
         let stopped = || self.stopped.load(SeqCst);
-        let over = || self.reached(lane, action) || stopped();
+        // Said once: whoever looks again and again only reads.
+        let reached = self.reached(lane, action);
+        let over = || reached || self.done[action.index()].load(SeqCst) || stopped();
         let began = Instant::now();
         let patient = || lane == Lane::Compute && began.elapsed() < PATIENCE;
         while !over() && patient() {
