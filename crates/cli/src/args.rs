@@ -155,8 +155,8 @@ pub struct MachineArgs {
     /// The machine to plan for: p100, v100, gtx1080ti, titanv, a100, h100, h200 or cpu
     #[arg(long, value_name = "PRESET")]
     pub machine: Option<String>,
-    /// The link to the host: RATE for one lane each way, or shared:RATE for both on one lane (12.2GB/s)
-    #[arg(long, value_name = "[shared:]RATE")]
+    /// The link to the host: RATE for one lane each way, shared:RATE for both on one lane (12.2GB/s), or a machine's, like v100
+    #[arg(long, value_name = "[shared:]RATE|MACHINE")]
     pub link: Option<LinkSpec>,
     /// Alignment of every buffer, in bytes: a power of two
     #[arg(long, value_name = "BYTES")]

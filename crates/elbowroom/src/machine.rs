@@ -27,31 +27,52 @@ impl FromStr for Rate {
     }
 }
 
-/// A link between device and host, as users write it: `12.2GB/s` (one lane each way) or `shared:12.2GB/s`.
+/// A link between device and host, as users write it: `12.2GB/s` (one lane each way), `shared:12.2GB/s`, or `v100` for that machine's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkSpec {
     /// Whether both directions share one lane.
     pub shared: bool,
-    /// Rate of each direction.
-    pub rate: Rate,
+    /// To the host; without fixed costs where a rate was named, for who names a rate means the rate.
+    pub to_host: Channel,
+    /// And back.
+    pub to_device: Channel,
+}
+
+/// What is neither a rate nor a machine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{text}` is no link; write a rate, like 12.2GB/s or shared:12.2GB/s, or a machine whose link it is: {}",
+    elbowroom_sim::presets::NAMES.join(", ")
+)]
+pub struct ParseLinkError {
+    text: String,
 }
 
 impl FromStr for LinkSpec {
-    type Err = elbowroom_ir::units::ParseBytesError;
+    type Err = ParseLinkError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.trim().strip_prefix("shared:") {
-            Some(rate) => Ok(Self { shared: true, rate: rate.parse()? }),
-            None => Ok(Self { shared: false, rate: text.parse()? }),
+        let text = text.trim();
+        if let Some(Machine { shared_link: shared, to_host, to_device, .. }) =
+            elbowroom_sim::presets::machine(text)
+        {
+            return Ok(Self { shared, to_host, to_device });
         }
+        let (shared, rate) = match text.strip_prefix("shared:") {
+            Some(rate) => (true, rate),
+            None => (false, text),
+        };
+        let Rate(rate) = rate.parse().map_err(|_| ParseLinkError { text: text.to_owned() })?;
+        let channel = Channel::with_rate(rate);
+        Ok(Self { shared, to_host: channel, to_device: channel })
     }
 }
 
 impl LinkSpec {
-    /// The machine with this link in place of its own; without fixed costs, for a user who names a rate means the rate.
+    /// The machine with this link in place of its own.
     pub fn apply(self, machine: Machine) -> Machine {
-        let channel = Channel::with_rate(self.rate.0);
-        Machine { to_host: channel, to_device: channel, shared_link: self.shared, ..machine }
+        let Self { shared, to_host, to_device } = self;
+        Machine { to_host, to_device, shared_link: shared, ..machine }
     }
 }
 
@@ -61,10 +82,14 @@ mod tests {
 
     #[test]
     fn links_are_read_as_people_write_them() {
-        let link = |text: &str| text.parse::<LinkSpec>().map(|l| (l.shared, l.rate.0)).ok();
+        let link = |text: &str| text.parse::<LinkSpec>().map(|l| (l.shared, l.to_device.rate)).ok();
         assert_eq!(link("12.2GB/s"), Some((false, 12_200_000_000)));
         assert_eq!(link("shared:1GiB"), Some((true, 1 << 30)));
-        for text in ["", "shared:", "fast", "0GB/s", "-1GB/s"] {
+        let v100 = elbowroom_sim::presets::machine("v100").unwrap();
+        let p100 = elbowroom_sim::presets::machine("p100").unwrap();
+        assert_eq!("v100".parse::<LinkSpec>().unwrap().apply(p100.clone()).to_host, v100.to_host);
+        assert_eq!("p100".parse::<LinkSpec>().unwrap().apply(v100).to_device, p100.to_device);
+        for text in ["", "shared:v100", "shared:", "fast", "0GB/s", "-1GB/s"] {
             assert_eq!(link(text), None, "{text}");
         }
     }
