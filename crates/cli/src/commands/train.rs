@@ -1,28 +1,26 @@
 //! `elbowroom train`: the whole road.
 
+mod print;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use elbowroom::engine::{HostOptions, HostPlace};
-use elbowroom::graph::op::Algorithm;
 use elbowroom::graph::zoo::{self, Options};
-use elbowroom::ir::Bytes;
 use elbowroom::ir::machine::Channel;
 use elbowroom::largest::{LargestError, largest};
-use elbowroom::report::{Conduct, TrainReport};
 use elbowroom::size::BatchSpec;
 use elbowroom::train::changing::{Changing, Varying, longest_sentence};
 use elbowroom::train::{Saving, TrainError, TrainObserver, Training};
 use elbowroom::{algorithms, plot, resident, sim, train};
-use serde::Serialize;
 
 use crate::Answer;
 use crate::args::TrainArgs;
-use crate::commands::plan;
 use crate::commands::trace;
 use crate::progress::{self, Progress};
 use crate::{files, printer, settings};
+use print::Trained;
 
 /// Runs the command.
 pub fn run(args: &TrainArgs) -> Result<Answer> {
@@ -104,7 +102,7 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
     if args.json {
         printer::json(&trained)?
     } else {
-        print(&trained)?
+        print::print(&trained)?
     };
     Ok(match trained.report.verified {
         Some(false) => {
@@ -131,110 +129,4 @@ fn longest(args: &TrainArgs) -> Result<Option<usize>> {
 fn options(args: &TrainArgs, longest: Option<usize>, batch: usize) -> Options {
     let chosen = trace::options(&args.network, batch);
     Options { length: longest.or(chosen.length), target: longest, ..chosen }
-}
-
-/// The report of the library, with what only the process knows.
-#[derive(Serialize)]
-struct Trained {
-    #[serde(flatten)]
-    report: TrainReport,
-    /// Most bytes of memory that the whole process has had resident, code and kernels' threads included; `null` where the system does
-    /// not say. An unlimited run made for comparison counts as well.
-    peak_resident_bytes: Option<Bytes>,
-}
-
-/// How many iterations ran by plans, and by how many.
-fn ran(conduct: &Conduct) -> String {
-    let Conduct { planned_iterations, reactive_iterations, traces, replans, switch_moved_bytes, .. } =
-        conduct;
-    let counted = |number: u64, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
-    format!(
-        "{planned_iterations} by plan, {reactive_iterations} on demand; {}, {}; {switch_moved_bytes} moved between plans",
-        counted(*traces, "trace"),
-        counted(*replans, "plan"),
-    )
-}
-
-/// What the iterations without a plan took.
-fn on_demand(conduct: &Conduct) -> String {
-    let time = conduct.reactive_iteration_ns.unwrap_or_default();
-    format!(
-        "{time} each, peak {}; {} dropped, {} sent to the host, {} ops recomputed, {} compactions of {}",
-        conduct.reactive_peak_bytes,
-        conduct.reactive_dropped,
-        conduct.reactive_offloaded,
-        conduct.reactive_recomputed_ops,
-        conduct.compactions,
-        conduct.compacted_bytes,
-    )
-}
-
-fn print(Trained { report, peak_resident_bytes }: &Trained) -> Result<()> {
-    let losses = report.losses.iter().enumerate();
-    let rows = losses.map(|(i, loss)| {
-        (format!("iteration {}", report.first_iteration + i as u64), format!("loss {loss:.6}"))
-    });
-    let rows: Vec<_> = rows.collect();
-    if !rows.is_empty() {
-        printer::pairs(rows.iter().map(|(name, value)| (name.as_str(), value.clone())))?;
-        printer::blank()?;
-    }
-    plan::print(&report.plan)?;
-    printer::blank()?;
-    let peak = report.measured_peak_bytes;
-    let conduct = &report.conduct;
-    let exact = if conduct.planned_iterations == 0 {
-        "without a plan"
-    } else if peak == report.plan.predicted_peak_bytes {
-        "as predicted, to the byte"
-    } else {
-        "not as predicted"
-    };
-    let above =
-        if report.arena_above_intact { "nothing written above it" } else { "bytes above it were written" };
-    let against = match report.measured_unlimited_iteration_ns {
-        Some(time) => format!("{} against {time} unlimited", printer::percent(report.measured_overhead)),
-        None => format!("{} against the sum of its op times", printer::percent(report.measured_overhead)),
-    };
-    let mut rows = vec![
-        ("measured peak", format!("{peak} ({} bytes): {exact}, {above}", peak.get())),
-        ("measured iteration", format!("{} ({against})", report.measured_iteration_ns)),
-        ("throughput", format!("{:.1} samples/s in batches of {}", report.samples_per_second, report.batch)),
-        (
-            "measured traffic",
-            format!(
-                "{} to the host ({}), {} back",
-                report.measured_to_host_bytes, report.host, report.measured_to_device_bytes
-            ),
-        ),
-        (
-            "host tier",
-            format!(
-                "{:.2} GB/s there, {:.2} GB/s back, when training began",
-                report.to_host_rate as f64 / 1e9,
-                report.to_device_rate as f64 / 1e9
-            ),
-        ),
-        ("recomputed", format!("{} ops in each iteration", report.measured_recomputed_ops)),
-        ("threads", report.threads.to_string()),
-        ("iterations", ran(conduct)),
-    ];
-    // Where all are computed in the usual way there is nothing to say.
-    if report.algorithms.keys().any(|&algorithm| algorithm != Algorithm::default().name()) {
-        let counts = report.algorithms.iter().map(|(name, count)| format!("{count} {name}"));
-        rows.push(("algorithms", counts.collect::<Vec<_>>().join(", ")));
-    }
-    if conduct.reactive_iterations > 0 {
-        rows.push(("on demand", on_demand(conduct)));
-    }
-    if let Some(bytes) = peak_resident_bytes {
-        rows.push(("process", format!("{bytes} resident at most")));
-    }
-    if let Some(verified) = report.verified {
-        let results = if report.losses.is_empty() { "results" } else { "losses and all parameters" };
-        let equal = format!("{results} equal the unlimited run's, to the bit");
-        rows.push(("verified", if verified { equal } else { "NOT equal to the unlimited run".to_owned() }));
-    }
-    printer::pairs(rows)?;
-    Ok(())
 }
