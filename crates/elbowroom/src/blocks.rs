@@ -18,7 +18,7 @@ use elbowroom_ir::search::{Budget, Silent};
 use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Bytes, Nanos};
 use elbowroom_pack::Auto;
-use elbowroom_sched::autoswap::BestScore;
+use elbowroom_sched::offload::autoswap::BestScore;
 use elbowroom_sched::scheduler;
 
 use crate::pipeline::{Method, Task, plan};

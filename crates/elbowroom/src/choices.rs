@@ -3,7 +3,7 @@
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::timeline::Timeline;
 use elbowroom_ir::{Bytes, Nanos};
-use elbowroom_sched::auto::explain::{self, Absence, Return};
+use elbowroom_sched::explain::{self, Absence, Return};
 use serde::Serialize;
 
 use crate::pipeline::Task;

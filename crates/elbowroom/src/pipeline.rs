@@ -13,7 +13,7 @@ use elbowroom_ir::search::{Budget, Goal, Infeasible, Observer, Outcome, StopReas
 use elbowroom_ir::timeline::Timeline;
 use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Bytes, Nanos};
-use elbowroom_sched::waits;
+use elbowroom_sched::lower::waits;
 
 mod clock;
 mod evaluations;

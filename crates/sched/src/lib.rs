@@ -12,56 +12,40 @@
 #![forbid(unsafe_code)]
 
 pub mod auto;
-pub mod autoswap;
-pub mod bo;
 pub mod chain;
 pub mod dqn;
-pub mod dynprog;
-pub mod floor;
-pub mod greedy;
+pub mod explain;
 pub mod keep;
-pub mod linearize;
 pub mod lower;
-pub mod placed;
+pub mod mixed;
+pub mod offload;
 pub mod policy;
 pub mod recompute;
-pub mod relaxation;
-pub mod segments;
-pub mod sqrt;
-pub mod supernn;
-pub mod tflms;
-pub mod vdnn;
 pub mod verdict;
-pub mod waits;
 
-mod gate;
-mod gaussian;
-mod ordered;
-mod program;
-mod residences;
-mod room;
+mod random;
 
-use autoswap::Score;
 use elbowroom_ir::planning::Scheduler;
+use offload::autoswap::{self, Score};
 
-pub use lower::{LowerError, Lowered, Shortfall, lower};
-pub use residences::PolicyError;
+pub use lower::analysis::PolicyError;
+pub use lower::{LowerError, Lowered, Shortfall, lower, waits};
 
 /// All planners, in the order in which they are listed to users.
 pub static SCHEDULERS: &[&dyn Scheduler] = &[
     &keep::Keep,
-    &greedy::Greedy,
-    &dynprog::DynProg::DEFAULT,
-    &vdnn::Vdnn,
-    &tflms::Tflms,
+    &offload::greedy::Greedy,
+    &offload::dynprog::DynProg::DEFAULT,
+    &offload::vdnn::Vdnn,
+    &offload::tflms::Tflms,
     &autoswap::ByScore(Score::Doa),
     &autoswap::ByScore(Score::Aoa),
     &autoswap::ByScore(Score::Wdoa),
     &autoswap::ByScore(Score::Swdoa),
     &autoswap::BestScore,
-    &bo::Bo::DEFAULT,
-    &sqrt::Sqrt,
-    &sqrt::Mixed,
+    &autoswap::bo::Bo::DEFAULT,
+    &recompute::sqrt::Sqrt,
+    &mixed::segments::Mixed,
     &recompute::in_place::Separate,
     &recompute::in_place::InPlace,
     &recompute::in_place::Sharing,
@@ -70,8 +54,8 @@ pub static SCHEDULERS: &[&dyn Scheduler] = &[
     &recompute::recursive::Recursive::DEFAULT,
     &recompute::rotor::Rotor::DEFAULT,
     &recompute::dtr::Dtr,
-    &supernn::SuperNn,
-    &floor::Floor,
+    &mixed::supernn::SuperNn,
+    &offload::floor::Floor,
     &dqn::DQN,
     &auto::Auto,
 ];

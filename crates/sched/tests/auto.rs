@@ -12,7 +12,7 @@ use elbowroom_ir::trace::{Again, Op, Persistent, Phase, Storage, Tensor, Trace, 
 use elbowroom_ir::{Bytes, Nanos, TensorId};
 use elbowroom_sched::auto::Auto;
 use elbowroom_sched::chain::{Chain, ChainTrace, Layer};
-use elbowroom_sched::floor::Floor;
+use elbowroom_sched::offload::floor::Floor;
 use elbowroom_sim::bound::lower_bound;
 use elbowroom_sim::simulate;
 use serde_json::Value;

@@ -13,8 +13,8 @@ use elbowroom_ir::trace::{
     Again, Mutation, Op, Persistent, Phase, Reuse, Storage, Tensor, Trace, TraceData, Work,
 };
 use elbowroom_ir::{Bytes, Nanos, TensorId};
-use elbowroom_sched::auto::explain::{Return, absences};
-use elbowroom_sched::linearize::Linear;
+use elbowroom_sched::chain::linearize::Linear;
+use elbowroom_sched::explain::{Return, absences};
 use elbowroom_sched::lower::{least_load, loads};
 use elbowroom_sched::policy::Policy;
 use elbowroom_sched::verdict::impossible_op;

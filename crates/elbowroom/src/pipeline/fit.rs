@@ -14,7 +14,7 @@ use elbowroom_ir::packing::{Placement, Problem};
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Infeasible, Observer, Outcome, StopReason, Unheard};
-use elbowroom_sched::placed::next_load;
+use elbowroom_sched::offload::autoswap::packed::next_load;
 use elbowroom_sim::liveness;
 
 use super::clock::Until;

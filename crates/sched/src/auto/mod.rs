@@ -12,17 +12,13 @@
 //! - `warm`: what other planners find, to start from and to fall back on.
 //! - `sequence`: from decisions to a policy.
 //!
-//! - [`explain`]: what every absence saves and costs.
-//!
 //! An evaluation is one move of one walk.
 
 mod anneal;
-pub mod explain;
 mod instance;
 mod joint;
 mod moves;
 mod order;
-pub(crate) mod random;
 mod search;
 mod sequence;
 mod state;

@@ -1,8 +1,8 @@
 //! Moves: small changes of a [`State`] that can be undone.
 
 use super::instance::NONE;
-use super::random::Random;
 use super::state::State;
+use crate::random::Random;
 
 /// One change.
 #[derive(Clone, Copy, Debug)]

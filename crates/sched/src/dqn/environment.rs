@@ -17,13 +17,13 @@ use elbowroom_ir::{Bytes, Id, OpId, TensorId};
 
 use super::network::Sight;
 use super::nodes::{Kind, Nodes};
-use crate::autoswap;
 use crate::dqn::settings::Settings;
+use crate::lower::analysis::PolicyError;
 use crate::lower::{evaluate_unfinished, loads};
+use crate::offload::autoswap;
 use crate::policy::{Gap, Place, Policy, Station, Touches, turn};
 use crate::recompute::remake::{Decided, Remake, by_stage};
 use crate::recompute::repeats::fixed_ops;
-use crate::residences::PolicyError;
 
 /// What can be done about a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

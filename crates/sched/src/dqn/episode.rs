@@ -5,7 +5,7 @@ use std::rc::Rc;
 use elbowroom_ir::search::StopReason;
 
 use super::environment::{Action, Candidate, Environment, Standing};
-use crate::auto::random::Random;
+use crate::random::Random;
 
 /// One pass over the decisions.
 pub(crate) struct Episode {

@@ -22,7 +22,7 @@ use super::network::{Adam, Fixed, Point, Weights};
 use super::play::{Exploring, Greedy, trial};
 use super::settings::Settings;
 use super::walk::{Walk, action_node, validity};
-use crate::auto::random::Random;
+use crate::random::Random;
 
 /// The best plan of any episode.
 pub(crate) struct Best {

@@ -12,7 +12,7 @@
 //! are T − 1 products with W2. Vectors are rows here and matrices stand to their right, which transposes the paper's.
 
 use super::nodes::{FEATURES, Nodes};
-use crate::auto::random::Random;
+use crate::random::Random;
 
 /// Names of the parameters in files, with what they are in the paper.
 pub const NAMES: [&str; 8] = ["w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8"];

@@ -8,8 +8,8 @@ use super::episode::{Chance, Decide, Episode, Margin, Taken};
 use super::network::{Fixed, Sight, Weights};
 use super::settings::Settings;
 use super::walk::Walk;
-use crate::auto::random::Random;
-use crate::residences::PolicyError;
+use crate::lower::analysis::PolicyError;
+use crate::random::Random;
 
 /// Who takes the decisions.
 #[derive(Clone, Copy, Debug)]

@@ -128,9 +128,9 @@ mod tests {
     use elbowroom_ir::TensorId;
 
     use super::*;
-    use crate::auto::random::Random;
     use crate::dqn::network::Fixed;
     use crate::dqn::nodes::{FEATURES, Kind, Node, Nodes};
+    use crate::random::Random;
 
     #[test]
     fn states_along_an_episode_are_those_computed_from_nothing() {

@@ -62,7 +62,7 @@ impl Weights {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auto::random::Random;
+    use crate::random::Random;
 
     #[test]
     fn a_network_survives_its_file_and_broken_files_are_refused() {

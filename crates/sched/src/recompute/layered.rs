@@ -7,12 +7,12 @@ use elbowroom_ir::planning::Request;
 use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Bytes, Id, Nanos, OpId, TensorId};
 
+use crate::lower::analysis::PolicyError;
 use crate::lower::loads;
 use crate::policy::{Place, Policy};
 use crate::recompute::cuts::Cuts;
 use crate::recompute::repeats::{Writer, base, fixed_ops, settle};
 use crate::recompute::rotor::{Move, Profile};
-use crate::residences::PolicyError;
 
 /// A trace cut into layers.
 #[derive(Clone, Debug)]

@@ -11,6 +11,7 @@ pub mod recursive;
 pub(crate) mod remake;
 pub mod repeats;
 pub mod rotor;
+pub mod sqrt;
 pub mod sublinear;
 pub mod worth;
 

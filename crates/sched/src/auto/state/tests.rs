@@ -5,11 +5,11 @@ use elbowroom_ir::planning::{CostSource, Costs, Freedom, Request};
 use elbowroom_ir::trace::{Persistent, Trace};
 use elbowroom_ir::{Bytes, Nanos};
 
-use super::super::random::Random;
 use super::super::sequence::{Draft, policy};
 use super::*;
 use crate::lower::{least_load, lower};
 use crate::policy::{FetchRule, Policy};
+use crate::random::Random;
 
 pub(crate) fn machine() -> Machine {
     Machine {

@@ -4,7 +4,7 @@
 //! tried whatever the budget, so the result is never worse than the best of them at the same load.
 //!
 //! Where there is a packer (SmartPool, in the paper's combined approach) the objective is that of a schedule that it can place, each set
-//! of weights going down to the load that this takes ([`placed`](mod@crate::placed)). Beyond the paper there is a fifth number to tune:
+//! of weights going down to the load that this takes ([`placed`](mod@crate::offload::autoswap::packed)). Beyond the paper there is a fifth number to tune:
 //! how far below the limit the selection goes on. What leaves early makes room where copies under way would hold up an op.
 
 use elbowroom_ir::Bytes;
@@ -12,10 +12,10 @@ use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 
-use crate::autoswap::{self, AutoSwap, Candidate, Score};
-use crate::gaussian::Process;
 use crate::lower::Lowered;
-use crate::placed::placed;
+use crate::offload::autoswap::gaussian::Process;
+use crate::offload::autoswap::packed::placed;
+use crate::offload::autoswap::{self, AutoSwap, Candidate, Score};
 use crate::policy::FetchRule;
 use crate::verdict::refusal;
 

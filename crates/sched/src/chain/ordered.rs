@@ -8,7 +8,7 @@ use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 use elbowroom_ir::{Bytes, Nanos};
 
-use crate::linearize::Linear;
+use crate::chain::linearize::Linear;
 use crate::lower::{Lowered, least_load, lower};
 use crate::policy::{FetchRule, Policy};
 use crate::verdict::refusal;

@@ -7,6 +7,12 @@
 //! y_0 ◀─B_0─ y_1 ◀─B_1─ … ◀─B_{n-1}─ y_n        B_i needs x_i, x_{i+1} and y_{i+1}, makes y_i
 //! ```
 
+pub(crate) mod division;
+pub mod linearize;
+pub(crate) mod ordered;
+pub mod relaxation;
+pub mod segments;
+
 use elbowroom_ir::planning::{CostSource, Costs};
 use elbowroom_ir::trace::{Again, Op, Phase, Storage, Tensor, Trace, TraceData, TraceError, Work};
 use elbowroom_ir::{Bytes, Nanos, TensorId};

@@ -14,10 +14,10 @@ use elbowroom_ir::planning::Request;
 use elbowroom_ir::{Bytes, Id, Nanos, OpId, TensorId};
 
 use crate::chain::{Chain, Layer};
+use crate::lower::analysis::PolicyError;
 use crate::lower::loads;
 use crate::policy::{Away, Gap, Place, Policy, Touches, turn};
 use crate::recompute::cuts::tiny;
-use crate::residences::PolicyError;
 
 /// A layer in terms of the trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use elbowroom_ir::schedule::Buffer;
 use elbowroom_ir::trace::{Again, Op, Trace};
 use elbowroom_ir::{Bytes, Id, OpId, TensorId};
 
+use crate::lower::program::{Close, Fetch, Offload, Open, Program, Residence};
 use crate::policy::{Away, Gap, Place, Policy, Reuses, Station, Touch, Touches};
-use crate::program::{Close, Fetch, Offload, Open, Program, Residence};
 
 /// Why a policy contradicts itself or its trace. None of these depends on a limit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

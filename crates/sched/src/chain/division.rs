@@ -1,55 +1,28 @@
-//! `sqrt` and `mixed`: Chen et al., section 4.2. The layers are divided into segments of about equal stash; only what a segment hands on
-//! stays, the rest is dropped and made again in the backward phase. With √n segments of n equal layers memory is O(√n).
+//! Division of a chain into segments that are recomputed: Chen et al. (*Training deep nets with sublinear memory cost*, 2016), section 4.2.
+//! The layers are divided into segments of about equal stash; only what a segment hands on stays, the rest is dropped and made again in the
+//! backward phase. With √n segments of n equal layers memory is O(√n).
 //!
 //! The number of segments is chosen by what fits: for every number, the fewest first segments that must be recomputed, and of those the
-//! one that takes least time. `mixed` divides in the same way, and what the recomputed segments hand on leaves for the host besides, so
-//! that recompute and offload run together.
+//! one that takes least time. Shared by [`sqrt`](crate::recompute::sqrt) and [`mixed`](crate::mixed::segments).
 
 use std::ops::Range;
 
-use elbowroom_ir::planning::{Request, Scheduler};
+use elbowroom_ir::planning::Request;
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 use elbowroom_ir::{Bytes, Nanos};
 
-use crate::linearize::Linear;
+use crate::chain::linearize::Linear;
+use crate::chain::segments::{Rerun, Segmenter};
 use crate::lower::{Lowered, least_load, lower};
 use crate::policy::Policy;
-use crate::segments::{Rerun, Segmenter};
 use crate::verdict::refusal;
-
-/// Segments of recompute only. See the [module](self).
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Sqrt;
-
-/// Segments of recompute with offloaded boundaries. See the [module](self).
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Mixed;
-
-impl Scheduler for Sqrt {
-    fn name(&self) -> &'static str {
-        "sqrt"
-    }
-
-    fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
-        divide(request, false, budget, observer)
-    }
-}
-
-impl Scheduler for Mixed {
-    fn name(&self) -> &'static str {
-        "mixed"
-    }
-
-    fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
-        divide(request, request.freedom.offload, budget, observer)
-    }
-}
 
 /// More divisions than this are not tried; they are spread evenly over the possible numbers of segments.
 const DIVISIONS: usize = 48;
 
-fn divide(
+/// Tries the divisions one after another. With `offload`, what the recomputed segments hand on is offloaded.
+pub(crate) fn divide(
     request: &Request<'_>,
     offload: bool,
     budget: &Budget,

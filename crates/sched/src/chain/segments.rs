@@ -10,7 +10,7 @@ use std::ops::Range;
 use elbowroom_ir::trace::{Again, Trace};
 use elbowroom_ir::{Id, Nanos, OpId, TensorId};
 
-use crate::linearize::Linear;
+use crate::chain::linearize::Linear;
 use crate::policy::{Away, Gap, Place, Policy, Touches};
 
 /// What recomputing one segment takes.

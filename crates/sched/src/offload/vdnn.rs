@@ -6,8 +6,8 @@ use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome};
 
-use crate::linearize::Linear;
-use crate::ordered::OrderedSets;
+use crate::chain::linearize::Linear;
+use crate::chain::ordered::OrderedSets;
 use crate::verdict::refusal;
 
 /// See the [module](self).

@@ -13,17 +13,23 @@
 //! beforehand, on the load that the policy would have if copies took no time. Offloads under way can only make an op wait, never fail.
 //! The times of this simulation are those of the schedule that comes out, with the same waits; afterwards order and waits alone decide.
 
+pub(crate) mod analysis;
+mod gate;
+mod profile;
+mod program;
+pub mod waits;
+
 use std::collections::HashMap;
 
 use elbowroom_ir::planning::Request;
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::{Bytes, Nanos, OpId, TensorId};
 
-use crate::gate::Gate;
+use crate::lower::analysis::{PolicyError, analyse, analyse_gaps};
+use crate::lower::gate::Gate;
+use crate::lower::profile::Room;
+use crate::lower::program::{Program, Residence};
 use crate::policy::{Away, CopyOrder, FetchRule, Gap, Place, Policy, Touches};
-use crate::program::{Program, Residence};
-use crate::residences::{PolicyError, analyse, analyse_gaps};
-use crate::room::Room;
 
 /// A policy that needs more than the limit, at the place where it needs most.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

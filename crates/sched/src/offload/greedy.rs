@@ -9,7 +9,7 @@ use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome};
 
-use crate::linearize::Linear;
+use crate::chain::linearize::Linear;
 use crate::lower::{least_load, lower};
 use crate::policy::{FetchRule, Policy};
 use crate::verdict::refusal;

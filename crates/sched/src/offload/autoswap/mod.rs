@@ -12,23 +12,27 @@
 //! | WDOA | integral of the load over the time between the accesses |
 //! | SWDOA | the same, with load, peak and all remaining scores taken anew after each pick |
 //!
-//! `autoswap` takes the best of the four; [`bo`](crate::bo) tunes a combination of them. Returns are tried as early as memory permits and,
+//! `autoswap` takes the best of the four; [`bo`](crate::offload::autoswap::bo) tunes a combination of them. Returns are tried as early as memory permits and,
 //! as in the paper, just in time; and where there is a packer, at ever lower loads until it has a place for everything
-//! ([`placed`](mod@crate::placed)).
+//! ([`placed`](mod@crate::offload::autoswap::packed)).
 //!
 //! The load that is left when all candidates are away is the paper's load_min. Below it, "variables not only from the candidate variables"
 //! have to go, some of them more than once (section VI-B.1): candidates are then taken anew at whatever place the peak is now, by the
 //! same score, until every place fits.
+
+pub mod bo;
+mod gaussian;
+pub mod packed;
 
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 use elbowroom_ir::{Bytes, OpId};
 
+use crate::lower::analysis::PolicyError;
 use crate::lower::{Lowered, least_load, loads, lower};
-use crate::placed::placed;
+use crate::offload::autoswap::packed::placed;
 use crate::policy::{Away, FetchRule, Gap, Place, Policy, Station, Touches};
-use crate::residences::PolicyError;
 use crate::verdict::refusal;
 
 /// A priority score of section IV-B.

@@ -1,5 +1,5 @@
 //! `dynprog`: Beaumont et al., section 5.3. Chooses the activations to offload by the dynamic program for fractional communications
-//! ([`relaxation`](crate::relaxation)) on memory cut into slots, and makes the ordered schedule that offloads exactly these.
+//! ([`relaxation`](crate::chain::relaxation)) on memory cut into slots, and makes the ordered schedule that offloads exactly these.
 //!
 //! Sizes become slots by rounding up, times by rounding down their partial sums, activations by rounding up theirs. If no solution fits
 //! in true sizes, activations whose slots are below their size, those closest to it first, get one more, and the program runs again
@@ -12,9 +12,9 @@ use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome};
 use elbowroom_ir::{Bytes, Nanos};
 
-use crate::linearize::Linear;
-use crate::ordered::{OrderedSets, Tried};
-use crate::relaxation::{Effort, Solution, Units};
+use crate::chain::linearize::Linear;
+use crate::chain::ordered::{OrderedSets, Tried};
+use crate::chain::relaxation::{Effort, Solution, Units};
 use crate::verdict::refusal;
 
 /// See the [module](self).

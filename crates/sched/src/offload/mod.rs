@@ -1,0 +1,13 @@
+//! Planners that offload tensors and recompute nothing.
+//!
+//! - [`greedy`], [`dynprog`], [`vdnn`]: published for chains of layers; they plan the chain of [`linearize`](crate::chain::linearize).
+//! - [`tflms`]: large model support in TensorFlow, by distance in the order of ops.
+//! - [`autoswap`]: SmartPool's AutoSwap by its four scores, and by scores that Bayesian optimization weighs.
+//! - [`floor`]: offloads everything that can be offloaded, which gives the least live memory of any plan without recompute.
+
+pub mod autoswap;
+pub mod dynprog;
+pub mod floor;
+pub mod greedy;
+pub mod tflms;
+pub mod vdnn;
