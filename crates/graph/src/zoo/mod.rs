@@ -1,6 +1,7 @@
 //! Networks by name, one file each, at any size: building a graph takes no memory for its values.
 
 mod alexnet;
+mod defaults;
 mod densenet;
 mod googlenet;
 mod gpt;
@@ -12,6 +13,8 @@ mod resnet;
 mod seq2seq;
 mod unet;
 mod vgg;
+
+pub use defaults::resolved;
 
 use std::str::FromStr;
 
@@ -109,10 +112,16 @@ impl Options {
         Ok(())
     }
 
+    /// The optimizer and its learning rate, where the network's own are `kind` and `rate`.
     fn optimizer(&self, kind: OptimizerKind, rate: f32) -> Optimizer {
+        self.optimizer.unwrap_or(kind).with_rate(self.learning_rate_or(kind, rate))
+    }
+
+    /// The learning rate. The network's own rate is for its own optimizer.
+    fn learning_rate_or(&self, kind: OptimizerKind, rate: f32) -> f32 {
         let chosen = self.optimizer.unwrap_or(kind);
         let default = if chosen == kind { rate } else { chosen.learning_rate() };
-        chosen.with_rate(self.learning_rate.unwrap_or(default))
+        self.learning_rate.unwrap_or(default)
     }
 }
 
@@ -126,6 +135,14 @@ pub enum OptimizerKind {
 }
 
 impl OptimizerKind {
+    /// The name by which it is parsed.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sgd => "sgd",
+            Self::Adam => "adam",
+        }
+    }
+
     const fn learning_rate(self) -> f32 {
         match self {
             Self::Sgd => 0.01,
@@ -163,7 +180,7 @@ impl FromStr for OptimizerKind {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ZooError {
     /// No network has this name.
-    #[error("no network is called `{name}`; there are {}", NAMES.join(", "))]
+    #[error("no network is called `{name}`; choose one of {} (N stands for a depth, as in resnet56)", NAMES.join(", "))]
     Unknown {
         /// The name.
         name: String,

@@ -45,6 +45,11 @@ impl Depth {
         }
     }
 
+    /// Channels of the first stage.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
     /// The same blocks with another number of channels in the first stage: a deep network that is narrow enough to train anywhere.
     pub fn with_width(self, width: usize) -> Self {
         Self { width, ..self }

@@ -1,0 +1,106 @@
+//! What every network uses where [`Options`] leave something open, as values that a program can print. Tests build each network both ways
+//! and compare the graphs.
+
+use super::{OptimizerKind, Options, SMALL_IMAGE, ZooError, resnet_depth, unknown};
+use crate::builder::Mode;
+
+/// Sizes of a network that reads images: its image size and its classes, where those do not follow from the image size.
+struct Images(usize, Option<usize>);
+
+/// The options with the network's own default in every place that was left open. What the network does not take is `None`: a language model
+/// takes no image size, inference no optimizer.
+///
+/// # Errors
+///
+/// [`ZooError::Unknown`] if no network has this name.
+pub fn resolved(name: &str, options: &Options) -> Result<Options, ZooError> {
+    let open = Options { mode: options.mode, draw: options.draw, ..Options::new(options.batch) };
+    let images = |Images(image, classes): Images, width: Option<usize>| {
+        let image = options.image.unwrap_or(image);
+        let classes = classes.unwrap_or(if image < SMALL_IMAGE { 10 } else { 1000 });
+        Options {
+            image: Some(image),
+            classes: options.classes.or(Some(classes)),
+            width: width.map(|width| options.width.unwrap_or(width)),
+            ..open.clone()
+        }
+    };
+    let tokens = |length: usize, vocabulary: usize, width: usize, layers: usize| Options {
+        length: options.length.or(Some(length)),
+        vocabulary: options.vocabulary.or(Some(vocabulary)),
+        width: options.width.or(Some(width)),
+        layers: options.layers.or(Some(layers)),
+        ..open.clone()
+    };
+    let (sizes, optimizer) = match name {
+        "alexnet" => (images(Images(227, None), None), Some((OptimizerKind::Sgd, 0.01))),
+        "googlenet" => (images(Images(224, None), None), Some((OptimizerKind::Sgd, 0.01))),
+        "vgg11" | "vgg13" | "vgg16" | "vgg19" => {
+            (images(Images(32, None), None), Some((OptimizerKind::Sgd, 0.01)))
+        }
+        "densenet121" | "densenet161" | "densenet169" | "densenet201" => {
+            (images(Images(32, None), None), Some((OptimizerKind::Sgd, 0.05)))
+        }
+        "inception-v3" | "inception-resnet-v2" => {
+            (images(Images(299, None), None), Some((OptimizerKind::Sgd, 0.02)))
+        }
+        "unet" => (images(Images(128, Some(2)), Some(64)), Some((OptimizerKind::Sgd, 0.01))),
+        "kmeans" => {
+            let (classes, width) = (options.classes.or(Some(100)), options.width.or(Some(64)));
+            (Options { classes, width, ..open.clone() }, None)
+        }
+        "lstm" => (tokens(35, 256, 200, 2), Some((OptimizerKind::Adam, 2e-3))),
+        "seq2seq" => {
+            let sizes = tokens(25, 256, 256, 2);
+            (Options { target: options.target.or(sizes.length), ..sizes }, Some((OptimizerKind::Adam, 1e-3)))
+        }
+        "gpt" => (tokens(128, 256, 256, 4), Some((OptimizerKind::Adam, 1e-3))),
+        "gpt2" => (tokens(1024, 50_257, 768, 12), Some((OptimizerKind::Adam, 1e-3))),
+        _ => {
+            let depth = name.strip_prefix("stochastic-").unwrap_or(name).strip_prefix("resnet");
+            let depth = depth.and_then(|depth| depth.parse().ok()).ok_or_else(|| unknown(name))?;
+            let width = resnet_depth(name, depth, options)?.width();
+            (images(Images(32, None), Some(width)), Some((OptimizerKind::Sgd, 0.02)))
+        }
+    };
+    Ok(match optimizer.filter(|_| options.mode == Mode::Training) {
+        Some((kind, rate)) => Options {
+            optimizer: options.optimizer.or(Some(kind)),
+            learning_rate: Some(options.learning_rate_or(kind, rate)),
+            ..sizes
+        },
+        None => sizes,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{NAMES, build};
+    use super::*;
+
+    fn expect_same(name: &str, options: &Options) {
+        let filled = resolved(name, options).unwrap();
+        let (left, right) = (build(name, options).unwrap(), build(name, &filled).unwrap());
+        assert_eq!(left.name, right.name);
+        assert!(left.nodes == right.nodes && left.values == right.values, "{name}: {options:?} {filled:?}");
+        assert!(left.persistent == right.persistent && left.inputs == right.inputs, "{name}");
+        assert_eq!(resolved(name, &filled).unwrap(), filled, "{name}");
+    }
+
+    #[test]
+    fn every_default_is_what_the_network_is_built_with() {
+        for name in NAMES.iter().map(|name| name.replace('N', "26")).chain(["resnet20".to_owned()]) {
+            for mode in [Mode::Training, Mode::Inference] {
+                let options = Options { mode, ..Options::new(2) };
+                expect_same(&name, &options);
+                let large = name.contains("inception") || name == "alexnet" || name == "googlenet";
+                let image = Some(if large { 320 } else { 96 });
+                let adam = Options { image, optimizer: Some(OptimizerKind::Adam), ..options.clone() };
+                expect_same(&name, &adam);
+                expect_same(&name, &Options { width: Some(64), learning_rate: Some(0.5), ..options });
+            }
+        }
+        assert!(resolved("resnetN", &Options::new(1)).is_err());
+        assert!(resolved("resnet7", &Options::new(1)).is_err());
+    }
+}
