@@ -45,7 +45,7 @@ fn the_road_by_files() {
     let at = folder.path();
     expect(at, "trace --model resnet18 --batch 8 -o r.trace", 0);
     let plan = json(&expect(at, "plan r.trace --memory 60% --evaluations 200 -o r.plan --json", 0));
-    let height = plan["height_bytes"].as_u64().unwrap();
+    let height = plan["arena_bytes"].as_u64().unwrap();
     assert!(height <= plan["limit_bytes"].as_u64().unwrap());
     assert!(plan["lower_bound_ns"].as_u64().unwrap() <= plan["iteration_ns"].as_u64().unwrap());
     let check = json(&expect(at, "check r.trace r.plan --json", 0));
@@ -89,7 +89,7 @@ fn a_plan_within_a_time_tells_what_makes_it_again() {
     for limit in ["--memory 40%", "--memory 30% --reorder", "--memory min --no-offload"] {
         let line = format!("plan r.trace {limit} --seed 3");
         let told = json(&expect(at, &format!("{line} --time 300ms --threads 2 -o timed.plan --json"), 0));
-        let again = told["again"].as_str().unwrap();
+        let again = told["reproduce_with"].as_str().unwrap();
         assert!(again.starts_with("--evaluations "), "{again}");
         // The table says it in the same words, and what is made again says the same of itself.
         let table = expect(at, &format!("{line} {again} --threads 1 -o counted.plan"), 0);
@@ -97,7 +97,7 @@ fn a_plan_within_a_time_tells_what_makes_it_again() {
         assert_eq!(read("timed.plan"), read("counted.plan"), "{line} {again}");
     }
     let told = json(&expect(at, "plan r.trace --load-limit 40% --time 100ms --json", 0));
-    let line = format!("plan r.trace --load-limit 40% {} --json", told["again"].as_str().unwrap());
+    let line = format!("plan r.trace --load-limit 40% {} --json", told["reproduce_with"].as_str().unwrap());
     assert_eq!(json(&expect(at, &line, 0))["iteration_ns"], told["iteration_ns"]);
 
     // Rounds are those of one plan.
@@ -110,13 +110,13 @@ fn a_plan_explains_its_choices() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     expect(at, "trace --model resnet18 --batch 32 --machine v100 -o r.trace", 0);
-    for (planner, returns) in [("greedy", "fetched"), ("sqrt", "recomputed")] {
+    for (planner, restored) in [("greedy", "prefetched"), ("sqrt", "recomputed")] {
         let line = format!("plan r.trace --memory 85% --planner {planner} --explain -o r.plan");
         let planned = json(&expect(at, &format!("{line} --json"), 0));
         let explanation = &planned["explanation"];
         let choices = explanation["choices"].as_array().unwrap();
         assert!(
-            !choices.is_empty() && choices.iter().all(|choice| choice["returns"] == returns),
+            !choices.is_empty() && choices.iter().all(|choice| choice["restored"] == restored),
             "{planner}"
         );
         let saved = |choice: &Value| choice["saved_byte_seconds"].as_f64().unwrap();
@@ -174,7 +174,7 @@ fn spilling_to_a_file_keeps_the_process_small() {
         "train --model resnet18 --batch 64 --iterations 1 --memory 40% --planner floor --host . --json";
     let report = json(&expect(at, line, 0));
     let number = |name: &str| report[name].as_u64().unwrap();
-    assert!(number("natural_peak_bytes") >= 2 * number("limit_bytes"));
+    assert!(number("unconstrained_peak_bytes") >= 2 * number("limit_bytes"));
     assert!(number("measured_to_host_bytes") > 0, "something was spilled");
     let above = number("peak_resident_bytes").saturating_sub(number("limit_bytes"));
     assert!(above <= 80 << 20, "{above} bytes resident above the limit");
@@ -367,7 +367,7 @@ fn tables_and_traces_are_packed_side_by_side() {
     }
     // What the trace needs when everything stays is what its plan says.
     let planned = json(&expect(at, "plan r.trace --memory 100% --planner keep --json", 0));
-    let natural = planned["natural_peak_bytes"].as_u64().unwrap();
+    let natural = planned["unconstrained_peak_bytes"].as_u64().unwrap();
     assert!(
         rows[3]["file"] == "r.trace" && rows[3]["height"].as_u64().unwrap().abs_diff(natural) < 4096,
         "{rows:?}"
@@ -473,7 +473,7 @@ fn recorded_iterations_are_imported() {
     expect(at, &format!("trace --import {shared} -o captured.trace"), 0);
     let plan =
         json(&expect(at, "plan captured.trace --memory 70% --machine h100 --planner greedy --json", 0));
-    assert!(plan["height_bytes"].as_u64() <= plan["limit_bytes"].as_u64());
+    assert!(plan["arena_bytes"].as_u64() <= plan["limit_bytes"].as_u64());
     std::fs::write(at.join("junk"), "{}").unwrap();
     expect_sentence(at, "trace --import junk", 2, &["junk"]);
 }

@@ -249,13 +249,14 @@ fn bounds(
 /// Prints the line of a network, and says whether everything held.
 fn tell(row: &Row<'_>, smallest: Bytes, report: &TrainReport, started: Instant) -> bool {
     let plan = &report.plan;
-    let natural = plan.natural_peak_bytes.get() as f64;
+    let natural = plan.unconstrained_peak_bytes.get() as f64;
     let mebi = |bytes: Bytes| bytes.get() as f64 / f64::from(1 << 20);
-    let conduct = &report.conduct;
+    let execution = &report.execution;
     // Structures that do not come again run on demand, under the limit but without a promise.
-    let promised = conduct.planned_iterations == 0 || report.measured_peak_bytes == plan.predicted_peak_bytes;
+    let promised =
+        execution.planned_iterations == 0 || report.measured_peak_bytes == plan.predicted_peak_bytes;
     let exact = promised
-        && report.measured_peak_bytes.max(conduct.reactive_peak_bytes) <= plan.limit_bytes
+        && report.measured_peak_bytes.max(execution.dynamic_peak_bytes) <= plan.limit_bytes
         && report.arena_above_intact;
     // Nothing can run in less than the operands, results and workspace of its largest op.
     let possible = smallest >= plan.largest_op_bytes;
@@ -271,7 +272,7 @@ fn tell(row: &Row<'_>, smallest: Bytes, report: &TrainReport, started: Instant) 
         row.model,
         row.batch,
         report.losses.len(),
-        mebi(plan.natural_peak_bytes),
+        mebi(plan.unconstrained_peak_bytes),
         100.0 * plan.largest_op_bytes.get() as f64 / natural,
         100.0 * smallest.get() as f64 / natural,
         100.0 * plan.limit_bytes.get() as f64 / natural,

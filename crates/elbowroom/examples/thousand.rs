@@ -111,28 +111,28 @@ fn run() -> Result<bool, Box<dyn Error>> {
     };
     let curve = Curve::default();
     let report = train(&training, &curve)?;
-    let conduct = report.conduct;
+    let execution = report.execution;
     println!(
         "natural peak of the longest {} bytes, limit {}; plans promise at most {} bytes, measured {}; on demand at most {}",
-        report.plan.natural_peak_bytes.get(),
+        report.plan.unconstrained_peak_bytes.get(),
         report.plan.limit_bytes.get(),
         report.plan.predicted_peak_bytes.get(),
         report.measured_peak_bytes.get(),
-        conduct.reactive_peak_bytes.get(),
+        execution.dynamic_peak_bytes.get(),
     );
     println!(
         "{} iterations by plan, {} on demand; {} traces, {} plans; {} moved between plans",
-        conduct.planned_iterations,
-        conduct.reactive_iterations,
-        conduct.traces,
-        conduct.replans,
-        conduct.switch_moved_bytes,
+        execution.planned_iterations,
+        execution.dynamic_iterations,
+        execution.structures,
+        execution.plans_made,
+        execution.switch_moved_bytes,
     );
     if let Some(equal) = report.verified {
         let equal = if equal { "equal to" } else { "NOT equal to" };
         println!("losses and all parameters {equal} the unlimited run's, to the bit");
     }
-    let most = report.measured_peak_bytes.max(conduct.reactive_peak_bytes);
+    let most = report.measured_peak_bytes.max(execution.dynamic_peak_bytes);
     Ok(most <= report.plan.limit_bytes
         && report.measured_peak_bytes == report.plan.predicted_peak_bytes
         && report.arena_above_intact
@@ -210,7 +210,7 @@ impl TrainObserver for Curve {
             now.done,
             now.planned,
             now.on_demand,
-            done.traces - now.before[0],
+            done.structures - now.before[0],
             done.plans - now.before[1],
             done.plans,
             mebibytes(now.peak),
@@ -218,7 +218,7 @@ impl TrainObserver for Curve {
             resident::now().map_or(f64::NAN, mebibytes),
             loss,
         );
-        let (done_so_far, before) = (now.done, [done.traces, done.plans]);
+        let (done_so_far, before) = (now.done, [done.structures, done.plans]);
         *now = Stretch { begun: now.begun, done: done_so_far, before, ..Stretch::default() };
     }
 }

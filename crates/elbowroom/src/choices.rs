@@ -1,4 +1,4 @@
-//! Why a plan does what it does: which values leave the device and come back, what that saves, and what it costs.
+//! The decisions of a plan: for each gap in which a tensor is off the device, how many bytes × seconds that saves and what it costs.
 
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::timeline::Timeline;
@@ -8,56 +8,58 @@ use serde::Serialize;
 
 use crate::pipeline::Task;
 
-/// One stay of a value away from the device.
+/// One gap in which a tensor is not on the device.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct Choice {
-    /// The value's name.
-    pub value: String,
-    /// How it comes back: `fetched` from the host or `recomputed`.
-    pub returns: &'static str,
-    /// Its size.
+    /// Name of the tensor.
+    pub tensor: String,
+    /// How the tensor returns to the device: `prefetched` or `recomputed`.
+    pub restored: &'static str,
+    /// Size of the tensor.
     pub bytes: Bytes,
-    /// When its bytes were free, from the beginning of the iteration.
+    /// Time from which its bytes were free, counted from the start of the iteration.
     pub from_ns: Nanos,
-    /// When bytes for it were taken again; past the iteration's end if it comes back in the next one.
+    /// Time from which it had bytes again; after the end of the iteration if it returns in the next one.
     pub to_ns: Nanos,
-    /// What it saves: bytes × seconds.
+    /// What the gap saves: bytes × seconds.
     pub saved_byte_seconds: f64,
-    /// Time of the op that runs again for it, or of its copies both ways.
+    /// Time of the recomputed op, or of the copies in both directions.
     pub cost_ns: Nanos,
 }
 
-/// All that a plan chose to send away, those first that save most.
+/// Every gap of a plan in which a tensor is off the device, largest saving first.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct Choices {
-    /// Each stay away from the device.
+    /// The gaps.
     pub choices: Vec<Choice>,
-    /// How many come back from the host.
-    pub fetched: usize,
-    /// How many are made again.
+    /// Number of gaps that end with a prefetch.
+    pub prefetched: usize,
+    /// Number of gaps that end with a recomputed op.
     pub recomputed: usize,
-    /// What they save together: bytes × seconds.
+    /// Sum of the savings: bytes × seconds.
     pub saved_byte_seconds: f64,
-    /// What they cost together. Copies may run beside the ops, so that an iteration is often lengthened by less.
+    /// Sum of the costs. Copies overlap ops, so an iteration usually grows by less.
     pub cost_ns: Nanos,
 }
 
 impl Choices {
-    /// Reads them off a schedule, whoever made it, with its timeline on the task's machine.
+    /// Lists the gaps of a schedule of any planner; `timeline` is the schedule's timeline on the task's machine.
     pub fn of(task: &Task, schedule: &Schedule, timeline: &Timeline) -> Self {
         let absences = explain::absences(&task.trace, &task.costs, &task.machine, schedule, timeline);
         let count = |how: Return| absences.iter().filter(|absence| absence.how == how).count();
         Self {
-            fetched: count(Return::Fetched),
+            prefetched: count(Return::Fetched),
             recomputed: count(Return::Recomputed),
             saved_byte_seconds: absences.iter().map(byte_seconds).sum(),
             cost_ns: absences.iter().map(|absence| absence.cost).sum(),
             choices: absences
                 .iter()
                 .map(|absence| Choice {
-                    value: task.trace.tensors()[absence.value].name.clone(),
-                    returns: match absence.how {
-                        Return::Fetched => "fetched",
+                    tensor: task.trace.tensors()[absence.value].name.clone(),
+                    restored: match absence.how {
+                        Return::Fetched => "prefetched",
                         Return::Recomputed => "recomputed",
                     },
                     bytes: absence.bytes,

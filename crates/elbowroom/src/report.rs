@@ -1,4 +1,7 @@
-//! What a plan promises and what a run did, as people read it and as programs read it: fields carry their units in their names.
+//! Reports: what a plan predicts, and what a training measured against that prediction.
+//!
+//! A report serializes to one JSON object. The end of a field's name gives its unit: `_bytes`, `_ns` (nanoseconds), `_rate` (bytes per
+//! second), `_ops` (a count). Fields without such an end are names, flags, counts or ratios.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,8 +14,9 @@ use serde::Serialize;
 
 use crate::pipeline::{self, Evaluations, Method, Planned, PlannedLoad, Task};
 
-/// What a plan promises.
+/// What a plan predicts for one iteration.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct PlanReport {
     /// Name of the trace.
     pub trace: String,
@@ -20,25 +24,25 @@ pub struct PlanReport {
     pub machine: String,
     /// Name of the planner.
     pub planner: String,
-    /// The limit, in bytes of arena (of load, where nothing was placed).
+    /// The limit, in bytes of arena; in bytes of live memory where nothing was placed.
     pub limit_bytes: Bytes,
-    /// Height of the arena when everything stays.
-    pub natural_peak_bytes: Bytes,
-    /// Bytes of arena that the plan uses: the peak that a run measures.
+    /// Arena size when every tensor stays on the device.
+    pub unconstrained_peak_bytes: Bytes,
+    /// The peak that a run will measure: the arena size, or the peak of live memory where nothing was placed.
     pub predicted_peak_bytes: Bytes,
-    /// The same: the end of the highest buffer. `null` where nothing was placed.
-    pub height_bytes: Option<Bytes>,
-    /// Largest sum of live bytes.
-    pub peak_load_bytes: Bytes,
+    /// Arena size: the end of the highest buffer. `null` where nothing was placed.
+    pub arena_bytes: Option<Bytes>,
+    /// Peak of live memory.
+    pub peak_live_bytes: Bytes,
     /// Predicted iteration time.
     pub iteration_ns: Nanos,
-    /// Sum of the op times: the iteration time of an unlimited device.
+    /// Sum of the op times: the iteration time on a device without a limit.
     pub unlimited_iteration_ns: Nanos,
-    /// Below this no plan under this limit can go.
+    /// No plan under this limit has a shorter iteration.
     pub lower_bound_ns: Nanos,
-    /// Iteration time ÷ lower bound: 1 is optimal.
+    /// Iteration time ÷ lower bound; 1 is optimal.
     pub ratio_to_bound: f64,
-    /// What the largest op needs by itself: no limit below it can work.
+    /// Bytes that the largest op needs by itself. No plan exists for a smaller limit.
     pub largest_op_bytes: Bytes,
     /// Name of that op.
     pub largest_op: String,
@@ -48,44 +52,49 @@ pub struct PlanReport {
     pub to_host_bytes: Bytes,
     /// Bytes copied to the device.
     pub to_device_bytes: Bytes,
-    /// Ops run again.
+    /// Ops recomputed.
     pub recomputed_ops: usize,
-    /// Time spent planning, placing and proving.
+    /// Time spent on planning, packing and checking.
     pub planning_ns: Nanos,
-    /// Evaluations that the planner made in all.
+    /// Evaluations of the planner in all rounds together.
     pub evaluations: u64,
-    /// The option of `elbowroom plan` that makes this plan again in place of a time, with the same seed on any number of threads, like
-    /// `--evaluations 812,40,3`; left out where nothing would, because somebody interrupted or durations were measured.
+    /// The option of `elbowroom plan` that reproduces this plan in place of a time budget, with the same seed and any number of threads,
+    /// like `--evaluations 812,40,3`. Absent if nothing reproduces it: the search was interrupted, or its durations were measured.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub again: Option<String>,
+    pub reproduce_with: Option<String>,
     /// Why the planner stopped.
     pub stop_reason: &'static str,
-    /// Which of those that the planner asked found the plan, or in which of its episodes; left out if the planner did not say.
+    /// The part of the planner that found the plan: one of its warm starts or episodes. Absent if the planner did not report one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub found_by: Option<String>,
 }
 
 impl PlanReport {
-    /// What a placed plan promises. The task's memory is the limit that was asked for.
-    pub fn new(task: &Task, method: &Method<'_>, natural: Bytes, planned: &Planned) -> Self {
+    /// The report of a placed plan. The task's memory is the limit that was asked for.
+    pub fn new(task: &Task, method: &Method<'_>, unconstrained_peak: Bytes, planned: &Planned) -> Self {
         let effort =
             Effort { planning: planned.planning, evaluations: &planned.evaluations, stop: &planned.stop };
-        Self::of(task, method, natural, &planned.predicted, Some(planned.height()), effort)
+        Self::of(task, method, unconstrained_peak, &planned.predicted, Some(planned.height()), effort)
     }
 
-    /// What a schedule without a placement promises.
-    pub fn of_load(task: &Task, method: &Method<'_>, natural: Bytes, planned: &PlannedLoad) -> Self {
+    /// The report of a schedule without a placement.
+    pub fn of_load(
+        task: &Task,
+        method: &Method<'_>,
+        unconstrained_peak: Bytes,
+        planned: &PlannedLoad,
+    ) -> Self {
         let evaluations = &Evaluations::once(planned.evaluations);
         let effort = Effort { planning: planned.planning, evaluations, stop: &planned.stop };
-        Self::of(task, method, natural, &planned.predicted, None, effort)
+        Self::of(task, method, unconstrained_peak, &planned.predicted, None, effort)
     }
 
     fn of(
         task: &Task,
         method: &Method<'_>,
-        natural: Bytes,
+        unconstrained_peak: Bytes,
         predicted: &Timeline,
-        height: Option<Bytes>,
+        arena: Option<Bytes>,
         effort: Effort<'_>,
     ) -> Self {
         let unlimited = task.costs.total();
@@ -96,10 +105,10 @@ impl PlanReport {
             machine: task.machine.name.clone(),
             planner: method.scheduler.name().to_owned(),
             limit_bytes: task.machine.memory,
-            natural_peak_bytes: natural,
-            predicted_peak_bytes: height.unwrap_or(predicted.peak_load),
-            height_bytes: height,
-            peak_load_bytes: predicted.peak_load,
+            unconstrained_peak_bytes: unconstrained_peak,
+            predicted_peak_bytes: arena.unwrap_or(predicted.peak_load),
+            arena_bytes: arena,
+            peak_live_bytes: predicted.peak_load,
             iteration_ns: predicted.iteration,
             unlimited_iteration_ns: unlimited,
             lower_bound_ns: bound,
@@ -112,81 +121,83 @@ impl PlanReport {
             recomputed_ops: predicted.recomputed,
             planning_ns: effort.planning.into(),
             evaluations: effort.evaluations.total(),
-            again: Some(format!("--evaluations {}", effort.evaluations)),
+            reproduce_with: Some(format!("--evaluations {}", effort.evaluations)),
             stop_reason: effort.stop.name(),
             found_by: None,
         }
     }
 
-    /// Overhead of one iteration time over another.
+    /// Overhead of an iteration time: `iteration` ÷ `unlimited` − 1, and 0 where `unlimited` is 0.
     pub fn overhead(iteration: Nanos, unlimited: Nanos) -> f64 {
         if unlimited.is_zero() { 0.0 } else { iteration.get() as f64 / unlimited.get() as f64 - 1.0 }
     }
 }
 
-/// What finding a plan took.
+/// How long the search for a plan took.
 struct Effort<'a> {
     planning: Duration,
     evaluations: &'a Evaluations,
     stop: &'a StopReason,
 }
 
-/// How the iterations of a training ran: by plans, or on demand where there was none.
+/// How the iterations of a training were executed: by plans or dynamically.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Conduct {
+#[non_exhaustive]
+pub struct Execution {
     /// Iterations that followed a plan.
     pub planned_iterations: u64,
-    /// Iterations that ran on demand.
-    pub reactive_iterations: u64,
-    /// Different traces that ran. One that was given up for many others and came again counts again.
-    pub traces: u64,
-    /// Plans made while training: one for each trace that came again, or that would have got stuck on demand.
-    pub replans: u64,
-    /// Bytes of persistent values moved in going from one plan to another, or from none to the first.
+    /// Iterations that were executed dynamically.
+    pub dynamic_iterations: u64,
+    /// Different structures that ran. A structure that was forgotten to save memory and then ran again counts twice.
+    pub structures: u64,
+    /// Plans made while training: one for each structure that ran more than once or that dynamic execution could not run.
+    pub plans_made: u64,
+    /// Bytes of persistent tensors moved when one plan followed another, or when the first plan followed dynamic execution.
     pub switch_moved_bytes: Bytes,
-    /// Largest end of any range handed out in iterations on demand.
-    pub reactive_peak_bytes: Bytes,
-    /// Most bytes that copies on the host took together in iterations on demand.
-    pub reactive_host_bytes: Bytes,
-    /// Median time of iterations on demand.
-    pub reactive_iteration_ns: Option<Nanos>,
-    /// Values dropped in iterations on demand.
-    pub reactive_dropped: u64,
-    /// Values sent to the host in iterations on demand.
-    pub reactive_offloaded: u64,
-    /// Ops run again in iterations on demand.
-    pub reactive_recomputed_ops: u64,
-    /// How often iterations on demand moved blocks together.
+    /// Largest end of a range of the arena in use during dynamic execution.
+    pub dynamic_peak_bytes: Bytes,
+    /// Most bytes of host copies held at once during dynamic execution.
+    pub dynamic_host_bytes: Bytes,
+    /// Median time of the dynamic iterations.
+    pub dynamic_iteration_ns: Option<Nanos>,
+    /// Tensors evicted during dynamic execution.
+    pub dynamic_evictions: u64,
+    /// Tensors offloaded during dynamic execution.
+    pub dynamic_offloads: u64,
+    /// Ops recomputed during dynamic execution.
+    pub dynamic_recomputed_ops: u64,
+    /// Compactions of the arena during dynamic execution.
     pub compactions: u64,
-    /// Bytes moved by that.
+    /// Bytes moved by compactions.
     pub compacted_bytes: Bytes,
 }
 
-impl Conduct {
-    /// Counts an iteration on demand.
+impl Execution {
+    /// Adds a dynamic iteration.
     pub(crate) fn add(&mut self, report: &ReactiveReport) {
-        self.reactive_iterations += 1;
-        self.reactive_peak_bytes = self.reactive_peak_bytes.max(report.measured_peak);
-        self.reactive_host_bytes = self.reactive_host_bytes.max(report.most_on_host);
-        self.reactive_dropped += report.dropped as u64;
-        self.reactive_offloaded += report.offloaded as u64;
-        self.reactive_recomputed_ops += report.recomputed as u64;
+        self.dynamic_iterations += 1;
+        self.dynamic_peak_bytes = self.dynamic_peak_bytes.max(report.measured_peak);
+        self.dynamic_host_bytes = self.dynamic_host_bytes.max(report.most_on_host);
+        self.dynamic_evictions += report.dropped as u64;
+        self.dynamic_offloads += report.offloaded as u64;
+        self.dynamic_recomputed_ops += report.recomputed as u64;
         self.compactions += report.compactions as u64;
         self.compacted_bytes += report.moved;
     }
 }
 
-/// What the command `train` did.
+/// What a training measured, with what its plan predicted.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct TrainReport {
-    /// What the plan promised.
+    /// What the plan predicted.
     #[serde(flatten)]
     pub plan: PlanReport,
-    /// Where offloaded values went.
+    /// The host tier: `memory`, or the folder that host copies were written to.
     pub host: String,
-    /// Bytes per second on the way there, measured before the first plan was made, which counts on them.
+    /// Bytes per second to the host, measured before the first plan was made, which relies on them.
     pub to_host_rate: u64,
-    /// Bytes per second on the way back, likewise.
+    /// Bytes per second to the device, measured at the same time.
     pub to_device_rate: u64,
     /// Threads that computed.
     pub threads: usize,
@@ -198,27 +209,27 @@ pub struct TrainReport {
     pub batch: usize,
     /// Samples per second at the median iteration time.
     pub samples_per_second: f64,
-    /// Loss of every iteration; empty where the forward part ran alone.
+    /// Loss of every iteration; empty where only the forward part ran.
     pub losses: Vec<f32>,
-    /// Largest end of any range handed to a kernel or a copy, over all iterations.
+    /// Largest end of a range of the arena that a kernel or a copy used, over all iterations.
     pub measured_peak_bytes: Bytes,
-    /// Whether the bytes of the arena above the plan's height were left alone.
+    /// Whether the bytes of the arena above the plan's arena size were left untouched.
     pub arena_above_intact: bool,
     /// Median of the measured iteration times.
     pub measured_iteration_ns: Nanos,
-    /// Median iteration time of the unlimited run, where one was made.
+    /// Median iteration time of the unlimited run, where there was one.
     pub measured_unlimited_iteration_ns: Option<Nanos>,
-    /// Measured iteration time ÷ unlimited iteration time − 1; without an unlimited run, over the sum of the first-run op times.
+    /// Measured iteration time ÷ unlimited iteration time − 1. Without an unlimited run, the sum of the median op times takes its place.
     pub measured_overhead: f64,
     /// Bytes copied to the host in one measured iteration.
     pub measured_to_host_bytes: Bytes,
     /// Bytes copied to the device in one measured iteration.
     pub measured_to_device_bytes: Bytes,
-    /// Ops run again in one measured iteration.
+    /// Ops recomputed in one measured iteration.
     pub measured_recomputed_ops: usize,
-    /// How the iterations ran.
+    /// How the iterations were executed.
     #[serde(flatten)]
-    pub conduct: Conduct,
-    /// Whether the unlimited run gave the same results and parameters to the bit; `null` if it was not asked for.
+    pub execution: Execution,
+    /// Whether the unlimited run gave the same results and parameters to the bit; `null` if there was none.
     pub verified: Option<bool>,
 }

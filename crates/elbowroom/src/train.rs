@@ -95,8 +95,8 @@ pub struct Iteration {
     pub limit: Bytes,
     /// Whether it followed a plan.
     pub planned: bool,
-    /// Different traces that have run so far.
-    pub traces: u64,
+    /// Different structures that have run so far.
+    pub structures: u64,
     /// Plans made while training so far.
     pub plans: u64,
 }
@@ -333,7 +333,7 @@ fn told(
         measured_to_host_bytes: run.last.traffic.to_host,
         measured_to_device_bytes: run.last.traffic.to_device,
         measured_recomputed_ops: run.last.recomputed,
-        conduct: ways.conduct(),
+        execution: ways.execution(),
         losses: run.losses,
         verified: free.map(|(_, equal)| equal),
     }

@@ -90,9 +90,12 @@ fn whole_trainings_on_demand_equal_the_unlimited_run() {
                     report => report.unwrap_or_else(|error| panic!("{network} at {memory}: {error}")),
                 };
                 assert_eq!(report.verified, Some(true), "{network} at {memory}");
-                assert_eq!((report.conduct.reactive_iterations, report.conduct.planned_iterations), (3, 0));
-                assert!(report.conduct.reactive_peak_bytes <= report.plan.limit_bytes);
-                let left = report.conduct.reactive_dropped + report.conduct.reactive_offloaded;
+                assert_eq!(
+                    (report.execution.dynamic_iterations, report.execution.planned_iterations),
+                    (3, 0)
+                );
+                assert!(report.execution.dynamic_peak_bytes <= report.plan.limit_bytes);
+                let left = report.execution.dynamic_evictions + report.execution.dynamic_offloads;
                 assert!(left > 0, "{network} at {memory}");
             }
         }
@@ -102,9 +105,9 @@ fn whole_trainings_on_demand_equal_the_unlimited_run() {
 #[test]
 fn a_training_runs_on_demand_once_and_is_planned_when_its_trace_comes_again() {
     let report = Case::new("resnet20", resnet(4)).run().unwrap();
-    let conduct = report.conduct;
-    assert_eq!((conduct.reactive_iterations, conduct.planned_iterations), (1, 2));
-    assert_eq!((conduct.traces, conduct.replans), (1, 1));
+    let execution = report.execution;
+    assert_eq!((execution.dynamic_iterations, execution.planned_iterations), (1, 2));
+    assert_eq!((execution.structures, execution.plans_made), (1, 1));
     assert_eq!(report.measured_peak_bytes, report.plan.predicted_peak_bytes);
     assert_eq!(report.verified, Some(true));
 }
@@ -112,7 +115,7 @@ fn a_training_runs_on_demand_once_and_is_planned_when_its_trace_comes_again() {
 #[test]
 fn a_single_iteration_follows_the_plan_for_estimated_durations() {
     let report = Case { iterations: 1, ..Case::new("resnet20", resnet(4)) }.run().unwrap();
-    assert_eq!((report.conduct.reactive_iterations, report.conduct.planned_iterations), (0, 1));
+    assert_eq!((report.execution.dynamic_iterations, report.execution.planned_iterations), (0, 1));
     assert_eq!(report.measured_peak_bytes, report.plan.predicted_peak_bytes);
     assert_eq!(report.verified, Some(true));
 }
@@ -121,8 +124,8 @@ fn a_single_iteration_follows_the_plan_for_estimated_durations() {
 fn the_last_batch_of_an_epoch_has_a_plan_of_its_own_and_the_parameters_stay_where_they_are() {
     let case = Case { samples: Some(10), iterations: 9, memory: "60%", ..Case::new("resnet20", resnet(4)) };
     let report = case.run().unwrap();
-    let conduct = report.conduct;
-    assert_eq!((conduct.traces, conduct.replans, conduct.reactive_iterations), (2, 2, 2));
+    let execution = report.execution;
+    assert_eq!((execution.structures, execution.plans_made, execution.dynamic_iterations), (2, 2, 2));
     assert_eq!(report.verified, Some(true));
     assert_eq!(report.measured_peak_bytes, report.plan.predicted_peak_bytes);
 }
@@ -131,9 +134,9 @@ fn the_last_batch_of_an_epoch_has_a_plan_of_its_own_and_the_parameters_stay_wher
 fn residual_branches_left_out_at_random_change_the_trace_and_not_the_result() {
     let case = Case { iterations: 12, memory: "60%", ..Case::new("stochastic-resnet20", resnet(2)) };
     let report = case.run().unwrap();
-    let conduct = report.conduct;
-    assert!(conduct.traces > 3, "{conduct:?}");
-    assert_eq!(conduct.reactive_iterations + conduct.planned_iterations, 12);
+    let execution = report.execution;
+    assert!(execution.structures > 3, "{execution:?}");
+    assert_eq!(execution.dynamic_iterations + execution.planned_iterations, 12);
     assert_eq!(report.verified, Some(true));
 }
 
@@ -143,12 +146,12 @@ fn sentences_of_many_lengths_are_planned_when_their_lengths_come_again() {
     let longest = Some(10);
     let options = Options { length: longest, target: longest, width: Some(16), ..language(4) };
     let report = Case { iterations: 60, memory: "60%", ..Case::new("seq2seq", options) }.run().unwrap();
-    let conduct = report.conduct;
-    assert!(conduct.traces > 10, "{conduct:?}");
-    assert!(conduct.planned_iterations > conduct.reactive_iterations, "{conduct:?}");
-    assert!(conduct.replans <= conduct.traces, "{conduct:?}");
+    let execution = report.execution;
+    assert!(execution.structures > 10, "{execution:?}");
+    assert!(execution.planned_iterations > execution.dynamic_iterations, "{execution:?}");
+    assert!(execution.plans_made <= execution.structures, "{execution:?}");
     // The persistent values of the first plan were brought home; from then on nothing moves.
-    assert!(conduct.reactive_peak_bytes <= report.plan.limit_bytes);
+    assert!(execution.dynamic_peak_bytes <= report.plan.limit_bytes);
     assert_eq!(report.verified, Some(true));
     assert_eq!(report.measured_peak_bytes, report.plan.predicted_peak_bytes);
 }
@@ -166,15 +169,15 @@ fn iterations_on_demand_keep_to_the_host_memory() {
     // Without recomputation only the host helps.
     let freedom = Freedom { recompute: false, ..Freedom::ALL };
     let case = Case { memory: "80%", freedom, reactive: true, ..Case::new("gpt", language(8)) };
-    let most = case.run().unwrap().conduct.reactive_host_bytes;
+    let most = case.run().unwrap().execution.dynamic_host_bytes;
     assert!(most > Bytes::ZERO);
     let tight = Case { host_memory: most, ..case.clone() }.run().unwrap();
-    assert_eq!((tight.verified, tight.conduct.reactive_host_bytes <= most), (Some(true), true));
+    assert_eq!((tight.verified, tight.execution.dynamic_host_bytes <= most), (Some(true), true));
     // A quarter of it, and computing again what finds no room there.
     let quarter = Bytes(most.get() / 4);
     let short = Case { host_memory: quarter, freedom: Freedom::ALL, ..case.clone() }.run().unwrap();
     assert_eq!(short.verified, Some(true));
-    assert!(short.conduct.reactive_host_bytes <= quarter, "{:?}", short.conduct);
+    assert!(short.execution.dynamic_host_bytes <= quarter, "{:?}", short.execution);
     let none = Case { host_memory: Bytes::ZERO, freedom: Freedom::ALL, ..case }.run().unwrap();
-    assert_eq!((none.conduct.reactive_offloaded, none.verified), (0, Some(true)));
+    assert_eq!((none.execution.dynamic_offloads, none.verified), (0, Some(true)));
 }

@@ -27,8 +27,8 @@ pub fn print(explanation: &Choices) -> io::Result<()> {
     printer::blank()?;
     let row = |choice: &Choice| {
         [
-            choice.value.clone(),
-            choice.returns.to_owned(),
+            choice.tensor.clone(),
+            choice.restored.to_owned(),
             choice.bytes.to_string(),
             (choice.to_ns.saturating_sub(choice.from_ns)).to_string(),
             byte_seconds(choice.saved_byte_seconds),
@@ -45,7 +45,7 @@ pub fn print(explanation: &Choices) -> io::Result<()> {
         rows.push([more, none(), none(), none(), byte_seconds(saved), cost.to_string()]);
     }
     let saved = byte_seconds(explanation.saved_byte_seconds);
-    let how = format!("{} fetched, {} recomputed", explanation.fetched, explanation.recomputed);
+    let how = format!("{} prefetched, {} recomputed", explanation.prefetched, explanation.recomputed);
     rows.push(["all".to_owned(), how, none(), none(), saved, explanation.cost_ns.to_string()]);
     printer::table(&["value", "comes back", "size", "away for", "saves", "costs"], rows)
 }

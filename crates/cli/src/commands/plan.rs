@@ -60,9 +60,10 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
 }
 
 /// A report with what only those who heard the search know.
-fn heard(report: PlanReport, progress: &Progress) -> PlanReport {
-    let again = report.again.filter(|_| !progress::interrupted());
-    PlanReport { found_by: progress.origin(), again, ..report }
+fn heard(mut report: PlanReport, progress: &Progress) -> PlanReport {
+    report.reproduce_with = report.reproduce_with.filter(|_| !progress::interrupted());
+    report.found_by = progress.origin();
+    report
 }
 
 /// Prints what a plan promises, and why it is as it is if that was asked for.
@@ -135,10 +136,10 @@ pub fn print(report: &PlanReport) -> Result<()> {
         ("trace", report.trace.clone()),
         ("machine", report.machine.clone()),
         ("planner", planner),
-        ("natural peak", report.natural_peak_bytes.to_string()),
+        ("natural peak", report.unconstrained_peak_bytes.to_string()),
     ];
-    let share = 100.0 * report.limit_bytes.ratio(report.natural_peak_bytes);
-    match report.height_bytes {
+    let share = 100.0 * report.limit_bytes.ratio(report.unconstrained_peak_bytes);
+    match report.arena_bytes {
         Some(height) => {
             rows.push((
                 "limit",
@@ -153,7 +154,7 @@ pub fn print(report: &PlanReport) -> Result<()> {
         }
     }
     rows.extend([
-        ("peak load", report.peak_load_bytes.to_string()),
+        ("peak load", report.peak_live_bytes.to_string()),
         ("iteration", format!("{} ({})", report.iteration_ns, printer::percent(report.overhead))),
         ("unlimited", report.unlimited_iteration_ns.to_string()),
         ("lower bound", printer::bound(report.lower_bound_ns, report.ratio_to_bound)),
@@ -161,7 +162,7 @@ pub fn print(report: &PlanReport) -> Result<()> {
         ("recomputed", format!("{} ops", report.recomputed_ops)),
         ("planning", report.planning_ns.to_string()),
     ]);
-    if let Some(again) = &report.again {
+    if let Some(again) = &report.reproduce_with {
         rows.push(("again", format!("the same plan with {again}")));
     }
     printer::pairs(rows)?;

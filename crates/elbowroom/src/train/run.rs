@@ -141,9 +141,9 @@ impl<'a> Runner<'a> {
                 run.last = timeline;
             }
             let limit = session.limit()?;
-            let ([traces, plans], loss) = (way.traces_and_plans(), run.losses.last().copied());
+            let ([structures, plans], loss) = (way.traces_and_plans(), run.losses.last().copied());
             let planned = by_plan;
-            observer.iteration(&Iteration { number, loss, time, peak, limit, planned, traces, plans });
+            observer.iteration(&Iteration { number, loss, time, peak, limit, planned, structures, plans });
             let stopping = done == iterations || observer.interrupted();
             if let Some(saving) = saving
                 && (stopping || done % saving.every == 0)

@@ -30,7 +30,7 @@ use super::changing::{FORMS, Lesson};
 use super::dtr::Dtr;
 use super::{TrainError, TrainObserver, Training, estimate, replan};
 use crate::pipeline::{self, PlanError, Planned, Task};
-use crate::report::{Conduct, PlanReport};
+use crate::report::{Execution, PlanReport};
 
 /// What one iteration was like.
 pub(super) struct Lap {
@@ -184,8 +184,8 @@ pub(super) struct Ways<'a> {
     /// Copies made without a plan and the time that each took, to the host and to the device.
     copied: [Vec<(Bytes, Nanos)>; 2],
     intact: bool,
-    tally: Conduct,
-    reactive_times: Vec<Nanos>,
+    tally: Execution,
+    dynamic_times: Vec<Nanos>,
 }
 
 impl<'a> Ways<'a> {
@@ -211,8 +211,8 @@ impl<'a> Ways<'a> {
             homes: None,
             copied: Default::default(),
             intact: true,
-            tally: Conduct::default(),
-            reactive_times: Vec::new(),
+            tally: Execution::default(),
+            dynamic_times: Vec::new(),
         })
     }
 
@@ -222,9 +222,9 @@ impl<'a> Ways<'a> {
     }
 
     /// How the iterations ran.
-    pub(super) fn conduct(&self) -> Conduct {
-        let median = units::median(&mut self.reactive_times.clone());
-        Conduct { reactive_iteration_ns: median, ..self.tally }
+    pub(super) fn execution(&self) -> Execution {
+        let median = units::median(&mut self.dynamic_times.clone());
+        Execution { dynamic_iteration_ns: median, ..self.tally }
     }
 
     /// Whether the bytes above the plans' heights were left alone.
@@ -240,9 +240,9 @@ impl<'a> Ways<'a> {
         let planned = known.planned.as_ref().unwrap_or(&self.draft);
         let mut report = PlanReport::new(&known.task, &self.training.method, natural, planned);
         // Measured durations never come again.
-        report.again = None;
+        report.reproduce_with = None;
         if let Some(height) = self.highest {
-            (report.predicted_peak_bytes, report.height_bytes) = (height, Some(height));
+            (report.predicted_peak_bytes, report.arena_bytes) = (height, Some(height));
         }
         report
     }
@@ -320,7 +320,7 @@ impl<'a> Ways<'a> {
             }
         };
         known.unplanned = planned.is_none();
-        self.tally.replans += u64::from(planned.is_some());
+        self.tally.plans_made += u64::from(planned.is_some());
         if let Some(planned) = &planned {
             known.task = task;
             self.highest = self.highest.max(Some(planned.height()));
@@ -353,7 +353,7 @@ impl<'a> Ways<'a> {
         if let Some(known) = self.known.get_mut(&key) {
             known.costs.add(plan.schedule(), &lap.timeline);
             known.runs += 1;
-            self.tally.traces += u64::from(known.runs == 1);
+            self.tally.structures += u64::from(known.runs == 1);
         }
         self.tally.planned_iterations += 1;
         Ok(Some(lap))
@@ -383,13 +383,13 @@ impl<'a> Ways<'a> {
         let report = session.improvise(number, improvise)?;
         known.costs.add_runs(&report.ops);
         known.runs += 1;
-        self.tally.traces += u64::from(known.runs == 1);
+        self.tally.structures += u64::from(known.runs == 1);
         for (copied, copies) in self.copied.iter_mut().zip([&report.stores, &report.loads]) {
             copied.extend(copies);
             copied.drain(..copied.len().saturating_sub(COPIES));
         }
         self.tally.add(&report);
-        self.reactive_times.push(report.iteration);
+        self.dynamic_times.push(report.iteration);
         Ok(Some(lap(&report)))
     }
 }
@@ -415,7 +415,7 @@ impl Known {
 
 impl Way for Ways<'_> {
     fn traces_and_plans(&self) -> [u64; 2] {
-        [self.tally.traces, self.tally.replans]
+        [self.tally.structures, self.tally.plans_made]
     }
 
     fn step(

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use elbowroom::graph::op::Algorithm;
 use elbowroom::ir::Bytes;
-use elbowroom::report::{Conduct, TrainReport};
+use elbowroom::report::{Execution, TrainReport};
 use serde::Serialize;
 
 use crate::commands::plan;
@@ -21,28 +21,29 @@ pub struct Trained {
 }
 
 /// How many iterations ran by plans, and by how many.
-fn ran(conduct: &Conduct) -> String {
-    let Conduct { planned_iterations, reactive_iterations, traces, replans, switch_moved_bytes, .. } =
-        conduct;
+fn ran(execution: &Execution) -> String {
+    let Execution {
+        planned_iterations, dynamic_iterations, structures, plans_made, switch_moved_bytes, ..
+    } = execution;
     let counted = |number: u64, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
     format!(
-        "{planned_iterations} by plan, {reactive_iterations} on demand; {}, {}; {switch_moved_bytes} moved between plans",
-        counted(*traces, "trace"),
-        counted(*replans, "plan"),
+        "{planned_iterations} by plan, {dynamic_iterations} on demand; {}, {}; {switch_moved_bytes} moved between plans",
+        counted(*structures, "trace"),
+        counted(*plans_made, "plan"),
     )
 }
 
 /// What the iterations without a plan took.
-fn on_demand(conduct: &Conduct) -> String {
-    let time = conduct.reactive_iteration_ns.unwrap_or_default();
+fn on_demand(execution: &Execution) -> String {
+    let time = execution.dynamic_iteration_ns.unwrap_or_default();
     format!(
         "{time} each, peak {}; {} dropped, {} sent to the host, {} ops recomputed, {} compactions of {}",
-        conduct.reactive_peak_bytes,
-        conduct.reactive_dropped,
-        conduct.reactive_offloaded,
-        conduct.reactive_recomputed_ops,
-        conduct.compactions,
-        conduct.compacted_bytes,
+        execution.dynamic_peak_bytes,
+        execution.dynamic_evictions,
+        execution.dynamic_offloads,
+        execution.dynamic_recomputed_ops,
+        execution.compactions,
+        execution.compacted_bytes,
     )
 }
 
@@ -60,8 +61,8 @@ pub fn print(Trained { report, peak_resident_bytes }: &Trained) -> Result<()> {
     plan::print(&report.plan)?;
     printer::blank()?;
     let peak = report.measured_peak_bytes;
-    let conduct = &report.conduct;
-    let exact = if conduct.planned_iterations == 0 {
+    let execution = &report.execution;
+    let exact = if execution.planned_iterations == 0 {
         "without a plan"
     } else if peak == report.plan.predicted_peak_bytes {
         "as predicted, to the byte"
@@ -95,15 +96,15 @@ pub fn print(Trained { report, peak_resident_bytes }: &Trained) -> Result<()> {
         ),
         ("recomputed", format!("{} ops in each iteration", report.measured_recomputed_ops)),
         ("threads", report.threads.to_string()),
-        ("iterations", ran(conduct)),
+        ("iterations", ran(execution)),
     ];
     // Where all are computed in the usual way there is nothing to say.
     if report.algorithms.keys().any(|&algorithm| algorithm != Algorithm::default().name()) {
         let counts = report.algorithms.iter().map(|(name, count)| format!("{count} {name}"));
         rows.push(("algorithms", counts.collect::<Vec<_>>().join(", ")));
     }
-    if conduct.reactive_iterations > 0 {
-        rows.push(("on demand", on_demand(conduct)));
+    if execution.dynamic_iterations > 0 {
+        rows.push(("on demand", on_demand(execution)));
     }
     if let Some(bytes) = peak_resident_bytes {
         rows.push(("process", format!("{bytes} resident at most")));
