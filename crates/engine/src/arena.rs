@@ -1,7 +1,7 @@
-//! The arena: one mapping of exactly the limit, followed by a page that cannot be touched.
+//! The arena: one mapping of exactly the limit, followed by a guard page.
 //!
 //! ```text
-//! 0             plan height        limit   end of page
+//! 0              arena size        limit   end of page
 //! ├─ placement ─┤├─── pattern ─────┤├──────┤├─ guard page ─┤
 //! ```
 //!
@@ -24,24 +24,25 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// The first byte behind it.
+    /// The offset behind its last byte.
     pub const fn end(self) -> usize {
         self.offset + self.len
     }
 
-    /// The part that starts `skip` bytes inside and has at most `len` bytes.
+    /// The part that starts at byte `skip` and has at most `len` bytes.
     pub fn part(self, skip: usize, len: usize) -> Self {
         let skip = skip.min(self.len);
         Self { offset: self.offset + skip, len: len.min(self.len - skip) }
     }
 }
 
-/// Byte `i` of the pattern that shows whether anything wrote above the plan: never constant over a word, so that no fill looks like it.
+/// Byte `i` of the pattern that detects writes above the plan's arena size. It varies within every word, so that no fill value looks like
+/// it.
 const fn pattern(i: usize) -> u8 {
     (i as u32).wrapping_mul(0x9E37_79B1).to_be_bytes()[0] ^ 0xA5
 }
 
-/// Bytes painted at most. A limit may be far above what a plan needs, and painting commits pages.
+/// At most this many bytes are filled. A limit may be far above the arena size, and filling commits pages.
 const PAINTED: usize = 256 << 20;
 
 /// Memory of a fixed size at a fixed address.
@@ -52,14 +53,17 @@ pub struct Arena {
     limit: usize,
 }
 
-// SAFETY: the mapping belongs to the arena alone and lives until it is dropped; whoever makes slices of it promises that they do not
-// conflict.
+// SAFETY: the mapping belongs to the arena alone and lives until the arena is dropped; callers that make slices of it promise that they do
+// not conflict.
 unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
 
 impl Arena {
     /// Reserves `limit` bytes, rounded up to pages, and a guard page behind them.
+    ///
+    /// # Errors
+    /// The operating system refuses the mapping.
     pub fn new(limit: Bytes) -> Result<Self, EngineError> {
         let failed = |source: rustix::io::Errno| EngineError::Arena { limit, source: source.into() };
         let page = rustix::param::page_size();
@@ -83,7 +87,10 @@ impl Arena {
         Bytes(self.limit as u64)
     }
 
-    /// The address of a range. The range lies within the limit: plans are proved, so anything else is a defect, and stops here.
+    /// The address of a range.
+    ///
+    /// # Panics
+    /// The range exceeds the limit. Plans are proved, so this would be a defect.
     pub fn pointer(&self, extent: Extent) -> *mut u8 {
         let fits = extent.offset.checked_add(extent.len).is_some_and(|end| end <= self.limit);
         assert!(fits, "{extent:?} is not within the {} bytes of the arena", self.limit);
@@ -91,38 +98,38 @@ impl Arena {
         unsafe { self.base.as_ptr().add(extent.offset) }
     }
 
-    /// A range, to be read.
+    /// A range, for reading.
     ///
     /// # Safety
-    /// Nobody writes to it while the slice lives.
+    /// Nothing writes to the range while the slice lives.
     pub unsafe fn bytes(&self, extent: Extent) -> &[u8] {
-        // SAFETY: `pointer` has checked the range, anonymous memory is initialized, and the caller keeps writers away.
+        // SAFETY: `pointer` has checked the range, anonymous memory is initialized, and the caller prevents writes.
         unsafe { std::slice::from_raw_parts(self.pointer(extent), extent.len) }
     }
 
-    /// A range, to be written.
+    /// A range, for writing.
     ///
     /// # Safety
-    /// Nobody else reads or writes it while the slice lives.
+    /// Nothing else reads or writes the range while the slice lives.
     #[expect(
         clippy::mut_from_ref,
         reason = "the caller promises that ranges handed out at the same time are disjoint"
     )]
     pub unsafe fn bytes_mut(&self, extent: Extent) -> &mut [u8] {
-        // SAFETY: as in `bytes`, and the caller keeps everybody else away.
+        // SAFETY: as in `bytes`, and the caller prevents all other accesses.
         unsafe { std::slice::from_raw_parts_mut(self.pointer(extent), extent.len) }
     }
 
-    /// The range from `from` to the limit, as far as it is painted.
+    /// The range from `from` to the limit, at most [`PAINTED`] bytes.
     fn above(&self, from: Bytes) -> Extent {
         let offset = usize::try_from(from.get()).unwrap_or(usize::MAX).min(self.limit);
         Extent { offset, len: PAINTED.min(self.limit - offset) }
     }
 
-    /// Fills the bytes from `from` on with the pattern, to the limit or as many as [`PAINTED`].
+    /// Fills the bytes from `from` on with the pattern, up to the limit and at most [`PAINTED`] bytes.
     ///
     /// # Safety
-    /// Nobody uses these bytes meanwhile.
+    /// Nothing uses these bytes during the call.
     pub unsafe fn paint(&self, from: Bytes) {
         let range = self.above(from);
         // SAFETY: the caller's promise.
@@ -130,10 +137,10 @@ impl Arena {
         bytes.iter_mut().zip(range.offset..).for_each(|(byte, i)| *byte = pattern(i));
     }
 
-    /// The offset of the first byte above `from` that no longer shows the pattern, or `None` if all do.
+    /// The offset of the first byte from `from` on that does not hold the pattern, or `None` if all do.
     ///
     /// # Safety
-    /// Nobody writes these bytes meanwhile.
+    /// Nothing writes these bytes during the call.
     pub unsafe fn first_stain(&self, from: Bytes) -> Option<Bytes> {
         let range = self.above(from);
         // SAFETY: the caller's promise.
@@ -145,7 +152,7 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: the mapping is the arena's own and nobody holds a slice of it any more. Failure would leak it, nothing worse.
+        // SAFETY: the mapping is the arena's own, and no slice of it exists any more. A failure would leak it.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.mapped) };
     }
 }

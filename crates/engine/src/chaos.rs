@@ -1,7 +1,7 @@
-//! A device that makes trouble on purpose: lanes run late, copies are made by one thread or another, and freed bytes are overwritten.
+//! A device with fault injection: streams are delayed, copies are made by varying threads, and freed bytes are overwritten.
 //!
-//! A plan's results must not depend on how long anything takes, nor on what lies in bytes that nobody holds. Under this device both
-//! vary; a run under it must equal any other run to the bit.
+//! A plan's results must depend neither on durations nor on the contents of unused bytes. This device varies both; a run on it must equal
+//! any other run to the bit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -16,25 +16,25 @@ use crate::device::{Call, Device, Stopped, Waiting};
 use crate::error::{EngineError, HostError};
 use crate::host::HostTier;
 
-/// How much trouble.
+/// What to inject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChaosOptions {
-    /// Determines the delays, together with the order in which the lanes ask for them.
+    /// Seed of the delays. They also depend on the order in which the streams ask for them.
     pub seed: u64,
-    /// Before every op and every copy its lane sleeps for a random time below this; about half of the times it does not sleep.
+    /// Upper bound of the random sleep before every op and copy; about half of them do not sleep.
     pub longest_delay: Duration,
-    /// Whether freed bytes are overwritten with `0xFF`: not-a-number as floats, −1 as integers.
+    /// Whether freed bytes are overwritten with `0xFF`: NaN as floats, −1 as integers.
     pub poison: bool,
-    /// The copy of this number fails as if the disk were full; offloads and prefetches count together, from zero.
+    /// The number of a copy that fails as if the disk were full; offloads and prefetches are counted together, from zero.
     pub failing_copy: Option<u64>,
 }
 
-/// What freed bytes are overwritten with.
+/// The byte that overwrites freed memory.
 const POISON: u8 = 0xFF;
-/// Poison is written in pieces of this size.
+/// Freed memory is overwritten in pieces of this size.
 static PIECE: [u8; 4096] = [POISON; 4096];
 
-/// Another device with trouble added.
+/// Another device with faults added.
 pub(crate) struct Chaos<D> {
     device: D,
     options: ChaosOptions,
@@ -43,7 +43,7 @@ pub(crate) struct Chaos<D> {
 }
 
 impl<D: Device> Chaos<D> {
-    /// Adds trouble to a device. All of its memory is poisoned at once.
+    /// Wraps a device. Its whole arena is overwritten first, if that was chosen.
     pub fn new(device: D, options: ChaosOptions) -> Self {
         let this = Self { device, options, draws: AtomicU64::new(0), copies: AtomicU64::new(0) };
         this.retire(Extent { offset: 0, len: this.device.limit().get() as usize });
@@ -72,7 +72,7 @@ impl<D: Device> Chaos<D> {
     }
 }
 
-/// Where a copy fails that was made to fail.
+/// The folder that an injected failure names.
 const NOWHERE: &str = "(made to fail)";
 
 /// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014).
@@ -96,8 +96,8 @@ impl<D: Device> Device for Chaos<D> {
         self.device.launch(call)
     }
 
-    fn begun(&self, lane: Lane, ready: Instant) -> Instant {
-        self.device.begun(lane, ready)
+    fn copy_start(&self, lane: Lane, ready: Instant) -> Instant {
+        self.device.copy_start(lane, ready)
     }
 
     fn store(&self, from: Extent, to: usize, start: Instant) -> Result<(), HostError> {
@@ -112,10 +112,10 @@ impl<D: Device> Device for Chaos<D> {
         self.device.load(from, to, start)
     }
 
-    /// Sometimes less than the device says, so that copies of every size are made by the compute lane, by their lanes' own threads, and by
-    /// one after the other.
-    fn prompt(&self) -> usize {
-        let prompt = self.device.prompt();
+    /// Varies the device's limit, so that copies of every size are made by the compute stream, by their streams' own threads, and by both
+    /// in turn.
+    fn inline_copy_limit(&self) -> usize {
+        let prompt = self.device.inline_copy_limit();
         [0, 0, prompt.min(256), prompt][(self.draw() % 4) as usize]
     }
 
@@ -156,16 +156,16 @@ impl<D: Device> Device for Chaos<D> {
         self.device.stop();
     }
 
-    fn serve(&mut self, graph: Arc<Graph>, actions: usize) {
-        self.device.serve(graph, actions);
+    fn set_program(&mut self, graph: Arc<Graph>, actions: usize) {
+        self.device.set_program(graph, actions);
     }
 
-    fn rehost(&mut self, host: Box<dyn HostTier>) -> Box<dyn HostTier> {
-        self.device.rehost(host)
+    fn replace_host(&mut self, host: Box<dyn HostTier>) -> Box<dyn HostTier> {
+        self.device.replace_host(host)
     }
 
-    fn shift(&self, from: Extent, to: usize) {
-        self.device.shift(from, to);
+    fn move_within(&self, from: Extent, to: usize) {
+        self.device.move_within(from, to);
     }
 
     fn host(&self) -> &dyn HostTier {

@@ -1,4 +1,4 @@
-//! Whether two trainings are in the same state, to the bit, without holding either state twice.
+//! Compares the states of two trainings bit by bit, without a second copy of either state.
 
 use std::fmt;
 
@@ -6,8 +6,8 @@ use crate::error::EngineError;
 use crate::persistent::PIECE;
 use crate::session::Session;
 
-/// A number that two values share only if they are equal, as far as anything but intent can tell: for comparing with a training whose
-/// memory has been given back. 128 bits, two independent lanes of multiply and rotate.
+/// A 128-bit digest of a tensor. Two tensors with the same digest are equal unless somebody constructed a collision. For comparing with a
+/// training whose memory has been freed. Two independent 64-bit states, each updated by multiplication and rotation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Digest([u64; 2]);
 
@@ -26,7 +26,7 @@ impl fmt::Debug for Digest {
 impl Digest {
     const START: Self = Self([0x243F_6A88_85A3_08D3, 0x1319_8A2E_0370_7344]);
 
-    /// Takes in more bytes. Where the pieces are cut does not matter as long as all but the last are multiples of eight bytes.
+    /// Adds bytes. Any split into pieces gives the same digest if all pieces but the last are multiples of eight bytes.
     fn update(&mut self, bytes: &[u8]) {
         for chunk in bytes.chunks(8) {
             let mut word = [0; 8];
@@ -38,7 +38,7 @@ impl Digest {
         }
     }
 
-    /// The digest of a whole value.
+    /// The digest of a whole tensor.
     pub fn of(bytes: &[u8]) -> Self {
         let mut digest = Self::START;
         digest.update(bytes);
@@ -49,9 +49,9 @@ impl Digest {
 /// Where two trainings differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The persistent value.
+    /// Name of the persistent tensor.
     pub name: String,
-    /// The first byte that differs; the size of the smaller value if it is the beginning of the other.
+    /// The first byte that differs; the smaller size if one tensor is a prefix of the other.
     pub byte: usize,
 }
 
@@ -62,7 +62,10 @@ impl fmt::Display for Difference {
 }
 
 impl Session {
-    /// A digest of every persistent value, in their order.
+    /// The digests of all persistent tensors, in order.
+    ///
+    /// # Errors
+    /// The session is unusable, or its host tier failed.
     pub fn digests(&self) -> Result<Vec<Digest>, EngineError> {
         let mut buffer = vec![0; PIECE];
         let count = self.persistent().len();
@@ -80,7 +83,10 @@ impl Session {
     }
 }
 
-/// The first place at which two sessions of one graph differ in their persistent values, or `None` if they agree to the bit.
+/// The first difference between the persistent tensors of two sessions of one graph, or `None` if they are bit-exact.
+///
+/// # Errors
+/// A session is unusable, or its host tier failed.
 pub fn first_difference(a: &Session, b: &Session) -> Result<Option<Difference>, EngineError> {
     let (mut left, mut right) = (vec![0; PIECE], vec![0; PIECE]);
     for (index, parameter) in a.persistent().iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What can go wrong when a plan runs: the machine fails, or a caller hands over what does not belong together.
+//! Errors of the engine: the machine fails, or the caller passes arguments that do not belong together.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,139 +12,139 @@ pub enum EngineError {
     /// The arena cannot be reserved.
     #[error("cannot reserve an arena of {limit}: {source}")]
     Arena {
-        /// Bytes asked for.
+        /// Bytes requested.
         limit: Bytes,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The threads cannot be started.
     #[error("cannot start {threads} threads: {why}")]
     Threads {
-        /// Number asked for.
+        /// Number requested.
         threads: usize,
-        /// What the system said.
+        /// The operating system's error.
         why: String,
     },
     /// The host tier failed.
     #[error(transparent)]
     Host(#[from] HostError),
-    /// The host tier failed while a value was copied.
+    /// The host tier failed during a copy of the plan.
     #[error("{action} could not copy {value}: {source}")]
     Copy {
         /// The copy.
         action: ActionId,
-        /// The value.
+        /// The tensor.
         value: TensorId,
-        /// What went wrong.
+        /// The cause.
         source: HostError,
     },
-    /// The host tier failed while a value was copied on demand.
+    /// The host tier failed during a copy of a dynamic iteration.
     #[error("{value} could not be copied: {source}")]
     Fetch {
-        /// The value.
+        /// The tensor.
         value: TensorId,
-        /// What went wrong.
+        /// The cause.
         source: HostError,
     },
-    /// An iteration without a plan came to an op for which nothing more can leave.
-    #[error("without a plan, {op} cannot run within {limit}: {missing} more would have to leave")]
+    /// A dynamic iteration reached an op that does not fit, and no tensor can be evicted or offloaded.
+    #[error("dynamic execution: {op} does not fit within {limit}; {missing} more would have to be freed")]
     NoRoom {
         /// The op.
         op: OpId,
-        /// Bytes that are missing; zero where too much would have to be made again and again.
+        /// Bytes that are missing; zero if the iteration was given up because it kept recomputing what it had evicted.
         missing: Bytes,
-        /// Bytes of arena.
+        /// Size of the arena.
         limit: Bytes,
     },
-    /// A decider named a value that may not leave, or not that way.
-    #[error("the decider sent {value} away, which was no candidate for that")]
+    /// A decider chose a tensor that was no candidate, or a removal that the candidate does not permit.
+    #[error("the decider chose {value}, which cannot be removed that way")]
     Victim {
-        /// The value.
+        /// The tensor.
         value: TensorId,
     },
-    /// A graph has other persistent values than the one before it.
+    /// A graph has other persistent tensors than the session.
     #[error("{graph} has other parameters than the network in training: {what}")]
     OtherParameters {
         /// Name of the graph.
         graph: String,
-        /// The first that differs.
+        /// The first one that differs.
         what: String,
     },
-    /// A plan was proved for an arena of another size.
-    #[error("the plan is for an arena of {plan}, but this one has {arena}")]
+    /// A plan was proved for another arena size.
+    #[error("the plan is for an arena of {plan}, but the session's arena has {arena}")]
     OtherArena {
-        /// What the plan's machine has.
+        /// Memory of the plan's machine.
         plan: Bytes,
-        /// What there is.
+        /// Size of the session's arena.
         arena: Bytes,
     },
-    /// An order for another graph's ops.
-    #[error("the order is not one of the ops of {0}")]
+    /// The order was made for another graph's trace.
+    #[error("the execution order does not belong to the trace of {0}")]
     ForeignOrder(String),
-    /// There is no plan to run.
-    #[error("no plan was given for this iteration")]
+    /// The session has no plan.
+    #[error("the session has no plan to run")]
     NoPlan,
     /// The graph has no trace.
     #[error(transparent)]
     Trace(#[from] TraceError),
     /// The plan was proved for another trace than the graph's.
-    #[error("the plan belongs to trace {plan}, the network to trace {graph}")]
+    #[error("the plan is for trace {plan}, but the network has trace {graph}")]
     ForeignPlan {
         /// Fingerprint of the plan's trace.
         plan: Fingerprint,
         /// Fingerprint of the graph's trace.
         graph: Fingerprint,
     },
-    /// Kernels want every value at an address that is a multiple of its elements' size.
+    /// The machine's alignment is too small: kernels need every tensor at a multiple of its element size.
     #[error("the plan's machine aligns buffers to {align} bytes, but kernels need a multiple of {needed}")]
     Alignment {
         /// Alignment of the machine that the plan was proved for.
         align: u64,
-        /// What kernels need.
+        /// Alignment that kernels need.
         needed: u64,
     },
-    /// Bytes for a value of another size.
+    /// A buffer has another size than the persistent tensor.
     #[error("{what} has {expected} bytes, but {found} were given")]
     WrongSize {
-        /// The value.
+        /// The tensor.
         what: String,
         /// Its size.
         expected: usize,
         /// Bytes given.
         found: usize,
     },
-    /// A lane panicked: a defect of ours.
-    #[error("{lane} lane stopped by a defect: {why}")]
+    /// A stream panicked: a defect of this library.
+    #[error("defect in the {lane} stream: {why}")]
     Defect {
-        /// The lane.
+        /// The stream.
         lane: &'static str,
         /// The panic's message.
         why: String,
     },
-    /// An earlier iteration failed, so the values in the arena are no longer those of any iteration.
-    #[error("this session failed before and cannot go on; open a new one from the last checkpoint")]
+    /// An earlier iteration failed, so the arena holds an incomplete state.
+    #[error("the session failed earlier and cannot continue; open a new one from the last checkpoint")]
     Broken,
 }
 
-/// Why bytes cannot be kept on the host.
+/// Errors of the host tier.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
-    /// No spill file can be made in the folder.
+    /// The spill file cannot be created.
     #[error("cannot make a spill file in {}: {source}", folder.display())]
     Create {
         /// The folder.
         folder: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// The disk has no room for the spill file.
+    /// The disk has no space for the spill file.
     #[error("cannot reserve {bytes} ({} bytes) for spilling in {}: {source}", bytes.get(), folder.display())]
     Reserve {
         /// The folder.
         folder: PathBuf,
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: Bytes,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// A write failed.
@@ -154,7 +154,7 @@ pub enum HostError {
         folder: PathBuf,
         /// Bytes of the write.
         bytes: usize,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// A read failed.
@@ -164,10 +164,10 @@ pub enum HostError {
         folder: PathBuf,
         /// Bytes of the read.
         bytes: usize,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// The memory cannot be had.
-    #[error("cannot reserve {0} of host memory for offloaded values")]
+    /// The memory cannot be reserved.
+    #[error("cannot reserve {0} of host memory for offloaded tensors")]
     Memory(Bytes),
 }

@@ -1,5 +1,5 @@
-//! The oracle: one iteration with the same kernels and no plan. Every storage has memory of its own, from its first value to its last
-//! use, so that nothing can be overwritten, moved or computed wrongly by placement; what a planned run must equal bit for bit.
+//! The oracle: runs iterations with the same kernels but without a plan. Every storage has memory of its own from its first write to its
+//! last use, so no error of a placement can affect the result. A planned run must equal it bit for bit.
 
 use std::sync::Mutex;
 
@@ -10,44 +10,44 @@ use rayon::ThreadPool;
 use crate::kernels::Context;
 use crate::kernels::owned::{Memory, run_owned};
 
-/// Why an iteration cannot run.
+/// Why the interpreter rejects an iteration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InterpretError {
-    /// More or fewer inputs than the graph has.
+    /// The number of inputs differs from the graph's.
     #[error("the graph `{graph}` takes {expected} inputs, but {found} were given")]
     Inputs {
         /// Name of the graph.
         graph: String,
-        /// Inputs it takes.
+        /// Inputs of the graph.
         expected: usize,
         /// Inputs given.
         found: usize,
     },
-    /// An input of another size.
+    /// An input has another size than the graph's.
     #[error("the input `{input}` takes {expected} bytes, but {found} were given")]
     InputBytes {
         /// Name of the input.
         input: String,
-        /// Its size.
+        /// Its size, in bytes.
         expected: u64,
         /// Bytes given.
         found: usize,
     },
 }
 
-/// A graph with memory for each of its storages.
+/// A graph with separate memory for each storage.
 pub struct Interpreter<'g> {
     graph: &'g Graph,
     seed: u64,
     iteration: u64,
     memory: Vec<Memory>,
-    /// The last operation that touches a storage; none for those that outlive the iteration.
+    /// The last op that accesses a storage; `None` for storages that outlive the iteration.
     last: Table<StorageId, Option<OpId>>,
     keep: bool,
 }
 
 impl<'g> Interpreter<'g> {
-    /// The graph before its first iteration, its parameters initialized from the seed.
+    /// Prepares the first iteration: parameters are initialized from the seed.
     pub fn new(graph: &'g Graph, seed: u64) -> Self {
         let mut last = Table::filled(graph.storages.len(), None);
         for (id, node) in graph.nodes.iter() {
@@ -66,13 +66,16 @@ impl<'g> Interpreter<'g> {
         Self { graph, seed, iteration: 0, memory, last, keep: false }
     }
 
-    /// Keeps all values until the next iteration, to be read; otherwise their memory is freed after their last use.
-    pub fn keeping_values(mut self) -> Self {
+    /// Keeps all tensors until the next iteration, for [`value`](Self::value). By default their memory is freed after their last use.
+    pub fn keep_all_tensors(mut self) -> Self {
         self.keep = true;
         self
     }
 
     /// Runs one iteration and returns the bytes of every output.
+    ///
+    /// # Errors
+    /// The number or the sizes of the inputs differ from the graph's.
     pub fn run(&mut self, pool: &ThreadPool, inputs: &[&[u8]]) -> Result<Vec<Vec<u8>>, InterpretError> {
         self.check(inputs)?;
         let graph = self.graph;
@@ -106,19 +109,19 @@ impl<'g> Interpreter<'g> {
         self.iteration
     }
 
-    /// The persistent value at a position of [`Graph::persistent`], as it is now.
+    /// The current contents of the persistent tensor at a position of [`Graph::persistent`].
     pub fn persistent(&self, position: usize) -> &[f32] {
         let value = self.graph.persistent[position].begin;
         self.memory[self.graph.values[value].storage.index()].floats()
     }
 
-    /// The persistent value at a position of [`Graph::persistent`], to be changed between iterations.
+    /// The persistent tensor at a position of [`Graph::persistent`], for changes between iterations.
     pub fn persistent_mut(&mut self, position: usize) -> &mut [f32] {
         let value = self.graph.persistent[position].begin;
         self.memory[self.graph.values[value].storage.index()].floats_mut()
     }
 
-    /// The bytes of a value's storage as the last iteration left them; empty if they were freed.
+    /// The bytes of a tensor's storage after the last iteration; empty if they were freed.
     pub fn value(&self, value: TensorId) -> &Memory {
         &self.memory[self.graph.values[value].storage.index()]
     }

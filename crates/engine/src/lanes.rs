@@ -1,15 +1,15 @@
-//! The executor: three lanes that walk a program, each in its own order, bound together by waits alone.
+//! The executor: three streams, each of which runs its tasks in order. Waits are the only synchronization between them.
 //!
-//! Threads are started once and reused by every iteration. The compute lane is a job that occupies one worker of the pool, so that
-//! kernels start parallel work from inside the pool and nothing has to be handed to it; each direction of the link has a thread of its
-//! own, if the program copies at all. Between iterations all of them sleep. While an iteration runs nothing is allocated.
+//! Threads are started once and reused by every iteration. The compute stream is a job that occupies one worker of the pool, so that
+//! kernels start parallel work from inside the pool without a hand-over; each direction of the link has a thread of its own if the program
+//! copies at all. Between iterations all threads sleep. During an iteration nothing is allocated.
 //!
-//! A lane's tasks need its order, not its thread. To wake a thread takes longer than to copy a small value, so where a device says so the
-//! compute lane makes small copies itself as soon as its ops make them possible, and of the copies that it waits for whatever can begin. Who
-//! holds a lane's place in its list goes on with it; everybody else leaves it alone.
+//! The order of a stream's tasks matters, not the thread that runs them. Waking a thread takes longer than copying a small tensor. If the
+//! device permits it, the compute stream therefore makes small copies itself, as soon as its ops make them possible, and also makes those
+//! copies that it would otherwise wait for. The mutex around a stream's next task guarantees that one thread at a time advances the stream.
 //!
-//! When work fails on one lane, it tells the device to stop: waits of the others fail, and all lanes come to rest. The first failure is
-//! reported.
+//! If work fails on one stream, the executor stops the device: the waits of the other streams fail and all streams finish. The first
+//! failure is reported.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering::AcqRel, Ordering::Relaxed};
@@ -21,86 +21,87 @@ use elbowroom_ir::ActionId;
 use elbowroom_ir::schedule::Lane;
 use rayon::ThreadPool;
 
-use crate::device::{Call, Device, Exchange, Stopped, Turn};
+use crate::device::{Call, Device, Exchange, IterationKey, Stopped};
 use crate::error::EngineError;
-use crate::host::slots::Copies;
+use crate::host::slots::HostCopies;
 use crate::program::{Program, Task, Work};
 use crate::record::Recording;
 
-/// A program, the device that runs it, and what is measured.
+/// A program, the device that runs it, and the measurements of the run.
 pub(crate) struct Shared {
     pub program: Program,
     pub device: Box<dyn Device>,
     pub exchange: Mutex<Exchange>,
     /// Locked for writing between iterations only.
-    pub copies: RwLock<Copies>,
+    pub copies: RwLock<HostCopies>,
     pub recording: Recording,
-    /// For each lane of copies, the task that comes next. Whoever holds the lock runs the lane.
+    /// For each copy stream, the index of its next task. The thread that holds the lock runs the stream.
     next: [Mutex<usize>; 3],
-    /// For each residence, its accesses that are still to come in this iteration. Empty if the device does not care.
+    /// For each residency, the number of its accesses that have not run yet in this iteration. Empty if the device ignores
+    /// [`Device::retire`].
     remaining: Vec<AtomicUsize>,
     failure: Mutex<Option<EngineError>>,
 }
 
-/// The lanes' threads.
+/// The threads of the streams.
 pub(crate) struct Lanes {
     gate: Arc<Gate>,
     copiers: Vec<JoinHandle<()>>,
-    /// Lanes that take part: those that have tasks.
+    /// Streams that have tasks, and therefore a thread or a job.
     count: usize,
 }
 
-/// Where lanes sleep between iterations.
+/// Lets the threads sleep between iterations.
 #[derive(Default)]
 struct Gate {
-    state: Mutex<State>,
+    state: Mutex<GateState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    /// Iterations begun.
-    begun: u64,
-    /// Lanes that have not yet finished the iteration.
+struct GateState {
+    /// Iterations started.
+    iterations: u64,
+    /// Streams that have not finished the iteration.
     busy: usize,
-    /// Lanes whose threads are still there.
+    /// Streams whose threads have not exited.
     alive: usize,
-    turn: Turn,
+    key: IterationKey,
     origin: Option<Instant>,
     quit: bool,
 }
 
-/// An iteration, for the thread of a lane.
-struct Pass<'a> {
+/// One iteration, from the point of view of one stream's thread.
+struct StreamRun<'a> {
     lane: Lane,
     origin: Instant,
-    copies: &'a Copies,
+    copies: &'a HostCopies,
 }
 
-/// The copies that are asked for.
+/// Which copies another stream may make on behalf of a copy stream.
 #[derive(Clone, Copy)]
-struct Bound {
-    /// No larger ones.
+struct CopyBound {
+    /// Size of the largest copy, in bytes.
     bytes: usize,
-    /// None after this one.
+    /// The last action to run, if there is one.
     last: Option<ActionId>,
 }
 
-const ALL: Bound = Bound { bytes: usize::MAX, last: None };
+const ALL: CopyBound = CopyBound { bytes: usize::MAX, last: None };
 
-/// Why a lane does not go on.
-enum Pause {
+/// Why a stream stops advancing.
+enum StopCause {
     /// This action has not finished.
     Missing(ActionId),
-    /// The next copy is not asked for.
+    /// The next copy exceeds the bound.
     Bound,
-    /// All is done.
+    /// All tasks are done.
     End,
 }
 
-/// Why a lane ends before its time.
+/// Why a stream ends early.
 enum Halted {
-    /// Another one has failed.
+    /// Another stream failed.
     Stopped,
     Failed(EngineError),
 }
@@ -118,13 +119,13 @@ impl From<EngineError> for Halted {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic on a lane is reported as a failure; what the lock guards is replaced or read as a whole.
+    // A panic on a stream is reported as a failure; the guarded data is replaced or read as a whole, so a poisoned lock is harmless.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
-    pub fn new(program: Program, device: Box<dyn Device>, exchange: Exchange, copies: Copies) -> Self {
-        let remaining = if device.retires() { program.residences.len() } else { 0 };
+    pub fn new(program: Program, device: Box<dyn Device>, exchange: Exchange, copies: HostCopies) -> Self {
+        let remaining = if device.retires() { program.residencies.len() } else { 0 };
         Self {
             recording: Recording::new(program.actions),
             remaining: (0..remaining).map(|_| AtomicUsize::new(0)).collect(),
@@ -137,8 +138,8 @@ impl Shared {
         }
     }
 
-    /// What is left when the program is done for.
-    pub fn into_ground(self) -> (Box<dyn Device>, Exchange) {
+    /// The device and the exchange buffers, when no stream uses them any more.
+    pub fn into_parts(self) -> (Box<dyn Device>, Exchange) {
         (self.device, self.exchange.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -151,11 +152,11 @@ impl Shared {
         self.device.stop();
     }
 
-    /// Runs all tasks of a lane.
-    fn run_lane(&self, lane: Lane, turn: Turn, origin: Instant) -> Result<(), EngineError> {
+    /// Runs all tasks of a stream.
+    fn run_lane(&self, lane: Lane, key: IterationKey, origin: Instant) -> Result<(), EngineError> {
         let copies = self.copies.read().unwrap_or_else(PoisonError::into_inner);
-        let pass = Pass { lane, origin, copies: &copies };
-        let outcome = if lane == Lane::Compute { self.run_ops(&pass, turn) } else { self.run_copies(&pass) };
+        let run = StreamRun { lane, origin, copies: &copies };
+        let outcome = if lane == Lane::Compute { self.run_ops(&run, key) } else { self.run_copies(&run) };
         match outcome {
             Ok(()) => self.device.drain(lane),
             Err(Halted::Stopped) => Ok(()),
@@ -163,97 +164,103 @@ impl Shared {
         }
     }
 
-    fn run_ops(&self, pass: &Pass<'_>, turn: Turn) -> Result<(), Halted> {
+    fn run_ops(&self, run: &StreamRun<'_>, key: IterationKey) -> Result<(), Halted> {
         let mut exchange = self.exchange();
         for task in &self.program.lanes[Lane::Compute.index()] {
             let Work::Launch { op, ref reads, ref writes, workspace } = task.work else { continue };
             for (lane, &action) in Lane::ALL.into_iter().zip(&task.after) {
                 if let Some(action) = action.filter(|&action| !self.device.reached(Lane::Compute, action)) {
-                    if self.device.prompt() > 0 {
-                        self.help(pass, lane, Bound { last: Some(action), ..ALL })?;
+                    if self.device.inline_copy_limit() > 0 {
+                        self.help(run, lane, CopyBound { last: Some(action), ..ALL })?;
                     }
                     self.device.wait(Lane::Compute, action)?;
                 }
             }
-            self.recording.start(task.action, Lane::Compute, task.end, pass.origin, Instant::now());
+            self.recording.start(task.action, Lane::Compute, task.end, run.origin, Instant::now());
             let extents = &self.program.extents;
             let (reads, writes) = (&extents[reads.clone()], &extents[writes.clone()]);
-            self.device.launch(Call { op, reads, writes, workspace, turn, exchange: &mut exchange })?;
-            self.finish(pass, Lane::Compute, task)?;
+            self.device.launch(Call { op, reads, writes, workspace, key, exchange: &mut exchange })?;
+            self.finish(run, Lane::Compute, task)?;
         }
         Ok(())
     }
 
-    fn run_copies(&self, pass: &Pass<'_>) -> Result<(), Halted> {
+    fn run_copies(&self, run: &StreamRun<'_>) -> Result<(), Halted> {
         loop {
-            // The lock is not held while the lane waits.
-            let pause = self.advance(pass, pass.lane, &mut lock(&self.next[pass.lane.index()]), ALL)?;
+            // The lock is not held while the stream waits.
+            let pause = self.advance(run, run.lane, &mut lock(&self.next[run.lane.index()]), ALL)?;
             match pause {
-                Pause::Missing(action) => self.device.wait(pass.lane, action)?,
-                Pause::Bound | Pause::End => return Ok(()),
+                StopCause::Missing(action) => self.device.wait(run.lane, action)?,
+                StopCause::Bound | StopCause::End => return Ok(()),
             }
         }
     }
 
-    /// Runs tasks of a lane of copies, from the next one on, until one cannot begin or is out of bounds.
-    fn advance(&self, pass: &Pass<'_>, lane: Lane, next: &mut usize, bound: Bound) -> Result<Pause, Halted> {
+    /// Runs the tasks of a copy stream, starting with the next one, until a task cannot start yet or exceeds the bound.
+    fn advance(
+        &self,
+        run: &StreamRun<'_>,
+        lane: Lane,
+        next: &mut usize,
+        bound: CopyBound,
+    ) -> Result<StopCause, Halted> {
         let tasks = &self.program.lanes[lane.index()];
         while let Some(task) = tasks.get(*next) {
             let mut awaited = task.after.into_iter().flatten();
             if let Some(action) = awaited.find(|&action| !self.device.reached(lane, action)) {
-                return Ok(Pause::Missing(action));
+                return Ok(StopCause::Missing(action));
             }
             if task.bytes() > bound.bytes || bound.last.is_some_and(|last| task.action > last) {
-                return Ok(Pause::Bound);
+                return Ok(StopCause::Bound);
             }
             let before = next.checked_sub(1).map(|before| tasks[before].action);
-            self.copy(pass, lane, task, before)?;
+            self.copy(run, lane, task, before)?;
             *next += 1;
-            self.finish(pass, lane, task)?;
+            self.finish(run, lane, task)?;
         }
-        Ok(Pause::End)
+        Ok(StopCause::End)
     }
 
-    /// Runs tasks of another lane, unless somebody does so already. Says whether that lane's own thread can sleep on.
-    fn help(&self, pass: &Pass<'_>, lane: Lane, bound: Bound) -> Result<bool, Halted> {
+    /// Runs tasks of another stream unless a thread is already doing so. Returns whether that stream's own thread may stay asleep.
+    fn help(&self, run: &StreamRun<'_>, lane: Lane, bound: CopyBound) -> Result<bool, Halted> {
         match self.next[lane.index()].try_lock() {
             Ok(mut next) => {
-                let pause = self.advance(pass, lane, &mut next, bound)?;
-                Ok(matches!(pause, Pause::Missing(_)))
+                let pause = self.advance(run, lane, &mut next, bound)?;
+                Ok(matches!(pause, StopCause::Missing(_)))
             }
             Err(_) => Ok(false),
         }
     }
 
-    /// Makes a copy; `before` is the one before it on its lane.
+    /// Makes a copy. `before` is the preceding action on its stream.
     fn copy(
         &self,
-        pass: &Pass<'_>,
+        run: &StreamRun<'_>,
         lane: Lane,
         task: &Task,
         before: Option<ActionId>,
     ) -> Result<(), EngineError> {
         let causes = task.after.into_iter().chain([before]).flatten();
         let ready = causes.map(|action| self.recording.ended(action)).max().unwrap_or_default();
-        let start = self.device.begun(lane, pass.origin + ready);
-        self.recording.start(task.action, lane, task.end, pass.origin, start);
+        let start = self.device.copy_start(lane, run.origin + ready);
+        self.recording.start(task.action, lane, task.end, run.origin, start);
         let (value, outcome) = match task.work {
             Work::Store { value, from, copy } => {
-                (value, self.device.store(from, pass.copies.offsets[copy], start))
+                (value, self.device.store(from, run.copies.offsets[copy], start))
             }
-            Work::Load { value, copy, to } => (value, self.device.load(pass.copies.offsets[copy], to, start)),
+            Work::Load { value, copy, to } => (value, self.device.load(run.copies.offsets[copy], to, start)),
             Work::Launch { .. } => return Ok(()),
         };
         outcome.map_err(|source| EngineError::Copy { action: task.action, value, source })
     }
 
-    /// A task of a lane is done: others may go on. Ops go on with small copies for them.
-    fn finish(&self, pass: &Pass<'_>, lane: Lane, task: &Task) -> Result<(), Halted> {
-        self.recording.end(task.action, pass.origin);
+    /// Records that a task is done and wakes or serves the streams that wait for it. The compute stream makes small copies itself.
+    fn finish(&self, run: &StreamRun<'_>, lane: Lane, task: &Task) -> Result<(), Halted> {
+        self.recording.end(task.action, run.origin);
         self.retire(task);
-        for waiting in self.device.signal(lane, task.action).lanes().filter(|&waiting| waiting != pass.lane) {
-            let bytes = if pass.lane == Lane::Compute { self.device.prompt() } else { 0 };
-            let served = bytes > 0 && self.help(pass, waiting, Bound { bytes, ..ALL })?;
+        for waiting in self.device.signal(lane, task.action).lanes().filter(|&waiting| waiting != run.lane) {
+            let bytes = if run.lane == Lane::Compute { self.device.inline_copy_limit() } else { 0 };
+            let served = bytes > 0 && self.help(run, waiting, CopyBound { bytes, ..ALL })?;
             if !served {
                 self.device.wake(waiting);
             }
@@ -261,14 +268,15 @@ impl Shared {
         Ok(())
     }
 
-    /// Gives up residences of which this was the last access in time. Whoever takes bytes that all accesses touch waits for all of them.
+    /// Retires the residencies of which this was the last access in time. A program makes every later use of their common bytes wait for
+    /// all of these accesses.
     fn retire(&self, task: &Task) {
         if self.remaining.is_empty() {
             return;
         }
-        for &residence in &self.program.retiring[task.retires.clone()] {
-            if self.remaining[residence].fetch_sub(1, AcqRel) == 1 {
-                self.device.retire(self.program.residences[residence].common);
+        for &residency in &self.program.retiring[task.retires.clone()] {
+            if self.remaining[residency].fetch_sub(1, AcqRel) == 1 {
+                self.device.retire(self.program.residencies[residency].common);
             }
         }
     }
@@ -277,14 +285,14 @@ impl Shared {
         self.device.begin();
         *lock(&self.failure) = None;
         self.next.iter().for_each(|next| *lock(next) = 0);
-        for (remaining, residence) in self.remaining.iter().zip(&self.program.residences) {
-            remaining.store(residence.accesses.len(), Relaxed);
+        for (remaining, residency) in self.remaining.iter().zip(&self.program.residencies) {
+            remaining.store(residency.accesses.len(), Relaxed);
         }
     }
 }
 
 impl Lanes {
-    /// Starts the threads; they sleep until the first iteration.
+    /// Starts the threads. They sleep until the first iteration.
     pub fn start(shared: &Arc<Shared>, pool: &ThreadPool) -> Result<Self, EngineError> {
         let gate = Arc::new(Gate::default());
         let mut this = Self { gate, copiers: Vec::new(), count: 0 };
@@ -311,13 +319,13 @@ impl Lanes {
         Ok(this)
     }
 
-    /// Runs one iteration and returns when all lanes rest.
-    pub fn run(&self, shared: &Shared, turn: Turn) -> Result<(), EngineError> {
+    /// Runs one iteration. Returns when all streams have finished it.
+    pub fn run(&self, shared: &Shared, key: IterationKey) -> Result<(), EngineError> {
         shared.prepare();
         let mut state = lock(&self.gate.state);
-        state.begun += 1;
+        state.iterations += 1;
         state.busy = self.count;
-        state.turn = turn;
+        state.key = key;
         state.origin = Some(Instant::now());
         self.gate.changed.notify_all();
         while state.busy > 0 {
@@ -329,22 +337,22 @@ impl Lanes {
 }
 
 impl Gate {
-    /// A lane's life.
+    /// The main loop of a stream's thread.
     fn serve(&self, shared: Arc<Shared>, lane: Lane) {
         let mut served = 0;
         loop {
             let mut state = lock(&self.state);
-            while state.begun == served && !state.quit {
+            while state.iterations == served && !state.quit {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
             if state.quit {
                 break;
             }
-            served = state.begun;
-            let (turn, origin) = (state.turn, state.origin);
+            served = state.iterations;
+            let (key, origin) = (state.key, state.origin);
             drop(state);
             let outcome = catch_unwind(AssertUnwindSafe(|| {
-                shared.run_lane(lane, turn, origin.unwrap_or_else(Instant::now))
+                shared.run_lane(lane, key, origin.unwrap_or_else(Instant::now))
             }));
             match outcome {
                 Ok(Ok(())) => {}
@@ -358,7 +366,7 @@ impl Gate {
             lock(&self.state).busy -= 1;
             self.changed.notify_all();
         }
-        // The last thing that a lane does with its memory, so that whoever waits for the lanes to leave is its only owner then.
+        // The thread drops its reference before it reports its exit, so that the owner of [`Lanes`] then holds the only one.
         drop(shared);
         lock(&self.state).alive -= 1;
         self.changed.notify_all();
@@ -375,7 +383,7 @@ impl Drop for Lanes {
         }
         drop(state);
         for copier in self.copiers.drain(..) {
-            // Lanes catch their panics, so there is no outcome to look at.
+            // Streams catch their panics, so the join has no outcome to report.
             let _ = copier.join();
         }
     }

@@ -1,23 +1,24 @@
-//! Runs checked plans for real: one arena, kernels at addresses, three lanes, a host tier.
+//! Runs checked plans: one arena, kernels at fixed addresses, three streams and a host tier.
 //!
-//! A [`Session`] takes a [`Graph`](elbowroom_graph::Graph) and a [`CheckedPlan`](elbowroom_ir::check::CheckedPlan) for its trace and
-//! runs iterations. Parameters, optimizer state, activations, gradients and workspaces all lie in one arena, whose size is the
-//! limit; while an iteration runs nothing is allocated. The engine decides nothing: what happens when and where is the plan's business,
-//! and the plan has been proved legal.
+//! A [`Session`] takes a [`Graph`](elbowroom_graph::Graph) and a [`CheckedPlan`](elbowroom_ir::check::CheckedPlan) for its trace and runs
+//! iterations. Parameters, optimizer state, activations, gradients and workspaces all lie in one arena, whose size is the limit. The engine
+//! allocates no memory during an iteration. The engine makes no decisions: the plan fixes what runs, when, and at which address, and the
+//! checker has proved it legal.
 //!
-//! Where there is no plan yet, iterations run on demand within the same arena ([`reactive`]), and whoever runs them decides what leaves.
+//! Without a plan, a session runs *dynamic* iterations within the same arena ([`reactive`]): whenever bytes are missing, the engine calls a
+//! [`Decider`](reactive::Decider), which chooses the tensor to evict or to offload.
 //!
 //! ```text
-//! CheckedPlan ─▶ program ─▶ lanes ─▶ device ─▶ kernels        measured: peak, timeline, costs
-//!                (addresses) (threads) (arena, host tier)
+//! CheckedPlan ─▶ program ─▶ streams ─▶ device ─▶ kernels      measured: peak, timeline, costs
+//!                (addresses) (threads)  (arena, host tier)
 //! ```
 //!
-//! **One result.** An op's bits depend on its operands, the seed and the iteration, and on nothing else. So the same training gives the
-//! same bits under every plan, with any number of threads, and under [`ChaosOptions`].
+//! **One result.** An op's bits depend only on its operands, the seed and the iteration number. The same training therefore gives the same
+//! bits under every plan, with any number of threads, and under [`ChaosOptions`].
 //!
-//! `unsafe` stands in `arena`, `device` and [`kernels`] only. What makes it sound is one chain: a checked plan is legal; a program is
-//! made from a checked plan only; lanes obey order and waits; so no two accesses conflict. Without a plan nothing runs beside anything
-//! else, and every operand is a block of its own.
+//! `unsafe` code is confined to `arena`, `device` and [`kernels`]. It is sound because a checked plan is legal, a program can only be made
+//! from a checked plan, and streams obey order and waits: no two accesses conflict. In a dynamic iteration ops and copies run one at a
+//! time, and every operand has a block of its own.
 
 #![deny(unsafe_code)]
 
@@ -34,9 +35,9 @@ pub mod interpreter;
 pub mod kernels;
 mod lanes;
 mod persistent;
+mod prepared;
 mod program;
 pub mod reactive;
-mod ready;
 mod record;
 mod session;
 mod timing;

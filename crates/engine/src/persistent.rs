@@ -1,5 +1,5 @@
-//! Persistent values between iterations: read and written piece by piece, so that no copy of one is ever whole, and moved to where the
-//! next plan expects them.
+//! Persistent tensors between iterations: initialized, read and written in pieces, so that no second copy of a whole tensor exists, and
+//! moved to where the next plan expects them.
 
 use elbowroom_graph::Graph;
 use elbowroom_ir::Bytes;
@@ -10,22 +10,22 @@ use crate::device::Device;
 use crate::error::EngineError;
 use crate::host::HostTier;
 
-/// Bytes moved at once.
+/// Bytes copied at a time.
 pub(crate) const PIECE: usize = 1 << 20;
-/// Initial values drawn by one task; a multiple of four, as `Init::fill` wants.
-const DRAWN: usize = 1 << 14;
+/// Initial values drawn by one task; a multiple of four, which `Init::fill` requires.
+const VALUES_PER_TASK: usize = 1 << 14;
 
-/// Where a persistent value is between iterations: in the arena, on the host, or in both.
+/// Where a persistent tensor is between iterations: in the arena, on the host, or in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct PersistentLocation {
     pub bytes: usize,
     pub device: Option<Extent>,
-    /// Its first byte on the host.
+    /// Offset of its host copy, in bytes.
     pub host: Option<usize>,
 }
 
-impl Place {
-    /// Reads a part of the value, from `skip` on.
+impl PersistentLocation {
+    /// Reads part of the tensor, from byte `skip` on.
     pub fn read(&self, device: &dyn Device, skip: usize, bytes: &mut [u8]) -> Result<(), EngineError> {
         if let Some(extent) = self.device {
             device.read(extent.part(skip, bytes.len()), bytes);
@@ -35,7 +35,7 @@ impl Place {
         Ok(())
     }
 
-    /// Writes a part of the value, from `skip` on, wherever it is.
+    /// Writes part of the tensor, from byte `skip` on, to every location that holds it.
     pub fn write(&self, device: &dyn Device, skip: usize, bytes: &[u8]) -> Result<(), EngineError> {
         if let Some(extent) = self.device {
             device.write(extent.part(skip, bytes.len()), bytes);
@@ -47,50 +47,50 @@ impl Place {
     }
 }
 
-/// Writes the values that a training begins with. The threads of the pool must be free.
+/// Writes the initial values. The threads of the pool must be idle.
 pub(crate) fn initialize(
     device: &dyn Device,
-    places: &[Place],
+    locations: &[PersistentLocation],
     graph: &Graph,
     seed: u64,
     pool: &rayon::ThreadPool,
 ) -> Result<(), EngineError> {
     let (mut values, mut bytes) = (vec![0f32; PIECE / 4], vec![0; PIECE]);
-    for (parameter, place) in graph.persistent.iter().zip(places) {
-        for skip in (0..place.bytes).step_by(PIECE) {
-            let count = PIECE.min(place.bytes - skip) / 4;
+    for (parameter, location) in graph.persistent.iter().zip(locations) {
+        for skip in (0..location.bytes).step_by(PIECE) {
+            let count = PIECE.min(location.bytes - skip) / 4;
             let values = &mut values[..count];
             pool.install(|| {
-                values.par_chunks_mut(DRAWN).enumerate().for_each(|(chunk, values)| {
-                    parameter.init.fill(seed, skip / 4 + chunk * DRAWN, values);
+                values.par_chunks_mut(VALUES_PER_TASK).enumerate().for_each(|(chunk, values)| {
+                    parameter.init.fill(seed, skip / 4 + chunk * VALUES_PER_TASK, values);
                 });
             });
             for (value, bytes) in values.iter().zip(bytes.chunks_exact_mut(4)) {
                 bytes.copy_from_slice(&value.to_ne_bytes());
             }
-            place.write(device, skip, &bytes[..4 * count])?;
+            location.write(device, skip, &bytes[..4 * count])?;
         }
     }
     Ok(())
 }
 
-/// Whether the host tier can stay as it is: nothing on it has to make way for anything else.
-pub(crate) fn host_stays(from: &[Place], to: &[Place]) -> bool {
-    let nothing_there = from.iter().all(|place| place.host.is_none());
+/// Whether the current host tier can be kept: no host copy moves onto bytes of another one.
+pub(crate) fn host_tier_fits(from: &[PersistentLocation], to: &[PersistentLocation]) -> bool {
+    let nothing_there = from.iter().all(|location| location.host.is_none());
     nothing_there || from.iter().zip(to).all(|(from, to)| to.host.is_none() || to.host == from.host)
 }
 
-/// Moves values from where they are to where they are to be; `host` is the tier to come, where it is another one than the device's.
-/// Nothing but these values lies in the arena. Returns the bytes moved.
+/// Copies tensors from their current locations to new ones. `host` is the new host tier, if it is replaced. Nothing else lies in the arena.
+/// Returns the bytes moved.
 pub(crate) fn relocate(
     device: &dyn Device,
-    from: &[Place],
-    to: &[Place],
+    from: &[PersistentLocation],
+    to: &[PersistentLocation],
     host: Option<&dyn HostTier>,
 ) -> Result<Bytes, EngineError> {
     let mut moved = 0;
     let mut buffer = vec![0; PIECE];
-    // First to the host, from bytes that are still where they were.
+    // First to the host, while the sources are still intact.
     for (from, to) in from.iter().zip(to) {
         let Some(offset) = to.host.filter(|_| host.is_some() || to.host != from.host) else { continue };
         for skip in (0..from.bytes).step_by(PIECE) {
@@ -100,7 +100,8 @@ pub(crate) fn relocate(
         }
         moved += from.bytes;
     }
-    // Then within the arena: what covers nothing that is still to be moved; where all cover each other, one is set aside.
+    // Then within the arena: a tensor moves once its target covers no tensor that has yet to move. If the rest forms cycles, one tensor is
+    // moved through a buffer.
     let mut waiting: Vec<(Extent, Extent)> = from
         .iter()
         .zip(to)
@@ -108,7 +109,7 @@ pub(crate) fn relocate(
         .filter(|(from, to)| from.offset != to.offset)
         .collect();
     moved += waiting.iter().map(|(from, _)| from.len).sum::<usize>();
-    let mut aside: Vec<(Extent, Vec<u8>)> = Vec::new();
+    let mut buffered: Vec<(Extent, Vec<u8>)> = Vec::new();
     while !waiting.is_empty() {
         let before = waiting.len();
         let mut index = 0;
@@ -121,7 +122,7 @@ pub(crate) fn relocate(
             if (0..waiting.len()).any(covers) {
                 index += 1;
             } else {
-                device.shift(source, target.offset);
+                device.move_within(source, target.offset);
                 waiting.swap_remove(index);
             }
         }
@@ -129,13 +130,13 @@ pub(crate) fn relocate(
             let (source, target) = waiting.swap_remove(0);
             let mut value = vec![0; source.len];
             device.read(source, &mut value);
-            aside.push((target, value));
+            buffered.push((target, value));
         }
     }
-    for (target, value) in aside {
+    for (target, value) in buffered {
         device.write(target, &value);
     }
-    // Last from the host, to bytes that are free now.
+    // Finally from the host, into bytes that are now free.
     for (from, to) in from.iter().zip(to) {
         let (None, Some(extent), Some(offset)) = (from.device, to.device, from.host) else { continue };
         for skip in (0..from.bytes).step_by(PIECE) {

@@ -1,8 +1,8 @@
-//! A checked plan made ready to run: for each lane its tasks in order, with addresses instead of names.
+//! A checked plan compiled for execution: for each stream a list of tasks in order, with addresses instead of ids.
 //!
-//! Everything that an iteration needs is looked up here once, so that running it is walking three lists. A program can be made from a
-//! [`CheckedPlan`] only, and nobody outside the crate can make one: whoever runs its tasks in lane order and obeys their waits accesses
-//! no byte that somebody else is using (rules L3, L4 and L7 of the checker).
+//! All look-ups happen here, once, so that an iteration only walks three lists. A program can be made from a [`CheckedPlan`] only, and only
+//! inside this crate. If its tasks run in stream order and obey their waits, no task accesses bytes that another one is using (rules L3, L4
+//! and L7 of the checker).
 
 use std::ops::Range;
 
@@ -11,36 +11,36 @@ use elbowroom_ir::schedule::{Action, Lane, Launch};
 use elbowroom_ir::{ActionId, BufferId, Bytes, OpId, Table, TensorId};
 
 use crate::arena::Extent;
-use crate::host::slots::{Copies, CopyIndex};
+use crate::host::slots::{CopyIndex, HostCopies};
 
-/// What a task does.
+/// The work of a task.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     /// Runs an op.
     Launch {
         op: OpId,
-        /// Places of its inputs, in [`Program::extents`].
+        /// Ranges of its inputs, as indices into [`Program::extents`].
         reads: Range<usize>,
-        /// Places of its outputs, in [`Program::extents`].
+        /// Ranges of its outputs, as indices into [`Program::extents`].
         writes: Range<usize>,
         workspace: Extent,
     },
-    /// Copies a value to the host.
+    /// Copies a tensor to the host.
     Store { value: TensorId, from: Extent, copy: CopyIndex },
-    /// Copies a value from the host.
+    /// Copies a tensor to the device.
     Load { value: TensorId, copy: CopyIndex, to: Extent },
 }
 
-/// One action on its lane.
+/// An action on its stream.
 #[derive(Clone, Debug)]
 pub(crate) struct Task {
     pub action: ActionId,
     pub work: Work,
-    /// What must have finished on each lane: the latest suffices, because lanes work in order.
+    /// For each stream, the latest action that must have finished. Earlier ones have finished by then, because a stream runs in order.
     pub after: [Option<ActionId>; 3],
-    /// Largest end of any range that the work gets.
+    /// Largest end of any range that the work uses, in bytes.
     pub end: usize,
-    /// Residences that it accesses and that end in this iteration, in [`Program::retiring`].
+    /// Residencies that the task accesses and that end within this iteration, as a range of [`Program::retiring`].
     pub retires: Range<usize>,
 }
 
@@ -56,22 +56,22 @@ impl Task {
 
 /// One stay of a storage in the arena, or one workspace.
 #[derive(Clone, Debug)]
-pub(crate) struct Residence {
-    /// The bytes that every access touches. Whoever takes other bytes of it need not wait for all accesses.
+pub(crate) struct Residency {
+    /// The bytes that every access touches. A later use of other bytes of the residency need not wait for all accesses.
     pub common: Extent,
-    /// Its size as loads count it: rounded up to the machine's alignment.
-    pub load: Bytes,
-    /// The action that reserves it; `None` for what is there when the iteration begins.
+    /// Its size rounded up to the machine's alignment, as live memory counts it.
+    pub bytes: Bytes,
+    /// The action that reserves it; `None` if it exists when the iteration begins.
     pub first: Option<ActionId>,
-    /// Actions that access it, in order of positions.
+    /// Actions that access it, in schedule order.
     pub accesses: Vec<ActionId>,
     /// Whether it ends within the iteration.
     pub ends: bool,
 }
 
-/// Where a persistent value is between iterations.
+/// Where a plan puts a persistent tensor between iterations: a range of the arena, a host copy, or both.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PersistentHome {
+pub(crate) struct PlannedLocation {
     pub bytes: usize,
     pub device: Option<Extent>,
     pub host: Option<CopyIndex>,
@@ -83,15 +83,15 @@ pub(crate) struct Program {
     pub lanes: [Vec<Task>; 3],
     pub extents: Vec<Extent>,
     pub retiring: Vec<usize>,
-    pub residences: Vec<Residence>,
-    /// In the order of the trace's persistent values.
-    pub homes: Vec<PersistentHome>,
+    pub residencies: Vec<Residency>,
+    /// In the order of the trace's persistent tensors.
+    pub locations: Vec<PlannedLocation>,
     pub actions: usize,
 }
 
 impl Program {
-    /// Looks up every address of a plan. `copies` are its host copies.
-    pub fn new(plan: &CheckedPlan, copies: &Copies) -> Self {
+    /// Resolves every address of a plan. `copies` are its host copies.
+    pub fn new(plan: &CheckedPlan, copies: &HostCopies) -> Self {
         let (trace, schedule) = (plan.trace(), plan.schedule());
         let place = |buffer: BufferId, bytes: Bytes| Extent {
             offset: plan.placement().offsets[buffer].get() as usize,
@@ -99,7 +99,7 @@ impl Program {
         };
         let lane_of: Table<ActionId, Option<Lane>> =
             schedule.steps.values().map(|s| s.action.lane()).collect();
-        let mut residences = Residences::new(plan);
+        let mut residencies = ResidencyTracker::new(plan);
         let mut lanes = [const { Vec::new() }; 3];
         let mut extents = Vec::new();
         for (id, step) in schedule.steps.iter() {
@@ -113,13 +113,13 @@ impl Program {
                     extents
                         .extend(writes.iter().zip(&facts.outputs).map(|(&b, &t)| place(b, trace.bytes(t))));
                     for (&buffer, &extent) in reads.iter().chain(writes).zip(&extents[start..]) {
-                        residences.access(buffer, id, extent);
+                        residencies.access(buffer, id, extent);
                     }
                     let mut scratch = Extent { offset: 0, len: 0 };
                     if let &Some(buffer) = workspace {
                         scratch = place(buffer, facts.workspace);
-                        residences.access(buffer, id, scratch);
-                        residences.close(buffer);
+                        residencies.access(buffer, id, scratch);
+                        residencies.close(buffer);
                     }
                     let ranges = extents[start..].iter().chain([&scratch]);
                     let end = ranges.map(|extent| extent.end()).max().unwrap_or(0);
@@ -128,7 +128,7 @@ impl Program {
                 }
                 &Action::Offload { value, from: buffer } | &Action::Prefetch { value, to: buffer } => {
                     let extent = place(buffer, trace.bytes(value));
-                    residences.access(buffer, id, extent);
+                    residencies.access(buffer, id, extent);
                     // Every prefetch reads a copy that exists (rule L5), so the lookup never fails.
                     let copy = copies.of_action[id].unwrap_or_default();
                     let work = match step.action {
@@ -138,7 +138,7 @@ impl Program {
                     (work, extent.end())
                 }
                 &Action::Release { buffer } => {
-                    residences.close(buffer);
+                    residencies.close(buffer);
                     continue;
                 }
                 Action::HostRelease { .. } => continue,
@@ -153,10 +153,10 @@ impl Program {
             lanes[lane.index()].push(Task { action: id, work, after, end, retires: 0..0 });
         }
 
-        let residences = residences.finish();
+        let residencies = residencies.finish();
         let mut ending: Table<ActionId, Vec<usize>> = Table::filled(schedule.steps.len(), Vec::new());
-        for (index, residence) in residences.iter().enumerate().filter(|(_, residence)| residence.ends) {
-            residence.accesses.iter().for_each(|&action| ending[action].push(index));
+        for (index, residency) in residencies.iter().enumerate().filter(|(_, residency)| residency.ends) {
+            residency.accesses.iter().for_each(|&action| ending[action].push(index));
         }
         let mut retiring = Vec::new();
         for task in lanes.iter_mut().flatten() {
@@ -165,41 +165,41 @@ impl Program {
             task.retires = start..retiring.len();
         }
 
-        let homes = trace.persistent().iter().zip(&schedule.boundary).zip(&copies.homes).map(
+        let locations = trace.persistent().iter().zip(&schedule.boundary).zip(&copies.at_begin).map(
             |((persistent, home), &host)| {
                 let bytes = trace.bytes(persistent.begin);
                 let device = home.device.map(|buffer| place(buffer, bytes));
-                PersistentHome { bytes: bytes.get() as usize, device, host }
+                PlannedLocation { bytes: bytes.get() as usize, device, host }
             },
         );
-        let homes = homes.collect();
-        Self { lanes, extents, retiring, residences, homes, actions: schedule.steps.len() }
+        let locations = locations.collect();
+        Self { lanes, extents, retiring, residencies, locations, actions: schedule.steps.len() }
     }
 }
 
-/// Follows buffers through their residences.
-struct Residences<'a> {
+/// Collects the residencies of buffers while the schedule is read in order.
+struct ResidencyTracker<'a> {
     plan: &'a CheckedPlan,
-    open: Table<BufferId, Option<Residence>>,
-    done: Vec<Residence>,
+    open: Table<BufferId, Option<Residency>>,
+    done: Vec<Residency>,
 }
 
-impl<'a> Residences<'a> {
+impl<'a> ResidencyTracker<'a> {
     fn new(plan: &'a CheckedPlan) -> Self {
         let mut this =
             Self { plan, open: Table::filled(plan.schedule().buffers.len(), None), done: Vec::new() };
         for buffer in plan.schedule().boundary.iter().filter_map(|home| home.device) {
-            this.open[buffer] = Some(this.residence(buffer, None));
+            this.open[buffer] = Some(this.residency(buffer, None));
         }
         this
     }
 
-    fn residence(&self, buffer: BufferId, first: Option<ActionId>) -> Residence {
+    fn residency(&self, buffer: BufferId, first: Option<ActionId>) -> Residency {
         let bytes = self.plan.schedule().buffers[buffer].bytes;
         let offset = self.plan.placement().offsets[buffer].get() as usize;
-        Residence {
+        Residency {
             common: Extent { offset, len: bytes.get() as usize },
-            load: bytes.align_up(self.plan.machine().align),
+            bytes: bytes.align_up(self.plan.machine().align),
             first,
             accesses: Vec::new(),
             ends: false,
@@ -208,20 +208,20 @@ impl<'a> Residences<'a> {
 
     fn access(&mut self, buffer: BufferId, action: ActionId, extent: Extent) {
         if self.open[buffer].is_none() {
-            self.open[buffer] = Some(self.residence(buffer, Some(action)));
+            self.open[buffer] = Some(self.residency(buffer, Some(action)));
         }
-        let Some(residence) = &mut self.open[buffer] else { return };
-        residence.common.len = residence.common.len.min(extent.len);
-        if residence.accesses.last() != Some(&action) {
-            residence.accesses.push(action);
+        let Some(residency) = &mut self.open[buffer] else { return };
+        residency.common.len = residency.common.len.min(extent.len);
+        if residency.accesses.last() != Some(&action) {
+            residency.accesses.push(action);
         }
     }
 
     fn close(&mut self, buffer: BufferId) {
-        self.done.extend(self.open[buffer].take().map(|residence| Residence { ends: true, ..residence }));
+        self.done.extend(self.open[buffer].take().map(|residency| Residency { ends: true, ..residency }));
     }
 
-    fn finish(mut self) -> Vec<Residence> {
+    fn finish(mut self) -> Vec<Residency> {
         self.done.extend(self.open.iter_mut().filter_map(|(_, open)| open.take()));
         self.done
     }

@@ -1,4 +1,4 @@
-//! What is measured while a program runs, and the timeline and costs that follow from it.
+//! Measurements of a running program, and the timeline and costs derived from them.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -11,12 +11,12 @@ use elbowroom_ir::{ActionId, Bytes, Id, Nanos, OpId, Table, units};
 
 use crate::program::{Program, Work};
 
-/// Moments of the iteration that ran last, and the peak of all.
+/// Start and end of every action of the last iteration, in nanoseconds from its origin, and the peak over all iterations.
 #[derive(Debug)]
 pub(crate) struct Recording {
     starts: Box<[AtomicU64]>,
     ends: Box<[AtomicU64]>,
-    /// For each lane, the largest end of any range handed out.
+    /// For each stream, the largest end of any range used, in bytes.
     peaks: [AtomicUsize; 3],
 }
 
@@ -30,23 +30,23 @@ impl Recording {
         Self { starts: zeros(), ends: zeros(), peaks: Default::default() }
     }
 
-    /// An action starts and gets ranges up to `end`.
+    /// Records that an action starts and uses ranges up to `end`.
     pub fn start(&self, action: ActionId, lane: Lane, end: usize, origin: Instant, start: Instant) {
         self.peaks[lane.index()].fetch_max(end, Relaxed);
         self.starts[action.index()].store(since(origin, start), Relaxed);
     }
 
-    /// An action is done.
+    /// Records that an action is done.
     pub fn end(&self, action: ActionId, origin: Instant) {
         self.ends[action.index()].store(since(origin, Instant::now()), Relaxed);
     }
 
-    /// When an action was done, from the iteration's origin on.
+    /// When an action ended, counted from the iteration's origin.
     pub fn ended(&self, action: ActionId) -> Duration {
         Duration::from_nanos(self.ends[action.index()].load(Relaxed))
     }
 
-    /// A range up to `end` was used before the first iteration.
+    /// Records that a range up to `end` was used before the first iteration.
     pub fn touch(&self, end: usize) {
         self.peaks[Lane::ToDevice.index()].fetch_max(end, Relaxed);
     }
@@ -60,15 +60,15 @@ impl Recording {
         (at(&self.starts), at(&self.ends))
     }
 
-    /// Length of the iteration that ran last.
+    /// Duration of the last iteration.
     pub fn iteration(&self, program: &Program) -> Nanos {
         let spans = || program.lanes.iter().flatten().map(|task| self.span(task.action));
         let start = spans().map(|(start, _)| start).min().unwrap_or_default();
         spans().map(|(_, end)| end).max().unwrap_or_default() - start
     }
 
-    /// The timeline of the iteration that ran last. Moments count from the start of its first action. A residence counts from the
-    /// start of the action that reserves it to the end of its last access.
+    /// The timeline of the last iteration. Times count from the start of its first action. A residency counts from the start of the action
+    /// that reserves it to the end of its last access.
     pub fn timeline(&self, program: &Program, schedule: &Schedule) -> Timeline {
         let mut spans = Vec::new();
         for lane in Lane::ALL {
@@ -110,18 +110,18 @@ impl Recording {
     }
 
     fn load(&self, program: &Program, origin: Nanos) -> (Vec<(Nanos, Bytes)>, Bytes) {
-        let mut changes: Vec<(Nanos, bool, Bytes)> = Vec::with_capacity(2 * program.residences.len());
-        for residence in &program.residences {
-            let start = residence.first.map_or(origin, |action| self.span(action).0);
-            let ends = residence.accesses.iter().map(|&action| self.span(action).1);
-            changes.push((start - origin, true, residence.load));
-            if residence.ends {
-                changes.push((ends.max().unwrap_or(start) - origin, false, residence.load));
+        let mut changes: Vec<(Nanos, bool, Bytes)> = Vec::with_capacity(2 * program.residencies.len());
+        for residency in &program.residencies {
+            let start = residency.first.map_or(origin, |action| self.span(action).0);
+            let ends = residency.accesses.iter().map(|&action| self.span(action).1);
+            changes.push((start - origin, true, residency.bytes));
+            if residency.ends {
+                changes.push((ends.max().unwrap_or(start) - origin, false, residency.bytes));
             }
         }
         // At equal times releases come before reservations.
         changes.sort_unstable();
-        // What ends in the moment in which it starts would come before its own start; counted together, nothing is negative at the end.
+        // A residency that ends at the moment it starts is released before it is reserved; the sum at that moment is correct nevertheless.
         let (mut load, mut curve, mut peak): (i128, Vec<(Nanos, Bytes)>, i128) = (0, Vec::new(), 0);
         for (moment, reserves, bytes) in changes {
             let bytes = i128::from(bytes.get());
@@ -137,23 +137,23 @@ impl Recording {
     }
 }
 
-/// Durations of ops over several iterations, from which costs are made: of every op those that came last, so that a long training takes
-/// no more memory than a short one.
+/// Durations of ops over several iterations, from which costs are derived. Only the last few of each op are kept, so that memory use does
+/// not grow with the training.
 #[derive(Clone, Debug)]
 pub struct MeasuredCosts {
     samples: Table<OpId, Samples>,
 }
 
-/// Durations of an op.
+/// Durations of one op.
 #[derive(Clone, Debug, Default)]
 struct Samples {
     last: Vec<Nanos>,
-    /// How many there were, those included that are no longer kept.
+    /// All durations recorded, including those no longer kept.
     count: usize,
 }
 
 impl Samples {
-    /// Durations kept of one op.
+    /// Durations kept per op.
     const KEPT: usize = 15;
 
     fn add(&mut self, took: Nanos) {
@@ -171,7 +171,7 @@ impl MeasuredCosts {
         Self { samples: Table::filled(trace.ops().len(), Samples::default()) }
     }
 
-    /// Adds one iteration's durations, those of recomputed ops included.
+    /// Adds the durations of one planned iteration, including those of recomputed ops.
     pub fn add(&mut self, schedule: &Schedule, timeline: &Timeline) {
         for span in &timeline.spans {
             if let Some(launch) = schedule.steps[span.action].action.launch() {
@@ -180,12 +180,12 @@ impl MeasuredCosts {
         }
     }
 
-    /// Adds runs of ops, one by one.
+    /// Adds single runs of ops.
     pub fn add_runs(&mut self, runs: &[(OpId, Nanos)]) {
         runs.iter().for_each(|&(op, took)| self.samples[op].add(took));
     }
 
-    /// The median duration of every op; the lower one of two. Zero for an op that never ran.
+    /// The median duration of every op (the lower one of two middle values); zero for an op that never ran.
     pub fn median(mut self) -> Costs {
         let median = |samples: &mut Samples| units::median(&mut samples.last).unwrap_or_default();
         let nanos = self.samples.iter_mut().map(|(_, samples)| median(samples)).collect();

@@ -1,14 +1,13 @@
-//! A session: a graph, a device with its arena, and a way to run one iteration after another: by a proved plan, or on demand.
+//! A session: a graph, a device with its arena, and the iterations run on it, either by a checked plan or dynamically.
 //!
-//! The persistent values stay in the arena and on the host while plans, and even graphs, come and go: [`Session::follow`] moves them to
-//! where the next plan expects them, [`Session::improvise`] finds them where they are.
+//! The persistent tensors stay in the arena and on the host when the plan or the graph changes: [`Session::follow`] moves them to where the
+//! next plan expects them; [`Session::improvise`] uses them where they are.
 
 use std::sync::{Arc, PoisonError, Weak};
 
 use elbowroom_graph::{Graph, Parameter};
 use elbowroom_ir::check::CheckedPlan;
 use elbowroom_ir::machine::Machine;
-use elbowroom_ir::order::Order;
 use elbowroom_ir::timeline::Timeline;
 use elbowroom_ir::trace::{Fingerprint, Trace, TraceError};
 use elbowroom_ir::{Bytes, Nanos, TensorId};
@@ -16,35 +15,35 @@ use rayon::ThreadPool;
 
 use crate::arena::{Arena, Extent};
 use crate::chaos::{Chaos, ChaosOptions};
-use crate::device::{CpuDevice, CpuParts, Device, Exchange, Turn};
+use crate::device::{CpuDevice, CpuParts, Device, Exchange, IterationKey};
 use crate::error::EngineError;
 use crate::host::HostOptions;
 use crate::kernels;
 use crate::lanes::{Lanes, Shared};
-use crate::persistent::{self, PIECE, Place};
-use crate::program::PersistentHome;
-use crate::reactive::rehearsal::{Nowhere, Rehearsal};
-use crate::reactive::slots::Slots;
-use crate::reactive::{self, Improvise, ReactiveReport, Run, Setting};
-use crate::ready::Ready;
+use crate::persistent::{self, PIECE, PersistentLocation};
+use crate::prepared::PreparedPlan;
+use crate::program::PlannedLocation;
+use crate::reactive;
 
-/// Size of the largest elements.
+mod dynamic;
+
+/// Size of the largest element type, in bytes.
 const ELEMENT: u64 = 4;
 
-/// How a session runs.
+/// Options of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
-    /// Threads that compute; at least one. Results do not depend on it.
+    /// Compute threads; at least one. Results do not depend on it.
     pub threads: usize,
     /// Seed of initial values and of random ops.
     pub seed: u64,
-    /// The host tier.
+    /// The host tier, and an optional artificial link to it.
     pub host: HostOptions,
-    /// Trouble on purpose, for tests.
+    /// Fault injection for tests.
     pub chaos: Option<ChaosOptions>,
-    /// Whether a pattern is written between the plan's height and the limit, so that [`Session::first_stain`] can tell whether anything
-    /// was written there. Commits these pages, so at most the first 256 MiB above the height are painted. A session that begins without a
-    /// plan begins painted from the bottom up.
+    /// Whether to fill the bytes between the plan's arena size and the limit with a pattern, so that [`Session::first_stain`] can report a
+    /// write to them. This commits pages, so at most the first 256 MiB above the arena size are filled. A session that starts without a
+    /// plan fills from offset zero.
     pub paint: bool,
 }
 
@@ -54,87 +53,98 @@ impl Default for SessionOptions {
     }
 }
 
-/// What one iteration was like.
+/// Measurements of one planned iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IterationReport {
-    /// Its length, from the start of the first action to the end of the last.
+    /// Iteration time, from the start of the first action to the end of the last.
     pub iteration: Nanos,
-    /// Largest end of any range handed to a kernel or a copy since the session began to follow its plan, recorded at launch.
+    /// Largest end of any range given to a kernel or a copy since the session adopted its plan, in bytes from the start of the arena;
+    /// recorded at launch.
     pub measured_peak: Bytes,
 }
 
-/// The trace of a graph as this engine runs it: with the workspaces that its kernels need.
+/// The trace of a graph as this engine runs it, with the workspaces of the engine's kernels.
+///
+/// # Errors
+/// The graph's ops do not form a valid trace.
 pub fn trace(graph: &Graph) -> Result<Trace, TraceError> {
     graph.trace(&|graph, op| kernels::workspace(&graph.nodes[op].kind))
 }
 
-/// A running training.
+/// A training in progress.
 pub struct Session {
-    state: State,
+    state: SessionState,
     pool: Arc<ThreadPool>,
     graph: Arc<Graph>,
-    /// The graph's own trace, once it was needed.
+    /// The trace of the current graph, once it has been needed.
     trace: Option<Arc<Trace>>,
-    /// The graphs that plans were followed for, as long as somebody has them, with their traces' fingerprints: graphs come again, and to
-    /// trace one takes as long as to run it where it is small.
+    /// The graphs for which plans have been run, with the fingerprints of their traces. Networks with changing structure return to the same
+    /// graphs, and tracing a small graph takes as long as running it. Weak references: the caller owns the graphs.
     traced: Vec<(Weak<Graph>, Fingerprint)>,
     align: u64,
-    /// Bytes that copies on the host may take together.
+    /// Limit on the sum of all host copies, in bytes.
     host_memory: Bytes,
     options: SessionOptions,
     broken: bool,
 }
 
-/// What the session has between iterations.
-enum State {
-    /// A plan, and lanes that wait for its next iteration.
+/// What the session holds between iterations.
+enum SessionState {
+    /// A plan and the streams that run it.
     Planned(Planned),
-    /// Memory, and what lies in it.
-    Idle(Ground),
-    /// Nothing: only while one of the others becomes the other, or after that has failed.
-    Gone,
+    /// Memory without streams.
+    Idle(IdleMemory),
+    /// Neither: only during a change from one to the other, or after such a change has failed.
+    Transition,
 }
 
 struct Planned {
-    // Dropped first: the lanes leave before the memory that they use goes.
+    // Dropped first: the streams' threads must exit before the memory that they use is freed.
     lanes: Lanes,
     shared: Arc<Shared>,
     plan: Arc<CheckedPlan>,
     /// In the graph's order.
-    homes: Vec<PersistentHome>,
+    locations: Vec<PlannedLocation>,
 }
 
-/// Memory with the persistent values in it.
-struct Ground {
+/// The device with the persistent tensors on it, and no threads.
+struct IdleMemory {
     device: Box<dyn Device>,
     exchange: Exchange,
     /// In the graph's order.
-    places: Vec<Place>,
-    /// Bytes of the host tier.
+    locations: Vec<PersistentLocation>,
+    /// Size of the host tier, in bytes.
     host_bytes: Bytes,
 }
 
 impl Session {
-    /// Reserves the arena and the host tier, starts the threads and writes the initial persistent values to their homes. The arena is
-    /// as large as the memory of the plan's machine.
+    /// Opens a session for a plan: reserves the arena and the host tier, starts the threads and writes the initial values of the persistent
+    /// tensors. The arena is as large as the memory of the plan's machine.
+    ///
+    /// # Errors
+    /// The plan is for another trace than the graph's; memory, host tier or threads cannot be had; the machine's alignment is not a
+    /// multiple of four bytes.
     pub fn new(
         graph: Arc<Graph>,
         plan: Arc<CheckedPlan>,
         options: SessionOptions,
     ) -> Result<Self, EngineError> {
         let fingerprint = trace(&graph)?.fingerprint();
-        let ready = Ready::new(&graph, fingerprint, &plan)?;
-        let mut session = Self::open(graph, plan.machine(), options, ready.copies.size)?;
+        let prepared = PreparedPlan::new(&graph, fingerprint, &plan)?;
+        let mut session = Self::open(graph, plan.machine(), options, prepared.copies.size)?;
         session.traced.push((Arc::downgrade(&session.graph), fingerprint));
-        let State::Idle(ground) = &mut session.state else { return Err(EngineError::Broken) };
-        ground.places = ready.places();
+        let SessionState::Idle(memory) = &mut session.state else { return Err(EngineError::Broken) };
+        memory.locations = prepared.resolved_locations();
         session.initialize()?;
-        session.start(ready, plan)?;
+        session.start(prepared, plan)?;
         Ok(session)
     }
 
-    /// The same without a plan, in an arena as large as the machine's memory; the persistent values lie in it as far as it is large
-    /// enough, and the rest of them on the host.
+    /// Opens a session without a plan, with an arena as large as the machine's memory. The persistent tensors are placed in the arena in
+    /// order; those that do not fit are placed on the host.
+    ///
+    /// # Errors
+    /// Memory, host tier or threads cannot be had; the machine's alignment is not a multiple of four bytes.
     pub fn without_plan(
         graph: Arc<Graph>,
         machine: &Machine,
@@ -145,21 +155,21 @@ impl Session {
         let (limit, align) = (machine.memory.get() as usize, machine.align.get() as usize);
         let mut end = 0;
         let values = session.graph.persistent.iter().zip(slots);
-        let places = values.map(|(parameter, slot)| {
+        let locations = values.map(|(parameter, slot)| {
             let bytes = session.graph.values[parameter.begin].bytes().get() as usize;
             let (offset, next) = (end, end + bytes.next_multiple_of(align));
             if next > limit {
-                return Place { bytes, device: None, host: Some(slot) };
+                return PersistentLocation { bytes, device: None, host: Some(slot) };
             }
             end = next;
-            Place { bytes, device: Some(Extent { offset, len: bytes }), host: None }
+            PersistentLocation { bytes, device: Some(Extent { offset, len: bytes }), host: None }
         });
-        let places = places.collect();
-        let State::Idle(ground) = &mut session.state else { return Err(EngineError::Broken) };
-        ground.places = places;
+        let locations = locations.collect();
+        let SessionState::Idle(memory) = &mut session.state else { return Err(EngineError::Broken) };
+        memory.locations = locations;
         if session.options.paint {
-            // Fresh pages cost time; whoever measures ops should not find it in the ones that come first.
-            ground.device.paint(Bytes::ZERO);
+            // The first touch of a page costs time, which would distort the durations measured for the first ops.
+            memory.device.paint(Bytes::ZERO);
         }
         session.initialize()?;
         Ok(session)
@@ -194,9 +204,9 @@ impl Session {
             Some(chaos) => Box::new(Chaos::new(device, chaos)),
             None => Box::new(device),
         };
-        let ground = Ground { device, exchange: exchange(&graph), places: Vec::new(), host_bytes };
+        let memory = IdleMemory { device, exchange: exchange(&graph), locations: Vec::new(), host_bytes };
         let host_memory = machine.host_memory;
-        let state = State::Idle(ground);
+        let state = SessionState::Idle(memory);
         Ok(Self {
             state,
             pool,
@@ -211,108 +221,52 @@ impl Session {
     }
 
     fn initialize(&self) -> Result<(), EngineError> {
-        let State::Idle(ground) = &self.state else { return Err(EngineError::Broken) };
-        persistent::initialize(&*ground.device, &ground.places, &self.graph, self.options.seed, &self.pool)
+        let SessionState::Idle(memory) = &self.state else { return Err(EngineError::Broken) };
+        persistent::initialize(&*memory.device, &memory.locations, &self.graph, self.options.seed, &self.pool)
     }
 
-    /// The plan that runs, if there is one.
+    /// The plan in use, if there is one.
     pub fn plan(&self) -> Option<&Arc<CheckedPlan>> {
         match &self.state {
-            State::Planned(planned) => Some(&planned.plan),
+            SessionState::Planned(planned) => Some(&planned.plan),
             _ => None,
         }
     }
 
-    /// The graph that runs.
+    /// The graph in use.
     pub fn graph(&self) -> &Arc<Graph> {
         &self.graph
     }
 
-    /// Goes on with a plan, of this graph or of another with the same persistent values, and moves these to where the plan expects them.
+    /// Adopts a plan of this graph or of another one with the same persistent tensors, and moves these to where the plan expects them.
     /// Returns the bytes moved.
+    ///
+    /// # Errors
+    /// The plan is for another trace or another arena size, or the graph has other persistent tensors: the session is unchanged. If a copy
+    /// fails, the session is unusable afterwards.
     pub fn follow(&mut self, graph: &Arc<Graph>, plan: &Arc<CheckedPlan>) -> Result<Bytes, EngineError> {
-        self.expect_whole()?;
+        self.expect_usable()?;
         self.expect_same_parameters(graph)?;
         if self.plan().is_some_and(|now| Arc::ptr_eq(now, plan)) && Arc::ptr_eq(&self.graph, graph) {
             return Ok(Bytes::ZERO);
         }
-        let ready = Ready::new(graph, self.fingerprint(graph)?, plan)?;
+        let prepared = PreparedPlan::new(graph, self.fingerprint(graph)?, plan)?;
         let (machine, arena) = (plan.machine(), self.limit()?);
         if machine.memory != arena {
             return Err(EngineError::OtherArena { plan: machine.memory, arena });
         }
-        // From here on a failure leaves values where nothing finds them.
+        // A failure from here on leaves persistent tensors in locations that are not recorded anywhere.
         self.broken = true;
-        let moved = self.settle(&ready.places(), ready.copies.size)?;
-        self.turn_to(graph);
-        self.start(ready, Arc::clone(plan))?;
+        let moved = self.move_persistent(&prepared.resolved_locations(), prepared.copies.size)?;
+        self.set_graph(graph);
+        self.start(prepared, Arc::clone(plan))?;
         self.broken = false;
         Ok(moved)
     }
 
-    /// Runs one iteration without a plan, on demand: see [`reactive`].
-    /// `iteration` is its number, as for [`run_iteration`](Self::run_iteration); the batches are those in the input slots. After an error
-    /// the session cannot go on.
-    pub fn improvise(
-        &mut self,
-        iteration: u64,
-        mut improvise: Improvise<'_>,
-    ) -> Result<ReactiveReport, EngineError> {
-        self.expect_whole()?;
-        let trace = self.trace_for(improvise.order)?;
-        self.broken = true;
-        let slots = Slots::new(&self.graph, &trace, improvise.order);
-        let (homes, _) = reactive::slots::persistent(&self.graph);
-        let kept = |(place, &slot): (Place, &usize)| Place { host: place.host.map(|_| slot), ..place };
-        let places: Vec<Place> = self.places()?.into_iter().zip(&homes).map(kept).collect();
-        self.settle(&places, Bytes(slots.size as u64))?;
-        let State::Idle(ground) = &mut self.state else { return Err(EngineError::Broken) };
-        let setting = Setting {
-            trace: &trace,
-            device: &*ground.device,
-            slots: &slots,
-            turn: Turn { seed: self.options.seed, iteration },
-            exchange: &mut ground.exchange,
-            align: self.align as usize,
-            host: self.host_memory,
-        };
-        let mut run = begun(setting, improvise.lent(), &self.graph, &ground.places)?;
-        self.pool.install(|| run.run())?;
-        for ((parameter, place), &home) in self.graph.persistent.iter().zip(&mut ground.places).zip(&homes) {
-            let (at, kept) = run.found(parameter.end);
-            place.device = at.map(|offset| Extent { offset, len: place.bytes });
-            place.host = kept.then_some(home);
-        }
-        let report = run.report();
-        self.broken = false;
-        Ok(report)
-    }
-
-    /// What [`improvise`](Self::improvise) would do, without doing it: every decision, but no op and no copy. Whether an iteration comes
-    /// to its end, and how, if its decider decides the same again; nothing in the session changes. Ops take no time.
-    pub fn rehearse(&mut self, mut improvise: Improvise<'_>) -> Result<ReactiveReport, EngineError> {
-        self.expect_whole()?;
-        let trace = self.trace_for(improvise.order)?;
-        let slots = Slots::new(&self.graph, &trace, improvise.order);
-        let device = Rehearsal { limit: self.limit()?, host: Nowhere };
-        let mut exchange = Exchange::default();
-        let setting = Setting {
-            trace: &trace,
-            device: &device,
-            slots: &slots,
-            turn: Turn::default(),
-            exchange: &mut exchange,
-            align: self.align as usize,
-            host: self.host_memory,
-        };
-        let mut run = begun(setting, improvise.lent(), &self.graph, &self.places()?)?;
-        run.run()?;
-        Ok(run.report())
-    }
-
-    /// The fingerprint of a graph's own trace.
+    /// The fingerprint of a graph's trace.
     fn fingerprint(&mut self, graph: &Arc<Graph>) -> Result<Fingerprint, EngineError> {
-        // A graph that is shared, if only by us, does not change; nor does its address come again while we have a share.
+        // An `Arc` that we share cannot change, and while we hold a weak reference its address is not reused.
         let known = self.traced.iter().find(|(known, _)| std::ptr::eq(known.as_ptr(), Arc::as_ptr(graph)));
         if let Some(&(_, fingerprint)) = known {
             return Ok(fingerprint);
@@ -323,232 +277,232 @@ impl Session {
         Ok(fingerprint)
     }
 
-    /// The graph's own trace, if the order is one of its ops.
-    fn trace_for(&mut self, order: &Order) -> Result<Arc<Trace>, EngineError> {
-        let trace = match &self.trace {
-            Some(trace) => Arc::clone(trace),
-            None => Arc::new(trace(&self.graph)?),
-        };
-        self.trace = Some(Arc::clone(&trace));
-        if order.trace() == trace.fingerprint() {
-            Ok(trace)
-        } else {
-            Err(EngineError::ForeignOrder(self.graph.name.clone()))
-        }
-    }
-
-    /// Goes on with another graph that has the same persistent values; what it does without a plan, [`improvise`](Self::improvise) says.
+    /// Replaces the graph by another one with the same persistent tensors, and drops the plan. The next iteration is a dynamic one
+    /// ([`improvise`](Self::improvise)) unless a plan is adopted first.
+    ///
+    /// # Errors
+    /// The graph has other persistent tensors.
     pub fn change_to(&mut self, graph: &Arc<Graph>) -> Result<(), EngineError> {
-        self.expect_whole()?;
+        self.expect_usable()?;
         self.expect_same_parameters(graph)?;
         if !Arc::ptr_eq(&self.graph, graph) {
-            self.rest();
-            self.turn_to(graph);
+            self.make_idle();
+            self.set_graph(graph);
         }
         Ok(())
     }
 
-    /// Bytes of the arena.
+    /// Size of the arena, in bytes.
     pub fn limit(&self) -> Result<Bytes, EngineError> {
         Ok(self.device()?.limit())
     }
 
-    /// Lets the caller fill the batch of an input slot. It stays until it is filled anew.
+    /// Gives the caller access to the batch buffer of an input slot. Its contents stay until they are overwritten.
     pub fn fill_input<R>(&mut self, slot: usize, fill: impl FnOnce(&mut [u8]) -> R) -> R {
         match &mut self.state {
-            State::Planned(planned) => fill(&mut planned.shared.exchange().inputs[slot]),
-            State::Idle(ground) => fill(&mut ground.exchange.inputs[slot]),
-            State::Gone => fill(&mut []),
+            SessionState::Planned(planned) => fill(&mut planned.shared.exchange().inputs[slot]),
+            SessionState::Idle(memory) => fill(&mut memory.exchange.inputs[slot]),
+            SessionState::Transition => fill(&mut []),
         }
     }
 
-    /// The bytes that the last iteration left in an output slot, as the value's elements: `f32` in the machine's byte order.
+    /// The result that the last iteration wrote to an output slot, as `f32` elements.
     pub fn output(&self, slot: usize) -> Vec<f32> {
         let floats = |exchange: &Exchange| {
             let words = exchange.outputs[slot].chunks_exact(4);
             words.map(|word| f32::from_ne_bytes([word[0], word[1], word[2], word[3]])).collect()
         };
         match &self.state {
-            State::Planned(planned) => floats(&planned.shared.exchange()),
-            State::Idle(ground) => floats(&ground.exchange),
-            State::Gone => Vec::new(),
+            SessionState::Planned(planned) => floats(&planned.shared.exchange()),
+            SessionState::Idle(memory) => floats(&memory.exchange),
+            SessionState::Transition => Vec::new(),
         }
     }
 
-    /// Runs one iteration of the plan on the batches that are in the input slots. `iteration` is its number from zero; it determines
-    /// random ops and bias corrections. After an error the session cannot go on: part of the iteration has happened.
+    /// Runs one iteration of the plan on the batches in the input slots. `iteration` is its number, from zero; random ops and the
+    /// optimizer's bias correction depend on it.
+    ///
+    /// # Errors
+    /// [`EngineError::NoPlan`] without a plan. After a failed copy or a defect the session is unusable, because part of the iteration has
+    /// run.
     pub fn run_iteration(&mut self, iteration: u64) -> Result<IterationReport, EngineError> {
-        self.expect_whole()?;
-        let State::Planned(Planned { lanes, shared, .. }) = &self.state else {
+        self.expect_usable()?;
+        let SessionState::Planned(Planned { lanes, shared, .. }) = &self.state else {
             return Err(EngineError::NoPlan);
         };
-        let outcome = lanes.run(shared, Turn { seed: self.options.seed, iteration });
+        let outcome = lanes.run(shared, IterationKey { seed: self.options.seed, iteration });
         self.broken = outcome.is_err();
         outcome?;
-        shared.copies.write().unwrap_or_else(PoisonError::into_inner).turn_over();
+        shared.copies.write().unwrap_or_else(PoisonError::into_inner).swap_boundary_slots();
         Ok(IterationReport {
             iteration: shared.recording.iteration(&shared.program),
             measured_peak: shared.recording.measured_peak(),
         })
     }
 
-    /// The measured timeline of the plan's iteration that ran last; an empty one without a plan.
+    /// The measured timeline of the last planned iteration; empty without a plan.
     pub fn timeline(&self) -> Timeline {
         match &self.state {
-            State::Planned(Planned { shared, plan, .. }) => {
+            SessionState::Planned(Planned { shared, plan, .. }) => {
                 shared.recording.timeline(&shared.program, plan.schedule())
             }
             _ => Timeline::default(),
         }
     }
 
-    /// Bytes of the host tier.
+    /// Size of the host tier, in bytes.
     pub fn host_bytes(&self) -> Bytes {
         match &self.state {
-            State::Planned(planned) => {
+            SessionState::Planned(planned) => {
                 planned.shared.copies.read().unwrap_or_else(PoisonError::into_inner).size
             }
-            State::Idle(ground) => ground.host_bytes,
-            State::Gone => Bytes::ZERO,
+            SessionState::Idle(memory) => memory.host_bytes,
+            SessionState::Transition => Bytes::ZERO,
         }
     }
 
-    /// The offset of the first painted byte above the plan's height that anything has written to, or `None` if all are untouched. Tells
-    /// nothing without a plan, or unless [`SessionOptions::paint`] was set.
+    /// The offset of the first byte above the plan's arena size that was written to, or `None` if all of them still hold the pattern.
+    /// Always `None` without a plan or without [`SessionOptions::paint`].
     pub fn first_stain(&self) -> Option<Bytes> {
-        let State::Planned(planned) = &self.state else { return None };
+        let SessionState::Planned(planned) = &self.state else { return None };
         planned.shared.device.first_stain(planned.plan.placement().height)
     }
 
-    /// The persistent values, in the order of their indices in the methods below.
+    /// The persistent tensors. Their positions are the indices that the methods below take.
     pub fn persistent(&self) -> &[Parameter] {
         &self.graph.persistent
     }
 
-    /// Size of a persistent value, in bytes.
+    /// Size of a persistent tensor, in bytes.
     pub fn persistent_bytes(&self, index: usize) -> usize {
         self.graph.values[self.graph.persistent[index].begin].bytes().get() as usize
     }
 
-    /// Reads a whole persistent value from its home.
+    /// Copies a whole persistent tensor into `value`.
     pub fn read_persistent(&self, index: usize, value: &mut [u8]) -> Result<(), EngineError> {
-        self.expect_whole()?;
+        self.expect_usable()?;
         self.expect_size(index, value.len())?;
         for (piece, bytes) in value.chunks_mut(PIECE).enumerate() {
-            self.place(index)?.read(self.device()?, piece * PIECE, bytes)?;
+            self.location(index)?.read(self.device()?, piece * PIECE, bytes)?;
         }
         Ok(())
     }
 
-    /// Writes a whole persistent value to its home: a checkpoint's.
+    /// Overwrites a whole persistent tensor, for example with a checkpoint's.
     pub fn write_persistent(&mut self, index: usize, value: &[u8]) -> Result<(), EngineError> {
         self.expect_size(index, value.len())?;
         for (piece, bytes) in value.chunks(PIECE).enumerate() {
-            self.place(index)?.write(self.device()?, piece * PIECE, bytes)?;
+            self.location(index)?.write(self.device()?, piece * PIECE, bytes)?;
         }
         Ok(())
     }
 
-    /// Reads a part of a persistent value, from `skip` on.
+    /// Reads part of a persistent tensor, from byte `skip` on.
     pub(crate) fn read_piece(&self, index: usize, skip: usize, bytes: &mut [u8]) -> Result<(), EngineError> {
-        self.expect_whole()?;
-        self.place(index)?.read(self.device()?, skip, bytes)
+        self.expect_usable()?;
+        self.location(index)?.read(self.device()?, skip, bytes)
     }
 
     fn device(&self) -> Result<&dyn Device, EngineError> {
         match &self.state {
-            State::Planned(planned) => Ok(&*planned.shared.device),
-            State::Idle(ground) => Ok(&*ground.device),
-            State::Gone => Err(EngineError::Broken),
+            SessionState::Planned(planned) => Ok(&*planned.shared.device),
+            SessionState::Idle(memory) => Ok(&*memory.device),
+            SessionState::Transition => Err(EngineError::Broken),
         }
     }
 
-    fn place(&self, index: usize) -> Result<Place, EngineError> {
+    fn location(&self, index: usize) -> Result<PersistentLocation, EngineError> {
         match &self.state {
-            State::Planned(planned) => {
+            SessionState::Planned(planned) => {
                 let copies = planned.shared.copies.read().unwrap_or_else(PoisonError::into_inner);
-                Ok(planned.homes[index].place(&copies))
+                Ok(planned.locations[index].resolve(&copies))
             }
-            State::Idle(ground) => Ok(ground.places[index]),
-            State::Gone => Err(EngineError::Broken),
+            SessionState::Idle(memory) => Ok(memory.locations[index]),
+            SessionState::Transition => Err(EngineError::Broken),
         }
     }
 
-    fn places(&self) -> Result<Vec<Place>, EngineError> {
-        (0..self.graph.persistent.len()).map(|index| self.place(index)).collect()
+    fn locations(&self) -> Result<Vec<PersistentLocation>, EngineError> {
+        (0..self.graph.persistent.len()).map(|index| self.location(index)).collect()
     }
 
-    /// The lanes leave, if there are any; what remains is memory.
-    fn rest(&mut self) {
-        let Ok(places) = self.places() else { return };
+    /// Stops the streams, if there are any, and keeps the memory.
+    fn make_idle(&mut self) {
+        let Ok(locations) = self.locations() else { return };
         let host_bytes = self.host_bytes();
-        self.state = match std::mem::replace(&mut self.state, State::Gone) {
-            State::Planned(Planned { lanes, shared, .. }) => {
+        self.state = match std::mem::replace(&mut self.state, SessionState::Transition) {
+            SessionState::Planned(Planned { lanes, shared, .. }) => {
                 drop(lanes);
-                // The lanes were the only other owners.
-                Arc::into_inner(shared).map_or(State::Gone, |shared| {
-                    let (device, exchange) = shared.into_ground();
-                    State::Idle(Ground { device, exchange, places, host_bytes })
+                // The streams held the only other references.
+                Arc::into_inner(shared).map_or(SessionState::Transition, |shared| {
+                    let (device, exchange) = shared.into_parts();
+                    SessionState::Idle(IdleMemory { device, exchange, locations, host_bytes })
                 })
             }
             other => other,
         };
     }
 
-    /// Moves the persistent values, in a session without a plan, and makes the host tier large enough.
-    fn settle(&mut self, places: &[Place], host_bytes: Bytes) -> Result<Bytes, EngineError> {
-        self.rest();
-        let State::Idle(ground) = &mut self.state else { return Err(EngineError::Broken) };
-        let stays = host_bytes <= ground.host_bytes && persistent::host_stays(&ground.places, places);
+    /// Stops the streams, moves the persistent tensors to `locations`, and enlarges the host tier if necessary. Returns the bytes moved.
+    fn move_persistent(
+        &mut self,
+        locations: &[PersistentLocation],
+        host_bytes: Bytes,
+    ) -> Result<Bytes, EngineError> {
+        self.make_idle();
+        let SessionState::Idle(memory) = &mut self.state else { return Err(EngineError::Broken) };
+        let stays =
+            host_bytes <= memory.host_bytes && persistent::host_tier_fits(&memory.locations, locations);
         let tier = if stays { None } else { Some(self.options.host.open(host_bytes)?) };
-        let moved = persistent::relocate(&*ground.device, &ground.places, places, tier.as_deref())?;
+        let moved = persistent::relocate(&*memory.device, &memory.locations, locations, tier.as_deref())?;
         if let Some(tier) = tier {
-            drop(ground.device.rehost(tier));
-            ground.host_bytes = host_bytes;
+            drop(memory.device.replace_host(tier));
+            memory.host_bytes = host_bytes;
         }
-        ground.places = places.to_vec();
+        memory.locations = locations.to_vec();
         Ok(moved)
     }
 
-    fn turn_to(&mut self, graph: &Arc<Graph>) {
-        if let State::Idle(ground) = &mut self.state
+    fn set_graph(&mut self, graph: &Arc<Graph>) {
+        if let SessionState::Idle(memory) = &mut self.state
             && !Arc::ptr_eq(&self.graph, graph)
         {
             let mut fresh = exchange(graph);
-            // A batch that was filled in for the graph before stays where its size is the same.
-            for (new, old) in fresh.inputs.iter_mut().zip(&mut ground.exchange.inputs) {
+            // A batch that the caller has filled in stays if the slot has the same size in the new graph.
+            for (new, old) in fresh.inputs.iter_mut().zip(&mut memory.exchange.inputs) {
                 if new.len() == old.len() {
                     std::mem::swap(new, old);
                 }
             }
-            ground.exchange = fresh;
-            ground.device.serve(Arc::clone(graph), 0);
+            memory.exchange = fresh;
+            memory.device.set_program(Arc::clone(graph), 0);
             self.trace = None;
         }
         self.graph = Arc::clone(graph);
     }
 
-    /// The lanes come: the plan's persistent values are at home.
-    fn start(&mut self, ready: Ready, plan: Arc<CheckedPlan>) -> Result<(), EngineError> {
-        let Ready { program, copies, homes } = ready;
-        let State::Idle(mut ground) = std::mem::replace(&mut self.state, State::Gone) else {
+    /// Starts the streams. The persistent tensors are already where the plan expects them.
+    fn start(&mut self, prepared: PreparedPlan, plan: Arc<CheckedPlan>) -> Result<(), EngineError> {
+        let PreparedPlan { program, copies, locations } = prepared;
+        let SessionState::Idle(mut memory) = std::mem::replace(&mut self.state, SessionState::Transition)
+        else {
             return Err(EngineError::Broken);
         };
-        ground.device.serve(Arc::clone(&self.graph), program.actions);
+        memory.device.set_program(Arc::clone(&self.graph), program.actions);
         if self.options.paint {
-            ground.device.paint(plan.placement().height);
+            memory.device.paint(plan.placement().height);
         }
-        let shared = Shared::new(program, ground.device, ground.exchange, copies);
-        for extent in ground.places.iter().filter_map(|place| place.device) {
+        let shared = Shared::new(program, memory.device, memory.exchange, copies);
+        for extent in memory.locations.iter().filter_map(|place| place.device) {
             shared.recording.touch(extent.end());
         }
         let shared = Arc::new(shared);
         let lanes = Lanes::start(&shared, &self.pool)?;
-        self.state = State::Planned(Planned { lanes, shared, plan, homes });
+        self.state = SessionState::Planned(Planned { lanes, shared, plan, locations });
         Ok(())
     }
 
-    fn expect_whole(&self) -> Result<(), EngineError> {
+    fn expect_usable(&self) -> Result<(), EngineError> {
         if self.broken { Err(EngineError::Broken) } else { Ok(()) }
     }
 
@@ -574,24 +528,7 @@ impl Session {
     }
 }
 
-/// A run that finds the persistent values where they are.
-fn begun<'a>(
-    setting: Setting<'a>,
-    improvise: Improvise<'a>,
-    graph: &Graph,
-    places: &[Place],
-) -> Result<Run<'a>, EngineError> {
-    let mut run = Run::new(setting, improvise);
-    for (parameter, place) in graph.persistent.iter().zip(places) {
-        let at = place.device.map(|extent| extent.offset);
-        if !run.find(parameter.begin, at, place.host.is_some()) {
-            return Err(EngineError::Broken);
-        }
-    }
-    Ok(run)
-}
-
-/// Buffers for what a graph takes and gives.
+/// Buffers for the inputs and outputs of a graph.
 fn exchange(graph: &Graph) -> Exchange {
     let bytes = |value: TensorId| vec![0; graph.values[value].bytes().get() as usize];
     Exchange {

@@ -1,4 +1,4 @@
-//! How long single operations take, without a graph or a plan around them.
+//! Durations of single ops, without a graph or a plan.
 
 use std::time::Instant;
 
@@ -11,20 +11,23 @@ use crate::error::EngineError;
 use crate::kernels::owned::{Memory, run_with};
 use crate::kernels::{Context, workspace};
 
-/// Times operations on operands of its own.
+/// Times ops on operands of its own.
 pub struct Stopwatch {
     pool: ThreadPool,
 }
 
 impl Stopwatch {
-    /// With so many threads that compute; at least one.
+    /// A stopwatch with `threads` compute threads; at least one.
+    ///
+    /// # Errors
+    /// The threads cannot be started.
     pub fn new(threads: usize) -> Result<Self, EngineError> {
         let threads = threads.max(1);
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
         Ok(Self { pool: pool.map_err(|error| EngineError::Threads { threads, why: error.to_string() })? })
     }
 
-    /// Bytes that timing an operation takes: operands, results and workspace.
+    /// Bytes that [`time`](Self::time) needs for an op: operands, results and workspace.
     pub fn bytes(kind: &OpKind) -> Bytes {
         let signature = kind.signature();
         let inputs = signature.inputs.iter().map(|&(size, dtype)| (len(size) * dtype.size()) as u64);
@@ -32,7 +35,7 @@ impl Stopwatch {
         Bytes(inputs.chain(outputs).sum()) + workspace(kind)
     }
 
-    /// Times an operation on operands of zeros: the shorter one of two runs. Nothing for one that moves data from or to the host.
+    /// Runs an op twice on operands of zeros and returns the shorter duration. Zero for ops that exchange data with the host.
     pub fn time(&self, kind: &OpKind) -> Nanos {
         if matches!(kind, OpKind::Input { .. } | OpKind::Output { .. }) {
             return Nanos::ZERO;
@@ -64,7 +67,7 @@ impl Stopwatch {
     }
 }
 
-/// The fewest elements that an operand has.
+/// The smallest number of elements that the operand may have.
 const fn len(size: Size) -> usize {
     match size {
         Size::Exactly(len) | Size::AtLeast(len) => len,

@@ -1,4 +1,4 @@
-//! The processor as a device: ops run on a thread pool, copies are plain reads and writes of the arena.
+//! The CPU as a device: ops run on a thread pool; copies are plain reads and writes of the arena.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -17,12 +17,12 @@ use crate::host::HostTier;
 use crate::host::link::Pace;
 use crate::kernels::{self, Context, Operands};
 
-/// What a processor needs to be a device.
+/// The parts of a CPU device.
 pub struct CpuParts {
     pub arena: Arena,
-    /// The ops.
+    /// The graph whose ops run.
     pub graph: Arc<Graph>,
-    /// Where kernels run; the compute lane's thread should belong to it.
+    /// The pool that runs the kernels. The compute stream's thread should belong to it.
     pub pool: Arc<ThreadPool>,
     pub host: Box<dyn HostTier>,
     /// Channels to which copies are slowed down: device → host, host → device.
@@ -39,7 +39,7 @@ pub struct CpuDevice {
 }
 
 impl CpuDevice {
-    /// A device for programs of so many actions.
+    /// A device for programs of `actions` actions.
     pub fn new(parts: CpuParts, actions: usize) -> Self {
         let paces = parts.link.map(|(to_host, to_device)| [to_host, to_device].map(Pace::new));
         Self { parts, paces, events: Events::new(actions), addresses: Mutex::default() }
@@ -62,26 +62,26 @@ impl CpuDevice {
         let operands = Operands { reads, writes, workspace: at(call.workspace) };
         let context = Context {
             pool: &self.parts.pool,
-            seed: call.turn.seed,
-            iteration: call.turn.iteration,
+            seed: call.key.seed,
+            iteration: call.key.iteration,
             inputs: &[],
             outputs: &|_, _| (),
         };
-        // SAFETY: a call's ranges are what the op's kind lists, because the program was made from a plan that was proved against the
-        // graph's own trace; nobody else uses them while the call runs; and they overlap only where the trace permits it (rule L3). An
-        // iteration on demand takes its ranges from that trace too, each a block of its own except where the trace permits otherwise.
+        // SAFETY: a call's ranges are those that the op's kind lists, because the program was made from a plan proved against the graph's
+        // own trace; nothing else uses them during the call; and they overlap only where the trace permits it (rule L3). A dynamic
+        // iteration takes its ranges from the same trace; each is a block of its own except where the trace permits otherwise.
         unsafe { kernels::run(kind, &operands, &context) }
     }
 }
 
-/// Room for the operands of one op, kept from call to call so that calls allocate nothing.
+/// Buffers for the operands of one op, kept between calls so that a call allocates nothing.
 #[derive(Default)]
 struct Addresses {
     reads: Vec<*const [u8]>,
     writes: Vec<*mut [u8]>,
 }
 
-// SAFETY: addresses are written and read within one call; between calls they are only room.
+// SAFETY: addresses are written and read within one call; between calls only the vectors' capacity is used.
 unsafe impl Send for Addresses {}
 
 impl Device for CpuDevice {
@@ -96,7 +96,7 @@ impl Device for CpuDevice {
     fn launch(&self, call: Call<'_>) -> Result<(), EngineError> {
         match self.parts.graph.nodes[call.op].kind {
             OpKind::Input { slot } => {
-                // SAFETY: by the promise of `Call`, nobody else uses the ranges of a call while it runs.
+                // SAFETY: by the contract of `Call`, nothing else uses its ranges while it runs.
                 let batch = unsafe { self.parts.arena.bytes_mut(call.writes[0]) };
                 batch.copy_from_slice(&call.exchange.inputs[slot]);
             }
@@ -110,26 +110,26 @@ impl Device for CpuDevice {
         Ok(())
     }
 
-    fn begun(&self, lane: Lane, ready: Instant) -> Instant {
-        self.pace(lane).map_or_else(Instant::now, |_| Pace::begun(ready))
+    fn copy_start(&self, lane: Lane, ready: Instant) -> Instant {
+        self.pace(lane).map_or_else(Instant::now, |_| Pace::copy_start(ready))
     }
 
     fn store(&self, from: Extent, to: usize, start: Instant) -> Result<(), HostError> {
-        // SAFETY: the range comes from a program, so nobody writes it before the copy has been signalled.
+        // SAFETY: the range comes from a program, so nothing writes it before the copy has been signalled.
         self.parts.host.store(to, unsafe { self.parts.arena.bytes(from) })?;
         self.pace(Lane::ToHost).inspect(|pace| pace.hold(start, from.len));
         Ok(())
     }
 
     fn load(&self, from: usize, to: Extent, start: Instant) -> Result<(), HostError> {
-        // SAFETY: the range comes from a program, so nobody else uses it before the copy has been signalled.
+        // SAFETY: the range comes from a program, so nothing else uses it before the copy has been signalled.
         self.parts.host.load(from, unsafe { self.parts.arena.bytes_mut(to) })?;
         self.pace(Lane::ToDevice).inspect(|pace| pace.hold(start, to.len));
         Ok(())
     }
 
-    fn prompt(&self) -> usize {
-        if self.paces.is_some() { 0 } else { self.parts.host.prompt() }
+    fn inline_copy_limit(&self) -> usize {
+        if self.paces.is_some() { 0 } else { self.parts.host.inline_copy_limit() }
     }
 
     fn wait(&self, lane: Lane, action: ActionId) -> Result<(), Stopped> {
@@ -152,19 +152,19 @@ impl Device for CpuDevice {
         self.events.stop();
     }
 
-    fn serve(&mut self, graph: Arc<Graph>, actions: usize) {
+    fn set_program(&mut self, graph: Arc<Graph>, actions: usize) {
         self.parts.graph = graph;
         self.events = Events::new(actions);
     }
 
-    fn rehost(&mut self, host: Box<dyn HostTier>) -> Box<dyn HostTier> {
+    fn replace_host(&mut self, host: Box<dyn HostTier>) -> Box<dyn HostTier> {
         std::mem::replace(&mut self.parts.host, host)
     }
 
-    fn shift(&self, from: Extent, to: usize) {
+    fn move_within(&self, from: Extent, to: usize) {
         let (source, target) =
             (self.parts.arena.pointer(from), self.parts.arena.pointer(Extent { offset: to, len: from.len }));
-        // SAFETY: both ranges lie in the arena, and nothing else runs: nobody has a slice of either.
+        // SAFETY: both ranges lie in the arena, and nothing else runs: no slice of either exists.
         unsafe { std::ptr::copy(source, target, from.len) }
     }
 

@@ -1,4 +1,4 @@
-//! Events for lanes that are threads: a flag for each action, and sleep for those that wait.
+//! Events for streams that are threads: a flag per action, and sleeping until a flag is set.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,32 +9,32 @@ use elbowroom_ir::{ActionId, Id};
 
 use super::Stopped;
 
-/// How long ops look for a copy's end before they sleep: about as long as waking up takes, so that whoever looks in vain has lost no more
-/// than that. Copies wait for long ops mostly, and would only take the ops' processor by looking.
-const PATIENCE: Duration = Duration::from_micros(60);
+/// How long the compute stream spins before it sleeps: about as long as waking up takes, so that spinning in vain at most doubles the wait.
+/// Copy streams mostly wait for long ops and do not spin, because they would take the processor from those ops.
+const SPIN_TIME: Duration = Duration::from_micros(60);
 
-/// Flags that are raised once per iteration.
+/// Flags that are set once per iteration.
 ///
-/// A signaller raises its flag and then looks who awaits the action; a sleeper says that it does and then looks at the flag. With
-/// sequential consistency one of the two sees the other, so no wake-up is lost, and a signal that nobody waits for costs no system call,
-/// even while others sleep: copies mostly do, and small ops would spend their time in waking them for nothing.
+/// A signaller sets its flag and then reads which streams wait for the action; a waiting stream registers and then reads the flag. Under
+/// sequential consistency at least one of the two sees the other's write, so no wake-up is lost. A signal that no stream waits for costs no
+/// system call, even while other streams sleep.
 #[derive(Debug)]
 pub struct Events {
     done: Box<[AtomicBool]>,
-    /// For each action a bit for each lane that waits or waited for it. Taken back by nobody before the iteration is over.
+    /// For each action, a bit for each stream that has waited for it in this iteration. Cleared only between iterations.
     awaited: Box<[AtomicU8]>,
     stopped: AtomicBool,
-    /// Lanes that nobody has woken yet.
+    /// Streams that sleep and have not been woken.
     asleep: Mutex<[bool; 3]>,
     changed: [Condvar; 3],
 }
 
-/// The lanes that wait for an action: to be woken, now that it is done.
+/// The streams that wait for an action and must be woken now that it is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waiting(u8);
 
 impl Waiting {
-    /// Lane by lane.
+    /// The streams, in order.
     pub fn lanes(self) -> impl Iterator<Item = Lane> {
         Lane::ALL.into_iter().filter(move |&lane| self.0 & bit(lane) != 0)
     }
@@ -45,7 +45,7 @@ const fn bit(lane: Lane) -> u8 {
 }
 
 impl Events {
-    /// A flag for each of `actions`.
+    /// One flag for each of `actions` actions.
     pub fn new(actions: usize) -> Self {
         Self {
             done: (0..actions).map(|_| AtomicBool::new(false)).collect(),
@@ -56,14 +56,14 @@ impl Events {
         }
     }
 
-    /// Lowers all flags. Nobody waits meanwhile.
+    /// Clears all flags. No stream may wait during the call.
     pub fn reset(&self) {
         self.done.iter().for_each(|flag| flag.store(false, SeqCst));
         self.awaited.iter().for_each(|lanes| lanes.store(0, SeqCst));
         self.stopped.store(false, SeqCst);
     }
 
-    /// Raises an action's flag, and says who is to be woken.
+    /// Sets an action's flag and returns the streams to wake.
     pub fn signal(&self, action: ActionId) -> Waiting {
         self.done[action.index()].store(true, SeqCst);
         Waiting(self.awaited[action.index()].load(SeqCst))
@@ -75,7 +75,7 @@ impl Events {
         Lane::ALL.into_iter().for_each(|lane| self.wake(lane));
     }
 
-    /// Whether the action's flag is up. If it is not, its signal will say that this lane waits.
+    /// Whether the action's flag is set. If not, registers the stream, so that the signal will wake it.
     pub fn reached(&self, lane: Lane, action: ActionId) -> bool {
         let done = || self.done[action.index()].load(SeqCst);
         done() || {
@@ -84,15 +84,15 @@ impl Events {
         }
     }
 
-    /// Returns when the action's flag is up and whoever raised it has woken this lane.
+    /// Returns when the action's flag is set; the signaller wakes this stream.
     pub fn wait(&self, lane: Lane, action: ActionId) -> Result<(), Stopped> {
         let stopped = || self.stopped.load(SeqCst);
-        // Said once: whoever looks again and again only reads.
+        // The stream registers once; while it spins it only reads.
         let reached = self.reached(lane, action);
         let over = || reached || self.done[action.index()].load(SeqCst) || stopped();
         let began = Instant::now();
-        let patient = || lane == Lane::Compute && began.elapsed() < PATIENCE;
-        while !over() && patient() {
+        let spinning = || lane == Lane::Compute && began.elapsed() < SPIN_TIME;
+        while !over() && spinning() {
             std::hint::spin_loop();
         }
         if !over() {
@@ -106,9 +106,9 @@ impl Events {
         if stopped() { Err(Stopped) } else { Ok(()) }
     }
 
-    /// Wakes a lane, if it sleeps.
+    /// Wakes a stream if it sleeps.
     pub fn wake(&self, lane: Lane) {
-        // Between a sleeper's look at the flag and its sleep the lock is held.
+        // The lock is held from a sleeper's check of the flag to its sleep, so the wake-up cannot fall in between.
         let slept = std::mem::take(&mut self.lock()[lane.index()]);
         if slept {
             self.changed[lane.index()].notify_one();

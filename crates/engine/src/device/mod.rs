@@ -1,9 +1,9 @@
-//! What runs a program: memory, ops at addresses, copies, and events that order the lanes.
+//! What runs a program: memory, ops at addresses, copies, and events that order the streams.
 //!
-//! The executor ([`crate::lanes`]) drives a device from one thread per lane. Every call says which lane it belongs to by what it is:
-//! ops are the compute lane's, stores the to-host lane's, loads the to-device lane's. A device may do its work within the call, as the
-//! CPU does; or it may only put it into the lane's queue, when [`wait`](Device::wait) and [`signal`](Device::signal) put waits and
-//! events there too and [`drain`](Device::drain) lets the lane's queue run empty.
+//! The executor ([`crate::lanes`]) drives a device from one thread per stream. The kind of call determines its stream: ops run on the
+//! compute stream, stores on the to-host stream, loads on the to-device stream. A device may do its work within the call, as the CPU does.
+//! It may also only enqueue it on the stream; then [`wait`](Device::wait) and [`signal`](Device::signal) enqueue waits and events, and
+//! [`drain`](Device::drain) waits until the queue is empty.
 
 mod cpu;
 mod events;
@@ -22,7 +22,7 @@ use crate::arena::Extent;
 use crate::error::{EngineError, HostError};
 use crate::host::HostTier;
 
-/// What the host gives an iteration and gets from it, by slots of the graph's inputs and outputs. All buffers have their values' sizes.
+/// The data that an iteration exchanges with the host, by input and output slots of the graph. Every buffer has the size of its tensor.
 #[derive(Debug, Default)]
 pub struct Exchange {
     /// Batches.
@@ -31,89 +31,89 @@ pub struct Exchange {
     pub outputs: Vec<Vec<u8>>,
 }
 
-/// What ops know besides their operands.
+/// What random ops depend on apart from their operands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Turn {
+pub struct IterationKey {
     /// The run's seed.
     pub seed: u64,
     /// The iteration's number, from zero.
     pub iteration: u64,
 }
 
-/// One run of an op at addresses. Only a program made from a proved plan makes calls, and an iteration on demand, which runs nothing else
-/// meanwhile: their ranges lie in the arena, and no other work uses them before the call's end has been signalled.
+/// One run of an op at addresses. Calls are made by programs of checked plans and by dynamic iterations, which run one call at a time.
+/// Their ranges lie in the arena, and nothing else uses them before the end of the call has been signalled.
 #[derive(Debug)]
 pub struct Call<'a> {
     pub op: OpId,
     pub reads: &'a [Extent],
     pub writes: &'a [Extent],
     pub workspace: Extent,
-    pub turn: Turn,
+    pub key: IterationKey,
     pub exchange: &'a mut Exchange,
 }
 
-/// Work was stopped because another lane failed.
+/// The wait was abandoned because another stream failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stopped;
 
-/// Memory and three lanes.
+/// Memory and three streams.
 pub trait Device: Send + Sync {
-    /// Bytes of arena.
+    /// Size of the arena, in bytes.
     fn limit(&self) -> Bytes;
 
-    /// Forgets all events: a new iteration begins.
+    /// Clears all events before an iteration.
     fn begin(&self);
-    /// Runs an op on the compute lane.
+    /// Runs an op on the compute stream.
     fn launch(&self, call: Call<'_>) -> Result<(), EngineError>;
-    /// The moment from which a copy counts that nothing kept from beginning at `ready`, on whatever thread it begins now.
-    fn begun(&self, _lane: Lane, _ready: Instant) -> Instant {
+    /// The moment from which a copy counts that could start at `ready`, whichever thread makes it.
+    fn copy_start(&self, _lane: Lane, _ready: Instant) -> Instant {
         Instant::now()
     }
-    /// Copies a range to an offset of the host tier, on the to-host lane. It counts from `start`.
+    /// Copies a range to an offset of the host tier, on the to-host stream. Its duration counts from `start`.
     fn store(&self, from: Extent, to: usize, start: Instant) -> Result<(), HostError>;
-    /// Copies a range from an offset of the host tier, on the to-device lane. It counts from `start`.
+    /// Copies from an offset of the host tier to a range, on the to-device stream. Its duration counts from `start`.
     fn load(&self, from: usize, to: Extent, start: Instant) -> Result<(), HostError>;
-    /// Copies up to this size, in bytes, are over before the thread of their lane would be awake: ops make them on their way. Zero where
-    /// copies are not the processor's work.
-    fn prompt(&self) -> usize {
+    /// Copies of up to this many bytes finish before their stream's thread would wake up; the compute stream makes them itself. Zero if the
+    /// processor does not make the copies.
+    fn inline_copy_limit(&self) -> usize {
         0
     }
-    /// The bytes of a residence are free from now on, until something is written there again.
+    /// Declares that the bytes of a residency are unused until they are written again.
     fn retire(&self, _extent: Extent) {}
     /// Whether [`retire`](Self::retire) does anything.
     fn retires(&self) -> bool {
         false
     }
-    /// What the lane does next happens after the action.
+    /// Makes later work of the stream wait for the action.
     fn wait(&self, lane: Lane, action: ActionId) -> Result<(), Stopped>;
-    /// Whether the action has finished. If it has not, the lane is one of those that wait for it.
+    /// Whether the action has finished. If not, the stream is registered as waiting for it.
     fn reached(&self, lane: Lane, action: ActionId) -> bool;
-    /// The lane's work so far includes the action: it is finished when that work is. The lanes that wait for it are to be woken.
+    /// Marks the action as done once the stream's work so far is done. Returns the streams to wake.
     fn signal(&self, lane: Lane, action: ActionId) -> Waiting;
-    /// Lets a lane that waits look again.
+    /// Makes a waiting stream check its action again.
     fn wake(&self, lane: Lane);
-    /// Returns when all work of the lane is done.
+    /// Returns when all work of the stream is done.
     fn drain(&self, _lane: Lane) -> Result<(), EngineError> {
         Ok(())
     }
     /// Makes every wait of this iteration fail.
     fn stop(&self);
 
-    /// Gets ready for programs of another graph with so many actions, while nothing runs.
-    fn serve(&mut self, graph: Arc<Graph>, actions: usize);
-    /// Takes another host tier, and gives back the one that it had, while nothing runs.
-    fn rehost(&mut self, host: Box<dyn HostTier>) -> Box<dyn HostTier>;
-    /// Moves a range to an offset within the arena while nothing else runs; the two may overlap.
-    fn shift(&self, from: Extent, to: usize);
+    /// Prepares for programs of another graph with `actions` actions. Nothing may run.
+    fn set_program(&mut self, graph: Arc<Graph>, actions: usize);
+    /// Replaces the host tier and returns the previous one. Nothing may run.
+    fn replace_host(&mut self, host: Box<dyn HostTier>) -> Box<dyn HostTier>;
+    /// Moves a range within the arena; source and target may overlap. Nothing else may run.
+    fn move_within(&self, from: Extent, to: usize);
 
-    /// Where offloaded values wait.
+    /// The host tier.
     fn host(&self) -> &dyn HostTier;
-    /// Reads a range between iterations.
+    /// Copies a range of the arena into a buffer, between iterations.
     fn read(&self, from: Extent, into: &mut [u8]);
-    /// Writes a range between iterations.
+    /// Copies bytes into a range of the arena, between iterations.
     fn write(&self, to: Extent, bytes: &[u8]);
-    /// Fills bytes from `from` on with a pattern, between iterations: see [`crate::arena`].
+    /// Fills the bytes from `from` on with a pattern, between iterations: see [`crate::arena`].
     fn paint(&self, from: Bytes);
-    /// The first painted byte above `from` that no longer shows the pattern, between iterations.
+    /// The offset of the first byte from `from` on that does not hold the pattern, between iterations.
     fn first_stain(&self, from: Bytes) -> Option<Bytes>;
 }

@@ -1,4 +1,4 @@
-//! A host tier in a file: real spilling to disk.
+//! A host tier in a file.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::HostTier;
 use crate::error::HostError;
 
-/// A file that has no name any more, so that nothing is left of it when the process ends, however it ends.
+/// A file without a name: the system frees it when the process ends, even after a crash.
 #[derive(Debug)]
 pub struct FileTier {
     file: File,
@@ -20,12 +20,15 @@ pub struct FileTier {
 }
 
 impl FileTier {
-    /// Makes a file of `size` bytes in a folder. Its blocks are reserved now, where the file system can do that; where it cannot, zeros
-    /// are written. Either way a disk that is too full says so here.
+    /// Creates a file of `size` bytes in a folder. All blocks are reserved now, so that a full disk is reported here; file systems without
+    /// reservation get zeros written instead.
+    ///
+    /// # Errors
+    /// The file cannot be created, or the disk has not enough space.
     pub fn new(folder: &Path, size: Bytes) -> Result<Self, HostError> {
         let create = |source| HostError::Create { folder: folder.to_owned(), source };
         let reserve = |source| HostError::Reserve { folder: folder.to_owned(), bytes: size, source };
-        // Opened without a name where the system knows how, else removed at once.
+        // Opened without a name where the system supports it, otherwise unlinked at once.
         let file = tempfile::tempfile_in(folder).map_err(create)?;
         if !size.is_zero() {
             loop {

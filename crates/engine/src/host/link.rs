@@ -1,14 +1,14 @@
-//! A link slowed down to given channels, so that overlap of copies and compute can be shown, and tested, on any machine.
+//! A link slowed down to given channels, so that the overlap of copies with compute can be demonstrated and tested on any machine.
 
 use std::time::{Duration, Instant};
 
 use elbowroom_ir::Bytes;
 use elbowroom_ir::machine::Channel;
 
-/// Nobody is believed to have been this much too late: more than that is a processor that was busy otherwise.
-const LATEST: Duration = Duration::from_millis(1);
-/// Sleep ends late by about as much, even where the system was asked to be exact. The last bit of a copy's time is spent awake.
-const AWAKE: Duration = Duration::from_micros(40);
+/// Greatest delay of a copy's thread that is not charged to the link. Longer delays mean that the processor was busy with something else.
+const MAX_WAKE_DELAY: Duration = Duration::from_millis(1);
+/// A sleep overruns by about this much even with the smallest timer slack. The last part of a copy's time is therefore spent spinning.
+const SPIN_TIME: Duration = Duration::from_micros(40);
 
 /// One direction of a slowed-down link.
 #[derive(Clone, Copy, Debug)]
@@ -19,14 +19,13 @@ impl Pace {
         Self(channel)
     }
 
-    /// From when on a copy takes the link's time that nothing kept from beginning at `ready`: the link does not know how long the thread
-    /// that makes its copies took to wake up.
-    pub fn begun(ready: Instant) -> Instant {
-        begun(Instant::now(), ready)
+    /// The moment from which a copy that could start at `ready` occupies the link. The time that its thread took to wake up is not counted.
+    pub fn copy_start(ready: Instant) -> Instant {
+        copy_start(Instant::now(), ready)
     }
 
-    /// Sleeps until a copy that began at `start` has taken the channel's time: latency + bytes ÷ rate. The processor is free meanwhile,
-    /// but for the end.
+    /// Blocks until a copy that started at `start` has taken the channel's time: latency + bytes ÷ rate. The thread sleeps, except for the
+    /// last [`SPIN_TIME`].
     pub fn hold(self, start: Instant, bytes: usize) {
         let due = start + Duration::from_nanos(self.0.time(Bytes(bytes as u64)).get());
         loop {
@@ -34,7 +33,7 @@ impl Pace {
             if rest.is_zero() {
                 break;
             }
-            match rest.checked_sub(AWAKE) {
+            match rest.checked_sub(SPIN_TIME) {
                 Some(rest) if !rest.is_zero() => sleep(rest),
                 _ => std::hint::spin_loop(),
             }
@@ -42,17 +41,17 @@ impl Pace {
     }
 }
 
-/// Sleeps and wakes up as soon after as the system can.
+/// Sleeps, with the smallest timer slack that the system permits.
 fn sleep(time: Duration) {
-    // Linux may otherwise let a sleeper wait 50 µs longer so as to wake several at once. Refused, it is late, which is no failure.
+    // Linux may otherwise delay a wake-up by 50 µs in order to combine several. A refusal only makes the sleep less exact.
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     std::thread::sleep(time);
 }
 
-/// From when on a copy counts that could begin at `ready` and begins `now`.
-fn begun(now: Instant, ready: Instant) -> Instant {
-    ready.clamp(now.checked_sub(LATEST).unwrap_or(now), now)
+/// The start of a copy that could start at `ready` and actually starts `now`.
+fn copy_start(now: Instant, ready: Instant) -> Instant {
+    ready.clamp(now.checked_sub(MAX_WAKE_DELAY).unwrap_or(now), now)
 }
 
 #[cfg(test)]
@@ -76,7 +75,7 @@ mod tests {
         let pace = Pace::new(RATE);
         let start = Instant::now();
         for _ in 0..10 {
-            let begun = Pace::begun(Instant::now());
+            let begun = Pace::copy_start(Instant::now());
             pace.hold(begun, 1_000);
         }
         assert!(start.elapsed() >= Duration::from_micros(10 * 1_100), "{:?}", start.elapsed());
@@ -87,8 +86,8 @@ mod tests {
         let now = Instant::now();
         let ago = |micros| now - Duration::from_micros(micros);
         for (ready, expected) in [(0, 0), (70, 70), (900_000, 1_000)] {
-            assert_eq!(begun(now, ago(ready)), ago(expected), "{ready}");
+            assert_eq!(copy_start(now, ago(ready)), ago(expected), "{ready}");
         }
-        assert_eq!(begun(now, now + LATEST), now, "a copy begins when it begins");
+        assert_eq!(copy_start(now, now + MAX_WAKE_DELAY), now, "a copy begins when it begins");
     }
 }

@@ -7,14 +7,15 @@ use elbowroom_ir::Bytes;
 use super::HostTier;
 use crate::error::HostError;
 
-/// Bytes under one lock. Copies in opposite directions meet in a chunk only where their values are neighbours, so they hardly ever wait
-/// for each other, and a lock per chunk costs nothing beside copying it.
+/// Bytes under one lock. Copies in opposite directions share a chunk only if their tensors are neighbours, so they rarely wait for each
+/// other, and locking costs nothing compared with copying a chunk.
 const CHUNK: usize = 1 << 20;
-/// To wake a thread costs the one who wakes it about 8 µs on a virtual machine, and that thread is awake after 30 µs. In 8 µs memory copies
-/// as many bytes.
-const PROMPT: usize = 128 << 10;
+/// Waking a thread takes about 8 µs of the waker's time on a virtual machine, and the thread runs after 30 µs. This many bytes are copied
+/// in 8 µs.
+const INLINE_COPY_LIMIT: usize = 128 << 10;
 
-/// Process memory, in chunks under locks of their own. Untouched chunks take no memory: the allocator hands out zero pages.
+/// Process memory, in chunks with a lock each. Chunks that are never touched occupy no physical memory, because the allocator maps zero
+/// pages.
 #[derive(Debug)]
 pub struct MemoryTier {
     chunks: Vec<Mutex<Vec<u8>>>,
@@ -22,6 +23,9 @@ pub struct MemoryTier {
 
 impl MemoryTier {
     /// Reserves a tier of `size` bytes.
+    ///
+    /// # Errors
+    /// The memory cannot be reserved.
     pub fn new(size: Bytes) -> Result<Self, HostError> {
         let failed = || HostError::Memory(size);
         let bytes = usize::try_from(size.get()).map_err(|_| failed())?;
@@ -32,13 +36,13 @@ impl MemoryTier {
         Ok(Self { chunks })
     }
 
-    /// Calls `visit` with every stretch of the range: its place in the range, and its bytes.
+    /// Calls `visit` for every part of the range that lies in one chunk, with its position in the range and its bytes.
     fn stretches(&self, offset: usize, len: usize, mut visit: impl FnMut(std::ops::Range<usize>, &mut [u8])) {
         let mut done = 0;
         while done < len {
             let (chunk, start) = ((offset + done) / CHUNK, (offset + done) % CHUNK);
             let count = (CHUNK - start).min(len - done);
-            // A panic while a chunk was locked leaves bytes, and bytes cannot be inconsistent.
+            // A panic under the lock leaves bytes, which cannot be inconsistent.
             let mut chunk = self.chunks[chunk].lock().unwrap_or_else(PoisonError::into_inner);
             visit(done..done + count, &mut chunk[start..start + count]);
             done += count;
@@ -57,8 +61,8 @@ impl HostTier for MemoryTier {
         Ok(())
     }
 
-    fn prompt(&self) -> usize {
-        PROMPT
+    fn inline_copy_limit(&self) -> usize {
+        INLINE_COPY_LIMIT
     }
 }
 

@@ -1,7 +1,7 @@
-//! The host tier: where offloaded values wait. In memory, or in a file; the way there can be slowed down.
+//! The host tier: where offloaded tensors are stored, in memory or in a file. The link to it can be slowed down.
 //!
-//! A tier is a range of bytes, `0..size`. Which value lies where is decided before the first iteration; the tier only
-//! stores and loads. Both directions may be used at the same time, on ranges that do not overlap.
+//! A tier is a range of bytes, `0..size`. The offset of every tensor is fixed before the first iteration; the tier only stores and loads.
+//! Both directions may be used at the same time, on ranges that do not overlap.
 
 mod file;
 pub(crate) mod link;
@@ -19,40 +19,43 @@ pub use memory::MemoryTier;
 
 use crate::error::HostError;
 
-/// A place for offloaded values.
+/// Storage for offloaded tensors.
 pub trait HostTier: Send + Sync {
-    /// Keeps bytes at an offset.
+    /// Writes bytes at an offset.
     fn store(&self, offset: usize, bytes: &[u8]) -> Result<(), HostError>;
-    /// Brings bytes back from an offset.
+    /// Reads bytes from an offset.
     fn load(&self, offset: usize, bytes: &mut [u8]) -> Result<(), HostError>;
-    /// Copies up to this size, in bytes, are over before a sleeping thread would be awake.
-    fn prompt(&self) -> usize {
+    /// Copies of up to this many bytes finish before a sleeping thread would run; the compute stream makes them itself.
+    fn inline_copy_limit(&self) -> usize {
         0
     }
 }
 
-/// Which tier a session uses.
+/// The kind of tier that a session uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum HostPlace {
     /// Process memory.
     #[default]
     Memory,
-    /// A file without a name in this folder: the system removes it when the process ends, however it ends.
+    /// A file without a name in this folder: the system frees it when the process ends, even after a crash.
     Folder(PathBuf),
 }
 
 /// The tier and the link to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostOptions {
-    /// Where values wait.
+    /// Where offloaded tensors are stored.
     pub place: HostPlace,
-    /// Slows the copies of iterations down to these channels, device → host and host → device; `None` runs at full speed. Initial values
-    /// and checkpoints are not held up: they are not the plan's.
+    /// Slows the copies of iterations down to these channels, device → host and host → device; `None` means full speed. Initial values and
+    /// checkpoints are not slowed down.
     pub link: Option<(Channel, Channel)>,
 }
 
 impl HostOptions {
-    /// Opens a tier of `size` bytes. All of it is reserved now: a full disk is found out here and not in the middle of training.
+    /// Opens a tier of `size` bytes. All of it is reserved now, so that a full disk is reported here and not during training.
+    ///
+    /// # Errors
+    /// Memory or disk space cannot be reserved.
     pub fn open(&self, size: Bytes) -> Result<Box<dyn HostTier>, HostError> {
         match &self.place {
             HostPlace::Memory => Ok(Box::new(MemoryTier::new(size)?)),
@@ -60,15 +63,17 @@ impl HostOptions {
         }
     }
 
-    /// The channels at which this tier really copies, device → host and host → device: measured on a small one of its kind, before there
-    /// is any plan. Each way the faster of two passes counts, for the first one meets fresh pages. A tier that is slowed down has the
-    /// channels to which it is.
+    /// Measures the channels of this tier, device → host and host → device, on a small tier of the same kind. The faster of two passes
+    /// counts in each direction, because the first one includes page faults. If [`link`](Self::link) is set, returns that.
+    ///
+    /// # Errors
+    /// The tier cannot be opened, or a copy fails.
     pub fn measure(&self) -> Result<(Channel, Channel), HostError> {
         if let Some(link) = self.link {
             return Ok(link);
         }
         let tier = self.open(Bytes((PIECES * PIECE) as u64))?;
-        // A piece that is copied again and again lies in the innermost cache, where values do not.
+        // Copying one piece repeatedly would measure the innermost cache, where tensors do not lie.
         let mut values = vec![0x5A; PIECES * PIECE];
         let mut shortest = [Duration::MAX; 2];
         for _ in 0..2 {
@@ -90,9 +95,9 @@ impl HostOptions {
     }
 }
 
-/// Bytes that are copied at once when a tier is measured: a value of common size.
+/// Bytes per copy when a tier is measured: a common tensor size.
 const PIECE: usize = 1 << 20;
-/// Copies of one pass.
+/// Copies per pass.
 const PIECES: usize = 16;
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
-//! Where on the host every offloaded value lies: decided once per plan, so that a copy only has to look up a number.
+//! Offsets of a plan's host copies, assigned once per plan, so that a copy only looks up a number.
 //!
-//! A *host copy* lives from its offload (or the iteration's beginning) to its `HostRelease` (or the iteration's end). Copies that are
-//! alive at the same position lie apart; otherwise they may share bytes. Placed largest first, each at the lowest offset that is free
-//! (first fit decreasing). A copy into bytes that another copy had before must also wait until that one has been read for the last time:
-//! plans do not say so, because they do not know host addresses, hence [`Copies::hazard`].
+//! A *host copy* lives from its offload (or the start of the iteration) to its `HostRelease` (or the end of the iteration). Copies that are
+//! alive at the same position do not overlap; others may share bytes. They are placed by first fit decreasing: largest first, each at the
+//! lowest free offset. An offload into bytes that another copy used before must wait for the last prefetch of that copy. Plans contain no
+//! host addresses and therefore no such wait, so it is added here: [`HostCopies::hazard`].
 //!
-//! **The boundary.** A persistent value whose home is on the host is there under the name `begin` when an iteration starts and under the
-//! name `end` when it ends. If the first is given up before the second is made, both use one slot. If not, they have two slots and
-//! exchange them between iterations.
+//! **The boundary.** A persistent tensor that is on the host between iterations is called `begin` at the start of an iteration and `end` at
+//! its end. If the copy of `begin` is released before the copy of `end` is made, both use the same bytes. Otherwise they have separate
+//! bytes, which swap roles between iterations.
 
 use std::collections::HashMap;
 
@@ -16,60 +16,60 @@ use elbowroom_ir::packing::Interval;
 use elbowroom_ir::schedule::Action;
 use elbowroom_ir::{ActionId, Bytes, Id, Table, TensorId};
 
-/// Host copies start at multiples of a page: a file system need not read what a page held before it is overwritten.
+/// Host copies start at multiples of a page, so that a file system need not read a page before overwriting it.
 const ALIGN: usize = 4096;
 
-/// One host copy of a plan, by its place in [`Copies`].
+/// Index of a host copy in [`HostCopies`].
 pub type CopyIndex = usize;
 
-/// All host copies of a plan, placed.
+/// All host copies of a plan with their offsets.
 #[derive(Debug, Default)]
-pub struct Copies {
-    /// First byte of every copy. Changes only between iterations.
+pub struct HostCopies {
+    /// Offset of every copy, in bytes. Changes only between iterations.
     pub offsets: Vec<usize>,
-    /// Bytes of host that all of them need.
+    /// Size of the host tier that they need, in bytes.
     pub size: Bytes,
     /// The copy that an offload makes or a prefetch reads.
     pub of_action: Table<ActionId, Option<CopyIndex>>,
-    /// For an offload: the prefetch after which the bytes it writes are no longer needed.
+    /// For an offload: the prefetch that must finish before the offload may overwrite its bytes.
     pub hazard: Table<ActionId, Option<ActionId>>,
-    /// For each persistent value of the trace: the copy in which the iteration finds it.
-    pub homes: Vec<Option<CopyIndex>>,
+    /// For each persistent tensor of the trace: its copy at the start of an iteration.
+    pub at_begin: Vec<Option<CopyIndex>>,
     exchanges: Vec<(CopyIndex, CopyIndex)>,
 }
 
 #[derive(Debug)]
-struct Copy {
+struct HostCopy {
     bytes: usize,
     alive: Interval,
-    /// Whether bytes and place are its own throughout the iteration.
-    alone: bool,
-    /// Must lie where this copy lies.
+    /// Whether its bytes are shared with no other copy throughout the iteration.
+    exclusive: bool,
+    /// The copy at whose offset it must lie.
     same_as: Option<CopyIndex>,
     offload: Option<ActionId>,
     last_read: Option<ActionId>,
 }
 
-impl Copies {
-    /// Finds all host copies of a plan and places them.
+impl HostCopies {
+    /// Collects the host copies of a plan and assigns their offsets.
     pub fn place(plan: &CheckedPlan) -> Self {
         let (trace, schedule) = (plan.trace(), plan.schedule());
         let end = schedule.steps.len() as u64 + 1;
-        let mut copies: Vec<Copy> = Vec::new();
+        let mut copies: Vec<HostCopy> = Vec::new();
         let mut live: HashMap<TensorId, CopyIndex> = HashMap::new();
         let mut of_action = Table::filled(schedule.steps.len(), None);
         let mut add = |value: TensorId, start: u64, offload| {
-            copies.push(Copy {
+            copies.push(HostCopy {
                 bytes: trace.bytes(value).get() as usize,
                 alive: Interval::new(start, end),
-                alone: false,
+                exclusive: false,
                 same_as: None,
                 offload,
                 last_read: None,
             });
             copies.len() - 1
         };
-        // Positions are counted from 1, so that what exists at the beginning is older than the first action.
+        // Positions count from 1; copies that exist at the start of the iteration have position 0.
         let mut reads = Vec::new();
         let mut ends = Vec::new();
         for (persistent, home) in trace.persistent().iter().zip(&schedule.boundary) {
@@ -113,7 +113,7 @@ impl Copies {
             if copies[begin].alive.end <= copies[left].alive.start {
                 copies[left].same_as = Some(begin);
             } else {
-                (copies[begin].alone, copies[left].alone) = (true, true);
+                (copies[begin].exclusive, copies[left].exclusive) = (true, true);
                 exchanges.push((begin, left));
             }
         }
@@ -130,20 +130,20 @@ impl Copies {
             let read = |earlier: usize| copies[earlier].last_read.filter(|&read| read < offload);
             hazard[offload] = (0..copies.len()).filter(|&c| c != later && shares(c)).filter_map(read).max();
         }
-        Self { offsets, size: Bytes(size as u64), of_action, hazard, homes: begins, exchanges }
+        Self { offsets, size: Bytes(size as u64), of_action, hazard, at_begin: begins, exchanges }
     }
 
-    /// What was `end` becomes `begin`: to be called after every iteration.
-    pub fn turn_over(&mut self) {
+    /// Makes every `end` the next `begin`. Must be called after every iteration.
+    pub fn swap_boundary_slots(&mut self) {
         for &(begin, end) in &self.exchanges {
             self.offsets.swap(begin, end);
         }
     }
 }
 
-fn first_fit_decreasing(copies: &[Copy]) -> (Vec<usize>, usize) {
-    let conflict = |a: &Copy, b: &Copy| a.alone || b.alone || a.alive.overlaps(b.alive);
-    // Copies that must lie together are placed together.
+fn first_fit_decreasing(copies: &[HostCopy]) -> (Vec<usize>, usize) {
+    let conflict = |a: &HostCopy, b: &HostCopy| a.exclusive || b.exclusive || a.alive.overlaps(b.alive);
+    // Copies that must share an offset are placed together.
     let mut groups: Vec<Vec<CopyIndex>> = (0..copies.len()).map(|c| vec![c]).collect();
     for (index, copy) in copies.iter().enumerate() {
         if let Some(leader) = copy.same_as {
@@ -183,16 +183,16 @@ fn first_fit_decreasing(copies: &[Copy]) -> (Vec<usize>, usize) {
 mod tests {
     use super::*;
 
-    fn copy(bytes: usize, start: u64, end: u64) -> Copy {
+    fn copy(bytes: usize, start: u64, end: u64) -> HostCopy {
         let alive = Interval::new(start, end);
-        Copy { bytes, alive, alone: false, same_as: None, offload: None, last_read: None }
+        HostCopy { bytes, alive, exclusive: false, same_as: None, offload: None, last_read: None }
     }
 
     #[test]
     fn copies_alive_together_lie_apart_and_others_share() {
         let mut copies = vec![copy(100, 0, 5), copy(64, 5, 9), copy(64, 3, 9), copy(100, 7, 20)];
         copies[3].same_as = Some(0);
-        copies.push(Copy { alone: true, ..copy(10, 0, 1) });
+        copies.push(HostCopy { exclusive: true, ..copy(10, 0, 1) });
         let (offsets, size) = first_fit_decreasing(&copies);
         assert_eq!(offsets[0], offsets[3]);
         for a in 0..copies.len() {
@@ -200,7 +200,7 @@ mod tests {
                 let apart =
                     offsets[a] + copies[a].bytes <= offsets[b] || offsets[b] + copies[b].bytes <= offsets[a];
                 let together =
-                    copies[a].alive.overlaps(copies[b].alive) || copies[a].alone || copies[b].alone;
+                    copies[a].alive.overlaps(copies[b].alive) || copies[a].exclusive || copies[b].exclusive;
                 assert!(apart || !together, "{a} {b} {offsets:?}");
             }
         }

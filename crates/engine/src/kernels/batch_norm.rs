@@ -1,7 +1,7 @@
 //! Operations per channel over `[batch, channels, spatial]`: bias gradients and batch normalization (Ioffe and Szegedy, 2015).
 //!
-//! A task takes one channel: its planes mostly fit into the second-level cache, so that reading them again for the variance and for
-//! the results costs little.
+//! A task takes one channel. Its planes usually fit into the second-level cache, so that the second reading, for the variance and the
+//! results, is cheap.
 
 use elbowroom_graph::op::Channels;
 use rayon::ThreadPool;

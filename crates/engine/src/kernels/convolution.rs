@@ -12,7 +12,7 @@ use super::direct::{self, Direct};
 use super::elementwise::chunks;
 use super::pack::Strided;
 use super::parallel::Shared;
-use super::product::{Extents, Initial, Room, Target, product};
+use super::product::{Extents, Initial, ScratchLevel, Target, product};
 use super::windows::{Planes, Reversed, Taps, Windows};
 use super::winograd;
 
@@ -20,11 +20,11 @@ const fn area(size: [usize; 2]) -> usize {
     size[0] * size[1]
 }
 
-/// How much scratch the product takes.
-const fn room(conv: &Conv) -> Room {
+/// How much scratch the product may use.
+const fn scratch_level(conv: &Conv) -> ScratchLevel {
     match conv.algorithm {
-        Algorithm::Lean => Room::Little,
-        Algorithm::Tiled | Algorithm::Direct | Algorithm::Winograd => Room::Usual,
+        Algorithm::Lean => ScratchLevel::Reduced,
+        Algorithm::Tiled | Algorithm::Direct | Algorithm::Winograd => ScratchLevel::Full,
     }
 }
 
@@ -33,7 +33,7 @@ const fn extents(conv: &Conv) -> Extents {
         rows: conv.out_channels,
         columns: conv.batch * area(conv.out_size),
         depth: conv.in_channels * conv.window.area(),
-        room: room(conv),
+        scratch_level: scratch_level(conv),
     }
 }
 
@@ -42,7 +42,7 @@ const fn grad_weight_extents(conv: &Conv) -> Extents {
         rows: conv.out_channels,
         columns: conv.in_channels * conv.window.area(),
         depth: conv.batch * area(conv.out_size),
-        room: room(conv),
+        scratch_level: scratch_level(conv),
     }
 }
 
@@ -62,7 +62,7 @@ pub fn computes(kind: &OpKind) -> bool {
             let width = if plain { area(width) } else { width[1] };
             conv.window.stride == [1, 1]
                 && direct::lines(width).is_some()
-                && direct::has_room_for(conv.window.area())
+                && direct::supports_taps(conv.window.area())
         }
     })
 }
@@ -250,7 +250,7 @@ impl Residue {
             rows: conv.in_channels,
             columns: conv.batch * area(self.positions),
             depth: conv.out_channels * area(self.taps),
-            room: room(conv),
+            scratch_level: scratch_level(conv),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Convolutions at a stride of one without any scratch: weights and images are read where they lie.
+//! Convolutions at a stride of one without any workspace: weights and images are read in place.
 //!
 //! Positions of the result are one dimension, over all images, cut into vectors of sixteen. A vector may lie on several lines; for every tap
 //! it is then put together from as many loads, each under a mask that leaves out what lies outside the image. Two vectors and a few
@@ -10,9 +10,9 @@
 //! loads of 1               0: ────┘└─── 1 ──────┘
 //! ```
 //!
-//! **Bits.** Every element is the same sum as by [`super::product`]: one chain of fused multiply-adds for each part of the shared dimension,
-//! parts added in order to what the product starts from. What lies outside an image is multiplied too, as zero, because infinities and
-//! the sign of zero would show that it was left out.
+//! **Bits.** Every element is the same sum as in [`super::product`]: one chain of fused multiply-adds for each part of the shared
+//! dimension, parts added in order to the initial value. Positions outside an image are multiplied as zeros, because infinities and the
+//! sign of zero would reveal their omission.
 //!
 //! Gradients of weights are not here: their sums run over positions, and vectors along positions would sum in another order, while vectors
 //! along taps would have to be gathered.
@@ -47,11 +47,11 @@ pub struct Direct<'a> {
     pub row_step: usize,
     /// Distance between the weights of neighbouring channels of the image.
     pub channel_step: usize,
-    /// What each row starts from; zero if none.
+    /// The initial value of each row; zero if `None`.
     pub bias: Option<&'a [f32]>,
 }
 
-/// Lines of positions that a vector of this image can lie on, if [`Direct`] can compute it.
+/// The number of lines on which a vector of positions of an image of this width can lie, if [`Direct`] supports it.
 pub const fn lines(width: usize) -> Option<usize> {
     match width {
         _ if width.is_multiple_of(LANES) => Some(1),
@@ -61,20 +61,20 @@ pub const fn lines(width: usize) -> Option<usize> {
     }
 }
 
-/// Whether there are not too many taps.
-pub const fn has_room_for(taps: usize) -> bool {
+/// Whether [`Direct`] supports this number of taps.
+pub const fn supports_taps(taps: usize) -> bool {
     taps <= TAPS
 }
 
-/// Neighbouring lanes of a vector, and where lane 0 would lie if it were one of them.
+/// Consecutive lanes of a vector, and the offset at which lane 0 would lie.
 #[derive(Clone, Copy, Default)]
-struct Lanes {
+struct LaneMask {
     from: isize,
     mask: u16,
 }
 
-/// What two vectors of positions read for one tap, or write; `N` parts each.
-type Pair<const N: usize> = [[Lanes; N]; 2];
+/// The lanes that two vectors of positions read for one tap, or write; `N` parts each.
+type Pair<const N: usize> = [[LaneMask; N]; 2];
 
 /// The lanes `at .. at + len`.
 const fn mask(at: usize, len: usize) -> u16 {
@@ -82,7 +82,7 @@ const fn mask(at: usize, len: usize) -> u16 {
 }
 
 /// One part of the shared dimension for one tile: `rows` rows from `weights` and `to` on.
-struct Part<'a, const N: usize> {
+struct TilePart<'a, const N: usize> {
     images: *const f32,
     plane: usize,
     weights: *const f32,
@@ -96,7 +96,7 @@ struct Part<'a, const N: usize> {
     base: Base<'a>,
 }
 
-/// What the sums of a part are added to.
+/// The value to which the sums of a part are added.
 #[derive(Clone, Copy)]
 enum Base<'a> {
     Zero,
@@ -107,11 +107,11 @@ enum Base<'a> {
 /// Computes a part of a tile.
 ///
 /// # Safety
-/// All that is under the masks of `taps` can be read, and of `places` be written, for every row; nobody else touches the latter. The
+/// All that is under the masks of `taps` can be read, and of `places` be written, for every row; nothing else touches the latter. The
 /// processor has the instructions.
-type TileFn<const N: usize> = unsafe fn(&Part<'_, N>);
+type TileFn<const N: usize> = unsafe fn(&TilePart<'_, N>);
 
-impl<const N: usize> Part<'_, N> {
+impl<const N: usize> TilePart<'_, N> {
     /// Runs through the pairs of channel and tap: image, weights and taps of those that share a channel.
     #[inline(always)]
     fn channels(&self, mut each: impl FnMut(*const f32, *const f32, &[Pair<N>])) {
@@ -170,7 +170,7 @@ impl Base<'_> {
 /// # Safety
 /// As [`TileFn`].
 #[inline(always)]
-unsafe fn plain<const R: usize, const N: usize>(part: &Part<'_, N>) {
+unsafe fn plain<const R: usize, const N: usize>(part: &TilePart<'_, N>) {
     let mut sums = [[[0.0f32; LANES]; 2]; R];
     part.channels(|image, weights, taps| {
         for (t, tap) in taps.iter().enumerate() {
@@ -200,7 +200,7 @@ unsafe fn plain<const R: usize, const N: usize>(part: &Part<'_, N>) {
 
 /// # Safety
 /// As [`TileFn`].
-unsafe fn baseline<const R: usize, const N: usize>(part: &Part<'_, N>) {
+unsafe fn baseline<const R: usize, const N: usize>(part: &TilePart<'_, N>) {
     // SAFETY: the caller's promise.
     unsafe { plain::<R, N>(part) }
 }
@@ -209,7 +209,7 @@ unsafe fn baseline<const R: usize, const N: usize>(part: &Part<'_, N>) {
 /// As [`TileFn`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn avx2<const R: usize, const N: usize>(part: &Part<'_, N>) {
+unsafe fn avx2<const R: usize, const N: usize>(part: &TilePart<'_, N>) {
     // SAFETY: the caller's promise.
     unsafe { plain::<R, N>(part) }
 }
@@ -218,13 +218,13 @@ unsafe fn avx2<const R: usize, const N: usize>(part: &Part<'_, N>) {
 /// As [`TileFn`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-unsafe fn avx512<const R: usize, const N: usize>(part: &Part<'_, N>) {
+unsafe fn avx512<const R: usize, const N: usize>(part: &TilePart<'_, N>) {
     use std::arch::x86_64::*;
     /// # Safety
     /// What lies under the masks can be read. The processor has AVX-512.
     #[target_feature(enable = "avx512f")]
     #[inline]
-    unsafe fn load<const N: usize>(start: *const f32, lanes: &[Lanes; N]) -> __m512 {
+    unsafe fn load<const N: usize>(start: *const f32, lanes: &[LaneMask; N]) -> __m512 {
         // SAFETY: masked lanes are not touched, the others are the caller's promise.
         unsafe {
             let mut x = _mm512_maskz_loadu_ps(lanes[0].mask, start.wrapping_offset(lanes[0].from));
@@ -253,7 +253,7 @@ unsafe fn avx512<const R: usize, const N: usize>(part: &Part<'_, N>) {
     while left_over > 0 {
         let count = (taps.len() - tap).min(left_over);
         let mut w = weights;
-        // SAFETY: there are so many taps; what lies under the masks is in the image; the weights are the tile's.
+        // SAFETY: that many taps exist; what lies under the masks is in the image; the weights are the tile's.
         unsafe {
             for [left, right] in taps.get_unchecked(tap..tap + count) {
                 let (left, right) = (load(image, left), load(image, right));
@@ -348,13 +348,13 @@ impl Direct<'_> {
         let pairs = positions.div_ceil(2 * LANES);
         let shared = self.rows * positions * self.depth() >= WORTH_SHARING;
         let across = if shared { pairs.min(TASKS) } else { 1 };
-        // Tasks that share positions put the same vectors together, which is little work beside several panels.
+        // Tasks that share positions assemble the same vectors, which takes little time compared with several panels.
         let down = if shared { (TASKS / across).min(panels) } else { 1 };
         let share = |all: usize, of: usize, at: usize| at * all / of..(at + 1) * all / of;
         each(pool, across * down, |task| {
             let (my_pairs, my_panels) =
                 (share(pairs, across, task % across), share(panels, down, task / across));
-            let mut taps = [[[Lanes::default(); N]; 2]; TAPS];
+            let mut taps = [[[LaneMask::default(); N]; 2]; TAPS];
             let taps = &mut taps[..windows.taps[0] * windows.taps[1]];
             for first in my_panels.clone().step_by(together) {
                 for pair in my_pairs.clone() {
@@ -393,7 +393,7 @@ impl Direct<'_> {
             };
             // SAFETY: the caller's promise; the weights of a row lie within all weights.
             unsafe {
-                tile(&Part {
+                tile(&TilePart {
                     images: windows.images.as_ptr(),
                     plane: windows.size[0] * windows.size[1],
                     weights: self.weights.as_ptr().add(row * self.row_step),
@@ -414,22 +414,22 @@ impl Direct<'_> {
     fn locate<const N: usize>(&self, pair: usize, positions: usize, taps: &mut [Pair<N>]) -> Pair<N> {
         let windows = &self.windows;
         let [height, width] = windows.positions;
-        let mut places = [[Lanes::default(); N]; 2];
+        let mut places = [[LaneMask::default(); N]; 2];
         for vector in 0..2 {
             let start = (2 * pair + vector) * LANES;
             let end = (start + LANES).min(positions);
             let mut at = start;
             for part in 0..N {
                 if at >= end {
-                    places[vector][part] = Lanes::default();
-                    taps.iter_mut().for_each(|tap| tap[vector][part] = Lanes::default());
+                    places[vector][part] = LaneMask::default();
+                    taps.iter_mut().for_each(|tap| tap[vector][part] = LaneMask::default());
                     continue;
                 }
                 let (line, first) = (at / width, at % width);
                 let (image, line) = (line / height, line % height);
                 let (lane, len) = (at - start, (width - first).min(end - at));
                 let to = (image * self.rows * height + line) * width + first;
-                places[vector][part] = Lanes { from: to as isize - lane as isize, mask: mask(lane, len) };
+                places[vector][part] = LaneMask { from: to as isize - lane as isize, mask: mask(lane, len) };
                 for (tap, lanes) in taps.iter_mut().enumerate() {
                     let tap = [tap / windows.taps[1], tap % windows.taps[1]];
                     lanes[vector][part] = self.seen(image, [line, first], (lane, len), tap);
@@ -441,7 +441,13 @@ impl Direct<'_> {
     }
 
     /// What a tap sees from some positions on one line: the rest lies outside and is zero.
-    fn seen(&self, image: usize, first: [usize; 2], (lane, len): (usize, usize), tap: [usize; 2]) -> Lanes {
+    fn seen(
+        &self,
+        image: usize,
+        first: [usize; 2],
+        (lane, len): (usize, usize),
+        tap: [usize; 2],
+    ) -> LaneMask {
         let windows = &self.windows;
         let [row, column] = [0, 1]
             .map(|axis| windows.start[axis] + first[axis] as isize + tap[axis] as isize * windows.step[axis]);
@@ -449,10 +455,10 @@ impl Direct<'_> {
         let low = (-column).clamp(0, len as isize);
         let high = (width - column).clamp(low, len as isize);
         if !(0..height).contains(&row) || low == high {
-            return Lanes::default();
+            return LaneMask::default();
         }
         let start = (image * windows.channels * windows.size[0]) as isize * width + row * width + column;
-        Lanes { from: start - lane as isize, mask: mask(lane + low as usize, (high - low) as usize) }
+        LaneMask { from: start - lane as isize, mask: mask(lane + low as usize, (high - low) as usize) }
     }
 }
 

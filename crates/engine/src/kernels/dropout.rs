@@ -1,4 +1,4 @@
-//! Dropout (Srivastava et al., 2014) with counter-based random numbers: its own derivative, and the same each time it runs.
+//! Dropout (Srivastava et al., 2014) with counter-based random numbers: the same mask on every run, and its own derivative.
 
 use elbowroom_graph::op::Mask;
 
@@ -10,7 +10,7 @@ use super::{Context, Operands};
 /// Elements whose random words are made together.
 const BLOCK: usize = 256;
 
-/// Counters that are worked on together.
+/// Counters processed together.
 const LANES: usize = 16;
 
 /// [`elbowroom_graph::philox::philox`] for the counters `[first + lane, …]`, word by word, so that it becomes vectors.

@@ -11,8 +11,8 @@ use super::parallel::{Shared, each};
 /// Elements of one task: 64 KiB of floats.
 pub const CHUNK: usize = 1 << 14;
 
-/// `y[i] = f(x[i])` for `len` elements, where `y` may be `x`. A loop, not `for_each`, and closures that are always inlined: whatever
-/// stays a function of its own is not compiled for wide vectors.
+/// `y[i] = f(x[i])` for `len` elements, where `y` may be `x`. A loop and always-inlined closures instead of `for_each`: a function that is
+/// not inlined is not compiled for wide vectors.
 ///
 /// # Safety
 /// `x` can be read and `y` written for `len` elements; they are the same or do not overlap.

@@ -1,6 +1,6 @@
-//! Iterations with one heap buffer for each value and no plan: what managing memory is measured against. The buffers are allocated once
-//! and kept, so that nothing but the kernels is timed. (The interpreter frees and fills memory on the way, because it is there to find
-//! faults.)
+//! Iterations without a plan, with one heap buffer per storage: the baseline for the cost of memory management. Buffers are allocated once
+//! and kept, so that only kernels are timed. (The interpreter frees and poisons memory during an iteration, because its purpose is to find
+//! errors.)
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,7 +11,7 @@ use rayon::ThreadPool;
 use super::owned::{Memory, expect_apart};
 use super::{Context, Operands, run, workspace};
 
-/// A graph with a buffer for each of its storages.
+/// A graph with a buffer for each storage.
 pub struct HeapRun {
     graph: Arc<Graph>,
     memory: Vec<Memory>,
@@ -21,7 +21,7 @@ pub struct HeapRun {
 }
 
 impl HeapRun {
-    /// The graph before its first iteration, its parameters initialized from the seed.
+    /// Prepares the first iteration: parameters are initialized from the seed.
     pub fn new(graph: Arc<Graph>, pool: Arc<ThreadPool>, seed: u64) -> Self {
         let mut memory: Vec<Memory> =
             graph.storages.values().map(|bytes| Memory::poisoned(bytes.get() as usize)).collect();
@@ -40,9 +40,10 @@ impl HeapRun {
         Self { graph, memory, scratch: Memory::poisoned(scratch), pool, seed }
     }
 
-    /// Runs one iteration on batches for every input slot, and returns the bytes of every output.
+    /// Runs one iteration on a batch for every input slot and returns the bytes of every output.
     ///
-    /// Panics if there are fewer batches than input slots, or one of another size.
+    /// # Panics
+    /// A batch is missing or has another size than its slot.
     pub fn run(&mut self, iteration: u64, inputs: &[&[u8]]) -> Vec<Vec<u8>> {
         let outputs: Vec<Mutex<Vec<u8>>> = self.graph.outputs.iter().map(|_| Mutex::default()).collect();
         let take = |slot: usize, bytes: &[u8]| {
@@ -50,7 +51,7 @@ impl HeapRun {
         };
         let pool = Arc::clone(&self.pool);
         let context = Context { pool: &pool, seed: self.seed, iteration, inputs, outputs: &take };
-        // As the compute lane does: one switch of threads for all operations.
+        // As on the compute stream: one switch of threads for all ops.
         pool.install(|| self.operations(&context));
         outputs.into_iter().map(|output| output.into_inner().unwrap_or_default()).collect()
     }
@@ -77,7 +78,7 @@ impl HeapRun {
         }
     }
 
-    /// The persistent value at a position of [`Graph::persistent`], as it is now.
+    /// The current contents of the persistent tensor at a position of [`Graph::persistent`].
     pub fn persistent(&self, position: usize) -> &[f32] {
         let value = self.graph.persistent[position].begin;
         self.memory[self.graph.values[value].storage.index()].floats()

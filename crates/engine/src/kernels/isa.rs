@@ -15,7 +15,7 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// The widest that this processor has. The answer is remembered by the standard library; asking costs a load and a branch.
+    /// The widest instruction set of this processor. The standard library caches the answer; a call costs a load and a branch.
     #[inline]
     pub fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]

@@ -45,10 +45,10 @@ use elbowroom_graph::op::Algorithm;
 use elbowroom_ir::Bytes;
 use rayon::ThreadPool;
 
-/// What kernels need besides their operands. It changes from iteration to iteration, not from operation to operation.
+/// Inputs of a kernel apart from its operands. They change from iteration to iteration, not from op to op.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
-    /// Threads for large operations. Running the whole iteration inside the pool saves a switch of threads per operation.
+    /// Threads for large ops. Running the whole iteration inside the pool saves a switch of threads per op.
     pub pool: &'a ThreadPool,
     /// Seed of the run.
     pub seed: u64,
@@ -56,7 +56,7 @@ pub struct Context<'a> {
     pub iteration: u64,
     /// The bytes of every input slot of the graph.
     pub inputs: &'a [&'a [u8]],
-    /// Takes the bytes of an output slot.
+    /// Receives the bytes of an output slot.
     pub outputs: &'a (dyn Fn(usize, &[u8]) + Sync),
 }
 
@@ -72,7 +72,7 @@ pub struct Operands<'a> {
 }
 
 impl<'a> Operands<'a> {
-    /// Elements of an operand that nothing overwrites while the slice lives.
+    /// Elements of an operand that is not overwritten while the slice lives.
     ///
     /// # Safety
     /// The contract of [`run`]; no result that this kernel writes meanwhile reuses the operand.
@@ -90,7 +90,7 @@ impl<'a> Operands<'a> {
         unsafe { std::slice::from_raw_parts_mut(self.target(position, len), len) }
     }
 
-    /// Scratch for `len` floats.
+    /// The workspace as `len` floats.
     ///
     /// # Safety
     /// The contract of [`run`]; called once.
@@ -116,7 +116,7 @@ impl<'a> Operands<'a> {
     }
 }
 
-/// Types of which every pattern of bits is a value.
+/// Types for which every bit pattern is valid.
 trait Element: Copy {}
 impl Element for f32 {}
 impl Element for i32 {}
@@ -127,7 +127,7 @@ fn check<T>(start: *const T, bytes: usize, len: usize) {
     assert!(len == 0 || (!start.is_null() && start.is_aligned()), "operands are aligned to their elements");
 }
 
-/// Scratch that [`run`] needs for an operation.
+/// Workspace that [`run`] needs for an op, in bytes.
 pub fn workspace(kind: &OpKind) -> Bytes {
     let floats = match *kind {
         OpKind::Conv2d { conv, .. } => convolution::scratch(&conv),
@@ -143,18 +143,18 @@ pub fn workspace(kind: &OpKind) -> Bytes {
     Bytes((floats * size_of::<f32>()) as u64)
 }
 
-/// The ways to compute an operation that there are kernels for, the usual one first; none where there is no choice.
+/// The algorithms for an op for which there are kernels, the default first; empty if there is no choice.
 pub fn algorithms(kind: &OpKind) -> impl Iterator<Item = Algorithm> + use<'_> {
     let computes =
         |&algorithm: &Algorithm| kind.computed_by(algorithm).is_some_and(|kind| convolution::computes(&kind));
     Algorithm::ALL.into_iter().filter(computes)
 }
 
-/// Computes one operation.
+/// Computes one op.
 ///
 /// # Safety
-/// The operands are as the kind lists them and as the module says: valid ranges that nobody else writes (or, for results and workspace,
-/// reads) while this runs, overlapping only where the kind mutates or may reuse.
+/// The operands are those that the kind lists, as the module's documentation requires: valid ranges that nothing else writes (or, for
+/// results and workspace, reads) during the call, and that overlap only where the kind mutates or may reuse.
 pub unsafe fn run(kind: &OpKind, operands: &Operands<'_>, context: &Context<'_>) {
     let (o, pool) = (operands, context.pool);
     // SAFETY: every kernel has the contract of this function.

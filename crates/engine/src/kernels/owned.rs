@@ -1,4 +1,4 @@
-//! Kernels on memory that they are lent safely: for the interpreter and for tests.
+//! Kernels on borrowed memory with a safe interface, for the interpreter and for tests.
 
 use elbowroom_graph::OpKind;
 
@@ -16,12 +16,12 @@ pub struct Memory {
 struct Line(#[allow(dead_code)] [u8; 64]);
 
 impl Memory {
-    /// This many bytes, all of them 0xFF: as floats they are NaN, so that what is read before it is written shows.
+    /// `len` bytes of 0xFF, which are NaN as floats, so that a read before the first write is noticed.
     pub fn poisoned(len: usize) -> Self {
         Self { lines: vec![Line([0xFF; 64]); len.div_ceil(64)], len }
     }
 
-    /// This many zeros.
+    /// `len` zero bytes.
     pub fn zeroed(len: usize) -> Self {
         Self { lines: vec![Line([0; 64]); len.div_ceil(64)], len }
     }
@@ -39,29 +39,29 @@ impl Memory {
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
     }
 
-    /// The bytes, to be changed.
+    /// The bytes, for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above; every pattern is a byte.
         unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
     }
 
-    /// The bytes as floats; a rest of fewer than four is left out.
+    /// The bytes as floats; a remainder of fewer than four bytes is left out.
     pub fn floats(&self) -> &[f32] {
         // SAFETY: aligned to 64, long enough, and every pattern is a float.
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len / 4) }
     }
 
-    /// The bytes as floats, to be changed.
+    /// The bytes as floats, for writing.
     pub fn floats_mut(&mut self) -> &mut [f32] {
         // SAFETY: as above.
         unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len / 4) }
     }
 }
 
-/// Computes an operation whose operands and results are the named ones of `memory`. A result that mutates or reuses an operand has the
-/// same number as that operand.
+/// Computes an op whose operands and results are entries of `memory`. A result that mutates or reuses an operand has that operand's index.
 ///
-/// Panics if results share memory in any way that the kind does not permit, or if operands are missing or too small.
+/// # Panics
+/// Results share memory in a way that the kind does not permit, or operands are missing or too small.
 pub fn run_owned(
     kind: &OpKind,
     memory: &mut [Memory],
@@ -73,7 +73,7 @@ pub fn run_owned(
     run_with(kind, memory, reads, writes, &mut scratch, context);
 }
 
-/// The same with scratch that is lent too, at least as large as [`workspace`] says.
+/// As [`run_owned`], with a workspace from the caller, at least as large as [`workspace`] requires.
 pub fn run_with(
     kind: &OpKind,
     memory: &mut [Memory],
@@ -92,7 +92,7 @@ pub fn run_with(
     unsafe { run(kind, &operands, context) };
 }
 
-/// Panics if results share memory with operands, named by numbers, in any way that the kind does not permit.
+/// Panics if results share memory with operands, given by their indices, in a way that the kind does not permit.
 pub(super) fn expect_apart(kind: &OpKind, reads: &[usize], writes: &[usize]) {
     let (mutations, reusable) = (kind.mutations(), kind.reusable());
     for (output, write) in writes.iter().enumerate() {

@@ -12,7 +12,7 @@ pub fn each(pool: &rayon::ThreadPool, count: usize, task: impl Fn(usize) + Sync 
     }
 }
 
-/// A pointer that tasks may share because each of them touches bytes of its own.
+/// A pointer that tasks may share because each of them accesses bytes of its own.
 pub struct Shared<T>(*mut T);
 
 impl<T> Clone for Shared<T> {
@@ -23,7 +23,7 @@ impl<T> Clone for Shared<T> {
 
 impl<T> Copy for Shared<T> {}
 
-// SAFETY: the pointer alone is harmless; whoever goes through it (`add`, `slice`) promises that nobody else touches those bytes.
+// SAFETY: the pointer alone is harmless; callers of `add`, `slice` and `view` promise that their accesses do not conflict.
 unsafe impl<T: Send> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Shared<T> {}
@@ -46,7 +46,7 @@ impl<T> Shared<T> {
     /// The elements `offset .. offset + len`.
     ///
     /// # Safety
-    /// They lie in the same allocation, and while the slice lives nobody else reads or writes them.
+    /// They lie in the same allocation, and while the slice lives nothing else reads or writes them.
     pub unsafe fn slice<'a>(self, offset: usize, len: usize) -> &'a mut [T] {
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.0.add(offset), len) }
@@ -55,7 +55,7 @@ impl<T> Shared<T> {
     /// The elements `offset .. offset + len`, to be read.
     ///
     /// # Safety
-    /// They lie in the same allocation, and while the slice lives nobody writes them.
+    /// They lie in the same allocation, and while the slice lives nothing writes them.
     pub unsafe fn view<'a>(self, offset: usize, len: usize) -> &'a [T] {
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts(self.0.add(offset), len) }

@@ -1,9 +1,8 @@
 //! The matrix product: `C (+)= A · B` over operands that can be packed, with all scratch from the caller.
 //!
-//! The blocking is that of Goto and van de Geijn (*Anatomy of high-performance matrix multiplication*, ACM TOMS 2008). It is our own
-//! because the `gemm` crate allocates its packing buffers itself, where no byte limit sees them, and because convolutions pack their
-//! windows straight from the images, which needs the loops around the tile to be ours; with the tile ([`super::tile`]) in place the
-//! rest is this file.
+//! The blocking is that of Goto and van de Geijn (*Anatomy of high-performance matrix multiplication*, ACM TOMS 2008). We implement it
+//! ourselves because the `gemm` crate allocates its packing buffers itself, outside the byte limit, and because convolutions pack their
+//! windows straight from the images, which requires control of the loops around the tile ([`super::tile`]).
 //!
 //! A block of A (at most 512 KiB) is packed first; then tasks share the columns of C, and each packs the panel of B that it is about to
 //! use into a slot of its own, small enough for the nearest cache. Tasks are cut by extents alone, at most [`SLOTS`] at a time, so
@@ -28,11 +27,11 @@ const ROWS: usize = 512;
 const PACKED: usize = 1 << 17;
 /// Columns that are finished before the next block of depth, where depth has several: they stay in cache.
 const COLUMNS: usize = 4096;
-/// Tiles for which a panel of B is not packed.
+/// A panel of B that fewer tiles than this read is not packed.
 const FEW: usize = 3;
 /// Blocks of A with fewer floats are packed by one thread.
 const SMALL: usize = 1 << 15;
-/// Products with fewer multiply-adds are not worth waking another thread.
+/// Products with fewer multiply-adds run on one thread, because waking another one would take longer.
 pub const WORTH_SHARING: usize = 1 << 17;
 
 /// Extents of a product: `C [rows, columns]`, shared dimension `depth`.
@@ -44,18 +43,19 @@ pub struct Extents {
     pub columns: usize,
     /// Columns of A, rows of B.
     pub depth: usize,
-    /// How much scratch it may take.
-    pub room: Room,
+    /// How much scratch it may use.
+    pub scratch_level: ScratchLevel,
 }
 
-/// How much scratch a product takes. It decides where blocks of rows and columns end, never how the depth is cut: bits do not depend on it.
+/// How much scratch a product uses. This determines the sizes of blocks of rows and columns, never the parts of the depth, so the bits do
+/// not depend on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Room {
-    /// Blocks as large as caches permit, and panels for 16 threads.
+pub enum ScratchLevel {
+    /// Blocks as large as the caches permit, and panels for 16 threads.
     #[default]
-    Usual,
-    /// Blocks of an eighth, and panels for four threads.
-    Little,
+    Full,
+    /// Blocks of an eighth of that, and panels for four threads.
+    Reduced,
 }
 
 /// How a product is cut: a function of its extents.
@@ -79,9 +79,9 @@ pub fn even_part(total: usize, most: usize, unit: usize) -> usize {
 }
 
 impl Extents {
-    /// Extents with the usual scratch.
+    /// Extents with [`ScratchLevel::Full`].
     pub const fn new(rows: usize, columns: usize, depth: usize) -> Self {
-        Self { rows, columns, depth, room: Room::Usual }
+        Self { rows, columns, depth, scratch_level: ScratchLevel::Full }
     }
 
     /// Depth of one part: an element is a sum over parts, in order, of one chain each.
@@ -90,9 +90,9 @@ impl Extents {
     }
 
     fn blocks(self) -> Blocks {
-        let (most_rows, most_packed, slots) = match self.room {
-            Room::Usual => (ROWS, PACKED, SLOTS),
-            Room::Little => (ROWS / 8, PACKED / 8, SLOTS / 4),
+        let (most_rows, most_packed, slots) = match self.scratch_level {
+            ScratchLevel::Full => (ROWS, PACKED, SLOTS),
+            ScratchLevel::Reduced => (ROWS / 8, PACKED / 8, SLOTS / 4),
         };
         let inner = self.part();
         let rows = even_part(self.rows, most_rows, MAX_ROWS);
@@ -118,7 +118,7 @@ impl Extents {
     }
 }
 
-/// What a product starts from.
+/// The initial value to which the product is added.
 #[derive(Clone, Copy)]
 pub enum Initial<'a> {
     /// Zero: C is written without being read.
@@ -131,7 +131,7 @@ pub enum Initial<'a> {
     Columns(&'a [f32]),
 }
 
-/// Where C lies. A row is `row_step` after the one before; a column is a triple (image, y, x) in row-major order over `size`.
+/// Where C lies. Consecutive rows are `row_step` apart; a column is a triple (image, y, x) in row-major order over `size`.
 #[derive(Clone, Copy)]
 pub struct Target {
     /// The element (0, 0).
@@ -145,7 +145,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// A matrix whose rows are contiguous.
+    /// A matrix with contiguous rows.
     pub fn matrix(start: Shared<f32>, row_step: usize) -> Self {
         Self { start, row_step, size: [1, usize::MAX], steps: [0, 0, 1] }
     }
@@ -156,14 +156,14 @@ impl Target {
     }
 
     /// Cuts columns where a line of an image ends, and returns the number of parts.
-    fn spans(&self, first: usize, count: usize, spans: &mut [Span; MAX_COLUMNS]) -> usize {
+    fn spans(&self, first: usize, count: usize, spans: &mut [ColumnSpan; MAX_COLUMNS]) -> usize {
         let [height, width] = self.size;
         let (mut at, mut found) = (0, 0);
         while at < count {
             let (line, x) = ((first + at) / width, (first + at) % width);
             let offset = line / height * self.steps[0] + line % height * self.steps[1] + x * self.steps[2];
             let len = (width - x).min(count - at);
-            spans[found] = Span { at, len, offset };
+            spans[found] = ColumnSpan { at, len, offset };
             found += 1;
             at += len;
         }
@@ -173,7 +173,7 @@ impl Target {
 
 /// Columns on one line of an image.
 #[derive(Clone, Copy, Default)]
-struct Span {
+struct ColumnSpan {
     /// The first, counted from the tile's first.
     at: usize,
     /// How many.
@@ -182,7 +182,7 @@ struct Span {
     offset: usize,
 }
 
-impl Span {
+impl ColumnSpan {
     /// Writes one row of a tile. `base` is what it is added to, cut to begin with this row and span.
     ///
     /// # Safety
@@ -251,7 +251,7 @@ unsafe fn merge_every_second(to: *mut f32, sums: &[f32], keep: bool) {
 /// Computes `C = initial + A · B`. Without a pool it runs on this thread alone; the bits are the same.
 ///
 /// # Safety
-/// `target` covers memory for every element of C, which nobody else touches meanwhile, and which holds initialized floats if
+/// `target` covers memory for every element of C, which nothing else touches meanwhile, and which holds initialized floats if
 /// `initial` keeps them.
 pub unsafe fn product<A: Panels, B: Panels>(
     pool: Option<&ThreadPool>,
@@ -287,7 +287,7 @@ pub unsafe fn product<A: Panels, B: Panels>(
             // A depth of zero still has one block: it writes the initial values.
             for start in (0..extents.depth.max(1)).step_by(blocks.depth) {
                 let depth = blocks.depth.min(extents.depth - start);
-                let block = Block { row, rows, column, start, depth, inner: blocks.inner, height };
+                let block = PackedBlock { row, rows, column, start, depth, inner: blocks.inner, height };
                 if column == 0 || blocks.depth < extents.depth {
                     let parts = if rows * depth < SMALL { 1 } else { SLOTS };
                     let together = panels.div_ceil(parts);
@@ -323,7 +323,7 @@ pub unsafe fn product<A: Panels, B: Panels>(
 }
 
 /// One packed block of A against some columns of B.
-struct Block {
+struct PackedBlock {
     row: usize,
     rows: usize,
     column: usize,
@@ -333,7 +333,7 @@ struct Block {
     height: usize,
 }
 
-impl Block {
+impl PackedBlock {
     /// The parts of the depth, relative to the block: (start, length).
     fn parts(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let (depth, inner) = (self.depth, self.inner);
@@ -343,7 +343,7 @@ impl Block {
     /// Packs one panel of A for all parts of the depth. The panel of rows `r ..` of part `k ..` starts at `k · rows + r · part length`.
     ///
     /// # Safety
-    /// `packed` holds `rows · depth` floats; nobody else touches the panel's.
+    /// `packed` holds `rows · depth` floats; nothing else touches the panel's.
     unsafe fn pack_rows<A: Panels>(&self, a: &A, panel: usize, packed: Shared<f32>) {
         let first = panel * self.height;
         let count = self.height.min(self.rows - first);
@@ -358,7 +358,7 @@ impl Block {
     /// Multiplies some panels of A with `count` columns from `at` on.
     ///
     /// # Safety
-    /// `packed` holds the packed block, `slot` a panel of B; nobody else touches these elements of C.
+    /// `packed` holds the packed block, `slot` a panel of B; nothing else touches these elements of C.
     #[allow(clippy::too_many_arguments)]
     unsafe fn multiply<B: Panels>(
         &self,
@@ -371,7 +371,7 @@ impl Block {
         target: Target,
     ) {
         let column = self.column + at;
-        let mut spans = [Span::default(); MAX_COLUMNS];
+        let mut spans = [ColumnSpan::default(); MAX_COLUMNS];
         let span_count = target.spans(column, count, &mut spans);
         let spans = &spans[..span_count];
         let mut sums = [0.0f32; MAX_ROWS * MAX_COLUMNS];

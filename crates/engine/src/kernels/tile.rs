@@ -196,7 +196,7 @@ mod tests {
             for rows in 1..=tiles.by_rows.len() {
                 for add in [false, true] {
                     let mut c = vec![0.5f32; rows * tiles.columns];
-                    // SAFETY: the panels and the tile have the sizes asked for.
+                    // SAFETY: the panels and the tile have the required sizes.
                     unsafe {
                         let (b, c) = ((b.as_ptr(), tiles.columns), (c.as_mut_ptr(), tiles.columns));
                         tiles.by_rows[rows - 1](k, a.as_ptr(), b, c, add);

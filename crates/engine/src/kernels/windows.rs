@@ -35,7 +35,7 @@ pub struct Windows<'a> {
 
 /// Neighbouring positions on one line of one image.
 #[derive(Clone, Copy, Default)]
-struct Run {
+struct PositionRun {
     /// Index of the first in the panel.
     at: usize,
     /// Number of positions.
@@ -50,7 +50,7 @@ struct Run {
 
 /// A part of a run that lies inside the image for some tap.
 #[derive(Clone, Copy, Default)]
-struct Copy {
+struct TapSpan {
     /// Index of the first in the panel.
     at: usize,
     /// Number of elements.
@@ -71,14 +71,15 @@ impl<'a> Windows<'a> {
     }
 
     /// The runs of a range of positions.
-    fn runs(&self, positions: Range<usize>) -> impl Iterator<Item = Run> + use<> {
+    fn runs(&self, positions: Range<usize>) -> impl Iterator<Item = PositionRun> + use<> {
         let [height, width] = self.positions;
         let (start, mut next) = (positions.start, positions.start);
         std::iter::from_fn(move || {
             (next < positions.end).then(|| {
                 let (line, first) = (next / width, next % width);
                 let len = (width - first).min(positions.end - next);
-                let run = Run { at: next - start, len, image: line / height, line: line % height, first };
+                let run =
+                    PositionRun { at: next - start, len, image: line / height, line: line % height, first };
                 next += len;
                 run
             })
@@ -86,7 +87,7 @@ impl<'a> Windows<'a> {
     }
 
     /// What a tap sees of a run; the rest of the run lies outside and is zero.
-    fn copy(&self, run: Run, [i, j]: [usize; 2]) -> Option<Copy> {
+    fn copy(&self, run: PositionRun, [i, j]: [usize; 2]) -> Option<TapSpan> {
         let row = self.start[0] + (run.line * self.stride[0]) as isize + i as isize * self.step[0];
         if row < 0 || row >= self.size[0] as isize {
             return None;
@@ -97,7 +98,7 @@ impl<'a> Windows<'a> {
         let reach = |bound: isize| if stride == 1 { bound } else { (bound + stride - 1).div_euclid(stride) };
         let low = reach(-offset).max(run.first as isize);
         let high = reach(self.size[1] as isize - offset).min((run.first + run.len) as isize);
-        (low < high).then(|| Copy {
+        (low < high).then(|| TapSpan {
             at: run.at + (low as usize - run.first),
             len: (high - low) as usize,
             from: run.image * self.channels * self.size[0] * self.size[1]
@@ -122,7 +123,7 @@ impl<'a> Windows<'a> {
 
 impl Panels for Windows<'_> {
     fn pack(&self, lines: Range<usize>, depth: Range<usize>, width: usize, out: &mut [f32]) {
-        let mut runs = [Run::default(); WIDEST];
+        let mut runs = [PositionRun::default(); WIDEST];
         let mut run_count = 0;
         for run in self.runs(lines) {
             runs[run_count] = run;
@@ -146,7 +147,7 @@ const LANES: usize = 16;
 /// The load of some lanes of half a row.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Default)]
-struct Load {
+struct MaskedLoad {
     /// Where lane 0 would lie in channel 0.
     from: isize,
     /// The tap.
@@ -162,11 +163,11 @@ struct Load {
 }
 
 impl Windows<'_> {
-    fn pack_plainly(&self, runs: &[Run], depth: Range<usize>, width: usize, out: &mut [f32]) {
+    fn pack_plainly(&self, runs: &[PositionRun], depth: Range<usize>, width: usize, out: &mut [f32]) {
         let plane = self.size[0] * self.size[1];
         let taps = self.taps[0] * self.taps[1];
         for (place, tap, channels) in self.channels_of(&depth) {
-            let mut copies = [Copy::default(); WIDEST];
+            let mut copies = [TapSpan::default(); WIDEST];
             let (mut count, mut covered) = (0, 0);
             for copy in runs.iter().filter_map(|&run| self.copy(run, place)) {
                 copies[count] = copy;
@@ -200,16 +201,20 @@ impl Windows<'_> {
     /// and the zeros around images cost nothing. All taps of a channel come together, while its lines are in the nearest cache.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f")]
-    fn pack_masked(&self, runs: &[Run], depth: Range<usize>, out: &mut [f32]) {
+    fn pack_masked(&self, runs: &[PositionRun], depth: Range<usize>, out: &mut [f32]) {
         const CAPACITY: usize = 160;
         let taps = self.taps[0] * self.taps[1];
-        let mut loads = [Load::default(); CAPACITY];
+        let mut loads = [MaskedLoad::default(); CAPACITY];
         let mut count = 0;
         for tap in 0..taps {
             let place = [tap / self.taps[1], tap % self.taps[1]];
             let ahead = place[1] == 0;
-            let nothing =
-                |half: usize| Load { half: half as u8, tap: tap as u32, last: true, ..Load::default() };
+            let nothing = |half: usize| MaskedLoad {
+                half: half as u8,
+                tap: tap as u32,
+                last: true,
+                ..MaskedLoad::default()
+            };
             // The half row that the last load belongs to.
             let mut reached = None;
             for copy in runs.iter().filter_map(|&run| self.copy(run, place)) {
@@ -230,7 +235,7 @@ impl Windows<'_> {
                         loads[count] = nothing(0);
                         count += 1;
                     }
-                    loads[count] = Load { mask, from, ahead, ..nothing(half) };
+                    loads[count] = MaskedLoad { mask, from, ahead, ..nothing(half) };
                     count += 1;
                     reached = Some(half);
                 }
@@ -254,7 +259,7 @@ impl Windows<'_> {
     /// Lanes under the masks lie within the images, for all channels.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f")]
-    unsafe fn load_channels(&self, loads: &[Load], depth: Range<usize>, out: &mut [f32]) {
+    unsafe fn load_channels(&self, loads: &[MaskedLoad], depth: Range<usize>, out: &mut [f32]) {
         use std::arch::x86_64::*;
         /// Channels between a load and its hint.
         const AHEAD: usize = 6;

@@ -1,13 +1,13 @@
 //! Convolutions of 3×3 windows at a stride of one with fewer multiplications: Winograd's minimal filtering F(2×2, 3×3), after Lavin and
 //! Gray (*Fast algorithms for convolutional neural networks*, 2015, section 4.1).
 //!
-//! The output is cut into *tiles* of 2×2, each of which sees a patch of 4×4. With the paper's matrices,
-//! `Y = Aᵀ[(G·g·Gᵀ) ⊙ (Bᵀ·d·B)]A`: sixteen products of matrices, one for each *spot* of a patch, take the place of one that is nine
-//! times as deep and four times as wide: 16 multiplications for 36. The gradient to the input is the same pass over `dy` with turned
-//! weights. The gradient to the weights is the transposed map of the same three: `dg = Gᵀ[Σ_tiles (A·dy·Aᵀ) ⊙ (Bᵀ·d·B)]G`.
+//! The output is cut into *tiles* of 2×2; each depends on a patch of 4×4. With the paper's matrices, `Y = Aᵀ[(G·g·Gᵀ) ⊙ (Bᵀ·d·B)]A`:
+//! sixteen matrix products, one for each element of a patch, replace one product that is nine times as deep and four times as wide: 16
+//! multiplications instead of 36. The gradient to the input is the same pass over `dy` with rotated weights. The gradient to the weights is
+//! the transposed map: `dg = Gᵀ[Σ_tiles (A·dy·Aᵀ) ⊙ (Bᵀ·d·B)]G`.
 //!
-//! Lines of tiles are taken a few at a time, a number that extents decide, so that patches and products of so many tiles lie in the
-//! workspace together with the transformed weights. Sums over tiles and channels run in an order that extents decide too.
+//! Lines of tiles are processed a few at a time; their number depends on extents alone, so that patches and products fit into the workspace
+//! together with the transformed weights. The order of sums over tiles and channels depends on extents alone, too.
 
 use elbowroom_graph::op::Conv;
 use rayon::ThreadPool;
@@ -20,10 +20,10 @@ use super::product::{Extents, Initial, Target, product};
 mod tiles;
 mod transforms;
 
-use tiles::{SPOTS, Spots, Tiling};
+use tiles::{PATCH_ELEMENTS, Tiling, TransformedTiles};
 use transforms::{Images, collect, collect_weights, spread, transform, transform_weights};
 
-/// Whether a convolution can be computed so.
+/// Whether this algorithm can compute a convolution.
 pub fn computes(conv: &Conv) -> bool {
     conv.window.kernel == [3, 3]
         && conv.window.stride == [1, 1]
@@ -31,14 +31,14 @@ pub fn computes(conv: &Conv) -> bool {
 }
 
 /// Channels on both sides of a pass from inputs to outputs, and its tiles.
-struct Pass {
+struct WinogradPass {
     inputs: usize,
     outputs: usize,
     tiling: Tiling,
     positions: [usize; 2],
 }
 
-impl Pass {
+impl WinogradPass {
     fn forward(conv: &Conv) -> Self {
         Self::new(conv, conv.in_channels, conv.out_channels, conv.out_size)
     }
@@ -51,52 +51,52 @@ impl Pass {
         Self { inputs, outputs, tiling: Tiling::new(conv.batch, positions, inputs + outputs), positions }
     }
 
-    /// Extents of the product of one spot.
-    fn spot(&self, tiles: usize) -> Extents {
+    /// Extents of the product of one patch element.
+    fn element(&self, tiles: usize) -> Extents {
         Extents::new(self.outputs, tiles, self.inputs)
     }
 
     /// Floats of the weights, of the patches, of the products, and of the scratch of all products.
     fn parts(&self) -> [usize; 4] {
         let width = self.tiling.width();
-        let scratch = self.tiling.scratch(|tiles| self.spot(tiles));
+        let scratch = self.tiling.scratch(|tiles| self.element(tiles));
         [
-            Spots::len(self.outputs, self.inputs),
-            Spots::len(self.inputs, width),
-            Spots::len(self.outputs, width),
-            SPOTS * scratch,
+            TransformedTiles::len(self.outputs, self.inputs),
+            TransformedTiles::len(self.inputs, width),
+            TransformedTiles::len(self.outputs, width),
+            PATCH_ELEMENTS * scratch,
         ]
     }
 
     /// The pass over some images with transformed weights.
     ///
     /// # Safety
-    /// `target` holds `[batch, outputs, positions]`, which nobody else touches; the parts of the scratch are as [`Self::parts`] says.
+    /// `target` holds `[batch, outputs, positions]`, which nothing else touches; the parts of the scratch are as [`Self::parts`] says.
     unsafe fn run(
         &self,
         pool: &ThreadPool,
         images: Images<'_>,
         bias: Option<&[f32]>,
         target: Shared<f32>,
-        weights: Spots,
+        weights: TransformedTiles,
         [patches, products, scratch]: [&mut [f32]; 3],
     ) {
         let (tiling, width) = (self.tiling, self.tiling.width());
-        let per_product = scratch.len() / SPOTS;
-        let patches = Spots::new(patches, self.inputs, width);
-        let products = Spots::new(products, self.outputs, width);
+        let per_product = scratch.len() / PATCH_ELEMENTS;
+        let patches = TransformedTiles::new(patches, self.inputs, width);
+        let products = TransformedTiles::new(products, self.outputs, width);
         let scratch = Shared::new(scratch.as_mut_ptr());
         for lines in tiling.parts() {
             let tiles = lines.len() * tiling.tiles[1];
             // SAFETY: tasks have channels, spots and scratch of their own; one kind of task follows the other.
             unsafe {
                 each(pool, self.inputs, |channel| transform(images, tiling, lines.clone(), channel, patches));
-                each(pool, SPOTS, |at| {
+                each(pool, PATCH_ELEMENTS, |at| {
                     let left = Strided { data: weights.matrix(at), line_step: self.inputs, depth_step: 1 };
                     let right = Strided { data: patches.matrix(at), line_step: 1, depth_step: width };
                     let target = Target::matrix(Shared::new(products.row(at, 0)), width);
                     let scratch = scratch.slice(at * per_product, per_product);
-                    product(None, self.spot(tiles), (&left, &right), Initial::Zero, target, scratch);
+                    product(None, self.element(tiles), (&left, &right), Initial::Zero, target, scratch);
                 });
                 each(pool, self.outputs, |channel| {
                     let channel = (channel, bias.map_or(0.0, |bias| bias[channel]));
@@ -110,12 +110,12 @@ impl Pass {
 
 /// Floats of scratch of [`forward`].
 pub fn scratch(conv: &Conv) -> usize {
-    Pass::forward(conv).parts().iter().sum()
+    WinogradPass::forward(conv).parts().iter().sum()
 }
 
 /// Floats of scratch of [`grad_input`].
 pub fn grad_input_scratch(conv: &Conv) -> usize {
-    Pass::backward(conv).parts().iter().sum()
+    WinogradPass::backward(conv).parts().iter().sum()
 }
 
 /// Cuts scratch into parts of these lengths.
@@ -130,14 +130,14 @@ fn cut<const N: usize>(mut scratch: &mut [f32], lens: [usize; N]) -> [&mut [f32]
 /// # Safety
 /// As [`super::run`].
 pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv, bias: bool) {
-    let pass = Pass::forward(conv);
+    let pass = WinogradPass::forward(conv);
     let (inputs, outputs) = (pass.inputs, pass.outputs);
     // SAFETY: the result is apart from all operands.
     unsafe {
         let (x, w) = (o.read(0, conv.x().len()), o.read(1, conv.w().len()));
         let bias: Option<&[f32]> = bias.then(|| o.read(2, outputs));
         let [weights, rest @ ..] = cut(o.scratch(scratch(conv)), pass.parts());
-        let weights = Spots::new(weights, outputs, inputs);
+        let weights = TransformedTiles::new(weights, outputs, inputs);
         each(pool, outputs, |output| {
             let nine = |input: usize| 9 * (output * inputs + input);
             transform_weights(output, weights, false, nine, w);
@@ -151,13 +151,13 @@ pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv, bias: bo
 /// # Safety
 /// As [`super::run`].
 pub unsafe fn grad_input(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
-    let pass = Pass::backward(conv);
+    let pass = WinogradPass::backward(conv);
     let (inputs, outputs) = (pass.inputs, pass.outputs);
     // SAFETY: the result is apart from all operands.
     unsafe {
         let (dy, w) = (o.read(0, conv.y().len()), o.read(1, conv.w().len()));
         let [weights, rest @ ..] = cut(o.scratch(grad_input_scratch(conv)), pass.parts());
-        let weights = Spots::new(weights, outputs, inputs);
+        let weights = TransformedTiles::new(weights, outputs, inputs);
         each(pool, outputs, |output| {
             let nine = |input: usize| 9 * (input * outputs + output);
             transform_weights(output, weights, true, nine, w);
@@ -169,7 +169,7 @@ pub unsafe fn grad_input(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
     }
 }
 
-/// Extents of the product of one spot in [`grad_weight`].
+/// Extents of the product of one patch element in [`grad_weight`].
 fn grad_weight_spot(conv: &Conv, tiles: usize) -> Extents {
     Extents::new(conv.out_channels, conv.in_channels, tiles)
 }
@@ -180,8 +180,12 @@ fn grad_weight_parts(conv: &Conv) -> (Tiling, [usize; 4]) {
     let tiling = Tiling::new(conv.batch, conv.out_size, inputs + outputs);
     let scratch = tiling.scratch(|tiles| grad_weight_spot(conv, tiles));
     let width = tiling.width();
-    let lens =
-        [Spots::len(outputs, inputs), Spots::len(inputs, width), Spots::len(outputs, width), SPOTS * scratch];
+    let lens = [
+        TransformedTiles::len(outputs, inputs),
+        TransformedTiles::len(inputs, width),
+        TransformedTiles::len(outputs, width),
+        PATCH_ELEMENTS * scratch,
+    ];
     (tiling, lens)
 }
 
@@ -201,10 +205,10 @@ pub unsafe fn grad_weight(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
         let (x, dy) = (o.read(0, conv.x().len()), o.read(1, conv.y().len()));
         let target = Shared::new(o.target(0, conv.w().len()));
         let [sums, patches, tiles_of_dy, scratch] = cut(o.scratch(lens.iter().sum()), lens);
-        let sums = Spots::new(sums, outputs, inputs);
-        let patches = Spots::new(patches, inputs, width);
-        let tiles_of_dy = Spots::new(tiles_of_dy, outputs, width);
-        let (scratch, per_product) = (Shared::new(scratch.as_mut_ptr()), lens[3] / SPOTS);
+        let sums = TransformedTiles::new(sums, outputs, inputs);
+        let patches = TransformedTiles::new(patches, inputs, width);
+        let tiles_of_dy = TransformedTiles::new(tiles_of_dy, outputs, width);
+        let (scratch, per_product) = (Shared::new(scratch.as_mut_ptr()), lens[3] / PATCH_ELEMENTS);
         let start = conv.window.padding.map(|padding| -(padding as isize));
         let images = Images { data: x, channels: inputs, size: conv.in_size, start };
         let results = Images { data: dy, channels: outputs, size: conv.out_size, start: [0, 0] };
@@ -218,7 +222,7 @@ pub unsafe fn grad_weight(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
             });
             let extents = grad_weight_spot(conv, lines.len() * tiling.tiles[1]);
             let initial = if lines.start == 0 { Initial::Zero } else { Initial::Keep };
-            each(pool, SPOTS, |at| {
+            each(pool, PATCH_ELEMENTS, |at| {
                 let left = Strided { data: tiles_of_dy.matrix(at), line_step: width, depth_step: 1 };
                 let right = Strided { data: patches.matrix(at), line_step: width, depth_step: 1 };
                 let target = Target::matrix(Shared::new(sums.row(at, 0)), inputs);

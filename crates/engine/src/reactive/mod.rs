@@ -1,26 +1,28 @@
-//! Iterations without a plan. Ops run one after another in a given order; when bytes are missing, something leaves: dropped, to be
-//! computed again when it is read, or copied to the host, to be fetched then. What leaves and how, a [`Decider`] says; the engine knows
-//! no rule. It knows what is safe, and asks about nothing else: so any decider gives the same bits as no limit at all.
+//! Dynamic execution: iterations without a plan. Ops run one at a time in a given order. Whenever bytes are missing, a [`Decider`] chooses
+//! a tensor, which is either evicted and later recomputed, or offloaded and later prefetched. The engine offers it only choices that are
+//! safe, so every decider gives the same bits as a run without a limit.
 //!
 //! ```text
-//! order ─▶ op ─▶ all it reads is there?   no: fetch it, or run its op again, after what that reads …
-//!                room for what it makes?  no: free bytes lie scattered: move blocks together, if few are to be moved
-//!                                             else: Decider::victim ─▶ drop or offload, and look again
+//! order ─▶ op ─▶ inputs present?       no: prefetch them, or recompute them (and first their inputs)
+//!                room for the outputs? no: enough bytes free but scattered: compact, if that moves few bytes
+//!                                         otherwise: Decider::victim ─▶ evict or offload, and try again
 //!                run
 //! ```
 //!
-//! **What is safe.** A value is dropped only if its op may run again and can be given the same operands whenever the value could be
-//! missing ([`Order::makes_again`](elbowroom_ir::order::Order::makes_again)): then it comes back with the same bits, for an op's bits depend on its operands, the seed and the
-//! iteration alone. What an op reads that is about to run does not leave; what it will read once something else has been made again can
-//! leave to the host, but is not dropped. Ops that write over something run once, at their place in the order.
+//! **What is safe.** A tensor may be evicted only if its op can be run again with the same operands at every later time at which the tensor
+//! may be missing ([`Order::makes_again`](elbowroom_ir::order::Order::makes_again)). Recomputing gives the same bits, because an op's bits
+//! depend on its operands, the seed and the iteration alone. The operands of the op that runs next are neither evicted nor offloaded.
+//! Operands of ops that wait for a recomputation may be offloaded but not evicted. Ops that overwrite a tensor in place run exactly once.
 //!
-//! Nothing is ever outside the limit: values, results and workspaces are blocks of one arena, whose free bytes are moved together when
-//! they lie scattered. Where that would move many times the bytes that are wanted, more leaves instead, until a thirty-second part of the
-//! arena is free. Copies on the host stay within the machine's host memory, counted as plans count them: the sum of those that are
-//! there. Where it is full, a copy of what is in the arena as well is given up first, and then values can only be dropped.
+//! Method: Kirisame et al., *Dynamic tensor rematerialization* (2021), extended by offloading; the rule itself is the decider's.
+//!
+//! Tensors and workspaces are blocks of one arena, so the limit is never exceeded. If free bytes are fragmented, the engine compacts them,
+//! unless that would move many times the bytes that are wanted: then it removes more tensors first, until a thirty-second of the arena is
+//! free. Host copies stay within the machine's host memory, counted as the sum of their sizes. If it is full, copies of tensors that are in
+//! the arena as well are discarded first; after that, tensors can only be evicted.
 
-pub(crate) mod rehearsal;
-mod room;
+mod allocator;
+pub(crate) mod dry_run;
 mod run;
 pub(crate) mod slots;
 
@@ -29,104 +31,104 @@ use elbowroom_ir::planning::Freedom;
 use elbowroom_ir::timeline::Traffic;
 use elbowroom_ir::{Bytes, Nanos, OpId, TensorId};
 
-pub(crate) use run::{Run, Setting};
+pub(crate) use run::{DynamicRun, RunSetup};
 
-/// How a value leaves the arena.
+/// How a tensor is removed from the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum How {
-    /// Without a copy: its op runs again when it is read.
+    /// Evict: without a copy. Its op runs again when the tensor is read.
     Drop,
-    /// With a copy on the host, which is fetched when it is read.
+    /// Offload: with a host copy, which is prefetched when the tensor is read.
     Offload,
 }
 
-/// A value that may leave.
+/// A tensor that may be removed from the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// The value.
+    /// The tensor.
     pub value: TensorId,
-    /// Bytes that it gives back.
+    /// Bytes that its removal frees, rounded up to the alignment.
     pub bytes: Bytes,
-    /// Whether it may be dropped.
+    /// Whether it may be evicted.
     pub may_drop: bool,
-    /// Whether it may go to the host.
+    /// Whether it may be offloaded.
     pub may_offload: bool,
-    /// Whether a copy of it is on the host already, so that nothing has to be copied there.
+    /// Whether a host copy exists already, so that offloading copies nothing.
     pub kept: bool,
 }
 
-/// What happens while an iteration runs.
+/// What has happened in a dynamic iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// An op ran: it read what it reads and made what it makes.
+    /// An op ran.
     Ran {
         /// The op.
         op: OpId,
-        /// How long it took.
+        /// Its duration.
         took: Nanos,
     },
-    /// A value is there: it was there when the iteration began, was made, or was fetched.
+    /// A tensor is in the arena: since the start of the iteration, because an op wrote it, or after a prefetch.
     Arrived(TensorId),
-    /// A value left, and comes back when it is read.
+    /// A tensor was removed and will be restored when it is read.
     Left(TensorId, How),
-    /// A value left because nobody reads it any more, unless something else has to be made again.
+    /// A tensor was removed because no further op reads it, except to recompute another one.
     Done(TensorId),
 }
 
-/// Decides what leaves when bytes are missing.
+/// Chooses the tensors to remove when bytes are missing.
 pub trait Decider: Send {
-    /// Hears what happens.
+    /// Is called for every event, in order.
     fn note(&mut self, _event: Event) {}
 
-    /// One of the candidates, and a way to leave that it has; `None` gives up. At least `missing` bytes are needed; it is asked again
-    /// until they are there.
+    /// Chooses one of the candidates and a way to remove it that it permits; `None` gives up. `missing` bytes are needed; the engine calls
+    /// again until they are free.
     fn victim(&mut self, missing: Bytes, candidates: &[Candidate]) -> Option<(TensorId, How)>;
 }
 
-/// How to run an iteration without a plan.
+/// The parameters of a dynamic iteration.
 pub struct Improvise<'a> {
-    /// The order in which ops run, for the trace of the session's graph.
+    /// The order of the ops, made for the trace of the session's graph.
     pub order: &'a Order,
-    /// Which ways to leave there are.
+    /// Whether tensors may be offloaded and recomputed.
     pub freedom: Freedom,
-    /// Who decides.
+    /// Chooses the tensors to remove.
     pub decider: &'a mut dyn Decider,
 }
 
 impl Improvise<'_> {
-    /// The same for a shorter time.
-    pub(crate) fn lent(&mut self) -> Improvise<'_> {
+    /// A copy with a shorter lifetime.
+    pub(crate) fn reborrow(&mut self) -> Improvise<'_> {
         Improvise { order: self.order, freedom: self.freedom, decider: &mut *self.decider }
     }
 }
 
-/// What an iteration without a plan was like.
+/// Measurements of a dynamic iteration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReactiveReport {
-    /// Its length.
+    /// Iteration time.
     pub iteration: Nanos,
     /// Largest end of any range handed to a kernel or a copy in this iteration.
     pub measured_peak: Bytes,
-    /// Values dropped.
+    /// Tensors evicted.
     pub dropped: usize,
-    /// Values that left to the host, those included of which a copy was there already.
+    /// Tensors offloaded, including those that already had a host copy.
     pub offloaded: usize,
-    /// Ops run again.
+    /// Ops recomputed.
     pub recomputed: usize,
-    /// Time spent in ops run again.
+    /// Time spent recomputing.
     pub recompute_time: Nanos,
-    /// Bytes copied.
+    /// Bytes copied to and from the host.
     pub traffic: Traffic,
-    /// Most bytes that copies on the host took together.
+    /// Peak of the bytes of all host copies.
     pub most_on_host: Bytes,
-    /// Every copy to the host, with the time that it took.
+    /// Size and duration of every copy to the host.
     pub stores: Vec<(Bytes, Nanos)>,
-    /// Every copy to the device, with the time that it took.
+    /// Size and duration of every copy to the device.
     pub loads: Vec<(Bytes, Nanos)>,
-    /// How often blocks were moved together.
+    /// How often the arena was compacted.
     pub compactions: usize,
-    /// Bytes moved by that.
+    /// Bytes moved by compaction.
     pub moved: Bytes,
-    /// Every run of an op, in order.
+    /// Every run of an op with its duration, in order.
     pub ops: Vec<(OpId, Nanos)>,
 }

@@ -1,4 +1,4 @@
-//! One iteration on demand: see the [module above](super).
+//! One dynamic iteration: see the [parent module](super).
 
 use std::time::Instant;
 
@@ -7,70 +7,70 @@ use elbowroom_ir::planning::Freedom;
 use elbowroom_ir::trace::{Op, Trace};
 use elbowroom_ir::{Bytes, Nanos, OpId, Table, TensorId};
 
-use super::room::Room;
+use super::allocator::DynamicAllocator;
 use super::slots::Slots;
 use super::{Candidate, Decider, Event, How, Improvise, ReactiveReport};
 use crate::arena::Extent;
-use crate::device::{Call, Device, Exchange, Turn};
+use crate::device::{Call, Device, Exchange, IterationKey};
 use crate::error::EngineError;
 
-/// An iteration that runs this many ops for each op of its trace is given up: it makes again what it has just dropped.
-const MOST_RUNS: usize = 100;
+/// An iteration that runs this many ops per op of its trace is given up: it keeps recomputing what it has just evicted.
+const MAX_RUNS_PER_OP: usize = 100;
 
-/// Moving blocks together is dear if so many times the bytes that are wanted have to be moved. Then rather something more leaves: what is
-/// free lies all over the arena when it is hardly more than what is wanted, and small values would move the whole arena each time.
-const MOST_MOVED: usize = 8;
-/// The share of the arena that is left free for that at most, one part in so many.
-const SPARED: usize = 32;
+/// Compaction that would move more than this many times the wanted bytes is avoided by removing another tensor: if hardly more is free than
+/// wanted, the free bytes are scattered over the whole arena, and every small tensor would move all of it.
+const MAX_MOVED_RATIO: usize = 8;
+/// At most one part in this many of the arena is freed for that purpose.
+const FREE_SHARE: usize = 32;
 
-/// Where a value is.
+/// Where a tensor is.
 #[derive(Clone, Copy, Debug, Default)]
-struct Value {
-    /// Its first byte in the arena.
-    place: Option<usize>,
-    /// Whether its slot on the host holds a copy.
-    kept: bool,
-    /// Ops under way that read it, and so need it not to be lost.
-    held: u32,
-    /// Whether the op that runs next uses it, so that it may be moved but must not leave.
+struct TensorState {
+    /// Its offset in the arena.
+    offset: Option<usize>,
+    /// Whether a host copy exists.
+    on_host: bool,
+    /// Ops in progress that read it: it may be offloaded but not evicted.
+    readers: u32,
+    /// Whether the next op uses it: it may be moved but not removed.
     pinned: bool,
 }
 
-/// An iteration under way.
-pub(crate) struct Run<'a> {
+/// An iteration in progress.
+pub(crate) struct DynamicRun<'a> {
     trace: &'a Trace,
     order: &'a Order,
     freedom: Freedom,
     decider: &'a mut dyn Decider,
     device: &'a dyn Device,
     slots: &'a Slots,
-    turn: Turn,
+    key: IterationKey,
     exchange: &'a mut Exchange,
-    room: Room,
-    values: Table<TensorId, Value>,
-    /// Bytes that copies on the host may take together, and bytes that they take.
+    arena: DynamicAllocator,
+    values: Table<TensorId, TensorState>,
+    /// Limit on the bytes of host copies, and their current sum.
     host: [u64; 2],
-    /// The place of the op under way.
+    /// Index in the order of the op in progress.
     at: Place,
     report: ReactiveReport,
 }
 
-/// What a run is given besides the way to decide.
-pub(crate) struct Setting<'a> {
+/// What a run needs apart from its [`Improvise`].
+pub(crate) struct RunSetup<'a> {
     pub trace: &'a Trace,
     pub device: &'a dyn Device,
     pub slots: &'a Slots,
-    pub turn: Turn,
+    pub key: IterationKey,
     pub exchange: &'a mut Exchange,
     pub align: usize,
-    /// Bytes that copies on the host may take together.
+    /// Limit on the bytes of host copies.
     pub host: Bytes,
 }
 
-impl<'a> Run<'a> {
-    /// A run that has not begun, in an empty arena.
-    pub fn new(setting: Setting<'a>, improvise: Improvise<'a>) -> Self {
-        let Setting { trace, device, slots, turn, exchange, align, host } = setting;
+impl<'a> DynamicRun<'a> {
+    /// A run that has not started, with an empty arena.
+    pub fn new(setup: RunSetup<'a>, improvise: Improvise<'a>) -> Self {
+        let RunSetup { trace, device, slots, key, exchange, align, host } = setup;
         Self {
             trace,
             order: improvise.order,
@@ -78,54 +78,54 @@ impl<'a> Run<'a> {
             decider: improvise.decider,
             device,
             slots,
-            turn,
+            key,
             exchange,
-            room: Room::new(device.limit().get() as usize, align),
-            values: Table::filled(trace.tensors().len(), Value::default()),
+            arena: DynamicAllocator::new(device.limit().get() as usize, align),
+            values: Table::filled(trace.tensors().len(), TensorState::default()),
             host: [host.get(), 0],
             at: 0,
             report: ReactiveReport::default(),
         }
     }
 
-    /// A value is there from the beginning: in the arena, on the host or in both. False if other bytes are there.
-    pub fn find(&mut self, value: TensorId, place: Option<usize>, kept: bool) -> bool {
-        self.values[value] = Value { place, ..Value::default() };
-        self.keep(value, kept);
-        let Some(place) = place else { return true };
+    /// Declares where a tensor is when the iteration starts: in the arena, on the host, or both. Returns false if its bytes are not free.
+    pub fn register(&mut self, value: TensorId, offset: Option<usize>, on_host: bool) -> bool {
+        self.values[value] = TensorState { offset, ..TensorState::default() };
+        self.set_on_host(value, on_host);
+        let Some(offset) = offset else { return true };
         self.decider.note(Event::Arrived(value));
-        self.room.take_at(place, self.bytes(value), Some(value))
+        self.arena.allocate_at(offset, self.bytes(value), Some(value))
     }
 
-    /// Where a value is: in the arena, and whether on the host.
-    pub fn found(&self, value: TensorId) -> (Option<usize>, bool) {
-        let Value { place, kept, .. } = self.values[value];
-        (place, kept)
+    /// Where a tensor is: its offset in the arena, and whether a host copy exists.
+    pub fn location(&self, value: TensorId) -> (Option<usize>, bool) {
+        let TensorState { offset, on_host, .. } = self.values[value];
+        (offset, on_host)
     }
 
-    /// Runs all ops. Afterwards only persistent values are there.
+    /// Runs all ops. Afterwards only persistent tensors remain.
     pub fn run(&mut self) -> Result<(), EngineError> {
         let began = Instant::now();
-        for (place, &op) in (0..).zip(self.order.ops()) {
-            self.at = place;
+        for (index, &op) in (0..).zip(self.order.ops()) {
+            self.at = index;
             self.perform(op)?;
             let row = &self.trace.ops()[op];
             for &value in row.reads.iter().chain(&row.outputs) {
-                if self.order.last_use(value) <= place {
-                    self.forget(value);
+                if self.order.last_use(value) <= index {
+                    self.discard(value);
                 }
             }
         }
         let mut stays = Table::filled(self.values.len(), false);
         self.trace.persistent().iter().for_each(|pair| stays[pair.end] = true);
         for value in self.trace.tensors().ids().filter(|&value| !stays[value]) {
-            self.forget(value);
+            self.discard(value);
         }
         self.report.iteration = began.elapsed().into();
         Ok(())
     }
 
-    /// What it was like.
+    /// The report of the iteration.
     pub fn report(self) -> ReactiveReport {
         self.report
     }
@@ -135,10 +135,10 @@ impl<'a> Run<'a> {
     }
 
     fn exists(&self, value: TensorId) -> bool {
-        self.values[value].place.is_some() || self.values[value].kept
+        self.values[value].offset.is_some() || self.values[value].on_host
     }
 
-    /// Runs an op, and before it, again, whatever makes what it reads and is not there.
+    /// Runs an op, after recomputing those of its inputs that have been evicted.
     fn perform(&mut self, op: OpId) -> Result<(), EngineError> {
         let trace = self.trace;
         let mut under_way = vec![(op, 0)];
@@ -146,13 +146,14 @@ impl<'a> Run<'a> {
             let row = &trace.ops()[*op];
             if let Some(&read) = row.reads.get(*next) {
                 if self.exists(read) {
-                    self.values[read].held += 1;
+                    self.values[read].readers += 1;
                     *next += 1;
                     continue;
                 }
-                // What cannot be made again does not get lost, and nothing is made of itself.
+                // A tensor that cannot be recomputed is never evicted, and no op is an ancestor of itself; otherwise the run is out of
+                // memory.
                 let maker = trace.producer(read).filter(|maker| !under_way.iter().any(|(op, _)| op == maker));
-                let maker = maker.ok_or_else(|| self.stuck(Bytes::ZERO))?;
+                let maker = maker.ok_or_else(|| self.out_of_memory(Bytes::ZERO))?;
                 under_way.push((maker, 0));
                 continue;
             }
@@ -164,23 +165,23 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Runs an op all of whose operands exist and are held by it: for the first time, or because a value of it is `wanted`.
+    /// Runs an op whose operands all exist: for the first time, or to recompute `wanted`.
     fn execute(&mut self, op: OpId, wanted: Option<TensorId>) -> Result<(), EngineError> {
         let trace = self.trace;
         let (row, first) = (&trace.ops()[op], wanted.is_none());
-        if self.report.ops.len() >= MOST_RUNS * trace.ops().len() {
-            return Err(self.stuck(Bytes::ZERO));
+        if self.report.ops.len() >= MAX_RUNS_PER_OP * trace.ops().len() {
+            return Err(self.out_of_memory(Bytes::ZERO));
         }
         row.reads.iter().for_each(|&read| self.values[read].pinned = true);
         for &read in &row.reads {
-            self.fetch(read)?;
+            self.prefetch(read)?;
         }
-        let over = self.written_over(row, first);
+        let over = self.overwritten_operands(row, first);
         let mut fresh = Vec::new();
         for (&output, over) in row.outputs.iter().zip(&over) {
             self.values[output].pinned = true;
-            if over.is_none() && self.values[output].place.is_none() {
-                self.values[output].place = Some(self.allocate(self.bytes(output), Some(output))?);
+            if over.is_none() && self.values[output].offset.is_none() {
+                self.values[output].offset = Some(self.allocate(self.bytes(output), Some(output))?);
                 fresh.push(output);
             }
         }
@@ -190,7 +191,7 @@ impl<'a> Run<'a> {
             len => Extent { offset: self.allocate(len, None)?, len },
         };
         let at = |this: &Self, value: TensorId, bytes: TensorId| Extent {
-            offset: this.values[value].place.unwrap_or_default(),
+            offset: this.values[value].offset.unwrap_or_default(),
             len: this.bytes(bytes),
         };
         let reads: Vec<Extent> = row.reads.iter().map(|&read| at(self, read, read)).collect();
@@ -198,23 +199,23 @@ impl<'a> Run<'a> {
         let writes: Vec<Extent> =
             writes.map(|(&output, over)| at(self, over.unwrap_or(output), output)).collect();
         let began = Instant::now();
-        let (turn, exchange) = (self.turn, &mut *self.exchange);
-        self.device.launch(Call { op, reads: &reads, writes: &writes, workspace, turn, exchange })?;
+        let (key, exchange) = (self.key, &mut *self.exchange);
+        self.device.launch(Call { op, reads: &reads, writes: &writes, workspace, key, exchange })?;
         let took = Nanos::from(began.elapsed());
 
         if scratch > 0 {
-            self.give(workspace.offset, scratch);
+            self.free(workspace.offset, scratch);
         }
         for (&output, &old) in row.outputs.iter().zip(&over) {
             if let Some(old) = old {
-                let place = self.values[old].place.take();
-                self.keep(old, false);
-                self.values[output].place = place;
+                let offset = self.values[old].offset.take();
+                self.set_on_host(old, false);
+                self.values[output].offset = offset;
                 self.decider.note(Event::Done(old));
-                if let Some(place) = place {
-                    self.room.hand_over(place, self.bytes(output), output);
-                    let rest = self.room.rounded(self.bytes(output));
-                    self.retire(place + rest, self.room.rounded(self.bytes(old)) - rest);
+                if let Some(offset) = offset {
+                    self.arena.reassign(offset, self.bytes(output), output);
+                    let rest = self.arena.rounded(self.bytes(output));
+                    self.retire(offset + rest, self.arena.rounded(self.bytes(old)) - rest);
                 }
                 fresh.push(output);
             }
@@ -222,7 +223,7 @@ impl<'a> Run<'a> {
         for &value in row.reads.iter().chain(&row.outputs) {
             self.values[value].pinned = false;
         }
-        row.reads.iter().for_each(|&read| self.values[read].held -= 1);
+        row.reads.iter().for_each(|&read| self.values[read].readers -= 1);
         self.report.ops.push((op, took));
         if !first {
             self.report.recomputed += 1;
@@ -232,18 +233,18 @@ impl<'a> Run<'a> {
         for &value in &fresh {
             self.decider.note(Event::Arrived(value));
         }
-        // Made again by the way: what cannot be made again was given up for good, and of the rest nobody asked for what is not needed.
+        // A recomputation also writes the op's other outputs. Those that are not needed any more are discarded.
         for value in fresh.into_iter().filter(|&value| !first && Some(value) != wanted) {
             if !self.order.makes_again(value) || self.order.last_use(value) < self.at {
-                self.forget(value);
+                self.discard(value);
             }
         }
         Ok(())
     }
 
-    /// For each output the operand whose bytes it takes: the value that it overwrites, or one that may be reused and that nobody needs
+    /// For each output, the operand whose bytes it takes over: the tensor that it overwrites, or one that it may reuse and that is not read
     /// after this op.
-    fn written_over(&self, row: &Op, first: bool) -> Vec<Option<TensorId>> {
+    fn overwritten_operands(&self, row: &Op, first: bool) -> Vec<Option<TensorId>> {
         let mut over: Vec<Option<TensorId>> =
             row.outputs.iter().map(|&output| row.overwrites(output)).collect();
         for reuse in &row.may_reuse {
@@ -252,23 +253,24 @@ impl<'a> Run<'a> {
             let last = self.order.last_use(input);
             let dies = if first { last <= self.at } else { last < self.at };
             let once = row.reads.iter().filter(|&&read| read == input).count() == 1;
-            let there = self.values[reuse.output].place.is_some();
+            let there = self.values[reuse.output].offset.is_some();
             let enough = self.bytes(input) >= self.bytes(reuse.output);
             let free = over[index].is_none() && !over.contains(&Some(input));
-            if free && dies && once && value.held == 1 && !there && enough {
+            if free && dies && once && value.readers == 1 && !there && enough {
                 over[index] = Some(input);
             }
         }
         over
     }
 
-    /// Brings a value back from the host, unless it is there.
-    fn fetch(&mut self, value: TensorId) -> Result<(), EngineError> {
-        if self.values[value].place.is_some() {
+    /// Copies a tensor back from the host unless it is in the arena.
+    fn prefetch(&mut self, value: TensorId) -> Result<(), EngineError> {
+        if self.values[value].offset.is_some() {
             return Ok(());
         }
         let slot = self.slots.offsets[self.trace.storage(value)];
-        let slot = slot.filter(|_| self.values[value].kept).ok_or_else(|| self.stuck(Bytes::ZERO))?;
+        let slot =
+            slot.filter(|_| self.values[value].on_host).ok_or_else(|| self.out_of_memory(Bytes::ZERO))?;
         let len = self.bytes(value);
         let offset = self.allocate(len, Some(value))?;
         let began = Instant::now();
@@ -276,24 +278,27 @@ impl<'a> Run<'a> {
         self.device.load(slot, Extent { offset, len }, began).map_err(failed)?;
         self.report.loads.push((Bytes(len as u64), began.elapsed().into()));
         self.report.traffic.to_device += Bytes(len as u64);
-        self.values[value].place = Some(offset);
+        self.values[value].offset = Some(offset);
         self.decider.note(Event::Arrived(value));
         Ok(())
     }
 
-    /// Bytes of the arena, after making room.
+    /// Allocates bytes of the arena, removing tensors as necessary.
     fn allocate(&mut self, bytes: usize, owner: Option<TensorId>) -> Result<usize, EngineError> {
         loop {
-            if let Some(offset) = self.room.take(bytes, owner) {
+            if let Some(offset) = self.arena.allocate(bytes, owner) {
                 self.report.measured_peak = self.report.measured_peak.max(Bytes((offset + bytes) as u64));
                 return Ok(offset);
             }
-            let (wanted, free) = (self.room.rounded(bytes), self.room.free());
+            let (wanted, free) = (self.arena.rounded(bytes), self.arena.free_bytes());
             match wanted.checked_sub(free) {
                 None | Some(0) => {
-                    let dear = self.room.effort(bytes).is_some_and(|moved| moved > MOST_MOVED * wanted);
-                    let spared = free - wanted >= self.room.capacity() / SPARED;
-                    if !dear || spared || !self.evict_cheaply(wanted)? {
+                    let expensive = self
+                        .arena
+                        .compaction_bytes(bytes)
+                        .is_some_and(|moved| moved > MAX_MOVED_RATIO * wanted);
+                    let enough_free = free - wanted >= self.arena.capacity() / FREE_SHARE;
+                    if !expensive || enough_free || !self.evict_unread(wanted)? {
                         self.compact(bytes);
                     }
                 }
@@ -304,19 +309,19 @@ impl<'a> Run<'a> {
 
     fn compact(&mut self, bytes: usize) {
         self.report.compactions += 1;
-        for shift in self.room.gather(bytes) {
+        for shift in self.arena.compact(bytes) {
             let Some(owner) = shift.owner else { continue };
             let len = self.bytes(owner);
-            self.device.shift(Extent { offset: shift.from, len }, shift.to);
-            self.values[owner].place = Some(shift.to);
+            self.device.move_within(Extent { offset: shift.from, len }, shift.to);
+            self.values[owner].offset = Some(shift.to);
             self.report.moved += Bytes(len as u64);
             let vacated = shift.from.max(shift.to + shift.len);
             self.retire(vacated, shift.from + shift.len - vacated);
         }
     }
 
-    /// Lets one value leave that no op under way reads, so that fewer bytes have to be moved. False if there is none.
-    fn evict_cheaply(&mut self, wanted: usize) -> Result<bool, EngineError> {
+    /// Removes one tensor that no op in progress reads, so that compaction moves fewer bytes. Returns false if there is none.
+    fn evict_unread(&mut self, wanted: usize) -> Result<bool, EngineError> {
         let candidates = self.candidates(false);
         if candidates.is_empty() {
             return Ok(false);
@@ -324,109 +329,111 @@ impl<'a> Run<'a> {
         self.evict_one_of(&candidates, Bytes(wanted as u64)).map(|()| true)
     }
 
-    /// Lets one value leave.
+    /// Removes one tensor.
     fn evict(&mut self, missing: Bytes) -> Result<(), EngineError> {
         let mut candidates = self.candidates(false);
         if candidates.is_empty() {
             candidates = self.candidates(true);
         }
         if candidates.is_empty() {
-            return Err(self.stuck(missing));
+            return Err(self.out_of_memory(missing));
         }
         self.evict_one_of(&candidates, missing)
     }
 
     fn evict_one_of(&mut self, candidates: &[Candidate], missing: Bytes) -> Result<(), EngineError> {
-        let (value, how) = self.decider.victim(missing, candidates).ok_or_else(|| self.stuck(missing))?;
+        let (value, how) =
+            self.decider.victim(missing, candidates).ok_or_else(|| self.out_of_memory(missing))?;
         let chosen = candidates.iter().find(|candidate| candidate.value == value);
         let allowed = chosen.is_some_and(|chosen| match how {
             How::Drop => chosen.may_drop,
             How::Offload => chosen.may_offload,
         });
-        let (true, Some(offset)) = (allowed, self.values[value].place) else {
+        let (true, Some(offset)) = (allowed, self.values[value].offset) else {
             return Err(EngineError::Victim { value });
         };
         let len = self.bytes(value);
-        // What is on the host comes back from there, however it leaves.
-        let how = if self.values[value].kept { How::Offload } else { how };
+        // A tensor with a host copy is restored from there, so removing it counts as offloading.
+        let how = if self.values[value].on_host { How::Offload } else { how };
         if how == How::Offload {
             self.report.offloaded += 1;
             self.store(value, Extent { offset, len })?;
         } else {
             self.report.dropped += 1;
         }
-        self.values[value].place = None;
-        self.give(offset, len);
+        self.values[value].offset = None;
+        self.free(offset, len);
         self.decider.note(Event::Left(value, how));
         Ok(())
     }
 
     fn store(&mut self, value: TensorId, from: Extent) -> Result<(), EngineError> {
-        if self.values[value].kept {
+        if self.values[value].on_host {
             return Ok(());
         }
         let slot = self.slots.offsets[self.trace.storage(value)].ok_or(EngineError::Victim { value })?;
-        self.make_room_on_the_host(value)?;
+        self.free_host_copies(value)?;
         let began = Instant::now();
         self.device.store(from, slot, began).map_err(|source| EngineError::Fetch { value, source })?;
         self.report.stores.push((Bytes(from.len as u64), began.elapsed().into()));
         self.report.traffic.to_host += Bytes(from.len as u64);
-        self.keep(value, true);
+        self.set_on_host(value, true);
         Ok(())
     }
 
-    /// Whether a copy of a value is on the host, from now on.
-    fn keep(&mut self, value: TensorId, kept: bool) {
-        if self.values[value].kept != kept {
-            self.values[value].kept = kept;
+    /// Records whether a host copy of a tensor exists.
+    fn set_on_host(&mut self, value: TensorId, on_host: bool) {
+        if self.values[value].on_host != on_host {
+            self.values[value].on_host = on_host;
             let (bytes, used) = (self.bytes(value) as u64, &mut self.host[1]);
-            *used = if kept { *used + bytes } else { *used - bytes };
+            *used = if on_host { *used + bytes } else { *used - bytes };
             self.report.most_on_host = self.report.most_on_host.max(Bytes(self.host[1]));
         }
     }
 
-    /// Gives up copies of values that are in the arena as well, until one more finds room on the host.
-    fn make_room_on_the_host(&mut self, value: TensorId) -> Result<(), EngineError> {
+    /// Discards host copies of tensors that are in the arena as well, until another copy fits on the host.
+    fn free_host_copies(&mut self, value: TensorId) -> Result<(), EngineError> {
         let bytes = self.bytes(value) as u64;
         while self.host[1] + bytes > self.host[0] {
-            let double = self.room.owners().find(|&owner| self.values[owner].kept);
-            let double = double.ok_or(EngineError::Victim { value })?;
-            self.keep(double, false);
+            let duplicate = self.arena.owners().find(|&owner| self.values[owner].on_host);
+            let duplicate = duplicate.ok_or(EngineError::Victim { value })?;
+            self.set_on_host(duplicate, false);
         }
         Ok(())
     }
 
-    /// The values that may leave: those that no op under way reads, or, where there are none, those that can go to the host.
-    fn candidates(&self, held: bool) -> Vec<Candidate> {
-        let double = self.room.owners().filter(|&owner| self.values[owner].kept);
-        let double: u64 = double.map(|owner| self.bytes(owner) as u64).sum();
-        let spare = (self.host[0] + double).saturating_sub(self.host[1]);
+    /// The tensors that may be removed: those that no op in progress reads, or, with `readers`, those that one does and that can be
+    /// offloaded.
+    fn candidates(&self, readers: bool) -> Vec<Candidate> {
+        let duplicate = self.arena.owners().filter(|&owner| self.values[owner].on_host);
+        let duplicate: u64 = duplicate.map(|owner| self.bytes(owner) as u64).sum();
+        let spare = (self.host[0] + duplicate).saturating_sub(self.host[1]);
         let candidate = |value: TensorId| {
-            let Value { kept, held: holds, pinned, .. } = self.values[value];
-            // What is needed by the order has a slot of its own until then.
+            let TensorState { on_host, readers: holds, pinned, .. } = self.values[value];
+            // Until its last use in the order, a tensor has a host slot of its own.
             let needed = self.order.last_use(value) >= self.at;
             let slot = self.slots.offsets[self.trace.storage(value)].is_some();
-            let may_drop = self.freedom.recompute && self.order.makes_again(value) && !held;
+            let may_drop = self.freedom.recompute && self.order.makes_again(value) && !readers;
             let fits = self.bytes(value) as u64 <= spare;
-            let may_offload = kept || (self.freedom.offload && needed && slot && fits);
-            let bytes = Bytes(self.room.rounded(self.bytes(value)) as u64);
-            let wanted = !pinned && (holds > 0) == held && (may_drop || may_offload);
-            wanted.then_some(Candidate { value, bytes, may_drop, may_offload, kept })
+            let may_offload = on_host || (self.freedom.offload && needed && slot && fits);
+            let bytes = Bytes(self.arena.rounded(self.bytes(value)) as u64);
+            let wanted = !pinned && (holds > 0) == readers && (may_drop || may_offload);
+            wanted.then_some(Candidate { value, bytes, may_drop, may_offload, kept: on_host })
         };
-        self.room.owners().filter_map(candidate).collect()
+        self.arena.owners().filter_map(candidate).collect()
     }
 
-    /// Nobody reads the value any more.
-    fn forget(&mut self, value: TensorId) {
-        self.keep(value, false);
-        if let Some(offset) = self.values[value].place.take() {
-            self.give(offset, self.bytes(value));
+    /// Removes a tensor that no further op reads.
+    fn discard(&mut self, value: TensorId) {
+        self.set_on_host(value, false);
+        if let Some(offset) = self.values[value].offset.take() {
+            self.free(offset, self.bytes(value));
             self.decider.note(Event::Done(value));
         }
     }
 
-    fn give(&mut self, offset: usize, bytes: usize) {
-        self.room.give(offset);
+    fn free(&mut self, offset: usize, bytes: usize) {
+        self.arena.free(offset);
         self.retire(offset, bytes);
     }
 
@@ -436,7 +443,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn stuck(&self, missing: Bytes) -> EngineError {
+    fn out_of_memory(&self, missing: Bytes) -> EngineError {
         let op = self.order.ops()[self.at as usize];
         EngineError::NoRoom { op, missing, limit: self.device.limit() }
     }

@@ -1,4 +1,4 @@
-//! Where on the host every storage lies when a run decides on demand what leaves: decided before, so that a copy only looks up a number.
+//! Offsets of host copies in a dynamic iteration, assigned before it starts, so that a copy only looks up a number.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +7,22 @@ use elbowroom_ir::order::{Order, Place};
 use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{StorageId, Table};
 
-use super::room::Room;
+use super::allocator::DynamicAllocator;
 
 /// Host copies start at multiples of a page.
 const ALIGN: usize = 4096;
 
-/// An offset of the host tier for every storage. Storages that are needed at the same place of the order lie apart.
+/// An offset in the host tier for every storage. Storages whose lifetimes in the order overlap do not overlap on the host.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    /// None for persistent values that change their storage from iteration to iteration: those stay.
+    /// `None` for persistent tensors whose storage differs between start and end of the iteration: those are never offloaded.
     pub offsets: Table<StorageId, Option<usize>>,
-    /// Bytes of host that all of them need.
+    /// Size of the host tier that they need, in bytes.
     pub size: usize,
 }
 
-/// Offsets of a graph's persistent values, in its order: the same for all graphs with the same ones. With their end.
+/// The offsets of a graph's persistent tensors, in order, and the end of the last one. The same for all graphs with the same persistent
+/// tensors.
 pub(crate) fn persistent(graph: &Graph) -> (Vec<usize>, usize) {
     let mut end = 0;
     let offsets = graph.persistent.iter().map(|parameter| {
@@ -34,7 +35,7 @@ pub(crate) fn persistent(graph: &Graph) -> (Vec<usize>, usize) {
 }
 
 impl Slots {
-    /// Places storages in the order in which they come and go.
+    /// Assigns offsets to storages in the order in which ops write them.
     pub fn new(graph: &Graph, trace: &Trace, order: &Order) -> Self {
         let mut offsets = Table::filled(trace.storages().len(), None);
         let (homes, base) = persistent(graph);
@@ -49,12 +50,12 @@ impl Slots {
             let storage = trace.storage(value);
             until[storage] = until[storage].max(order.last_use(value));
         }
-        // Far from overflow, and never full.
-        let mut room = Room::new(usize::MAX >> 2, ALIGN);
+        // Larger than any sum of sizes, and far from overflow.
+        let mut arena = DynamicAllocator::new(usize::MAX >> 2, ALIGN);
         let (mut ending, mut size): (BTreeMap<Place, Vec<usize>>, usize) = (BTreeMap::new(), 0);
         for (place, &op) in (0..).zip(order.ops()) {
             while let Some(entry) = ending.first_entry().filter(|entry| *entry.key() < place) {
-                entry.remove().into_iter().for_each(|offset| room.give(offset));
+                entry.remove().into_iter().for_each(|offset| arena.free(offset));
             }
             for &output in &trace.ops()[op].outputs {
                 let storage = trace.storage(output);
@@ -62,7 +63,7 @@ impl Slots {
                     continue;
                 }
                 let bytes = trace.bytes(output).get() as usize;
-                if let Some(offset) = room.take(bytes, None) {
+                if let Some(offset) = arena.allocate(bytes, None) {
                     size = size.max(offset + bytes);
                     offsets[storage] = Some(base + offset);
                     ending.entry(until[storage]).or_default().push(offset);

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::super::isa::vectorized;
 use super::super::parallel::Shared;
-use super::tiles::{Run, SEGMENT, SPOTS, Spots, Tiling, Walk, copy_few};
+use super::tiles::{PATCH_ELEMENTS, SEGMENT, SegmentWalk, TileRun, Tiling, TransformedTiles, copy_few};
 
 /// Columns of the patches of a segment.
 const SPAN: usize = 2 * SEGMENT + 2;
@@ -48,16 +48,16 @@ fn read_row(images: &Images<'_>, plane: usize, row: isize, from: isize, out: &mu
 /// `Bᵀ·d·B` of the patches of one channel on some lines of tiles.
 ///
 /// # Safety
-/// `patches` has a row for each channel, and nobody else touches the channel's.
+/// `patches` has a row for each channel, and nothing else touches the channel's.
 pub unsafe fn transform(
     images: Images<'_>,
     tiling: Tiling,
     lines: Range<usize>,
     channel: usize,
-    patches: Spots,
+    patches: TransformedTiles,
 ) {
-    let mut runs = [Run::default(); SEGMENT];
-    let mut walk = Walk::new(tiling, &lines, 1);
+    let mut runs = [TileRun::default(); SEGMENT];
+    let mut walk = SegmentWalk::new(tiling, &lines, 1);
     let mut d = [[0.0f32; SPAN]; 4];
     while let Some(runs) = walk.segment(&mut runs) {
         vectorized(
@@ -99,9 +99,15 @@ pub unsafe fn transform(
 ///
 /// # Safety
 /// As [`transform`].
-pub unsafe fn spread(images: Images<'_>, tiling: Tiling, lines: Range<usize>, channel: usize, spread: Spots) {
-    let mut runs = [Run::default(); SEGMENT];
-    let mut walk = Walk::new(tiling, &lines, 0);
+pub unsafe fn spread(
+    images: Images<'_>,
+    tiling: Tiling,
+    lines: Range<usize>,
+    channel: usize,
+    spread: TransformedTiles,
+) {
+    let mut runs = [TileRun::default(); SEGMENT];
+    let mut walk = SegmentWalk::new(tiling, &lines, 0);
     let mut d = [[0.0f32; 2 * SEGMENT]; 2];
     while let Some(runs) = walk.segment(&mut runs) {
         vectorized(
@@ -144,12 +150,18 @@ pub unsafe fn spread(images: Images<'_>, tiling: Tiling, lines: Range<usize>, ch
 /// # Safety
 /// The places of the runs can be written.
 #[inline(always)]
-unsafe fn put(rows: &[[f32; SEGMENT]; 4], runs: &[Run], to: Spots, spot: usize, channel: usize) {
+unsafe fn put(
+    rows: &[[f32; SEGMENT]; 4],
+    runs: &[TileRun],
+    to: TransformedTiles,
+    element: usize,
+    channel: usize,
+) {
     for (j, row) in rows.iter().enumerate() {
         for run in runs {
             let from = &row[run.slot..][..run.count];
             // SAFETY: the caller's promise.
-            unsafe { copy_few(from.as_ptr(), to.row(spot + j, channel).add(run.at), run.count) };
+            unsafe { copy_few(from.as_ptr(), to.row(element + j, channel).add(run.at), run.count) };
         }
     }
 }
@@ -157,17 +169,17 @@ unsafe fn put(rows: &[[f32; SEGMENT]; 4], runs: &[Run], to: Spots, spot: usize, 
 /// `Aᵀ·m·A` of the products of one channel, plus a bias, to the `positions` of images.
 ///
 /// # Safety
-/// `target` holds `[batch, channels, positions]`, and nobody else touches the channel's, or writes its products.
+/// `target` holds `[batch, channels, positions]`, and nothing else touches the channel's, or writes its products.
 pub unsafe fn collect(
     tiling: Tiling,
     lines: Range<usize>,
     (channel, bias): (usize, f32),
-    products: Spots,
+    products: TransformedTiles,
     (target, channels, [height, across]): (Shared<f32>, usize, [usize; 2]),
 ) {
-    let mut runs = [Run::default(); SEGMENT];
-    let mut walk = Walk::new(tiling, &lines, 0);
-    let mut m = [[0.0f32; SEGMENT]; SPOTS];
+    let mut runs = [TileRun::default(); SEGMENT];
+    let mut walk = SegmentWalk::new(tiling, &lines, 0);
+    let mut m = [[0.0f32; SEGMENT]; PATCH_ELEMENTS];
     while let Some(runs) = walk.segment(&mut runs) {
         let last = runs[runs.len() - 1];
         let count = last.slot + last.count;
@@ -175,10 +187,10 @@ pub unsafe fn collect(
         vectorized(
             #[inline(always)]
             || {
-                for (spot, m) in m.iter_mut().enumerate() {
+                for (element, m) in m.iter_mut().enumerate() {
                     // SAFETY: the caller's promise; a segment's tiles are neighbours.
                     unsafe {
-                        let from = products.row(spot, channel).add(runs[0].at);
+                        let from = products.row(element, channel).add(runs[0].at);
                         copy_few(from, m.as_mut_ptr(), count);
                     }
                 }
@@ -217,10 +229,10 @@ const BLOCK: usize = 16;
 /// `G·g·Gᵀ` of the weights from all inputs to one output; `nine(input)` is where the nine of a pair begin, and `turned` reverses them.
 ///
 /// # Safety
-/// `weights` has a row for each output, as wide as there are inputs, and nobody else touches the output's.
+/// `weights` has a row for each output, as wide as there are inputs, and nothing else touches the output's.
 pub unsafe fn transform_weights(
     output: usize,
-    weights: Spots,
+    weights: TransformedTiles,
     turned: bool,
     nine: impl Fn(usize) -> usize,
     from: &[f32],
@@ -270,17 +282,17 @@ pub unsafe fn transform_weights(
 /// `Gᵀ·s·G` of the sums from all inputs to one output: nine numbers for each pair.
 ///
 /// # Safety
-/// `sums` has a row for each output, and nobody writes the output's meanwhile.
-pub unsafe fn collect_weights(output: usize, sums: Spots, dw: &mut [f32]) {
+/// `sums` has a row for each output, and nothing writes the output's meanwhile.
+pub unsafe fn collect_weights(output: usize, sums: TransformedTiles, dw: &mut [f32]) {
     for (block, dw) in dw.chunks_mut(9 * BLOCK).enumerate() {
         let (first, count) = (block * BLOCK, dw.len() / 9);
         vectorized(
             #[inline(always)]
             || {
-                let mut s = [[0.0f32; BLOCK]; SPOTS];
-                for (spot, s) in s.iter_mut().enumerate() {
+                let mut s = [[0.0f32; BLOCK]; PATCH_ELEMENTS];
+                for (element, s) in s.iter_mut().enumerate() {
                     // SAFETY: the caller's promise.
-                    unsafe { copy_few(sums.row(spot, output).add(first), s.as_mut_ptr(), count) };
+                    unsafe { copy_few(sums.row(element, output).add(first), s.as_mut_ptr(), count) };
                 }
                 // Rows first: four become three.
                 let mut r = [[[0.0f32; BLOCK]; 4]; 3];

@@ -1,4 +1,4 @@
-//! A device on which nothing happens: to find out whether an iteration on demand comes to its end, before it begins.
+//! A device that does nothing: [`Session::rehearse`](crate::Session::rehearse) uses it to find out whether a dynamic iteration can finish.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,16 +12,16 @@ use crate::device::{Call, Device, Stopped, Waiting};
 use crate::error::{EngineError, HostError};
 use crate::host::HostTier;
 
-/// So many bytes of nothing.
-pub(crate) struct Rehearsal {
+/// A device of a given arena size without memory.
+pub(crate) struct DryRunDevice {
     pub limit: Bytes,
-    pub host: Nowhere,
+    pub host: NullTier,
 }
 
-/// A host tier that keeps nothing.
-pub(crate) struct Nowhere;
+/// A host tier that stores nothing.
+pub(crate) struct NullTier;
 
-impl HostTier for Nowhere {
+impl HostTier for NullTier {
     fn store(&self, _: usize, _: &[u8]) -> Result<(), HostError> {
         Ok(())
     }
@@ -31,7 +31,7 @@ impl HostTier for Nowhere {
     }
 }
 
-impl Device for Rehearsal {
+impl Device for DryRunDevice {
     fn limit(&self) -> Bytes {
         self.limit
     }
@@ -66,13 +66,13 @@ impl Device for Rehearsal {
 
     fn stop(&self) {}
 
-    fn serve(&mut self, _: Arc<Graph>, _: usize) {}
+    fn set_program(&mut self, _: Arc<Graph>, _: usize) {}
 
-    fn rehost(&mut self, host: Box<dyn HostTier>) -> Box<dyn HostTier> {
+    fn replace_host(&mut self, host: Box<dyn HostTier>) -> Box<dyn HostTier> {
         host
     }
 
-    fn shift(&self, _: Extent, _: usize) {}
+    fn move_within(&self, _: Extent, _: usize) {}
 
     fn host(&self) -> &dyn HostTier {
         &self.host

@@ -1,0 +1,122 @@
+//! Dynamic iterations of a session.
+
+use std::sync::Arc;
+
+use elbowroom_graph::Graph;
+use elbowroom_ir::Bytes;
+use elbowroom_ir::order::Order;
+use elbowroom_ir::trace::Trace;
+
+use super::{Session, SessionState, trace};
+use crate::arena::Extent;
+use crate::device::{Exchange, IterationKey};
+use crate::error::EngineError;
+use crate::persistent::PersistentLocation;
+use crate::reactive::dry_run::{DryRunDevice, NullTier};
+use crate::reactive::slots::{self, Slots};
+use crate::reactive::{DynamicRun, Improvise, ReactiveReport, RunSetup};
+
+impl Session {
+    /// Runs one dynamic iteration, that is, without a plan: see [`reactive`](crate::reactive). `iteration` is its number, as for
+    /// [`run_iteration`](Self::run_iteration); the batches are those in the input slots.
+    ///
+    /// # Errors
+    /// [`EngineError::NoRoom`] if an op does not fit within the limit; [`EngineError::ForeignOrder`] if the order is not for this graph.
+    /// After any other error than the latter the session is unusable.
+    pub fn improvise(
+        &mut self,
+        iteration: u64,
+        mut improvise: Improvise<'_>,
+    ) -> Result<ReactiveReport, EngineError> {
+        self.expect_usable()?;
+        let trace = self.trace_for(improvise.order)?;
+        self.broken = true;
+        let slots = Slots::new(&self.graph, &trace, improvise.order);
+        let (host_slots, _) = slots::persistent(&self.graph);
+        let on_slot = |(location, &slot): (PersistentLocation, &usize)| PersistentLocation {
+            host: location.host.map(|_| slot),
+            ..location
+        };
+        let locations: Vec<PersistentLocation> =
+            self.locations()?.into_iter().zip(&host_slots).map(on_slot).collect();
+        self.move_persistent(&locations, Bytes(slots.size as u64))?;
+        let SessionState::Idle(memory) = &mut self.state else { return Err(EngineError::Broken) };
+        let setup = RunSetup {
+            trace: &trace,
+            device: &*memory.device,
+            slots: &slots,
+            key: IterationKey { seed: self.options.seed, iteration },
+            exchange: &mut memory.exchange,
+            align: self.align as usize,
+            host: self.host_memory,
+        };
+        let mut run = prepare_run(setup, improvise.reborrow(), &self.graph, &memory.locations)?;
+        self.pool.install(|| run.run())?;
+        let parameters = self.graph.persistent.iter().zip(&mut memory.locations).zip(&host_slots);
+        for ((parameter, location), &slot) in parameters {
+            let (offset, on_host) = run.location(parameter.end);
+            location.device = offset.map(|offset| Extent { offset, len: location.bytes });
+            location.host = on_host.then_some(slot);
+        }
+        let report = run.report();
+        self.broken = false;
+        Ok(report)
+    }
+
+    /// Makes the same decisions as [`improvise`](Self::improvise) without running an op or a copy, and returns the report of that iteration
+    /// with all durations zero. The session does not change. A real iteration takes the same course if its decider makes the same
+    /// decisions.
+    ///
+    /// # Errors
+    /// As [`improvise`](Self::improvise); the session stays usable.
+    pub fn rehearse(&mut self, mut improvise: Improvise<'_>) -> Result<ReactiveReport, EngineError> {
+        self.expect_usable()?;
+        let trace = self.trace_for(improvise.order)?;
+        let slots = Slots::new(&self.graph, &trace, improvise.order);
+        let device = DryRunDevice { limit: self.limit()?, host: NullTier };
+        let mut exchange = Exchange::default();
+        let setup = RunSetup {
+            trace: &trace,
+            device: &device,
+            slots: &slots,
+            key: IterationKey::default(),
+            exchange: &mut exchange,
+            align: self.align as usize,
+            host: self.host_memory,
+        };
+        let mut run = prepare_run(setup, improvise.reborrow(), &self.graph, &self.locations()?)?;
+        run.run()?;
+        Ok(run.report())
+    }
+
+    /// The trace of the current graph. An error if the order was made for another trace.
+    fn trace_for(&mut self, order: &Order) -> Result<Arc<Trace>, EngineError> {
+        let trace = match &self.trace {
+            Some(trace) => Arc::clone(trace),
+            None => Arc::new(trace(&self.graph)?),
+        };
+        self.trace = Some(Arc::clone(&trace));
+        if order.trace() == trace.fingerprint() {
+            Ok(trace)
+        } else {
+            Err(EngineError::ForeignOrder(self.graph.name.clone()))
+        }
+    }
+}
+
+/// Prepares a dynamic run in which the persistent tensors start at their current locations.
+fn prepare_run<'a>(
+    setup: RunSetup<'a>,
+    improvise: Improvise<'a>,
+    graph: &Graph,
+    locations: &[PersistentLocation],
+) -> Result<DynamicRun<'a>, EngineError> {
+    let mut run = DynamicRun::new(setup, improvise);
+    for (parameter, place) in graph.persistent.iter().zip(locations) {
+        let at = place.device.map(|extent| extent.offset);
+        if !run.register(parameter.begin, at, place.host.is_some()) {
+            return Err(EngineError::Broken);
+        }
+    }
+    Ok(run)
+}
