@@ -7,9 +7,10 @@ use elbowroom_ir::planning::Request;
 use elbowroom_ir::schedule::{Action, Home, Lane, Launch, Schedule, Step};
 use elbowroom_ir::{ActionId, Bytes, Id, Nanos, OpId, TensorId};
 
-use crate::lower::program::{Close, Offload, Open, Program};
-use crate::lower::waits::Conservative;
-use crate::lower::{FetchStarts, LowerError, Lowered, Rank, ranks, shortfall};
+use super::outcome::{LowerError, Lowered, shortfall};
+use super::prefetches::{FetchStarts, Rank, ranks};
+use super::program::{Close, Offload, Open, Program};
+use super::waits::Conservative;
 use crate::policy::{FetchRule, Place, Policy, Station};
 
 /// Numbers grouped by place, in one vector.

@@ -11,8 +11,8 @@ use crate::lower::analysis::PolicyError;
 use crate::lower::loads;
 use crate::policy::{Place, Policy};
 use crate::recompute::cuts::Cuts;
+use crate::recompute::profile::{Move, Profile};
 use crate::recompute::repeats::{Writer, base, fixed_ops, settle};
-use crate::recompute::rotor::{Move, Profile};
 
 /// A trace cut into layers.
 #[derive(Clone, Debug)]

@@ -7,6 +7,7 @@ pub mod dtr;
 pub mod in_place;
 pub mod layered;
 pub mod mirror;
+pub mod profile;
 pub mod recursive;
 pub(crate) mod remake;
 pub mod repeats;

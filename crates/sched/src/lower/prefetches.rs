@@ -1,0 +1,91 @@
+//! The order in which prefetches are considered, and the earliest place at which each may start so that no op between then and its use
+//! runs out of memory.
+
+use std::collections::HashMap;
+
+use elbowroom_ir::planning::Request;
+
+use super::profile::Room;
+use super::program::Program;
+use crate::policy::{CopyOrder, FetchRule, Gap, Place, Policy};
+
+/// Position of every copy in its order.
+pub(crate) fn ranks(order: &CopyOrder, gaps: impl Iterator<Item = (Gap, Place)>) -> Vec<Rank> {
+    let listed: HashMap<Gap, u32> = match order {
+        CopyOrder::Natural => HashMap::new(),
+        CopyOrder::Listed(list) => list.iter().enumerate().map(|(i, &gap)| (gap, i as u32)).collect(),
+    };
+    gaps.map(|(gap, natural)| (listed.get(&gap).copied().unwrap_or(u32::MAX), natural)).collect()
+}
+
+/// When fetches may start: the order in which they are considered, and the earliest place of each.
+pub(crate) struct FetchStarts {
+    pub rank: Vec<Rank>,
+    pub earliest: Vec<Place>,
+}
+
+/// Place in a list of copies, then in natural order: lower goes first.
+pub(crate) type Rank = (u32, Place);
+
+/// See the [module](self): `load` is the live memory at every place without prefetches that come early.
+pub(crate) fn earliest_fetches(
+    request: &Request<'_>,
+    policy: &Policy,
+    program: &Program,
+    load: &[u64],
+    limit: u64,
+) -> FetchStarts {
+    let rank = ranks(&policy.fetches, program.fetches.iter().map(|f| (f.gap, f.needed)));
+    let mut order: Vec<usize> = (0..rank.len()).collect();
+    order.sort_unstable_by_key(|&i| (rank[i], i));
+    let timely = match policy.fetch {
+        FetchRule::JustInTime => just_in_time(request, policy, program, &order),
+        _ => Vec::new(),
+    };
+    let mut room = Room::new(load);
+    let mut earliest = vec![0; rank.len()];
+    let mut previous = 0;
+    for i in order {
+        let fetch = &program.fetches[i];
+        let residence = &program.residences[fetch.residence as usize];
+        let gone = fetch.gap.after.map_or(0, |place| place + 1);
+        let home_left = residence.follows.map_or(0, |home| {
+            let end = policy.sequence.len() as Place;
+            program.last_place(&program.residences[home as usize], end).map_or(0, |place| place + 1)
+        });
+        let mut from = gone.max(home_left);
+        match policy.fetch {
+            FetchRule::Eager => {}
+            FetchRule::AfterOffloads => from = from.max(previous),
+            FetchRule::Lead(ops) => from = from.max(fetch.needed.saturating_sub(ops)),
+            FetchRule::JustInTime => from = from.max(timely[i]),
+        }
+        let from = from.min(fetch.needed) as usize;
+        let needed = fetch.needed as usize;
+        let full = room.last_above(from, needed, limit.saturating_sub(residence.bytes));
+        let place = full.map_or(from, |place| place + 1);
+        room.add(place, needed, residence.bytes);
+        earliest[i] = place as Place;
+        previous = place as Place;
+    }
+    FetchStarts { rank, earliest }
+}
+
+/// For every fetch the place whose op is running at the latest time at which it can start without any op waiting, if ops run without a
+/// break and fetches follow each other in order.
+fn just_in_time(request: &Request<'_>, policy: &Policy, program: &Program, order: &[usize]) -> Vec<Place> {
+    let mut begins = vec![0u64];
+    for &op in &policy.sequence {
+        let duration = request.costs.nanos.get(op).map_or(0, |time| time.get());
+        begins.push(begins[begins.len() - 1] + duration);
+    }
+    let mut places = vec![0; program.fetches.len()];
+    let mut next = u64::MAX;
+    for &i in order.iter().rev() {
+        let fetch = &program.fetches[i];
+        let copy = request.machine.to_device.time(request.trace.bytes(fetch.gap.value)).get();
+        next = next.min(begins[fetch.needed as usize]).saturating_sub(copy);
+        places[i] = begins.partition_point(|&begin| begin <= next).saturating_sub(1) as Place;
+    }
+    places
+}
