@@ -1,16 +1,11 @@
 //! Names of planners and packers.
 
 use elbowroom_ir::packing::Packer;
-use elbowroom_ir::planning::{Request, Scheduler};
-use elbowroom_ir::schedule::Schedule;
-use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
-use elbowroom_ir::{Bytes, Nanos};
+use elbowroom_ir::planning::Scheduler;
+use elbowroom_sched::portfolio::BestOf;
 
 /// The planner used when none is named.
 pub const DEFAULT_PLANNER: &str = "auto";
-
-/// The planner that asks the quick ones.
-const BEST_OF: &str = "best-of";
 
 /// The packer used when none is named.
 pub const DEFAULT_PACKER: &str = "auto";
@@ -29,11 +24,12 @@ pub struct UnknownName {
 
 /// The planner of a name.
 pub fn scheduler(name: &str) -> Result<&'static dyn Scheduler, UnknownName> {
-    if name == BEST_OF {
+    if name == BestOf.name() {
         return Ok(&BestOf);
     }
     elbowroom_sched::scheduler(name).ok_or_else(|| {
-        let known = std::iter::once(BEST_OF).chain(elbowroom_sched::SCHEDULERS.iter().map(|s| s.name()));
+        let known =
+            std::iter::once(BestOf.name()).chain(elbowroom_sched::SCHEDULERS.iter().map(|s| s.name()));
         UnknownName { kind: "planner", name: name.to_owned(), known: known.collect() }
     })
 }
@@ -52,58 +48,14 @@ pub fn packer(name: &str) -> Result<&'static dyn Packer, UnknownName> {
     })
 }
 
-/// Planners without a search, from which [`BestOf`] takes the best: one for each idea.
-const QUICK: [&str; 6] = ["keep", "greedy", "autoswap", "sqrt", "mixed", "floor"];
-
-/// Asks planners that answer at once, and keeps the schedule with the shortest predicted iteration.
-struct BestOf;
-
-impl Scheduler for BestOf {
-    fn name(&self) -> &'static str {
-        BEST_OF
-    }
-
-    fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
-        let mut best: Option<(Nanos, Schedule)> = None;
-        let mut evaluations = 0;
-        let mut lowest = None;
-        for scheduler in QUICK.into_iter().filter_map(elbowroom_sched::scheduler) {
-            if observer.interrupted() {
-                let best = best.map(|(_, schedule)| schedule);
-                return Outcome { best, evaluations, stop: StopReason::Interrupted };
-            }
-            let outcome = scheduler.schedule(request, budget, observer);
-            evaluations += outcome.evaluations;
-            match (outcome.best, outcome.stop) {
-                (Some(schedule), _) => {
-                    let predicted =
-                        elbowroom_sim::simulate(request.trace, request.costs, request.machine, &schedule);
-                    let Ok(timeline) = predicted else { continue };
-                    if best.as_ref().is_none_or(|(time, _)| timeline.iteration < *time) {
-                        best = Some((timeline.iteration, schedule));
-                    }
-                }
-                (None, stop @ StopReason::Infeasible(_)) => return Outcome { best: None, evaluations, stop },
-                (None, StopReason::GaveUp { best: Some(load) }) => {
-                    lowest = Some(lowest.map_or(load, |l: Bytes| l.min(load)));
-                }
-                (None, _) => {}
-            }
-        }
-        let stop = if best.is_some() { StopReason::Finished } else { StopReason::GaveUp { best: lowest } };
-        Outcome { best: best.map(|(_, schedule)| schedule), evaluations, stop }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn every_name_is_registered_once() {
-        assert!(QUICK.iter().all(|name| elbowroom_sched::scheduler(name).is_some()));
         let mut names = planners();
-        names.push(BEST_OF);
+        names.push(BestOf.name());
         assert!(names.iter().all(|name| scheduler(name).is_ok()));
         names.sort_unstable();
         names.dedup();

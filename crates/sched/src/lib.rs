@@ -20,6 +20,7 @@ pub mod lower;
 pub mod mixed;
 pub mod offload;
 pub mod policy;
+pub mod portfolio;
 pub mod recompute;
 pub mod verdict;
 

@@ -51,7 +51,7 @@ impl Scheduler for Auto {
     }
 
     fn peers(&self, trace: &Trace) -> Vec<&'static dyn Scheduler> {
-        warm::asked(trace.ops().len()).collect()
+        warm::peers(trace.ops().len()).collect()
     }
 
     fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {

@@ -1,22 +1,30 @@
 //! Warm starts: what other planners find, as decisions to continue from, and the best of their schedules to fall back on.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::{Action, Schedule};
 use elbowroom_ir::search::{Budget, Observer, Unheard};
-use elbowroom_ir::{Id, OpId};
+use elbowroom_ir::{Id, Nanos, OpId};
 
 use super::instance::{Instance, NONE};
 use super::sequence::{Decisions, policy};
 use crate::lower::lower;
+use crate::mixed::segments::Mixed;
+use crate::offload::autoswap::BestScore;
+use crate::offload::autoswap::bo::Bo;
+use crate::offload::dynprog::DynProg;
+use crate::offload::floor::Floor;
+use crate::offload::greedy::Greedy;
 use crate::policy::FetchRule;
+use crate::portfolio::Portfolio;
+use crate::recompute::dtr::Dtr;
+use crate::recompute::rotor::Rotor;
+use crate::recompute::sublinear::Sublinear;
 
-/// Planners that answer at once, one for each idea, the quickest first.
-const QUICK: [&str; 6] = ["sublinear", "mixed", "greedy", "dynprog", "floor", "dtr"];
-/// Planners that are asked only for traces of at most so many ops.
-const SLOWER: [(&str, usize); 3] = [("autoswap", 4_000), ("rotor", 800), ("bo", 800)];
+/// Planners that need no search, one for each idea, the quickest first.
+static QUICK: [&dyn Scheduler; 6] = [&Sublinear, &Mixed, &Greedy, &DynProg::DEFAULT, &Floor, &Dtr];
+/// Planners that run only on traces of at most this many ops.
+static SLOWER: [(&dyn Scheduler, usize); 3] =
+    [(&BestScore, 4_000), (&Rotor::DEFAULT, 800), (&Bo::DEFAULT, 800)];
 /// Evaluations of each: the search does better with the time.
 const EVALUATIONS: u64 = 32;
 
@@ -30,14 +38,13 @@ pub(crate) struct Warm {
     pub decisions: Decisions,
 }
 
-/// The planners that are asked for traces of so many ops.
-pub(crate) fn asked(ops: usize) -> impl Iterator<Item = &'static dyn Scheduler> {
-    let slower = SLOWER.iter().filter(move |(_, most)| ops <= *most).map(|(name, _)| name);
-    QUICK.iter().chain(slower).filter_map(|name| crate::scheduler(name))
+/// The planners whose schedules are warm starts for a trace of this many ops.
+pub(crate) fn peers(ops: usize) -> impl Iterator<Item = &'static dyn Scheduler> {
+    let slower = SLOWER.iter().filter(move |(_, most)| ops <= *most).map(|(planner, _)| planner);
+    QUICK.iter().chain(slower).copied()
 }
 
-/// Asks the others, side by side: time and schedule of each that finds one, in the order of [`asked`]. The first that reaches `bound` ends
-/// the list, whatever the threads, and an interruption ends the asking.
+/// The schedules of the [`peers`], with their iteration times, in the order of the peers. A schedule that reaches `bound` is the last.
 pub(crate) fn starts(
     request: &Request<'_>,
     bound: u64,
@@ -45,40 +52,16 @@ pub(crate) fn starts(
     observer: &dyn Observer,
 ) -> Vec<(u64, Schedule)> {
     let each = Budget { evaluations: Some(EVALUATIONS), time: None, seed: budget.seed, threads: 1 };
-    // A start need not be placed: the search changes it anyway.
+    // The search changes every start, so that none of them need be packed.
     let request = &Request { packer: None, ..*request };
-    let planners: Vec<&dyn Scheduler> = asked(request.trace.ops().len()).collect();
-    let answers: Vec<OnceLock<(u64, Schedule)>> = planners.iter().map(|_| OnceLock::new()).collect();
-    let (next, met) = (AtomicUsize::new(0), AtomicBool::new(false));
-    // Whoever is asked is heard to the end, so that no answer is missing before the first that reaches the bound.
-    let ask = || {
-        while !met.load(Ordering::Relaxed) && !observer.interrupted() {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(planner) = planners.get(index) else { return };
-            let Some(schedule) = planner.schedule(request, &each, &Unheard(observer)).best else { continue };
-            let predicted = elbowroom_sim::simulate(request.trace, request.costs, request.machine, &schedule);
-            let Ok(timeline) = predicted else { continue };
-            let time = timeline.iteration.get();
-            met.fetch_or(time <= bound, Ordering::Relaxed);
-            // Nobody else sets the answer of this index.
-            let _ = answers[index].set((time, schedule));
-        }
+    let portfolio = Portfolio {
+        planners: peers(request.trace.ops().len()).collect(),
+        budget: each,
+        threads: budget.threads,
+        bound: Some(Nanos(bound)),
     };
-    std::thread::scope(|scope| {
-        (1..budget.threads.min(planners.len())).for_each(|_| {
-            scope.spawn(ask);
-        });
-        ask();
-    });
-    let mut found: Vec<(u64, Schedule)> = Vec::new();
-    for answer in answers.into_iter().filter_map(OnceLock::into_inner) {
-        let optimal = answer.0 <= bound;
-        found.push(answer);
-        if optimal {
-            break;
-        }
-    }
-    found
+    let found = portfolio.run(request, &Unheard(observer)).found;
+    found.into_iter().map(|entry| (entry.time.get(), entry.schedule)).collect()
 }
 
 impl Warm {

@@ -36,6 +36,7 @@ use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 use elbowroom_sim::bound::lower_bound;
 
 use crate::lower::lower;
+use crate::portfolio::Entry;
 use crate::verdict::{impossible_op, refusal};
 use environment::Environment;
 use learn::{Guard, Learner};
@@ -80,15 +81,18 @@ impl Scheduler for Dqn {
             return refusal(request, None, 1);
         };
         let bound = lower_bound(request).get();
-        let mut rules = rules::best(request, bound, observer);
+        let rules = rules::run(request, bound, observer);
+        let rule = rules.fastest();
         let mut stop = StopReason::Optimal;
         let mut own = None;
-        let open = self.settings.through || rules.best.as_ref().is_none_or(|rule| rule.time > bound);
+        let open = self.settings.through || rule.is_none_or(|rule| rule.time.get() > bound);
         if open && !environment.candidates.is_empty() {
-            let plans = if self.settings.imitate { std::mem::take(&mut rules.plans) } else { Vec::new() };
-            let imitate =
-                |(name, plan)| (format!("{name}, imitated"), imitate::decisions(&environment, &plan));
-            let examples = plans.into_iter().map(imitate).collect();
+            let plans = if self.settings.imitate { rules.found.as_slice() } else { &[] };
+            let imitate = |entry: &Entry| {
+                let origin = format!("{}, imitated", entry.planner.name());
+                (origin, imitate::decisions(&environment, &entry.schedule))
+            };
+            let examples = plans.iter().map(imitate).collect();
             let learner = Learner::new(&mut environment, &self.settings, self.initial.clone(), budget.seed);
             let learned = learner.run(examples, &Guard { budget, started, observer, bound });
             *self.trained.lock().unwrap_or_else(PoisonError::into_inner) = Some(learned.weights);
@@ -97,21 +101,21 @@ impl Scheduler for Dqn {
         }
         let evaluations = rules.evaluations + environment.simulated;
         if let Some(best) = own
-            && rules.best.as_ref().is_none_or(|rule| best.time < rule.time)
+            && rule.is_none_or(|rule| best.time < rule.time.get())
             && let Ok(lowered) = lower(request, &environment.policy(&best.decisions))
         {
             observer.origin(&best.origin);
             return Outcome { best: Some(lowered.schedule), evaluations, stop };
         }
-        match rules.best {
+        match rule {
             Some(rule) => {
-                observer.origin(rule.name);
+                observer.origin(rule.planner.name());
                 let stop = match stop {
-                    _ if rule.time <= bound => StopReason::Optimal,
+                    _ if rule.time.get() <= bound => StopReason::Optimal,
                     StopReason::Optimal => StopReason::Finished,
                     stop => stop,
                 };
-                Outcome { best: Some(rule.schedule), evaluations, stop }
+                Outcome { best: Some(rule.schedule.clone()), evaluations, stop }
             }
             None => refusal(request, rules.least, evaluations),
         }
