@@ -25,6 +25,7 @@ pub mod recompute;
 pub mod verdict;
 
 mod random;
+mod search;
 
 use elbowroom_ir::planning::Scheduler;
 use offload::autoswap::{self, Score};

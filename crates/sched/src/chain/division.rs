@@ -7,15 +7,16 @@
 
 use std::ops::Range;
 
+use elbowroom_ir::Nanos;
 use elbowroom_ir::planning::Request;
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
-use elbowroom_ir::{Bytes, Nanos};
 
 use crate::chain::linearize::Linear;
 use crate::chain::segments::{Rerun, Segmenter};
-use crate::lower::{Lowered, least_load, lower};
+use crate::lower::lower;
 use crate::policy::Policy;
+use crate::search::Search;
 use crate::verdict::refusal;
 
 /// More divisions than this are not tried; they are spread evenly over the possible numbers of segments.
@@ -28,33 +29,26 @@ pub(crate) fn divide(
     budget: &Budget,
     observer: &dyn Observer,
 ) -> Outcome<Schedule> {
-    let started = std::time::Instant::now();
     let Ok(linear) = Linear::of(request) else { return refusal(request, None, 0) };
     let keep = &linear.keep;
-    let mut search = Search { request, best_load: None, evaluations: 0, best: None };
-    if !offload && search.fits(keep) {
-        search.take(keep, Nanos::ZERO);
+    let mut divisions = Divisions { search: Search::new(request, budget, observer), recompute: Nanos::ZERO };
+    if !offload && divisions.fits(keep) {
+        divisions.take(keep, Nanos::ZERO);
     }
     let mut stop = StopReason::Finished;
-    if search.best.is_none() && request.freedom.recompute {
+    if divisions.search.best().is_none() && request.freedom.recompute {
         let segmenter = Segmenter::new(request.trace, &linear);
         let layers = linear.groups.len();
         let step = layers.div_ceil(DIVISIONS).max(1);
         for segments in (1..=layers).step_by(step) {
-            let reason = budget.exhausted(search.evaluations, started);
-            let reason = if observer.interrupted() { Some(StopReason::Interrupted) } else { reason };
-            if let Some(reason) = reason {
+            if let Some(reason) = divisions.search.stopped() {
                 stop = reason;
                 break;
             }
-            search.division(&segmenter, &even(&linear, segments), offload);
-            observer.progress(search.evaluations);
+            divisions.division(&segmenter, &even(&linear, segments), offload);
         }
     }
-    match search.best {
-        Some((lowered, _)) => Outcome { best: Some(lowered.schedule), evaluations: search.evaluations, stop },
-        None => refusal(request, search.best_load, search.evaluations),
-    }
+    divisions.search.finish(stop)
 }
 
 /// Divides the layers into runs of about equal stash; at most `segments` of them.
@@ -74,28 +68,25 @@ fn even(linear: &Linear, segments: usize) -> Vec<Range<usize>> {
     runs
 }
 
-struct Search<'a> {
-    request: &'a Request<'a>,
-    best_load: Option<Bytes>,
-    evaluations: u64,
-    /// The shortest schedule, with the time that it spends on recompute.
-    best: Option<(Lowered, Nanos)>,
+struct Divisions<'a> {
+    search: Search<'a>,
+    /// The time that the best schedule spends on recompute.
+    recompute: Nanos,
 }
 
-impl Search<'_> {
+impl Divisions<'_> {
     fn fits(&mut self, policy: &Policy) -> bool {
-        self.evaluations += 1;
-        let Ok((load, _)) = least_load(self.request, policy) else { return false };
-        self.best_load = Some(self.best_load.map_or(load, |best| best.min(load)));
-        load <= self.request.load_limit
+        self.search.count();
+        let limit = self.search.request.load_limit;
+        self.search.least_load(policy).is_some_and(|load| load <= limit)
     }
 
     fn take(&mut self, policy: &Policy, recompute: Nanos) {
-        self.evaluations += 1;
-        if let Ok(lowered) = lower(self.request, policy)
-            && self.best.as_ref().is_none_or(|(best, _)| lowered.iteration < best.iteration)
+        self.search.count();
+        if let Ok(lowered) = lower(self.search.request, policy)
+            && self.search.offer(lowered)
         {
-            self.best = Some((lowered, recompute));
+            self.recompute = recompute;
         }
     }
 
@@ -123,10 +114,10 @@ impl Search<'_> {
                 too_few = middle;
             }
         }
-        let nanos = &self.request.costs.nanos;
+        let nanos = &self.search.request.costs.nanos;
         let recompute: Nanos = reruns[..enough].iter().flatten().map(|rerun| rerun.time(nanos)).sum();
         // Lowering costs more than asking what fits. Recompute alone takes at least this long; skip what cannot be better.
-        if self.best.as_ref().is_none_or(|&(_, best)| offload || recompute < best) {
+        if self.search.best().is_none() || offload || recompute < self.recompute {
             self.take(&policy(enough), recompute);
         }
     }

@@ -9,23 +9,16 @@ use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 use elbowroom_ir::{Bytes, Nanos};
 
 use crate::chain::linearize::Linear;
-use crate::lower::{Lowered, least_load, lower};
+use crate::lower::{LowerError, Lowered, lower};
 use crate::policy::{FetchRule, Policy};
-use crate::verdict::refusal;
+use crate::search::Search;
 
 /// Sets of activations, each simulated exactly as an ordered schedule; the shortest that fits is kept.
 pub(crate) struct OrderedSets<'a> {
-    request: &'a Request<'a>,
     linear: &'a Linear,
-    budget: &'a Budget,
-    observer: &'a dyn Observer,
-    started: std::time::Instant,
+    search: Search<'a>,
     seen: HashSet<Vec<bool>>,
-    best: Option<Lowered>,
     best_set: Vec<bool>,
-    least: Option<Bytes>,
-    evaluations: u64,
-    total: Nanos,
 }
 
 /// What came of trying a set.
@@ -47,17 +40,10 @@ impl<'a> OrderedSets<'a> {
         observer: &'a dyn Observer,
     ) -> Self {
         Self {
-            request,
             linear,
-            budget,
-            observer,
-            started: std::time::Instant::now(),
+            search: Search::new(request, budget, observer),
             seen: HashSet::new(),
-            best: None,
             best_set: Vec::new(),
-            least: None,
-            evaluations: 0,
-            total: request.costs.total(),
         }
     }
 
@@ -77,7 +63,7 @@ impl<'a> OrderedSets<'a> {
     /// Tries the set that offloads nothing, then the first k activations from the k of `greedy` on until one fits.
     pub(crate) fn first_activations(&mut self) {
         let activations = self.linear.chain.activations.clone();
-        let excess = self.linear.chain.peak().saturating_sub(self.request.load_limit);
+        let excess = self.linear.chain.peak().saturating_sub(self.search.request.load_limit);
         let mut set = vec![false; activations.len()];
         let mut offloaded = Bytes::ZERO;
         let mut i = 0;
@@ -86,7 +72,7 @@ impl<'a> OrderedSets<'a> {
                 return;
             }
             i += 1;
-            if i >= activations.len() || !self.request.freedom.offload {
+            if i >= activations.len() || !self.search.request.freedom.offload {
                 // Even everything is not enough: try it all the same, to say how much there is.
                 self.try_set(&set);
                 return;
@@ -101,26 +87,15 @@ impl<'a> OrderedSets<'a> {
         if !self.seen.insert(set.to_vec()) || self.stopped().is_some() {
             return Tried::Skipped;
         }
-        let policy = &mut self.policy(set);
-        self.evaluations += 1;
-        self.observer.progress(self.evaluations);
-        let Ok((load, _)) = least_load(self.request, policy) else { return Tried::Skipped };
-        self.least = Some(self.least.map_or(load, |least| least.min(load)));
-        if load > self.request.load_limit {
-            return Tried::Exceeds(load - self.request.load_limit);
+        let policy = self.policy(set);
+        let request = self.search.request;
+        self.search.count();
+        let Some(load) = self.search.least_load(&policy) else { return Tried::Skipped };
+        if load > request.load_limit {
+            return Tried::Exceeds(load - request.load_limit);
         }
-        let Ok(mut lowered) = lower(self.request, policy) else { return Tried::Skipped };
-        if !self.request.machine.shared_link {
-            // With a lane for each direction nothing is lost when fetches do not wait for the last offload.
-            policy.fetch = FetchRule::Eager;
-            match lower(self.request, policy) {
-                Ok(eager) if eager.iteration < lowered.iteration => lowered = eager,
-                _ => {}
-            }
-        }
-        if self.best.as_ref().is_none_or(|best| lowered.iteration < best.iteration) {
-            self.observer.improved(lowered.iteration.get(), self.total.get());
-            self.best = Some(lowered);
+        let Ok(lowered) = lower_ordered(request, policy) else { return Tried::Skipped };
+        if self.search.offer(lowered) {
             self.best_set = set.to_vec();
         }
         Tried::Fits
@@ -130,8 +105,8 @@ impl<'a> OrderedSets<'a> {
     /// in the place of another that is at most `reach` layers away.
     pub(crate) fn refine(&mut self, tries: usize, reach: usize) {
         let count = self.len();
-        let last = self.evaluations + tries as u64;
-        let mut improved = self.best.is_some();
+        let last = self.search.evaluations() + tries as u64;
+        let mut improved = self.search.best().is_some();
         while std::mem::take(&mut improved) {
             let mut best = self.best_set.clone();
             best.resize(count + 1, false);
@@ -140,7 +115,7 @@ impl<'a> OrderedSets<'a> {
                 (1..=reach).flat_map(|apart| (1..=count.saturating_sub(apart)).map(move |i| (i, i + apart)));
             let moves = apart.filter(|&(i, j)| best[i] != best[j]);
             for (i, j) in alone.chain(moves) {
-                if self.optimal() || self.evaluations >= last {
+                if self.optimal() || self.search.evaluations() >= last {
                     return;
                 }
                 let mut set = best.clone();
@@ -160,20 +135,17 @@ impl<'a> OrderedSets<'a> {
 
     /// Idle time of the best so far.
     pub(crate) fn best_idle(&self) -> Option<Nanos> {
-        self.best.as_ref().map(|best| best.iteration - self.total)
+        self.search.best().map(|best| best.iteration - self.search.request.costs.total())
     }
 
     /// Whether nothing can be shorter.
     pub(crate) fn optimal(&self) -> bool {
-        self.best_idle() == Some(Nanos::ZERO)
+        self.search.optimal()
     }
 
-    /// Why to stop now, if so.
+    /// The reason to stop now, if there is one.
     pub(crate) fn stopped(&self) -> Option<StopReason> {
-        if self.observer.interrupted() {
-            return Some(StopReason::Interrupted);
-        }
-        self.budget.exhausted(self.evaluations, self.started)
+        self.search.stopped()
     }
 
     pub(crate) fn finish(self) -> Outcome<Schedule> {
@@ -182,9 +154,19 @@ impl<'a> OrderedSets<'a> {
             Some(stop) => stop,
             None => StopReason::Finished,
         };
-        match self.best {
-            Some(lowered) => Outcome { best: Some(lowered.schedule), evaluations: self.evaluations, stop },
-            None => refusal(self.request, self.least, self.evaluations),
+        self.search.finish(stop)
+    }
+}
+
+/// Lowers a policy as an ordered schedule. With a stream for each direction nothing is lost when prefetches do not wait for the last
+/// offload, so that both rules are tried then and the shorter schedule is kept.
+pub(crate) fn lower_ordered(request: &Request<'_>, policy: Policy) -> Result<Lowered, LowerError> {
+    let mut lowered = lower(request, &policy)?;
+    if !request.machine.shared_link {
+        match lower(request, &Policy { fetch: FetchRule::Eager, ..policy }) {
+            Ok(eager) if eager.iteration < lowered.iteration => lowered = eager,
+            _ => {}
         }
     }
+    Ok(lowered)
 }

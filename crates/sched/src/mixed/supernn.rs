@@ -9,14 +9,14 @@
 
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
-use elbowroom_ir::search::{Budget, Observer, Outcome};
+use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 use elbowroom_ir::trace::{Phase, Trace};
-use elbowroom_ir::{Bytes, OpId, TensorId};
+use elbowroom_ir::{OpId, TensorId};
 
-use crate::lower::{Lowered, least_load, lower};
+use crate::lower::lower;
 use crate::policy::{FetchRule, Place, Policy, Touches, turn};
 use crate::recompute::remake::{Decided, Remake};
-use crate::verdict::refusal;
+use crate::search::Search;
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,24 +33,18 @@ impl Scheduler for SuperNn {
         "supernn"
     }
 
-    fn schedule(&self, request: &Request<'_>, _: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
+    fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
         let trace = request.trace;
         let rules = Rules::of(trace);
-        let mut search = Search { request, best: None, least: None, evaluations: 0 };
-        search.ask(&Policy::prompt(trace));
+        let mut rounds = Rounds(Search::new(request, budget, observer));
+        rounds.ask(&Policy::prompt(trace));
         for again in [false, true].into_iter().filter(|again| request.freedom.recompute || !again) {
-            if search.best.as_ref().is_some_and(|best| best.iteration == request.costs.total()) {
+            if rounds.0.optimal() {
                 break;
             }
-            search.evict(&rules, again);
-            if let Some(best) = &search.best {
-                observer.improved(best.iteration.get(), request.costs.total().get());
-            }
+            rounds.evict(&rules, again);
         }
-        match search.best {
-            Some(best) => Outcome { evaluations: search.evaluations, ..Outcome::finished(best.schedule) },
-            None => refusal(request, search.least, search.evaluations),
-        }
+        rounds.0.finish(StopReason::Finished)
     }
 }
 
@@ -97,26 +91,18 @@ impl Rules {
     }
 }
 
-struct Search<'a> {
-    request: &'a Request<'a>,
-    best: Option<Lowered>,
-    least: Option<Bytes>,
-    evaluations: u64,
-}
+struct Rounds<'a>(Search<'a>);
 
-impl Search<'_> {
-    /// Takes a policy's schedule if it is the shortest; says whether it fits.
+impl Rounds<'_> {
+    /// Takes a policy's schedule if it is the shortest; returns whether it fits.
     fn ask(&mut self, policy: &Policy) -> bool {
-        self.evaluations += 1;
-        let Ok((load, _)) = least_load(self.request, policy) else { return false };
-        self.least = Some(self.least.map_or(load, |least| least.min(load)));
-        if load > self.request.load_limit {
+        self.0.count();
+        let limit = self.0.request.load_limit;
+        if self.0.least_load(policy).is_none_or(|load| load > limit) {
             return false;
         }
-        let Ok(lowered) = lower(self.request, policy) else { return false };
-        if self.best.as_ref().is_none_or(|best| lowered.iteration < best.iteration) {
-            self.best = Some(lowered);
-        }
+        let Ok(lowered) = lower(self.0.request, policy) else { return false };
+        self.0.offer(lowered);
         true
     }
 
@@ -126,10 +112,10 @@ impl Search<'_> {
         if again {
             decided.removed.clone_from(&rules.again);
         }
-        let leave = if self.request.freedom.offload { rules.leave.as_slice() } else { &[] };
+        let leave = if self.0.request.freedom.offload { rules.leave.as_slice() } else { &[] };
         for count in 0..=leave.len() {
             decided.offloaded = leave[..count].to_vec();
-            let mut policy = rules.remake.policy(self.request, &decided);
+            let mut policy = rules.remake.policy(self.0.request, &decided);
             policy.fetch = FetchRule::Lead(rules.lead);
             if self.ask(&policy) {
                 return;

@@ -7,11 +7,12 @@
 use elbowroom_ir::Bytes;
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
-use elbowroom_ir::search::{Budget, Observer, Outcome};
+use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 
 use crate::chain::linearize::Linear;
-use crate::lower::{least_load, lower};
+use crate::chain::ordered::lower_ordered;
 use crate::policy::{FetchRule, Policy};
+use crate::search::Search;
 use crate::verdict::refusal;
 
 /// See the [module](self).
@@ -23,8 +24,9 @@ impl Scheduler for Greedy {
         "greedy"
     }
 
-    fn schedule(&self, request: &Request<'_>, _: &Budget, _: &dyn Observer) -> Outcome<Schedule> {
+    fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
         let Ok(linear) = Linear::of(request) else { return refusal(request, None, 0) };
+        let mut search = Search::new(request, budget, observer);
         let policy = |k: usize| {
             let mut policy = Policy { fetch: FetchRule::AfterOffloads, ..linear.keep.clone() };
             linear.offload(&mut policy, 0..k);
@@ -40,31 +42,21 @@ impl Scheduler for Greedy {
                 offloaded += linear.chain.activations[k];
             }
         }
-        let mut best: Option<Bytes> = None;
-        let mut evaluations = 0;
         loop {
             let policy = policy(k);
-            evaluations += 1;
-            let Ok((load, _)) = least_load(request, &policy) else { break };
-            best = Some(best.map_or(load, |best| best.min(load)));
+            search.count();
+            let Some(load) = search.least_load(&policy) else { break };
             if load <= request.load_limit
-                && let Ok(mut lowered) = lower(request, &policy)
+                && let Ok(lowered) = lower_ordered(request, policy)
             {
-                if !request.machine.shared_link {
-                    // With a lane for each direction nothing is lost when fetches do not wait for the last offload.
-                    let eager = Policy { fetch: FetchRule::Eager, ..policy };
-                    match lower(request, &eager) {
-                        Ok(eager) if eager.iteration < lowered.iteration => lowered = eager,
-                        _ => {}
-                    }
-                }
-                return Outcome { evaluations, ..Outcome::finished(lowered.schedule) };
+                search.offer(lowered);
+                break;
             }
             if k >= linear.groups.len() || !request.freedom.offload {
                 break;
             }
             k += 1;
         }
-        refusal(request, best, evaluations)
+        search.finish(StopReason::Finished)
     }
 }

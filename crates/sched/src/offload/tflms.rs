@@ -5,12 +5,13 @@
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::{Lane, Schedule};
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
-use elbowroom_ir::{Bytes, Nanos, OpId};
+use elbowroom_ir::{Nanos, OpId};
 use elbowroom_sim::simulate;
 
 use crate::chain::linearize::Linear;
-use crate::lower::{Lowered, least_load, lower};
+use crate::lower::{Lowered, lower};
 use crate::policy::FetchRule;
+use crate::search::Search;
 use crate::verdict::refusal;
 
 /// See the [module](self).
@@ -23,48 +24,36 @@ impl Scheduler for Tflms {
     }
 
     fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
-        let started = std::time::Instant::now();
         let Ok(linear) = Linear::of(request) else { return refusal(request, None, 0) };
-        let total = request.costs.total();
-        let mut best: Option<Lowered> = None;
-        let mut least: Option<Bytes> = None;
-        let mut evaluations = 0;
+        let mut search = Search::new(request, budget, observer);
         let mut stop = StopReason::Finished;
         let groups = if request.freedom.offload { linear.groups.len() } else { 0 };
         'search: for count in 0..=groups {
             let mut policy = linear.keep.clone();
             linear.offload(&mut policy, 0..count);
-            let Ok((load, _)) = least_load(request, &policy) else { continue };
-            least = Some(least.map_or(load, |least| least.min(load)));
-            if load > request.load_limit {
+            if search.least_load(&policy).is_none_or(|load| load > request.load_limit) {
                 continue;
             }
             for lead in leads(request.trace.ops().len() as u32) {
-                let reason = budget.exhausted(evaluations, started);
-                let reason = if observer.interrupted() { Some(StopReason::Interrupted) } else { reason };
-                if let Some(reason) = reason {
+                if let Some(reason) = search.stopped() {
                     stop = reason;
                     break 'search;
                 }
-                evaluations += 1;
+                search.count();
                 policy.fetch = FetchRule::Lead(lead);
                 if let Ok(lowered) = lower(request, &policy)
-                    && best.as_ref().is_none_or(|best| lowered.iteration < best.iteration)
+                    && search.improves(&lowered)
                     && forward_never_waits(request, &linear, &lowered)
                 {
-                    observer.improved(lowered.iteration.get(), total.get());
-                    best = Some(lowered);
+                    search.offer(lowered);
                 }
             }
-            if best.as_ref().is_some_and(|best| best.iteration == total) {
+            if search.optimal() {
                 stop = StopReason::Optimal;
                 break;
             }
         }
-        match best {
-            Some(lowered) => Outcome { best: Some(lowered.schedule), evaluations, stop },
-            None => refusal(request, least, evaluations),
-        }
+        search.finish(stop)
     }
 }
 

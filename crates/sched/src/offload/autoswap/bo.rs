@@ -4,7 +4,7 @@
 //! tried whatever the budget, so the result is never worse than the best of them at the same load.
 //!
 //! Where there is a packer (SmartPool, in the paper's combined approach) the objective is that of a schedule that it can place, each set
-//! of weights going down to the load that this takes ([`placed`](mod@crate::offload::autoswap::packed)). Beyond the paper there is a fifth number to tune:
+//! of weights going down to the load that this takes ([`packed`](mod@crate::offload::autoswap::packed)). Beyond the paper there is a fifth number to tune:
 //! how far below the limit the selection goes on. What leaves early makes room where copies under way would hold up an op.
 
 use elbowroom_ir::Bytes;
@@ -14,9 +14,10 @@ use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 
 use crate::lower::Lowered;
 use crate::offload::autoswap::gaussian::Process;
-use crate::offload::autoswap::packed::placed;
-use crate::offload::autoswap::{self, AutoSwap, Candidate, Score};
+use crate::offload::autoswap::packed::packed;
+use crate::offload::autoswap::{self, AutoSwap, Candidate, Score, keep_shorter};
 use crate::policy::FetchRule;
+use crate::search::Search;
 use crate::verdict::refusal;
 
 /// See the [module](self).
@@ -56,19 +57,18 @@ impl Scheduler for Bo {
     }
 
     fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
-        let started = std::time::Instant::now();
         let least = (!request.freedom.offload).then_some(Bytes::MAX);
         let Ok(swap) = AutoSwap::new(request, least) else { return refusal(request, None, 0) };
         let total = request.costs.total();
         let mut random = Random(budget.seed ^ 0x6a09_e667_f3bc_c908);
         let mut tried: Vec<Weights> = Vec::new();
         let mut times: Vec<f64> = Vec::new();
-        let (mut best, mut unplaced): (Option<Lowered>, Option<Lowered>) = (None, None);
-        let mut least: Option<Bytes> = None;
+        let mut search = Search::new(request, budget, observer);
+        let mut unpacked: Option<Lowered> = None;
         let mut stop = StopReason::Finished;
         for evaluation in 0..self.evaluations.max(CORNERS) {
-            let reason = budget.exhausted(evaluation, started).filter(|_| evaluation >= CORNERS);
-            let reason = if observer.interrupted() { Some(StopReason::Interrupted) } else { reason };
+            let reason = search.stopped();
+            let reason = reason.filter(|why| evaluation >= CORNERS || *why == StopReason::Interrupted);
             if let Some(reason) = reason {
                 stop = reason;
                 break;
@@ -90,7 +90,7 @@ impl Scheduler for Bo {
                     weighed(candidates, &weights)
                 }
             };
-            observer.progress(evaluation + 1);
+            search.count();
             tried.push(weights);
             let margin = MARGIN * (weights[4] + 1.0) / 2.0;
             let select = |limit: Bytes, fetch: FetchRule| {
@@ -99,28 +99,20 @@ impl Scheduler for Bo {
             };
             match select(request.load_limit, FetchRule::Eager) {
                 Ok(lowered) => {
-                    let shorter = |lowered: &Lowered, than: &Option<Lowered>| {
-                        than.as_ref().is_none_or(|than| lowered.iteration < than.iteration)
-                    };
-                    // A lower load hardly ever makes an iteration shorter, so that only what would be the best is worth a look.
-                    if evaluation >= CORNERS && !shorter(&lowered, &best) {
+                    // Lower live memory hardly ever makes an iteration shorter, so that only what would be the best is packed.
+                    if evaluation >= CORNERS && !search.improves(&lowered) {
                         times.push(lowered.iteration.get() as f64);
                         continue;
                     }
-                    match placed(request, lowered, select) {
+                    match packed(request, lowered, select) {
                         Ok(lowered) => {
                             times.push(lowered.iteration.get() as f64);
-                            if shorter(&lowered, &best) {
-                                observer.improved(lowered.iteration.get(), total.get());
-                                best = Some(lowered);
-                            }
+                            search.offer(lowered);
                         }
                         Err(lowered) => {
-                            // Worse than most that has a place, and better than what exceeds the load.
+                            // Worse than most that can be packed, and better than what exceeds the limit.
                             times.push((lowered.iteration + total).get() as f64);
-                            if shorter(&lowered, &unplaced) {
-                                unplaced = Some(lowered);
-                            }
+                            keep_shorter(&mut unpacked, lowered);
                         }
                     }
                 }
@@ -128,19 +120,15 @@ impl Scheduler for Bo {
                     // Worse than anything that fits, the more so the more is missing.
                     let missing = load.ratio(request.load_limit).max(1.0);
                     times.push(4.0 * total.get() as f64 * missing);
-                    least = Some(least.map_or(load, |least| least.min(load)));
+                    search.reached(load);
                 }
             }
-            if best.as_ref().is_some_and(|best| best.iteration == total) {
+            if search.optimal() {
                 stop = StopReason::Optimal;
                 break;
             }
         }
-        let evaluations = tried.len() as u64;
-        match best.or(unplaced) {
-            Some(lowered) => Outcome { best: Some(lowered.schedule), evaluations, stop },
-            None => refusal(request, least, evaluations),
-        }
+        search.finish_or(unpacked, stop)
     }
 }
 

@@ -14,7 +14,7 @@
 //!
 //! `autoswap` takes the best of the four; [`bo`](crate::offload::autoswap::bo) tunes a combination of them. Returns are tried as early as memory permits and,
 //! as in the paper, just in time; and where there is a packer, at ever lower loads until it has a place for everything
-//! ([`placed`](mod@crate::offload::autoswap::packed)).
+//! ([`packed`]).
 //!
 //! The load that is left when all candidates are away is the paper's load_min. Below it, "variables not only from the candidate variables"
 //! have to go, some of them more than once (section VI-B.1): candidates are then taken anew at whatever place the peak is now, by the
@@ -31,8 +31,9 @@ use elbowroom_ir::{Bytes, OpId};
 
 use crate::lower::analysis::PolicyError;
 use crate::lower::{Lowered, least_load, loads, lower};
-use crate::offload::autoswap::packed::placed;
+use crate::offload::autoswap::packed::packed;
 use crate::policy::{Away, FetchRule, Gap, Place, Policy, Station, Touches};
+use crate::search::Search;
 use crate::verdict::refusal;
 
 /// A priority score of section IV-B.
@@ -336,43 +337,40 @@ fn best_of(
     budget: &Budget,
     observer: &dyn Observer,
 ) -> Outcome<Schedule> {
-    let started = std::time::Instant::now();
     let least = (!request.freedom.offload).then_some(Bytes::MAX);
     let Ok(swap) = AutoSwap::new(request, least) else { return refusal(request, None, 0) };
-    let total = request.costs.total();
-    let (mut best, mut unplaced): (Option<Lowered>, Option<Lowered>) = (None, None);
-    let mut least: Option<Bytes> = None;
+    let mut search = Search::new(request, budget, observer);
+    // The best of the schedules that no round could pack within the limit: the answer if none could be packed.
+    let mut unpacked: Option<Lowered> = None;
     let mut stop = StopReason::Finished;
-    let mut evaluations = 0;
     for &score in scores {
-        if let Some(reason) = budget.exhausted(evaluations, started).filter(|_| evaluations > 0) {
+        // The first score is always tried.
+        if search.evaluations() > 0
+            && let Some(reason) = search.spent()
+        {
             stop = reason;
             break;
         }
-        evaluations += 1;
+        search.count();
         let rank =
             |candidates: &[Candidate]| ranking(candidates, |candidate| candidate.scores[score as usize]);
         let select = |limit: Bytes, fetch: FetchRule| swap.select(&rank, limit, limit, fetch);
-        let shorter = |lowered: &Lowered, than: &Option<Lowered>| {
-            than.as_ref().is_none_or(|than| lowered.iteration < than.iteration)
-        };
         match select(request.load_limit, FetchRule::Eager) {
-            Ok(lowered) => match placed(request, lowered, select) {
-                Ok(lowered) if shorter(&lowered, &best) => {
-                    observer.improved(lowered.iteration.get(), total.get());
-                    best = Some(lowered);
-                }
-                Err(lowered) if shorter(&lowered, &unplaced) => unplaced = Some(lowered),
-                _ => {}
+            Ok(lowered) => match packed(request, lowered, select) {
+                Ok(lowered) => _ = search.offer(lowered),
+                Err(lowered) => keep_shorter(&mut unpacked, lowered),
             },
-            Err(load) => least = Some(least.map_or(load, |least| least.min(load))),
+            Err(load) => search.reached(load),
         }
     }
-    match best.or(unplaced) {
-        Some(lowered) => {
-            let stop = if lowered.iteration == total { StopReason::Optimal } else { stop };
-            Outcome { best: Some(lowered.schedule), evaluations, stop }
-        }
-        None => refusal(request, least, evaluations),
+    let shortest = search.best().or(unpacked.as_ref());
+    let optimal = shortest.is_some_and(|lowered| lowered.iteration == request.costs.total());
+    search.finish_or(unpacked, if optimal { StopReason::Optimal } else { stop })
+}
+
+/// Keeps a schedule if it is shorter than the one that is kept.
+fn keep_shorter(kept: &mut Option<Lowered>, lowered: Lowered) {
+    if kept.as_ref().is_none_or(|kept| lowered.iteration < kept.iteration) {
+        *kept = Some(lowered);
     }
 }

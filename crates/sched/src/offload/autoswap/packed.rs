@@ -30,7 +30,7 @@ pub fn next_load(asked: Bytes, load: Bytes, excess: Bytes, round: u32) -> Option
 
 /// What a selection makes of ever lower loads until the request's packer finds a place for everything in the machine's memory; the first
 /// schedule if it never does. Without a packer, whoever asks bounds the load alone, and every schedule has its place.
-pub(crate) fn placed(
+pub(crate) fn packed(
     request: &Request<'_>,
     first: Lowered,
     select: impl Fn(Bytes, FetchRule) -> Result<Lowered, Bytes>,
