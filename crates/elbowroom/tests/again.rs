@@ -1,7 +1,6 @@
 //! What a plan within a time tells makes the same plan again, to the byte and on any number of threads, also where it took several rounds,
 //! where the clock ended placements or later rounds, and where another planner's plan was taken in the end.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +15,10 @@ use elbowroom::ir::text::{File, PlanFile};
 use elbowroom::pipeline::{self, Evaluations, Method, PlanError, Planned, Rounds, Task};
 use elbowroom::sim::cost::Roofline;
 use elbowroom::{registry, sim};
+
+#[path = "../../../golden/shared.rs"]
+mod shared;
+use shared::shared;
 
 /// The packer `auto`, but for what fills more than nine tenths of a limit: that it tries to place for a millisecond an evaluation, each a
 /// little lower, and in vain.
@@ -169,12 +172,9 @@ fn every_planner_tells_what_makes_its_plan_again() {
 }
 
 #[test]
+#[ignore = "needs the shared data"]
 fn recorded_iterations() {
-    let shared = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data"));
-    if !shared.exists() {
-        eprintln!("skipped: ../shared is absent");
-        return;
-    }
+    let data = shared("data");
     let mut several = 0;
     for (file, percent) in [
         ("recorded/unet-6-8000000000.0.json", 30),
@@ -185,7 +185,7 @@ fn recorded_iterations() {
         ("traces/unet_joint.jsonl.gz", 35),
         ("traces/resnet50_joint.jsonl.gz", 25),
     ] {
-        let bytes = std::fs::read(shared.join(file)).unwrap();
+        let bytes = std::fs::read(data.join(file)).unwrap();
         let imported = import::import(&bytes, file, &import::Options::default()).unwrap();
         let machine = sim::presets::machine("cpu").unwrap();
         let task = Task {

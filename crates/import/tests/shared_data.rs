@@ -4,23 +4,19 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use elbowroom_import::{Imported, Kind, Options, Units, import};
-use elbowroom_ir::trace::{Again, Trace};
+use elbowroom_ir::trace::{Again, Phase, Trace};
 use elbowroom_ir::{Bytes, Id, Nanos, OpId};
 use serde_json::Value;
 
-fn shared(place: &str) -> Option<PathBuf> {
-    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared")).join(place);
-    if path.exists() {
-        return Some(path);
-    }
-    eprintln!("skipped: {} is absent", path.display());
-    None
-}
+#[path = "../../../golden/mod.rs"]
+mod golden;
+#[path = "../../../golden/shared.rs"]
+mod shared;
+use shared::shared;
 
 fn files(folder: &str) -> Vec<PathBuf> {
-    let Some(folder) = shared(folder) else { return Vec::new() };
     let mut files: Vec<PathBuf> =
-        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        std::fs::read_dir(shared(folder)).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     assert!(!files.is_empty());
     files
@@ -56,6 +52,7 @@ fn effects_stand_apart(trace: &Trace) {
 }
 
 #[test]
+#[ignore = "needs the shared data"]
 fn chains_add_up() {
     for path in files("data/chains") {
         let (file, imported) = (json(&path), read(&path, &Options::default()));
@@ -103,6 +100,7 @@ fn tight_peak(file: &Value) -> u64 {
 }
 
 #[test]
+#[ignore = "needs the shared data"]
 fn recorded_traces_keep_time_and_peak() {
     for path in files("data/recorded") {
         let (file, imported) = (json(&path), read(&path, &Options::default()));
@@ -143,6 +141,7 @@ fn capture(path: &Path) -> Capture {
 }
 
 #[test]
+#[ignore = "needs the shared data"]
 fn captured_traces_keep_time_and_peak() {
     for path in files("data/traces") {
         let (file, imported) = (capture(&path), read(&path, &Options::default()));
@@ -186,6 +185,28 @@ fn captured_traces_keep_time_and_peak() {
     }
 }
 
+/// The reduced graph that the planners' test of these sequences reads is the graph that the importer reads.
+fn same_as_golden(imported: &Imported, graph: &Value) {
+    let ops = imported.trace.ops();
+    let (cost, size) = (numbers(&graph["cost"]), numbers(&graph["size"]));
+    let backward = graph["backward"].as_u64().unwrap() as usize;
+    assert_eq!((cost.len(), size.len()), (ops.len(), ops.len()));
+    for (id, op) in ops.iter() {
+        let index = id.index();
+        assert_eq!(imported.costs.nanos[id], Nanos(10_000) * cost[index], "{}", op.name);
+        let made: u64 = op.outputs.iter().map(|&tensor| imported.trace.bytes(tensor).get()).sum();
+        assert_eq!(made, size[index] << 10, "{}", op.name);
+        assert_eq!(op.phase == Phase::Backward, index >= backward, "{}", op.name);
+        let reads = op.reads.iter().filter_map(|&tensor| imported.trace.producer(tensor));
+        let mut reads: Vec<u64> = reads.map(|op| op.index() as u64).collect();
+        let mut stated = numbers(&graph["reads"][index]);
+        stated.retain(|&op| size[op as usize] > 0);
+        reads.sort_unstable();
+        stated.sort_unstable();
+        assert_eq!(reads, stated, "{}", op.name);
+    }
+}
+
 /// Replays ops in another order, some of them again: a value lives from its making until its last use before it is made again.
 fn replay(imported: &Imported, sequence: &[usize]) -> (Nanos, Bytes) {
     let trace = &imported.trace;
@@ -213,16 +234,17 @@ fn replay(imported: &Imported, sequence: &[usize]) -> (Nanos, Bytes) {
 }
 
 #[test]
+#[ignore = "needs the shared data"]
 fn published_sequences_cost_what_was_published() {
-    let Some(golden) = shared("golden/checkmate_p100_sequences.json") else { return };
-    let golden = json(&golden);
+    let (golden, graphs) =
+        (golden::json("checkmate_p100_sequences.json"), golden::json("checkmate_p100_graphs.json"));
     let cases = golden["cases"].as_array().unwrap();
     assert_eq!(cases.len(), 21);
     let (tick, kib) = (Nanos(10_000), Bytes(1 << 10));
     for case in cases {
         let graph = case["graph"].as_str().unwrap();
-        let imported =
-            read(&shared(graph).unwrap(), &Options { units: Units::Published, ..Options::default() });
+        let imported = read(&shared(graph), &Options { units: Units::Published, ..Options::default() });
+        same_as_golden(&imported, &graphs[graph.trim_end_matches(".json").rsplit('/').next().unwrap()]);
         let number = |key: &str| case[key].as_u64().unwrap();
         let sequence: Vec<usize> = numbers(&case["sequence"]).into_iter().map(|n| n as usize).collect();
         let (time, peak) = replay(&imported, &sequence);
@@ -241,6 +263,7 @@ fn published_sequences_cost_what_was_published() {
 }
 
 #[test]
+#[ignore = "needs the shared data"]
 fn measured_graphs_carry_everything_in_exact_units() {
     for path in files("data/graphs/monet_p100") {
         let (file, imported) = (json(&path), read(&path, &Options::default()));
@@ -267,6 +290,7 @@ fn measured_graphs_carry_everything_in_exact_units() {
 }
 
 #[test]
+#[ignore = "needs the shared data"]
 fn checkmate_graphs_have_every_node_and_link() {
     for path in files("data/graphs/checkmate") {
         let (file, imported) = (json(&path), read(&path, &Options::default()));
@@ -290,6 +314,7 @@ fn checkmate_graphs_have_every_node_and_link() {
 }
 
 #[test]
+#[ignore = "needs the shared data"]
 fn chainer_graphs_have_every_function() {
     for path in files("data/graphs/chainer") {
         let (file, imported) = (json(&path), read(&path, &Options::default()));
@@ -308,6 +333,7 @@ fn chainer_graphs_have_every_function() {
 }
 
 #[test]
+#[ignore = "needs the shared data"]
 fn more_reuse_never_costs_memory() {
     for path in files("data/traces") {
         let plain = read(&path, &Options::default());

@@ -5,13 +5,13 @@ use elbowroom_ir::packing::{Block, Problem};
 use elbowroom_ir::search::{Budget, Silent};
 use elbowroom_pack::{packer, validate};
 
-fn golden() -> Option<serde_json::Value> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/golden/dsa_small.json");
-    let Ok(text) = std::fs::read_to_string(path) else {
-        eprintln!("skipped: {path} is not there");
-        return None;
-    };
-    Some(serde_json::from_str(&text).expect("the golden file is JSON"))
+#[path = "../../../golden/mod.rs"]
+mod golden;
+
+fn cases() -> Vec<serde_json::Value> {
+    let cases = golden::json("dsa_small.json")["cases"].as_array().expect("cases are a list").clone();
+    assert_eq!(cases.len(), 30);
+    cases
 }
 
 fn number(value: &serde_json::Value, key: &str) -> u64 {
@@ -27,8 +27,7 @@ fn problem(case: &serde_json::Value) -> Problem {
 
 #[test]
 fn seed_heuristics_give_the_stated_heights() {
-    let Some(golden) = golden() else { return };
-    for case in golden["cases"].as_array().expect("cases are a list") {
+    for case in &cases() {
         let problem = problem(case);
         assert_eq!(problem.peak_load(), Bytes(number(case, "peak_load")), "{}", case["id"]);
         for (name, key) in [
@@ -47,8 +46,7 @@ fn seed_heuristics_give_the_stated_heights() {
 
 #[test]
 fn exact_finds_every_stated_optimum() {
-    let Some(golden) = golden() else { return };
-    for case in golden["cases"].as_array().expect("cases are a list") {
+    for case in &cases() {
         let outcome = packer("exact").expect("exact").pack(&problem(case), &Budget::default(), &Silent);
         assert_eq!(outcome.stop.name(), "optimal", "{}", case["id"]);
         assert_eq!(
@@ -63,8 +61,7 @@ fn exact_finds_every_stated_optimum() {
 #[cfg(feature = "highs")]
 #[test]
 fn mip_agrees_with_every_stated_optimum() {
-    let Some(golden) = golden() else { return };
-    for case in golden["cases"].as_array().expect("cases are a list") {
+    for case in &cases() {
         let problem = problem(case);
         let best = packer("mip")
             .expect("mip")

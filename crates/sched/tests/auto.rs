@@ -17,6 +17,9 @@ use elbowroom_sim::bound::lower_bound;
 use elbowroom_sim::simulate;
 use serde_json::Value;
 
+#[path = "../../../golden/mod.rs"]
+mod golden;
+
 /// Times and sizes are scaled, so that every fraction (denominators 1, 2, 3) is whole.
 const SCALE: u64 = 6;
 
@@ -94,9 +97,7 @@ fn plan(
 
 #[test]
 fn golden_joint_optima_are_met() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/golden/chain_joint.json");
-    let Ok(text) = std::fs::read_to_string(path) else { return eprintln!("skipped: {path} is not there") };
-    let json: Value = serde_json::from_str(&text).unwrap();
+    let json = golden::json("chain_joint.json");
     let cases = json["cases"].as_array().unwrap();
     assert_eq!(cases.len(), 30);
     let (mut met, mut all, mut tight) = (0, 0, 0);

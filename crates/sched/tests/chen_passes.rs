@@ -1,7 +1,6 @@
 //! Every recompute planner on whole training iterations, parameters and updates among the gradients: proved legal, within the limit.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use arbtest::arbtest;
@@ -23,6 +22,10 @@ use elbowroom_sched::{lower, scheduler};
 use elbowroom_sim::cost::Roofline;
 use elbowroom_sim::{presets, simulate};
 
+#[path = "../../../golden/shared.rs"]
+mod shared;
+use shared::shared;
+
 /// Planners that recompute as much as the limit asks for; the others do what they do, whether it fits or not.
 const SEARCHING: [&str; 5] = ["sqrt", "sublinear", "recursive", "rotor", "dtr"];
 
@@ -30,8 +33,8 @@ const PLANNERS: [&str; 9] =
     ["sqrt", "sublinear", "recursive", "rotor", "dtr", "drop-cheap", "sharing", "inplace", "none"];
 
 #[test]
+#[ignore = "needs the shared data"]
 fn captured_iterations() {
-    let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data/traces"));
     let machine = Machine { align: Bytes(512), ..presets::machine("h100").unwrap() };
     // Of the language model's peak, 98 % are parameters and a softmax with its gradient, which must be there together.
     for (name, percents) in [
@@ -42,10 +45,7 @@ fn captured_iterations() {
         ("gpt2s", &[80, 60]),
         ("lstm_lm", &[101, 99]),
     ] {
-        let Ok(bytes) = std::fs::read(folder.join(format!("{name}_eager.jsonl.gz"))) else {
-            eprintln!("skipped: {} has no {name}_eager.jsonl.gz", folder.display());
-            return;
-        };
+        let bytes = std::fs::read(shared(&format!("data/traces/{name}_eager.jsonl.gz"))).unwrap();
         let imported = import(&bytes, name, &Options::default()).unwrap();
         let trace = Arc::new(imported.trace);
         for &percent in percents {

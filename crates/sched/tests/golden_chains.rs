@@ -19,16 +19,13 @@ use elbowroom_sim::bound::{lower_bound, proposition_3};
 use elbowroom_sim::simulate;
 use serde_json::Value;
 
+#[path = "../../../golden/mod.rs"]
+mod golden;
+
 const SCALE: u64 = 6;
 
 fn cases() -> Vec<Value> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/golden/chain_offload.json");
-    let Ok(text) = std::fs::read_to_string(path) else {
-        eprintln!("skipped: {path} is not there");
-        return Vec::new();
-    };
-    let json: Value = serde_json::from_str(&text).unwrap();
-    let cases = json["cases"].as_array().unwrap().clone();
+    let cases = golden::json("chain_offload.json")["cases"].as_array().unwrap().clone();
     assert_eq!(cases.len(), 50);
     cases
 }

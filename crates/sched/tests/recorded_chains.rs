@@ -14,13 +14,13 @@ use elbowroom_sim::bound::proposition_3;
 use elbowroom_sim::{presets, simulate};
 use serde_json::Value;
 
+#[path = "../../../golden/shared.rs"]
+mod shared;
+use shared::shared;
+
 /// A recorded chain: times in milliseconds, sizes in bytes. An activation is all that a layer saves for the backward phase.
-fn recorded(name: &str) -> Option<Chain> {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data/chains");
-    let Ok(text) = std::fs::read_to_string(format!("{folder}/{name}.json")) else {
-        eprintln!("skipped: {folder} has no {name}.json");
-        return None;
-    };
+fn recorded(name: &str) -> Chain {
+    let text = std::fs::read_to_string(shared(&format!("data/chains/{name}.json"))).unwrap();
     let json: Value = serde_json::from_str(&text).unwrap();
     let list = |key: &str| json[key].as_array().unwrap().clone();
     let nanos = |v: &Value| Nanos((v.as_f64().unwrap() * 1e6).round() as u64);
@@ -34,7 +34,7 @@ fn recorded(name: &str) -> Option<Chain> {
     });
     let activations = list("xbar").iter().map(bytes).collect();
     let gradients = list("y").iter().map(bytes).collect();
-    Some(Chain { layers: layers.collect(), activations, gradients })
+    Chain { layers: layers.collect(), activations, gradients }
 }
 
 /// Iteration time ÷ bound.
@@ -79,10 +79,11 @@ const FIGURES: [Figure; 4] = [
 ];
 
 #[test]
+#[ignore = "needs the shared data"]
 fn dynprog_is_at_least_as_good_as_the_published_figures() {
     let close = |ratio: Option<f64>, published: f64| (ratio.unwrap() - published).abs() < 0.006;
     for figure in FIGURES {
-        let Some(chain) = recorded(figure.chain) else { return };
+        let chain = recorded(figure.chain);
         let [greedy, dynprog, vdnn, tflms] =
             ["greedy", "dynprog", "vdnn", "tflms"].map(|planner| ratio(&chain, figure.fraction, planner));
         println!("{} at {}: {greedy:?} {dynprog:?} {vdnn:?} {tflms:?}", figure.chain, figure.fraction);
@@ -95,9 +96,10 @@ fn dynprog_is_at_least_as_good_as_the_published_figures() {
 }
 
 #[test]
+#[ignore = "needs the shared data"]
 fn tuned_weights_are_never_worse_than_the_best_of_four_scores() {
     for name in ["p100_un_11", "titanv_resnet32-56-9000000000.0", "titanv_tv_densenet121-84"] {
-        let Some(chain) = recorded(name) else { return };
+        let chain = recorded(name);
         for fraction in [0.3, 0.6, 0.9] {
             let [four, tuned] = ["autoswap", "bo"].map(|planner| ratio(&chain, fraction, planner));
             println!("{name} at {fraction}: {four:?} {tuned:?}");

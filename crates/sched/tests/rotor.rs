@@ -1,7 +1,5 @@
 //! `rotor` against its golden cases and its published figures on recorded chains.
 
-use std::path::PathBuf;
-
 use elbowroom_import::{Chain, Options, import};
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::planning::{Freedom, Request, Scheduler};
@@ -13,18 +11,11 @@ use elbowroom_sched::scheduler;
 use elbowroom_sim::{presets, simulate};
 use serde_json::Value;
 
-fn shared(place: &str) -> Option<PathBuf> {
-    let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared")).join(place);
-    if path.exists() {
-        return Some(path);
-    }
-    eprintln!("skipped: {} is absent", path.display());
-    None
-}
-
-fn json(place: &str) -> Option<Value> {
-    Some(serde_json::from_slice(&std::fs::read(shared(place)?).unwrap()).unwrap())
-}
+#[path = "../../../golden/mod.rs"]
+mod golden;
+#[path = "../../../golden/shared.rs"]
+mod shared;
+use shared::shared;
 
 fn numbers(value: &Value) -> Vec<u64> {
     value.as_array().unwrap().iter().map(|v| v.as_u64().unwrap()).collect()
@@ -32,7 +23,7 @@ fn numbers(value: &Value) -> Vec<u64> {
 
 #[test]
 fn every_golden_time_is_met() {
-    let Some(golden) = json("golden/chain_recompute_rotor_model.json") else { return };
+    let golden = golden::json("chain_recompute_rotor_model.json");
     let cases = golden["cases"].as_array().unwrap();
     assert_eq!(cases.len(), 75);
     for case in cases {
@@ -58,8 +49,10 @@ fn every_golden_time_is_met() {
 
 #[test]
 fn homogeneous_chains_are_met() {
-    let Some(golden) = json("golden/rotor_homogeneous.json") else { return };
-    for case in golden.as_array().unwrap() {
+    let golden = golden::json("rotor_homogeneous.json");
+    let cases = golden.as_array().unwrap();
+    assert_eq!(cases.len(), 18);
+    for case in cases {
         let n = case["n"].as_u64().unwrap() as usize;
         let slots = case["slots"].as_u64().unwrap() as usize;
         let profile = Profile {
@@ -75,18 +68,18 @@ fn homogeneous_chains_are_met() {
     }
 }
 
-fn recorded(name: &str) -> Option<Profile> {
-    let path = shared(&format!("data/chains/{name}.json"))?;
+fn recorded(name: &str) -> Profile {
+    let path = shared(&format!("data/chains/{name}.json"));
     let chain = Chain::read(&std::fs::read(path).unwrap(), name).unwrap();
     let sizes = |list: &[Bytes]| list.iter().map(|bytes| bytes.get()).collect();
-    Some(Profile {
+    Profile {
         plain: sizes(&chain.x),
         saved: sizes(&chain.saved),
         forward_extra: sizes(&chain.forward_extra),
         backward_extra: sizes(&chain.backward_extra),
         forward: chain.forward,
         backward: chain.backward,
-    })
+    }
 }
 
 /// Percent that recompute adds at 70, 50 and 30 % of the chain's peak, with 500 slots.
@@ -97,9 +90,10 @@ const FIGURES: [(&str, [f64; 3]); 3] = [
 ];
 
 #[test]
+#[ignore = "needs the shared data"]
 fn published_overheads_are_met() {
     for (name, published) in FIGURES {
-        let Some(profile) = recorded(name) else { return };
+        let profile = recorded(name);
         for (percent, published) in [70, 50, 30].into_iter().zip(published) {
             let limit = profile.peak() * percent / 100;
             let slotted = profile.in_slots(limit.div_ceil(500));
@@ -112,9 +106,8 @@ fn published_overheads_are_met() {
 }
 
 /// Overhead of a planner's real schedule on a recorded iteration, in percent.
-fn scheduled(place: &str, percent: u64, planner: &str) -> Option<f64> {
-    let path = shared(place)?;
-    let imported = import(&std::fs::read(path).unwrap(), place, &Options::default()).unwrap();
+fn scheduled(place: &str, percent: u64, planner: &str) -> f64 {
+    let imported = import(&std::fs::read(shared(place)).unwrap(), place, &Options::default()).unwrap();
     let machine = Machine { align: Bytes(1), ..presets::machine("v100").unwrap() };
     let limit = Bytes(imported.notes.peak.get() / 100 * percent);
     let request = Request {
@@ -126,18 +119,17 @@ fn scheduled(place: &str, percent: u64, planner: &str) -> Option<f64> {
         packer: None,
     };
     let outcome = scheduler(planner).unwrap().schedule(&request, &Budget::default(), &Silent);
-    let Some(schedule) = outcome.best else {
-        println!("{place} at {percent} % {planner}: {:?}", outcome.stop);
-        return None;
-    };
+    let what = format!("{place} at {percent} % {planner}");
+    let schedule = outcome.best.unwrap_or_else(|| panic!("{what}: {:?}", outcome.stop));
     let timeline = simulate(&imported.trace, &imported.costs, &machine, &schedule).unwrap();
     assert!(timeline.peak_load <= limit);
     let overhead = 100.0 * (timeline.iteration.get() as f64 / imported.costs.total().get() as f64 - 1.0);
-    println!("{place} at {percent} % {planner}: {overhead:.2} %");
-    Some(overhead)
+    println!("{what}: {overhead:.2} %");
+    overhead
 }
 
 #[test]
+#[ignore = "needs the shared data"]
 fn schedules_of_real_iterations_fit() {
     assert_eq!(scheduler("rotor").map(|rotor| rotor.name()), Some(Rotor::DEFAULT.name()));
     for (place, most) in [
@@ -145,10 +137,7 @@ fn schedules_of_real_iterations_fit() {
         ("data/recorded/resnet32-56-9000000000.0.json", [5.0, 10.0, 17.0]),
     ] {
         for (percent, most) in [90, 70, 50].into_iter().zip(most) {
-            let Some(overhead) = scheduled(place, percent, "rotor") else {
-                assert!(shared(place).is_none(), "{place} at {percent} %: nothing found");
-                return;
-            };
+            let overhead = scheduled(place, percent, "rotor");
             assert!(overhead < most, "{place} at {percent} %: {overhead}");
         }
     }
