@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::layout::Layout;
 
 /// Nobody.
-const NOBODY: u32 = 0;
+const VACANT: u32 = 0;
 
 /// A planned range of memory.
 #[derive(Debug)]
@@ -22,10 +22,10 @@ pub struct Arena {
     /// Who lives at each offset where a slot begins: a request's position plus 1.
     cells: Box<[AtomicU32]>,
     /// Bytes of each request's slot.
-    capacity: Box<[usize]>,
+    slot_bytes: Box<[usize]>,
     /// Open addressing: offsets, at most half full, each with its cell.
     index: Box<[(usize, u32)]>,
-    /// How far a hash is shifted to be a place in `index`.
+    /// How far a hash is shifted to be a probe in `index`.
     shift: u32,
 }
 
@@ -48,23 +48,23 @@ impl Arena {
         let mut offsets: Vec<usize> = layout.slots.iter().flatten().map(|slot| slot.offset).collect();
         offsets.sort_unstable();
         offsets.dedup();
-        let places = (2 * offsets.len()).next_power_of_two().max(2);
-        let mut index = vec![(EMPTY, 0); places].into_boxed_slice();
-        let shift = 64 - places.trailing_zeros();
+        let capacity = (2 * offsets.len()).next_power_of_two().max(2);
+        let mut index = vec![(EMPTY, 0); capacity].into_boxed_slice();
+        let shift = 64 - capacity.trailing_zeros();
         for (cell, &offset) in offsets.iter().enumerate() {
-            let mut place = hash(offset, shift);
-            while index[place].0 != EMPTY {
-                place = (place + 1) & (places - 1);
+            let mut probe = hash(offset, shift);
+            while index[probe].0 != EMPTY {
+                probe = (probe + 1) & (capacity - 1);
             }
-            index[place] = (offset, cell as u32);
+            index[probe] = (offset, cell as u32);
         }
         let cell = |offset: usize| offsets.binary_search(&offset).unwrap_or_default() as u32;
         let cells = layout.slots.iter().map(|slot| slot.map_or(0, |slot| cell(slot.offset))).collect();
         let arena = Self {
             base,
-            bytes: layout.height,
-            cells: offsets.iter().map(|_| AtomicU32::new(NOBODY)).collect(),
-            capacity: layout.slots.iter().map(|slot| slot.map_or(0, |slot| slot.bytes)).collect(),
+            bytes: layout.arena_bytes,
+            cells: offsets.iter().map(|_| AtomicU32::new(VACANT)).collect(),
+            slot_bytes: layout.slots.iter().map(|slot| slot.map_or(0, |slot| slot.bytes)).collect(),
             index,
             shift,
         };
@@ -89,24 +89,24 @@ impl Arena {
     /// The cell of an address at which a slot may begin.
     fn cell(&self, address: usize) -> Option<&AtomicU32> {
         let offset = address.wrapping_sub(self.base);
-        let mut place = hash(offset, self.shift);
+        let mut probe = hash(offset, self.shift);
         loop {
-            let (known, cell) = self.index[place];
+            let (known, cell) = self.index[probe];
             if known == offset {
                 return Some(&self.cells[cell as usize]);
             }
             if known == EMPTY {
                 return None;
             }
-            place = (place + 1) & (self.index.len() - 1);
+            probe = (probe + 1) & (self.index.len() - 1);
         }
     }
 
     /// Frees the block that begins at an address within the arena. Any thread may call it.
     pub fn release(&self, address: usize) -> Release {
         // Whoever finds the cell empty may write to the bytes: what this thread did with them comes before that.
-        match self.cell(address).map(|cell| cell.swap(NOBODY, Ordering::AcqRel)) {
-            Some(holder) if holder != NOBODY => Release::Freed,
+        match self.cell(address).map(|cell| cell.swap(VACANT, Ordering::AcqRel)) {
+            Some(holder) if holder != VACANT => Release::Freed,
             _ => Release::Nothing,
         }
     }
@@ -114,11 +114,11 @@ impl Arena {
     /// Bytes that may be used at an address at which a living block begins.
     pub fn capacity(&self, address: usize) -> Option<usize> {
         let holder = self.cell(address)?.load(Ordering::Relaxed);
-        holder.checked_sub(1).map(|request| self.capacity[request as usize])
+        holder.checked_sub(1).map(|request| self.slot_bytes[request as usize])
     }
 
     /// Whether the block of a request is alive in the cell of its slot.
-    pub(crate) fn lives(&self, cell: u32, request: u32) -> bool {
+    pub(crate) fn is_live(&self, cell: u32, request: u32) -> bool {
         self.cells[cell as usize].load(Ordering::Acquire) == request + 1
     }
 
@@ -129,7 +129,7 @@ impl Arena {
 
     /// Whether nothing lives in it.
     pub fn is_empty(&self) -> bool {
-        self.cells.iter().all(|cell| cell.load(Ordering::Acquire) == NOBODY)
+        self.cells.iter().all(|cell| cell.load(Ordering::Acquire) == VACANT)
     }
 
     /// The ranges that living blocks occupy, as offset and length, ascending.
@@ -140,7 +140,7 @@ impl Arena {
             .filter(|&&(offset, _)| offset != EMPTY)
             .filter_map(|&(offset, cell)| {
                 let holder = self.cells[cell as usize].load(Ordering::Acquire);
-                holder.checked_sub(1).map(|request| (offset, self.capacity[request as usize]))
+                holder.checked_sub(1).map(|request| (offset, self.slot_bytes[request as usize]))
             })
             .collect();
         occupied.sort_unstable();
@@ -166,8 +166,8 @@ mod loom_tests {
         let slot = Some(Slot { offset: 0, bytes: 64 });
         let layout = Layout {
             slots: vec![slot, slot],
-            before: vec![vec![1], vec![0]],
-            height: 64,
+            predecessors: vec![vec![1], vec![0]],
+            arena_bytes: 64,
             peak_load: 64,
             align: 64,
         };
@@ -189,14 +189,14 @@ mod loom_tests {
                 })
             };
             // What a replay does before it gives a slot out: it looks at whoever had the bytes last.
-            if !arena.lives(cells[0], 0) {
+            if !arena.is_live(cells[0], 0) {
                 arena.occupy(cells[1], 1);
                 // SAFETY: the bytes are the second request's now.
                 bytes.with_mut(|bytes| unsafe {
                     assert_eq!(*bytes, 1);
                     *bytes = 2;
                 });
-                assert!(arena.lives(cells[1], 1));
+                assert!(arena.is_live(cells[1], 1));
             }
             other.join().unwrap();
         });

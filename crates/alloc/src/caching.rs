@@ -16,7 +16,7 @@ const OWN_SEGMENT: u64 = 10 << 20;
 const ROUND_SEGMENT: u64 = 2 << 20;
 
 #[derive(Clone, Copy, Debug)]
-struct Block {
+struct CachedBlock {
     size: u64,
     segment: u64,
     small: bool,
@@ -27,16 +27,16 @@ struct Block {
 #[derive(Clone, Debug, Default)]
 pub struct CachingAllocator {
     /// All blocks by address; a segment's blocks are neighbours.
-    blocks: BTreeMap<u64, Block>,
+    blocks: BTreeMap<u64, CachedBlock>,
     /// Free blocks of the pool for small and the pool for large requests, by size and address.
     free: [BTreeSet<(u64, u64)>; 2],
-    /// Bytes asked for, by address of the block.
-    asked: HashMap<u64, u64>,
+    /// Bytes requested for, by address of the block.
+    requested: HashMap<u64, u64>,
     next_segment: u64,
     reserved: u64,
     allocated: u64,
     peak_allocated: u64,
-    load: u64,
+    live: u64,
     peak_load: u64,
 }
 
@@ -58,16 +58,16 @@ impl CachingAllocator {
         let splits = if small { rest >= ROUND } else { rest > SMALL };
         let segment = self.blocks[&address].segment;
         let taken = if splits { rounded } else { found };
-        self.blocks.insert(address, Block { size: taken, segment, small, free: false });
+        self.blocks.insert(address, CachedBlock { size: taken, segment, small, free: false });
         if splits {
-            self.blocks.insert(address + taken, Block { size: rest, segment, small, free: true });
+            self.blocks.insert(address + taken, CachedBlock { size: rest, segment, small, free: true });
             self.free[pool].insert((rest, address + taken));
         }
-        self.asked.insert(address, size);
+        self.requested.insert(address, size);
         self.allocated += taken;
         self.peak_allocated = self.peak_allocated.max(self.allocated);
-        self.load += size;
-        self.peak_load = self.peak_load.max(self.load);
+        self.live += size;
+        self.peak_load = self.peak_load.max(self.live);
         address
     }
 
@@ -81,14 +81,14 @@ impl CachingAllocator {
         let address = self.next_segment;
         self.next_segment += size + ROUND_SEGMENT;
         self.reserved += size;
-        self.blocks.insert(address, Block { size, segment: address, small, free: true });
+        self.blocks.insert(address, CachedBlock { size, segment: address, small, free: true });
         (size, address)
     }
 
     /// Gives a block back. An address at which no living block begins changes nothing.
     pub fn free(&mut self, address: u64) {
-        let Some(asked) = self.asked.remove(&address) else { return };
-        self.load -= asked;
+        let Some(requested) = self.requested.remove(&address) else { return };
+        self.live -= requested;
         let mut block = self.blocks[&address];
         self.allocated -= block.size;
         let pool = usize::from(!block.small);
@@ -125,7 +125,7 @@ impl CachingAllocator {
         self.peak_allocated
     }
 
-    /// Largest sum of the bytes asked for.
+    /// Largest sum of the bytes requested for.
     pub fn peak_load(&self) -> u64 {
         self.peak_load
     }

@@ -7,8 +7,8 @@
 //! layers do not look like each other. A request costs constant time, whatever was seen before.
 //!
 //! Programs start with noise, and iterations contain loops of their own (twelve equal layers). A run counts as *the* iteration only if
-//! it has 64 requests and covers a third of what has been heard so far, or two periods where much more than that has been heard;
-//! and whoever acts on a detection that proves false tells the detector to be more [patient](Detector::be_patient).
+//! it has 64 requests and covers a third of what has been observed so far, or two periods where much more than that has been observed;
+//! and whoever acts on a detection that proves false tells the detector to be more [patient](Detector::require_run).
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ use crate::request::Request;
 const GRAMS: [usize; 3] = [1, 8, 64];
 
 /// History counts against a run up to this many periods.
-const HEARD_PERIODS: usize = 6;
+const HISTORY_PERIODS: usize = 6;
 
 /// The shortest run that is believed: three equal requests in a row are no iteration.
 pub(crate) const SHORTEST: usize = 64;
@@ -28,7 +28,7 @@ pub(crate) const SHORTEST: usize = 64;
 pub struct Detector {
     tokens: Vec<u64>,
     tracks: [Track; GRAMS.len()],
-    patience: usize,
+    required_run: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ struct Track {
     /// Hash of the last `gram` tokens.
     hash: u64,
     /// `BASE` to the power of `gram`: what leaves the hash with the oldest token.
-    leaving: u64,
+    oldest_factor: u64,
     /// Where each passage ended most recently.
     last: HashMap<u64, usize>,
     /// The period it believes in; 0 for none.
@@ -51,11 +51,11 @@ const BASE: u64 = 0x0100_0000_01b3;
 
 impl Track {
     fn new(gram: usize) -> Self {
-        let leaving = (0..gram).fold(1u64, |power, _| power.wrapping_mul(BASE));
-        Self { gram, hash: 0, leaving, last: HashMap::new(), period: 0, run: 0 }
+        let oldest_factor = (0..gram).fold(1u64, |power, _| power.wrapping_mul(BASE));
+        Self { gram, hash: 0, oldest_factor, last: HashMap::new(), period: 0, run: 0 }
     }
 
-    fn hear(&mut self, tokens: &[u64]) {
+    fn observe(&mut self, tokens: &[u64]) {
         let at = tokens.len() - 1;
         let token = tokens[at];
         if self.period != 0 && tokens[at - self.period] == token {
@@ -65,8 +65,11 @@ impl Track {
             self.run = 0;
         }
         let oldest = if at >= self.gram { tokens[at - self.gram] } else { 0 };
-        self.hash =
-            self.hash.wrapping_mul(BASE).wrapping_add(token).wrapping_sub(oldest.wrapping_mul(self.leaving));
+        self.hash = self
+            .hash
+            .wrapping_mul(BASE)
+            .wrapping_add(token)
+            .wrapping_sub(oldest.wrapping_mul(self.oldest_factor));
         if at + 1 < self.gram {
             return;
         }
@@ -88,49 +91,49 @@ impl Default for Detector {
 }
 
 impl Detector {
-    /// A detector that has heard nothing.
+    /// A detector that has observed nothing.
     pub fn new() -> Self {
-        Self { tokens: Vec::new(), tracks: GRAMS.map(Track::new), patience: 0 }
+        Self { tokens: Vec::new(), tracks: GRAMS.map(Track::new), required_run: 0 }
     }
 
     /// Hears a request. Returns the length of the iteration in requests when the last requests were that iteration at least twice.
-    pub fn hear(&mut self, request: Request) -> Option<usize> {
-        self.hear_token(request.token())
+    pub fn observe(&mut self, request: Request) -> Option<usize> {
+        self.observe_token(request.token())
     }
 
     /// The same for anything that can be told by a number: equal numbers are the same thing.
-    pub fn hear_token(&mut self, token: u64) -> Option<usize> {
+    pub fn observe_token(&mut self, token: u64) -> Option<usize> {
         self.tokens.push(token);
         for track in &mut self.tracks {
-            track.hear(&self.tokens);
+            track.observe(&self.tokens);
         }
-        let heard = self.tokens.len();
+        let observed = self.tokens.len();
         let convincing = |track: &&Track| {
             track.period != 0
-                && track.run >= track.period.max(self.patience).max(SHORTEST)
-                && 3 * track.run >= heard.min(HEARD_PERIODS * track.period)
+                && track.run >= track.period.max(self.required_run).max(SHORTEST)
+                && 3 * track.run >= observed.min(HISTORY_PERIODS * track.period)
         };
         self.tracks.iter().filter(convincing).map(|track| track.period).min()
     }
 
-    /// Requests heard since the beginning or the last [`forget`](Self::forget).
-    pub fn heard(&self) -> usize {
+    /// Requests observed since the beginning or the last [`clear`](Self::clear).
+    pub fn observed(&self) -> usize {
         self.tokens.len()
     }
 
     /// Asks for a run of at least this many requests from now on.
-    pub fn be_patient(&mut self, run: usize) {
-        self.patience = run;
+    pub fn require_run(&mut self, run: usize) {
+        self.required_run = run;
     }
 
     /// The run that is asked for at least.
-    pub fn patience(&self) -> usize {
-        self.patience
+    pub fn required_run(&self) -> usize {
+        self.required_run
     }
 
-    /// Forgets what was heard, and keeps the patience.
-    pub fn forget(&mut self) {
-        *self = Self { patience: self.patience, ..Self::new() };
+    /// Forgets what was observed, and keeps the required_run.
+    pub fn clear(&mut self) {
+        *self = Self { required_run: self.required_run, ..Self::new() };
     }
 
     /// Whether the last `2 × period` requests are two equal subsequences. Linear in the period.
@@ -144,15 +147,15 @@ impl Detector {
 mod tests {
     use super::*;
 
-    fn hear(detector: &mut Detector, sizes: impl IntoIterator<Item = usize>) -> Option<usize> {
-        sizes.into_iter().find_map(|size| detector.hear(Request::new(size, 64)))
+    fn observe(detector: &mut Detector, sizes: impl IntoIterator<Item = usize>) -> Option<usize> {
+        sizes.into_iter().find_map(|size| detector.observe(Request::new(size, 64)))
     }
 
     #[test]
     fn two_equal_iterations_are_found_at_their_end() {
         let mut detector = Detector::new();
-        assert_eq!(hear(&mut detector, (1..=99).chain(1..=98)), None);
-        assert_eq!(hear(&mut detector, [99]), Some(99));
+        assert_eq!(observe(&mut detector, (1..=99).chain(1..=98)), None);
+        assert_eq!(observe(&mut detector, [99]), Some(99));
         assert!(detector.repeats(99));
     }
 
@@ -162,8 +165,8 @@ mod tests {
         let noises: &[usize] = if cfg!(miri) { &[0, 10, 100] } else { &[0, 10, 100, 1_000, 5_000] };
         for &noise in noises {
             let mut detector = Detector::new();
-            assert_eq!(hear(&mut detector, (0..noise).map(|i| 10_000 + i)), None);
-            let iterations = (0..6).find(|_| hear(&mut detector, 1..=99).is_some());
+            assert_eq!(observe(&mut detector, (0..noise).map(|i| 10_000 + i)), None);
+            let iterations = (0..6).find(|_| observe(&mut detector, 1..=99).is_some());
             // The first iteration is never enough; a run of three periods always is.
             assert!(iterations.is_some_and(|i| (1..=4).contains(&i)), "{noise}: {iterations:?}");
         }
@@ -184,14 +187,14 @@ mod tests {
         let mut found = None;
         for i in 0..5 * iteration.len() {
             let size = iteration[i % iteration.len()];
-            if let Some(period) = detector.hear(Request::new(size, 64)) {
+            if let Some(period) = detector.observe(Request::new(size, 64)) {
                 if period == iteration.len() {
                     found = Some(i);
                     break;
                 }
-                // The layers at the very beginning are all there is so far: a caller acts on that, and learns patience.
+                // The layers at the very beginning are all there is so far: a caller acts on that, and learns required_run.
                 assert!(i < layer.len() * 12 + 1, "period {period} at {i}");
-                detector.be_patient(layer.len() * 24);
+                detector.require_run(layer.len() * 24);
             }
         }
         assert!(found.is_some_and(|at| at < 4 * iteration.len()), "{found:?}");
@@ -201,16 +204,16 @@ mod tests {
     fn what_never_repeats_is_never_found() {
         let mut detector = Detector::new();
         let many = if cfg!(miri) { 300 } else { 100_000 };
-        assert_eq!(hear(&mut detector, 0..many), None);
-        assert_eq!(detector.heard(), many);
-        detector.forget();
-        assert_eq!(detector.heard(), 0);
+        assert_eq!(observe(&mut detector, 0..many), None);
+        assert_eq!(detector.observed(), many);
+        detector.clear();
+        assert_eq!(detector.observed(), 0);
     }
 
     #[test]
     fn the_same_size_for_long_has_period_one() {
         let mut detector = Detector::new();
-        assert_eq!(hear(&mut detector, [5; SHORTEST]), None);
-        assert_eq!(hear(&mut detector, [5]), Some(1));
+        assert_eq!(observe(&mut detector, [5; SHORTEST]), None);
+        assert_eq!(observe(&mut detector, [5]), Some(1));
     }
 }

@@ -1,4 +1,4 @@
-//! From an iteration to slots: where each request's block will lie, and which slots had its bytes before.
+//! From an iteration to slots: where each request's block will lie, and which slots had its bytes predecessors.
 //!
 //! The iteration is a circle: after its last request comes its first. A block freed in the next iteration is alive at the end and at the
 //! beginning, at one offset; a block that outlives its own next instance cannot have a slot and is left to the fallback.
@@ -20,7 +20,7 @@ use elbowroom_pack::Auto;
 
 use elbowroom_ir::packing::Packer;
 
-use crate::record::Life;
+use crate::record::ProfiledRequest;
 
 /// Where the block of one request lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,10 +36,10 @@ pub struct Slot {
 pub struct Layout {
     /// One for each request of the iteration, in order; `None` for requests left to the fallback.
     pub slots: Vec<Option<Slot>>,
-    /// For each request, the requests whose slots held its bytes last before it, going round the circle; itself if nobody did since.
-    pub before: Vec<Vec<u32>>,
+    /// For each request, the requests whose slots held its bytes last predecessors it, going round the circle; itself if nobody did since.
+    pub predecessors: Vec<Vec<u32>>,
     /// Bytes of arena needed.
-    pub height: usize,
+    pub arena_bytes: usize,
     /// Largest sum of requested bytes, not rounded, that the slots hold at one time.
     pub peak_load: usize,
     /// Strictest alignment that the arena's base must have.
@@ -57,11 +57,11 @@ pub struct Planning {
 
 /// An iteration, or two in a row where many blocks need it: a block that is freed only after its next instance was asked for (a program
 /// that assigns to a variable the result of an expression frees the old value last) has a slot if the two instances have one each.
-pub(crate) fn unrolled(iteration: Vec<Life>) -> Vec<Life> {
+pub(crate) fn unrolled(iteration: Vec<ProfiledRequest>) -> Vec<ProfiledRequest> {
     let n = iteration.len();
     let bytes = |wanted: &dyn Fn(usize) -> bool| -> u128 {
-        let lives = iteration.iter().filter(|life| life.span.is_some_and(wanted));
-        lives.map(|life| life.request.size as u128).sum()
+        let profile = iteration.iter().filter(|entry| entry.span.is_some_and(wanted));
+        profile.map(|entry| entry.request.size as u128).sum()
     };
     let (all, longer) = (bytes(&|_| true), bytes(&|span| span > n && span <= 2 * n));
     if 100 * longer >= all && longer > 0 { iteration.repeat(2) } else { iteration }
@@ -82,26 +82,26 @@ fn alive(at: usize, span: usize, n: usize) -> Vec<Interval> {
 
 impl Layout {
     /// Places an iteration. `None` if nothing in it can be placed, or if its sizes add up to more than an address space.
-    pub fn new(iteration: &[Life], planning: &Planning) -> Option<Self> {
+    pub fn new(iteration: &[ProfiledRequest], planning: &Planning) -> Option<Self> {
         let n = iteration.len();
         let mut requests = Vec::new();
         let mut blocks = Vec::new();
-        let mut loads = Vec::new();
-        for (at, life) in iteration.iter().enumerate() {
-            let Some(span) = life.span.filter(|span| (1..=n).contains(span)) else { continue };
-            let bytes = life.request.rounded(planning.granule)?;
+        let mut exact_blocks = Vec::new();
+        for (at, entry) in iteration.iter().enumerate() {
+            let Some(span) = entry.span.filter(|span| (1..=n).contains(span)) else { continue };
+            let bytes = entry.request.rounded(planning.granule)?;
             let block = Block {
                 size: Bytes(bytes as u64),
                 alive: alive(at, span, n),
-                align: Bytes(life.request.align.max(planning.granule) as u64),
+                align: Bytes(entry.request.align.max(planning.granule) as u64),
                 fixed: None,
             };
             requests.push(at);
-            loads.push(Block { size: Bytes(life.request.size as u64), ..block.clone() });
+            exact_blocks.push(Block { size: Bytes(entry.request.size as u64), ..block.clone() });
             blocks.push(block);
         }
         let align = blocks.iter().map(|block| block.align.get() as usize).max()?;
-        let peak_load = Problem { blocks: loads.into(), capacity: None }.peak_load();
+        let peak_load = Problem { blocks: exact_blocks.into(), capacity: None }.peak_load();
         let problem = Problem { blocks: blocks.into(), capacity: None };
         problem.validate().ok()?;
         let placement = Auto.pack(&problem, &planning.budget, &Silent).best?;
@@ -113,11 +113,11 @@ impl Layout {
                 bytes: problem.blocks[id].size.get() as usize,
             });
         }
-        let before = before(&slots);
+        let predecessors = predecessors(&slots);
         Some(Self {
             slots,
-            before,
-            height: placement.height.get() as usize,
+            predecessors,
+            arena_bytes: placement.height.get() as usize,
             peak_load: peak_load.get() as usize,
             align,
         })
@@ -135,8 +135,8 @@ impl Layout {
 }
 
 /// Who held each slot's bytes last: one sweep round the circle to fill the arena, a second to look.
-fn before(slots: &[Option<Slot>]) -> Vec<Vec<u32>> {
-    let mut before = vec![Vec::new(); slots.len()];
+fn predecessors(slots: &[Option<Slot>]) -> Vec<Vec<u32>> {
+    let mut predecessors = vec![Vec::new(); slots.len()];
     // Ranges by first byte, with their end and their latest holder; disjoint.
     let mut held: BTreeMap<usize, (usize, u32)> = BTreeMap::new();
     for round in 0..2 {
@@ -163,11 +163,11 @@ fn before(slots: &[Option<Slot>]) -> Vec<Vec<u32>> {
                 let mut holders: Vec<u32> = touched.iter().map(|&(.., holder)| holder).collect();
                 holders.sort_unstable();
                 holders.dedup();
-                before[at] = holders;
+                predecessors[at] = holders;
             }
         }
     }
-    before
+    predecessors
 }
 
 #[cfg(test)]
@@ -175,59 +175,59 @@ mod tests {
     use super::*;
     use crate::request::Request;
 
-    fn life(size: usize, span: Option<usize>) -> Life {
-        Life { request: Request::new(size, 1), span }
+    fn entry(size: usize, span: Option<usize>) -> ProfiledRequest {
+        ProfiledRequest { request: Request::new(size, 1), span }
     }
 
-    fn layout(lives: &[Life]) -> Option<Layout> {
+    fn layout(profile: &[ProfiledRequest]) -> Option<Layout> {
         let budget = Budget::evaluations(if cfg!(miri) { 1 } else { 16 });
-        Layout::new(lives, &Planning { granule: 64, budget })
+        Layout::new(profile, &Planning { granule: 64, budget })
     }
 
     #[test]
     fn a_block_that_outlives_the_iteration_has_no_slot() {
-        let layout = layout(&[life(100, Some(1)), life(100, None), life(100, Some(4))]).unwrap();
+        let layout = layout(&[entry(100, Some(1)), entry(100, None), entry(100, Some(4))]).unwrap();
         assert!(layout.slots[0].is_some() && layout.slots[1].is_none() && layout.slots[2].is_none());
-        assert_eq!((layout.height, layout.peak_load), (128, 100));
-        assert_eq!(layout.before[0], [0]);
+        assert_eq!((layout.arena_bytes, layout.peak_load), (128, 100));
+        assert_eq!(layout.predecessors[0], [0]);
     }
 
     #[test]
     fn a_block_freed_in_the_next_iteration_wraps() {
         // Alive at 2 and 0; request 1 finds its bytes free, request 0 does not.
-        let layout = layout(&[life(64, Some(1)), life(64, Some(1)), life(64, Some(2))]).unwrap();
-        assert_eq!(layout.height, 128);
+        let layout = layout(&[entry(64, Some(1)), entry(64, Some(1)), entry(64, Some(2))]).unwrap();
+        assert_eq!(layout.arena_bytes, 128);
         assert_eq!(layout.slots[1], layout.slots[1].filter(|slot| slot.bytes == 64));
         assert_ne!(layout.slots[0].unwrap().offset, layout.slots[2].unwrap().offset);
     }
 
     #[test]
     fn a_block_that_meets_its_next_instance_has_two_slots() {
-        let lives = unrolled(vec![life(64, Some(1)), life(640, Some(4)), life(64, Some(1))]);
-        assert_eq!(lives.len(), 6);
-        let layout = layout(&lives).unwrap();
+        let profile = unrolled(vec![entry(64, Some(1)), entry(640, Some(4)), entry(64, Some(1))]);
+        assert_eq!(profile.len(), 6);
+        let layout = layout(&profile).unwrap();
         assert!(layout.slots.iter().all(Option::is_some));
         assert_ne!(layout.slots[1], layout.slots[4]);
-        assert_eq!(unrolled(vec![life(640, Some(1)), life(1, Some(3))]).len(), 2, "not for one byte");
-        assert_eq!(unrolled(vec![life(640, None)]).len(), 1);
+        assert_eq!(unrolled(vec![entry(640, Some(1)), entry(1, Some(3))]).len(), 2, "not for one byte");
+        assert_eq!(unrolled(vec![entry(640, None)]).len(), 1);
     }
 
     #[test]
     fn nothing_to_place_is_no_layout() {
         assert!(layout(&[]).is_none());
-        assert!(layout(&[life(1, None)]).is_none());
-        assert!(layout(&[life(usize::MAX, Some(1))]).is_none());
+        assert!(layout(&[entry(1, None)]).is_none());
+        assert!(layout(&[entry(usize::MAX, Some(1))]).is_none());
     }
 
     #[test]
     fn edges_are_few() {
-        let lives: Vec<Life> = (0..if cfg!(miri) { 100 } else { 500usize })
-            .map(|i| life(64 * (1 + i * 7 % 13), Some(1 + i * 31 % 90)))
+        let profile: Vec<ProfiledRequest> = (0..if cfg!(miri) { 100 } else { 500usize })
+            .map(|i| entry(64 * (1 + i * 7 % 13), Some(1 + i * 31 % 90)))
             .collect();
-        let layout = layout(&lives).unwrap();
-        let edges: usize = layout.before.iter().map(Vec::len).sum();
+        let layout = layout(&profile).unwrap();
+        let edges: usize = layout.predecessors.iter().map(Vec::len).sum();
         // Planar on the plane, not on the cylinder: a few more where bars wrap.
-        assert!(edges <= 4 * lives.len(), "{edges}");
-        assert!(layout.before.iter().all(|before| !before.is_empty()));
+        assert!(edges <= 4 * profile.len(), "{edges}");
+        assert!(layout.predecessors.iter().all(|predecessors| !predecessors.is_empty()));
     }
 }

@@ -16,22 +16,22 @@ pub struct Pool<B: Backing + Clone> {
     backing: B,
     settings: Settings,
     directory: Arc<Directory>,
-    state: Mutex<State<B>>,
+    state: Mutex<PoolState<B>>,
 }
 
-struct State<B: Backing> {
+struct PoolState<B: Backing> {
     queues: HashMap<u64, Sequence<B, Arc<Directory>>>,
     /// Blocks that have no plan.
-    outside: HashMap<usize, Request>,
+    unplanned: HashMap<usize, Request>,
     /// Bytes of them.
-    outside_bytes: usize,
+    unplanned_bytes: usize,
     /// Blocks whose queue wants to hear of their free.
     recorded: HashMap<usize, (u64, Ticket)>,
 }
 
-impl<B: Backing> State<B> {
+impl<B: Backing> PoolState<B> {
     /// Tells the queue of a block that it is freed, if the queue wants to know.
-    fn hear(&mut self, address: usize) {
+    fn record_free(&mut self, address: usize) {
         let Some((queue, ticket)) = self.recorded.remove(&address) else { return };
         if let Some(sequence) = self.queues.get_mut(&queue) {
             let now = sequence.now();
@@ -43,16 +43,16 @@ impl<B: Backing> State<B> {
 impl<B: Backing + Clone> Pool<B> {
     /// A pool without blocks.
     pub fn new(backing: B, settings: Settings) -> Self {
-        let state = State {
+        let state = PoolState {
             queues: HashMap::new(),
-            outside: HashMap::new(),
-            outside_bytes: 0,
+            unplanned: HashMap::new(),
+            unplanned_bytes: 0,
             recorded: HashMap::new(),
         };
         Self { backing, settings, directory: Arc::default(), state: Mutex::new(state) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State<B>> {
+    fn state(&self) -> MutexGuard<'_, PoolState<B>> {
         // A panic cannot leave it half changed: nothing that can panic stands between its changes.
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -72,14 +72,14 @@ impl<B: Backing + Clone> Pool<B> {
         let taken = self.backing.reserve(request.size.max(1), request.align);
         let address = taken.or_else(|_| {
             // Plans that are not in use may hold what is missing.
-            state.queues.values_mut().for_each(Sequence::shed);
+            state.queues.values_mut().for_each(Sequence::release_idle_plans);
             self.backing.reserve(request.size.max(1), request.align)
         })?;
-        state.outside.insert(address, request);
+        state.unplanned.insert(address, request);
         if let Some(ticket) = ticket {
             state.recorded.insert(address, (queue, ticket));
         }
-        state.outside_bytes += request.size;
+        state.unplanned_bytes += request.size;
         Ok(address)
     }
 
@@ -90,23 +90,23 @@ impl<B: Backing + Clone> Pool<B> {
         if release == Release::Nothing {
             return release;
         }
-        state.hear(address);
+        state.record_free(address);
         if release == Release::Freed {
             return release;
         }
-        let Some(request) = state.outside.remove(&address) else { return Release::Elsewhere };
-        state.outside_bytes -= request.size;
+        let Some(request) = state.unplanned.remove(&address) else { return Release::Elsewhere };
+        state.unplanned_bytes -= request.size;
         drop(state);
         self.backing.release(address, request.size.max(1), request.align);
         Release::Freed
     }
 
     /// Says something to the sequence of a queue: iteration marks, interruptions. A queue may be new.
-    pub fn tell<T>(&self, queue: u64, say: impl FnOnce(&mut Sequence<B, Arc<Directory>>) -> T) -> T {
-        say(self.sequence(&mut self.state(), queue))
+    pub fn with_queue<T>(&self, queue: u64, action: impl FnOnce(&mut Sequence<B, Arc<Directory>>) -> T) -> T {
+        action(self.sequence(&mut self.state(), queue))
     }
 
-    fn sequence<'a>(&self, state: &'a mut State<B>, queue: u64) -> &'a mut Sequence<B, Arc<Directory>> {
+    fn sequence<'a>(&self, state: &'a mut PoolState<B>, queue: u64) -> &'a mut Sequence<B, Arc<Directory>> {
         state.queues.entry(queue).or_insert_with(|| {
             Sequence::new(self.backing.clone(), self.directory.clone(), self.settings.clone())
         })
@@ -117,14 +117,14 @@ impl<B: Backing + Clone> Pool<B> {
         let state = self.state();
         let mut sum = Stats::default();
         state.queues.values().for_each(|sequence| sum.add(&sequence.stats()));
-        (sum, state.outside_bytes)
+        (sum, state.unplanned_bytes)
     }
 }
 
 impl<B: Backing + Clone> Drop for Pool<B> {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
-        for (address, request) in state.outside.drain() {
+        for (address, request) in state.unplanned.drain() {
             self.backing.release(address, request.size.max(1), request.align);
         }
     }

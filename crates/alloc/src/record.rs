@@ -6,11 +6,11 @@
 use std::collections::VecDeque;
 
 use crate::detect::Detector;
-use crate::request::{Moment, Request, Ticket};
+use crate::request::{Request, RequestTime, Ticket};
 
 /// One request of an iteration with how long its block lived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Life {
+pub struct ProfiledRequest {
     /// What was asked for.
     pub request: Request,
     /// Number of requests from this one to the first after the free; `None` if it was not seen to be freed.
@@ -18,7 +18,7 @@ pub struct Life {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct RecordEntry {
     request: Request,
     freed: Option<u64>,
 }
@@ -26,7 +26,7 @@ struct Entry {
 /// A bounded record of the latest requests, with the detector that listens.
 #[derive(Clone, Debug)]
 pub struct Record {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<RecordEntry>,
     /// Ticket of the first entry.
     first: u64,
     detector: Detector,
@@ -35,7 +35,7 @@ pub struct Record {
     /// Requests to let pass before recording goes on: few after the first full record, because a program may have been starting; twice
     /// as many each time that a full record held no iteration.
     pause: u64,
-    passing: u64,
+    skipped: u64,
 }
 
 impl Record {
@@ -48,30 +48,30 @@ impl Record {
             detector: Detector::new(),
             capacity,
             pause: (capacity / 16) as u64,
-            passing: 0,
+            skipped: 0,
         }
     }
 
     /// Hears a request. Returns its ticket, if it is recorded, and the length of the iteration that has just repeated, if one has.
     pub fn request(&mut self, request: Request) -> (Option<Ticket>, Option<usize>) {
-        if self.passing > 0 {
-            self.passing -= 1;
+        if self.skipped > 0 {
+            self.skipped -= 1;
             self.first += 1;
             return (None, None);
         }
         if self.entries.len() == self.capacity {
-            self.forget();
-            self.passing = self.pause;
+            self.clear();
+            self.skipped = self.pause;
             self.pause = self.pause.saturating_mul(2);
             return self.request(request);
         }
         let ticket = Ticket(self.first + self.entries.len() as u64);
-        self.entries.push_back(Entry { request, freed: None });
-        (Some(ticket), self.detector.hear(request))
+        self.entries.push_back(RecordEntry { request, freed: None });
+        (Some(ticket), self.detector.observe(request))
     }
 
     /// Hears that a block was freed at a moment. Tickets of forgotten requests are passed over.
-    pub fn freed(&mut self, ticket: Ticket, at: Moment) {
+    pub fn freed(&mut self, ticket: Ticket, at: RequestTime) {
         let index = ticket.0.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
         if let Some(entry) = index.and_then(|index| self.entries.get_mut(index)) {
             entry.freed.get_or_insert(at.0.max(ticket.0 + 1));
@@ -79,8 +79,8 @@ impl Record {
     }
 
     /// The present moment.
-    pub fn now(&self) -> Moment {
-        Moment(self.first + self.entries.len() as u64)
+    pub fn now(&self) -> RequestTime {
+        RequestTime(self.first + self.entries.len() as u64)
     }
 
     /// Requests recorded and not forgotten.
@@ -101,7 +101,7 @@ impl Record {
     /// The last `period` requests with the spans of their blocks, given that as many before them were the same, except perhaps for
     /// their sizes: of two the larger counts. A block of the last
     /// iteration may still be alive because it is freed in the next one: then its predecessor's span counts, and of two the longer.
-    pub fn iteration(&self, period: usize) -> Vec<Life> {
+    pub fn iteration(&self, period: usize) -> Vec<ProfiledRequest> {
         let len = self.entries.len();
         let Some(start) = len.checked_sub(period) else { return Vec::new() };
         let now = self.now().0;
@@ -124,25 +124,25 @@ impl Record {
                 let request = self.entries[index].request;
                 let before = index.checked_sub(period).map_or(request, |before| self.entries[before].request);
                 let largest = Request::new(request.size.max(before.size), request.align.max(before.align));
-                Life { request: largest, span }
+                ProfiledRequest { request: largest, span }
             })
             .collect()
     }
 
     /// After a detection that proved false once `run` requests had followed it: asks for more next time.
-    pub fn be_patient(&mut self, run: usize) {
-        self.detector.be_patient(run.min(self.capacity / 4));
+    pub fn require_run(&mut self, run: usize) {
+        self.detector.require_run(run.min(self.capacity / 4));
     }
 
     /// The run that is asked for at least.
-    pub fn patience(&self) -> usize {
-        self.detector.patience()
+    pub fn required_run(&self) -> usize {
+        self.detector.required_run()
     }
 
     /// Forgets all requests. Tickets given out stay known as forgotten.
-    pub fn forget(&mut self) {
+    pub fn clear(&mut self) {
         self.first += self.entries.len() as u64;
         self.entries = VecDeque::new();
-        self.detector.forget();
+        self.detector.clear();
     }
 }

@@ -2,12 +2,12 @@
 //!
 //! # Why no two living blocks overlap, whatever the program does
 //!
-//! A slot is given out only at its turn, and turns only go forward round the circle. Before it is given out, every slot that held any of
+//! A slot is served out only at its iteration, and turns only go forward round the circle. Before it is served out, every slot that held any of
 //! its bytes last (its *predecessors*, by layout) is looked at:
 //! - if the predecessor's block is still alive, the request goes to the fallback ([`Step::Late`]);
-//! - if the predecessor was given out at its latest turn, then at that moment its bytes were free of everybody else, and nobody between
-//!   that turn and this has a slot there: its bytes are free now;
-//! - if it was not given out at its latest turn (it was skipped, or went to the fallback), who had its bytes before may still live
+//! - if the predecessor was served out at its latest iteration, then at that moment its bytes were free of everybody else, and nobody between
+//!   that iteration and this has a slot there: its bytes are free now;
+//! - if it was not served out at its latest iteration (it was skipped, or went to the fallback), who had its bytes before may still live
 //!   there: then all slots are looked at.
 //!
 //! So a program that repeats itself pays for at most three looks per request on average, and one that does not is served more slowly or
@@ -22,20 +22,20 @@
 use std::collections::HashMap;
 
 use crate::arena::Arena;
-use crate::directory::Place;
+use crate::directory::ArenaId;
 use crate::layout::Layout;
-use crate::record::Life;
+use crate::record::ProfiledRequest;
 use crate::request::Request;
 
 /// Requests looked at ahead of the expected one, and unexpected requests in a row after which the plan is left.
 const WINDOW: usize = 16;
 
 /// Blocks watched at a time.
-const WATCHED: usize = 16;
+const MAX_OVERDUE: usize = 16;
 
 /// Requests that make it worth while to have taken up a plan, and how often there may be fewer.
-const FRUITFUL: usize = 64 + WINDOW;
-const FRUITLESS: u32 = 4;
+const MIN_USEFUL_REQUESTS: usize = 64 + WINDOW;
+const MAX_SHORT_USES: u32 = 4;
 
 /// Latest requests by which a plan that was left is recognized again.
 pub(crate) const GRAM: usize = 8;
@@ -56,21 +56,21 @@ pub enum Step {
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct ReplayEntry {
     request: Request,
     /// Address of the slot; 0 for none.
     address: usize,
     cell: u32,
     /// Range of `before`.
-    first_before: u32,
-    last_before: u32,
-    /// The latest turn at which it was given out.
-    turn: u64,
+    first_predecessor: u32,
+    last_predecessor: u32,
+    /// The latest iteration at which it was served out.
+    iteration: u64,
 }
 
 /// Unexpected requests of which it is not yet known what they were.
 #[derive(Clone, Debug, Default)]
-struct Doubt {
+struct Unexplained {
     requests: Vec<Request>,
     /// Where the program would be if the first of them was a later one of the iteration.
     ahead: Option<usize>,
@@ -79,96 +79,96 @@ struct Doubt {
 /// A layout in use.
 #[derive(Clone, Debug)]
 pub struct Replay {
-    entries: Box<[Entry]>,
-    before: Box<[u32]>,
-    place: Place,
+    entries: Box<[ReplayEntry]>,
+    predecessors: Box<[u32]>,
+    arena_id: ArenaId,
     granule: usize,
     /// The request expected next.
     cursor: usize,
     /// Number of the iteration.
-    turn: u64,
-    doubt: Option<Doubt>,
+    iteration: u64,
+    unexplained: Option<Unexplained>,
     /// Whether the latest slot went to a smaller request.
     inexact: bool,
-    /// Slots given out in this iteration.
-    given: usize,
+    /// Slots served out in this iteration.
+    served: usize,
     /// Sizes and spans as they turned out to be.
-    lives: Vec<Life>,
+    profile: Vec<ProfiledRequest>,
     changed: bool,
-    passages: HashMap<u64, Option<u32>>,
+    grams: HashMap<u64, Option<u32>>,
     finished: Option<Finished>,
     /// Living blocks that stood in the way of others: watched until they are freed, to know how long they live.
     overdue: Vec<u32>,
-    /// Whether the program marks its iterations: then a request is known by its place alone.
+    /// Whether the program marks its iterations: then a request is known by its arena_id alone.
     marked: bool,
     /// Whether a marked iteration has had all its requests.
     exhausted: bool,
     /// How often in a row it was left again at once.
-    fruitless: u32,
+    short_uses: u32,
 }
 
 /// An iteration that has just ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finished {
-    /// Slots given out in it.
-    pub given: usize,
+    /// Slots served out in it.
+    pub served: usize,
     /// Whether a request was larger, or a block lived longer, than the plan assumed.
     pub changed: bool,
 }
 
-/// The hash of a passage of requests.
-pub(crate) fn passage(tokens: impl Iterator<Item = u64>) -> u64 {
+/// The hash of a gram_hash of requests.
+pub(crate) fn gram_hash(tokens: impl Iterator<Item = u64>) -> u64 {
     tokens.fold(0, |hash: u64, token| hash.rotate_left(7).wrapping_mul(0x0100_0000_01b3) ^ token)
 }
 
 impl Replay {
-    /// A layout of `lives` in the arena at `base`, which lies at a place of the directory, with the arena's cell for each request.
+    /// A layout of `profile` in the arena at `base`, which lies at a arena_id of the directory, with the arena's cell for each request.
     pub fn new(
-        lives: Vec<Life>,
+        profile: Vec<ProfiledRequest>,
         layout: &Layout,
         cells: &[u32],
         base: usize,
-        place: Place,
+        arena_id: ArenaId,
         granule: usize,
     ) -> Self {
-        let mut before = Vec::new();
-        let mut entries = Vec::with_capacity(lives.len());
-        for (at, life) in lives.iter().enumerate() {
-            let first_before = before.len() as u32;
-            before.extend_from_slice(&layout.before[at]);
-            entries.push(Entry {
-                request: life.request,
+        let mut predecessors = Vec::new();
+        let mut entries = Vec::with_capacity(profile.len());
+        for (at, entry) in profile.iter().enumerate() {
+            let first_predecessor = predecessors.len() as u32;
+            predecessors.extend_from_slice(&layout.predecessors[at]);
+            entries.push(ReplayEntry {
+                request: entry.request,
                 address: layout.slots[at].map_or(0, |slot| base + slot.offset),
                 cell: cells[at],
-                first_before,
-                last_before: before.len() as u32,
-                turn: 0,
+                first_predecessor,
+                last_predecessor: predecessors.len() as u32,
+                iteration: 0,
             });
         }
-        let n = lives.len();
-        let mut passages = HashMap::with_capacity(n);
+        let n = profile.len();
+        let mut grams = HashMap::with_capacity(n);
         for end in 0..n {
-            let tokens = (0..GRAM).map(|i| lives[(end + n * GRAM + i + 1 - GRAM) % n].request.token());
-            passages.entry(passage(tokens)).and_modify(|at| *at = None).or_insert(Some(end as u32));
+            let tokens = (0..GRAM).map(|i| profile[(end + n * GRAM + i + 1 - GRAM) % n].request.token());
+            grams.entry(gram_hash(tokens)).and_modify(|at| *at = None).or_insert(Some(end as u32));
         }
         Self {
             entries: entries.into(),
-            before: before.into(),
-            place,
+            predecessors: predecessors.into(),
+            arena_id,
             granule,
             cursor: 0,
-            turn: 1,
-            doubt: None,
+            iteration: 1,
+            unexplained: None,
             inexact: false,
-            given: 0,
-            lives,
+            served: 0,
+            profile,
             changed: false,
-            passages,
+            grams,
             finished: None,
             overdue: Vec::new(),
             marked: false,
             exhausted: false,
-            fruitless: 0,
+            short_uses: 0,
         }
     }
 
@@ -185,14 +185,14 @@ impl Replay {
 
     /// Hears that it was left so many requests after it was taken up. Says whether that was so soon, for the last few times, that it had
     /// better be forgotten.
-    pub(crate) fn is_fruitless(&mut self, requests: usize) -> bool {
-        self.fruitless = if requests < FRUITFUL { self.fruitless + 1 } else { 0 };
-        self.fruitless >= FRUITLESS
+    pub(crate) fn is_useless(&mut self, requests: usize) -> bool {
+        self.short_uses = if requests < MIN_USEFUL_REQUESTS { self.short_uses + 1 } else { 0 };
+        self.short_uses >= MAX_SHORT_USES
     }
 
     /// Where its arena is.
-    pub fn place(&self) -> Place {
-        self.place
+    pub fn arena_id(&self) -> ArenaId {
+        self.arena_id
     }
 
     /// Requests of an iteration that have a slot.
@@ -201,28 +201,28 @@ impl Replay {
     }
 
     /// The iteration as it turned out to be: the sizes asked for and the spans lived at most.
-    pub fn lives(&self) -> &[Life] {
-        &self.lives
+    pub fn profile(&self) -> &[ProfiledRequest] {
+        &self.profile
     }
 
-    /// The next request. `arena` is the one at [`place`](Self::place).
+    /// The next request. `arena` is the one at [`arena_id`](Self::arena_id).
     #[inline]
     pub fn request(&mut self, request: Request, arena: &Arena) -> Step {
-        let settled = self.doubt.is_none() & self.overdue.is_empty() & !self.exhausted;
+        let settled = self.unexplained.is_none() & self.overdue.is_empty() & !self.exhausted;
         if self.entries[self.cursor].request == request && settled {
             self.inexact = false;
-            self.give(arena)
+            self.serve(arena)
         } else if self.exhausted {
             Step::Missed
         } else {
-            self.watch(arena);
+            self.update_overdue(arena);
             self.unexpected(request, arena)
         }
     }
 
     /// Whether the first request of an iteration is expected next.
     pub fn at_beginning(&self) -> bool {
-        self.cursor == 0 && self.doubt.is_none()
+        self.cursor == 0 && self.unexplained.is_none()
     }
 
     /// The iteration that the latest request ended, once.
@@ -233,19 +233,20 @@ impl Replay {
 
     /// Gives the slot of the expected request, if its bytes are free, and expects the next request.
     #[inline]
-    fn give(&mut self, arena: &Arena) -> Step {
+    fn serve(&mut self, arena: &Arena) -> Step {
         let at = self.cursor;
         let entry = &self.entries[at];
         let (address, cell) = (entry.address, entry.cell);
         let mut holder = None;
         let mut known = true;
-        for &before in &self.before[entry.first_before as usize..entry.last_before as usize] {
+        for &before in &self.predecessors[entry.first_predecessor as usize..entry.last_predecessor as usize] {
             let other = &self.entries[before as usize];
-            if arena.lives(other.cell, before) {
+            if arena.is_live(other.cell, before) {
                 holder = Some(before as usize);
                 break;
             }
-            known &= other.turn == if (before as usize) < at { self.turn } else { self.turn - 1 };
+            known &=
+                other.iteration == if (before as usize) < at { self.iteration } else { self.iteration - 1 };
         }
         if !known && holder.is_none() {
             holder = self.holder(at, arena);
@@ -253,16 +254,16 @@ impl Replay {
         let step = match holder {
             _ if address == 0 => Step::Unslotted,
             Some(holder) => {
-                self.outlived(holder, at);
-                if self.overdue.len() < WATCHED && !self.overdue.contains(&(holder as u32)) {
+                self.record_longer(holder, at);
+                if self.overdue.len() < MAX_OVERDUE && !self.overdue.contains(&(holder as u32)) {
                     self.overdue.push(holder as u32);
                 }
                 Step::Late
             }
             None => {
                 arena.occupy(cell, at as u32);
-                self.entries[at].turn = self.turn;
-                self.given += 1;
+                self.entries[at].iteration = self.iteration;
+                self.served += 1;
                 Step::Planned(address)
             }
         };
@@ -274,35 +275,35 @@ impl Replay {
     #[cold]
     fn holder(&self, at: usize, arena: &Arena) -> Option<usize> {
         let entry = &self.entries[at];
-        let bytes = |entry: &Entry| entry.request.rounded(self.granule).unwrap_or(usize::MAX / 2);
+        let bytes = |entry: &ReplayEntry| entry.request.rounded(self.granule).unwrap_or(usize::MAX / 2);
         let (start, end) = (entry.address, entry.address + bytes(entry));
         self.entries.iter().enumerate().position(|(other, o)| {
             o.address != 0
                 && o.address < end
                 && start < o.address + bytes(o)
-                && arena.lives(o.cell, other as u32)
+                && arena.is_live(o.cell, other as u32)
         })
     }
 
     /// Blocks that stood in the way are still alive, or are not.
-    fn watch(&mut self, arena: &Arena) {
+    fn update_overdue(&mut self, arena: &Arena) {
         let mut overdue = std::mem::take(&mut self.overdue);
-        overdue.retain(|&holder| arena.lives(self.entries[holder as usize].cell, holder));
+        overdue.retain(|&holder| arena.is_live(self.entries[holder as usize].cell, holder));
         for &holder in &overdue {
-            self.outlived(holder as usize, self.cursor);
+            self.record_longer(holder as usize, self.cursor);
         }
         self.overdue = overdue;
     }
 
     /// The block of request `holder` was still alive at request `at`.
     #[cold]
-    fn outlived(&mut self, holder: usize, at: usize) {
+    fn record_longer(&mut self, holder: usize, at: usize) {
         let n = self.entries.len();
         let distance = if at > holder { at - holder } else { at + n - holder };
-        let life = &mut self.lives[holder];
-        if let Some(span) = life.span.filter(|&span| span <= distance) {
+        let entry = &mut self.profile[holder];
+        if let Some(span) = entry.span.filter(|&span| span <= distance) {
             // A block that is alive when its own next instance is asked for cannot have a slot.
-            life.span = Some(span.max(distance + 1)).filter(|&span| span <= n);
+            entry.span = Some(span.max(distance + 1)).filter(|&span| span <= n);
             self.changed = true;
         }
     }
@@ -311,9 +312,9 @@ impl Replay {
     #[inline]
     fn expect(&mut self, at: usize) {
         if at <= self.cursor {
-            self.turn += 1;
-            self.finished = Some(Finished { given: self.given, changed: self.changed });
-            self.given = 0;
+            self.iteration += 1;
+            self.finished = Some(Finished { served: self.served, changed: self.changed });
+            self.served = 0;
             self.exhausted = self.marked;
         }
         self.cursor = at;
@@ -337,20 +338,20 @@ impl Replay {
     #[cold]
     fn unexpected(&mut self, request: Request, arena: &Arena) -> Step {
         let n = self.entries.len();
-        let doubt = self.doubt.take();
+        let unexplained = self.unexplained.take();
         if self.equals(self.cursor, request) {
             // Whatever came before was extra.
-            return self.give(arena);
+            return self.serve(arena);
         }
         if self.marked {
             if self.suffices(self.cursor, request) {
-                return self.give(arena);
+                return self.serve(arena);
             }
-            self.grow(self.cursor, request);
+            self.record_larger(self.cursor, request);
             self.expect((self.cursor + 1) % n);
             return Step::Missed;
         }
-        match doubt {
+        match unexplained {
             None => {
                 let previous = (self.cursor + n - 1) % n;
                 if std::mem::take(&mut self.inexact) && self.equals(previous, request) {
@@ -359,37 +360,38 @@ impl Replay {
                 }
                 if self.resembles(self.cursor, request) {
                     self.inexact = true;
-                    return self.give(arena);
+                    return self.serve(arena);
                 }
                 let ahead = self.ahead(request);
                 if ahead.is_none() && self.suffices(self.cursor, request) {
                     self.inexact = true;
-                    return self.give(arena);
+                    return self.serve(arena);
                 }
-                self.doubt = Some(Doubt { requests: vec![request], ahead });
+                self.unexplained = Some(Unexplained { requests: vec![request], ahead });
                 Step::Missed
             }
-            Some(mut doubt) => {
-                let after = (self.cursor + doubt.requests.len()) % n;
-                if doubt.requests.len() < n && (self.equals(after, request) || self.resembles(after, request))
+            Some(mut unexplained) => {
+                let after = (self.cursor + unexplained.requests.len()) % n;
+                if unexplained.requests.len() < n
+                    && (self.equals(after, request) || self.resembles(after, request))
                 {
                     // The requests before were changed ones.
-                    for (i, changed) in doubt.requests.into_iter().enumerate() {
-                        self.grow((self.cursor + i) % n, changed);
+                    for (i, changed) in unexplained.requests.into_iter().enumerate() {
+                        self.record_larger((self.cursor + i) % n, changed);
                     }
                     self.expect(after);
-                    return self.give(arena);
+                    return self.serve(arena);
                 }
-                if let Some(ahead) = doubt.ahead.filter(|&ahead| self.equals(ahead, request)) {
+                if let Some(ahead) = unexplained.ahead.filter(|&ahead| self.equals(ahead, request)) {
                     self.expect(ahead);
-                    return self.give(arena);
+                    return self.serve(arena);
                 }
-                doubt.ahead = self.ahead(request);
-                doubt.requests.push(request);
-                if doubt.requests.len() > WINDOW {
+                unexplained.ahead = self.ahead(request);
+                unexplained.requests.push(request);
+                if unexplained.requests.len() > WINDOW {
                     return Step::Lost;
                 }
-                self.doubt = Some(doubt);
+                self.unexplained = Some(unexplained);
                 Step::Missed
             }
         }
@@ -403,39 +405,39 @@ impl Replay {
     }
 
     /// The request of a slot turned out larger, or more strictly aligned.
-    fn grow(&mut self, at: usize, request: Request) {
+    fn record_larger(&mut self, at: usize, request: Request) {
         if !self.suffices(at, request) {
-            let life = &mut self.lives[at].request;
-            *life = Request::new(life.size.max(request.size), life.align.max(request.align));
+            let entry = &mut self.profile[at].request;
+            *entry = Request::new(entry.size.max(request.size), entry.align.max(request.align));
             self.changed = true;
         }
     }
 
     /// The program says that an iteration begins here.
-    pub fn align(&mut self) {
-        self.doubt = None;
+    pub fn start_iteration(&mut self) {
+        self.unexplained = None;
         if self.cursor != 0 {
             self.expect(0);
         }
         self.exhausted = false;
     }
 
-    /// Whether the latest [`GRAM`] requests, by the hash of their passage, are a part of this iteration, at one place only: then the
-    /// next request is expected behind that place.
+    /// Whether the latest [`GRAM`] requests, by the hash of their gram_hash, are a part of this iteration, at one arena_id only: then the
+    /// next request is expected behind that arena_id.
     pub(crate) fn recognize(&mut self, hash: u64, recent: impl Iterator<Item = Request>) -> bool {
-        let Some(end) = self.passages.get(&hash).copied().flatten() else { return false };
+        let Some(end) = self.grams.get(&hash).copied().flatten() else { return false };
         let n = self.entries.len();
         let mut expected = (0..GRAM).map(|i| (end as usize + n * GRAM + i + 1 - GRAM) % n);
         if !recent.zip(&mut expected).all(|(request, at)| self.equals(at, request)) {
             return false;
         }
-        self.doubt = None;
+        self.unexplained = None;
         self.overdue.clear();
         self.exhausted = false;
         self.cursor = (end as usize + 1) % n;
-        // Two turns on: no slot counts as given out at its latest turn, so all are looked at once.
-        self.turn += 2;
-        self.given = 0;
+        // Two turns on: no slot counts as served out at its latest iteration, so all are looked at once.
+        self.iteration += 2;
+        self.served = 0;
         self.finished = None;
         true
     }

@@ -34,4 +34,4 @@ pub struct Ticket(pub u64);
 
 /// A moment of a sequence: how many requests it had made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Moment(pub u64);
+pub struct RequestTime(pub u64);

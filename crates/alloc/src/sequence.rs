@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!            two equal iterations              unexpected requests
-//! recording ──────────────────────▶ replaying ──────────────────────▶ recording, and looking for a passage
+//! recording ──────────────────────▶ replaying ──────────────────────▶ recording, and looking for a gram_hash
 //!     ▲                             │     ▲                            of a plan that was left
 //!     │                             └─────┘ larger request, later free:                │
 //!     └── forgets, when full                reoptimized when an iteration ends         └──▶ replaying
@@ -16,25 +16,25 @@ use std::ops::Deref;
 use elbowroom_ir::search::Budget;
 
 use crate::arena::Arena;
-use crate::directory::{Directory, Place};
+use crate::directory::{ArenaId, Directory};
 use crate::layout::{Layout, Planning, unrolled};
 use crate::memory::Backing;
-use crate::record::{Life, Record};
-use crate::replay::{Finished, GRAM, Replay, Step, passage};
-use crate::request::{Moment, Request, Ticket};
+use crate::record::{ProfiledRequest, Record};
+use crate::replay::{Finished, GRAM, Replay, Step, gram_hash};
+use crate::request::{Request, RequestTime, Ticket};
 use crate::stats::Stats;
 
 /// Plans kept for phases of a program, such as training and evaluation.
-const KEPT: usize = 4;
+const MAX_KEPT_PLANS: usize = 4;
 
-/// Expected requests in a row after which a plan has proved itself, if they are also two iterations and half of all that was recorded.
-const PROOF: usize = 256;
+/// Expected requests in a row after which a plan has confirmed itself, if they are also two iterations and half of all that was recorded.
+const CONFIRMATION: usize = 256;
 
 /// More than this is not asked for because much was recorded.
-const PROOF_OF_HISTORY: usize = 1 << 14;
+const MAX_HISTORY_CONFIRMATION: usize = 1 << 14;
 
-/// Plans that a sequence makes in its life.
-const MOST_PLANS: u64 = 1_000;
+/// Plans that a sequence makes in its entry.
+const MAX_PLANS: u64 = 1_000;
 
 /// How a sequence works.
 #[derive(Clone, Debug)]
@@ -64,8 +64,8 @@ pub enum Answer {
     Fallback(Option<Ticket>),
 }
 
-struct Reserved {
-    place: Place,
+struct ReservedArena {
+    arena_id: ArenaId,
     base: usize,
     bytes: usize,
     align: usize,
@@ -80,21 +80,21 @@ pub struct Sequence<B: Backing, D: Deref<Target = Directory>> {
     recent: VecDeque<Request>,
     plans: Vec<Replay>,
     active: Option<usize>,
-    reserved: Vec<Reserved>,
+    reserved: Vec<ReservedArena>,
     interruptions: u32,
     /// Where the last iteration marks stood, if the program marks its iterations.
     marks: Option<Marks>,
     /// Whether the plan in use was made for what was just detected, and not taken up again.
     detected: bool,
     /// Whether the plan in use has answered many requests in a row.
-    proved: bool,
-    /// Expected requests in a row that prove a plan. Doubles when a proved plan is soon left after all.
-    proof: usize,
-    /// Requests before the plan in use had proved itself.
-    proved_at: u64,
+    confirmed: bool,
+    /// Expected requests in a row that prove a plan. Doubles when a confirmed plan is soon left after all.
+    confirmation: usize,
+    /// Requests before the plan in use had confirmed itself.
+    confirmed_at: u64,
     /// Requests in a row that were the expected ones.
-    calm: usize,
-    /// Iterations since the plan in use was made or taken up, and requests while it had not proved itself.
+    expected_in_row: usize,
+    /// Iterations since the plan in use was made or taken up, and requests while it had not confirmed itself.
     since: u64,
     requests_since: usize,
     stats: Stats,
@@ -102,7 +102,7 @@ pub struct Sequence<B: Backing, D: Deref<Target = Directory>> {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Marks {
-    last: Option<Moment>,
+    last: Option<RequestTime>,
     /// Requests between the two marks before the last.
     length: Option<usize>,
 }
@@ -122,10 +122,10 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
             interruptions: 0,
             marks: None,
             detected: false,
-            proved: false,
-            proof: PROOF,
-            proved_at: 0,
-            calm: 0,
+            confirmed: false,
+            confirmation: CONFIRMATION,
+            confirmed_at: 0,
+            expected_in_row: 0,
             since: 0,
             requests_since: 0,
             stats: Stats::default(),
@@ -142,9 +142,9 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
             return Answer::Fallback(None);
         }
         match self.active {
-            Some(active) if self.proved => self.replay(active, request),
-            Some(active) => self.try_out(active, request),
-            None => self.listen(request),
+            Some(active) if self.confirmed => self.replay(active, request),
+            Some(active) => self.replay_unconfirmed(active, request),
+            None => self.record_request(request),
         }
     }
 
@@ -152,11 +152,11 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
     #[inline]
     fn replay(&mut self, active: usize, request: Request) -> Answer {
         let replay = &mut self.plans[active];
-        let Some(arena) = self.directory.get(replay.place()) else { return Answer::Fallback(None) };
+        let Some(arena) = self.directory.get(replay.arena_id()) else { return Answer::Fallback(None) };
         let step = replay.request(request, arena);
         let finished = replay.finished();
         if let Step::Planned(address) = step {
-            self.calm += 1;
+            self.expected_in_row += 1;
             self.stats.planned += 1;
             self.stats.planned_bytes = self.stats.planned_bytes.saturating_add(request.size as u64);
             if let Some(finished) = finished {
@@ -174,29 +174,29 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
             Step::Late => self.stats.late += 1,
             Step::Missed | Step::Lost => {
                 self.stats.mismatches += 1;
-                self.calm = 0;
+                self.expected_in_row = 0;
             }
             Step::Planned(_) | Step::Unslotted => {}
         }
         if step == Step::Lost {
-            self.lose();
+            self.abandon();
         } else if let Some(finished) = finished {
             self.finish(finished);
         }
     }
 
-    /// Answers from a plan that has not proved itself yet, and goes on recording: what repeated may have been a loop within the iteration.
+    /// Answers from a plan that has not confirmed itself yet, and goes on recording: what repeated may have been a loop within the iteration.
     #[cold]
-    fn try_out(&mut self, active: usize, request: Request) -> Answer {
+    fn replay_unconfirmed(&mut self, active: usize, request: Request) -> Answer {
         self.requests_since += 1;
         let (ticket, period) = self.record.request(request);
         let answer = self.replay(active, request);
         if self.active == Some(active) {
-            let length = self.plans[active].lives().len();
-            let history = (self.record.len() / 2).min(PROOF_OF_HISTORY);
-            let proof = self.proof.max(2 * length).max(history);
-            if self.calm >= proof && self.plans[active].at_beginning() {
-                self.prove(active);
+            let length = self.plans[active].profile().len();
+            let history = (self.record.len() / 2).min(MAX_HISTORY_CONFIRMATION);
+            let confirmation = self.confirmation.max(2 * length).max(history);
+            if self.expected_in_row >= confirmation && self.plans[active].at_beginning() {
+                self.confirm(active);
                 return answer;
             }
             if let Some(period) = period.filter(|&period| period > length && self.marks.is_none()) {
@@ -209,33 +209,34 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         }
     }
 
-    /// The plan in use has proved itself: recording ends. What was learned since the plan was made about how long blocks live is used.
-    fn prove(&mut self, active: usize) {
+    /// The plan in use has confirmed itself: recording ends. What was learned since the plan was made about how long blocks live is used.
+    fn confirm(&mut self, active: usize) {
         let plan = &self.plans[active];
-        let lives = unrolled(self.record.iteration(plan.lives().len()));
-        let slots = lives.iter().filter(|life| life.span.is_some_and(|span| span <= lives.len())).count();
-        if !plan.is_marked() && slots * plan.lives().len() > plan.slots() * lives.len() {
-            self.improve(active, lives);
+        let profile = unrolled(self.record.iteration(plan.profile().len()));
+        let slots =
+            profile.iter().filter(|entry| entry.span.is_some_and(|span| span <= profile.len())).count();
+        if !plan.is_marked() && slots * plan.profile().len() > plan.slots() * profile.len() {
+            self.improve(active, profile);
         }
-        self.proved = true;
-        self.proved_at = self.stats.requests;
-        self.record.be_patient(0);
-        self.record.forget();
+        self.confirmed = true;
+        self.confirmed_at = self.stats.requests;
+        self.record.require_run(0);
+        self.record.clear();
     }
 
     /// A recorded block was freed at a moment of this sequence.
-    pub fn freed(&mut self, ticket: Ticket, at: Moment) {
+    pub fn freed(&mut self, ticket: Ticket, at: RequestTime) {
         self.record.freed(ticket, at);
     }
 
     /// The present moment, in requests recorded.
-    pub fn now(&self) -> Moment {
+    pub fn now(&self) -> RequestTime {
         self.record.now()
     }
 
     /// Whether it records: otherwise it wants to hear of no frees.
     pub fn is_recording(&self) -> bool {
-        self.active.is_none() || !self.proved
+        self.active.is_none() || !self.confirmed
     }
 
     /// Counts so far.
@@ -257,9 +258,9 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
             let plan = &mut self.plans[active];
             if !plan.is_marked() {
                 // It was found before there were marks, and begins anywhere.
-                return self.lose();
+                return self.abandon();
             }
-            plan.align();
+            plan.start_iteration();
             if let Some(finished) = plan.finished() {
                 self.finish(finished);
             }
@@ -285,7 +286,7 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
     }
 
     /// Records a request for which there is no plan.
-    fn listen(&mut self, request: Request) -> Answer {
+    fn record_request(&mut self, request: Request) -> Answer {
         let (ticket, period) = self.record.request(request);
         if self.recent.len() == GRAM {
             self.recent.pop_front();
@@ -304,16 +305,16 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
     fn plan_or_wait(&mut self, period: usize) {
         if !self.plan(self.record.iteration(period)) {
             // Asking again at every request would cost more each time than it can bring.
-            self.record.be_patient(2 * self.record.len());
+            self.record.require_run(2 * self.record.len());
         }
     }
 
-    /// Takes up a plan that was left, if the latest requests are a passage of it.
+    /// Takes up a plan that was left, if the latest requests are a gram_hash of it.
     fn recognize(&mut self) -> bool {
         if self.recent.len() < GRAM || self.plans.is_empty() {
             return false;
         }
-        let hash = passage(self.recent.iter().map(|request| request.token()));
+        let hash = gram_hash(self.recent.iter().map(|request| request.token()));
         let recent = &self.recent;
         let found = self.plans.iter_mut().position(|plan| plan.recognize(hash, recent.iter().copied()));
         if let Some(plan) = found {
@@ -327,61 +328,62 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         // Pages of the others are of no use meanwhile.
         for (other, replay) in self.plans.iter().enumerate() {
             if other != plan {
-                self.lend(replay.place());
+                self.discard_free_pages(replay.arena_id());
             }
         }
         self.active = Some(plan);
-        self.proved = false;
-        self.calm = 0;
+        self.confirmed = false;
+        self.expected_in_row = 0;
         self.since = 0;
         self.requests_since = 0;
         self.recent.clear();
     }
 
     /// Plans an iteration, the next of which begins with the next request. Says whether there is a plan now.
-    fn plan(&mut self, lives: Vec<Life>) -> bool {
-        let lives = unrolled(lives);
-        let planned = |life: &&Life| life.span.is_some_and(|span| span <= lives.len());
-        let size = |life: &Life| life.request.size as u128;
-        let all: u128 = lives.iter().map(size).sum();
-        let with_slots: u128 = lives.iter().filter(planned).map(size).sum();
+    fn plan(&mut self, profile: Vec<ProfiledRequest>) -> bool {
+        let profile = unrolled(profile);
+        let planned = |entry: &&ProfiledRequest| entry.span.is_some_and(|span| span <= profile.len());
+        let size = |entry: &ProfiledRequest| entry.request.size as u128;
+        let all: u128 = profile.iter().map(size).sum();
+        let with_slots: u128 = profile.iter().filter(planned).map(size).sum();
         if 2 * with_slots < all {
             return false;
         }
-        let Some(mut replay) = self.build(lives) else { return false };
+        let Some(mut replay) = self.build(profile) else { return false };
         if self.marks.is_some() {
             replay = replay.marked();
         }
-        if self.plans.len() == KEPT {
+        if self.plans.len() == MAX_KEPT_PLANS {
             let oldest = self.plans.remove(0);
-            self.lend(oldest.place());
+            self.discard_free_pages(oldest.arena_id());
         }
         self.plans.push(replay);
         self.activate(self.plans.len() - 1);
         self.detected = true;
-        self.sweep();
+        self.release_empty_arenas();
         true
     }
 
     /// A layout of an iteration in an arena of its own.
-    fn build(&mut self, lives: Vec<Life>) -> Option<Replay> {
-        if self.stats.plans == MOST_PLANS {
+    fn build(&mut self, profile: Vec<ProfiledRequest>) -> Option<Replay> {
+        if self.stats.plans == MAX_PLANS {
             return None;
         }
         let planning = Planning { granule: self.settings.granule, budget: self.settings.budget.clone() };
-        let layout = Layout::new(&lives, &planning)?;
-        let base = self.backing.reserve(layout.height, layout.align).ok()?;
-        let reserved = |place| Reserved { place, base, bytes: layout.height, align: layout.align };
+        let layout = Layout::new(&profile, &planning)?;
+        let base = self.backing.reserve(layout.arena_bytes, layout.align).ok()?;
+        let reserved =
+            |arena_id| ReservedArena { arena_id, base, bytes: layout.arena_bytes, align: layout.align };
         let (arena, cells) = Arena::new(base, &layout);
-        let Some(place) = self.directory.add(arena) else {
-            self.backing.release(base, layout.height, layout.align);
+        let Some(arena_id) = self.directory.add(arena) else {
+            self.backing.release(base, layout.arena_bytes, layout.align);
             return None;
         };
-        self.reserved.push(reserved(place));
+        self.reserved.push(reserved(arena_id));
         self.stats.plans += 1;
-        self.stats.height = layout.height;
+        self.stats.height = layout.arena_bytes;
         self.stats.peak_load = layout.peak_load;
-        Some(Replay::new(lives, &layout, &cells, base, place, self.settings.granule))
+        Some(Replay::new(profile, &layout, &cells, base, arena_id, self.settings.granule))
     }
 
     /// An iteration has ended.
@@ -392,31 +394,31 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         let plan = &self.plans[active];
         let slots = plan.slots();
         let larger = plan.is_marked() && finished.changed;
-        if self.since > 1 && 2 * finished.given < slots && !larger {
-            return self.lose();
+        if self.since > 1 && 2 * finished.served < slots && !larger {
+            return self.abandon();
         }
         // Each time it takes twice as long until the next, so that a program that never settles is not planned for ever.
         if finished.changed && self.since >= 1 << self.stats.reoptimized.min(32) {
             self.reoptimize(active);
         }
-        self.sweep();
+        self.release_empty_arenas();
     }
 
     /// Plans the iteration in use again, with what has been observed since (Sekiyama 4.3).
     fn reoptimize(&mut self, active: usize) {
-        if self.improve(active, self.plans[active].lives().to_vec()) {
+        if self.improve(active, self.plans[active].profile().to_vec()) {
             self.stats.reoptimized += 1;
         }
     }
 
     /// Replaces the plan in use. Blocks that live stay where they are.
-    fn improve(&mut self, active: usize, lives: Vec<Life>) -> bool {
-        if let Some(mut replay) = self.build(lives) {
+    fn improve(&mut self, active: usize, profile: Vec<ProfiledRequest>) -> bool {
+        if let Some(mut replay) = self.build(profile) {
             if self.marks.is_some() {
                 replay = replay.marked();
             }
             let old = std::mem::replace(&mut self.plans[active], replay);
-            self.lend(old.place());
+            self.discard_free_pages(old.arena_id());
             self.since = 0;
             return true;
         }
@@ -424,37 +426,37 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
     }
 
     /// Leaves the plan in use.
-    fn lose(&mut self) {
+    fn abandon(&mut self) {
         self.stats.lost += 1;
         let left = self.active.take();
-        let answered = if self.proved { usize::MAX } else { self.requests_since };
+        let answered = if self.confirmed { usize::MAX } else { self.requests_since };
         self.recent.clear();
         if let Some(marks) = &mut self.marks {
             *marks = Marks::default();
         }
-        if self.proved {
-            self.proved = false;
-            self.record.forget();
-            if self.stats.requests - self.proved_at < 4 * self.proof as u64 {
-                self.proof = (2 * self.proof).min(self.settings.history / 4).max(PROOF);
+        if self.confirmed {
+            self.confirmed = false;
+            self.record.clear();
+            if self.stats.requests - self.confirmed_at < 4 * self.confirmation as u64 {
+                self.confirmation = (2 * self.confirmation).min(self.settings.history / 4).max(CONFIRMATION);
             }
         } else if self.detected {
             // That was no iteration, it only looked like one. What was recorded meanwhile may still be a part of the real one.
-            self.record.be_patient((2 * self.requests_since).max(2 * self.record.patience()));
+            self.record.require_run((2 * self.requests_since).max(2 * self.record.required_run()));
         }
         if let Some(plan) = left
-            && self.plans[plan].is_fruitless(answered)
+            && self.plans[plan].is_useless(answered)
         {
-            // It has been taken up for a passage that says little, again and again.
+            // It has been taken up for a gram_hash that says little, again and again.
             let plan = self.plans.remove(plan);
-            self.lend(plan.place());
-            self.sweep();
+            self.discard_free_pages(plan.arena_id());
+            self.release_empty_arenas();
         }
     }
 
-    /// Lends the pages of an arena on which nothing lives.
-    fn lend(&self, place: Place) {
-        let Some(arena) = self.directory.get(place) else { return };
+    /// Lends the pages of an arena on which nothing profile.
+    fn discard_free_pages(&self, arena_id: ArenaId) {
+        let Some(arena) = self.directory.get(arena_id) else { return };
         let mut free_from = 0;
         for (offset, bytes) in arena.occupied() {
             self.backing.discard(arena.base() + free_from, offset - free_from);
@@ -463,26 +465,26 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         self.backing.discard(arena.base() + free_from, arena.bytes() - free_from);
     }
 
-    /// Forgets all plans that are not in use, and gives back their arenas, those on which nothing lives.
-    pub fn shed(&mut self) {
+    /// Forgets all plans that are not in use, and gives back their arenas, those on which nothing profile.
+    pub fn release_idle_plans(&mut self) {
         let active = self.active.map(|active| self.plans.swap_remove(active));
         self.plans.clear();
         self.plans.extend(active);
         self.active = self.active.map(|_| 0);
-        self.sweep();
+        self.release_empty_arenas();
     }
 
-    /// Gives back arenas of plans that are gone, once nothing lives in them.
-    fn sweep(&mut self) {
+    /// Gives back arenas of plans that are gone, once nothing profile in them.
+    fn release_empty_arenas(&mut self) {
         if self.reserved.len() == self.plans.len() {
             return;
         }
         let (plans, directory, backing) = (&self.plans, &self.directory, &self.backing);
         self.reserved.retain(|reserved| {
-            let in_use = plans.iter().any(|plan| plan.place() == reserved.place);
-            let empty = directory.get(reserved.place).is_none_or(Arena::is_empty);
+            let in_use = plans.iter().any(|plan| plan.arena_id() == reserved.arena_id);
+            let empty = directory.get(reserved.arena_id).is_none_or(Arena::is_empty);
             if !in_use && empty {
-                directory.remove(reserved.place);
+                directory.remove(reserved.arena_id);
                 backing.release(reserved.base, reserved.bytes, reserved.align);
             }
             in_use || !empty
@@ -491,9 +493,9 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
 }
 
 impl<B: Backing, D: Deref<Target = Directory>> Drop for Sequence<B, D> {
-    /// Gives back the arenas in which nothing lives. The others stay: somebody still uses their bytes.
+    /// Gives back the arenas in which nothing profile. The others stay: somebody still uses their bytes.
     fn drop(&mut self) {
         self.plans.clear();
-        self.sweep();
+        self.release_empty_arenas();
     }
 }

@@ -110,7 +110,7 @@ pub unsafe extern "C" fn elbowroom_pool_give(pool: *const CPool, block: *mut c_v
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elbowroom_pool_mark_iteration(pool: *const CPool, queue: u64) {
     // SAFETY: the caller's promise.
-    unsafe { &(*pool).0 }.tell(queue, |sequence| sequence.mark_iteration());
+    unsafe { &(*pool).0 }.with_queue(queue, |sequence| sequence.mark_iteration());
 }
 
 /// Counts of a pool so far.

@@ -54,12 +54,12 @@ impl CStats {
 /// A `struct elbowroom_stats` may be written to `out`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elbowroom_stats(out: *mut CStats) {
-    let ProcessStats { large, middle, small, small_bytes, lanes, bad_frees } = PROCESS.stats();
+    let ProcessStats { large, middle, small, small_bytes, threads, bad_frees } = PROCESS.stats();
     let stats = CStats {
         small,
         small_bytes,
         bad_frees,
-        lanes: lanes as u64,
+        lanes: threads as u64,
         middle: middle.requests,
         middle_bytes: middle.bytes,
         middle_planned: middle.planned,
@@ -73,19 +73,19 @@ pub unsafe extern "C" fn elbowroom_stats(out: *mut CStats) {
 /// An iteration of this thread begins here.
 #[unsafe(no_mangle)]
 pub extern "C" fn elbowroom_mark_iteration() {
-    PROCESS.tell(|sequence| sequence.mark_iteration());
+    PROCESS.with_sequences(|sequence| sequence.mark_iteration());
 }
 
 /// What follows on this thread, until `elbowroom_resume`, is not a part of what repeats.
 #[unsafe(no_mangle)]
 pub extern "C" fn elbowroom_interrupt() {
-    PROCESS.tell(|sequence| sequence.interrupt());
+    PROCESS.with_sequences(|sequence| sequence.interrupt());
 }
 
 /// Ends an interruption.
 #[unsafe(no_mangle)]
 pub extern "C" fn elbowroom_resume() {
-    PROCESS.tell(|sequence| sequence.resume());
+    PROCESS.with_sequences(|sequence| sequence.resume());
 }
 
 /// Requests of fewer bytes pass through.

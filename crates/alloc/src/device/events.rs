@@ -12,7 +12,7 @@ use super::Block;
 
 /// One thing that a program did.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Event {
+pub(super) enum DeviceEvent {
     /// A block of so many bytes.
     Malloc(Block, usize),
     Free(Block),
@@ -20,7 +20,7 @@ pub(super) enum Event {
     Exec(Vec<Block>, Vec<Block>),
 }
 
-impl Event {
+impl DeviceEvent {
     /// The blocks that it names.
     pub fn blocks(&self) -> impl Iterator<Item = Block> {
         let (one, reads, writes): (_, &[Block], &[Block]) = match self {
@@ -57,17 +57,17 @@ impl Event {
 
 /// An event with its blocks numbered within the iteration: first those alive when it begins, then those made in it, in order.
 #[derive(Clone, Debug)]
-pub(super) enum Expected {
+pub(super) enum ExpectedEvent {
     Malloc(usize),
     Free(usize),
     Exec(Vec<usize>, Vec<usize>),
 }
 
 /// One iteration as a trace, with what ties it to the program.
-pub(super) struct Iteration {
+pub(super) struct DeviceIteration {
     pub trace: Arc<Trace>,
     pub costs: Costs,
-    pub events: Vec<Expected>,
+    pub events: Vec<ExpectedEvent>,
     /// The blocks that hold the trace's persistent values when the next iteration begins, in the trace's order.
     pub blocks: Vec<Block>,
     /// For each of them, the number of the block that takes its place when the iteration ends.
@@ -75,7 +75,7 @@ pub(super) struct Iteration {
 }
 
 /// What two periods say about their blocks.
-pub(super) struct Lives {
+pub(super) struct Succession {
     /// When a block was made, and which was made when.
     made: BTreeMap<Block, usize>,
     at: BTreeMap<usize, Block>,
@@ -84,34 +84,36 @@ pub(super) struct Lives {
     period: usize,
 }
 
-impl Lives {
+impl Succession {
     /// What the last two periods say, if the second is the first with each block's successor in its place. Otherwise the smallest longer
     /// period that they do not exclude, or 0: a loop that takes block after block looks the same each time, until it takes the first again.
-    pub fn new(events: &[(Event, Nanos)], period: usize) -> Result<Self, usize> {
+    pub fn new(events: &[(DeviceEvent, Nanos)], period: usize) -> Result<Self, usize> {
         let Some(first) = events.len().checked_sub(2 * period) else { return Err(0) };
-        let mut lives = Self { made: BTreeMap::new(), at: BTreeMap::new(), passing: BTreeSet::new(), period };
+        let mut succession =
+            Self { made: BTreeMap::new(), at: BTreeMap::new(), passing: BTreeSet::new(), period };
         for (at, (event, _)) in events.iter().enumerate() {
-            if let Event::Malloc(block, _) = event {
-                lives.made.insert(*block, at);
-                lives.at.insert(at, *block);
+            if let DeviceEvent::Malloc(block, _) = event {
+                succession.made.insert(*block, at);
+                succession.at.insert(at, *block);
             }
-            if let (Event::Malloc(block, _) | Event::Free(block), true) = (event, at >= first) {
-                lives.passing.insert(*block);
+            if let (DeviceEvent::Malloc(block, _) | DeviceEvent::Free(block), true) = (event, at >= first) {
+                succession.passing.insert(*block);
             }
         }
         for at in first + period..events.len() {
             let (new, old) = (&events[at].0, &events[at - period].0);
-            if old.map(|block| lives.successor(block)).as_ref() == Some(new) {
+            if old.map(|block| succession.successor(block)).as_ref() == Some(new) {
                 continue;
             }
-            let stays = |block: &Block| !lives.passing.contains(block);
+            let stays = |block: &Block| !succession.passing.contains(block);
             let blocks: Vec<Block> = new.blocks().filter(stays).collect();
-            let same =
-                |(event, _): &(Event, _)| blocks.iter().all(|block| event.blocks().any(|b| b == *block));
+            let same = |(event, _): &(DeviceEvent, _)| {
+                blocks.iter().all(|block| event.blocks().any(|b| b == *block))
+            };
             let before = events[..at].iter().rposition(same).filter(|_| !blocks.is_empty());
             return Err(before.map_or(0, |before| at - before));
         }
-        Ok(lives)
+        Ok(succession)
     }
 
     /// Who is in a block's place one period later; `None` if that cannot be said.
@@ -123,23 +125,23 @@ impl Lives {
     }
 }
 
-impl Iteration {
+impl DeviceIteration {
     /// The last period, if it leaves the device as it found it.
     pub fn new(
-        events: &[(Event, Nanos)],
-        lives: &Lives,
+        events: &[(DeviceEvent, Nanos)],
+        succession: &Succession,
         size: impl Fn(Block) -> Option<usize>,
     ) -> Option<Self> {
-        let start = events.len().checked_sub(lives.period)?;
+        let start = events.len().checked_sub(succession.period)?;
         let now = &events[start..];
         // What is not touched stays where it is, and gives way if it lies in the way.
         let touched: BTreeSet<Block> = now.iter().flat_map(|(event, _)| event.blocks()).collect();
-        let old = |block: &Block| lives.made.get(block).is_none_or(|&at| at < start);
+        let old = |block: &Block| succession.made.get(block).is_none_or(|&at| at < start);
         let mut found: BTreeSet<Block> = touched.into_iter().filter(old).collect();
         // Whoever takes an old block's place may be old and untouched itself.
         let mut next: Vec<Block> = found.iter().copied().collect();
         while let Some(block) = next.pop() {
-            let successor = lives.successor(block)?;
+            let successor = succession.successor(block)?;
             if old(&successor) && found.insert(successor) {
                 next.push(successor);
             }
@@ -151,43 +153,43 @@ impl Iteration {
         let sizes: BTreeMap<Block, usize> = events
             .iter()
             .filter_map(|(event, _)| match event {
-                Event::Malloc(block, bytes) => Some((*block, *bytes)),
+                DeviceEvent::Malloc(block, bytes) => Some((*block, *bytes)),
                 _ => None,
             })
             .collect();
         let size = |block: Block| sizes.get(&block).copied().or_else(|| size(block));
-        let mut draft = Draft::default();
+        let mut builder = TraceBuilder::default();
         for &block in &found {
-            let value = draft.value(size(block)?);
-            draft.now.insert(block, value);
+            let value = builder.tensor(size(block)?);
+            builder.now.insert(block, value);
         }
-        let begins: Vec<TensorId> = found.iter().map(|block| draft.now[block]).collect();
+        let begins: Vec<TensorId> = found.iter().map(|block| builder.now[block]).collect();
         let mut expected = Vec::with_capacity(now.len());
         let mut nanos = Vec::new();
         for (event, time) in now {
             let number = |block: &Block| numbers.get(block).copied();
             expected.push(match event {
-                Event::Malloc(block, bytes) => {
+                DeviceEvent::Malloc(block, bytes) => {
                     let number = numbers.len();
                     numbers.insert(*block, number);
-                    Expected::Malloc(*bytes)
+                    ExpectedEvent::Malloc(*bytes)
                 }
-                Event::Free(block) => Expected::Free(number(block)?),
-                Event::Exec(reads, writes) => {
-                    draft.exec(reads, writes, &size)?;
+                DeviceEvent::Free(block) => ExpectedEvent::Free(number(block)?),
+                DeviceEvent::Exec(reads, writes) => {
+                    builder.exec(reads, writes, &size)?;
                     nanos.push(*time);
                     let all = |blocks: &[Block]| blocks.iter().map(number).collect::<Option<Vec<_>>>();
-                    Expected::Exec(all(reads)?, all(writes)?)
+                    ExpectedEvent::Exec(all(reads)?, all(writes)?)
                 }
             });
         }
-        let ends = found.iter().map(|&block| lives.successor(block)).collect::<Option<Vec<_>>>()?;
+        let ends = found.iter().map(|&block| succession.successor(block)).collect::<Option<Vec<_>>>()?;
         let pairs = begins.iter().zip(&ends);
-        draft.data.persistent = pairs
-            .map(|(&begin, end)| Some(Persistent { begin, end: *draft.now.get(end)? }))
+        builder.data.persistent = pairs
+            .map(|(&begin, end)| Some(Persistent { begin, end: *builder.now.get(end)? }))
             .collect::<Option<Vec<_>>>()?;
-        draft.data.name = "blocks".to_owned();
-        let trace = Arc::new(Trace::new(draft.data).ok()?);
+        builder.data.name = "blocks".to_owned();
+        let trace = Arc::new(Trace::new(builder.data).ok()?);
         let costs = Costs { nanos: nanos.into(), source: CostSource::Measured };
         let successors = ends.iter().map(|end| numbers.get(end).copied()).collect::<Option<Vec<_>>>()?;
         Some(Self { trace, costs, events: expected, blocks: ends, successors })
@@ -196,15 +198,15 @@ impl Iteration {
 
 /// The trace under construction.
 #[derive(Default)]
-struct Draft {
+struct TraceBuilder {
     data: TraceData,
     /// The value that each block holds.
     now: BTreeMap<Block, TensorId>,
 }
 
-impl Draft {
+impl TraceBuilder {
     /// A value in a storage of its own.
-    fn value(&mut self, bytes: usize) -> TensorId {
+    fn tensor(&mut self, bytes: usize) -> TensorId {
         let storage = self.data.storages.push(Storage { bytes: Bytes(bytes as u64) });
         self.data.tensors.push(Tensor { name: String::new(), storage })
     }
@@ -244,7 +246,7 @@ impl Draft {
                     op.mutates.push(Mutation { old, new });
                     new
                 }
-                None => self.value(bytes),
+                None => self.tensor(bytes),
             };
             op.outputs.push(new);
             self.now.insert(block, new);

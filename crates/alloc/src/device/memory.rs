@@ -20,7 +20,7 @@ struct Contents {
 }
 
 /// A fixed number of bytes, and the blocks that are on it or away.
-pub(super) struct Memory {
+pub(super) struct DeviceMemory {
     /// The device, with what it takes to align its beginning. Pages are the system's until they are written.
     bytes: Box<[u8]>,
     /// Where in `bytes` the device begins.
@@ -28,16 +28,16 @@ pub(super) struct Memory {
     limit: usize,
     blocks: BTreeMap<Block, Contents>,
     /// Blocks on the device by offset. They share no byte.
-    lying: BTreeMap<usize, Block>,
+    resident: BTreeMap<usize, Block>,
     clock: u64,
     height: usize,
 }
 
-fn room(bytes: usize) -> usize {
+fn aligned(bytes: usize) -> usize {
     bytes.checked_next_multiple_of(ALIGN).unwrap_or(usize::MAX)
 }
 
-impl Memory {
+impl DeviceMemory {
     pub fn new(limit: usize) -> Self {
         let bytes = vec![0; limit + ALIGN - 1].into_boxed_slice();
         let start = bytes.as_ptr().align_offset(ALIGN).min(ALIGN - 1);
@@ -47,7 +47,7 @@ impl Memory {
             // A last part of a line is of no use.
             limit: limit / ALIGN * ALIGN,
             blocks: BTreeMap::new(),
-            lying: BTreeMap::new(),
+            resident: BTreeMap::new(),
             clock: 0,
             height: 0,
         }
@@ -69,7 +69,7 @@ impl Memory {
     }
 
     pub fn remove(&mut self, block: Block) {
-        self.take_off(block);
+        self.release_device_bytes(block);
         self.blocks.remove(&block);
     }
 
@@ -78,14 +78,14 @@ impl Memory {
     }
 
     /// Ends a block's stay on the device, without a copy.
-    fn take_off(&mut self, block: Block) {
+    fn release_device_bytes(&mut self, block: Block) {
         if let Some(offset) = self.blocks.get_mut(&block).and_then(|contents| contents.device.take()) {
-            self.lying.remove(&offset);
+            self.resident.remove(&offset);
         }
     }
 
     /// Copies a block to the host, unless an equal copy is there or it is not on the device.
-    pub fn copy_out(&mut self, block: Block, stats: &mut DeviceStats) {
+    pub fn copy_to_host(&mut self, block: Block, stats: &mut DeviceStats) {
         let Some(&Contents { bytes, device: Some(offset), host: None, .. }) = self.blocks.get(&block) else {
             return;
         };
@@ -97,36 +97,36 @@ impl Memory {
     }
 
     /// Copies a block to the host and takes it off the device.
-    fn send_away(&mut self, block: Block, stats: &mut DeviceStats) {
-        self.copy_out(block, stats);
-        self.take_off(block);
+    fn offload(&mut self, block: Block, stats: &mut DeviceStats) {
+        self.copy_to_host(block, stats);
+        self.release_device_bytes(block);
     }
 
     /// Gives up a block's host copy, if the block is on the device.
-    pub fn drop_second_copy(&mut self, block: Block) {
+    pub fn drop_host_copy(&mut self, block: Block) {
         if let Some(contents) = self.blocks.get_mut(&block).filter(|contents| contents.device.is_some()) {
             contents.host = None;
         }
     }
 
     /// Puts a block at an offset, sending away whoever lies there. A range past the end is not taken.
-    pub fn put_on(&mut self, block: Block, offset: usize, stats: &mut DeviceStats) {
+    pub fn place(&mut self, block: Block, offset: usize, stats: &mut DeviceStats) {
         let Some(&Contents { bytes, device, .. }) = self.blocks.get(&block) else { return };
         if device == Some(offset) || offset.checked_add(bytes).is_none_or(|end| end > self.limit) {
             return;
         }
-        self.send_away(block, stats);
-        while let Some((&before, &other)) = self.lying.range(..offset + bytes).next_back() {
+        self.offload(block, stats);
+        while let Some((&before, &other)) = self.resident.range(..offset + bytes).next_back() {
             if before + self.blocks.get(&other).map_or(0, |contents| contents.bytes) <= offset {
                 break;
             }
-            self.send_away(other, stats);
+            self.offload(other, stats);
         }
         let copy = self.blocks.get_mut(&block).and_then(|contents| {
             contents.device = Some(offset);
             contents.host.take()
         });
-        self.lying.insert(offset, block);
+        self.resident.insert(offset, block);
         self.height = self.height.max(offset + bytes);
         match &copy {
             Some(copy) => {
@@ -143,13 +143,13 @@ impl Memory {
     /// The lowest offset from which so many bytes are free.
     fn gap(&self, bytes: usize) -> Option<usize> {
         let mut free_from = 0;
-        for (&offset, block) in &self.lying {
-            if offset >= free_from + room(bytes) {
+        for (&offset, block) in &self.resident {
+            if offset >= free_from + aligned(bytes) {
                 break;
             }
-            free_from = offset + self.blocks.get(block).map_or(0, |contents| room(contents.bytes));
+            free_from = offset + self.blocks.get(block).map_or(0, |contents| aligned(contents.bytes));
         }
-        (free_from + room(bytes) <= self.limit).then_some(free_from)
+        (free_from + aligned(bytes) <= self.limit).then_some(free_from)
     }
 
     /// Whether all of some blocks are on the device.
@@ -159,12 +159,12 @@ impl Memory {
     }
 
     /// Brings all of some blocks to the device, sending away whatever an operation used longest ago (Zhang, section V).
-    pub fn bring(&mut self, wanted: &[Block], stats: &mut DeviceStats) -> Result<(), DeviceError> {
+    pub fn make_resident(&mut self, wanted: &[Block], stats: &mut DeviceStats) -> Result<(), DeviceError> {
         let mut wanted = wanted.to_vec();
         wanted.sort_unstable();
         wanted.dedup();
         let sizes = wanted.iter().filter_map(|block| self.blocks.get(block));
-        let needed = sizes.map(|contents| room(contents.bytes)).fold(0, usize::saturating_add);
+        let needed = sizes.map(|contents| aligned(contents.bytes)).fold(0, usize::saturating_add);
         if needed > self.limit {
             return Err(DeviceError::TooSmall { needed, limit: self.limit });
         }
@@ -176,16 +176,16 @@ impl Memory {
                     if let Some(offset) = self.gap(bytes) {
                         break offset;
                     }
-                    let others = self.lying.values().copied().filter(|other| !wanted.contains(other));
+                    let others = self.resident.values().copied().filter(|other| !wanted.contains(other));
                     match others
                         .min_by_key(|other| self.blocks.get(other).map_or(0, |contents| contents.used))
                     {
-                        Some(other) => self.send_away(other, stats),
+                        Some(other) => self.offload(other, stats),
                         // Only the operation's own blocks are left, with holes between them.
-                        None => wanted.iter().for_each(|&other| self.send_away(other, stats)),
+                        None => wanted.iter().for_each(|&other| self.offload(other, stats)),
                     }
                 };
-                self.put_on(block, offset, stats);
+                self.place(block, offset, stats);
             }
         }
         Ok(())

@@ -26,9 +26,9 @@ use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Bytes, Nanos};
 
 use crate::detect::{Detector, SHORTEST};
-use events::{Event, Iteration, Lives};
-use memory::Memory;
-use planned::Run;
+use events::{DeviceEvent, DeviceIteration, Succession};
+use memory::DeviceMemory;
+use planned::PlannedRun;
 
 /// Offsets of blocks are multiples of this.
 pub const ALIGN: usize = 64;
@@ -52,7 +52,7 @@ pub enum DeviceError {
         limit: usize,
     },
     /// A block that was freed, or is another device's.
-    #[error("{0:?} is not a living block of this device")]
+    #[error("{0:?} is not a live block of this device")]
     Unknown(Block),
     /// A block that is named twice among what an operation writes, or there and among what it reads.
     #[error("{0:?} is written by an operation that names it twice")]
@@ -83,7 +83,7 @@ pub struct DeviceStats {
     pub left: u64,
     /// The highest byte of the device ever used.
     pub height: usize,
-    /// Largest sum of the bytes of living blocks, wherever they were.
+    /// Largest sum of the bytes of live blocks, wherever they were.
     pub peak_load: usize,
 }
 
@@ -101,21 +101,21 @@ pub struct DeviceStats {
 /// # Ok::<(), elbowroom_alloc::device::DeviceError>(())
 /// ```
 pub struct Device {
-    memory: Memory,
+    memory: DeviceMemory,
     planner: Option<Box<dyn SwapPlanner>>,
     /// Blocks made so far: the next one's handle.
     made: u64,
-    living: BTreeMap<Block, Living>,
+    live: BTreeMap<Block, LiveBlock>,
     /// What happened since recording began, each operation with its time.
-    events: Vec<(Event, Nanos)>,
+    events: Vec<(DeviceEvent, Nanos)>,
     detector: Detector,
-    run: Option<Run>,
+    run: Option<PlannedRun>,
     load: usize,
     stats: DeviceStats,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Living {
+struct LiveBlock {
     bytes: usize,
     /// The latest event that named it, in `events`.
     touched: usize,
@@ -125,10 +125,10 @@ impl Device {
     /// A device of `limit` bytes. Without a planner it stays on demand.
     pub fn new(limit: usize, planner: Option<Box<dyn SwapPlanner>>) -> Self {
         Self {
-            memory: Memory::new(limit),
+            memory: DeviceMemory::new(limit),
             planner,
             made: 0,
-            living: BTreeMap::new(),
+            live: BTreeMap::new(),
             events: Vec::new(),
             detector: Detector::new(),
             run: None,
@@ -141,25 +141,25 @@ impl Device {
     pub fn malloc(&mut self, bytes: usize) -> Block {
         let (block, bytes) = (Block(self.made), bytes.max(1));
         self.made += 1;
-        self.living.insert(block, Living { bytes, touched: self.events.len() });
+        self.live.insert(block, LiveBlock { bytes, touched: self.events.len() });
         self.load = self.load.saturating_add(bytes);
         self.stats.peak_load = self.stats.peak_load.max(self.load);
         self.memory.add(block, bytes);
-        let event = Event::Malloc(block, bytes);
-        self.follow(&event);
-        self.hear(event, Nanos::ZERO);
+        let event = DeviceEvent::Malloc(block, bytes);
+        self.advance_to(&event);
+        self.record(event, Nanos::ZERO);
         block
     }
 
     /// Gives a block back.
     pub fn free(&mut self, block: Block) -> Result<(), DeviceError> {
-        let Some(&Living { bytes, .. }) = self.living.get(&block) else {
+        let Some(&LiveBlock { bytes, .. }) = self.live.get(&block) else {
             return Err(DeviceError::Unknown(block));
         };
-        let event = Event::Free(block);
-        self.follow(&event);
-        self.hear(event, Nanos::ZERO);
-        self.living.remove(&block);
+        let event = DeviceEvent::Free(block);
+        self.advance_to(&event);
+        self.record(event, Nanos::ZERO);
+        self.live.remove(&block);
         self.load = self.load.saturating_sub(bytes);
         self.memory.remove(block);
         Ok(())
@@ -173,7 +173,7 @@ impl Device {
         reads: &[Block],
         writes: &[Block],
     ) -> Result<(), DeviceError> {
-        let unknown = |block: &&Block| !self.living.contains_key(block);
+        let unknown = |block: &&Block| !self.live.contains_key(block);
         if let Some(&block) = reads.iter().chain(writes).find(unknown) {
             return Err(DeviceError::Unknown(block));
         }
@@ -182,13 +182,13 @@ impl Device {
                 return Err(DeviceError::Twice(*block));
             }
         }
-        let event = Event::Exec(reads.to_vec(), writes.to_vec());
+        let event = DeviceEvent::Exec(reads.to_vec(), writes.to_vec());
         let wanted: Vec<Block> = event.blocks().collect();
-        self.follow(&event);
+        self.advance_to(&event);
         let planned = self.run.is_some() && self.memory.has_all(&wanted);
         if !planned {
-            self.leave();
-            self.memory.bring(&wanted, &mut self.stats)?;
+            self.abandon_plan();
+            self.memory.make_resident(&wanted, &mut self.stats)?;
         }
         let started = Instant::now();
         self.memory.run(operation, reads, writes);
@@ -198,7 +198,7 @@ impl Device {
             run.done(&mut self.memory, &mut self.stats);
         }
         self.stats.height = self.memory.height();
-        self.hear(event, time);
+        self.record(event, time);
         Ok(())
     }
 
@@ -213,41 +213,41 @@ impl Device {
     }
 
     /// Goes on by the plan, if there is one, and leaves it if the event is not the expected one.
-    fn follow(&mut self, event: &Event) {
+    fn advance_to(&mut self, event: &DeviceEvent) {
         if let Some(run) = &mut self.run
-            && !run.follow(event, &mut self.memory, &mut self.stats)
+            && !run.advance_to(event, &mut self.memory, &mut self.stats)
         {
-            self.leave();
+            self.abandon_plan();
         }
     }
 
     /// Leaves the plan in use.
-    fn leave(&mut self) {
+    fn abandon_plan(&mut self) {
         let Some(run) = self.run.take() else { return };
         self.stats.left += 1;
         // A plan that was of no use is not made again so soon.
-        self.detector.be_patient(if run.turns > 0 { 0 } else { 2 * self.credible(run.period()) });
+        self.detector.require_run(if run.iterations > 0 { 0 } else { 2 * self.credible(run.period()) });
     }
 
     /// The run of equal events that makes the detector believe in a period.
     fn credible(&self, period: usize) -> usize {
-        self.detector.patience().max(period).max(SHORTEST)
+        self.detector.required_run().max(period).max(SHORTEST)
     }
 
     /// Records an event while there is no plan, and makes one when an iteration has repeated.
-    fn hear(&mut self, event: Event, time: Nanos) {
+    fn record(&mut self, event: DeviceEvent, time: Nanos) {
         if self.run.is_some() || self.planner.is_none() {
             return;
         }
         if self.events.len() == HISTORY {
-            self.forget();
+            self.clear_record();
         }
         let now = self.events.len();
-        let ago = |block| now - self.living.get(&block).map_or(0, |living| living.touched);
-        let period = self.detector.hear_token(event.token(ago));
+        let ago = |block| now - self.live.get(&block).map_or(0, |live| live.touched);
+        let period = self.detector.observe_token(event.token(ago));
         for block in event.blocks() {
-            if let Some(living) = self.living.get_mut(&block) {
-                living.touched = now;
+            if let Some(live) = self.live.get_mut(&block) {
+                live.touched = now;
             }
         }
         self.events.push((event, time));
@@ -258,38 +258,39 @@ impl Device {
 
     /// Plans the last events, which look as those a period before them.
     fn plan(&mut self, mut period: usize) {
-        let lives = loop {
-            match Lives::new(&self.events, period) {
+        let succession = loop {
+            match Succession::new(&self.events, period) {
                 Err(longer) if longer > period && self.detector.repeats(longer) => period = longer,
                 Err(longer) => {
                     period = period.max(longer);
                     break None;
                 }
-                Ok(lives) => break Some(lives),
+                Ok(succession) => break Some(succession),
             }
         };
-        let size = |block| self.living.get(&block).map(|living| living.bytes);
-        let iteration = lives.and_then(|lives| Iteration::new(&self.events, &lives, size));
+        let size = |block| self.live.get(&block).map(|live| live.bytes);
+        let iteration =
+            succession.and_then(|succession| DeviceIteration::new(&self.events, &succession, size));
         let run = iteration.and_then(|iteration| {
             let (limit, align) = (Bytes(self.memory.limit() as u64), Bytes(ALIGN as u64));
             let plan = self.planner.as_ref()?.plan(&iteration.trace, &iteration.costs, limit, align)?;
-            Run::new(plan, iteration, &mut self.memory, &mut self.stats)
+            PlannedRun::new(plan, iteration, &mut self.memory, &mut self.stats)
         });
         match run {
             Some(run) => {
                 self.stats.plans += 1;
                 self.run = Some(run);
-                self.forget();
+                self.clear_record();
             }
             // Asking again at every event would cost more than it can bring.
-            None => self.detector.be_patient(2 * self.credible(period)),
+            None => self.detector.require_run(2 * self.credible(period)),
         }
     }
 
     /// Forgets what was recorded: from here on, everything alive was made and touched before the record began.
-    fn forget(&mut self) {
+    fn clear_record(&mut self) {
         self.events.clear();
-        self.detector.forget();
-        self.living.values_mut().for_each(|living| living.touched = 0);
+        self.detector.clear();
+        self.live.values_mut().for_each(|live| live.touched = 0);
     }
 }

@@ -6,14 +6,14 @@ use elbowroom_ir::check::CheckedPlan;
 use elbowroom_ir::schedule::Action;
 use elbowroom_ir::{ActionId, BufferId, Id, TensorId};
 
-use super::events::{Event, Expected, Iteration};
-use super::memory::Memory;
+use super::events::{DeviceEvent, DeviceIteration, ExpectedEvent};
+use super::memory::DeviceMemory;
 use super::{ALIGN, Block, DeviceStats};
 
 /// A plan in use, and how far the program is.
-pub(super) struct Run {
+pub(super) struct PlannedRun {
     plan: CheckedPlan,
-    iteration: Iteration,
+    iteration: DeviceIteration,
     /// The block of each number of the iteration.
     numbers: Vec<Block>,
     /// The block that each value is in, and the value that each buffer holds.
@@ -22,15 +22,15 @@ pub(super) struct Run {
     event: usize,
     step: usize,
     /// Iterations that the program has done as planned.
-    pub turns: u64,
+    pub iterations: u64,
 }
 
-impl Run {
+impl PlannedRun {
     /// Brings everything to where the plan wants it when an iteration begins. `None` if the plan is not for this iteration and memory.
     pub fn new(
         plan: CheckedPlan,
-        iteration: Iteration,
-        memory: &mut Memory,
+        iteration: DeviceIteration,
+        memory: &mut DeviceMemory,
         stats: &mut DeviceStats,
     ) -> Option<Self> {
         let steps = || plan.schedule().steps.values();
@@ -56,14 +56,14 @@ impl Run {
             in_buffer: BTreeMap::new(),
             event: 0,
             step: 0,
-            turns: 0,
+            iterations: 0,
         };
         run.begin();
         for (&block, home) in run.numbers.iter().zip(&run.plan.schedule().boundary) {
             if let Some(buffer) = home.device {
-                memory.put_on(block, run.offset(buffer), stats);
+                memory.place(block, run.offset(buffer), stats);
                 if !home.host {
-                    memory.drop_second_copy(block);
+                    memory.drop_host_copy(block);
                 }
             }
         }
@@ -95,45 +95,50 @@ impl Run {
     }
 
     /// Goes on to an event, if it is the expected one. All that comes before an operation has happened when this returns.
-    pub fn follow(&mut self, event: &Event, memory: &mut Memory, stats: &mut DeviceStats) -> bool {
+    pub fn advance_to(
+        &mut self,
+        event: &DeviceEvent,
+        memory: &mut DeviceMemory,
+        stats: &mut DeviceStats,
+    ) -> bool {
         let is = |block: &Block, number: &usize| self.numbers.get(*number) == Some(block);
         let are = |blocks: &[Block], numbers: &[usize]| {
             blocks.len() == numbers.len() && blocks.iter().zip(numbers).all(|(block, n)| is(block, n))
         };
         let expected = match (&self.iteration.events[self.event], event) {
-            (Expected::Malloc(bytes), Event::Malloc(_, asked)) => bytes == asked,
-            (Expected::Free(number), Event::Free(block)) => is(block, number),
-            (Expected::Exec(reads, writes), Event::Exec(r, w)) => are(r, reads) && are(w, writes),
+            (ExpectedEvent::Malloc(bytes), DeviceEvent::Malloc(_, asked)) => bytes == asked,
+            (ExpectedEvent::Free(number), DeviceEvent::Free(block)) => is(block, number),
+            (ExpectedEvent::Exec(reads, writes), DeviceEvent::Exec(r, w)) => are(r, reads) && are(w, writes),
             _ => false,
         };
         if !expected {
             return false;
         }
         match event {
-            Event::Malloc(block, _) => {
+            DeviceEvent::Malloc(block, _) => {
                 self.numbers.push(*block);
                 self.done(memory, stats);
             }
-            Event::Free(_) => self.done(memory, stats),
-            Event::Exec(_, writes) => self.advance(Some(writes), memory, stats),
+            DeviceEvent::Free(_) => self.done(memory, stats),
+            DeviceEvent::Exec(_, writes) => self.advance(Some(writes), memory, stats),
         }
         true
     }
 
     /// The event is over: if it is an operation, it has run. After the last one, what remains of the plan is done and the next iteration
     /// begins.
-    pub fn done(&mut self, memory: &mut Memory, stats: &mut DeviceStats) {
+    pub fn done(&mut self, memory: &mut DeviceMemory, stats: &mut DeviceStats) {
         self.event += 1;
         if self.event == self.iteration.events.len() {
             self.advance(None, memory, stats);
             self.iteration.blocks = self.iteration.successors.iter().map(|&n| self.numbers[n]).collect();
             self.begin();
-            self.turns += 1;
+            self.iterations += 1;
         }
     }
 
     /// Takes the plan's steps up to and including the next operation, with the blocks that it writes; or to the end.
-    fn advance(&mut self, operation: Option<&[Block]>, memory: &mut Memory, stats: &mut DeviceStats) {
+    fn advance(&mut self, operation: Option<&[Block]>, memory: &mut DeviceMemory, stats: &mut DeviceStats) {
         while self.step < self.plan.schedule().steps.len() {
             let action = &self.plan.schedule().steps[ActionId::new(self.step)].action;
             self.step += 1;
@@ -144,20 +149,20 @@ impl Run {
                     for ((&value, &buffer), &block) in outputs.iter().zip(&launch.writes).zip(blocks) {
                         self.of_value.insert(value, block);
                         if self.in_buffer.insert(buffer, value).is_none() {
-                            memory.put_on(block, self.offset(buffer), stats);
+                            memory.place(block, self.offset(buffer), stats);
                         }
                     }
                     return;
                 }
                 &Action::Offload { value, .. } => {
                     if let Some(&block) = self.of_value.get(&value) {
-                        memory.copy_out(block, stats);
+                        memory.copy_to_host(block, stats);
                     }
                 }
                 &Action::Prefetch { value, to } => {
                     self.in_buffer.insert(to, value);
                     if let Some(&block) = self.of_value.get(&value) {
-                        memory.put_on(block, self.offset(to), stats);
+                        memory.place(block, self.offset(to), stats);
                     }
                 }
                 // The block stays until somebody else has its bytes: if the program gives it back before that, as it will if nobody reads
@@ -170,7 +175,7 @@ impl Run {
                     if let Some(&block) = self.of_value.get(value) {
                         let newest = self.of_value.iter().rev().find(|&(_, &other)| other == block);
                         if newest.is_some_and(|(newest, _)| newest == value) {
-                            memory.drop_second_copy(block);
+                            memory.drop_host_copy(block);
                         }
                     }
                 }

@@ -8,10 +8,10 @@
 //!
 //! # Threads
 //!
-//! For each band, a thread that makes a request has a *lane*: a sequence of its own, with plans and arenas of its own. On the way from a
-//! request to a planned address nothing is shared and no lock is taken. A block may be freed by any thread: a planned one by one atomic
-//! exchange, one that is being recorded under a lock, which is taken only while some lane records, and for no other block but by chance:
-//! a table counts the recorded ones by a hash of their address. When a thread ends, its lanes wait for the next
+//! For each band, a thread that makes a request has a *owner*: a sequence of its own, with plans and arenas of its own. On the way from a
+//! request to a planned address nothing is shared and no lock is claimed. A block may be freed by any thread: a planned one by one atomic
+//! exchange, one that is being recorded under a lock, which is claimed only while some owner records, and for no other block but by chance:
+//! a table counts the recorded ones by a hash of their address. When a thread ends, its sequences wait for the next
 //! new thread, which takes up their plans if it does the same work.
 //!
 //! Whether a thread's iteration repeats is seen thread by thread; a thread whose requests come in no order stays with the fallback.
@@ -24,7 +24,7 @@
 //! # Fork
 //!
 //! Arenas are private pages, which the child has as well. [`Process::before_fork`] takes the only lock, so that no thread holds it in the
-//! child; lanes of threads that the child does not have stay as they are, and their blocks can be freed.
+//! child; sequences of threads that the child does not have stay as they are, and their blocks can be freed.
 
 mod global;
 mod lock;
@@ -43,18 +43,18 @@ pub use global::Planned;
 use crate::arena::Release;
 use crate::directory::Directory;
 use crate::memory::HostMemory;
-use crate::request::{Moment, Request, Ticket};
+use crate::request::{Request, RequestTime, Ticket};
 use crate::sequence::{Answer, Sequence, Settings};
 use crate::stats::Stats;
 
 type HostSequence = Sequence<HostMemory, &'static Directory>;
 
-/// The threads' lanes and what they share. There is one, [`PROCESS`].
+/// The threads' sequences and what they share. There is one, [`PROCESS`].
 #[derive(Debug)]
 pub struct Process {
     directory: Directory,
-    /// All lanes, the latest first. Lanes are never freed.
-    lanes: AtomicPtr<Lane>,
+    /// All sequences, the latest first. Lanes are never freed.
+    sequences: AtomicPtr<BandSequence>,
     /// Lanes that record: only then must frees of blocks that have no plan be heard.
     recording: AtomicUsize,
     threshold: AtomicUsize,
@@ -67,7 +67,7 @@ pub struct Process {
     on_plan: OnceLock<fn()>,
     lock: Lock,
     /// Behind the lock.
-    tracked: UnsafeCell<Tracked>,
+    tracked: UnsafeCell<TrackedBlocks>,
     /// How many tracked blocks have an address of this hash. Changed behind the lock, read without: whoever frees a block has its address
     /// from whoever asked for it, and with it this count.
     hints: [AtomicU32; HINTS],
@@ -77,25 +77,25 @@ pub struct Process {
 unsafe impl Sync for Process {}
 
 #[derive(Debug)]
-struct Tracked {
-    /// Recorded blocks by address, with their lane and ticket.
-    blocks: BTreeMap<usize, (*const Lane, Ticket)>,
-    /// Frees that their lane has not heard of yet.
-    freed: Vec<(*const Lane, Ticket, Moment)>,
+struct TrackedBlocks {
+    /// Recorded blocks by address, with their owner and ticket.
+    blocks: BTreeMap<usize, (*const BandSequence, Ticket)>,
+    /// Frees that their owner has not heard of yet.
+    freed: Vec<(*const BandSequence, Ticket, RequestTime)>,
 }
 
-struct Lane {
-    before: *mut Lane,
+struct BandSequence {
+    before: *mut BandSequence,
     band: Band,
     /// Whether a living thread has it.
-    taken: AtomicBool,
+    claimed: AtomicBool,
     /// The moment of its sequence, for those who free its blocks.
     clock: AtomicU64,
     /// Whether it records.
     recording: AtomicBool,
     /// Whether there are frees for it to hear of.
-    unheard: AtomicBool,
-    /// Touched only by the thread that has taken the lane.
+    has_frees: AtomicBool,
+    /// Touched only by the thread that has claimed the owner.
     sequence: UnsafeCell<HostSequence>,
     /// A copy for other threads, behind the process's lock.
     stats: UnsafeCell<Stats>,
@@ -135,39 +135,39 @@ impl Band {
 }
 
 /// The state of this thread. Without a destructor, so that it can be used at any time of the thread's life.
-struct Thread {
+struct ThreadState {
     busy: Cell<bool>,
     /// One for each band.
-    lanes: [Cell<*mut Lane>; BANDS.len()],
+    sequences: [Cell<*mut BandSequence>; BANDS.len()],
     small: Cell<u64>,
     small_bytes: Cell<u64>,
 }
 
 thread_local! {
-    static THREAD: Thread = const {
-        Thread {
+    static THREAD: ThreadState = const {
+        ThreadState {
             busy: Cell::new(false),
-            lanes: [const { Cell::new(null_mut()) }; BANDS.len()],
+            sequences: [const { Cell::new(null_mut()) }; BANDS.len()],
             small: Cell::new(0),
             small_bytes: Cell::new(0),
         }
     };
-    /// Lets the lanes go when the thread ends.
-    static LEAVING: Leaving = const { Leaving };
+    /// Lets the sequences go when the thread ends.
+    static THREAD_EXIT: ThreadExit = const { ThreadExit };
 }
 
-struct Leaving;
+struct ThreadExit;
 
-impl Drop for Leaving {
+impl Drop for ThreadExit {
     fn drop(&mut self) {
         THREAD.with(|thread| {
-            // From here on the thread has no lanes, and gets no others.
+            // From here on the thread has no sequences, and gets no others.
             thread.busy.set(true);
-            for lane in &thread.lanes {
-                // SAFETY: lanes are never freed.
-                if let Some(lane) = unsafe { lane.replace(null_mut()).as_ref() } {
-                    PROCESS.stop_recording(lane);
-                    lane.taken.store(false, Ordering::Release);
+            for owner in &thread.sequences {
+                // SAFETY: sequences are never freed.
+                if let Some(owner) = unsafe { owner.replace(null_mut()).as_ref() } {
+                    PROCESS.stop_recording(owner);
+                    owner.claimed.store(false, Ordering::Release);
                 }
             }
         });
@@ -191,17 +191,17 @@ fn hint(address: usize) -> usize {
     (address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> (usize::BITS - HINTS.trailing_zeros())
 }
 
-/// Requests answered from a plan after which a lane's counts are made known when an iteration ends.
-const TOLD: u64 = 64;
+/// Requests answered from a plan after which a owner's counts are made known when an iteration ends.
+const PUBLISH_AFTER: u64 = 64;
 
 /// Small requests of a thread after which it reports them.
-const REPORT: u64 = 1 << 10;
+const REPORT_AFTER: u64 = 1 << 10;
 
 impl Process {
     const fn new() -> Self {
         Self {
             directory: Directory::new(),
-            lanes: AtomicPtr::new(null_mut()),
+            sequences: AtomicPtr::new(null_mut()),
             recording: AtomicUsize::new(0),
             threshold: AtomicUsize::new(DEFAULT_THRESHOLD),
             small: AtomicU64::new(0),
@@ -209,7 +209,7 @@ impl Process {
             bad_frees: AtomicU64::new(0),
             on_plan: OnceLock::new(),
             lock: Lock::new(),
-            tracked: UnsafeCell::new(Tracked { blocks: BTreeMap::new(), freed: Vec::new() }),
+            tracked: UnsafeCell::new(TrackedBlocks { blocks: BTreeMap::new(), freed: Vec::new() }),
             hints: [const { AtomicU32::new(0) }; HINTS],
         }
     }
@@ -236,23 +236,23 @@ impl Process {
                 return None;
             }
             std::sync::atomic::compiler_fence(Ordering::SeqCst);
-            let lane = self.lane(thread, Band::of(request.size));
-            let answer = lane.map(|lane| (lane, self.ask(lane, request)));
+            let owner = self.band_sequence(thread, Band::of(request.size));
+            let answer = owner.map(|owner| (owner, self.request_from(owner, request)));
             std::sync::atomic::compiler_fence(Ordering::SeqCst);
             thread.busy.set(false);
             answer
         });
         match answer {
             Some((_, Answer::Planned(address, None))) => std::ptr::with_exposed_provenance_mut(address),
-            Some((lane, Answer::Planned(address, Some(ticket)))) => {
-                self.track(address, lane, ticket);
+            Some((owner, Answer::Planned(address, Some(ticket)))) => {
+                self.track(address, owner, ticket);
                 std::ptr::with_exposed_provenance_mut(address)
             }
             None | Some((_, Answer::Fallback(None))) => fallback(),
-            Some((lane, Answer::Fallback(Some(ticket)))) => {
+            Some((owner, Answer::Fallback(Some(ticket)))) => {
                 let block = fallback();
                 if !block.is_null() {
-                    self.track(block as usize, lane, ticket);
+                    self.track(block as usize, owner, ticket);
                 }
                 block
             }
@@ -264,144 +264,149 @@ impl Process {
         THREAD.with(|thread| {
             thread.small.set(thread.small.get() + 1);
             thread.small_bytes.set(thread.small_bytes.get() + bytes as u64);
-            if thread.small.get() == REPORT {
+            if thread.small.get() == REPORT_AFTER {
                 self.small.fetch_add(thread.small.replace(0), Ordering::Relaxed);
                 self.small_bytes.fetch_add(thread.small_bytes.replace(0), Ordering::Relaxed);
             }
         });
     }
 
-    /// Asks the sequence of this thread's lane.
+    /// Asks the sequence of this thread's owner.
     #[inline]
-    fn ask(&self, lane: &'static Lane, request: Request) -> Answer {
-        // SAFETY: the lane is this thread's, and the thread is busy, so that nothing it calls comes here again.
-        let sequence = unsafe { &mut *lane.sequence.get() };
-        if !lane.recording.load(Ordering::Relaxed) {
+    fn request_from(&self, owner: &'static BandSequence, request: Request) -> Answer {
+        // SAFETY: the owner is this thread's, and the thread is busy, so that nothing it calls comes here again.
+        let sequence = unsafe { &mut *owner.sequence.get() };
+        if !owner.recording.load(Ordering::Relaxed) {
             let answer = sequence.request(request);
             let stats = sequence.stats_ref();
-            let published = lane.published.get();
-            let is_news = (published.plans, published.lost) != (stats.plans, stats.lost);
+            let published = owner.published.get();
+            let is_new = (published.plans, published.lost) != (stats.plans, stats.lost);
             // An iteration may be a single request: then not each is told.
-            let is_due =
-                published.iterations != stats.iterations && stats.requests >= published.requests + TOLD;
-            if is_news || is_due {
-                self.settle(lane, sequence);
+            let is_due = published.iterations != stats.iterations
+                && stats.requests >= published.requests + PUBLISH_AFTER;
+            if is_new || is_due {
+                self.publish(owner, sequence);
             }
             return answer;
         }
-        self.ask_recording(lane, sequence, request)
+        self.request_recording(owner, sequence, request)
     }
 
     #[cold]
-    fn ask_recording(&self, lane: &'static Lane, sequence: &mut HostSequence, request: Request) -> Answer {
-        if lane.unheard.swap(false, Ordering::Acquire) {
+    fn request_recording(
+        &self,
+        owner: &'static BandSequence,
+        sequence: &mut HostSequence,
+        request: Request,
+    ) -> Answer {
+        if owner.has_frees.swap(false, Ordering::Acquire) {
             self.with_tracked(|tracked| {
                 tracked.freed.retain(|&(whose, ticket, at)| {
-                    if std::ptr::eq(whose, lane) {
+                    if std::ptr::eq(whose, owner) {
                         sequence.freed(ticket, at);
                     }
-                    !std::ptr::eq(whose, lane)
+                    !std::ptr::eq(whose, owner)
                 });
             });
         }
         let answer = sequence.request(request);
-        lane.clock.store(sequence.now().0, Ordering::Relaxed);
-        self.settle(lane, sequence);
+        owner.clock.store(sequence.now().0, Ordering::Relaxed);
+        self.publish(owner, sequence);
         answer
     }
 
-    /// Brings what others see of a lane up to date.
+    /// Brings what others see of a owner up to date.
     #[cold]
-    fn settle(&self, lane: &Lane, sequence: &HostSequence) {
+    fn publish(&self, owner: &BandSequence, sequence: &HostSequence) {
         let stats = sequence.stats();
-        let is_news = lane.band == Band::Large && stats.plans > lane.published.get().plans;
-        if let Some(on_plan) = self.on_plan.get().filter(|_| is_news) {
+        let is_new = owner.band == Band::Large && stats.plans > owner.published.get().plans;
+        if let Some(on_plan) = self.on_plan.get().filter(|_| is_new) {
             on_plan();
         }
-        lane.published.set(stats);
+        owner.published.set(stats);
         self.with_tracked(|_| {
             // SAFETY: the lock is held.
-            unsafe { *lane.stats.get() = stats };
+            unsafe { *owner.stats.get() = stats };
         });
         if sequence.is_recording() {
-            if !lane.recording.swap(true, Ordering::Relaxed) {
-                lane.clock.store(sequence.now().0, Ordering::Relaxed);
+            if !owner.recording.swap(true, Ordering::Relaxed) {
+                owner.clock.store(sequence.now().0, Ordering::Relaxed);
                 self.recording.fetch_add(1, Ordering::Release);
             }
         } else {
-            self.stop_recording(lane);
+            self.stop_recording(owner);
         }
     }
 
-    fn stop_recording(&self, lane: &Lane) {
-        if lane.recording.swap(false, Ordering::Relaxed) {
+    fn stop_recording(&self, owner: &BandSequence) {
+        if owner.recording.swap(false, Ordering::Relaxed) {
             self.recording.fetch_sub(1, Ordering::Release);
             self.with_tracked(|tracked| {
                 tracked.blocks.retain(|&address, &mut (whose, _)| {
-                    let stays = !std::ptr::eq(whose, lane);
+                    let stays = !std::ptr::eq(whose, owner);
                     if !stays {
                         self.hints[hint(address)].fetch_sub(1, Ordering::Relaxed);
                     }
                     stays
                 });
-                tracked.freed.retain(|&(whose, ..)| !std::ptr::eq(whose, lane));
+                tracked.freed.retain(|&(whose, ..)| !std::ptr::eq(whose, owner));
             });
         }
     }
 
-    /// A lane of this thread, which is busy. `None` when the thread is ending.
+    /// A owner of this thread, which is busy. `None` when the thread is ending.
     #[inline]
-    fn lane(&'static self, thread: &Thread, band: Band) -> Option<&'static Lane> {
-        // SAFETY: lanes are never freed.
-        unsafe { thread.lanes[band as usize].get().as_ref() }.or_else(|| self.take_lane(thread, band))
+    fn band_sequence(&'static self, thread: &ThreadState, band: Band) -> Option<&'static BandSequence> {
+        // SAFETY: sequences are never freed.
+        unsafe { thread.sequences[band as usize].get().as_ref() }.or_else(|| self.claim(thread, band))
     }
 
     #[cold]
-    fn take_lane(&'static self, thread: &Thread, band: Band) -> Option<&'static Lane> {
-        let mine = &thread.lanes[band as usize];
-        LEAVING.try_with(|_| ()).ok()?;
-        let mut lane = self.lanes.load(Ordering::Acquire);
-        // SAFETY: here and below, lanes are never freed, and `before` never changes once a lane is in the list.
-        while let Some(free) = unsafe { lane.as_ref() } {
-            let take = || free.taken.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed);
+    fn claim(&'static self, thread: &ThreadState, band: Band) -> Option<&'static BandSequence> {
+        let mine = &thread.sequences[band as usize];
+        THREAD_EXIT.try_with(|_| ()).ok()?;
+        let mut owner = self.sequences.load(Ordering::Acquire);
+        // SAFETY: here and below, sequences are never freed, and `before` never changes once a owner is in the list.
+        while let Some(free) = unsafe { owner.as_ref() } {
+            let take = || free.claimed.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed);
             if free.band == band && take().is_ok() {
-                // SAFETY: the lane has just become this thread's.
-                self.settle(free, unsafe { &*free.sequence.get() });
-                mine.set(lane);
+                // SAFETY: the owner has just become this thread's.
+                self.publish(free, unsafe { &*free.sequence.get() });
+                mine.set(owner);
                 return Some(free);
             }
-            lane = free.before;
+            owner = free.before;
         }
         let sequence = Sequence::new(HostMemory, &self.directory, band.settings());
-        let new = Box::into_raw(Box::new(Lane {
+        let new = Box::into_raw(Box::new(BandSequence {
             before: null_mut(),
             band,
-            taken: AtomicBool::new(true),
+            claimed: AtomicBool::new(true),
             clock: AtomicU64::new(0),
             recording: AtomicBool::new(false),
-            unheard: AtomicBool::new(false),
+            has_frees: AtomicBool::new(false),
             sequence: UnsafeCell::new(sequence),
             stats: UnsafeCell::new(Stats::default()),
             published: Cell::new(Stats::default()),
         }));
-        let mut latest = self.lanes.load(Ordering::Acquire);
+        let mut latest = self.sequences.load(Ordering::Acquire);
         loop {
-            // SAFETY: until the exchange succeeds, only this thread knows the lane.
+            // SAFETY: until the exchange succeeds, only this thread knows the owner.
             unsafe { (*new).before = latest };
-            match self.lanes.compare_exchange(latest, new, Ordering::AcqRel, Ordering::Acquire) {
+            match self.sequences.compare_exchange(latest, new, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => break,
                 Err(other) => latest = other,
             }
         }
         mine.set(new);
-        // SAFETY: the lane was made above and is never freed.
-        let lane: &'static Lane = unsafe { &*new };
-        // SAFETY: the lane is this thread's.
-        self.settle(lane, unsafe { &*lane.sequence.get() });
-        Some(lane)
+        // SAFETY: the owner was made above and is never freed.
+        let owner: &'static BandSequence = unsafe { &*new };
+        // SAFETY: the owner is this thread's.
+        self.publish(owner, unsafe { &*owner.sequence.get() });
+        Some(owner)
     }
 
-    fn with_tracked<T>(&self, use_it: impl FnOnce(&mut Tracked) -> T) -> T {
+    fn with_tracked<T>(&self, use_it: impl FnOnce(&mut TrackedBlocks) -> T) -> T {
         self.lock.acquire();
         // SAFETY: the lock is held.
         let result = use_it(unsafe { &mut *self.tracked.get() });
@@ -424,11 +429,11 @@ impl Process {
     }
 
     #[cold]
-    fn track(&self, address: usize, lane: &'static Lane, ticket: Ticket) {
+    fn track(&self, address: usize, owner: &'static BandSequence, ticket: Ticket) {
         self.busy(|| {
             self.with_tracked(|tracked| {
-                if lane.recording.load(Ordering::Relaxed)
-                    && tracked.blocks.insert(address, (lane, ticket)).is_none()
+                if owner.recording.load(Ordering::Relaxed)
+                    && tracked.blocks.insert(address, (owner, ticket)).is_none()
                 {
                     self.hints[hint(address)].fetch_add(1, Ordering::Relaxed);
                 }
@@ -451,17 +456,17 @@ impl Process {
         release
     }
 
-    /// Notes that a block is freed, if a lane wants to know. Before it really is: afterwards the address may be another's.
+    /// Notes that a block is freed, if a owner wants to know. Before it really is: afterwards the address may be another's.
     #[cold]
     fn untrack(&self, address: usize) {
         self.busy(|| {
             self.with_tracked(|tracked| {
-                let Some((lane, ticket)) = tracked.blocks.remove(&address) else { return };
+                let Some((owner, ticket)) = tracked.blocks.remove(&address) else { return };
                 self.hints[hint(address)].fetch_sub(1, Ordering::Relaxed);
-                // SAFETY: lanes are never freed.
-                let owner = unsafe { &*lane };
-                tracked.freed.push((lane, ticket, Moment(owner.clock.load(Ordering::Relaxed))));
-                owner.unheard.store(true, Ordering::Release);
+                // SAFETY: sequences are never freed.
+                let owner = unsafe { &*owner };
+                tracked.freed.push((owner, ticket, RequestTime(owner.clock.load(Ordering::Relaxed))));
+                owner.has_frees.store(true, Ordering::Release);
             });
         });
     }
@@ -473,14 +478,17 @@ impl Process {
     }
 
     /// Says something to both of this thread's sequences: iteration marks, interruptions. Nothing happens within planning itself.
-    pub fn tell(&'static self, mut say: impl FnMut(&mut Sequence<HostMemory, &'static Directory>)) {
+    pub fn with_sequences(
+        &'static self,
+        mut action: impl FnMut(&mut Sequence<HostMemory, &'static Directory>),
+    ) {
         self.busy(|| {
             for band in BANDS {
-                let Some(lane) = THREAD.with(|thread| self.lane(thread, band)) else { return };
-                // SAFETY: the lane is this thread's, and the thread is busy.
-                let sequence = unsafe { &mut *lane.sequence.get() };
-                say(sequence);
-                self.settle(lane, sequence);
+                let Some(owner) = THREAD.with(|thread| self.band_sequence(thread, band)) else { return };
+                // SAFETY: the owner is this thread's, and the thread is busy.
+                let sequence = unsafe { &mut *owner.sequence.get() };
+                action(sequence);
+                self.publish(owner, sequence);
             }
         });
     }
@@ -491,16 +499,16 @@ impl Process {
         self.on_plan.get_or_init(|| call);
     }
 
-    /// Counts of all lanes together: of this thread's up to now, of others' up to the request that they recorded last, or but for the
+    /// Counts of all sequences together: of this thread's up to now, of others' up to the request that they recorded last, or but for the
     /// iteration that they are in and at most 64 requests before it.
     pub fn stats(&'static self) -> ProcessStats {
         self.busy(|| {
             THREAD.with(|thread| {
-                for lane in &thread.lanes {
-                    // SAFETY: lanes are never freed.
-                    if let Some(lane) = unsafe { lane.get().as_ref() } {
-                        // SAFETY: the lane is this thread's, and the thread is busy.
-                        self.settle(lane, unsafe { &*lane.sequence.get() });
+                for owner in &thread.sequences {
+                    // SAFETY: sequences are never freed.
+                    if let Some(owner) = unsafe { owner.get().as_ref() } {
+                        // SAFETY: the owner is this thread's, and the thread is busy.
+                        self.publish(owner, unsafe { &*owner.sequence.get() });
                     }
                 }
             });
@@ -512,19 +520,19 @@ impl Process {
             bad_frees: self.bad_frees.load(Ordering::Relaxed),
             ..ProcessStats::default()
         };
-        let mut lane = self.lanes.load(Ordering::Acquire);
-        // SAFETY: lanes are never freed.
-        while let Some(this) = unsafe { lane.as_ref() } {
+        let mut owner = self.sequences.load(Ordering::Acquire);
+        // SAFETY: sequences are never freed.
+        while let Some(this) = unsafe { owner.as_ref() } {
             // SAFETY: the lock is held.
             let stats = self.with_tracked(|_| unsafe { *this.stats.get() });
             match this.band {
                 Band::Middle => sum.middle.add(&stats),
                 Band::Large => {
                     sum.large.add(&stats);
-                    sum.lanes += 1;
+                    sum.threads += 1;
                 }
             }
-            lane = this.before;
+            owner = this.before;
         }
         sum
     }
@@ -552,7 +560,7 @@ pub struct ProcessStats {
     /// Their bytes.
     pub small_bytes: u64,
     /// Threads that made large requests at one time.
-    pub lanes: usize,
+    pub threads: usize,
     /// Planned addresses that were freed although no block began there.
     pub bad_frees: u64,
 }
