@@ -1,8 +1,8 @@
-//! One planned range of memory: who lives where, readable and releasable by every thread.
+//! A planned range of memory, in which every thread can look up and release blocks.
 //!
-//! Each offset at which a slot begins has a *cell*: the request that lives there now, or nobody. Two slots that begin at one offset are
-//! never alive together, so a cell says all about both. Only the thread that owns the sequence occupies cells; any thread may release
-//! one. A release is one atomic exchange; occupying is one load for each slot that had the bytes before.
+//! Each offset at which a slot begins has a *cell*: the request whose block is live there, or none. Two slots that begin at one offset are
+//! never alive together, so one cell is enough for both. Only the thread that owns the sequence occupies cells; any thread may release one.
+//! Releasing is one atomic exchange; occupying takes one load for each slot that held the bytes before.
 
 #[cfg(all(loom, test))]
 use loom::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::layout::Layout;
 
-/// Nobody.
+/// No live block.
 const VACANT: u32 = 0;
 
 /// A planned range of memory.
@@ -19,22 +19,22 @@ const VACANT: u32 = 0;
 pub struct Arena {
     base: usize,
     bytes: usize,
-    /// Who lives at each offset where a slot begins: a request's position plus 1.
+    /// For each offset where a slot begins, the position of the live block's request plus 1, or [`VACANT`].
     cells: Box<[AtomicU32]>,
     /// Bytes of each request's slot.
     slot_bytes: Box<[usize]>,
     /// Open addressing: offsets, at most half full, each with its cell.
     index: Box<[(usize, u32)]>,
-    /// How far a hash is shifted to be a probe in `index`.
+    /// Shift that maps a hash to a position in `index`.
     shift: u32,
 }
 
-/// What became of an address that was given back.
+/// The result of releasing an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
-    /// A block began there, and is free now.
+    /// A block began there and is now free.
     Freed,
-    /// The address lies in a planned range, but no living block begins there: freed twice, or never given out.
+    /// The address lies in a planned range, but no live block begins there: it was freed twice or never allocated.
     Nothing,
     /// The address lies in no planned range.
     Elsewhere,
@@ -43,7 +43,7 @@ pub enum Release {
 const EMPTY: usize = usize::MAX;
 
 impl Arena {
-    /// The arena of a layout, with the cell of each of its requests (0 for requests without a slot).
+    /// The arena of a layout, and the cell of each of its requests (0 for requests without a slot).
     pub fn new(base: usize, layout: &Layout) -> (Self, Vec<u32>) {
         let mut offsets: Vec<usize> = layout.slots.iter().flatten().map(|slot| slot.offset).collect();
         offsets.sort_unstable();
@@ -81,12 +81,12 @@ impl Arena {
         self.bytes
     }
 
-    /// Whether the address lies in it.
+    /// Whether the address lies in the arena.
     pub fn contains(&self, address: usize) -> bool {
         address.wrapping_sub(self.base) < self.bytes
     }
 
-    /// The cell of an address at which a slot may begin.
+    /// The cell of an offset at which a slot begins.
     fn cell(&self, address: usize) -> Option<&AtomicU32> {
         let offset = address.wrapping_sub(self.base);
         let mut probe = hash(offset, self.shift);
@@ -102,37 +102,37 @@ impl Arena {
         }
     }
 
-    /// Frees the block that begins at an address within the arena. Any thread may call it.
+    /// Frees the block that begins at an address within the arena. Callable from any thread.
     pub fn release(&self, address: usize) -> Release {
-        // Whoever finds the cell empty may write to the bytes: what this thread did with them comes before that.
+        // A thread that finds the cell vacant may write to the bytes; this thread's accesses to them must happen before.
         match self.cell(address).map(|cell| cell.swap(VACANT, Ordering::AcqRel)) {
             Some(holder) if holder != VACANT => Release::Freed,
             _ => Release::Nothing,
         }
     }
 
-    /// Bytes that may be used at an address at which a living block begins.
+    /// Usable bytes at an address at which a live block begins.
     pub fn capacity(&self, address: usize) -> Option<usize> {
         let holder = self.cell(address)?.load(Ordering::Relaxed);
         holder.checked_sub(1).map(|request| self.slot_bytes[request as usize])
     }
 
-    /// Whether the block of a request is alive in the cell of its slot.
+    /// Whether the block of a request is alive in its cell.
     pub(crate) fn is_live(&self, cell: u32, request: u32) -> bool {
         self.cells[cell as usize].load(Ordering::Acquire) == request + 1
     }
 
-    /// Lets the block of a request live. Only the owner of the sequence calls it, after making sure that its bytes are free.
+    /// Marks the block of a request as live. Only the sequence's owner calls this, after checking that the bytes are free.
     pub(crate) fn occupy(&self, cell: u32, request: u32) {
         self.cells[cell as usize].store(request + 1, Ordering::Release);
     }
 
-    /// Whether nothing lives in it.
+    /// Whether no block is live in it.
     pub fn is_empty(&self) -> bool {
         self.cells.iter().all(|cell| cell.load(Ordering::Acquire) == VACANT)
     }
 
-    /// The ranges that living blocks occupy, as offset and length, ascending.
+    /// The ranges of live blocks as (offset, length), in ascending order.
     pub fn occupied(&self) -> Vec<(usize, usize)> {
         let mut occupied: Vec<(usize, usize)> = self
             .index
@@ -152,7 +152,7 @@ fn hash(offset: usize, shift: u32) -> usize {
     ((offset as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> shift) as usize
 }
 
-/// Every order of the steps of two or three threads: `RUSTFLAGS="--cfg loom" cargo test -p elbowroom-alloc --lib loom`.
+/// Explores every interleaving of two or three threads: `RUSTFLAGS="--cfg loom" cargo test -p elbowroom-alloc --lib loom`.
 #[cfg(all(loom, test))]
 mod loom_tests {
     use loom::cell::UnsafeCell;
@@ -161,7 +161,7 @@ mod loom_tests {
     use super::*;
     use crate::layout::Slot;
 
-    /// Two requests whose slots share all their bytes, so that each follows the other.
+    /// Two requests whose slots share all their bytes, so that each is the other's predecessor.
     fn shared() -> (Arena, Vec<u32>) {
         let slot = Some(Slot { offset: 0, bytes: 64 });
         let layout = Layout {
@@ -188,7 +188,7 @@ mod loom_tests {
                     assert_eq!(arena.release(4096), Release::Freed);
                 })
             };
-            // What a replay does before it gives a slot out: it looks at whoever had the bytes last.
+            // As a replay does before it serves a slot: check the previous holder.
             if !arena.is_live(cells[0], 0) {
                 arena.occupy(cells[1], 1);
                 // SAFETY: the bytes are the second request's now.

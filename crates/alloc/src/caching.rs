@@ -1,10 +1,10 @@
 //! PyTorch's caching allocator for CUDA, simulated from its published source (`c10/cuda/CUDACachingAllocator.cpp`, default settings, one
-//! stream): what planned memory is compared with.
+//! stream): the baseline for planned memory.
 //!
-//! Sizes are rounded up to 512 bytes. Requests of up to 1 MiB are served from segments of 2 MiB, others from segments of 20 MiB or, from
-//! 10 MiB on, of their own size rounded up to 2 MiB. The smallest free block that suffices is taken, the lowest of equals; what remains
-//! of it is split off if it has at least 512 bytes (small) or more than 1 MiB (large). A freed block merges with free neighbours of its
-//! segment. Segments are kept.
+//! Sizes are rounded up to 512 bytes. Requests of up to 1 MiB are served from segments of 2 MiB; others from segments of 20 MiB or, from 10
+//! MiB on, from segments of their own size rounded up to 2 MiB. The allocator takes the smallest sufficient free block, at the lowest
+//! address among equals, and splits off the rest if it has at least 512 bytes (small) or more than 1 MiB (large). A freed block is merged
+//! with free neighbours in its segment. Segments are never freed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -23,14 +23,14 @@ struct CachedBlock {
     free: bool,
 }
 
-/// The state of the allocator. Addresses are imaginary.
+/// The state of the allocator. Addresses are fictitious.
 #[derive(Clone, Debug, Default)]
 pub struct CachingAllocator {
     /// All blocks by address; a segment's blocks are neighbours.
     blocks: BTreeMap<u64, CachedBlock>,
     /// Free blocks of the pool for small and the pool for large requests, by size and address.
     free: [BTreeSet<(u64, u64)>; 2],
-    /// Bytes requested for, by address of the block.
+    /// Bytes requested, by address of the block.
     requested: HashMap<u64, u64>,
     next_segment: u64,
     reserved: u64,
@@ -46,7 +46,7 @@ impl CachingAllocator {
         Self { next_segment: 1 << 40, ..Self::default() }
     }
 
-    /// A block of at least `size` bytes: its address.
+    /// Allocates a block of at least `size` bytes and returns its address.
     pub fn allocate(&mut self, size: u64) -> u64 {
         let rounded = size.max(1).next_multiple_of(ROUND);
         let small = rounded <= SMALL;
@@ -85,7 +85,7 @@ impl CachingAllocator {
         (size, address)
     }
 
-    /// Gives a block back. An address at which no living block begins changes nothing.
+    /// Frees a block. Has no effect if no live block begins at the address.
     pub fn free(&mut self, address: u64) {
         let Some(requested) = self.requested.remove(&address) else { return };
         self.live -= requested;
@@ -115,17 +115,17 @@ impl CachingAllocator {
         self.free[pool].insert((block.size, start));
     }
 
-    /// Bytes of all segments: what the device has lost to it.
+    /// Bytes of all segments, that is, the device memory that the allocator occupies.
     pub fn reserved(&self) -> u64 {
         self.reserved
     }
 
-    /// Largest sum of the bytes of blocks in use, as PyTorch counts them: rounded, and with what was not split off.
+    /// Maximum of the sum of block sizes in use, as PyTorch counts it: rounded, including remainders that were not split off.
     pub fn peak_allocated(&self) -> u64 {
         self.peak_allocated
     }
 
-    /// Largest sum of the bytes requested for.
+    /// Maximum of the sum of requested bytes.
     pub fn peak_load(&self) -> u64 {
         self.peak_load
     }

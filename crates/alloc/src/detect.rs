@@ -1,29 +1,29 @@
-//! Finds the iteration in a stream of requests, as it arrives (Zhang, section V): two equal subsequences, one right behind the other.
+//! Detects an iteration in a stream of requests (Zhang, section V): two equal consecutive subsequences.
 //!
 //! A *period* `n` holds over a *run* of `r` requests if each of the last `r` equals the one `n` before it; two equal consecutive
-//! subsequences are a run of at least `n`. Testing every period would cost quadratic time. Instead, each track looks up where the last
-//! `k` requests occurred most recently before, takes the distance as its period, and keeps it while the run goes on. Three values of `k`
-//! see loops of any length that training makes: the longest ones recognize the iteration by its most particular passage, in which
-//! layers do not look like each other. A request costs constant time, whatever was seen before.
+//! subsequences are a run of at least `n`. Testing every period would take quadratic time. Instead, each of three tracks looks up where the
+//! last `k` requests occurred most recently, takes the distance as its period, and keeps it as long as the run continues. Three values of
+//! `k` cover loops of all lengths that occur in training: the largest recognizes the iteration by a part in which layers differ from each
+//! other. Each request takes constant time.
 //!
-//! Programs start with noise, and iterations contain loops of their own (twelve equal layers). A run counts as *the* iteration only if
-//! it has 64 requests and covers a third of what has been observed so far, or two periods where much more than that has been observed;
-//! and whoever acts on a detection that proves false tells the detector to be more [patient](Detector::require_run).
+//! Programs start with noise, and iterations contain inner loops (twelve equal layers). A run counts as *the* iteration only if it has 64
+//! requests and covers a third of the history, or two periods if the history is much longer. After a wrong detection, the caller can
+//! [require](Detector::require_run) a longer run.
 
 use std::collections::HashMap;
 
 use crate::request::Request;
 
-/// Requests that a track remembers a place by.
+/// Lengths of the requests by which the tracks recognize a position.
 const GRAMS: [usize; 3] = [1, 8, 64];
 
 /// History counts against a run up to this many periods.
 const HISTORY_PERIODS: usize = 6;
 
-/// The shortest run that is believed: three equal requests in a row are no iteration.
+/// The shortest accepted run: three equal requests are not an iteration.
 pub(crate) const SHORTEST: usize = 64;
 
-/// Hears requests and says when the last of them were an iteration.
+/// Observes requests and reports when the last ones form an iteration.
 #[derive(Clone, Debug)]
 pub struct Detector {
     tokens: Vec<u64>,
@@ -33,15 +33,15 @@ pub struct Detector {
 
 #[derive(Clone, Debug)]
 struct Track {
-    /// Length of the passage by which it recognizes a place.
+    /// Number of tokens by which it recognizes a position.
     gram: usize,
     /// Hash of the last `gram` tokens.
     hash: u64,
-    /// `BASE` to the power of `gram`: what leaves the hash with the oldest token.
+    /// `BASE` to the power of `gram`, by which the oldest token is removed from the hash.
     oldest_factor: u64,
-    /// Where each passage ended most recently.
+    /// For each hash, where it occurred most recently.
     last: HashMap<u64, usize>,
-    /// The period it believes in; 0 for none.
+    /// The current period; 0 for none.
     period: usize,
     /// How many of the last requests equal the one a period before.
     run: usize,
@@ -91,17 +91,17 @@ impl Default for Detector {
 }
 
 impl Detector {
-    /// A detector that has observed nothing.
+    /// A detector without history.
     pub fn new() -> Self {
         Self { tokens: Vec::new(), tracks: GRAMS.map(Track::new), required_run: 0 }
     }
 
-    /// Hears a request. Returns the length of the iteration in requests when the last requests were that iteration at least twice.
+    /// Observes a request. Returns the length of the iteration, in requests, if the last requests are that iteration at least twice.
     pub fn observe(&mut self, request: Request) -> Option<usize> {
         self.observe_token(request.token())
     }
 
-    /// The same for anything that can be told by a number: equal numbers are the same thing.
+    /// As [`observe`](Self::observe), for anything that a number identifies.
     pub fn observe_token(&mut self, token: u64) -> Option<usize> {
         self.tokens.push(token);
         for track in &mut self.tracks {
@@ -116,27 +116,27 @@ impl Detector {
         self.tracks.iter().filter(convincing).map(|track| track.period).min()
     }
 
-    /// Requests observed since the beginning or the last [`clear`](Self::clear).
+    /// Requests observed since the start or the last [`clear`](Self::clear).
     pub fn observed(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Asks for a run of at least this many requests from now on.
+    /// Requires a run of at least this many requests from now on.
     pub fn require_run(&mut self, run: usize) {
         self.required_run = run;
     }
 
-    /// The run that is asked for at least.
+    /// The minimum run that a detection requires.
     pub fn required_run(&self) -> usize {
         self.required_run
     }
 
-    /// Forgets what was observed, and keeps the required_run.
+    /// Clears the history. The required run stays.
     pub fn clear(&mut self) {
         *self = Self { required_run: self.required_run, ..Self::new() };
     }
 
-    /// Whether the last `2 × period` requests are two equal subsequences. Linear in the period.
+    /// Whether the last `2 × period` requests are two equal subsequences. Takes time linear in the period.
     pub fn repeats(&self, period: usize) -> bool {
         let tail = self.tokens.len().checked_sub(2 * period).map(|start| &self.tokens[start..]);
         tail.is_some_and(|tail| tail[..period] == tail[period..])

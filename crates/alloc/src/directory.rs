@@ -1,30 +1,30 @@
-//! All arenas of a process, so that any thread can ask whose an address is without a lock.
+//! All arenas of a process. Any thread can find the arena of an address without a lock.
 
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use crate::arena::{Arena, Release};
 
-/// Most arenas at one time. A program has one or two for each thread that allocates much.
+/// Maximum number of arenas. A program has one or two per thread that allocates much.
 const MAX_ARENAS: usize = 256;
 
-/// An arena with the one that was added previous it.
+/// An arena, linked to the one that was added before it.
 #[derive(Debug)]
 struct ArenaNode {
     arena: Arena,
     previous: *mut ArenaNode,
 }
 
-/// The arenas in use. Nothing here takes a lock, so that a process may fork at any moment. Arenas that left are all until the directory
-/// goes, because a thread may still be looking at them. They are few: sequences plan again ever more rarely.
+/// The arenas in use. No operation takes a lock, so a process may fork at any time. A removed arena is kept until the directory is dropped,
+/// because another thread may still be reading it. There are few, because sequences plan again at growing intervals.
 #[derive(Debug)]
 pub struct Directory {
     entries: [AtomicPtr<ArenaNode>; MAX_ARENAS],
-    /// Places from here on have never been used.
+    /// Entries from this index on have never been used.
     used: AtomicUsize,
     /// All arenas lie between these addresses.
     lowest: AtomicUsize,
     highest: AtomicUsize,
-    /// Every arena that was ever here, the latest first.
+    /// Every arena ever added, the latest first.
     all: AtomicPtr<ArenaNode>,
 }
 
@@ -34,7 +34,7 @@ unsafe impl Sync for Directory {}
 // SAFETY: as above.
 unsafe impl Send for Directory {}
 
-/// The id of an arena in its directory.
+/// The index of an arena in its directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArenaId(usize);
 
@@ -56,7 +56,7 @@ impl Directory {
         }
     }
 
-    /// Adds an arena; `None` if there is no id for it.
+    /// Adds an arena; `None` if the directory is full.
     pub fn add(&self, arena: Arena) -> Option<ArenaId> {
         if self.entries.iter().all(|id| !id.load(Ordering::Relaxed).is_null()) {
             return None;
@@ -79,21 +79,21 @@ impl Directory {
         Some(ArenaId(id))
     }
 
-    /// Takes an arena out: its addresses are no longer ours.
+    /// Removes an arena; its addresses are unknown from then on.
     pub fn remove(&self, id: ArenaId) {
         self.entries[id.0].store(std::ptr::null_mut(), Ordering::Release);
     }
 
-    /// The arena of a id; `None` once it was removed.
+    /// The arena with an id; `None` once it has been removed.
     #[inline]
     pub fn get(&self, id: ArenaId) -> Option<&Arena> {
         let node = self.entries[id.0].load(Ordering::Acquire);
         // SAFETY: the pointer is null or came from `Box::into_raw` in `add`. The box is freed only with the directory, and since the node
-        // was published nobody writes to it.
+        // was published nothing writes to it.
         unsafe { node.as_ref() }.map(|node| &node.arena)
     }
 
-    /// The arena in which an address lies.
+    /// The arena that contains an address.
     #[inline]
     pub fn find(&self, address: usize) -> Option<&Arena> {
         if address < self.lowest.load(Ordering::Relaxed) || address >= self.highest.load(Ordering::Relaxed) {
@@ -103,7 +103,7 @@ impl Directory {
         (0..used).filter_map(|id| self.get(ArenaId(id))).find(|arena| arena.contains(address))
     }
 
-    /// Frees the block that begins at an address, if a planned range has it.
+    /// Frees the block that begins at an address, if the address lies in a planned range.
     #[inline]
     pub fn release(&self, address: usize) -> Release {
         self.find(address).map_or(Release::Elsewhere, |arena| arena.release(address))
@@ -114,7 +114,7 @@ impl Drop for Directory {
     fn drop(&mut self) {
         let mut node = *self.all.get_mut();
         while !node.is_null() {
-            // SAFETY: each node came from `Box::into_raw` in `add`, is in this list once, and nobody can reach the directory any more.
+            // SAFETY: each node came from `Box::into_raw` in `add`, is in this list once, and the directory is unreachable.
             node = unsafe { Box::from_raw(node) }.previous;
         }
     }

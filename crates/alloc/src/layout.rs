@@ -1,7 +1,7 @@
-//! From an iteration to slots: where each request's block will lie, and which slots had its bytes predecessors.
+//! From a profiled iteration to slots: an offset for every request's block, and for each slot the slots that used its bytes before.
 //!
-//! The iteration is a circle: after its last request comes its first. A block freed in the next iteration is alive at the end and at the
-//! beginning, at one offset; a block that outlives its own next instance cannot have a slot and is left to the fallback.
+//! The iteration is cyclic: its first request follows its last. A block that is freed in the next iteration is alive at the end and at the
+//! beginning, at one offset. A block that is still alive when its request recurs cannot have a slot and is left to the fallback.
 //!
 //! ```text
 //! bytes ▲  ┌─────┐  ┌───────────
@@ -22,7 +22,7 @@ use elbowroom_ir::packing::Packer;
 
 use crate::record::ProfiledRequest;
 
-/// Where the block of one request lies.
+/// The range of one request's block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
     /// First byte in the arena.
@@ -31,32 +31,33 @@ pub struct Slot {
     pub bytes: usize,
 }
 
-/// A slot for every request of an iteration that can have one.
+/// Slots for the requests of an iteration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// One for each request of the iteration, in order; `None` for requests left to the fallback.
+    /// One per request of the iteration, in order; `None` for requests left to the fallback.
     pub slots: Vec<Option<Slot>>,
-    /// For each request, the requests whose slots held its bytes last predecessors it, going round the circle; itself if nobody did since.
+    /// For each request, the requests whose slots used its bytes last, in cyclic order; itself if none did since.
     pub predecessors: Vec<Vec<u32>>,
-    /// Bytes of arena needed.
+    /// Arena size, in bytes.
     pub arena_bytes: usize,
-    /// Largest sum of requested bytes, not rounded, that the slots hold at one time.
+    /// Peak memory: the maximum of the requested bytes, not rounded, of slots alive at one time.
     pub peak_load: usize,
-    /// Strictest alignment that the arena's base must have.
+    /// Required alignment of the arena's base address, in bytes.
     pub align: usize,
 }
 
-/// How slots are found.
+/// Parameters of the placement.
 #[derive(Clone, Debug)]
 pub struct Planning {
     /// Slots start and end at multiples of this.
     pub granule: usize,
-    /// How long to look for a low placement.
+    /// Budget of the packer.
     pub budget: Budget,
 }
 
-/// An iteration, or two in a row where many blocks need it: a block that is freed only after its next instance was asked for (a program
-/// that assigns to a variable the result of an expression frees the old value last) has a slot if the two instances have one each.
+/// Returns the iteration, or two copies of it if many blocks are freed only after their request has recurred. (A program that assigns the
+/// result of an expression to a variable frees the old value last.) Over two iterations, each of the two instances of such a block can have
+/// a slot of its own.
 pub(crate) fn unrolled(iteration: Vec<ProfiledRequest>) -> Vec<ProfiledRequest> {
     let n = iteration.len();
     let bytes = |wanted: &dyn Fn(usize) -> bool| -> u128 {
@@ -81,7 +82,7 @@ fn alive(at: usize, span: usize, n: usize) -> Vec<Interval> {
 }
 
 impl Layout {
-    /// Places an iteration. `None` if nothing in it can be placed, or if its sizes add up to more than an address space.
+    /// Packs an iteration. `None` if no block can have a slot or the sum of sizes exceeds the address space.
     pub fn new(iteration: &[ProfiledRequest], planning: &Planning) -> Option<Self> {
         let n = iteration.len();
         let mut requests = Vec::new();
@@ -134,10 +135,10 @@ impl Layout {
     }
 }
 
-/// Who held each slot's bytes last: one sweep round the circle to fill the arena, a second to look.
+/// The last users of each slot's bytes: one sweep over the iteration fills the arena, a second one reads it.
 fn predecessors(slots: &[Option<Slot>]) -> Vec<Vec<u32>> {
     let mut predecessors = vec![Vec::new(); slots.len()];
-    // Ranges by first byte, with their end and their latest holder; disjoint.
+    // Disjoint ranges by first byte, with their end and latest user.
     let mut held: BTreeMap<usize, (usize, u32)> = BTreeMap::new();
     for round in 0..2 {
         for (at, slot) in slots.iter().enumerate() {

@@ -1,38 +1,38 @@
-//! An allocator for programs that repeat themselves: after one iteration has repeated, every request for memory is answered with an
-//! address that was planned beforehand.
+//! An allocator for programs that repeat themselves: once an iteration has repeated, every request is served at an address planned
+//! beforehand.
 //!
 //! # The model
 //!
-//! A [`Sequence`] is what one thread, or one queue of a device, asks for: [requests](Request) in order, each with a size and an
-//! alignment. Time is counted in its requests. While no plan is known, requests go to a fallback and are [recorded](Record), with the
-//! moments at which their blocks are freed. A [`Detector`] hears every request and says when the last of them were an iteration that has
-//! just repeated (Zhang, section V). The iteration becomes a placement problem, which `elbowroom-pack` solves, and then a [`Layout`]: a
-//! slot in one [`Arena`] for every request. From then on a [`Replay`] gives the λ-th request of each iteration the λ-th slot (Sekiyama,
-//! section 4.2), with one comparison and a few loads; freeing a block is one atomic exchange, by any thread, found through the
-//! [`Directory`] without a lock.
+//! A [`Sequence`] holds the [requests](Request) of one thread, or of one queue of a device, in order, each with a size and an alignment.
+//! Time is counted in requests. Without a plan, requests go to a fallback and are [recorded](Record), together with the times at which
+//! their blocks are freed. A [`Detector`] observes every request and reports when the last ones form an iteration that has just repeated
+//! (Zhang, section V). The iteration becomes a placement problem, which `elbowroom-pack` solves, and then a [`Layout`]: a slot in one
+//! [`Arena`] for every request. From then on a [`Replay`] gives the λ-th slot to the λ-th request of each iteration (Sekiyama, section
+//! 4.2), with one comparison and a few loads. Freeing a block is one atomic exchange, from any thread; the [`Directory`] finds its arena
+//! without a lock.
 //!
-//! # What may go wrong, and what happens then
+//! What may go wrong, and how it is handled
 //!
-//! | the program | what happens |
+//! | the program | handling |
 //! | --- | --- |
-//! | asks for less than expected | it gets the slot |
-//! | asks for more | fallback; the iteration is planned again with what was observed (Sekiyama 4.3) |
-//! | asks for something else, or leaves something out | fallback for at most a few requests, then the plan goes on |
-//! | does something else altogether | the plan is left and the program recorded again; when a passage of a plan that was left comes back, so does the plan |
-//! | frees later than expected | who would have got the bytes goes to the fallback; the iteration is planned again |
-//! | frees twice, or an address that was never given out | [`Release::Nothing`], and nothing else happens |
-//! | never repeats | everything goes to the fallback; the record is bounded and pauses ever longer |
+//! | requests less than expected | it gets the slot |
+//! | requests more | fallback; the iteration is planned again with the new size (Sekiyama 4.3) |
+//! | makes an extra request, or omits one | fallback for at most a few requests, then the plan continues |
+//! | changes its behaviour | the plan is abandoned and the program recorded again; if requests of an abandoned plan recur, that plan is resumed |
+//! | frees a block later than expected | the next request for those bytes goes to the fallback; the iteration is planned again |
+//! | frees a block twice, or an address that was never allocated | [`Release::Nothing`]; no other effect |
+//! | never repeats | all requests go to the fallback; the record is bounded, and its pauses grow |
 //!
-//! No two living blocks ever share a byte, whatever the program does; `replay` says why.
+//! No two live blocks ever share a byte, whatever the program does; the module `replay` proves this.
 //!
-//! # Faces
+//! # Interfaces
 //!
-//! - [`Planned`] is a global allocator for Rust programs: the large requests of each thread are a sequence, and the middle ones another.
-//! - [`Pool`] serves programs that own a device's memory: a sequence for each of its queues. Memory comes through [`Backing`]: the host's
-//!   ([`HostMemory`]), a CUDA device's ([`CudaMemory`]), or your own.
-//! - [`device`] is for programs that can say what an operation touches: blocks may then also leave for the host and come back.
-//! - The crate `elbowroom-capi` makes a C library of both: to be preloaded under an unchanged program, as PyTorch's pluggable allocator,
-//!   or through a small header.
+//! - [`Planned`] is a global allocator for Rust programs. The large requests of each thread form one sequence, the middle ones another.
+//! - [`Pool`] serves programs that manage a device's memory: one sequence per queue. The memory comes from a [`Backing`]: the host
+//!   ([`HostMemory`]), a CUDA device ([`CudaMemory`]), or your own.
+//! - [`device`] serves programs that declare which blocks an operation reads and writes; blocks can then also be offloaded and prefetched.
+//! - The crate `elbowroom-capi` offers all this as a C library: preloaded under an unchanged program, as PyTorch's pluggable allocator, or
+//!   through a small header.
 //!
 //! ## How to use it
 #![doc = include_str!("../README.md")]

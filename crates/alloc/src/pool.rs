@@ -1,4 +1,4 @@
-//! Planned memory of a device for a host program: one sequence for each queue, and whatever has no plan straight from the backing.
+//! Planned device memory for a host program: one sequence per queue; unplanned blocks come straight from the backing.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,8 +10,8 @@ use crate::request::{Request, Ticket};
 use crate::sequence::{Answer, Sequence, Settings};
 use crate::stats::Stats;
 
-/// Blocks of one device. A *queue* is where the operations that use a block are ordered: a CUDA stream. Blocks are used again by the queue
-/// that asked for them and by no other, so an operation still under way when its block is freed is safe.
+/// Blocks of one device. A *queue* orders the operations that use a block, as a CUDA stream does. Only the queue that requested a block
+/// reuses its bytes, so a block may be freed while an operation that uses it is still in progress.
 pub struct Pool<B: Backing + Clone> {
     backing: B,
     settings: Settings,
@@ -21,16 +21,16 @@ pub struct Pool<B: Backing + Clone> {
 
 struct PoolState<B: Backing> {
     queues: HashMap<u64, Sequence<B, Arc<Directory>>>,
-    /// Blocks that have no plan.
+    /// Blocks outside of any plan.
     unplanned: HashMap<usize, Request>,
-    /// Bytes of them.
+    /// The sum of their sizes.
     unplanned_bytes: usize,
-    /// Blocks whose queue wants to hear of their free.
+    /// Blocks whose queue records when they are freed.
     recorded: HashMap<usize, (u64, Ticket)>,
 }
 
 impl<B: Backing> PoolState<B> {
-    /// Tells the queue of a block that it is freed, if the queue wants to know.
+    /// Reports the free of a block to its queue if the queue records it.
     fn record_free(&mut self, address: usize) {
         let Some((queue, ticket)) = self.recorded.remove(&address) else { return };
         if let Some(sequence) = self.queues.get_mut(&queue) {
@@ -53,11 +53,14 @@ impl<B: Backing + Clone> Pool<B> {
     }
 
     fn state(&self) -> MutexGuard<'_, PoolState<B>> {
-        // A panic cannot leave it half changed: nothing that can panic stands between its changes.
+        // A panic cannot leave the state half changed: no operation between related changes can panic.
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// A block for a queue.
+    /// Allocates a block for a queue and returns its address.
+    ///
+    /// # Errors
+    /// The backing has no memory left, even after idle plans have been released.
     pub fn allocate(&self, queue: u64, request: Request) -> Result<usize, OutOfMemory> {
         let mut state = self.state();
         let ticket = match self.sequence(&mut state, queue).request(request) {
@@ -71,7 +74,7 @@ impl<B: Backing + Clone> Pool<B> {
         };
         let taken = self.backing.reserve(request.size.max(1), request.align);
         let address = taken.or_else(|_| {
-            // Plans that are not in use may hold what is missing.
+            // Arenas of idle plans may occupy the missing bytes.
             state.queues.values_mut().for_each(Sequence::release_idle_plans);
             self.backing.reserve(request.size.max(1), request.align)
         })?;
@@ -83,7 +86,7 @@ impl<B: Backing + Clone> Pool<B> {
         Ok(address)
     }
 
-    /// Gives back a block. An address at which none begins changes nothing.
+    /// Frees a block. Has no effect if no block begins at the address.
     pub fn free(&self, address: usize) -> Release {
         let mut state = self.state();
         let release = self.directory.release(address);
@@ -101,7 +104,8 @@ impl<B: Backing + Clone> Pool<B> {
         Release::Freed
     }
 
-    /// Says something to the sequence of a queue: iteration marks, interruptions. A queue may be new.
+    /// Calls a function with the sequence of a queue, for example to mark an iteration or an interruption. Creates the sequence if
+    /// necessary.
     pub fn with_queue<T>(&self, queue: u64, action: impl FnOnce(&mut Sequence<B, Arc<Directory>>) -> T) -> T {
         action(self.sequence(&mut self.state(), queue))
     }
@@ -112,7 +116,7 @@ impl<B: Backing + Clone> Pool<B> {
         })
     }
 
-    /// Counts of all queues together, and bytes that have no plan and live now.
+    /// Counters of all queues together, and the bytes of live unplanned blocks.
     pub fn stats(&self) -> (Stats, usize) {
         let state = self.state();
         let mut sum = Stats::default();

@@ -1,19 +1,19 @@
-//! What a sequence asked for and when it gave it back: the profile (Sekiyama 4.1).
+//! Requests of a sequence and the times at which their blocks were freed: the profile (Sekiyama 4.1).
 //!
-//! Time is counted in requests of the sequence: a block is alive from its own request to the first request after its free. That is all
-//! that a placement depends on, and it stays the same when a garbage collector or another thread frees a little earlier or later.
+//! Time is counted in requests of the sequence: a block is alive from its own request to the first request after its free. A placement
+//! depends on nothing else, and the profile is the same if a garbage collector or another thread frees a block a little earlier or later.
 
 use std::collections::VecDeque;
 
 use crate::detect::Detector;
 use crate::request::{Request, RequestTime, Ticket};
 
-/// One request of an iteration with how long its block lived.
+/// One request of an iteration, with the lifetime of its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProfiledRequest {
-    /// What was asked for.
+    /// Size and alignment requested.
     pub request: Request,
-    /// Number of requests from this one to the first after the free; `None` if it was not seen to be freed.
+    /// Number of requests from this one to the first after the free; `None` if no free was recorded.
     pub span: Option<usize>,
 }
 
@@ -23,17 +23,17 @@ struct RecordEntry {
     freed: Option<u64>,
 }
 
-/// A bounded record of the latest requests, with the detector that listens.
+/// A bounded record of the latest requests, with the detector of iterations.
 #[derive(Clone, Debug)]
 pub struct Record {
     entries: VecDeque<RecordEntry>,
     /// Ticket of the first entry.
     first: u64,
     detector: Detector,
-    /// Most entries kept; when they are full, all are forgotten.
+    /// Maximum number of entries; a full record is cleared.
     capacity: usize,
-    /// Requests to let pass before recording goes on: few after the first full record, because a program may have been starting; twice
-    /// as many each time that a full record held no iteration.
+    /// Requests to skip before recording resumes: few after the first full record, because the program may have been starting up; then
+    /// doubled after each full record without an iteration.
     pause: u64,
     skipped: u64,
 }
@@ -52,7 +52,7 @@ impl Record {
         }
     }
 
-    /// Hears a request. Returns its ticket, if it is recorded, and the length of the iteration that has just repeated, if one has.
+    /// Records a request. Returns its ticket, if it was recorded, and the length of the iteration that has just repeated, if there is one.
     pub fn request(&mut self, request: Request) -> (Option<Ticket>, Option<usize>) {
         if self.skipped > 0 {
             self.skipped -= 1;
@@ -70,7 +70,7 @@ impl Record {
         (Some(ticket), self.detector.observe(request))
     }
 
-    /// Hears that a block was freed at a moment. Tickets of forgotten requests are passed over.
+    /// Records that a block was freed. Tickets of cleared requests are ignored.
     pub fn freed(&mut self, ticket: Ticket, at: RequestTime) {
         let index = ticket.0.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
         if let Some(entry) = index.and_then(|index| self.entries.get_mut(index)) {
@@ -78,12 +78,12 @@ impl Record {
         }
     }
 
-    /// The present moment.
+    /// The current time.
     pub fn now(&self) -> RequestTime {
         RequestTime(self.first + self.entries.len() as u64)
     }
 
-    /// Requests recorded and not forgotten.
+    /// Requests in the record.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -98,9 +98,9 @@ impl Record {
         period > 0 && self.detector.repeats(period)
     }
 
-    /// The last `period` requests with the spans of their blocks, given that as many before them were the same, except perhaps for
-    /// their sizes: of two the larger counts. A block of the last
-    /// iteration may still be alive because it is freed in the next one: then its predecessor's span counts, and of two the longer.
+    /// The last `period` requests with their lifetimes. Requires that the `period` requests before them were the same except for sizes; of
+    /// two sizes the larger counts, of two lifetimes the longer. A block of the last iteration may still be alive because it is freed in
+    /// the next one; then the lifetime of its counterpart in the iteration before counts.
     pub fn iteration(&self, period: usize) -> Vec<ProfiledRequest> {
         let len = self.entries.len();
         let Some(start) = len.checked_sub(period) else { return Vec::new() };
@@ -116,7 +116,7 @@ impl Record {
                 let span = match (span(index), before) {
                     (Some(one), Some(other)) => Some(one.max(other)),
                     (Some(one), None) => Some(one),
-                    // Still alive: not yet as long as its predecessor lived, or already longer, and who knows how long.
+                    // Still alive: either not yet as long as its counterpart was, or already longer, with unknown end.
                     (None, Some(other)) => (other >= alive_for).then_some(other),
                     (None, None) => None,
                 };
@@ -129,17 +129,17 @@ impl Record {
             .collect()
     }
 
-    /// After a detection that proved false once `run` requests had followed it: asks for more next time.
+    /// After a detection that proved wrong once `run` requests had followed it: requires a longer run next time.
     pub fn require_run(&mut self, run: usize) {
         self.detector.require_run(run.min(self.capacity / 4));
     }
 
-    /// The run that is asked for at least.
+    /// The minimum run that a detection requires.
     pub fn required_run(&self) -> usize {
         self.detector.required_run()
     }
 
-    /// Forgets all requests. Tickets given out stay known as forgotten.
+    /// Clears the record. Tickets given out before are ignored from then on.
     pub fn clear(&mut self) {
         self.first += self.entries.len() as u64;
         self.entries = VecDeque::new();

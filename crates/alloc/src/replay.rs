@@ -1,23 +1,23 @@
-//! Answering the requests of an iteration from its layout: the λ-th request gets the λ-th slot (Sekiyama 4.2).
+//! Serves the requests of an iteration from its layout: the λ-th request gets the λ-th slot (Sekiyama 4.2).
 //!
-//! # Why no two living blocks overlap, whatever the program does
+//! # Why live blocks never overlap, whatever the program does
 //!
-//! A slot is served out only at its iteration, and turns only go forward round the circle. Before it is served out, every slot that held any of
-//! its bytes last (its *predecessors*, by layout) is looked at:
-//! - if the predecessor's block is still alive, the request goes to the fallback ([`Step::Late`]);
-//! - if the predecessor was served out at its latest iteration, then at that moment its bytes were free of everybody else, and nobody between
-//!   that iteration and this has a slot there: its bytes are free now;
-//! - if it was not served out at its latest iteration (it was skipped, or went to the fallback), who had its bytes before may still live
-//!   there: then all slots are looked at.
+//! Slots are served in cyclic order; some may be skipped, but the order is never reversed. Before a slot is served, every slot that used
+//! any of its bytes last (its *predecessors* in the layout) is checked:
+//! - If the predecessor's block is still alive, the request goes to the fallback ([`Step::Late`]).
+//! - If the predecessor was served in its latest iteration, its bytes were free of other blocks then, and no slot in between uses them: its
+//!   bytes are free now.
+//! - If the predecessor was not served in its latest iteration (it was skipped, or went to the fallback), an earlier user of its bytes may
+//!   still be alive: then all slots are checked.
 //!
-//! So a program that repeats itself pays for at most three looks per request on average, and one that does not is served more slowly or
-//! by the fallback, never wrongly. Nothing here depends on why a request is unexpected.
+//! A program that repeats itself therefore pays for at most three checks per request on average. One that does not is served more slowly or
+//! by the fallback, but never wrongly. None of this depends on why a request is unexpected.
 //!
-//! # Which slot a request means
+//! # Matching requests with slots
 //!
-//! The expected request is recognized by equality. Otherwise a request may be an extra one, a changed one (larger or smaller), or one
-//! behind others that were left out. A smaller one gets the slot. Any other unexpected request goes to the fallback, and the next
-//! requests decide which it was. All that is looked at is a window of constant length.
+//! The expected request is recognized by equality. Otherwise a request may be an extra one, a changed one (larger or smaller), or one that
+//! follows omitted ones. A smaller one gets the slot. Any other unexpected request goes to the fallback, and the next requests decide which
+//! case it was. The search is limited to a window of constant length.
 
 use std::collections::HashMap;
 
@@ -27,31 +27,32 @@ use crate::layout::Layout;
 use crate::record::ProfiledRequest;
 use crate::request::Request;
 
-/// Requests looked at ahead of the expected one, and unexpected requests in a row after which the plan is left.
+/// Number of later requests that are compared with an unexpected one, and of consecutive unexpected requests after which the plan is
+/// abandoned.
 const WINDOW: usize = 16;
 
-/// Blocks watched at a time.
+/// Maximum number of overdue blocks that are tracked.
 const MAX_OVERDUE: usize = 16;
 
-/// Requests that make it worth while to have taken up a plan, and how often there may be fewer.
+/// Requests that make resuming a plan worthwhile, and how many times in a row there may be fewer.
 const MIN_USEFUL_REQUESTS: usize = 64 + WINDOW;
 const MAX_SHORT_USES: u32 = 4;
 
-/// Latest requests by which a plan that was left is recognized again.
+/// Number of latest requests by which an abandoned plan is recognized.
 pub(crate) const GRAM: usize = 8;
 
-/// What became of a request.
+/// How a request was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It has this address.
+    /// At this address.
     Planned(usize),
-    /// It was the expected one, and has no slot because its block outlives an iteration.
+    /// It was the expected request, but it has no slot because its block outlives an iteration.
     Unslotted,
-    /// It was the expected one, and its slot's bytes are not free yet.
+    /// It was the expected request, but its slot's bytes are still in use.
     Late,
-    /// It was not the expected one.
+    /// It was not the expected request.
     Missed,
-    /// It was not the expected one, nor were many before it: the program does something else.
+    /// It was not the expected request, and neither were many before it: the program's behaviour has changed.
     Lost,
 }
 
@@ -61,18 +62,18 @@ struct ReplayEntry {
     /// Address of the slot; 0 for none.
     address: usize,
     cell: u32,
-    /// Range of `before`.
+    /// Its range in [`Replay::predecessors`].
     first_predecessor: u32,
     last_predecessor: u32,
-    /// The latest iteration at which it was served out.
+    /// The latest iteration in which its slot was served.
     iteration: u64,
 }
 
-/// Unexpected requests of which it is not yet known what they were.
+/// Unexpected requests that have not been explained yet.
 #[derive(Clone, Debug, Default)]
 struct Unexplained {
     requests: Vec<Request>,
-    /// Where the program would be if the first of them was a later one of the iteration.
+    /// The position that follows if the first of them was a later request of the iteration.
     ahead: Option<usize>,
 }
 
@@ -83,46 +84,46 @@ pub struct Replay {
     predecessors: Box<[u32]>,
     arena_id: ArenaId,
     granule: usize,
-    /// The request expected next.
+    /// Index of the request expected next.
     cursor: usize,
     /// Number of the iteration.
     iteration: u64,
     unexplained: Option<Unexplained>,
     /// Whether the latest slot went to a smaller request.
     inexact: bool,
-    /// Slots served out in this iteration.
+    /// Slots served in this iteration.
     served: usize,
-    /// Sizes and spans as they turned out to be.
+    /// Sizes and lifetimes as observed.
     profile: Vec<ProfiledRequest>,
     changed: bool,
     grams: HashMap<u64, Option<u32>>,
     finished: Option<Finished>,
-    /// Living blocks that stood in the way of others: watched until they are freed, to know how long they live.
+    /// Live blocks whose bytes another slot needs. Tracked until they are freed, to record their lifetimes.
     overdue: Vec<u32>,
-    /// Whether the program marks its iterations: then a request is known by its arena_id alone.
+    /// Whether the program marks its iterations: then a request is identified by its position alone.
     marked: bool,
-    /// Whether a marked iteration has had all its requests.
+    /// Whether a marked iteration has made all its requests.
     exhausted: bool,
-    /// How often in a row it was left again at once.
+    /// How many times in a row the plan was abandoned soon after it was resumed.
     short_uses: u32,
 }
 
-/// An iteration that has just ended.
+/// The iteration that has just ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finished {
-    /// Slots served out in it.
+    /// Slots served in it.
     pub served: usize,
     /// Whether a request was larger, or a block lived longer, than the plan assumed.
     pub changed: bool,
 }
 
-/// The hash of a gram_hash of requests.
+/// The hash of consecutive requests.
 pub(crate) fn gram_hash(tokens: impl Iterator<Item = u64>) -> u64 {
     tokens.fold(0, |hash: u64, token| hash.rotate_left(7).wrapping_mul(0x0100_0000_01b3) ^ token)
 }
 
 impl Replay {
-    /// A layout of `profile` in the arena at `base`, which lies at a arena_id of the directory, with the arena's cell for each request.
+    /// A layout for `profile` in the arena at `base`, with the arena's id and the arena's cell of each request.
     pub fn new(
         profile: Vec<ProfiledRequest>,
         layout: &Layout,
@@ -172,25 +173,25 @@ impl Replay {
         }
     }
 
-    /// The same, for a program that [marks](Self::align) its iterations: the λ-th request of an iteration gets the λ-th slot if it
-    /// suffices, whatever was asked for there before.
+    /// Turns the replay into one for a program that [marks](Self::start_iteration) its iterations: the λ-th request of an iteration gets
+    /// the λ-th slot if the slot suffices, whatever was requested before.
     pub fn marked(self) -> Self {
         Self { marked: true, ..self }
     }
 
-    /// Whether it is for a program that marks its iterations.
+    /// Whether the program marks its iterations.
     pub fn is_marked(&self) -> bool {
         self.marked
     }
 
-    /// Hears that it was left so many requests after it was taken up. Says whether that was so soon, for the last few times, that it had
-    /// better be forgotten.
+    /// Records that the plan was abandoned after `requests` requests. Returns true if that was too soon several times in a row, so that the
+    /// plan should be dropped.
     pub(crate) fn is_useless(&mut self, requests: usize) -> bool {
         self.short_uses = if requests < MIN_USEFUL_REQUESTS { self.short_uses + 1 } else { 0 };
         self.short_uses >= MAX_SHORT_USES
     }
 
-    /// Where its arena is.
+    /// The id of its arena.
     pub fn arena_id(&self) -> ArenaId {
         self.arena_id
     }
@@ -200,12 +201,12 @@ impl Replay {
         self.entries.iter().filter(|entry| entry.address != 0).count()
     }
 
-    /// The iteration as it turned out to be: the sizes asked for and the spans lived at most.
+    /// The iteration as observed: the largest sizes and longest lifetimes.
     pub fn profile(&self) -> &[ProfiledRequest] {
         &self.profile
     }
 
-    /// The next request. `arena` is the one at [`arena_id`](Self::arena_id).
+    /// Serves the next request. `arena` is the one with the id [`arena_id`](Self::arena_id).
     #[inline]
     pub fn request(&mut self, request: Request, arena: &Arena) -> Step {
         let settled = self.unexplained.is_none() & self.overdue.is_empty() & !self.exhausted;
@@ -225,13 +226,13 @@ impl Replay {
         self.cursor == 0 && self.unexplained.is_none()
     }
 
-    /// The iteration that the latest request ended, once.
+    /// Returns the iteration that the latest request ended, once.
     #[inline]
     pub fn finished(&mut self) -> Option<Finished> {
         self.finished.take()
     }
 
-    /// Gives the slot of the expected request, if its bytes are free, and expects the next request.
+    /// Serves the slot of the expected request if its bytes are free, and advances to the next request.
     #[inline]
     fn serve(&mut self, arena: &Arena) -> Step {
         let at = self.cursor;
@@ -271,7 +272,7 @@ impl Replay {
         step
     }
 
-    /// Any living block on the bytes of a slot. Looks at all slots.
+    /// A live block on the bytes of a slot, if there is one. Checks all slots.
     #[cold]
     fn holder(&self, at: usize, arena: &Arena) -> Option<usize> {
         let entry = &self.entries[at];
@@ -285,7 +286,7 @@ impl Replay {
         })
     }
 
-    /// Blocks that stood in the way are still alive, or are not.
+    /// Updates the list of overdue blocks and their lifetimes.
     fn update_overdue(&mut self, arena: &Arena) {
         let mut overdue = std::mem::take(&mut self.overdue);
         overdue.retain(|&holder| arena.is_live(self.entries[holder as usize].cell, holder));
@@ -295,20 +296,20 @@ impl Replay {
         self.overdue = overdue;
     }
 
-    /// The block of request `holder` was still alive at request `at`.
+    /// Records that the block of request `holder` was still alive at request `at`.
     #[cold]
     fn record_longer(&mut self, holder: usize, at: usize) {
         let n = self.entries.len();
         let distance = if at > holder { at - holder } else { at + n - holder };
         let entry = &mut self.profile[holder];
         if let Some(span) = entry.span.filter(|&span| span <= distance) {
-            // A block that is alive when its own next instance is asked for cannot have a slot.
+            // A block that is alive when its request recurs cannot have a slot.
             entry.span = Some(span.max(distance + 1)).filter(|&span| span <= n);
             self.changed = true;
         }
     }
 
-    /// Expects a request next, going forward round the circle.
+    /// Advances to a request, in cyclic order.
     #[inline]
     fn expect(&mut self, at: usize) {
         if at <= self.cursor {
@@ -324,13 +325,13 @@ impl Replay {
         self.entries[at].request == request
     }
 
-    /// Whether the slot of a request suffices for another.
+    /// Whether the slot of a request suffices for another request.
     fn suffices(&self, at: usize, request: Request) -> bool {
         let slot = self.entries[at].request;
         request.size <= slot.size && request.align <= slot.align.max(self.granule)
     }
 
-    /// Whether it does, and the other is not so small that it is probably something else.
+    /// Whether the slot suffices and the request is not so small that it is probably a different one.
     fn resembles(&self, at: usize, request: Request) -> bool {
         self.suffices(at, request) && request.size >= self.entries[at].request.size / 2
     }
@@ -340,7 +341,7 @@ impl Replay {
         let n = self.entries.len();
         let unexplained = self.unexplained.take();
         if self.equals(self.cursor, request) {
-            // Whatever came before was extra.
+            // The unexpected requests before it were extra.
             return self.serve(arena);
         }
         if self.marked {
@@ -355,7 +356,7 @@ impl Replay {
             None => {
                 let previous = (self.cursor + n - 1) % n;
                 if std::mem::take(&mut self.inexact) && self.equals(previous, request) {
-                    // The smaller request before this one was extra, and has got this one's slot.
+                    // The smaller request before this one was extra, and has this one's slot.
                     return Step::Missed;
                 }
                 if self.resembles(self.cursor, request) {
@@ -375,7 +376,7 @@ impl Replay {
                 if unexplained.requests.len() < n
                     && (self.equals(after, request) || self.resembles(after, request))
                 {
-                    // The requests before were changed ones.
+                    // The unexpected requests were changed ones.
                     for (i, changed) in unexplained.requests.into_iter().enumerate() {
                         self.record_larger((self.cursor + i) % n, changed);
                     }
@@ -397,14 +398,14 @@ impl Replay {
         }
     }
 
-    /// Behind which of the next requests the program would be if it had just made that one.
+    /// The position that follows if the program has just made this one of the next requests.
     fn ahead(&self, request: Request) -> Option<usize> {
         let n = self.entries.len();
         let mut next = (1..=WINDOW.min(n - 1)).map(|i| (self.cursor + i) % n);
         next.find(|&at| self.equals(at, request)).map(|at| (at + 1) % n)
     }
 
-    /// The request of a slot turned out larger, or more strictly aligned.
+    /// Records that the request of a slot was larger, or more strictly aligned.
     fn record_larger(&mut self, at: usize, request: Request) {
         if !self.suffices(at, request) {
             let entry = &mut self.profile[at].request;
@@ -413,7 +414,7 @@ impl Replay {
         }
     }
 
-    /// The program says that an iteration begins here.
+    /// Marks the start of an iteration.
     pub fn start_iteration(&mut self) {
         self.unexplained = None;
         if self.cursor != 0 {
@@ -422,8 +423,8 @@ impl Replay {
         self.exhausted = false;
     }
 
-    /// Whether the latest [`GRAM`] requests, by the hash of their gram_hash, are a part of this iteration, at one arena_id only: then the
-    /// next request is expected behind that arena_id.
+    /// Whether the latest [`GRAM`] requests, given by their hash, occur in this iteration at exactly one position. If so, continues behind
+    /// that position.
     pub(crate) fn recognize(&mut self, hash: u64, recent: impl Iterator<Item = Request>) -> bool {
         let Some(end) = self.grams.get(&hash).copied().flatten() else { return false };
         let n = self.entries.len();
@@ -435,7 +436,7 @@ impl Replay {
         self.overdue.clear();
         self.exhausted = false;
         self.cursor = (end as usize + 1) % n;
-        // Two turns on: no slot counts as served out at its latest iteration, so all are looked at once.
+        // Advances by two iterations, so that no slot counts as served in its latest one and all slots are checked once.
         self.iteration += 2;
         self.served = 0;
         self.finished = None;

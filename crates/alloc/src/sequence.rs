@@ -1,13 +1,13 @@
-//! One sequence of requests: recorded until it repeats, then answered from a plan, and recorded again when it changes.
+//! A sequence of requests: recorded until it repeats, then served from a plan, and recorded again when it changes.
 //!
-//! A sequence belongs to one thread, or to one queue of a device. Blocks may be freed by anybody; requests come from its owner.
+//! A sequence belongs to one thread, or to one queue of a device. Only its owner makes requests; any thread may free blocks.
 //!
 //! ```text
 //!            two equal iterations              unexpected requests
-//! recording ──────────────────────▶ replaying ──────────────────────▶ recording, and looking for a gram_hash
-//!     ▲                             │     ▲                            of a plan that was left
+//! recording ──────────────────────▶ replaying ──────────────────────▶ recording, and looking for requests
+//!     ▲                             │     ▲                            of an abandoned plan
 //!     │                             └─────┘ larger request, later free:                │
-//!     └── forgets, when full                reoptimized when an iteration ends         └──▶ replaying
+//!     └── cleared when full                 reoptimized when an iteration ends         └──▶ replaying
 //! ```
 
 use std::collections::VecDeque;
@@ -24,43 +24,44 @@ use crate::replay::{Finished, GRAM, Replay, Step, gram_hash};
 use crate::request::{Request, RequestTime, Ticket};
 use crate::stats::Stats;
 
-/// Plans kept for phases of a program, such as training and evaluation.
+/// Plans kept for the phases of a program, such as training and evaluation.
 const MAX_KEPT_PLANS: usize = 4;
 
-/// Expected requests in a row after which a plan has confirmed itself, if they are also two iterations and half of all that was recorded.
+/// Consecutive expected requests that confirm a plan, if they also span two iterations and half of the record.
 const CONFIRMATION: usize = 256;
 
-/// More than this is not asked for because much was recorded.
+/// Upper bound of what half of the record contributes to that requirement.
 const MAX_HISTORY_CONFIRMATION: usize = 1 << 14;
 
-/// Plans that a sequence makes in its entry.
+/// Maximum number of plans that a sequence makes.
 const MAX_PLANS: u64 = 1_000;
 
-/// How a sequence works.
+/// Parameters of a sequence.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Slots start and end at multiples of this many bytes; a power of two.
     pub granule: usize,
-    /// How long to look for a low placement. The program waits meanwhile.
+    /// Budget of the packer. The program waits for it.
     pub budget: Budget,
-    /// Most requests recorded while no iteration is known; an iteration of more than a quarter of this is not found.
+    /// Maximum number of recorded requests; an iteration of more than a quarter of this is not detected.
     pub history: usize,
 }
 
 impl Default for Settings {
-    /// 64 bytes, a quarter of a second at most, 2^17 requests.
+    /// Granule 64 bytes; budget 256 evaluations and at most a quarter of a second; history 2^17 requests.
     fn default() -> Self {
         let time = Some(std::time::Duration::from_millis(250));
         Self { granule: 64, budget: Budget { time, ..Budget::evaluations(256) }, history: 1 << 17 }
     }
 }
 
-/// What a request gets.
+/// How a request is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// This address, until it is [released](Directory::release). With a ticket, the sequence wants to be told of that as well.
+    /// At this address, until it is [released](Directory::release). With a ticket, report the release through [`freed`](Sequence::freed),
+    /// too.
     Planned(usize, Option<Ticket>),
-    /// Whatever the fallback has. With a ticket, the sequence wants to be told when the block is [freed](Sequence::freed).
+    /// By the fallback. With a ticket, report when the block is [freed](Sequence::freed).
     Fallback(Option<Ticket>),
 }
 
@@ -71,7 +72,7 @@ struct ReservedArena {
     align: usize,
 }
 
-/// The requests of one thread or queue, with the plans made for them.
+/// The requests of one thread or queue, and the plans made for them.
 pub struct Sequence<B: Backing, D: Deref<Target = Directory>> {
     backing: B,
     directory: D,
@@ -82,19 +83,19 @@ pub struct Sequence<B: Backing, D: Deref<Target = Directory>> {
     active: Option<usize>,
     reserved: Vec<ReservedArena>,
     interruptions: u32,
-    /// Where the last iteration marks stood, if the program marks its iterations.
+    /// The last iteration marks, if the program marks its iterations.
     marks: Option<Marks>,
-    /// Whether the plan in use was made for what was just detected, and not taken up again.
+    /// Whether the plan in use was made after a detection, as opposed to resumed.
     detected: bool,
-    /// Whether the plan in use has answered many requests in a row.
+    /// Whether the plan in use has been confirmed by enough expected requests.
     confirmed: bool,
-    /// Expected requests in a row that prove a plan. Doubles when a confirmed plan is soon left after all.
+    /// Consecutive expected requests that confirm a plan. Doubled if a confirmed plan is abandoned soon after.
     confirmation: usize,
-    /// Requests before the plan in use had confirmed itself.
+    /// Requests up to the confirmation of the plan in use.
     confirmed_at: u64,
-    /// Requests in a row that were the expected ones.
+    /// Consecutive expected requests.
     expected_in_row: usize,
-    /// Iterations since the plan in use was made or taken up, and requests while it had not confirmed itself.
+    /// Iterations since the plan in use was made or resumed, and requests before its confirmation.
     since: u64,
     requests_since: usize,
     stats: Stats,
@@ -103,12 +104,12 @@ pub struct Sequence<B: Backing, D: Deref<Target = Directory>> {
 #[derive(Clone, Copy, Debug, Default)]
 struct Marks {
     last: Option<RequestTime>,
-    /// Requests between the two marks before the last.
+    /// Requests between the two marks before the last one.
     length: Option<usize>,
 }
 
 impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
-    /// A sequence that has seen nothing, with the memory that its arenas come from and the directory that they go to.
+    /// An empty sequence. Its arenas are reserved from `backing` and registered in `directory`.
     pub fn new(backing: B, directory: D, settings: Settings) -> Self {
         Self {
             backing,
@@ -132,7 +133,7 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         }
     }
 
-    /// The next request of the owner.
+    /// Serves the owner's next request.
     #[inline]
     pub fn request(&mut self, request: Request) -> Answer {
         self.stats.requests += 1;
@@ -148,7 +149,7 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         }
     }
 
-    /// Answers from a plan.
+    /// Serves a request from a plan.
     #[inline]
     fn replay(&mut self, active: usize, request: Request) -> Answer {
         let replay = &mut self.plans[active];
@@ -185,7 +186,7 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         }
     }
 
-    /// Answers from a plan that has not confirmed itself yet, and goes on recording: what repeated may have been a loop within the iteration.
+    /// Serves a request from an unconfirmed plan and keeps recording: what repeated may have been a loop within the iteration.
     #[cold]
     fn replay_unconfirmed(&mut self, active: usize, request: Request) -> Answer {
         self.requests_since += 1;
@@ -209,7 +210,7 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         }
     }
 
-    /// The plan in use has confirmed itself: recording ends. What was learned since the plan was made about how long blocks live is used.
+    /// Confirms the plan in use and stops recording. If lifetimes recorded since give more blocks a slot, plans again first.
     fn confirm(&mut self, active: usize) {
         let plan = &self.plans[active];
         let profile = unrolled(self.record.iteration(plan.profile().len()));
@@ -224,40 +225,40 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         self.record.clear();
     }
 
-    /// A recorded block was freed at a moment of this sequence.
+    /// Reports that a recorded block was freed at a time of this sequence.
     pub fn freed(&mut self, ticket: Ticket, at: RequestTime) {
         self.record.freed(ticket, at);
     }
 
-    /// The present moment, in requests recorded.
+    /// The current time, in recorded requests.
     pub fn now(&self) -> RequestTime {
         self.record.now()
     }
 
-    /// Whether it records: otherwise it wants to hear of no frees.
+    /// Whether the sequence records. Otherwise frees need not be reported.
     pub fn is_recording(&self) -> bool {
         self.active.is_none() || !self.confirmed
     }
 
-    /// Counts so far.
+    /// The counters.
     pub fn stats(&self) -> Stats {
         self.stats
     }
 
-    /// Counts so far, where they lie.
+    /// The counters, by reference.
     #[inline]
     pub(crate) fn stats_ref(&self) -> &Stats {
         &self.stats
     }
 
-    /// Says that an iteration begins here. A program that marks its iterations is planned after two marked iterations with the same number
-    /// of requests, whatever their sizes; nothing else is taken for an iteration.
+    /// Marks the start of an iteration. If a program marks its iterations, two consecutive ones with the same number of requests, of
+    /// whatever sizes, are planned; automatic detection is off.
     pub fn mark_iteration(&mut self) {
         let marks = self.marks.get_or_insert_default();
         if let Some(active) = self.active {
             let plan = &mut self.plans[active];
             if !plan.is_marked() {
-                // It was found before there were marks, and begins anywhere.
+                // The plan was made before the first mark and may begin anywhere in the iteration.
                 return self.abandon();
             }
             plan.start_iteration();
@@ -275,17 +276,17 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         }
     }
 
-    /// What follows, until [`resume`](Self::resume), is not a part of what repeats (Sekiyama 4.3). Interruptions nest.
+    /// Excludes the following requests from the iteration (Sekiyama 4.3) until [`resume`](Self::resume). Interruptions nest.
     pub fn interrupt(&mut self) {
         self.interruptions = self.interruptions.saturating_add(1);
     }
 
-    /// Ends an interruption. One resume too many does nothing.
+    /// Ends an interruption. Has no effect without one.
     pub fn resume(&mut self) {
         self.interruptions = self.interruptions.saturating_sub(1);
     }
 
-    /// Records a request for which there is no plan.
+    /// Records a request that no plan serves.
     fn record_request(&mut self, request: Request) -> Answer {
         let (ticket, period) = self.record.request(request);
         if self.recent.len() == GRAM {
@@ -301,15 +302,15 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         Answer::Fallback(ticket)
     }
 
-    /// Plans the last `period` requests; if that cannot be, waits longer for the next iteration.
+    /// Plans the last `period` requests. If that fails, requires a longer run before the next attempt.
     fn plan_or_wait(&mut self, period: usize) {
         if !self.plan(self.record.iteration(period)) {
-            // Asking again at every request would cost more each time than it can bring.
+            // An attempt at every request would cost more than it could gain.
             self.record.require_run(2 * self.record.len());
         }
     }
 
-    /// Takes up a plan that was left, if the latest requests are a gram_hash of it.
+    /// Resumes an abandoned plan if the latest requests occur in it.
     fn recognize(&mut self) -> bool {
         if self.recent.len() < GRAM || self.plans.is_empty() {
             return false;
@@ -325,7 +326,7 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
     }
 
     fn activate(&mut self, plan: usize) {
-        // Pages of the others are of no use meanwhile.
+        // Meanwhile the free pages of the other plans' arenas are of no use.
         for (other, replay) in self.plans.iter().enumerate() {
             if other != plan {
                 self.discard_free_pages(replay.arena_id());
@@ -339,7 +340,7 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         self.recent.clear();
     }
 
-    /// Plans an iteration, the next of which begins with the next request. Says whether there is a plan now.
+    /// Plans an iteration that starts again with the next request. Returns whether there is a plan now.
     fn plan(&mut self, profile: Vec<ProfiledRequest>) -> bool {
         let profile = unrolled(profile);
         let planned = |entry: &&ProfiledRequest| entry.span.is_some_and(|span| span <= profile.len());
@@ -364,7 +365,7 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         true
     }
 
-    /// A layout of an iteration in an arena of its own.
+    /// Builds a layout of an iteration in an arena of its own.
     fn build(&mut self, profile: Vec<ProfiledRequest>) -> Option<Replay> {
         if self.stats.plans == MAX_PLANS {
             return None;
@@ -386,7 +387,7 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         Some(Replay::new(profile, &layout, &cells, base, arena_id, self.settings.granule))
     }
 
-    /// An iteration has ended.
+    /// Updates plan and counters at the end of an iteration.
     fn finish(&mut self, finished: Finished) {
         self.stats.iterations += 1;
         self.since += 1;
@@ -397,21 +398,21 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         if self.since > 1 && 2 * finished.served < slots && !larger {
             return self.abandon();
         }
-        // Each time it takes twice as long until the next, so that a program that never settles is not planned for ever.
+        // The interval to the next planning doubles each time, so that a program that never settles is not planned forever.
         if finished.changed && self.since >= 1 << self.stats.reoptimized.min(32) {
             self.reoptimize(active);
         }
         self.release_empty_arenas();
     }
 
-    /// Plans the iteration in use again, with what has been observed since (Sekiyama 4.3).
+    /// Plans the iteration in use again with the sizes and lifetimes observed since (Sekiyama 4.3).
     fn reoptimize(&mut self, active: usize) {
         if self.improve(active, self.plans[active].profile().to_vec()) {
             self.stats.reoptimized += 1;
         }
     }
 
-    /// Replaces the plan in use. Blocks that live stay where they are.
+    /// Replaces the plan in use. Live blocks keep their addresses.
     fn improve(&mut self, active: usize, profile: Vec<ProfiledRequest>) -> bool {
         if let Some(mut replay) = self.build(profile) {
             if self.marks.is_some() {
@@ -425,7 +426,7 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         false
     }
 
-    /// Leaves the plan in use.
+    /// Abandons the plan in use.
     fn abandon(&mut self) {
         self.stats.lost += 1;
         let left = self.active.take();
@@ -441,20 +442,20 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
                 self.confirmation = (2 * self.confirmation).min(self.settings.history / 4).max(CONFIRMATION);
             }
         } else if self.detected {
-            // That was no iteration, it only looked like one. What was recorded meanwhile may still be a part of the real one.
+            // The detected repetition was not an iteration. The record may still contain a part of the real one.
             self.record.require_run((2 * self.requests_since).max(2 * self.record.required_run()));
         }
         if let Some(plan) = left
             && self.plans[plan].is_useless(answered)
         {
-            // It has been taken up for a gram_hash that says little, again and again.
+            // The plan was resumed several times after requests that also occur elsewhere.
             let plan = self.plans.remove(plan);
             self.discard_free_pages(plan.arena_id());
             self.release_empty_arenas();
         }
     }
 
-    /// Lends the pages of an arena on which nothing profile.
+    /// Returns the pages of an arena that hold no live block to the system.
     fn discard_free_pages(&self, arena_id: ArenaId) {
         let Some(arena) = self.directory.get(arena_id) else { return };
         let mut free_from = 0;
@@ -465,7 +466,7 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         self.backing.discard(arena.base() + free_from, arena.bytes() - free_from);
     }
 
-    /// Forgets all plans that are not in use, and gives back their arenas, those on which nothing profile.
+    /// Drops all plans that are not in use, and releases those of their arenas that hold no live block.
     pub fn release_idle_plans(&mut self) {
         let active = self.active.map(|active| self.plans.swap_remove(active));
         self.plans.clear();
@@ -474,7 +475,7 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         self.release_empty_arenas();
     }
 
-    /// Gives back arenas of plans that are gone, once nothing profile in them.
+    /// Releases arenas of dropped plans once they hold no live block.
     fn release_empty_arenas(&mut self) {
         if self.reserved.len() == self.plans.len() {
             return;
@@ -493,7 +494,7 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
 }
 
 impl<B: Backing, D: Deref<Target = Directory>> Drop for Sequence<B, D> {
-    /// Gives back the arenas in which nothing profile. The others stay: somebody still uses their bytes.
+    /// Releases the arenas without live blocks. The others are leaked, because their bytes are still in use.
     fn drop(&mut self) {
         self.plans.clear();
         self.release_empty_arenas();

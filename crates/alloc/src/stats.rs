@@ -1,6 +1,6 @@
-//! What a sequence has done so far.
+//! Counters of a sequence.
 
-/// Counts of a sequence since it began; sums of several add up with [`add`](Stats::add).
+/// Counters of a sequence since it was created. [`add`](Stats::add) sums the counters of several sequences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Requests.
@@ -11,43 +11,43 @@ pub struct Stats {
     pub planned: u64,
     /// Bytes requested and answered from a plan.
     pub planned_bytes: u64,
-    /// Requests made while a plan was in use, and not answered from it because the request was not the expected one.
+    /// Requests during the use of a plan that differed from the expected request and went to the fallback.
     pub mismatches: u64,
-    /// Requests that had a slot whose bytes were still held by somebody: a block lived longer than before.
+    /// Expected requests that went to the fallback because a block that lived longer than before still occupied the slot.
     pub late: u64,
-    /// Requests made in a program's own interruption.
+    /// Requests between `interrupt` and `resume`.
     pub interrupted: u64,
-    /// Iterations completed in replay.
+    /// Iterations replayed to their end.
     pub iterations: u64,
-    /// Plans made, those made again included.
+    /// Plans made, including repeated planning of the same iteration.
     pub plans: u64,
-    /// Plans made again because a request was larger or a block lived longer than before (Sekiyama 4.3).
+    /// Iterations planned again because a request was larger or a block lived longer than before (Sekiyama 4.3).
     pub reoptimized: u64,
-    /// Times that a plan was left because the program did something else.
+    /// Plans abandoned because the program's requests changed.
     pub lost: u64,
-    /// Bytes of arena of the latest plan.
+    /// Arena size of the latest plan, in bytes.
     pub height: usize,
-    /// Largest sum of requested bytes that the latest plan holds at one time.
+    /// Peak memory of the latest plan: the maximum of the requested bytes alive at one time.
     pub peak_load: usize,
 }
 
 impl Stats {
-    /// Requests left to the fallback.
+    /// Requests served by the fallback.
     pub const fn fallback(&self) -> u64 {
         self.requests - self.planned
     }
 
-    /// Height ÷ peak load of the latest plan (Zhang, definition 3); 1 where there is no plan.
+    /// Arena size ÷ peak memory of the latest plan (Zhang, definition 3); 1 without a plan.
     pub fn competitive_ratio(&self) -> f64 {
         if self.peak_load == 0 { 1.0 } else { self.height as f64 / self.peak_load as f64 }
     }
 
-    /// Share of requested bytes that were answered from a plan, from 0 to 1.
+    /// Share of the requested bytes that a plan served, from 0 to 1.
     pub fn planned_share(&self) -> f64 {
         if self.bytes == 0 { 0.0 } else { self.planned_bytes as f64 / self.bytes as f64 }
     }
 
-    /// Adds another sequence's counts; heights and peak loads add up too, because sequences share no arena.
+    /// Adds another sequence's counters. Arena sizes and peaks are summed as well, because sequences share no arena.
     pub fn add(&mut self, other: &Self) {
         self.requests += other.requests;
         self.bytes = self.bytes.saturating_add(other.bytes);

@@ -1,7 +1,7 @@
 //! PyTorch's pluggable CUDA allocator: `torch.cuda.memory.CUDAPluggableAllocator(path, "elbowroom_cuda_alloc", "elbowroom_cuda_free")`.
 //!
-//! Each stream of each device is a sequence of its own: a block is used again only by the stream that asked for it, whose operations are
-//! ordered, so that it may be freed while an operation that uses it is still under way.
+//! Each stream of each device is a sequence of its own. Only the stream that requested a block reuses its bytes, and its operations are
+//! ordered, so a block may be freed while an operation that uses it is still in progress.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -12,7 +12,7 @@ use elbowroom_alloc::{Cuda, CudaError, CudaMemory, Pool, Request, Settings};
 
 use crate::process::CStats;
 
-/// What PyTorch's own allocator rounds sizes and aligns addresses to.
+/// The granule of PyTorch's own allocator, in bytes.
 const GRANULE: usize = 512;
 
 fn cuda() -> &'static Result<Cuda, CudaError> {
@@ -20,7 +20,7 @@ fn cuda() -> &'static Result<Cuda, CudaError> {
     CUDA.get_or_init(Cuda::open)
 }
 
-/// The pool of a device; `None` where there is no such device.
+/// The pool of a device; `None` if there is no such device.
 fn pool(device: c_int) -> Option<Arc<Pool<CudaMemory>>> {
     static POOLS: Mutex<BTreeMap<c_int, Arc<Pool<CudaMemory>>>> = Mutex::new(BTreeMap::new());
     let mut pools = POOLS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -32,7 +32,7 @@ fn pool(device: c_int) -> Option<Arc<Pool<CudaMemory>>> {
     Some(pools.entry(device).or_insert_with(|| Arc::new(Pool::new(memory, settings))).clone())
 }
 
-/// A block of a device for a stream; null where there is none, see `elbowroom_cuda_error`.
+/// Allocates a block of a device for a stream; null on failure, see `elbowroom_cuda_error`.
 #[unsafe(no_mangle)]
 pub extern "C" fn elbowroom_cuda_alloc(size: isize, device: c_int, stream: *mut c_void) -> *mut c_void {
     let Some(size) = usize::try_from(size).ok().filter(|&size| size > 0) else { return null_mut() };
@@ -41,7 +41,7 @@ pub extern "C" fn elbowroom_cuda_alloc(size: isize, device: c_int, stream: *mut 
     block.map_or(null_mut(), |address| address as *mut c_void)
 }
 
-/// Gives a block back. Other addresses change nothing.
+/// Frees a block. Other addresses have no effect.
 #[unsafe(no_mangle)]
 pub extern "C" fn elbowroom_cuda_free(block: *mut c_void, _size: isize, device: c_int, _stream: *mut c_void) {
     if let Some(pool) = pool(device).filter(|_| !block.is_null()) {
@@ -49,7 +49,7 @@ pub extern "C" fn elbowroom_cuda_free(block: *mut c_void, _size: isize, device: 
     }
 }
 
-/// Why there is no CUDA memory, as text that stays; null where there is a driver.
+/// Why CUDA memory is not available, as a static string; null if there is a driver.
 #[unsafe(no_mangle)]
 pub extern "C" fn elbowroom_cuda_error() -> *const c_char {
     static TEXT: OnceLock<Option<CString>> = OnceLock::new();

@@ -1,7 +1,7 @@
 //! `malloc` and its family.
 //!
-//! What is not here (`valloc`, `pvalloc`) comes from the next allocator and is freed by it. A planned address that is freed twice, or freed
-//! although it was never given out, is counted and otherwise ignored; other foreign addresses are the next allocator's to judge.
+//! Functions that are missing here (`valloc`, `pvalloc`) come from the next allocator, which also frees their blocks. A planned address
+//! that is freed twice or was never allocated is counted and otherwise ignored; all other foreign addresses go to the next allocator.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -11,7 +11,7 @@ use elbowroom_alloc::{PROCESS, Release, Request};
 
 use crate::next;
 
-/// What `malloc` aligns to.
+/// The alignment of `malloc`, in bytes.
 const ALIGN: usize = 16;
 
 unsafe extern "C" fn before_fork() {
@@ -22,7 +22,7 @@ unsafe extern "C" fn after_fork() {
     PROCESS.after_fork();
 }
 
-/// Has the fork handlers in place before the first request that could take the lock.
+/// Registers the fork handlers before the first request that could take the lock.
 #[inline]
 fn prepare() {
     static PREPARED: Once = Once::new();
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
     }
     match PROCESS.capacity(block as usize) {
         None => {
-            // From here on it is another block, and not a recorded one.
+            // A block that the next allocator moves becomes another, unrecorded block.
             PROCESS.release(block as usize);
             // SAFETY: the caller's promise.
             unsafe { next::realloc(block, size) }

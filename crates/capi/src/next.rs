@@ -1,11 +1,11 @@
-//! The next allocator in line: the one that would have been called without this library.
+//! The next allocator: the one that would be called without this library.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::transmute;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Memory for requests that are made while the next allocator is being looked up: looking up may itself allocate.
+/// Memory for requests made while the next allocator's functions are being looked up: the look-up itself may allocate.
 const BOOTSTRAP: usize = 64 << 10;
 
 #[repr(align(64))]
@@ -21,7 +21,7 @@ thread_local! {
     static LOOKING_UP: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Zeroed memory that is never given back; null when there is no more.
+/// Zeroed memory that is never freed; null when it is exhausted.
 fn bootstrap(size: usize, align: usize) -> *mut c_void {
     let Some(len) = size.max(1).checked_add(align) else { return std::ptr::null_mut() };
     let start = USED.fetch_add(len.next_multiple_of(64).min(BOOTSTRAP), Ordering::Relaxed);
@@ -36,12 +36,12 @@ fn is_bootstrap(block: *mut c_void) -> bool {
     (block as usize).wrapping_sub(MEMORY.0.get() as usize) < BOOTSTRAP
 }
 
-/// Bytes from a bootstrap block to the end of the bootstrap memory: no block is larger.
+/// Bytes from a bootstrap block to the end of the bootstrap memory: an upper bound of its size.
 fn bootstrap_bytes(block: *mut c_void) -> usize {
     MEMORY.0.get() as usize + BOOTSTRAP - block as usize
 }
 
-/// The address of a function of the next library that has it; 0 while it is being looked up, or if nobody has it.
+/// The address of the next library's function of this name; 0 during the look-up, or if there is none.
 fn address(known: &AtomicUsize, name: &CStr) -> usize {
     match known.load(Ordering::Relaxed) {
         0 if LOOKING_UP.replace(true) => 0,
@@ -143,7 +143,7 @@ pub unsafe fn malloc_usable_size(block: *mut c_void) -> usize {
     }
 }
 
-/// Gives free pages back to the system, where the next allocator is libc's.
+/// Returns free pages to the system, if the next allocator is libc's.
 pub fn trim() {
     if let Some(trim) = next!(c"malloc_trim", unsafe extern "C" fn(usize) -> c_int) {
         // SAFETY: any number of bytes may be left at the top.

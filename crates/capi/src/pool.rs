@@ -1,4 +1,4 @@
-//! Pools of any memory, for programs that know how to get a range of it and how to give it back.
+//! Pools of any memory that the caller can reserve and release in ranges.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -9,10 +9,10 @@ use crate::process::CStats;
 
 /// Returns the address of a range of `bytes` bytes at a multiple of `align`, or null.
 pub type Reserve = unsafe extern "C" fn(context: *mut c_void, bytes: usize, align: usize) -> *mut c_void;
-/// Takes a range back.
+/// Releases a range.
 pub type GiveBack = unsafe extern "C" fn(context: *mut c_void, address: *mut c_void, bytes: usize);
 
-/// Memory behind two functions of the program's.
+/// Memory behind two functions of the caller.
 #[derive(Clone, Copy)]
 struct Foreign {
     reserve: Reserve,

@@ -1,4 +1,4 @@
-//! Marks and counts for programs under which the library is preloaded, or which are linked to it.
+//! Marks and counters for programs that preload the library or link to it.
 
 use elbowroom_alloc::{PROCESS, ProcessStats, Stats};
 
@@ -70,13 +70,13 @@ pub unsafe extern "C" fn elbowroom_stats(out: *mut CStats) {
     unsafe { *out = stats };
 }
 
-/// An iteration of this thread begins here.
+/// Marks the start of an iteration of this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn elbowroom_mark_iteration() {
     PROCESS.with_sequences(|sequence| sequence.mark_iteration());
 }
 
-/// What follows on this thread, until `elbowroom_resume`, is not a part of what repeats.
+/// Excludes this thread's following requests from the iteration until `elbowroom_resume`.
 #[unsafe(no_mangle)]
 pub extern "C" fn elbowroom_interrupt() {
     PROCESS.with_sequences(|sequence| sequence.interrupt());
@@ -88,7 +88,7 @@ pub extern "C" fn elbowroom_resume() {
     PROCESS.with_sequences(|sequence| sequence.resume());
 }
 
-/// Requests of fewer bytes pass through.
+/// Requests of fewer bytes go to the next allocator.
 #[unsafe(no_mangle)]
 pub extern "C" fn elbowroom_set_threshold(bytes: usize) {
     PROCESS.set_threshold(bytes);

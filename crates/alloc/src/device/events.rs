@@ -1,4 +1,4 @@
-//! What a program did to a device, and the iteration that it becomes: a trace that a planner can plan.
+//! The events of a program on a device, and the iteration built from them: a trace for a planner.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,18 +10,18 @@ use elbowroom_ir::{Bytes, Nanos, TensorId};
 
 use super::Block;
 
-/// One thing that a program did.
+/// An event of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum DeviceEvent {
-    /// A block of so many bytes.
+    /// A new block of this many bytes.
     Malloc(Block, usize),
     Free(Block),
-    /// An operation with the blocks that it only reads and those that it writes.
+    /// An operation with the blocks that it only reads and the blocks that it writes.
     Exec(Vec<Block>, Vec<Block>),
 }
 
 impl DeviceEvent {
-    /// The blocks that it names.
+    /// The blocks of the event.
     pub fn blocks(&self) -> impl Iterator<Item = Block> {
         let (one, reads, writes): (_, &[Block], &[Block]) = match self {
             Self::Malloc(block, _) | Self::Free(block) => (Some(*block), &[], &[]),
@@ -30,7 +30,8 @@ impl DeviceEvent {
         one.into_iter().chain(reads.iter().chain(writes).copied())
     }
 
-    /// A number that is the same for the same event of the next iteration: a block is told by how long ago it was touched.
+    /// A number that is the same for the corresponding event of the next iteration: a block is identified by the time since it was last
+    /// used.
     pub fn token(&self, ago: impl Fn(Block) -> usize) -> u64 {
         let mut hasher = DefaultHasher::new();
         match self {
@@ -55,7 +56,7 @@ impl DeviceEvent {
     }
 }
 
-/// An event with its blocks numbered within the iteration: first those alive when it begins, then those made in it, in order.
+/// An event whose blocks are numbered within the iteration: first the blocks alive at its start, then those created in it, in order.
 #[derive(Clone, Debug)]
 pub(super) enum ExpectedEvent {
     Malloc(usize),
@@ -63,30 +64,31 @@ pub(super) enum ExpectedEvent {
     Exec(Vec<usize>, Vec<usize>),
 }
 
-/// One iteration as a trace, with what ties it to the program.
+/// One iteration as a trace, and its connection to the program's blocks.
 pub(super) struct DeviceIteration {
     pub trace: Arc<Trace>,
     pub costs: Costs,
     pub events: Vec<ExpectedEvent>,
-    /// The blocks that hold the trace's persistent values when the next iteration begins, in the trace's order.
+    /// The blocks that hold the trace's persistent tensors at the start of the next iteration, in the trace's order.
     pub blocks: Vec<Block>,
-    /// For each of them, the number of the block that takes its place when the iteration ends.
+    /// For each of them, the number of the block that takes its role at the end of the iteration.
     pub successors: Vec<usize>,
 }
 
-/// What two periods say about their blocks.
+/// How the blocks of one period correspond to those of the next.
 pub(super) struct Succession {
-    /// When a block was made, and which was made when.
+    /// The event that created each block, and the reverse.
     made: BTreeMap<Block, usize>,
     at: BTreeMap<usize, Block>,
-    /// Blocks made or freed in the two periods: each has another in its place one period later. Other blocks stay.
+    /// Blocks created or freed within the two periods: another block takes their role one period later. All other blocks keep theirs.
     passing: BTreeSet<Block>,
     period: usize,
 }
 
 impl Succession {
-    /// What the last two periods say, if the second is the first with each block's successor in its place. Otherwise the smallest longer
-    /// period that they do not exclude, or 0: a loop that takes block after block looks the same each time, until it takes the first again.
+    /// Compares the last two periods. Returns their correspondence if the second period equals the first with every block replaced by its
+    /// successor. Otherwise returns the smallest longer period that is still possible, or 0. (A loop over a ring of blocks looks the same
+    /// each time until it returns to the first block.)
     pub fn new(events: &[(DeviceEvent, Nanos)], period: usize) -> Result<Self, usize> {
         let Some(first) = events.len().checked_sub(2 * period) else { return Err(0) };
         let mut succession =
@@ -116,7 +118,7 @@ impl Succession {
         Ok(succession)
     }
 
-    /// Who is in a block's place one period later; `None` if that cannot be said.
+    /// The block that takes a block's role one period later; `None` if it is unknown.
     fn successor(&self, block: Block) -> Option<Block> {
         if !self.passing.contains(&block) {
             return Some(block);
@@ -126,7 +128,7 @@ impl Succession {
 }
 
 impl DeviceIteration {
-    /// The last period, if it leaves the device as it found it.
+    /// Builds the last period as an iteration, if it leaves the device in the state in which it found it.
     pub fn new(
         events: &[(DeviceEvent, Nanos)],
         succession: &Succession,
@@ -134,11 +136,11 @@ impl DeviceIteration {
     ) -> Option<Self> {
         let start = events.len().checked_sub(succession.period)?;
         let now = &events[start..];
-        // What is not touched stays where it is, and gives way if it lies in the way.
+        // Blocks that no event uses stay in place, or are offloaded if a planned block needs their bytes.
         let touched: BTreeSet<Block> = now.iter().flat_map(|(event, _)| event.blocks()).collect();
         let old = |block: &Block| succession.made.get(block).is_none_or(|&at| at < start);
         let mut found: BTreeSet<Block> = touched.into_iter().filter(old).collect();
-        // Whoever takes an old block's place may be old and untouched itself.
+        // A successor of an old block may itself be old and unused.
         let mut next: Vec<Block> = found.iter().copied().collect();
         while let Some(block) = next.pop() {
             let successor = succession.successor(block)?;
@@ -200,18 +202,18 @@ impl DeviceIteration {
 #[derive(Default)]
 struct TraceBuilder {
     data: TraceData,
-    /// The value that each block holds.
+    /// The tensor that each block holds.
     now: BTreeMap<Block, TensorId>,
 }
 
 impl TraceBuilder {
-    /// A value in a storage of its own.
+    /// A tensor in a storage of its own.
     fn tensor(&mut self, bytes: usize) -> TensorId {
         let storage = self.data.storages.push(Storage { bytes: Bytes(bytes as u64) });
         self.data.tensors.push(Tensor { name: String::new(), storage })
     }
 
-    /// An operation. A block that it writes keeps what the operation leaves alone, so its old value counts as read.
+    /// Adds an operation. It may leave part of a written block unchanged, so the old contents count as read.
     fn exec(
         &mut self,
         reads: &[Block],
@@ -231,7 +233,7 @@ impl TraceBuilder {
             work: Work::default(),
         };
         for &block in reads {
-            // A block made in the iteration that nobody has written holds zeros, which no operation has made.
+            // A block that was created in the iteration and not yet written holds zeros, which no operation has produced.
             op.reads.push(*self.now.get(&block)?);
             op.work.moved += Bytes(size(block)? as u64);
         }

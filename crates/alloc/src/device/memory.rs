@@ -1,33 +1,33 @@
-//! The device's memory: where each block's contents are, and how room is made on demand.
+//! The device's memory: the location of each block's contents, and dynamic eviction.
 //!
-//! Whatever is asked of it, contents survive: a block whose bytes are wanted for another is copied to the host first, unless an equal copy
-//! is there. So a plan decides how much is copied and when, and cannot make an operation see anything but what was written.
+//! Contents always survive: before a block's bytes are used for another block, they are copied to the host unless an equal copy exists. A
+//! plan therefore determines only how much is copied and when, never what an operation reads.
 
 use std::collections::BTreeMap;
 
 use super::{ALIGN, Block, DeviceError, DeviceStats};
 
-/// Where a block's contents are. In neither place: it holds zeros.
+/// The location of a block's contents. Without either copy it holds zeros.
 #[derive(Debug, Default)]
 struct Contents {
     bytes: usize,
     /// Offset on the device.
     device: Option<usize>,
-    /// A copy on the host, equal to the one on the device if there are both.
+    /// The host copy. If the block is on the device as well, both are equal.
     host: Option<Box<[u8]>>,
-    /// When an operation last used it.
+    /// The time at which an operation last used it.
     used: u64,
 }
 
-/// A fixed number of bytes, and the blocks that are on it or away.
+/// A fixed number of bytes, and the blocks on the device and on the host.
 pub(super) struct DeviceMemory {
-    /// The device, with what it takes to align its beginning. Pages are the system's until they are written.
+    /// The device, plus the bytes needed to align its start. Pages are committed by the first write.
     bytes: Box<[u8]>,
-    /// Where in `bytes` the device begins.
+    /// The index in `bytes` at which the device begins.
     start: usize,
     limit: usize,
     blocks: BTreeMap<Block, Contents>,
-    /// Blocks on the device by offset. They share no byte.
+    /// Blocks on the device by offset; they do not overlap.
     resident: BTreeMap<usize, Block>,
     clock: u64,
     height: usize,
@@ -44,7 +44,7 @@ impl DeviceMemory {
         Self {
             bytes,
             start,
-            // A last part of a line is of no use.
+            // The remainder below a whole alignment unit is unusable.
             limit: limit / ALIGN * ALIGN,
             blocks: BTreeMap::new(),
             resident: BTreeMap::new(),
@@ -53,17 +53,17 @@ impl DeviceMemory {
         }
     }
 
-    /// Bytes that can be used.
+    /// Usable bytes.
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// The end of the highest block that ever was on the device.
+    /// The largest end of any block that was ever on the device.
     pub fn height(&self) -> usize {
         self.height
     }
 
-    /// A block of zeros, which is nowhere yet.
+    /// Adds a block of zeros, which is not yet on the device.
     pub fn add(&mut self, block: Block, bytes: usize) {
         self.blocks.insert(block, Contents { bytes, ..Contents::default() });
     }
@@ -77,14 +77,14 @@ impl DeviceMemory {
         &mut self.bytes[self.start + offset..][..bytes]
     }
 
-    /// Ends a block's stay on the device, without a copy.
+    /// Frees a block's device bytes without a copy.
     fn release_device_bytes(&mut self, block: Block) {
         if let Some(offset) = self.blocks.get_mut(&block).and_then(|contents| contents.device.take()) {
             self.resident.remove(&offset);
         }
     }
 
-    /// Copies a block to the host, unless an equal copy is there or it is not on the device.
+    /// Copies a block to the host unless an equal copy exists or the block is not on the device.
     pub fn copy_to_host(&mut self, block: Block, stats: &mut DeviceStats) {
         let Some(&Contents { bytes, device: Some(offset), host: None, .. }) = self.blocks.get(&block) else {
             return;
@@ -96,20 +96,20 @@ impl DeviceMemory {
         }
     }
 
-    /// Copies a block to the host and takes it off the device.
+    /// Copies a block to the host, if necessary, and frees its device bytes.
     fn offload(&mut self, block: Block, stats: &mut DeviceStats) {
         self.copy_to_host(block, stats);
         self.release_device_bytes(block);
     }
 
-    /// Gives up a block's host copy, if the block is on the device.
+    /// Discards a block's host copy if the block is on the device.
     pub fn drop_host_copy(&mut self, block: Block) {
         if let Some(contents) = self.blocks.get_mut(&block).filter(|contents| contents.device.is_some()) {
             contents.host = None;
         }
     }
 
-    /// Puts a block at an offset, sending away whoever lies there. A range past the end is not taken.
+    /// Places a block at an offset and offloads the blocks that overlap with it. Has no effect if the range exceeds the device.
     pub fn place(&mut self, block: Block, offset: usize, stats: &mut DeviceStats) {
         let Some(&Contents { bytes, device, .. }) = self.blocks.get(&block) else { return };
         if device == Some(offset) || offset.checked_add(bytes).is_none_or(|end| end > self.limit) {
@@ -140,7 +140,7 @@ impl DeviceMemory {
         }
     }
 
-    /// The lowest offset from which so many bytes are free.
+    /// The lowest offset with this many free bytes.
     fn gap(&self, bytes: usize) -> Option<usize> {
         let mut free_from = 0;
         for (&offset, block) in &self.resident {
@@ -152,13 +152,13 @@ impl DeviceMemory {
         (free_from + aligned(bytes) <= self.limit).then_some(free_from)
     }
 
-    /// Whether all of some blocks are on the device.
+    /// Whether all of the given blocks are on the device.
     pub fn has_all(&self, blocks: &[Block]) -> bool {
         let there = |block| self.blocks.get(block).is_some_and(|contents| contents.device.is_some());
         blocks.iter().all(there)
     }
 
-    /// Brings all of some blocks to the device, sending away whatever an operation used longest ago (Zhang, section V).
+    /// Prefetches the given blocks; offloads the least recently used other blocks as necessary (Zhang, section V).
     pub fn make_resident(&mut self, wanted: &[Block], stats: &mut DeviceStats) -> Result<(), DeviceError> {
         let mut wanted = wanted.to_vec();
         wanted.sort_unstable();
@@ -168,7 +168,7 @@ impl DeviceMemory {
         if needed > self.limit {
             return Err(DeviceError::TooSmall { needed, limit: self.limit });
         }
-        // Once more if the blocks had to move together, which takes some off again: then there is room for all, one behind the other.
+        // A second round is needed if the blocks had to be compacted, which offloads some of them; then all fit, one behind the other.
         while !self.has_all(&wanted) {
             for &block in &wanted {
                 let Some(&Contents { bytes, device: None, .. }) = self.blocks.get(&block) else { continue };
@@ -191,8 +191,8 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Runs an operation on blocks that are all on the device, those written named once and not among those read. What it writes has no
-    /// host copy from then on, even if it panics.
+    /// Runs an operation on blocks that are all on the device. Each written block is named once and is not among those read. Written blocks
+    /// lose their host copies, even if the operation panics.
     pub fn run(
         &mut self,
         operation: impl FnOnce(&[&[u8]], &mut [&mut [u8]]),
@@ -200,7 +200,7 @@ impl DeviceMemory {
         writes: &[Block],
     ) {
         self.clock += 1;
-        // Each block's range, by offset, with whether it is written.
+        // The range of each block by offset, and whether it is written.
         let mut ranges: BTreeMap<usize, (usize, Block, bool)> = BTreeMap::new();
         for (block, written) in reads.iter().map(|b| (b, false)).chain(writes.iter().map(|b| (b, true))) {
             let Some(contents) = self.blocks.get_mut(block) else { return };

@@ -1,17 +1,18 @@
-//! Zhang's device (section V) for programs that can say what an operation touches: `malloc`, `free`, and `exec` with what it reads and writes.
+//! Zhang's device (section V) for programs that declare what an operation uses: `malloc`, `free`, and `exec` with the blocks that it reads
+//! and writes.
 //!
-//! The device has a fixed number of bytes. Blocks may be more than that together: they leave for the host and come back. Until the program
-//! has repeated an iteration this happens on demand: whatever was used longest ago leaves when there is no room. Once an iteration has
-//! repeated, it becomes a [`Trace`], a [`SwapPlanner`] decides when each block leaves and returns and then where it lies, in the order in
-//! which Zhang combines the two, and the iterations that follow run by that plan, as long as the program does what it did. When it does
-//! something else, the device goes on on demand, from where it is, and looks for the next iteration.
+//! The device has a fixed number of bytes; its blocks may be larger than that together, because they are offloaded to the host and
+//! prefetched. Until the program has repeated an iteration, execution is dynamic: if bytes are missing, the least recently used block is
+//! offloaded. A repeated iteration becomes a [`Trace`]. A [`SwapPlanner`] decides when each block is offloaded and prefetched, and then its
+//! offset, which is the order in which Zhang combines the two. The following iterations run by that plan as long as the program repeats
+//! itself. After a departure from the plan, execution is dynamic again, from the current state, until another iteration repeats.
 //!
-//! The memory here is the host's, so that every program can use it and every test can look into it; copies are made at their places in the
-//! plan's order and nothing overlaps. Contents never depend on any of this: a block that is written reads as written, a new block is all
-//! zeros, and no plan can make it otherwise, because a block gives up its bytes only when an equal copy is elsewhere or it is freed.
+//! The device's memory is host memory, so that every program can use it and every test can inspect it. Copies are made at their positions
+//! in the plan and do not overlap with operations. The contents of blocks do not depend on the plan: a block loses its bytes only if an
+//! equal copy exists or it is freed, and a new block holds zeros.
 //!
-//! A block whose place an iteration later is taken by one that was alive before it, as in a ring of buffers, is planned only if the
-//! planner can move it there; otherwise such a program stays on demand.
+//! In some programs a block's role passes to another block that was alive before, as in a ring of buffers. Such a program is planned only
+//! if the planner can move the block; otherwise its execution stays dynamic.
 
 mod events;
 mod memory;
@@ -30,60 +31,60 @@ use events::{DeviceEvent, DeviceIteration, Succession};
 use memory::DeviceMemory;
 use planned::PlannedRun;
 
-/// Offsets of blocks are multiples of this.
+/// Alignment of blocks, in bytes.
 pub const ALIGN: usize = 64;
 
-/// Events recorded at most while nothing repeats.
+/// Maximum number of recorded events.
 const HISTORY: usize = 1 << 16;
 
-/// A block of the device. A handle, not memory: only an operation sees its bytes.
+/// A block of the device. A handle: only operations access its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Block(u64);
 
-/// Why the device cannot do what was asked. Nothing has changed then.
+/// Why a call is rejected. The device is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// The blocks of one operation are larger than the device.
-    #[error("the operation needs {needed} bytes at once, and the device has {limit}")]
+    /// The blocks of one operation exceed the device.
+    #[error("the operation needs {needed} bytes at once, but the device has {limit}")]
     TooSmall {
-        /// Bytes of its blocks, aligned.
+        /// Bytes of its blocks, rounded up to the alignment.
         needed: usize,
         /// Bytes of the device.
         limit: usize,
     },
-    /// A block that was freed, or is another device's.
+    /// The block has been freed or belongs to another device.
     #[error("{0:?} is not a live block of this device")]
     Unknown(Block),
-    /// A block that is named twice among what an operation writes, or there and among what it reads.
-    #[error("{0:?} is written by an operation that names it twice")]
+    /// The operation writes a block that it names a second time.
+    #[error("the operation writes {0:?} and names it a second time")]
     Twice(Block),
 }
 
-/// Decides when blocks leave and return, and where they lie.
+/// Decides when blocks are offloaded and prefetched, and at which offsets they lie.
 pub trait SwapPlanner {
-    /// A proved plan for a trace on a device of `limit` bytes whose offsets are multiples of `align`; `None` if there is none. The plan
-    /// runs the trace's ops in their order and none again, or it is not used.
+    /// A proved plan for a trace on a device of `limit` bytes with offsets at multiples of `align`; `None` if there is none. A plan that
+    /// reorders or recomputes ops is not used.
     fn plan(&self, trace: &Trace, costs: &Costs, limit: Bytes, align: Bytes) -> Option<CheckedPlan>;
 }
 
-/// Counts of a device.
+/// Counters of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceStats {
-    /// Operations run on demand.
+    /// Operations run dynamically.
     pub reactive: u64,
     /// Operations run by a plan.
     pub planned: u64,
     /// Bytes copied to the host.
     pub to_host: u64,
-    /// Bytes copied back from the host.
+    /// Bytes copied from the host.
     pub to_device: u64,
     /// Plans made.
     pub plans: u64,
-    /// Times that the program did not go on as planned.
+    /// Departures of the program from a plan.
     pub left: u64,
-    /// The highest byte of the device ever used.
+    /// The largest end of any block on the device, in bytes.
     pub height: usize,
-    /// Largest sum of the bytes of live blocks, wherever they were.
+    /// Peak of the bytes of all live blocks, on the device or on the host.
     pub peak_load: usize,
 }
 
@@ -103,10 +104,10 @@ pub struct DeviceStats {
 pub struct Device {
     memory: DeviceMemory,
     planner: Option<Box<dyn SwapPlanner>>,
-    /// Blocks made so far: the next one's handle.
+    /// Number of blocks created; the next block's handle.
     made: u64,
     live: BTreeMap<Block, LiveBlock>,
-    /// What happened since recording began, each operation with its time.
+    /// The recorded events, each operation with its duration.
     events: Vec<(DeviceEvent, Nanos)>,
     detector: Detector,
     run: Option<PlannedRun>,
@@ -117,12 +118,12 @@ pub struct Device {
 #[derive(Clone, Copy, Debug)]
 struct LiveBlock {
     bytes: usize,
-    /// The latest event that named it, in `events`.
+    /// Index in `events` of the latest event that used it.
     touched: usize,
 }
 
 impl Device {
-    /// A device of `limit` bytes. Without a planner it stays on demand.
+    /// A device of `limit` bytes. Without a planner its execution stays dynamic.
     pub fn new(limit: usize, planner: Option<Box<dyn SwapPlanner>>) -> Self {
         Self {
             memory: DeviceMemory::new(limit),
@@ -137,7 +138,7 @@ impl Device {
         }
     }
 
-    /// A block of zeros, of one byte at least. It takes no room until an operation touches it.
+    /// Creates a block of zeros, of at least one byte. It occupies no device memory until an operation uses it.
     pub fn malloc(&mut self, bytes: usize) -> Block {
         let (block, bytes) = (Block(self.made), bytes.max(1));
         self.made += 1;
@@ -151,7 +152,10 @@ impl Device {
         block
     }
 
-    /// Gives a block back.
+    /// Frees a block.
+    ///
+    /// # Errors
+    /// The block is unknown.
     pub fn free(&mut self, block: Block) -> Result<(), DeviceError> {
         let Some(&LiveBlock { bytes, .. }) = self.live.get(&block) else {
             return Err(DeviceError::Unknown(block));
@@ -165,8 +169,11 @@ impl Device {
         Ok(())
     }
 
-    /// Runs an operation on the bytes of the blocks that it reads and those that it writes, in their order. A block that it both reads and
-    /// writes is named among `writes` alone: it comes with its contents.
+    /// Runs an operation on the bytes of the blocks that it reads and of those that it writes, in the given order. A block that is both
+    /// read and written belongs in `writes` alone; it comes with its contents.
+    ///
+    /// # Errors
+    /// A block is unknown or named twice, or the blocks exceed the device.
     pub fn exec(
         &mut self,
         operation: impl FnOnce(&[&[u8]], &mut [&mut [u8]]),
@@ -202,7 +209,7 @@ impl Device {
         Ok(())
     }
 
-    /// Counts so far.
+    /// The counters.
     pub fn stats(&self) -> DeviceStats {
         self.stats
     }
@@ -212,7 +219,7 @@ impl Device {
         self.memory.limit()
     }
 
-    /// Goes on by the plan, if there is one, and leaves it if the event is not the expected one.
+    /// Advances the plan in use, if there is one, and abandons it if the event is not the expected one.
     fn advance_to(&mut self, event: &DeviceEvent) {
         if let Some(run) = &mut self.run
             && !run.advance_to(event, &mut self.memory, &mut self.stats)
@@ -221,20 +228,20 @@ impl Device {
         }
     }
 
-    /// Leaves the plan in use.
+    /// Abandons the plan in use.
     fn abandon_plan(&mut self) {
         let Some(run) = self.run.take() else { return };
         self.stats.left += 1;
-        // A plan that was of no use is not made again so soon.
+        // A plan that did not last for one iteration is not made again soon.
         self.detector.require_run(if run.iterations > 0 { 0 } else { 2 * self.credible(run.period()) });
     }
 
-    /// The run of equal events that makes the detector believe in a period.
+    /// The run of equal events after which the detector would accept a period.
     fn credible(&self, period: usize) -> usize {
         self.detector.required_run().max(period).max(SHORTEST)
     }
 
-    /// Records an event while there is no plan, and makes one when an iteration has repeated.
+    /// Records an event while there is no plan, and plans the iteration once it has repeated.
     fn record(&mut self, event: DeviceEvent, time: Nanos) {
         if self.run.is_some() || self.planner.is_none() {
             return;
@@ -256,7 +263,7 @@ impl Device {
         }
     }
 
-    /// Plans the last events, which look as those a period before them.
+    /// Plans the last period of events.
     fn plan(&mut self, mut period: usize) {
         let succession = loop {
             match Succession::new(&self.events, period) {
@@ -282,12 +289,12 @@ impl Device {
                 self.run = Some(run);
                 self.clear_record();
             }
-            // Asking again at every event would cost more than it can bring.
+            // An attempt at every event would cost more than it could gain.
             None => self.detector.require_run(2 * self.credible(period)),
         }
     }
 
-    /// Forgets what was recorded: from here on, everything alive was made and touched before the record began.
+    /// Clears the record: all live blocks count as created and used before the new record begins.
     fn clear_record(&mut self) {
         self.events.clear();
         self.detector.clear();

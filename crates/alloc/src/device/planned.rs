@@ -1,4 +1,4 @@
-//! Running an iteration by a plan.
+//! Execution of an iteration by a plan.
 
 use std::collections::BTreeMap;
 
@@ -10,23 +10,24 @@ use super::events::{DeviceEvent, DeviceIteration, ExpectedEvent};
 use super::memory::DeviceMemory;
 use super::{ALIGN, Block, DeviceStats};
 
-/// A plan in use, and how far the program is.
+/// A plan in use, and the program's progress in it.
 pub(super) struct PlannedRun {
     plan: CheckedPlan,
     iteration: DeviceIteration,
-    /// The block of each number of the iteration.
+    /// The block with each number of the iteration.
     numbers: Vec<Block>,
-    /// The block that each value is in, and the value that each buffer holds.
+    /// The block that holds each tensor, and the tensor in each buffer.
     of_value: BTreeMap<TensorId, Block>,
     in_buffer: BTreeMap<BufferId, TensorId>,
     event: usize,
     step: usize,
-    /// Iterations that the program has done as planned.
+    /// Iterations completed by the plan.
     pub iterations: u64,
 }
 
 impl PlannedRun {
-    /// Brings everything to where the plan wants it when an iteration begins. `None` if the plan is not for this iteration and memory.
+    /// Moves all blocks to where the plan expects them at the start of an iteration. `None` if the plan does not fit this iteration and
+    /// memory.
     pub fn new(
         plan: CheckedPlan,
         iteration: DeviceIteration,
@@ -38,7 +39,7 @@ impl PlannedRun {
             Action::Compute(launch) => Some(launch.op),
             _ => None,
         });
-        // The program decides which operations it runs, and in which order.
+        // The program determines which operations run, and in which order.
         let in_order = computed.enumerate().all(|(at, op)| op.index() == at);
         let fits = in_order
             && plan.trace().fingerprint() == iteration.trace.fingerprint()
@@ -70,7 +71,7 @@ impl PlannedRun {
         Some(run)
     }
 
-    /// Events of an iteration.
+    /// Events per iteration.
     pub fn period(&self) -> usize {
         self.iteration.events.len()
     }
@@ -79,7 +80,7 @@ impl PlannedRun {
         self.plan.plan().placement.offsets[buffer].get() as usize
     }
 
-    /// An iteration begins: its persistent values are in the blocks that hold them now.
+    /// Starts an iteration: its persistent tensors are in the blocks that hold them now.
     fn begin(&mut self) {
         self.numbers.clone_from(&self.iteration.blocks);
         self.of_value.clear();
@@ -94,7 +95,8 @@ impl PlannedRun {
         (self.event, self.step) = (0, 0);
     }
 
-    /// Goes on to an event, if it is the expected one. All that comes before an operation has happened when this returns.
+    /// Advances to an event. Returns false if it is not the expected one. Before an operation, all actions of the plan that precede it have
+    /// been carried out when this returns.
     pub fn advance_to(
         &mut self,
         event: &DeviceEvent,
@@ -125,8 +127,7 @@ impl PlannedRun {
         true
     }
 
-    /// The event is over: if it is an operation, it has run. After the last one, what remains of the plan is done and the next iteration
-    /// begins.
+    /// Completes the event. After the last one, carries out the rest of the plan and starts the next iteration.
     pub fn done(&mut self, memory: &mut DeviceMemory, stats: &mut DeviceStats) {
         self.event += 1;
         if self.event == self.iteration.events.len() {
@@ -137,7 +138,7 @@ impl PlannedRun {
         }
     }
 
-    /// Takes the plan's steps up to and including the next operation, with the blocks that it writes; or to the end.
+    /// Carries out the plan's actions up to and including the next operation, which writes the given blocks, or to the end.
     fn advance(&mut self, operation: Option<&[Block]>, memory: &mut DeviceMemory, stats: &mut DeviceStats) {
         while self.step < self.plan.schedule().steps.len() {
             let action = &self.plan.schedule().steps[ActionId::new(self.step)].action;
@@ -165,13 +166,13 @@ impl PlannedRun {
                         memory.place(block, self.offset(to), stats);
                     }
                 }
-                // The block stays until somebody else has its bytes: if the program gives it back before that, as it will if nobody reads
-                // it again, nothing is copied; and if the program leaves the plan, it may still be read.
+                // The block stays on the device until its bytes are needed. If the program frees it before that, which it does if nothing
+                // reads it again, nothing is copied; if the program departs from the plan, the block can still be read.
                 Action::Release { buffer } => {
                     self.in_buffer.remove(buffer);
                 }
                 Action::HostRelease { value } => {
-                    // A later value of the same block may have a copy of its own by now.
+                    // A later tensor of the same block may have a host copy of its own by now.
                     if let Some(&block) = self.of_value.get(value) {
                         let newest = self.of_value.iter().rev().find(|&(_, &other)| other == block);
                         if newest.is_some_and(|(newest, _)| newest == value) {

@@ -1,4 +1,4 @@
-//! Memory of a CUDA device, through the driver, which is loaded when it is asked for: this crate builds and runs without CUDA.
+//! Memory of a CUDA device. The driver is loaded at run time: this crate builds and runs without CUDA.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
@@ -13,29 +13,29 @@ type Address = u64;
 
 const SUCCESS: Status = 0;
 
-/// Where the driver is, by platform; the first that opens is taken.
+/// Names of the driver's library, by platform; the first one that opens is used.
 const NAMES: [&str; 3] = ["libcuda.so.1", "libcuda.so", "nvcuda.dll"];
 
-/// Why there is no CUDA memory.
+/// Why CUDA memory is not available.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CudaError {
-    /// No driver on this machine.
+    /// The machine has no driver.
     #[error("there is no CUDA driver on this machine ({0})")]
     NoDriver(String),
-    /// A library that is not the driver, or one that is too old.
+    /// The library is not the driver, or is too old.
     #[error("the CUDA driver has no function {0}")]
     NoFunction(&'static str),
-    /// The driver refused.
+    /// The driver refused a call.
     #[error("the CUDA driver refused to {what}: {why}")]
     Refused {
-        /// What was asked.
+        /// The call.
         what: &'static str,
-        /// Its own words.
+        /// The driver's message.
         why: String,
     },
 }
 
-/// The functions of the driver that are used. The library stays loaded as long as this lives.
+/// The driver's functions that are used. The library stays loaded as long as this value lives.
 struct Driver {
     init: unsafe extern "C" fn(c_uint) -> Status,
     device_get: unsafe extern "C" fn(*mut c_int, c_int) -> Status,
@@ -79,7 +79,10 @@ impl Driver {
 }
 
 impl Cuda {
-    /// Loads the driver, or says why not.
+    /// Loads and initializes the driver.
+    ///
+    /// # Errors
+    /// There is no driver, it is too old, or it refuses to start.
     pub fn open() -> Result<Self, CudaError> {
         let mut reason = String::new();
         let library = NAMES.iter().find_map(|name| {
@@ -110,7 +113,10 @@ impl Cuda {
         Ok(Self { driver: Arc::new(driver) })
     }
 
-    /// The memory of a device, in its primary context, which is the one that frameworks use.
+    /// The memory of a device, in the primary context, which frameworks use, too.
+    ///
+    /// # Errors
+    /// There is no such device, or the driver refuses.
     pub fn device(&self, ordinal: i32) -> Result<CudaMemory, CudaError> {
         let driver = &self.driver;
         let mut device: c_int = 0;
@@ -124,7 +130,8 @@ impl Cuda {
     }
 }
 
-/// Memory of one CUDA device. Addresses belong to the device. Taking and giving back a range may wait for the device, so both are rare.
+/// Memory of one CUDA device, with device addresses. Reserving and releasing a range may synchronize with the device, so both should be
+/// rare.
 #[derive(Clone)]
 pub struct CudaMemory {
     driver: Arc<Driver>,
@@ -155,7 +162,7 @@ impl CudaMemory {
     }
 }
 
-/// What the driver aligns every range to, at least.
+/// Minimum alignment of the driver's allocations, in bytes.
 const DRIVER_ALIGN: usize = 256;
 
 impl Backing for CudaMemory {

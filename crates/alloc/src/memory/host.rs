@@ -4,11 +4,11 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::{Backing, OutOfMemory};
 
-/// Anonymous pages, committed by the first write to them; large ranges in huge pages where the system has them.
+/// Anonymous pages, committed by the first write; large ranges use huge pages where the system supports them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostMemory;
 
-/// The size of a huge page on the machines that matter. A wrong guess costs speed, nothing else.
+/// The size of a huge page on common machines. A wrong value only costs speed.
 const HUGE: usize = 2 << 20;
 
 impl Backing for HostMemory {
@@ -24,7 +24,7 @@ impl Backing for HostMemory {
         let base = (start as usize).next_multiple_of(align);
         let (front, back) = (base - start as usize, start as usize + mapped - (base + len));
         if front > 0 {
-            // SAFETY: whole pages at the beginning of the new mapping, which nobody knows yet. Failure leaves them reserved.
+            // SAFETY: whole pages at the beginning of the new mapping, to which no pointer exists yet. Failure leaves them reserved.
             let _ = unsafe { munmap(start, front) };
         }
         if back > 0 {
@@ -40,7 +40,7 @@ impl Backing for HostMemory {
 
     fn release(&self, address: usize, bytes: usize, _: usize) {
         if let Some(len) = rounded(bytes, rustix::param::page_size()) {
-            // SAFETY: the range was reserved by `reserve` with this length, and the caller gives it back: nobody uses it any more.
+            // SAFETY: the range was reserved by `reserve` with this length, and the caller gives it back: it is unused.
             let _ = unsafe { munmap(address as *mut _, len) };
         }
     }

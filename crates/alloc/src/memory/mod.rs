@@ -1,4 +1,4 @@
-//! Where planned ranges come from: the host, a CUDA device, or whatever else implements [`Backing`].
+//! Sources of planned ranges: the host, a CUDA device, or any other implementation of [`Backing`].
 
 mod cuda;
 mod host;
@@ -8,27 +8,30 @@ use std::fmt;
 pub use cuda::{Cuda, CudaError, CudaMemory};
 pub use host::HostMemory;
 
-/// A kind of memory. Addresses are numbers: only the host's may be dereferenced by this process.
+/// A kind of memory. Addresses are numbers; this process may dereference only the host's.
 pub trait Backing {
-    /// A new range of at least `bytes` bytes whose first address is a multiple of `align`, a power of two.
+    /// Reserves a new range of at least `bytes` bytes whose first address is a multiple of `align`, a power of two.
+    ///
+    /// # Errors
+    /// The memory cannot be had.
     fn reserve(&self, bytes: usize, align: usize) -> Result<usize, OutOfMemory>;
 
-    /// Gives back a range with the length and alignment with which it was reserved.
+    /// Releases a range, given the length and alignment with which it was reserved.
     fn release(&self, address: usize, bytes: usize, align: usize);
 
-    /// Says that a part of a range holds nothing of value now, so that its pages may be lent to others. May do nothing.
+    /// Declares that a part of a range holds no data, so that its pages can be returned to the system. May do nothing.
     fn discard(&self, address: usize, bytes: usize) {
         let _ = (address, bytes);
     }
 }
 
-/// A range that could not be had.
+/// A range could not be reserved.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{bytes} bytes could not be reserved: {why}")]
+#[error("cannot reserve {bytes} bytes: {why}")]
 pub struct OutOfMemory {
-    /// Bytes asked for.
+    /// Bytes requested.
     pub bytes: usize,
-    /// What the system or driver said.
+    /// The system's or driver's message.
     pub why: String,
 }
 

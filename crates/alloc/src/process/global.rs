@@ -1,4 +1,4 @@
-//! The face for Rust programs: a global allocator.
+//! The global allocator for Rust programs.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
@@ -6,7 +6,7 @@ use super::PROCESS;
 use crate::arena::Release;
 use crate::request::Request;
 
-/// A global allocator that answers large requests from a plan once the program repeats itself, and leaves all others to another one.
+/// A global allocator that serves large requests from a plan once the program repeats itself, and all others from another allocator.
 ///
 /// ```
 /// use elbowroom_alloc::Planned;
@@ -18,11 +18,11 @@ use crate::request::Request;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Planned<A = System> {
     inner: A,
-    /// Gives back to the system what the inner allocator has freed and kept.
+    /// Returns the free memory of the inner allocator to the system.
     trim: Option<fn()>,
 }
 
-/// Once there is a plan, libc's free pages are of little use: large requests do not go there any more.
+/// With a plan, large requests no longer reach libc, so its free pages are of little use.
 fn trim() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
@@ -35,19 +35,19 @@ fn trim() {
 }
 
 impl Planned {
-    /// Over the system's allocator.
+    /// Uses the system's allocator as fallback.
     pub const fn system() -> Self {
         Self { inner: System, trim: Some(trim) }
     }
 }
 
 impl<A> Planned<A> {
-    /// Over another allocator.
+    /// Uses another allocator as fallback.
     pub const fn over(inner: A) -> Self {
         Self { inner, trim: None }
     }
 
-    /// Before a large request goes to the inner allocator: from the first plan on, pages that it keeps are given back.
+    /// Before a large request goes to the inner allocator: registers the release of its free pages for the first plan.
     fn prepare(&self, size: usize) {
         if let Some(trim) = self.trim.filter(|_| size >= PROCESS.threshold()) {
             PROCESS.on_plan(trim);
@@ -56,7 +56,7 @@ impl<A> Planned<A> {
 }
 
 // SAFETY: a block is either the inner allocator's, and goes back to it with the layout that it was asked for with, or a planned one: at
-// least as large and as aligned as asked, and disjoint from all living blocks, as `replay` argues.
+// least as large and as aligned as asked, and disjoint from all live blocks, as `replay` argues.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Planned<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         PROCESS.allocate(Request::new(layout.size(), layout.align()), || {
@@ -75,7 +75,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Planned<A> {
             unsafe { self.inner.alloc_zeroed(layout) }
         });
         if !is_zero {
-            // SAFETY: a planned block of at least this size, which nobody else has.
+            // SAFETY: a planned block of at least this size, which no other code uses.
             unsafe { block.write_bytes(0, layout.size()) };
         }
         block
@@ -92,7 +92,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Planned<A> {
         match PROCESS.capacity(block as usize) {
             Some(capacity) if size <= capacity && size >= capacity / 2 => block,
             None => {
-                // What the inner allocator moves is another block from here on, and not a recorded one.
+                // A block that the inner allocator moves becomes another, unrecorded block.
                 PROCESS.release(block as usize);
                 // SAFETY: the block is the inner allocator's, with this layout; the caller's promise about the size.
                 unsafe { self.inner.realloc(block, layout, size) }
@@ -101,7 +101,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Planned<A> {
                 // SAFETY: the caller promises that the size, rounded up to the alignment, is a layout's.
                 let new = unsafe { self.alloc(Layout::from_size_align_unchecked(size, layout.align())) };
                 if !new.is_null() {
-                    // SAFETY: two living blocks, which do not overlap, of at least this many bytes.
+                    // SAFETY: two live blocks, which do not overlap, of at least this many bytes.
                     unsafe { new.copy_from_nonoverlapping(block, size.min(layout.size())) };
                     // SAFETY: the caller gives the block up.
                     unsafe { self.dealloc(block, layout) };

@@ -1,8 +1,8 @@
-//! A lock that can be taken before a fork and let go on both sides of it, and that needs no memory.
+//! A lock that needs no memory, and that can be acquired before a fork and released on both sides of it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Held for a few dozen instructions at a time; who finds it held yields.
+/// Held for a few dozen instructions at a time; a thread that finds it held yields.
 #[derive(Debug)]
 pub(crate) struct Lock {
     held: AtomicBool,

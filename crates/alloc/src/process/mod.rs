@@ -1,30 +1,30 @@
-//! Planned memory of a whole process: sequences for each thread, one directory, and the thread's own state.
+//! Planned memory of a whole process: the sequences of each thread, the directory of arenas, and the state of each thread.
 //!
 //! # Bands
 //!
-//! A thread's requests fall into two *bands*: large ones, tensors of a training, and middle ones, such as what a matrix product needs for
-//! itself, between Python's dictionaries. Each band is a sequence of its own. So what is planned of the large ones never depends on
-//! whether the middle ones repeat, of which there are a hundred for each large one, and which an interpreter has good reasons to change.
+//! A thread's requests are divided into two *bands*: large ones, such as the tensors of a training, and middle ones, such as the scratch
+//! memory of a matrix product or Python's dictionaries. Each band is a sequence of its own. There are about a hundred middle requests for
+//! each large one, and an interpreter changes them often; separate sequences keep these changes from disturbing the plan of the large
+//! requests.
 //!
 //! # Threads
 //!
-//! For each band, a thread that makes a request has a *owner*: a sequence of its own, with plans and arenas of its own. On the way from a
-//! request to a planned address nothing is shared and no lock is claimed. A block may be freed by any thread: a planned one by one atomic
-//! exchange, one that is being recorded under a lock, which is claimed only while some owner records, and for no other block but by chance:
-//! a table counts the recorded ones by a hash of their address. When a thread ends, its sequences wait for the next
-//! new thread, which takes up their plans if it does the same work.
+//! For each band, a thread owns a [`BandSequence`], with plans and arenas of its own. Serving a request from a plan touches no shared data
+//! and takes no lock. Any thread may free a block. Freeing a planned block is one atomic exchange. Freeing a recorded block takes a lock. A
+//! table that counts recorded blocks by a hash of their addresses lets all other frees skip the lock, except for hash collisions. When a
+//! thread ends, its band sequences become available to the next new thread, which uses their plans if it does the same work.
 //!
-//! Whether a thread's iteration repeats is seen thread by thread; a thread whose requests come in no order stays with the fallback.
+//! Repetition is detected per thread. A thread whose requests never repeat is served by the fallback.
 //!
 //! # Reentrancy
 //!
-//! Recording and planning allocate. While a thread does so it is *busy*, and all its requests go to the fallback, as do those of a signal
-//! handler that interrupts it there.
+//! Recording and planning allocate memory. During either a thread is *busy*: all its requests go to the fallback, including those of a
+//! signal handler that interrupts it there.
 //!
 //! # Fork
 //!
-//! Arenas are private pages, which the child has as well. [`Process::before_fork`] takes the only lock, so that no thread holds it in the
-//! child; sequences of threads that the child does not have stay as they are, and their blocks can be freed.
+//! Arenas are private pages, which the child inherits. [`Process::before_fork`] acquires the only lock, so that no thread holds it in the
+//! child. Band sequences of threads that do not exist in the child stay unchanged, and their blocks can be freed.
 
 mod global;
 mod lock;
@@ -49,27 +49,27 @@ use crate::stats::Stats;
 
 type HostSequence = Sequence<HostMemory, &'static Directory>;
 
-/// The threads' sequences and what they share. There is one, [`PROCESS`].
+/// The band sequences of all threads and their shared state. The only instance is [`PROCESS`].
 #[derive(Debug)]
 pub struct Process {
     directory: Directory,
-    /// All sequences, the latest first. Lanes are never freed.
+    /// All band sequences, the latest first. They are never freed.
     sequences: AtomicPtr<BandSequence>,
-    /// Lanes that record: only then must frees of blocks that have no plan be heard.
+    /// Band sequences that record. Only if there are any must frees of unplanned blocks be recorded.
     recording: AtomicUsize,
     threshold: AtomicUsize,
-    /// Requests and bytes below the threshold, as far as threads have reported them.
+    /// Requests below the threshold and their bytes, as last reported by the threads.
     small: AtomicU64,
     small_bytes: AtomicU64,
-    /// Blocks freed twice, or never given out, that lie in a planned range.
+    /// Addresses in a planned range that were freed twice or never allocated.
     bad_frees: AtomicU64,
-    /// Called when a thread has a new plan.
+    /// Called when a thread gets a new plan.
     on_plan: OnceLock<fn()>,
     lock: Lock,
-    /// Behind the lock.
+    /// Guarded by `lock`.
     tracked: UnsafeCell<TrackedBlocks>,
-    /// How many tracked blocks have an address of this hash. Changed behind the lock, read without: whoever frees a block has its address
-    /// from whoever asked for it, and with it this count.
+    /// For each hash, the number of tracked blocks whose address has it. Written under the lock, read without: a thread that frees a block
+    /// received its address from the thread that allocated it, and with it this count.
     hints: [AtomicU32; HINTS],
 }
 
@@ -78,32 +78,32 @@ unsafe impl Sync for Process {}
 
 #[derive(Debug)]
 struct TrackedBlocks {
-    /// Recorded blocks by address, with their owner and ticket.
+    /// Recorded blocks by address, with their band sequence and ticket.
     blocks: BTreeMap<usize, (*const BandSequence, Ticket)>,
-    /// Frees that their owner has not heard of yet.
+    /// Frees that their band sequence has not processed yet.
     freed: Vec<(*const BandSequence, Ticket, RequestTime)>,
 }
 
 struct BandSequence {
     before: *mut BandSequence,
     band: Band,
-    /// Whether a living thread has it.
+    /// Whether a running thread owns it.
     claimed: AtomicBool,
-    /// The moment of its sequence, for those who free its blocks.
+    /// The time of its sequence, read by threads that free its blocks.
     clock: AtomicU64,
-    /// Whether it records.
+    /// Whether its sequence records.
     recording: AtomicBool,
-    /// Whether there are frees for it to hear of.
+    /// Whether there are frees to process.
     has_frees: AtomicBool,
-    /// Touched only by the thread that has claimed the owner.
+    /// Accessed only by the owning thread.
     sequence: UnsafeCell<HostSequence>,
-    /// A copy for other threads, behind the process's lock.
+    /// A copy for other threads, guarded by the process's lock.
     stats: UnsafeCell<Stats>,
-    /// That copy once more, touched only by the owner.
+    /// The last published copy, accessed only by the owning thread.
     published: Cell<Stats>,
 }
 
-/// Requests of a thread that are a sequence of their own.
+/// Sizes whose requests form a sequence of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Band {
     /// Below [`LARGE`].
@@ -118,7 +118,7 @@ impl Band {
         if size < LARGE { Self::Middle } else { Self::Large }
     }
 
-    /// Middle requests are many and their bytes few: less is remembered and less time spent.
+    /// Middle requests are many and small, so their history and planning time are shorter.
     fn settings(self) -> Settings {
         match self {
             Self::Large => Settings::default(),
@@ -134,10 +134,10 @@ impl Band {
     }
 }
 
-/// The state of this thread. Without a destructor, so that it can be used at any time of the thread's life.
+/// The state of a thread. It has no destructor, so that it is usable until the thread ends.
 struct ThreadState {
     busy: Cell<bool>,
-    /// One for each band.
+    /// One per band.
     sequences: [Cell<*mut BandSequence>; BANDS.len()],
     small: Cell<u64>,
     small_bytes: Cell<u64>,
@@ -152,7 +152,7 @@ thread_local! {
             small_bytes: Cell::new(0),
         }
     };
-    /// Lets the sequences go when the thread ends.
+    /// Releases the band sequences when the thread ends.
     static THREAD_EXIT: ThreadExit = const { ThreadExit };
 }
 
@@ -161,7 +161,7 @@ struct ThreadExit;
 impl Drop for ThreadExit {
     fn drop(&mut self) {
         THREAD.with(|thread| {
-            // From here on the thread has no sequences, and gets no others.
+            // From here on the thread has no band sequences and claims no others.
             thread.busy.set(true);
             for owner in &thread.sequences {
                 // SAFETY: sequences are never freed.
@@ -177,24 +177,24 @@ impl Drop for ThreadExit {
 /// Planned memory of this process.
 pub static PROCESS: Process = Process::new();
 
-/// Requests below this are not worth a plan: they pass through.
+/// Smaller requests are not worth planning and go to the fallback.
 pub const DEFAULT_THRESHOLD: usize = 1 << 10;
 
-/// Requests from here on are large.
+/// Requests of at least this many bytes are large.
 const LARGE: usize = 16 << 10;
 
 /// A power of two.
 const HINTS: usize = 1 << 12;
 
-/// The place of an address in [`Process::hints`]. Blocks begin at multiples of 16.
+/// The index of an address in [`Process::hints`]. Blocks begin at multiples of 16.
 fn hint(address: usize) -> usize {
     (address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> (usize::BITS - HINTS.trailing_zeros())
 }
 
-/// Requests answered from a plan after which a owner's counts are made known when an iteration ends.
+/// At the end of an iteration the counters are published if at least this many requests have been served since.
 const PUBLISH_AFTER: u64 = 64;
 
-/// Small requests of a thread after which it reports them.
+/// A thread reports its small requests whenever it has made this many.
 const REPORT_AFTER: u64 = 1 << 10;
 
 impl Process {
@@ -214,17 +214,18 @@ impl Process {
         }
     }
 
-    /// Requests of fewer bytes pass through to the fallback, unrecorded.
+    /// Requests of fewer bytes go to the fallback and are not recorded.
     pub fn threshold(&self) -> usize {
         self.threshold.load(Ordering::Relaxed)
     }
 
-    /// Sets the threshold. Plans in use see the difference as requests left out or added.
+    /// Sets the threshold. To a plan in use, the affected requests appear as missing or extra ones.
     pub fn set_threshold(&self, bytes: usize) {
         self.threshold.store(bytes.max(1), Ordering::Relaxed);
     }
 
-    /// A block: planned, or whatever `fallback` gives, which may be null. A planned block holds arbitrary bytes.
+    /// Allocates a block from a plan or, if there is none, through `fallback`, which may return null. The contents of a planned block are
+    /// arbitrary.
     #[inline]
     pub fn allocate(&'static self, request: Request, fallback: impl FnOnce() -> *mut u8) -> *mut u8 {
         if request.size < self.threshold.load(Ordering::Relaxed) {
@@ -271,7 +272,7 @@ impl Process {
         });
     }
 
-    /// Asks the sequence of this thread's owner.
+    /// Requests memory from this thread's sequence.
     #[inline]
     fn request_from(&self, owner: &'static BandSequence, request: Request) -> Answer {
         // SAFETY: the owner is this thread's, and the thread is busy, so that nothing it calls comes here again.
@@ -281,7 +282,7 @@ impl Process {
             let stats = sequence.stats_ref();
             let published = owner.published.get();
             let is_new = (published.plans, published.lost) != (stats.plans, stats.lost);
-            // An iteration may be a single request: then not each is told.
+            // An iteration may be a single request, so the counters are not published after every iteration.
             let is_due = published.iterations != stats.iterations
                 && stats.requests >= published.requests + PUBLISH_AFTER;
             if is_new || is_due {
@@ -315,7 +316,7 @@ impl Process {
         answer
     }
 
-    /// Brings what others see of a owner up to date.
+    /// Publishes a band sequence's counters and whether it records.
     #[cold]
     fn publish(&self, owner: &BandSequence, sequence: &HostSequence) {
         let stats = sequence.stats();
@@ -354,7 +355,7 @@ impl Process {
         }
     }
 
-    /// A owner of this thread, which is busy. `None` when the thread is ending.
+    /// This thread's band sequence. The thread must be busy. `None` while the thread is ending.
     #[inline]
     fn band_sequence(&'static self, thread: &ThreadState, band: Band) -> Option<&'static BandSequence> {
         // SAFETY: sequences are never freed.
@@ -366,7 +367,7 @@ impl Process {
         let mine = &thread.sequences[band as usize];
         THREAD_EXIT.try_with(|_| ()).ok()?;
         let mut owner = self.sequences.load(Ordering::Acquire);
-        // SAFETY: here and below, sequences are never freed, and `before` never changes once a owner is in the list.
+        // SAFETY: here and below, sequences are never freed, and `before` never changes once a band sequence is in the list.
         while let Some(free) = unsafe { owner.as_ref() } {
             let take = || free.claimed.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed);
             if free.band == band && take().is_ok() {
@@ -414,7 +415,7 @@ impl Process {
         result
     }
 
-    /// Runs something during which this thread's requests go to the fallback; not at all if they already do.
+    /// Runs a function while this thread's requests go to the fallback. Returns `None`, without running it, if they already do.
     fn busy<T>(&self, run: impl FnOnce() -> T) -> Option<T> {
         THREAD.with(|thread| {
             if thread.busy.replace(true) {
@@ -441,8 +442,8 @@ impl Process {
         });
     }
 
-    /// Gives back the planned block that begins at an address. `Release::Elsewhere` means that the block is the fallback's, which must then
-    /// free it, and not before.
+    /// Frees the planned block that begins at an address. `Release::Elsewhere` means that the block belongs to the fallback, which must
+    /// free it after this call.
     #[inline]
     pub fn release(&self, address: usize) -> Release {
         if self.recording.load(Ordering::Relaxed) > 0 && self.hints[hint(address)].load(Ordering::Relaxed) > 0
@@ -456,7 +457,8 @@ impl Process {
         release
     }
 
-    /// Notes that a block is freed, if a owner wants to know. Before it really is: afterwards the address may be another's.
+    /// Records a free if a band sequence tracks the block. Must precede the free itself, because afterwards the address may belong to
+    /// another block.
     #[cold]
     fn untrack(&self, address: usize) {
         self.busy(|| {
@@ -471,13 +473,14 @@ impl Process {
         });
     }
 
-    /// Bytes that may be used at a planned block's address; `None` if the address is the fallback's.
+    /// Usable bytes of a planned block; `None` if the address belongs to the fallback.
     #[inline]
     pub fn capacity(&self, address: usize) -> Option<usize> {
         self.directory.find(address).map(|arena| arena.capacity(address).unwrap_or(0))
     }
 
-    /// Says something to both of this thread's sequences: iteration marks, interruptions. Nothing happens within planning itself.
+    /// Calls a function with each of this thread's sequences, for example to mark an iteration or an interruption. Has no effect during
+    /// planning.
     pub fn with_sequences(
         &'static self,
         mut action: impl FnMut(&mut Sequence<HostMemory, &'static Directory>),
@@ -493,14 +496,14 @@ impl Process {
         });
     }
 
-    /// Has a function called whenever a thread has a new plan for large requests: what the fallback keeps of the blocks that it served
-    /// until then can be given back to the system. Only the first function counts. Its requests go to the fallback.
+    /// Sets a function that is called whenever a thread gets a new plan for large requests, so that the fallback can return its free memory
+    /// to the system. Only the first call has an effect. Requests of the function go to the fallback.
     pub fn on_plan(&self, call: fn()) {
         self.on_plan.get_or_init(|| call);
     }
 
-    /// Counts of all sequences together: of this thread's up to now, of others' up to the request that they recorded last, or but for the
-    /// iteration that they are in and at most 64 requests before it.
+    /// Counters of all sequences together. Exact for this thread; for others up to the request that they recorded last, or, for a sequence
+    /// in replay, except for the current iteration and at most 64 requests before it.
     pub fn stats(&'static self) -> ProcessStats {
         self.busy(|| {
             THREAD.with(|thread| {
@@ -537,36 +540,36 @@ impl Process {
         sum
     }
 
-    /// To be called before a fork, by the thread that forks.
+    /// Must be called before a fork, by the forking thread.
     pub fn before_fork(&self) {
         self.lock.acquire();
     }
 
-    /// To be called after a fork, in the parent and in the child.
+    /// Must be called after a fork, in parent and child.
     pub fn after_fork(&self) {
         self.lock.release();
     }
 }
 
-/// Counts of a process.
+/// Counters of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessStats {
     /// Requests of at least 16 KiB.
     pub large: Stats,
     /// Requests of less, down to the threshold.
     pub middle: Stats,
-    /// Requests below the threshold, to within a thousand a thread.
+    /// Requests below the threshold, exact to a thousand per thread.
     pub small: u64,
     /// Their bytes.
     pub small_bytes: u64,
-    /// Threads that made large requests at one time.
+    /// The largest number of threads that made large requests at the same time.
     pub threads: usize,
     /// Planned addresses that were freed although no block began there.
     pub bad_frees: u64,
 }
 
 impl ProcessStats {
-    /// Share of all requested bytes, small ones included, that were answered from a plan.
+    /// Share of all requested bytes, including small requests, that plans served.
     pub fn planned_share(&self) -> f64 {
         let all = self.large.bytes.saturating_add(self.middle.bytes).saturating_add(self.small_bytes);
         let planned = self.large.planned_bytes.saturating_add(self.middle.planned_bytes);
