@@ -1,4 +1,4 @@
-//! The command line as it is typed. What the words mean is decided in [`settings`](crate::settings).
+//! The command line as it is typed. [`settings`](crate::settings) turns it into what the library takes.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,91 +11,102 @@ use elbowroom::machine::{LinkSpec, Rate};
 use elbowroom::pipeline::Evaluations;
 use elbowroom::size::{BatchSpec, MemoryRange, MemorySpec};
 
+use crate::networks;
+use crate::values::{NetworkName, machine_name, packer_name, parse_duration, parse_percent, planner_name};
+
 /// Train neural networks in the memory you have.
 ///
-/// You name a limit in bytes. Elbowroom traces one training iteration, plans what stays, what goes to the host and comes back, what is
-/// computed again and where every byte lies, proves the plan, and trains under it: the same results to the bit, never a byte over.
+/// You name a limit in bytes. Elbowroom traces one training iteration, decides which tensors to keep, offload or recompute, assigns every
+/// buffer an offset in one arena, proves the plan legal and trains under it. Results are bit-exact, and the arena never exceeds the limit.
 #[derive(Debug, Parser)]
 #[command(name = "elbowroom", version, max_term_width = 110, propagate_version = true)]
 #[command(after_help = "Examples:
-  elbowroom train                                      ResNet-18 on synthetic data at half its natural memory
+  elbowroom train
+      Trains ResNet-18 on synthetic data in half of its unconstrained peak.
   elbowroom train --model vgg16 --batch 64 --memory 600MiB --data cifar10/
-  elbowroom trace --model resnet50 --batch 32 --machine v100 -o r50.trace
+      Trains VGG-16 on CIFAR-10 in 600 MiB.
+  elbowroom trace --model resnet50 --image 224 --batch 32 --machine v100 -o r50.trace
+  elbowroom plan r50.trace
+      Prints the unconstrained peak and the smallest limit for which a plan is found.
   elbowroom plan r50.trace --memory 1.5GiB -o r50.plan
   elbowroom check r50.trace r50.plan
 
-Exit status: 0 yes, 1 no (infeasible, illegal, not equal), 2 error.")]
+Exit status: 0 success, 1 a negative answer (infeasible, illegal, not equal), 2 an error.")]
 pub struct Cli {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// One verb per stage of the road.
+/// One command for each stage of the pipeline.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Train a network under a memory limit: trace, plan, check and run
     Train(Box<TrainArgs>),
-    /// Trace one training iteration of a network and write it down
+    /// Write a trace of one training iteration of a network
     Trace(TraceArgs),
-    /// Plan a traced iteration under a memory limit
+    /// Plan a trace under a memory limit
     Plan(PlanArgs),
-    /// Prove that a plan is legal for a trace, or say which rule it breaks
+    /// Prove that a plan is legal for a trace, or name the rules that it breaks
     Check(CheckArgs),
-    /// Predict how long a plan's iteration takes, and what it moves
+    /// Predict the iteration time and the traffic of a plan
     Simulate(SimulateArgs),
-    /// Ask every planner at every limit, side by side
+    /// Plan a trace with several planners under several limits, side by side
     Compare(CompareArgs),
-    /// Place buffers with known lifetimes into one arena
+    /// Place buffers with known lifetimes in one arena
     Pack(PackArgs),
 }
 
 /// Which network, how large.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Network (a table of all defaults is in --help)")]
 pub struct NetworkArgs {
-    /// The network: resnet18, resnet34, resnet50, vgg16, lstm, gpt, … (a wrong name lists them all)
-    #[arg(long, default_value = "resnet18")]
+    /// The network. N stands for a depth, as in resnet56
+    #[arg(long, default_value = "resnet18", value_parser = NetworkName)]
     pub model: String,
-    /// Samples in a batch; when training, also max for the most that fit the limit
+    /// Samples in a batch; `train` also takes max, the largest batch for which a plan is found
     #[arg(long, default_value = "64", value_name = "SAMPLES|max")]
     pub batch: BatchSpec,
-    /// The forward part alone: no gradients and no updates, dropout off, normalization by running statistics
+    /// Run the forward part only: no gradients, no updates, no dropout, normalization by running statistics
     #[arg(long)]
     pub forward_only: bool,
-    /// Height and width of images, in pixels
+    /// Height and width of the images in pixels [default: the network's own, 32 for ResNet, VGG and DenseNet]
     #[arg(long, value_name = "PIXELS", value_parser = clap::value_parser!(u32).range(1..))]
     pub image: Option<u32>,
-    /// Number of classes
+    /// Number of classes; of kmeans, number of clusters [default: 10 below 96 pixels, 1000 from there on, 2 for unet, 100 for kmeans]
     #[arg(long, value_parser = clap::value_parser!(u32).range(2..))]
     pub classes: Option<u32>,
-    /// Tokens in a sequence
+    /// Tokens in a sequence [default: the network's own, 128 for gpt, 35 for lstm]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub length: Option<u32>,
-    /// Number of different tokens
+    /// Number of different tokens [default: 256, all bytes; 50257 for gpt2]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub vocabulary: Option<u32>,
-    /// Columns of a language model's hidden state; channels of the first stage of a ResNet or U-Net
+    /// Columns of the hidden state (lstm, seq2seq, gpt) or of a point (kmeans); channels of the first stage (ResNet, unet) [default: the
+    /// network's own, 64 for resnet18, 256 for gpt]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub width: Option<u32>,
-    /// Layers of a language model
+    /// Layers of a language model [default: 2 for lstm and seq2seq, 4 for gpt, 12 for gpt2]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub layers: Option<u32>,
-    /// The optimizer: sgd (with momentum) or adam
-    #[arg(long)]
+    /// The optimizer: sgd (momentum 0.9, weight decay 0.0005) or adam [default: sgd for images, adam for tokens]
+    #[arg(long, value_name = "sgd|adam")]
     pub optimizer: Option<OptimizerKind>,
-    /// The optimizer's step size
+    /// The optimizer's step size [default: the network's own, 0.02 for ResNet; with another optimizer than the network's own, 0.01 for sgd and
+    /// 0.001 for adam]
     #[arg(long, value_name = "RATE")]
     pub learning_rate: Option<f32>,
 }
 
 /// How to plan.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Planning")]
 pub struct PlannerArgs {
-    /// The planner (a wrong name lists them all)
-    #[arg(long, default_value = elbowroom::registry::DEFAULT_PLANNER)]
+    /// The planner: decides which tensors to keep, offload or recompute
+    #[arg(long, value_parser = planner_name(), default_value = elbowroom::registry::DEFAULT_PLANNER)]
     pub planner: String,
-    /// The packer (a wrong name lists them all)
-    #[arg(long, default_value = elbowroom::registry::DEFAULT_PACKER)]
+    /// The packer: assigns every buffer an offset in the arena
+    #[arg(long, value_parser = packer_name(), default_value = elbowroom::registry::DEFAULT_PACKER)]
     pub packer: String,
     #[command(flatten)]
     pub freedom: FreedomArgs,
@@ -118,267 +129,298 @@ pub struct DqnArgs {
 
 /// What plans may do.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Planning")]
 pub struct FreedomArgs {
-    /// Keep values off the host
+    /// Offload nothing to the host
     #[arg(long)]
     pub no_offload: bool,
-    /// Compute nothing twice
+    /// Recompute nothing
     #[arg(long)]
     pub no_recompute: bool,
-    /// Let ops run in another order than the trace's, wherever every read still finds its value. `auto` searches both orders, each with all
-    /// of --evaluations or half of --time, and keeps the better plan: with as many evaluations it is never worse than without
+    /// Let the planner change the order of ops; every op still reads the same values
+    ///
+    /// `auto` searches the trace's order and other orders, each with all of --evaluations or half of --time, and keeps the better plan: with
+    /// the same number of evaluations the plan is never worse than without this option.
     #[arg(long)]
     pub reorder: bool,
 }
 
-/// How hard to look.
+/// How long to search.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Search")]
 pub struct SearchArgs {
-    /// Time that each search may take, like 500ms, 10s or 2m
+    /// Time budget of each search, like 500ms, 10s or 2m
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     pub time: Duration,
-    /// Evaluations that each search may make, in place of a time: reproducible with the seed, on any number of threads. A schedule that
-    /// finds no place is followed by others: several numbers are for one of these rounds each, as a plan within a time has told them
+    /// Evaluation budget instead of a time budget: reproducible with the same seed on any number of threads
+    ///
+    /// A list has one number for each round of the pipeline. `plan` prints the list that reproduces a plan made within a time budget.
     #[arg(long, value_name = "N[,N...]")]
     pub evaluations: Option<Evaluations>,
-    /// Where random numbers start
+    /// Seed of all random numbers
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Threads; all cores if not given
+    /// Number of threads [default: one for each core]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
 }
 
 /// For which hardware.
 #[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Machine")]
 pub struct MachineArgs {
-    /// The machine to plan for: p100, v100, gtx1080ti, titanv, a100, h100, h200 or cpu
-    #[arg(long, value_name = "PRESET")]
+    /// The machine to plan for [default: the machine of the trace, else cpu]
+    #[arg(long, value_name = "NAME", value_parser = machine_name())]
     pub machine: Option<String>,
-    /// The link to the host: RATE for one lane each way, shared:RATE for both on one lane (12.2GB/s), or a machine's, like v100
+    /// The link to the host [default: the machine's own]
+    ///
+    /// RATE (12.2GB/s) is a link that copies in both directions at once, shared:RATE one that copies in one direction at a time. The name of a
+    /// machine, like v100, means the link of that machine.
     #[arg(long, value_name = "[shared:]RATE|MACHINE")]
     pub link: Option<LinkSpec>,
-    /// Alignment of every buffer, in bytes: a power of two
+    /// Alignment of every buffer in bytes, a power of two [default: the machine's own, 64 for cpu, 256 for the GPUs]
     #[arg(long, value_name = "BYTES")]
     pub align: Option<Bytes>,
 }
 
 /// `elbowroom train`
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(after_help = TRAIN_EXAMPLES, after_long_help = format!("{TRAIN_EXAMPLES}\n\n{}", networks::defaults()))]
+pub struct TrainArgs {
+    /// The limit on the arena: bytes (600MiB, 1.5GiB), a share of the unconstrained peak (70%), or min, the smallest limit for which a plan is
+    /// found
+    #[arg(long, default_value = "50%", value_name = "SIZE")]
+    pub memory: MemorySpec,
+    /// Number of training iterations
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
+    pub iterations: u64,
+    /// A folder with the files of CIFAR-10 (binary version) or MNIST, or a text file for language models [default: synthetic data]
+    #[arg(long, value_name = "PATH")]
+    pub data: Option<PathBuf>,
+    /// Samples in an epoch; the last batch of an epoch holds the remainder [default: all samples, whole batches only]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub samples: Option<u64>,
+    /// Longest sentence of seq2seq, whose batches vary in length; with --length all sentences have that length [default: 50, or 100 with
+    /// --forward-only]
+    #[arg(long, value_name = "WORDS", conflicts_with = "length", value_parser = clap::value_parser!(u32).range(1..))]
+    pub longest: Option<u32>,
+    /// Also run the same iterations without a limit, and compare losses and parameters bit by bit
+    #[arg(long)]
+    pub verify: bool,
+    /// Use dynamic execution for all iterations: no plan; tensors are evicted, offloaded and recomputed when bytes are missing
+    #[arg(long = "dynamic", alias = "reactive")]
+    pub reactive: bool,
+    /// Also use algorithms for convolutions that round differently (Winograd), where they are faster [default: bit-exact algorithms only]
+    #[arg(long = "allow-numeric-changes", alias = "allow-other-bits")]
+    pub allow_other_bits: bool,
+    #[command(flatten)]
+    pub network: NetworkArgs,
+    /// Where offloaded tensors go: memory, or a folder that holds them in a file
+    #[arg(long, default_value = "memory", value_name = "memory|FOLDER", help_heading = "Host")]
+    pub host: String,
+    /// Bytes that offloaded tensors may take on the host at any time, like 8GiB [default: 64GiB]
+    #[arg(long, value_name = "SIZE", help_heading = "Host")]
+    pub host_memory: Option<Bytes>,
+    /// Slow copies down to this rate in each direction, like 2GB/s [default: as fast as the host copies]
+    #[arg(long, value_name = "RATE", help_heading = "Host")]
+    pub host_rate: Option<Rate>,
+    #[command(flatten)]
+    pub planner: PlannerArgs,
+    /// Write a checkpoint to this file after the last iteration, and every --save-every iterations
+    #[arg(long, value_name = "FILE", conflicts_with = "forward_only", help_heading = "Files and output")]
+    pub save: Option<PathBuf>,
+    /// Iterations from one checkpoint to the next
+    #[arg(
+        long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..),
+        help_heading = "Files and output"
+    )]
+    pub save_every: u64,
+    /// Continue from this checkpoint
+    #[arg(long, value_name = "FILE", help_heading = "Files and output")]
+    pub resume: Option<PathBuf>,
+    /// Draw the losses as an SVG file
+    #[arg(long, value_name = "FILE", conflicts_with = "forward_only", help_heading = "Files and output")]
+    pub plot: Option<PathBuf>,
+    /// Print one JSON object instead of text
+    #[arg(long, help_heading = "Files and output")]
+    pub json: bool,
+}
+
+const TRAIN_EXAMPLES: &str = "Examples:
   elbowroom train --iterations 20 --memory 40%
   elbowroom train --model lstm --memory min --verify
   elbowroom train --model vgg16 --batch max --memory 600MiB --plot loss.svg
   elbowroom train --model gpt --forward-only --resume gpt.safetensors
-  elbowroom train --model resnet50 --batch 16 --memory 300MiB --host /tmp --save r50.safetensors")]
-pub struct TrainArgs {
-    #[command(flatten)]
-    pub network: NetworkArgs,
-    #[command(flatten)]
-    pub planner: PlannerArgs,
-    /// The limit: bytes (600MiB, 1.5GiB), a share of the natural peak (70%), or min for the smallest feasible
-    #[arg(long, default_value = "50%", value_name = "SIZE")]
-    pub memory: MemorySpec,
-    /// Training iterations
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
-    pub iterations: u64,
-    /// A folder with CIFAR-10 or MNIST files, or a text file for language models; synthetic data if not given
-    #[arg(long, value_name = "PATH")]
-    pub data: Option<PathBuf>,
-    /// Where offloaded values go: memory, or a folder to spill into
-    #[arg(long, default_value = "memory", value_name = "memory|DIR")]
-    pub host: String,
-    /// Bytes that offloaded values may take there at once, like 8GiB; 64 GiB if not given
-    #[arg(long, value_name = "SIZE")]
-    pub host_memory: Option<Bytes>,
-    /// Slow the host tier's copies down to this rate each way
-    #[arg(long, value_name = "RATE")]
-    pub host_rate: Option<Rate>,
-    /// Samples in an epoch; its last batch has what is left of them
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub samples: Option<u64>,
-    /// Words of the longest sentence of seq2seq, whose batches have the lengths of their sentences: 50, or 100 with --forward-only. With
-    /// --length all of them are that long
-    #[arg(long, value_name = "WORDS", conflicts_with = "length", value_parser = clap::value_parser!(u32).range(1..))]
-    pub longest: Option<u32>,
-    /// Run every iteration on demand, without a plan: evicting, recomputing and fetching as bytes are missing
-    #[arg(long)]
-    pub reactive: bool,
-    /// Let convolutions be computed by algorithms that round otherwise (Winograd's), where they are faster; by default only by algorithms
-    /// whose results are equal to the bit
-    #[arg(long)]
-    pub allow_other_bits: bool,
-    /// Run the same iterations without a limit too, and compare losses and parameters to the bit
-    #[arg(long)]
-    pub verify: bool,
-    /// Write a checkpoint to this file at the end, and every --save-every iterations
-    #[arg(long, value_name = "FILE", conflicts_with = "forward_only")]
-    pub save: Option<PathBuf>,
-    /// Iterations between two checkpoints
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
-    pub save_every: u64,
-    /// Go on from this checkpoint
-    #[arg(long, value_name = "FILE")]
-    pub resume: Option<PathBuf>,
-    /// Draw the loss over the iterations
-    #[arg(long, value_name = "FILE", conflicts_with = "forward_only")]
-    pub plot: Option<PathBuf>,
-    /// Print one JSON object instead of tables
-    #[arg(long)]
-    pub json: bool,
-}
+  elbowroom train --model resnet50 --batch 16 --memory 300MiB --host /tmp --save r50.safetensors";
 
-/// How foreign files are read.
+/// How files of other programs are read.
 #[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Import")]
 pub struct ImportArgs {
-    /// Read measured graphs in the units of published results: KiB, 1/100 ms, no workspaces
+    /// Read measured graphs in the units of the published data: KiB and 1/100 ms, without workspaces
     #[arg(long, requires = "import")]
     pub published_units: bool,
-    /// Hold the batch like any other value, instead of making it again from the host
+    /// Keep the input batch on the device like any other tensor [default: it may be evicted and copied from the host again]
     #[arg(long, requires = "import")]
     pub hold_inputs: bool,
-    /// Let elementwise ops write over a dying input, even where the recorded program did not
+    /// Let elementwise ops overwrite an input at its last use, even where the recorded program did not
     #[arg(long, requires = "import")]
     pub inplace: bool,
 }
 
 /// `elbowroom trace`
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  elbowroom trace --model resnet50 --image 224 --batch 32 --machine v100 -o r50.trace
-  elbowroom trace --import snapshot.jsonl.gz -o captured.trace")]
+#[command(after_help = TRACE_EXAMPLES, after_long_help = format!("{TRACE_EXAMPLES}\n\n{}", networks::defaults()))]
 pub struct TraceArgs {
+    /// Where to write the trace [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Write the trace as JSON instead of text
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub network: NetworkArgs,
-    /// Read an iteration that another program recorded: a chain profile, a recorded op trace, a captured PyTorch trace (joint or eager),
-    /// a measured or Checkmate or Chainer graph, or a PyTorch memory snapshot; which it is, is found from the content
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "batch"])]
+    /// Convert an iteration that another program recorded, instead of tracing a network
+    ///
+    /// The kind of file is detected from its content: a chain profile, a recorded op trace, a captured PyTorch trace (joint or eager), a
+    /// measured graph, a Checkmate or Chainer graph, or a PyTorch memory snapshot.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "batch"], help_heading = "Import")]
     pub import: Option<PathBuf>,
     #[command(flatten)]
     pub importing: ImportArgs,
     #[command(flatten)]
     pub machine: MachineArgs,
-    /// Where to write the trace; standard output if not given
-    #[arg(short, long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
-    /// Write JSON instead of text
-    #[arg(long)]
-    pub json: bool,
 }
+
+const TRACE_EXAMPLES: &str = "Examples:
+  elbowroom trace --model resnet50 --image 224 --batch 32 --machine v100 -o r50.trace
+  elbowroom trace --import snapshot.jsonl.gz -o captured.trace";
 
 /// `elbowroom plan`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
+  elbowroom plan r50.trace
+      Prints the unconstrained peak and the smallest limit for which a plan is found.
   elbowroom plan r50.trace --memory 1.5GiB -o r50.plan
   elbowroom plan r50.trace --memory 40% --planner greedy --link shared:12.2GB/s --no-recompute
-  elbowroom plan r50.trace --memory 30% --explain     which values leave, what that saves and what it costs")]
+  elbowroom plan r50.trace --memory 30% --explain
+      Also lists which tensors are offloaded or evicted, what that saves and what it costs.")]
 pub struct PlanArgs {
     /// The trace, or a file that `trace --import` reads
     pub trace: PathBuf,
-    /// The limit in bytes of arena: 600MiB, 70% of the natural peak, or min
-    #[arg(long, value_name = "SIZE", required_unless_present = "load_limit", conflicts_with = "load_limit")]
+    /// The limit on the arena: bytes (600MiB), a share of the unconstrained peak (70%), or min, the smallest limit for which a plan is found
+    ///
+    /// Without a limit nothing is planned; the command prints the unconstrained peak and the smallest limit for which a plan is found.
+    #[arg(long, value_name = "SIZE", conflicts_with = "load_limit")]
     pub memory: Option<MemorySpec>,
-    /// Bound the live load instead and leave placement out, to compare with work that does not place. Nothing has an offset then, so there
-    /// is no plan to write or draw
-    #[arg(long, value_name = "SIZE")]
+    /// Limit live memory instead of the arena and assign no offsets, to compare with published results that leave placement out
+    ///
+    /// There is then no plan that could be written, drawn or run.
+    #[arg(long = "live-limit", alias = "load-limit", value_name = "SIZE")]
     pub load_limit: Option<MemorySpec>,
+    /// Where to write the plan [default: only the report is printed]
+    #[arg(short, long, value_name = "FILE", conflicts_with = "load_limit", requires = "memory")]
+    pub output: Option<PathBuf>,
+    /// List which tensors are offloaded or evicted, with what that saves (bytes x time) and costs, largest saving first
+    ///
+    /// The text output shows the first 20; --json shows all.
+    #[arg(long)]
+    pub explain: bool,
+    /// Draw the plan as an SVG file: buffers in the arena over time, and the three streams
+    #[arg(long, value_name = "FILE", conflicts_with = "load_limit", requires = "memory")]
+    pub svg: Option<PathBuf>,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub planner: PlannerArgs,
     #[command(flatten)]
     pub machine: MachineArgs,
-    /// Where to write the plan; only the report is printed if not given
-    #[arg(short, long, value_name = "FILE", conflicts_with = "load_limit")]
-    pub output: Option<PathBuf>,
-    /// Say which values were chosen to leave the device, largest saving (bytes × time) first, and what each costs; all of them with --json
-    #[arg(long)]
-    pub explain: bool,
     /// Write the network that the planner dqn has trained to this file, as safetensors
     #[arg(long, value_name = "FILE")]
     pub dqn_save: Option<PathBuf>,
     /// Write every episode of the planner dqn to this file, as comma-separated values
     #[arg(long, value_name = "FILE")]
     pub dqn_curve: Option<PathBuf>,
-    /// Draw the plan: bytes of arena over time, and the lanes
-    #[arg(long, value_name = "FILE", conflicts_with = "load_limit")]
-    pub svg: Option<PathBuf>,
-    /// Print one JSON object instead of a table
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// `elbowroom check`
 #[derive(Debug, Args)]
+#[command(after_help = "Example:
+  elbowroom check r50.trace r50.plan")]
 pub struct CheckArgs {
     /// The trace
     pub trace: PathBuf,
     /// The plan
     pub plan: PathBuf,
-    /// Print one JSON object
+    /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
 }
 
 /// `elbowroom simulate`
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  elbowroom simulate r50.trace r50.plan
+  elbowroom simulate r50.trace r50.plan --machine a100     the same plan on another machine")]
 pub struct SimulateArgs {
     /// The trace
     pub trace: PathBuf,
     /// The plan
     pub plan: PathBuf,
-    #[command(flatten)]
-    pub machine: MachineArgs,
-    /// Say which values leave the device, largest saving (bytes × time) first, and what each costs; all of them with --json
+    /// List which tensors are offloaded or evicted, with what that saves (bytes x time) and costs, largest saving first
+    ///
+    /// The text output shows the first 20; --json shows all.
     #[arg(long)]
     pub explain: bool,
-    /// Print one JSON object
+    /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub machine: MachineArgs,
 }
 
 /// `elbowroom compare`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   elbowroom compare r50.trace --memory 30%..100%
-  elbowroom compare r50.trace --memory 40%..90% --steps 11 --planners greedy,dynprog --link shared:12.2GB/s --svg r50.svg
-  elbowroom compare recorded/*.json --memory 30%..70% --steps 3 --planners dtr,rotor,bo,auto    overheads in one table
-  elbowroom compare vgg*.trace --overhead 15% --planners bo --packer smartpool-best --baseline pool")]
+  elbowroom compare r50.trace --memory 40%..90% --steps 11 --planners greedy,dynprog --svg r50.svg
+  elbowroom compare recorded/*.json --memory 30%..70% --steps 3 --planners dtr,rotor,bo,auto
+      Prints one table with a line for each trace and limit.
+  elbowroom compare vgg*.trace --overhead 15% --planners bo --packer smartpool-best --baseline pool
+      Finds the smallest limit at which bo keeps to an overhead of 15 %.")]
 pub struct CompareArgs {
-    /// The traces, or files that `trace --import` reads: one is told in full, several side by side
+    /// The traces, or files that `trace --import` reads. Several give one table of overheads
     #[arg(required = true, value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
-    /// The limits in bytes of arena, from the smallest to the largest; 30%..100% if not given, 5%..100% with --overhead
+    /// The limits on the arena, from the smallest to the largest [default: 30%..100%, with --overhead 5%..100%]
     #[arg(long, value_name = "SIZE..SIZE")]
     pub memory: Option<MemoryRange>,
-    /// Bound the live load instead and leave placement out
-    #[arg(long, value_name = "SIZE..SIZE", conflicts_with = "memory")]
+    /// Limit live memory instead of the arena and assign no offsets
+    #[arg(long = "live-limit", alias = "load-limit", value_name = "SIZE..SIZE", conflicts_with = "memory")]
     pub load_limit: Option<MemoryRange>,
-    /// Number of limits; 8 if not given, 20 with --overhead
+    /// Number of limits, at equal distances [default: 8, with --overhead 20]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub steps: Option<u32>,
-    /// Look for the smallest limit at which each planner's overhead is at most this
+    /// Find the smallest limit at which each planner's overhead is at most this
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent, conflicts_with = "svg")]
     pub overhead: Option<f64>,
-    /// The planners, separated by commas; all if not given
-    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    /// The planners, separated by commas [default: all but best-of]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = planner_name())]
     pub planners: Vec<String>,
+    /// Let every planner work alone [default: `auto` also starts from the plans of the other rows at the same limit]
+    #[arg(long, conflicts_with = "overhead")]
+    pub alone: bool,
     /// The packer
-    #[arg(long, default_value = elbowroom::registry::DEFAULT_PACKER)]
+    #[arg(long, value_parser = packer_name(), default_value = elbowroom::registry::DEFAULT_PACKER)]
     pub packer: String,
-    /// Take shares of what this packer needs when everything stays (pool: an allocator that does not know the future)
-    #[arg(long, value_name = "PACKER", conflicts_with = "load_limit")]
+    /// The packer that determines the unconstrained peak, of which limits are shares; pool behaves like an online allocator [default: --packer]
+    #[arg(long, value_name = "PACKER", value_parser = packer_name(), conflicts_with = "load_limit")]
     pub baseline: Option<String>,
-    #[command(flatten)]
-    pub machine: MachineArgs,
-    #[command(flatten)]
-    pub freedom: FreedomArgs,
-    #[command(flatten)]
-    pub search: SearchArgs,
-    #[command(flatten)]
-    pub network: DqnArgs,
-    /// Print each planner's largest iteration time ÷ lower bound over the limits, and its longest planning: a line for each trace
+    /// Print, for each trace and planner, the largest iteration time ÷ lower bound over all limits and the longest planning time
     #[arg(long, value_name = "BOUND", conflicts_with_all = ["overhead", "csv", "json"])]
     pub ratio: Option<RatioTo>,
-    /// Draw overhead against memory
+    /// Draw overhead over memory as an SVG file
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
     /// Print comma-separated values instead of a table
@@ -387,14 +429,22 @@ pub struct CompareArgs {
     /// Print one JSON object instead of a table
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub freedom: FreedomArgs,
+    #[command(flatten)]
+    pub search: SearchArgs,
+    #[command(flatten)]
+    pub machine: MachineArgs,
+    #[command(flatten)]
+    pub network: DqnArgs,
 }
 
 /// What iteration times are divided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RatioTo {
-    /// The bound that no plan can go below
+    /// The lower bound on the iteration time of any plan
     Bound,
-    /// Beaumont's Proposition 3, for plans that recompute nothing and leave persistent values where they are
+    /// Proposition 3 of Beaumont et al., a bound for plans that recompute nothing and keep persistent tensors on the device
     Chain,
 }
 
@@ -402,54 +452,37 @@ pub enum RatioTo {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   elbowroom pack buffers.csv --capacity 1048576 -o placed.csv
-  elbowroom pack a.csv b.trace snapshot.jsonl.gz --packer auto,best-fit,size")]
+  elbowroom pack a.csv b.trace snapshot.jsonl.gz --packer auto,best-fit,size
+
+A table of buffers is a CSV file, one line for each buffer:
+  id,lower,upper,size
+  weights,0,9,4096
+  scratch,3,5,1000
+Positions are whole numbers; `upper` is exclusive. A column `end` in place of `upper` is inclusive:
+the last position at which the buffer is alive. `start` and `begin` are other names of `lower`.
+Optional columns: alignment, offset (the buffer is pinned there), hint (ignored) and gaps (like 4-6 8-9).
+A trace stands for its buffers when every tensor stays on the device.")]
 pub struct PackArgs {
-    /// Buffers, one a line: id, lower, upper, size (and alignment, offset, hint, gaps if wanted). Or a trace, our own or one that
-    /// `trace --import` reads: its buffers when everything stays. Several give a table
+    /// Tables of buffers (CSV), traces, or files that `trace --import` reads. Several give a table of results
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Bytes that may be used; the lowest height is sought if not given
+    /// Bytes that the arena may take [default: search for the smallest arena]
     #[arg(long, value_name = "SIZE")]
     pub capacity: Option<Bytes>,
-    /// The packers (a wrong name lists them all); several give a table
-    #[arg(long, value_delimiter = ',', value_name = "NAMES", default_value = elbowroom::registry::DEFAULT_PACKER)]
+    /// The packers, separated by commas. Several give a table of results
+    #[arg(
+        long, value_delimiter = ',', value_name = "NAMES", value_parser = packer_name(),
+        default_value = elbowroom::registry::DEFAULT_PACKER
+    )]
     pub packer: Vec<String>,
-    #[command(flatten)]
-    pub search: SearchArgs,
-    /// Where to write the buffers with their offsets, if they come from a table
+    /// Where to write the buffers with their offsets, as CSV
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Print one JSON object instead of a table
+    /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
-}
-
-/// Reads `15%`, or a bare number of percent, as a share.
-fn parse_percent(text: &str) -> Result<f64, String> {
-    let number = text.trim();
-    match number.strip_suffix('%').unwrap_or(number).trim().parse::<f64>() {
-        Ok(percent) if percent.is_finite() && percent >= 0.0 => Ok(percent / 100.0),
-        _ => Err(format!("`{text}` is not a percentage; write it like 0% or 15%")),
-    }
-}
-
-/// Reads `500ms`, `10s`, `2m`, `1h` or bare seconds.
-fn parse_duration(text: &str) -> Result<Duration, String> {
-    let malformed = || format!("`{text}` is not a duration; write it like 500ms, 10s or 2m");
-    let trimmed = text.trim();
-    let split = trimmed.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(trimmed.len());
-    let seconds_per_unit = match &trimmed[split..] {
-        "ms" => 1e-3,
-        "" | "s" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        _ => return Err(malformed()),
-    };
-    let number: f64 = trimmed[..split].trim().parse().map_err(|_| malformed())?;
-    if number.is_nan() || number < 0.0 {
-        return Err(malformed());
-    }
-    Duration::try_from_secs_f64(number * seconds_per_unit).map_err(|_| malformed())
+    #[command(flatten)]
+    pub search: SearchArgs,
 }
 
 #[cfg(test)]
@@ -461,15 +494,5 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn durations_are_read_as_people_write_them() {
-        for (text, millis) in [("500ms", 500), ("10s", 10_000), ("1.5 m", 90_000), ("3", 3_000)] {
-            assert_eq!(parse_duration(text), Ok(Duration::from_millis(millis)), "{text}");
-        }
-        for text in ["", "s", "-1s", "1 fortnight", "nans", "1e300h"] {
-            assert!(parse_duration(text).is_err(), "{text}");
-        }
     }
 }

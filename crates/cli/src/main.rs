@@ -8,9 +8,11 @@ mod args;
 mod commands;
 mod files;
 mod learning;
+mod networks;
 mod printer;
 mod progress;
 mod settings;
+mod values;
 
 use std::process::ExitCode;
 

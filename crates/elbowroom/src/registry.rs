@@ -39,6 +39,13 @@ pub fn planners() -> Vec<&'static str> {
     elbowroom_sched::SCHEDULERS.iter().map(|scheduler| scheduler.name()).collect()
 }
 
+/// The names of all planners, `best-of` included.
+pub fn planner_names() -> Vec<&'static str> {
+    let mut names = planners();
+    names.push(BestOf.name());
+    names
+}
+
 /// The packer of a name.
 pub fn packer(name: &str) -> Result<&'static dyn Packer, UnknownName> {
     elbowroom_pack::packer(name).ok_or_else(|| UnknownName {

@@ -1,0 +1,84 @@
+//! Values of options: names with the list of possible ones, durations and percentages.
+
+use std::ffi::OsStr;
+use std::time::Duration;
+
+use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
+use clap::{Arg, Command};
+use elbowroom::graph::zoo;
+use elbowroom::{pack, registry, sim};
+
+/// The name of a network. Help lists the names and patterns such as `resnetN`; which depths `N` may be is decided where the network is
+/// built.
+#[derive(Clone)]
+pub struct NetworkName;
+
+impl TypedValueParser for NetworkName {
+    type Value = String;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(zoo::NAMES.iter().map(PossibleValue::new)))
+    }
+}
+
+/// The names of all planners.
+pub fn planner_name() -> PossibleValuesParser {
+    PossibleValuesParser::new(registry::planner_names())
+}
+
+/// The names of all packers.
+pub fn packer_name() -> PossibleValuesParser {
+    PossibleValuesParser::new(pack::PACKERS.iter().map(|packer| packer.name()))
+}
+
+/// The names of all machines.
+pub fn machine_name() -> PossibleValuesParser {
+    PossibleValuesParser::new(sim::presets::NAMES)
+}
+
+/// Reads `15%`, or a bare number of percent, as a share.
+pub fn parse_percent(text: &str) -> Result<f64, String> {
+    let number = text.trim();
+    match number.strip_suffix('%').unwrap_or(number).trim().parse::<f64>() {
+        Ok(percent) if percent.is_finite() && percent >= 0.0 => Ok(percent / 100.0),
+        _ => Err(format!("`{text}` is not a percentage; write it like 0% or 15%")),
+    }
+}
+
+/// Reads `500ms`, `10s`, `2m`, `1h` or bare seconds.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let malformed = || format!("`{text}` is not a duration; write it like 500ms, 10s or 2m");
+    let trimmed = text.trim();
+    let split = trimmed.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(trimmed.len());
+    let seconds_per_unit = match &trimmed[split..] {
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(malformed()),
+    };
+    let number: f64 = trimmed[..split].trim().parse().map_err(|_| malformed())?;
+    if number.is_nan() || number < 0.0 {
+        return Err(malformed());
+    }
+    Duration::try_from_secs_f64(number * seconds_per_unit).map_err(|_| malformed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_as_people_write_them() {
+        for (text, millis) in [("500ms", 500), ("10s", 10_000), ("1.5 m", 90_000), ("3", 3_000)] {
+            assert_eq!(parse_duration(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        for text in ["", "s", "-1s", "1 fortnight", "nans", "1e300h"] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+}
