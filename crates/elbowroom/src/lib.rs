@@ -34,3 +34,8 @@ pub use elbowroom_ir as ir;
 pub use elbowroom_pack as pack;
 pub use elbowroom_sched::dqn;
 pub use elbowroom_sim as sim;
+
+/// The README's example is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

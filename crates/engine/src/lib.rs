@@ -50,3 +50,8 @@ pub use interpreter::{InterpretError, Interpreter};
 pub use record::MeasuredCosts;
 pub use session::{IterationReport, Session, SessionOptions, trace};
 pub use timing::Stopwatch;
+
+/// The README's example is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -56,3 +56,8 @@ pub use graph::{Content, Graph, InputSpec, Node, OutputSpec, Parameter, Role, Va
 pub use init::Init;
 pub use op::OpKind;
 pub use shape::{DType, Shape};
+
+/// The README's example is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

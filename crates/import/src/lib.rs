@@ -146,3 +146,8 @@ impl Source<'_> {
             .fold(name, |name, end| name.strip_suffix(end).unwrap_or(name))
     }
 }
+
+/// The README's example is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -42,3 +42,8 @@ pub mod units;
 
 pub use entity::{ActionId, BufferId, Id, OpId, StorageId, Table, TensorId};
 pub use units::{Bytes, Nanos};
+
+/// The README's example is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

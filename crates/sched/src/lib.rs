@@ -66,3 +66,8 @@ pub static SCHEDULERS: &[&dyn Scheduler] = &[
 pub fn scheduler(name: &str) -> Option<&'static dyn Scheduler> {
     SCHEDULERS.iter().copied().find(|scheduler| scheduler.name() == name)
 }
+
+/// The README's example is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

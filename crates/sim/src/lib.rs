@@ -17,3 +17,8 @@ pub mod presets;
 pub mod simulate;
 
 pub use simulate::{SimulateError, simulate};
+
+/// The README's example is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
