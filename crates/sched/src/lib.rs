@@ -22,6 +22,7 @@ pub mod offload;
 pub mod policy;
 pub mod portfolio;
 pub mod recompute;
+pub mod retry;
 pub mod verdict;
 
 mod random;

@@ -14,22 +14,19 @@ use elbowroom_ir::packing::{Placement, Problem};
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Infeasible, Observer, Outcome, StopReason, Unheard};
-use elbowroom_sched::offload::autoswap::packed::next_load;
+use elbowroom_sched::retry::{self, PACKING_EVALUATIONS, ROUNDS};
 use elbowroom_sim::liveness;
 
 use super::clock::Until;
 use super::evaluations::{Evaluations, Round};
 use super::{AT_ONCE, Method, PlanError, Rounds, Task, goal, no_schedule, request, simulate};
 
-/// How often the planner is asked for another load before a limit is given up.
-const ROUNDS: usize = 8;
-/// How many of these may go up again, and the share of the limit within which a load is as good as another.
+/// How many rounds may go up again, and the share of the limit within which a load is as good as another.
 const RISES: usize = 3;
 const NEAR: u64 = 500;
 
-/// Evaluations of the packer for each placement, where the planner has just begun to look; and the work that it may do where it searches, in
-/// evaluations × blocks. Not a time: on a busy machine a placement must not fail that succeeds on an idle one.
-const PLACEMENT_EVALUATIONS: u64 = 20;
+/// The work that the packer may do for a placement where it searches, in evaluations × blocks. Not a time: on a busy machine a placement
+/// must not fail that succeeds on an idle one.
 const PLACEMENT_WORK: u64 = 300_000;
 /// The share of that work for a placement of many that no clock ends: those of later rounds, and those of the others.
 const BRIEFLY: u64 = 16;
@@ -217,27 +214,25 @@ impl Descent<'_> {
         let limit = task.machine.memory;
         // Loads count every buffer rounded up to the alignment; the highest one may end where its bytes end.
         let whole = limit.align_up(task.machine.align);
-        let mut load_limit = whole;
-        // The load that the last schedule took without fitting.
-        let mut taken = whole;
+        let mut limits = retry::RoundLimits::from(whole);
         let mut lowest: Option<Bytes> = None;
         let mut made: Vec<Schedule> = Vec::new();
         for round in 0..self.most() {
-            let Some(Outcome { best, stop, .. }) = self.plan(round, load_limit, &made, observer) else {
+            let Some(Outcome { best, stop, .. }) = self.plan(round, limits.limit(), &made, observer) else {
                 break;
             };
             let Some(schedule) = best else {
-                let between = Bytes(load_limit.get().midpoint(taken.get()));
-                if load_limit == whole || observer.interrupted() || between <= load_limit {
-                    return Err(no_schedule(stop, load_limit == whole, limit, lowest));
+                let whole = limits.is_first();
+                if observer.interrupted() || !limits.too_low() {
+                    return Err(no_schedule(stop, whole, limit, lowest));
                 }
-                load_limit = between;
                 continue;
             };
             let load = liveness::problem(&schedule, &task.machine).peak_load();
             let height = match self.place(round, &schedule, observer) {
                 Ok(placement) => {
                     let fitted = Fitted { schedule, placement, stop };
+                    let taken = limits.exceeds();
                     let near = taken.saturating_sub(load) < Bytes(limit.get() / NEAR);
                     return Ok(match round == 0 || near || self.method.rounds == Rounds::AtOnce {
                         true => fitted,
@@ -247,11 +242,9 @@ impl Descent<'_> {
                 Err(height) => height,
             };
             lowest = Some(lowest.map_or(height, |lowest| lowest.min(height)));
-            taken = load_limit.min(load);
-            load_limit = match next_load(load_limit, load, height - limit, round as u32) {
-                Some(lower) => lower,
-                None => break,
-            };
+            if !limits.too_high(load, height - limit) {
+                break;
+            }
             made.push(schedule);
         }
         Err(PlanError::GaveUp { limit, best: lowest })
@@ -380,11 +373,11 @@ pub(super) fn place(
         let budget = Budget { evaluations: Some(evaluations), time: None, ..method.budget.clone() };
         method.packer.pack(&problem, &budget, &Unheard(observer))
     };
-    let work = (PLACEMENT_WORK / problem.blocks.len().max(1) as u64).max(PLACEMENT_EVALUATIONS);
+    let work = (PLACEMENT_WORK / problem.blocks.len().max(1) as u64).max(PACKING_EVALUATIONS);
     let (outcome, cut) = match placing {
-        Placing::AtOnce => (pack(PLACEMENT_EVALUATIONS, observer), None),
+        Placing::AtOnce => (pack(PACKING_EVALUATIONS, observer), None),
         Placing::Briefly => {
-            let most = (work / BRIEFLY).max(PLACEMENT_EVALUATIONS);
+            let most = (work / BRIEFLY).max(PACKING_EVALUATIONS);
             (pack(most, observer), Some(most))
         }
         Placing::Search { most, end } => {
@@ -392,8 +385,8 @@ pub(super) fn place(
             let outcome = pack(most.unwrap_or(work), &watch);
             if outcome.best.is_some() || !watch.cut() {
                 (outcome, most)
-            } else if outcome.evaluations < PLACEMENT_EVALUATIONS {
-                (pack(PLACEMENT_EVALUATIONS, observer), Some(PLACEMENT_EVALUATIONS))
+            } else if outcome.evaluations < PACKING_EVALUATIONS {
+                (pack(PACKING_EVALUATIONS, observer), Some(PACKING_EVALUATIONS))
             } else {
                 let evaluations = outcome.evaluations;
                 (outcome, Some(evaluations))

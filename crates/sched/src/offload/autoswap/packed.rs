@@ -12,21 +12,7 @@ use elbowroom_sim::liveness;
 
 use crate::lower::Lowered;
 use crate::policy::FetchRule;
-
-/// How often a selection is asked for a lower load until a placement fits.
-const ROUNDS: u32 = 8;
-
-/// Evaluations of the packer for each placement.
-const PLACEMENT_EVALUATIONS: u64 = 20;
-
-/// The load to ask for next, when what was made for `asked` has a load of `load` and takes `excess` bytes of arena more than there are:
-/// lower by the excess, and by ever more in later rounds (counted from 0), because the better the packer the smaller the excess, and the
-/// rounds must not be used up by small steps. `None` if nothing would be left.
-pub fn next_load(asked: Bytes, load: Bytes, excess: Bytes, round: u32) -> Option<Bytes> {
-    // Asked for no less than what it made, a planner makes it again.
-    let lower = asked.min(load).get().checked_sub(excess.get().checked_shl(round)?)?;
-    (lower > 0).then_some(Bytes(lower))
-}
+use crate::retry::{PACKING_EVALUATIONS, ROUNDS, RoundLimits};
 
 /// What a selection makes of ever lower loads until the request's packer finds a place for everything in the machine's memory; the first
 /// schedule if it never does. Without a packer, whoever asks bounds the load alone, and every schedule has its place.
@@ -35,13 +21,13 @@ pub(crate) fn packed(
     first: Lowered,
     select: impl Fn(Bytes, FetchRule) -> Result<Lowered, Bytes>,
 ) -> Result<Lowered, Lowered> {
-    let mut asked = request.load_limit;
+    let mut limits = RoundLimits::from(request.load_limit);
     for round in 0..ROUNDS {
         let mut fits: Option<Lowered> = None;
         let mut exceeds: Option<(Bytes, Bytes)> = None;
         for fetch in [FetchRule::Eager, FetchRule::JustInTime] {
             let known = round == 0 && fetch == FetchRule::Eager;
-            let made = if known { Ok(first.clone()) } else { select(asked, fetch) };
+            let made = if known { Ok(first.clone()) } else { select(limits.limit(), fetch) };
             let Ok(lowered) = made else { continue };
             match excess(request, &lowered) {
                 Some(Bytes::ZERO) if fits.as_ref().is_none_or(|fits| lowered.iteration < fits.iteration) => {
@@ -59,9 +45,8 @@ pub(crate) fn packed(
         if let Some(fits) = fits {
             return Ok(fits);
         }
-        match exceeds.and_then(|(load, excess)| next_load(asked, load, excess, round)) {
-            Some(lower) => asked = lower,
-            None => break,
+        if !exceeds.is_some_and(|(load, excess)| limits.too_high(load, excess)) {
+            break;
         }
     }
     Err(first)
@@ -73,7 +58,7 @@ fn excess(request: &Request<'_>, lowered: &Lowered) -> Option<Bytes> {
     let machine = request.machine;
     let problem = liveness::problem(&lowered.schedule, machine);
     let problem = Problem { capacity: Some(machine.memory.align_up(machine.align)), ..problem };
-    let outcome = packer.pack(&problem, &Budget::evaluations(PLACEMENT_EVALUATIONS), &Silent);
+    let outcome = packer.pack(&problem, &Budget::evaluations(PACKING_EVALUATIONS), &Silent);
     let height = match (outcome.best, outcome.stop) {
         (Some(placement), _) => liveness::height(&lowered.schedule, &placement.offsets),
         (None, StopReason::GaveUp { best: Some(height) }) => height,
