@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+#[cfg(feature = "dqn")]
 use elbowroom::dqn::settings::Settings;
 use elbowroom::graph::zoo::OptimizerKind;
 use elbowroom::ir::Bytes;
@@ -120,12 +121,31 @@ pub struct PlannerArgs {
 #[derive(Debug, Clone, Default, Args)]
 pub struct DqnArgs {
     /// Settings of the planner dqn, like episodes=100,hidden=32 (a wrong key lists them all)
-    #[arg(long = "dqn", value_name = "KEY=VALUE,...", value_parser = str::parse::<Settings>)]
+    #[cfg(feature = "dqn")]
+    #[arg(long = "dqn", value_name = "KEY=VALUE,...", value_parser = str::parse::<Settings>, help_heading = DQN)]
     pub settings: Option<Settings>,
-    /// Let the planner dqn begin with the network of this file, which plan --dqn-save wrote
-    #[arg(long = "dqn-from", value_name = "FILE")]
+    /// Start from the network in this file, which plan --dqn-save wrote
+    #[cfg(feature = "dqn")]
+    #[arg(long = "dqn-from", value_name = "FILE", help_heading = DQN)]
     pub from: Option<PathBuf>,
 }
+
+/// What `plan --planner dqn` writes beside the plan.
+#[derive(Debug, Clone, Default, Args)]
+pub struct DqnFiles {
+    /// Write the trained network to this file, as safetensors
+    #[cfg(feature = "dqn")]
+    #[arg(long = "dqn-save", value_name = "FILE", help_heading = DQN)]
+    pub save: Option<PathBuf>,
+    /// Write every episode of the training to this file, as comma-separated values
+    #[cfg(feature = "dqn")]
+    #[arg(long = "dqn-curve", value_name = "FILE", help_heading = DQN)]
+    pub curve: Option<PathBuf>,
+}
+
+/// The heading of the options that only the planner dqn reads.
+#[cfg(feature = "dqn")]
+const DQN: &str = "Planner dqn";
 
 /// What plans may do.
 #[derive(Debug, Clone, Args)]
@@ -336,12 +356,8 @@ pub struct PlanArgs {
     pub planner: PlannerArgs,
     #[command(flatten)]
     pub machine: MachineArgs,
-    /// Write the network that the planner dqn has trained to this file, as safetensors
-    #[arg(long, value_name = "FILE")]
-    pub dqn_save: Option<PathBuf>,
-    /// Write every episode of the planner dqn to this file, as comma-separated values
-    #[arg(long, value_name = "FILE")]
-    pub dqn_curve: Option<PathBuf>,
+    #[command(flatten)]
+    pub learned: DqnFiles,
 }
 
 /// `elbowroom check`

@@ -1,74 +1,150 @@
-//! The planner dqn as the user sets it, and the files it learns from and leaves.
+//! The planner dqn as the user sets it, and the files that it starts from and writes. Without the feature `dqn` there is no such planner, and
+//! nothing to read or write.
 
-use std::fmt::Write;
-use std::fs;
-use std::path::Path;
+#[cfg(feature = "dqn")]
+pub use with::{Learned, save, scheduler};
+#[cfg(not(feature = "dqn"))]
+pub use without::{Learned, save, scheduler};
 
-use anyhow::{Context, Result, bail};
-use elbowroom::dqn::network::Weights;
-use elbowroom::dqn::{DQN, Dqn};
-use elbowroom::ir::planning::Scheduler;
-use elbowroom::ir::search::Episode;
-use elbowroom::registry;
+#[cfg(feature = "dqn")]
+mod with {
+    use std::any::Any;
+    use std::fmt::Write;
+    use std::fs;
+    use std::path::Path;
 
-use crate::args::{DqnArgs, PlanArgs};
-use crate::files;
-use crate::progress::Progress;
+    use anyhow::{Context, Result, bail};
+    use elbowroom::dqn::network::Weights;
+    use elbowroom::dqn::{Dqn, Episode, Trained};
+    use elbowroom::ir::planning::Scheduler;
+    use elbowroom::registry;
 
-/// More than any network of 256 hidden units: a guard against reading a disk image by mistake.
-const LARGEST: u64 = 1 << 26;
+    use crate::args::{DqnArgs, DqnFiles};
+    use crate::files;
 
-/// The planner dqn with these settings.
-pub fn planner(args: &DqnArgs) -> Result<&'static Dqn> {
-    if args.settings.is_none() && args.from.is_none() {
-        return Ok(&DQN);
+    /// More than any network of 256 hidden units: a guard against reading a disk image by mistake.
+    const LARGEST: u64 = 1 << 26;
+
+    /// The planner of a name, where `dqn` has the user's settings.
+    pub fn scheduler(name: &str, args: &DqnArgs) -> Result<&'static dyn Scheduler> {
+        let known = registry::scheduler(name)?;
+        // A file that cannot be read is an error even where another planner was named.
+        let initial = args.from.as_deref().map(read).transpose()?;
+        if known.name() != Dqn::NAME || args.settings.is_none() && initial.is_none() {
+            return Ok(known);
+        }
+        // Planners are constants of the program; one with the user's settings lives as long as the command.
+        Ok(Box::leak(Box::new(Dqn::new(args.settings.clone().unwrap_or_default(), initial))))
     }
-    let initial = args.from.as_deref().map(read).transpose()?;
-    // Planners are looked up as constants of the program; one that the user has set lives as long as the command.
-    Ok(Box::leak(Box::new(Dqn::new(args.settings.clone().unwrap_or_default(), initial))))
+
+    fn read(path: &Path) -> Result<Weights> {
+        let context = || format!("cannot read {}", path.display());
+        if fs::metadata(path).with_context(context)?.len() > LARGEST {
+            bail!("{} is too large to be a network of the planner dqn", path.display());
+        }
+        let bytes = fs::read(path).with_context(context)?;
+        Weights::from_safetensors(&bytes)
+            .with_context(|| format!("{} holds no network of the planner dqn", path.display()))
+    }
+
+    /// What the planner has reported about its training.
+    #[derive(Clone, Default)]
+    pub struct Learned {
+        /// The episodes of the current search.
+        episodes: Vec<Episode>,
+        /// The network of the last search that trained one.
+        trained: Option<Weights>,
+    }
+
+    impl Learned {
+        /// Another search begins.
+        pub fn restart(&mut self) {
+            self.episodes.clear();
+        }
+
+        /// Takes over a note of the planner; notes of other planners are ignored.
+        pub fn note(&mut self, note: &dyn Any) {
+            if let Some(episode) = note.downcast_ref::<Episode>() {
+                self.episodes.push(*episode);
+            }
+            if let Some(Trained(weights)) = note.downcast_ref::<Trained>() {
+                self.trained = Some(weights.clone());
+            }
+        }
+
+        /// The last episode, for the line of progress; empty before the first.
+        pub fn line(&self) -> String {
+            self.episodes.last().map_or_else(String::new, |episode| {
+                let Episode { number, of, exploration, gain, .. } = episode;
+                format!(", episode {number}/{of} ε {exploration:.2} return {gain:.2}")
+            })
+        }
+    }
+
+    /// Writes the files that the user asked for.
+    pub fn save(args: &DqnFiles, learned: &Learned) -> Result<()> {
+        if let Some(path) = &args.save {
+            let Some(weights) = &learned.trained else {
+                bail!(
+                    "nothing was trained: the planner is not dqn, or a fixed rule needs no time already \
+                     (--dqn through=1 trains all the same)"
+                );
+            };
+            let bytes = weights.to_safetensors()?;
+            fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        if let Some(path) = &args.curve {
+            files::write(Some(path), &csv(&learned.episodes))?;
+        }
+        Ok(())
+    }
+
+    /// The episodes as comma-separated values with a head.
+    fn csv(episodes: &[Episode]) -> String {
+        let mut out = String::from("episode,exploration,gain,cost_ns,fits,best_ns\n");
+        for Episode { number, exploration, gain, cost, fits, best, .. } in episodes {
+            let best = best.map_or_else(String::new, |best| best.to_string());
+            // Writing to a string cannot fail.
+            let _ = writeln!(out, "{number},{exploration:.4},{gain:.6},{cost},{fits},{best}");
+        }
+        out
+    }
 }
 
-/// The planner of a name, where `dqn` is the one that the user has set.
-pub fn scheduler(name: &str, network: &'static Dqn) -> Result<&'static dyn Scheduler> {
-    let known = registry::scheduler(name)?;
-    Ok(if known.name() == network.name() { network } else { known })
-}
+#[cfg(not(feature = "dqn"))]
+mod without {
+    use std::any::Any;
 
-fn read(path: &Path) -> Result<Weights> {
-    let context = || format!("cannot read {}", path.display());
-    if fs::metadata(path).with_context(context)?.len() > LARGEST {
-        bail!("{} is too large to be a network of the planner dqn", path.display());
-    }
-    let bytes = fs::read(path).with_context(context)?;
-    Weights::from_safetensors(&bytes)
-        .with_context(|| format!("{} holds no network of the planner dqn", path.display()))
-}
+    use anyhow::Result;
+    use elbowroom::ir::planning::Scheduler;
+    use elbowroom::registry;
 
-/// Writes what the user wants to keep of the learning.
-pub fn save(args: &PlanArgs, network: &Dqn, progress: &Progress) -> Result<()> {
-    if let Some(path) = &args.dqn_save {
-        let Some(weights) = network.trained() else {
-            bail!(
-                "nothing was trained: the planner is not dqn, or a fixed rule needs no time already \
-                 (--dqn through=1 trains all the same)"
-            );
-        };
-        let bytes = weights.to_safetensors()?;
-        fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    if let Some(path) = &args.dqn_curve {
-        files::write(Some(path), &csv(&progress.episodes()))?;
-    }
-    Ok(())
-}
+    use crate::args::{DqnArgs, DqnFiles};
 
-/// The episodes as comma-separated values with a head.
-fn csv(episodes: &[Episode]) -> String {
-    let mut out = String::from("episode,exploration,gain,cost_ns,fits,best_ns\n");
-    for Episode { number, exploration, gain, cost, fits, best, .. } in episodes {
-        let best = best.map_or_else(String::new, |best| best.to_string());
-        // Writing to a string cannot fail.
-        let _ = writeln!(out, "{number},{exploration:.4},{gain:.6},{cost},{fits},{best}");
+    /// The planner of a name.
+    pub fn scheduler(name: &str, _: &DqnArgs) -> Result<&'static dyn Scheduler> {
+        Ok(registry::scheduler(name)?)
     }
-    out
+
+    /// No planner learns.
+    #[derive(Clone, Default)]
+    pub struct Learned;
+
+    impl Learned {
+        /// Another search begins.
+        pub fn restart(&mut self) {}
+
+        /// No planner sends notes.
+        pub fn note(&mut self, _: &dyn Any) {}
+
+        /// Nothing to add to the line of progress.
+        pub fn line(&self) -> String {
+            String::new()
+        }
+    }
+
+    /// There is nothing to write.
+    pub fn save(_: &DqnFiles, _: &Learned) -> Result<()> {
+        Ok(())
+    }
 }

@@ -1,15 +1,17 @@
 //! Progress of long work, on standard error. Only this file knows how it is drawn.
 
+use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use elbowroom::ir::Nanos;
-use elbowroom::ir::search::{Budget, Episode, Goal, Observer};
+use elbowroom::ir::search::{Budget, Goal, Observer};
 use elbowroom::report::PlanReport;
 use elbowroom::train::{Iteration, TrainObserver};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::learning::Learned;
 use crate::printer;
 
 /// Set by Ctrl-C: searches stop at the next evaluation, training at the next iteration, and both keep what they have.
@@ -38,8 +40,8 @@ struct Search {
     /// Cost of the best so far, and the bound below which nothing can be.
     best: Option<(u64, u64)>,
     evaluations: u64,
-    /// What was learned in, if the planner learns.
-    episodes: Vec<Episode>,
+    /// What the planner has reported of its training, if it learns.
+    learned: Learned,
     /// Who found the result, if the planner says so.
     origin: Option<String>,
 }
@@ -56,9 +58,7 @@ impl Search {
         if let Some((cost, bound)) = self.best {
             line += &format!(": {} (bound {})", overhead(cost), overhead(bound));
         }
-        if let Some(Episode { number, of, exploration, gain, .. }) = self.episodes.last() {
-            line += &format!(", episode {number}/{of} ε {exploration:.2} return {gain:.2}");
-        }
+        line += &self.learned.line();
         match (budget.evaluations, budget.time) {
             (Some(all), _) => line += &format!(", {} evaluations left", all.saturating_sub(self.evaluations)),
             (None, Some(time)) => {
@@ -103,9 +103,9 @@ impl Progress {
         self.bar.set_message("");
     }
 
-    /// The episodes of the last search.
-    pub fn episodes(&self) -> Vec<Episode> {
-        self.search().episodes.clone()
+    /// What the planner of the last search has reported of its training.
+    pub fn learned(&self) -> Learned {
+        self.search().learned.clone()
     }
 
     /// Who found the result of the last search, if its planner has said so.
@@ -136,7 +136,11 @@ impl Observer for Progress {
     fn begins(&self, goal: &Goal<'_>) {
         let what = format!("{} at {}", goal.planner, goal.limit);
         let goal = Some((what, goal.unlimited, goal.budget.clone(), Instant::now()));
-        self.hear(|search| *search = Search { goal, ..Search::default() });
+        self.hear(|search| {
+            let mut learned = std::mem::take(&mut search.learned);
+            learned.restart();
+            *search = Search { goal, learned, ..Search::default() };
+        });
     }
     fn improved(&self, cost: u64, bound: u64) {
         // A planner that starts from what others found may at first have nothing as good of its own.
@@ -148,8 +152,8 @@ impl Observer for Progress {
     fn progress(&self, evaluations: u64) {
         self.hear(|search| search.evaluations = evaluations);
     }
-    fn episode(&self, episode: &Episode) {
-        self.hear(|search| search.episodes.push(*episode));
+    fn note(&self, note: &dyn Any) {
+        self.hear(|search| search.learned.note(note));
     }
     fn origin(&self, origin: &str) {
         self.hear(|search| search.origin = Some(origin.to_owned()));

@@ -13,7 +13,7 @@ use crate::learning;
 
 /// The planner, the packer and how long to look.
 pub fn method(args: &PlannerArgs) -> Result<Method<'static>> {
-    let scheduler = learning::scheduler(&args.planner, learning::planner(&args.network)?)?;
+    let scheduler = learning::scheduler(&args.planner, &args.network)?;
     let packer = registry::packer(&args.packer)?;
     let method = Method::new(scheduler, packer, looked(&args.search));
     Ok(match &args.search.evaluations {

@@ -19,9 +19,9 @@ use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Bytes, Nanos};
 use elbowroom_pack::Auto;
 use elbowroom_sched::offload::autoswap::BestScore;
-use elbowroom_sched::scheduler;
 
 use crate::pipeline::{Method, Task, plan};
+use crate::registry;
 
 /// Plans with the pipeline: a swap schedule first, a placement second (Zhang, section V).
 pub struct Swap {
@@ -39,7 +39,7 @@ impl Swap {
     /// The planner of a name; `None` if there is none. One that cannot do without running operations again, or in another order, plans
     /// nothing here, because the program's operations are its own.
     pub fn with(name: &str) -> Option<Self> {
-        scheduler(name).map(Self::by)
+        registry::scheduler(name).ok().map(Self::by)
     }
 
     fn by(scheduler: &'static dyn Scheduler) -> Self {

@@ -27,12 +27,13 @@ pub mod size;
 pub mod train;
 
 pub use elbowroom_alloc as alloc;
+#[cfg(feature = "dqn")]
+pub use elbowroom_dqn as dqn;
 pub use elbowroom_engine as engine;
 pub use elbowroom_graph as graph;
 pub use elbowroom_import as import;
 pub use elbowroom_ir as ir;
 pub use elbowroom_pack as pack;
-pub use elbowroom_sched::dqn;
 pub use elbowroom_sim as sim;
 
 /// The README's example is a test.

@@ -12,6 +12,7 @@ pub const DEFAULT_PACKER: &str = "auto";
 
 /// A name that nothing is registered under.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 #[error("there is no {kind} called `{name}`; there are: {}", .known.join(", "))]
 pub struct UnknownName {
     /// `planner` or `packer`.
@@ -22,21 +23,36 @@ pub struct UnknownName {
     pub known: Vec<&'static str>,
 }
 
+/// Every planner but `best-of`, which runs others.
+fn all() -> impl Iterator<Item = &'static dyn Scheduler> {
+    elbowroom_sched::SCHEDULERS.iter().copied().chain(learned())
+}
+
+/// The planner that learns: with its default settings, and a network that starts at random.
+#[cfg(feature = "dqn")]
+fn learned() -> Option<&'static dyn Scheduler> {
+    use elbowroom_dqn::{Dqn, settings::Settings};
+    static DQN: Dqn = Dqn::new(Settings::DEFAULT, None);
+    Some(&DQN)
+}
+
+#[cfg(not(feature = "dqn"))]
+fn learned() -> Option<&'static dyn Scheduler> {
+    None
+}
+
 /// The planner of a name.
 pub fn scheduler(name: &str) -> Result<&'static dyn Scheduler, UnknownName> {
-    if name == BestOf.name() {
-        return Ok(&BestOf);
-    }
-    elbowroom_sched::scheduler(name).ok_or_else(|| {
-        let known =
-            std::iter::once(BestOf.name()).chain(elbowroom_sched::SCHEDULERS.iter().map(|s| s.name()));
+    let mut every = std::iter::once(&BestOf as &'static dyn Scheduler).chain(all());
+    every.find(|scheduler| scheduler.name() == name).ok_or_else(|| {
+        let known = std::iter::once(BestOf.name()).chain(planners());
         UnknownName { kind: "planner", name: name.to_owned(), known: known.collect() }
     })
 }
 
-/// The names of all planners but `best-of`, which asks others.
+/// The names of all planners but `best-of`, which runs others.
 pub fn planners() -> Vec<&'static str> {
-    elbowroom_sched::SCHEDULERS.iter().map(|scheduler| scheduler.name()).collect()
+    all().map(|scheduler| scheduler.name()).collect()
 }
 
 /// The names of all planners, `best-of` included.

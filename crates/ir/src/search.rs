@@ -1,5 +1,6 @@
 //! How long to look, what was found, and why looking ended: shared by packers and planners.
 
+use std::any::Any;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -148,25 +149,6 @@ pub struct Goal<'a> {
     pub budget: &'a Budget,
 }
 
-/// One pass of a search that learns from pass to pass.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Episode {
-    /// Its number, from 1.
-    pub number: u32,
-    /// Passes in all, if nothing ends the search before.
-    pub of: u32,
-    /// The share of its decisions that were left to chance.
-    pub exploration: f32,
-    /// Sum of its rewards, in the search's own unit: what it tries to make large.
-    pub gain: f32,
-    /// What its result costs, in the unit of [`Observer::improved`]; if it does not fit, with a price for that.
-    pub cost: u64,
-    /// Whether its result fits.
-    pub fits: bool,
-    /// The least cost so far.
-    pub best: Option<u64>,
-}
-
 /// Hears how a search goes on. Libraries never print: whoever started the search passes an observer that may.
 pub trait Observer: Sync {
     /// A planner begins to search for a schedule; what is heard until the next goal is about this one, and costs are in nanoseconds.
@@ -175,8 +157,9 @@ pub trait Observer: Sync {
     fn improved(&self, _cost: u64, _bound: u64) {}
     /// So many evaluations are done.
     fn progress(&self, _evaluations: u64) {}
-    /// An episode is over.
-    fn episode(&self, _episode: &Episode) {}
+    /// Something that only one planner reports, such as an episode of training. The planner's crate documents the types of its notes;
+    /// a receiver that knows them uses [`downcast_ref`](Any#method.downcast_ref).
+    fn note(&self, _note: &dyn Any) {}
     /// Where the result comes from, when a search has asked others too or has found it in one of many passes.
     fn origin(&self, _origin: &str) {}
     /// Whether to stop at the next evaluation, keeping the best so far.

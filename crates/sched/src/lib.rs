@@ -13,7 +13,6 @@
 
 pub mod auto;
 pub mod chain;
-pub mod dqn;
 pub mod explain;
 pub mod keep;
 pub mod lower;
@@ -21,11 +20,11 @@ pub mod mixed;
 pub mod offload;
 pub mod policy;
 pub mod portfolio;
+pub mod random;
 pub mod recompute;
 pub mod retry;
 pub mod verdict;
 
-mod random;
 mod search;
 
 use elbowroom_ir::planning::Scheduler;
@@ -59,7 +58,6 @@ pub static SCHEDULERS: &[&dyn Scheduler] = &[
     &recompute::dtr::Dtr,
     &mixed::supernn::SuperNn,
     &offload::floor::Floor,
-    &dqn::DQN,
     &auto::Auto,
 ];
 

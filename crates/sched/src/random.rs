@@ -2,11 +2,11 @@
 
 /// A stream of numbers.
 #[derive(Clone, Debug)]
-pub(crate) struct Random([u64; 4]);
+pub struct Random([u64; 4]);
 
 impl Random {
     /// The stream of a seed.
-    pub(crate) fn new(mut seed: u64) -> Self {
+    pub fn new(mut seed: u64) -> Self {
         Self(std::array::from_fn(|_| {
             seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
             let mut z = seed;
@@ -30,17 +30,17 @@ impl Random {
     }
 
     /// A number below `end`, which must not be zero.
-    pub(crate) fn below(&mut self, end: usize) -> usize {
+    pub fn below(&mut self, end: usize) -> usize {
         ((u128::from(self.next()) * end as u128) >> 64) as usize
     }
 
     /// A number in 0..1.
-    pub(crate) fn unit(&mut self) -> f64 {
+    pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
     /// True in this share of the cases.
-    pub(crate) fn chance(&mut self, share: f64) -> bool {
+    pub fn chance(&mut self, share: f64) -> bool {
         self.unit() < share
     }
 }

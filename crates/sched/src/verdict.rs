@@ -8,7 +8,7 @@ use elbowroom_sim::bound::largest_op;
 
 /// The answer when nothing was found at the limit: infeasible if a single op cannot run within it, else given up, with the least load
 /// at which something was found.
-pub(crate) fn refusal(request: &Request<'_>, best: Option<Bytes>, evaluations: u64) -> Outcome<Schedule> {
+pub fn refusal(request: &Request<'_>, best: Option<Bytes>, evaluations: u64) -> Outcome<Schedule> {
     let stop = match impossible_op(request) {
         Some(proof) => StopReason::Infeasible(Box::new(proof)),
         None => StopReason::GaveUp { best },

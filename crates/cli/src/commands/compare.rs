@@ -47,9 +47,8 @@ fn ask(args: &CompareArgs, path: &Path, progress: &Progress) -> Result<Asked> {
     } else {
         args.planners.iter().map(String::as_str).collect()
     };
-    let network = learning::planner(&args.network)?;
     let planners: Vec<&dyn Scheduler> =
-        names.into_iter().map(|name| learning::scheduler(name, network)).collect::<Result<_, _>>()?;
+        names.into_iter().map(|name| learning::scheduler(name, &args.network)).collect::<Result<_, _>>()?;
 
     progress.say("measuring the natural peak");
     let baseline = args.baseline.as_deref().map_or(Ok(packer), registry::packer)?;

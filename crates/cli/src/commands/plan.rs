@@ -2,7 +2,6 @@
 
 use anyhow::Result;
 use elbowroom::choices::Choices;
-use elbowroom::dqn::Dqn;
 use elbowroom::explain::Refusal;
 use elbowroom::ir::Bytes;
 use elbowroom::ir::text::{File, PlanFile};
@@ -20,11 +19,7 @@ use crate::{files, learning, printer, settings};
 
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<Answer> {
-    let network = learning::planner(&args.planner.network)?;
-    let method = Method {
-        scheduler: learning::scheduler(&args.planner.planner, network)?,
-        ..settings::method(&args.planner)?
-    };
+    let method = settings::method(&args.planner)?;
     let task =
         Task { freedom: settings::freedom(&args.planner.freedom), ..traced(&args.trace, &args.machine)? };
     let progress = Progress::new("planning");
@@ -32,7 +27,7 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     let natural = pipeline::natural(&task, method.packer, &progress)?.height();
 
     if let Some(limit) = args.load_limit {
-        return by_load(args, &task, &method, network, limit, natural, &progress);
+        return by_load(args, &task, &method, limit, natural, &progress);
     }
     let memory = args.memory.unwrap_or(MemorySpec::Share(1.0));
     let planned = match memory.resolve(natural) {
@@ -45,7 +40,7 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     };
     let limited = task.with_memory(planned.plan.machine().memory);
     let report = heard(PlanReport::new(&limited, &method, natural, &planned), &progress);
-    learning::save(args, network, &progress)?;
+    learning::save(&args.learned, &progress.learned())?;
     drop(progress);
     if let Some(path) = &args.svg {
         files::write(Some(path), &picture::svg(&planned.plan, &planned.predicted))?;
@@ -82,7 +77,6 @@ fn by_load(
     args: &PlanArgs,
     task: &Task,
     method: &Method<'_>,
-    network: &Dqn,
     limit: MemorySpec,
     natural: Bytes,
     progress: &Progress,
@@ -96,7 +90,7 @@ fn by_load(
         Err(error) => return refuse(args.json, task, method, natural, error, progress),
     };
     let report = heard(PlanReport::of_load(&limited, method, natural, &planned), progress);
-    learning::save(args, network, progress)?;
+    learning::save(&args.learned, &progress.learned())?;
     let schedule = planned.schedule.schedule();
     let explanation = args.explain.then(|| Choices::of(&limited, schedule, &planned.predicted));
     tell(args, &report, explanation.as_ref())

@@ -1,9 +1,10 @@
 //! The clock as an observer: searches that have no time limit of their own end at a moment, and whoever asked knows whether one did.
 
+use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use elbowroom_ir::search::{Episode, Goal, Observer};
+use elbowroom_ir::search::{Goal, Observer};
 
 /// Passes everything on, and interrupts from a moment on.
 pub(super) struct Until<'a> {
@@ -34,8 +35,8 @@ impl Observer for Until<'_> {
     fn progress(&self, evaluations: u64) {
         self.observer.progress(evaluations);
     }
-    fn episode(&self, episode: &Episode) {
-        self.observer.episode(episode);
+    fn note(&self, note: &dyn Any) {
+        self.observer.note(note);
     }
     fn origin(&self, origin: &str) {
         self.observer.origin(origin);

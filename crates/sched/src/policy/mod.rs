@@ -182,7 +182,7 @@ impl Policy {
 }
 
 /// The place of the first backward op in a sequence; without any, of the first that is not forward.
-pub(crate) fn turn(trace: &Trace, sequence: &[OpId]) -> Option<usize> {
+pub fn turn(trace: &Trace, sequence: &[OpId]) -> Option<usize> {
     let first =
         |wanted: &dyn Fn(Phase) -> bool| sequence.iter().position(|&op| wanted(trace.ops()[op].phase));
     first(&|phase| phase == Phase::Backward).or_else(|| first(&|phase| phase != Phase::Forward))

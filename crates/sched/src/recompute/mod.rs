@@ -9,7 +9,7 @@ pub mod layered;
 pub mod mirror;
 pub mod profile;
 pub mod recursive;
-pub(crate) mod remake;
+pub mod remake;
 pub mod repeats;
 pub mod rotor;
 pub mod sqrt;

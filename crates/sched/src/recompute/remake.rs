@@ -20,7 +20,7 @@ use crate::recompute::repeats::{Writer, fixed_ops, policy, settle};
 
 /// What is known before any decision.
 #[derive(Clone, Debug)]
-pub(crate) struct Remake {
+pub struct Remake {
     /// Every op once, in order.
     order: Vec<OpId>,
     /// The first place of the backward phase.
@@ -35,7 +35,7 @@ pub(crate) struct Remake {
 
 /// What has been decided.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Decided {
+pub struct Decided {
     /// Values that are removed.
     pub removed: Vec<TensorId>,
     /// Values that leave, with the place of their last access before and that of the next after.
@@ -62,7 +62,7 @@ impl Room {
 
 impl Remake {
     /// Looks at a trace that runs in this order.
-    pub(crate) fn new(trace: &Trace, order: &[OpId], touches: Touches) -> Self {
+    pub fn new(trace: &Trace, order: &[OpId], touches: Touches) -> Self {
         let turn = turn(trace, order).unwrap_or(order.len()) as Place;
         let fixed = fixed_ops(trace);
         let mut passing = vec![false; trace.tensors().len()];
@@ -77,12 +77,12 @@ impl Remake {
     }
 
     /// Whether a value is made only to make others in the forward phase.
-    pub(crate) fn passes(&self, value: TensorId) -> bool {
+    pub fn passes(&self, value: TensorId) -> bool {
         self.passing[value.index()]
     }
 
     /// The policy of some decisions.
-    pub(crate) fn policy(&self, request: &Request<'_>, decided: &Decided) -> Policy {
+    pub fn policy(&self, request: &Request<'_>, decided: &Decided) -> Policy {
         let (lean, asked) = self.with_room(request, decided, None);
         if !asked {
             return lean;
@@ -172,7 +172,7 @@ fn stages(trace: &Trace, sequence: &[OpId]) -> Vec<Place> {
 }
 
 /// The largest load of every stage.
-pub(crate) fn by_stage(trace: &Trace, sequence: &[OpId], load: &[u64]) -> Vec<u64> {
+pub fn by_stage(trace: &Trace, sequence: &[OpId], load: &[u64]) -> Vec<u64> {
     let mut largest = vec![0; trace.ops().len()];
     for (stage, &load) in stages(trace, sequence).into_iter().zip(load) {
         let slot: &mut u64 = &mut largest[(stage as usize).min(trace.ops().len() - 1)];

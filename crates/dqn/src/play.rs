@@ -1,15 +1,16 @@
 //! Playing without learning: what a network's policy is worth beside chance.
 
 use elbowroom_ir::planning::Request;
-use elbowroom_ir::search::{self, StopReason};
+use elbowroom_ir::search::StopReason;
 
-use super::environment::{Action, Environment};
-use super::episode::{Chance, Decide, Episode, Margin, Taken};
-use super::network::{Fixed, Sight, Weights};
-use super::settings::Settings;
-use super::walk::Walk;
-use crate::lower::analysis::PolicyError;
-use crate::random::Random;
+use crate::environment::{Action, Environment};
+use crate::episode::{Chance, Decide, Episode, Margin, Taken};
+use crate::network::{Fixed, Sight, Weights};
+use crate::progress;
+use crate::settings::Settings;
+use crate::walk::Walk;
+use elbowroom_sched::PolicyError;
+use elbowroom_sched::random::Random;
 
 /// Who takes the decisions.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +30,7 @@ pub fn play(
     player: Player<'_>,
     times: u32,
     seed: u64,
-) -> Result<Vec<search::Episode>, PolicyError> {
+) -> Result<Vec<progress::Episode>, PolicyError> {
     let mut environment = Environment::new(request, settings)?;
     let mut random = Random::new(seed);
     let mut played = Vec::new();
@@ -46,7 +47,7 @@ pub fn play(
         let Ok((episode, taken)) = trial else { break };
         let (cost, fits) = (episode.cost(&environment), episode.fits());
         best = best.into_iter().chain(fits.then_some(cost)).min();
-        played.push(search::Episode {
+        played.push(progress::Episode {
             number,
             of: times,
             exploration: if matches!(player, Player::Chance) { 1.0 } else { 0.0 },

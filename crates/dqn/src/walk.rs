@@ -2,8 +2,8 @@
 //! round; only what it reaches is computed again, by the same sums in the same order, so that the states are those of
 //! [`Sight::embed`] to the bit.
 
-use super::environment::{Action, Candidate, Environment};
-use super::network::{Embedding, Fixed, Sight, Weights};
+use crate::environment::{Action, Candidate, Environment};
+use crate::network::{Embedding, Fixed, Sight, Weights};
 
 /// Which node represents which action on a candidate. Doing nothing is represented by the first node of all (section 4.9).
 pub(crate) fn action_node(candidate: &Candidate, action: Action) -> u32 {
@@ -128,9 +128,9 @@ mod tests {
     use elbowroom_ir::TensorId;
 
     use super::*;
-    use crate::dqn::network::Fixed;
-    use crate::dqn::nodes::{FEATURES, Kind, Node, Nodes};
-    use crate::random::Random;
+    use crate::network::Fixed;
+    use crate::nodes::{FEATURES, Kind, Node, Nodes};
+    use elbowroom_sched::random::Random;
 
     #[test]
     fn states_along_an_episode_are_those_computed_from_nothing() {

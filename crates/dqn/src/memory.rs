@@ -11,8 +11,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::environment::Action;
-use super::episode::Taken;
+use crate::environment::Action;
+use crate::episode::Taken;
 
 /// An episode as it is remembered.
 pub(crate) struct Past {

@@ -5,16 +5,16 @@ use elbowroom_ir::Nanos;
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::search::{Budget, Observer};
 
-use crate::keep::Keep;
-use crate::mixed::segments::Mixed;
-use crate::mixed::supernn::SuperNn;
-use crate::offload::autoswap::BestScore;
-use crate::offload::greedy::Greedy;
-use crate::offload::tflms::Tflms;
-use crate::offload::vdnn::Vdnn;
-use crate::portfolio::{Entries, Portfolio};
-use crate::recompute::drop_cheap::DropCheap;
-use crate::recompute::sublinear::Sublinear;
+use elbowroom_sched::keep::Keep;
+use elbowroom_sched::mixed::segments::Mixed;
+use elbowroom_sched::mixed::supernn::SuperNn;
+use elbowroom_sched::offload::autoswap::BestScore;
+use elbowroom_sched::offload::greedy::Greedy;
+use elbowroom_sched::offload::tflms::Tflms;
+use elbowroom_sched::offload::vdnn::Vdnn;
+use elbowroom_sched::portfolio::{Entries, Portfolio};
+use elbowroom_sched::recompute::drop_cheap::DropCheap;
+use elbowroom_sched::recompute::sublinear::Sublinear;
 
 /// The rules.
 static RULES: [&dyn Scheduler; 9] =
@@ -22,7 +22,7 @@ static RULES: [&dyn Scheduler; 9] =
 
 /// The schedules of all rules, or until one reaches `bound`. The rules run to their end whatever the budget: together they take seconds on a
 /// thousand ops.
-pub(super) fn run(request: &Request<'_>, bound: u64, observer: &dyn Observer) -> Entries {
+pub(crate) fn run(request: &Request<'_>, bound: u64, observer: &dyn Observer) -> Entries {
     let budget = Budget { evaluations: None, time: None, ..Budget::default() };
     let portfolio = Portfolio { planners: RULES.to_vec(), budget, threads: 1, bound: Some(Nanos(bound)) };
     portfolio.run(request, observer)

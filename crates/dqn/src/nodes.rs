@@ -14,7 +14,7 @@
 use elbowroom_ir::planning::Request;
 use elbowroom_ir::{Bytes, Id, TensorId};
 
-use crate::policy::{Place, Policy, Touches};
+use elbowroom_sched::policy::{Place, Policy, Touches};
 
 /// Features of a node that do not change, without the last: whether its action is still valid.
 pub(crate) const FEATURES: usize = 6;
@@ -90,7 +90,7 @@ impl Nodes {
         Self::connect(nodes, trace.tensors().len())
     }
 
-    pub(super) fn connect(nodes: Vec<Node>, values: usize) -> Self {
+    pub(crate) fn connect(nodes: Vec<Node>, values: usize) -> Self {
         let mut numbers = vec![u32::MAX; values];
         let mut groups: Vec<Vec<u32>> = Vec::new();
         let mut group = Vec::with_capacity(nodes.len());

@@ -15,15 +15,15 @@ use std::rc::Rc;
 use elbowroom_ir::planning::Request;
 use elbowroom_ir::{Bytes, Id, OpId, TensorId};
 
-use super::network::Sight;
-use super::nodes::{Kind, Nodes};
-use crate::dqn::settings::Settings;
-use crate::lower::analysis::PolicyError;
-use crate::lower::{evaluate_unfinished, loads};
-use crate::offload::autoswap;
-use crate::policy::{Gap, Place, Policy, Station, Touches, turn};
-use crate::recompute::remake::{Decided, Remake, by_stage};
-use crate::recompute::repeats::fixed_ops;
+use crate::network::Sight;
+use crate::nodes::{Kind, Nodes};
+use crate::settings::Settings;
+use elbowroom_sched::PolicyError;
+use elbowroom_sched::lower::{evaluate_unfinished, loads};
+use elbowroom_sched::offload::autoswap;
+use elbowroom_sched::policy::{Gap, Place, Policy, Station, Touches, turn};
+use elbowroom_sched::recompute::remake::{Decided, Remake, by_stage};
+use elbowroom_sched::recompute::repeats::fixed_ops;
 
 /// What can be done about a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -71,11 +71,11 @@ pub(crate) struct Standing {
     /// Simulated iteration time, with the price of what is missing if `settled`.
     pub time: u64,
     /// Load per op in the order in which they run first: the largest while it or repeats just before it run.
-    pub(super) load: Vec<u64>,
+    pub(crate) load: Vec<u64>,
     /// The most that any place needs above the limit.
     pub missing: u64,
     /// Whether the plan can be made at all.
-    pub(super) possible: bool,
+    pub(crate) possible: bool,
 }
 
 /// See the [module](self).
@@ -339,7 +339,7 @@ impl<'a> Environment<'a> {
 
 impl Candidate {
     /// Visits the places during which it can be away.
-    pub(super) fn cover(&self, load: &mut [u64], mut change: impl FnMut(&mut u64, u64)) {
+    pub(crate) fn cover(&self, load: &mut [u64], mut change: impl FnMut(&mut u64, u64)) {
         let places = load.len();
         let after = self.from.map_or(0, |place| place as usize + 1).min(places);
         let until = (self.until as usize).min(places);

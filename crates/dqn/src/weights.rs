@@ -2,7 +2,7 @@
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 
-use super::network::{NAMES, Weights};
+use crate::network::{NAMES, Weights};
 
 /// Why a file holds no network.
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +62,7 @@ impl Weights {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use elbowroom_sched::random::Random;
 
     #[test]
     fn a_network_survives_its_file_and_broken_files_are_refused() {

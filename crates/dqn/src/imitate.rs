@@ -7,9 +7,9 @@
 use elbowroom_ir::Id;
 use elbowroom_ir::schedule::{Action as Act, Schedule};
 
-use super::environment::{Action, Environment, Leave};
-use super::episode::Decide;
-use crate::policy::Place;
+use crate::environment::{Action, Environment, Leave};
+use crate::episode::Decide;
+use elbowroom_sched::policy::Place;
 
 /// The decisions that come closest to a schedule, one per candidate.
 pub(crate) fn decisions(environment: &Environment<'_>, schedule: &Schedule) -> Vec<Action> {
@@ -32,7 +32,7 @@ pub(crate) fn decisions(environment: &Environment<'_>, schedule: &Schedule) -> V
             _ => {}
         }
     }
-    let decide = |candidate: &super::environment::Candidate| {
+    let decide = |candidate: &crate::environment::Candidate| {
         let returns = &back[candidate.value.index()];
         let came_back = match candidate.leave {
             Leave::Gap(gap) => {

@@ -1,20 +1,21 @@
-//! `dqn` and the rules beside it: what it answers is legal and never worse than the rules, it learns, the same seed gives the same plan on any
-//! number of threads, and a network goes from one trace to another.
+//! The planner on real networks: its plans are legal and never slower than those of the fixed rules, it learns, a seed gives the same plan on
+//! any number of threads, and a network trained on one trace can be trained further on another.
 
+use std::any::Any;
 use std::sync::{Arc, Mutex};
 
+use elbowroom_dqn::network::Weights;
+use elbowroom_dqn::play::{Player, play};
+use elbowroom_dqn::settings::Settings;
+use elbowroom_dqn::{Dqn, Episode, Trained};
 use elbowroom_graph::zoo::{self, Options};
 use elbowroom_ir::Bytes;
 use elbowroom_ir::check::check_schedule;
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::planning::{Costs, Freedom, Request, Scheduler};
 use elbowroom_ir::schedule::{Action, Schedule};
-use elbowroom_ir::search::{Budget, Episode, Observer, Outcome, Silent, StopReason};
+use elbowroom_ir::search::{Budget, Observer, Outcome, Silent, StopReason};
 use elbowroom_ir::trace::Trace;
-use elbowroom_sched::dqn::Dqn;
-use elbowroom_sched::dqn::network::Weights;
-use elbowroom_sched::dqn::play::{Player, play};
-use elbowroom_sched::dqn::settings::Settings;
 use elbowroom_sched::policy::Policy;
 use elbowroom_sched::{lower, scheduler};
 use elbowroom_sim::cost::Roofline;
@@ -51,14 +52,29 @@ impl Case {
 }
 
 #[derive(Default)]
-struct Heard {
+struct Notes {
     episodes: Mutex<Vec<Episode>>,
+    trained: Mutex<Option<Weights>>,
     origin: Mutex<Option<String>>,
 }
 
-impl Observer for Heard {
-    fn episode(&self, episode: &Episode) {
-        self.episodes.lock().unwrap().push(*episode);
+impl Notes {
+    fn episodes(&self) -> Vec<Episode> {
+        self.episodes.lock().unwrap().clone()
+    }
+
+    fn trained(&self) -> Option<Weights> {
+        self.trained.lock().unwrap().clone()
+    }
+}
+
+impl Observer for Notes {
+    fn note(&self, note: &dyn Any) {
+        if let Some(episode) = note.downcast_ref::<Episode>() {
+            self.episodes.lock().unwrap().push(*episode);
+        } else if let Some(Trained(weights)) = note.downcast_ref::<Trained>() {
+            *self.trained.lock().unwrap() = Some(weights.clone());
+        }
     }
     fn origin(&self, origin: &str) {
         *self.origin.lock().unwrap() = Some(origin.to_owned());
@@ -79,11 +95,11 @@ fn plans_are_legal_and_never_worse_than_the_rules() {
     let only = |offload, recompute| Freedom { offload, recompute, ..Freedom::ALL };
     for (share, freedom) in [(0.4, Freedom::ALL), (0.3, only(true, false)), (0.6, only(false, true))] {
         let request = case.request(share, freedom);
-        let (dqn, heard) = (Dqn::new(settings("episodes=6"), None), Heard::default());
-        let outcome = dqn.schedule(&request, &budget(0, 1), &heard);
+        let (dqn, notes) = (Dqn::new(settings("episodes=6"), None), Notes::default());
+        let outcome = dqn.schedule(&request, &budget(0, 1), &notes);
         let schedule = outcome.best.unwrap_or_else(|| panic!("{share} {freedom:?}: {:?}", outcome.stop));
         let time = case.time(&schedule);
-        assert!(heard.origin.lock().unwrap().is_some());
+        assert!(notes.origin.lock().unwrap().is_some());
         let actions = schedule.steps.values().map(|step| &step.action);
         let (mut copies, mut again) = (0, 0);
         actions.for_each(|action| match action {
@@ -108,9 +124,9 @@ fn learning_shortens_what_chance_would_decide() {
     let case = Case::new("vgg11", 128);
     let request = case.request(0.6, Freedom::ALL);
     let total = case.costs.total().get();
-    let (dqn, heard) = (Dqn::new(settings("episodes=70"), None), Heard::default());
-    let outcome = dqn.schedule(&request, &budget(0, 2), &heard);
-    let episodes = heard.episodes.into_inner().unwrap();
+    let (dqn, notes) = (Dqn::new(settings("episodes=70"), None), Notes::default());
+    let outcome = dqn.schedule(&request, &budget(0, 2), &notes);
+    let episodes = notes.episodes();
     let overhead = |some: &[Episode]| {
         some.iter().map(|e| e.cost as f64 / total as f64 - 1.0).sum::<f64>() / some.len() as f64
     };
@@ -121,7 +137,7 @@ fn learning_shortens_what_chance_would_decide() {
     assert!(case.time(&outcome.best.unwrap()) <= best);
 
     // The network that was kept, without chance and with nothing more to learn, beside chance.
-    let network = dqn.trained().unwrap();
+    let network = notes.trained().unwrap();
     let played = |player, seed| play(&request, &settings(""), player, 20, seed).unwrap();
     let (alone, chance) = (played(Player::Network(&network), 0), played(Player::Chance, 100));
     assert!(alone.iter().all(|episode| episode.cost == alone[0].cost && episode.fits));
@@ -134,13 +150,14 @@ fn the_ways_of_fixed_rules_are_played_first_and_remembered() {
     let case = Case::new("resnet18", 128);
     let request = case.request(0.4, Freedom::ALL);
     let only = settings("episodes=1,updates=0,check=0,through=1");
-    let heard = Heard::default();
-    Dqn::new(only.clone(), None).schedule(&request, &budget(0, 1), &heard);
-    let with = heard.episodes.into_inner().unwrap()[0].best.expect("rules find plans at this limit");
-    let heard = Heard::default();
-    let without = Settings { imitate: false, ..only };
-    Dqn::new(without, None).schedule(&request, &budget(0, 1), &heard);
-    let without = heard.episodes.into_inner().unwrap()[0].best;
+    let notes = Notes::default();
+    Dqn::new(only.clone(), None).schedule(&request, &budget(0, 1), &notes);
+    let with = notes.episodes()[0].best.expect("rules find plans at this limit");
+    let notes = Notes::default();
+    let mut without = only;
+    without.imitate = false;
+    Dqn::new(without, None).schedule(&request, &budget(0, 1), &notes);
+    let without = notes.episodes()[0].best;
     assert!(without.is_none_or(|without| with < without), "{with} {without:?}");
 }
 
@@ -150,10 +167,10 @@ fn training_goes_through_where_nothing_is_to_be_gained() {
     let case = Case::new("resnet18", 128);
     let request = case.request(0.8, Freedom::ALL);
     let learn = |text| {
-        let (dqn, heard) = (Dqn::new(settings(text), None), Heard::default());
-        let outcome = dqn.schedule(&request, &budget(0, 1), &heard);
-        let episodes = heard.episodes.into_inner().unwrap().len();
-        (case.time(&outcome.best.unwrap()), episodes, dqn.trained().is_some())
+        let (dqn, notes) = (Dqn::new(settings(text), None), Notes::default());
+        let outcome = dqn.schedule(&request, &budget(0, 1), &notes);
+        let episodes = notes.episodes().len();
+        (case.time(&outcome.best.unwrap()), episodes, notes.trained().is_some())
     };
     let total = case.costs.total().get();
     assert_eq!(learn("episodes=3,updates=1"), (total, 0, false));
@@ -165,9 +182,9 @@ fn a_seed_gives_the_same_plan_on_any_number_of_threads() {
     let case = Case::new("vgg11", 128);
     let request = case.request(0.6, Freedom::ALL);
     let plan = |seed, threads| {
-        let (dqn, heard) = (Dqn::new(settings("episodes=5,updates=3"), None), Heard::default());
-        let Outcome { best, evaluations, .. } = dqn.schedule(&request, &budget(seed, threads), &heard);
-        (best, evaluations, heard.episodes.into_inner().unwrap(), dqn.trained())
+        let (dqn, notes) = (Dqn::new(settings("episodes=5,updates=3"), None), Notes::default());
+        let Outcome { best, evaluations, .. } = dqn.schedule(&request, &budget(seed, threads), &notes);
+        (best, evaluations, notes.episodes(), notes.trained())
     };
     let one = plan(3, 1);
     assert!(one == plan(3, 1) && one == plan(3, 3));
@@ -178,15 +195,17 @@ fn a_seed_gives_the_same_plan_on_any_number_of_threads() {
 fn a_network_goes_from_one_trace_to_another() {
     let (small, large) = (Case::new("vgg11", 128), Case::new("resnet18", 64));
     let first = Dqn::new(settings("episodes=3,hidden=8"), None);
-    first.schedule(&small.request(0.6, Freedom::ALL), &budget(0, 1), &Silent);
-    let trained = first.trained().expect("a limit that no rule meets for nothing");
+    let notes = Notes::default();
+    first.schedule(&small.request(0.6, Freedom::ALL), &budget(0, 1), &notes);
+    let trained = notes.trained().expect("a limit that no rule meets for nothing");
     let file = trained.to_safetensors().unwrap();
     let read = Weights::from_safetensors(&file).unwrap();
     assert_eq!(read, trained);
     let second = Dqn::new(settings("episodes=3,rate=0,explore=0,through=1"), Some(read));
-    assert!(second.schedule(&large.request(0.4, Freedom::ALL), &budget(0, 1), &Silent).best.is_some());
+    let notes = Notes::default();
+    assert!(second.schedule(&large.request(0.4, Freedom::ALL), &budget(0, 1), &notes).best.is_some());
     // Without a step size nothing is learned: the network is the one that came.
-    assert_eq!(second.trained(), Some(trained));
+    assert_eq!(notes.trained(), Some(trained));
 }
 
 #[test]
@@ -200,43 +219,4 @@ fn evaluations_and_impossible_limits_end_it() {
     assert!(matches!(outcome.stop, StopReason::Infeasible(_)) && outcome.best.is_none());
     let outcome = dqn.schedule(&case.request(1.0, Freedom::ALL), &few, &Silent);
     assert_eq!(outcome.stop, StopReason::Optimal);
-}
-
-#[test]
-fn supernn_offloads_convolutions_and_makes_cheap_layers_again() {
-    let case = Case::new("resnet18", 128);
-    let supernn = scheduler("supernn").unwrap();
-    let ask = |share, offload, recompute| {
-        let request = case.request(share, Freedom { offload, recompute, ..Freedom::ALL });
-        supernn.schedule(&request, &budget(0, 1), &Silent).best
-    };
-    let mut moved = 0;
-    for step in ask(0.6, true, false).unwrap().steps.values() {
-        if let Action::Offload { value, .. } = step.action {
-            let op = case.trace.producer(value).unwrap();
-            assert_eq!(case.trace.ops()[op].kind, "conv2d");
-            moved += 1;
-        }
-    }
-    let mut again = 0;
-    for step in ask(0.75, false, true).unwrap().steps.values() {
-        if let Action::Recompute(launch) = &step.action {
-            let kind = &case.trace.ops()[launch.op].kind;
-            assert!(
-                ["relu", "batch-norm", "max-pool", "average-pool", "add"].contains(&kind.as_str()),
-                "{kind}"
-            );
-            again += 1;
-        }
-    }
-    assert!(moved > 0 && again > 0);
-    // Both together reach further than either.
-    let least = |offload, recompute| {
-        (10..100)
-            .rev()
-            .take_while(|&share| ask(f64::from(share) / 100.0, offload, recompute).is_some())
-            .last()
-    };
-    let (both, copies, repeats) = (least(true, true), least(true, false), least(false, true));
-    assert!(both < copies && both < repeats, "{both:?} {copies:?} {repeats:?}");
 }

@@ -11,8 +11,8 @@
 //! all but one column of W1 x and all of the last term are computed once per set of weights (`Fixed`), and what is left per state
 //! are T − 1 products with W2. Vectors are rows here and matrices stand to their right, which transposes the paper's.
 
-use super::nodes::{FEATURES, Nodes};
-use crate::random::Random;
+use crate::nodes::{FEATURES, Nodes};
+use elbowroom_sched::random::Random;
 
 /// Names of the parameters in files, with what they are in the paper.
 pub const NAMES: [&str; 8] = ["w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8"];
@@ -22,7 +22,7 @@ pub const NAMES: [&str; 8] = ["w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8"];
 pub struct Weights {
     hidden: usize,
     /// W1 (6 × p), W2 and W3 (p × p), W4 (p), W5 and W6 (p × p), W7 (3p), W8 (p × p).
-    pub(super) parts: [Vec<f32>; 8],
+    pub(crate) parts: [Vec<f32>; 8],
 }
 
 impl Weights {
@@ -154,7 +154,7 @@ impl Sight<'_> {
     }
 
     /// Takes the mean of the last round again.
-    pub(super) fn average(&self, weights: &Weights, embedding: &mut Embedding) {
+    pub(crate) fn average(&self, weights: &Weights, embedding: &mut Embedding) {
         let Embedding { states, mean, .. } = embedding;
         mean.fill(0.0);
         let last = states.last().map_or(&[][..], Vec::as_slice);
@@ -163,7 +163,7 @@ impl Sight<'_> {
     }
 
     /// Computes one node's state after one round again, from those after the round before; says whether it is another now.
-    pub(super) fn renew(
+    pub(crate) fn renew(
         &self,
         weights: &Weights,
         fixed: &Fixed,
@@ -425,7 +425,7 @@ mod tests {
     use elbowroom_ir::TensorId;
 
     use super::*;
-    use crate::dqn::nodes::{Kind, Node};
+    use crate::nodes::{Kind, Node};
 
     fn graph() -> Nodes {
         let values = [0u32, 1, 0, 2, 1, 3, 2, 0, 1];

@@ -14,6 +14,8 @@
 //!
 //! An evaluation is one plan simulated. The best plan ever seen is returned, and [`Observer::origin`] hears who found it.
 
+#![forbid(unsafe_code)]
+
 mod environment;
 mod episode;
 mod imitate;
@@ -22,12 +24,12 @@ mod memory;
 pub mod network;
 mod nodes;
 pub mod play;
+mod progress;
 mod rules;
 pub mod settings;
 mod walk;
 pub mod weights;
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use elbowroom_ir::planning::{Request, Scheduler};
@@ -35,41 +37,36 @@ use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 use elbowroom_sim::bound::lower_bound;
 
-use crate::lower::lower;
-use crate::portfolio::Entry;
-use crate::verdict::{impossible_op, refusal};
+use elbowroom_sched::lower::lower;
+use elbowroom_sched::portfolio::Entry;
+use elbowroom_sched::verdict::{impossible_op, refusal};
 use environment::Environment;
 use learn::{Guard, Learner};
 use network::Weights;
+pub use progress::{Episode, Trained};
 use settings::Settings;
 
 /// See the [module](self).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Dqn {
     settings: Settings,
     initial: Option<Weights>,
-    trained: Mutex<Option<Weights>>,
 }
 
-/// The planner with its usual settings and a network that knows nothing yet.
-pub static DQN: Dqn = Dqn::new(Settings::DEFAULT, None);
-
 impl Dqn {
+    /// The name of the planner.
+    pub const NAME: &str = "dqn";
+
     /// A planner that trains with these settings, beginning with this network if there is one; its number of hidden units then replaces
     /// the settings'.
     pub const fn new(settings: Settings, initial: Option<Weights>) -> Self {
-        Self { settings, initial, trained: Mutex::new(None) }
-    }
-
-    /// The network after the last time that this planner was asked, if it was trained then.
-    pub fn trained(&self) -> Option<Weights> {
-        self.trained.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        Self { settings, initial }
     }
 }
 
 impl Scheduler for Dqn {
     fn name(&self) -> &'static str {
-        "dqn"
+        Self::NAME
     }
 
     fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
@@ -95,7 +92,7 @@ impl Scheduler for Dqn {
             let examples = plans.iter().map(imitate).collect();
             let learner = Learner::new(&mut environment, &self.settings, self.initial.clone(), budget.seed);
             let learned = learner.run(examples, &Guard { budget, started, observer, bound });
-            *self.trained.lock().unwrap_or_else(PoisonError::into_inner) = Some(learned.weights);
+            observer.note(&Trained(learned.weights));
             stop = learned.stop;
             own = learned.best;
         }

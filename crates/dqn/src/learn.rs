@@ -12,17 +12,18 @@
 
 use std::time::Instant;
 
-use elbowroom_ir::search::{self, Budget, Observer, StopReason};
+use elbowroom_ir::search::{Budget, Observer, StopReason};
 
-use super::environment::{Action, Environment};
-use super::episode::{Episode, Margin};
-use super::imitate::Script;
-use super::memory::{Memory, Past};
-use super::network::{Adam, Fixed, Point, Weights};
-use super::play::{Exploring, Greedy, trial};
-use super::settings::Settings;
-use super::walk::{Walk, action_node, validity};
-use crate::random::Random;
+use crate::environment::{Action, Environment};
+use crate::episode::{Episode, Margin};
+use crate::imitate::Script;
+use crate::memory::{Memory, Past};
+use crate::network::{Adam, Fixed, Point, Weights};
+use crate::play::{Exploring, Greedy, trial};
+use crate::progress;
+use crate::settings::Settings;
+use crate::walk::{Walk, action_node, validity};
+use elbowroom_sched::random::Random;
 
 /// The best plan of any episode.
 pub(crate) struct Best {
@@ -134,7 +135,7 @@ impl<'e, 'a> Learner<'e, 'a> {
             improved = if best == before { improved } else { number };
             let of = settings.episodes;
             let exploration = explore;
-            guard.observer.episode(&search::Episode { number, of, exploration, gain, cost, fits, best });
+            guard.observer.note(&progress::Episode { number, of, exploration, gain, cost, fits, best });
             guard.observer.progress(self.environment.simulated);
             self.at_the_bound(guard)?;
             if settings.patience > 0 && number - improved >= settings.patience {

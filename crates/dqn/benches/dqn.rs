@@ -1,6 +1,6 @@
 //! What the planner `dqn` learns, and where it stands: three tables.
 //!
-//! - `cargo bench -p elbowroom-sched --bench dqn -- learning A.trace 60% B.trace 25%`: for five seeds, the first tenth of the episodes beside
+//! - `cargo bench -p elbowroom-dqn --bench dqn -- learning A.trace 60% B.trace 25%`: for five seeds, the first tenth of the episodes beside
 //!   the last, the trained network alone beside chance, and `auto`; then the course of the episodes by tenths.
 //! - `... -- transfer SMALL.trace LARGE.trace 30%`: for each seed, the episodes that a network trained on the small trace needs on the large
 //!   one to reach what training from nothing reaches.
@@ -10,18 +10,19 @@
 //! for the second training of `transfer`, `--planners A,B` for `figure`. The traces are those of `elbowroom trace`; limits are shares of the load
 //! when everything stays. One thread; nothing depends on the clock but the seconds that are printed.
 
+use std::any::Any;
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::Instant;
 
+use elbowroom_dqn::network::Weights;
+use elbowroom_dqn::play::{Player, play};
+use elbowroom_dqn::settings::Settings;
+use elbowroom_dqn::{Dqn, Episode, Trained};
 use elbowroom_ir::Bytes;
 use elbowroom_ir::planning::{Freedom, Request, Scheduler};
-use elbowroom_ir::search::{Budget, Episode, Observer, Silent};
+use elbowroom_ir::search::{Budget, Observer, Silent};
 use elbowroom_ir::text::{File, TraceFile};
-use elbowroom_sched::dqn::Dqn;
-use elbowroom_sched::dqn::network::Weights;
-use elbowroom_sched::dqn::play::{Player, play};
-use elbowroom_sched::dqn::settings::Settings;
 use elbowroom_sched::lower::least_load;
 use elbowroom_sched::policy::Policy;
 use elbowroom_sched::scheduler;
@@ -47,7 +48,7 @@ impl Asked {
             plays: 20,
             evaluations: 2_000,
             dqn: Settings::DEFAULT,
-            fine: Settings { explore: 0.1, ..Settings::DEFAULT },
+            fine: "explore=0.1".parse().map_err(|error| format!("{error}"))?,
             planners: ["sublinear", "supernn", "tflms", "dqn", "auto"].map(str::to_owned).to_vec(),
         };
         let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
@@ -130,11 +131,16 @@ impl Case {
 }
 
 #[derive(Default)]
-struct Heard(Mutex<Vec<Episode>>);
+struct Notes(Mutex<(Vec<Episode>, Option<Weights>)>);
 
-impl Observer for Heard {
-    fn episode(&self, episode: &Episode) {
-        self.0.lock().expect("nobody panics while holding it").push(*episode);
+impl Observer for Notes {
+    fn note(&self, note: &dyn Any) {
+        let mut notes = self.0.lock().expect("nobody panics while holding it");
+        if let Some(episode) = note.downcast_ref::<Episode>() {
+            notes.0.push(*episode);
+        } else if let Some(Trained(weights)) = note.downcast_ref::<Trained>() {
+            notes.1 = Some(weights.clone());
+        }
     }
 }
 
@@ -145,11 +151,12 @@ fn train(
     initial: Option<Weights>,
     seed: u64,
 ) -> (Vec<Episode>, Weights) {
-    let settings = Settings { through: true, ..settings.clone() };
-    let (dqn, heard) = (Dqn::new(settings, initial), Heard::default());
-    dqn.schedule(request, &Budget { evaluations: None, time: None, seed, threads: 1 }, &heard);
-    let episodes = heard.0.into_inner().expect("nobody panics while holding it");
-    (episodes, dqn.trained().expect("there are decisions to learn about"))
+    let mut settings = settings.clone();
+    settings.through = true;
+    let (dqn, notes) = (Dqn::new(settings, initial), Notes::default());
+    dqn.schedule(request, &Budget { evaluations: None, time: None, seed, threads: 1 }, &notes);
+    let (episodes, trained) = notes.0.into_inner().expect("nobody panics while holding it");
+    (episodes, trained.expect("there are decisions to learn about"))
 }
 
 fn share(word: &str) -> Result<f64, String> {

@@ -4,8 +4,8 @@ use std::rc::Rc;
 
 use elbowroom_ir::search::StopReason;
 
-use super::environment::{Action, Candidate, Environment, Standing};
-use crate::random::Random;
+use crate::environment::{Action, Candidate, Environment, Standing};
+use elbowroom_sched::random::Random;
 
 /// One pass over the decisions.
 pub(crate) struct Episode {
@@ -154,10 +154,10 @@ mod tests {
     use elbowroom_ir::{Bytes, Nanos, OpId, Table};
 
     use super::*;
-    use crate::dqn::imitate::{self, Script};
-    use crate::dqn::settings::Settings;
-    use crate::lower::{evaluate, loads, lower};
-    use crate::policy::Policy;
+    use crate::imitate::{self, Script};
+    use crate::settings::Settings;
+    use elbowroom_sched::lower::{evaluate, loads, lower};
+    use elbowroom_sched::policy::Policy;
 
     /// An episode with random valid decisions on one trace: whether there was any, whether its plan fits, whether its schedule leads
     /// back to a plan that fits, and whether that takes as long.
