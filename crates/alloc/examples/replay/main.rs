@@ -1,7 +1,7 @@
 //! Replays recorded iterations: what their planned memory needs, beside PyTorch's caching allocator.
 //!
-//! `cargo run --release -p elbowroom-alloc --example replay -- FILE...`, with files that `elbowroom-import` reads. Each iteration is run until all
-//! of it is planned. Weights and other values that outlive the iteration are asked for once, before.
+//! `cargo run --release -p elbowroom-alloc --example replay -- [--json] FILE...`, with files that `elbowroom-import` reads. Each iteration is run
+//! until all of it is planned. `--json` prints one object for each file instead of a table. Weights and other values that outlive the iteration are asked for once, before.
 
 mod events;
 
@@ -32,13 +32,38 @@ struct Row {
     whole_caching: u64,
 }
 
+impl Row {
+    fn print_json(&self) {
+        println!(
+            "{{\"requests\":{},\"peak_live_bytes\":{},\"arena_bytes\":{},\"planned_share\":{},\"planned_from_iteration\":{},\
+             \"whole_peak_bytes\":{},\"whole_planned_bytes\":{},\"whole_caching_bytes\":{}}}",
+            self.requests,
+            self.peak_load,
+            self.height,
+            self.planned,
+            self.iterations,
+            self.whole_peak,
+            self.whole_planned,
+            self.whole_caching,
+        );
+    }
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
+    let (options, files): (Vec<String>, Vec<String>) =
+        std::env::args().skip(1).partition(|argument| argument == "--json");
+    if !options.is_empty() {
+        for file in &files {
+            replay(file, &Iteration::read(file.as_ref())?).print_json();
+        }
+        return Ok(());
+    }
     println!(
         "| iteration | requests | peak load | height | height ÷ peak | planned | in iteration | planning | with weights: peak | planned ÷ peak | caching ÷ peak |"
     );
     println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |");
     let mut worst: f64 = 1.0;
-    for file in std::env::args().skip(1) {
+    for file in files {
         let iteration = Iteration::read(file.as_ref())?;
         let row = replay(&file, &iteration);
         let ratio = row.height as f64 / row.peak_load as f64;

@@ -1,0 +1,22 @@
+//! The figures of this project, measured by commands and rendered from what these print.
+//!
+//! A *manifest* (`results/manifest.toml`, `results/sections/*.toml`) lists entries. An entry is a command, the cases that it runs for, the
+//! fields of its JSON output that are kept, the figures of papers or peers that belong to it, and the tables and plots that show them.
+//! [`Runner::run`](runner::Runner::run) measures an entry and returns its [`Data`](data::Data), which is saved in `results/data/ID.json`.
+//! [`render`] makes `docs/results/*.md`, their SVG plots and the README's table from the manifest and the data files, and from nothing else.
+//! [`check`] measures the quick exact entries again and compares.
+//!
+//! Figures are *exact* (simulated times, bytes and evaluations, which every machine must reproduce) or *timed* (measured times, recorded with
+//! the machine and its load).
+
+pub mod check;
+pub mod compare;
+pub mod data;
+pub mod fields;
+pub mod format;
+pub mod manifest;
+pub mod place;
+pub mod plot;
+pub mod render;
+pub mod runner;
+pub mod table;
