@@ -32,6 +32,8 @@ const CRATES: &[(&str, &[&str])] = &[
         ],
     ),
     ("elbowroom-cli", &["elbowroom"]),
+    // It runs the command, so that its figures are what a user gets.
+    ("elbowroom-results", &[]),
 ];
 
 /// Where `unsafe` may stand: files and folders relative to the root. CONTRIBUTING.md lists the same.

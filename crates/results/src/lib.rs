@@ -9,6 +9,8 @@
 //! Figures are *exact* (simulated times, bytes and evaluations, which every machine must reproduce) or *timed* (measured times, recorded with
 //! the machine and its load).
 
+#![forbid(unsafe_code)]
+
 pub mod check;
 pub mod compare;
 pub mod data;

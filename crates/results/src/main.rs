@@ -1,5 +1,7 @@
 //! `cargo results`: measures, checks and renders the figures of `docs/results`.
 
+#![forbid(unsafe_code)]
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
