@@ -23,7 +23,7 @@ use crate::lanes::{Lanes, Shared};
 use crate::persistent::{self, PIECE, PersistentLocation};
 use crate::prepared::PreparedPlan;
 use crate::program::PlannedLocation;
-use crate::reactive;
+use crate::reactive::slots as dynamic_slots;
 
 mod dynamic;
 
@@ -150,7 +150,7 @@ impl Session {
         machine: &Machine,
         options: SessionOptions,
     ) -> Result<Self, EngineError> {
-        let (slots, host_bytes) = reactive::slots::persistent(&graph);
+        let (slots, host_bytes) = dynamic_slots::persistent(&graph);
         let mut session = Self::open(graph, machine, options, Bytes(host_bytes as u64))?;
         let (limit, align) = (machine.memory.get() as usize, machine.align.get() as usize);
         let mut end = 0;

@@ -8,7 +8,7 @@ use crate::trace::{Again, Fingerprint, Trace};
 use crate::{Id, OpId, StorageId, Table, TensorId};
 
 /// A place in an order.
-pub type Place = u32;
+pub type OrderIndex = u32;
 
 /// Why ops cannot run in an order.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -38,7 +38,7 @@ pub enum OrderError {
 pub struct Order {
     trace: Fingerprint,
     ops: Vec<OpId>,
-    last_use: Table<TensorId, Place>,
+    last_use: Table<TensorId, OrderIndex>,
     again: Table<TensorId, bool>,
 }
 
@@ -47,21 +47,21 @@ impl Order {
     pub fn new(trace: &Trace, ops: Vec<OpId>) -> Result<Self, OrderError> {
         replay(trace, &ops)?;
         let values = trace.tensors().len();
-        let mut last_use: Table<TensorId, Place> = Table::filled(values, 0);
-        let mut overwritten: Table<TensorId, Place> = Table::filled(values, Place::MAX);
+        let mut last_use: Table<TensorId, OrderIndex> = Table::filled(values, 0);
+        let mut overwritten: Table<TensorId, OrderIndex> = Table::filled(values, OrderIndex::MAX);
         for (place, &op) in (0..).zip(&ops) {
             let op = &trace.ops()[op];
             op.reads.iter().chain(&op.outputs).for_each(|&value| last_use[value] = place);
             op.mutates.iter().for_each(|mutation| overwritten[mutation.old] = place);
         }
         for pair in trace.persistent() {
-            last_use[pair.end] = Place::MAX;
-            if overwritten[pair.begin] == Place::MAX {
-                last_use[pair.begin] = Place::MAX;
+            last_use[pair.end] = OrderIndex::MAX;
+            if overwritten[pair.begin] == OrderIndex::MAX {
+                last_use[pair.begin] = OrderIndex::MAX;
             }
         }
         // Until when each value can be had: made again, as long as all that takes can be had, or else while it is there.
-        let mut until: Table<TensorId, Place> =
+        let mut until: Table<TensorId, OrderIndex> =
             trace.tensors().ids().map(|value| overwritten[value].min(last_use[value])).collect();
         for pair in trace.persistent() {
             until[pair.begin] = overwritten[pair.begin];
@@ -70,9 +70,9 @@ impl Order {
         let mut again = Table::filled(values, false);
         for &op in ops.iter().filter(|&&op| !once[op]) {
             let row = &trace.ops()[op];
-            let inputs = row.reads.iter().map(|&read| until[read]).min().unwrap_or(Place::MAX);
+            let inputs = row.reads.iter().map(|&read| until[read]).min().unwrap_or(OrderIndex::MAX);
             for &output in &row.outputs {
-                if overwritten[output] == Place::MAX && inputs >= last_use[output] {
+                if overwritten[output] == OrderIndex::MAX && inputs >= last_use[output] {
                     again[output] = true;
                     until[output] = inputs;
                 }
@@ -91,9 +91,9 @@ impl Order {
         &self.ops
     }
 
-    /// The place of the last op that reads the value, or of the one that makes it if none does; [`Place::MAX`] for a value that the next
+    /// The place of the last op that reads the value, or of the one that makes it if none does; [`OrderIndex::MAX`] for a value that the next
     /// iteration finds, and for one that was there when this one began and that nothing writes over.
-    pub fn last_use(&self, value: TensorId) -> Place {
+    pub fn last_use(&self, value: TensorId) -> OrderIndex {
         self.last_use[value]
     }
 
@@ -180,7 +180,7 @@ mod tests {
         let trace = trace();
         let ids = |ops: &[u32]| ops.iter().copied().map(OpId).collect::<Vec<_>>();
         let order = Order::new(&trace, ids(&[0, 1, 2, 3])).unwrap();
-        assert_eq!([0, 1, 2, 3, 4].map(|v| order.last_use(TensorId(v))), [2, 3, 3, Place::MAX, 3]);
+        assert_eq!([0, 1, 2, 3, 4].map(|v| order.last_use(TensorId(v))), [2, 3, 3, OrderIndex::MAX, 3]);
         // t1 is read after the weight it was made of is gone; t2 is made of t1, which is there until then.
         assert_eq!(
             [0, 1, 2, 3, 4].map(|v| order.makes_again(TensorId(v))),

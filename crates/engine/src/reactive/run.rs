@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use elbowroom_ir::order::{Order, Place};
+use elbowroom_ir::order::{Order, OrderIndex};
 use elbowroom_ir::planning::Freedom;
 use elbowroom_ir::trace::{Op, Trace};
 use elbowroom_ir::{Bytes, Nanos, OpId, Table, TensorId};
@@ -51,7 +51,7 @@ pub(crate) struct DynamicRun<'a> {
     /// Limit on the bytes of host copies, and their current sum.
     host: [u64; 2],
     /// Index in the order of the op in progress.
-    at: Place,
+    at: OrderIndex,
     report: ReactiveReport,
 }
 

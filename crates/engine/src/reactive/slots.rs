@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use elbowroom_graph::Graph;
-use elbowroom_ir::order::{Order, Place};
+use elbowroom_ir::order::{Order, OrderIndex};
 use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{StorageId, Table};
 
@@ -45,14 +45,14 @@ impl Slots {
             (lasts[begin.0 as usize], lasts[end.0 as usize]) = (true, true);
             offsets[begin] = (begin == end).then_some(home);
         }
-        let mut until: Table<StorageId, Place> = Table::filled(trace.storages().len(), 0);
+        let mut until: Table<StorageId, OrderIndex> = Table::filled(trace.storages().len(), 0);
         for value in trace.tensors().ids() {
             let storage = trace.storage(value);
             until[storage] = until[storage].max(order.last_use(value));
         }
         // Larger than any sum of sizes, and far from overflow.
         let mut arena = DynamicAllocator::new(usize::MAX >> 2, ALIGN);
-        let (mut ending, mut size): (BTreeMap<Place, Vec<usize>>, usize) = (BTreeMap::new(), 0);
+        let (mut ending, mut size): (BTreeMap<OrderIndex, Vec<usize>>, usize) = (BTreeMap::new(), 0);
         for (place, &op) in (0..).zip(order.ops()) {
             while let Some(entry) = ending.first_entry().filter(|entry| *entry.key() < place) {
                 entry.remove().into_iter().for_each(|offset| arena.free(offset));
