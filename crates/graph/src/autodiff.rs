@@ -3,12 +3,12 @@
 //! **Order.** Backward operations come in the reverse order of their forward ones. Of one operation, gradients to parameters come
 //! before the gradient to its input: they need the saved input, which can then go before the next gradient is made.
 //!
-//! **Joining.** A value read several times gets several contributions. Those of a parameter accumulate in place (Chen et al., 2016,
-//! Section 5.3), fused into the product or the lookup where the operation can. Those of an intermediate value are joined by a
-//! pure [`OpKind::Add`], because the first contribution may be the very value that another path still needs (both branches of
+//! **Joining.** A tensor read several times gets several contributions. Those of a parameter accumulate in place (Chen et al., 2016,
+//! Section 5.3), fused into the product or the lookup where the operation can. Those of an intermediate tensor are joined by a
+//! pure [`OpKind::Add`], because the first contribution may be the very tensor that another path still needs (both branches of
 //! a residual sum share one gradient); it is permitted to run in place, and a schedule decides.
 //!
-//! **Updates** run as soon as the gradient of the parameter is complete and nothing reads the old value any more, which is after
+//! **Updates** run as soon as the gradient of the parameter is complete and nothing reads the old tensor any more, which is after
 //! the backward operation of its first use. Gradients then live one layer long instead of until the end, which saves as many
 //! bytes as the model has parameters. It takes nothing from recomputation: a forward operation is run again for the sake of
 //! backward operations after it in the forward order, and these precede the update.
@@ -49,7 +49,7 @@ impl Builder {
     }
 }
 
-/// The gradient of one value so far.
+/// The gradient of one tensor so far.
 #[derive(Clone, Copy, Debug)]
 struct Gradient {
     value: TensorId,
@@ -62,12 +62,12 @@ struct Gradient {
 struct Backward<'a> {
     builder: &'a mut Builder,
     optimizer: Optimizer,
-    /// By value: whether the loss may depend on a weight through it.
+    /// By tensor: whether the loss may depend on a weight through it.
     needed: Vec<bool>,
     gradients: Vec<Option<Gradient>>,
-    /// By position in the list of persistent values: what the optimizer keeps beside a weight.
+    /// By position in the list of persistent tensors: what the optimizer keeps beside a weight.
     states: Vec<Vec<TensorId>>,
-    /// By forward operation: the weights whose first use it is, as positions in the list of persistent values.
+    /// By forward operation: the weights whose first use it is, as positions in the list of persistent tensors.
     due: Vec<Vec<usize>>,
 }
 

@@ -10,17 +10,17 @@ use crate::init::Init;
 use crate::op::OpKind;
 use crate::shape::{DType, Shape};
 
-/// A value, seen at a shape that need not be its producer's.
+/// A tensor, seen at a shape that need not be its producer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Var {
-    /// The value.
+    /// The tensor.
     pub id: TensorId,
     /// The extents at which it is seen.
     pub shape: Shape,
 }
 
 impl Var {
-    /// The same value seen as rows: the first extent stays, the others become one.
+    /// The same tensor seen as rows: the first extent stays, the others become one.
     pub fn rows(self) -> Self {
         let rows = self.shape.dims().first().copied().unwrap_or(1);
         Self { id: self.id, shape: [rows, self.shape.len() / rows.max(1)].into() }
@@ -56,19 +56,19 @@ pub enum BuildError {
         node: String,
         /// Which of its inputs.
         position: usize,
-        /// The value.
+        /// The tensor.
         value: String,
-        /// What the value is.
+        /// What the tensor is.
         found: String,
         /// What the operation takes there.
         expected: String,
     },
-    /// A value was overwritten in place before this read.
+    /// A tensor was overwritten in place before this read.
     #[error("`{node}` reads `{value}`, which was overwritten before")]
     Overwritten {
         /// The operation.
         node: String,
-        /// The value.
+        /// The tensor.
         value: String,
     },
     /// A window larger than what it slides over.
@@ -120,7 +120,7 @@ pub struct Builder {
     mode: Mode,
     /// What every storage holds now.
     holds: Table<StorageId, TensorId>,
-    /// Which persistent value a storage holds, if any.
+    /// Which persistent tensor a storage holds, if any.
     owner: Vec<Option<usize>>,
     masks: u32,
 }
@@ -156,7 +156,7 @@ impl Builder {
         &self.graph
     }
 
-    /// A value that the host gives every iteration.
+    /// A tensor that the host gives every iteration.
     pub fn input(&mut self, name: &str, shape: impl Into<Shape>, content: Content) -> Var {
         let shape = shape.into();
         let dtype = match content {
@@ -170,14 +170,14 @@ impl Builder {
         Var { id: value, shape }
     }
 
-    /// Hands a value to the host every iteration.
+    /// Hands a tensor to the host every iteration.
     pub fn output(&mut self, name: &str, value: Var) {
         let slot = self.graph.outputs.len();
         self.graph.outputs.push(OutputSpec { name: name.to_owned(), value: value.id });
         self.node(format!("{name}.output"), OpKind::Output { slot }, vec![value.id], Vec::new());
     }
 
-    /// A value that outlives the iteration.
+    /// A tensor that outlives the iteration.
     pub fn persistent(
         &mut self,
         name: impl Into<String>,
@@ -193,7 +193,7 @@ impl Builder {
         Var { id, shape }
     }
 
-    /// A stream of random words that no other initial value of this graph draws from.
+    /// A stream of random words that no other initial tensor of this graph draws from.
     pub fn init_stream(&self) -> u32 {
         self.graph.persistent.len() as u32
     }
@@ -271,7 +271,7 @@ impl Builder {
         self.graph
     }
 
-    /// The graph, with these values handed to the host under these names and nothing else.
+    /// The graph, with these tensors handed to the host under these names and nothing else.
     pub fn finish_inference(mut self, outputs: &[(&str, Var)]) -> Graph {
         for &(name, value) in outputs {
             self.output(name, value);
@@ -291,7 +291,7 @@ impl Builder {
         id
     }
 
-    /// The value that overwrites `old` in place.
+    /// The tensor that overwrites `old` in place.
     fn successor(&mut self, old: TensorId) -> TensorId {
         let value = self.graph.values[old].clone();
         let storage = value.storage;

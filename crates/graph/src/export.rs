@@ -1,4 +1,4 @@
-//! From a graph to a trace: the same operations and values under the same numbers, with what planners need to know of them.
+//! From a graph to a trace: the same operations and tensors under the same numbers, with what planners need to know of them.
 
 use elbowroom_ir::trace::{Mutation, Op, Persistent, Reuse, Storage, Tensor, Trace, TraceData, TraceError};
 use elbowroom_ir::{Bytes, OpId, Table};

@@ -205,7 +205,7 @@ pub struct Lookup {
 }
 
 /// Extents of self-attention over `qkv [batch, tokens, 3·heads·width]`: in each row the queries of all heads come first, then the
-/// keys, then the values; head `h` owns columns `h·width .. (h+1)·width` of each third.
+/// keys, then the tensors; head `h` owns columns `h·width .. (h+1)·width` of each third.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Heads {
     /// Sequences.

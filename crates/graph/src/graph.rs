@@ -1,4 +1,4 @@
-//! A graph: the operations of one iteration in their order, the values between them, and what persists.
+//! A graph: the operations of one iteration in their order, the tensors between them, and what persists.
 
 use elbowroom_ir::trace::Phase;
 use elbowroom_ir::{Bytes, OpId, StorageId, Table, TensorId};
@@ -7,10 +7,10 @@ use crate::init::Init;
 use crate::op::OpKind;
 use crate::shape::{DType, Shape};
 
-/// One iteration of one network at fixed shapes. Node `i` is op `i` of [`Graph::trace`], value `i` is its tensor `i`, and so for
+/// One iteration of one network at fixed shapes. Node `i` is op `i` of [`Graph::trace`], tensor `i` is its tensor `i`, and so for
 /// storages: the numbering is the same.
 ///
-/// Made by [`Builder`](crate::Builder) only, which keeps this true: nodes read values made by earlier nodes or persistent ones, and
+/// Made by [`Builder`](crate::Builder) only, which keeps this true: nodes read tensors made by earlier nodes or persistent ones, and
 /// their operands have the shapes and types that their kind says.
 #[derive(Clone, Debug)]
 pub struct Graph {
@@ -18,7 +18,7 @@ pub struct Graph {
     pub name: String,
     /// Operations, in an order in which they can run.
     pub nodes: Table<OpId, Node>,
-    /// Values.
+    /// Tensors.
     pub values: Table<TensorId, Value>,
     /// Bytes of every storage.
     pub storages: Table<StorageId, Bytes>,
@@ -37,15 +37,15 @@ pub struct Node {
     pub name: String,
     /// What it computes.
     pub kind: OpKind,
-    /// Values read, in the order that the kind says.
+    /// Tensors read, in the order that the kind says.
     pub inputs: Vec<TensorId>,
-    /// Values made, in the order that the kind says.
+    /// Tensors made, in the order that the kind says.
     pub outputs: Vec<TensorId>,
     /// Forward, backward or update.
     pub phase: Phase,
 }
 
-/// One value.
+/// One tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
     /// For people.
@@ -65,22 +65,22 @@ impl Value {
     }
 }
 
-/// A value that outlives the iteration.
+/// A tensor that outlives the iteration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameter {
     /// Its name in checkpoints: `layer1.0.conv1.weight`, `layer1.0.conv1.weight.momentum`, `bn1.running_mean`.
     pub name: String,
     /// What it is for.
     pub role: Role,
-    /// The value when the iteration begins.
+    /// The tensor when the iteration begins.
     pub begin: TensorId,
-    /// The value when it ends; `begin` itself if nothing changes it.
+    /// The tensor when it ends; `begin` itself if nothing changes it.
     pub end: TensorId,
-    /// Its value before the first iteration.
+    /// Its tensor before the first iteration.
     pub init: Init,
 }
 
-/// What a persistent value is for.
+/// What a persistent tensor is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// Trained.
@@ -91,12 +91,12 @@ pub enum Role {
     Statistic,
 }
 
-/// A value that the host gives.
+/// A tensor that the host gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputSpec {
     /// Its name: `images`, `labels`, `tokens`.
     pub name: String,
-    /// The value.
+    /// The tensor.
     pub value: TensorId,
     /// What it may contain.
     pub content: Content,
@@ -114,11 +114,11 @@ pub enum Content {
     },
 }
 
-/// A value that the host gets.
+/// A tensor that the host gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutputSpec {
     /// Its name: `loss`, `logits`.
     pub name: String,
-    /// The value.
+    /// The tensor.
     pub value: TensorId,
 }

@@ -99,7 +99,7 @@ const BATCH_NORM_MOMENTUM: f32 = 0.1;
 pub const EPSILON: f32 = 1e-5;
 
 impl Builder {
-    /// A trained value.
+    /// A trained tensor.
     pub fn weight(&mut self, name: impl Into<String>, shape: impl Into<crate::Shape>, init: Init) -> Var {
         self.persistent(name, shape, Role::Weight, init)
     }
@@ -228,13 +228,13 @@ impl Builder {
         Ok(Var { id: y.id, shape: x.shape })
     }
 
-    /// The sum of two values of the same size.
+    /// The sum of two tensors of the same size.
     pub fn add(&mut self, name: &str, a: Var, b: Var) -> Result<Var, BuildError> {
         let y = self.push1(name, OpKind::Add { len: a.shape.len() }, &[a.id, b.id])?;
         Ok(Var { id: y.id, shape: a.shape })
     }
 
-    /// A value times a constant.
+    /// A tensor times a constant.
     pub fn scale(&mut self, name: &str, x: Var, factor: f32) -> Result<Var, BuildError> {
         let y = self.push1(name, OpKind::Scale { len: x.shape.len(), factor }, &[x.id])?;
         Ok(Var { id: y.id, shape: x.shape })
@@ -393,7 +393,7 @@ impl Builder {
         self.push1(name, OpKind::CrossEntropy(loss), &[logits.id, labels.id])
     }
 
-    /// Values `[batch, cᵢ, …]` that differ in their second extent alone, side by side along it.
+    /// Tensors `[batch, cᵢ, …]` that differ in their second extent alone, side by side along it.
     pub fn concat(&mut self, name: &str, parts: &[Var]) -> Result<Var, BuildError> {
         let Some(first) = parts.first() else {
             return Err(BuildError::Extents {

@@ -1,7 +1,7 @@
 //! The op set: what every operation reads and writes, and the formula that it computes.
 //!
-//! An operation is destination-passing: it reads whole values and writes whole values, each dense and at a given address. Its kind
-//! carries every extent it needs, so that a kernel looks at no shape and a reshape costs nothing: a value of shape `[N, C, H, W]` is
+//! An operation is destination-passing: it reads whole tensors and writes whole tensors, each dense and at a given address. Its kind
+//! carries every extent it needs, so that a kernel looks at no shape and a reshape costs nothing: a tensor of shape `[N, C, H, W]` is
 //! read by [`OpKind::Linear`] as `N` rows of `C·H·W`. Lists of operands below are in order: `(inputs) → (outputs)`. Elements are
 //! `f32` unless a type is given. All layouts are row-major, images are `[batch, channels, height, width]`.
 //!
@@ -75,7 +75,7 @@ impl Mask {
 pub struct Sgd {
     /// η
     pub learning_rate: f32,
-    /// µ; 0 means that there is no momentum value at all.
+    /// µ; 0 means that there is no momentum tensor at all.
     pub momentum: f32,
     /// λ, which joins the gradient: `g + λ·w`.
     pub weight_decay: f32,
@@ -102,7 +102,7 @@ pub enum OpKind {
         /// Index into [`Graph::inputs`](crate::Graph::inputs).
         slot: usize,
     },
-    /// `(value) → ()`: hands the value to the host as output `slot` of [`Graph::outputs`](crate::Graph::outputs).
+    /// `(tensor) → ()`: hands the tensor to the host as output `slot` of [`Graph::outputs`](crate::Graph::outputs).
     Output {
         /// Index into [`Graph::outputs`](crate::Graph::outputs).
         slot: usize,

@@ -1,4 +1,4 @@
-//! Shapes and element types of values.
+//! Shapes and element types of tensors.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use elbowroom_ir::Bytes;
 /// The most dimensions that a shape has.
 pub const MAX_RANK: usize = 5;
 
-/// The type of a value's elements. All are stored in the machine's byte order, densely, the last dimension fastest.
+/// The type of a tensor's elements. All are stored in the machine's byte order, densely, the last dimension fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DType {
     /// 32-bit floats: all that is differentiated.
@@ -28,7 +28,7 @@ impl DType {
     }
 }
 
-/// The extents of a value, outermost first. The empty shape is a scalar: one element.
+/// The extents of a tensor, outermost first. The empty shape is a scalar: one element.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shape {
     extents: [usize; MAX_RANK],
@@ -63,7 +63,7 @@ impl Shape {
         self.len() == 0
     }
 
-    /// Bytes of a dense value of this shape.
+    /// Bytes of a dense tensor of this shape.
     pub fn bytes(&self, dtype: DType) -> Bytes {
         Bytes((self.len() * dtype.size()) as u64)
     }

@@ -24,7 +24,7 @@ pub enum Size {
 }
 
 impl Size {
-    /// Whether a value of this many elements will do.
+    /// Whether a tensor of this many elements will do.
     pub const fn admits(self, len: usize) -> bool {
         match self {
             Self::Exactly(wanted) => wanted == len,

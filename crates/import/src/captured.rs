@@ -6,7 +6,7 @@
 //! step, `s` storage); `out` a result of a `joint` graph (`s` storage, `d` what it stands for).
 //!
 //! A `joint` graph is functional: forward and backward, without an optimizer. Its results are gradients and outputs, which stay until the
-//! end, and new values of buffers, which are written in place here, as PyTorch does after the graph. An `eager` trace has everything in
+//! end, and new tensors of buffers, which are written in place here, as PyTorch does after the graph. An `eager` trace has everything in
 //! true order, optimizer included; the update of batch normalization's running statistics is hidden in it and is made visible here.
 
 use std::collections::{BTreeMap, HashMap};

@@ -104,7 +104,7 @@ struct Builder<'a> {
     graph: OpGraph,
     /// The forward function that makes a variable.
     maker: Vec<Option<usize>>,
-    /// The value of a variable, and that of its gradient so far.
+    /// The tensor of a variable, and that of its gradient so far.
     values: Vec<Option<TensorId>>,
     gradients: Vec<Option<TensorId>>,
 }
@@ -207,7 +207,7 @@ impl<'a> Builder<'a> {
         Ok(order)
     }
 
-    /// Values that no function makes: parameters and the batch.
+    /// Tensors that no function makes: parameters and the batch.
     fn leaves(&mut self) {
         let file = self.file;
         for (index, variable) in file.vars.iter().enumerate() {

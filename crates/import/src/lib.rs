@@ -15,16 +15,16 @@
 //! Gzip around any of them is taken off. What is returned is a [`Trace`] that obeys the rules of [`elbowroom_ir::trace`], with [`Costs`]
 //! beside it and [`Notes`] on what the file says of itself and what importing changed:
 //!
-//! - Views are gone; their readers read the value whose bytes they show. Values of no bytes are gone.
+//! - Views are gone; their readers read the tensor whose bytes they show. Tensors of no bytes are gone.
 //! - Parameters, optimizer state and buffers are persistent. The batch is made by pure `input` ops of no duration, because the host
 //!   keeps it for the iteration ([`Options::remake_inputs`]); results and gradients that outlive the iteration are read by one `never`
 //!   op at its end, so that they stay until then.
-//! - An op that writes over a persistent value is `never` run again and states the [mutation](elbowroom_ir::trace::Mutation). If it also makes other values it
+//! - An op that writes over a persistent tensor is `never` run again and states the [mutation](elbowroom_ir::trace::Mutation). If it also makes other tensors it
 //!   becomes two ops, a pure one with the whole duration and an update of no duration. That includes batch normalization, whose running
 //!   statistics change although neither PyTorch's eager mode nor the recorded logs show the write.
-//! - An op that writes over any other value becomes a function with a new value and the permission to
+//! - An op that writes over any other tensor becomes a function with a new tensor and the permission to
 //!   [reuse](elbowroom_ir::trace::Op::may_reuse) the old one's bytes, so that planners may run it again.
-//! - A value lives until its last use. A program may have freed it later; [`Notes`] gives both peaks.
+//! - A tensor lives until its last use. A program may have freed it later; [`Notes`] gives both peaks.
 
 #![forbid(unsafe_code)]
 
@@ -57,7 +57,7 @@ pub use notes::{Notes, Reference};
 /// In what units to read the files that published solver results refer to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Units {
-    /// Bytes and nanoseconds, workspaces included, with a persistent value for the parameters and a value for every gradient.
+    /// Bytes and nanoseconds, workspaces included, with a persistent tensor for the parameters and a tensor for every gradient.
     #[default]
     Exact,
     /// As the published results count: sizes in whole KiB, times in whole 1/100 ms, no workspaces, no parameters. Then op `k` is node
@@ -73,7 +73,7 @@ pub struct Options {
     /// The duration of one unit of time where a file does not say what its unit is (Checkmate and Chainer graphs).
     pub time_unit: Nanos,
     /// Whether the ops that make the batch may be run again, at no cost: true if the host keeps the batch and that copy is not to be
-    /// counted; false to hold the batch like any other value.
+    /// counted; false to hold the batch like any other tensor.
     pub remake_inputs: bool,
     /// Whether elementwise ops of kinds known to allow it may write over a dying input, even where the recorded program did not.
     pub inplace: bool,

@@ -7,8 +7,8 @@
 //! trace, at every op, is what Checkmate's program counts: an op reserves its result while what it reads is there, a result lives until
 //! its last use, and nothing has to stay to the end. A published budget becomes a load limit after `fixed_bytes` of the last node.
 //!
-//! In [`Units::Exact`] there is also a persistent value for what `fixed_bytes` says at the beginning, read by every op that has parameters, and
-//! a value for every gradient by which it grows, kept to the end.
+//! In [`Units::Exact`] there is also a persistent tensor for what `fixed_bytes` says at the beginning, read by every op that has parameters, and
+//! a tensor for every gradient by which it grows, kept to the end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -161,7 +161,7 @@ fn read_reference(reference: &FileReference, fixed: u64) -> Option<Reference> {
     })
 }
 
-/// Adds the nodes, with what `fixed_bytes` stands for as values.
+/// Adds the nodes, with what `fixed_bytes` stands for as tensors.
 fn with_parameters(graph: &mut OpGraph, nodes: &[Node], rows: &[FileNode], ids: &BTreeMap<u64, usize>) {
     let grows = |k: usize| rows[k].fixed_bytes.saturating_sub(rows[k.saturating_sub(1)].fixed_bytes);
     let mut has_parameters = vec![false; nodes.len()];

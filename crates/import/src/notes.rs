@@ -12,7 +12,7 @@ use crate::detect::Kind;
 pub struct Reference {
     /// Device memory for which it was found.
     pub memory: Bytes,
-    /// The same as a limit on the load of the values in a trace read with [`Units::Published`](crate::Units::Published).
+    /// The same as a limit on the load of the tensors in a trace read with [`Units::Published`](crate::Units::Published).
     pub load_limit: Bytes,
     /// Iteration time reached, without transfers.
     pub time: Nanos,
@@ -33,13 +33,13 @@ pub struct Notes {
     pub stated_peak: Option<Bytes>,
     /// The peak load of the program as the file records it, with its own frees; `None` for kinds that record no frees.
     pub recorded_peak: Option<Bytes>,
-    /// The peak load of the trace when every value lives until its last use and every permitted reuse is taken.
+    /// The peak load of the trace when every tensor lives until its last use and every permitted reuse is taken.
     pub peak: Bytes,
     /// The total duration that the file itself states.
     pub stated_time: Option<Nanos>,
     /// Published results for this graph.
     pub references: Vec<Reference>,
-    /// Bytes that the file counts beside the trace's values (parameters, gradients and batch), where the trace leaves them out.
+    /// Bytes that the file counts beside the trace's tensors (parameters, gradients and batch), where the trace leaves them out.
     pub left_out: Bytes,
     /// What importing changed or assumed, a sentence each.
     pub remarks: Vec<String>,

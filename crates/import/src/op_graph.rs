@@ -12,7 +12,7 @@ pub struct Node {
     pub kind: String,
     /// Forward or backward.
     pub phase: Phase,
-    /// Size of the result; an op of no bytes makes no value.
+    /// Size of the result; an op of no bytes makes no tensor.
     pub bytes: u64,
     /// Scratch bytes.
     pub workspace: u64,
@@ -32,7 +32,7 @@ pub struct OpGraph {
 }
 
 impl OpGraph {
-    /// Adds a value of a size that is not zero.
+    /// Adds a tensor of a size that is not zero.
     pub fn value(&mut self, name: String, bytes: u64) -> TensorId {
         let storage = self.data.storages.push(Storage { bytes: Bytes(bytes) });
         self.data.tensors.push(Tensor { name, storage })
@@ -63,7 +63,7 @@ impl OpGraph {
         self.data.ops.push(op)
     }
 
-    /// Adds nodes in an order in which every node comes after those that it reads; says which value each makes.
+    /// Adds nodes in an order in which every node comes after those that it reads; says which tensor each makes.
     pub fn nodes(&mut self, nodes: &[Node], order: &[usize]) -> Vec<Option<TensorId>> {
         let mut made: Vec<Option<TensorId>> = vec![None; nodes.len()];
         for &index in order {

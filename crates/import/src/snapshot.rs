@@ -4,9 +4,9 @@
 //! `state`), and `device_traces`: for each device the events that the allocator remembered (`action`, `addr`, `size`, `time_us`,
 //! `frames`), where `torch.cuda.memory._record_memory_history` was on.
 //!
-//! An allocator knows nothing of ops, so the trace has two kinds of stand-ins: `alloc` makes a value and `free` reads it, so that the value
-//! lives exactly from one to the other. An event lasts until the next one. Neither may be run again, and nothing says when a value was
-//! used in between: such a trace is good for placement and for the load over time, and moving values in it is a guess ([`Notes::remarks`]).
+//! An allocator knows nothing of ops, so the trace has two kinds of stand-ins: `alloc` makes a tensor and `free` reads it, so that the tensor
+//! lives exactly from one to the other. An event lasts until the next one. Neither may be run again, and nothing says when a tensor was
+//! used in between: such a trace is good for placement and for the load over time, and moving tensors in it is a guess ([`Notes::remarks`]).
 //! What was there before the first event and stays is persistent; what was there and is freed is made by one op at the beginning.
 //!
 //! [`Snapshot`] is the same as plain lifetimes, for packers.

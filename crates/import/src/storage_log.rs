@@ -1,6 +1,6 @@
-//! From a log of ops over storages to a trace over values.
+//! From a log of ops over storages to a trace over tensors.
 //!
-//! PyTorch records which storages an op reads, allocates and writes over, and when each is freed. A trace speaks of values instead, each
+//! PyTorch records which storages an op reads, allocates and writes over, and when each is freed. A trace speaks of tensors instead, each
 //! written once. This is the one place that turns the former into the latter:
 //!
 //! ```text
@@ -76,7 +76,7 @@ pub struct StorageLog {
     pub ops: Vec<LogOp>,
     /// Storages made by ops that are results: they outlive the iteration.
     pub results: Vec<usize>,
-    /// Persistent storages whose next value lies in a storage of its own: `(now, next)`.
+    /// Persistent storages whose next tensor lies in a storage of its own: `(now, next)`.
     pub replaced: Vec<(usize, usize)>,
 }
 
@@ -125,7 +125,7 @@ impl StorageLog {
         shown
     }
 
-    /// Makes ops that compute the next value of a persistent storage write it in place, where nobody reads the old value later.
+    /// Makes ops that compute the next tensor of a persistent storage write it in place, where nobody reads the old tensor later.
     pub fn update_in_place(&mut self) {
         let mut renamed: Vec<usize> = (0..self.storages.len()).collect();
         let mut last_read = vec![None; self.storages.len()];
@@ -222,7 +222,7 @@ struct Resolver<'a> {
     options: &'a Options,
     data: TraceData,
     nanos: Vec<Nanos>,
-    /// The value that each storage of the log holds.
+    /// The tensor that each storage of the log holds.
     now: Vec<Option<TensorId>>,
     /// Whether the storage has been allocated.
     made: Vec<bool>,
@@ -243,7 +243,7 @@ impl Resolver<'_> {
         self.data.ops.push(op)
     }
 
-    /// Values that are there at the beginning: persistent ones, and the batch.
+    /// Tensors that are there at the beginning: persistent ones, and the batch.
     fn begin(&mut self) -> Vec<(usize, TensorId)> {
         let log = self.log;
         let mut begins = Vec::new();
@@ -265,7 +265,7 @@ impl Resolver<'_> {
         begins
     }
 
-    /// The value that a storage holds; `None` for a storage of no bytes.
+    /// The tensor that a storage holds; `None` for a storage of no bytes.
     fn read(&self, storage: usize) -> Result<Option<TensorId>, String> {
         if self.log.storages[storage].bytes == 0 {
             return Ok(None);
@@ -406,7 +406,7 @@ impl Resolver<'_> {
         self.push(op, nanos);
     }
 
-    /// Results are read once more at the end; persistent values are paired.
+    /// Results are read once more at the end; persistent tensors are paired.
     fn end(mut self, begins: Vec<(usize, TensorId)>) -> Result<(TraceData, Vec<Nanos>), String> {
         let mut results = Vec::new();
         for &storage in &self.log.results {
@@ -436,7 +436,7 @@ impl Resolver<'_> {
     }
 }
 
-/// The op that brings a value of the batch.
+/// The op that brings a tensor of the batch.
 pub fn input_op(name: &str, value: TensorId, options: &Options) -> Op {
     Op {
         name: name.to_owned(),

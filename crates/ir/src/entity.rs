@@ -9,9 +9,12 @@ use std::ops::{Index, IndexMut};
 
 use serde::{Deserialize, Serialize};
 
-/// What every identifier can do: count from zero inside its table.
+/// Interface of all identifiers: they count from zero within their table.
 pub trait Id: Copy + Eq + Ord + fmt::Display {
-    /// The id at a position of its table. Panics past `u32::MAX`, which no input can reach: readers limit lengths first.
+    /// The id at a position of its table.
+    ///
+    /// # Panics
+    /// Past `u32::MAX`, which no input can reach: readers limit lengths first.
     fn new(index: usize) -> Self;
     /// The position in its table.
     fn index(self) -> usize;
@@ -55,11 +58,11 @@ macro_rules! ids {
 ids! {
     /// One operation of a trace.
     OpId = "op";
-    /// One value: written once, by one operation or before the iteration began.
+    /// One tensor: written once, by one op, or present when the iteration begins.
     TensorId = "t";
-    /// One storage: the bytes that successive values share when operations write in place.
+    /// One storage: the bytes that successive tensors share if ops write in place.
     StorageId = "s";
-    /// One residence of a storage in the arena, or one action's workspace.
+    /// One residency of a storage in the arena, or one action's workspace.
     BufferId = "b";
     /// One action of a schedule; its number is its position in the total order.
     ActionId = "a";
@@ -100,7 +103,7 @@ impl<K: Id, V> Table<K, V> {
         K::new(self.rows.len())
     }
 
-    /// The row of an id, or `None` if the table is shorter: for ids that come from outside.
+    /// The row of an id, or `None` if the table is shorter: for ids from input.
     pub fn get(&self, id: K) -> Option<&V> {
         self.rows.get(id.index())
     }
@@ -125,7 +128,7 @@ impl<K: Id, V> Table<K, V> {
         self.rows.iter().enumerate().map(|(i, row)| (K::new(i), row))
     }
 
-    /// Ids with their rows, ascending, to be changed.
+    /// Ids with mutable rows, ascending.
     pub fn iter_mut(&mut self) -> impl DoubleEndedIterator<Item = (K, &mut V)> + ExactSizeIterator {
         self.rows.iter_mut().enumerate().map(|(i, row)| (K::new(i), row))
     }

@@ -2,25 +2,26 @@
 //!
 //! # The model
 //!
-//! A [`Trace`](trace::Trace) is one iteration, in the order in which a device executed it: [ops](trace::Op) that read and make
-//! [values](trace::Tensor), the [storages](trace::Storage) that hold the values, and which values [persist](trace::Persistent) into the
-//! next iteration. It says what must be computed; it never changes.
+//! A [`Trace`](trace::Trace) is one iteration, in the order in which a device executed it: [ops](trace::Op) that read and write
+//! [tensors](trace::Tensor), the [storages](trace::Storage) that hold the tensors, and which tensors [persist](trace::Persistent) into the
+//! next iteration. It states what must be computed and never changes.
 //!
-//! A [`Machine`](machine::Machine) is memory, alignment and a link to the host. [`Costs`](planning::Costs) say how long ops take.
+//! A [`Machine`](machine::Machine) has memory, an alignment and a link to the host. [`Costs`](planning::Costs) are the durations of the
+//! ops.
 //!
-//! A [`Schedule`](schedule::Schedule) says *when*: a total order of actions (compute, recompute, offload, prefetch, release) on three
-//! lanes, over [buffers](schedule::Buffer) whose lifetimes are intervals of positions in that order. A
-//! [`Placement`](packing::Placement) says *where*: an offset in one arena for every buffer. Together they are a [`Plan`](plan::Plan).
+//! A [`Schedule`](schedule::Schedule) decides *when*: a total order of actions (compute, recompute, offload, prefetch, release) on three
+//! streams, over [buffers](schedule::Buffer) whose lifetimes are intervals of positions in that order. A [`Placement`](packing::Placement)
+//! decides *where*: an offset in one arena for every buffer. Together they are a [`Plan`](plan::Plan).
 //!
-//! A plan is data, and nobody believes it. [`check`](check::check) proves it against its trace and machine by rules that are numbered
-//! there and share no code with the planners; only the [`CheckedPlan`](check::CheckedPlan) that it returns can be run.
+//! A plan is unproved data. [`check`](check::check) proves it against its trace and machine, by rules that are numbered there and share no
+//! code with the planners; only the [`CheckedPlan`](check::CheckedPlan) that it returns can be run.
 //!
-//! What a plan costs is not said here (`elbowroom-sim`), nor how to find one (`elbowroom-sched`, `elbowroom-pack`).
+//! Other crates compute what a plan costs (`elbowroom-sim`) and find plans (`elbowroom-sched`, `elbowroom-pack`).
 //!
 //! # Conventions
 //!
-//! Ids are dense and typed ([`entity`]), quantities are typed ([`units`]), intervals are half-open. Everything that leaves the process
-//! prints and parses ([`text`]) and serializes.
+//! Ids are dense and typed ([`entity`]), quantities are typed ([`units`]), intervals are half-open. Everything that leaves the process can
+//! be printed and parsed ([`text`]) and serialized.
 
 #![forbid(unsafe_code)]
 

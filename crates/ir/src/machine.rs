@@ -1,4 +1,4 @@
-//! All that planning may know of the hardware.
+//! The hardware, as planning sees it.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,8 +19,7 @@ impl Channel {
         Self { latency: Nanos::ZERO, rate }
     }
 
-    /// Duration of one copy: latency + ⌈bytes × 10⁹ ÷ rate⌉. Durations past 2^48 ns (78 hours) are cut to that: no such copy is ever
-    /// waited for, and sums of durations stay far from 2^64.
+    /// Duration of one copy: latency + ⌈bytes × 10⁹ ÷ rate⌉. Capped at 2^48 ns (78 hours), so that sums of durations stay far below 2^64.
     pub const fn time(self, bytes: Bytes) -> Nanos {
         const LONGEST: u64 = 1 << 48;
         let nanos = (bytes.get() as u128 * 1_000_000_000).div_ceil(self.rate as u128);
@@ -29,7 +28,7 @@ impl Channel {
     }
 }
 
-/// Why a machine from outside cannot be used.
+/// Why a machine is unusable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MachineError {
     /// Alignment that is zero or not a power of two.
@@ -38,15 +37,15 @@ pub enum MachineError {
     /// A rate of zero.
     #[error("its {0} is zero; leave no rate at zero")]
     ZeroRate(&'static str),
-    /// Memory that nobody has.
+    /// More memory than any machine has.
     #[error("its {0} is 2^62 bytes or more; no machine is that large")]
     TooLarge(&'static str),
-    /// A fixed cost that nobody waits for.
+    /// A latency above any plausible one.
     #[error("its {0} is 2^40 ns (18 minutes) or more; it is in nanoseconds")]
     TooSlow(&'static str),
 }
 
-/// A device with its memory, its link to the host and its speed.
+/// A device: its memory, its link to the host and its speed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// For people: `v100`.
@@ -55,24 +54,27 @@ pub struct Machine {
     pub memory: Bytes,
     /// Every buffer's offset is a multiple of this; a power of two.
     pub align: Bytes,
-    /// Host memory that copies may take together.
+    /// Limit on the sum of host copies, in bytes.
     pub host_memory: Bytes,
     /// Device → host.
     pub to_host: Channel,
     /// Host → device.
     pub to_device: Channel,
-    /// Whether both directions share one lane (Beaumont's assumption B) or have one each (two streams, as in Zhang).
+    /// Whether both directions share one stream (Beaumont's assumption B) or have one each (two streams, as in Zhang).
     pub shared_link: bool,
-    /// Arithmetic that ops reach, for traces without measured times.
+    /// Achievable arithmetic rate, for traces without measured times.
     pub flops_per_second: u64,
-    /// Memory traffic that ops reach, for traces without measured times.
+    /// Achievable memory bandwidth, in bytes per second, for traces without measured times.
     pub bytes_per_second: u64,
     /// Fixed cost of an op, for traces without measured times.
     pub launch: Nanos,
 }
 
 impl Machine {
-    /// Whether planning and simulating can do with it: for machines that come from outside.
+    /// Checks that planning and simulation can use the machine.
+    ///
+    /// # Errors
+    /// The first property that is unusable.
     pub fn validate(&self) -> Result<(), MachineError> {
         if !self.align.get().is_power_of_two() {
             return Err(MachineError::Align(self.align.get()));

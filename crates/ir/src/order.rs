@@ -1,13 +1,14 @@
-//! An order in which the ops of an iteration can run one after another, and what follows from it: until when every value is needed, and
-//! which values can be had again by running their op again.
+//! An order in which the ops of an iteration can run, and what follows from it: the last use of every tensor, and which tensors can be
+//! recomputed.
 //!
-//! A value that leaves memory before its last use can be *made again* only if its op may run again and all that the op reads can be had
-//! whenever the value might be missing: there by then, or made again in turn. What is written over cannot be had afterwards.
+//! A tensor that is evicted before its last use can be recomputed only if its op may run again and all operands of that op are available
+//! whenever the tensor may be missing: either present or recomputable in turn. A tensor that has been overwritten is not available any
+//! more.
 
 use crate::trace::{Again, Fingerprint, Trace};
 use crate::{Id, OpId, StorageId, Table, TensorId};
 
-/// A place in an order.
+/// An index in an order.
 pub type OrderIndex = u32;
 
 /// Why ops cannot run in an order.
@@ -23,17 +24,17 @@ pub enum OrderError {
         /// Ops of the order.
         found: usize,
     },
-    /// An op would not find what it reads.
+    /// An op reads a tensor that does not exist at that point.
     #[error("{op} would read {tensor} before it is made or after it was written over")]
     NotThere {
         /// The op.
         op: OpId,
-        /// The value.
+        /// The tensor.
         tensor: TensorId,
     },
 }
 
-/// Every op of a trace once, each after what it reads.
+/// Every op of a trace once, each after the producers of its inputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
     trace: Fingerprint,
@@ -43,7 +44,10 @@ pub struct Order {
 }
 
 impl Order {
-    /// Believes an order if every op finds in it what it reads.
+    /// Checks an order and derives last uses and recomputability.
+    ///
+    /// # Errors
+    /// The order does not name every op once, or an op reads a tensor that does not exist at that point.
     pub fn new(trace: &Trace, ops: Vec<OpId>) -> Result<Self, OrderError> {
         replay(trace, &ops)?;
         let values = trace.tensors().len();
@@ -60,7 +64,8 @@ impl Order {
                 last_use[pair.begin] = OrderIndex::MAX;
             }
         }
-        // Until when each value can be had: made again, as long as all that takes can be had, or else while it is there.
+        // Until when each tensor is available: as long as all operands of its op are, if it can be recomputed; otherwise while it is
+        // present.
         let mut until: Table<TensorId, OrderIndex> =
             trace.tensors().ids().map(|value| overwritten[value].min(last_use[value])).collect();
         for pair in trace.persistent() {
@@ -91,21 +96,20 @@ impl Order {
         &self.ops
     }
 
-    /// The place of the last op that reads the value, or of the one that makes it if none does; [`OrderIndex::MAX`] for a value that the next
-    /// iteration finds, and for one that was there when this one began and that nothing writes over.
+    /// The index of the last op that reads the tensor, or of its producer if none does. [`OrderIndex::MAX`] for a tensor that the next
+    /// iteration reads, and for one that exists at the start of this one and is never overwritten.
     pub fn last_use(&self, value: TensorId) -> OrderIndex {
         self.last_use[value]
     }
 
-    /// Whether the value can be made again whenever it is missing before its last use, and also later on the way to others for which this
-    /// is so.
+    /// Whether the tensor can be recomputed whenever it is missing before its last use, and also afterwards in order to recompute other
+    /// such tensors.
     pub fn makes_again(&self, value: TensorId) -> bool {
         self.again[value]
     }
 }
 
-/// The ops that run once, by what the trace says: those with effects, those that write over something, and makers of what the next
-/// iteration finds.
+/// The ops that may run only once: those with side effects, those that overwrite a tensor, and the producers of persistent tensors.
 pub fn once_only(trace: &Trace) -> Table<OpId, bool> {
     let mut once: Table<OpId, bool> =
         trace.ops().values().map(|op| op.again == Again::Never || !op.mutates.is_empty()).collect();
@@ -115,7 +119,7 @@ pub fn once_only(trace: &Trace) -> Table<OpId, bool> {
     once
 }
 
-/// Goes through the ops and looks at what every storage holds.
+/// Replays the ops on the contents of the storages.
 fn replay(trace: &Trace, ops: &[OpId]) -> Result<(), OrderError> {
     let incomplete = OrderError::Incomplete { ops: trace.ops().len(), found: ops.len() };
     if ops.len() != trace.ops().len() {

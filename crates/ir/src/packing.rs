@@ -9,8 +9,8 @@
 //!       └──┴──────┴─┴───────────┴──▶ position
 //! ```
 //!
-//! *Load* is the sum of the sizes alive at a position, *peak load* its maximum, *height* the bytes of arena that a placement uses:
-//! height ≥ peak load always, and *fragmentation* is height ÷ peak load − 1.
+//! *Live memory* (in this literature: load) is the sum of the sizes alive at a position, *peak memory* its maximum, *height* the arena size
+//! that a placement needs: height ≥ peak memory always, and *fragmentation* is height ÷ peak memory − 1.
 
 use serde::{Deserialize, Serialize};
 
@@ -50,12 +50,12 @@ impl Interval {
 pub struct Block {
     /// Bytes occupied; may be zero.
     pub size: Bytes,
-    /// When it is alive: disjoint, ascending, none empty. One interval for most blocks; more for a residence that wraps over the
-    /// iteration's end, which is elsewhere in between but must return to the same offset.
+    /// When it is alive: disjoint, ascending, none empty. Most blocks have one interval. A residency that wraps around the end of the
+    /// iteration has two: it is absent in between and returns to the same offset.
     pub alive: Vec<Interval>,
     /// Its offset must be a multiple of this; at least 1.
     pub align: Bytes,
-    /// An offset already decided elsewhere, or `None` to choose.
+    /// An offset that is already fixed, or `None` to choose one.
     pub fixed: Option<Bytes>,
 }
 
@@ -74,9 +74,9 @@ impl Block {
 /// Blocks to be placed. A block's id is that of the schedule's buffer that it stands for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// What is to be placed.
+    /// The blocks to place.
     pub blocks: Table<BufferId, Block>,
-    /// Bytes that a placement may use; `None` asks for the lowest height.
+    /// Limit on the height, in bytes; `None` asks for the lowest height.
     pub capacity: Option<Bytes>,
 }
 
@@ -85,12 +85,12 @@ pub struct Problem {
 pub struct Placement {
     /// First byte of every block.
     pub offsets: Table<BufferId, Bytes>,
-    /// Largest end of any block: the bytes of arena needed.
+    /// Largest end of any block: the arena size, in bytes.
     pub height: Bytes,
 }
 
 impl Placement {
-    /// Offsets with the height that they imply.
+    /// Offsets, and the height that follows from them.
     pub fn new(problem: &Problem, offsets: Table<BufferId, Bytes>) -> Self {
         let ends = problem.blocks.values().zip(offsets.values()).map(|(block, &offset)| offset + block.size);
         let height = ends.max().unwrap_or(Bytes::ZERO);
@@ -127,13 +127,16 @@ pub enum ProblemError {
         /// Its alignment, in bytes.
         align: u64,
     },
-    /// Sizes, rounded to alignments, add up past 2^63.
+    /// Sizes, rounded up to alignments, add up to 2^63 or more.
     #[error("the sizes add up to 2^63 bytes or more; no arena is that large")]
     TooLarge,
 }
 
 impl Problem {
-    /// Checks what every packer may rely on. Linear in the number of intervals.
+    /// Checks the assumptions of all packers, in time linear in the number of intervals.
+    ///
+    /// # Errors
+    /// The first assumption that is violated.
     pub fn validate(&self) -> Result<(), ProblemError> {
         let mut total: u64 = 0;
         for (id, block) in self.blocks.iter() {
@@ -172,7 +175,7 @@ impl Problem {
         Ok(())
     }
 
-    /// Largest load over all positions, by one sweep over sorted interval ends. At equal positions ends come before starts.
+    /// Peak memory over all positions, in bytes, by one sweep over sorted interval ends. At equal positions ends come before starts.
     pub fn peak_load(&self) -> Bytes {
         let mut events: Vec<(u64, bool, u64)> = Vec::with_capacity(2 * self.blocks.len());
         for block in self.blocks.values() {
@@ -195,12 +198,13 @@ impl Problem {
     }
 }
 
-/// A way to place blocks.
+/// An algorithm that places blocks.
 pub trait Packer: Sync {
-    /// The name by which users choose it.
+    /// The name by which users select it.
     fn name(&self) -> &'static str;
 
-    /// Places a problem that [`Problem::validate`] accepts. The result respects lifetimes, alignments and fixed offsets; with a
-    /// capacity it fits, or the outcome says why not. Deterministic for a problem, a seed and a number of evaluations.
+    /// Places a problem that [`Problem::validate`] accepts. The result respects lifetimes, alignments and fixed offsets, and the capacity
+    /// if there is one; otherwise the outcome states why there is no result. Deterministic for a problem, a seed and a number of
+    /// evaluations.
     fn pack(&self, problem: &Problem, budget: &Budget, observer: &dyn Observer) -> Outcome<Placement>;
 }

@@ -1,4 +1,4 @@
-//! A schedule with a placement: everything needed to run one iteration. Plain data, not yet believed: see [`check`](crate::check).
+//! A schedule with a placement: everything needed to run one iteration. Plain data, not yet proved: see [`check`](crate::check).
 
 use serde::{Deserialize, Serialize};
 
@@ -6,13 +6,13 @@ use crate::packing::Placement;
 use crate::schedule::Schedule;
 use crate::trace::Fingerprint;
 
-/// When and where, for one trace.
+/// A schedule and a placement for one trace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// The trace that it was made for.
+    /// The trace of the plan.
     pub trace: Fingerprint,
-    /// When things happen.
+    /// The order of actions.
     pub schedule: Schedule,
-    /// Where buffers lie.
+    /// The offsets of buffers.
     pub placement: Placement,
 }

@@ -1,4 +1,4 @@
-//! What a planner is asked, and the trait by which all planners answer.
+//! The request to a planner, and the trait that all planners implement.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use crate::search::{Budget, Observer, Outcome};
 use crate::trace::{Op, Trace};
 use crate::{Bytes, Nanos, OpId, Table};
 
-/// Where durations came from.
+/// Origin of durations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CostSource {
@@ -17,85 +17,85 @@ pub enum CostSource {
     Measured,
     /// Recorded elsewhere, with the trace.
     Recorded,
-    /// Estimated from work and the machine's data sheet.
+    /// Estimated from the op's work and the machine's data sheet.
     Roofline,
 }
 
-/// A duration for every op of a trace. Lies beside the trace; legality never depends on it.
+/// A duration for every op of a trace. Kept apart from the trace; legality never depends on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Costs {
     /// Duration of each op.
     pub nanos: Table<OpId, Nanos>,
-    /// Where the durations came from.
+    /// Origin of the durations.
     pub source: CostSource,
 }
 
 impl Costs {
-    /// Asks a model for every op of a trace.
+    /// Estimates every op of a trace with a model.
     pub fn estimate(trace: &Trace, model: &dyn CostModel) -> Self {
         Self { nanos: trace.ops().values().map(|op| model.duration(op)).collect(), source: model.source() }
     }
 
-    /// Sum over all ops: the iteration time of an unlimited device.
+    /// Sum over all ops: the iteration time without a limit.
     pub fn total(&self) -> Nanos {
         self.nanos.values().sum()
     }
 }
 
-/// Durations for ops.
+/// A model of the durations of ops.
 pub trait CostModel {
-    /// How long the op takes.
+    /// Duration of the op.
     fn duration(&self, op: &Op) -> Nanos;
-    /// Where its durations come from.
+    /// Origin of its durations.
     fn source(&self) -> CostSource;
 }
 
-/// What a planner may decide.
+/// What a planner may decide. Passed on to planners that support only part of it; they use what they support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Freedom {
-    /// Values may go to the host and come back.
+    /// Whether tensors may be offloaded and prefetched.
     pub offload: bool,
-    /// Ops may be run again.
+    /// Whether ops may be recomputed.
     pub recompute: bool,
-    /// Ops may run first in another order than the trace's, wherever every read still finds its value.
+    /// Whether first runs of ops may take another order than the trace's, subject to data dependencies.
     #[serde(default)]
     pub reorder: bool,
 }
 
 impl Freedom {
-    /// Values may leave in both ways; the trace's order stays.
+    /// Offload and recompute, in the trace's order of first runs.
     pub const ALL: Self = Self { offload: true, recompute: true, reorder: false };
 }
 
-/// What a planner is asked: a schedule whose load stays under a limit, as short as can be.
+/// A request to a planner: find a schedule as short as possible whose peak memory stays within a limit.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
     /// The iteration.
     pub trace: &'a Trace,
     /// Durations of its ops.
     pub costs: &'a Costs,
-    /// The hardware. Its `memory` is what a placement must fit; a planner looks at `load_limit`.
+    /// The hardware. Its `memory` limits the arena; planners obey `load_limit` instead.
     pub machine: &'a Machine,
-    /// Largest load that the schedule may reach, each buffer counted at its size rounded up to the machine's alignment. Lower than
-    /// the machine's memory when the pipeline found a placement too high and asks again.
+    /// Limit on the schedule's peak memory, where each buffer counts at its size rounded up to the machine's alignment. The pipeline lowers
+    /// it below the machine's memory if the placement of an earlier schedule did not fit.
     pub load_limit: Bytes,
     /// What may be decided.
     pub freedom: Freedom,
-    /// A way to place, for planners that want to look further than the load.
+    /// A packer, for planners that place their schedules during the search.
     pub packer: Option<&'a dyn Packer>,
 }
 
-/// A way to decide when values stay, leave, come back or are computed again.
+/// An algorithm that decides which tensors are kept, offloaded, evicted and recomputed, and when.
 pub trait Scheduler: Sync {
-    /// The name by which users choose it.
+    /// The name by which users select it.
     fn name(&self) -> &'static str;
 
-    /// A schedule whose load stays within the request's limit, or why there is none. Its waits order all conflicting accesses for
-    /// every placement, so that it can be simulated before it is placed.
+    /// A schedule whose peak memory stays within the request's limit, or why there is none. Its waits order all conflicting accesses for
+    /// every placement, so that it can be simulated before it is packed.
     fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule>;
 
-    /// The same, by planners that can start from other schedules for the same trace and machine, whatever these need. Others pay them no
-    /// heed.
+    /// As [`schedule`](Self::schedule), with warm starts: schedules for the same trace and machine, whatever memory they need. Planners
+    /// that cannot use them ignore them.
     fn schedule_from(
         &self,
         request: &Request<'_>,
@@ -106,7 +106,8 @@ pub trait Scheduler: Sync {
         self.schedule(request, budget, observer)
     }
 
-    /// The planners that this one is never behind on a trace: whoever places its schedules asks them too where the first does not fit.
+    /// Planners whose result this one guarantees to match or beat on a trace. If its first schedule cannot be packed, the pipeline packs
+    /// theirs as well.
     fn peers(&self, _trace: &Trace) -> Vec<&'static dyn Scheduler> {
         Vec::new()
     }

@@ -14,18 +14,18 @@
 //! b1 lives    [──────────────────────────)                            t1 comes back to another buffer
 //! ```
 //!
-//! `Release` and `HostRelease` run on no lane and take no time: they are the positions from which bytes may be used again. The action
-//! that uses them again waits for the last access of the buffer that had them before.
+//! `Release` and `HostRelease` run on no stream and take no time: they are the positions from which bytes may be reused. The action that
+//! reuses them waits for the last access to the buffer that occupied them.
 //!
-//! **The boundary.** Where each persistent value is when the iteration begins is where it must be when it ends. There is no separate list
-//! of actions to establish that state: the prologue is the [`Schedule::boundary`], read once as instructions (*write the initial bytes to
-//! this buffer; keep a host copy*).
+//! **The boundary.** Where each persistent tensor is at the start of the iteration is where it must be at the end. There is no separate
+//! list of actions that establishes this state: [`Schedule::boundary`] is the prologue, read once as instructions (*write the initial bytes
+//! to this buffer; keep a host copy*).
 
 use serde::{Deserialize, Serialize};
 
 use crate::{ActionId, BufferId, Bytes, OpId, Table, TensorId};
 
-/// Where an action runs. Each lane does one thing at a time, in order of positions.
+/// Where an action runs. A stream runs one action at a time, in order of positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Lane {
@@ -56,50 +56,50 @@ impl Lane {
     }
 }
 
-/// One run of an op: which buffer it finds each input in, and which buffer it writes each output to.
+/// One run of an op: the buffer of each input and of each output.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Launch {
     /// The op.
     pub op: OpId,
     /// A buffer for each of the op's reads, in their order.
     pub reads: Vec<BufferId>,
-    /// A buffer for each of the op's outputs, in their order. The same buffer as an input's means writing in place: required where
-    /// the op mutates, a choice where it may reuse.
+    /// A buffer for each of the op's outputs, in order. The same buffer as an input's means writing in place: required if the op mutates, a
+    /// choice if it may reuse.
     pub writes: Vec<BufferId>,
     /// The buffer for the op's workspace, alive at this position only; `None` if the op needs none.
     pub workspace: Option<BufferId>,
 }
 
-/// What can happen.
+/// An action of a schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
     /// Runs an op for the first time.
     Compute(Launch),
-    /// Runs an op again, to have its outputs again.
+    /// Runs an op again, because its outputs were evicted.
     Recompute(Launch),
-    /// Copies a value to the host. The host copy is finished when the action is, and stays until its `HostRelease`.
+    /// Copies a tensor to the host. The host copy is complete when the action is, and exists until its `HostRelease`.
     Offload {
-        /// The value.
+        /// The tensor.
         value: TensorId,
         /// The buffer that holds it.
         from: BufferId,
     },
-    /// Copies a value back from its host copy.
+    /// Copies a tensor back from its host copy.
     Prefetch {
-        /// The value.
+        /// The tensor.
         value: TensorId,
-        /// The buffer that will hold it; reserved from this position on.
+        /// The buffer that receives it; reserved from this position on.
         to: BufferId,
     },
-    /// Ends a buffer's residence. Its bytes may be used by later actions that wait for its last access.
+    /// Ends a buffer's residency. Later actions that wait for its last access may reuse its bytes.
     Release {
         /// The buffer.
         buffer: BufferId,
     },
-    /// Ends a host copy.
+    /// Discards a host copy.
     HostRelease {
-        /// The value whose host copy is given up.
+        /// The tensor whose host copy is discarded.
         value: TensorId,
     },
 }
@@ -115,7 +115,7 @@ impl Action {
         }
     }
 
-    /// The run of an op, first or repeated.
+    /// The run of an op, first or repeated; `None` for other actions.
     pub const fn launch(&self) -> Option<&Launch> {
         match self {
             Self::Compute(launch) | Self::Recompute(launch) => Some(launch),
@@ -124,28 +124,28 @@ impl Action {
     }
 }
 
-/// One action with what it waits for.
+/// One action with its waits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Step {
-    /// What happens.
+    /// The action.
     pub action: Action,
-    /// Earlier actions on other lanes that must have finished before it starts.
+    /// Earlier actions on other streams that must finish before it starts.
     #[serde(default)]
     pub waits: Vec<ActionId>,
 }
 
-/// One residence of a storage in the arena, or one action's workspace. It may hold successive values, by mutation or chosen reuse.
+/// One residency of a storage in the arena, or one action's workspace. It may hold successive tensors, by mutation or chosen reuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Buffer {
-    /// Its size: at least that of every value it holds.
+    /// Its size: at least that of every tensor in it.
     pub bytes: Bytes,
 }
 
-/// Where a persistent value is between two iterations: in a device buffer, in a host copy, or in both.
+/// Where a persistent tensor is between two iterations: in a device buffer, in a host copy, or in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Home {
-    /// The device buffer. It is alive when the iteration begins and when it ends, at one offset; in between it may be released and
-    /// taken again (a residence that wraps over the iteration's end).
+    /// The device buffer. It is alive at the start and at the end of the iteration, at one offset; in between it may be released and taken
+    /// again (a residency that wraps around the end of the iteration).
     pub device: Option<BufferId>,
     /// Whether there is a host copy.
     pub host: bool,
@@ -160,13 +160,13 @@ impl Home {
     pub const HOST: Self = Self { device: None, host: true };
 }
 
-/// What one iteration does, in order.
+/// The actions of one iteration, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Schedule {
-    /// Residences and workspaces.
+    /// Residencies and workspaces.
     pub buffers: Table<BufferId, Buffer>,
     /// Actions, by position.
     pub steps: Table<ActionId, Step>,
-    /// A home for each persistent value of the trace, in the trace's order.
+    /// The boundary state of each persistent tensor of the trace, in the trace's order.
     pub boundary: Vec<Home>,
 }

@@ -1,4 +1,4 @@
-//! How long to look, what was found, and why looking ended: shared by packers and planners.
+//! Budgets, results and stop reasons of searches, shared by packers and planners.
 
 use std::any::Any;
 use std::time::{Duration, Instant};
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Bytes, Nanos, OpId, TensorId};
 
-/// How long a search may take. It counts *evaluations* (each algorithm says what one is); a clock may stop it only between two of
-/// them. Seed and number of evaluations reproduce a result on any number of threads.
+/// How long a search may take. It is counted in *evaluations*, which each algorithm defines; a clock may stop a search only between two
+/// evaluations. Seed and number of evaluations reproduce a result on any number of threads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Budget {
     /// Evaluations allowed; `None` for no limit.
     pub evaluations: Option<u64>,
     /// Time allowed; `None` for no limit.
     pub time: Option<Duration>,
-    /// Where random choices start.
+    /// Seed of random choices.
     pub seed: u64,
     /// Threads that may be used; at least 1.
     pub threads: usize,
@@ -38,7 +38,7 @@ impl Budget {
         Self { time: Some(time), ..Self::default() }
     }
 
-    /// The stop that this budget asks for now, if any, after `done` evaluations since `start`.
+    /// The reason to stop after `done` evaluations since `start`, if this budget is exhausted.
     pub fn exhausted(&self, done: u64, start: Instant) -> Option<StopReason> {
         if self.evaluations.is_some_and(|limit| done >= limit) {
             Some(StopReason::Evaluations)
@@ -54,9 +54,9 @@ impl Budget {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StopReason {
-    /// The result is proved optimal: it meets a lower bound, or everything else was excluded.
+    /// The result is proved optimal: it meets a lower bound, or the search was exhaustive.
     Optimal,
-    /// A method without a search ran to its end; nothing is proved.
+    /// A method without a search finished; nothing is proved.
     Finished,
     /// The evaluations were used up.
     Evaluations,
@@ -64,17 +64,17 @@ pub enum StopReason {
     Time,
     /// The observer asked to stop.
     Interrupted,
-    /// Nothing can exist: said only with a proof at the limit that was asked for.
+    /// No solution exists within the given limit; this has been proved.
     Infeasible(Box<Infeasible>),
-    /// Nothing was found at the limit that was asked for, and nothing is proved.
+    /// No solution was found within the given limit; nothing is proved.
     GaveUp {
-        /// The fewest bytes with which something was found.
+        /// The smallest number of bytes for which a solution was found.
         best: Option<Bytes>,
     },
 }
 
 impl StopReason {
-    /// The name in reports: `optimal`, `finished`, `evaluations`, `time`, `interrupted`, `infeasible` or `gave-up`.
+    /// Its name in reports: `optimal`, `finished`, `evaluations`, `time`, `interrupted`, `infeasible` or `gave-up`.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Optimal => "optimal",
@@ -88,10 +88,10 @@ impl StopReason {
     }
 }
 
-/// A proof that nothing fits, in terms that a person can act on.
+/// A proof of infeasibility, in terms of the user's trace or blocks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Infeasible {
-    /// These values and this workspace must be resident together, whatever else is decided.
+    /// These tensors and this workspace must be resident together in every schedule.
     Op {
         /// The op that needs them.
         op: OpId,
@@ -99,21 +99,21 @@ pub enum Infeasible {
         values: Vec<TensorId>,
         /// Bytes of its inputs, outputs and workspace together, alignment included.
         needed: Bytes,
-        /// Bytes allowed.
+        /// The limit, in bytes.
         limit: Bytes,
     },
     /// These blocks cannot be placed together within the capacity.
     Blocks {
-        /// A small set that cannot be placed; leaving out any other block does not help.
+        /// A set of blocks that cannot be placed and from which no block can be left out.
         blocks: Vec<crate::BufferId>,
-        /// Bytes that they need at least.
+        /// A lower bound of the bytes that they need.
         needed: Bytes,
-        /// Bytes allowed.
+        /// The limit, in bytes.
         limit: Bytes,
     },
 }
 
-/// What was found, how much looking it took, and why the looking ended.
+/// The result of a search, its number of evaluations, and why it ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome<T> {
     /// The best result, if there is one.
@@ -130,51 +130,51 @@ impl<T> Outcome<T> {
         Self { best: Some(best), evaluations: 1, stop: StopReason::Finished }
     }
 
-    /// The same ending with another result.
+    /// Replaces the result and keeps the rest.
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Outcome<U> {
         Outcome { best: self.best.map(f), evaluations: self.evaluations, stop: self.stop }
     }
 }
 
-/// A search for a schedule that begins, for those who watch it.
+/// The start of a search for a schedule, for observers.
 #[derive(Clone, Copy, Debug)]
 pub struct Goal<'a> {
     /// Name of the planner.
     pub planner: &'a str,
     /// The limit.
     pub limit: Bytes,
-    /// Iteration time of an unlimited device: what overheads are counted from.
+    /// Iteration time without a limit, to which overheads refer.
     pub unlimited: Nanos,
-    /// How long it may take.
+    /// The budget of the search.
     pub budget: &'a Budget,
 }
 
-/// Hears how a search goes on. Libraries never print: whoever started the search passes an observer that may.
+/// Receives the progress of a search. Libraries never print: the caller passes an observer that may.
 pub trait Observer: Sync {
-    /// A planner begins to search for a schedule; what is heard until the next goal is about this one, and costs are in nanoseconds.
+    /// A planner starts to search for a schedule. Until the next call, events concern this search, and costs are in nanoseconds.
     fn begins(&self, _goal: &Goal<'_>) {}
-    /// A better result was found: what it costs now and the bound below which nothing can be, in the search's own unit.
+    /// A better result was found: its cost and a lower bound, both in the search's own unit.
     fn improved(&self, _cost: u64, _bound: u64) {}
-    /// So many evaluations are done.
+    /// The number of evaluations so far.
     fn progress(&self, _evaluations: u64) {}
-    /// Something that only one planner reports, such as an episode of training. The planner's crate documents the types of its notes;
-    /// a receiver that knows them uses [`downcast_ref`](Any#method.downcast_ref).
+    /// A report of a kind that only one planner makes, such as an episode of training. The planner's crate documents the types of its
+    /// notes; a receiver that knows them uses [`downcast_ref`](Any#method.downcast_ref).
     fn note(&self, _note: &dyn Any) {}
-    /// Where the result comes from, when a search has asked others too or has found it in one of many passes.
+    /// The origin of the result, if the search ran other planners or found it in one of several passes.
     fn origin(&self, _origin: &str) {}
-    /// Whether to stop at the next evaluation, keeping the best so far.
+    /// Whether the search should stop at the next evaluation and keep its best result.
     fn interrupted(&self) -> bool {
         false
     }
 }
 
-/// Hears nothing and never interrupts.
+/// Ignores all events and never interrupts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
 
 impl Observer for Silent {}
 
-/// Hears nothing of a search that another one starts for itself, whose costs mean something else, and stops it with the other.
+/// Passes on interruptions only. For a search inside another one, whose costs have another meaning.
 pub struct Unheard<'a>(pub &'a dyn Observer);
 
 impl Observer for Unheard<'_> {

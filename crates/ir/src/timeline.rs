@@ -1,20 +1,20 @@
-//! What one iteration did, or would do: one shape for predicted and measured.
+//! The course of one iteration, predicted or measured.
 
 use serde::{Deserialize, Serialize};
 
 use crate::schedule::Lane;
 use crate::{ActionId, Bytes, Nanos};
 
-/// One action's stretch of time on its lane.
+/// The interval in which an action runs on its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
     /// The action.
     pub action: ActionId,
-    /// The lane it ran on.
+    /// Its stream.
     pub lane: Lane,
-    /// When it started, counted from the start of the iteration.
+    /// Its start, counted from the start of the iteration.
     pub start: Nanos,
-    /// When it had finished.
+    /// Its end.
     pub end: Nanos,
 }
 
@@ -27,23 +27,23 @@ pub struct Traffic {
     pub to_device: Bytes,
 }
 
-/// One iteration in time.
+/// The course of one iteration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timeline {
-    /// Actions that took a lane, in order of positions.
+    /// Actions that run on a stream, in order of positions.
     pub spans: Vec<Span>,
-    /// Live bytes over time: `(moment, bytes from then on)`, ascending, each moment once.
+    /// Live memory over time: `(time, bytes from then on)`, ascending, each time once.
     pub load: Vec<(Nanos, Bytes)>,
-    /// Largest load at any position. This is the peak that a plan promises; at every moment of every run the load is at most this.
+    /// Peak memory over all positions. This is what a plan promises; at no time does any run exceed it.
     pub peak_load: Bytes,
-    /// From the start of the first action to the end of the last, on any lane.
+    /// From the start of the first action to the end of the last, on any stream.
     pub iteration: Nanos,
-    /// Time in which the compute lane was idle before its last op ended: waiting for copies or for memory.
+    /// Time in which the compute stream was idle before its last op ended, waiting for copies or for memory.
     pub compute_idle: Nanos,
     /// Bytes copied.
     pub traffic: Traffic,
-    /// Ops run again.
+    /// Number of recomputed ops.
     pub recomputed: usize,
-    /// Time spent in ops run again.
+    /// Time spent recomputing.
     pub recompute_time: Nanos,
 }

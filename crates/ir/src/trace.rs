@@ -1,15 +1,15 @@
-//! One training iteration as the device executed it: operations in order, the values they read and make, and what persists.
+//! One training iteration as the device executed it: ops in order, the tensors that they read and write, and which tensors persist.
 //!
 //! A [`Trace`] is immutable and always well formed: it can only be made from [`TraceData`] by [`Trace::new`], which checks it. Durations
-//! are not in it (see [`Costs`](crate::planning::Costs)), so that measuring again never invalidates a plan.
+//! are kept apart (see [`Costs`](crate::planning::Costs)), so that new measurements never invalidate a plan.
 //!
-//! **Values, storages, views.** A tensor is a *value*: written once, by one op, or present when the iteration begins. A *storage* is the
-//! bytes that hold it; successive values share one storage when an op [mutates](Mutation) it. A *view* is not a tensor of the trace:
-//! whoever makes a trace resolves a view to the value whose bytes it shows, and the op that reads through the view reads that value.
+//! **Tensors, storages, views.** A *tensor* is written once, by one op, or exists when the iteration begins (in compilers: an SSA value). A
+//! *storage* is the bytes that hold it; successive tensors share one storage if an op [mutates](Mutation) it. A *view* is not a tensor of
+//! the trace: the program that makes a trace replaces a view by the tensor whose bytes it shows.
 //!
-//! **Two facts about writing in place.** [`Op::mutates`]: the op must write this storage (an optimizer step on a weight, a gradient that
-//! accumulates). [`Op::may_reuse`]: the output is permitted to take the buffer of an input that dies there (ReLU). The trace states both;
-//! only a schedule chooses reuse.
+//! **Two facts about writing in place.** [`Op::mutates`]: the op must write this storage (an optimizer step on a weight, an accumulating
+//! gradient). [`Op::may_reuse`]: the output is permitted to take over the buffer of an input that is not needed afterwards (ReLU). The
+//! trace states both; a schedule decides about reuse.
 
 use std::hash::{Hash, Hasher};
 
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Bytes, Id, OpId, StorageId, Table, TensorId};
 
-/// Where in the iteration an op stands.
+/// The phase of the iteration to which an op belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
@@ -29,23 +29,23 @@ pub enum Phase {
     Update,
 }
 
-/// Whether an op may be run again within the iteration.
+/// Whether an op may be recomputed within the iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Again {
     /// A function of its inputs.
     Pure,
-    /// A function of its inputs and a counter-based random state: running it again gives the same bits. The state is the stream
-    /// together with the run's seed and the iteration's number; because the trace names it, no plan can change it.
+    /// A function of its inputs and a counter-based random state: recomputing it gives the same bits. The state consists of the stream, the
+    /// run's seed and the iteration's number; the trace names the stream, so no plan can change it.
     Rng {
         /// The op's stream of random numbers; a backward op that needs the same numbers names the same stream.
         stream: u64,
     },
-    /// Not to be run again: it has an effect outside its outputs, or must happen once.
+    /// May not be recomputed: it has an effect outside its outputs, or must happen once.
     Never,
 }
 
-/// What an op has to do, for cost models.
+/// The work of an op, for cost models.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Work {
     /// Floating-point operations.
@@ -54,21 +54,21 @@ pub struct Work {
     pub moved: Bytes,
 }
 
-/// The op overwrites `old` with `new`, in the storage of both. Nobody can read `old` from this storage afterwards.
+/// The op overwrites `old` with `new`, in the storage of both. Afterwards `old` cannot be read from this storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Mutation {
-    /// The value overwritten: one of the op's reads.
+    /// The tensor that is overwritten: one of the op's reads.
     pub old: TensorId,
-    /// The value written over it: one of the op's outputs.
+    /// The tensor that overwrites it: one of the op's outputs.
     pub new: TensorId,
 }
 
-/// The op stays correct when `output` is written to the bytes of `input`, provided that nobody needs `input` afterwards.
+/// The op stays correct if `output` is written to the bytes of `input`, provided that `input` is not needed afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Reuse {
     /// One of the op's reads, at least as large as the output.
     pub input: TensorId,
-    /// One of the op's outputs, not the new value of a mutation.
+    /// One of the op's outputs, not the new tensor of a mutation.
     pub output: TensorId,
 }
 
@@ -82,11 +82,11 @@ pub struct Op {
     pub kind: String,
     /// Forward, backward or update.
     pub phase: Phase,
-    /// Whether it may be run again.
+    /// Whether it may be recomputed.
     pub again: Again,
-    /// Values read, in the order of the op's arguments; a value may appear twice.
+    /// Tensors read, in the order of the op's arguments; a tensor may occur twice.
     pub reads: Vec<TensorId>,
-    /// Values made, in the order of the op's results, the new values of mutations among them.
+    /// Tensors written, in the order of the op's results, including the new tensors of mutations.
     pub outputs: Vec<TensorId>,
     /// Storages overwritten.
     #[serde(default)]
@@ -94,67 +94,67 @@ pub struct Op {
     /// Reuse permitted.
     #[serde(default)]
     pub may_reuse: Vec<Reuse>,
-    /// Scratch bytes needed while it runs.
+    /// Workspace, in bytes, needed while it runs.
     #[serde(default)]
     pub workspace: Bytes,
-    /// What it has to do.
+    /// Its work.
     #[serde(default)]
     pub work: Work,
 }
 
 impl Op {
-    /// The value that `output` overwrites in place, if the op makes it by mutation.
+    /// The tensor that `output` overwrites in place, if the op writes it by mutation.
     pub fn overwrites(&self, output: TensorId) -> Option<TensorId> {
         self.mutates.iter().find(|m| m.new == output).map(|m| m.old)
     }
 
-    /// The value that overwrites `input` in place, if the op does so.
+    /// The tensor that overwrites `input` in place, if the op does so.
     pub fn overwritten_by(&self, input: TensorId) -> Option<TensorId> {
         self.mutates.iter().find(|m| m.old == input).map(|m| m.new)
     }
 }
 
-/// One value.
+/// One tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Tensor {
     /// For people.
     pub name: String,
-    /// The bytes that hold it; the value fills them all.
+    /// The bytes that hold it; the tensor occupies all of them.
     pub storage: StorageId,
 }
 
-/// The bytes of one or several successive values.
+/// The bytes of one or several successive tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Storage {
     /// Its size; not zero.
     pub bytes: Bytes,
 }
 
-/// A value that outlives the iteration: what the next iteration finds as `begin` is what this one left as `end`.
+/// A tensor that outlives the iteration: `end` of one iteration is `begin` of the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Persistent {
-    /// The value when the iteration begins; made by no op.
+    /// The tensor at the start of the iteration; no op writes it.
     pub begin: TensorId,
-    /// The value when it ends; `begin` itself if nothing changes it.
+    /// The tensor at the end; `begin` itself if nothing changes it.
     pub end: TensorId,
 }
 
-/// The parts of a trace, not yet believed: what readers and builders make.
+/// The parts of a trace, unchecked, as readers and builders make them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TraceData {
     /// For people: `resnet18 batch 64`.
     pub name: String,
     /// Operations, in the order in which they ran.
     pub ops: Table<OpId, Op>,
-    /// Values.
+    /// Tensors.
     pub tensors: Table<TensorId, Tensor>,
     /// Storages.
     pub storages: Table<StorageId, Storage>,
-    /// Values that outlive the iteration, ascending by `begin`.
+    /// Tensors that outlive the iteration, ascending by `begin`.
     pub persistent: Vec<Persistent>,
 }
 
-/// A number that two traces share only if they are the same: the key under which plans are kept.
+/// A 64-bit hash of a trace. Plans refer to their trace by it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint(pub u64);
 
@@ -177,7 +177,7 @@ impl std::str::FromStr for Fingerprint {
     }
 }
 
-// As text in JSON: 64-bit numbers lose digits in many readers.
+// As text in JSON: many readers cannot represent 64-bit numbers exactly.
 impl Serialize for Fingerprint {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
@@ -190,54 +190,54 @@ impl<'de> Deserialize<'de> for Fingerprint {
     }
 }
 
-/// Why the parts of a trace do not make a trace.
+/// Why parts do not form a trace.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
     /// An id past the end of its table.
     #[error("{place} names {id}, but there are only {len} of its kind")]
     UnknownId {
-        /// Where.
+        /// The place that names it.
         place: String,
         /// The id, printed.
         id: String,
         /// Entries in the table.
         len: usize,
     },
-    /// Two ops make one value, or an op makes it twice.
-    #[error("{tensor} is made by {first} and again by {second}; a value is made once")]
+    /// Two ops make one tensor, or an op makes it twice.
+    #[error("{tensor} is made by {first} and again by {second}; a tensor is made once")]
     MadeTwice {
-        /// The value.
+        /// The tensor.
         tensor: TensorId,
         /// Its first producer.
         first: OpId,
         /// Its second producer.
         second: OpId,
     },
-    /// A value that no op makes and that does not persist.
-    #[error("{0} is made by no op and is not the beginning of a persistent value")]
+    /// A tensor that no op writes and that does not persist.
+    #[error("{0} is made by no op and is not the beginning of a persistent tensor")]
     NeverMade(TensorId),
-    /// A value read where its storage does not hold it.
+    /// A tensor read where its storage does not hold it.
     #[error("{op} reads {tensor}, but at that point its storage {storage} holds {holds}")]
     NotThere {
         /// The op.
         op: OpId,
-        /// The value it reads.
+        /// The tensor it reads.
         tensor: TensorId,
-        /// The value's storage.
+        /// The tensor's storage.
         storage: StorageId,
-        /// What is there instead.
+        /// What it holds instead.
         holds: String,
     },
-    /// A new value in a storage that already holds another, without a mutation that says so.
+    /// A new tensor in a storage that already holds another one, without a mutation.
     #[error(
         "{op} makes {tensor} in {storage}, which holds {holds}; list the pair under `mutates` if the op writes in place"
     )]
     Occupied {
         /// The op.
         op: OpId,
-        /// The value it makes.
+        /// The tensor it makes.
         tensor: TensorId,
-        /// The value's storage.
+        /// The tensor's storage.
         storage: StorageId,
         /// What is there.
         holds: TensorId,
@@ -247,9 +247,9 @@ pub enum TraceError {
     BadMutation {
         /// The op.
         op: OpId,
-        /// The value overwritten.
+        /// The tensor overwritten.
         old: TensorId,
-        /// The new value.
+        /// The new tensor.
         new: TensorId,
         /// What is wrong.
         why: &'static str,
@@ -269,22 +269,22 @@ pub enum TraceError {
     /// A persistent pair whose parts do not fit together.
     #[error("the persistent pair {begin} -> {end} is wrong: {why}")]
     BadPersistent {
-        /// The value at the beginning.
+        /// The tensor at the beginning.
         begin: TensorId,
-        /// The value at the end.
+        /// The tensor at the end.
         end: TensorId,
         /// What is wrong.
         why: &'static str,
     },
     /// A storage of zero bytes.
-    #[error("{0} has no bytes; leave out values of size zero")]
+    #[error("{0} has no bytes; leave out tensors of size zero")]
     EmptyStorage(StorageId),
-    /// All storages, and all workspaces and moved bytes, together reach 2^60.
+    /// The sizes of all storages, workspaces and moved bytes add up to 2^60 or more.
     #[error("the sizes add up to 2^60 bytes or more; no device is that large")]
     TooLarge,
 }
 
-/// One training iteration, well formed.
+/// One training iteration, checked.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(try_from = "TraceData", into = "TraceData")]
 pub struct Trace {
@@ -295,7 +295,10 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Believes the parts if they fit together: every value made once, before it is read, and read only while its storage holds it.
+    /// Checks the parts: every tensor is written once, before it is read, and read only while its storage holds it.
+    ///
+    /// # Errors
+    /// The first rule that is broken, and where.
     pub fn new(data: TraceData) -> Result<Self, TraceError> {
         let producers = validate(&data)?;
         let mut users = Table::filled(data.tensors.len(), Vec::new());
@@ -322,7 +325,7 @@ impl Trace {
         &self.data.ops
     }
 
-    /// Values.
+    /// Tensors.
     pub fn tensors(&self) -> &Table<TensorId, Tensor> {
         &self.data.tensors
     }
@@ -332,7 +335,7 @@ impl Trace {
         &self.data.storages
     }
 
-    /// Values that outlive the iteration.
+    /// Tensors that outlive the iteration.
     pub fn persistent(&self) -> &[Persistent] {
         &self.data.persistent
     }
@@ -342,27 +345,27 @@ impl Trace {
         &self.data
     }
 
-    /// The op that makes a value; `None` for one that is there when the iteration begins.
+    /// The op that writes a tensor; `None` for a tensor that exists when the iteration begins.
     pub fn producer(&self, tensor: TensorId) -> Option<OpId> {
         self.producers[tensor]
     }
 
-    /// The ops that read a value, ascending, each once.
+    /// The ops that read a tensor, ascending, each once.
     pub fn users(&self, tensor: TensorId) -> &[OpId] {
         &self.users[tensor]
     }
 
-    /// The storage of a value.
+    /// The storage of a tensor.
     pub fn storage(&self, tensor: TensorId) -> StorageId {
         self.data.tensors[tensor].storage
     }
 
-    /// The size of a value: that of its storage.
+    /// The size of a tensor: that of its storage, in bytes.
     pub fn bytes(&self, tensor: TensorId) -> Bytes {
         self.data.storages[self.storage(tensor)].bytes
     }
 
-    /// The key under which plans for this trace are kept: a hash of everything in it, names included, the same on every machine.
+    /// The hash of everything in the trace, including names; the same on every machine.
     pub fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
     }
@@ -387,7 +390,7 @@ impl From<Trace> for TraceData {
     }
 }
 
-/// Checks everything that [`Trace::new`] promises, and returns who makes what.
+/// Checks all guarantees of [`Trace::new`] and returns the producer of every tensor.
 fn validate(data: &TraceData) -> Result<Table<TensorId, Option<OpId>>, TraceError> {
     known_ids(data)?;
     let sizes = data.storages.values().map(|s| s.bytes);
@@ -412,19 +415,19 @@ fn validate(data: &TraceData) -> Result<Table<TensorId, Option<OpId>>, TraceErro
         }
     }
 
-    // What every storage holds, replayed in the order of the ops.
+    // The tensor in every storage, replayed in the order of the ops.
     let mut holds: Table<StorageId, Option<TensorId>> = Table::filled(data.storages.len(), None);
     let mut begins = vec![false; data.tensors.len()];
     for &Persistent { begin, end } in &data.persistent {
         let wrong = |why| Err(TraceError::BadPersistent { begin, end, why });
         if producers[begin].is_some() {
-            return wrong("an op makes the value that should be there at the beginning");
+            return wrong("an op makes the tensor that should exist at the beginning");
         }
         if std::mem::replace(&mut begins[begin.index()], true) {
             return wrong("two pairs begin with it");
         }
         if holds[data.tensors[begin].storage].replace(begin).is_some() {
-            return wrong("another persistent value begins in the same storage");
+            return wrong("another persistent tensor begins in the same storage");
         }
     }
     if let Some(tensor) = data.tensors.ids().find(|&t| producers[t].is_none() && !begins[t.index()]) {
@@ -438,7 +441,7 @@ fn validate(data: &TraceData) -> Result<Table<TensorId, Option<OpId>>, TraceErro
     for &Persistent { begin, end } in &data.persistent {
         let wrong = |why| Err(TraceError::BadPersistent { begin, end, why });
         if holds[data.tensors[end].storage] != Some(end) {
-            return wrong("the value that should be left at the end was overwritten");
+            return wrong("the tensor that should be left at the end was overwritten");
         }
         if data.storages[data.tensors[begin].storage].bytes != data.storages[data.tensors[end].storage].bytes
         {
@@ -468,10 +471,10 @@ fn run(
     for &Mutation { old, new } in &op.mutates {
         let wrong = |why| Err(TraceError::BadMutation { op: id, old, new, why });
         if !op.reads.contains(&old) {
-            return wrong("does not read the old value");
+            return wrong("does not read the old tensor");
         }
         if !op.outputs.contains(&new) {
-            return wrong("does not make the new value");
+            return wrong("does not make the new tensor");
         }
         if data.tensors[old].storage != data.tensors[new].storage {
             return wrong("they lie in different storages");
@@ -507,7 +510,7 @@ fn run(
     Ok(())
 }
 
-/// Every id named anywhere is in its table.
+/// Checks that every id refers to an entry of its table.
 fn known_ids(data: &TraceData) -> Result<(), TraceError> {
     let tensor = |place: &dyn Fn() -> String, id: TensorId| {
         let len = data.tensors.len();
@@ -540,8 +543,8 @@ fn known_ids(data: &TraceData) -> Result<(), TraceError> {
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 
-/// FNV-1a, with every integer fed as little-endian bytes of fixed width, so that a fingerprint is the same on every machine. The
-/// standard library's hasher promises nothing of the kind.
+/// FNV-1a over little-endian bytes of fixed width, so that a fingerprint is the same on every machine. The standard library does not
+/// guarantee that for its hashers.
 struct Fnv(u64);
 
 impl Hasher for Fnv {

@@ -1,4 +1,4 @@
-//! Quantities: [`Bytes`] and [`Nanos`]. They are different types because mixing them has no meaning.
+//! Quantities: [`Bytes`] and [`Nanos`]. Two types, because adding bytes to nanoseconds is meaningless.
 
 use std::fmt;
 use std::iter::Sum;
@@ -15,16 +15,16 @@ macro_rules! quantity {
         pub struct $name(pub u64);
 
         impl $name {
-            /// None at all.
+            /// Zero.
             pub const ZERO: Self = Self(0);
-            /// More than anything real.
+            /// The largest representable quantity.
             pub const MAX: Self = Self(u64::MAX);
 
-            /// The bare number.
+            /// The number.
             pub const fn get(self) -> u64 {
                 self.0
             }
-            /// Whether there is none.
+            /// Whether it is zero.
             pub const fn is_zero(self) -> bool {
                 self.0 == 0
             }
@@ -32,11 +32,11 @@ macro_rules! quantity {
             pub const fn saturating_sub(self, other: Self) -> Self {
                 Self(self.0.saturating_sub(other.0))
             }
-            /// The sum, or `None` past 2^64: for quantities that come from outside.
+            /// The sum, or `None` past 2^64: for quantities from input.
             pub fn checked_add(self, other: Self) -> Option<Self> {
                 self.0.checked_add(other.0).map(Self)
             }
-            /// This as a share of `whole`; 0 for a whole of 0.
+            /// The quotient of this and `whole`; 0 if `whole` is 0.
             pub fn ratio(self, whole: Self) -> f64 {
                 if whole.0 == 0 { 0.0 } else { self.0 as f64 / whole.0 as f64 }
             }
@@ -89,12 +89,12 @@ macro_rules! quantity {
 }
 
 quantity! {
-    /// An amount of memory. Prints for people (`1.50 GiB`); files carry the bare number of bytes.
+    /// An amount of memory. Displayed with a unit (`1.50 GiB`); files contain the number of bytes.
     Bytes
 }
 
 quantity! {
-    /// A duration or a moment of one iteration, in nanoseconds. Prints for people (`12.3 ms`).
+    /// A duration, or a time within an iteration, in nanoseconds. Displayed with a unit (`12.3 ms`).
     Nanos
 }
 
@@ -112,7 +112,7 @@ impl Nanos {
     }
 }
 
-/// The median, the lower one of two; none of nothing. The samples are sorted on the way.
+/// The median, the lower of two middle samples; `None` without samples. Sorts the samples.
 pub fn median<T: Copy + Ord>(samples: &mut [T]) -> Option<T> {
     samples.sort_unstable();
     samples.get(samples.len().saturating_sub(1) / 2).copied()
@@ -165,8 +165,8 @@ pub enum ParseBytesError {
 impl FromStr for Bytes {
     type Err = ParseBytesError;
 
-    /// Reads `600MiB`, `1.5GiB`, `2GB`, `64k`, `1048576`. Binary units count in 1024, decimal ones (`kB MB GB TB`) in 1000;
-    /// a fraction of a byte is cut off. Zero and negative sizes are refused: nowhere does a user mean them.
+    /// Parses `600MiB`, `1.5GiB`, `2GB`, `64k`, `1048576`. Binary units count in 1024, decimal ones (`kB MB GB TB`) in 1000; a fraction of
+    /// a byte is cut off. Zero and negative sizes are rejected.
     fn from_str(text: &str) -> Result<Self, ParseBytesError> {
         let malformed = || ParseBytesError::Malformed(text.to_owned());
         let trimmed = text.trim();
@@ -184,7 +184,7 @@ impl FromStr for Bytes {
             "tb" => 1_000_000_000_000,
             _ => return Err(malformed()),
         };
-        // Whole numbers stay whole: a float has too few digits for large ones.
+        // Whole numbers are parsed as integers: a float has too few digits for large ones.
         if let Ok(whole) = number.parse::<u64>() {
             return match whole.checked_mul(scale) {
                 Some(bytes) if bytes > 0 && bytes < 1 << 63 => Ok(Self(bytes)),

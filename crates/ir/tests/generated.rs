@@ -304,7 +304,7 @@ fn errors_say_where_and_what_to_do() {
         ),
         (
             "elbowroom trace 1\nt0 s0 \"open",
-            "line 2, column 7: the quotes of the value's name are not closed; a string ends on its line",
+            "line 2, column 7: the quotes of the tensor's name are not closed; a string ends on its line",
         ),
         (
             "elbowroom trace 1\nt0 s0 \"a\\q\"",

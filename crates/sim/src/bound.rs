@@ -1,22 +1,23 @@
-//! An iteration time below which no schedule can be.
+//! A lower bound of the iteration time.
 //!
-//! While an op runs for the first time, what it reads and makes is there, and there is room for so much beside it. Of the values that
-//! the iteration needs both before and after it, those for which there is no room must come back:
+//! While an op runs for the first time, its operands and results are on the device, and only the remaining memory is available for other
+//! tensors. Of the tensors that are needed both before and after the op, those that do not fit must be restored afterwards:
 //!
-//! - fetched. A value that the iteration made must have left before the op begins and comes back after it ends, and the link has only
-//!   these two times. A persistent value may be on the host all along, but must be fetched once in every iteration.
-//! - or made again, if the request allows it: its maker runs once more.
+//! - by prefetching: a tensor that the iteration computed must be offloaded before the op starts and prefetched after it ends, and only
+//!   these two time windows are available to the link. A persistent tensor may be on the host all along, but must be prefetched once per
+//!   iteration.
+//! - or by recomputing, if the request permits it: its producer runs once more.
 //!
-//! The cheapest choice, if values could be away in part, is a fractional knapsack: what the link can carry within a time is carried, the
-//! rest is made again, cheapest bytes first. The bound is the largest, over the ops, of the shortest times for which that works.
+//! If tensors could be removed in part, the cheapest choice would be a fractional knapsack: offload as much as the link can carry within a
+//! time, and recompute the rest, cheapest bytes first. The bound is the maximum, over the ops, of the shortest times for which that works.
 //!
-//! Two known bounds are contained in it. Where only offload is allowed and all values are made within the iteration, the window before
-//! and the window after an op are together no longer than the iteration, which is Beaumont et al., Proposition 3: 2 × (peak − limit) ÷
-//! rate ([`proposition_3`]). Where all missing values are persistent, it is (peak − limit) ÷ host→device rate.
+//! The bound includes two known ones. If only offload is permitted and all tensors are computed within the iteration, the windows before
+//! and after an op are together no longer than the iteration; this gives Proposition 3 of Beaumont et al.: 2 × (peak − limit) ÷ rate
+//! ([`proposition_3`]). If all missing tensors are persistent, it gives (peak − limit) ÷ host→device rate.
 //!
-//! It holds for schedules that run ops for the first time in the trace's order, except that update ops may run as early as they can.
-//! Sizes of values that must come back are true sizes (an aligned buffer holds no more to copy); what is there beside them is
-//! aligned, as the load counts it, and every permitted reuse of a dying input is taken to happen.
+//! It holds for schedules that run ops for the first time in the trace's order, except that update ops may run as early as possible.
+//! Tensors to be restored count at their true sizes, because an aligned buffer has no more bytes to copy. Tensors on the device count at
+//! their aligned sizes, as in live memory, and every permitted reuse of an input is assumed to happen.
 
 use std::cmp::Reverse;
 
@@ -25,42 +26,42 @@ use elbowroom_ir::planning::Request;
 use elbowroom_ir::trace::{Again, Op, Phase, Trace};
 use elbowroom_ir::{Bytes, Id, Nanos, OpId, StorageId, TensorId};
 
-/// Ops looked at closely: those at which most is missing.
-const MOMENTS: usize = 64;
-/// Times beyond this one (36 years) are not told apart.
+/// Maximum number of ops examined: those with the most missing bytes.
+const MAX_TIGHT_OPS: usize = 64;
+/// Upper bound of the times that are distinguished (36 years).
 const LONGEST: u64 = 1 << 60;
-/// The link's account is kept in billionths of bytes, so that nothing is lost to rounding.
+/// The link's bytes are counted in billionths, so that nothing is lost to rounding.
 const GIGA: u128 = 1_000_000_000;
 
-/// A time below which there is no iteration within the request's limit; at least the sum of all op times. Where the request allows
-/// nothing that would help, and where it allows another order of the ops, it is that sum.
+/// A lower bound of the iteration time within the request's limit; at least the sum of all op times. It is that sum if the request permits
+/// neither offload nor recomputation, or permits another order of the ops.
 pub fn lower_bound(request: &Request<'_>) -> Nanos {
     let total = request.costs.total().get();
     if request.freedom.reorder {
         return Nanos(total);
     }
     let needs = Needs::of(request.trace);
-    let mut moments = moments(request, &needs);
-    moments.sort_by_key(|moment| Reverse(moment.excess));
-    let best = moments
+    let mut tight_ops = tight_ops(request, &needs);
+    tight_ops.sort_by_key(|tight| Reverse(tight.excess));
+    let best = tight_ops
         .iter()
-        .take(MOMENTS)
-        .fold(total, |best, moment| best.max(moment.shortest(request, &needs, total, best)));
+        .take(MAX_TIGHT_OPS)
+        .fold(total, |best, tight| best.max(tight.shortest(request, &needs, total, best)));
     Nanos(best)
 }
 
 /// Beaumont et al., Proposition 3, as published: max(Σ op times, (peak − limit) ÷ rate to the host + (peak − limit) ÷ rate back). For
-/// ratios beside published ones; [`lower_bound`] says the same or more.
+/// comparison with published ratios; [`lower_bound`] is at least as large.
 pub fn proposition_3(total: Nanos, peak: Bytes, limit: Bytes, machine: &Machine) -> Nanos {
     let excess = u128::from(peak.saturating_sub(limit).get()) * GIGA;
     let (out, back) = (u128::from(machine.to_host.rate.max(1)), u128::from(machine.to_device.rate.max(1)));
-    // One division at equal rates, so that nothing is lost to rounding twice.
+    // A single division if the rates are equal, so that only one rounding occurs.
     let link = if out == back { 2 * excess / out } else { excess / out + excess / back };
     total.max(Nanos(u64::try_from(link).unwrap_or(u64::MAX)))
 }
 
-/// The op that needs most by itself, with what must be resident together for it: operands, results and workspace, each rounded up to
-/// the alignment. Less is no limit for any plan. Every output that the op may write over an input is taken to need no bytes of its own.
+/// The op that needs the most memory by itself, and the bytes that must be resident together for it: operands, results and workspace, each
+/// rounded up to the alignment. No plan fits into less. Outputs that the op may write over an input count as zero.
 pub fn largest_op(trace: &Trace, align: Bytes) -> Option<(OpId, Bytes)> {
     let needs = trace.ops().iter().map(|(id, op)| (id, least_bytes(trace, op, align)));
     needs.max_by_key(|&(id, bytes)| (bytes, Reverse(id)))
@@ -83,17 +84,17 @@ fn distinct(values: &[TensorId]) -> Vec<TensorId> {
     values
 }
 
-/// Update ops may run as soon as they can: what they read need not wait for their place in the trace.
+/// Whether an op may run as soon as possible: update ops need not wait for their position in the trace.
 fn early(op: &Op) -> bool {
     op.phase == Phase::Update
 }
 
-/// Which values are needed when.
+/// When each tensor is needed.
 struct Needs {
-    /// For every value that the iteration makes and does not keep: its maker, and the last op after it that reads it in any case. The
-    /// value is needed at every op in between.
+    /// For every tensor that the iteration computes and discards: its producer and its last reader, which run in any case. The tensor is
+    /// needed at every op in between.
     spans: Vec<Option<(usize, usize)>>,
-    /// Storages of the persistent values that are needed throughout, begin and end, with their size.
+    /// Storages of the persistent tensors that are needed throughout, begin and end, with their size in bytes.
     persistent: Vec<([StorageId; 2], u64)>,
 }
 
@@ -116,19 +117,19 @@ impl Needs {
         Self { spans: trace.tensors().ids().map(span).collect(), persistent: needed.collect() }
     }
 
-    /// Values needed both before and after an op that need not be there while it runs.
+    /// Tensors needed both before and after an op but not while it runs.
     fn idle<'a>(&'a self, trace: &'a Trace, id: OpId) -> impl Iterator<Item = TensorId> + 'a {
         let (op, at) = (&trace.ops()[id], id.index());
         let between = move |value: &TensorId| {
             self.spans[value.index()].is_some_and(|(maker, last)| maker < at && at < last)
         };
-        let away = move |value: &TensorId| !op.reads.contains(value) || gives_way(op, *value);
+        let away = move |value: &TensorId| !op.reads.contains(value) || may_overwrite(op, *value);
         trace.tensors().ids().filter(between).filter(away)
     }
 }
 
-/// Whether a persistent value is needed from the beginning until its successor exists: some op reads it, and the successor is itself, is
-/// made from it, or lies in its storage.
+/// Whether a persistent tensor is needed from the start until its successor exists: an op reads it, and the successor is the tensor itself,
+/// is computed from it, or lies in its storage.
 fn follows(trace: &Trace, end: TensorId, begin: TensorId) -> bool {
     let mut value = end;
     loop {
@@ -144,15 +145,15 @@ fn follows(trace: &Trace, end: TensorId, begin: TensorId) -> bool {
     }
 }
 
-/// Whether an op may write a result over one of its operands.
-fn gives_way(op: &Op, input: TensorId) -> bool {
+/// Whether an op may write a result over this operand.
+fn may_overwrite(op: &Op, input: TensorId) -> bool {
     op.may_reuse.iter().any(|pair| pair.input == input)
 }
 
-/// An op at which more is needed than the limit allows.
-struct Moment {
+/// An op that, with all tensors needed then, exceeds the limit.
+struct TightOp {
     op: OpId,
-    /// Bytes that must be away while it runs.
+    /// Bytes that must be absent while it runs.
     excess: u64,
     /// Persistent bytes that may be among them.
     persistent: u64,
@@ -162,8 +163,8 @@ struct Moment {
     after: u64,
 }
 
-/// The ops at which something must be away, in the trace's order.
-fn moments(request: &Request<'_>, needs: &Needs) -> Vec<Moment> {
+/// The ops at which bytes must be absent, in the trace's order.
+fn tight_ops(request: &Request<'_>, needs: &Needs) -> Vec<TightOp> {
     let Request { trace, costs, .. } = *request;
     let align = request.machine.align;
     let time = |op: OpId| costs.nanos.get(op).map_or(0, |time| time.get());
@@ -183,15 +184,15 @@ fn moments(request: &Request<'_>, needs: &Needs) -> Vec<Moment> {
     }
     let regular: u64 = trace.ops().iter().filter(|(_, op)| !early(op)).map(|(id, _)| time(id)).sum();
 
-    let mut moments = Vec::new();
+    let mut tight_ops = Vec::new();
     let (mut live, mut before) = (0u64, 0u64);
     for (id, op) in trace.ops().iter() {
         let reads = distinct(&op.reads);
         let needed_later = |value: TensorId| {
             needs.spans[value.index()].is_some_and(|(_, last)| last > id.index()) && !early(op)
         };
-        let leaves = |value: &TensorId| needed_later(*value) && gives_way(op, *value);
-        // What the op needs by itself, less what it may write over operands that nobody needs any more.
+        let leaves = |value: &TensorId| needed_later(*value) && may_overwrite(op, *value);
+        // The op's own bytes, less those of operands that it may overwrite because they are not needed any more.
         let operands: u64 = reads.iter().filter(|value| !leaves(value)).map(|&value| aligned(value)).sum();
         let fresh = op.outputs.iter().copied().filter(|&value| op.overwrites(value).is_none());
         let results: u64 = fresh.clone().map(aligned).sum();
@@ -199,7 +200,7 @@ fn moments(request: &Request<'_>, needs: &Needs) -> Vec<Moment> {
             op.may_reuse.iter().any(|pair| pair.output == *value && !needed_later(pair.input))
         };
         let saved: u64 = fresh.filter(over_dying).map(aligned).sum();
-        let dying = reads.iter().filter(|&&value| gives_way(op, value) && !needed_later(value));
+        let dying = reads.iter().filter(|&&value| may_overwrite(op, value) && !needed_later(value));
         let saved = saved.min(dying.map(|&value| aligned(value)).sum());
         let own = operands + results - saved + op.workspace.align_up(align).get();
 
@@ -214,33 +215,33 @@ fn moments(request: &Request<'_>, needs: &Needs) -> Vec<Moment> {
             needs.spans[value.index()].is_some_and(|(maker, _)| maker < id.index()) && !leaves(value)
         };
         let read: u64 = reads.iter().filter(stays).map(|&value| trace.bytes(value).get()).sum();
-        // Values needed by regular ops may be gone when an update op runs.
+        // Tensors needed by regular ops may already have been discarded when an update op runs.
         let idle = if early(op) { 0 } else { live - read };
         let excess = (idle + persistent + own).saturating_sub(request.load_limit.get());
         let own_time = if early(op) { 0 } else { time(id) };
         if excess > 0 {
             let (before, after) = if early(op) { (0, 0) } else { (before, regular - before - own_time) };
-            moments.push(Moment { op: id, excess, persistent, before, time: time(id), after });
+            tight_ops.push(TightOp { op: id, excess, persistent, before, time: time(id), after });
         }
         before += own_time;
         live += made[id.index()].iter().map(|&value| trace.bytes(value).get()).sum::<u64>();
         live -= ends[id.index()].iter().map(|&value| trace.bytes(value).get()).sum::<u64>();
     }
-    moments
+    tight_ops
 }
 
-impl Moment {
-    /// The shortest time, no less than `least`, in which what must be away can come back.
+impl TightOp {
+    /// The shortest time, at least `least`, within which the absent bytes can be restored.
     fn shortest(&self, request: &Request<'_>, needs: &Needs, total: u64, least: u64) -> u64 {
         let excess = u128::from(self.excess) * GIGA;
         let carried = |iteration: u64| self.carried(request, iteration);
         if carried(least) >= excess {
             return least;
         }
-        let makers = Makers::of(request, needs, self.op);
+        let recomputations = Recomputations::of(request, needs, self.op);
         let fits = |iteration: u64| {
             let rest = excess.saturating_sub(carried(iteration));
-            makers.time(rest).is_some_and(|extra| total.saturating_add(extra) <= iteration)
+            recomputations.time(rest).is_some_and(|extra| total.saturating_add(extra) <= iteration)
         };
         if fits(least) {
             return least;
@@ -248,7 +249,7 @@ impl Moment {
         let (mut low, mut high) = (least, least.max(1));
         while !fits(high) {
             if high >= LONGEST {
-                // Nothing that is allowed helps: no statement.
+                // Nothing that the request permits helps: no bound.
                 return least;
             }
             (low, high) = (high, high.saturating_mul(2));
@@ -260,7 +261,7 @@ impl Moment {
         high
     }
 
-    /// Most bytes, in billionths, that can be away while the op runs and come back over the link in an iteration of this length.
+    /// The maximum of bytes, in billionths, that can be absent while the op runs and be copied back in an iteration of this length.
     fn carried(&self, request: &Request<'_>, iteration: u64) -> u128 {
         if !request.freedom.offload {
             return 0;
@@ -269,7 +270,7 @@ impl Moment {
         let both = (u128::from(out) * u128::from(back)).div_ceil(u128::from(out) + u128::from(back));
         let within = |time: u64, rate: u128| u128::from(time) * rate;
         let around = iteration.saturating_sub(self.time);
-        // Left before the op, and back after it; it begins when some ops are done, and after it others run.
+        // Offloaded before the op and prefetched after it. The op starts after the ops before it, and the ops after it follow.
         let made = within(around.saturating_sub(self.after), out.into())
             .min(within(around.saturating_sub(self.before), back.into()))
             .min(within(around, both));
@@ -278,16 +279,16 @@ impl Moment {
         if !request.machine.shared_link {
             return all.min(made + persistent);
         }
-        // On a shared link what comes back takes its time from what leaves; persistent bytes need not leave.
+        // On a shared link, prefetches take time from offloads; persistent bytes need not be offloaded.
         let left = around.saturating_sub(u64::try_from(persistent / u128::from(back)).unwrap_or(u64::MAX));
         all.min(persistent + made.min(within(left, both)))
     }
 }
 
-/// Ops that may bring idle values back by running again, cheapest bytes first: time and bytes.
-struct Makers(Vec<(u64, u64)>);
+/// Ops that may restore idle tensors by recomputation, cheapest bytes first: time and bytes.
+struct Recomputations(Vec<(u64, u64)>);
 
-impl Makers {
+impl Recomputations {
     fn of(request: &Request<'_>, needs: &Needs, op: OpId) -> Self {
         let trace = request.trace;
         if !request.freedom.recompute {
@@ -297,22 +298,23 @@ impl Makers {
             let maker = trace.producer(value)?;
             (trace.ops()[maker].again != Again::Never).then(|| (maker, trace.bytes(value).get()))
         };
-        let mut makers: Vec<(OpId, u64)> = needs.idle(trace, op).filter_map(maker).collect();
-        makers.sort_unstable();
-        makers.dedup_by(|next, first| {
+        let mut recomputations: Vec<(OpId, u64)> = needs.idle(trace, op).filter_map(maker).collect();
+        recomputations.sort_unstable();
+        recomputations.dedup_by(|next, first| {
             let same = next.0 == first.0;
             first.1 += if same { next.1 } else { 0 };
             same
         });
         let time = |op: OpId| request.costs.nanos.get(op).map_or(0, |time| time.get());
-        let mut makers: Vec<(u64, u64)> = makers.into_iter().map(|(op, bytes)| (time(op), bytes)).collect();
-        makers.sort_unstable_by(|a, b| {
+        let mut recomputations: Vec<(u64, u64)> =
+            recomputations.into_iter().map(|(op, bytes)| (time(op), bytes)).collect();
+        recomputations.sort_unstable_by(|a, b| {
             (u128::from(a.0) * u128::from(b.1)).cmp(&(u128::from(b.0) * u128::from(a.1)))
         });
-        Self(makers)
+        Self(recomputations)
     }
 
-    /// Time to make so many billionths of bytes again, rounded down; `None` if they are more than can be made.
+    /// Time to recompute this many billionths of bytes, rounded down; `None` if they exceed what can be recomputed.
     fn time(&self, mut bytes: u128) -> Option<u64> {
         let mut sum = 0u64;
         for &(time, brings) in &self.0 {

@@ -1,5 +1,6 @@
-//! How long an op takes when nobody has measured it: the roofline. An op is bound by arithmetic or by memory traffic, whichever takes
-//! longer at the machine's rates, and costs a launch besides (S. Williams, A. Waterman and D. Patterson, *Roofline*, CACM 52(4), 2009).
+//! Estimated durations for ops without measurements: the roofline model. An op is limited by arithmetic or by memory traffic, whichever
+//! takes longer at the machine's rates, plus the time of a launch (S. Williams, A. Waterman and D. Patterson, *Roofline*, CACM 52(4),
+//! 2009).
 
 use elbowroom_ir::Nanos;
 use elbowroom_ir::machine::Machine;
@@ -31,7 +32,7 @@ impl CostModel for Roofline<'_> {
     }
 }
 
-/// About an hour: no op is longer, and sums of millions of them stay far from overflow.
+/// Upper bound of an op's duration (about an hour), so that sums over millions of ops cannot overflow.
 const LONGEST: u64 = 1 << 42;
 
 fn time(amount: u64, rate: u64) -> u64 {

@@ -1,11 +1,11 @@
-//! What a memory plan costs: lifetimes, load, time on every lane, and what no plan can beat.
+//! What a memory plan costs: lifetimes, live memory, time on every stream, and lower bounds.
 //!
-//! [`liveness`] turns a schedule into a packing problem; [`load`] says how many bytes are alive at every position and who is alive at the
-//! peak; [`simulate`](mod@simulate) runs the lanes exactly as the model says and returns the [`Timeline`](elbowroom_ir::timeline::Timeline)
-//! that a measured run returns too; [`cost`] estimates durations for traces without measured ones, on the machines of [`presets`];
-//! [`bound`] says below which iteration time nothing can be.
+//! [`liveness`] turns a schedule into a packing problem. [`load`] computes live memory at every position and the buffers alive at the peak.
+//! [`simulate`](mod@simulate) runs the streams exactly as the model prescribes and returns a
+//! [`Timeline`](elbowroom_ir::timeline::Timeline), as a measured run does. [`cost`] estimates durations for traces without measurements, on
+//! the machines of [`presets`]. [`bound`] computes lower bounds of the iteration time.
 //!
-//! Nothing here decides anything, and nothing here is a proof: legality is `elbowroom_ir::check`, which shares no code with this crate.
+//! This crate makes no decisions and proves nothing: `elbowroom_ir::check` proves legality and shares no code with this crate.
 
 #![forbid(unsafe_code)]
 

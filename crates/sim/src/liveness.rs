@@ -1,7 +1,7 @@
 //! When every buffer of a schedule is alive, in positions of its total order.
 //!
-//! A buffer is alive from the action that first writes it to its release, half-open. A home buffer is alive when the iteration begins
-//! and when it ends; if it is released and taken again in between it has two intervals and one offset. A workspace is alive at one
+//! A buffer is alive from the action that first writes it to its release, half-open. A boundary buffer is alive at the start and at the end
+//! of the iteration; if it is released and taken again in between, it has two intervals and one offset. A workspace is alive at one
 //! position.
 
 use elbowroom_ir::machine::Machine;
@@ -9,8 +9,8 @@ use elbowroom_ir::packing::{Block, Interval, Problem};
 use elbowroom_ir::schedule::{Action, Schedule};
 use elbowroom_ir::{BufferId, Bytes, Id, Table};
 
-/// The intervals of positions in which every buffer is alive. A buffer that no action touches has none; a buffer that is never released
-/// lives to the end. Ids past the buffer table are passed over: the checker names them.
+/// The intervals of positions in which every buffer is alive. A buffer that no action accesses has none; a buffer that is never released
+/// lives to the end. Ids past the buffer table are ignored; the checker reports them.
 pub fn lifetimes(schedule: &Schedule) -> Table<BufferId, Vec<Interval>> {
     let mut alive: Table<BufferId, Vec<Interval>> = Table::filled(schedule.buffers.len(), Vec::new());
     let mut since: Table<BufferId, Option<u64>> = Table::filled(schedule.buffers.len(), None);
@@ -57,16 +57,16 @@ pub fn lifetimes(schedule: &Schedule) -> Table<BufferId, Vec<Interval>> {
     alive
 }
 
-/// The placement problem of a schedule. A block's size is its buffer's, rounded up to the machine's alignment, so that the peak load of
-/// the problem is the load that planners count and a height equal to it can be reached. The capacity is left open. The last bytes really
-/// used may be a little below the height of a placement of these blocks; [`height`] says where they end.
+/// The placement problem of a schedule. A block's size is its buffer's size rounded up to the machine's alignment, so that the problem's
+/// peak memory equals the one that planners count, and a placement of that height can exist. The capacity is left open. The last byte in
+/// use may lie slightly below the height of a placement of these blocks; [`height`] computes the exact end.
 pub fn problem(schedule: &Schedule, machine: &Machine) -> Problem {
     let blocks = schedule
         .buffers
         .values()
         .zip(lifetimes(schedule).values())
         .map(|(buffer, alive)| {
-            // A buffer that nobody touches occupies nothing; it keeps its id, at a place where it disturbs nobody.
+            // A buffer without accesses occupies nothing; it keeps its id, with an interval that conflicts with no other.
             let (size, alive) = if alive.is_empty() {
                 (Bytes::ZERO, vec![Interval::new(0, 1)])
             } else {
@@ -78,7 +78,7 @@ pub fn problem(schedule: &Schedule, machine: &Machine) -> Problem {
     Problem { blocks, capacity: None }
 }
 
-/// The height of a placement by the true sizes of a schedule's buffers: what a plan states and a run measures.
+/// The arena size of a placement by the true sizes of a schedule's buffers, in bytes: what a plan states and a run measures.
 pub fn height(schedule: &Schedule, offsets: &Table<BufferId, Bytes>) -> Bytes {
     let ends = schedule.buffers.values().zip(offsets.values()).map(|(buffer, &offset)| offset + buffer.bytes);
     ends.max().unwrap_or_default()

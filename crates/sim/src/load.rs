@@ -1,4 +1,4 @@
-//! How many bytes are alive at every position of a schedule.
+//! Live memory at every position of a schedule.
 
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::schedule::Schedule;
@@ -6,19 +6,19 @@ use elbowroom_ir::{ActionId, BufferId, Bytes, Id, Table};
 
 use crate::liveness::lifetimes;
 
-/// The load of a schedule over its positions, each buffer counted at its size rounded up to the machine's alignment.
+/// Live memory of a schedule over its positions, in bytes; each buffer counts at its size rounded up to the machine's alignment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// Bytes alive at every position.
+    /// Live bytes at every position.
     pub curve: Table<ActionId, Bytes>,
-    /// The largest of them; zero for an empty schedule.
+    /// Peak memory; zero for an empty schedule.
     pub peak: Bytes,
-    /// The first position at which it is reached; `None` for an empty schedule.
+    /// The first position at which the peak is reached; `None` for an empty schedule.
     pub at: Option<ActionId>,
 }
 
 impl Load {
-    /// Sums the lifetimes of a schedule. Linear in actions and buffers.
+    /// Sums the lifetimes of a schedule, in time linear in actions and buffers.
     pub fn of(schedule: &Schedule, machine: &Machine) -> Self {
         let positions = schedule.steps.len();
         let (mut opened, mut closed) = (vec![0u64; positions + 1], vec![0u64; positions + 1]);
@@ -42,7 +42,7 @@ impl Load {
     }
 }
 
-/// The buffers alive at a position, ascending: at the position of the peak, those who make it.
+/// The buffers alive at a position, ascending; at the position of the peak, those that cause it.
 pub fn alive_at(schedule: &Schedule, position: ActionId) -> Vec<BufferId> {
     let position = position.index() as u64;
     let covers = |alive: &[elbowroom_ir::packing::Interval]| {

@@ -1,4 +1,4 @@
-//! Machines by name. Links are the measured rates of the papers where they give any; the rest is from the makers' data sheets.
+//! Machines by name. Links have the rates measured in the papers, if any; everything else comes from the manufacturers' data sheets.
 
 use elbowroom_ir::machine::{Channel, Machine};
 use elbowroom_ir::{Bytes, Nanos};
@@ -53,7 +53,7 @@ pub fn machine(name: &str) -> Option<Machine> {
     Some(machine)
 }
 
-/// A card with one lane for each direction, 64 GiB of host memory, CUDA's allocation granularity of 256 bytes and 5 µs for a launch.
+/// A card with one stream per direction, 64 GiB of host memory, CUDA's allocation granularity of 256 bytes and 5 µs per launch.
 fn gpu(name: &str, memory: u64, link: Channel, flops_per_second: u64, bytes_per_second: u64) -> Machine {
     Machine {
         name: name.to_owned(),

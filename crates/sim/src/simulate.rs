@@ -1,5 +1,5 @@
-//! Exact simulation of a schedule: every lane does its actions in order of positions, each as soon as its lane is free and what it waits
-//! for has finished. On a machine with a shared link both directions are one lane, in order of positions. Nothing else delays anything,
+//! Exact simulation of a schedule: every stream runs its actions in order of positions, each as soon as the stream is free and the action's
+//! waits have finished. On a machine with a shared link both directions are one stream, in order of positions. There are no other delays,
 //! so a run on a device differs only by its durations.
 
 use elbowroom_ir::machine::Machine;
@@ -11,10 +11,10 @@ use elbowroom_ir::{ActionId, BufferId, Bytes, Id, Nanos, OpId, Table, TensorId};
 
 use crate::load::Load;
 
-/// Why a schedule cannot be simulated: it does not fit its trace, or its waits cannot be met in order.
+/// Why a schedule cannot be simulated: it does not match its trace, or its waits cannot be met in order.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SimulateError {
-    /// An op that the trace or the costs do not have.
+    /// An op that is missing in the trace or the costs.
     #[error("{action} runs {op}, which the trace does not have")]
     UnknownOp {
         /// The action.
@@ -22,15 +22,15 @@ pub enum SimulateError {
         /// The op.
         op: OpId,
     },
-    /// A value that the trace does not have.
+    /// A tensor that is missing in the trace.
     #[error("{action} copies {value}, which the trace does not have")]
     UnknownValue {
         /// The action.
         action: ActionId,
-        /// The value.
+        /// The tensor.
         value: TensorId,
     },
-    /// A buffer that the schedule does not have.
+    /// A buffer that is missing in the schedule.
     #[error("{action} names {buffer}, which the schedule does not have")]
     UnknownBuffer {
         /// The action.
@@ -43,12 +43,15 @@ pub enum SimulateError {
     WaitsForward {
         /// The action.
         action: ActionId,
-        /// What it waits for.
+        /// The action that it waits for.
         target: ActionId,
     },
 }
 
-/// Runs a schedule in simulated time. Linear in actions, apart from sorting the load changes.
+/// Simulates a schedule. Takes time linear in the number of actions, apart from sorting the changes of live memory.
+///
+/// # Errors
+/// The schedule does not match the trace, or a wait does not point backwards.
 pub fn simulate(
     trace: &Trace,
     costs: &Costs,
@@ -106,7 +109,7 @@ pub fn simulate(
     Ok(timeline)
 }
 
-/// How long an action takes on its lane.
+/// Duration of an action on its stream.
 fn duration(
     trace: &Trace,
     costs: &Costs,
@@ -131,13 +134,13 @@ fn duration(
     }
 }
 
-/// What is alive in time: from the start of the action that takes a buffer to the end of its last access before its release.
+/// Residencies in time: from the start of the action that takes a buffer to the end of its last access before its release.
 struct Residences<'a> {
     schedule: &'a Schedule,
     align: Bytes,
     alive: Table<BufferId, bool>,
     last_access: Table<BufferId, Nanos>,
-    /// Moment, bytes taken, bytes given back.
+    /// Time, bytes taken, bytes released.
     changes: Vec<(Nanos, Bytes, Bytes)>,
 }
 

@@ -1,7 +1,7 @@
 //! DenseNet (Huang et al., *Densely connected convolutional networks*, 2016) with bottlenecks and compression, in torchvision's form.
 //! Small images take a 3×3 stem without pooling.
 //!
-//! Every layer reads everything before it. The features grow by one concatenation of two parts per layer, which holds the same values as
+//! Every layer reads everything before it. The features grow by one concatenation of two parts per layer, which holds the same tensors as
 //! concatenating all parts anew.
 
 use super::{OptimizerKind, Options, Vision};

@@ -1,4 +1,4 @@
-//! Networks by name, one file each, at any size: building a graph takes no memory for its values.
+//! Networks by name, one file each, at any size: building a graph takes no memory for its tensors.
 
 mod alexnet;
 mod defaults;

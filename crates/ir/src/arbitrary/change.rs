@@ -1,4 +1,4 @@
-//! Plans changed in a single place: the checker has to reject each of them, unless the change makes no difference.
+//! Plans changed in a single place: the checker must reject each of them unless the change makes no difference.
 
 use ::arbitrary::{Result, Unstructured};
 
@@ -7,7 +7,7 @@ use crate::schedule::{Action, Home, Schedule, Step};
 use crate::trace::{Fingerprint, Trace};
 use crate::{ActionId, BufferId, Bytes, Id, OpId, Table, TensorId};
 
-/// Draws one change of a plan. The result differs from the plan, unless the plan has too little in it to be changed.
+/// Draws one change of a plan. The result differs from the plan unless the plan offers nothing to change.
 pub fn changed(u: &mut Unstructured<'_>, trace: &Trace, plan: &Plan) -> Result<Plan> {
     for _ in 0..20 {
         let mut result = plan.clone();
@@ -16,7 +16,7 @@ pub fn changed(u: &mut Unstructured<'_>, trace: &Trace, plan: &Plan) -> Result<P
             return Ok(result);
         }
     }
-    // Nothing else could be drawn: data for drawing have run out.
+    // The data to draw from are exhausted.
     let mut result = plan.clone();
     result.trace = Fingerprint(!plan.trace.0);
     Ok(result)
@@ -27,7 +27,7 @@ fn change(u: &mut Unstructured<'_>, trace: &Trace, plan: &mut Plan) -> Result<()
     let schedule = &mut plan.schedule;
     let (buffers, steps) = (schedule.buffers.len(), schedule.steps.len());
     match kind {
-        // Where.
+        // Offsets and sizes.
         0 | 1 if buffers > 0 => {
             let offset = &mut plan.placement.offsets[BufferId::new(u.choose_index(buffers)?)];
             let by = *u.choose(&[8, 4, 1, 16])?;
@@ -47,7 +47,7 @@ fn change(u: &mut Unstructured<'_>, trace: &Trace, plan: &mut Plan) -> Result<()
             let bytes = &mut schedule.buffers[BufferId::new(u.choose_index(buffers)?)].bytes;
             *bytes = Bytes(u.int_in_range(0..=2 * bytes.get())?);
         }
-        // When.
+        // Order and waits.
         5 if steps > 0 => {
             let mut order: Vec<usize> = (0..steps).collect();
             order.remove(u.choose_index(steps)?);
@@ -80,12 +80,12 @@ fn change(u: &mut Unstructured<'_>, trace: &Trace, plan: &mut Plan) -> Result<()
             reorder(schedule, &order);
         }
         10..=12 if steps > 0 => waits(u, schedule)?,
-        // What.
+        // Actions.
         13..=17 if steps > 0 => {
             let id = ActionId::new(u.choose_index(steps)?);
             action(u, trace, buffers, &mut schedule.steps[id].action)?;
         }
-        // From one iteration to the next.
+        // The boundary.
         18 if !schedule.boundary.is_empty() => {
             let index = u.choose_index(schedule.boundary.len())?;
             let home = schedule.boundary[index];
@@ -108,7 +108,7 @@ fn change(u: &mut Unstructured<'_>, trace: &Trace, plan: &mut Plan) -> Result<()
     Ok(())
 }
 
-/// Puts steps in another order, with repetitions and omissions. Waits follow the actions that they name.
+/// Reorders steps, with repetitions and omissions. Waits follow the actions that they name.
 fn reorder(schedule: &mut Schedule, order: &[usize]) {
     let old = std::mem::take(&mut schedule.steps);
     let position = |wait: ActionId| order.iter().position(|&step| step == wait.index()).map(ActionId::new);

@@ -1,4 +1,4 @@
-//! Placements without any ambition.
+//! Placements without optimization.
 
 use ::arbitrary::{Result, Unstructured};
 
@@ -44,7 +44,7 @@ pub fn placement(u: &mut Unstructured<'_>, schedule: &Schedule, align: Bytes) ->
     Ok(Placement { offsets, height })
 }
 
-/// The positions at which each buffer is alive: from its first write, or from the beginning for a home, to its release.
+/// The positions at which each buffer is alive: from its first write, or from the start for a boundary buffer, to its release.
 fn residences(schedule: &Schedule) -> Table<BufferId, Vec<Interval>> {
     let mut alive: Table<BufferId, Vec<Interval>> = Table::filled(schedule.buffers.len(), Vec::new());
     let begin = |alive: &mut Table<BufferId, Vec<Interval>>, buffer: BufferId, position: u64| {

@@ -1,4 +1,4 @@
-//! Legal plans by random decisions: a planner of its own, which optimizes nothing and shares no code with the real ones.
+//! Legal plans by random decisions: a planner that optimizes nothing and shares no code with the real ones.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ pub fn plan(u: &mut Unstructured<'_>, trace: &Trace) -> Result<(Machine, Plan)> 
     let mut left: BTreeSet<OpId> = trace.ops().ids().collect();
     while !left.is_empty() {
         let ready: Vec<OpId> = left.iter().copied().filter(|&op| draft.ready(op, &left)).collect();
-        // Most often the trace's own order, sometimes any that the values allow.
+        // Usually the trace's own order, sometimes any order that the tensors permit.
         let op = if u.ratio(3, 4)? { ready[0] } else { *u.choose(&ready)? };
         left.remove(&op);
         draft.clear_up(u)?;
@@ -47,22 +47,23 @@ pub fn plan(u: &mut Unstructured<'_>, trace: &Trace) -> Result<(Machine, Plan)> 
     Ok((machine, Plan { trace: trace.fingerprint(), schedule: draft.schedule, placement }))
 }
 
-/// The plan made so far and the state that it leaves.
+/// The plan so far and the state that it leaves.
 struct Draft<'a> {
     trace: &'a Trace,
     schedule: Schedule,
     /// Positions at which each buffer is alive.
     alive: Table<BufferId, Vec<Interval>>,
-    /// Which buffer holds a value.
+    /// The buffer that holds a tensor.
     device: BTreeMap<TensorId, BufferId>,
     host: BTreeSet<TensorId>,
     host_bytes: Bytes,
     host_peak: Bytes,
     /// Ops not computed yet.
     left: BTreeSet<OpId>,
-    /// Which persistent value's home a buffer is.
+    /// The persistent tensor whose boundary buffer a buffer is.
     homes: BTreeMap<BufferId, usize>,
-    /// Values that must not be overwritten by choice: inputs fetched for an op that waits for its other inputs, ends at the end.
+    /// Tensors that must not be overwritten by choice: inputs prefetched for an op that waits for its other inputs, and final tensors at
+    /// the end.
     pinned: Vec<TensorId>,
 }
 
@@ -108,16 +109,16 @@ impl<'a> Draft<'a> {
                 .all(|m| self.trace.users(m.old).iter().all(|user| *user == op || !left.contains(user)))
     }
 
-    /// Values that some op still to come reads, or the next iteration.
+    /// Tensors that a later op reads, or the next iteration.
     fn needed(&self) -> BTreeSet<TensorId> {
         let reads = self.left.iter().flat_map(|&op| self.trace.ops()[op].reads.iter().copied());
-        // Values not made yet need no care.
+        // Tensors that have not been computed need no care.
         let made =
             |t: &TensorId| self.trace.producer(*t).is_none_or(|producer| !self.left.contains(&producer));
         reads.chain(self.trace.persistent().iter().map(|pair| pair.end)).filter(made).collect()
     }
 
-    /// Whether a value can be had again if `without` are not on the device.
+    /// Whether a tensor can be obtained again if `without` are not on the device.
     fn obtainable(&self, value: TensorId, without: &[TensorId]) -> bool {
         if self.host.contains(&value) || (self.device.contains_key(&value) && !without.contains(&value)) {
             return true;
@@ -130,13 +131,13 @@ impl<'a> Draft<'a> {
             && op.reads.iter().all(|&read| self.obtainable(read, without))
     }
 
-    /// Whether everything needed stays obtainable if `values` leave the device while an op makes `outputs`.
+    /// Whether all needed tensors stay obtainable if `values` are removed from the device while an op writes `outputs`.
     fn can_lose(&self, values: &[TensorId], outputs: &[TensorId]) -> bool {
         let mut needed = self.needed().into_iter().filter(|needed| !outputs.contains(needed));
         needed.all(|needed| self.obtainable(needed, values))
     }
 
-    /// Between two ops: values are dropped, offloaded, fetched early, or stay.
+    /// Between two ops: tensors are evicted, offloaded, prefetched early, or kept.
     fn clear_up(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let resident: Vec<TensorId> = self.device.keys().copied().collect();
         for value in resident {
@@ -170,7 +171,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Releases a value's buffer if everything needed stays obtainable and the buffer may leave.
+    /// Releases a tensor's buffer if all needed tensors stay obtainable and the buffer may be released.
     fn drop(&mut self, value: TensorId) {
         let Some(&buffer) = self.device.get(&value) else { return };
         if self.can_lose(&[value], &[]) && !self.is_back(buffer) {
@@ -179,7 +180,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Whether a buffer is a home that has been away; it has no second return.
+    /// Whether a buffer is a boundary buffer that has been released before; it cannot be taken a second time.
     fn is_back(&self, buffer: BufferId) -> bool {
         self.alive[buffer].len() > 1
     }
@@ -193,8 +194,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Brings a value back, sometimes to the home that its storage left. It stays there, so it must be the value left at the end, or
-    /// become it by the mutations still to come.
+    /// Prefetches a tensor, sometimes into the boundary buffer that its storage left. There it must be the final tensor, or become it by
+    /// later mutations.
     fn prefetch(&mut self, u: &mut Unstructured<'_>, value: TensorId) -> Result<()> {
         let home = self.homes.iter().map(|(&buffer, &index)| (buffer, self.trace.persistent()[index]));
         let storage = self.trace.storage(value);
@@ -228,7 +229,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Brings a value to the device, by a copy or by running its op again.
+    /// Brings a tensor to the device, by a copy or by recomputing it.
     fn fetch(&mut self, u: &mut Unstructured<'_>, value: TensorId) -> Result<()> {
         if self.device.contains_key(&value) {
             return Ok(());
@@ -247,7 +248,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Brings all inputs of an op to the device. What is fetched for one argument stays while the next is fetched.
+    /// Brings all inputs of an op to the device. An input that was brought for one argument is kept while the next is brought.
     fn fetch_inputs(&mut self, u: &mut Unstructured<'_>, op: OpId) -> Result<()> {
         let reads = &self.trace.ops()[op].reads;
         self.pinned.extend(reads);
@@ -311,7 +312,7 @@ impl<'a> Draft<'a> {
             self.device.remove(&value);
         }
         for (&output, buffer) in op.outputs.iter().zip(writes) {
-            // Running an op again makes all its outputs; those still there are not wanted twice.
+            // Recomputing an op writes all its outputs; outputs that still exist are not wanted twice.
             match self.device.entry(output) {
                 Entry::Occupied(_) => self.release(buffer),
                 Entry::Vacant(entry) => {
@@ -322,7 +323,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Leaves everything as the boundary says.
+    /// Restores the boundary state.
     fn finish(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         self.clear_up(u)?;
         let boundary = self.schedule.boundary.clone();
@@ -368,7 +369,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Alive from the next action on, without an end yet.
+    /// Alive from the next action on, with open end.
     fn open_end(&self) -> Interval {
         Interval::new(self.schedule.steps.len() as u64, u64::MAX)
     }
@@ -406,8 +407,8 @@ impl<'a> Draft<'a> {
         self.schedule.steps.push(Step { action, waits: Vec::new() });
     }
 
-    /// Gives every action the waits that it needs: for the last conflicting access on every other lane, and for the host copies that it
-    /// reads. Sometimes for every placement, as a planner would, who does not know where buffers will lie.
+    /// Adds the waits that every action needs: for the last conflicting access on every other stream, and for the host copies that it
+    /// reads. Sometimes for every placement, as a planner does, which does not know the offsets.
     fn wait(&mut self, u: &mut Unstructured<'_>, placement: &Placement) -> Result<()> {
         let every_placement = u.ratio(1, 4)?;
         let mut accesses: Vec<Access> = Vec::new();
@@ -449,7 +450,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Buffers that an action touches, how many of their bytes, and whether it writes them.
+    /// The buffers that an action accesses, how many of their bytes, and whether it writes them.
     fn touched(&self, action: &Action) -> Vec<(BufferId, Bytes, bool)> {
         match action {
             Action::Compute(launch) | Action::Recompute(launch) => {

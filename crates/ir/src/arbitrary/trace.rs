@@ -5,7 +5,7 @@ use ::arbitrary::{Result, Unstructured};
 use crate::trace::{Again, Mutation, Op, Persistent, Phase, Reuse, Storage, Tensor, Trace, TraceData, Work};
 use crate::{Bytes, StorageId, Table, TensorId};
 
-/// Draws a trace of up to eight ops and four persistent values.
+/// Draws a trace of up to eight ops and four persistent tensors.
 pub fn trace(u: &mut Unstructured<'_>) -> Result<Trace> {
     let mut draft = Draft {
         data: TraceData { name: "arbitrary".to_owned(), ..TraceData::default() },
@@ -34,7 +34,7 @@ pub fn trace(u: &mut Unstructured<'_>) -> Result<Trace> {
         let end = if !ends.contains(&usual) && u.ratio(3, 4)? {
             usual
         } else if candidates.is_empty() {
-            // All values of this size are taken; one more op makes another.
+            // All tensors of this size are in use; another op writes a new one.
             draft.last_resort(begin)
         } else {
             *u.choose(&candidates)?
@@ -45,14 +45,14 @@ pub fn trace(u: &mut Unstructured<'_>) -> Result<Trace> {
     Ok(Trace::new(draft.data).expect("the generator keeps the rules of a trace"))
 }
 
-/// A few bytes, with repetitions, so that values meet others of their size.
+/// A few bytes, from few choices, so that several tensors have the same size.
 fn bytes(u: &mut Unstructured<'_>) -> Result<Bytes> {
     Ok(Bytes(*u.choose(&[8, 8, 8, 16, 16, 4, 12, 1])?))
 }
 
 struct Draft {
     data: TraceData,
-    /// What every storage holds at the point reached.
+    /// The tensor in every storage at the current point.
     held: Table<StorageId, TensorId>,
 }
 
@@ -61,12 +61,12 @@ impl Draft {
         self.data.storages[self.data.tensors[tensor].storage].bytes
     }
 
-    /// Values that can be read at the point reached.
+    /// Tensors that can be read at the current point.
     fn alive(&self) -> impl Iterator<Item = TensorId> {
         self.held.values().copied()
     }
 
-    /// A value in a storage of its own.
+    /// A tensor in a storage of its own.
     fn fresh(&mut self, bytes: Bytes) -> TensorId {
         let storage = self.data.storages.push(Storage { bytes });
         let name = format!("value {}", self.data.tensors.len());
@@ -75,7 +75,7 @@ impl Draft {
         tensor
     }
 
-    /// A value over another, in its storage.
+    /// A tensor over another, in its storage.
     fn over(&mut self, old: TensorId) -> TensorId {
         let storage = self.data.tensors[old].storage;
         let name = format!("value {}", self.data.tensors.len());
@@ -137,7 +137,7 @@ impl Draft {
         Ok(())
     }
 
-    /// An op that makes one more value of the size of another.
+    /// An op that writes another tensor of the same size.
     fn last_resort(&mut self, like: TensorId) -> TensorId {
         let output = self.fresh(self.bytes(like));
         self.data.ops.push(Op {

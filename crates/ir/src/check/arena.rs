@@ -1,40 +1,40 @@
-//! The arena as the checker sees it: for every byte, the value it is part of and who touched it last.
+//! The checker's model of the arena: for every byte, the tensor that it belongs to and its last accesses.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::{ActionId, TensorId};
 
-/// What a byte is part of: a value whose first byte lies at `base`.
+/// The tensor that a byte belongs to, whose first byte lies at `base`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Content {
-    /// The value.
+    /// The tensor.
     pub value: TensorId,
     /// Address of its first byte.
     pub base: u64,
 }
 
-/// A run of neighbouring bytes with one history.
+/// Consecutive bytes with one history.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cell {
     /// One past the last byte.
     pub end: u64,
-    /// What the bytes are part of; `None` for what no one may read: scratch, or nothing yet.
+    /// What the bytes belong to; `None` for bytes that may not be read: workspaces and unwritten bytes.
     pub content: Option<Content>,
     /// The last action that wrote them.
     pub writer: Option<ActionId>,
-    /// The last action on each lane that has read them since.
+    /// The last action on each stream that has read them since.
     pub readers: [Option<ActionId>; 3],
 }
 
-/// Disjoint cells by first byte. Bytes in no cell were never touched.
+/// Disjoint cells by first byte. Bytes in no cell were never accessed.
 #[derive(Default)]
 pub struct Arena {
     cells: BTreeMap<u64, Cell>,
 }
 
 impl Arena {
-    /// The cells that make up exactly `range`, ascending: those across its ends are split, and gaps filled.
+    /// The cells that make up exactly `range`, ascending: cells across its ends are split, and gaps filled.
     pub fn tile(&mut self, range: Range<u64>) -> impl Iterator<Item = (u64, &mut Cell)> {
         self.split(range.start);
         self.split(range.end);
@@ -66,7 +66,7 @@ impl Arena {
         self.cells.insert(range.start, Cell { end: range.end, content, writer, readers: [None; 3] });
     }
 
-    /// Makes sure that no cell has `at` inside it.
+    /// Splits the cell that has `at` inside it, if there is one.
     fn split(&mut self, at: u64) {
         if let Some((_, cell)) = self.cells.range_mut(..at).next_back()
             && cell.end > at

@@ -1,34 +1,35 @@
 //! When a plan is legal: ten rules, and the proof by which a plan becomes a [`CheckedPlan`].
 //!
-//! A plan comes from a planner, a file or another program, and nobody believes it. The checker replays it, position by position, over a
-//! model of the arena that knows for every byte which value it belongs to and who touched it last. It is slower and simpler than any
+//! A plan comes from a planner, a file or another program and is not trusted. The checker replays it, position by position, over a model of
+//! model of the arena that knows for every byte which tensor it belongs to and who touched it last. It is slower and simpler than any
 //! planner and shares no code with them: it computes no lifetimes in advance, trusts no order of the trace, and knows no costs.
 //!
 //! # The rules
 //!
 //! - **L1, shape.** The plan is for this trace. Every action names ids that exist; a launch has a buffer for each of its op's reads and
-//!   outputs, in their order, and a workspace exactly if the op needs one; the new value of a mutation goes to the buffer from which the
+//!   outputs, in their order, and a workspace exactly if the op needs one; the new tensor of a mutation goes to the buffer from which the
 //!   old one is read. Every buffer is used.
-//! - **L2, contents.** Every read (by a launch or an offload) finds, in its whole range, the value that it names. The order of the
+//! - **L2, contents.** Every read (by a launch or an offload) finds, in its whole range, the tensor that it names. The order of the
 //!   trace's ops is not required: this rule decides which orders are right.
-//! - **L3, residence.** Every access is to a live buffer. A buffer is alive from the action that first writes it until its `Release`, once;
-//!   a workspace at its launch only; the device home of a persistent value from the beginning, and once more after its release if it is
-//!   written again. Live buffers share no byte, at no position. A launch writes only fresh buffers, except that it overwrites what its op
+//! - **L3, residency.** Every access is to a live buffer. A buffer is alive from the action that first writes it until its `Release`, once;
+//!   a workspace at its launch only; the boundary buffer of a persistent tensor from the beginning, and once more after its release if
+//!   it is written again. Live buffers share no byte, at no position. A launch writes only fresh buffers, except that it overwrites what its op
 //!   mutates, and an input where the trace permits the output to reuse it. Permitted pairs with different inputs and different outputs
 //!   may be chosen together. Input and output then start at the same byte: kernels see exact aliases or none.
 //! - **L4, bounds.** Every buffer is at least as large as what it holds, starts at a multiple of the machine's alignment and ends within
-//!   the machine's memory; the placement's height is the largest end. (A schedule without a placement: the load stays within its limit.)
-//! - **L5, prefetches.** A prefetch reads a host copy of the value that it names, one that exists at its position and is finished when it
+//!   the machine's memory; the placement's height is the largest end. (Without a placement: live memory stays
+//!   within its limit.)
+//! - **L5, prefetches.** A prefetch reads a host copy of the tensor that it names, one that exists at its position and is finished when it
 //!   starts, by lane order and waits alone.
 //! - **L6, ops.** Every op is computed once. It is recomputed only after that, and only if it may be run again. (The random state of an
 //!   op that draws numbers is named by the trace, so no plan can change it.)
 //! - **L7, races.** Any two accesses of one byte, at least one of them a write, are ordered by lane order and waits alone, in the
 //!   direction of their positions. The two directions of the link count as separate lanes even if they share one: that is the harder case.
-//! - **L8, host memory.** An offload starts a host copy of a value that has none; the copy lives until its `HostRelease`, which names a
+//! - **L8, host memory.** An offload starts a host copy of a tensor that has none; the copy lives until its `HostRelease`, which names a
 //!   copy that exists; together they stay within the machine's host memory at every position.
-//! - **L9, the boundary.** Every persistent value has at least one home, on the device or on the host, and every buffer is the device
-//!   home of at most one. Homes hold the value `begin` when the iteration begins and the value `end` when it ends. When it ends nothing
-//!   else is alive and there are no other host copies.
+//! - **L9, the boundary.** Every persistent tensor has a boundary buffer, a host copy, or both, and every buffer is the boundary buffer
+//!   of at most one. They hold the tensor `begin` when the iteration begins and the tensor `end` when it ends. At the end nothing else is
+//!   alive, and there are no other host copies.
 //! - **L10, waits.** Waits name earlier actions that run on a lane, so that lanes cannot block one another; releases wait for nothing.
 //!
 //! # What follows
@@ -61,13 +62,13 @@ use crate::{ActionId, Bytes};
 pub enum Rule {
     /// Arity and kinds of every action match the trace.
     L1 = 1,
-    /// Every read finds the value it names.
+    /// Every read finds the tensor it names.
     L2,
     /// Accesses are to live buffers, which share no byte.
     L3,
     /// Sizes, alignment, memory.
     L4,
-    /// A prefetch reads a finished host copy of the same value.
+    /// A prefetch reads a finished host copy of the same tensor.
     L5,
     /// Every op once, and again only what may be.
     L6,
@@ -87,14 +88,14 @@ impl fmt::Display for Rule {
     }
 }
 
-/// A rule broken at a place.
+/// A violation of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The rule.
+    /// The violated rule.
     pub rule: Rule,
-    /// The action at which it is broken; `None` if it is the plan as a whole.
+    /// The action that violates it; `None` if it is the plan as a whole.
     pub action: Option<ActionId>,
-    /// What is wrong, in one sentence without a full stop.
+    /// What is wrong: one sentence without a full stop.
     pub what: String,
 }
 
@@ -107,10 +108,10 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Why a plan is not legal.
+/// Why a plan is illegal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Illegal {
-    /// The rules broken, in the order in which they were found; at least one. A violation may be the consequence of an earlier one.
+    /// The violations, in the order in which they were found; at least one. A violation may be the consequence of an earlier one.
     pub violations: Vec<Violation>,
     /// Violations found beyond those listed.
     pub unlisted: usize,
@@ -135,7 +136,7 @@ impl fmt::Display for Illegal {
 
 impl std::error::Error for Illegal {}
 
-/// A plan proved legal, with everything it was proved against. It cannot be made otherwise, and it is never deserialized.
+/// A proved plan, together with the trace and machine of the proof. Only the checker can make one, and it is never deserialized.
 #[derive(Clone, Debug)]
 pub struct CheckedPlan {
     trace: Arc<Trace>,
@@ -157,25 +158,25 @@ impl CheckedPlan {
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
-    /// When things happen.
+    /// The order of actions.
     pub fn schedule(&self) -> &Schedule {
         &self.plan.schedule
     }
-    /// Where buffers lie.
+    /// The offsets of buffers.
     pub fn placement(&self) -> &Placement {
         &self.plan.placement
     }
-    /// Largest load at any position as the checker saw it, each buffer counted at its size rounded up to the machine's alignment.
+    /// Peak memory over all positions, computed by the checker; each buffer counts at its size rounded up to the machine's alignment.
     pub fn peak_load(&self) -> Bytes {
         self.peak_load
     }
-    /// Gives the plan back.
+    /// Returns the plan.
     pub fn into_plan(self) -> Plan {
         self.plan
     }
 }
 
-/// A schedule proved legal for every placement, with everything it was proved against.
+/// A schedule proved legal for every placement, together with the trace and machine of the proof.
 #[derive(Clone, Debug)]
 pub struct CheckedSchedule {
     trace: Arc<Trace>,
@@ -197,17 +198,20 @@ impl CheckedSchedule {
     pub fn schedule(&self) -> &Schedule {
         &self.schedule
     }
-    /// Largest load at any position as the checker saw it, each buffer counted at its size rounded up to the machine's alignment.
+    /// Peak memory over all positions, computed by the checker; each buffer counts at its size rounded up to the machine's alignment.
     pub fn peak_load(&self) -> Bytes {
         self.peak_load
     }
-    /// Gives the schedule back.
+    /// Returns the schedule.
     pub fn into_schedule(self) -> Schedule {
         self.schedule
     }
 }
 
-/// Proves a plan against its trace and machine, or says which rules it breaks.
+/// Proves a plan against its trace and machine.
+///
+/// # Errors
+/// The rules that the plan violates, and where.
 pub fn check(trace: Arc<Trace>, machine: Machine, plan: Plan) -> Result<CheckedPlan, Illegal> {
     let mut report = Report::default();
     if plan.trace != trace.fingerprint() {
@@ -228,11 +232,11 @@ pub fn check(trace: Arc<Trace>, machine: Machine, plan: Plan) -> Result<CheckedP
 
 /// Proves a schedule that has no placement: every rule, with each buffer in bytes of its own, and besides
 ///
-/// - the load stays within `load_limit` at every position (rule L4 in place of offsets), and
+/// - live memory stays within `load_limit` at every position (rule L4 in place of offsets), and
 /// - the waits do for every placement (rule L7): any two buffers with disjoint lifetimes might share bytes, so an action that takes a
 ///   buffer is ordered after all accesses of all buffers released before it.
 ///
-/// Together they bound the load at every moment of every execution, whatever its actions cost.
+/// Together they bound live memory at every moment of every execution, whatever its actions cost.
 pub fn check_schedule(
     trace: Arc<Trace>,
     machine: Machine,
@@ -251,7 +255,7 @@ pub fn check_schedule(
     Ok(CheckedSchedule { trace, machine, schedule, peak_load })
 }
 
-/// Collects violations. Past a number that nobody reads it only counts, so that a hostile plan cannot fill memory with complaints.
+/// Collects violations. Above a maximum it only counts them, so that a hostile plan cannot fill memory with messages.
 #[derive(Default)]
 struct Report {
     violations: Vec<Violation>,
@@ -269,7 +273,7 @@ impl Report {
         }
     }
 
-    /// Ends the check if anything was found: later stages rely on what earlier ones established.
+    /// Ends the check if there are violations: later stages rely on the earlier ones.
     fn finish(&mut self) -> Result<(), Illegal> {
         if self.violations.is_empty() {
             return Ok(());

@@ -1,16 +1,16 @@
-//! Which actions have finished when another starts, by lane order and waits alone: vector clocks with one entry per lane.
+//! Which actions have finished when another one starts, by stream order and waits alone: vector clocks with one entry per stream.
 
 use crate::schedule::{Lane, Schedule};
 use crate::{ActionId, Table};
 
-/// For every action, how many actions of each lane have finished when it does, itself included.
+/// For every action, the number of actions of each stream that have finished when it has, itself included.
 pub struct Order {
     clocks: Table<ActionId, [u32; 3]>,
     lanes: Table<ActionId, Option<Lane>>,
 }
 
 impl Order {
-    /// Needs waits that point backwards (rule L10).
+    /// Requires waits that point backwards (rule L10).
     pub fn new(schedule: &Schedule) -> Self {
         let mut clocks: Table<ActionId, [u32; 3]> = Table::new();
         let mut lanes = Table::new();
@@ -35,7 +35,7 @@ impl Order {
         Self { clocks, lanes }
     }
 
-    /// Whether `earlier` has finished whenever `later` starts. Both run on lanes, and `earlier` has the smaller position.
+    /// Whether `earlier` has finished whenever `later` starts. Both run on streams, and `earlier` has the smaller position.
     pub fn before(&self, earlier: ActionId, later: ActionId) -> bool {
         self.lanes[earlier].is_some_and(|lane| {
             let lane = lane.index();

@@ -11,32 +11,32 @@ use crate::schedule::{Action, Launch, Schedule};
 use crate::trace::{Reuse, Trace};
 use crate::{ActionId, BufferId, Bytes, Id, Table, TensorId};
 
-/// Where buffers lie.
+/// The offsets of buffers.
 #[derive(Clone, Copy)]
 pub enum Layout<'a> {
     /// At given offsets.
     Placed(&'a [Bytes]),
-    /// Nowhere yet: each in bytes of its own here, and any two that are not alive together may meet in the end.
+    /// No offsets yet: here every buffer gets bytes of its own, but any two buffers that are not alive together may share bytes later.
     Apart {
         /// Disjoint bytes for all buffers.
         offsets: &'a [Bytes],
-        /// Largest load allowed.
+        /// Limit on live memory.
         load_limit: Bytes,
     },
 }
 
-/// How far a buffer's residence has come.
+/// The state of a buffer's residency.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Life {
     /// Not written yet.
     Unborn,
-    /// Alive; `returned` says that it has been away before.
+    /// Alive; `returned` means that it was released before.
     Alive { returned: bool },
-    /// Over. A home that has not been away yet may return.
+    /// Released. A boundary buffer that was not released before may be taken again.
     Released { at: ActionId, may_return: bool },
 }
 
-/// Replays a schedule whose shape is right. Returns the largest load.
+/// Replays a schedule whose shape is correct. Returns its peak memory.
 pub fn replay(
     trace: &Trace,
     machine: &Machine,
@@ -78,21 +78,21 @@ struct Replay<'a> {
     arena: Arena,
     life: Table<BufferId, Life>,
     live: Vec<BufferId>,
-    /// The last action on each lane that touched a buffer.
+    /// The last action on each stream that accessed a buffer.
     touched: Table<BufferId, [Option<ActionId>; 3]>,
-    /// The last action on each lane that touched any buffer that has been released.
+    /// The last action on each stream that accessed any released buffer.
     freed: [Option<ActionId>; 3],
-    /// Bytes alive; in 128 bits, because sizes may come from anywhere.
+    /// Live bytes; 128 bits, because sizes come from input.
     load: u128,
     peak: u128,
-    /// Host copies with the offloads that made them; `None` for those there at the beginning.
+    /// Host copies with the offloads that made them; `None` for copies that exist at the start.
     host: BTreeMap<TensorId, Option<ActionId>>,
     host_bytes: u128,
     report: &'a mut Report,
 }
 
 impl Replay<'_> {
-    /// The prologue: homes hold what the iteration begins with.
+    /// The prologue: the boundary state holds the initial tensors.
     fn begin(&mut self) {
         for (home, pair) in self.schedule.boundary.iter().zip(self.trace.persistent()) {
             if let Some(buffer) = home.device {
@@ -120,10 +120,11 @@ impl Replay<'_> {
             }
             &Action::Prefetch { value, to } => {
                 match self.host.get(&value) {
-                    None => self.add(Rule::L5, id, format!("{value} has no host copy to come back from")),
+                    None => self.add(Rule::L5, id, format!("{value} has no host copy to prefetch")),
                     Some(&Some(offload)) if !self.order.before(offload, id) => {
-                        let what =
-                            format!("{value} may still be on its way to the host ({offload}); wait for it");
+                        let what = format!(
+                            "{value} may not have been copied to the host yet ({offload}); wait for it"
+                        );
                         self.add(Rule::L5, id, what);
                     }
                     Some(_) => {}
@@ -149,7 +150,7 @@ impl Replay<'_> {
                 let what = format!("{} writes {output} and another output to {buffer}", launch.op);
                 self.add(Rule::L3, id, what);
             } else if op.overwrites(output).is_some() {
-                // Its shape is right, so the buffer is the one from which the old value was read.
+                // Its shape is correct, so the buffer is the one from which the old tensor was read.
             } else if launch.reads.contains(&buffer) {
                 let permitted =
                     op.reads.iter().zip(&launch.reads).any(|(&input, &read)| {
@@ -178,7 +179,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Begins a residence (L3), and in a schedule without a placement orders it after all that are over (L7).
+    /// Begins a residency (L3) and, in a schedule without a placement, orders it after all that have ended (L7).
     fn take(&mut self, id: ActionId, buffer: BufferId) {
         let returned = match self.life[buffer] {
             Life::Unborn => false,
@@ -206,14 +207,14 @@ impl Replay<'_> {
                 self.add(
                     Rule::L4,
                     id,
-                    format!("{buffer} raises the load to {load} bytes; the limit is {limit}"),
+                    format!("{buffer} raises live memory to {load} bytes; the limit is {limit}"),
                 );
             }
         }
         self.enter(Some(id), buffer, returned);
     }
 
-    /// Adds a buffer to those alive. It must not overlap any of them.
+    /// Adds a buffer to the live ones. It must not overlap any of them.
     fn enter(&mut self, id: Option<ActionId>, buffer: BufferId, returned: bool) {
         let range = self.range(buffer, self.schedule.buffers[buffer].bytes);
         for &other in &self.live {
@@ -245,7 +246,7 @@ impl Replay<'_> {
         }
     }
 
-    /// A read of a whole value from the start of a live buffer (L2, L3), after whoever wrote it (L7).
+    /// A read of a whole tensor from the start of a live buffer (L2, L3), after its writer (L7).
     fn read(&mut self, id: ActionId, buffer: BufferId, value: TensorId) {
         if !matches!(self.life[buffer], Life::Alive { .. }) {
             let what = format!("{value} is read from {buffer}, which is not alive");
@@ -279,7 +280,7 @@ impl Replay<'_> {
         }
     }
 
-    /// A write of `bytes` from the start of a buffer, after whoever read or wrote there before (L7). `None` is scratch.
+    /// A write of `bytes` from the start of a buffer, after earlier accesses to these bytes (L7). `None` means workspace.
     fn write(&mut self, id: ActionId, buffer: BufferId, bytes: Bytes, value: Option<TensorId>) {
         let range = self.range(buffer, bytes);
         self.touch(id, buffer);
@@ -297,7 +298,7 @@ impl Replay<'_> {
         self.arena.overwrite(range, content, Some(id));
     }
 
-    /// Notes that an action touches a buffer, and returns its lane's index.
+    /// Records that an action accesses a buffer, and returns the index of its stream.
     fn touch(&mut self, id: ActionId, buffer: BufferId) -> usize {
         let lane = self.schedule.steps[id].action.lane().map_or(0, |lane| lane.index());
         self.touched[buffer][lane] = Some(id);
@@ -327,11 +328,12 @@ impl Replay<'_> {
                 let wrong = self.arena.tile(range).find(|(_, cell)| cell.content != Some(wanted));
                 let wrong = wrong.map(|(_, cell)| cell.content);
                 if !matches!(self.life[buffer], Life::Alive { .. }) {
-                    let what = format!("{buffer} is the home of {end}, but at the end it is not alive");
+                    let what =
+                        format!("{buffer} is the boundary buffer of {end}, but at the end it is not alive");
                     self.report.add(Rule::L9, None, what);
                 } else if let Some(holds) = wrong {
                     let what = format!(
-                        "{buffer} is the home of {end}, but at the end it holds {}",
+                        "{buffer} is the boundary buffer of {end}, but at the end it holds {}",
                         describe(holds, end)
                     );
                     self.report.add(Rule::L9, None, what);
@@ -340,7 +342,7 @@ impl Replay<'_> {
             if home.host {
                 kept_on_host.push(end);
                 if !self.host.contains_key(&end) {
-                    let what = format!("{end} is at home on the host, but at the end it has no host copy");
+                    let what = format!("{end} should have a host copy at the end, but has none");
                     self.report.add(Rule::L9, None, what);
                 }
             }
@@ -358,14 +360,14 @@ impl Replay<'_> {
         }
     }
 
-    /// The first `bytes` of a buffer. Ends below 2^64 by the rules of shape.
+    /// The first `bytes` of a buffer. Its end is below 2^64 by the rules of shape.
     fn range(&self, buffer: BufferId, bytes: Bytes) -> Range<u64> {
         let (Layout::Placed(offsets) | Layout::Apart { offsets, .. }) = self.layout;
         let start = offsets[buffer.index()].get();
         start..start + bytes.get()
     }
 
-    /// What a buffer counts in the load.
+    /// What a buffer contributes to live memory.
     fn size(&self, buffer: BufferId) -> u128 {
         u128::from(self.schedule.buffers[buffer].bytes.get())
             .next_multiple_of(self.machine.align.get().into())
@@ -376,7 +378,7 @@ impl Replay<'_> {
     }
 }
 
-/// Names what was found in the place of a value.
+/// Describes what was found instead of a tensor.
 fn describe(holds: Option<Content>, wanted: TensorId) -> String {
     match holds {
         None => "nothing that may be read".to_owned(),

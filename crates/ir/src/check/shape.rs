@@ -7,7 +7,7 @@ use crate::schedule::{Action, Launch, Schedule};
 use crate::trace::{Again, Op, Trace};
 use crate::{ActionId, BufferId, Bytes, Id, OpId, Table, TensorId};
 
-/// The machine is one that buffers can be placed on.
+/// The machine is usable.
 pub fn machine(machine: &Machine, report: &mut Report) {
     if !machine.align.get().is_power_of_two() {
         let align = machine.align.get();
@@ -54,7 +54,7 @@ pub fn placement(machine: &Machine, schedule: &Schedule, placement: &Placement, 
     }
 }
 
-/// Offsets that give every buffer bytes of its own.
+/// Offsets at which no two buffers overlap.
 pub fn apart(schedule: &Schedule, report: &mut Report) -> Vec<Bytes> {
     let mut next = Bytes::ZERO;
     let mut offsets = Vec::with_capacity(schedule.buffers.len());
@@ -110,20 +110,22 @@ impl Shape<'_> {
     fn boundary(&mut self) {
         let (homes, pairs) = (self.schedule.boundary.len(), self.trace.persistent().len());
         if homes != pairs {
-            let what = format!("the boundary has {homes} homes, but the trace has {pairs} persistent values");
+            let what =
+                format!("the boundary has {homes} states, but the trace has {pairs} persistent tensors");
             return self.report.add(Rule::L9, None, what);
         }
         for (home, pair) in self.schedule.boundary.iter().zip(self.trace.persistent()) {
             let begin = pair.begin;
             match home.device {
                 None if !home.host => {
-                    let what = format!("{begin} persists but has no home, neither a buffer nor a host copy");
+                    let what = format!("{begin} persists but has neither a boundary buffer nor a host copy");
                     self.report.add(Rule::L9, None, what);
                 }
                 None => {}
                 Some(buffer) => {
                     if self.used.get(buffer) == Some(&true) {
-                        let what = format!("{buffer} is the home of {begin} and of another value");
+                        let what =
+                            format!("{buffer} is the boundary buffer of {begin} and of another tensor");
                         self.report.add(Rule::L9, None, what);
                     }
                     self.holds(None, buffer, begin);
@@ -166,7 +168,7 @@ impl Shape<'_> {
         }
     }
 
-    /// The op, if it exists; complaints about everything else.
+    /// The op, if it exists; reports everything that is wrong with the launch.
     fn launch(&mut self, id: ActionId, launch: &Launch) -> Option<OpId> {
         let trace = self.trace;
         let Some(op) = trace.ops().get(launch.op) else {
@@ -176,7 +178,7 @@ impl Shape<'_> {
         };
         if launch.reads.len() != op.reads.len() || launch.writes.len() != op.outputs.len() {
             let what = format!(
-                "{} reads {} values and makes {}, but the launch has {} and {} buffers for them",
+                "{} reads {} tensors and makes {}, but the launch has {} and {} buffers for them",
                 launch.op,
                 op.reads.len(),
                 op.outputs.len(),
@@ -232,22 +234,23 @@ impl Shape<'_> {
     fn waits(&mut self, id: ActionId) {
         let step = &self.schedule.steps[id];
         if step.action.lane().is_none() && !step.waits.is_empty() {
-            self.add(Rule::L10, id, "a release runs on no lane, so it waits for nothing".to_owned());
+            self.add(Rule::L10, id, "a release runs on no stream, so it waits for nothing".to_owned());
         }
         for &wait in &step.waits {
             if wait >= id {
                 self.add(Rule::L10, id, format!("it waits for {wait}, which does not come before it"));
             } else if self.schedule.steps[wait].action.lane().is_none() {
-                self.add(Rule::L10, id, format!("it waits for {wait}, a release, which runs on no lane"));
+                self.add(Rule::L10, id, format!("it waits for {wait}, a release, which runs on no stream"));
             }
         }
     }
 
-    /// Whether the value exists.
+    /// Whether the tensor exists.
     fn value(&mut self, id: ActionId, value: TensorId) -> bool {
         let known = value.index() < self.trace.tensors().len();
         if !known {
-            let what = format!("{value} does not exist; the trace has {} values", self.trace.tensors().len());
+            let what =
+                format!("{value} does not exist; the trace has {} tensors", self.trace.tensors().len());
             self.add(Rule::L1, id, what);
         }
         known
@@ -265,7 +268,7 @@ impl Shape<'_> {
         Some(found.bytes)
     }
 
-    /// The buffer exists and is large enough for the value.
+    /// The buffer exists and is large enough for the tensor.
     fn holds(&mut self, id: Option<ActionId>, buffer: BufferId, value: TensorId) {
         let Some(size) = self.buffer(id, buffer) else { return };
         let needed = self.trace.bytes(value);

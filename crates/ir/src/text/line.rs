@@ -2,14 +2,14 @@
 
 use super::FileError;
 
-/// What is left of a line.
+/// The unread part of a line.
 pub struct Line<'a> {
     text: &'a str,
     number: usize,
     at: usize,
 }
 
-/// Strings longer than this are not names.
+/// Maximum length of a string.
 const LONGEST_STRING: usize = 1 << 16;
 
 /// Whether a string can stand without quotes where a word is expected.
@@ -29,7 +29,7 @@ impl<'a> Line<'a> {
         self.number
     }
 
-    /// Whether nothing is left but blanks and a comment.
+    /// Whether only blanks and a comment are left.
     pub fn is_done(&mut self) -> bool {
         let rest = &self.text[self.at..];
         let trimmed = rest.trim_start();
@@ -37,13 +37,13 @@ impl<'a> Line<'a> {
         trimmed.is_empty() || trimmed.starts_with('#')
     }
 
-    /// The next word, left in place.
+    /// The next word, without consuming it.
     pub fn peek(&mut self) -> Option<&'a str> {
         if self.is_done() {
             return None;
         }
         let rest = &self.text[self.at..];
-        // A quote begins a string even without a blank before it; alone it is not a word.
+        // A quote begins a string even without a blank before it; on its own it is not a word.
         let end = rest.char_indices().skip(1).find(|&(_, c)| c.is_whitespace() || c == '"' || c == '#');
         Some(&rest[..end.map_or(rest.len(), |(end, _)| end)])
     }
@@ -62,7 +62,7 @@ impl<'a> Line<'a> {
         FileError::Syntax { line: self.number, column, what: what.into() }
     }
 
-    /// An error that says what was expected and what stands there.
+    /// An error that states what was expected and what was found.
     pub fn expected(&mut self, what: &str) -> FileError {
         let found = match self.peek() {
             None => "the line ends".to_owned(),
@@ -112,7 +112,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// As many ids with the given letters as follow.
+    /// All ids with the given letters that follow.
     pub fn ids<K>(&mut self, prefix: &str, make: fn(u32) -> K) -> Result<Vec<K>, FileError> {
         let mut ids = Vec::new();
         while let Some(id) = self.try_id(prefix)? {
@@ -121,7 +121,7 @@ impl<'a> Line<'a> {
         Ok(ids)
     }
 
-    /// As many pairs `t1->t2` as follow.
+    /// All pairs `t1->t2` that follow.
     pub fn pairs<K>(&mut self, prefix: &str, make: fn(u32) -> K) -> Result<Vec<(K, K)>, FileError> {
         let mut pairs = Vec::new();
         while let Some(word) = self.peek().filter(|word| word.contains("->")) {
@@ -190,7 +190,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// Complains about whatever is left.
+    /// An error if anything is left on the line.
     pub fn end(&mut self) -> Result<(), FileError> {
         if self.is_done() { Ok(()) } else { Err(self.expected("the end of the line")) }
     }

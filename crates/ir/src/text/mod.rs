@@ -30,7 +30,7 @@
 //! ```
 //!
 //! Every line begins with its kind or with an id; ids of one kind count up from zero. Sizes are bytes, durations nanoseconds, rates bytes
-//! per second, a channel of the link is its latency and its rate. `home` stands once for each persistent value, in the trace's order: a
+//! per second, a channel of the link is its latency and its rate. `home` stands once for each persistent tensor, in the trace's order: a
 //! buffer, `host`, or both. What is left out is empty or zero. Strings are quoted, with the escapes `\"`, `\\`, `\n`, `\r`, `\t` and
 //! `\u{...}`. Blank lines and what follows a `#` outside of quotes mean nothing.
 //!
@@ -49,7 +49,7 @@ use crate::plan::Plan;
 use crate::planning::Costs;
 use crate::trace::{Trace, TraceError};
 
-/// A trace with what is known beside it.
+/// A trace with its costs and its machine, if known.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "RawTraceFile")]
 pub struct TraceFile {
@@ -67,7 +67,7 @@ pub struct TraceFile {
 pub struct PlanFile {
     /// The plan.
     pub plan: Plan,
-    /// Its machine; the memory is the limit that was asked for.
+    /// Its machine; the memory is the limit of the plan.
     pub machine: Machine,
 }
 
@@ -100,7 +100,10 @@ pub enum File {
 }
 
 impl File {
-    /// The trace, if it is one.
+    /// The trace.
+    ///
+    /// # Errors
+    /// The file holds a plan.
     pub fn into_trace(self) -> Result<TraceFile, FileError> {
         match self {
             Self::Trace(file) => Ok(*file),
@@ -108,7 +111,10 @@ impl File {
         }
     }
 
-    /// The plan, if it is one.
+    /// The plan.
+    ///
+    /// # Errors
+    /// The file holds a trace.
     pub fn into_plan(self) -> Result<PlanFile, FileError> {
         match self {
             Self::Plan(file) => Ok(*file),
@@ -117,7 +123,7 @@ impl File {
     }
 }
 
-/// Whether the content of a file is JSON rather than text: JSON starts with `{`.
+/// Whether a file's content is JSON rather than text: JSON starts with `{`.
 pub fn is_json(content: &str) -> bool {
     content.trim_start_matches('\u{feff}').trim_start().starts_with('{')
 }
@@ -135,13 +141,13 @@ pub enum FileError {
         /// What was expected and found, and what to do.
         what: String,
     },
-    /// Every line is in the format, but the lines do not make a trace.
+    /// Every line is well formed, but together they do not form a trace.
     #[error("the lines do not make a trace: {0}")]
     Trace(#[from] TraceError),
-    /// A machine that nothing could run on.
+    /// A machine with unusable properties.
     #[error("the machine cannot be used: {0}")]
     Machine(#[from] MachineError),
-    /// Durations for some ops only.
+    /// Durations for only some of the ops.
     #[error("there are {durations} durations for {ops} ops; give every op its duration, or none")]
     CostsArity {
         /// Durations.
@@ -149,21 +155,24 @@ pub enum FileError {
         /// Ops of the trace.
         ops: usize,
     },
-    /// Durations that no iteration can have.
+    /// Durations whose sum exceeds the supported range.
     #[error("the durations add up to 2^60 ns (36 years) or more; they are in nanoseconds")]
     CostsTooLarge,
-    /// A plan in place of a trace, or the other way round.
+    /// The file holds a plan instead of a trace, or the reverse.
     #[error("this is a {found}; a {wanted} is needed here")]
     Kind {
         /// What the file holds.
         found: &'static str,
-        /// What was asked for.
+        /// What the caller needs.
         wanted: &'static str,
     },
 }
 
 impl TraceFile {
-    /// A trace with what is known beside it, if costs and machine are usable.
+    /// Combines a trace with costs and a machine.
+    ///
+    /// # Errors
+    /// Costs or machine are unusable.
     pub fn new(trace: Trace, costs: Option<Costs>, machine: Option<Machine>) -> Result<Self, FileError> {
         if let Some(costs) = &costs {
             let (durations, ops) = (costs.nanos.len(), trace.ops().len());
@@ -185,7 +194,10 @@ impl TraceFile {
 }
 
 impl PlanFile {
-    /// A plan with its machine, if that is usable. Whether the plan is legal is for [`check`](crate::check) to say.
+    /// Combines a plan with its machine. [`check`](crate::check) decides whether the plan is legal.
+    ///
+    /// # Errors
+    /// The machine is unusable.
     pub fn new(plan: Plan, machine: Machine) -> Result<Self, FileError> {
         machine.validate()?;
         Ok(Self { plan, machine })

@@ -1,4 +1,4 @@
-//! The parser. It believes nothing, allocates no more than a small multiple of the text, and stops at the first error.
+//! The parser. It checks everything, allocates at most a small multiple of the text's size, and stops at the first error.
 
 use std::str::FromStr;
 
@@ -45,7 +45,7 @@ impl FromStr for TraceFile {
             } else if let Some(id) = line.try_id(TensorId::PREFIX)? {
                 sequence(&mut line, TensorId(id), data.tensors.len())?;
                 let storage = StorageId(line.id(StorageId::PREFIX)?);
-                data.tensors.push(Tensor { storage, name: line.string("the value's name")? });
+                data.tensors.push(Tensor { storage, name: line.string("the tensor's name")? });
             } else if let Some(id) = line.try_id(OpId::PREFIX)? {
                 sequence(&mut line, OpId(id), data.ops.len())?;
                 let (op, duration) = op(&mut line)?;
@@ -65,7 +65,7 @@ impl FromStr for TraceFile {
                         line.word();
                         let pairs = line.pairs(TensorId::PREFIX, TensorId)?;
                         let &[(begin, end)] = pairs.as_slice() else {
-                            return Err(line.error("one pair of values like t1->t2 belongs on this line"));
+                            return Err(line.error("one pair of tensors like t1->t2 belongs on this line"));
                         };
                         data.persistent.push(Persistent { begin, end });
                     }
@@ -78,7 +78,7 @@ impl FromStr for TraceFile {
             }
             line.end()?;
         }
-        // Durations without a source are of unknown origin: somebody wrote them down.
+        // Durations without a source are of unknown origin; somebody recorded them.
         let source = source.or((!nanos.is_empty()).then_some(CostSource::Recorded));
         let costs = source.map(|source| Costs { nanos, source });
         Self::new(Trace::new(data)?, costs, machine)
@@ -147,7 +147,7 @@ enum Kind {
     Plan,
 }
 
-/// Lines on which something stands.
+/// Lines that are neither blank nor comments.
 fn lines(text: &str) -> impl Iterator<Item = Line<'_>> {
     let lines = text.strip_prefix('\u{feff}').unwrap_or(text).lines().enumerate();
     lines
@@ -155,7 +155,7 @@ fn lines(text: &str) -> impl Iterator<Item = Line<'_>> {
         .filter_map(|mut line| (!line.is_done()).then_some(line))
 }
 
-/// The first line, and those after it.
+/// The first line, and the lines after it.
 fn header(text: &str) -> Result<(Kind, impl Iterator<Item = Line<'_>>), FileError> {
     let mut lines = lines(text);
     let mut line = lines.next().unwrap_or(Line::new("", 1));
@@ -178,7 +178,7 @@ fn header(text: &str) -> Result<(Kind, impl Iterator<Item = Line<'_>>), FileErro
     Ok((kind, lines))
 }
 
-/// Ids of one kind count up from zero, so that nothing is allocated for an id alone.
+/// Ids of one kind count up from zero, so that a single id cannot cause a large allocation.
 fn sequence<K: Id>(line: &mut Line<'_>, id: K, len: usize) -> Result<(), FileError> {
     if id.index() == len {
         return Ok(());
@@ -187,7 +187,7 @@ fn sequence<K: Id>(line: &mut Line<'_>, id: K, len: usize) -> Result<(), FileErr
         .error(format!("{id} stands here, but the next of its kind is number {len}; ids count up from zero")))
 }
 
-/// Takes the next word, which must not have been taken before.
+/// Takes the next word; an error if it occurred before.
 fn once(line: &mut Line<'_>, taken: &mut bool) -> Result<(), FileError> {
     if std::mem::replace(taken, true) {
         return Err(line.expected("each of these words once"));
@@ -196,7 +196,7 @@ fn once(line: &mut Line<'_>, taken: &mut bool) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Takes the next word and reads what it announces, once.
+/// Takes the next word and reads its argument; an error if it occurred before.
 fn unique<'a, T>(
     line: &mut Line<'a>,
     slot: &mut Option<T>,
@@ -281,7 +281,7 @@ fn key(line: &mut Line<'_>, word: &str) -> Result<u64, FileError> {
     line.number(word)
 }
 
-/// What follows an op's id, with its duration if it is there.
+/// The rest of an op's line, with its duration if it is given.
 fn op(line: &mut Line<'_>) -> Result<(Op, Option<Nanos>), FileError> {
     let kind = line.word_or_string("the op's kind, a word or a string")?;
     let name = line.string("the op's name")?;
@@ -332,7 +332,7 @@ fn op(line: &mut Line<'_>) -> Result<(Op, Option<Nanos>), FileError> {
     Ok((op, nanos.map(Nanos)))
 }
 
-/// A buffer, a home or a step. Returns whether it is a buffer, whose offset may follow.
+/// A line with a buffer, a boundary state (`home`) or a step. Returns whether it is a buffer, which may be followed by an offset.
 fn schedule_line(line: &mut Line<'_>, schedule: &mut Schedule) -> Result<bool, FileError> {
     if let Some(id) = line.try_id(BufferId::PREFIX)? {
         sequence(line, BufferId(id), schedule.buffers.len())?;
@@ -361,7 +361,7 @@ fn schedule_line(line: &mut Line<'_>, schedule: &mut Schedule) -> Result<bool, F
     Ok(false)
 }
 
-/// The items announced by a word, or none if it does not stand there.
+/// The items after a word; none if the word is missing.
 fn follow<'a, T: Default>(
     line: &mut Line<'a>,
     word: &str,

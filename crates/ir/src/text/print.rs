@@ -1,4 +1,4 @@
-//! The printer. What it prints the parser reads back, equal in every field.
+//! The printer. The parser reads its output back, equal in every field.
 
 use std::fmt::{self, Display, Formatter, Write};
 
@@ -180,7 +180,7 @@ impl Display for MachineLine<'_> {
     }
 }
 
-/// A word and what follows it, or nothing at all for an empty list.
+/// A word and the items after it; nothing for an empty list.
 fn list<T: Display>(f: &mut Formatter<'_>, word: &str, items: &[T]) -> fmt::Result {
     if items.is_empty() {
         return Ok(());
@@ -210,7 +210,7 @@ fn source(source: CostSource) -> &'static str {
     }
 }
 
-/// A string in quotes, on one line whatever is in it.
+/// A string in quotes, on one line whatever it contains.
 struct Quoted<'a>(&'a str);
 
 impl Display for Quoted<'_> {
