@@ -12,9 +12,11 @@ mod lstm;
 mod resnet;
 mod seq2seq;
 mod unet;
+mod variation;
 mod vgg;
 
 pub use defaults::resolved;
+pub use variation::{Variation, variation};
 
 use std::str::FromStr;
 
@@ -248,13 +250,13 @@ pub fn build(name: &str, options: &Options) -> Result<Graph, ZooError> {
         "kmeans" => kmeans::build(name, options),
         "inception-v3" => inception::build(name, options),
         "inception-resnet-v2" => inception_resnet::build(name, options),
-        "seq2seq" => seq2seq::build(name, options),
+        seq2seq::NAME => seq2seq::build(name, options),
         "lstm" => lstm::build(name, options),
         "gpt" => gpt::build(name, &gpt::SMALL, options),
         "gpt2" => gpt::build(name, &gpt::GPT2, options),
         _ => match name.split_once("resnet").and_then(|(kind, depth)| Some((kind, depth.parse().ok()?))) {
             Some(("", depth)) => resnet::build(name, &resnet_depth(name, depth, options)?, options),
-            Some(("stochastic-", depth)) => {
+            Some((resnet::STOCHASTIC, depth)) => {
                 resnet::stochastic(name, &resnet_depth(name, depth, options)?, options)
             }
             _ => return Err(unknown(name)),

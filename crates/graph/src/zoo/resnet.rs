@@ -1,12 +1,15 @@
 //! ResNet (He et al., *Deep residual learning for image recognition*, 2015), in torchvision's form: the bottleneck's stride is on its
 //! 3×3 convolution. Small images take a 3×3 stem without pooling.
 
-use super::{OptimizerKind, Options, Vision};
+use super::{OptimizerKind, Options, Variation, Vision};
 use crate::builder::{BuildError, Builder, Mode, Var};
 use crate::graph::Graph;
 use crate::layers::{ConvLayer, EPSILON, WeightInit};
 use crate::op::Window;
 use crate::philox::philox;
+
+/// The name of a network with stochastic depth begins with this; `resnet` and a depth follow.
+pub const STOCHASTIC: &str = "stochastic-";
 
 /// Blocks of one depth.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +79,11 @@ pub fn stochastic(name: &str, depth: &Depth, options: &Options) -> Result<Graph,
         }
     };
     assemble(Vision::new(name, options, 32), depth, options, &branch)
+}
+
+/// In training, stochastic depth leaves out other blocks in every iteration.
+pub fn variation(mode: Mode) -> Option<Variation> {
+    (mode == Mode::Training).then_some(Variation::Random)
 }
 
 /// What happens to the residual branch of a block.

@@ -6,11 +6,14 @@
 //! outside the vocabulary.
 
 use super::lstm::Layer;
-use super::{OptimizerKind, Options};
+use super::{OptimizerKind, Options, Variation};
 use crate::builder::{BuildError, Builder, Mode, Var};
 use crate::graph::{Content, Graph};
 use crate::init::Init;
 use crate::layers::{Part, WeightInit};
+
+/// The network's name.
+pub const NAME: &str = "seq2seq";
 
 const WIDTH: usize = 256;
 const LAYERS: usize = 2;
@@ -43,6 +46,11 @@ impl Side {
         }
         Ok(x)
     }
+}
+
+/// Every batch has the lengths of its sentences: up to 50 tokens in training, up to 100 in inference.
+pub fn variation(mode: Mode) -> Variation {
+    Variation::Lengths { longest: if mode == Mode::Training { 50 } else { 100 } }
 }
 
 /// The network.
