@@ -1,14 +1,17 @@
 //! What the typed words mean: names looked up, defaults filled in, contradictions refused.
 
+use std::path::PathBuf;
+
 use anyhow::{Result, bail};
-use elbowroom::ir::machine::Machine;
+use elbowroom::engine::{HostOptions, HostPlace};
+use elbowroom::ir::machine::{Channel, Machine};
 use elbowroom::ir::planning::Freedom;
 use elbowroom::ir::search::Budget;
 use elbowroom::machine::UnknownMachine;
 use elbowroom::pipeline::{Evaluations, Method, Rounds};
 use elbowroom::registry;
 
-use crate::args::{FreedomArgs, MachineArgs, PlannerArgs, SearchArgs};
+use crate::args::{FreedomArgs, MachineArgs, PlannerArgs, SearchArgs, TrainArgs};
 use crate::learning;
 
 /// The planner, the packer and how long to look.
@@ -67,6 +70,16 @@ pub fn machine(args: &MachineArgs, default: Machine) -> Result<Machine> {
         machine.align = align;
     }
     Ok(machine)
+}
+
+/// Where host copies lie, and the link to which copies are slowed down.
+pub fn host(args: &TrainArgs) -> HostOptions {
+    let place = match args.host.as_str() {
+        "memory" => HostPlace::Memory,
+        folder => HostPlace::Folder(PathBuf::from(folder)),
+    };
+    let link = args.host_rate.map(|rate| (Channel::with_rate(rate.0), Channel::with_rate(rate.0)));
+    HostOptions { place, link }
 }
 
 /// Threads that search and compute, all cores if none are named.

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use elbowroom::algorithms::Menu;
+use elbowroom::algorithms::Candidates;
 use elbowroom::graph::OpKind;
 use elbowroom::graph::zoo::{self, Options};
 use elbowroom::ir::search::Silent;
@@ -23,20 +23,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     let graph = Arc::new(zoo::build(&model, &Options::new(batch))?);
-    let menu = Menu::measure(&graph, threads, Bytes(u64::MAX), true, &Silent)?;
+    let candidates = Candidates::measure(&graph, threads, Bytes(u64::MAX), true, &Silent)?;
     println!("{:<36}{:>6}  time and workspace of each algorithm", "operation", "times");
-    let mut told: Vec<&OpKind> = Vec::new();
+    let mut shown: Vec<&OpKind> = Vec::new();
     for (op, node) in graph.nodes.iter() {
-        let offers = menu.offers(op);
-        if offers.len() < 2 || told.contains(&&node.kind) {
+        let measured = candidates.of(op);
+        if measured.len() < 2 || shown.contains(&&node.kind) {
             continue;
         }
-        told.push(&node.kind);
+        shown.push(&node.kind);
         let times = graph.nodes.values().filter(|other| other.kind == node.kind).count();
         print!("{:<36}{times:>6}", node.name);
-        for offer in offers {
-            let name = offer.kind.conv().map_or("", |conv| conv.algorithm.name());
-            print!("  {name} {} {}", offer.time, offer.workspace);
+        for candidate in measured {
+            let name = candidate.kind.conv().map_or("", |conv| conv.algorithm.name());
+            print!("  {name} {} {}", candidate.time, candidate.workspace);
         }
         println!();
     }
@@ -44,14 +44,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         graph.nodes.ids().filter_map(|op| choose(elbowroom::ir::Id::index(op))).sum()
     };
     let ids: Vec<_> = graph.nodes.ids().collect();
-    let usual = total(&|op| Some(menu.offers(ids[op])[0].time));
+    let usual = total(&|op| Some(candidates.of(ids[op])[0].time));
     let equal = total(&|op| {
-        let same = |offer: &&elbowroom::algorithms::Offer| {
-            offer.kind.conv().is_none_or(|conv| conv.algorithm.has_usual_bits())
+        let same = |candidate: &&elbowroom::algorithms::Candidate| {
+            candidate.kind.conv().is_none_or(|conv| conv.algorithm.has_usual_bits())
         };
-        menu.offers(ids[op]).iter().filter(same).map(|offer| offer.time).min()
+        candidates.of(ids[op]).iter().filter(same).map(|candidate| candidate.time).min()
     });
-    let any = total(&|op| menu.offers(ids[op]).iter().map(|offer| offer.time).min());
+    let any = total(&|op| candidates.of(ids[op]).iter().map(|candidate| candidate.time).min());
     println!("sum over all operations: usual {usual}, fastest of equal bits {equal}, fastest {any}");
     Ok(())
 }

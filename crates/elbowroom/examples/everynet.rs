@@ -12,21 +12,18 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use elbowroom::engine::{self, HostOptions};
-use elbowroom::graph::zoo::{self, OptimizerKind, Options};
+use elbowroom::algorithms::AlgorithmChoice;
+use elbowroom::graph::zoo::{OptimizerKind, Options};
 use elbowroom::ir::Bytes;
 use elbowroom::ir::machine::Machine;
-use elbowroom::ir::planning::{Costs, Freedom};
-use elbowroom::ir::search::{Budget, Observer};
+use elbowroom::ir::planning::Freedom;
+use elbowroom::ir::search::{Budget, Silent};
+use elbowroom::network::{Model, Network};
 use elbowroom::pipeline::{self, Method, Task};
 use elbowroom::report::TrainReport;
-use elbowroom::sim::cost::Roofline;
-use elbowroom::size::MemorySpec;
-use elbowroom::train::changing::{Changing, Varying};
-use elbowroom::train::{Iteration, TrainObserver, Training, train};
+use elbowroom::train::Training;
 use elbowroom::{registry, sim};
 
 /// One network at one size. Zero stands for the network's own default.
@@ -198,9 +195,8 @@ fn run(row: &Row<'_>, settings: &Settings) -> Result<(Bytes, TrainReport), Strin
         learning_rate: row.adam.map(|(rate, _)| rate),
         ..Options::new(row.batch)
     };
-    let graph = zoo::build(row.model, &options).map_err(|error| error.to_string())?;
-    // Of a network whose structure is drawn, the graph above is the largest form.
-    let changing = Changing::new(row.model, &options, Varying::default(), 0);
+    let model = Model::new(row.model, options).map_err(|error| error.to_string())?;
+    let graph = model.largest().map_err(|error| error.to_string())?;
     let machine = sim::presets::machine("cpu").ok_or("the preset cpu exists")?;
     let method = Method::new(
         registry::scheduler(&settings.planner).map_err(|error| error.to_string())?,
@@ -209,24 +205,16 @@ fn run(row: &Row<'_>, settings: &Settings) -> Result<(Bytes, TrainReport), Strin
     );
     let (natural, smallest) = bounds(&graph, &machine, &method)?;
     let limit = (natural.get() as f64 * settings.share).max(smallest.get() as f64 * settings.factor);
-    let training = Training {
-        graph: Arc::new(graph),
-        memory: MemorySpec::Absolute(Bytes(limit as u64)),
-        machine,
-        method,
-        freedom: Freedom::ALL,
-        iterations: settings.iterations.max(1) * row.adam.map_or(1, |(_, times)| times),
-        data: settings.data.clone().filter(|_| row.image == 32),
-        host: HostOptions::default(),
-        seed: 0,
-        threads: settings.threads.max(1),
-        verify: true,
-        save: None,
-        resume: None,
-        changing: changing.as_ref(),
-        reactive: false,
-    };
-    let report = train(&training, &Silent).map_err(|error| error.to_string())?;
+    let mut training = Training::new(model, Bytes(limit as u64))
+        .method(method)
+        .algorithms(AlgorithmChoice::AsBuilt)
+        .iterations(settings.iterations.max(1) * row.adam.map_or(1, |(_, times)| times))
+        .threads(settings.threads)
+        .verify(true);
+    if let Some(data) = settings.data.clone().filter(|_| row.image == 32) {
+        training = training.data_path(data);
+    }
+    let report = training.run().map_err(|error| error.to_string())?;
     Ok((smallest, report))
 }
 
@@ -236,9 +224,7 @@ fn bounds(
     machine: &Machine,
     method: &Method<'_>,
 ) -> Result<(Bytes, Bytes), String> {
-    let trace = engine::trace(graph).map_err(|error| error.to_string())?;
-    let costs = Costs::estimate(&trace, &Roofline::new(machine));
-    let task = Task { trace: Arc::new(trace), costs, machine: machine.clone(), freedom: Freedom::ALL };
+    let task = Task::estimate(graph, machine, Freedom::ALL).map_err(|error| error.to_string())?;
     let natural =
         pipeline::natural(&task, method.packer, &Silent).map_err(|error| error.to_string())?.height();
     let planned = pipeline::smallest(&task, &method.at_once(), natural.align_up(machine.align), &Silent)
@@ -289,15 +275,4 @@ fn tell(row: &Row<'_>, smallest: Bytes, report: &TrainReport, started: Instant) 
         if falls { "" } else { "  loss does NOT fall" },
     );
     exact && possible && equal && falls
-}
-
-/// Says nothing on the way.
-struct Silent;
-
-impl Observer for Silent {}
-
-impl TrainObserver for Silent {
-    fn stage(&self, _what: &str) {}
-    fn begin(&self, _iterations: u64) {}
-    fn iteration(&self, _done: &Iteration) {}
 }

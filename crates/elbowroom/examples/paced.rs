@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use elbowroom::data::Feed;
+use elbowroom::data::{Feed, Samples};
 use elbowroom::engine::{self, HostOptions, HostPlace, MeasuredCosts, Session, SessionOptions};
 use elbowroom::graph::Graph;
 use elbowroom::graph::zoo::{self, Options};
@@ -156,8 +156,7 @@ impl Bench {
     fn new(name: &str, batch: usize, rate: u64) -> Result<Self, Failure> {
         let graph = Arc::new(zoo::build(name, &Options::new(batch))?);
         let mut feed = Feed::open(&graph, None, 0)?;
-        feed.read(0)?;
-        let inputs = feed.slots().map(<[u8]>::to_vec).collect();
+        let inputs = feed.read(&graph, &Samples::From(0))?.slots().map(<[u8]>::to_vec).collect();
         let link = Channel::with_rate(rate);
         let cpu = sim::presets::machine("cpu").ok_or("the preset cpu exists")?;
         let machine = Machine { to_host: link, to_device: link, ..cpu };

@@ -14,8 +14,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use elbowroom::algorithms::{self, Menu};
-use elbowroom::data::Feed;
+use elbowroom::algorithms::{self, Candidates};
+use elbowroom::data::{Feed, Samples};
 use elbowroom::engine::kernels::heap::HeapRun;
 use elbowroom::engine::{self, HostOptions, MeasuredCosts, Session, SessionOptions};
 use elbowroom::graph::zoo::{self, Options};
@@ -91,14 +91,13 @@ fn tell(name: &str, batch: usize, settings: &Settings, mut peer: Option<&mut Pee
     let mut graph = Arc::new(zoo::build(name, &Options::new(batch))?);
     if settings.algorithms != "usual" {
         let other_bits = settings.algorithms == "any";
-        let menu = Menu::measure(&graph, settings.threads, Bytes(u64::MAX), other_bits, &Silent)?;
-        graph = menu.fastest().graph;
+        let candidates = Candidates::measure(&graph, settings.threads, Bytes(u64::MAX), other_bits, &Silent)?;
+        graph = candidates.fastest().graph;
         let counts = algorithms::counts(&graph).into_iter().map(|(name, count)| format!("{count} {name}"));
         println!("{name}: convolutions and their gradients are {}", counts.collect::<Vec<_>>().join(", "));
     }
     let mut feed = Feed::open(&graph, None, 0)?;
-    feed.read(0)?;
-    let inputs: Vec<&[u8]> = feed.slots().collect();
+    let inputs: Vec<&[u8]> = feed.read(&graph, &Samples::From(0))?.slots().collect();
 
     let method = Method::new(
         registry::scheduler(registry::DEFAULT_PLANNER)?,

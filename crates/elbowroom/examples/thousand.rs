@@ -10,19 +10,17 @@
 
 use std::error::Error;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use elbowroom::engine::HostOptions;
-use elbowroom::graph::zoo::{self, Options};
+use elbowroom::graph::zoo::Options;
 use elbowroom::ir::Bytes;
-use elbowroom::ir::planning::Freedom;
 use elbowroom::ir::search::{Budget, Observer};
+use elbowroom::network::Model;
 use elbowroom::pipeline::Method;
 use elbowroom::size::MemorySpec;
-use elbowroom::train::changing::{Changing, Varying};
-use elbowroom::train::{Iteration, TrainObserver, Training, train};
-use elbowroom::{registry, resident, sim};
+use elbowroom::train::{Iteration, TrainObserver, Training};
+use elbowroom::{registry, resident};
 
 /// Where lines are printed; every hundred iterations after the last of them.
 const EARLY: [u64; 4] = [10, 20, 50, 100];
@@ -77,40 +75,23 @@ fn main() -> ExitCode {
 
 fn run() -> Result<bool, Box<dyn Error>> {
     let settings = settings()?;
-    let longest = Some(settings.longest);
     let options = Options {
-        length: longest,
-        target: longest,
         width: Some(settings.width),
         layers: Some(settings.layers),
         ..Options::new(settings.batch)
     };
-    let varying = Varying { lengths: true, ..Varying::default() };
-    let changing = Changing::new("seq2seq", &options, varying, 0);
-    let training = Training {
-        graph: Arc::new(zoo::build("seq2seq", &options)?),
-        memory: settings.memory,
-        machine: sim::presets::machine("cpu").ok_or("the preset cpu exists")?,
-        method: Method::new(
-            registry::scheduler(registry::DEFAULT_PLANNER)?,
-            registry::packer(registry::DEFAULT_PACKER)?,
-            Budget::default(),
-        )
-        .at_once(),
-        freedom: Freedom::ALL,
-        iterations: settings.iterations,
-        data: None,
-        host: HostOptions::default(),
-        seed: 0,
-        threads: 1,
-        verify: settings.verify,
-        save: None,
-        resume: None,
-        changing: changing.as_ref(),
-        reactive: false,
-    };
+    let method = Method::new(
+        registry::scheduler(registry::DEFAULT_PLANNER)?,
+        registry::packer(registry::DEFAULT_PACKER)?,
+        Budget::default(),
+    );
+    let training = Training::new(Model::new("seq2seq", options)?.longest(settings.longest)?, settings.memory)
+        .method(method.at_once())
+        .iterations(settings.iterations)
+        .threads(1)
+        .verify(settings.verify);
     let curve = Curve::default();
-    let report = train(&training, &curve)?;
+    let report = training.run_observed(&curve)?;
     let execution = report.execution;
     println!(
         "natural peak of the longest {} bytes, limit {}; plans promise at most {} bytes, measured {}; on demand at most {}",

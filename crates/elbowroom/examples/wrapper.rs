@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use elbowroom::alloc::{PROCESS, Planned};
-use elbowroom::data::Feed;
+use elbowroom::data::{Feed, Samples};
 use elbowroom::engine::interpreter::Interpreter;
 use elbowroom::graph::zoo::{self, Options};
 use elbowroom::ir::units;
@@ -56,8 +56,7 @@ fn train(model: &str, batch: usize, iterations: usize, side: &str) -> Result<(),
         if iteration == half {
             faults = minor_faults()?;
         }
-        feed.read(iteration as u64)?;
-        let inputs: Vec<&[u8]> = feed.slots().collect();
+        let inputs: Vec<&[u8]> = feed.read(&graph, &Samples::From(iteration as u64))?.slots().collect();
         let started = Instant::now();
         let outputs = interpreter.run(&pool, &inputs)?;
         times.push(started.elapsed());

@@ -1,9 +1,9 @@
-//! Which algorithm computes each convolution: workspace against speed, decided under the limit.
+//! The algorithm of each convolution: workspace against speed, decided under the limit.
 //!
-//! An algorithm is part of an operation's kind, in the graph and so in its trace. Choosing makes another graph, and everything behind
-//! it (planners, checker, engine, the unlimited run that a limited one is compared with) sees the chosen workspaces and nothing else: a
-//! plan for one choice is no plan for another, because their traces differ. By default only algorithms come into question that give the
-//! same bits ([`has_usual_bits`](elbowroom_graph::op::Algorithm::has_usual_bits)), so that a choice never shows in the results.
+//! An algorithm is part of an op's kind, in the graph and therefore in its trace. A choice makes another graph, and planners, checker,
+//! engine and the unlimited run of a verification see the chosen workspaces and nothing else: a plan for one choice is no plan for
+//! another, because their traces differ. By default only bit-exact algorithms are considered
+//! ([`has_usual_bits`](elbowroom_graph::op::Algorithm::has_usual_bits)), so that a choice never changes the results.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,150 +13,200 @@ use elbowroom_engine::{EngineError, Stopwatch};
 use elbowroom_graph::{Graph, OpKind};
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::packing::Interval;
-use elbowroom_ir::planning::{CostSource, Costs};
+use elbowroom_ir::planning::{CostSource, Costs, Freedom};
 use elbowroom_ir::schedule::{Action, Schedule};
 use elbowroom_ir::search::Observer;
 use elbowroom_ir::{Bytes, Id, Nanos, OpId, Table};
 
-use crate::pipeline::{self, Planned, Task};
+use crate::observer::TrainObserver;
+use crate::pipeline::{self, Method, PlanError, Planned, Task, Untraceable};
 use crate::size::MemorySpec;
-use crate::train::{self, TrainError, TrainObserver, Training};
 
-/// Another algorithm must be faster than the usual one by this share of its time: less is noise.
+/// Another algorithm must be faster than the default by this share of its time: less is noise.
 const NOISE: f64 = 0.03;
-/// Iterations for which timing operations pays even where only little can be gained.
+/// Iterations from which timing the ops pays even where little can be gained.
 const WORTH_TIMING: u64 = 100;
-/// A limit of so many times what smaller workspaces save is not worth saving them.
+/// A limit of this many times the bytes that smaller workspaces save is not worth saving them.
 const TIGHT: u64 = 50;
 
-/// A way to compute an operation.
+/// One way to compute an op.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Offer {
-    /// The operation, computed this way.
+pub struct Candidate {
+    /// The op with its algorithm.
     pub kind: OpKind,
-    /// Scratch that it needs.
+    /// Workspace that it needs.
     pub workspace: Bytes,
-    /// How long it takes.
+    /// Its measured duration.
     pub time: Nanos,
 }
 
-/// What every operation of a graph can be computed by, and how long it takes.
-pub struct Menu {
+/// The measured candidates of every op of a graph.
+pub struct Candidates {
     graph: Arc<Graph>,
-    /// The usual way first.
-    offers: Table<OpId, Vec<Offer>>,
+    /// The default algorithm first.
+    by_op: Table<OpId, Vec<Candidate>>,
 }
 
-/// A graph with its algorithms chosen, and how long its operations take.
+/// A graph with its algorithms chosen, and the durations of its ops.
 #[derive(Clone)]
-pub struct Chosen {
+pub struct Selection {
     /// The graph.
     pub graph: Arc<Graph>,
     costs: Costs,
 }
 
-impl Menu {
-    /// Runs every operation of a graph, each kind twice in every way that there is. Memory is taken for one operation at a time, and
-    /// never more than `limit`: what does not fit is not offered.
+/// Which algorithms a training may choose for its ops.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AlgorithmChoice {
+    /// Those that the graph was built with.
+    AsBuilt,
+    /// Those that give the same bits.
+    #[default]
+    BitExact,
+    /// Also those that round differently (Winograd's).
+    NumericChanges,
+}
+
+/// The conditions under which a graph is to be trained.
+#[derive(Clone)]
+pub struct Conditions<'a> {
+    /// The limit.
+    pub memory: MemorySpec,
+    /// The machine; its memory is replaced by the limit.
+    pub machine: &'a Machine,
+    /// How to plan.
+    pub method: &'a Method<'a>,
+    /// What may be decided.
+    pub freedom: Freedom,
+    /// Number of iterations.
+    pub iterations: u64,
+    /// Threads that compute.
+    pub threads: usize,
+    /// Which algorithms may be chosen.
+    pub algorithms: AlgorithmChoice,
+}
+
+/// Why no algorithms could be chosen.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AlgorithmError {
+    /// The graph cannot be traced.
+    #[error(transparent)]
+    Untraceable(#[from] Untraceable),
+    /// An illegal plan: a fault in this project.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// An op could not be timed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+impl Candidates {
+    /// Runs every op of a graph, each kind twice with every algorithm. Takes memory for one op at a time and never more than `limit`:
+    /// what does not fit is no candidate.
+    ///
+    /// # Errors
+    ///
+    /// An [`EngineError`] if the threads cannot be started.
     pub fn measure(
         graph: &Arc<Graph>,
         threads: usize,
         limit: Bytes,
-        other_bits: bool,
+        numeric_changes: bool,
         observer: &dyn Observer,
     ) -> Result<Self, EngineError> {
         let stopwatch = Stopwatch::new(threads)?;
-        let mut known: Vec<Vec<Offer>> = Vec::new();
-        let mut offers = Table::default();
+        let mut known: Vec<Vec<Candidate>> = Vec::new();
+        let mut by_op = Table::default();
         for node in graph.nodes.values() {
-            let met = known.iter().find(|offers| offers[0].kind == node.kind);
-            let found = match met {
-                Some(met) => met.clone(),
+            let found = match known.iter().find(|candidates| candidates[0].kind == node.kind) {
+                Some(measured) => measured.clone(),
                 None => {
-                    let made = ways(&node.kind, other_bits).map(|kind| {
+                    let timed = kinds(&node.kind, numeric_changes).map(|kind| {
                         let fits = Stopwatch::bytes(&kind) <= limit && !observer.interrupted();
                         let time = if fits { Some(stopwatch.time(&kind)) } else { None };
                         (kind, time)
                     });
-                    let mut made: Vec<Offer> = made
+                    let mut measured: Vec<Candidate> = timed
                         .enumerate()
-                        // The usual way is offered always.
+                        // The default algorithm is always a candidate.
                         .filter(|(index, (_, time))| *index == 0 || time.is_some())
                         .map(|(_, (kind, time))| {
                             let workspace = elbowroom_engine::kernels::workspace(&kind);
-                            Offer { kind, workspace, time: time.unwrap_or_default() }
+                            Candidate { kind, workspace, time: time.unwrap_or_default() }
                         })
                         .collect();
-                    if made[0].time.is_zero() {
-                        made.truncate(1);
+                    if measured[0].time.is_zero() {
+                        measured.truncate(1);
                     }
-                    known.push(made.clone());
-                    made
+                    known.push(measured.clone());
+                    measured
                 }
             };
-            offers.push(found);
+            by_op.push(found);
         }
-        Ok(Self { graph: graph.clone(), offers })
+        Ok(Self { graph: graph.clone(), by_op })
     }
 
-    /// The ways to compute an operation, the usual one first.
-    pub fn offers(&self, op: OpId) -> &[Offer] {
-        &self.offers[op]
+    /// The candidates of an op, its default algorithm first.
+    pub fn of(&self, op: OpId) -> &[Candidate] {
+        &self.by_op[op]
     }
 
-    /// Everything in the usual way.
-    pub fn usual(&self) -> Chosen {
-        self.pick(|_, offers| &offers[0])
+    /// The default algorithm for every op.
+    pub fn defaults(&self) -> Selection {
+        self.select(|_, candidates| &candidates[0])
     }
 
-    /// Everything in the fastest way, whatever its workspace.
-    pub fn fastest(&self) -> Chosen {
-        self.pick(|_, offers| fastest(offers, Bytes(u64::MAX)))
+    /// The fastest algorithm for every op, whatever its workspace.
+    pub fn fastest(&self) -> Selection {
+        self.select(|_, candidates| fastest(candidates, Bytes(u64::MAX)))
     }
 
-    /// Everything with the smallest workspace.
-    fn leanest(&self) -> Chosen {
-        self.pick(|_, offers| offers.iter().min_by_key(|offer| offer.workspace).unwrap_or(&offers[0]))
+    /// The smallest workspace for every op.
+    fn smallest(&self) -> Selection {
+        let workspace = |candidate: &&Candidate| candidate.workspace;
+        self.select(|_, candidates| candidates.iter().min_by_key(workspace).unwrap_or(&candidates[0]))
     }
 
-    /// Every operation in the fastest way whose workspace fits into so many bytes, or with the smallest workspace if none does.
-    fn within(&self, room: &Table<OpId, Bytes>) -> Chosen {
-        self.pick(|op, offers| fastest(offers, room[op]))
+    /// For every op the fastest algorithm whose workspace fits its free bytes, or the one with the smallest workspace if none does.
+    fn within(&self, free: &Table<OpId, Bytes>) -> Selection {
+        self.select(|op, candidates| fastest(candidates, free[op]))
     }
 
-    fn pick<'m>(&'m self, choose: impl Fn(OpId, &'m [Offer]) -> &'m Offer) -> Chosen {
+    fn select<'m>(&'m self, choose: impl Fn(OpId, &'m [Candidate]) -> &'m Candidate) -> Selection {
         let mut graph = Graph::clone(&self.graph);
         let mut nanos = Table::default();
-        for (op, offers) in self.offers.iter() {
-            let offer = choose(op, offers);
-            graph.nodes[op].kind = offer.kind.clone();
-            nanos.push(offer.time);
+        for (op, candidates) in self.by_op.iter() {
+            let candidate = choose(op, candidates);
+            graph.nodes[op].kind = candidate.kind.clone();
+            nanos.push(candidate.time);
         }
-        Chosen { graph: Arc::new(graph), costs: Costs { nanos, source: CostSource::Measured } }
+        Selection { graph: Arc::new(graph), costs: Costs { nanos, source: CostSource::Measured } }
     }
 }
 
-/// The ways to compute an operation, the usual one first.
-fn ways(kind: &OpKind, other_bits: bool) -> impl Iterator<Item = OpKind> {
+/// An op with each of its algorithms, the default first.
+fn kinds(kind: &OpKind, numeric_changes: bool) -> impl Iterator<Item = OpKind> {
     let others = algorithms(kind)
         .skip(1)
-        .filter(move |algorithm| other_bits || algorithm.has_usual_bits())
+        .filter(move |algorithm| numeric_changes || algorithm.has_usual_bits())
         .filter_map(|algorithm| kind.computed_by(algorithm));
     std::iter::once(kind.clone()).chain(others)
 }
 
-/// The fastest offer within some bytes of workspace, the usual one unless another is clearly faster; the smallest where none fits.
-fn fastest(offers: &[Offer], room: Bytes) -> &Offer {
-    let time = |(index, offer): &(usize, &Offer)| {
+/// The fastest candidate whose workspace fits the free bytes, the default unless another is clearly faster; the smallest if none fits.
+fn fastest(candidates: &[Candidate], free: Bytes) -> &Candidate {
+    let time = |(index, candidate): &(usize, &Candidate)| {
         let handicap = if *index == 0 { 1.0 } else { 1.0 + NOISE };
-        (offer.time.get() as f64 * handicap) as u64
+        (candidate.time.get() as f64 * handicap) as u64
     };
-    let fitting = offers.iter().enumerate().filter(|(_, offer)| offer.workspace <= room);
-    let smallest = || offers.iter().min_by_key(|offer| offer.workspace);
-    fitting.min_by_key(time).map(|(_, offer)| offer).or_else(smallest).unwrap_or(&offers[0])
+    let fitting = candidates.iter().enumerate().filter(|(_, candidate)| candidate.workspace <= free);
+    let smallest = || candidates.iter().min_by_key(|candidate| candidate.workspace);
+    fitting.min_by_key(time).map(|(_, candidate)| candidate).or_else(smallest).unwrap_or(&candidates[0])
 }
 
-/// How many operations of a graph are computed by which algorithm, of those that have a choice.
+/// The number of ops by algorithm, of those that have a choice.
 pub fn counts(graph: &Graph) -> BTreeMap<&'static str, usize> {
     let mut counts = BTreeMap::new();
     for conv in graph.nodes.values().filter_map(|node| node.kind.conv()) {
@@ -165,102 +215,116 @@ pub fn counts(graph: &Graph) -> BTreeMap<&'static str, usize> {
     counts
 }
 
-/// A training's graph with its algorithms chosen.
-pub struct Choice {
+/// A graph with its algorithms chosen, and what the choice has planned on the way.
+pub struct Chosen {
     /// The graph.
     pub graph: Arc<Graph>,
-    /// The limit: a share of the natural peak means the peak with the usual algorithms.
+    /// The limit: a share of the unconstrained peak is resolved with the default algorithms.
     pub memory: MemorySpec,
-    /// The plan that keeps everything with the usual algorithms, if there is one: of use for [`train_after`](train::train_after).
-    pub natural: Option<Planned>,
+    /// The plan that keeps every tensor on the device, with the default algorithms, if it was found.
+    pub unconstrained: Option<Planned>,
 }
 
-/// Chooses the algorithms of a training's graph.
+/// Chooses the algorithms of a graph.
 ///
-/// Operations are timed one by one, unless too little can be gained: with equal bits, algorithms differ by some hundredths of their time,
-/// which counts in long trainings, and by their workspace, which counts under tight limits. Then three choices are planned: the usual
-/// one, the fastest, and one that gives every operation the fastest way that fits beside what a lean plan keeps at its moment.
+/// Ops are timed one by one, unless too little can be gained: bit-exact algorithms differ by some hundredths of their time, which counts
+/// in long trainings, and by their workspace, which counts under tight limits. Then three selections are planned: the default, the
+/// fastest, and one that gives every op the fastest algorithm that fits next to what a plan with small workspaces keeps at its launch.
+///
+/// # Errors
+///
+/// An [`AlgorithmError`] if the graph cannot be traced or its ops cannot be timed.
 pub fn choose(
-    training: &Training<'_>,
-    other_bits: bool,
+    graph: &Arc<Graph>,
+    conditions: &Conditions<'_>,
     observer: &dyn TrainObserver,
-) -> Result<Choice, TrainError> {
-    let task = train::estimate(&training.graph, &training.machine, training.freedom)?;
-    let natural = pipeline::natural(&task, training.method.packer, observer).ok();
-    let (graph, memory) = match &natural {
-        None => (training.graph.clone(), training.memory),
-        Some(natural) => match training.memory.resolve(natural.height()) {
-            None => (smallest(&training.graph), training.memory),
-            Some(limit) if !other_bits && !is_worth_choosing(training, &training.graph, limit) => {
-                (training.graph.clone(), training.memory)
-            }
-            Some(limit) => (within(training, limit, other_bits, observer)?, MemorySpec::Absolute(limit)),
-        },
+) -> Result<Chosen, AlgorithmError> {
+    let Conditions { memory, machine, method, freedom, algorithms, .. } = *conditions;
+    let as_built = |unconstrained| Chosen { graph: graph.clone(), memory, unconstrained };
+    if algorithms == AlgorithmChoice::AsBuilt {
+        return Ok(as_built(None));
+    }
+    let task = Task::estimate(graph, machine, freedom)?;
+    let Ok(unconstrained) = pipeline::natural(&task, method.packer, observer) else {
+        return Ok(as_built(None));
     };
-    Ok(Choice { graph, memory, natural })
+    let numeric_changes = algorithms == AlgorithmChoice::NumericChanges;
+    Ok(match memory.resolve(unconstrained.height()) {
+        None => Chosen { graph: smallest(graph), memory, unconstrained: Some(unconstrained) },
+        Some(limit) if !numeric_changes && !is_worth_choosing(conditions, graph, limit) => {
+            as_built(Some(unconstrained))
+        }
+        Some(limit) => Chosen {
+            graph: within(graph, conditions, limit, observer)?,
+            memory: MemorySpec::Absolute(limit),
+            unconstrained: Some(unconstrained),
+        },
+    })
 }
 
-/// The choice for a limit.
+/// The best selection for a limit.
 fn within(
-    training: &Training<'_>,
+    graph: &Arc<Graph>,
+    conditions: &Conditions<'_>,
     limit: Bytes,
-    other_bits: bool,
     observer: &dyn TrainObserver,
-) -> Result<Arc<Graph>, TrainError> {
+) -> Result<Arc<Graph>, AlgorithmError> {
     observer.stage("timing algorithms");
-    let menu = Menu::measure(&training.graph, training.threads, limit, other_bits, observer)?;
+    let numeric_changes = conditions.algorithms == AlgorithmChoice::NumericChanges;
+    let candidates = Candidates::measure(graph, conditions.threads, limit, numeric_changes, observer)?;
     observer.stage("choosing algorithms");
-    let plan = |chosen: &Chosen| planned(training, chosen, limit, observer);
-    let mut best: Option<(Nanos, Chosen)> = None;
-    let mut consider = |chosen: Chosen, planned: &Planned| {
+    let plan = |selection: &Selection| planned(selection, conditions, limit, observer);
+    let mut best: Option<(Nanos, Selection)> = None;
+    let mut consider = |selection: Selection, planned: &Planned| {
         let time = planned.predicted.iteration;
         if best.as_ref().is_none_or(|(fastest, _)| time < *fastest) {
-            best = Some((time, chosen));
+            best = Some((time, selection));
         }
     };
-    let chosen = menu.usual();
-    if let Some(planned) = plan(&chosen)? {
-        consider(chosen, &planned);
+    let selection = candidates.defaults();
+    if let Some(planned) = plan(&selection)? {
+        consider(selection, &planned);
     }
-    let chosen = menu.fastest();
-    let free = match plan(&chosen)? {
-        // Nothing is longer than its operations: no other choice is better.
-        Some(planned) if planned.predicted.iteration <= chosen.costs.total() => {
-            consider(chosen, &planned);
+    let selection = candidates.fastest();
+    let optimal = match plan(&selection)? {
+        // No iteration is shorter than the sum of its fastest ops.
+        Some(planned) if planned.predicted.iteration <= selection.costs.total() => {
+            consider(selection, &planned);
             true
         }
         Some(planned) => {
-            consider(chosen, &planned);
+            consider(selection, &planned);
             false
         }
         None => false,
     };
-    let chosen = menu.leanest();
-    if !free && let Some(planned) = plan(&chosen)? {
-        let room = room(&chosen.graph, planned.plan.schedule(), &training.machine, limit);
-        consider(chosen, &planned);
-        let chosen = menu.within(&room);
-        if let Some(planned) = plan(&chosen)? {
-            consider(chosen, &planned);
+    let selection = candidates.smallest();
+    if !optimal && let Some(planned) = plan(&selection)? {
+        let free = free_bytes(&selection.graph, planned.plan.schedule(), conditions.machine, limit);
+        consider(selection, &planned);
+        let selection = candidates.within(&free);
+        if let Some(planned) = plan(&selection)? {
+            consider(selection, &planned);
         }
     }
-    Ok(best.map_or_else(|| training.graph.clone(), |(_, chosen)| chosen.graph))
+    Ok(best.map_or_else(|| graph.clone(), |(_, selection)| selection.graph))
 }
 
-/// A plan for a choice, if one is found at once.
+/// A plan for a selection, if a short search finds one.
 fn planned(
-    training: &Training<'_>,
-    chosen: &Chosen,
+    selection: &Selection,
+    conditions: &Conditions<'_>,
     limit: Bytes,
     observer: &dyn Observer,
-) -> Result<Option<Planned>, TrainError> {
-    let task = train::estimate(&chosen.graph, &training.machine, training.freedom)?;
-    let task = Task { costs: chosen.costs.clone(), ..task }.with_memory(limit);
-    Ok(train::plan_at_once(training, &task, observer)?.ok())
+) -> Result<Option<Planned>, AlgorithmError> {
+    let task = Task::estimate(&selection.graph, conditions.machine, conditions.freedom)?;
+    let task = Task { costs: selection.costs.clone(), ..task }.with_memory(limit);
+    Ok(pipeline::plan_at_once(&task, conditions.method, observer)?.ok())
 }
 
-/// Workspace that every operation could have in a schedule: what is free at its launch, at each of them if there are several, and its own.
-fn room(graph: &Graph, schedule: &Schedule, machine: &Machine, limit: Bytes) -> Table<OpId, Bytes> {
+/// Workspace that every op could have in a schedule: the bytes that are free at its launch, the fewest if there are several launches, plus
+/// its own workspace.
+fn free_bytes(graph: &Graph, schedule: &Schedule, machine: &Machine, limit: Bytes) -> Table<OpId, Bytes> {
     let problem = elbowroom_sim::liveness::problem(schedule, machine);
     let mut changes = vec![0i128; schedule.steps.len() + 1];
     for block in problem.blocks.values() {
@@ -269,42 +333,43 @@ fn room(graph: &Graph, schedule: &Schedule, machine: &Machine, limit: Bytes) -> 
             changes[end as usize] -= i128::from(block.size.get());
         }
     }
-    let mut room = Table::filled(graph.nodes.len(), Bytes(u64::MAX));
-    let mut load = 0;
+    let mut free = Table::filled(graph.nodes.len(), Bytes(u64::MAX));
+    let mut live = 0;
     for (id, step) in schedule.steps.iter() {
-        load += changes[id.index()];
+        live += changes[id.index()];
         if let Action::Compute(launch) | Action::Recompute(launch) = &step.action {
             let own = launch.workspace.map_or(Bytes::ZERO, |buffer| problem.blocks[buffer].size);
-            let others = Bytes(u64::try_from(load).unwrap_or(0)) - own;
-            let free = Bytes(limit.get().saturating_sub(others.get()));
-            room[launch.op] = room[launch.op].min(free);
+            let others = Bytes(u64::try_from(live).unwrap_or(0)) - own;
+            let available = Bytes(limit.get().saturating_sub(others.get()));
+            free[launch.op] = free[launch.op].min(available);
         }
     }
-    room
+    free
 }
 
-/// Whether algorithms of equal bits can gain enough in a training of this graph under this limit to be timed.
-pub(crate) fn is_worth_choosing(training: &Training<'_>, graph: &Graph, limit: Bytes) -> bool {
-    training.iterations >= WORTH_TIMING || saving(graph).get().saturating_mul(TIGHT) >= limit.get()
+/// Whether bit-exact algorithms can gain enough in a training of this graph under this limit to be timed.
+pub(crate) fn is_worth_choosing(conditions: &Conditions<'_>, graph: &Graph, limit: Bytes) -> bool {
+    conditions.algorithms != AlgorithmChoice::AsBuilt
+        && (conditions.iterations >= WORTH_TIMING || saving(graph).get().saturating_mul(TIGHT) >= limit.get())
 }
 
-/// The graph with the smallest workspaces of equal bits.
+/// The graph with the smallest workspaces of bit-exact algorithms.
 pub(crate) fn smallest(graph: &Arc<Graph>) -> Arc<Graph> {
     let mut graph = Graph::clone(graph);
     for op in graph.nodes.ids() {
-        let lean = ways(&graph.nodes[op].kind, false).min_by_key(elbowroom_engine::kernels::workspace);
-        if let Some(lean) = lean {
-            graph.nodes[op].kind = lean;
+        let smallest = kinds(&graph.nodes[op].kind, false).min_by_key(elbowroom_engine::kernels::workspace);
+        if let Some(kind) = smallest {
+            graph.nodes[op].kind = kind;
         }
     }
     Arc::new(graph)
 }
 
-/// The most bytes by which a workspace can be smaller with equal bits.
+/// The most bytes by which a bit-exact algorithm makes a workspace smaller.
 fn saving(graph: &Graph) -> Bytes {
     let most = graph.nodes.values().map(|node| {
         let workspace = elbowroom_engine::kernels::workspace;
-        let least = ways(&node.kind, false).map(|kind| workspace(&kind)).min().unwrap_or_default();
+        let least = kinds(&node.kind, false).map(|kind| workspace(&kind)).min().unwrap_or_default();
         workspace(&node.kind).saturating_sub(least)
     });
     most.max().unwrap_or_default()
@@ -317,49 +382,55 @@ mod tests {
 
     use super::*;
 
-    /// A menu with these workspaces and times for every convolution, the usual one first.
-    fn menu(rows: &[(Algorithm, u64, u64)]) -> Menu {
+    /// Candidates with these workspaces and times for every convolution, the default first.
+    fn candidates(rows: &[(Algorithm, u64, u64)]) -> Candidates {
         let options = Options { width: Some(8), ..Options::new(1) };
         let graph = Arc::new(zoo::build("resnet18", &options).expect("the network can be built"));
-        let offer =
-            |kind: OpKind, (workspace, time)| Offer { kind, workspace: Bytes(workspace), time: Nanos(time) };
-        let offers = graph.nodes.values().map(|node| {
+        let candidate = |kind: OpKind, (workspace, time)| Candidate {
+            kind,
+            workspace: Bytes(workspace),
+            time: Nanos(time),
+        };
+        let by_op = graph.nodes.values().map(|node| {
             let made = rows.iter().filter_map(|&(algorithm, workspace, time)| {
-                Some(offer(node.kind.computed_by(algorithm)?, (workspace, time)))
+                Some(candidate(node.kind.computed_by(algorithm)?, (workspace, time)))
             });
-            let made: Vec<Offer> = made.collect();
-            if made.is_empty() { vec![offer(node.kind.clone(), (0, 1))] } else { made }
+            let made: Vec<Candidate> = made.collect();
+            if made.is_empty() { vec![candidate(node.kind.clone(), (0, 1))] } else { made }
         });
-        Menu { offers: offers.collect(), graph }
+        Candidates { by_op: by_op.collect(), graph }
     }
 
     #[test]
-    fn every_operation_gets_the_fastest_way_that_fits_at_its_moment() {
-        let menu =
-            menu(&[(Algorithm::Tiled, 100, 10), (Algorithm::Lean, 10, 12), (Algorithm::Winograd, 1000, 5)]);
-        let rooms = [5, 10, 99, 100, 999, 1000];
-        let room: Table<OpId, Bytes> =
-            menu.graph.nodes.ids().map(|op| Bytes(rooms[op.index() % rooms.len()])).collect();
-        let chosen = menu.within(&room);
+    fn every_op_gets_the_fastest_algorithm_that_fits_at_its_launch() {
+        let candidates = candidates(&[
+            (Algorithm::Tiled, 100, 10),
+            (Algorithm::Lean, 10, 12),
+            (Algorithm::Winograd, 1000, 5),
+        ]);
+        let sizes = [5, 10, 99, 100, 999, 1000];
+        let free: Table<OpId, Bytes> =
+            candidates.graph.nodes.ids().map(|op| Bytes(sizes[op.index() % sizes.len()])).collect();
+        let chosen = candidates.within(&free);
         let mut seen = 0;
         for (op, node) in chosen.graph.nodes.iter() {
             let Some(conv) = node.kind.conv() else { continue };
-            let expected = match room[op].get() {
+            let expected = match free[op].get() {
                 0..100 => Algorithm::Lean,
                 100..1000 => Algorithm::Tiled,
                 _ => Algorithm::Winograd,
             };
-            assert_eq!(conv.algorithm, expected, "{} has room for {}", node.name, room[op]);
+            assert_eq!(conv.algorithm, expected, "{} has {} free", node.name, free[op]);
             seen += 1;
         }
         assert!(seen > 30);
-        assert_eq!(counts(&menu.fastest().graph).keys().copied().collect::<Vec<_>>(), ["winograd"]);
-        assert_eq!(counts(&menu.leanest().graph).keys().copied().collect::<Vec<_>>(), ["lean"]);
+        assert_eq!(counts(&candidates.fastest().graph).keys().copied().collect::<Vec<_>>(), ["winograd"]);
+        assert_eq!(counts(&candidates.smallest().graph).keys().copied().collect::<Vec<_>>(), ["lean"]);
     }
 
     #[test]
     fn a_difference_within_noise_changes_nothing() {
-        let menu = menu(&[(Algorithm::Tiled, 100, 1000), (Algorithm::Lean, 10, 980)]);
-        assert_eq!(counts(&menu.fastest().graph).keys().copied().collect::<Vec<_>>(), ["tiled"]);
+        let candidates = candidates(&[(Algorithm::Tiled, 100, 1000), (Algorithm::Lean, 10, 980)]);
+        assert_eq!(counts(&candidates.fastest().graph).keys().copied().collect::<Vec<_>>(), ["tiled"]);
     }
 }

@@ -17,6 +17,8 @@ pub mod explain;
 pub mod files;
 pub mod largest;
 pub mod machine;
+pub mod network;
+pub mod observer;
 pub mod picture;
 pub mod pipeline;
 pub mod plot;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use elbowroom_graph::Graph;
 use elbowroom_ir::check::{self, CheckedPlan, CheckedSchedule, Illegal};
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::packing::{Packer, Problem};
@@ -11,9 +12,10 @@ use elbowroom_ir::planning::{Costs, Freedom, Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Goal, Infeasible, Observer, Outcome, StopReason};
 use elbowroom_ir::timeline::Timeline;
-use elbowroom_ir::trace::Trace;
+use elbowroom_ir::trace::{Trace, TraceError};
 use elbowroom_ir::{Bytes, Nanos};
 use elbowroom_sched::lower::waits;
+use elbowroom_sim::cost::Roofline;
 
 mod clock;
 mod evaluations;
@@ -38,7 +40,29 @@ pub struct Task {
     pub freedom: Freedom,
 }
 
+/// A graph whose sizes cannot be traced.
+#[derive(Debug, thiserror::Error)]
+#[error("{network} cannot be traced: {source}")]
+pub struct Untraceable {
+    /// Name of the graph.
+    pub network: String,
+    /// What is wrong with its trace.
+    pub source: TraceError,
+}
+
 impl Task {
+    /// The task of a graph on a machine, with durations estimated from its work.
+    ///
+    /// # Errors
+    ///
+    /// [`Untraceable`] if the sizes of the graph overflow.
+    pub fn estimate(graph: &Graph, machine: &Machine, freedom: Freedom) -> Result<Self, Untraceable> {
+        let trace = elbowroom_engine::trace(graph)
+            .map_err(|source| Untraceable { network: graph.name.clone(), source })?;
+        let costs = Costs::estimate(&trace, &Roofline::new(machine));
+        Ok(Self { trace: Arc::new(trace), costs, machine: machine.clone(), freedom })
+    }
+
     /// The same task under another limit.
     pub fn with_memory(&self, memory: Bytes) -> Self {
         Self { machine: self.machine.clone().with_memory(memory), ..self.clone() }
@@ -142,6 +166,22 @@ pub fn plan(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Result
     plan_from(task, method, &[], observer)
 }
 
+/// Plans a task with a short search ([`Method::at_once`]). The inner error says why there is no plan; only an illegal plan is an outer one.
+///
+/// # Errors
+///
+/// [`PlanError::Illegal`], which is a fault in this project.
+pub fn plan_at_once(
+    task: &Task,
+    method: &Method<'_>,
+    observer: &dyn Observer,
+) -> Result<Result<Planned, PlanError>, PlanError> {
+    match plan(task, &method.at_once(), observer) {
+        Err(error @ PlanError::Illegal(_)) => Err(error),
+        done => Ok(done),
+    }
+}
+
 /// Plans a task as [`plan`] does, starting from plans that others have found for its trace, if the planner can; and returns the fastest of
 /// them if they fit the limit and what was found is slower.
 pub fn plan_from(
@@ -169,18 +209,23 @@ pub fn plan_from(
     Ok(Planned { plan: Arc::new(plan), predicted, stop, evaluations: told, planning: started.elapsed() })
 }
 
-/// Offsets of the persistent values that are at home in the arena, in the order of the trace's; none for those on the host alone.
-pub fn homes(plan: &CheckedPlan) -> Vec<Option<Bytes>> {
+/// Offsets of the persistent tensors that a plan has in the arena between iterations, in the order of the trace's; `None` for those that
+/// it has on the host alone.
+pub fn persistent_offsets(plan: &CheckedPlan) -> Vec<Option<Bytes>> {
     let offsets = &plan.placement().offsets;
     plan.schedule().boundary.iter().map(|home| home.device.map(|buffer| offsets[buffer])).collect()
 }
 
-/// Plans a task as [`plan`] does, and lays its persistent values where another plan of the same network has them ([`homes`]), if
-/// everything finds room beside them: then nothing moves when a training goes from the one to the other.
-pub fn plan_beside(
+/// Plans a task as [`plan`] does, with the persistent tensors at the [offsets](persistent_offsets) of another plan of the same network if
+/// everything else fits around them: then no tensor moves when a training goes from one plan to the other.
+///
+/// # Errors
+///
+/// Those of [`plan`].
+pub fn plan_at_offsets(
     task: &Task,
     method: &Method<'_>,
-    homes: &[Option<Bytes>],
+    persistent_offsets: &[Option<Bytes>],
     observer: &dyn Observer,
 ) -> Result<Planned, PlanError> {
     let started = Instant::now();
@@ -188,14 +233,14 @@ pub fn plan_beside(
     let fitted = fitted?;
     let mut problem = elbowroom_sim::liveness::problem(&fitted.schedule, &task.machine);
     problem.capacity = Some(task.machine.memory.align_up(task.machine.align));
-    for (home, &offset) in fitted.schedule.boundary.iter().zip(homes) {
+    for (home, &offset) in fitted.schedule.boundary.iter().zip(persistent_offsets) {
         if let (Some(buffer), Some(offset)) = (home.device, offset) {
             problem.blocks[buffer].fixed = Some(offset);
         }
     }
     let placement = place(problem, &fitted.schedule, method, method.placing(), observer);
-    let beside = placement.ok().filter(|placement| placement.height <= task.machine.memory);
-    let placement = beside.unwrap_or(fitted.placement);
+    let fixed = placement.ok().filter(|placement| placement.height <= task.machine.memory);
+    let placement = fixed.unwrap_or(fitted.placement);
     prove(task, Fitted { placement, ..fitted }, told, started)
 }
 

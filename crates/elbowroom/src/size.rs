@@ -28,6 +28,12 @@ pub enum ParseMemoryError {
     Size(#[from] ParseBytesError),
 }
 
+impl From<Bytes> for MemorySpec {
+    fn from(bytes: Bytes) -> Self {
+        Self::Absolute(bytes)
+    }
+}
+
 impl MemorySpec {
     /// The bytes meant, rounded down, where `natural` is the natural peak; `None` for [`Smallest`](Self::Smallest), which takes a search.
     pub fn resolve(self, natural: Bytes) -> Option<Bytes> {

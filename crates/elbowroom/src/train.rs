@@ -1,340 +1,201 @@
-//! Training under a limit: draft a plan with estimated times, run the first iteration on demand and measure it, plan with measured times,
-//! and run. Every iteration that runs counts, and every one stays under the limit.
+//! Training under a limit.
+//!
+//! A training plans with estimated durations, executes the first iteration dynamically and measures it, plans again with measured
+//! durations, and follows that plan. Every iteration counts towards the training, and every iteration stays under the limit.
+//!
+//! ```text
+//! network ─▶ largest batch ─▶ algorithms ─▶ plan from estimates ─▶ iterations ─▶ unlimited run ─▶ report
+//!            if asked for     under limit   limit.rs               execution.rs  if verified
+//! ```
 
-pub mod changing;
 mod dtr;
-mod run;
-mod ways;
+mod error;
+mod execution;
+mod limit;
+mod session;
+mod settings;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use elbowroom_engine::{EngineError, HostOptions, HostPlace};
+use elbowroom_engine::{EngineError, HostOptions};
 use elbowroom_graph::Graph;
+use elbowroom_ir::Bytes;
 use elbowroom_ir::machine::Machine;
-use elbowroom_ir::planning::{Costs, Freedom};
-use elbowroom_ir::search::{Budget, Observer};
-use elbowroom_ir::{Bytes, Nanos};
-use elbowroom_sim::cost::Roofline;
 
-use crate::algorithms;
-use crate::checkpoint::CheckpointError;
-use crate::data::DataError;
-use crate::explain::Refusal;
-use crate::pipeline::{self, Method, PlanError, Planned, Task};
+use crate::algorithms::{self, AlgorithmChoice, Chosen};
+use crate::largest::{Largest, largest};
+use crate::network::samples;
+use crate::pipeline::{self, Planned, Task};
 use crate::report::{PlanReport, TrainReport};
-use crate::size::MemorySpec;
-use changing::Changing;
-use run::{Run, Runner, Start};
-use ways::{ByPlan, Unlimited, Ways};
+use execution::{ByPlan, Executor, UnderLimit, Unlimited};
+use session::{Run, Runner, Start};
 
-/// What to train, under which limit, and what to do besides.
-pub struct Training<'a> {
-    /// The network: a training iteration, or its forward part alone.
-    pub graph: Arc<Graph>,
-    /// The limit.
-    pub memory: MemorySpec,
-    /// The machine that runs it. Its memory is replaced by the limit, its link by what the host tier measures when training begins.
-    pub machine: Machine,
-    /// How to plan.
-    pub method: Method<'a>,
-    /// What may be decided.
-    pub freedom: Freedom,
-    /// Number of iterations.
-    pub iterations: u64,
-    /// Where the batches come from; `None` makes them on the spot.
-    pub data: Option<PathBuf>,
-    /// Where offloaded values go.
-    pub host: HostOptions,
-    /// Where random numbers start.
-    pub seed: u64,
-    /// Threads that compute.
-    pub threads: usize,
-    /// Whether to run the same iterations without a limit and compare.
-    pub verify: bool,
-    /// Where checkpoints go.
-    pub save: Option<Saving>,
-    /// The checkpoint to go on from.
-    pub resume: Option<PathBuf>,
-    /// The network as it changes from iteration to iteration; `graph` is the largest form that it takes.
-    pub changing: Option<&'a Changing>,
-    /// Whether to run all iterations on demand, and none by a plan.
-    pub reactive: bool,
-}
+pub use crate::observer::{Iteration, Silent, TrainObserver};
+pub use error::TrainError;
+pub use settings::Training;
 
-/// Where and how often to save.
-pub struct Saving {
-    /// The file.
-    pub path: PathBuf,
-    /// Iterations between two saves; one more is made at the end.
-    pub every: u64,
-}
+impl Training<'_> {
+    /// Trains in silence.
+    ///
+    /// # Errors
+    ///
+    /// A [`TrainError`]; [`TrainError::Refused`] if no plan was found under the limit.
+    pub fn run(self) -> Result<TrainReport, TrainError> {
+        self.run_observed(&Silent)
+    }
 
-/// Hears how training goes on.
-pub trait TrainObserver: Observer {
-    /// Something else begins: for a person to read.
-    fn stage(&self, what: &str);
-    /// The iterations of a run begin.
-    fn begin(&self, iterations: u64);
-    /// An iteration is done.
-    fn iteration(&self, done: &Iteration);
-}
-
-/// What there is to say about one iteration that ran.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Iteration {
-    /// Its number, from zero.
-    pub number: u64,
-    /// Its loss; none where the forward part runs alone.
-    pub loss: Option<f32>,
-    /// Its length.
-    pub time: Nanos,
-    /// The measured peak: of this iteration without a plan, since the plan was taken up with one.
-    pub peak: Bytes,
-    /// The limit.
-    pub limit: Bytes,
-    /// Whether it followed a plan.
-    pub planned: bool,
-    /// Different structures that have run so far.
-    pub structures: u64,
-    /// Plans made while training so far.
-    pub plans: u64,
-}
-
-/// Why training did not go to its end.
-#[derive(Debug, thiserror::Error)]
-pub enum TrainError {
-    /// There is no plan at this limit.
-    #[error("{}", .0.sentence())]
-    Refused(Box<Refusal>),
-    /// Planning failed by a fault of ours.
-    #[error(transparent)]
-    Plan(PlanError),
-    /// The data cannot be read.
-    #[error(transparent)]
-    Data(#[from] DataError),
-    /// The run failed.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    /// A checkpoint cannot be written or read.
-    #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
-    /// The sizes of the network cannot be traced.
-    #[error("{0} cannot be traced: {1}")]
-    Trace(String, elbowroom_ir::trace::TraceError),
-    /// The planners' order of ops is none: a fault of ours.
-    #[error(transparent)]
-    Order(#[from] elbowroom_ir::order::OrderError),
-    /// A form of the network cannot be built.
-    #[error(transparent)]
-    Zoo(#[from] elbowroom_graph::zoo::ZooError),
-}
-
-/// Trains, and says what it took.
-pub fn train(training: &Training<'_>, observer: &dyn TrainObserver) -> Result<TrainReport, TrainError> {
-    train_after(training, None, observer)
-}
-
-/// Trains where the plan that keeps everything may have been made before; a plan for another trace is not looked at.
-pub fn train_after(
-    training: &Training<'_>,
-    natural: Option<Planned>,
-    observer: &dyn TrainObserver,
-) -> Result<TrainReport, TrainError> {
-    observer.stage("tracing one iteration");
-    let (to_host, to_device) = training.host.measure().map_err(EngineError::from)?;
-    let machine = Machine { to_host, to_device, ..training.machine.clone() };
-    let estimate = estimate(&training.graph, &machine, training.freedom)?;
-    // Data and checkpoint are looked at before anything long begins.
-    let mut runner = Runner::new(training)?;
-
-    observer.stage("planning");
-    let key = estimate.trace.fingerprint();
-    let natural = match natural.filter(|known| known.plan.trace().fingerprint() == key) {
-        Some(known) => known,
-        None => pipeline::natural(&estimate, training.method.packer, observer).map_err(TrainError::Plan)?,
-    };
-    let draft = limited(training, &estimate, natural.height(), observer)?;
-
-    let limit = draft.plan.machine().memory;
-
-    observer.stage("training");
-    let mut ways = Ways::new(training, &estimate.with_memory(limit), draft, observer)?;
-    let mut session = runner.open(&Start::Memory(&machine.with_memory(limit)), training.host.clone())?;
-    let saving = training.save.as_ref();
-    let limited = runner.run(&mut session, &mut ways, training.iterations, saving, observer)?;
-    let intact = ways.intact(&session);
-    // Digests, not values: both runs' parameters at once would need more memory than either run.
-    let digests = training.verify.then(|| session.digests()).transpose()?;
-    drop(session);
-
-    let free = match digests {
-        Some(digests) => {
-            observer.stage("running the same iterations without a limit");
-            let everything = training.machine.clone().with_memory(all_of(&estimate));
-            let (mut by_plan, mut unlimited) = (ByPlan { plan: natural.plan.clone() }, Unlimited::default());
-            let (start, way): (_, &mut dyn ways::Way) = match training.changing {
-                None => (Start::Plan(&natural.plan), &mut by_plan),
-                Some(_) => (Start::Memory(&everything), &mut unlimited),
-            };
-            let mut session = runner.open(&start, HostOptions::default())?;
-            let free = runner.run(&mut session, way, limited.iterations, None, observer)?;
-            let equal = free.results == limited.results && session.digests()? == digests;
-            Some((free, equal))
+    /// Trains and reports progress to an observer, which may also interrupt: then the training ends after the iteration at hand.
+    ///
+    /// # Errors
+    ///
+    /// A [`TrainError`]; [`TrainError::Refused`] if no plan was found under the limit.
+    pub fn run_observed(mut self, observer: &dyn TrainObserver) -> Result<TrainReport, TrainError> {
+        (self.method.budget.seed, self.method.budget.threads) = (self.seed, self.threads);
+        if let Some((to_host, to_device)) = self.host.link {
+            (self.machine.to_host, self.machine.to_device) = (to_host, to_device);
         }
-        None => None,
-    };
-    Ok(told(training, &ways, natural.height(), (runner.first, intact), limited, free))
+        let graph = self.sized(observer)?;
+        // Data and checkpoint are opened before anything long begins.
+        let feed = std::mem::take(&mut self.data).open(&graph, self.seed)?;
+        let training = &self;
+        let mut runner = Runner::new(training, &graph, feed)?;
+        let Chosen { graph, memory, unconstrained } = training.choose_algorithms(graph, observer)?;
+        runner.graph = graph.clone();
+
+        observer.stage("tracing one iteration");
+        let (to_host, to_device) = training.host.measure().map_err(EngineError::from)?;
+        let machine = Machine { to_host, to_device, ..training.machine.clone() };
+        let task = Task::estimate(&graph, &machine, training.freedom)?;
+
+        observer.stage("planning");
+        // A plan that the choice of algorithms has made serves only if the graph is still the same.
+        let key = task.trace.fingerprint();
+        let unconstrained = match unconstrained.filter(|known| known.plan.trace().fingerprint() == key) {
+            Some(known) => known,
+            None => pipeline::natural(&task, training.method.packer, observer).map_err(TrainError::Plan)?,
+        };
+        let estimated = limit::plan(training, memory, &task, unconstrained.height(), observer)?;
+        let machine = machine.with_memory(estimated.plan.machine().memory);
+
+        observer.stage("training");
+        let task = task.with_memory(machine.memory);
+        let mut executor = UnderLimit::new(training, graph, &task, estimated, observer)?;
+        let mut session = runner.open(&Start::Memory(&machine), training.host.clone())?;
+        let saving = training.save.as_ref();
+        let limited = runner.run(&mut session, &mut executor, training.iterations, saving, observer)?;
+        let intact = executor.arena_above_intact(&session);
+        // Digests, not values: the parameters of both runs at once would need more memory than either run.
+        let digests = training.verify.then(|| session.digests()).transpose()?;
+        drop(session);
+
+        let unlimited = match digests {
+            Some(digests) => {
+                observer.stage("running the same iterations without a limit");
+                let run = training.run_unlimited(
+                    &mut runner,
+                    &task,
+                    &unconstrained,
+                    limited.iterations,
+                    observer,
+                )?;
+                let equal = run.results == limited.results && run.digests == digests;
+                Some((run, equal))
+            }
+            None => None,
+        };
+        Ok(report(training, &runner, &executor, unconstrained.height(), limited, intact, unlimited))
+    }
+
+    /// The largest structure of the network, which is first built for the largest batch if that was asked for.
+    fn sized(&mut self, observer: &dyn TrainObserver) -> Result<Arc<Graph>, TrainError> {
+        if !self.largest_batch {
+            return Ok(self.network.largest()?);
+        }
+        observer.stage("looking for the largest batch");
+        let Largest { samples, graph } = largest(&*self.network, &self.conditions(), observer)?;
+        if let Some(network) = self.network.with_batch(samples) {
+            self.network = network;
+        }
+        Ok(graph)
+    }
+
+    /// The graph with its algorithms chosen. Structures that vary keep the algorithms that they were built with.
+    fn choose_algorithms(
+        &self,
+        graph: Arc<Graph>,
+        observer: &dyn TrainObserver,
+    ) -> Result<Chosen, TrainError> {
+        if !self.network.varies() {
+            return Ok(algorithms::choose(&graph, &self.conditions(), observer)?);
+        }
+        match self.algorithms {
+            AlgorithmChoice::NumericChanges => Err(TrainError::NumericChanges),
+            _ => Ok(Chosen { graph, memory: self.memory, unconstrained: None }),
+        }
+    }
+
+    /// Runs the same iterations without a limit: by the plan that keeps every tensor, or dynamically if the network varies.
+    fn run_unlimited(
+        &self,
+        runner: &mut Runner<'_>,
+        task: &Task,
+        unconstrained: &Planned,
+        iterations: u64,
+        observer: &dyn TrainObserver,
+    ) -> Result<Run, TrainError> {
+        let everything = self.machine.clone().with_memory(all_tensors(task));
+        let (mut by_plan, mut dynamic) = (ByPlan { plan: unconstrained.plan.clone() }, Unlimited::default());
+        let (start, executor): (_, &mut dyn Executor) = match self.network.varies() {
+            false => (Start::Plan(&unconstrained.plan), &mut by_plan),
+            true => (Start::Memory(&everything), &mut dynamic),
+        };
+        let mut session = runner.open(&start, HostOptions::default())?;
+        let run = runner.run(&mut session, executor, iterations, None, observer)?;
+        Ok(Run { digests: session.digests()?, ..run })
+    }
 }
 
-/// More bytes than all values of an iteration take together, scattered as they may be.
-fn all_of(task: &Task) -> Bytes {
+/// More bytes than all tensors of an iteration take together, however scattered.
+fn all_tensors(task: &Task) -> Bytes {
     let (trace, align) = (&task.trace, task.machine.align);
     let storages = trace.storages().values().map(|storage| storage.bytes.align_up(align));
-    let scratch = trace.ops().values().map(|op| op.workspace.align_up(align)).max();
-    Bytes(2 * (storages.sum::<Bytes>() + scratch.unwrap_or_default()).get())
+    let workspace = trace.ops().values().map(|op| op.workspace.align_up(align)).max();
+    Bytes(2 * (storages.sum::<Bytes>() + workspace.unwrap_or_default()).get())
 }
 
-/// The task with estimated durations and without a limit.
-pub(crate) fn estimate(graph: &Graph, machine: &Machine, freedom: Freedom) -> Result<Task, TrainError> {
-    let trace =
-        elbowroom_engine::trace(graph).map_err(|error| TrainError::Trace(graph.name.clone(), error))?;
-    let costs = Costs::estimate(&trace, &Roofline::new(machine));
-    Ok(Task { trace: Arc::new(trace), costs, machine: machine.clone(), freedom })
-}
-
-/// A plan without a long search, or why there is none. A fault of ours is an error.
-pub(crate) fn plan_at_once(
+/// Builds the report: measured against predicted.
+fn report(
     training: &Training<'_>,
-    task: &Task,
-    observer: &dyn Observer,
-) -> Result<Result<Planned, PlanError>, TrainError> {
-    match pipeline::plan(task, &training.method.at_once(), observer) {
-        Err(error @ PlanError::Illegal(_)) => Err(TrainError::Plan(error)),
-        done => Ok(done),
-    }
-}
-
-/// A plan under the limit that the user named.
-fn limited(
-    training: &Training<'_>,
-    task: &Task,
-    natural: Bytes,
-    observer: &dyn TrainObserver,
-) -> Result<Planned, TrainError> {
-    let planned = match training.memory.resolve(natural) {
-        // The draft only has to fit: durations are not known yet, so a long search would be wasted.
-        Some(limit) => {
-            let (task, at_once) = (task.with_memory(limit), training.method.at_once());
-            match pipeline::plan(&task, &briefly(&at_once, task.trace.ops().len()), observer) {
-                Err(PlanError::GaveUp { .. }) => pipeline::plan(&task, &at_once, observer),
-                done => done,
-            }
-        }
-        None => pipeline::smallest(task, &training.method.at_once(), natural, observer),
-    };
-    let error = match planned {
-        Ok(planned) => return Ok(planned),
-        Err(error) => error,
-    };
-    let at_once = training.method.at_once();
-    let from = |lower: Planned, limit| {
-        let task = task.with_memory(limit);
-        pipeline::plan_from(&task, &at_once, &[lower.plan], observer).map_err(TrainError::Plan)
-    };
-    let gave_up = if let PlanError::GaveUp { limit, .. } = error { Some(limit) } else { None };
-    if let Some(limit) = gave_up {
-        let within = |percent| task.with_memory(Bytes(limit.get() / 100 * percent));
-        let lower = LESS.iter().find_map(|&share| pipeline::plan(&within(share), &at_once, observer).ok());
-        if let Some(lower) = lower {
-            return from(lower, limit);
-        }
-    }
-    observer.stage("looking for the smallest limit that works");
-    // With the link that the machine is described by, so that what is named here works again, however fast the host tier is then.
-    let described = Task { machine: training.machine.clone(), ..task.clone() };
-    let smallest = pipeline::smallest(&described, &at_once, natural, observer).ok();
-    let smallest = match (smallest, gave_up) {
-        (Some(lower), Some(limit)) if lower.plan.machine().memory <= limit => return from(lower, limit),
-        (smallest, _) => smallest.map(|planned| planned.plan.machine().memory),
-    };
-    Err(match Refusal::new(&task.trace, &error, smallest) {
-        Some(refusal) => TrainError::Refused(Box::new(refusal)),
-        None => TrainError::Plan(error),
-    })
-}
-
-/// Shares of a limit, in percent, at which a plan is looked for where none is found at the limit itself: planners are not monotone, and
-/// what they find within less fits.
-const LESS: [u64; 4] = [95, 85, 70, 50];
-
-/// Ops of a trace for which a search is not cut short.
-const FEW_OPS: usize = 2048;
-
-/// The same method with fewer evaluations for a trace of many ops: each of them takes as many times longer, and there are enough of them
-/// that thousands of layers do not wait for minutes.
-fn briefly<'a>(method: &Method<'a>, ops: usize) -> Method<'a> {
-    let share = |all: u64| (all * FEW_OPS as u64 / ops.max(FEW_OPS) as u64).max(1);
-    let evaluations = method.budget.evaluations.map(share);
-    Method { budget: Budget { evaluations, ..method.budget.clone() }, ..method.clone() }
-}
-
-/// A plan for measured durations; the draft where the planner finds none with them, for the draft is known to fit.
-fn replan(
-    training: &Training<'_>,
-    task: &Task,
-    draft: Planned,
-    observer: &dyn TrainObserver,
-) -> Result<Planned, TrainError> {
-    let kept = pipeline::predict(task, draft);
-    match pipeline::plan(task, &training.method, observer) {
-        Ok(planned) if planned.predicted.iteration <= kept.predicted.iteration => Ok(planned),
-        Err(PlanError::Illegal(fault)) => Err(TrainError::Plan(fault.into())),
-        _ => Ok(kept),
-    }
-}
-
-/// Samples in a batch: the first extent of every input.
-pub fn samples(graph: &Graph) -> usize {
-    let first = graph.inputs.first().and_then(|input| graph.values[input.value].shape.dims().first());
-    first.copied().unwrap_or(1)
-}
-
-/// What the runs were like, beside what was promised.
-fn told(
-    training: &Training<'_>,
-    ways: &Ways<'_>,
-    natural: Bytes,
-    (first_iteration, arena_above_intact): (u64, bool),
-    run: Run,
-    free: Option<(Run, bool)>,
+    runner: &Runner<'_>,
+    executor: &UnderLimit<'_>,
+    unconstrained_peak: Bytes,
+    limited: Run,
+    arena_above_intact: bool,
+    unlimited: Option<(Run, bool)>,
 ) -> TrainReport {
-    let measured_unlimited = free.as_ref().map(|(free, _)| free.iteration);
-    let unlimited = measured_unlimited.unwrap_or_else(|| ways.unlimited_by_ops());
-    let batch = samples(&training.graph);
+    let measured_unlimited = unlimited.as_ref().map(|(run, _)| run.iteration);
+    let baseline = measured_unlimited.unwrap_or_else(|| executor.sum_of_op_times());
+    let batch = samples(&runner.graph);
     TrainReport {
-        plan: ways.promised(natural),
-        host: match &training.host.place {
-            HostPlace::Memory => "memory".to_owned(),
-            HostPlace::Folder(folder) => folder.display().to_string(),
-        },
-        to_host_rate: ways.machine().to_host.rate,
-        to_device_rate: ways.machine().to_device.rate,
+        plan: executor.plan_report(unconstrained_peak),
+        host: training.host_name(),
+        to_host_rate: executor.machine().to_host.rate,
+        to_device_rate: executor.machine().to_device.rate,
         threads: training.threads,
-        algorithms: algorithms::counts(&training.graph),
-        first_iteration,
-        measured_peak_bytes: run.peak,
+        algorithms: algorithms::counts(&runner.graph),
+        first_iteration: runner.first,
+        measured_peak_bytes: limited.peak,
         arena_above_intact,
         batch,
-        samples_per_second: batch as f64 * 1e9 / run.iteration.get().max(1) as f64,
-        measured_iteration_ns: run.iteration,
+        samples_per_second: batch as f64 * 1e9 / limited.iteration.get().max(1) as f64,
+        measured_iteration_ns: limited.iteration,
         measured_unlimited_iteration_ns: measured_unlimited,
-        measured_overhead: PlanReport::overhead(run.iteration, unlimited),
-        measured_to_host_bytes: run.last.traffic.to_host,
-        measured_to_device_bytes: run.last.traffic.to_device,
-        measured_recomputed_ops: run.last.recomputed,
-        execution: ways.execution(),
-        losses: run.losses,
-        verified: free.map(|(_, equal)| equal),
+        measured_overhead: PlanReport::overhead(limited.iteration, baseline),
+        measured_to_host_bytes: limited.last.traffic.to_host,
+        measured_to_device_bytes: limited.last.traffic.to_device,
+        measured_recomputed_ops: limited.last.recomputed,
+        execution: executor.execution(),
+        losses: limited.losses,
+        verified: unlimited.map(|(_, equal)| equal),
     }
 }

@@ -4,12 +4,13 @@ mod support;
 
 use std::sync::Arc;
 
-use elbowroom::algorithms::{Choice, choose, counts};
+use elbowroom::algorithms::{AlgorithmChoice, Chosen, Conditions, choose, counts};
 use elbowroom::graph::Graph;
 use elbowroom::graph::op::Algorithm;
 use elbowroom::graph::zoo::{self, Options};
 use elbowroom::ir::planning::Freedom;
-use elbowroom::train::{Training, train, train_after};
+use elbowroom::size::MemorySpec;
+use elbowroom::train::Training;
 use elbowroom::{engine, sim};
 
 use support::{Quiet, method};
@@ -20,40 +21,51 @@ fn network() -> Arc<Graph> {
 }
 
 fn training(graph: Arc<Graph>, memory: &str) -> Training<'static> {
-    Training {
-        graph,
+    let memory: MemorySpec = memory.parse().unwrap();
+    Training::new(graph, memory)
+        .method(method())
+        .algorithms(AlgorithmChoice::AsBuilt)
+        .iterations(3)
+        .seed(7)
+        .threads(2)
+        .verify(true)
+}
+
+/// Chooses algorithms for a training of this many iterations.
+fn chosen(memory: &str, iterations: u64, algorithms: AlgorithmChoice) -> Chosen {
+    let (machine, method) = (sim::presets::machine("cpu").unwrap(), method());
+    let conditions = Conditions {
         memory: memory.parse().unwrap(),
-        machine: sim::presets::machine("cpu").unwrap(),
-        method: method(),
+        machine: &machine,
+        method: &method,
         freedom: Freedom::ALL,
-        iterations: 3,
-        data: None,
-        host: engine::HostOptions::default(),
-        seed: 7,
+        iterations,
         threads: 2,
-        verify: true,
-        save: None,
-        resume: None,
-        changing: None,
-        reactive: false,
-    }
+        algorithms,
+    };
+    choose(&network(), &conditions, &Quiet).unwrap()
 }
 
 #[test]
 fn a_choice_of_equal_bits_never_shows() {
-    let usual = training(network(), "60%");
-    let expected = train(&usual, &Quiet).unwrap();
-    let Choice { graph, memory, natural } =
-        choose(&Training { iterations: 1000, ..training(network(), "60%") }, false, &Quiet).unwrap();
+    let expected = training(network(), "60%").run_observed(&Quiet).unwrap();
+    let Chosen { graph, memory, .. } = chosen("60%", 1000, AlgorithmChoice::BitExact);
     assert!(
         graph.nodes.values().filter_map(|node| node.kind.conv()).all(|conv| conv.algorithm.has_usual_bits())
     );
-    let chosen = Training { graph, memory, ..training(network(), "60%") };
-    // The plan of the usual graph is taken only where it is for the chosen one.
-    let found = train_after(&chosen, natural, &Quiet).unwrap();
-    assert_eq!((found.verified, &found.losses), (Some(true), &expected.losses));
-    assert_eq!(found.plan.limit_bytes, expected.plan.limit_bytes, "a share means the same with any choice");
-    assert_eq!(found.measured_peak_bytes, found.plan.predicted_peak_bytes);
+    assert_eq!(memory.absolute(), Some(expected.plan.limit_bytes), "a share means the same with any choice");
+    // Once with the choice made before, once with a training that chooses for itself: so many iterations are worth timing, and one is
+    // enough to see the losses.
+    let absolute =
+        Training::new(graph, memory).method(method()).iterations(3).seed(7).threads(2).verify(true);
+    let before = absolute.algorithms(AlgorithmChoice::AsBuilt).run_observed(&Quiet).unwrap();
+    let within =
+        training(network(), "60%").algorithms(AlgorithmChoice::BitExact).run_observed(&Quiet).unwrap();
+    for found in [before, within] {
+        assert_eq!((found.verified, &found.losses), (Some(true), &expected.losses));
+        assert_eq!(found.plan.limit_bytes, expected.plan.limit_bytes);
+        assert_eq!(found.measured_peak_bytes, found.plan.predicted_peak_bytes);
+    }
 }
 
 #[test]
@@ -65,8 +77,8 @@ fn other_bits_are_the_same_in_both_runs() {
             graph.nodes[op].kind = kind.computed_by(Algorithm::Winograd).unwrap();
         }
     }
-    let expected = train(&training(network(), "60%"), &Quiet).unwrap();
-    let found = train(&training(Arc::new(graph), "60%"), &Quiet).unwrap();
+    let expected = training(network(), "60%").run_observed(&Quiet).unwrap();
+    let found = training(Arc::new(graph), "60%").run_observed(&Quiet).unwrap();
     assert!(found.algorithms["winograd"] > 20, "{:?}", found.algorithms);
     assert_eq!(found.verified, Some(true));
     assert_eq!(found.measured_peak_bytes, found.plan.predicted_peak_bytes);
@@ -78,7 +90,7 @@ fn other_bits_are_the_same_in_both_runs() {
 
 #[test]
 fn the_smallest_limit_takes_the_smallest_workspaces() {
-    let graph = choose(&training(network(), "min"), true, &Quiet).unwrap().graph;
+    let graph = chosen("min", 3, AlgorithmChoice::NumericChanges).graph;
     let found = counts(&graph);
     // Gradients of weights and what has a stride have no way without workspace.
     assert!(found["lean"] > 15 && found["direct"] > 20 && !found.contains_key("winograd"), "{found:?}");

@@ -3,16 +3,16 @@
 mod support;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use elbowroom::graph::zoo::{self, Options};
+use elbowroom::algorithms::AlgorithmChoice;
+use elbowroom::engine;
+use elbowroom::graph::zoo::Options;
 use elbowroom::ir::Bytes;
-use elbowroom::ir::machine::Machine;
 use elbowroom::ir::planning::Freedom;
+use elbowroom::network::Model;
 use elbowroom::report::TrainReport;
-use elbowroom::train::changing::{Changing, Varying};
-use elbowroom::train::{Saving, TrainError, Training, train};
-use elbowroom::{engine, sim};
+use elbowroom::size::MemorySpec;
+use elbowroom::train::{TrainError, Training};
 
 use support::{Quiet, method};
 
@@ -25,6 +25,7 @@ struct Case<'a> {
     reactive: bool,
     iterations: u64,
     samples: Option<u64>,
+    longest: Option<usize>,
     save: Option<PathBuf>,
     host_memory: Bytes,
 }
@@ -32,33 +33,42 @@ struct Case<'a> {
 impl Case<'_> {
     fn new(network: &str, options: Options) -> Case<'_> {
         let (memory, freedom) = ("50%", Freedom::ALL);
-        let (samples, save, host_memory) = (None, None, Bytes(64 << 30));
-        Case { network, options, memory, freedom, reactive: false, iterations: 3, samples, save, host_memory }
+        let (samples, longest, save, host_memory) = (None, None, None, Bytes(64 << 30));
+        Case {
+            network,
+            options,
+            memory,
+            freedom,
+            reactive: false,
+            iterations: 3,
+            samples,
+            longest,
+            save,
+            host_memory,
+        }
     }
 
     fn run(&self) -> Result<TrainReport, TrainError> {
-        let varying = Varying { samples: self.samples, lengths: self.network == "seq2seq" };
-        let changing = Changing::new(self.network, &self.options, varying, 7);
-        train(
-            &Training {
-                graph: Arc::new(zoo::build(self.network, &self.options).unwrap()),
-                memory: self.memory.parse().unwrap(),
-                machine: Machine { host_memory: self.host_memory, ..sim::presets::machine("cpu").unwrap() },
-                method: method(),
-                freedom: self.freedom,
-                iterations: self.iterations,
-                data: None,
-                host: engine::HostOptions::default(),
-                seed: 7,
-                threads: 1,
-                verify: true,
-                save: self.save.clone().map(|path| Saving { path, every: 1 }),
-                resume: None,
-                changing: changing.as_ref(),
-                reactive: self.reactive,
-            },
-            &Quiet,
-        )
+        let model = Model::new(self.network, self.options.clone()).unwrap().epoch(self.samples.unwrap_or(0));
+        let model = match self.longest {
+            Some(longest) => model.longest(longest).unwrap(),
+            None => model,
+        };
+        let memory: MemorySpec = self.memory.parse().unwrap();
+        let mut training = Training::new(model, memory)
+            .method(method())
+            .freedom(self.freedom)
+            .iterations(self.iterations)
+            .algorithms(AlgorithmChoice::AsBuilt)
+            .host_memory(self.host_memory)
+            .seed(7)
+            .threads(1)
+            .verify(true)
+            .dynamic(self.reactive);
+        if let Some(path) = &self.save {
+            training = training.save(path, 1);
+        }
+        training.run_observed(&Quiet)
     }
 }
 
@@ -143,9 +153,10 @@ fn residual_branches_left_out_at_random_change_the_trace_and_not_the_result() {
 /// Sentences of many lengths: shapes change from iteration to iteration, with one boundary.
 #[test]
 fn sentences_of_many_lengths_are_planned_when_their_lengths_come_again() {
-    let longest = Some(10);
-    let options = Options { length: longest, target: longest, width: Some(16), ..language(4) };
-    let report = Case { iterations: 60, memory: "60%", ..Case::new("seq2seq", options) }.run().unwrap();
+    let options = Options { length: None, width: Some(16), ..language(4) };
+    let report = Case { iterations: 60, memory: "60%", longest: Some(10), ..Case::new("seq2seq", options) }
+        .run()
+        .unwrap();
     let execution = report.execution;
     assert!(execution.structures > 10, "{execution:?}");
     assert!(execution.planned_iterations > execution.dynamic_iterations, "{execution:?}");

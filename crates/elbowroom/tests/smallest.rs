@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use elbowroom::engine::{self, HostOptions};
+use elbowroom::algorithms::AlgorithmChoice;
+use elbowroom::engine;
 use elbowroom::graph::zoo::{self, Options};
 use elbowroom::ir::Bytes;
 use elbowroom::ir::planning::{Costs, Freedom, Request, Scheduler};
@@ -11,7 +12,8 @@ use elbowroom::ir::schedule::Schedule;
 use elbowroom::ir::search::{Budget, Observer, Outcome, Silent, StopReason};
 use elbowroom::pipeline::{self, Method, PlanError, Task};
 use elbowroom::sim::cost::Roofline;
-use elbowroom::train::{Training, train};
+use elbowroom::size::MemorySpec;
+use elbowroom::train::Training;
 use elbowroom::{registry, sim};
 
 mod support;
@@ -73,24 +75,14 @@ fn a_plan_for_less_serves_where_none_is_found() {
     let task = Task { trace: Arc::new(trace), costs, machine: machine.clone(), freedom: Freedom::ALL };
     let natural = pipeline::natural(&task, method().packer, &Silent).unwrap().height();
     let fussy = Fussy(natural);
-    let training = Training {
-        graph,
-        memory: "50%".parse().unwrap(),
-        machine,
-        method: Method { scheduler: &fussy, ..method() },
-        freedom: Freedom::ALL,
-        iterations: 2,
-        data: None,
-        host: HostOptions::default(),
-        seed: 0,
-        threads: 1,
-        verify: true,
-        save: None,
-        resume: None,
-        changing: None,
-        reactive: false,
-    };
-    let report = train(&training, &Quiet).unwrap();
+    let half: MemorySpec = "50%".parse().unwrap();
+    let training = Training::new(graph, half)
+        .method(Method { scheduler: &fussy, ..method() })
+        .algorithms(AlgorithmChoice::AsBuilt)
+        .iterations(2)
+        .threads(1)
+        .verify(true);
+    let report = training.run_observed(&Quiet).unwrap();
     assert_eq!(report.verified, Some(true));
     assert_eq!(report.plan.limit_bytes, Bytes(natural.get() / 2));
     assert!(report.measured_peak_bytes <= Bytes(natural.get() / 3), "by a plan for less");

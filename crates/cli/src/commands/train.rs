@@ -1,19 +1,14 @@
-//! `elbowroom train`: the whole road.
+//! `elbowroom train`: arguments become a training of the library, its report becomes output.
 
 mod print;
 
-use std::path::PathBuf;
-use std::sync::Arc;
-
-use anyhow::{Context, Result, bail};
-use elbowroom::engine::{HostOptions, HostPlace};
-use elbowroom::graph::zoo::{self, Options};
-use elbowroom::ir::machine::Channel;
-use elbowroom::largest::{LargestError, largest};
+use anyhow::Result;
+use elbowroom::algorithms::AlgorithmChoice;
+use elbowroom::largest::LargestError;
+use elbowroom::network::Model;
 use elbowroom::size::BatchSpec;
-use elbowroom::train::changing::{Changing, Varying, longest_sentence};
-use elbowroom::train::{Saving, TrainError, TrainObserver, Training};
-use elbowroom::{algorithms, plot, resident, sim, train};
+use elbowroom::train::{TrainError, Training};
+use elbowroom::{plot, resident};
 
 use crate::Answer;
 use crate::args::TrainArgs;
@@ -25,64 +20,10 @@ use print::Trained;
 /// Runs the command.
 pub fn run(args: &TrainArgs) -> Result<Answer> {
     args.plot.as_deref().map_or(Ok(()), files::expect_writable)?;
-    let threads = settings::threads(&args.planner.search);
-    let mut machine = sim::presets::machine("cpu").context("the preset cpu exists")?;
-    let link = args.host_rate.map(|rate| (Channel::with_rate(rate.0), Channel::with_rate(rate.0)));
-    if let Some((to_host, to_device)) = link {
-        (machine.to_host, machine.to_device) = (to_host, to_device);
-    }
-    machine.host_memory = args.host_memory.unwrap_or(machine.host_memory);
-    let place = match args.host.as_str() {
-        "memory" => HostPlace::Memory,
-        folder => HostPlace::Folder(PathBuf::from(folder)),
-    };
-    let batch = match args.network.batch {
-        BatchSpec::Samples(samples) => samples as usize,
-        BatchSpec::Largest => 1,
-    };
-    let longest = longest(args)?;
-    let options = |batch| options(args, longest, batch);
-    let build = |batch| zoo::build(&args.network.model, &options(batch));
-    let mut training = Training {
-        graph: Arc::new(build(batch)?),
-        memory: args.memory,
-        machine,
-        method: settings::method(&args.planner)?,
-        freedom: settings::freedom(&args.planner.freedom),
-        iterations: args.iterations,
-        data: args.data.clone(),
-        host: HostOptions { place, link },
-        seed: args.planner.search.seed,
-        threads,
-        verify: args.verify,
-        save: args.save.clone().map(|path| Saving { path, every: args.save_every }),
-        resume: args.resume.clone(),
-        changing: None,
-        reactive: args.reactive,
-    };
+    let training = training(args)?;
     progress::heed_ctrl_c();
     let observer = Progress::new("");
-    if args.network.batch == BatchSpec::Largest {
-        observer.stage("looking for the largest batch");
-        training.graph = match largest(&training, &build, &observer) {
-            Ok(graph) => graph,
-            Err(error @ LargestError::None(_)) => return Ok(Answer::No(error.to_string())),
-            Err(error) => return Err(error.into()),
-        };
-    }
-    let batch = train::samples(&training.graph);
-    let seed = args.planner.search.seed;
-    let varying = Varying { samples: args.samples, lengths: longest.is_some() };
-    let changing = Changing::new(&args.network.model, &options(batch), varying, seed);
-    training.changing = changing.as_ref();
-    let mut natural = None;
-    if changing.is_none() {
-        let choice = algorithms::choose(&training, args.allow_other_bits, &observer)?;
-        (training.graph, training.memory, natural) = (choice.graph, choice.memory, choice.natural);
-    } else if args.allow_other_bits {
-        bail!("--allow-other-bits is for networks whose structure stays: every form would choose for itself");
-    }
-    let outcome = train::train_after(&training, natural, &observer);
+    let outcome = training.run_observed(&observer);
     drop(observer);
     let report = match outcome {
         Ok(report) => report,
@@ -92,6 +33,7 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
             }
             return Ok(Answer::No(refusal.sentence()));
         }
+        Err(error @ TrainError::Largest(LargestError::None(_))) => return Ok(Answer::No(error.to_string())),
         Err(error) => return Err(error.into()),
     };
     if let Some(path) = &args.plot {
@@ -112,21 +54,43 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
     })
 }
 
-/// Words of the longest sentence, where the batches of a network have the lengths of their sentences.
-fn longest(args: &TrainArgs) -> Result<Option<usize>> {
+/// The training that the arguments describe.
+fn training(args: &TrainArgs) -> Result<Training<'static>> {
     let network = &args.network;
-    let usual = longest_sentence(&network.model, trace::options(network, 1).mode);
-    match (args.longest, usual) {
-        (Some(_), None) => {
-            bail!("{} takes no sentences, so it has no --longest; use --length", network.model)
-        }
-        (Some(words), _) => Ok(Some(words as usize)),
-        (None, usual) => Ok(usual.filter(|_| network.length.is_none())),
+    let (batch, largest) = match network.batch {
+        BatchSpec::Samples(samples) => (samples as usize, false),
+        BatchSpec::Largest => (1, true),
+    };
+    let model = Model::new(&network.model, trace::options(network, batch))?.epoch(args.samples.unwrap_or(0));
+    let model = match args.longest {
+        Some(words) => model.longest(words as usize)?,
+        None => model,
+    };
+    let algorithms = match args.allow_other_bits {
+        true => AlgorithmChoice::NumericChanges,
+        false => AlgorithmChoice::BitExact,
+    };
+    let mut training = Training::new(model, args.memory)
+        .method(settings::method(&args.planner)?)
+        .freedom(settings::freedom(&args.planner.freedom))
+        .iterations(args.iterations)
+        .host(settings::host(args))
+        .seed(args.planner.search.seed)
+        .threads(settings::threads(&args.planner.search))
+        .algorithms(algorithms)
+        .verify(args.verify)
+        .dynamic(args.reactive);
+    if let Some(bytes) = args.host_memory {
+        training = training.host_memory(bytes);
     }
-}
-
-/// What the user chose about the network in its largest form, for batches of this size.
-fn options(args: &TrainArgs, longest: Option<usize>, batch: usize) -> Options {
-    let chosen = trace::options(&args.network, batch);
-    Options { length: longest.or(chosen.length), target: longest, ..chosen }
+    if let Some(path) = &args.data {
+        training = training.data_path(path);
+    }
+    if let Some(path) = &args.save {
+        training = training.save(path, args.save_every);
+    }
+    if let Some(path) = &args.resume {
+        training = training.resume(path);
+    }
+    Ok(if largest { training.largest_batch() } else { training })
 }

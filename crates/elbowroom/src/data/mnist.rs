@@ -4,8 +4,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::order::EpochOrder;
-use super::{DataError, ImageShape, Images};
+use super::batch::ImageBatch;
+use super::{Batch, DataError, Dataset};
 
 const IMAGES_MAGIC: u32 = 0x0803;
 const LABELS_MAGIC: u32 = 0x0801;
@@ -21,7 +21,7 @@ pub struct Mnist {
     labels: (PathBuf, File),
     rows: usize,
     columns: usize,
-    order: EpochOrder,
+    samples: u32,
     record: Vec<u8>,
 }
 
@@ -66,8 +66,12 @@ impl Mnist {
         Self::images_file(folder).is_file()
     }
 
-    /// Opens both training files and checks that they belong together.
-    pub fn open(folder: &Path, seed: u64) -> Result<Self, DataError> {
+    /// Opens both training files and checks that they have as many samples.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::Io`] if a file is missing, [`DataError::Format`] if one is cut off or still compressed.
+    pub fn open(folder: &Path) -> Result<Self, DataError> {
         let images_path = Self::images_file(folder);
         let labels_path = folder.join("train-labels-idx1-ubyte");
         let (images, [samples, rows, columns]) = open_idx(&images_path, IMAGES_MAGIC)?;
@@ -81,21 +85,20 @@ impl Mnist {
             labels: (labels_path, labels),
             rows: rows as usize,
             columns: columns as usize,
-            order: EpochOrder::new(samples, seed),
+            samples,
             record: vec![0; rows as usize * columns as usize],
         })
     }
 }
 
-impl Images for Mnist {
-    /// Images are centred in a larger frame, and repeated over the network's channels.
-    fn fill(
-        &mut self,
-        first: u64,
-        shape: ImageShape,
-        pixels: &mut [f32],
-        labels: &mut [i32],
-    ) -> Result<(), DataError> {
+impl Dataset for Mnist {
+    fn samples(&self) -> Option<u64> {
+        Some(self.samples.into())
+    }
+
+    /// Images are centred in a larger frame and repeated over the network's channels.
+    fn fill(&mut self, indices: &[u64], batch: &mut Batch) -> Result<(), DataError> {
+        let ImageBatch { shape, pixels, labels } = batch.images("MNIST")?;
         if shape.height < self.rows || shape.width < self.columns || shape.classes < CLASSES {
             return Err(DataError::Mismatch(format!(
                 "MNIST has {}×{} images of 10 classes, the network takes {}×{} of {}",
@@ -105,8 +108,12 @@ impl Images for Mnist {
         let (top, left) = ((shape.height - self.rows) / 2, (shape.width - self.columns) / 2);
         let normal = |byte: u8| (f32::from(byte) / 255.0 - MEAN) / DEVIATION;
         let plane = shape.height * shape.width;
-        for (i, (image, label)) in pixels.chunks_exact_mut(shape.channels * plane).zip(labels).enumerate() {
-            let sample = u64::from(self.order.sample(first + i as u64));
+        for (i, (image, &sample)) in
+            pixels.chunks_exact_mut((shape.channels * plane).max(1)).zip(indices).enumerate()
+        {
+            if sample >= self.samples.into() {
+                return Err(DataError::Index { index: sample, samples: self.samples.into() });
+            }
             let at = 16 + sample * self.record.len() as u64;
             self.images.1.read_exact_at(&mut self.record, at).map_err(DataError::io(&self.images.0))?;
             let mut byte = [0];
@@ -115,7 +122,9 @@ impl Images for Mnist {
                 let why = format!("label {sample} is {}; labels are 0 to 9", byte[0]);
                 return Err(DataError::Format { path: self.labels.0.clone(), format: "MNIST", why });
             }
-            *label = i32::from(byte[0]);
+            if let Some(label) = labels.get_mut(i) {
+                *label = i32::from(byte[0]);
+            }
             image.fill(normal(0));
             for channel in image.chunks_exact_mut(plane) {
                 for (y, row) in self.record.chunks_exact(self.columns).enumerate() {
@@ -132,6 +141,8 @@ impl Images for Mnist {
 
 #[cfg(test)]
 mod tests {
+    use elbowroom_graph::zoo;
+
     use super::*;
 
     fn idx(magic: u32, dimensions: &[u32], data: &[u8]) -> Vec<u8> {
@@ -148,16 +159,21 @@ mod tests {
         let labels = folder.path().join("train-labels-idx1-ubyte");
         std::fs::write(Mnist::images_file(folder.path()), idx(IMAGES_MAGIC, &[1, 2, 2], &[255; 4])).unwrap();
         std::fs::write(&labels, idx(LABELS_MAGIC, &[1], &[7])).unwrap();
-        let mut data = Mnist::open(folder.path(), 0).unwrap();
-        let shape = ImageShape { batch: 1, channels: 1, height: 4, width: 4, classes: 10 };
-        let (mut pixels, mut label) = (vec![0.0; 16], [0]);
-        data.fill(3, shape, &mut pixels, &mut label).unwrap();
-        let bright: Vec<usize> = (0..16).filter(|&i| pixels[i] > 0.0).collect();
-        assert_eq!((label, bright), ([7], vec![5, 6, 9, 10]));
+        let mut data = Mnist::open(folder.path()).unwrap();
+        let options = zoo::Options { image: Some(4), width: Some(1), ..zoo::Options::new(1) };
+        let mut batch = Batch::new(&zoo::build("resnet20", &options).unwrap());
+        data.fill(&[0], &mut batch).unwrap();
+        assert_eq!(batch.classes("labels", &[]).unwrap(), [7]);
+        for channel in batch.reals("images", &[3, 4, 4]).unwrap().chunks(16) {
+            let bright: Vec<usize> = (0..16).filter(|&i| channel[i] > 0.0).collect();
+            assert_eq!(bright, [5, 6, 9, 10]);
+        }
+        let error = data.fill(&[1], &mut batch).unwrap_err();
+        assert!(matches!(error, DataError::Index { index: 1, samples: 1 }), "{error}");
 
         std::fs::write(&labels, idx(LABELS_MAGIC, &[2], &[7])).unwrap();
-        assert!(Mnist::open(folder.path(), 0).unwrap_err().to_string().contains("9 bytes"));
+        assert!(Mnist::open(folder.path()).unwrap_err().to_string().contains("9 bytes"));
         std::fs::write(&labels, [0x1f, 0x8b, 8, 0]).unwrap();
-        assert!(Mnist::open(folder.path(), 0).unwrap_err().to_string().contains("still compressed"));
+        assert!(Mnist::open(folder.path()).unwrap_err().to_string().contains("still compressed"));
     }
 }

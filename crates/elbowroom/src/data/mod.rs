@@ -1,8 +1,13 @@
-//! Where batches come from: CIFAR-10 and MNIST in their own binary formats, plain text, or numbers made on the spot.
+//! Data sets: where the batches of a training come from.
 //!
-//! Files are streamed: a reader keeps a file handle and the order of one epoch, never the data. The samples of an iteration depend only on
-//! the seed and the iteration's number, so that a resumed run sees what an uninterrupted one would have seen.
+//! A [`Dataset`] fills a [`Batch`] with samples that are named by index. CIFAR-10, MNIST, plain text and synthetic data are data sets of
+//! this crate; [`Training::data`](crate::train::Training::data) takes any other. A [`Feed`] decides which samples an iteration sees: it
+//! shuffles every epoch by seed, so that the samples depend on the seed and the iteration's number alone, and a resumed run sees what an
+//! uninterrupted one would have seen.
+//!
+//! Files are streamed: a reader keeps a file handle, never the data.
 
+mod batch;
 mod cifar10;
 mod feed;
 mod mnist;
@@ -12,27 +17,70 @@ pub mod sentences;
 mod synthetic;
 mod text;
 
+use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub use batch::{Batch, ImageShape, TokenShape};
 pub use cifar10::Cifar10;
-pub use feed::Feed;
+pub use feed::{Feed, Samples};
 pub use mnist::Mnist;
 pub use synthetic::Synthetic;
 pub use text::Text;
 
-/// Why data cannot be read.
+use batch::Kind;
+
+/// Samples that are found by index.
+///
+/// ```
+/// use elbowroom::data::{Batch, DataError, Dataset};
+///
+/// /// Points on a line, with the side of zero on which each lies.
+/// struct Line;
+///
+/// impl Dataset for Line {
+///     fn samples(&self) -> Option<u64> {
+///         Some(1000)
+///     }
+///
+///     fn fill(&mut self, indices: &[u64], batch: &mut Batch) -> Result<(), DataError> {
+///         for (x, &index) in batch.reals("points", &[1])?.iter_mut().zip(indices) {
+///             *x = index as f32 / 500.0 - 1.0;
+///         }
+///         for (side, &index) in batch.classes("labels", &[])?.iter_mut().zip(indices) {
+///             *side = i32::from(index >= 500);
+///         }
+///         Ok(())
+///     }
+/// }
+/// ```
+pub trait Dataset: Send {
+    /// Number of samples, at least one. Indices are below it, and every epoch visits each sample once, in another order. `None` if there is
+    /// no end: then the indices of a training count up from zero.
+    fn samples(&self) -> Option<u64>;
+
+    /// Fills every input of a batch with the samples of these indices, in their order: one index for each sample of the batch. What this
+    /// writes may depend on the indices alone. The same data set fills batches of several sizes if the last batch of an epoch is smaller.
+    ///
+    /// # Errors
+    ///
+    /// Any [`DataError`]. It ends the training.
+    fn fill(&mut self, indices: &[u64], batch: &mut Batch) -> Result<(), DataError>;
+}
+
+/// Why there is no data.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DataError {
     /// The file cannot be opened or read.
     #[error("cannot read {}: {source}", path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file is not what its name promises.
+    /// The file is not of the format that its name says.
     #[error("{} is not a whole {format} file: {why}", path.display())]
     Format {
         /// The file.
@@ -42,7 +90,7 @@ pub enum DataError {
         /// What is wrong, and what to do.
         why: String,
     },
-    /// Nothing known lies there.
+    /// The folder holds no known data.
     #[error(
         "{} holds no data that can be read: expected data_batch_1.bin (CIFAR-10), train-images-idx3-ubyte (MNIST) or a plain text file",
         .0.display()
@@ -51,73 +99,60 @@ pub enum DataError {
     /// The data does not fit the network.
     #[error("the data does not fit the network: {0}")]
     Mismatch(String),
+    /// A data set has no samples, or more than an epoch can have.
+    #[error("an epoch has from 1 to {} samples, the data set has {samples}", u32::MAX)]
+    Samples {
+        /// Samples of the data set.
+        samples: u64,
+    },
+    /// There is no sample of this index.
+    #[error("there is no sample {index}: the data set has {samples}")]
+    Index {
+        /// The index.
+        index: u64,
+        /// Samples of the data set.
+        samples: u64,
+    },
+    /// A data set of the user failed.
+    #[error(transparent)]
+    Other(Box<dyn Error + Send + Sync>),
 }
 
 impl DataError {
+    /// An error of a data set outside this crate.
+    pub fn other(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Other(error.into())
+    }
+
     fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io { path, source }
     }
 }
 
-/// Images as a network wants them: `batch × channels × height × width`, row-major.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ImageShape {
-    /// Images in a batch.
-    pub batch: usize,
-    /// 3 for colour, 1 for grey.
-    pub channels: usize,
-    /// Pixels.
-    pub height: usize,
-    /// Pixels.
-    pub width: usize,
-    /// Number of classes that labels count.
-    pub classes: usize,
-}
-
-/// A source of labelled images.
-pub trait Images: Send {
-    /// Fills a batch with the samples from place `first` of the endless sequence of epochs on: normalized pixels, and a class below `shape.classes` for each image.
-    fn fill(
-        &mut self,
-        first: u64,
-        shape: ImageShape,
-        pixels: &mut [f32],
-        labels: &mut [i32],
-    ) -> Result<(), DataError>;
-}
-
-/// Token sequences as a network wants them: `batch × length`, each token below `vocabulary`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TokenShape {
-    /// Sequences in a batch.
-    pub batch: usize,
-    /// Tokens in a sequence.
-    pub length: usize,
-    /// Number of different tokens.
-    pub vocabulary: usize,
-}
-
-/// A source of token sequences.
-pub trait Tokens: Send {
-    /// Fills a batch with the samples from place `first` of an endless sequence on: tokens, and for each the token that follows it.
-    fn fill(
-        &mut self,
-        first: u64,
-        shape: TokenShape,
-        tokens: &mut [i32],
-        following: &mut [i32],
-    ) -> Result<(), DataError>;
-}
-
-/// Opens a folder of labelled images, its format found from what lies in it.
-pub fn open_images(folder: &Path, seed: u64) -> Result<Box<dyn Images>, DataError> {
-    if Cifar10::is_in(folder) {
-        Ok(Box::new(Cifar10::open(folder, seed)?))
-    } else if Mnist::is_in(folder) {
-        Ok(Box::new(Mnist::open(folder, seed)?))
-    } else {
-        std::fs::metadata(folder).map_err(DataError::io(folder))?;
-        Err(DataError::Unknown(folder.to_owned()))
+/// Opens the data at a path for a network whose inputs are those of `batch`: a folder of CIFAR-10 or MNIST files for images, a text file or
+/// a folder with one for tokens. Without a path, makes [`Synthetic`] data from the seed.
+///
+/// # Errors
+///
+/// [`DataError::Mismatch`] if no reader makes what the network takes, and the errors of the readers.
+pub fn open(batch: &Batch, path: Option<&Path>, seed: u64) -> Result<Box<dyn Dataset>, DataError> {
+    let Some(kind) = batch.kind() else {
+        let why = "no reader makes the inputs that it takes; implement Dataset for your data".to_owned();
+        return Err(DataError::Mismatch(why));
+    };
+    let Some(path) = path else { return Ok(Box::new(Synthetic { seed })) };
+    match kind {
+        Kind::Images(_) if Cifar10::is_in(path) => Ok(Box::new(Cifar10::open(path)?)),
+        Kind::Images(_) if Mnist::is_in(path) => Ok(Box::new(Mnist::open(path)?)),
+        Kind::Images(_) => {
+            std::fs::metadata(path).map_err(DataError::io(path))?;
+            Err(DataError::Unknown(path.to_owned()))
+        }
+        Kind::Tokens(_) => Ok(Box::new(Text::open(path, seed)?)),
+        Kind::Segments(_) | Kind::Points(_) => Err(DataError::Mismatch(format!(
+            "it trains on synthetic data only, so {} is of no use to it",
+            path.display()
+        ))),
     }
 }

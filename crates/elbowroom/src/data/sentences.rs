@@ -18,7 +18,7 @@ const STEPS: usize = 10;
 
 /// One pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sentence {
+pub struct SentencePair {
     /// Its number among all pairs: says where its words come from.
     pub sample: u64,
     /// Words of the source.
@@ -29,13 +29,13 @@ pub struct Sentence {
 
 /// The pairs of one iteration, with the extents that hold the longest of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Batch {
+pub struct SentenceBatch {
     /// Words of the sources, padding in front of them included.
     pub source: usize,
     /// Words of the translations, padding behind them included.
     pub target: usize,
     /// The pairs, a row each.
-    pub sentences: Vec<Sentence>,
+    pub pairs: Vec<SentencePair>,
 }
 
 /// All pairs.
@@ -51,7 +51,7 @@ pub struct Sentences {
 
 impl Sentences {
     /// A pair by its place in the endless sequence of epochs.
-    fn sentence(&self, place: u64) -> Sentence {
+    fn sentence(&self, place: u64) -> SentencePair {
         let sample = self.samples.map_or(place, |samples| place % samples.max(1));
         let longest = self.longest.max(1) as u64;
         let bits = mix(self.seed ^ 0x1e46, sample);
@@ -59,7 +59,7 @@ impl Sentences {
         let source = 1 + (bits % longest + (bits >> 16) % longest) / 2;
         // From four fifths of the source to six fifths of it.
         let target = (source * (80 + (bits >> 32) % 41)).div_ceil(100).min(longest);
-        Sentence { sample, source: source as usize, target: target as usize }
+        SentencePair { sample, source: source as usize, target: target as usize }
     }
 
     /// Words rounded up to the extent that holds them.
@@ -68,18 +68,18 @@ impl Sentences {
     }
 
     /// What an iteration trains on: so many pairs.
-    pub fn batch(&self, iteration: u64, batch: usize) -> Batch {
+    pub fn batch(&self, iteration: u64, batch: usize) -> SentenceBatch {
         let (pool, place) = (iteration / POOL, iteration % POOL);
         let pairs = POOL * batch as u64;
-        let mut sentences: Vec<Sentence> = (0..pairs).map(|i| self.sentence(pool * pairs + i)).collect();
+        let mut sentences: Vec<SentencePair> = (0..pairs).map(|i| self.sentence(pool * pairs + i)).collect();
         sentences.sort_by_key(|pair| (self.extent(pair.source), pair.target, pair.source));
         let mut order: Vec<u64> = (0..POOL).collect();
         order.sort_by_key(|&at| mix(self.seed ^ mix(0x900, pool), at));
         let first = order[place as usize] as usize * batch;
         let sentences = sentences[first..first + batch].to_vec();
-        let most = |words: fn(&Sentence) -> usize| sentences.iter().map(words).max().unwrap_or(1);
+        let most = |words: fn(&SentencePair) -> usize| sentences.iter().map(words).max().unwrap_or(1);
         let (source, target) = (most(|pair| pair.source), most(|pair| pair.target));
-        Batch { source: self.extent(source), target: self.extent(target), sentences }
+        SentenceBatch { source: self.extent(source), target: self.extent(target), pairs: sentences }
     }
 }
 
@@ -97,7 +97,7 @@ mod tests {
             let batch = all.batch(iteration, 8);
             assert_eq!(batch, all.batch(iteration, 8));
             assert!(batch.source <= 50 && batch.target <= 50);
-            for pair in &batch.sentences {
+            for pair in &batch.pairs {
                 assert!(
                     (1..=batch.source).contains(&pair.source) && (1..=batch.target).contains(&pair.target)
                 );
@@ -125,8 +125,8 @@ mod tests {
         assert!(new < 10, "{new} late forms");
         // Padding costs less than the words themselves.
         let (words, places) = (0..100).map(|at| all.batch(at, 16)).fold((0, 0), |(words, places), batch| {
-            let sum: usize = batch.sentences.iter().map(|pair| pair.source + pair.target).sum();
-            (words + sum, places + batch.sentences.len() * (batch.source + batch.target))
+            let sum: usize = batch.pairs.iter().map(|pair| pair.source + pair.target).sum();
+            (words + sum, places + batch.pairs.len() * (batch.source + batch.target))
         });
         assert!(2 * words > places, "{words} words in {places} places");
     }
@@ -136,6 +136,6 @@ mod tests {
         let few = Sentences { longest: 1, samples: Some(5), seed: 3 };
         let batch = few.batch(7, 4);
         assert_eq!((batch.source, batch.target), (1, 1));
-        assert!(batch.sentences.iter().all(|pair| pair.sample < 5));
+        assert!(batch.pairs.iter().all(|pair| pair.sample < 5));
     }
 }

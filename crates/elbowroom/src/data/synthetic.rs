@@ -1,12 +1,14 @@
-//! Data made on the spot, with something to learn in it, so that a falling loss means that training works.
+//! Synthetic data with something to learn in it, so that a falling loss means that training works.
 
+use super::batch::Kind;
 use super::order::mix;
-use super::{DataError, ImageShape, Images, TokenShape, Tokens};
+use super::{Batch, DataError, Dataset, ImageShape, TokenShape};
 
-/// Images whose class is a coarse pattern under noise, and token sequences in which each token decides the next.
+/// Data computed from a seed, without an end: images whose class is a coarse pattern under noise, images with a class for every pixel, points
+/// around a few centres, and token sequences in which each token determines the next.
 #[derive(Clone, Copy, Debug)]
 pub struct Synthetic {
-    /// Where the numbers start.
+    /// Determines every sample.
     pub seed: u64,
 }
 
@@ -22,16 +24,18 @@ const PATCH: usize = 8;
 const CENTRES: u64 = 32;
 
 impl Synthetic {
-    /// One iteration's images to be segmented: every patch of an image has a class, which its pixels show under noise.
-    pub(super) fn segments(self, first: u64, shape: ImageShape, pixels: &mut [f32], labels: &mut [i32]) {
+    /// Images to be segmented: every patch of an image has a class, and the patch's pixels show it under noise.
+    fn segments(self, indices: &[u64], shape: ImageShape, pixels: &mut [f32], labels: &mut [i32]) {
         let plane = shape.height * shape.width;
-        let images = pixels.chunks_exact_mut(shape.channels * plane).zip(labels.chunks_exact_mut(plane));
-        for (i, (image, labels)) in images.enumerate() {
-            let sample = mix(self.seed, first + i as u64);
+        let images = pixels
+            .chunks_exact_mut((shape.channels * plane).max(1))
+            .zip(labels.chunks_exact_mut(plane.max(1)));
+        for ((image, labels), &index) in images.zip(indices) {
+            let sample = mix(self.seed, index);
             for (j, label) in labels.iter_mut().enumerate() {
                 let (row, column) = (j / shape.width / PATCH, j % shape.width / PATCH);
                 let patch = (row * shape.width.div_ceil(PATCH) + column) as u64;
-                *label = (mix(sample, patch) % shape.classes as u64) as i32;
+                *label = (mix(sample, patch) % shape.classes.max(1) as u64) as i32;
             }
             for (j, x) in image.iter_mut().enumerate() {
                 let colour = mix(self.seed ^ 0xc01, labels[j % plane] as u64);
@@ -41,31 +45,26 @@ impl Synthetic {
         }
     }
 
-    /// One iteration's points, of so many columns each, around a few centres.
-    pub(super) fn points(self, first: u64, [_, width]: [usize; 2], points: &mut [f32]) {
-        for (i, point) in points.chunks_exact_mut(width).enumerate() {
-            let sample = mix(self.seed, first + i as u64);
+    /// Points of `width` columns around a few centres.
+    fn points(self, indices: &[u64], width: usize, points: &mut [f32]) {
+        for (point, &index) in points.chunks_exact_mut(width.max(1)).zip(indices) {
+            let sample = mix(self.seed, index);
             let centre = mix(self.seed ^ 0xce, sample % CENTRES);
             for (j, x) in point.iter_mut().enumerate() {
                 *x = 2.0 * uniform(mix(centre, j as u64)) + 0.2 * uniform(mix(sample, j as u64));
             }
         }
     }
-}
 
-impl Images for Synthetic {
-    fn fill(
-        &mut self,
-        first: u64,
-        shape: ImageShape,
-        pixels: &mut [f32],
-        labels: &mut [i32],
-    ) -> Result<(), DataError> {
+    /// Images with a class each, which their coarse pattern shows under noise.
+    fn images(self, indices: &[u64], shape: ImageShape, pixels: &mut [f32], labels: &mut [i32]) {
         let size = shape.channels * shape.height * shape.width;
-        for (i, (image, label)) in pixels.chunks_exact_mut(size).zip(labels).enumerate() {
-            let sample = mix(self.seed, first + i as u64);
-            let class = sample % shape.classes as u64;
-            *label = class as i32;
+        for (i, (image, &index)) in pixels.chunks_exact_mut(size.max(1)).zip(indices).enumerate() {
+            let sample = mix(self.seed, index);
+            let class = sample % shape.classes.max(1) as u64;
+            if let Some(label) = labels.get_mut(i) {
+                *label = class as i32;
+            }
             let pattern = mix(self.seed ^ 0x5eed, class);
             for (j, x) in image.iter_mut().enumerate() {
                 // The pattern is coarse (8×8 patches), so that convolutions with strides still see it.
@@ -74,31 +73,54 @@ impl Images for Synthetic {
                 *x = 0.5 * uniform(mix(sample, j as u64)) + patch;
             }
         }
+    }
+
+    /// Sequences in which each token determines the next.
+    fn tokens(self, indices: &[u64], shape: TokenShape, tokens: &mut [i32], following: &mut [i32]) {
+        let vocabulary = shape.vocabulary.max(1) as u64;
+        let next = |token: u64| mix(self.seed ^ 0x7ab1e, token) % vocabulary;
+        for (row, (tokens, &index)) in tokens.chunks_exact_mut(shape.length.max(1)).zip(indices).enumerate() {
+            let mut token = mix(self.seed, index) % vocabulary;
+            for (j, here) in tokens.iter_mut().enumerate() {
+                *here = token as i32;
+                token = next(token);
+                if let Some(after) = following.get_mut(row * shape.length + j) {
+                    *after = token as i32;
+                }
+            }
+        }
+    }
+}
+
+impl Dataset for Synthetic {
+    fn samples(&self) -> Option<u64> {
+        None
+    }
+
+    fn fill(&mut self, indices: &[u64], batch: &mut Batch) -> Result<(), DataError> {
+        let kind = batch.kind();
+        match kind {
+            Some(Kind::Tokens(shape)) => {
+                let inputs = batch.tokens("synthetic data")?;
+                self.tokens(indices, shape, inputs.tokens, inputs.following);
+            }
+            Some(kind) => {
+                let Some((reals, labels)) = batch.reals_and_labels() else { return Err(unknown()) };
+                match kind {
+                    Kind::Images(shape) => self.images(indices, shape, reals, labels),
+                    Kind::Segments(shape) => self.segments(indices, shape, reals, labels),
+                    Kind::Points([_, width]) => self.points(indices, width, reals),
+                    Kind::Tokens(_) => return Err(unknown()),
+                }
+            }
+            None => return Err(unknown()),
+        }
         Ok(())
     }
 }
 
-impl Tokens for Synthetic {
-    fn fill(
-        &mut self,
-        first: u64,
-        shape: TokenShape,
-        tokens: &mut [i32],
-        following: &mut [i32],
-    ) -> Result<(), DataError> {
-        let vocabulary = shape.vocabulary as u64;
-        let next = |token: u64| mix(self.seed ^ 0x7ab1e, token) % vocabulary;
-        let rows = tokens.chunks_exact_mut(shape.length).zip(following.chunks_exact_mut(shape.length));
-        for (i, (tokens, following)) in rows.enumerate() {
-            let mut token = mix(self.seed, first + i as u64) % vocabulary;
-            for (here, after) in tokens.iter_mut().zip(following) {
-                *here = token as i32;
-                token = next(token);
-                *after = token as i32;
-            }
-        }
-        Ok(())
-    }
+fn unknown() -> DataError {
+    DataError::Mismatch("there is no synthetic data for the inputs that it takes".to_owned())
 }
 
 #[cfg(test)]
@@ -110,7 +132,7 @@ mod tests {
         let shape = ImageShape { batch: 2, channels: 3, height: 9, width: 9, classes: 4 };
         let fill = |iteration| {
             let (mut pixels, mut labels) = (vec![0.0; 2 * 243], vec![0; 2]);
-            Images::fill(&mut Synthetic { seed: 3 }, iteration, shape, &mut pixels, &mut labels).unwrap();
+            Synthetic { seed: 3 }.images(&[iteration, iteration + 1], shape, &mut pixels, &mut labels);
             (pixels, labels)
         };
         assert_eq!(fill(1), fill(1));
@@ -122,7 +144,7 @@ mod tests {
     fn pixels_show_their_class_and_points_their_centre() {
         let shape = ImageShape { batch: 2, channels: 3, height: 20, width: 20, classes: 4 };
         let (mut pixels, mut labels) = (vec![0.0; 2 * 1200], vec![0; 2 * 400]);
-        Synthetic { seed: 3 }.segments(5, shape, &mut pixels, &mut labels);
+        Synthetic { seed: 3 }.segments(&[5, 6], shape, &mut pixels, &mut labels);
         assert!(
             (0..4).all(|class| labels.contains(&class)) && labels.iter().all(|class| (0..4).contains(class))
         );
@@ -134,7 +156,8 @@ mod tests {
         }
 
         let mut points = vec![0.0; 1000 * 3];
-        Synthetic { seed: 3 }.points(5, [1000, 3], &mut points);
+        let indices: Vec<u64> = (5..1005).collect();
+        Synthetic { seed: 3 }.points(&indices, 3, &mut points);
         // Two points of one centre differ by noise alone.
         let near = |a: &[f32], b: &[f32]| a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 0.4);
         let mut found: Vec<&[f32]> = Vec::new();

@@ -4,8 +4,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use super::batch::TokenBatch;
 use super::order::mix;
-use super::{DataError, TokenShape, Tokens};
+use super::{Batch, DataError, Dataset};
 
 /// Different tokens: the values of a byte.
 pub const VOCABULARY: usize = 256;
@@ -21,7 +22,11 @@ pub struct Text {
 }
 
 impl Text {
-    /// Opens a file; of a folder, the first file ending in `.txt` by name.
+    /// Opens a file, or in a folder the first file by name that ends in `.txt`. The seed determines where windows begin.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::Io`] if it cannot be opened, [`DataError::Unknown`] if a folder holds no text.
     pub fn open(path: &Path, seed: u64) -> Result<Self, DataError> {
         let mut path = path.to_owned();
         if path.is_dir() {
@@ -36,14 +41,14 @@ impl Text {
     }
 }
 
-impl Tokens for Text {
-    fn fill(
-        &mut self,
-        first: u64,
-        shape: TokenShape,
-        tokens: &mut [i32],
-        following: &mut [i32],
-    ) -> Result<(), DataError> {
+impl Dataset for Text {
+    /// Windows begin anywhere, so that there is no end.
+    fn samples(&self) -> Option<u64> {
+        None
+    }
+
+    fn fill(&mut self, indices: &[u64], batch: &mut Batch) -> Result<(), DataError> {
+        let TokenBatch { shape, tokens, following } = batch.tokens("text")?;
         let window = shape.length as u64 + 1;
         if shape.vocabulary < VOCABULARY {
             return Err(DataError::Mismatch(format!(
@@ -57,14 +62,14 @@ impl Tokens for Text {
             return Err(DataError::Format { path: self.path.clone(), format: "text", why });
         }
         self.window.resize(shape.length + 1, 0);
-        let rows = tokens.chunks_exact_mut(shape.length).zip(following.chunks_exact_mut(shape.length));
-        for (i, (tokens, following)) in rows.enumerate() {
-            let place = mix(self.seed, first + i as u64) % (self.len - window + 1);
+        for (row, (tokens, &index)) in tokens.chunks_exact_mut(shape.length.max(1)).zip(indices).enumerate() {
+            let place = mix(self.seed, index) % (self.len - window + 1);
             self.file.read_exact_at(&mut self.window, place).map_err(DataError::io(&self.path))?;
             for (token, &byte) in tokens.iter_mut().zip(&self.window) {
                 *token = i32::from(byte);
             }
-            for (token, &byte) in following.iter_mut().zip(&self.window[1..]) {
+            let following = following.iter_mut().skip(row * shape.length).take(shape.length);
+            for (token, &byte) in following.zip(&self.window[1..]) {
                 *token = i32::from(byte);
             }
         }
@@ -74,6 +79,7 @@ impl Tokens for Text {
 
 #[cfg(test)]
 mod tests {
+    use super::super::TokenShape;
     use super::*;
 
     #[test]
@@ -82,11 +88,13 @@ mod tests {
         std::fs::write(folder.path().join("a.txt"), (0..=255).collect::<Vec<u8>>()).unwrap();
         let mut text = Text::open(folder.path(), 5).unwrap();
         let shape = TokenShape { batch: 4, length: 16, vocabulary: 256 };
-        let (mut tokens, mut following) = (vec![0; 64], vec![0; 64]);
-        text.fill(9, shape, &mut tokens, &mut following).unwrap();
-        assert!(tokens.iter().zip(&following).all(|(t, f)| t + 1 == *f));
-        let long = TokenShape { length: 256, ..shape };
-        let error = text.fill(0, long, &mut vec![0; 1024], &mut vec![0; 1024]).unwrap_err();
+        let mut batch = Batch::of_tokens(shape, true);
+        text.fill(&[9, 10, 11, 12], &mut batch).unwrap();
+        let TokenBatch { tokens, following, .. } = batch.tokens("text").unwrap();
+        assert!(tokens.iter().zip(following.iter()).all(|(t, f)| t + 1 == *f));
+        assert!(tokens[0] != tokens[16] || tokens[16] != tokens[32]);
+        let mut long = Batch::of_tokens(TokenShape { length: 256, ..shape }, true);
+        let error = text.fill(&[0], &mut long).unwrap_err();
         assert!(error.to_string().contains("too few"), "{error}");
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use elbowroom::data::Feed;
+use elbowroom::data::{Feed, Samples};
 use elbowroom::engine::{self, Digest, Session, SessionOptions};
 use elbowroom::graph::Graph;
 use elbowroom::graph::zoo::{self, Options};
@@ -30,7 +30,7 @@ const ITERATIONS: u64 = 2;
 /// A network with its unlimited training.
 pub struct Network {
     graph: Arc<Graph>,
-    feed: Feed,
+    feed: Feed<'static>,
     task: Task,
     natural: Planned,
     losses: Vec<u32>,
@@ -104,8 +104,8 @@ impl Network {
         let mut trained = Trained { session, losses: Vec::new(), broken: Vec::new() };
         let predicted = plan.placement().height;
         for iteration in 0..ITERATIONS {
-            self.feed.read(iteration)?;
-            for (slot, bytes) in self.feed.slots().enumerate() {
+            let batch = self.feed.read(&self.graph, &Samples::From(iteration))?;
+            for (slot, bytes) in batch.slots().enumerate() {
                 trained.session.fill_input(slot, |input| input.copy_from_slice(bytes));
             }
             let peak = trained.session.run_iteration(iteration)?.measured_peak;

@@ -11,8 +11,6 @@ pub struct Quiet;
 impl Observer for Quiet {}
 
 impl TrainObserver for Quiet {
-    fn stage(&self, _: &str) {}
-    fn begin(&self, _: u64) {}
     fn iteration(&self, done: &Iteration) {
         assert!(done.peak <= done.limit);
     }

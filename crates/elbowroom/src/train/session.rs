@@ -1,64 +1,73 @@
-//! Sessions that run: opened from seed or checkpoint, fed, timed, saved.
+//! Runs of a training: a session is opened from seed or checkpoint, reads its data, runs its iterations and is saved.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use elbowroom_engine::{Digest, HostOptions, Session, SessionOptions};
-use elbowroom_graph::{DType, Graph, Shape};
+use elbowroom_graph::{DType, Graph};
 use elbowroom_ir::check::CheckedPlan;
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::timeline::Timeline;
 use elbowroom_ir::{Bytes, Nanos, units};
 
-use super::changing::{Lesson, Samples};
-use super::ways::{Lap, Way};
-use super::{Iteration, Saving, TrainError, TrainObserver, Training, samples};
+use super::execution::{Executor, Measured};
+use super::settings::{Saving, Training};
+use super::{Iteration, TrainError, TrainObserver};
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Dtype, Entry};
-use crate::data::{DataError, Feed};
+use crate::data::Feed;
 use crate::files::expect_writable;
+use crate::network::Structure;
 
-/// Name of the output that falls while a network learns.
+/// Name of the output that holds the loss.
 const LOSS: &str = "loss";
 
-/// All that sessions of one training have in common.
+/// What the runs of one training have in common.
 pub(super) struct Runner<'a> {
     training: &'a Training<'a>,
-    feeds: Feeds<'a>,
+    /// The largest structure, with its algorithms chosen.
+    pub(super) graph: Arc<Graph>,
+    feed: Feed<'a>,
     checkpoint: Option<Checkpoint>,
     entries: Vec<Entry>,
-    /// Number of the first iteration: those before it were run before the checkpoint was saved.
+    /// Number of the first iteration: earlier ones ran before the checkpoint was saved.
     pub(super) first: u64,
 }
 
-/// What a run was like.
+/// The measurements of a run.
 #[derive(Default)]
 pub(super) struct Run {
-    /// Iterations that were run.
+    /// Iterations that ran.
     pub iterations: u64,
-    /// One for each iteration; none where the forward part runs alone.
+    /// One for each iteration; none where only the forward part runs.
     pub losses: Vec<f32>,
-    /// Every output of every iteration, for comparison to the bit.
+    /// Every output of every iteration, for comparison bit by bit.
     pub results: Vec<Digest>,
+    /// The persistent tensors after the run, if it is compared with another.
+    pub digests: Vec<Digest>,
     /// Median over the iterations that followed a plan, or over all if none did; the lower one of two.
     pub iteration: Nanos,
-    /// Of the iterations that followed a plan, or of all if none did.
+    /// Peak of the iterations that followed a plan, or of all if none did.
     pub peak: Bytes,
     /// The last iteration, one that followed a plan if there was any.
     pub last: Timeline,
 }
 
-/// Where a session begins.
+/// How a session begins.
 pub(super) enum Start<'p> {
-    /// At a plan.
+    /// With a plan.
     Plan(&'p Arc<CheckedPlan>),
-    /// In this memory.
+    /// Without a plan, in the memory of this machine.
     Memory(&'p Machine),
 }
 
 impl<'a> Runner<'a> {
-    /// Opens the data and the checkpoint, and checks that both belong to the network, and that checkpoints can be written.
-    pub(super) fn new(training: &'a Training<'a>) -> Result<Self, TrainError> {
-        let graph = &training.graph;
+    /// Opens the checkpoint and reads the first batch, to find out before anything long begins whether both fit the network and whether
+    /// checkpoints can be written.
+    pub(super) fn new(
+        training: &'a Training<'a>,
+        graph: &Arc<Graph>,
+        feed: Feed<'a>,
+    ) -> Result<Self, TrainError> {
         if let Some(Saving { path, .. }) = &training.save {
             let failed = |source| CheckpointError::Write { path: path.clone(), source };
             expect_writable(path).map_err(failed)?;
@@ -66,23 +75,32 @@ impl<'a> Runner<'a> {
         let entries = entries(graph);
         let checkpoint = training.resume.as_deref().map(Checkpoint::open).transpose()?;
         if let Some(checkpoint) = &checkpoint {
-            // What trains needs all that persists; what only looks at the parameters takes them from any checkpoint that has them.
+            // Training needs every persistent tensor. Forward iterations need the parameters, which any checkpoint of a training has.
             match graph.persistent.iter().any(|parameter| parameter.begin != parameter.end) {
                 true => checkpoint.expect(&entries)?,
                 false => checkpoint.expect_among(&entries)?,
             }
         }
         let first = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.iterations_done);
-        let mut feeds = Feeds { data: training.data.as_deref(), seed: training.seed, open: Vec::new() };
-        feeds.read(&lesson(training, first)?)?;
-        Ok(Self { training, feeds, checkpoint, entries, first })
+        let mut runner = Self { training, graph: graph.clone(), feed, checkpoint, entries, first };
+        let Structure { graph, samples } = runner.structure(first)?;
+        runner.feed.read(&graph, &samples)?;
+        Ok(runner)
     }
 
-    /// A session at the beginning: initial values, or those of the checkpoint.
+    /// What an iteration runs.
+    fn structure(&self, number: u64) -> Result<Structure, TrainError> {
+        match self.training.network.varies() {
+            true => Ok(self.training.network.structure(number, self.training.seed)?),
+            false => Ok(Structure::of(self.graph.clone(), number)),
+        }
+    }
+
+    /// A session with initial values, or with those of the checkpoint.
     pub(super) fn open(&self, start: &Start<'_>, host: HostOptions) -> Result<Session, TrainError> {
         let (seed, threads) = (self.training.seed, self.training.threads);
         let options = SessionOptions { threads, seed, host, ..SessionOptions::default() };
-        let graph = self.training.graph.clone();
+        let graph = self.graph.clone();
         let mut session = match start {
             Start::Plan(plan) => Session::new(graph, Arc::clone(plan), options)?,
             Start::Memory(machine) => Session::without_plan(graph, machine, options)?,
@@ -98,11 +116,11 @@ impl<'a> Runner<'a> {
         Ok(session)
     }
 
-    /// Runs iterations from the beginning on, saving on the way and at the end.
+    /// Runs iterations from the first on and saves checkpoints in between and at the end.
     pub(super) fn run(
         &mut self,
         session: &mut Session,
-        way: &mut dyn Way,
+        executor: &mut dyn Executor,
         iterations: u64,
         saving: Option<&Saving>,
         observer: &dyn TrainObserver,
@@ -110,18 +128,18 @@ impl<'a> Runner<'a> {
         observer.begin(iterations);
         let mut run = Run::default();
         let (mut planned, mut times) = (false, Vec::new());
-        let loss_slot = self.training.graph.outputs.iter().position(|output| output.name == LOSS);
+        let loss_slot = self.graph.outputs.iter().position(|output| output.name == LOSS);
         for done in 1..=iterations {
             let number = self.first + done - 1;
-            let lesson = lesson(self.training, number)?;
-            let feed = self.feeds.read(&lesson)?;
+            let Structure { graph, samples } = self.structure(number)?;
+            let batch = self.feed.read(&graph, &samples)?;
             let mut fill = |session: &mut Session| {
-                for (slot, bytes) in feed.slots().enumerate() {
+                for (slot, bytes) in batch.slots().enumerate() {
                     session.fill_input(slot, |input| input.copy_from_slice(bytes));
                 }
             };
-            let lap = way.step(session, number, &lesson, &mut fill)?;
-            for slot in 0..lesson.graph.outputs.len() {
+            let measured = executor.step(session, number, &graph, &mut fill)?;
+            for slot in 0..graph.outputs.len() {
                 let output = session.output(slot);
                 run.results.push(Digest::of(bytemuck::cast_slice(&output)));
                 if loss_slot == Some(slot) {
@@ -129,9 +147,9 @@ impl<'a> Runner<'a> {
                 }
             }
             run.iterations += 1;
-            let Lap { time, peak, timeline, planned: by_plan } = lap;
+            let Measured { time, peak, timeline, planned: by_plan } = measured;
             if by_plan && !planned {
-                // From here on plans are followed, and measured.
+                // Iterations that follow plans are measured, from the first one on.
                 (planned, run.peak) = (true, Bytes::ZERO);
                 times.clear();
             }
@@ -141,7 +159,7 @@ impl<'a> Runner<'a> {
                 run.last = timeline;
             }
             let limit = session.limit()?;
-            let ([structures, plans], loss) = (way.traces_and_plans(), run.losses.last().copied());
+            let ([structures, plans], loss) = (executor.structures_and_plans(), run.losses.last().copied());
             let planned = by_plan;
             observer.iteration(&Iteration { number, loss, time, peak, limit, planned, structures, plans });
             let stopping = done == iterations || observer.interrupted();
@@ -162,51 +180,11 @@ impl<'a> Runner<'a> {
         let read = |index: usize, value: &mut [u8]| {
             session.read_persistent(index, value).map_err(std::io::Error::other)
         };
-        Ok(checkpoint::save(path, &self.training.graph.name, iterations_done, &self.entries, read)?)
+        Ok(checkpoint::save(path, &self.graph.name, iterations_done, &self.entries, read)?)
     }
 }
 
-/// What an iteration runs.
-fn lesson(training: &Training<'_>, number: u64) -> Result<Lesson, TrainError> {
-    match training.changing {
-        Some(changing) => Ok(changing.at(number)?),
-        None => {
-            let graph = training.graph.clone();
-            let samples = Samples::From(number * samples(&graph) as u64);
-            Ok(Lesson { graph, samples })
-        }
-    }
-}
-
-/// Open data, by the shapes of the batches that are taken from it.
-struct Feeds<'a> {
-    data: Option<&'a Path>,
-    seed: u64,
-    open: Vec<(Vec<Shape>, Feed)>,
-}
-
-impl Feeds<'_> {
-    /// Reads the batch of a lesson.
-    fn read(&mut self, lesson: &Lesson) -> Result<&Feed, DataError> {
-        let graph = &lesson.graph;
-        let shapes: Vec<Shape> = graph.inputs.iter().map(|input| graph.values[input.value].shape).collect();
-        let at = match self.open.iter().position(|(open, _)| *open == shapes) {
-            Some(at) => at,
-            None => {
-                self.open.push((shapes, Feed::open(graph, self.data, self.seed)?));
-                self.open.len() - 1
-            }
-        };
-        let feed = &mut self.open[at].1;
-        match &lesson.samples {
-            Samples::From(first) => feed.read(*first)?,
-            Samples::Sentences(batch) => feed.read_sentences(batch)?,
-        }
-        Ok(feed)
-    }
-}
-
-/// The persistent values of a graph as a checkpoint holds them, in the graph's order.
+/// The persistent tensors of a graph as a checkpoint holds them, in the graph's order.
 fn entries(graph: &Graph) -> Vec<Entry> {
     let entry = |parameter: &elbowroom_graph::Parameter| {
         let value = &graph.values[parameter.begin];

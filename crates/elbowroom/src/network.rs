@@ -1,0 +1,121 @@
+//! Networks as a training sees them: one graph, or another structure in every iteration.
+
+mod model;
+
+use std::error::Error;
+use std::sync::Arc;
+
+use elbowroom_graph::zoo::ZooError;
+use elbowroom_graph::{BuildError, Graph};
+
+use crate::data::Samples;
+
+pub use model::Model;
+
+/// Structures that are kept in memory at most; those that have not run for longest are forgotten first.
+pub(crate) const KEPT_STRUCTURES: usize = 64;
+
+/// What one iteration runs.
+#[derive(Clone, Debug)]
+pub struct Structure {
+    /// The graph. All structures of a network have the same persistent tensors in the same order.
+    pub graph: Arc<Graph>,
+    /// The samples that the graph reads.
+    pub samples: Samples,
+}
+
+/// A network to be trained.
+///
+/// A [`Graph`] is a network with one structure. A [`Model`] is a network of the zoo, which may vary from iteration to iteration and can be
+/// built for any batch.
+pub trait Network {
+    /// The largest structure: a limit in percent refers to its unconstrained peak, and every structure must fit the limit.
+    ///
+    /// # Errors
+    ///
+    /// Any [`NetworkError`]. It ends the training.
+    fn largest(&self) -> Result<Arc<Graph>, NetworkError>;
+
+    /// Whether iterations run different structures. By default they do not.
+    fn varies(&self) -> bool {
+        false
+    }
+
+    /// What an iteration runs. Must depend on the iteration's number (from zero) and the seed alone. Called only if the network
+    /// [varies](Self::varies); returns the same `Arc` where it can for a structure that occurs again.
+    ///
+    /// # Errors
+    ///
+    /// Any [`NetworkError`]. It ends the training.
+    fn structure(&self, iteration: u64, _seed: u64) -> Result<Structure, NetworkError> {
+        Ok(Structure::of(self.largest()?, iteration))
+    }
+
+    /// The same network for batches of this many samples, or `None` if it cannot be built for another batch, as by default.
+    fn with_batch(&self, _samples: usize) -> Option<Box<dyn Network>> {
+        None
+    }
+}
+
+/// Why there is no network or no structure.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NetworkError {
+    /// The zoo has no such network.
+    #[error(transparent)]
+    Zoo(#[from] ZooError),
+    /// The operands of an operation do not fit.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// A network of the user failed.
+    #[error(transparent)]
+    Other(Box<dyn Error + Send + Sync>),
+}
+
+impl NetworkError {
+    /// An error of a network outside this crate.
+    pub fn other(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Other(error.into())
+    }
+}
+
+impl Structure {
+    /// The structure of a graph that every iteration runs: the next batch of the endless sequence of epochs.
+    pub fn of(graph: Arc<Graph>, iteration: u64) -> Self {
+        let samples = Samples::From(iteration * samples(&graph) as u64);
+        Self { graph, samples }
+    }
+}
+
+/// Samples in a batch: the first extent of the first input; 1 without inputs.
+pub fn samples(graph: &Graph) -> usize {
+    let first = graph.inputs.first().and_then(|input| graph.values[input.value].shape.dims().first());
+    first.copied().unwrap_or(1)
+}
+
+impl Network for Arc<Graph> {
+    fn largest(&self) -> Result<Arc<Graph>, NetworkError> {
+        Ok(self.clone())
+    }
+}
+
+impl Network for Graph {
+    fn largest(&self) -> Result<Arc<Graph>, NetworkError> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+impl<N: Network + ?Sized> Network for &N {
+    fn largest(&self) -> Result<Arc<Graph>, NetworkError> {
+        (**self).largest()
+    }
+    fn varies(&self) -> bool {
+        (**self).varies()
+    }
+    fn structure(&self, iteration: u64, seed: u64) -> Result<Structure, NetworkError> {
+        (**self).structure(iteration, seed)
+    }
+    fn with_batch(&self, samples: usize) -> Option<Box<dyn Network>> {
+        (**self).with_batch(samples)
+    }
+}

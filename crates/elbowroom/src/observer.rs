@@ -1,0 +1,42 @@
+//! Progress of a training, for whoever displays it.
+
+use elbowroom_ir::search::Observer;
+use elbowroom_ir::{Bytes, Nanos};
+
+/// Receives the progress of a training, and that of its searches as an [`Observer`]. Every method does nothing by default.
+pub trait TrainObserver: Observer {
+    /// A stage begins; `what` describes it for people.
+    fn stage(&self, _what: &str) {}
+
+    /// A run of this many iterations begins. A training that is verified has two runs.
+    fn begin(&self, _iterations: u64) {}
+
+    /// An iteration has ended.
+    fn iteration(&self, _done: &Iteration) {}
+}
+
+/// One iteration that ran.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Iteration {
+    /// Its number, from zero.
+    pub number: u64,
+    /// Its loss; `None` where only the forward part runs.
+    pub loss: Option<f32>,
+    /// Its duration.
+    pub time: Nanos,
+    /// Largest end of a range of the arena in use: in this iteration if it was executed dynamically, else since its plan was taken up.
+    pub peak: Bytes,
+    /// The limit.
+    pub limit: Bytes,
+    /// Whether it followed a plan.
+    pub planned: bool,
+    /// Different structures that have run so far.
+    pub structures: u64,
+    /// Plans made while training so far.
+    pub plans: u64,
+}
+
+/// Ignores all progress and never interrupts.
+pub use elbowroom_ir::search::Silent;
+
+impl TrainObserver for Silent {}

@@ -1,0 +1,450 @@
+//! How every iteration of a training is executed: dynamically the first time that its structure occurs, by a plan from then on.
+//!
+//! ```text
+//! structure   A        A     B        A     B     C        A
+//! executed    dynamic  plan  dynamic  plan  plan  dynamic  plan
+//! planned              ▲A                   ▲B
+//! ```
+//!
+//! The dynamic iteration measures the durations that the plan is made for. A structure that dynamic execution cannot run within the limit
+//! follows a plan for estimated durations instead. Every plan has the persistent tensors at the offsets of the first plan if they fit
+//! there, so that nothing moves between two plans.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use elbowroom_engine::reactive::{Candidate, Decider, How, Improvise, ReactiveReport};
+use elbowroom_engine::{EngineError, MeasuredCosts, Session};
+use elbowroom_graph::Graph;
+use elbowroom_ir::check::CheckedPlan;
+use elbowroom_ir::machine::{Channel, Machine};
+use elbowroom_ir::order::Order;
+use elbowroom_ir::planning::Freedom;
+use elbowroom_ir::timeline::Timeline;
+use elbowroom_ir::trace::Fingerprint;
+use elbowroom_ir::{Bytes, Nanos, TensorId, units};
+use elbowroom_sched::policy::Policy;
+
+use super::dtr::Dtr;
+use super::limit::replan;
+use super::{TrainError, TrainObserver, Training};
+use crate::network::KEPT_STRUCTURES;
+use crate::pipeline::{self, PlanError, Planned, Task, Untraceable};
+use crate::report::{Execution, PlanReport};
+
+/// The measurements of one iteration.
+pub(super) struct Measured {
+    pub time: Nanos,
+    pub peak: Bytes,
+    pub planned: bool,
+    /// Only its totals if the iteration was executed dynamically.
+    pub timeline: Timeline,
+}
+
+/// Executes the iterations of a run.
+pub(super) trait Executor {
+    /// Executes the iteration of this number on a graph. `fill` fills the inputs of a session that runs the graph.
+    fn step(
+        &mut self,
+        session: &mut Session,
+        number: u64,
+        graph: &Arc<Graph>,
+        fill: &mut dyn FnMut(&mut Session),
+    ) -> Result<Measured, TrainError>;
+
+    /// Different structures that have run, and plans made, so far.
+    fn structures_and_plans(&self) -> [u64; 2] {
+        [1, 1]
+    }
+}
+
+/// Every iteration by one plan.
+pub(super) struct ByPlan {
+    pub plan: Arc<CheckedPlan>,
+}
+
+impl Executor for ByPlan {
+    fn step(
+        &mut self,
+        session: &mut Session,
+        number: u64,
+        graph: &Arc<Graph>,
+        fill: &mut dyn FnMut(&mut Session),
+    ) -> Result<Measured, TrainError> {
+        Ok(follow(session, number, graph, &self.plan, fill)?.0)
+    }
+}
+
+/// Executes an iteration by a plan. Also returns the bytes of persistent tensors that moved to where the plan has them.
+fn follow(
+    session: &mut Session,
+    number: u64,
+    graph: &Arc<Graph>,
+    plan: &Arc<CheckedPlan>,
+    fill: &mut dyn FnMut(&mut Session),
+) -> Result<(Measured, Bytes), TrainError> {
+    let moved = session.follow(graph, plan)?;
+    fill(session);
+    let report = session.run_iteration(number)?;
+    let timeline = session.timeline();
+    Ok((Measured { time: report.iteration, peak: report.measured_peak, planned: true, timeline }, moved))
+}
+
+/// Every iteration dynamically in memory that holds all tensors, so that none is evicted or offloaded.
+#[derive(Default)]
+pub(super) struct Unlimited {
+    /// The graph of the last iteration with its order of ops.
+    last: Option<(Arc<Graph>, Order)>,
+}
+
+/// Keeps every tensor on the device.
+struct KeepAll;
+
+impl Decider for KeepAll {
+    fn victim(&mut self, _: Bytes, _: &[Candidate]) -> Option<(TensorId, How)> {
+        None
+    }
+}
+
+impl Executor for Unlimited {
+    fn step(
+        &mut self,
+        session: &mut Session,
+        number: u64,
+        graph: &Arc<Graph>,
+        fill: &mut dyn FnMut(&mut Session),
+    ) -> Result<Measured, TrainError> {
+        session.change_to(graph)?;
+        fill(session);
+        let (_, order) = match self.last.take().filter(|(last, _)| Arc::ptr_eq(last, graph)) {
+            Some(last) => self.last.insert(last),
+            None => {
+                let trace = elbowroom_engine::trace(graph)
+                    .map_err(|source| Untraceable { network: graph.name.clone(), source })?;
+                self.last.insert((graph.clone(), default_order(&trace)?))
+            }
+        };
+        let improvise = Improvise { order, freedom: Freedom::ALL, decider: &mut KeepAll };
+        Ok(measured(&session.improvise(number, improvise)?))
+    }
+}
+
+/// The order of ops from which planners start, too.
+fn default_order(trace: &elbowroom_ir::trace::Trace) -> Result<Order, TrainError> {
+    Ok(Order::new(trace, Policy::prompt(trace).sequence)?)
+}
+
+/// The measurements of a dynamic iteration.
+fn measured(report: &ReactiveReport) -> Measured {
+    let timeline = Timeline {
+        iteration: report.iteration,
+        traffic: report.traffic,
+        recomputed: report.recomputed,
+        recompute_time: report.recompute_time,
+        ..Timeline::default()
+    };
+    Measured { time: report.iteration, peak: report.measured_peak, planned: false, timeline }
+}
+
+/// Copies in each direction from which the rate of the host tier is taken.
+const COPIES: usize = 10_000;
+
+/// A structure that has occurred.
+struct Known {
+    graph: Arc<Graph>,
+    /// With the durations that its plan was made for; with estimated ones while there is no plan.
+    task: Task,
+    order: Order,
+    costs: MeasuredCosts,
+    /// Iterations that ran.
+    runs: u64,
+    /// When it last occurred: the number of occurrences of any structure until then.
+    last_used: u64,
+    planned: Option<Planned>,
+    /// Whether no plan was found.
+    unplanned: bool,
+}
+
+/// Every iteration under the limit.
+pub(super) struct UnderLimit<'a> {
+    training: &'a Training<'a>,
+    observer: &'a dyn TrainObserver,
+    known: HashMap<Fingerprint, Known>,
+    /// Occurrences of structures so far.
+    occurrences: u64,
+    /// Largest arena size of all plans.
+    arena: Option<Bytes>,
+    main: Fingerprint,
+    /// A plan of the largest structure for estimated durations.
+    estimated: Planned,
+    /// Offsets of the persistent tensors in the first plan.
+    offsets: Option<Vec<Option<Bytes>>>,
+    /// With the limit as its memory, and with the link of the host tier.
+    machine: Machine,
+    /// Bytes and time of copies made during dynamic execution, to the host and to the device.
+    copies: [Vec<(Bytes, Nanos)>; 2],
+    intact: bool,
+    execution: Execution,
+    dynamic_times: Vec<Nanos>,
+}
+
+impl<'a> UnderLimit<'a> {
+    /// Before the first iteration. `task` is the largest structure with estimated durations, under the limit of all iterations, and
+    /// `estimated` a plan for it.
+    pub(super) fn new(
+        training: &'a Training<'a>,
+        graph: Arc<Graph>,
+        task: &Task,
+        estimated: Planned,
+        observer: &'a dyn TrainObserver,
+    ) -> Result<Self, TrainError> {
+        let main = task.trace.fingerprint();
+        let known = Known::new(graph, task.clone())?;
+        Ok(Self {
+            training,
+            observer,
+            machine: task.machine.clone(),
+            known: HashMap::from([(main, known)]),
+            occurrences: 0,
+            arena: None,
+            main,
+            estimated,
+            offsets: None,
+            copies: Default::default(),
+            intact: true,
+            execution: Execution::default(),
+            dynamic_times: Vec::new(),
+        })
+    }
+
+    /// The machine, with the limit as its memory and the link that was measured before the first plan.
+    pub(super) fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// How the iterations were executed.
+    pub(super) fn execution(&self) -> Execution {
+        let median = units::median(&mut self.dynamic_times.clone());
+        Execution { dynamic_iteration_ns: median, ..self.execution }
+    }
+
+    /// Whether the bytes above the plans' arena sizes were left untouched.
+    pub(super) fn arena_above_intact(&mut self, session: &Session) -> bool {
+        self.inspect(session);
+        self.intact
+    }
+
+    /// The report of the plan of the largest structure, by the durations that it was made for, or of the plan for estimated durations if
+    /// that structure never had another. The arena size is the largest of all plans.
+    pub(super) fn plan_report(&self, unconstrained_peak: Bytes) -> PlanReport {
+        let known = &self.known[&self.main];
+        let planned = known.planned.as_ref().unwrap_or(&self.estimated);
+        let mut report = PlanReport::new(&known.task, &self.training.method, unconstrained_peak, planned);
+        // Measured durations differ in the next run.
+        report.reproduce_with = None;
+        if let Some(arena) = self.arena {
+            (report.predicted_peak_bytes, report.arena_bytes) = (arena, Some(arena));
+        }
+        report
+    }
+
+    /// Sum of the median durations of the ops of the largest structure, or of the one that ran most if that did not run.
+    pub(super) fn sum_of_op_times(&self) -> Nanos {
+        let runs = |known: &&Known| known.runs;
+        let main = self.known.get(&self.main).filter(|known| known.runs > 0);
+        let known = main.or_else(|| self.known.values().max_by_key(runs));
+        known.map_or(Nanos::ZERO, |known| known.costs.clone().median().total())
+    }
+
+    /// The key of a graph's structure, which is known from then on.
+    fn key(&mut self, graph: &Arc<Graph>) -> Result<Fingerprint, TrainError> {
+        self.occurrences += 1;
+        if let Some((&key, known)) = self.known.iter_mut().find(|(_, known)| Arc::ptr_eq(&known.graph, graph))
+        {
+            known.last_used = self.occurrences;
+            return Ok(key);
+        }
+        let task = Task::estimate(graph, &self.machine, self.training.freedom)?;
+        let key = task.trace.fingerprint();
+        let known = match self.known.entry(key) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(Known::new(graph.clone(), task)?),
+        };
+        known.last_used = self.occurrences;
+        self.forget_the_oldest();
+        Ok(key)
+    }
+
+    /// Structures that never occur again must not fill the memory.
+    fn forget_the_oldest(&mut self) {
+        let others = self.known.iter().filter(|(key, _)| **key != self.main);
+        if self.known.len() > KEPT_STRUCTURES
+            && let Some((&oldest, _)) = others.min_by_key(|(_, known)| known.last_used)
+        {
+            self.known.remove(&oldest);
+        }
+    }
+
+    /// The task of a structure with measured durations and rates where there are any.
+    fn measured_task(&self, known: &Known) -> Task {
+        if known.runs == 0 {
+            return known.task.clone();
+        }
+        let mut machine = known.task.machine.clone();
+        let channels = [&mut machine.to_host, &mut machine.to_device];
+        for (copies, channel) in self.copies.iter().zip(channels) {
+            *channel = rate(copies).map_or(*channel, Channel::with_rate);
+        }
+        Task { costs: known.costs.clone().median(), machine, ..known.task.clone() }
+    }
+
+    /// Makes a plan for a structure: with the user's whole budget for the largest one, with a short search for others.
+    fn plan(&mut self, key: Fingerprint) -> Result<(), TrainError> {
+        let Some(mut known) = self.known.remove(&key) else { return Ok(()) };
+        let task = self.measured_task(&known);
+        let method = &self.training.method;
+        let estimated = (key == self.main).then(|| self.estimated.clone());
+        let planned = match (estimated, &self.offsets) {
+            (Some(estimated), None) if known.runs > 0 => {
+                Some(replan(self.training, &task, estimated, self.observer)?)
+            }
+            // Before anything is measured there is no better plan.
+            (Some(estimated), None) => Some(estimated),
+            (estimated, offsets) => {
+                let offsets = offsets.as_deref().unwrap_or_default();
+                match pipeline::plan_at_offsets(&task, &method.at_once(), offsets, self.observer) {
+                    Ok(planned) => Some(planned),
+                    Err(PlanError::Illegal(fault)) => return Err(TrainError::Plan(fault.into())),
+                    Err(_) => estimated.map(|estimated| pipeline::predict(&task, estimated)),
+                }
+            }
+        };
+        known.unplanned = planned.is_none();
+        self.execution.plans_made += u64::from(planned.is_some());
+        if let Some(planned) = &planned {
+            known.task = task;
+            self.arena = self.arena.max(Some(planned.height()));
+            self.offsets.get_or_insert_with(|| pipeline::persistent_offsets(&planned.plan));
+        }
+        known.planned = planned;
+        self.known.insert(key, known);
+        Ok(())
+    }
+
+    /// Looks for writes above the arena size of the plan at hand: before another plan follows, and at the end.
+    fn inspect(&mut self, session: &Session) {
+        self.intact &= session.first_stain().is_none();
+    }
+
+    /// Executes an iteration by the plan of its structure; `None` if there is none.
+    fn by_plan(
+        &mut self,
+        session: &mut Session,
+        number: u64,
+        key: Fingerprint,
+        fill: &mut dyn FnMut(&mut Session),
+    ) -> Result<Option<Measured>, TrainError> {
+        let Some(Known { graph, planned: Some(planned), .. }) = self.known.get(&key) else { return Ok(None) };
+        let (graph, plan) = (graph.clone(), planned.plan.clone());
+        if session.plan().is_some_and(|now| !Arc::ptr_eq(now, &plan)) {
+            self.inspect(session);
+        }
+        let (measured, moved) = follow(session, number, &graph, &plan, fill)?;
+        self.execution.switch_moved_bytes += moved;
+        if let Some(known) = self.known.get_mut(&key) {
+            known.costs.add(plan.schedule(), &measured.timeline);
+            known.runs += 1;
+            self.execution.structures += u64::from(known.runs == 1);
+        }
+        self.execution.planned_iterations += 1;
+        Ok(Some(measured))
+    }
+
+    /// Executes an iteration dynamically; `None` if that does not succeed within the limit and a plan may.
+    fn dynamically(
+        &mut self,
+        session: &mut Session,
+        number: u64,
+        key: Fingerprint,
+        fill: &mut dyn FnMut(&mut Session),
+    ) -> Result<Option<Measured>, TrainError> {
+        self.inspect(session);
+        let Some(known) = self.known.get_mut(&key) else { return Ok(None) };
+        session.change_to(&known.graph)?;
+        let freedom = self.training.freedom;
+        // An iteration that runs out of bytes ends a training. A dry run makes the same decisions, so one that succeeds rules that out.
+        let mut decider = Dtr::new(&known.task, &known.order);
+        match session.rehearse(Improvise { order: &known.order, freedom, decider: &mut decider }) {
+            Ok(_) => {}
+            Err(EngineError::NoRoom { .. }) if !self.training.dynamic => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+        fill(session);
+        let mut decider = Dtr::new(&known.task, &known.order);
+        let improvise = Improvise { order: &known.order, freedom, decider: &mut decider };
+        let report = session.improvise(number, improvise)?;
+        known.costs.add_runs(&report.ops);
+        known.runs += 1;
+        self.execution.structures += u64::from(known.runs == 1);
+        for (copies, new) in self.copies.iter_mut().zip([&report.stores, &report.loads]) {
+            copies.extend(new);
+            copies.drain(..copies.len().saturating_sub(COPIES));
+        }
+        self.execution.add(&report);
+        self.dynamic_times.push(report.iteration);
+        Ok(Some(measured(&report)))
+    }
+}
+
+/// Bytes per second of the copies: the median of the large ones, because a small copy measures its fixed costs more than its rate.
+fn rate(copies: &[(Bytes, Nanos)]) -> Option<u64> {
+    let largest = copies.iter().map(|&(bytes, _)| bytes).max()?;
+    let large = copies.iter().filter(|(bytes, time)| 2 * bytes.get() >= largest.get() && !time.is_zero());
+    let per_second =
+        |&(bytes, time): &(Bytes, Nanos)| u128::from(bytes.get()) * 1_000_000_000 / u128::from(time.get());
+    let mut rates: Vec<u64> =
+        large.map(per_second).map(|rate| u64::try_from(rate).unwrap_or(u64::MAX).max(1)).collect();
+    units::median(&mut rates)
+}
+
+impl Known {
+    fn new(graph: Arc<Graph>, task: Task) -> Result<Self, TrainError> {
+        let order = default_order(&task.trace)?;
+        let costs = MeasuredCosts::new(&task.trace);
+        Ok(Self { graph, task, order, costs, runs: 0, last_used: 0, planned: None, unplanned: false })
+    }
+}
+
+impl Executor for UnderLimit<'_> {
+    fn structures_and_plans(&self) -> [u64; 2] {
+        [self.execution.structures, self.execution.plans_made]
+    }
+
+    fn step(
+        &mut self,
+        session: &mut Session,
+        number: u64,
+        graph: &Arc<Graph>,
+        fill: &mut dyn FnMut(&mut Session),
+    ) -> Result<Measured, TrainError> {
+        let key = self.key(graph)?;
+        let known = &self.known[&key];
+        // A single iteration is not worth measuring: it follows the plan for estimated durations.
+        let alone = self.training.iterations == 1 && key == self.main;
+        let due = (known.runs > 0 || alone) && known.planned.is_none() && !known.unplanned;
+        if due && !self.training.dynamic {
+            self.plan(key)?;
+        }
+        if let Some(measured) = self.by_plan(session, number, key, fill)? {
+            return Ok(measured);
+        }
+        if let Some(measured) = self.dynamically(session, number, key, fill)? {
+            return Ok(measured);
+        }
+        // Dynamic execution does not succeed within the limit, so the structure is planned before it is measured.
+        self.plan(key)?;
+        let measured = self.by_plan(session, number, key, fill)?;
+        measured.ok_or(TrainError::Plan(PlanError::GaveUp { limit: self.machine.memory, best: None }))
+    }
+}

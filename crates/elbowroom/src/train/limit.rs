@@ -1,0 +1,96 @@
+//! The first plan of a training: one that fits the limit, from estimated durations.
+//!
+//! Planners are not monotone: one that gives up at a limit may find a plan for less, and that plan fits. So where the planner gives up,
+//! this step tries smaller limits, then searches the smallest limit at which the planner succeeds, and starts from the plan that it found
+//! there. This is a step of training and not of the [pipeline](crate::pipeline), because it would change the answers of `plan` and
+//! `compare`, which report what a planner finds at a limit by itself.
+
+use elbowroom_ir::Bytes;
+use elbowroom_ir::search::Budget;
+
+use super::{TrainError, Training};
+use crate::explain::Refusal;
+use crate::observer::TrainObserver;
+use crate::pipeline::{self, Method, PlanError, Planned, Task};
+use crate::size::MemorySpec;
+
+/// Shares of a limit, in percent, that are tried where the planner gives up at the limit itself.
+const SHARES: [u64; 4] = [95, 85, 70, 50];
+
+/// Ops of a trace for which a search is not shortened.
+const FEW_OPS: usize = 2048;
+
+/// A plan under the limit of the training, or the reason why there is none with the smallest limit that works.
+pub(super) fn plan(
+    training: &Training<'_>,
+    memory: MemorySpec,
+    task: &Task,
+    unconstrained_peak: Bytes,
+    observer: &dyn TrainObserver,
+) -> Result<Planned, TrainError> {
+    let at_once = training.method.at_once();
+    let planned = match memory.resolve(unconstrained_peak) {
+        // The plan only has to fit: durations are not measured yet, so a long search would be wasted.
+        Some(limit) => {
+            let task = task.with_memory(limit);
+            match pipeline::plan(&task, &shortened(&at_once, task.trace.ops().len()), observer) {
+                Err(PlanError::GaveUp { .. }) => pipeline::plan(&task, &at_once, observer),
+                done => done,
+            }
+        }
+        None => pipeline::smallest(task, &at_once, unconstrained_peak, observer),
+    };
+    let error = match planned {
+        Ok(planned) => return Ok(planned),
+        Err(error) => error,
+    };
+    let from = |smaller: Planned, limit| {
+        let task = task.with_memory(limit);
+        pipeline::plan_from(&task, &at_once, &[smaller.plan], observer).map_err(TrainError::Plan)
+    };
+    let gave_up = if let PlanError::GaveUp { limit, .. } = error { Some(limit) } else { None };
+    if let Some(limit) = gave_up {
+        let within = |percent| task.with_memory(Bytes(limit.get() / 100 * percent));
+        let found = SHARES.iter().find_map(|&share| pipeline::plan(&within(share), &at_once, observer).ok());
+        if let Some(smaller) = found {
+            return from(smaller, limit);
+        }
+    }
+    observer.stage("looking for the smallest limit that works");
+    // With the link of the described machine, so that the limit named here works again, however fast the host tier is then.
+    let described = Task { machine: training.machine.clone(), ..task.clone() };
+    let smallest = pipeline::smallest(&described, &at_once, unconstrained_peak, observer).ok();
+    let smallest = match (smallest, gave_up) {
+        (Some(smaller), Some(limit)) if smaller.plan.machine().memory <= limit => {
+            return from(smaller, limit);
+        }
+        (smallest, _) => smallest.map(|planned| planned.plan.machine().memory),
+    };
+    Err(match Refusal::new(&task.trace, &error, smallest) {
+        Some(refusal) => TrainError::Refused(Box::new(refusal)),
+        None => TrainError::Plan(error),
+    })
+}
+
+/// The method with fewer evaluations for a trace of many ops: each evaluation takes longer in proportion, and thousands of layers must not
+/// wait for minutes.
+fn shortened<'a>(method: &Method<'a>, ops: usize) -> Method<'a> {
+    let share = |all: u64| (all * FEW_OPS as u64 / ops.max(FEW_OPS) as u64).max(1);
+    let evaluations = method.budget.evaluations.map(share);
+    Method { budget: Budget { evaluations, ..method.budget.clone() }, ..method.clone() }
+}
+
+/// A plan for measured durations, or the one for estimated durations where the planner finds none that is faster: that one fits.
+pub(super) fn replan(
+    training: &Training<'_>,
+    task: &Task,
+    estimated: Planned,
+    observer: &dyn TrainObserver,
+) -> Result<Planned, TrainError> {
+    let kept = pipeline::predict(task, estimated);
+    match pipeline::plan(task, &training.method, observer) {
+        Ok(planned) if planned.predicted.iteration <= kept.predicted.iteration => Ok(planned),
+        Err(PlanError::Illegal(fault)) => Err(TrainError::Plan(fault.into())),
+        _ => Ok(kept),
+    }
+}
