@@ -2,6 +2,9 @@
 
 use elbowroom::graph::zoo::{self, Options};
 use elbowroom::graph::{Content, Graph, OpKind, Role};
+use elbowroom::ir::Bytes;
+
+use crate::printer::{self, Row, row};
 
 /// What `--help` prints below the options: the defaults of every network, one line each.
 pub fn defaults() -> String {
@@ -47,38 +50,40 @@ pub fn defaults() -> String {
     )
 }
 
-/// What a network was built with, in name and value: its inputs, classes, optimizer, batch and parameters.
-pub fn description(graph: &Graph) -> Vec<(&'static str, String)> {
-    let network = graph.name.split(' ').next().unwrap_or_default().to_owned();
-    let mut rows = vec![("network", network)];
-    let shape = |index: usize| {
-        graph.inputs.get(index).map(|input| (input.content, graph.values[input.value].shape.dims().to_vec()))
+/// What a network was built with: its inputs, classes, optimizer, batch and parameters.
+pub fn description(graph: &Graph) -> Vec<Row> {
+    let plain = |name: &str, text: String| row(name, text, "");
+    let mut rows = vec![plain("network", graph.name.split(' ').next().unwrap_or_default().to_owned())];
+    let input = |index: usize| {
+        graph.inputs.get(index).map(|input| (input.content, graph.values[input.value].shape.dims()))
     };
-    let first = shape(0);
-    if let Some((_, dims)) = &first {
-        rows.push(("batch", format!("{} samples", dims.first().copied().unwrap_or(1))));
+    let first = input(0);
+    if let Some((_, [batch, ..])) = first {
+        rows.push(plain("batch", printer::counted(*batch as u64, "sample")));
     }
-    let labels = shape(1);
-    match &first {
-        Some((Content::Real, dims)) if dims.len() == 4 => {
-            rows.push(("image size", format!("{} x {} pixels, {} channels", dims[2], dims[3], dims[1])));
-            if let Some((Content::Class { classes }, _)) = labels {
-                rows.push(("classes", classes.to_string()));
+    match first {
+        Some((Content::Real, [_, channels, height, width])) => {
+            rows.push(plain("image size", format!("{height} x {width} pixels, {channels} channels")));
+            if let Some((Content::Class { classes }, _)) = input(1) {
+                rows.push(plain("classes", classes.to_string()));
             }
         }
-        Some((Content::Class { classes }, dims)) => {
-            let tokens = dims.get(1).copied().unwrap_or(1);
-            rows.push(("sequence", format!("{tokens} tokens, vocabulary of {classes}")));
+        Some((Content::Class { classes }, [_, tokens])) => {
+            rows.push(plain("sequence", format!("{tokens} tokens, vocabulary of {classes}")));
         }
-        Some((_, dims)) => rows.push(("sample", format!("{} numbers", dims[1..].iter().product::<usize>()))),
-        None => {}
+        Some((_, [_, sample @ ..])) => {
+            let numbers: usize = sample.iter().product();
+            rows.push(plain("sample", printer::counted(numbers as u64, "number")));
+        }
+        _ => {}
     }
-    rows.push(("optimizer", optimizer(graph)));
+    rows.push(plain("optimizer", optimizer(graph)));
     let weights = graph.persistent.iter().filter(|parameter| parameter.role == Role::Weight);
-    let (count, bytes) = weights
-        .map(|weight| &graph.values[weight.begin])
-        .fold((0, 0), |(n, b), value| (n + value.shape.len(), b + value.bytes().get()));
-    rows.push(("parameters", format!("{} ({})", grouped(count), elbowroom::ir::Bytes(bytes))));
+    let weights = weights.map(|weight| &graph.values[weight.begin]);
+    let (count, bytes) = weights.fold((0, Bytes::ZERO), |(count, bytes), value| {
+        (count + value.shape.len() as u64, bytes + value.bytes())
+    });
+    rows.push(plain("parameters", format!("{} ({bytes})", printer::grouped(count))));
     rows
 }
 
@@ -98,19 +103,6 @@ fn optimizer(graph: &Graph) -> String {
     step.unwrap_or_else(|| "none".to_owned())
 }
 
-/// A count with a comma between groups of three digits: `11,173,962`.
-pub fn grouped(count: usize) -> String {
-    let digits = count.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,15 +118,17 @@ mod tests {
 
     #[test]
     fn a_network_says_what_it_was_built_with() {
+        let has = |rows: &[Row], name: &str, text: &str| {
+            let found = rows.iter().find(|row| row.name == name).map(|row| row.figure.as_str());
+            assert_eq!(found, Some(text));
+        };
         let rows = description(&zoo::build("resnet18", &Options::new(4)).unwrap());
-        let find = |name: &str| rows.iter().find(|row| row.0 == name).map(|row| row.1.as_str());
-        assert_eq!(find("image size"), Some("32 x 32 pixels, 3 channels"));
-        assert_eq!((find("classes"), find("batch")), (Some("10"), Some("4 samples")));
-        assert_eq!(find("optimizer"), Some("sgd, learning rate 0.02, momentum 0.9, weight decay 0.0005"));
-        assert_eq!(find("parameters"), Some("11,173,962 (42.63 MiB)"));
+        has(&rows, "image size", "32 x 32 pixels, 3 channels");
+        has(&rows, "classes", "10");
+        has(&rows, "batch", "4 samples");
+        has(&rows, "optimizer", "sgd, learning rate 0.02, momentum 0.9, weight decay 0.0005");
+        has(&rows, "parameters", "11,173,962 (42.63 MiB)");
         let rows = description(&zoo::build("gpt", &Options::new(2)).unwrap());
-        assert!(rows.contains(&("sequence", "128 tokens, vocabulary of 256".to_owned())), "{rows:?}");
-        assert_eq!(grouped(1_000), "1,000");
-        assert_eq!(grouped(999), "999");
+        has(&rows, "sequence", "128 tokens, vocabulary of 256");
     }
 }

@@ -1,9 +1,15 @@
-//! Output on standard output: aligned tables for people, one JSON object for programs.
+//! Output on standard output: sections and aligned tables for people, one JSON object for programs.
 
 use std::io::{self, Write};
 
-use elbowroom::ir::Nanos;
+use elbowroom::ir::{Bytes, Nanos};
 use serde::Serialize;
+
+/// Columns of a terminal into which sections fit.
+const WIDTH: usize = 80;
+/// Least widths of the first two columns of a section, so that the sections of one report are aligned with each other.
+const NAMES: usize = 20;
+const FIGURES: usize = 12;
 
 /// Prints one JSON object on a line of its own.
 pub fn json(value: &impl Serialize) -> io::Result<()> {
@@ -12,58 +18,239 @@ pub fn json(value: &impl Serialize) -> io::Result<()> {
     writeln!(out)
 }
 
-/// Prints names and values in two columns, names flush left.
-pub fn pairs<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> io::Result<()> {
-    let rows: Vec<_> = rows.into_iter().collect();
-    let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+/// Prints one line.
+pub fn line(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    for (name, value) in rows {
-        writeln!(out, "{name:width$}  {value}")?;
-    }
+    writeln!(out, "{}", text.trim_end())?;
     out.flush()
 }
 
-/// Prints a table with a head. The first two columns are flush left, the others, which hold numbers, flush right.
-pub fn table<const N: usize>(
-    head: &[&str; N],
-    rows: impl IntoIterator<Item = [String; N]>,
-) -> io::Result<()> {
-    let rows: Vec<Vec<String>> = rows.into_iter().map(Vec::from).collect();
-    grid(&head.map(str::to_owned), &rows)
+/// One line of a section: a name, one figure, and what the figure is relative to.
+pub struct Row {
+    /// What the figure is.
+    pub name: String,
+    /// The figure with its unit.
+    pub figure: String,
+    /// What it is relative to, or what it means; may be empty.
+    pub note: String,
 }
 
-/// The same with a number of columns that only the data know; every row has as many cells as the head.
-pub fn grid(head: &[String], rows: &[Vec<String>]) -> io::Result<()> {
-    let width = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.chain([head[column].chars().count()]).max().unwrap_or(0)
+/// Makes a row.
+pub fn row(name: &str, figure: impl ToString, note: impl Into<String>) -> Row {
+    Row { name: name.to_owned(), figure: figure.to_string(), note: note.into() }
+}
+
+/// Prints rows under a short heading, with an empty line before it. Long notes are wrapped.
+pub fn section(heading: &str, rows: &[Row]) -> io::Result<()> {
+    let width = |least: usize, cell: fn(&Row) -> &str| {
+        rows.iter().map(|row| cell(row).chars().count()).max().unwrap_or(0).max(least)
     };
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let names = width(NAMES, |row| &row.name);
+    // A figure without a note may be as long as it likes.
+    let figures = rows.iter().filter(|row| !row.note.is_empty()).map(|row| row.figure.chars().count());
+    let figures = figures.max().unwrap_or(0).max(FIGURES);
+    let indent = names + figures + 6;
     let mut out = io::stdout().lock();
-    for row in std::iter::once(head).chain(rows.iter().map(Vec::as_slice)) {
-        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
-            if column < 2 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
-        });
-        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+    writeln!(out, "\n{heading}")?;
+    for Row { name, figure, note } in rows {
+        let note = wrapped(note, WIDTH.saturating_sub(indent).max(24), indent);
+        writeln!(out, "{}", format!("  {name:<names$}  {figure:<figures$}  {note}").trim_end())?;
     }
     out.flush()
 }
 
-/// Prints an empty line between two tables.
-pub fn blank() -> io::Result<()> {
-    writeln!(io::stdout().lock())
+/// A text in lines of at most `width` columns, except for longer words, the lines after the first indented.
+fn wrapped(text: &str, width: usize, indent: usize) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines.join(&format!("\n{}", " ".repeat(indent)))
 }
 
-/// How far a time is from the shortest possible, as far as is known: `1.2 ms: at most 3.4 % above the shortest possible`.
-pub fn bound(bound: Nanos, ratio: f64) -> String {
+/// A table whose lines are printed one by one.
+pub struct Table {
+    widths: Vec<usize>,
+    /// Columns that are flush left; the others, which hold numbers, are flush right.
+    left: usize,
+}
+
+impl Table {
+    /// Prints the head, whose first line names the columns and whose second their units. Columns are at least as wide as `widths` says.
+    pub fn begin(left: usize, head: &[Vec<String>], widths: &[usize]) -> io::Result<Self> {
+        let width = |column: usize| {
+            let cells = head.iter().map(|line| line[column].chars().count());
+            cells.chain(widths.get(column).copied()).max().unwrap_or(0)
+        };
+        let table = Self { widths: (0..head.first().map_or(0, Vec::len)).map(width).collect(), left };
+        for line in head {
+            table.print(line)?;
+        }
+        Ok(table)
+    }
+
+    /// Prints one line, with as many cells as the head has.
+    pub fn print(&self, cells: &[String]) -> io::Result<()> {
+        let cells = cells.iter().zip(&self.widths).enumerate().map(|(column, (cell, &width))| {
+            if column < self.left { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        });
+        line(&cells.collect::<Vec<_>>().join("  "))
+    }
+}
+
+/// Prints a whole table.
+pub fn table(left: usize, head: &[Vec<String>], rows: &[Vec<String>]) -> io::Result<()> {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..head.first().map_or(0, Vec::len)).map(width).collect();
+    let table = Table::begin(left, head, &widths)?;
+    rows.iter().try_for_each(|row| table.print(row))
+}
+
+/// Turns names and units into the two lines of a head.
+pub fn head<const N: usize>(columns: [(&str, &str); N]) -> Vec<Vec<String>> {
+    let line = |pick: fn((&str, &str)) -> String| columns.into_iter().map(pick).collect::<Vec<_>>();
+    vec![line(|(name, _)| name.to_owned()), line(|(_, unit)| unit.to_owned())]
+}
+
+/// One unit for all sizes of a column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SizeUnit {
+    /// Its name.
+    pub name: &'static str,
+    bytes: u64,
+}
+
+impl SizeUnit {
+    /// The unit in which a size of this magnitude reads best.
+    pub fn for_size(size: Bytes) -> Self {
+        const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+        let found = UNITS.into_iter().find(|&(_, bytes)| size.get() >= bytes);
+        let (name, bytes) = found.unwrap_or(("B", 1));
+        Self { name, bytes }
+    }
+
+    /// An amount of bytes × seconds as a number of this unit × seconds.
+    pub fn byte_seconds(self, amount: f64) -> String {
+        format!("{:.3}", amount / self.bytes as f64)
+    }
+
+    /// A size as a number of this unit.
+    pub fn number(self, size: Bytes) -> String {
+        if self.bytes == 1 {
+            size.get().to_string()
+        } else {
+            format!("{:.2}", size.get() as f64 / self.bytes as f64)
+        }
+    }
+}
+
+/// One unit for all times of a column.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TimeUnit {
+    /// Its name.
+    pub name: &'static str,
+    nanos: f64,
+}
+
+impl TimeUnit {
+    /// Milliseconds.
+    pub const MILLISECONDS: Self = Self { name: "ms", nanos: 1e6 };
+    /// Seconds.
+    pub const SECONDS: Self = Self { name: "s", nanos: 1e9 };
+
+    /// The unit in which a time of this magnitude reads best.
+    pub fn for_time(time: Nanos) -> Self {
+        const UNITS: [(&str, f64); 3] = [("s", 1e10), ("ms", 1e6), ("µs", 1e3)];
+        let found = UNITS.into_iter().find(|&(_, least)| time.get() as f64 >= least);
+        match found {
+            Some(("s", _)) => Self::SECONDS,
+            Some((name, nanos)) => Self { name, nanos },
+            None => Self { name: "ns", nanos: 1.0 },
+        }
+    }
+
+    /// A time as a number of this unit.
+    pub fn number(self, time: Nanos, decimals: usize) -> String {
+        format!("{:.decimals$}", time.get() as f64 / self.nanos)
+    }
+}
+
+/// A count with a comma between groups of three digits: `11,173,962`.
+pub fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A count with its noun: `1 op`, `12 ops`.
+pub fn counted(count: u64, noun: &str) -> String {
+    format!("{} {noun}{}", grouped(count), if count == 1 { "" } else { "s" })
+}
+
+/// What a lower bound on the iteration time says about a plan.
+pub fn optimality(ratio: f64) -> String {
     if ratio <= 1.0 {
-        format!("{bound}: no plan is shorter")
+        "reached: no plan is faster at this limit".to_owned()
     } else {
-        format!("{bound}: at most {:.1} % above the shortest possible", 100.0 * (ratio - 1.0))
+        format!("this plan takes at most {:.1} % longer than the fastest", 100.0 * (ratio - 1.0))
     }
 }
 
 /// A share as a percentage with a sign, for overheads: `+12.3 %`.
 pub fn percent(share: f64) -> String {
     format!("{:+.1} %", share * 100.0)
+}
+
+/// Why a search stopped, in words.
+pub fn stopped(reason: &str) -> &str {
+    match reason {
+        "optimal" => "proved optimal",
+        "finished" => "search completed",
+        "evaluations" => "evaluation budget used up",
+        "time" => "time budget used up",
+        "interrupted" => "interrupted",
+        "gave-up" => "gave up",
+        "too-slow" => "too slow",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_are_wrapped_between_words() {
+        assert_eq!(wrapped("one two three", 7, 2), "one two\n  three");
+        assert_eq!(wrapped("extraordinary", 3, 2), "extraordinary");
+        assert_eq!(wrapped("", 3, 2), "");
+    }
+
+    #[test]
+    fn one_unit_serves_a_column() {
+        let unit = SizeUnit::for_size(Bytes(3 << 20));
+        assert_eq!((unit.name, unit.number(Bytes(1 << 10))), ("MiB", "0.00".to_owned()));
+        assert_eq!(SizeUnit::for_size(Bytes(12)).number(Bytes(7)), "7");
+        let unit = TimeUnit::for_time(Nanos(579_600_000));
+        assert_eq!((unit.name, unit.number(Nanos(1_500_000_000), 1)), ("ms", "1500.0".to_owned()));
+        assert_eq!(TimeUnit::for_time(Nanos(60_000_000_000)), TimeUnit::SECONDS);
+    }
+
+    #[test]
+    fn counts_are_grouped_and_have_a_plural() {
+        assert_eq!((grouped(999), grouped(1_000)), ("999".to_owned(), "1,000".to_owned()));
+        assert_eq!((counted(1, "op"), counted(0, "op")), ("1 op".to_owned(), "0 ops".to_owned()));
+    }
 }

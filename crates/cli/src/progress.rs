@@ -32,6 +32,11 @@ pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
+/// Ends long work cleanly, as Ctrl-C does.
+pub fn interrupt() {
+    INTERRUPTED.store(true, Ordering::Relaxed);
+}
+
 /// What is known of the search that goes on.
 #[derive(Default)]
 struct Search {
@@ -103,6 +108,16 @@ impl Progress {
         self.bar.set_message("");
     }
 
+    /// Prints something on standard output while the line is out of the way.
+    pub fn above<T>(&self, print: impl FnOnce() -> T) -> T {
+        self.bar.suspend(print)
+    }
+
+    /// Removes the line, before something else is printed.
+    pub fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+
     /// What the planner of the last search has reported of its training.
     pub fn learned(&self) -> Learned {
         self.search().learned.clone()
@@ -160,6 +175,25 @@ impl Observer for Progress {
     }
     fn interrupted(&self) -> bool {
         interrupted()
+    }
+}
+
+/// A search that ends when a time is over, or when the user interrupts.
+pub struct Deadline<'a> {
+    progress: &'a Progress,
+    end: Option<Instant>,
+}
+
+impl<'a> Deadline<'a> {
+    /// A search that begins now and may take this long.
+    pub fn new(progress: &'a Progress, time: Duration) -> Self {
+        Self { progress, end: Instant::now().checked_add(time) }
+    }
+}
+
+impl Observer for Deadline<'_> {
+    fn interrupted(&self) -> bool {
+        self.progress.interrupted() || self.end.is_some_and(|end| Instant::now() >= end)
     }
 }
 

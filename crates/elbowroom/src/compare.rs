@@ -1,6 +1,5 @@
 //! Planners side by side: every one at every limit, or every one at the smallest limit that it can serve within an overhead.
 
-use std::fmt::Write;
 use std::sync::Arc;
 
 use elbowroom_ir::check::{CheckedPlan, Illegal};
@@ -31,6 +30,8 @@ pub struct Comparison<'a> {
     pub by_load: bool,
     /// Height (or load) of the arena when everything stays: the whole of which shares are taken.
     pub natural: Bytes,
+    /// Whether every planner works alone; else a planner with [peers](Scheduler::peers) starts from the plans of the other rows at its limit.
+    pub alone: bool,
 }
 
 /// One planner at one limit.
@@ -44,8 +45,10 @@ pub struct Row {
     pub share: f64,
     /// Whether it found a plan.
     pub feasible: bool,
-    /// Bytes that its plan uses.
-    pub peak_bytes: Option<Bytes>,
+    /// Bytes of arena that its plan uses; `null` where the limits bound live memory.
+    pub arena_bytes: Option<Bytes>,
+    /// Largest sum of the buffers that are alive at one time.
+    pub peak_live_bytes: Option<Bytes>,
     /// Predicted iteration time.
     pub iteration_ns: Option<Nanos>,
     /// Iteration time ÷ sum of the op times − 1.
@@ -65,6 +68,8 @@ pub struct Row {
     pub planning_ns: Nanos,
     /// Why the planner stopped.
     pub stop_reason: &'static str,
+    /// Plans of other rows from which the planner started.
+    pub warm_starts: usize,
 }
 
 /// Asks every planner at every limit, the largest limit first. Those that are never behind others ([`Scheduler::peers`]) come last: they
@@ -155,7 +160,7 @@ impl Smallest<'_> {
         let serves = row.overhead.is_some_and(|overhead| overhead <= self.overhead);
         if serves {
             // The plan is one for a limit of just the bytes that it uses.
-            let used = row.peak_bytes.unwrap_or(limit).min(limit);
+            let used = row.arena_bytes.or(row.peak_live_bytes).unwrap_or(limit).min(limit);
             row.limit_bytes = used;
             row.share = used.ratio(comparison.natural);
             row.lower_bound_ns = pipeline::lower_bound(&comparison.task.with_memory(used));
@@ -200,7 +205,12 @@ fn ask(
     let started = std::time::Instant::now();
     let Known { plans, schedules } = known;
     let (from_plans, from_schedules): (&[_], &[_]) =
-        if scheduler.peers(&task.trace).is_empty() { (&[], &[]) } else { (plans, schedules) };
+        if comparison.alone || scheduler.peers(&task.trace).is_empty() {
+            (&[], &[])
+        } else {
+            (plans, schedules)
+        };
+    let warm_starts = from_plans.len() + from_schedules.len();
     let found = if comparison.by_load {
         pipeline::plan_load(task, &method, from_schedules, observer).map(|planned| {
             schedules.push(planned.schedule.into_schedule());
@@ -225,9 +235,11 @@ fn ask(
     };
     let mut row = Row::without_plan(comparison, scheduler.name(), task.machine.memory, stop_reason);
     row.planning_ns = planning;
+    row.warm_starts = warm_starts;
     if let Some(Found { peak, timeline, .. }) = found {
         row.feasible = true;
-        row.peak_bytes = Some(peak);
+        row.arena_bytes = Some(peak).filter(|_| !comparison.by_load);
+        row.peak_live_bytes = Some(timeline.peak_load);
         row.iteration_ns = Some(timeline.iteration);
         row.overhead = Some(PlanReport::overhead(timeline.iteration, task.costs.total()));
         row.ratio_to_bound = Some(timeline.iteration.ratio(row.lower_bound_ns));
@@ -256,7 +268,8 @@ impl Row {
             limit_bytes: limit,
             share: limit.ratio(comparison.natural),
             feasible: false,
-            peak_bytes: None,
+            arena_bytes: None,
+            peak_live_bytes: None,
             iteration_ns: None,
             overhead: None,
             ratio_to_bound: None,
@@ -266,38 +279,36 @@ impl Row {
             recomputed_ops: None,
             planning_ns: Nanos::ZERO,
             stop_reason,
+            warm_starts: 0,
         }
     }
 }
 
-/// The rows as comma-separated values with a head; empty where there is no plan.
-pub fn csv(rows: &[Row]) -> String {
-    let mut out = String::from(
-        "planner,limit_bytes,share,feasible,peak_bytes,iteration_ns,overhead,ratio_to_bound,lower_bound_ns,\
-         ratio_to_chain_bound,traffic_bytes,recomputed_ops,planning_ns,stop_reason\n",
-    );
+/// The names of the columns of [`csv_line`].
+pub const CSV_HEAD: &str = "planner,limit_bytes,share,feasible,arena_bytes,peak_live_bytes,iteration_ns,overhead,ratio_to_bound,\
+     lower_bound_ns,ratio_to_chain_bound,traffic_bytes,recomputed_ops,planning_ns,stop_reason,warm_starts";
+
+/// A row as comma-separated values, without the end of the line; fields are empty where there is no plan.
+pub fn csv_line(row: &Row) -> String {
     let or_empty = |number: Option<u64>| number.map_or_else(String::new, |number| number.to_string());
     let share = |number: Option<f64>| number.map_or_else(String::new, |number| format!("{number:.6}"));
-    for row in rows {
-        // Writing to a string cannot fail.
-        let _ = writeln!(
-            out,
-            "{},{},{:.6},{},{},{},{},{},{},{},{},{},{},{}",
-            row.planner,
-            row.limit_bytes.get(),
-            row.share,
-            row.feasible,
-            or_empty(row.peak_bytes.map(Bytes::get)),
-            or_empty(row.iteration_ns.map(Nanos::get)),
-            share(row.overhead),
-            share(row.ratio_to_bound),
-            row.lower_bound_ns.get(),
-            share(row.ratio_to_chain_bound),
-            or_empty(row.traffic_bytes.map(Bytes::get)),
-            or_empty(row.recomputed_ops.map(|ops| ops as u64)),
-            row.planning_ns.get(),
-            row.stop_reason,
-        );
-    }
-    out
+    [
+        row.planner.to_owned(),
+        row.limit_bytes.get().to_string(),
+        share(Some(row.share)),
+        row.feasible.to_string(),
+        or_empty(row.arena_bytes.map(Bytes::get)),
+        or_empty(row.peak_live_bytes.map(Bytes::get)),
+        or_empty(row.iteration_ns.map(Nanos::get)),
+        share(row.overhead),
+        share(row.ratio_to_bound),
+        row.lower_bound_ns.get().to_string(),
+        share(row.ratio_to_chain_bound),
+        or_empty(row.traffic_bytes.map(Bytes::get)),
+        or_empty(row.recomputed_ops.map(|ops| ops as u64)),
+        row.planning_ns.get().to_string(),
+        row.stop_reason.to_owned(),
+        row.warm_starts.to_string(),
+    ]
+    .join(",")
 }

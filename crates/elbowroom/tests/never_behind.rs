@@ -79,6 +79,7 @@ fn in_a_comparison_auto_is_never_behind_anybody() {
             limits: &[Bytes(natural.get() / 10 * 7)],
             by_load,
             natural,
+            alone: false,
         };
         let rows = compare::compare(&comparison, &Silent, |_| {}).unwrap();
         let (auto, others) = rows.split_last().expect("there is a row for each planner");

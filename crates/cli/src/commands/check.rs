@@ -12,15 +12,16 @@ use serde::Serialize;
 use crate::Answer;
 use crate::args::{CheckArgs, MachineArgs};
 use crate::commands::trace::traced;
-use crate::{files, printer};
+use crate::files;
+use crate::printer::{self, grouped, row};
 
 #[derive(Serialize)]
 struct Verdict {
     legal: bool,
     violations: Vec<String>,
     limit_bytes: u64,
-    height_bytes: u64,
-    peak_load_bytes: Option<u64>,
+    arena_bytes: u64,
+    peak_live_bytes: Option<u64>,
 }
 
 /// Runs the command.
@@ -38,18 +39,22 @@ pub fn run(args: &CheckArgs) -> Result<Answer> {
             legal: result.is_ok(),
             violations,
             limit_bytes: limit.get(),
-            height_bytes: height.get(),
-            peak_load_bytes: result.as_ref().ok().map(|plan| plan.peak_load().get()),
+            arena_bytes: height.get(),
+            peak_live_bytes: result.as_ref().ok().map(|plan| plan.peak_load().get()),
         })?;
     }
     match result {
         Ok(plan) if !args.json => {
-            printer::pairs([
-                ("legal", "yes, by rules L1 to L10".to_owned()),
-                ("limit", limit.to_string()),
-                ("height", format!("{height} ({} bytes)", height.get())),
-                ("peak load", plan.peak_load().to_string()),
-            ])?;
+            printer::line(&format!("{} is legal for {}", args.plan.display(), args.trace.display()))?;
+            printer::section(
+                "Proof",
+                &[
+                    row("rules", "L1 to L10", "all hold"),
+                    row("arena size", height, format!("{} bytes", grouped(height.get()))),
+                    row("limit", limit, ""),
+                    row("peak live memory", plan.peak_load(), "largest sum of buffers alive at one time"),
+                ],
+            )?;
             Ok(Answer::Yes)
         }
         Ok(_) => Ok(Answer::Yes),

@@ -1,14 +1,14 @@
-//! What `--explain` adds to a report: which values were chosen to leave the device, what that saves and what it costs.
+//! What `--explain` adds to a report: which tensors are offloaded or evicted, what that saves and what it costs.
 
 use std::io;
 
 use elbowroom::choices::{Choice, Choices};
-use elbowroom::ir::Bytes;
+use elbowroom::ir::Nanos;
 use serde::Serialize;
 
-use crate::printer;
+use crate::printer::{self, SizeUnit, TimeUnit};
 
-/// Choices shown on the terminal; the rest are counted, and listed by `--json`.
+/// Choices shown on the terminal; the rest are summed up, and listed by `--json`.
 const SHOWN: usize = 20;
 
 /// A report as one JSON object, with all choices if they were asked for.
@@ -24,33 +24,45 @@ pub struct Explained<'a, R: Serialize> {
 
 /// Prints the choices that save most, and the sum of all.
 pub fn print(explanation: &Choices) -> io::Result<()> {
-    printer::blank()?;
-    let row = |choice: &Choice| {
-        [
+    let choices = &explanation.choices;
+    let largest = choices.iter().map(|choice| choice.bytes).max().unwrap_or_default();
+    let sizes = SizeUnit::for_size(largest);
+    let gap = |choice: &Choice| choice.to_ns.saturating_sub(choice.from_ns);
+    let times = TimeUnit::for_time(choices.iter().map(gap).max().unwrap_or_default());
+    let saved = |amount: f64| sizes.byte_seconds(amount);
+    let cost = |time: Nanos| TimeUnit::MILLISECONDS.number(time, 3);
+    let line = |choice: &Choice| {
+        vec![
             choice.tensor.clone(),
             choice.restored.to_owned(),
-            choice.bytes.to_string(),
-            (choice.to_ns.saturating_sub(choice.from_ns)).to_string(),
-            byte_seconds(choice.saved_byte_seconds),
-            choice.cost_ns.to_string(),
+            sizes.number(choice.bytes),
+            times.number(gap(choice), 3),
+            saved(choice.saved_byte_seconds),
+            cost(choice.cost_ns),
         ]
     };
-    let mut rows: Vec<[String; 6]> = explanation.choices.iter().take(SHOWN).map(row).collect();
-    let rest = &explanation.choices[rows.len()..];
     let none = String::new;
+    let mut rows: Vec<Vec<String>> = choices.iter().take(SHOWN).map(line).collect();
+    let rest = &choices[rows.len()..];
     if !rest.is_empty() {
-        let saved = rest.iter().map(|choice| choice.saved_byte_seconds).sum();
-        let cost = rest.iter().map(|choice| choice.cost_ns).sum::<elbowroom::ir::Nanos>();
-        let more = format!("{} more", rest.len());
-        rows.push([more, none(), none(), none(), byte_seconds(saved), cost.to_string()]);
+        let amount = rest.iter().map(|choice| choice.saved_byte_seconds).sum();
+        let time = rest.iter().map(|choice| choice.cost_ns).sum();
+        rows.push(vec![format!("{} more", rest.len()), none(), none(), none(), saved(amount), cost(time)]);
     }
-    let saved = byte_seconds(explanation.saved_byte_seconds);
     let how = format!("{} prefetched, {} recomputed", explanation.prefetched, explanation.recomputed);
-    rows.push(["all".to_owned(), how, none(), none(), saved, explanation.cost_ns.to_string()]);
-    printer::table(&["value", "comes back", "size", "away for", "saves", "costs"], rows)
-}
-
-/// Bytes × seconds: `1.5 GiB·s`.
-fn byte_seconds(amount: f64) -> String {
-    format!("{}·s", Bytes(amount.round() as u64))
+    let total = saved(explanation.saved_byte_seconds);
+    rows.push(vec!["all".to_owned(), how, none(), none(), total, cost(explanation.cost_ns)]);
+    printer::line("")?;
+    printer::line("Offloaded or evicted tensors, largest saving (bytes x time) first")?;
+    printer::line("  cost: time of both copies, or of the recomputed op; copies may overlap with compute")?;
+    let amount = format!("{}·s", sizes.name);
+    let head = printer::head([
+        ("tensor", ""),
+        ("restored", ""),
+        ("size", sizes.name),
+        ("gap", times.name),
+        ("saved", &amount),
+        ("cost", TimeUnit::MILLISECONDS.name),
+    ]);
+    printer::table(2, &head, &rows)
 }

@@ -14,8 +14,9 @@ use serde::Serialize;
 use crate::Answer;
 use crate::args::{MachineArgs, PackArgs};
 use crate::commands::trace::traced;
+use crate::printer::{self, Table, TimeUnit, counted, grouped, row};
 use crate::progress::{self, Progress};
-use crate::{files, printer, settings};
+use crate::{files, settings};
 
 /// Buffers of an infeasible set shown by name; the rest are counted.
 const SHOWN: usize = 8;
@@ -27,18 +28,20 @@ struct Packed {
     buffers: usize,
     capacity_bytes: Option<Bytes>,
     /// `null` if nothing fits the capacity.
-    height: Option<Bytes>,
-    peak_load: Bytes,
+    arena_bytes: Option<Bytes>,
+    /// Largest sum of the buffers alive at one time: a lower bound on the arena size.
+    peak_live_bytes: Bytes,
+    /// Arena size ÷ peak live memory − 1.
     fragmentation: Option<f64>,
     proved_optimal: bool,
     stop_reason: &'static str,
     evaluations: u64,
-    nanos: Nanos,
+    packing_ns: Nanos,
 }
 
 /// Several files or packers as one object.
 #[derive(Serialize)]
-struct Table<'a> {
+struct Rows<'a> {
     rows: &'a [Packed],
 }
 
@@ -48,10 +51,11 @@ pub fn run(args: &PackArgs) -> Result<Answer> {
         args.packer.iter().map(|name| registry::packer(name)).collect::<Result<_, _>>()?;
     let several = args.files.len() * packers.len() > 1;
     if several && args.output.is_some() {
-        bail!("-o takes one placement; name one file and one packer");
+        bail!("-o writes one placement, but there are several; name one file and one packer");
     }
     let budget = settings::budget(&args.search)?;
     progress::heed_ctrl_c();
+    let table = if several && !args.json { Some(begin_table(args)?) } else { None };
     let mut rows = Vec::new();
     let mut refusals = Vec::new();
     for file in &args.files {
@@ -59,6 +63,7 @@ pub fn run(args: &PackArgs) -> Result<Answer> {
         buffers.problem.capacity = args.capacity.or(buffers.problem.capacity);
         for &packer in &packers {
             let (packed, outcome) = pack(file, &buffers.problem, packer, &budget)?;
+            table.as_ref().map_or(Ok(()), |table| table.print(&cells(&packed)))?;
             rows.push(packed);
             match (&outcome.best, &args.output) {
                 (Some(placement), Some(path)) => files::write(Some(path), &csv::write(&buffers, placement))?,
@@ -74,13 +79,13 @@ pub fn run(args: &PackArgs) -> Result<Answer> {
     match (several, args.json) {
         (false, true) => printer::json(&rows[0])?,
         (false, false) => print(&rows[0])?,
-        (true, true) => printer::json(&Table { rows: &rows })?,
-        (true, false) => table(&rows)?,
+        (true, true) => printer::json(&Rows { rows: &rows })?,
+        (true, false) => {}
     }
     Ok(if refusals.is_empty() { Answer::Yes } else { Answer::No(refusals.join("\n")) })
 }
 
-/// The buffers of a table, or of a trace when everything stays.
+/// The buffers of a table, or of a trace whose tensors all stay on the device.
 fn buffers(path: &Path) -> Result<Buffers> {
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     if !is_table(&bytes) {
@@ -107,7 +112,7 @@ fn pack(
     packer: &dyn Packer,
     budget: &Budget,
 ) -> Result<(Packed, Outcome<Placement>)> {
-    let peak_load = problem.peak_load();
+    let peak_live = problem.peak_load();
     let progress = Progress::new(format!("placing {} buffers with {}", problem.blocks.len(), packer.name()));
     let started = Instant::now();
     let outcome = packer.pack(problem, budget, &progress);
@@ -120,58 +125,90 @@ fn pack(
     }
     let height = outcome.best.as_ref().map(|placement| placement.height);
     let packed = Packed {
-        file: file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
+        file: name(file),
         packer: packer.name(),
         buffers: problem.blocks.len(),
         capacity_bytes: problem.capacity,
-        height,
-        peak_load,
-        fragmentation: height.filter(|_| !peak_load.is_zero()).map(|height| height.ratio(peak_load) - 1.0),
-        proved_optimal: outcome.stop == StopReason::Optimal || height == Some(peak_load),
+        arena_bytes: height,
+        peak_live_bytes: peak_live,
+        fragmentation: height.filter(|_| !peak_live.is_zero()).map(|height| height.ratio(peak_live) - 1.0),
+        proved_optimal: outcome.stop == StopReason::Optimal || height == Some(peak_live),
         stop_reason: outcome.stop.name(),
         evaluations: outcome.evaluations,
-        nanos,
+        packing_ns: nanos,
     };
     Ok((packed, outcome))
 }
 
-/// File by file and packer by packer. What is not proved optimal is open.
-fn table(rows: &[Packed]) -> Result<()> {
-    let head = ["file", "packer", "buffers", "peak load", "height", "fragmentation", "time", "optimal"];
-    let cells = rows.iter().map(|row| {
-        let or_dash = |cell: Option<String>| cell.unwrap_or_else(|| "–".to_owned());
-        [
-            row.file.clone(),
-            row.packer.to_owned(),
-            row.buffers.to_string(),
-            row.peak_load.get().to_string(),
-            or_dash(row.height.map(|height| height.get().to_string())),
-            or_dash(row.fragmentation.map(|share| format!("{:.3} %", 100.0 * share))),
-            row.nanos.to_string(),
-            if row.proved_optimal { "proved" } else { "open" }.to_owned(),
-        ]
-    });
-    printer::table(&head, cells)?;
-    Ok(())
+/// Prints the head of the table, to which every placement adds a line when it is found.
+fn begin_table(args: &PackArgs) -> Result<Table> {
+    let head = printer::head([
+        ("file", ""),
+        ("packer", ""),
+        ("buffers", ""),
+        ("arena size", "bytes"),
+        ("peak live", "bytes"),
+        ("fragmentation", "%"),
+        ("smallest", ""),
+        ("time", "s"),
+    ]);
+    let file = args.files.iter().map(|path| name(path).chars().count()).max().unwrap_or(0);
+    let packer = args.packer.iter().map(|packer| packer.chars().count()).max().unwrap_or(0);
+    let table = Table::begin(2, &head, &[file, packer, 7, 12, 12, 0, "not proved".len(), 8])?;
+    Ok(table)
+}
+
+/// One placement as a line of the table.
+fn cells(row: &Packed) -> Vec<String> {
+    let or_dash = |cell: Option<String>| cell.unwrap_or_else(|| "-".to_owned());
+    vec![
+        row.file.clone(),
+        row.packer.to_owned(),
+        row.buffers.to_string(),
+        or_dash(row.arena_bytes.map(|arena| arena.get().to_string())),
+        row.peak_live_bytes.get().to_string(),
+        or_dash(row.fragmentation.map(|share| format!("{:.3}", 100.0 * share))),
+        if row.proved_optimal { "proved" } else { "not proved" }.to_owned(),
+        TimeUnit::SECONDS.number(row.packing_ns, 3),
+    ]
+}
+
+/// The name of a file without its folder.
+fn name(path: &Path) -> String {
+    path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
 fn print(packed: &Packed) -> Result<()> {
-    let height = match (packed.height, packed.fragmentation) {
-        (Some(height), Some(fragmentation)) => {
-            format!("{} bytes ({height}, fragmentation {:.3} %)", height.get(), 100.0 * fragmentation)
+    printer::line(&format!("{}: {}", packed.file, counted(packed.buffers as u64, "buffer")))?;
+    let exact = |bytes: Bytes| format!("{} bytes", grouped(bytes.get()));
+    let mut result = match packed.arena_bytes {
+        Some(arena) => {
+            let proved = if packed.proved_optimal {
+                "proved: no placement is smaller"
+            } else {
+                "not proved: a smaller placement may exist"
+            };
+            vec![row("arena size", exact(arena), ""), row("optimality", proved, "")]
         }
-        (Some(height), None) => format!("{} bytes", height.get()),
-        (None, _) => "nothing fits".to_owned(),
+        None => vec![row("arena size", "none", "no placement fits the capacity")],
     };
-    let proved = if packed.proved_optimal { "proved optimal" } else { "not proved optimal" };
-    printer::pairs([
-        ("packer", packed.packer.to_owned()),
-        ("buffers", packed.buffers.to_string()),
-        ("peak load", format!("{} bytes", packed.peak_load.get())),
-        ("height", height),
-        ("stopped", format!("{} after {} evaluations, {proved}", packed.stop_reason, packed.evaluations)),
-        ("time", packed.nanos.to_string()),
-    ])?;
+    result.push(row("peak live memory", exact(packed.peak_live_bytes), "lower bound on the arena size"));
+    if let Some(share) = packed.fragmentation {
+        let share = format!("{:.3} %", 100.0 * share);
+        result.push(row("fragmentation", share, "arena size / peak live memory - 1"));
+    }
+    if let Some(capacity) = packed.capacity_bytes {
+        result.push(row("capacity", exact(capacity), ""));
+    }
+    printer::section("Result", &result)?;
+    let stopped = printer::stopped(packed.stop_reason);
+    printer::section(
+        "Search",
+        &[
+            row("packer", packed.packer, stopped),
+            row("time", packed.packing_ns, counted(packed.evaluations, "evaluation")),
+        ],
+    )?;
     Ok(())
 }
 
@@ -185,19 +222,19 @@ fn refusal(buffers: &Buffers, stop: &StopReason) -> String {
                 let rest = blocks.len().saturating_sub(SHOWN);
                 let more = if rest > 0 { format!(" and {rest} more") } else { String::new() };
                 format!(
-                    "no placement can exist within {} bytes: buffers {}{more} cannot be placed together in less than {}",
+                    "infeasible: no placement exists within {} bytes, because buffers {}{more} need {} bytes together",
                     limit.get(),
                     names.join(", "),
                     needed.get()
                 )
             }
-            Infeasible::Op { .. } => "no placement can exist within the capacity".to_owned(),
+            Infeasible::Op { .. } => "infeasible: no placement exists within the capacity".to_owned(),
         },
         StopReason::GaveUp { best: Some(best) } => format!(
-            "no placement was found within the capacity; the lowest found needs {} bytes, and that less is impossible is not proved",
+            "no placement found within the capacity (infeasibility not proved); the smallest found needs {} bytes",
             best.get()
         ),
-        _ => "no placement was found within the capacity; that none exists is not proved".to_owned(),
+        _ => "no placement found within the capacity (infeasibility not proved)".to_owned(),
     }
 }
 

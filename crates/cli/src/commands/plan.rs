@@ -5,17 +5,19 @@ use elbowroom::choices::Choices;
 use elbowroom::explain::Refusal;
 use elbowroom::ir::Bytes;
 use elbowroom::ir::text::{File, PlanFile};
-use elbowroom::picture;
 use elbowroom::pipeline::{self, Method, PlanError, Task};
 use elbowroom::report::PlanReport;
 use elbowroom::size::MemorySpec;
+use elbowroom::{picture, registry};
 
 use crate::Answer;
 use crate::args::PlanArgs;
 use crate::commands::explain::{self, Explained};
+use crate::commands::limits::Limits;
 use crate::commands::trace::traced;
+use crate::printer::{self, Row, counted, grouped, row};
 use crate::progress::{self, Progress};
-use crate::{files, learning, printer, settings};
+use crate::{files, learning, settings};
 
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<Answer> {
@@ -24,6 +26,9 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
         Task { freedom: settings::freedom(&args.planner.freedom), ..traced(&args.trace, &args.machine)? };
     let progress = Progress::new("planning");
     progress::heed_ctrl_c();
+    if args.memory.is_none() && args.load_limit.is_none() {
+        return suggest(args, &task, &method, &progress);
+    }
     let natural = pipeline::natural(&task, method.packer, &progress)?.height();
 
     if let Some(limit) = args.load_limit {
@@ -54,6 +59,26 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     tell(args, &report, explanation.as_ref())
 }
 
+/// Without a limit: says which limits are possible and what to do next.
+fn suggest(args: &PlanArgs, task: &Task, method: &Method<'_>, progress: &Progress) -> Result<Answer> {
+    let chosen = args.planner.planner != registry::DEFAULT_PLANNER;
+    let limits = Limits::find(task, method, chosen, args.planner.search.time, progress)?;
+    if args.json {
+        printer::json(&limits)?;
+        return Ok(Answer::Yes);
+    }
+    progress.clear();
+    printer::line(&format!("{} on {}", task.trace.name(), task.machine.name))?;
+    limits.print()?;
+    let trace = args.trace.display();
+    printer::line("\nNo limit was given, so nothing was planned. Examples:")?;
+    for rest in ["--memory 50% -o FILE", "--memory min -o FILE"] {
+        printer::line(&format!("  elbowroom plan {trace} {rest}"))?;
+    }
+    printer::line(&format!("  elbowroom compare {trace} --memory 30%..100%"))?;
+    Ok(Answer::Yes)
+}
+
 /// A report with what only those who heard the search know.
 fn heard(mut report: PlanReport, progress: &Progress) -> PlanReport {
     report.reproduce_with = report.reproduce_with.filter(|_| !progress::interrupted());
@@ -82,7 +107,7 @@ fn by_load(
     progress: &Progress,
 ) -> Result<Answer> {
     let Some(limit) = limit.resolve(natural) else {
-        anyhow::bail!("--load-limit takes a size or a share; `min` is for --memory");
+        anyhow::bail!("--live-limit takes a size or a share, like 600MiB or 50%; `min` is for --memory");
     };
     let limited = task.with_memory(limit);
     let planned = match pipeline::plan_load(&limited, method, &[], progress) {
@@ -120,45 +145,78 @@ pub fn refuse(
     }
 }
 
-/// What a plan promises, as a table.
+/// Prints what a plan promises: the result first, then limit, plan and search.
 pub fn print(report: &PlanReport) -> Result<()> {
-    let mut planner = format!("{} ({})", report.planner, report.stop_reason);
+    printer::line(&format!("{} on {}", report.trace, report.machine))?;
+    let mut result = Vec::new();
+    if let Some(arena) = report.arena_bytes {
+        result.push(row("arena size", arena, format!("{} bytes, offsets assigned", grouped(arena.get()))));
+    } else {
+        result.push(live(report));
+    }
+    let against = format!("predicted; {} against no limit", printer::percent(report.overhead));
+    result.push(row("iteration time", report.iteration_ns, against));
+    result.push(bound(report));
+    printer::section("Result", &result)?;
+    printer::section("Limit", &limit(report))?;
+    printer::section("Plan", &decisions(report))?;
+    printer::section("Search", &search(report))?;
+    Ok(())
+}
+
+/// The largest sum of live bytes.
+fn live(report: &PlanReport) -> Row {
+    row("peak live memory", report.peak_live_bytes, "largest sum of buffers alive at one time")
+}
+
+/// The lower bound on the iteration time.
+pub fn bound(report: &PlanReport) -> Row {
+    row("lower bound on time", report.lower_bound_ns, printer::optimality(report.ratio_to_bound))
+}
+
+/// What the user allowed and what is possible.
+pub fn limit(report: &PlanReport) -> Vec<Row> {
+    let share = 100.0 * report.limit_bytes.ratio(report.unconstrained_peak_bytes);
+    let name = if report.arena_bytes.is_some() { "limit" } else { "limit on live memory" };
+    vec![
+        row(name, report.limit_bytes, format!("{share:.1} % of the unconstrained peak")),
+        row(
+            "unconstrained peak",
+            report.unconstrained_peak_bytes,
+            "arena size with every tensor on the device",
+        ),
+        row(
+            "lower bound on limit",
+            report.largest_op_bytes,
+            format!("needed by op {} alone; no plan exists below", report.largest_op),
+        ),
+    ]
+}
+
+/// What the plan does in one iteration.
+pub fn decisions(report: &PlanReport) -> Vec<Row> {
+    let mut rows = Vec::new();
+    if report.arena_bytes.is_some() {
+        rows.push(live(report));
+    }
+    rows.push(row("offloaded", report.to_host_bytes, "copied to the host in one iteration"));
+    rows.push(row("prefetched", report.to_device_bytes, "copied to the device in one iteration"));
+    rows.push(row("recomputed", counted(report.recomputed_ops as u64, "op"), "in one iteration"));
+    rows
+}
+
+/// How the plan was found.
+pub fn search(report: &PlanReport) -> Vec<Row> {
+    let mut stopped = printer::stopped(report.stop_reason).to_owned();
     if let Some(found_by) = &report.found_by {
-        planner += &format!(", found by {found_by}");
+        stopped += &format!(", found by {found_by}");
     }
     let mut rows = vec![
-        ("trace", report.trace.clone()),
-        ("machine", report.machine.clone()),
-        ("planner", planner),
-        ("natural peak", report.unconstrained_peak_bytes.to_string()),
+        row("planner", &report.planner, stopped),
+        row("planning time", report.planning_ns, counted(report.evaluations, "evaluation")),
     ];
-    let share = 100.0 * report.limit_bytes.ratio(report.unconstrained_peak_bytes);
-    match report.arena_bytes {
-        Some(height) => {
-            rows.push((
-                "limit",
-                format!("{} of arena ({share:.1} % of the natural peak)", report.limit_bytes),
-            ));
-            rows.push(("peak", format!("{height} ({} bytes)", height.get())));
-            let least = report.largest_op_bytes;
-            rows.push(("smallest limit", format!("{least} or more, because of {}", report.largest_op)));
-        }
-        None => {
-            rows.push(("load limit", format!("{} ({share:.1} % of the natural peak)", report.limit_bytes)))
-        }
+    if let Some(options) = &report.reproduce_with {
+        rows.push(row("reproduce with", options, ""));
     }
-    rows.extend([
-        ("peak load", report.peak_live_bytes.to_string()),
-        ("iteration", format!("{} ({})", report.iteration_ns, printer::percent(report.overhead))),
-        ("unlimited", report.unlimited_iteration_ns.to_string()),
-        ("lower bound", printer::bound(report.lower_bound_ns, report.ratio_to_bound)),
-        ("traffic", format!("{} to the host, {} back", report.to_host_bytes, report.to_device_bytes)),
-        ("recomputed", format!("{} ops", report.recomputed_ops)),
-        ("planning", report.planning_ns.to_string()),
-    ]);
-    if let Some(again) = &report.reproduce_with {
-        rows.push(("again", format!("the same plan with {again}")));
-    }
-    printer::pairs(rows)?;
-    Ok(())
+    rows
 }

@@ -13,15 +13,16 @@ use crate::args::SimulateArgs;
 use crate::commands::check::{prove, read_plan};
 use crate::commands::explain::{self, Explained};
 use crate::commands::trace::traced;
-use crate::{printer, settings};
+use crate::printer::{self, counted, grouped, row};
+use crate::settings;
 
 #[derive(Serialize)]
 struct Prediction {
     trace: String,
     machine: String,
     limit_bytes: Bytes,
-    height_bytes: Bytes,
-    peak_load_bytes: Bytes,
+    arena_bytes: Bytes,
+    peak_live_bytes: Bytes,
     iteration_ns: Nanos,
     unlimited_iteration_ns: Nanos,
     lower_bound_ns: Nanos,
@@ -60,8 +61,8 @@ pub fn run(args: &SimulateArgs) -> Result<Answer> {
         trace: task.trace.name().to_owned(),
         machine: task.machine.name.clone(),
         limit_bytes: memory,
-        height_bytes: plan.placement().height,
-        peak_load_bytes: timeline.peak_load,
+        arena_bytes: plan.placement().height,
+        peak_live_bytes: timeline.peak_load,
         iteration_ns: timeline.iteration,
         unlimited_iteration_ns: unlimited,
         lower_bound_ns: bound,
@@ -77,20 +78,40 @@ pub fn run(args: &SimulateArgs) -> Result<Answer> {
         printer::json(&Explained { report: &prediction, explanation: explanation.as_ref() })?;
         return Ok(Answer::Yes);
     }
-    let p = prediction;
-    printer::pairs([
-        ("trace", p.trace),
-        ("machine", p.machine),
-        ("limit", p.limit_bytes.to_string()),
-        ("height", format!("{} ({} bytes)", p.height_bytes, p.height_bytes.get())),
-        ("peak load", p.peak_load_bytes.to_string()),
-        ("iteration", format!("{} ({})", p.iteration_ns, printer::percent(p.overhead))),
-        ("unlimited", p.unlimited_iteration_ns.to_string()),
-        ("lower bound", printer::bound(p.lower_bound_ns, p.ratio_to_bound)),
-        ("compute idle", p.compute_idle_ns.to_string()),
-        ("recomputed", format!("{} ops, {}", p.recomputed_ops, p.recompute_ns)),
-        ("traffic", format!("{} to the host, {} back", p.to_host_bytes, p.to_device_bytes)),
-    ])?;
+    print(&prediction)?;
     explanation.as_ref().map_or(Ok(()), explain::print)?;
     Ok(Answer::Yes)
+}
+
+/// Prints the prediction: the result first, then what the streams do.
+fn print(p: &Prediction) -> Result<()> {
+    printer::line(&format!("{} on {}", p.trace, p.machine))?;
+    let against =
+        format!("{} against {} without a limit", printer::percent(p.overhead), p.unlimited_iteration_ns);
+    let share = 100.0 * p.arena_bytes.ratio(p.limit_bytes);
+    printer::section(
+        "Result",
+        &[
+            row("iteration time", p.iteration_ns, against),
+            row("lower bound on time", p.lower_bound_ns, printer::optimality(p.ratio_to_bound)),
+            row(
+                "arena size",
+                p.arena_bytes,
+                format!("{} bytes, {share:.1} % of the limit", grouped(p.arena_bytes.get())),
+            ),
+            row("limit", p.limit_bytes, "of the plan"),
+        ],
+    )?;
+    let ops = counted(p.recomputed_ops as u64, "op");
+    printer::section(
+        "Iteration",
+        &[
+            row("peak live memory", p.peak_live_bytes, "largest sum of buffers alive at one time"),
+            row("compute idle", p.compute_idle_ns, "the compute stream waits for copies"),
+            row("recomputed", p.recompute_ns, ops),
+            row("offloaded", p.to_host_bytes, "copied to the host in one iteration"),
+            row("prefetched", p.to_device_bytes, "copied to the device in one iteration"),
+        ],
+    )?;
+    Ok(())
 }

@@ -1,27 +1,36 @@
-//! `elbowroom trace`: one iteration of a network, written down.
+//! `elbowroom trace`: writes a trace of one iteration of a network, and says how much memory it needs.
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use elbowroom::graph::zoo::ZooError;
 use elbowroom::graph::{Graph, Mode, zoo};
 use elbowroom::import::{self, ImportError, Imported};
+use elbowroom::ir::machine::Machine;
 use elbowroom::ir::planning::{CostSource, Costs, Freedom};
+use elbowroom::ir::search::Budget;
 use elbowroom::ir::text::{File, TraceFile};
-use elbowroom::pipeline::Task;
+use elbowroom::pipeline::{Method, Task};
+use elbowroom::registry;
 use elbowroom::sim::cost::Roofline;
 use elbowroom::size::BatchSpec;
 use elbowroom::{engine, sim};
 
 use crate::Answer;
 use crate::args::{ImportArgs, MachineArgs, NetworkArgs, TraceArgs};
-use crate::{files, settings};
+use crate::commands::limits::Limits;
+use crate::printer::{self, counted};
+use crate::progress::{self, Progress};
+use crate::{files, networks, settings};
+
+/// Longest search for the smallest limit of a trace.
+const SUMMARY_TIME: Duration = Duration::from_secs(5);
 
 /// Runs the command.
 pub fn run(args: &TraceArgs) -> Result<Answer> {
-    let cpu = || sim::presets::machine("cpu").context("the preset cpu exists");
-    let (trace, costs, machine) = match &args.import {
+    let (trace, costs, machine, graph) = match &args.import {
         Some(path) => {
             let imported = imported(path, &args.importing)?;
             eprintln!("{}", imported.notes);
@@ -29,7 +38,7 @@ pub fn run(args: &TraceArgs) -> Result<Answer> {
             let named =
                 args.machine.machine.is_some() || args.machine.link.is_some() || args.machine.align.is_some();
             let machine = if named { Some(settings::machine(&args.machine, cpu()?)?) } else { None };
-            (imported.trace, imported.costs, machine)
+            (imported.trace, imported.costs, machine, None)
         }
         None => {
             let machine = settings::machine(&args.machine, cpu()?)?;
@@ -37,13 +46,47 @@ pub fn run(args: &TraceArgs) -> Result<Answer> {
             let trace =
                 engine::trace(&network).with_context(|| format!("{} cannot be traced", network.name))?;
             let costs = Costs::estimate(&trace, &Roofline::new(&machine));
-            (trace, costs, Some(machine))
+            (trace, costs, Some(machine), Some(network))
         }
     };
     let file = File::Trace(Box::new(TraceFile { trace, costs: Some(costs), machine }));
     let text = if args.json { serde_json::to_string(&file)? + "\n" } else { file.to_string() };
     files::write(args.output.as_deref(), &text)?;
+    // Without a file the trace itself is the output.
+    if let (Some(path), File::Trace(file)) = (&args.output, file) {
+        summarize(args, path, *file, graph.as_ref())?;
+    }
     Ok(Answer::Yes)
+}
+
+/// Says what was traced and how much memory it needs.
+fn summarize(args: &TraceArgs, path: &Path, file: TraceFile, graph: Option<&Graph>) -> Result<()> {
+    let TraceFile { trace, costs, machine } = file;
+    let machine = machine.map_or_else(cpu, Ok)?;
+    let costs = costs.unwrap_or_else(|| Costs::estimate(&trace, &Roofline::new(&machine)));
+    let task = Task { trace: Arc::new(trace), costs, machine, freedom: Freedom::ALL };
+    let progress = Progress::new("");
+    progress::heed_ctrl_c();
+    let scheduler = registry::scheduler(registry::DEFAULT_PLANNER)?;
+    let packer = registry::packer(registry::DEFAULT_PACKER)?;
+    let method = Method::new(scheduler, packer, Budget::default());
+    let limits = Limits::find(&task, &method, false, SUMMARY_TIME, &progress)?;
+    drop(progress);
+    if args.json {
+        printer::json(&limits)?;
+        return Ok(());
+    }
+    let ops = task.trace.ops().len() as u64;
+    printer::line(&format!("{}: {}, {}", path.display(), task.trace.name(), counted(ops, "op")))?;
+    if let Some(graph) = graph {
+        printer::section("Network", &networks::description(graph))?;
+    }
+    limits.print()
+}
+
+/// The machine of traces that name none.
+fn cpu() -> Result<Machine> {
+    sim::presets::machine("cpu").context("the preset cpu exists")
 }
 
 /// An iteration that another program recorded.
@@ -75,7 +118,9 @@ fn samples(args: &NetworkArgs) -> Result<usize> {
     match args.batch {
         BatchSpec::Samples(samples) => Ok(samples as usize),
         BatchSpec::Largest => {
-            bail!("--batch max needs a limit to fit, and a trace has none; name a number of samples")
+            bail!(
+                "--batch max needs a memory limit, which a trace does not have; give a number of samples, like --batch 32"
+            )
         }
     }
 }
@@ -109,7 +154,7 @@ pub fn traced(path: &Path, machine_args: &MachineArgs) -> Result<Task> {
         Ok(file) => file.into_trace().with_context(|| format!("cannot use {}", path.display()))?,
         Err(own) => foreign(path, own)?,
     };
-    let own = file.machine.unwrap_or(sim::presets::machine("cpu").context("the preset cpu exists")?);
+    let own = file.machine.map_or_else(cpu, Ok)?;
     let machine = settings::machine(machine_args, own)?;
     // Costs in the file were made for the file's machine; another machine has others, unless they were measured or recorded.
     let costs = match file.costs {

@@ -3,11 +3,11 @@
 use anyhow::Result;
 use elbowroom::graph::op::Algorithm;
 use elbowroom::ir::Bytes;
-use elbowroom::report::{Execution, TrainReport};
+use elbowroom::report::{PlanReport, TrainReport};
 use serde::Serialize;
 
 use crate::commands::plan;
-use crate::printer;
+use crate::printer::{self, Row, counted, grouped, row};
 
 /// The report of the library, with what only the process knows.
 #[derive(Serialize)]
@@ -20,100 +20,126 @@ pub struct Trained {
     pub peak_resident_bytes: Option<Bytes>,
 }
 
-/// How many iterations ran by plans, and by how many.
-fn ran(execution: &Execution) -> String {
-    let Execution {
-        planned_iterations, dynamic_iterations, structures, plans_made, switch_moved_bytes, ..
-    } = execution;
-    let counted = |number: u64, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
-    format!(
-        "{planned_iterations} by plan, {dynamic_iterations} on demand; {}, {}; {switch_moved_bytes} moved between plans",
-        counted(*structures, "trace"),
-        counted(*plans_made, "plan"),
-    )
-}
-
-/// What the iterations without a plan took.
-fn on_demand(execution: &Execution) -> String {
-    let time = execution.dynamic_iteration_ns.unwrap_or_default();
-    format!(
-        "{time} each, peak {}; {} dropped, {} sent to the host, {} ops recomputed, {} compactions of {}",
-        execution.dynamic_peak_bytes,
-        execution.dynamic_evictions,
-        execution.dynamic_offloads,
-        execution.dynamic_recomputed_ops,
-        execution.compactions,
-        execution.compacted_bytes,
-    )
-}
-
-/// Prints the report as tables.
+/// Prints the report: the result first, then limit, plan, traffic and execution.
 pub fn print(Trained { report, peak_resident_bytes }: &Trained) -> Result<()> {
-    let losses = report.losses.iter().enumerate();
-    let rows = losses.map(|(i, loss)| {
-        (format!("iteration {}", report.first_iteration + i as u64), format!("loss {loss:.6}"))
-    });
-    let rows: Vec<_> = rows.collect();
-    if !rows.is_empty() {
-        printer::pairs(rows.iter().map(|(name, value)| (name.as_str(), value.clone())))?;
-        printer::blank()?;
+    printer::section("Result", &result(report))?;
+    printer::section("Limit", &plan::limit(&report.plan))?;
+    if report.execution.planned_iterations > 0 {
+        printer::section("Plan", &predicted(&report.plan))?;
+        printer::section("Search", &plan::search(&report.plan))?;
     }
-    plan::print(&report.plan)?;
-    printer::blank()?;
+    printer::section("Traffic in the last iteration", &traffic(report))?;
+    printer::section("Execution", &execution(report))?;
+    let mut rows = vec![row("threads", report.threads, "")];
+    if let Some(bytes) = peak_resident_bytes {
+        rows.push(row("resident memory", bytes, "peak of the whole process, program code included"));
+    }
+    printer::section("Process", &rows)?;
+    Ok(())
+}
+
+/// What the run measured.
+fn result(report: &TrainReport) -> Vec<Row> {
     let peak = report.measured_peak_bytes;
-    let execution = &report.execution;
-    let exact = if execution.planned_iterations == 0 {
-        "without a plan"
+    let exact = if report.execution.planned_iterations == 0 {
+        "no plan to compare with"
     } else if peak == report.plan.predicted_peak_bytes {
-        "as predicted, to the byte"
+        "exactly as planned"
     } else {
-        "not as predicted"
+        "NOT as planned"
     };
     let above =
-        if report.arena_above_intact { "nothing written above it" } else { "bytes above it were written" };
-    let against = match report.measured_unlimited_iteration_ns {
-        Some(time) => format!("{} against {time} unlimited", printer::percent(report.measured_overhead)),
-        None => format!("{} against the sum of its op times", printer::percent(report.measured_overhead)),
+        if report.arena_above_intact { "no byte above was written" } else { "bytes above were WRITTEN" };
+    let baseline = match report.measured_unlimited_iteration_ns {
+        Some(time) => format!("{time} of the run without a limit"),
+        None => "the sum of the measured op times".to_owned(),
     };
+    let overhead = printer::percent(report.measured_overhead);
     let mut rows = vec![
-        ("measured peak", format!("{peak} ({} bytes): {exact}, {above}", peak.get())),
-        ("measured iteration", format!("{} ({against})", report.measured_iteration_ns)),
-        ("throughput", format!("{:.1} samples/s in batches of {}", report.samples_per_second, report.batch)),
-        (
-            "measured traffic",
-            format!(
-                "{} to the host ({}), {} back",
-                report.measured_to_host_bytes, report.host, report.measured_to_device_bytes
-            ),
+        row("measured peak", peak, format!("{} bytes, {exact}; {above}", grouped(peak.get()))),
+        row(
+            "iteration time",
+            report.measured_iteration_ns,
+            format!("measured median; {overhead} against {baseline}"),
         ),
-        (
-            "host tier",
-            format!(
-                "{:.2} GB/s there, {:.2} GB/s back, when training began",
-                report.to_host_rate as f64 / 1e9,
-                report.to_device_rate as f64 / 1e9
-            ),
+        row(
+            "throughput",
+            format!("{:.1}", report.samples_per_second),
+            format!("samples/s in batches of {}", report.batch),
         ),
-        ("recomputed", format!("{} ops in each iteration", report.measured_recomputed_ops)),
-        ("threads", report.threads.to_string()),
-        ("iterations", ran(execution)),
     ];
-    // Where all are computed in the usual way there is nothing to say.
-    if report.algorithms.keys().any(|&algorithm| algorithm != Algorithm::default().name()) {
-        let counts = report.algorithms.iter().map(|(name, count)| format!("{count} {name}"));
-        rows.push(("algorithms", counts.collect::<Vec<_>>().join(", ")));
-    }
-    if execution.dynamic_iterations > 0 {
-        rows.push(("on demand", on_demand(execution)));
-    }
-    if let Some(bytes) = peak_resident_bytes {
-        rows.push(("process", format!("{bytes} resident at most")));
-    }
     if let Some(verified) = report.verified {
         let results = if report.losses.is_empty() { "results" } else { "losses and all parameters" };
-        let equal = format!("{results} equal the unlimited run's, to the bit");
-        rows.push(("verified", if verified { equal } else { "NOT equal to the unlimited run".to_owned() }));
+        rows.push(if verified {
+            row("verified", "bit-exact", format!("{results} equal those of the run without a limit"))
+        } else {
+            row("verified", "NOT EQUAL", format!("{results} differ from those of the run without a limit"))
+        });
     }
-    printer::pairs(rows)?;
-    Ok(())
+    rows
+}
+
+/// What the last plan predicts for one iteration.
+fn predicted(report: &PlanReport) -> Vec<Row> {
+    let mut rows = Vec::new();
+    if let Some(arena) = report.arena_bytes {
+        rows.push(row("arena size", arena, "predicted"));
+    }
+    let against = format!("predicted; {} against the sum of the op times", printer::percent(report.overhead));
+    rows.push(row("iteration time", report.iteration_ns, against));
+    rows.push(plan::bound(report));
+    rows.extend(plan::decisions(report));
+    rows
+}
+
+/// What the last iteration copied and recomputed.
+fn traffic(report: &TrainReport) -> Vec<Row> {
+    let rate = |rate: u64| format!("{:.2} GB/s measured when training began", rate as f64 / 1e9);
+    let host = if report.host == "memory" { "host memory".to_owned() } else { report.host.clone() };
+    vec![
+        row("offloaded", report.measured_to_host_bytes, format!("to {host}; {}", rate(report.to_host_rate))),
+        row(
+            "prefetched",
+            report.measured_to_device_bytes,
+            format!("from {host}; {}", rate(report.to_device_rate)),
+        ),
+        row("recomputed", counted(report.measured_recomputed_ops as u64, "op"), ""),
+    ]
+}
+
+/// How the iterations were executed, with and without a plan.
+fn execution(report: &TrainReport) -> Vec<Row> {
+    let execution = &report.execution;
+    let plans = counted(execution.plans_made, "plan");
+    let structures = counted(execution.structures, "structure");
+    let mut rows = vec![
+        row("planned iterations", execution.planned_iterations, format!("{plans} made while training")),
+        row("dynamic iterations", execution.dynamic_iterations, "without a plan, under the same limit"),
+    ];
+    if execution.dynamic_iterations > 0 {
+        let time = execution.dynamic_iteration_ns.unwrap_or_default();
+        rows.extend([
+            row("  iteration time", time, "median"),
+            row("  peak", execution.dynamic_peak_bytes, ""),
+            row("  evicted", execution.dynamic_evictions, "tensors released without a copy"),
+            row("  offloaded", execution.dynamic_offloads, "tensors"),
+            row("  recomputed", execution.dynamic_recomputed_ops, "ops"),
+            row(
+                "  compacted",
+                execution.compacted_bytes,
+                format!("moved in {}", counted(execution.compactions, "compaction")),
+            ),
+        ]);
+    }
+    rows.push(row("structures", execution.structures, format!("the network ran in {structures}")));
+    if !execution.switch_moved_bytes.is_zero() {
+        let note = "persistent tensors moved when a plan began to be followed";
+        rows.push(row("plan changes", execution.switch_moved_bytes, note));
+    }
+    // Where all convolutions use the default algorithm there is nothing to say.
+    if report.algorithms.keys().any(|&algorithm| algorithm != Algorithm::default().name()) {
+        let counts = report.algorithms.iter().map(|(name, count)| format!("{count} {name}"));
+        rows.push(row("convolutions", counts.collect::<Vec<_>>().join(", "), ""));
+    }
+    rows
 }
