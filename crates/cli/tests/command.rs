@@ -260,7 +260,7 @@ fn impossible_limits_explain_themselves() {
         folder.path(),
         &line,
         1,
-        &["no plan can exist", "op ", "missing", "smallest limit that works"],
+        &["no plan exists", "op ", "missing", "smallest limit for which a plan was found"],
     );
     let refusal = json(&String::from_utf8(output.stdout).unwrap());
     assert_eq!(refusal["feasible"].as_bool(), Some(false));

@@ -9,10 +9,10 @@ use serde::Serialize;
 
 use crate::pipeline::PlanError;
 
-/// Values shown by name; the rest are counted.
+/// Tensors shown by name; the rest are counted.
 const SHOWN: usize = 4;
 
-/// A value that must be resident.
+/// A tensor that must be on the device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Needed {
     /// Its name.
@@ -32,8 +32,8 @@ pub struct Refusal {
     pub limit_bytes: Bytes,
     /// The op that cannot run, where one is known.
     pub op: Option<String>,
-    /// What must be resident together for it, largest first.
-    pub values: Vec<Needed>,
+    /// Tensors that must be on the device together for it, largest first.
+    pub tensors: Vec<Needed>,
     /// Its workspace.
     pub workspace_bytes: Bytes,
     /// Bytes of all that together.
@@ -56,7 +56,7 @@ impl Refusal {
             proved: matches!(error, PlanError::Infeasible { .. }),
             limit_bytes: limit,
             op: None,
-            values: Vec::new(),
+            tensors: Vec::new(),
             workspace_bytes: Bytes::ZERO,
             needed_bytes: None,
             missing_bytes: None,
@@ -68,14 +68,14 @@ impl Refusal {
             refusal.workspace_bytes = row.workspace;
             refusal.needed_bytes = Some(*needed);
             refusal.missing_bytes = Some(needed.saturating_sub(limit));
-            // What an op writes in place lies where the old value lies: named once.
+            // An op that writes in place reads and writes the same bytes: they are named once.
             let mut seen = BTreeSet::new();
-            refusal.values = values
+            refusal.tensors = values
                 .iter()
                 .filter(|&&value| seen.insert(trace.storage(value)))
                 .map(|&value| Needed { name: trace.tensors()[value].name.clone(), bytes: trace.bytes(value) })
                 .collect();
-            refusal.values.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+            refusal.tensors.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
         }
         Some(refusal)
     }
@@ -86,8 +86,8 @@ impl Refusal {
         let mut sentence = match (&self.op, self.needed_bytes, self.missing_bytes) {
             (Some(op), Some(needed), Some(missing)) => {
                 let mut parts: Vec<String> =
-                    self.values.iter().take(SHOWN).map(|v| format!("{} ({})", v.name, v.bytes)).collect();
-                let rest = self.values.iter().skip(SHOWN);
+                    self.tensors.iter().take(SHOWN).map(|v| format!("{} ({})", v.name, v.bytes)).collect();
+                let rest = self.tensors.iter().skip(SHOWN);
                 let (count, bytes) = rest.fold((0, Bytes::ZERO), |(n, sum), v| (n + 1, sum + v.bytes));
                 if count > 0 {
                     parts.push(format!("{count} more ({bytes})"));
@@ -96,16 +96,16 @@ impl Refusal {
                     parts.push(format!("workspace ({})", self.workspace_bytes));
                 }
                 format!(
-                    "no plan can exist within {limit}: op {op} cannot run, because {} must be resident together, {needed} in all, \
-                     and {missing} are missing",
+                    "no plan exists within {limit}: op {op} needs {} on the device together, {needed} in all, so {missing} are missing",
                     parts.join(", ")
                 )
             }
-            _ => format!("no plan was found within {limit}; that none exists is not proved"),
+            _ => format!("no plan found within {limit} (infeasibility not proved)"),
         };
         if let Some(smallest) = self.smallest_limit_bytes {
+            let bytes = smallest.get();
             sentence +=
-                &format!("; the smallest limit that works here is {smallest} ({} bytes)", smallest.get());
+                &format!("; the smallest limit for which a plan was found is {smallest} ({bytes} bytes)");
         }
         sentence
     }

@@ -121,7 +121,7 @@ fn by_load(
     tell(args, &report, explanation.as_ref())
 }
 
-/// Explains why there is no plan, with the smallest limit that works.
+/// Explains why there is no plan, with the smallest limit for which a plan is found.
 pub fn refuse(
     json: bool,
     task: &Task,
@@ -130,7 +130,7 @@ pub fn refuse(
     error: PlanError,
     progress: &Progress,
 ) -> Result<Answer> {
-    progress.say("looking for the smallest limit that works");
+    progress.say("finding the smallest limit");
     let smallest = pipeline::smallest(task, &method.at_once(), natural, progress)
         .ok()
         .map(|planned| planned.plan.machine().memory);
