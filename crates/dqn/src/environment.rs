@@ -1,13 +1,13 @@
-//! The environment: an iteration, the decisions that can be taken in it, and what each costs by the exact simulation.
+//! The environment: an iteration, the decisions that can be taken in it, and the cost of each by exact simulation.
 //!
-//! A *candidate* is a value that is not touched for a while, and a stretch without touches during which the load is above the limit. It
-//! is decided about once, where it was last accessed: it leaves for the host, is removed and made again, or stays. A persistent value
-//! that is not touched between its last access in one iteration and its first in the next can leave too; that is decided first.
+//! A *candidate* is a gap of a tensor during which the live memory exceeds the limit. It is decided once, at the access before the gap: the
+//! tensor is kept, offloaded, or evicted and recomputed. A persistent tensor can also be offloaded from its last access in one iteration to
+//! its first in the next; these candidates are decided first.
 //!
 //! The reward of an action is the simulated iteration time before it minus that after it. While decisions are pending the plan does not
-//! fit; the limit holds wherever the plan so far keeps to it, so that is up to the node under execution and behind it as far as possible
-//! (see [`evaluate_unfinished`]). When the plan fits everywhere the episode ends. A plan that does not fit after the last decision pays for
-//! the missing bytes what it would take to copy them out and back.
+//! fit, and the simulation enforces the limit only at the places where the plan so far meets it (see [`evaluate_unfinished`]). When the plan
+//! fits everywhere the episode ends. A plan that does not fit after the last decision pays, for the missing bytes, the time to copy them out
+//! and back.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -21,38 +21,30 @@ use crate::settings::Settings;
 use elbowroom_sched::PolicyError;
 use elbowroom_sched::lower::{evaluate_unfinished, loads};
 use elbowroom_sched::offload::autoswap;
-use elbowroom_sched::policy::{Gap, Place, Policy, Station, Touches, turn};
-use elbowroom_sched::recompute::remake::{Decided, Remake, by_stage};
+use elbowroom_sched::policy::{Boundary, Offloadable, Place, Policy, Touches, backward_start};
+use elbowroom_sched::recompute::evictions::{EvictionPolicies, Evictions, by_stage};
 use elbowroom_sched::recompute::repeats::fixed_ops;
 
 /// What can be done about a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Action {
     /// It stays.
-    Nothing,
-    /// It leaves for the host and comes back.
+    Keep,
+    /// It is offloaded and is restored.
     Offload,
-    /// It is dropped, and made again when it is needed.
-    Remove,
+    /// It is evicted, and recomputed when it is needed.
+    Recompute,
 }
 
 impl Action {
     /// All actions.
-    pub const ALL: [Self; 3] = [Self::Nothing, Self::Offload, Self::Remove];
-}
-
-/// What a candidate's absence is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Leave {
-    Gap(Gap),
-    /// The persistent value of this index, between iterations.
-    Wrap(usize),
+    pub const ALL: [Self; 3] = [Self::Keep, Self::Offload, Self::Recompute];
 }
 
 /// See the [module](self).
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate {
-    pub leave: Leave,
+    pub part: Offloadable,
     pub value: TensorId,
     pub bytes: u64,
     /// The touches around the gap, as places of a policy that keeps everything.
@@ -67,10 +59,10 @@ pub(crate) struct Candidate {
 
 /// A plan as far as it is decided.
 #[derive(Clone, Debug)]
-pub(crate) struct Standing {
+pub(crate) struct PartialPlan {
     /// Simulated iteration time, with the price of what is missing if `settled`.
     pub time: u64,
-    /// Load per op in the order in which they run first: the largest while it or repeats just before it run.
+    /// Live memory per op in the order in which they run first: the largest while it or repeats just before it run.
     pub(crate) load: Vec<u64>,
     /// The most that any place needs above the limit.
     pub missing: u64,
@@ -92,8 +84,8 @@ pub(crate) struct Environment<'a> {
     shortfall: f32,
     /// Plans simulated.
     pub simulated: u64,
-    remake: Remake,
-    known: HashMap<Box<[Action]>, Rc<Standing>>,
+    evictions: EvictionPolicies,
+    known: HashMap<Box<[Action]>, Rc<PartialPlan>>,
 }
 
 /// Plans remembered at most.
@@ -116,7 +108,7 @@ impl<'a> Environment<'a> {
             |bytes: u64| (machine.to_host.time(Bytes(bytes)) + machine.to_device.time(Bytes(bytes))).get();
         let mut this = Self {
             nodes: Nodes::of(request, &keep, &touches, least),
-            remake: Remake::new(trace, &keep.sequence, touches.clone()),
+            evictions: EvictionPolicies::new(trace, &keep.sequence, touches.clone()),
             request,
             keep,
             candidates: Vec::new(),
@@ -137,7 +129,7 @@ impl<'a> Environment<'a> {
         let Request { trace, freedom, .. } = *self.request;
         let limit = self.request.load_limit.get();
         let places = self.keep.sequence.len();
-        let turn = turn(trace, &self.keep.sequence).unwrap_or(places) as Place;
+        let backward_start = backward_start(trace, &self.keep.sequence).unwrap_or(places) as Place;
         let fixed = fixed_ops(trace);
         // Places above the limit before each place, so that whether a stretch has any is one subtraction.
         let mut above = vec![0u32; places + 1];
@@ -157,15 +149,16 @@ impl<'a> Environment<'a> {
             }
         }
         for value in trace.tensors().ids().filter(|&value| trace.bytes(value) >= least) {
-            let maker = trace.producer(value).filter(|op| op.0 < turn && !fixed[op.index()]);
+            let maker = trace.producer(value).filter(|op| op.0 < backward_start && !fixed[op.index()]);
             for (gap, next) in touches.gaps(value) {
-                let Some(from) = gap.after.filter(|&from| from < turn && any(from + 1, next.place)) else {
+                let Some(from) = gap.after.filter(|&from| from < backward_start && any(from + 1, next.place))
+                else {
                     continue;
                 };
                 let Some(&node) = at.get(&(value, from)) else { continue };
-                let again = maker.filter(|_| freedom.recompute && next.place >= turn);
+                let again = maker.filter(|_| freedom.recompute && next.place >= backward_start);
                 self.candidates.push(Candidate {
-                    leave: Leave::Gap(gap),
+                    part: Offloadable::Gap(gap),
                     value,
                     bytes: trace.bytes(value).get(),
                     from: Some(from),
@@ -182,9 +175,9 @@ impl<'a> Environment<'a> {
             let covers = any(0, opens) || last.is_some_and(|last| any(last + 1, places as Place));
             let node = last.and_then(|last| at.get(&(pair.end, last)).copied());
             let Some(node) = node.filter(|_| covers && trace.bytes(pair.begin) >= least) else { continue };
-            if freedom.offload && self.keep.stations[index] == Station::Device {
+            if freedom.offload && self.keep.boundaries[index] == Boundary::Device {
                 self.candidates.push(Candidate {
-                    leave: Leave::Wrap(index),
+                    part: Offloadable::Persistent(index),
                     value: pair.end,
                     bytes: trace.bytes(pair.begin).get(),
                     from: last,
@@ -200,9 +193,9 @@ impl<'a> Environment<'a> {
     }
 
     fn sort(&mut self) {
-        self.candidates.sort_by_key(|candidate| match candidate.leave {
-            Leave::Wrap(index) => (0, index as u32, candidate.value),
-            Leave::Gap(gap) => (1, gap.after.unwrap_or(0), candidate.value),
+        self.candidates.sort_by_key(|candidate| match candidate.part {
+            Offloadable::Persistent(index) => (0, index as u32, candidate.value),
+            Offloadable::Gap(gap) => (1, gap.after.unwrap_or(0), candidate.value),
         });
     }
 
@@ -238,7 +231,8 @@ impl<'a> Environment<'a> {
                 action[remove as usize] = -1.0;
             }
         }
-        let again: Vec<u64> = trace.tensors().ids().map(|value| self.time_again(value, touches)).collect();
+        let again: Vec<u64> =
+            trace.tensors().ids().map(|value| self.recompute_time(value, touches)).collect();
         let rows = self.nodes.nodes.iter().zip(next).zip(action);
         self.features = rows
             .flat_map(|((node, next), action)| {
@@ -256,8 +250,8 @@ impl<'a> Environment<'a> {
             .collect::<Vec<f32>>();
     }
 
-    /// Time to make a value again from what the backward phase reads.
-    fn time_again(&self, value: TensorId, touches: &Touches) -> u64 {
+    /// Time to recompute a tensor from what the backward phase reads.
+    fn recompute_time(&self, value: TensorId, touches: &Touches) -> u64 {
         let trace = self.request.trace;
         let mut seen: Vec<OpId> = Vec::new();
         let mut todo = vec![value];
@@ -269,7 +263,7 @@ impl<'a> Environment<'a> {
             }
             seen.push(op);
             time += self.request.costs.nanos.get(op).map_or(0, |nanos| nanos.get());
-            todo.extend(trace.ops()[op].reads.iter().filter(|&&read| self.remake.passes(read)));
+            todo.extend(trace.ops()[op].reads.iter().filter(|&&read| self.evictions.passes(read)));
         }
         time
     }
@@ -277,30 +271,29 @@ impl<'a> Environment<'a> {
     /// The policy of some decisions about the first candidates; the others stay.
     pub(crate) fn policy(&self, decisions: &[Action]) -> Policy {
         let decided = |wanted| self.candidates.iter().zip(decisions).filter(move |pair| *pair.1 == wanted);
-        let removed = decided(Action::Remove).map(|(candidate, _)| candidate.value).collect();
+        let evicted = decided(Action::Recompute).map(|(candidate, _)| candidate.value).collect();
         let (mut offloaded, mut wraps) = (Vec::new(), Vec::new());
         for (candidate, _) in decided(Action::Offload) {
-            match candidate.leave {
-                Leave::Gap(gap) => {
+            match candidate.part {
+                Offloadable::Gap(gap) => {
                     offloaded.extend(gap.after.map(|from| (candidate.value, from, candidate.until)))
                 }
-                Leave::Wrap(index) => wraps.push(index),
+                Offloadable::Persistent(index) => wraps.push(index),
             }
         }
-        let mut policy = self.remake.policy(self.request, &Decided { removed, offloaded });
-        wraps.into_iter().for_each(|index| policy.stations[index] = Station::Host);
+        let mut policy = self.evictions.policy(self.request, &Evictions { evicted, offloaded });
+        wraps.into_iter().for_each(|index| policy.boundaries[index] = Boundary::Host);
         policy
     }
 
-    /// What a network of so many rounds sees.
+    /// What a network of this many rounds sees.
     pub(crate) fn sight(&self, rounds: usize) -> Sight<'_> {
         Sight { nodes: &self.nodes, features: &self.features, rounds }
     }
 
     /// What a plan costs.
-    pub(crate) fn standing(&mut self, decisions: &[Action]) -> Rc<Standing> {
-        let length =
-            decisions.iter().rposition(|&action| action != Action::Nothing).map_or(0, |last| last + 1);
+    pub(crate) fn standing(&mut self, decisions: &[Action]) -> Rc<PartialPlan> {
+        let length = decisions.iter().rposition(|&action| action != Action::Keep).map_or(0, |last| last + 1);
         let key = &decisions[..length];
         if let Some(known) = self.known.get(key) {
             return known.clone();
@@ -314,16 +307,16 @@ impl<'a> Environment<'a> {
         standing
     }
 
-    fn simulate(&self, decisions: &[Action]) -> Standing {
+    fn simulate(&self, decisions: &[Action]) -> PartialPlan {
         let policy = self.policy(decisions);
         let limit = self.request.load_limit.get();
         let Ok(unfinished) = evaluate_unfinished(self.request, &policy) else {
-            return Standing { time: u64::MAX, load: Vec::new(), missing: u64::MAX, possible: false };
+            return PartialPlan { time: u64::MAX, load: Vec::new(), missing: u64::MAX, possible: false };
         };
         let load = by_stage(self.request.trace, &policy.sequence, &unfinished.load);
         let highest = unfinished.load.iter().copied().max().unwrap_or(0);
         let missing = highest.saturating_sub(limit);
-        Standing { time: unfinished.iteration.get(), load, missing, possible: true }
+        PartialPlan { time: unfinished.iteration.get(), load, missing, possible: true }
     }
 
     /// What bytes that are still missing at the end cost.
@@ -343,9 +336,9 @@ impl Candidate {
         let places = load.len();
         let after = self.from.map_or(0, |place| place as usize + 1).min(places);
         let until = (self.until as usize).min(places);
-        let ranges = match self.leave {
-            Leave::Gap(_) => [after..until.max(after), 0..0],
-            Leave::Wrap(_) => [0..until, after..places],
+        let ranges = match self.part {
+            Offloadable::Gap(_) => [after..until.max(after), 0..0],
+            Offloadable::Persistent(_) => [0..until, after..places],
         };
         for place in ranges.into_iter().flatten() {
             change(&mut load[place], self.bytes);

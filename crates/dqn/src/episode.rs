@@ -1,22 +1,22 @@
-//! Episodes: one pass over the decisions, who takes them, and what is remembered of it.
+//! Rollouts: one pass over the decisions of an episode, the policies that take them, and the transitions that are remembered.
 
 use std::rc::Rc;
 
 use elbowroom_ir::search::StopReason;
 
-use crate::environment::{Action, Candidate, Environment, Standing};
+use crate::environment::{Action, Candidate, Environment, PartialPlan};
 use elbowroom_sched::random::Random;
 
 /// One pass over the decisions.
-pub(crate) struct Episode {
+pub(crate) struct Rollout {
     pub decisions: Vec<Action>,
-    pub standing: Rc<Standing>,
+    pub standing: Rc<PartialPlan>,
     /// What the candidates that are still to be decided about could take off each place.
     relief: Vec<u64>,
 }
 
 /// A decision that was taken, with what it led to.
-pub(crate) struct Taken {
+pub(crate) struct Transition {
     /// The action that was chosen: what is learned about, even where it turned out to be impossible and changed nothing.
     pub action: Action,
     /// In units of the environment; never positive, unless an action makes the plan faster.
@@ -25,7 +25,7 @@ pub(crate) struct Taken {
     pub valid: [bool; 3],
 }
 
-/// Whoever takes the decisions of an episode.
+/// A policy that takes the decisions of an episode.
 pub(crate) trait Decide {
     /// The action on the next candidate, one of the valid ones.
     fn decide(&mut self, environment: &Environment<'_>, decisions: &[Action], valid: [bool; 3]) -> Action;
@@ -48,7 +48,7 @@ pub(crate) struct Margin(pub u64);
 
 impl Margin {
     /// The margin after an episode.
-    pub(crate) fn after(self, episode: &Episode, limit: u64) -> Self {
+    pub(crate) fn after(self, episode: &Rollout, limit: u64) -> Self {
         match episode.standing.missing {
             0 => Self(self.0 / 8 * 7),
             missing => Self(self.0.saturating_add(missing / 2).min(limit / 4)),
@@ -56,14 +56,14 @@ impl Margin {
     }
 }
 
-impl Episode {
+impl Rollout {
     /// Plays an episode to its end. `guard` is asked before every decision.
     pub(crate) fn play(
         environment: &mut Environment<'_>,
         decider: &mut impl Decide,
         margin: Margin,
         mut guard: impl FnMut(&Environment<'_>) -> Result<(), StopReason>,
-    ) -> Result<(Self, Vec<Taken>), StopReason> {
+    ) -> Result<(Self, Vec<Transition>), StopReason> {
         let mut episode = Self::new(environment);
         let mut taken = Vec::new();
         let mut valid = episode.valid(environment, margin);
@@ -72,7 +72,7 @@ impl Episode {
             let action = decider.decide(environment, &episode.decisions, valid);
             let reward = episode.act(environment, action);
             valid = episode.valid(environment, margin);
-            taken.push(Taken { action, reward, valid });
+            taken.push(Transition { action, reward, valid });
         }
         Ok((episode, taken))
     }
@@ -102,7 +102,7 @@ impl Episode {
     }
 
     /// The actions that make sense now: nothing, only if it looks as if what is left could keep `margin` below the limit without this
-    /// candidate; removing, only what can be made again.
+    /// candidate; removing, only what can be recomputed.
     pub(crate) fn valid(&mut self, environment: &Environment<'_>, margin: Margin) -> [bool; 3] {
         let Some(candidate) = self.next(environment) else { return [true, false, false] };
         // What is left once this one stays. It is put back if it can be done without.
@@ -127,7 +127,7 @@ impl Episode {
             candidate.cover(&mut self.relief, |relief, bytes| *relief -= bytes);
             let bytes = candidate.bytes;
             self.decisions.push(action);
-            if action != Action::Nothing {
+            if action != Action::Keep {
                 let after = environment.standing(&self.decisions);
                 if after.possible {
                     reward += before.time as f64 - after.time as f64;
@@ -135,7 +135,7 @@ impl Episode {
                 } else {
                     reward -= environment.price(bytes) as f64;
                     if let Some(last) = self.decisions.last_mut() {
-                        *last = Action::Nothing;
+                        *last = Action::Keep;
                     }
                 }
             }
@@ -193,7 +193,7 @@ mod tests {
         let start = environment.standing(&[]).time as f64;
         let decider = &mut Chance(&mut random);
         let (episode, taken) =
-            Episode::play(&mut environment, decider, Margin::default(), |_| Ok(())).unwrap();
+            Rollout::play(&mut environment, decider, Margin::default(), |_| Ok(())).unwrap();
         let sum: f64 = taken.iter().map(|taken| f64::from(taken.reward)).sum();
         // Whatever is decided, the policy is one that can be lowered where there is memory enough.
         let policy = environment.policy(&episode.decisions);
@@ -211,7 +211,7 @@ mod tests {
         assert!((sum - paid).abs() < 1e-3 * (1.0 + paid.abs()), "{sum} {paid}");
         let schedule = lower(&request, &policy).unwrap().schedule;
         let mut script = Script(imitate::decisions(&environment, &schedule));
-        let (again, _) = Episode::play(&mut environment, &mut script, Margin::default(), |_| Ok(())).unwrap();
+        let (again, _) = Rollout::play(&mut environment, &mut script, Margin::default(), |_| Ok(())).unwrap();
         [any, 1, usize::from(again.fits()), usize::from(again.cost(&environment) == time.get())]
     }
 
@@ -230,7 +230,7 @@ mod tests {
         }
         let [decided, fit, fit_again, same] = counts;
         assert!(decided > 20 && fit > 20, "{counts:?}");
-        // Decisions can be read off their schedule, except where two ops' results are made again together.
+        // Decisions can be read off their schedule, except where two ops' results are recomputed together.
         assert!(fit_again >= fit - fit / 20 && same >= fit - fit / 10, "{counts:?}");
     }
 }

@@ -1,15 +1,16 @@
-//! From a schedule that a fixed rule made to the decisions that come closest to it, so that the rule's way can be played as an episode.
+//! From the schedule of a fixed rule to the decisions that come closest to it, so that the rule can be replayed as an episode.
 //!
-//! What comes back from the host before its next access was offloaded; what is run again and did not come back was removed; a persistent
-//! value without a buffer at the boundary left between iterations. Where copies begin and what stays on the way to another value is not
-//! a decision, so an imitation may be shorter or longer than the rule's own plan; that is kept beside it (see the module `rules`).
+//! A tensor that is prefetched before its next access was offloaded; one that is recomputed without a prefetch was evicted; a persistent
+//! tensor without a buffer at the boundary was offloaded between iterations. Where copies begin, and which recomputed tensors are kept on the
+//! way to others, are no decisions, so an imitation may take more or less time than the rule's own schedule, which is kept as well (see the
+//! module `rules`).
 
 use elbowroom_ir::Id;
 use elbowroom_ir::schedule::{Action as Act, Schedule};
 
-use crate::environment::{Action, Environment, Leave};
+use crate::environment::{Action, Environment};
 use crate::episode::Decide;
-use elbowroom_sched::policy::Place;
+use elbowroom_sched::policy::{Offloadable, Place};
 
 /// The decisions that come closest to a schedule, one per candidate.
 pub(crate) fn decisions(environment: &Environment<'_>, schedule: &Schedule) -> Vec<Action> {
@@ -18,7 +19,7 @@ pub(crate) fn decisions(environment: &Environment<'_>, schedule: &Schedule) -> V
     for (place, op) in (0..).zip(&environment.keep.sequence) {
         place_of[op.index()] = place;
     }
-    // Of every value: the last places that ran before it came back, and whether it was made again.
+    // Of every value: the last places that ran before it came back, and whether it was recomputed.
     let mut back: Vec<Vec<Place>> = vec![Vec::new(); trace.tensors().len()];
     let mut again = vec![false; trace.tensors().len()];
     let mut place = 0;
@@ -34,19 +35,21 @@ pub(crate) fn decisions(environment: &Environment<'_>, schedule: &Schedule) -> V
     }
     let decide = |candidate: &crate::environment::Candidate| {
         let returns = &back[candidate.value.index()];
-        let came_back = match candidate.leave {
-            Leave::Gap(gap) => {
+        let came_back = match candidate.part {
+            Offloadable::Gap(gap) => {
                 let from = gap.after.unwrap_or(0);
                 returns.iter().any(|place| (from..candidate.until).contains(place))
             }
-            Leave::Wrap(index) => schedule.boundary.get(index).is_some_and(|home| home.device.is_none()),
+            Offloadable::Persistent(index) => {
+                schedule.boundary.get(index).is_some_and(|home| home.device.is_none())
+            }
         };
         if came_back && candidate.offload {
             Action::Offload
         } else if again[candidate.value.index()] && candidate.remove.is_some() {
-            Action::Remove
+            Action::Recompute
         } else {
-            Action::Nothing
+            Action::Keep
         }
     };
     environment.candidates.iter().map(decide).collect()
@@ -57,8 +60,8 @@ pub(crate) struct Script(pub Vec<Action>);
 
 impl Decide for Script {
     fn decide(&mut self, _: &Environment<'_>, decisions: &[Action], valid: [bool; 3]) -> Action {
-        let wanted = self.0.get(decisions.len()).copied().unwrap_or(Action::Nothing);
-        let order = [wanted, Action::Nothing, Action::Offload, Action::Remove];
-        order.into_iter().find(|&action| valid[action as usize]).unwrap_or(Action::Nothing)
+        let wanted = self.0.get(decisions.len()).copied().unwrap_or(Action::Keep);
+        let order = [wanted, Action::Keep, Action::Offload, Action::Recompute];
+        order.into_iter().find(|&action| valid[action as usize]).unwrap_or(Action::Keep)
     }
 }

@@ -1,32 +1,32 @@
 //! Fitted Q-iteration: Algorithm 1 and section 4.10.
 //!
-//! An episode takes a decision at every candidate until the plan fits, at random with a probability that falls from all to nothing over
-//! the episodes, else the one of greatest value. Its decisions go to the replay memory. After each episode the network takes steps on
+//! An episode takes a decision at every candidate until the plan fits: at random with a probability that falls from one to zero over the
+//! episodes, else the action of greatest value. Its decisions go to the replay memory. After each episode the network takes steps on
 //! mini-batches drawn from there; the value of the next state comes from a copy of the network that is renewed every few episodes, so
-//! that no gradient flows through it. How many rewards count before that value does is `Settings::ahead`; by default those of the whole
-//! episode do. All random numbers come from one seed, and sums over a mini-batch are taken in an order that does
-//! not depend on the number of threads.
+//! that no gradient flows through it. `Settings::ahead` is the number of rewards that count before that value; by default those of the whole
+//! episode. All random numbers come from one seed, and sums over a mini-batch are taken in an order that does not depend on the number of
+//! threads.
 //!
-//! Before the first episode the plans of fixed rules are played, and remembered for good. Every few episodes the network plays alone; the
-//! one that did best is what training leaves, because the last one is as good as its last mini-batches.
+//! Before the first episode the schedules of fixed rules are replayed, and remembered permanently. Every few episodes the network is run
+//! without exploration. The network that did best there is the result of training, because the last one depends on its last mini-batches.
 
 use std::time::Instant;
 
 use elbowroom_ir::search::{Budget, Observer, StopReason};
 
 use crate::environment::{Action, Environment};
-use crate::episode::{Episode, Margin};
+use crate::episode::{Margin, Rollout};
 use crate::imitate::Script;
-use crate::memory::{Memory, Past};
+use crate::memory::{ReplayMemory, Trajectory};
 use crate::network::{Adam, Fixed, Point, Weights};
 use crate::play::{Exploring, Greedy, trial};
 use crate::progress;
 use crate::settings::Settings;
-use crate::walk::{Walk, action_node, validity};
+use crate::walk::{EpisodeWalk, action_node, validity};
 use elbowroom_sched::random::Random;
 
 /// The best plan of any episode.
-pub(crate) struct Best {
+pub(crate) struct BestPlan {
     pub time: u64,
     pub decisions: Vec<Action>,
     /// The episode, for reports.
@@ -36,7 +36,7 @@ pub(crate) struct Best {
 /// What training has led to.
 pub(crate) struct Learned {
     pub weights: Weights,
-    pub best: Option<Best>,
+    pub best: Option<BestPlan>,
     pub stop: StopReason,
 }
 
@@ -74,9 +74,9 @@ pub(crate) struct Learner<'e, 'a> {
     weights: Weights,
     frozen: Frozen,
     adam: Adam,
-    memory: Memory,
+    memory: ReplayMemory,
     margin: Margin,
-    best: Option<Best>,
+    best: Option<BestPlan>,
     /// What the best network reached when it played alone, and it.
     champion: Option<(u64, Weights)>,
 }
@@ -93,7 +93,7 @@ impl<'e, 'a> Learner<'e, 'a> {
         let adam = Adam::new(weights.hidden());
         let fixed = environment.sight(settings.rounds).fix(&weights);
         let frozen = Frozen { weights: weights.clone(), fixed, number: 0 };
-        let (memory, margin) = (Memory::default(), Margin::default());
+        let (memory, margin) = (ReplayMemory::default(), Margin::default());
         let (best, champion) = (None, None);
         Self { environment, settings, random, weights, frozen, adam, memory, margin, best, champion }
     }
@@ -109,10 +109,10 @@ impl<'e, 'a> Learner<'e, 'a> {
         let settings = self.settings;
         for (origin, decisions) in examples {
             let mut script = Script(decisions);
-            let played = Episode::play(self.environment, &mut script, Margin::default(), |e| guard.check(e))?;
+            let played = Rollout::play(self.environment, &mut script, Margin::default(), |e| guard.check(e))?;
             self.take_best(&played.0, &origin, guard);
             if played.0.fits() {
-                self.memory.keep(Past::new(played.0.decisions, played.1, settings.discount));
+                self.memory.keep(Trajectory::new(played.0.decisions, played.1, settings.discount));
             }
         }
         self.at_the_bound(guard)?;
@@ -161,13 +161,14 @@ impl<'e, 'a> Learner<'e, 'a> {
         let fixed = self.environment.sight(self.settings.rounds).fix(&self.weights);
         let network = Greedy::new(&self.weights, &fixed, self.settings);
         let mut decider = Exploring { network, random: &mut self.random, share: f64::from(explore) };
-        let played = Episode::play(self.environment, &mut decider, self.margin, |e| guard.check(e))?;
+        let played = Rollout::play(self.environment, &mut decider, self.margin, |e| guard.check(e))?;
         let (episode, taken) = played;
         self.margin = self.margin.after(&episode, self.environment.request.load_limit.get());
         let gain = taken.iter().map(|taken| taken.reward).sum();
         let (cost, fits) = (episode.cost(self.environment), episode.fits());
         self.take_best(&episode, &format!("episode {number}"), guard);
-        self.memory.add(Past::new(episode.decisions, taken, self.settings.discount), self.settings.replay);
+        self.memory
+            .add(Trajectory::new(episode.decisions, taken, self.settings.discount), self.settings.replay);
         Ok((gain, cost, fits))
     }
 
@@ -185,11 +186,11 @@ impl<'e, 'a> Learner<'e, 'a> {
         Ok(())
     }
 
-    fn take_best(&mut self, episode: &Episode, origin: &str, guard: &Guard<'_>) {
+    fn take_best(&mut self, episode: &Rollout, origin: &str, guard: &Guard<'_>) {
         let time = episode.standing.time;
         if episode.fits() && self.best.as_ref().is_none_or(|best| time < best.time) {
             let (decisions, origin) = (episode.decisions.clone(), origin.to_owned());
-            self.best = Some(Best { time, decisions, origin });
+            self.best = Some(BestPlan { time, decisions, origin });
             guard.observer.improved(time, guard.bound);
         }
     }
@@ -251,14 +252,15 @@ impl<'e, 'a> Learner<'e, 'a> {
         let (_, next) = known.unwrap_or_else(|| {
             let sight = environment.sight(self.settings.rounds);
             let network = (&frozen.weights, &frozen.fixed);
-            let mut walk: Option<Walk<'_>> = None;
+            let mut walk: Option<EpisodeWalk<'_>> = None;
             let worth = (stretch.from..stretch.to).map(|index| {
                 let end = past.end(index, self.settings.ahead);
                 if end == past.taken.len() {
                     return 0.0;
                 }
                 let decisions = &past.decisions[..end];
-                let walk = walk.get_or_insert_with(|| Walk::new(environment, &sight, network, decisions));
+                let walk =
+                    walk.get_or_insert_with(|| EpisodeWalk::new(environment, &sight, network, decisions));
                 walk.advance(environment, &sight, decisions);
                 walk.greatest(&sight, &candidates[end], past.taken[end - 1].valid).1
             });

@@ -1,18 +1,48 @@
-//! `dqn`: one deep Q-network decides what leaves for the host and what is made again (Shicheng Chen, *GPU memory management for neural
-//! networks using deep Q-network*, 2020). A peer of the other planners; what it learns, it learns on the trace that it is asked about.
+//! `dqn`: a deep Q-network decides which tensors are offloaded and which are recomputed (Shicheng Chen, *GPU memory management for neural
+//! networks using deep Q-network*, 2020). It trains on the trace that it plans.
 //!
-//! - `nodes`: the graph of GPU operations that the network sees.
-//! - `environment`: candidates, decisions, and rewards from the exact simulation.
-//! - [`network`]: structure2vec and the head, with derivatives.
-//! - `episode`: one pass over the decisions, and who takes them.
-//! - `walk`: the states of nodes along an episode.
-//! - `memory`, `learn`: fitted Q-iteration with replay.
-//! - [`play`](mod@play): a network alone, or chance, without learning.
-//! - `rules`, `imitate`: what fixed rules find, which the answer is never worse than, and which is played as first episodes.
+//! The model: an episode visits the gaps of large tensors in the order of the iteration and keeps, offloads or evicts each tensor, until the
+//! live memory meets the limit. The state is a graph of GPU operations, one node each; structure2vec embeds it, and a head of the network
+//! gives the value of an action. The reward of an action is the change of the exactly simulated iteration time. One evaluation of the budget
+//! is one simulated plan. The answer is the best plan of any episode, or of the fixed rules that the network starts from, so it is never
+//! slower than those; [`Observer::origin`] names its source, and [`Observer::note`] receives an [`Episode`] after each episode and the
+//! [`Trained`] network at the end.
+//!
+//! ```
+//! use elbowroom_dqn::{Dqn, settings::Settings};
+//! use elbowroom_ir::planning::{Freedom, Request, Scheduler};
+//! use elbowroom_ir::search::{Budget, Silent};
+//! use elbowroom_ir::{Bytes, Nanos};
+//! use elbowroom_sched::chain::{Chain, Layer};
+//!
+//! // Six equal layers, and a limit of 60 % of the memory that they take when everything is kept.
+//! let layer = Layer { forward: Nanos(4_000), backward: Nanos(8_000), ..Layer::default() };
+//! let mebibyte = Bytes(1 << 20);
+//! let chain = Chain { layers: vec![layer; 6], activations: vec![mebibyte; 7], gradients: vec![mebibyte; 7] };
+//! let traced = chain.to_trace("chain")?;
+//! let machine = elbowroom_sim::presets::machine("v100").ok_or("unknown machine")?;
+//! let request = Request {
+//!     trace: &traced.trace,
+//!     costs: &traced.costs,
+//!     machine: &machine,
+//!     load_limit: Bytes(chain.peak().get() * 6 / 10),
+//!     freedom: Freedom::ALL,
+//!     packer: None,
+//! };
+//! let settings: Settings = "episodes=5,hidden=8".parse()?;
+//! let outcome = Dqn::new(settings, None).schedule(&request, &Budget::evaluations(100), &Silent);
+//! assert!(outcome.best.is_some());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! - [`settings`]: the hyper-parameters.
-//! - [`weights`](mod@weights): networks as files, to be trained further on another trace.
-//!
-//! An evaluation is one plan simulated. The best plan ever seen is returned, and [`Observer::origin`] hears who found it.
+//! - [`network`], [`weights`](mod@weights): the network with its derivatives, and as a file.
+//! - [`play`](mod@play): a network, or random choice, without learning.
+//! - `nodes`: the graph of GPU operations.
+//! - `environment`: candidates, decisions, and rewards.
+//! - `episode`, `walk`: one pass over the decisions, and the embeddings of nodes along it.
+//! - `memory`, `learn`: fitted Q-iteration with replay.
+//! - `rules`, `imitate`: the fixed rules, and their schedules as first episodes.
 
 #![forbid(unsafe_code)]
 

@@ -1,30 +1,30 @@
-//! What is remembered for replay: episodes, cut where the states of nodes change.
+//! The replay memory: trajectories, cut where the embeddings of nodes change.
 //!
 //! ```text
-//! decisions   nothing  nothing  offload | remove | nothing  offload | ...
-//! states      s0 ─────────────────────▶   s1 ───▶  s2 ────────────▶
+//! decisions   keep  keep  offload | recompute | keep  offload | ...
+//! states      s0 ─────────────▶     s1 ──────▶  s2 ────────▶
 //! ```
 //!
-//! Nothing changes as long as nothing leaves. So one pass over the nodes serves all decisions of a stretch, and a mini-batch is drawn by
-//! stretches.
+//! Embeddings do not change while every tensor is kept. One pass over the nodes therefore serves all decisions of a stretch, and a mini-batch
+//! is drawn by stretches.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::environment::Action;
-use crate::episode::Taken;
+use crate::episode::Transition;
 
 /// An episode as it is remembered.
-pub(crate) struct Past {
+pub(crate) struct Trajectory {
     /// The decisions in effect.
     pub decisions: Vec<Action>,
-    pub taken: Vec<Taken>,
+    pub taken: Vec<Transition>,
     /// What was gained from each decision to the end of the episode, discounted.
     pub gains: Vec<f32>,
 }
 
-impl Past {
-    pub(crate) fn new(decisions: Vec<Action>, taken: Vec<Taken>, discount: f32) -> Self {
+impl Trajectory {
+    pub(crate) fn new(decisions: Vec<Action>, taken: Vec<Transition>, discount: f32) -> Self {
         let mut gains = vec![0.0; taken.len()];
         for (index, taken) in taken.iter().enumerate().rev() {
             let after = gains.get(index + 1).copied().unwrap_or(0.0);
@@ -33,7 +33,7 @@ impl Past {
         Self { decisions, taken, gains }
     }
 
-    /// One past the last decision whose reward counts as it came when looking so many decisions ahead.
+    /// One past the last decision whose reward counts as it came when looking this many decisions ahead.
     pub(crate) fn end(&self, index: usize, ahead: usize) -> usize {
         index.saturating_add(ahead).min(self.taken.len())
     }
@@ -41,17 +41,17 @@ impl Past {
 
 /// Successive decisions in one state of the nodes.
 pub(crate) struct Stretch {
-    pub past: Arc<Past>,
+    pub past: Arc<Trajectory>,
     pub from: usize,
     /// One past the last.
     pub to: usize,
-    /// What the state so many decisions ahead of each was worth to which copy of the network.
+    /// What the state this many decisions ahead of each was worth to which copy of the network.
     pub next: Option<(u32, Vec<f32>)>,
 }
 
 /// See the [module](self).
 #[derive(Default)]
-pub(crate) struct Memory {
+pub(crate) struct ReplayMemory {
     /// Stretches that are never forgotten.
     kept: Vec<Stretch>,
     recent: VecDeque<Stretch>,
@@ -59,14 +59,14 @@ pub(crate) struct Memory {
     decisions: usize,
 }
 
-impl Memory {
+impl ReplayMemory {
     /// Remembers an episode for good.
-    pub(crate) fn keep(&mut self, past: Past) {
+    pub(crate) fn keep(&mut self, past: Trajectory) {
         self.kept.extend(stretches(past));
     }
 
     /// Remembers an episode until `most` later decisions are to be remembered.
-    pub(crate) fn add(&mut self, past: Past, most: usize) {
+    pub(crate) fn add(&mut self, past: Trajectory, most: usize) {
         for stretch in stretches(past) {
             self.decisions += stretch.to - stretch.from;
             self.recent.push_back(stretch);
@@ -89,12 +89,12 @@ impl Memory {
     }
 }
 
-fn stretches(past: Past) -> impl Iterator<Item = Stretch> {
+fn stretches(past: Trajectory) -> impl Iterator<Item = Stretch> {
     let past = Arc::new(past);
     let mut from = 0;
     std::iter::from_fn(move || {
         let rest = &past.decisions[from..];
-        let last = rest.iter().position(|&action| action != Action::Nothing).or(rest.len().checked_sub(1))?;
+        let last = rest.iter().position(|&action| action != Action::Keep).or(rest.len().checked_sub(1))?;
         let to = from + last + 1;
         let stretch = Stretch { past: past.clone(), from, to, next: None };
         from = to;
@@ -109,10 +109,10 @@ mod tests {
     #[test]
     fn episodes_are_cut_where_something_leaves_and_the_oldest_go_first() {
         let decisions = [0, 0, 1, 2, 0, 1, 0, 0].map(|action| Action::ALL[action]).to_vec();
-        let taken = |&action| Taken { action, reward: -1.0, valid: [true; 3] };
-        let past = || Past::new(decisions.clone(), decisions.iter().map(taken).collect(), 0.5);
+        let taken = |&action| Transition { action, reward: -1.0, valid: [true; 3] };
+        let past = || Trajectory::new(decisions.clone(), decisions.iter().map(taken).collect(), 0.5);
         assert_eq!(past().gains[5..], [-1.75, -1.5, -1.0]);
-        let mut memory = Memory::default();
+        let mut memory = ReplayMemory::default();
         memory.keep(past());
         memory.add(past(), 100);
         memory.add(past(), 10);

@@ -162,7 +162,7 @@ impl Sight<'_> {
         last.chunks_exact(weights.hidden).for_each(|row| axpy(share, row, mean));
     }
 
-    /// Computes one node's state after one round again, from those after the round before; says whether it is another now.
+    /// Computes one node's state after one round again, from those after the round before; returns whether it is another now.
     pub(crate) fn renew(
         &self,
         weights: &Weights,

@@ -1,5 +1,5 @@
-//! The graph that the network sees: one node for every GPU operation on a value that is large enough (section 4.2), an edge between
-//! operations that follow one another and between all that concern the same value, weighted by the time between them.
+//! The input graph of the network (section 4.2): one node for every GPU operation on a tensor that is large enough, an edge between successive
+//! operations and between all operations on the same tensor, weighted by the time between them.
 //!
 //! ```text
 //! op       conv                relu                                  conv.grad
@@ -8,8 +8,8 @@
 //!                                                                                      the malloc removes; no node does both
 //! ```
 //!
-//! Sums over the neighbours of a node take linear time however many operations concern one value: the sum over all of them is taken once
-//! per value.
+//! Sums over the neighbours of a node take linear time however many operations concern one tensor: the sum over all of them is taken once
+//! per tensor.
 
 use elbowroom_ir::planning::Request;
 use elbowroom_ir::{Bytes, Id, TensorId};
@@ -42,7 +42,7 @@ pub(crate) struct Node {
 #[derive(Clone, Debug)]
 pub(crate) struct Nodes {
     pub nodes: Vec<Node>,
-    /// The nodes of each value that has any, ascending.
+    /// The nodes of each tensor that has any, ascending.
     pub groups: Vec<Vec<u32>>,
     /// The group of each node.
     pub group: Vec<u32>,
@@ -54,7 +54,7 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    /// The operations of a policy that keeps everything, on values of at least a size.
+    /// The operations of a policy that keeps everything, on tensors of at least a size.
     pub(crate) fn of(request: &Request<'_>, keep: &Policy, touches: &Touches, least: Bytes) -> Self {
         let trace = request.trace;
         let mut lasting = vec![false; trace.tensors().len()];
@@ -212,7 +212,7 @@ impl Nodes {
         self.groups[self.group[v as usize] as usize].iter().copied().chain(self.beside(v))
     }
 
-    /// The nodes before and after one, if they concern another value.
+    /// The nodes before and after one, if they concern another tensor.
     fn beside(&self, v: u32) -> impl Iterator<Item = u32> {
         let other = move |&u: &u32| self.group.get(u as usize).is_some_and(|&g| g != self.group[v as usize]);
         [v.checked_sub(1), Some(v + 1)].into_iter().flatten().filter(other)
@@ -227,7 +227,7 @@ fn add(into: &mut [f32], row: &[f32]) {
 mod tests {
     use super::*;
 
-    /// Every pair of nodes that are neighbours: one after the other, or on the same value.
+    /// Every pair of nodes that are neighbours: one after the other, or on the same tensor.
     fn plainly(nodes: &Nodes, states: &[f32], v: usize) -> (f32, f64, usize) {
         let (mut sum, mut weight, mut degree) = (0.0, 0.0, 0);
         for (u, state) in states.iter().enumerate() {

@@ -1,14 +1,14 @@
-//! Playing without learning: what a network's policy is worth beside chance.
+//! Episodes without learning: the value of a network's policy compared with random choice.
 
 use elbowroom_ir::planning::Request;
 use elbowroom_ir::search::StopReason;
 
 use crate::environment::{Action, Environment};
-use crate::episode::{Chance, Decide, Episode, Margin, Taken};
+use crate::episode::{Chance, Decide, Margin, Rollout, Transition};
 use crate::network::{Fixed, Sight, Weights};
 use crate::progress;
 use crate::settings::Settings;
-use crate::walk::Walk;
+use crate::walk::EpisodeWalk;
 use elbowroom_sched::PolicyError;
 use elbowroom_sched::random::Random;
 
@@ -68,16 +68,16 @@ pub(crate) fn trial(
     environment: &mut Environment<'_>,
     decider: &mut impl Decide,
     mut guard: impl FnMut(&Environment<'_>) -> Result<(), StopReason>,
-) -> Result<(Episode, Vec<Taken>), StopReason> {
+) -> Result<(Rollout, Vec<Transition>), StopReason> {
     let mut margin = Margin::default();
-    let mut played = Episode::play(environment, decider, margin, &mut guard)?;
+    let mut played = Rollout::play(environment, decider, margin, &mut guard)?;
     for _ in 1..TRIES {
         let next = margin.after(&played.0, environment.request.load_limit.get());
         if played.0.fits() || next == margin {
             break;
         }
         margin = next;
-        played = Episode::play(environment, decider, margin, &mut guard)?;
+        played = Rollout::play(environment, decider, margin, &mut guard)?;
     }
     Ok(played)
 }
@@ -87,7 +87,7 @@ pub(crate) struct Greedy<'w> {
     weights: &'w Weights,
     fixed: &'w Fixed,
     rounds: usize,
-    walk: Option<Walk<'w>>,
+    walk: Option<EpisodeWalk<'w>>,
 }
 
 impl<'w> Greedy<'w> {
@@ -98,13 +98,13 @@ impl<'w> Greedy<'w> {
 
 impl Decide for Greedy<'_> {
     fn decide(&mut self, environment: &Environment<'_>, decisions: &[Action], valid: [bool; 3]) -> Action {
-        let Some(candidate) = environment.candidates.get(decisions.len()) else { return Action::Nothing };
+        let Some(candidate) = environment.candidates.get(decisions.len()) else { return Action::Keep };
         let sight: Sight<'_> = environment.sight(self.rounds);
         // The first decision of another episode begins again.
         if decisions.is_empty() {
             self.walk = None;
         }
-        let begin = || Walk::new(environment, &sight, (self.weights, self.fixed), decisions);
+        let begin = || EpisodeWalk::new(environment, &sight, (self.weights, self.fixed), decisions);
         let walk = self.walk.get_or_insert_with(begin);
         walk.advance(environment, &sight, decisions);
         walk.greatest(&sight, candidate, valid).0

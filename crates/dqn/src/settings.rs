@@ -44,7 +44,7 @@ pub struct Settings {
     /// What a byte that is missing at the end of an episode costs, in copies out and back. With 1, a plan that does not fit is often cheaper
     /// than every plan that does.
     pub shortfall: f32,
-    /// Smallest value that a decision is taken about; 0 for 1 MiB or a 256th of the peak load, whichever is less.
+    /// Smallest value that a decision is taken about; 0 for 1 MiB or a 256th of the peak memory, whichever is less.
     pub least: Bytes,
     /// Whether the plans of fixed rules are played before the first episode and stay in the replay memory: 1 or 0.
     pub imitate: bool,

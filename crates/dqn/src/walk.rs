@@ -1,6 +1,6 @@
-//! The states of nodes along an episode. An action changes one feature of one or two nodes, and that reaches their neighbours round by
-//! round; only what it reaches is computed again, by the same sums in the same order, so that the states are those of
-//! [`Sight::embed`] to the bit.
+//! The embeddings of nodes along an episode. An action changes one feature of one or two nodes, which affects their neighbours round by
+//! round. Only the affected rows are computed anew, by the same sums in the same order, so that the embeddings are bit-exact with
+//! [`Sight::embed`].
 
 use crate::environment::{Action, Candidate, Environment};
 use crate::network::{Embedding, Fixed, Sight, Weights};
@@ -8,9 +8,9 @@ use crate::network::{Embedding, Fixed, Sight, Weights};
 /// Which node represents which action on a candidate. Doing nothing is represented by the first node of all (section 4.9).
 pub(crate) fn action_node(candidate: &Candidate, action: Action) -> u32 {
     match action {
-        Action::Nothing => 0,
+        Action::Keep => 0,
         Action::Offload => candidate.node,
-        Action::Remove => candidate.remove.unwrap_or(0),
+        Action::Recompute => candidate.remove.unwrap_or(0),
     }
 }
 
@@ -18,7 +18,7 @@ pub(crate) fn action_node(candidate: &Candidate, action: Action) -> u32 {
 pub(crate) fn validity(candidates: &[Candidate], nodes: usize, decisions: &[Action]) -> Vec<f32> {
     let mut valid = vec![0.0; nodes];
     for (index, candidate) in candidates.iter().enumerate() {
-        if decisions.get(index).is_none_or(|&action| action == Action::Nothing) {
+        if decisions.get(index).is_none_or(|&action| action == Action::Keep) {
             valid[candidate.node as usize] = f32::from(u8::from(candidate.offload));
             if let Some(remove) = candidate.remove {
                 valid[remove as usize] = 1.0;
@@ -29,7 +29,7 @@ pub(crate) fn validity(candidates: &[Candidate], nodes: usize, decisions: &[Acti
 }
 
 /// See the [module](self).
-pub(crate) struct Walk<'w> {
+pub(crate) struct EpisodeWalk<'w> {
     weights: &'w Weights,
     fixed: &'w Fixed,
     pub embedding: Embedding,
@@ -41,7 +41,7 @@ pub(crate) struct Walk<'w> {
     listed: Vec<bool>,
 }
 
-impl<'w> Walk<'w> {
+impl<'w> EpisodeWalk<'w> {
     /// The states after these decisions.
     pub(crate) fn new(
         environment: &Environment<'_>,
@@ -60,7 +60,7 @@ impl<'w> Walk<'w> {
         let from = self.decided.min(decisions.len());
         let mut changed = Vec::new();
         for (candidate, &action) in environment.candidates[from..].iter().zip(&decisions[from..]) {
-            if action != Action::Nothing {
+            if action != Action::Keep {
                 changed.extend([Some(candidate.node), candidate.remove].into_iter().flatten());
             }
         }
@@ -83,7 +83,7 @@ impl<'w> Walk<'w> {
         candidate: &Candidate,
         valid: [bool; 3],
     ) -> (Action, f32) {
-        let mut best = (Action::Nothing, f32::NEG_INFINITY);
+        let mut best = (Action::Keep, f32::NEG_INFINITY);
         for action in Action::ALL.into_iter().filter(|&action| valid[action as usize]) {
             let node = action_node(candidate, action);
             let value = sight.value(self.weights, &self.embedding, candidate.node, node);
@@ -148,7 +148,7 @@ mod tests {
             let sight = Sight { nodes: &nodes, features: &features, rounds: 4 };
             let weights = Weights::random(hidden, &mut random);
             let fixed: Fixed = sight.fix(&weights);
-            let mut walk = Walk {
+            let mut walk = EpisodeWalk {
                 weights: &weights,
                 fixed: &fixed,
                 valid: vec![1.0; nodes.len()],

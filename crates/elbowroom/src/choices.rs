@@ -3,7 +3,7 @@
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::timeline::Timeline;
 use elbowroom_ir::{Bytes, Nanos};
-use elbowroom_sched::explain::{self, Absence, Return};
+use elbowroom_sched::explain::{self, GapCost, Restore};
 use serde::Serialize;
 
 use crate::pipeline::Task;
@@ -47,32 +47,32 @@ pub struct Choices {
 impl Choices {
     /// Lists the gaps of a schedule of any planner; `timeline` is the schedule's timeline on the task's machine.
     pub fn of(task: &Task, schedule: &Schedule, timeline: &Timeline) -> Self {
-        let absences = explain::absences(&task.trace, &task.costs, &task.machine, schedule, timeline);
-        let count = |how: Return| absences.iter().filter(|absence| absence.how == how).count();
+        let gaps = explain::gap_costs(&task.trace, &task.costs, &task.machine, schedule, timeline);
+        let count = |how: Restore| gaps.iter().filter(|gap| gap.how == how).count();
         Self {
-            prefetched: count(Return::Fetched),
-            recomputed: count(Return::Recomputed),
-            saved_byte_seconds: absences.iter().map(byte_seconds).sum(),
-            cost_ns: absences.iter().map(|absence| absence.cost).sum(),
-            choices: absences
+            prefetched: count(Restore::Prefetched),
+            recomputed: count(Restore::Recomputed),
+            saved_byte_seconds: gaps.iter().map(byte_seconds).sum(),
+            cost_ns: gaps.iter().map(|gap| gap.cost).sum(),
+            choices: gaps
                 .iter()
-                .map(|absence| Choice {
-                    tensor: task.trace.tensors()[absence.value].name.clone(),
-                    restored: match absence.how {
-                        Return::Fetched => "prefetched",
-                        Return::Recomputed => "recomputed",
+                .map(|gap| Choice {
+                    tensor: task.trace.tensors()[gap.value].name.clone(),
+                    restored: match gap.how {
+                        Restore::Prefetched => "prefetched",
+                        Restore::Recomputed => "recomputed",
                     },
-                    bytes: absence.bytes,
-                    from_ns: absence.from,
-                    to_ns: absence.to,
-                    saved_byte_seconds: byte_seconds(absence),
-                    cost_ns: absence.cost,
+                    bytes: gap.bytes,
+                    from_ns: gap.from,
+                    to_ns: gap.to,
+                    saved_byte_seconds: byte_seconds(gap),
+                    cost_ns: gap.cost,
                 })
                 .collect(),
         }
     }
 }
 
-fn byte_seconds(absence: &Absence) -> f64 {
-    absence.saved() as f64 / 1e9
+fn byte_seconds(gap: &GapCost) -> f64 {
+    gap.saved() as f64 / 1e9
 }

@@ -193,7 +193,7 @@ fn machine() -> Machine {
     Machine { align: Bytes(1), host_memory: Bytes(1 << 50), ..presets::machine("h100").expect("a preset") }
 }
 
-/// The same with a lane of 25 GB/s each way.
+/// The same with a stream of 25 GB/s each way.
 fn linked() -> Machine {
     let link = Channel::with_rate(25_000_000_000);
     Machine { to_host: link, to_device: link, shared_link: false, ..machine() }

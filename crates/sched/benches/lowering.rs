@@ -8,7 +8,7 @@ use elbowroom_ir::{Bytes, Nanos};
 use elbowroom_sched::chain::linearize::Linear;
 use elbowroom_sched::chain::{Chain, Layer};
 use elbowroom_sched::lower::{evaluate, least_load};
-use elbowroom_sched::policy::{FetchRule, Policy};
+use elbowroom_sched::policy::{Policy, PrefetchRule};
 use elbowroom_sched::{lower, scheduler};
 use elbowroom_sim::{presets, simulate};
 
@@ -49,7 +49,7 @@ fn on_half(bencher: Bencher<'_, '_>, timed: impl Fn(&Request<'_>, &Policy)) {
         freedom: Freedom::ALL,
         packer: None,
     };
-    let mut policy = Policy { fetch: FetchRule::AfterOffloads, ..Policy::keep(&traced.trace) };
+    let mut policy = Policy { prefetch: PrefetchRule::AfterOffloads, ..Policy::keep(&traced.trace) };
     let linear = Linear::of(&request).unwrap();
     linear.offload(&mut policy, 0..2_600);
     bencher.bench_local(|| timed(&request, &policy));

@@ -1,7 +1,5 @@
-//! Why a schedule does what it does: for every stay of a value away from the device, what it saves and what it costs.
-//!
-//! What it saves is bytes × time: its size for as long as it is away. What it costs is the time of the ops that run again for it, or of
-//! its copies. It works on any schedule, whoever made it.
+//! What every decision of a schedule saves and costs: for every gap in which a tensor is off the device, the bytes × time that it frees, and
+//! the time of the recomputed op or of the copies. It works on a schedule of any planner.
 
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::planning::Costs;
@@ -10,34 +8,34 @@ use elbowroom_ir::timeline::Timeline;
 use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{BufferId, Bytes, Id, Nanos, TensorId};
 
-/// How a value comes back.
+/// How a tensor is restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Return {
+pub enum Restore {
     /// From its copy on the host.
-    Fetched,
+    Prefetched,
     /// Made again.
     Recomputed,
 }
 
-/// One stay of a value away from the device.
+/// One stay of a tensor away from the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Absence {
-    /// The value. Of a persistent value that is away over the iteration's end, the value at the beginning.
+pub struct GapCost {
+    /// The tensor. Of a persistent tensor that is away over the iteration's end, the tensor at the beginning.
     pub value: TensorId,
-    /// How it comes back.
-    pub how: Return,
+    /// How it is restored.
+    pub how: Restore,
     /// Its size.
     pub bytes: Bytes,
     /// When the bytes that held it were free.
     pub from: Nanos,
-    /// When bytes for it are taken again; past the iteration's end if it comes back in the next one.
+    /// When bytes for it are taken again; past the iteration's end if it is restored in the next one.
     pub to: Nanos,
-    /// Time spent on its return: of the op that runs again, shared among the values that return by it, or of the copies.
+    /// Time spent on its return: of the op that is recomputed, shared among the tensors that return by it, or of the copies.
     pub cost: Nanos,
 }
 
-impl Absence {
-    /// How long the value is away.
+impl GapCost {
+    /// How long the tensor is away.
     pub fn time(&self) -> Nanos {
         self.to.saturating_sub(self.from)
     }
@@ -48,7 +46,7 @@ impl Absence {
     }
 }
 
-/// Where a value is on the way through a schedule.
+/// Where a tensor is on the way through a schedule.
 #[derive(Clone, Copy, Default)]
 struct Stay {
     buffer: Option<BufferId>,
@@ -58,16 +56,16 @@ struct Stay {
 }
 
 /// A walk through a schedule.
-struct Walk {
+struct ScheduleWalk {
     stays: Vec<Stay>,
-    /// Values in each buffer.
+    /// Tensors in each buffer.
     holds: Vec<Vec<TensorId>>,
     /// End of the last action that touched each buffer.
     touched: Vec<Nanos>,
-    absences: Vec<Absence>,
+    gap_costs: Vec<GapCost>,
 }
 
-impl Walk {
+impl ScheduleWalk {
     /// The buffer no longer holds what it held.
     fn leave(&mut self, buffer: BufferId) {
         for value in std::mem::take(&mut self.holds[buffer.index()]) {
@@ -92,13 +90,13 @@ impl Walk {
 }
 
 /// All absences of a schedule that has been simulated, those that save most first.
-pub fn absences(
+pub fn gap_costs(
     trace: &Trace,
     costs: &Costs,
     machine: &Machine,
     schedule: &Schedule,
     timeline: &Timeline,
-) -> Vec<Absence> {
+) -> Vec<GapCost> {
     let mut starts = vec![Nanos::ZERO; schedule.steps.len()];
     let mut ends = starts.clone();
     for span in &timeline.spans {
@@ -107,11 +105,11 @@ pub fn absences(
         }
     }
     let wanted = wanted(schedule);
-    let mut walk = Walk {
+    let mut walk = ScheduleWalk {
         stays: vec![Stay::default(); trace.tensors().len()],
         holds: vec![Vec::new(); schedule.buffers.len()],
         touched: vec![Nanos::ZERO; schedule.buffers.len()],
-        absences: Vec::new(),
+        gap_costs: Vec::new(),
     };
     for (pair, home) in trace.persistent().iter().zip(&schedule.boundary) {
         match home.device {
@@ -125,7 +123,7 @@ pub fn absences(
             Action::Compute(launch) | Action::Recompute(launch) => {
                 launch.reads.iter().for_each(|&buffer| walk.touch(buffer, end));
                 let again = matches!(step.action, Action::Recompute(_));
-                // A value that is here already keeps its buffer; what a repeat makes besides is given up at once.
+                // A tensor that is here already keeps its buffer; what a repeat makes besides is given up at once.
                 let outputs =
                     trace.ops()[launch.op].outputs.iter().copied().zip(launch.writes.iter().copied());
                 let back: Vec<(TensorId, BufferId)> = outputs
@@ -139,8 +137,8 @@ pub fn absences(
                     let share = Nanos(rest.get() / (back.len() - index) as u64);
                     rest -= share;
                     if let (true, Some(from)) = (again, walk.stays[value.index()].left) {
-                        let (how, bytes) = (Return::Recomputed, trace.bytes(value));
-                        walk.absences.push(Absence { value, how, bytes, from, to: start, cost: share });
+                        let (how, bytes) = (Restore::Recomputed, trace.bytes(value));
+                        walk.gap_costs.push(GapCost { value, how, bytes, from, to: start, cost: share });
                     }
                     walk.arrive(value, buffer);
                 }
@@ -155,7 +153,14 @@ pub fn absences(
                 let stay = &mut walk.stays[value.index()];
                 let cost = machine.to_device.time(bytes) + std::mem::take(&mut stay.offload);
                 let from = stay.left.unwrap_or(Nanos::ZERO);
-                walk.absences.push(Absence { value, how: Return::Fetched, bytes, from, to: start, cost });
+                walk.gap_costs.push(GapCost {
+                    value,
+                    how: Restore::Prefetched,
+                    bytes,
+                    from,
+                    to: start,
+                    cost,
+                });
                 walk.arrive(value, *to);
                 walk.touch(*to, end);
             }
@@ -163,19 +168,19 @@ pub fn absences(
             Action::HostRelease { .. } => {}
         }
     }
-    let Walk { stays, mut absences, .. } = walk;
-    // Who is away when the iteration ends left in it and comes back in the next one, which is like it.
+    let ScheduleWalk { stays, mut gap_costs, .. } = walk;
+    // Who is away when the iteration ends left in it and is restored in the next one, which is like it.
     for (pair, home) in trace.persistent().iter().zip(&schedule.boundary) {
         let end = stays[pair.end.index()];
-        let first = absences.iter_mut().find(|absence| absence.value == pair.begin);
+        let first = gap_costs.iter_mut().find(|absence| absence.value == pair.begin);
         if let (None, None, Some(left), Some(first)) = (home.device, end.buffer, end.left, first) {
             first.from = left;
             first.to += timeline.iteration;
             first.cost += end.offload;
         }
     }
-    absences.sort_by_key(|absence| (std::cmp::Reverse(absence.saved()), absence.value, absence.from));
-    absences
+    gap_costs.sort_by_key(|absence| (std::cmp::Reverse(absence.saved()), absence.value, absence.from));
+    gap_costs
 }
 
 /// Which buffers some action reads.
@@ -200,7 +205,7 @@ mod tests {
     use super::*;
     use crate::chain::{Chain, Layer};
     use crate::lower::lower;
-    use crate::policy::{Away, Gap, Policy};
+    use crate::policy::{Gap, GapAction, Policy};
 
     #[test]
     fn an_offload_and_a_repeat_are_told_apart_with_what_they_save_and_cost() {
@@ -228,27 +233,27 @@ mod tests {
             freedom: Freedom::ALL,
             packer: None,
         };
-        // Input op, F0..F3, loss, B3..B0, done: x1 is read at places 2 and 8, x2 at 3 and 7. F1 runs again before B2.
+        // Input op, F0..F3, loss, B3..B0, done: x1 is read at places 2 and 8, x2 at 3 and 7. F1 is recomputed before B2.
         let mut policy = Policy::keep(&chain.trace);
         let repeat = policy.sequence[2];
         policy.sequence.insert(7, repeat);
         let [x1, x2] = [1, 2].map(|i| chain.activations[i].unwrap());
-        policy.send(Gap::after(x2, 3), Away::Drop);
-        policy.send(Gap::after(x1, 2), Away::Offload);
+        policy.set(Gap::after(x2, 3), GapAction::Evict);
+        policy.set(Gap::after(x1, 2), GapAction::Offload);
         let schedule = lower(&request, &policy).unwrap().schedule;
         let timeline = simulate(&chain.trace, &chain.costs, &machine, &schedule).unwrap();
-        let absences = absences(&chain.trace, &chain.costs, &machine, &schedule, &timeline);
+        let gap_costs = gap_costs(&chain.trace, &chain.costs, &machine, &schedule, &timeline);
 
         let found = |value, how| {
-            let found = absences.iter().find(|a| a.value == value && a.how == how);
-            found.unwrap_or_else(|| panic!("{value} {how:?} is not in {absences:?}"))
+            let found = gap_costs.iter().find(|a| a.value == value && a.how == how);
+            found.unwrap_or_else(|| panic!("{value} {how:?} is not in {gap_costs:?}"))
         };
-        let copied = found(x1, Return::Fetched);
+        let copied = found(x1, Restore::Prefetched);
         assert_eq!((copied.bytes, copied.cost), (Bytes(8), Nanos(16)));
-        let made = found(x2, Return::Recomputed);
+        let made = found(x2, Restore::Recomputed);
         assert_eq!((made.from, made.cost), (Nanos(30), Nanos(10)));
         assert_eq!(made.to, Nanos(60), "after B3");
         assert_eq!(made.saved(), 8 * 30);
-        assert!(absences.windows(2).all(|pair| pair[0].saved() >= pair[1].saved()));
+        assert!(gap_costs.windows(2).all(|pair| pair[0].saved() >= pair[1].saved()));
     }
 }

@@ -1,4 +1,4 @@
-//! When values stay, leave, come back or are computed again.
+//! Planners: when tensors are kept, offloaded, prefetched, evicted and recomputed.
 //!
 //! ```text
 //! planner ──▶ Policy ──▶ lower ──▶ Schedule ──▶ (pack) ──▶ waits::thin
@@ -6,8 +6,47 @@
 //!             sequence   copies, waits
 //! ```
 //!
-//! A planner implements `elbowroom_ir::planning::Scheduler`. It decides a [`Policy`](policy::Policy); [`lower`](lower::lower) makes the
-//! schedule, and it alone inserts copies and releases. All planners are in [`SCHEDULERS`]; [`scheduler`] finds one by its name.
+//! A planner implements [`Scheduler`]. It decides a [`Policy`](policy::Policy): the sequence of ops, and for each gap between two uses of a
+//! tensor whether the tensor is kept, offloaded or evicted. [`lower`](lower::lower()) alone turns a policy into a schedule with copies, releases and
+//! waits. The peak memory of the schedule stays within the request's limit. [`SCHEDULERS`] lists all planners; [`scheduler`] finds one by its
+//! name.
+//!
+//! ```
+//! use elbowroom_ir::planning::{Freedom, Request, Scheduler};
+//! use elbowroom_ir::search::{Budget, Silent};
+//! use elbowroom_ir::{Bytes, Nanos};
+//! use elbowroom_sched::auto::Auto;
+//! use elbowroom_sched::chain::{Chain, Layer};
+//!
+//! // Six equal layers, and a limit of 60 % of the memory that they take when everything is kept.
+//! let layer = Layer { forward: Nanos(4_000), backward: Nanos(8_000), ..Layer::default() };
+//! let mebibyte = Bytes(1 << 20);
+//! let chain = Chain { layers: vec![layer; 6], activations: vec![mebibyte; 7], gradients: vec![mebibyte; 7] };
+//! let traced = chain.to_trace("chain")?;
+//! let machine = elbowroom_sim::presets::machine("v100").ok_or("unknown machine")?;
+//! let request = Request {
+//!     trace: &traced.trace,
+//!     costs: &traced.costs,
+//!     machine: &machine,
+//!     load_limit: Bytes(chain.peak().get() * 6 / 10),
+//!     freedom: Freedom::ALL,
+//!     packer: None,
+//! };
+//! let outcome = Auto.schedule(&request, &Budget::evaluations(1_000), &Silent);
+//! assert!(outcome.best.is_some());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | [`policy`], [`mod@lower`] | the core: decisions, and how they become a schedule |
+//! | [`keep`], [`offload`], [`recompute`], [`mixed`], [`mod@auto`] | planners |
+//! | [`chain`] | chains of layers, for the planners that were published for chains |
+//! | [`portfolio`] | several planners on one request |
+//! | [`retry`] | lower limits until a schedule can be packed |
+//! | [`verdict`] | the answer when there is no schedule |
+//! | [`explain`] | what each decision of a schedule saves and costs |
+//! | [`random`] | reproducible random numbers |
 
 #![forbid(unsafe_code)]
 

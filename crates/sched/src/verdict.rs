@@ -1,4 +1,4 @@
-//! How planners say no: with a proof, or without.
+//! The answer of a planner that found no schedule: infeasible with a proof, or given up.
 
 use elbowroom_ir::planning::Request;
 use elbowroom_ir::schedule::Schedule;
@@ -6,7 +6,7 @@ use elbowroom_ir::search::{Infeasible, Outcome, StopReason};
 use elbowroom_ir::{Bytes, TensorId};
 use elbowroom_sim::bound::largest_op;
 
-/// The answer when nothing was found at the limit: infeasible if a single op cannot run within it, else given up, with the least load
+/// The answer when nothing was found at the limit: infeasible if a single op cannot run within it, else given up, with the least live memory
 /// at which something was found.
 pub fn refusal(request: &Request<'_>, best: Option<Bytes>, evaluations: u64) -> Outcome<Schedule> {
     let stop = match impossible_op(request) {
@@ -16,7 +16,7 @@ pub fn refusal(request: &Request<'_>, best: Option<Bytes>, evaluations: u64) -> 
     Outcome { best: None, evaluations, stop }
 }
 
-/// An op whose inputs, outputs and workspace exceed the load limit by themselves: a proof that no schedule exists.
+/// An op whose inputs, outputs and workspace exceed the live memory limit by themselves: a proof that no schedule exists.
 pub fn impossible_op(request: &Request<'_>) -> Option<Infeasible> {
     let limit = request.load_limit;
     let (id, needed) = largest_op(request.trace, request.machine.align)?;

@@ -34,7 +34,7 @@ fn time(value: &Value) -> Option<u64> {
     Some(over.parse::<u64>().unwrap() * SCALE / under.parse::<u64>().unwrap())
 }
 
-/// A golden chain as a trace. Its input is not made again: it may only be copied.
+/// A golden chain as a trace. Its input is not recomputed: it may only be copied.
 fn chain(instance: &Value) -> ChainTrace {
     let [forward, backward, forward_extra, backward_extra] =
         ["uF", "uB", "exF", "exB"].map(|key| numbers(&instance[key]));

@@ -7,7 +7,7 @@ use elbowroom_ir::search::{Budget, Silent};
 use elbowroom_ir::{Bytes, Nanos};
 use elbowroom_sched::chain::{Chain, ChainTrace, Layer};
 use elbowroom_sched::offload::autoswap::{AutoSwap, Candidate, ranking};
-use elbowroom_sched::policy::FetchRule;
+use elbowroom_sched::policy::PrefetchRule;
 use elbowroom_sched::scheduler;
 use elbowroom_sim::{presets, simulate};
 
@@ -56,7 +56,7 @@ fn scores_are_those_of_the_paper() {
     assert_eq!(x0[0], (600.0 - 80.0) * micros);
     assert_eq!(x1[0], (300.0 - 40.0) * micros);
     assert_eq!(x0[1], x0[0] * (4 * MIB) as f64);
-    // The load: 7 MiB in F1, 8 in F2 and B2, 7 in B1.
+    // The live memory: 7 MiB in F1, 8 in F2 and B2, 7 in B1.
     let mib = MIB as f64 * micros;
     assert_eq!(x0[2], (7.0 * 100.0 + 8.0 * 300.0 + 7.0 * 200.0) * mib);
     assert_eq!(x1[2], (8.0 * 300.0) * mib);
@@ -106,13 +106,13 @@ fn what_comes_back_just_in_time_delays_nobody() {
     let swap = AutoSwap::new(&request, Some(Bytes(MIB))).unwrap();
     let rank = |candidates: &[Candidate]| ranking(candidates, |candidate| candidate.scores[2]);
     // x_0 leaves, and there is room for it again at any time.
-    let fetched = |rule| {
+    let prefetched = |rule| {
         let lowered = swap.select(&rank, Bytes(8 * MIB), Bytes(6 * MIB), rule).unwrap();
         assert_eq!(lowered.iteration, traced.costs.total());
         let timeline = simulate(&traced.trace, &traced.costs, &machine, &lowered.schedule).unwrap();
         timeline.spans.iter().find(|span| span.lane == Lane::ToDevice).map(|span| span.start)
     };
     // Its copy takes 40 µs and is needed at 700 µs; the op that runs at 660 µs, B1, begins at 500 µs.
-    assert_eq!(fetched(FetchRule::JustInTime), Some(Nanos(500_000)));
-    assert!(fetched(FetchRule::Eager) < Some(Nanos(300_000)));
+    assert_eq!(prefetched(PrefetchRule::JustInTime), Some(Nanos(500_000)));
+    assert!(prefetched(PrefetchRule::Eager) < Some(Nanos(300_000)));
 }

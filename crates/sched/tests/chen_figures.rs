@@ -60,7 +60,7 @@ impl Network {
 
     fn of_policy(&self, policy: &Policy) -> Point {
         let (load, _) = elbowroom_sched::lower::least_load(&self.request(), policy).unwrap();
-        let again = repeats::time_again(&self.costs.nanos, &policy.sequence);
+        let again = repeats::recompute_time(&self.costs.nanos, &policy.sequence);
         Point {
             bytes: load.get() - self.persistent(),
             overhead: 100.0 * again.get() as f64 / self.costs.total().get() as f64,
@@ -80,8 +80,8 @@ impl Network {
 
     /// The leanest of several numbers of cuts per division.
     fn recursive(&self) -> Point {
-        let (_, turn) = repeats::base(&self.trace);
-        let cuts = Cuts::of(&self.trace, turn);
+        let (_, backward_start) = repeats::base(&self.trace);
+        let cuts = Cuts::of(&self.trace, backward_start);
         let single = cuts.single();
         let candidates = if single.len() * 8 > cuts.narrow().len() { single } else { cuts.narrow() };
         let each =

@@ -134,8 +134,8 @@ fn mirror_counts_are_what_the_user_says() {
 fn recursion_needs_logarithmic_memory() {
     let peak = |layers: usize| {
         let chain = chain(layers);
-        let (_, turn) = repeats::base(&chain.trace);
-        let cuts = Cuts::of(&chain.trace, turn);
+        let (_, backward_start) = repeats::base(&chain.trace);
+        let cuts = Cuts::of(&chain.trace, backward_start);
         let policy = recursive::mirrors(&chain.trace, &cuts, &cuts.single(), 1).policy(&chain.trace);
         let machine = Machine { align: Bytes(1), ..presets::machine("v100").unwrap() };
         let request = Request {

@@ -13,7 +13,7 @@ use elbowroom_ir::{BufferId, Bytes, Id, Nanos, OpId, Table, TensorId};
 use elbowroom_sched::chain::linearize::Linear;
 use elbowroom_sched::chain::relaxation::{Effort, Units};
 use elbowroom_sched::chain::{Chain, ChainTrace, Layer};
-use elbowroom_sched::policy::{Away, FetchRule, Policy, Touches};
+use elbowroom_sched::policy::{GapAction, Policy, PrefetchRule, Touches};
 use elbowroom_sched::{lower, scheduler, waits};
 use elbowroom_sim::bound::{lower_bound, proposition_3};
 use elbowroom_sim::simulate;
@@ -89,12 +89,12 @@ fn request<'a>(chain: &'a ChainTrace, machine: &'a Machine, limit: Bytes) -> Req
 /// Offloads these activations, each after its forward use until its backward use.
 fn offload(chain: &ChainTrace, set: impl IntoIterator<Item = usize>) -> Policy {
     let mut policy = Policy::keep(&chain.trace);
-    policy.fetch = FetchRule::AfterOffloads;
+    policy.prefetch = PrefetchRule::AfterOffloads;
     let touches = Touches::of(&chain.trace, &policy.sequence);
     for i in set {
         let value = chain.activations[i].unwrap();
         let (gap, _) = touches.gaps(value).find(|(gap, _)| gap.after == Some(i as u32 + 1)).unwrap();
-        policy.send(gap, Away::Offload);
+        policy.set(gap, GapAction::Offload);
     }
     policy
 }
@@ -268,16 +268,16 @@ impl Import<'_> {
                 other => panic!("{other}"),
             }
         }
-        // An optimal schedule may make a copy that nobody fetches.
-        let is_fetched = |value| {
-            let fetch = |(_, _, action): &(_, _, Action)| matches!(action, Action::Prefetch { value: v, .. } if *v == value);
-            import.steps.iter().any(fetch)
+        // An optimal schedule may make a copy that are never prefetched.
+        let is_prefetched = |value| {
+            let prefetch = |(_, _, action): &(_, _, Action)| matches!(action, Action::Prefetch { value: v, .. } if *v == value);
+            import.steps.iter().any(prefetch)
         };
         let unread: Vec<TensorId> = import
             .steps
             .iter()
             .filter_map(|(_, _, action)| match action {
-                Action::Offload { value, .. } if !is_fetched(*value) => Some(*value),
+                Action::Offload { value, .. } if !is_prefetched(*value) => Some(*value),
                 _ => None,
             })
             .collect();

@@ -13,7 +13,7 @@ use elbowroom_ir::planning::{CostSource, Costs, Freedom, Request};
 use elbowroom_ir::trace::{Again, Trace};
 use elbowroom_ir::{BufferId, Bytes, Nanos, Table};
 use elbowroom_sched::lower::{evaluate, least_load};
-use elbowroom_sched::policy::{Away, CopyOrder, FetchRule, Gap, Policy, Reuses, Station, Touches};
+use elbowroom_sched::policy::{Boundary, CopyOrder, Gap, GapAction, Policy, PrefetchRule, Reuses, Touches};
 use elbowroom_sched::{SCHEDULERS, lower, waits};
 use elbowroom_sim::bound::lower_bound;
 use elbowroom_sim::liveness::{height, problem};
@@ -47,7 +47,7 @@ fn costs(u: &mut Unstructured<'_>, trace: &Trace) -> arbitrary::Result<Costs> {
     Ok(Costs { nanos: nanos?.into(), source: CostSource::Recorded })
 }
 
-/// Gaps away, ops again, stations and rules at random. Most of them contradict themselves when much is dropped.
+/// Gaps away, ops again, boundaries and rules at random. Most of them contradict themselves when much is evicted.
 fn policy(u: &mut Unstructured<'_>, trace: &Trace) -> arbitrary::Result<Policy> {
     let mut policy = Policy::keep(trace);
     for _ in 0..u.int_in_range(0..=3)? {
@@ -71,32 +71,32 @@ fn policy(u: &mut Unstructured<'_>, trace: &Trace) -> arbitrary::Result<Policy> 
     let share = u.int_in_range(1..=8)?;
     for (gap, remade) in gaps {
         if u.ratio(share, 8)? {
-            let away = if remade || u.ratio(1, 8)? { Away::Drop } else { Away::Offload };
-            policy.send(gap, away);
+            let actions = if remade || u.ratio(1, 8)? { GapAction::Evict } else { GapAction::Offload };
+            policy.set(gap, actions);
         }
     }
-    for station in &mut policy.stations {
+    for boundary in &mut policy.boundaries {
         if u.ratio(1, 3)? {
-            *station = *u.choose(&[Station::Device, Station::Host, Station::Both])?;
+            *boundary = *u.choose(&[Boundary::Device, Boundary::Host, Boundary::Both])?;
         }
     }
     if u.ratio(1, 4)? {
         policy.reuses = Reuses::Never;
     }
     if u.ratio(1, 4)? {
-        let mut listed: Vec<Gap> = policy.away.keys().copied().collect();
+        let mut listed: Vec<Gap> = policy.gaps.keys().copied().collect();
         for index in (1..listed.len()).rev() {
             listed.swap(index, u.int_in_range(0..=index)?);
         }
         policy.offloads = CopyOrder::Listed(listed.clone());
-        policy.fetches = CopyOrder::Listed(listed);
+        policy.prefetches = CopyOrder::Listed(listed);
     }
-    policy.fetch = *u.choose(&[
-        FetchRule::Eager,
-        FetchRule::AfterOffloads,
-        FetchRule::Lead(0),
-        FetchRule::Lead(2),
-        FetchRule::JustInTime,
+    policy.prefetch = *u.choose(&[
+        PrefetchRule::Eager,
+        PrefetchRule::AfterOffloads,
+        PrefetchRule::Lead(0),
+        PrefetchRule::Lead(2),
+        PrefetchRule::JustInTime,
     ])?;
     Ok(policy)
 }
@@ -170,7 +170,7 @@ fn what_lowers_is_legal() {
             tight += usize::from(bound > costs.total());
         }
 
-        // One byte less than the least load is too little, and the error says where.
+        // One byte less than the least live memory is too little, and the error says where.
         if least > Bytes::ZERO {
             request.load_limit = Bytes(least.get() - 1);
             match lower(&request, &policy) {

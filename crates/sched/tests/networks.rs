@@ -14,7 +14,7 @@ use elbowroom_ir::trace::{
 };
 use elbowroom_ir::{Bytes, Nanos, TensorId};
 use elbowroom_sched::chain::linearize::Linear;
-use elbowroom_sched::explain::{Return, absences};
+use elbowroom_sched::explain::{Restore, gap_costs};
 use elbowroom_sched::lower::{least_load, loads};
 use elbowroom_sched::policy::Policy;
 use elbowroom_sched::verdict::impossible_op;
@@ -166,19 +166,23 @@ fn planned(request: &Request<'_>, planner: &str) -> Result<Timeline, StopReason>
 /// Whoever made a schedule: every copy back and every repeat stands for an absence, and together the absences cost what was spent.
 fn explained(request: &Request<'_>, planner: &str, schedule: &Schedule, timeline: &Timeline) {
     let Request { trace, costs, machine, .. } = *request;
-    let absences = absences(trace, costs, machine, schedule, timeline);
-    let cost = |how: Return| absences.iter().filter(|a| a.how == how).map(|a| a.cost).sum::<Nanos>();
+    let gap_costs = gap_costs(trace, costs, machine, schedule, timeline);
+    let cost = |how: Restore| gap_costs.iter().filter(|a| a.how == how).map(|a| a.cost).sum::<Nanos>();
     let prefetches = schedule.steps.values().filter(|step| matches!(step.action, Action::Prefetch { .. }));
-    assert_eq!(absences.iter().filter(|a| a.how == Return::Fetched).count(), prefetches.count(), "{planner}");
-    assert_eq!(cost(Return::Recomputed), timeline.recompute_time, "{planner}");
+    assert_eq!(
+        gap_costs.iter().filter(|a| a.how == Restore::Prefetched).count(),
+        prefetches.count(),
+        "{planner}"
+    );
+    assert_eq!(cost(Restore::Recomputed), timeline.recompute_time, "{planner}");
     let copying = schedule.steps.values().map(|step| match step.action {
         Action::Offload { value, .. } => machine.to_host.time(trace.bytes(value)),
         Action::Prefetch { value, .. } => machine.to_device.time(trace.bytes(value)),
         _ => Nanos::ZERO,
     });
-    assert_eq!(cost(Return::Fetched), copying.sum(), "{planner}");
-    assert!(absences.iter().all(|a| a.from <= a.to && a.time() <= timeline.iteration), "{planner}");
-    assert!(absences.is_sorted_by_key(|a| std::cmp::Reverse(a.saved())), "{planner}");
+    assert_eq!(cost(Restore::Prefetched), copying.sum(), "{planner}");
+    assert!(gap_costs.iter().all(|a| a.from <= a.to && a.time() <= timeline.iteration), "{planner}");
+    assert!(gap_costs.is_sorted_by_key(|a| std::cmp::Reverse(a.saved())), "{planner}");
 }
 
 fn keep_peak(request: &Request<'_>) -> u64 {

@@ -1,4 +1,4 @@
-//! `bo` against the four scores it weighs: never worse than the best of them at the same load, on any trace and with any budget; and what
+//! `bo` against the four scores it weighs: never worse than the best of them at the same live memory, on any trace and with any budget; and what
 //! all five do with values that outlive the iteration.
 
 use std::sync::Arc;
@@ -128,12 +128,13 @@ fn persistent_values_leave_over_the_end_of_the_iteration() {
     request.load_limit = Bytes(keep.get() * 7 / 10);
     for planner in ["doa", "aoa", "wdoa", "swdoa", "autoswap", "bo"] {
         let (schedule, _) = planned(&request, planner, &Budget::evaluations(12)).unwrap();
-        let away = schedule.boundary.iter().zip(trace.persistent()).filter(|(home, _)| home.device.is_none());
-        let away: Vec<_> = away.map(|(_, pair)| *pair).collect();
-        assert!(!away.is_empty(), "{planner}");
-        for pair in &away {
+        let actions =
+            schedule.boundary.iter().zip(trace.persistent()).filter(|(home, _)| home.device.is_none());
+        let actions: Vec<_> = actions.map(|(_, pair)| *pair).collect();
+        assert!(!actions.is_empty(), "{planner}");
+        for pair in &actions {
             // It begins on the host, and what it has become is there again at the end.
-            let fetches = |value| {
+            let prefetches = |value| {
                 let named =
                     |action: &Action| matches!(action, Action::Prefetch { value: v, .. } if *v == value);
                 schedule.steps.values().any(|step| named(&step.action))
@@ -143,7 +144,7 @@ fn persistent_values_leave_over_the_end_of_the_iteration() {
                     |action: &Action| matches!(action, Action::Offload { value: v, .. } if *v == value);
                 schedule.steps.values().any(|step| named(&step.action))
             };
-            assert!(fetches(pair.begin), "{planner}");
+            assert!(prefetches(pair.begin), "{planner}");
             assert!(pair.begin == pair.end || stored(pair.end), "{planner}");
         }
         check_schedule(Arc::new(trace.clone()), machine.clone(), schedule, request.load_limit)

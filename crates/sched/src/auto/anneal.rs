@@ -1,18 +1,18 @@
-//! Simulated annealing over the repeats of a [`State`].
+//! Simulated annealing over the recomputed ops of an [`AnnealState`].
 //!
-//! A move drops a value in a gap (its maker runs again before the use that ends the gap, and perhaps the makers of what that needs),
-//! keeps one (takes a repeat away, and what served it alone), shifts a repeat to another stage, or does two of these. The energy is the
-//! time plus a price for every unit of excess; the price rises while the state is over the limit and falls while it is under it, so
-//! that the walk keeps crossing the border at which the best sequences lie.
+//! A move evicts a tensor in a gap (its op is recomputed before the use that ends the gap, and perhaps the ops of its inputs), keeps a tensor
+//! (removes a recomputed op, and those that served it alone), shifts a recomputed op to another stage, or does two of these. The energy is
+//! the time plus a price for every unit of memory above the limit. The price rises while the state is above the limit and falls while it is
+//! below, so that the walk keeps crossing the limit: the best sequences lie there.
 
 use super::moves::Editor;
 use super::sequence::Decisions;
-use super::state::State;
-use crate::policy::FetchRule;
+use super::state::AnnealState;
+use crate::policy::PrefetchRule;
 
 /// One walk.
 #[derive(Clone, Debug)]
-pub(crate) struct Walk<'a> {
+pub(crate) struct AnnealWalk<'a> {
     pub editor: Editor<'a>,
     /// Time units per unit of excess.
     price: f64,
@@ -25,11 +25,11 @@ pub(crate) struct Walk<'a> {
     room: [f64; 2],
 }
 
-impl<'a> Walk<'a> {
-    pub(crate) fn new(state: State<'a>, seed: u64) -> Self {
+impl<'a> AnnealWalk<'a> {
+    pub(crate) fn new(state: AnnealState<'a>, seed: u64) -> Self {
         let inst = state.inst;
         let editor = Editor::new(state, seed);
-        // At first a price at which dropping a typical value for a typical gap pays.
+        // At first a price at which evicting a typical tensor for a typical gap pays.
         let mean = inst.total as f64 / inst.ops.len().max(1) as f64;
         let sizes = editor.again.iter().map(|&value| f64::from(inst.values[value as usize].size));
         let typical = sizes.sum::<f64>() / editor.again.len().max(1) as f64 / f64::from(1u32 << inst.shift);
@@ -38,11 +38,11 @@ impl<'a> Walk<'a> {
     }
 
     /// A walk in which copies take time: so much of it may be spent on copies to the host, and so much on copies back.
-    pub(crate) fn with_copies(state: State<'a>, seed: u64, room: [f64; 2]) -> Self {
+    pub(crate) fn with_copies(state: AnnealState<'a>, seed: u64, room: [f64; 2]) -> Self {
         Self { room, ..Self::new(state, seed) }
     }
 
-    /// Begins anew with nothing run again, at the price of excess with which it began, and forgets what it has found.
+    /// Begins anew with nothing recomputed, at the price of excess with which it began, and forgets what it has found.
     pub(crate) fn restart(&mut self) {
         self.best = None;
         self.editor.jump(&[], &[]);
@@ -52,7 +52,7 @@ impl<'a> Walk<'a> {
     /// Where it is, if that fits.
     pub(crate) fn fitting(&self) -> Option<(u64, Decisions)> {
         let state = &self.editor.state;
-        (state.excess == 0).then(|| (state.time, state.decisions(FetchRule::Eager)))
+        (state.excess == 0).then(|| (state.time, state.decisions(PrefetchRule::Eager)))
     }
 
     fn energy(&self) -> f64 {
@@ -60,13 +60,13 @@ impl<'a> Walk<'a> {
         state.time as f64 + self.price * state.excess as f64 + 3.0 * self.crowded()
     }
 
-    /// Time by which copies exceed what their lanes have room for.
+    /// Time by which copies exceed what their streams have room for.
     fn crowded(&self) -> f64 {
         let copying = self.editor.state.copying.iter().zip(self.room);
         copying.map(|(&time, room)| (time as f64 - room).max(0.0)).sum()
     }
 
-    /// Tries so many moves at a temperature in time units.
+    /// Tries this many moves at a temperature in time units.
     pub(crate) fn run(&mut self, moves: u64, mut temperature: impl FnMut(u64) -> f64) {
         let mut energy = self.energy();
         let mut heat = 1.0;
@@ -85,7 +85,7 @@ impl<'a> Walk<'a> {
                     && self.crowded() <= 0.0
                     && self.best.as_ref().is_none_or(|(time, _)| state.time < *time)
                 {
-                    self.best = Some((state.time, state.decisions(FetchRule::Eager)));
+                    self.best = Some((state.time, state.decisions(PrefetchRule::Eager)));
                 }
             } else {
                 self.editor.undo();
@@ -96,7 +96,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Adjusts the price now and then; says whether it did.
+    /// Adjusts the price now and then; returns whether it did.
     fn account(&mut self) -> bool {
         self.steps += 1;
         self.over += u32::from(self.editor.state.excess > 0);

@@ -1,13 +1,13 @@
-//! What the search needs of a request, in small whole numbers and flat tables.
+//! The request as the search uses it: small integers in flat tables.
 
 use elbowroom_ir::planning::Request;
 use elbowroom_ir::trace::Again;
 use elbowroom_ir::{Id, OpId, TensorId};
 
-/// No op, or no value.
+/// No op, or no tensor.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// One value.
+/// One tensor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Value {
     /// Size rounded up to the alignment, in units.
@@ -18,9 +18,9 @@ pub(crate) struct Value {
     pub begins: bool,
     /// Whether it must be there when the iteration ends.
     pub ends: bool,
-    /// If it is there at the beginning and may be on the host instead: the value, perhaps itself, with which it ends. Otherwise [`NONE`].
+    /// If it is there at the beginning and may be on the host instead: the tensor, perhaps itself, with which it ends. Otherwise [`NONE`].
     pub becomes: u32,
-    /// If it is the end of such a value: that value. Otherwise [`NONE`].
+    /// If it is the end of such a tensor: that tensor. Otherwise [`NONE`].
     pub began: u32,
 }
 
@@ -38,24 +38,24 @@ pub(crate) struct OpRow {
     pub time: u64,
     /// Units that it reserves for outputs and workspace if it reuses nothing.
     pub fresh: i32,
-    /// Values read, each once, without those that never leave.
+    /// Tensors read, each once, without those that are always on the device.
     pub reads: Vec<u32>,
-    /// Values made.
+    /// Tensors made.
     pub outputs: Vec<u32>,
     /// Reuse that may be taken, one list per output, in the order in which it is tried.
     pub takeovers: Vec<Vec<Takeover>>,
-    /// The last stage in which it may be run again; 0 if it may not.
+    /// The last stage in which it may be recomputed; 0 if it may not.
     pub latest: u32,
 }
 
-/// A request as the search sees it. *Stage* t is op t of the trace with everything that is run again just before it.
+/// A request as the search sees it. *Stage* t is op t of the trace with everything that is recomputed just before it.
 #[derive(Clone, Debug)]
 pub(crate) struct Instance {
     /// The ops of the trace in the order in which they run first. Ops are numbered by their place in it.
     pub order: Vec<OpId>,
     pub ops: Vec<OpRow>,
     pub values: Vec<Value>,
-    /// Limit on the load in units, without what never leaves.
+    /// Limit on the live memory in units, without tensors that are always on the device.
     pub limit: i32,
     /// Sum of durations.
     pub total: u64,
@@ -67,7 +67,7 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    /// Tables for a request whose ops run first in some order. Sizes are rounded up and the limit down to a unit in which sums of loads are 31-bit numbers; for aligned
+    /// Tables for a request whose ops run first in some order. Sizes are rounded up and the limit down to a unit in which sums of live memory are 31-bit numbers; for aligned
     /// sizes that is exact.
     pub(crate) fn new(request: &Request<'_>, order: Vec<OpId>) -> Self {
         let trace = request.trace;
@@ -87,7 +87,7 @@ impl Instance {
         let mut resident = 0;
         let (mut becomes, mut began) = (vec![NONE; trace.tensors().len()], vec![NONE; trace.tensors().len()]);
         for pair in trace.persistent() {
-            // A value that never changes matters to the search only if it can leave.
+            // A tensor that never changes matters to the search only if it can be offloaded.
             let leaves = request.freedom.offload
                 && trace.storage(pair.begin) == trace.storage(pair.end)
                 && !trace.users(pair.begin).is_empty();

@@ -1,42 +1,42 @@
-//! Annealing over repeats and copies together, each step judged by the exact iteration time of its schedule.
+//! Simulated annealing over recompute and copies together; the exact iteration time of the schedule is the energy of a step.
 //!
-//! A step gives some bytes up to save time (keeps a value that was made again or fetched), or exchanges one way of being away for the
-//! other, and then repairs: as long as some place is over the limit, a value that is alive there without being used leaves, by the way
-//! that costs less of what is scarce, with some chance for others. Only a sequence that fits without counting the time of copies is
-//! lowered, and only if neither compute nor the link alone takes longer than what would be accepted.
+//! A step spends memory to save time (keeps a tensor that was recomputed or prefetched), or exchanges recompute for a prefetch or the
+//! reverse, and then repairs: while some place is above the limit, an idle tensor there is evicted or offloaded, mostly in the way that costs
+//! less of the scarcer resource, with some chance for the other. A sequence is lowered only if it fits when copies take no time, and if
+//! neither the compute time nor the link time alone exceeds the acceptable time.
 
 use elbowroom_ir::planning::Request;
 use elbowroom_ir::{Id, TensorId};
 
 use super::instance::NONE;
 use super::moves::Editor;
-use super::sequence::{Decisions, Draft};
-use super::state::State;
-use crate::policy::FetchRule;
+use super::sequence::{Decisions, PolicyDraft};
+use super::state::AnnealState;
+use crate::policy::PrefetchRule;
 
 /// Longer than anything.
 const NEVER: u64 = u64::MAX;
-/// Values that leave before a repair is given up.
+/// Tensors that a repair may evict or offload before it is given up.
 const REPAIRS: usize = 24;
 
 /// One walk over decisions that can be lowered.
-pub(crate) struct Joint<'a> {
+pub(crate) struct JointWalk<'a> {
     request: &'a Request<'a>,
     editor: Editor<'a>,
-    rule: FetchRule,
-    draft: Draft,
+    rule: PrefetchRule,
+    draft: PolicyDraft,
     /// Exact iteration time; [`NEVER`] as long as nothing fits.
     time: u64,
     /// Shortest iteration seen.
     pub best: Option<(u64, Decisions)>,
-    /// Time of both copies of every value.
+    /// Time of both copies of every tensor.
     copies: Vec<u64>,
-    /// Start of every op of the trace if nothing is run again and nothing waits.
+    /// Start of every op of the trace if nothing is recomputed and nothing waits.
     starts: Vec<u64>,
 }
 
-impl<'a> Joint<'a> {
-    pub(crate) fn new(request: &'a Request<'a>, state: State<'a>, seed: u64) -> Self {
+impl<'a> JointWalk<'a> {
+    pub(crate) fn new(request: &'a Request<'a>, state: AnnealState<'a>, seed: u64) -> Self {
         let machine = request.machine;
         let copies = request.trace.tensors().ids().map(|value| {
             let bytes = request.trace.bytes(value);
@@ -50,13 +50,13 @@ impl<'a> Joint<'a> {
         let starts = starts.collect();
         let copies = copies.collect();
         let editor = Editor::new(state, seed);
-        let draft = Draft::new(request);
-        Self { request, editor, rule: FetchRule::Eager, draft, time: NEVER, best: None, copies, starts }
+        let draft = PolicyDraft::new(request);
+        Self { request, editor, rule: PrefetchRule::Eager, draft, time: NEVER, best: None, copies, starts }
     }
 
     /// Continues from these decisions, repaired if need be.
     pub(crate) fn jump(&mut self, decisions: &Decisions) {
-        self.editor.jump(&decisions.repeats, &decisions.fetches);
+        self.editor.jump(&decisions.repeats, &decisions.prefetches);
         self.rule = decisions.rule;
         self.repair(1 << 12);
         self.editor.settle();
@@ -94,7 +94,7 @@ impl<'a> Joint<'a> {
         self.draft.time_within(self.request, worst).unwrap_or(NEVER)
     }
 
-    /// Tries so many steps at a temperature in time units.
+    /// Tries this many steps at a temperature in time units.
     pub(crate) fn run(&mut self, steps: u64, mut temperature: impl FnMut(u64) -> f64) {
         for step in 0..steps {
             let heat = temperature(step).max(1e-9);
@@ -125,47 +125,47 @@ impl<'a> Joint<'a> {
             0..=1 => {
                 self.editor.keep_value();
             }
-            2..=3 => self.editor.fetch_less(),
-            4..=5 if freedom.offload => self.editor.fetch_instead(),
-            6 if freedom.recompute => self.editor.make_instead(),
+            2..=3 => self.editor.prefetch_less(),
+            4..=5 if freedom.offload => self.editor.prefetch_instead(),
+            6 if freedom.recompute => self.editor.recompute_instead(),
             7 => {
                 let extra = 1 + self.editor.random.below(3);
                 for _ in 0..extra {
                     let place = self.editor.random.below(self.editor.state.places());
-                    self.send_away(place);
+                    self.release_idle(place);
                 }
             }
             8 => {
-                self.editor.fetch_less();
-                self.editor.fetch_less();
+                self.editor.prefetch_less();
+                self.editor.prefetch_less();
             }
             9 if self.editor.random.chance(0.2) => {
                 self.rule = match self.editor.random.below(6) {
-                    0..=2 => FetchRule::Eager,
-                    3 => FetchRule::AfterOffloads,
-                    _ => FetchRule::Lead(1 << self.editor.random.below(8)),
+                    0..=2 => PrefetchRule::Eager,
+                    3 => PrefetchRule::AfterOffloads,
+                    _ => PrefetchRule::Lead(1 << self.editor.random.below(8)),
                 };
             }
             _ if freedom.recompute => self.editor.propose(),
-            _ => self.editor.fetch_less(),
+            _ => self.editor.prefetch_less(),
         }
     }
 
-    /// Sends values away until nothing is over the limit, or so many have gone.
+    /// Evicts or offloads tensors until nothing is over the limit, or this many are off the device.
     fn repair(&mut self, most: usize) {
         for _ in 0..most {
             if self.editor.state.excess == 0 {
                 return;
             }
             let place = self.editor.state.highest_place();
-            if !self.send_away(place) {
+            if !self.release_idle(place) {
                 return;
             }
         }
     }
 
-    /// Sends a value away that is alive at a place without being used there; says whether there was one.
-    fn send_away(&mut self, place: usize) -> bool {
+    /// Evicts or offloads a tensor that is alive at a place without being used there; returns whether there was one.
+    fn release_idle(&mut self, place: usize) -> bool {
         let mut pick: Option<(f64, u32, u32, u32, bool)> = None;
         let freedom = self.request.freedom;
         let idle = self.editor.state.idle_at(place);
@@ -174,7 +174,7 @@ impl<'a> Joint<'a> {
             let row = inst.values[value as usize];
             let gain = f64::from(row.size);
             let gap = self.starts[stage as usize].saturating_sub(self.starts[from as usize]);
-            if freedom.offload && self.editor.state.can_fetch(value, stage, op) {
+            if freedom.offload && self.editor.state.can_prefetch(value, stage, op) {
                 let copies = self.copies[value as usize];
                 let cost = 0.3 * copies as f64 + 2.0 * copies.saturating_sub(gap) as f64 + 1.0;
                 let score = gain / cost * (2.0 * self.editor.random.unit()).exp2().powi(2);
@@ -197,10 +197,10 @@ impl<'a> Joint<'a> {
             }
         }
         match pick {
-            Some((_, value, stage, op, true)) => self.editor.fetch(value, stage, op),
+            Some((_, value, stage, op, true)) => self.editor.prefetch(value, stage, op),
             Some((_, value, stage, ..)) => {
                 let maker = self.editor.state.inst.values[value as usize].maker;
-                self.editor.make_again(stage, maker, 0.8);
+                self.editor.recompute(stage, maker, 0.8);
             }
             None => return false,
         }

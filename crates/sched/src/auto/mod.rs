@@ -1,15 +1,15 @@
-//! `auto`: the joint planner, the default. Searches over which values stay, leave or are made again in every gap between their uses, on
-//! any trace, until its budget ends.
+//! `auto`: the joint planner, the default. Searches, until its budget ends and on any trace, for the gaps in which tensors are kept, offloaded
+//! or evicted.
 //!
 //! - `instance`: the request in flat tables.
-//! - `order`: where the caller allows it, another order of the ops.
-//! - `state`: a sequence with repeats and its load, evaluated incrementally and exactly.
-//! - `moves`: changes of a state that can be undone.
-//! - `anneal`: one walk over repeats alone, where the state itself is the exact evaluation.
-//! - `window`: a few repeats at a time, exactly.
-//! - `joint`: one walk over repeats and copies, judged by the exact iteration time.
-//! - `search`: several walks side by side, the same on any number of threads.
-//! - `warm`: what other planners find, to start from and to fall back on.
+//! - `order`: another order of the ops, if the caller allows it.
+//! - `state`: a sequence with recomputed ops and its live memory, evaluated incrementally and exactly.
+//! - `moves`: reversible changes of a state.
+//! - `anneal`: a walk over recompute alone; the evaluation of the state is exact.
+//! - `window`: a few recomputed ops at a time, solved exactly.
+//! - `joint`: a walk over recompute and copies, judged by the exact iteration time.
+//! - `search`: several walks in parallel, with the same result on any number of threads.
+//! - `warm`: warm starts, and the best of them as a fallback.
 //! - `sequence`: from decisions to a policy.
 //!
 //! An evaluation is one move of one walk.
@@ -38,8 +38,8 @@ use crate::lower::{least_load, lower};
 use crate::policy::Policy;
 use crate::verdict::{impossible_op, refusal};
 use instance::Instance;
-use search::Found;
-use warm::Warm;
+use search::SearchResult;
+use warm::WarmStart;
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, Default)]
@@ -85,19 +85,19 @@ impl Scheduler for Auto {
         let time = left.map(|left| if relaxed.is_some() { left / 2 } else { left });
         let share = Budget { time, ..budget.clone() };
         let inst = Instance::new(request, plain.sequence);
-        let mut warm: Vec<Warm> =
-            starts.iter().map(|(time, schedule)| Warm::fitting(&inst, *time, schedule)).collect();
-        warm.extend(known.iter().filter_map(|schedule| Warm::known(request, &inst, schedule)));
+        let mut warm: Vec<WarmStart> =
+            starts.iter().map(|(time, schedule)| WarmStart::fitting(&inst, *time, schedule)).collect();
+        warm.extend(known.iter().filter_map(|schedule| WarmStart::known(request, &inst, schedule)));
         let mut found = in_order(request, &inst, warm, bound, &share, observer);
         if let Some(order) = relaxed {
             found = found.or_in_order(request, order, &starts, bound, budget, observer);
         }
-        found.told(request, least)
+        found.into_outcome(request, least)
     }
 }
 
 /// What was found for the orders tried so far.
-struct Best {
+struct OrderResult {
     found: Option<(u64, Schedule)>,
     evaluations: u64,
     stop: StopReason,
@@ -107,18 +107,20 @@ struct Best {
 fn in_order(
     request: &Request<'_>,
     inst: &Instance,
-    mut warm: Vec<Warm>,
+    mut warm: Vec<WarmStart>,
     bound: u64,
     budget: &Budget,
     observer: &dyn Observer,
-) -> Best {
+) -> OrderResult {
     warm.sort_by_key(|warm| warm.time);
     let fallback = warm.iter().find_map(|warm| Some((warm.time, warm.schedule.clone()?)));
     if let Some((time, _)) = &fallback {
         observer.improved(*time, bound);
     }
-    let Found { best, evaluations, stop } = match &fallback {
-        Some((time, _)) if *time <= bound => Found { best: None, evaluations: 1, stop: StopReason::Optimal },
+    let SearchResult { best, evaluations, stop } = match &fallback {
+        Some((time, _)) if *time <= bound => {
+            SearchResult { best: None, evaluations: 1, stop: StopReason::Optimal }
+        }
         _ => search::search(request, inst, &warm, bound, budget, observer),
     };
     let searched = best.and_then(|(_, decisions)| {
@@ -126,10 +128,10 @@ fn in_order(
         Some((lowered.iteration.get(), lowered.schedule))
     });
     let found = searched.into_iter().chain(fallback).min_by_key(|(time, _)| *time);
-    Best { found, evaluations, stop }
+    OrderResult { found, evaluations, stop }
 }
 
-impl Best {
+impl OrderResult {
     /// Searches with the ops in another order too, as many evaluations as with the first, and keeps the better: so the freedom to reorder
     /// never makes a plan worse.
     fn or_in_order(
@@ -146,9 +148,9 @@ impl Best {
         }
         let inst = Instance::new(request, order);
         let schedules = self.found.iter().chain(starts).map(|(_, schedule)| schedule);
-        let mut warm: Vec<Warm> =
-            schedules.filter_map(|schedule| Warm::known(request, &inst, schedule)).collect();
-        warm.extend(Warm::kept(request, &inst));
+        let mut warm: Vec<WarmStart> =
+            schedules.filter_map(|schedule| WarmStart::known(request, &inst, schedule)).collect();
+        warm.extend(WarmStart::kept(request, &inst));
         let budget = Budget { evaluations: Some(self.evaluations), time: None, ..budget.clone() };
         let other = in_order(request, &inst, warm, bound, &budget, observer);
         let stop = match other.stop {
@@ -159,7 +161,7 @@ impl Best {
         Self { found, evaluations: self.evaluations, stop }
     }
 
-    fn told(self, request: &Request<'_>, least: Option<Bytes>) -> Outcome<Schedule> {
+    fn into_outcome(self, request: &Request<'_>, least: Option<Bytes>) -> Outcome<Schedule> {
         match self.found {
             Some((_, schedule)) => {
                 Outcome { best: Some(schedule), evaluations: self.evaluations, stop: self.stop }

@@ -1,7 +1,7 @@
-//! Moves: small changes of a [`State`] that can be undone.
+//! Reversible changes of an [`AnnealState`].
 
 use super::instance::NONE;
-use super::state::State;
+use super::state::AnnealState;
 use crate::random::Random;
 
 /// One change.
@@ -9,22 +9,22 @@ use crate::random::Random;
 enum Change {
     Insert(u32, u32),
     Remove(u32, u32),
-    Fetch(u32, u32, u32),
+    Prefetch(u32, u32, u32),
     Keep(u32, u32, u32),
 }
 
 /// A state with the changes since the last decision about them.
 #[derive(Clone, Debug)]
 pub(crate) struct Editor<'a> {
-    pub state: State<'a>,
+    pub state: AnnealState<'a>,
     pub random: Random,
-    /// Values that can be made again: those worth drawing.
+    /// Tensors that can be recomputed: those worth drawing.
     pub again: Vec<u32>,
     journal: Vec<Change>,
 }
 
 impl<'a> Editor<'a> {
-    pub(crate) fn new(state: State<'a>, seed: u64) -> Self {
+    pub(crate) fn new(state: AnnealState<'a>, seed: u64) -> Self {
         let inst = state.inst;
         let again = |v: &u32| {
             let value = inst.values[*v as usize];
@@ -60,18 +60,18 @@ impl<'a> Editor<'a> {
             match change {
                 Change::Insert(stage, op) => self.state.remove(stage, op),
                 Change::Remove(stage, op) => self.state.insert(stage, op),
-                Change::Fetch(value, stage, op) => self.state.set_fetched(value, stage, op, false),
-                Change::Keep(value, stage, op) => self.state.set_fetched(value, stage, op, true),
+                Change::Prefetch(value, stage, op) => self.state.set_prefetched(value, stage, op, false),
+                Change::Keep(value, stage, op) => self.state.set_prefetched(value, stage, op, true),
             }
         }
     }
 
     /// Makes the state one with these decisions, both ascending, without those that cannot be. Costs as much as they differ.
-    pub(crate) fn jump(&mut self, repeats: &[(u32, u32)], fetches: &[(u32, u32, u32)]) {
-        for index in (0..self.state.fetches().len()).rev() {
-            let fetch = self.state.fetches()[index];
-            if fetches.binary_search(&fetch).is_err() {
-                self.state.set_fetched(fetch.0, fetch.1, fetch.2, false);
+    pub(crate) fn jump(&mut self, repeats: &[(u32, u32)], prefetches: &[(u32, u32, u32)]) {
+        for index in (0..self.state.prefetches().len()).rev() {
+            let prefetch = self.state.prefetches()[index];
+            if prefetches.binary_search(&prefetch).is_err() {
+                self.state.set_prefetched(prefetch.0, prefetch.1, prefetch.2, false);
             }
         }
         for index in (0..self.state.repeats().len()).rev() {
@@ -85,37 +85,37 @@ impl<'a> Editor<'a> {
                 self.state.insert(stage, op);
             }
         }
-        for &(value, stage, op) in fetches {
-            if self.state.can_fetch(value, stage, op) {
-                self.state.set_fetched(value, stage, op, true);
+        for &(value, stage, op) in prefetches {
+            if self.state.can_prefetch(value, stage, op) {
+                self.state.set_prefetched(value, stage, op, true);
             }
         }
         self.journal.clear();
     }
 
-    /// Puts a value away with a copy on the host before a use.
-    pub(crate) fn fetch(&mut self, value: u32, stage: u32, op: u32) {
-        self.state.set_fetched(value, stage, op, true);
-        self.journal.push(Change::Fetch(value, stage, op));
+    /// Offloads a tensor before a use.
+    pub(crate) fn prefetch(&mut self, value: u32, stage: u32, op: u32) {
+        self.state.set_prefetched(value, stage, op, true);
+        self.journal.push(Change::Prefetch(value, stage, op));
     }
 
-    /// Undoes [`Editor::fetch`].
+    /// Undoes [`Editor::prefetch`].
     pub(crate) fn keep(&mut self, value: u32, stage: u32, op: u32) {
-        self.state.set_fetched(value, stage, op, false);
+        self.state.set_prefetched(value, stage, op, false);
         self.journal.push(Change::Keep(value, stage, op));
     }
 
-    /// Runs an op again before another.
+    /// Recomputes an op before another.
     pub(crate) fn insert(&mut self, stage: u32, op: u32) {
         self.state.insert(stage, op);
         self.journal.push(Change::Insert(stage, op));
     }
 
     fn remove(&mut self, stage: u32, op: u32) {
-        if !self.state.fetches().is_empty() {
+        if !self.state.prefetches().is_empty() {
             let inst = self.state.inst;
             for &value in &inst.ops[op as usize].reads {
-                if self.state.has_fetch(value, stage, op) {
+                if self.state.has_prefetch(value, stage, op) {
                     self.keep(value, stage, op);
                 }
             }
@@ -124,20 +124,20 @@ impl<'a> Editor<'a> {
         self.journal.push(Change::Remove(stage, op));
     }
 
-    /// A random change of what is run again.
+    /// A random change of what is recomputed.
     pub(crate) fn propose(&mut self) {
         if self.again.is_empty() {
             return;
         }
         if self.state.copies.is_some() && self.random.chance(0.3) {
             return match self.random.below(4) {
-                0 => self.fetch_less(),
+                0 => self.prefetch_less(),
                 1 => {
-                    self.fetch_less();
+                    self.prefetch_less();
                     self.relieve();
                 }
-                2 => self.fetch_instead(),
-                _ => self.make_instead(),
+                2 => self.prefetch_instead(),
+                _ => self.recompute_instead(),
             };
         }
         if self.state.excess > 0 && self.random.chance(0.5) {
@@ -158,7 +158,7 @@ impl<'a> Editor<'a> {
         }
     }
 
-    /// Drops a value in a random gap.
+    /// Evicts a tensor in a random gap.
     pub(crate) fn drop_value(&mut self) {
         for _ in 0..8 {
             let value = self.again[self.random.below(self.again.len())];
@@ -176,7 +176,7 @@ impl<'a> Editor<'a> {
         }
     }
 
-    /// Drops a value in a gap that spans a place over the limit; any gap if there is no such place.
+    /// Evicts a tensor in a gap that spans a place over the limit; any gap if there is no such place.
     fn relieve(&mut self) {
         let from = self.random.below(self.state.places());
         let Some(place) = self.state.over_from(from) else { return self.drop_value() };
@@ -187,7 +187,7 @@ impl<'a> Editor<'a> {
             let value = self.again[self.random.below(self.again.len())];
             let Some((stage, op)) = self.state.idle_until(value, moment) else { continue };
             if self.state.copies.is_some() && self.random.chance(0.4) {
-                return self.fetch(value, stage, op);
+                return self.prefetch(value, stage, op);
             }
             if self.can_drop(value, stage, op) {
                 let row = self.state.inst.values[value as usize];
@@ -207,7 +207,7 @@ impl<'a> Editor<'a> {
         }
     }
 
-    /// Whether a value can be made again just before a use, and something is gained by that.
+    /// Whether a tensor can be recomputed just before a use, and something is gained by that.
     pub(crate) fn can_drop(&self, value: u32, stage: u32, op: u32) -> bool {
         let maker = self.state.inst.values[value as usize].maker;
         let adjacent = stage <= maker + 1 && op == stage;
@@ -219,11 +219,11 @@ impl<'a> Editor<'a> {
 
     fn drop_before(&mut self, value: u32, stage: u32) {
         let deep = if self.random.chance(0.5) { 0.9 } else { 0.3 };
-        self.make_again(stage, self.state.inst.values[value as usize].maker, deep);
+        self.recompute(stage, self.state.inst.values[value as usize].maker, deep);
     }
 
-    /// Runs an op again in a stage, and with some chance the makers of those inputs that would have to be kept for it.
-    pub(crate) fn make_again(&mut self, stage: u32, op: u32, deep: f64) {
+    /// Recomputes an op in a stage, and with some chance the makers of those inputs that would have to be kept for it.
+    pub(crate) fn recompute(&mut self, stage: u32, op: u32, deep: f64) {
         let inst = self.state.inst;
         let mut next = vec![op];
         while let Some(op) = next.pop() {
@@ -253,10 +253,10 @@ impl<'a> Editor<'a> {
             return;
         }
         let (stage, op) = repeats[self.random.below(repeats.len())];
-        self.take_away(stage, op);
+        self.remove_repeat(stage, op);
     }
 
-    pub(crate) fn take_away(&mut self, stage: u32, op: u32) {
+    pub(crate) fn remove_repeat(&mut self, stage: u32, op: u32) {
         let inst = self.state.inst;
         let mut next = vec![(stage, op)];
         while let Some((stage, op)) = next.pop() {
@@ -309,17 +309,17 @@ impl<'a> Editor<'a> {
         }
     }
 
-    /// Keeps a value that was fetched.
-    pub(crate) fn fetch_less(&mut self) {
-        let fetches = self.state.fetches();
-        if !fetches.is_empty() {
-            let (value, stage, op) = fetches[self.random.below(fetches.len())];
+    /// Keeps a tensor that was prefetched.
+    pub(crate) fn prefetch_less(&mut self) {
+        let prefetches = self.state.prefetches();
+        if !prefetches.is_empty() {
+            let (value, stage, op) = prefetches[self.random.below(prefetches.len())];
             self.keep(value, stage, op);
         }
     }
 
-    /// Fetches a value that was made again.
-    pub(crate) fn fetch_instead(&mut self) {
+    /// Prefetches a tensor that was recomputed.
+    pub(crate) fn prefetch_instead(&mut self) {
         let repeats = self.state.repeats();
         if repeats.is_empty() {
             return;
@@ -329,27 +329,27 @@ impl<'a> Editor<'a> {
         let outputs = &state.inst.ops[op as usize].outputs;
         let uses: Vec<(u32, u32, u32)> =
             outputs.iter().filter_map(|&v| state.next_plain(v, stage, op).map(|(s, o)| (v, s, o))).collect();
-        self.take_away(stage, op);
+        self.remove_repeat(stage, op);
         for (value, stage, op) in uses {
             if self.state.is_plain(value, stage, op) {
-                self.fetch(value, stage, op);
+                self.prefetch(value, stage, op);
             }
         }
     }
 
-    /// Makes a value again that was fetched.
-    pub(crate) fn make_instead(&mut self) {
-        let fetches = self.state.fetches();
-        if fetches.is_empty() {
+    /// Recomputes a tensor that was prefetched.
+    pub(crate) fn recompute_instead(&mut self) {
+        let prefetches = self.state.prefetches();
+        if prefetches.is_empty() {
             return;
         }
-        let (value, stage, op) = fetches[self.random.below(fetches.len())];
+        let (value, stage, op) = prefetches[self.random.below(prefetches.len())];
         let maker = self.state.inst.values[value as usize].maker;
         if maker == NONE || maker >= op || stage > self.state.inst.ops[maker as usize].latest {
             return;
         }
         self.keep(value, stage, op);
         let deep = self.random.unit();
-        self.make_again(stage, maker, deep);
+        self.recompute(stage, maker, deep);
     }
 }

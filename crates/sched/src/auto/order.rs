@@ -1,9 +1,9 @@
 //! Another order of the ops, where the trace leaves one free and the caller allows it.
 //!
-//! An op may run anywhere after those that make what it reads, before those that read what it makes, and, if it overwrites a value, after
-//! all others that read that value; nothing else binds it (ops that draw numbers name their state, and the checker asks for contents,
-//! not for the trace's order). Ops are moved one at a time to the latest or the earliest such place, as long as less exceeds the
-//! limit, summed over the sequence.
+//! An op may run anywhere after the ops that make its inputs, before the ops that read its outputs, and, if it overwrites a tensor, after
+//! all other ops that read that tensor. Nothing else constrains it: ops that draw random numbers name their state, and the checker compares
+//! contents, not orders. Ops are moved one at a time to the latest or the earliest such place, as long as this lowers the sum over the
+//! sequence of the live memory above the limit.
 
 use elbowroom_ir::planning::Request;
 use elbowroom_ir::{Id, OpId};
@@ -17,7 +17,7 @@ const ROUNDS: usize = 4;
 pub(crate) fn relaxed(request: &Request<'_>, order: &[OpId]) -> Vec<OpId> {
     let trace = request.trace;
     let mut order = order.to_vec();
-    // A value whose end moves into another storage's buffer must find that free, which is a matter of order too.
+    // A tensor whose end moves into another storage's buffer must find that free, which is a matter of order too.
     let moves = trace.persistent().iter().any(|pair| trace.storage(pair.begin) != trace.storage(pair.end));
     if moves || order.len() > LONGEST {
         return order;
@@ -94,7 +94,7 @@ impl Bonds {
     }
 }
 
-/// The load along a sequence without repeats in which nothing leaves and nothing is reused.
+/// The live memory along a sequence without repeats in which nothing leaves and nothing is reused.
 struct Profile<'a> {
     request: &'a Request<'a>,
     begins: Vec<bool>,

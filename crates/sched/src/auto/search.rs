@@ -1,8 +1,8 @@
-//! Several walks side by side, in slices, so that the result depends on the seed and the number of moves only.
+//! Several walks in parallel, in slices, so that the result depends on the seed and the number of moves only.
 //!
-//! There is a fixed number of walks, whatever the threads. A slice is a fixed number of moves of every walk; between slices the clock and
-//! the observer are asked. Slices make cycles, each cooling from hot to cold and twice as long as the one before; at the end of a cycle
-//! the best sequence so far is handed to the walks that have fallen behind.
+//! The number of walks is fixed, whatever the number of threads. A slice is a fixed number of moves of every walk; the clock and the observer
+//! are consulted between slices. Slices make cycles, each cooling from hot to cold and twice as long as the one before; at the end of a cycle
+//! the walks that have fallen behind continue from the best sequence so far.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,14 +11,14 @@ use elbowroom_ir::search::{Budget, Observer, StopReason};
 
 use elbowroom_ir::planning::Request;
 
-use super::anneal::Walk;
+use super::anneal::AnnealWalk;
 use super::instance::Instance;
-use super::joint::{self, Joint};
+use super::joint::{self, JointWalk};
 use super::sequence::Decisions;
-use super::state::{Copies, State};
-use super::warm::Warm;
-use super::window::Windows;
-use crate::policy::FetchRule;
+use super::state::{AnnealState, Copies};
+use super::warm::WarmStart;
+use super::window::WindowSearch;
+use crate::policy::PrefetchRule;
 
 /// Walks, whatever the number of threads.
 const WALKS: usize = 4;
@@ -54,7 +54,7 @@ const CROWDED: [f64; WALKS] = [1.0, 0.9, 0.75, 0.6];
 
 /// What a search found.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct SearchResult {
     /// The shortest iteration that fits.
     pub best: Option<(u64, Decisions)>,
     /// Moves and steps tried.
@@ -64,13 +64,13 @@ pub(crate) struct Found {
 }
 
 /// The walks and what they have found.
-struct Search<'a> {
-    walks: Vec<Walk<'a>>,
+struct ParallelSearch<'a> {
+    walks: Vec<AnnealWalk<'a>>,
     /// Walks in which copies take time, from which the joint ones start.
-    scouts: Vec<Walk<'a>>,
+    scouts: Vec<AnnealWalk<'a>>,
     /// Searchers of windows around the best that the walks have found.
-    windows: Vec<Windows<'a>>,
-    joints: Vec<Joint<'a>>,
+    windows: Vec<WindowSearch<'a>>,
+    joints: Vec<JointWalk<'a>>,
     best: Option<(u64, Decisions)>,
     /// The best without copies.
     alone: Option<(u64, Decisions)>,
@@ -88,21 +88,21 @@ struct Search<'a> {
 pub(crate) fn search<'a>(
     request: &'a Request<'a>,
     inst: &'a Instance,
-    warm: &[Warm],
+    warm: &[WarmStart],
     bound: u64,
     budget: &'a Budget,
     observer: &'a dyn Observer,
-) -> Found {
-    let state = State::new(inst);
+) -> SearchResult {
+    let state = AnnealState::new(inst);
     let seed = |i: u64| budget.seed.wrapping_mul(2 * WALKS as u64).wrapping_add(i);
     let recompute = request.freedom.recompute;
-    let walks = (0..WALKS as u64).filter(|_| recompute).map(|i| Walk::new(state.clone(), seed(i)));
+    let walks = (0..WALKS as u64).filter(|_| recompute).map(|i| AnnealWalk::new(state.clone(), seed(i)));
     let windows = (0..WINDOWS as u64).filter(|_| recompute);
-    let windows = windows.map(|i| Windows::new(state.clone(), !seed(i)));
+    let windows = windows.map(|i| WindowSearch::new(state.clone(), !seed(i)));
     let copies = joint::can_copy(request);
     let joints = (0..WALKS as u64).filter(|_| copies);
-    let joints = joints.map(|i| Joint::new(request, state.clone(), seed(i + WALKS as u64)));
-    let mut search = Search {
+    let joints = joints.map(|i| JointWalk::new(request, state.clone(), seed(i + WALKS as u64)));
+    let mut search = ParallelSearch {
         walks: walks.collect(),
         windows: windows.collect(),
         scouts: if copies { scouts(request, &state, budget.seed) } else { Vec::new() },
@@ -119,7 +119,7 @@ pub(crate) fn search<'a>(
         observer,
     };
     // The best starts that recompute alone, and the best of all; the first walks begin from nothing.
-    let alone = warm.iter().filter(|warm| warm.decisions.fetches.is_empty());
+    let alone = warm.iter().filter(|warm| warm.decisions.prefetches.is_empty());
     for (walk, warm) in search.walks.iter_mut().rev().zip(alone) {
         walk.editor.jump(&warm.decisions.repeats, &[]);
     }
@@ -130,11 +130,11 @@ pub(crate) fn search<'a>(
     search.alone = search.walks.iter().fold(None, |best, walk| better(best, &walk.fitting()));
     search.collect();
     let stop = search.run();
-    Found { best: search.best, evaluations: search.evaluations, stop }
+    SearchResult { best: search.best, evaluations: search.evaluations, stop }
 }
 
 /// Walks in which copies take time, each with another view of how crowded the link may become.
-fn scouts<'a>(request: &Request<'_>, state: &State<'a>, seed: u64) -> Vec<Walk<'a>> {
+fn scouts<'a>(request: &Request<'_>, state: &AnnealState<'a>, seed: u64) -> Vec<AnnealWalk<'a>> {
     let (trace, machine, inst) = (request.trace, request.machine, state.inst);
     if !request.freedom.recompute {
         return Vec::new();
@@ -143,8 +143,8 @@ fn scouts<'a>(request: &Request<'_>, state: &State<'a>, seed: u64) -> Vec<Walk<'
     for op in &inst.ops {
         starts.push(starts[starts.len() - 1] + op.time);
     }
-    // Copies to the host have the time until the load is highest, copies back the time after it.
-    let turn = starts[state.highest_place().min(inst.ops.len())] as f64;
+    // Copies to the host have the time until the live memory is highest, copies back the time after it.
+    let backward_start = starts[state.highest_place().min(inst.ops.len())] as f64;
     let each = |index: usize| {
         let scale = |time: u64| (time as f64 * WAITS[index]) as u64;
         let copies = Copies {
@@ -159,13 +159,17 @@ fn scouts<'a>(request: &Request<'_>, state: &State<'a>, seed: u64) -> Vec<Walk<'
         let mut state = state.clone();
         state.copies = Some(Arc::new(copies));
         let fill = CROWDED[index] * WAITS[index];
-        let room = [fill * turn, fill * (inst.total as f64 - turn)];
-        Walk::with_copies(state, seed.wrapping_mul(WALKS as u64).wrapping_add(1 << 32 | index as u64), room)
+        let room = [fill * backward_start, fill * (inst.total as f64 - backward_start)];
+        AnnealWalk::with_copies(
+            state,
+            seed.wrapping_mul(WALKS as u64).wrapping_add(1 << 32 | index as u64),
+            room,
+        )
     };
     (0..WALKS).map(each).collect()
 }
 
-impl Search<'_> {
+impl ParallelSearch<'_> {
     fn run(&mut self) -> StopReason {
         let mut cycle = FIRST_CYCLE;
         let walk = FIRST_CYCLE * if self.slices[0] < SLICE { LONGER } else { 1 };
@@ -234,7 +238,7 @@ impl Search<'_> {
         if self.joints.is_empty() {
             return None;
         }
-        let keep = Decisions { repeats: Vec::new(), fetches: Vec::new(), rule: FetchRule::Eager };
+        let keep = Decisions { repeats: Vec::new(), prefetches: Vec::new(), rule: PrefetchRule::Eager };
         for (index, joint) in self.joints.iter_mut().enumerate() {
             if let Some((_, scouted)) = self.scouts.get(index).and_then(|scout| scout.best.as_ref()) {
                 joint.challenge(scouted);

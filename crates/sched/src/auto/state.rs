@@ -1,19 +1,19 @@
-//! A sequence of ops with repeats, and its load, evaluated incrementally.
+//! A sequence of ops with recomputed ones, and its live memory, evaluated incrementally.
 //!
-//! A sequence is the trace's ops in order, and before each of them, in the trace's order too, the ops that are run again there. Every
-//! such set of repeats is a legal sequence: a value can always be kept from where it was made last. So the repeats decide everything, and
-//! adding or taking away one of them changes the load of a few stretches only:
+//! A sequence is the trace's ops in order, and before each of them, in the trace's order too, the ops that are recomputed there (its
+//! *repeats*). Every such set of repeats is a legal sequence, because a tensor can always be kept from where it was made last. So the repeats
+//! decide everything, and adding or removing one of them changes the live memory of a few stretches only:
 //!
 //! ```text
 //! place      0    1    2    3    4    5    6        x is made at 0 and used at 1 and 6
 //! x          made used .................... used    alive across the boundaries 1..=6
-//! x          made used .............. made  used    its maker again at 5: alive across 1..=1 and 6..=6
+//! x          made used .............. made  used    its op recomputed at 5: alive across 1..=1 and 6..=6
 //! ```
 //!
-//! A value that persists is there from the beginning, or on the host: then it is fetched for its first use, and the value with which it
-//! ends leaves after its last.
+//! A persistent tensor exists from the beginning on the device, or on the host: then it is prefetched for its first use, and the tensor with
+//! which it ends is offloaded after its last use.
 //!
-//! The load at a place is what is alive across the boundary before it, plus what its op reserves there.
+//! The live memory at a place is the bytes that are alive across the boundary before it, plus the bytes that its op reserves there.
 
 mod questions;
 #[cfg(test)]
@@ -25,12 +25,12 @@ use super::instance::{Instance, NONE};
 /// When something happens: stage and op, and in the last two bits what. The trace's own ops are stage and op alike.
 pub(crate) type Key = u64;
 
-/// The op makes the value.
+/// The op makes the tensor.
 const MADE: Key = 1;
-/// The op reads the value, which was away and has been fetched.
+/// The op reads the tensor, which was away and has been prefetched.
 const FETCHED: Key = 2;
 const WHAT: Key = MADE | FETCHED;
-/// The beginning and the end of the iteration, for values that persist.
+/// The beginning and the end of the iteration, for tensors that persist.
 const BEGIN: Key = MADE;
 const END: Key = Key::MAX & !WHAT;
 
@@ -46,7 +46,7 @@ const fn op_of(key: Key) -> u32 {
     (key as u32) >> 2
 }
 
-/// Whether the value was not there just before this touch.
+/// Whether the tensor was not there just before this touch.
 const fn anew(key: Key) -> bool {
     key & WHAT != 0
 }
@@ -54,44 +54,44 @@ const fn anew(key: Key) -> bool {
 /// How long copies take, for states that are to count it.
 #[derive(Clone, Debug)]
 pub(crate) struct Copies {
-    /// Time of a copy of each value to the host, with what it is thought to wait.
+    /// Time of a copy of each tensor to the host, with what it is thought to wait.
     pub out: Vec<u64>,
     /// Time of a copy back, likewise.
     pub back: Vec<u64>,
-    /// Start of every op of the trace, and the end, if nothing is run again.
+    /// Start of every op of the trace, and the end, if nothing is recomputed.
     pub starts: Vec<u64>,
 }
 
 /// See the [module](self).
 #[derive(Clone, Debug)]
-pub(crate) struct State<'a> {
-    /// If it is there, a value that is fetched is away only from the end of its copy to the host to the start of its copy back, both as
-    /// if the lanes were free, in whole stages. Otherwise copies take no time, and the load is what no schedule can do without.
+pub(crate) struct AnnealState<'a> {
+    /// If it is there, a tensor that is prefetched is away only from the end of its copy to the host to the start of its copy back, both as
+    /// if the streams were free, in whole stages. Otherwise copies take no time, and the live memory is what no schedule can do without.
     pub copies: Option<Arc<Copies>>,
     /// Time of all copies to the host, and of all copies back; 0 if copies take no time.
     pub copying: [u64; 2],
     pub inst: &'a Instance,
-    /// Ops run again before each op of the trace, ascending.
+    /// Ops recomputed before each op of the trace, ascending.
     again: Vec<Vec<u32>>,
     /// Place at which each stage begins, and the end.
     starts: Vec<u32>,
-    /// Load minus limit at each place, and at the end of the iteration.
+    /// Live memory minus limit at each place, and at the end of the iteration.
     over: Vec<i32>,
     /// What the op at each place reserves; 0 at the end.
     fresh: Vec<i32>,
-    /// When each value is made and used, ascending.
+    /// When each tensor is made and used, ascending.
     touches: Vec<Vec<Key>>,
     /// All repeats, in no particular order.
     repeats: Vec<(u32, u32)>,
-    /// All uses before which a value is away with a copy on the host, as (value, stage, op), in no particular order.
-    fetches: Vec<(u32, u32, u32)>,
+    /// All uses before which a tensor is away with a copy on the host, as (tensor, stage, op), in no particular order.
+    prefetches: Vec<(u32, u32, u32)>,
     /// Sum of durations.
     pub time: u64,
     /// Sum over all places of what exceeds the limit.
     pub excess: i64,
 }
 
-impl<'a> State<'a> {
+impl<'a> AnnealState<'a> {
     /// The trace's own sequence.
     pub(crate) fn new(inst: &'a Instance) -> Self {
         let ops = inst.ops.len();
@@ -106,7 +106,7 @@ impl<'a> State<'a> {
                 touches[value as usize].push(key(i, i) | MADE);
             }
             for &value in &op.reads {
-                // A value that an op reads and makes anew was never a value of this trace.
+                // A tensor that an op reads and makes anew was never a tensor of this trace.
                 touches[value as usize].push(key(i, i));
             }
         }
@@ -123,7 +123,7 @@ impl<'a> State<'a> {
             fresh: vec![0; ops + 1],
             touches,
             repeats: Vec::new(),
-            fetches: Vec::new(),
+            prefetches: Vec::new(),
             copies: None,
             copying: [0; 2],
             time: inst.total,
@@ -178,14 +178,14 @@ impl<'a> State<'a> {
         self.starts[stage as usize] + list.partition_point(|&other| other < op) as u32
     }
 
-    /// Makes a value alive, or not alive, across the boundaries between two touches.
+    /// Makes a tensor alive, or not alive, across the boundaries between two touches.
     fn cover(&mut self, from: Key, to: Key, size: i32) {
         let low = if from == BEGIN { 0 } else { self.place(from) as usize + 1 };
         let high = self.place(to) as usize;
         self.add(low, high, size);
     }
 
-    /// Makes a value alive, or not alive, across the boundaries of a gap at which its copies are under way.
+    /// Makes a tensor alive, or not alive, across the boundaries of a gap at which its copies are under way.
     fn cover_copies(&mut self, value: u32, from: Key, to: Key, size: i32) {
         let Some(copies) = self.copies.clone() else { return };
         let low = if from == BEGIN { 0 } else { self.place(from) as usize + 1 };
@@ -232,7 +232,7 @@ impl<'a> State<'a> {
         self.excess += i64::from(change);
     }
 
-    /// What an op reserves: outputs and workspace, less what it takes over from inputs that nobody uses later, and inputs fetched for it.
+    /// What an op reserves: outputs and workspace, less what it takes over from inputs that no op uses later, and inputs prefetched for it.
     fn reserves(&self, op: u32, key: Key) -> i32 {
         let row = &self.inst.ops[op as usize];
         let mut fresh = row.fresh;
@@ -244,19 +244,19 @@ impl<'a> State<'a> {
                 fresh -= pick.size;
             }
         }
-        if !self.fetches.is_empty() && self.copies.is_none() {
-            let fetched = row.reads.iter().filter(|&&value| self.is_fetched_at(value, key));
-            fresh += fetched.map(|&value| self.inst.values[value as usize].size).sum::<i32>();
+        if !self.prefetches.is_empty() && self.copies.is_none() {
+            let prefetched = row.reads.iter().filter(|&&value| self.is_prefetched_at(value, key));
+            fresh += prefetched.map(|&value| self.inst.values[value as usize].size).sum::<i32>();
         }
         fresh
     }
 
-    fn is_fetched_at(&self, value: u32, key: Key) -> bool {
+    fn is_prefetched_at(&self, value: u32, key: Key) -> bool {
         let touches = &self.touches[value as usize];
         touches.get(touches.partition_point(|&touch| touch < key)) == Some(&(key | FETCHED))
     }
 
-    /// Whether what is there of a value at some time is used later, on the device or from a copy on the host.
+    /// Whether what is there of a tensor at some time is used later, on the device or from a copy on the host.
     fn wanted_after(&self, value: u32, key: Key) -> bool {
         let touches = &self.touches[value as usize];
         touches
@@ -264,7 +264,7 @@ impl<'a> State<'a> {
             .is_some_and(|&next| next & MADE == 0)
     }
 
-    /// Whether what is there of a value at some time is used later.
+    /// Whether what is there of a tensor at some time is used later.
     fn needed_after(&self, value: u32, key: Key) -> bool {
         let touches = &self.touches[value as usize];
         touches.get(touches.partition_point(|&touch| touch <= key | WHAT)).is_some_and(|&next| !anew(next))
@@ -274,7 +274,7 @@ impl<'a> State<'a> {
     fn refresh(&mut self, key: Key) {
         if key == END
             || key == BEGIN
-            || (self.fetches.is_empty() && self.inst.ops[op_of(key) as usize].takeovers.is_empty())
+            || (self.prefetches.is_empty() && self.inst.ops[op_of(key) as usize].takeovers.is_empty())
         {
             return;
         }
@@ -286,7 +286,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Runs an op again before op `stage` of the trace. It must not be run again there already.
+    /// Recomputes an op before op `stage` of the trace. It must not be recomputed there already.
     pub(crate) fn insert(&mut self, stage: u32, op: u32) {
         let inst = self.inst;
         let row = &inst.ops[op as usize];
@@ -334,41 +334,41 @@ impl<'a> State<'a> {
         self.reserve(place, self.reserves(op, at));
     }
 
-    /// Puts a value away before one of its uses, to be fetched for it, or keeps it there; one that is there from the beginning is put on
-    /// the host between iterations if that is its first use. Changes nothing else, so that a repeat that reads a fetched value must
-    /// lose the fetch before it is taken away.
-    pub(crate) fn set_fetched(&mut self, value: u32, stage: u32, op: u32, fetched: bool) {
+    /// Offloads a tensor and prefetches it for one of its uses, or keeps it; one that is there from the beginning is put on
+    /// the host between iterations if that is its first use. Changes nothing else, so that a repeat that reads a prefetched tensor must
+    /// lose the prefetch before it is taken away.
+    pub(crate) fn set_prefetched(&mut self, value: u32, stage: u32, op: u32, prefetched: bool) {
         let at = key(stage, op);
         let size = self.inst.values[value as usize].size;
         let touches = &mut self.touches[value as usize];
         let index = touches.partition_point(|&touch| touch < at);
-        touches[index] = if fetched { at | FETCHED } else { at };
+        touches[index] = if prefetched { at | FETCHED } else { at };
         let before = touches[index - 1];
-        if fetched {
-            self.fetches.push((value, stage, op));
+        if prefetched {
+            self.prefetches.push((value, stage, op));
             self.cover(before, at, -size);
         } else {
-            let index = self.fetches.iter().position(|&fetch| fetch == (value, stage, op));
-            self.fetches.swap_remove(index.expect("it was fetched"));
+            let index = self.prefetches.iter().position(|&prefetch| prefetch == (value, stage, op));
+            self.prefetches.swap_remove(index.expect("it was fetched"));
             self.cover(before, at, size);
         }
         if let Some(copies) = &self.copies {
             for (sum, time) in self.copying.iter_mut().zip([&copies.out, &copies.back]) {
                 let time = time[value as usize];
-                *sum = if fetched { *sum + time } else { *sum - time };
+                *sum = if prefetched { *sum + time } else { *sum - time };
             }
-            self.cover_copies(value, before, at, if fetched { size } else { -size });
+            self.cover_copies(value, before, at, if prefetched { size } else { -size });
         } else {
-            let change = if fetched { size } else { -size };
+            let change = if prefetched { size } else { -size };
             self.reserve(self.place(at) as usize, change);
         }
         if before == BEGIN {
-            self.set_left(self.inst.values[value as usize].becomes, fetched);
+            self.set_left(self.inst.values[value as usize].becomes, prefetched);
         }
         self.refresh(before);
     }
 
-    /// Lets the end of a value that persists leave after its last use, or stay.
+    /// Lets the end of a tensor that persists leave after its last use, or stay.
     fn set_left(&mut self, value: u32, left: bool) {
         let size = self.inst.values[value as usize].size;
         let touches = &mut self.touches[value as usize];
@@ -386,7 +386,7 @@ impl<'a> State<'a> {
         self.excess += self.excess_of(self.over[place]) - before;
     }
 
-    /// Undoes [`State::insert`].
+    /// Undoes [`AnnealState::insert`].
     pub(crate) fn remove(&mut self, stage: u32, op: u32) {
         let inst = self.inst;
         let row = &inst.ops[op as usize];

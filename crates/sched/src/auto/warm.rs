@@ -1,4 +1,4 @@
-//! Warm starts: what other planners find, as decisions to continue from, and the best of their schedules to fall back on.
+//! Warm starts: the schedules of other planners, as decisions from which the search continues, and the best of them as a fallback.
 
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::{Action, Schedule};
@@ -14,7 +14,7 @@ use crate::offload::autoswap::bo::Bo;
 use crate::offload::dynprog::DynProg;
 use crate::offload::floor::Floor;
 use crate::offload::greedy::Greedy;
-use crate::policy::FetchRule;
+use crate::policy::PrefetchRule;
 use crate::portfolio::Portfolio;
 use crate::recompute::dtr::Dtr;
 use crate::recompute::rotor::Rotor;
@@ -29,7 +29,7 @@ static SLOWER: [(&dyn Scheduler, usize); 3] =
 const EVALUATIONS: u64 = 32;
 
 /// A sequence to start from.
-pub(crate) struct Warm {
+pub(crate) struct WarmStart {
     /// Exact iteration time.
     pub time: u64,
     /// Its schedule, if that keeps to the limit whatever its placement.
@@ -64,7 +64,7 @@ pub(crate) fn starts(
     found.into_iter().map(|entry| (entry.time.get(), entry.schedule)).collect()
 }
 
-impl Warm {
+impl WarmStart {
     /// A schedule that keeps to the limit.
     pub(crate) fn fitting(inst: &Instance, time: u64, schedule: &Schedule) -> Self {
         Self { time, decisions: decisions(inst, schedule), schedule: Some(schedule.clone()) }
@@ -85,13 +85,13 @@ impl Warm {
 
     /// The order of the instance with nothing away, if that fits.
     pub(crate) fn kept(request: &Request<'_>, inst: &Instance) -> Option<Self> {
-        let decisions = Decisions { repeats: Vec::new(), fetches: Vec::new(), rule: FetchRule::Eager };
+        let decisions = Decisions { repeats: Vec::new(), prefetches: Vec::new(), rule: PrefetchRule::Eager };
         let lowered = lower(request, &policy(request, inst, &decisions)).ok()?;
         Some(Self { time: lowered.iteration.get(), schedule: Some(lowered.schedule), decisions })
     }
 }
 
-/// What a schedule decides: which ops it runs again before which op, and for which runs it fetches values.
+/// What a schedule decides: which ops are recomputed before which op, and for which runs it prefetches tensors.
 fn decisions(inst: &Instance, schedule: &Schedule) -> Decisions {
     let mut number = vec![NONE; inst.ops.len()];
     for (index, op) in (0u32..).zip(&inst.order) {
@@ -108,7 +108,7 @@ fn decisions(inst: &Instance, schedule: &Schedule) -> Decisions {
         stages[id.index()] = stage;
     }
     let mut repeats = Vec::new();
-    let mut fetches = Vec::new();
+    let mut prefetches = Vec::new();
     let mut pending: Vec<u32> = Vec::new();
     for (id, step) in schedule.steps.iter() {
         let stage = stages[id.index()];
@@ -123,13 +123,13 @@ fn decisions(inst: &Instance, schedule: &Schedule) -> Decisions {
         {
             let op = number(launch.op);
             let reads = &inst.ops[op as usize].reads;
-            fetches.extend(pending.iter().filter(|v| reads.contains(v)).map(|&value| (value, stage, op)));
+            prefetches.extend(pending.iter().filter(|v| reads.contains(v)).map(|&value| (value, stage, op)));
             pending.retain(|value| !reads.contains(value));
         }
     }
     repeats.sort_unstable();
     repeats.dedup();
-    fetches.sort_unstable();
-    fetches.dedup();
-    Decisions { repeats, fetches, rule: FetchRule::Eager }
+    prefetches.sort_unstable();
+    prefetches.dedup();
+    Decisions { repeats, prefetches, rule: PrefetchRule::Eager }
 }

@@ -1,14 +1,14 @@
-//! Windows solved exactly: a few repeats that lie together are taken away, and the cheapest repair is found by branch and bound.
+//! Windows solved exactly: a few neighbouring repeats are removed, and the cheapest repair is found by branch and bound.
 //!
-//! Whoever is over the limit must be relieved there: at the place with the largest load some value that is alive without being used has to
-//! be made again before its next use. So the tree branches on which one, most bytes per time first, and a branch excludes what its elder
-//! siblings have tried. Beneath a node nothing is cheaper than the time so far and a fractional knapsack over those who could leave that
-//! place. The window is the freedom: what was not taken away stays, and what is over the limit decides who may join.
+//! At the place with the largest live memory above the limit, some tensor that is alive without being used must be recomputed before its
+//! next use. The tree branches on that tensor, most bytes per time first, and a branch excludes the tensors that its earlier siblings have
+//! tried. The lower bound of a node is the time so far plus a fractional knapsack over the tensors that could be evicted at that place.
+//! Repeats outside the window stay as they are.
 
 use super::moves::Editor;
 use super::sequence::Decisions;
-use super::state::State;
-use crate::policy::FetchRule;
+use super::state::AnnealState;
+use crate::policy::PrefetchRule;
 
 /// Repeats taken away at once, at most.
 const FREED: usize = 7;
@@ -21,7 +21,7 @@ const ENTRY: u64 = 4;
 
 /// A searcher of windows around one sequence that fits.
 #[derive(Clone, Debug)]
-pub(crate) struct Windows<'a> {
+pub(crate) struct WindowSearch<'a> {
     editor: Editor<'a>,
     /// Shortest sequence that fits; the editor is there between two trees.
     pub best: Option<(u64, Decisions)>,
@@ -39,7 +39,7 @@ struct Tree {
     excluded: Vec<(u32, u32)>,
 }
 
-/// A way to relieve a place: an op run again before a use, its time, and the size of its outputs that leave the place by that.
+/// A way to relieve a place: an op recomputed before a use, its time, and the size of its outputs that leave the place by that.
 #[derive(Clone, Copy, Debug)]
 struct Relief {
     stage: u32,
@@ -48,8 +48,8 @@ struct Relief {
     gain: i64,
 }
 
-impl<'a> Windows<'a> {
-    pub(crate) fn new(state: State<'a>, seed: u64) -> Self {
+impl<'a> WindowSearch<'a> {
+    pub(crate) fn new(state: AnnealState<'a>, seed: u64) -> Self {
         Self { editor: Editor::new(state, seed), best: None, tree: Tree::default() }
     }
 
@@ -105,7 +105,7 @@ impl<'a> Windows<'a> {
         near.sort_unstable();
         near.truncate(count);
         for (_, stage, op) in near {
-            self.editor.take_away(stage, op);
+            self.editor.remove_repeat(stage, op);
         }
         true
     }
@@ -118,7 +118,7 @@ impl<'a> Windows<'a> {
         self.tree.nodes -= 1;
         if state.excess == 0 {
             self.tree.below = state.time;
-            self.tree.found = Some(state.decisions(FetchRule::Eager));
+            self.tree.found = Some(state.decisions(PrefetchRule::Eager));
             return;
         }
         let (reliefs, least) = self.reliefs(state.highest_place());
@@ -139,7 +139,7 @@ impl<'a> Windows<'a> {
         self.tree.excluded.truncate(excluded);
     }
 
-    /// Ways to relieve a place, most bytes per time first, and the least time that relieves it if values could leave in part.
+    /// Ways to relieve a place, most bytes per time first, and the least time that relieves it if tensors could leave in part.
     fn reliefs(&self, place: usize) -> (Vec<Relief>, u64) {
         let state = &self.editor.state;
         let inst = state.inst;

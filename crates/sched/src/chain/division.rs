@@ -1,9 +1,9 @@
 //! Division of a chain into segments that are recomputed: Chen et al. (*Training deep nets with sublinear memory cost*, 2016), section 4.2.
-//! The layers are divided into segments of about equal stash; only what a segment hands on stays, the rest is dropped and made again in the
-//! backward phase. With √n segments of n equal layers memory is O(√n).
+//! The layers are divided into segments of about equal stash. The tensors that a segment hands to the next one are kept; all others are
+//! evicted and recomputed in the backward phase. With √n segments of n equal layers memory is O(√n).
 //!
-//! The number of segments is chosen by what fits: for every number, the fewest first segments that must be recomputed, and of those the
-//! one that takes least time. Shared by [`sqrt`](crate::recompute::sqrt) and [`mixed`](crate::mixed::segments).
+//! For every number of segments, the search finds the fewest leading segments that must be recomputed to meet the limit, and keeps the
+//! fastest of these schedules. Shared by [`sqrt`](crate::recompute::sqrt) and [`mixed`](crate::mixed::segments).
 
 use std::ops::Range;
 
@@ -90,7 +90,7 @@ impl Divisions<'_> {
         }
     }
 
-    /// Looks for the fewest first segments of a division that must be recomputed.
+    /// Searches for the fewest first segments of a division that must be recomputed.
     fn division(&mut self, segmenter: &Segmenter<'_>, runs: &[Range<usize>], offload: bool) {
         let reruns: Vec<Option<Rerun>> = runs.iter().map(|run| segmenter.rerun(run.clone())).collect();
         let policy = |first: usize| {

@@ -1,14 +1,13 @@
-//! Any trace → a chain of layers, so that planners for chains run on it (Beaumont et al., section 6.1, group what is not linear into
-//! virtual layers).
+//! Beaumont et al., section 6.1: turns any trace into a chain of layers, so that planners for chains run on it.
 //!
-//! The forward ops are cut wherever a single value crosses: after such an op, only that value (persistent ones and tiny ones such as
-//! labels aside) is read by later forward ops. Between two cuts lies a layer. What a layer makes and the backward phase reads is its
-//! *stash*: the x_{i+1} of the chain, which leaves and comes back as one. Backward ops belong to the layer whose stash they read first.
+//! The forward phase is cut after every op from which a single tensor goes on to later forward ops; persistent tensors and tiny ones, such
+//! as labels, do not count. Between two cuts lies a layer. The tensors that a layer makes for the backward phase are its *stash*: the x_{i+1}
+//! of the chain, offloaded and prefetched together. A backward op belongs to the layer whose stash it reads first.
 //!
-//! Sizes are chosen so that the chain's loads are the trace's: exF and exB are whatever the largest load of the layer's ops exceeds the
-//! stashes by, persistent values and gradients included, and every y is zero. On a trace whose forward phase never narrows to one
-//! value (a U-Net between its first and last block, a recurrent network) there would be few and large layers; those are divided further at
-//! any op, and what crosses such a cut is simply more than one value.
+//! Sizes are chosen so that the chain has the live memory of the trace: exF and exB are the amount by which the largest live memory of a
+//! layer's ops exceeds the stashes, persistent tensors and gradients included, and every y is zero. If the forward phase never narrows to
+//! one tensor (a U-Net between its first and last block, a recurrent network), layers would be few and large; such layers are divided further
+//! at any op, and several tensors cross the cut.
 
 use elbowroom_ir::planning::Request;
 use elbowroom_ir::{Bytes, Id, Nanos, OpId, TensorId};
@@ -16,7 +15,7 @@ use elbowroom_ir::{Bytes, Id, Nanos, OpId, TensorId};
 use crate::chain::{Chain, Layer};
 use crate::lower::analysis::PolicyError;
 use crate::lower::loads;
-use crate::policy::{Away, Gap, Place, Policy, Touches, turn};
+use crate::policy::{Gap, GapAction, Place, Policy, Touches, backward_start};
 use crate::recompute::cuts::tiny;
 
 /// A layer in terms of the trace.
@@ -24,7 +23,7 @@ use crate::recompute::cuts::tiny;
 pub struct Group {
     /// Its forward ops, as places of the trace's own order.
     pub places: std::ops::Range<Place>,
-    /// Values made here and read by the backward phase.
+    /// Tensors made here and read by the backward phase.
     pub stash: Vec<TensorId>,
 }
 
@@ -35,13 +34,13 @@ pub struct Linear {
     pub chain: Chain,
     /// The layers in terms of the trace.
     pub groups: Vec<Group>,
-    /// The policy that keeps everything, in the order that places refer to: [`Policy::prompt`]. Up to the turn it is the trace's.
+    /// The policy that keeps everything, in the order that places refer to: [`Policy::prompt`]. Up to the first backward op it is the trace's.
     pub keep: Policy,
     /// Its touches.
     pub touches: Touches,
     /// The first backward place.
-    pub turn: Place,
-    /// The load at every place if everything stays.
+    pub backward_start: Place,
+    /// The live memory at every place if everything stays.
     pub load: Vec<u64>,
 }
 
@@ -55,9 +54,9 @@ impl Linear {
         let keep = Policy::prompt(trace);
         let touches = Touches::of(trace, &keep.sequence);
         let load = loads(request, &keep)?;
-        let turn = turn(trace, &keep.sequence);
+        let backward_start = backward_start(trace, &keep.sequence);
         let busiest = || (0..trace.ops().len()).max_by_key(|&place| load[place]).unwrap_or(0);
-        let turn = turn.unwrap_or_else(busiest) as Place;
+        let backward_start = backward_start.unwrap_or_else(busiest) as Place;
 
         let mut persistent = vec![false; trace.tensors().len()];
         for pair in trace.persistent() {
@@ -70,30 +69,30 @@ impl Linear {
             .filter(|value| !persistent[value.index()])
             .filter_map(|value| {
                 let touched = touches.of_value(value);
-                let made = touched.first().filter(|touch| touch.made && touch.place < turn)?;
-                touched.last().filter(|touch| touch.place >= turn)?;
+                let made = touched.first().filter(|touch| touch.made && touch.place < backward_start)?;
+                touched.last().filter(|touch| touch.place >= backward_start)?;
                 Some((value, made.place))
             })
             .collect();
-        let mut stashed = vec![0; turn as usize];
+        let mut stashed = vec![0; backward_start as usize];
         for &(value, place) in &stash {
             stashed[place as usize] += trace.bytes(value).get();
         }
-        let mut groups = divide(cut(request, &touches, turn), &stashed);
+        let mut groups = divide(cut(request, &touches, backward_start), &stashed);
         let mut stashed_in = vec![None; trace.tensors().len()];
         for (value, place) in stash {
             let group = groups.partition_point(|group| group.places.end <= place);
             groups[group].stash.push(value);
             stashed_in[value.index()] = Some(group);
         }
-        let chain = measure(request, &groups, &stashed_in, (&keep.sequence, turn), &load);
-        Ok(Self { keep, touches, chain, groups, turn, load })
+        let chain = measure(request, &groups, &stashed_in, (&keep.sequence, backward_start), &load);
+        Ok(Self { keep, touches, chain, groups, backward_start, load })
     }
 
-    /// The gap in which a stashed value is not needed: from its last forward use to its first backward use.
+    /// The gap in which a stashed tensor is not needed: from its last forward use to its first backward use.
     pub fn turn_gap(&self, value: TensorId) -> Option<Gap> {
         let touched = self.touches.of_value(value);
-        let split = touched.partition_point(|touch| touch.place < self.turn);
+        let split = touched.partition_point(|touch| touch.place < self.backward_start);
         let before = touched.get(split.checked_sub(1)?)?;
         touched.get(split).map(|_| Gap::after(value, before.place))
     }
@@ -103,25 +102,25 @@ impl Linear {
         for group in groups {
             for &value in &self.groups[group].stash {
                 if let Some(gap) = self.turn_gap(value) {
-                    policy.send(gap, Away::Offload);
+                    policy.set(gap, GapAction::Offload);
                 }
             }
         }
     }
 }
 
-/// The forward places, cut where at most one value crosses.
-fn cut(request: &Request<'_>, touches: &Touches, turn: Place) -> Vec<Group> {
+/// The forward places, cut where at most one tensor crosses.
+fn cut(request: &Request<'_>, touches: &Touches, backward_start: Place) -> Vec<Group> {
     let trace = request.trace;
     let forward = |value: TensorId| {
         let touched = touches.of_value(value);
-        let until = touched.partition_point(|touch| touch.place < turn);
-        let first = touched.first().filter(|touch| touch.made && touch.place < turn)?;
+        let until = touched.partition_point(|touch| touch.place < backward_start);
+        let first = touched.first().filter(|touch| touch.made && touch.place < backward_start)?;
         Some((first.place, touched[until - 1].place))
     };
     let made_forward = trace.tensors().ids().filter(|&value| forward(value).is_some());
     let tiny = tiny(made_forward.map(|value| trace.bytes(value).get()));
-    let mut change = vec![0i64; turn as usize + 1];
+    let mut change = vec![0i64; backward_start as usize + 1];
     for value in trace.tensors().ids() {
         let Some((made, last)) = forward(value) else { continue };
         if last > made && trace.bytes(value).get() > tiny {
@@ -131,9 +130,9 @@ fn cut(request: &Request<'_>, touches: &Touches, turn: Place) -> Vec<Group> {
     }
     let mut groups = Vec::new();
     let (mut crossing, mut start) = (0, 0);
-    for place in 0..turn {
+    for place in 0..backward_start {
         crossing += change[place as usize];
-        if crossing <= 1 || place + 1 == turn {
+        if crossing <= 1 || place + 1 == backward_start {
             groups.push(Group { places: start..place + 1, ..Group::default() });
             start = place + 1;
         }
@@ -164,7 +163,7 @@ fn measure(
     request: &Request<'_>,
     groups: &[Group],
     stashed_in: &[Option<usize>],
-    (sequence, turn): (&[OpId], Place),
+    (sequence, backward_start): (&[OpId], Place),
     load: &[u64],
 ) -> Chain {
     let trace = request.trace;
@@ -187,7 +186,7 @@ fn measure(
     for (place, &id) in sequence.iter().enumerate() {
         let op = &trace.ops()[id];
         let nanos = request.costs.nanos.get(id).copied().unwrap_or(Nanos::ZERO);
-        if place < turn as usize {
+        if place < backward_start as usize {
             let group = groups.partition_point(|group| group.places.end <= place as Place);
             let layer = &mut chain.layers[group];
             layer.forward += nanos;

@@ -47,7 +47,7 @@ impl Chain {
         self.layers.iter().map(|layer| layer.forward + layer.backward).sum()
     }
 
-    /// The load of every op if nothing leaves: (F_i, B_i) per layer. Section 3.2: m_F and m_B.
+    /// The live memory at every op if everything is kept: (F_i, B_i) per layer. Section 3.2: m_F and m_B.
     pub fn loads(&self) -> Vec<(Bytes, Bytes)> {
         let mut kept = Bytes::ZERO;
         let each = |i: usize| {
@@ -60,12 +60,12 @@ impl Chain {
         (0..self.layers.len()).map(each).collect()
     }
 
-    /// The largest load if nothing leaves: M_peak.
+    /// The largest live memory if everything is kept: M_peak.
     pub fn peak(&self) -> Bytes {
         self.loads().into_iter().map(|(forward, backward)| forward.max(backward)).max().unwrap_or_default()
     }
 
-    /// The largest load of a single op with everything else away.
+    /// The largest live memory of a single op with everything else off the device.
     pub fn floor(&self) -> Bytes {
         let each = |(i, layer): (usize, &Layer)| {
             let activations = self.activations[i] + self.activations[i + 1];
@@ -76,9 +76,9 @@ impl Chain {
     }
 
     /// The chain as a trace: x_0 is made by an input op that takes no time, y_n by a loss op that takes none, and y_0 is read by a final
-    /// op that takes none and runs once. The extra bytes of an op are an output that nobody reads, so that a copy may begin beside them
+    /// op that takes none and runs once. The extra bytes of an op are an output that no op reads, so that a copy may begin beside them
     /// while the op runs; a workspace, being alive at one position only, would hold such a copy up until its end. Forward ops may be
-    /// run again. Values of zero bytes are left out.
+    /// recomputed. Tensors of zero bytes are left out.
     pub fn to_trace(&self, name: &str) -> Result<ChainTrace, TraceError> {
         let mut data = TraceData { name: name.to_owned(), ..TraceData::default() };
         let mut nanos = Vec::new();
@@ -117,7 +117,7 @@ impl Chain {
     }
 }
 
-/// A chain as a trace, with its durations and the values that stand for x_i and y_i.
+/// A chain as a trace, with its durations and the tensors that stand for x_i and y_i.
 #[derive(Clone, Debug)]
 pub struct ChainTrace {
     /// Input op, F_0..F_{n−1}, loss op, B_{n−1}..B_0, final op.

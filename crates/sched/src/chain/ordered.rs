@@ -1,5 +1,5 @@
-//! Ordered schedules of a chain: offloads in order of the activations, fetches in reverse, as Beaumont et al. compare them. What differs
-//! between the planners that use this is only which sets of activations they try.
+//! Ordered schedules of a chain, as Beaumont et al. compare them: offloads in the order of the activations, prefetches in reverse. The planners
+//! that share this module differ only in the sets of activations that they try.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use elbowroom_ir::{Bytes, Nanos};
 
 use crate::chain::linearize::Linear;
 use crate::lower::{LowerError, Lowered, lower};
-use crate::policy::{FetchRule, Policy};
+use crate::policy::{Policy, PrefetchRule};
 use crate::search::Search;
 
 /// Sets of activations, each simulated exactly as an ordered schedule; the shortest that fits is kept.
@@ -26,7 +26,7 @@ pub(crate) struct OrderedSets<'a> {
 pub(crate) enum Tried {
     /// There is a schedule.
     Fits,
-    /// It keeps too many bytes, by so many.
+    /// It keeps too many bytes, by this many.
     Exceeds(Bytes),
     /// Known already, out of budget, or impossible for another reason than bytes.
     Skipped,
@@ -54,7 +54,7 @@ impl<'a> OrderedSets<'a> {
 
     /// The policy that offloads x_i where `set[i]`. The chain's x_0 is empty; x_{i+1} is the stash of group i.
     fn policy(&self, set: &[bool]) -> Policy {
-        let mut policy = Policy { fetch: FetchRule::AfterOffloads, ..self.linear.keep.clone() };
+        let mut policy = Policy { prefetch: PrefetchRule::AfterOffloads, ..self.linear.keep.clone() };
         let chosen = (1..=self.len()).filter(|&i| set.get(i) == Some(&true)).map(|i| i - 1);
         self.linear.offload(&mut policy, chosen);
         policy
@@ -101,7 +101,7 @@ impl<'a> OrderedSets<'a> {
         Tried::Fits
     }
 
-    /// Changes the best set for as long as that makes its schedule shorter, by at most so many tries: one activation more or less, or one
+    /// Changes the best set for as long as that makes its schedule shorter, by at most this many tries: one activation more or less, or one
     /// in the place of another that is at most `reach` layers away.
     pub(crate) fn refine(&mut self, tries: usize, reach: usize) {
         let count = self.len();
@@ -163,7 +163,7 @@ impl<'a> OrderedSets<'a> {
 pub(crate) fn lower_ordered(request: &Request<'_>, policy: Policy) -> Result<Lowered, LowerError> {
     let mut lowered = lower(request, &policy)?;
     if !request.machine.shared_link {
-        match lower(request, &Policy { fetch: FetchRule::Eager, ..policy }) {
+        match lower(request, &Policy { prefetch: PrefetchRule::Eager, ..policy }) {
             Ok(eager) if eager.iteration < lowered.iteration => lowered = eager,
             _ => {}
         }

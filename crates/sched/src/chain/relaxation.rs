@@ -1,11 +1,11 @@
-//! Fractional communications: Beaumont et al., section 5. Which activations of a chain to offload so that the idle time is least, if a
-//! copy may be stopped at any moment, resumed later, and what has been copied may be released at once. Algorithm 1, an exact dynamic
-//! program over the layers, in whole units of memory; times are in units too (a unit of time copies one unit of memory).
+//! Fractional communications: Beaumont et al., section 5. Chooses the activations to offload with the least idle time, under the relaxation
+//! that a copy may be interrupted and resumed, and that bytes are released as soon as they are copied. Algorithm 1, an exact dynamic program
+//! over the layers, in whole units of memory; times are in units too (a unit of time copies one unit of memory).
 //!
-//! A state after F_{i−1} holds N, the activations before x_i that stay; Δ_F, what is still to be offloaded then (negative: the time for
-//! which the link has been idle); and Δ_B, the same of the backward phase in mirrored time. M_F and M_B follow from them (section 5.2.1).
-//! Two corrections: equation 6 takes ex_i^B, and the test of Algorithm 1 takes Δ⁺. In equation 10, R_j^F also subtracts y_n, which is
-//! not yet there while a forward op runs.
+//! A state after F_{i−1} holds N, the activations before x_i that are kept; Δ_F, the bytes that are still to be offloaded then (negative: the
+//! time for which the link has been idle); and Δ_B, the same of the backward phase in mirrored time. M_F and M_B follow from them (section
+//! 5.2.1). Two corrections: equation 6 takes ex_i^B, and the test of Algorithm 1 takes Δ⁺. In equation 10, R_j^F also subtracts y_n, which
+//! does not exist while a forward op runs.
 
 use std::collections::HashMap;
 
@@ -50,10 +50,10 @@ impl Effort {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct State {
+struct RelaxedState {
     stays: i64,
     to_offload: i64,
-    to_fetch: i64,
+    to_prefetch: i64,
     idle: i64,
     parent: u32,
     offloaded: bool,
@@ -65,10 +65,11 @@ impl Units {
         let n = self.times.len();
         // More idle time of the link than this changes nothing: everything could be copied in it.
         let longest: i64 = self.activations.iter().sum::<i64>() + 1;
-        let start = State { stays: 0, to_offload: 0, to_fetch: 0, idle: 0, parent: 0, offloaded: false };
-        let mut layers: Vec<Vec<State>> = vec![vec![start]];
+        let start =
+            RelaxedState { stays: 0, to_offload: 0, to_prefetch: 0, idle: 0, parent: 0, offloaded: false };
+        let mut layers: Vec<Vec<RelaxedState>> = vec![vec![start]];
         for i in 0..n {
-            let mut next: Vec<State> = Vec::new();
+            let mut next: Vec<RelaxedState> = Vec::new();
             let mut known: HashMap<(i64, i64, i64), usize> = HashMap::new();
             for (parent, state) in (0u32..).zip(&layers[i]) {
                 for offloaded in [true, false] {
@@ -77,9 +78,9 @@ impl Units {
                         continue;
                     }
                     reached.to_offload = reached.to_offload.max(-longest);
-                    reached.to_fetch = reached.to_fetch.max(-longest);
+                    reached.to_prefetch = reached.to_prefetch.max(-longest);
                     reached.parent = parent;
-                    let key = (reached.stays, reached.to_offload, reached.to_fetch);
+                    let key = (reached.stays, reached.to_offload, reached.to_prefetch);
                     match known.get(&key) {
                         Some(&index) if next[index].idle <= reached.idle => {}
                         Some(&index) => next[index] = reached,
@@ -92,7 +93,7 @@ impl Units {
             }
             if next.len() > effort.states {
                 // Equal idle times are told apart by what they leave to be done.
-                next.sort_by_key(|s| (s.idle, s.to_offload.max(0) + s.to_fetch.max(0) + s.stays, s.stays));
+                next.sort_by_key(|s| (s.idle, s.to_offload.max(0) + s.to_prefetch.max(0) + s.stays, s.stays));
                 next.truncate(effort.states);
             }
             layers.push(next);
@@ -115,10 +116,10 @@ impl Units {
     }
 
     /// One layer on, with x_i offloaded or not; `None` if it does not fit. Equations 1 to 8.
-    fn advance(&self, i: usize, state: &State, offloaded: bool) -> Option<State> {
+    fn advance(&self, i: usize, state: &RelaxedState, offloaded: bool) -> Option<RelaxedState> {
         let (x, next_x) = (self.activations[i], self.activations[i + 1]);
         let pending = state.to_offload.max(0);
-        let pending_back = state.to_fetch.max(0);
+        let pending_back = state.to_prefetch.max(0);
         let forward = x + state.stays + self.extras[i].0 + next_x;
         let backward =
             self.gradients[i] + x + state.stays + self.extras[i].1 + next_x + self.gradients[i + 1];
@@ -129,35 +130,35 @@ impl Units {
         let wait_back = (backward + pending_back - self.memory).max(0);
         let time = wait + self.times[i].0;
         let time_back = wait_back + self.times[i].1;
-        let mut reached = State { offloaded, idle: state.idle + wait + wait_back, ..*state };
+        let mut reached = RelaxedState { offloaded, idle: state.idle + wait + wait_back, ..*state };
         if offloaded {
             reached.to_offload = pending + x - time;
-            reached.to_fetch = x + (state.to_fetch - time_back).max(0);
+            reached.to_prefetch = x + (state.to_prefetch - time_back).max(0);
         } else {
             reached.to_offload -= time;
-            reached.to_fetch -= time_back;
+            reached.to_prefetch -= time_back;
             reached.stays += x;
         }
         Some(reached)
     }
 
     /// Idle time between the phases. Equations 9 and 10.
-    fn between(&self, state: &State) -> i64 {
+    fn between(&self, state: &RelaxedState) -> i64 {
         let n = self.times.len();
-        let (out, back) = (state.to_offload, state.to_fetch);
+        let (out, back) = (state.to_offload, state.to_prefetch);
         let last = self.activations[n];
         let forward = last + state.stays + out.max(0);
         let backward = self.gradients[n] + last + state.stays + back.max(0);
         match (out > 0, back > 0) {
             (true, true) => out + back,
             (false, false) => 0,
-            // Offloads go on during the first backward ops, until the first fetch.
+            // Offloads go on during the first backward ops, until the first prefetch.
             (true, false) => {
                 let need = |j: usize| self.extras[j].1 + self.gradients[j] + self.gradients[j + 1];
                 let room = self.tail(-back, |j| self.times[j].1, need);
                 0.max(out + back).max(room.map_or(0, |room| room + forward - self.memory))
             }
-            // Fetches begin during the last forward ops, after the last offload.
+            // Prefetches begin during the last forward ops, after the last offload.
             (false, true) => {
                 let need = |j: usize| self.extras[j].0 - self.gradients[n];
                 let room = self.tail(-out, |j| self.times[j].0, need);

@@ -1,9 +1,9 @@
-//! Recomputing a forward segment: which values to give up after the forward phase, which ops to run again before the backward phase of
-//! the segment, and where. Shared by the planners that drop whole segments (Chen et al., sections 4.2 and 4.3).
+//! Recompute of a forward segment, shared by the planners that evict whole segments (Chen et al., sections 4.2 and 4.3): which tensors are
+//! evicted after the forward phase, which ops are recomputed before the backward phase of the segment, and where.
 //!
-//! A segment is a run of layers. What it hands on (later forward ops read it) stays; everything else that its layers made and that can be made again is
-//! dropped, and the ops that make it run again, in order, just before the first backward op that needs any of it. An op can run again if
-//! the trace says so and nothing that it reads has been overwritten by then.
+//! A segment is a run of layers. Tensors that later forward ops read are kept. Every other tensor of the segment that can be recomputed is
+//! evicted, and its ops are recomputed, in order, just before the first backward op that needs any of them. An op can be recomputed if the
+//! trace permits it and no tensor that it reads has been overwritten by then.
 
 use std::ops::Range;
 
@@ -11,14 +11,14 @@ use elbowroom_ir::trace::{Again, Trace};
 use elbowroom_ir::{Id, Nanos, OpId, TensorId};
 
 use crate::chain::linearize::Linear;
-use crate::policy::{Away, Gap, Place, Policy, Touches};
+use crate::policy::{Gap, GapAction, Place, Policy, Touches};
 
 /// What recomputing one segment takes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rerun {
-    /// Values that are given up after the forward phase and made again.
+    /// Tensors that are given up after the forward phase and recomputed.
     pub dropped: Vec<TensorId>,
-    /// The ops to run again, in order.
+    /// The ops to recompute, in order.
     pub ops: Vec<OpId>,
     /// The place before which they run.
     pub before: Place,
@@ -37,7 +37,7 @@ pub struct Segmenter<'a> {
     trace: &'a Trace,
     linear: &'a Linear,
     lasting: Vec<bool>,
-    /// The place at which each value is overwritten.
+    /// The place at which each tensor is overwritten.
     overwritten: Vec<Place>,
 }
 
@@ -58,7 +58,7 @@ impl<'a> Segmenter<'a> {
         Self { trace, linear, lasting, overwritten }
     }
 
-    /// The rerun of a run of layers; `None` if nothing can be dropped.
+    /// The rerun of a run of layers; `None` if nothing can be evicted.
     pub fn rerun(&self, layers: Range<usize>) -> Option<Rerun> {
         let groups = self.linear.groups.get(layers)?;
         let (start, end) = (groups.first()?.places.start, groups.last()?.places.end);
@@ -66,7 +66,7 @@ impl<'a> Segmenter<'a> {
         let stash = || groups.iter().flat_map(|group| &group.stash).copied().filter(|&v| !handed_on(v));
         let before = stash().filter_map(|value| self.first_backward(value)).min()?;
 
-        // Which ops can run again: forward over the segment, since an op's inputs are made before it.
+        // Which ops can be recomputed: forward over the segment, since an op's inputs are made before it.
         let inside = |value: TensorId| {
             let made = self.trace.producer(value)?.0;
             (start <= made && made < end).then(|| (made - start) as usize)
@@ -82,7 +82,7 @@ impl<'a> Segmenter<'a> {
                 });
         }
 
-        // Which of them must: backward from what is dropped.
+        // Which of them must: backward from what is evicted.
         let mut must = vec![false; can.len()];
         for made in stash().filter_map(inside).filter(|&made| can[made]) {
             must[made] = true;
@@ -104,7 +104,7 @@ impl<'a> Segmenter<'a> {
 
     fn first_backward(&self, value: TensorId) -> Option<Place> {
         let touched = self.linear.touches.of_value(value);
-        let split = touched.partition_point(|touch| touch.place < self.linear.turn);
+        let split = touched.partition_point(|touch| touch.place < self.linear.backward_start);
         touched.get(split).map(|touch| touch.place)
     }
 
@@ -122,16 +122,16 @@ impl<'a> Segmenter<'a> {
             sequence.push(op);
         }
         policy.sequence = sequence;
-        // Places before the turn are the same in both orders.
+        // Places before the first backward op are the same in both orders.
         for &value in reruns.iter().flat_map(|rerun| &rerun.dropped) {
             if let Some(place) = self.last_forward(value) {
-                policy.send(Gap::after(value, place), Away::Drop);
+                policy.set(Gap::after(value, place), GapAction::Evict);
             }
         }
         policy
     }
 
-    /// Adds to a policy of [`policy`](Self::policy): what each of these runs of layers hands on leaves for the host until it is needed
+    /// Adds to a policy of [`policy`](Self::policy): what each of these runs of layers hands on is offloaded until it is needed
     /// again.
     pub fn offload_handed_on(&self, policy: &mut Policy, runs: &[Range<usize>]) {
         let touches = Touches::of(self.trace, &policy.sequence);
@@ -146,16 +146,16 @@ impl<'a> Segmenter<'a> {
                     && !self.lasting[value.index()]
                     && touches.next(value, last).is_some()
                 {
-                    policy.away.entry(Gap::after(value, last)).or_insert(Away::Offload);
+                    policy.gaps.entry(Gap::after(value, last)).or_insert(GapAction::Offload);
                 }
             }
         }
     }
 
-    /// The last place before the turn that touches a value.
+    /// The last place before the first backward op that touches a tensor.
     fn last_forward(&self, value: TensorId) -> Option<Place> {
         let touched = self.linear.touches.of_value(value);
-        let split = touched.partition_point(|touch| touch.place < self.linear.turn);
+        let split = touched.partition_point(|touch| touch.place < self.linear.backward_start);
         Some(touched.get(split.checked_sub(1)?)?.place)
     }
 }

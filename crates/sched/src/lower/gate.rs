@@ -1,4 +1,5 @@
-//! The simulation in which memory is a gate: it decides the position of every action. See [`lower`](crate::lower()) for the rules.
+//! The simulation that decides the position of every action: an action starts when its memory is free. The rules are those of
+//! [`lower`](crate::lower()).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -8,18 +9,18 @@ use elbowroom_ir::schedule::{Action, Home, Lane, Launch, Schedule, Step};
 use elbowroom_ir::{ActionId, Bytes, Id, Nanos, OpId, TensorId};
 
 use super::outcome::{LowerError, Lowered, shortfall};
-use super::prefetches::{FetchStarts, Rank, ranks};
+use super::prefetches::{PrefetchStarts, Rank, ranks};
 use super::program::{Close, Offload, Open, Program};
 use super::waits::Conservative;
-use crate::policy::{FetchRule, Place, Policy, Station};
+use crate::policy::{Boundary, Place, Policy, PrefetchRule};
 
 /// Numbers grouped by place, in one vector.
-struct Lists {
+struct PlaceLists {
     starts: Vec<u32>,
     items: Vec<u32>,
 }
 
-impl Lists {
+impl PlaceLists {
     fn new(places: usize, of: impl Iterator<Item = (u32, Place)> + Clone) -> Self {
         let mut starts = vec![0u32; places + 1];
         for (_, place) in of.clone() {
@@ -45,16 +46,16 @@ impl Lists {
 
 /// What happens at which place, known beforehand.
 struct Agenda {
-    /// Offloads by the place after which their value exists.
-    offers: Lists,
+    /// Offloads by the place after which their tensor exists.
+    offers: PlaceLists,
     /// Offloads by the last use of their device copy.
-    last_uses: Lists,
-    /// Residences by the place after which they are over.
-    closes: Lists,
-    /// Fetches by the place that needs them.
-    needs: Lists,
-    /// Fetches by the earliest place at which they may start.
-    starts: Lists,
+    last_uses: PlaceLists,
+    /// Residencies by the place after which they are over.
+    closes: PlaceLists,
+    /// Prefetches by the place that needs them.
+    needs: PlaceLists,
+    /// Prefetches by the earliest place at which they may start.
+    starts: PlaceLists,
 }
 
 /// The state of the simulation.
@@ -70,7 +71,7 @@ pub(crate) struct Gate<'a> {
     record: bool,
     /// The longest iteration that is of interest.
     worst: u64,
-    /// Time that each lane still has to work, for as long as anybody asks.
+    /// Time that each stream still has to work, for as long as anybody asks.
     ahead: [u64; 3],
     steps: Vec<Step>,
     ends: Vec<u64>,
@@ -83,22 +84,22 @@ pub(crate) struct Gate<'a> {
     host: u64,
     host_peak: u64,
     ran: Vec<bool>,
-    /// Residences that are on their way out, by the time at which their bytes are free.
+    /// Residencies that are on their way out, by the time at which their bytes are free.
     leaving: BinaryHeap<Reverse<(u64, u32)>>,
     released: Vec<bool>,
     /// Per offload: the end of its copy, and of the op that uses the device copy last. When both are known, it is leaving.
     copied: Vec<Option<u64>>,
     used: Vec<Option<u64>>,
     offload_rank: Vec<Rank>,
-    /// Offloads whose value exists, by rank.
+    /// Offloads whose tensor exists, by rank.
     offers: BinaryHeap<Reverse<(Rank, u32)>>,
     /// Offloads that have not been made yet.
     offloads_left: usize,
-    fetch_rank: Vec<Rank>,
-    /// Fetches that may start, by rank.
-    open_fetches: BTreeSet<(Rank, u32)>,
-    /// Per fetch: the end of its copy.
-    fetched: Vec<Option<u64>>,
+    prefetch_rank: Vec<Rank>,
+    /// Prefetches that may start, by rank.
+    open_prefetches: BTreeSet<(Rank, u32)>,
+    /// Per prefetch: the end of its copy.
+    prefetched: Vec<Option<u64>>,
 }
 
 impl<'a> Gate<'a> {
@@ -106,22 +107,25 @@ impl<'a> Gate<'a> {
         request: &'a Request<'a>,
         policy: &'a Policy,
         program: &'a Program,
-        starts: FetchStarts,
+        starts: PrefetchStarts,
     ) -> Self {
         let places = policy.sequence.len() + 1;
         let offloads = || (0u32..).zip(&program.offloads).filter(|(_, copy)| copy.wanted);
-        let closes = (0u32..).zip(&program.residences).filter_map(|(i, r)| match r.close {
+        let closes = (0u32..).zip(&program.residencies).filter_map(|(i, r)| match r.close {
             Close::After(Some(place)) => Some((i, place)),
             _ => None,
         });
         let agenda = Agenda {
-            offers: Lists::new(places, offloads().filter_map(|(i, copy)| Some((i, copy.made?)))),
-            last_uses: Lists::new(places, offloads().filter_map(|(i, copy)| Some((i, copy.gap.after?)))),
-            closes: Lists::new(places, closes),
-            needs: Lists::new(places, (0u32..).zip(program.fetches.iter().map(|fetch| fetch.needed))),
-            starts: Lists::new(places, (0u32..).zip(starts.earliest.iter().copied())),
+            offers: PlaceLists::new(places, offloads().filter_map(|(i, copy)| Some((i, copy.made?)))),
+            last_uses: PlaceLists::new(places, offloads().filter_map(|(i, copy)| Some((i, copy.gap.after?)))),
+            closes: PlaceLists::new(places, closes),
+            needs: PlaceLists::new(
+                places,
+                (0u32..).zip(program.prefetches.iter().map(|prefetch| prefetch.needed)),
+            ),
+            starts: PlaceLists::new(places, (0u32..).zip(starts.earliest.iter().copied())),
         };
-        let homes = program.homes.iter().flatten().map(|&home| program.residences[home as usize].buffer);
+        let homes = program.homes.iter().flatten().map(|&home| program.residencies[home as usize].buffer);
         let natural = |copy: &Offload| copy.gap.after.map_or(0, |place| place + 1);
         Self {
             request,
@@ -144,15 +148,15 @@ impl<'a> Gate<'a> {
             host_peak: 0,
             ran: vec![false; request.trace.ops().len()],
             leaving: BinaryHeap::new(),
-            released: vec![false; program.residences.len()],
+            released: vec![false; program.residencies.len()],
             copied: vec![None; program.offloads.len()],
             used: vec![None; program.offloads.len()],
             offload_rank: ranks(&policy.offloads, program.offloads.iter().map(|c| (c.gap, natural(c)))),
             offers: BinaryHeap::new(),
             offloads_left: offloads().count(),
-            fetch_rank: starts.rank,
-            open_fetches: BTreeSet::new(),
-            fetched: vec![None; program.fetches.len()],
+            prefetch_rank: starts.rank,
+            open_prefetches: BTreeSet::new(),
+            prefetched: vec![None; program.prefetches.len()],
         }
     }
 
@@ -174,10 +178,10 @@ impl<'a> Gate<'a> {
     pub(crate) fn run(mut self) -> Result<Lowered, LowerError> {
         self.steps.reserve(3 * self.policy.sequence.len());
         self.go()?;
-        let boundary = self.program.homes.iter().zip(&self.policy.stations);
-        let boundary = boundary.map(|(home, station)| Home {
-            device: home.map(|home| self.program.residences[home as usize].buffer),
-            host: *station != Station::Device,
+        let boundary = self.program.homes.iter().zip(&self.policy.boundaries);
+        let boundary = boundary.map(|(home, boundary)| Home {
+            device: home.map(|home| self.program.residencies[home as usize].buffer),
+            host: *boundary != Boundary::Device,
         });
         let schedule = Schedule {
             boundary: boundary.collect(),
@@ -187,7 +191,7 @@ impl<'a> Gate<'a> {
         Ok(Lowered { schedule, iteration: Nanos(self.iteration), peak: Bytes(self.peak) })
     }
 
-    /// Runs for the times alone: iteration time and peak load.
+    /// Runs for the times alone: iteration time and peak memory.
     pub(crate) fn measure(mut self) -> Result<(Nanos, Bytes), LowerError> {
         self.record = false;
         self.go()?;
@@ -195,7 +199,7 @@ impl<'a> Gate<'a> {
     }
 
     /// The same, `None` if the iteration turns out to be longer than `worst`, which is
-    /// known as soon as what a lane has done and what it still has to do exceed it.
+    /// known as soon as what a stream has done and what it still has to do exceed it.
     pub(crate) fn measure_within(mut self, worst: u64) -> Result<Option<(Nanos, Bytes)>, LowerError> {
         self.worst = worst;
         if worst != u64::MAX {
@@ -205,9 +209,9 @@ impl<'a> Gate<'a> {
             self.ahead[Lane::Compute.index()] = self.policy.sequence.iter().map(duration).sum();
             self.ahead[Lane::ToHost.index()] =
                 copies.map(|copy| machine.to_host.time(trace.bytes(copy.gap.value)).get()).sum();
-            let fetches = self.program.fetches.iter();
+            let prefetches = self.program.prefetches.iter();
             self.ahead[Lane::ToDevice.index()] =
-                fetches.map(|copy| machine.to_device.time(trace.bytes(copy.gap.value)).get()).sum();
+                prefetches.map(|copy| machine.to_device.time(trace.bytes(copy.gap.value)).get()).sum();
         }
         self.record = false;
         self.go()?;
@@ -234,7 +238,7 @@ impl<'a> Gate<'a> {
             }
             self.place(place)?;
         }
-        self.fetch_needed(places)?;
+        self.prefetch_needed(places)?;
         while let Some(Reverse((_, copy))) = self.offers.pop() {
             self.offload(copy);
         }
@@ -249,19 +253,19 @@ impl<'a> Gate<'a> {
 
     fn begin(&mut self) {
         for &home in self.program.homes.iter().flatten() {
-            self.take(self.program.residences[home as usize].bytes);
+            self.take(self.program.residencies[home as usize].bytes);
         }
-        for (pair, station) in self.request.trace.persistent().iter().zip(&self.policy.stations) {
-            if *station != Station::Device {
+        for (pair, boundary) in self.request.trace.persistent().iter().zip(&self.policy.boundaries) {
+            if *boundary != Boundary::Device {
                 self.keep_copy(pair.begin);
             }
         }
         for &value in &self.program.stale {
             self.give_up_copy(value);
         }
-        for residence in 0..self.program.residences.len() {
-            if self.program.residences[residence].close == Close::After(None) {
-                self.release(residence as u32);
+        for residency in 0..self.program.residencies.len() {
+            if self.program.residencies[residency].close == Close::After(None) {
+                self.release(residency as u32);
             }
         }
         for (i, copy) in (0u32..).zip(&self.program.offloads).filter(|(_, copy)| copy.wanted) {
@@ -281,20 +285,20 @@ impl<'a> Gate<'a> {
         let duration = self.request.costs.nanos.get(id).copied().unwrap_or(Nanos::ZERO).get();
         let operands = program.operands(place);
         let (reads, writes) = operands.split_at(op.reads.len());
-        let row = |&residence: &u32| &program.residences[residence as usize];
+        let row = |&residency: &u32| &program.residencies[residency as usize];
 
-        let fetched = self.fetch_needed(place)?;
-        let mut start = self.free[Lane::Compute.index()].max(fetched);
+        let prefetched = self.prefetch_needed(place)?;
+        let mut start = self.free[Lane::Compute.index()].max(prefetched);
         self.offload_until(start);
         self.release_until(start);
-        let opens = |residence: &&u32| row(residence).open == Open::Op(place as Place);
+        let opens = |residency: &&u32| row(residency).open == Open::Op(place as Place);
         let fresh: u64 = writes.iter().filter(opens).map(|r| row(r).bytes).sum();
         let workspace = op.workspace.align_up(self.request.machine.align).get();
         for home in writes.iter().filter(opens).filter_map(|r| row(r).follows) {
             start = start.max(self.vacate(home));
         }
         start = start.max(self.room_for(place, fresh + workspace)?);
-        self.fetch_until(place, start + duration, fresh + workspace);
+        self.prefetch_until(place, start + duration, fresh + workspace);
 
         let again = std::mem::replace(&mut self.ran[id.index()], true);
         self.take(fresh + workspace);
@@ -311,10 +315,10 @@ impl<'a> Gate<'a> {
         }
         let end = self.time(Some(Lane::Compute), duration);
 
-        // Offloads that end while the op runs make room for fetches that need not wait for its end.
+        // Offloads that end while the op runs make room for prefetches that need not wait for its end.
         self.offload_until(end);
         self.release_until(end);
-        self.fetch_until(place, end, 0);
+        self.prefetch_until(place, end, 0);
         for item in self.agenda.closes.at(place) {
             self.release(self.agenda.closes.items[item]);
         }
@@ -330,26 +334,26 @@ impl<'a> Gate<'a> {
         Ok(())
     }
 
-    /// Makes the fetches that a place needs and that have not been made; returns when all of its fetches are done.
-    fn fetch_needed(&mut self, place: usize) -> Result<u64, LowerError> {
+    /// Makes the prefetches that a place needs and that have not been made; returns when all of its prefetches are done.
+    fn prefetch_needed(&mut self, place: usize) -> Result<u64, LowerError> {
         for item in self.agenda.starts.at(place) {
-            let fetch = self.agenda.starts.items[item];
-            self.open_fetches.insert((self.fetch_rank[fetch as usize], fetch));
+            let prefetch = self.agenda.starts.items[item];
+            self.open_prefetches.insert((self.prefetch_rank[prefetch as usize], prefetch));
         }
         let mut done = 0;
         for item in self.agenda.needs.at(place) {
-            let fetch = self.agenda.needs.items[item];
-            let end = match self.fetched[fetch as usize] {
+            let prefetch = self.agenda.needs.items[item];
+            let end = match self.prefetched[prefetch as usize] {
                 Some(end) => end,
                 None => {
-                    self.open_fetches.remove(&(self.fetch_rank[fetch as usize], fetch));
-                    let residence = self.program.fetches[fetch as usize].residence;
-                    self.leave_first(fetch).into_iter().flatten().for_each(|r| {
+                    self.open_prefetches.remove(&(self.prefetch_rank[prefetch as usize], prefetch));
+                    let residency = self.program.prefetches[prefetch as usize].residency;
+                    self.leave_first(prefetch).into_iter().flatten().for_each(|r| {
                         self.vacate(r);
                     });
                     self.release_until(self.free[Lane::ToDevice.index()]);
-                    self.room_for(place, self.program.residences[residence as usize].bytes)?;
-                    self.fetch(fetch)
+                    self.room_for(place, self.program.residencies[residency as usize].bytes)?;
+                    self.prefetch(prefetch)
                 }
             };
             done = done.max(end);
@@ -357,10 +361,10 @@ impl<'a> Gate<'a> {
         Ok(done)
     }
 
-    /// The residences that must be over before a fetch: the one that its value left, and an earlier one in its buffer.
-    fn leave_first(&self, fetch: u32) -> [Option<u32>; 2] {
-        let fetch = &self.program.fetches[fetch as usize];
-        [fetch.left, self.program.residences[fetch.residence as usize].follows]
+    /// The residencies that must be over before a prefetch: the one that its tensor left, and an earlier one in its buffer.
+    fn leave_first(&self, prefetch: u32) -> [Option<u32>; 2] {
+        let prefetch = &self.program.prefetches[prefetch as usize];
+        [prefetch.left, self.program.residencies[prefetch.residency as usize].follows]
     }
 
     /// Releases, and if need be offloads, until `bytes` more fit; returns when they do.
@@ -370,11 +374,11 @@ impl<'a> Gate<'a> {
         while self.load + bytes > limit {
             match self.leaving.peek() {
                 // Waiting for a copy under way, unless another could be under way meanwhile.
-                Some(&Reverse((time, residence)))
+                Some(&Reverse((time, residency)))
                     if self.offers.is_empty() || time <= self.free[Lane::ToHost.index()] =>
                 {
                     self.leaving.pop();
-                    self.release(residence);
+                    self.release(residency);
                     ready = time;
                 }
                 _ => match self.offers.pop() {
@@ -392,31 +396,31 @@ impl<'a> Gate<'a> {
         Ok(ready)
     }
 
-    /// Makes sure that one residence is over; returns when it is.
-    fn vacate(&mut self, residence: u32) -> u64 {
-        if self.released[residence as usize] {
+    /// Makes sure that one residency is over; returns when it is.
+    fn vacate(&mut self, residency: u32) -> u64 {
+        if self.released[residency as usize] {
             return 0;
         }
-        let Close::Offload(copy) = self.program.residences[residence as usize].close else { return 0 };
+        let Close::Offload(copy) = self.program.residencies[residency as usize].close else { return 0 };
         while self.copied[copy as usize].is_none() {
             let Some(Reverse((_, next))) = self.offers.pop() else { return 0 };
             self.offload(next);
         }
         let ready = self.copied[copy as usize].max(self.used[copy as usize]).unwrap_or(0);
-        self.release(residence);
+        self.release(residency);
         ready
     }
 
     fn release_until(&mut self, time: u64) {
-        while let Some(&Reverse((ready, residence))) = self.leaving.peek()
+        while let Some(&Reverse((ready, residency))) = self.leaving.peek()
             && ready <= time
         {
             self.leaving.pop();
-            self.release(residence);
+            self.release(residency);
         }
     }
 
-    /// Starts offloads as long as their lane is free before a time, the first in rank among those whose value exists.
+    /// Starts offloads as long as their stream is free before a time, the first in rank among those whose tensor exists.
     fn offload_until(&mut self, time: u64) {
         while self.free[Lane::ToHost.index()] < time
             && let Some(Reverse((_, copy))) = self.offers.pop()
@@ -425,37 +429,37 @@ impl<'a> Gate<'a> {
         }
     }
 
-    /// Starts fetches as long as their lane is free before a time and `beside` bytes still fit beside them at a place.
-    fn fetch_until(&mut self, place: usize, time: u64, beside: u64) {
+    /// Starts prefetches as long as their stream is free before a time and `beside` bytes still fit beside them at a place.
+    fn prefetch_until(&mut self, place: usize, time: u64, beside: u64) {
         let machine = self.request.machine;
         let limit = self.limit(place);
-        let in_order = self.policy.fetch == FetchRule::AfterOffloads;
+        let in_order = self.policy.prefetch == PrefetchRule::AfterOffloads;
         while self.free[Lane::ToDevice.index()] < time {
             // On a shared link offloads go first: what leaves makes room for everyone.
             if (machine.shared_link && !self.offers.is_empty()) || (in_order && self.offloads_left > 0) {
                 return;
             }
             // The first in rank whose bytes have left. More than a few that have not are not worth looking through.
-            let mut candidates = self.open_fetches.iter().take(if in_order { 1 } else { 8 });
+            let mut candidates = self.open_prefetches.iter().take(if in_order { 1 } else { 8 });
             let over = |r: &u32| self.released[*r as usize];
-            let Some(&(rank, fetch)) =
-                candidates.find(|&&(_, fetch)| self.leave_first(fetch).iter().flatten().all(over))
+            let Some(&(rank, prefetch)) =
+                candidates.find(|&&(_, prefetch)| self.leave_first(prefetch).iter().flatten().all(over))
             else {
                 return;
             };
-            let residence = self.program.fetches[fetch as usize].residence;
-            let bytes = self.program.residences[residence as usize].bytes;
+            let residency = self.program.prefetches[prefetch as usize].residency;
+            let bytes = self.program.residencies[residency as usize].bytes;
             if self.load + beside + bytes > limit {
                 return;
             }
-            self.open_fetches.remove(&(rank, fetch));
-            self.fetch(fetch);
+            self.open_prefetches.remove(&(rank, prefetch));
+            self.prefetch(prefetch);
         }
     }
 
     fn offload(&mut self, copy: u32) {
-        let Offload { gap, residence, closes, .. } = self.program.offloads[copy as usize];
-        let from = self.program.residences[residence as usize].buffer;
+        let Offload { gap, residency, closes, .. } = self.program.offloads[copy as usize];
+        let from = self.program.residencies[residency as usize].buffer;
         let duration = self.request.machine.to_host.time(self.request.trace.bytes(gap.value)).get();
         self.keep_copy(gap.value);
         let end = self.emit(Action::Offload { value: gap.value, from }, duration);
@@ -466,31 +470,31 @@ impl<'a> Gate<'a> {
         }
     }
 
-    /// Puts the residence of an offload on its way out if both its copy and its last use have been placed.
+    /// Puts the residency of an offload on its way out if both its copy and its last use have been placed.
     fn leave(&mut self, copy: u32) {
-        let Offload { residence, closes, .. } = self.program.offloads[copy as usize];
+        let Offload { residency, closes, .. } = self.program.offloads[copy as usize];
         if closes && let (Some(copied), Some(used)) = (self.copied[copy as usize], self.used[copy as usize]) {
-            self.leaving.push(Reverse((copied.max(used), residence)));
+            self.leaving.push(Reverse((copied.max(used), residency)));
         }
     }
 
-    fn fetch(&mut self, fetch: u32) -> u64 {
-        let row = &self.program.fetches[fetch as usize];
-        let residence = &self.program.residences[row.residence as usize];
+    fn prefetch(&mut self, prefetch: u32) -> u64 {
+        let row = &self.program.prefetches[prefetch as usize];
+        let residency = &self.program.residencies[row.residency as usize];
         let value = row.gap.value;
         let duration = self.request.machine.to_device.time(self.request.trace.bytes(value)).get();
-        self.take(residence.bytes);
-        let end = self.emit(Action::Prefetch { value, to: residence.buffer }, duration);
-        self.fetched[fetch as usize] = Some(end);
+        self.take(residency.bytes);
+        let end = self.emit(Action::Prefetch { value, to: residency.buffer }, duration);
+        self.prefetched[prefetch as usize] = Some(end);
         if row.last {
             self.give_up_copy(value);
         }
         end
     }
 
-    fn release(&mut self, residence: u32) {
-        if !std::mem::replace(&mut self.released[residence as usize], true) {
-            let row = &self.program.residences[residence as usize];
+    fn release(&mut self, residency: u32) {
+        if !std::mem::replace(&mut self.released[residency as usize], true) {
+            let row = &self.program.residencies[residency as usize];
             self.load -= row.bytes;
             self.emit(Action::Release { buffer: row.buffer }, 0);
         }

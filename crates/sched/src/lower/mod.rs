@@ -1,17 +1,18 @@
-//! Policy → schedule: the only place that makes copies, releases and buffers. It invents no choice.
+//! Policy → schedule: the only module that inserts copies, releases and buffers. It decides nothing that the policy has decided.
 //!
-//! *As soon as possible* alone is not a schedule: a fetch that comes too early takes the bytes that an op needs, and both wait for ever.
-//! So positions are chosen by a simulation in which memory is a gate. It goes through the ops in the policy's order, and around each op
+//! To start every action as soon as possible is not enough: a prefetch that comes too early takes the bytes that an op needs, and both wait
+//! for ever. Positions are therefore chosen by a simulation in which every action waits for its memory. It visits the ops in the policy's
+//! order, and for each op it
 //!
-//! 1. makes the fetches that the op needs and that have not been made;
-//! 2. releases what has left by the time the op could start, and if the op still has no room, waits for the offloads under way, and
-//!    starts others, until it has;
-//! 3. makes fetches that may start before the op ends, if they fit beside it;
-//! 4. runs the op, lets offloads start while it runs, and releases what it used last.
+//! 1. makes the prefetches that the op needs and that have not been made;
+//! 2. releases the residencies that have ended by the time the op could start; if the op still lacks memory, it waits for the offloads in
+//!    progress, and starts others, until the op fits;
+//! 3. makes prefetches that may start before the op ends, if they fit together with it;
+//! 4. runs the op, starts offloads while it runs, and releases the residencies that it used last.
 //!
-//! A fetch may take bytes only if *every* op between then and its use still has room for its own: the earliest such place is found
-//! beforehand, on the load that the policy would have if copies took no time. Offloads under way can only make an op wait, never fail.
-//! The times of this simulation are those of the schedule that comes out, with the same waits; afterwards order and waits alone decide.
+//! A prefetch may take bytes only if *every* op between then and its use still fits: the earliest such place is computed beforehand, from the
+//! live memory that the policy would have if copies took no time. Offloads in progress can make an op wait, but never fail. The resulting
+//! schedule, simulated by its order and waits alone, takes exactly the times of this simulation.
 
 pub(crate) mod analysis;
 mod gate;
@@ -26,14 +27,14 @@ use elbowroom_ir::{Bytes, Nanos};
 
 pub use outcome::{LowerError, Lowered, Shortfall};
 
-use crate::policy::{Away, Place, Policy, Touches};
+use crate::policy::{GapAction, Place, Policy, Touches};
 use analysis::{PolicyError, analyse, analyse_gaps};
 use gate::Gate;
 use outcome::shortfall;
-use prefetches::{FetchStarts, earliest_fetches};
+use prefetches::{PrefetchStarts, earliest_prefetches};
 use program::Program;
 
-/// The load without which no schedule of a policy can do, and the place that needs it: what every copy taking no time would reach.
+/// The live memory without which no schedule of a policy can do, and the place that needs it: what every copy taking no time would reach.
 /// Says nothing about time; near-linear and much cheaper than [`lower`].
 pub fn least_load(request: &Request<'_>, policy: &Policy) -> Result<(Bytes, Place), PolicyError> {
     let load = loads(request, policy)?;
@@ -41,20 +42,20 @@ pub fn least_load(request: &Request<'_>, policy: &Policy) -> Result<(Bytes, Plac
     Ok((Bytes(load.get(place).copied().unwrap_or(0)), place as Place))
 }
 
-/// The load that a policy cannot do without at every place of its sequence, and at the boundary after it.
+/// The live memory that a policy cannot do without at every place of its sequence, and at the boundary after it.
 pub fn loads(request: &Request<'_>, policy: &Policy) -> Result<Vec<u64>, PolicyError> {
     let program = analyse(request.trace, request.machine, policy)?;
     Ok(with_workspaces(request, policy, &program))
 }
 
-/// Turns a policy into a schedule whose load stays within the request's limit.
+/// Turns a policy into a schedule whose live memory stays within the request's limit.
 pub fn lower(request: &Request<'_>, policy: &Policy) -> Result<Lowered, LowerError> {
     let program = analyse(request.trace, request.machine, policy)?;
     let starts = starts(request, policy, &program)?;
     Gate::new(request, policy, &program, starts).run()
 }
 
-/// Iteration time and peak load of the schedule that [`lower`] would make, without making it: for searches that throw most away.
+/// Iteration time and peak memory of the schedule that [`lower`] would make, without making it: for searches that throw most away.
 pub fn evaluate(request: &Request<'_>, policy: &Policy) -> Result<(Nanos, Bytes), LowerError> {
     let program = analyse(request.trace, request.machine, policy)?;
     let starts = starts(request, policy, &program)?;
@@ -66,10 +67,10 @@ pub(crate) fn evaluate_within(
     request: &Request<'_>,
     policy: &Policy,
     touches: &Touches,
-    away: &[Option<Away>],
+    actions: &[Option<GapAction>],
     worst: u64,
 ) -> Result<Option<(Nanos, Bytes)>, LowerError> {
-    let program = analyse_gaps(request.trace, request.machine, policy, touches, away)?;
+    let program = analyse_gaps(request.trace, request.machine, policy, touches, actions)?;
     let starts = starts(request, policy, &program)?;
     Gate::new(request, policy, &program, starts).measure_within(worst)
 }
@@ -79,7 +80,7 @@ pub(crate) fn evaluate_within(
 pub struct Unfinished {
     /// Iteration time if the limit holds wherever the policy keeps to it, and nowhere else.
     pub iteration: Nanos,
-    /// The load that the policy cannot do without at every place, and at the boundary.
+    /// The live memory that the policy cannot do without at every place, and at the boundary.
     pub load: Vec<u64>,
 }
 
@@ -91,19 +92,19 @@ pub fn evaluate_unfinished(request: &Request<'_>, policy: &Policy) -> Result<Unf
     let limit = request.load_limit.get();
     let holds: Vec<bool> = load.iter().map(|&load| load <= limit).collect();
     let bounded: Vec<u64> = load.iter().map(|&load| if load <= limit { load } else { 0 }).collect();
-    let starts = earliest_fetches(request, policy, &program, &bounded, limit);
+    let starts = earliest_prefetches(request, policy, &program, &bounded, limit);
     let (iteration, _) = Gate::new(request, policy, &program, starts).holding(&holds).measure()?;
     Ok(Unfinished { iteration, load })
 }
 
-/// Checks that the policy fits the limit at every place, and finds where its fetches may start.
-fn starts(request: &Request<'_>, policy: &Policy, program: &Program) -> Result<FetchStarts, Shortfall> {
+/// Checks that the policy fits the limit at every place, and finds where its prefetches may start.
+fn starts(request: &Request<'_>, policy: &Policy, program: &Program) -> Result<PrefetchStarts, Shortfall> {
     let load = with_workspaces(request, policy, program);
     let limit = request.load_limit.get();
     if let Some(place) = (0..load.len()).max_by_key(|&place| load[place]).filter(|&p| load[p] > limit) {
         return Err(shortfall(request, policy, program, place as Place, load[place]));
     }
-    Ok(earliest_fetches(request, policy, program, &load, limit))
+    Ok(earliest_prefetches(request, policy, program, &load, limit))
 }
 
 fn with_workspaces(request: &Request<'_>, policy: &Policy, program: &Program) -> Vec<u64> {

@@ -5,7 +5,7 @@ use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::{Bytes, Nanos, OpId, TensorId};
 
 use super::analysis::PolicyError;
-use super::program::{Program, Residence};
+use super::program::{Program, Residency};
 use crate::policy::{Place, Policy};
 
 /// A policy that needs more than the limit, at the place where it needs most.
@@ -19,9 +19,9 @@ pub struct Shortfall {
     pub place: Place,
     /// The op there; `None` for the boundary.
     pub op: Option<OpId>,
-    /// The values on the device while it runs, its own inputs and outputs among them.
+    /// The tensors on the device while it runs, its own inputs and outputs among them.
     pub resident: Vec<TensorId>,
-    /// Load while it runs, its workspace included.
+    /// Live memory while it runs, its workspace included.
     pub needed: Bytes,
     /// What that exceeds the limit by.
     pub missing: Bytes,
@@ -53,7 +53,7 @@ pub struct Lowered {
     pub schedule: Schedule,
     /// Its iteration time, as the exact simulator finds it too.
     pub iteration: Nanos,
-    /// Its peak load.
+    /// Its peak memory.
     pub peak: Bytes,
 }
 
@@ -66,14 +66,14 @@ pub(crate) fn shortfall(
     needed: u64,
 ) -> Shortfall {
     let end = policy.sequence.len() as Place;
-    let covers = |residence: &&Residence| {
-        program.first_place(residence) <= place
-            && program.last_place(residence, end).is_some_and(|last| place <= last)
+    let covers = |residency: &&Residency| {
+        program.first_place(residency) <= place
+            && program.last_place(residency, end).is_some_and(|last| place <= last)
     };
     Shortfall {
         place,
         op: policy.sequence.get(place as usize).copied(),
-        resident: program.residences.iter().filter(covers).map(|r| r.value).collect(),
+        resident: program.residencies.iter().filter(covers).map(|r| r.value).collect(),
         needed: Bytes(needed),
         missing: Bytes(needed).saturating_sub(request.load_limit),
     }

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 
 use elbowroom_ir::planning::Request;
 
-use super::profile::Room;
+use super::profile::LoadProfile;
 use super::program::Program;
-use crate::policy::{CopyOrder, FetchRule, Gap, Place, Policy};
+use crate::policy::{CopyOrder, Gap, Place, Policy, PrefetchRule};
 
 /// Position of every copy in its order.
 pub(crate) fn ranks(order: &CopyOrder, gaps: impl Iterator<Item = (Gap, Place)>) -> Vec<Rank> {
@@ -18,8 +18,8 @@ pub(crate) fn ranks(order: &CopyOrder, gaps: impl Iterator<Item = (Gap, Place)>)
     gaps.map(|(gap, natural)| (listed.get(&gap).copied().unwrap_or(u32::MAX), natural)).collect()
 }
 
-/// When fetches may start: the order in which they are considered, and the earliest place of each.
-pub(crate) struct FetchStarts {
+/// When prefetches may start: the order in which they are considered, and the earliest place of each.
+pub(crate) struct PrefetchStarts {
     pub rank: Vec<Rank>,
     pub earliest: Vec<Place>,
 }
@@ -28,63 +28,63 @@ pub(crate) struct FetchStarts {
 pub(crate) type Rank = (u32, Place);
 
 /// See the [module](self): `load` is the live memory at every place without prefetches that come early.
-pub(crate) fn earliest_fetches(
+pub(crate) fn earliest_prefetches(
     request: &Request<'_>,
     policy: &Policy,
     program: &Program,
     load: &[u64],
     limit: u64,
-) -> FetchStarts {
-    let rank = ranks(&policy.fetches, program.fetches.iter().map(|f| (f.gap, f.needed)));
+) -> PrefetchStarts {
+    let rank = ranks(&policy.prefetches, program.prefetches.iter().map(|f| (f.gap, f.needed)));
     let mut order: Vec<usize> = (0..rank.len()).collect();
     order.sort_unstable_by_key(|&i| (rank[i], i));
-    let timely = match policy.fetch {
-        FetchRule::JustInTime => just_in_time(request, policy, program, &order),
+    let timely = match policy.prefetch {
+        PrefetchRule::JustInTime => just_in_time(request, policy, program, &order),
         _ => Vec::new(),
     };
-    let mut room = Room::new(load);
+    let mut room = LoadProfile::new(load);
     let mut earliest = vec![0; rank.len()];
     let mut previous = 0;
     for i in order {
-        let fetch = &program.fetches[i];
-        let residence = &program.residences[fetch.residence as usize];
-        let gone = fetch.gap.after.map_or(0, |place| place + 1);
-        let home_left = residence.follows.map_or(0, |home| {
+        let prefetch = &program.prefetches[i];
+        let residency = &program.residencies[prefetch.residency as usize];
+        let gone = prefetch.gap.after.map_or(0, |place| place + 1);
+        let home_left = residency.follows.map_or(0, |home| {
             let end = policy.sequence.len() as Place;
-            program.last_place(&program.residences[home as usize], end).map_or(0, |place| place + 1)
+            program.last_place(&program.residencies[home as usize], end).map_or(0, |place| place + 1)
         });
         let mut from = gone.max(home_left);
-        match policy.fetch {
-            FetchRule::Eager => {}
-            FetchRule::AfterOffloads => from = from.max(previous),
-            FetchRule::Lead(ops) => from = from.max(fetch.needed.saturating_sub(ops)),
-            FetchRule::JustInTime => from = from.max(timely[i]),
+        match policy.prefetch {
+            PrefetchRule::Eager => {}
+            PrefetchRule::AfterOffloads => from = from.max(previous),
+            PrefetchRule::Lead(ops) => from = from.max(prefetch.needed.saturating_sub(ops)),
+            PrefetchRule::JustInTime => from = from.max(timely[i]),
         }
-        let from = from.min(fetch.needed) as usize;
-        let needed = fetch.needed as usize;
-        let full = room.last_above(from, needed, limit.saturating_sub(residence.bytes));
+        let from = from.min(prefetch.needed) as usize;
+        let needed = prefetch.needed as usize;
+        let full = room.last_above(from, needed, limit.saturating_sub(residency.bytes));
         let place = full.map_or(from, |place| place + 1);
-        room.add(place, needed, residence.bytes);
+        room.add(place, needed, residency.bytes);
         earliest[i] = place as Place;
         previous = place as Place;
     }
-    FetchStarts { rank, earliest }
+    PrefetchStarts { rank, earliest }
 }
 
-/// For every fetch the place whose op is running at the latest time at which it can start without any op waiting, if ops run without a
-/// break and fetches follow each other in order.
+/// For every prefetch the place whose op is running at the latest time at which it can start without any op waiting, if ops run without a
+/// break and prefetches follow each other in order.
 fn just_in_time(request: &Request<'_>, policy: &Policy, program: &Program, order: &[usize]) -> Vec<Place> {
     let mut begins = vec![0u64];
     for &op in &policy.sequence {
         let duration = request.costs.nanos.get(op).map_or(0, |time| time.get());
         begins.push(begins[begins.len() - 1] + duration);
     }
-    let mut places = vec![0; program.fetches.len()];
+    let mut places = vec![0; program.prefetches.len()];
     let mut next = u64::MAX;
     for &i in order.iter().rev() {
-        let fetch = &program.fetches[i];
-        let copy = request.machine.to_device.time(request.trace.bytes(fetch.gap.value)).get();
-        next = next.min(begins[fetch.needed as usize]).saturating_sub(copy);
+        let prefetch = &program.prefetches[i];
+        let copy = request.machine.to_device.time(request.trace.bytes(prefetch.gap.value)).get();
+        next = next.min(begins[prefetch.needed as usize]).saturating_sub(copy);
         places[i] = begins.partition_point(|&begin| begin <= next).saturating_sub(1) as Place;
     }
     places

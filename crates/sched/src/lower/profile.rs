@@ -1,18 +1,18 @@
-//! Load over places, with the two questions that placing fetches asks: where is the last place before a use that has no room, and now
-//! take the room. A segment tree with lazy additions; both take O(log n).
+//! The live memory over the places of a sequence, with the two operations that prefetches need: find the last place before a use at which a
+//! tensor does not fit, and add its bytes to a range. A segment tree with lazy additions; both take O(log n).
 
-/// Load at every place of a sequence.
+/// Live memory at every place of a sequence.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct LoadProfile {
     /// Places, rounded up to a power of two; the tree's leaves are `size..2·size`.
     size: usize,
-    /// Largest load in the node's range, without what is added at its ancestors.
+    /// Largest live memory in the node's range, without what is added at its ancestors.
     most: Vec<u64>,
     /// Added to the whole range of the node.
     added: Vec<u64>,
 }
 
-impl Room {
+impl LoadProfile {
     pub(crate) fn new(load: &[u64]) -> Self {
         let size = load.len().next_power_of_two();
         let mut most = vec![0; 2 * size];
@@ -23,7 +23,7 @@ impl Room {
         Self { size, most, added: vec![0; 2 * size] }
     }
 
-    /// Adds to the load of the places `from..to`.
+    /// Adds to the live memory of the places `from..to`.
     pub(crate) fn add(&mut self, from: usize, to: usize, bytes: u64) {
         if from < to {
             self.add_in(1, 0, self.size, from, to, bytes);
@@ -46,7 +46,7 @@ impl Room {
         self.most[node] = self.most[2 * node].max(self.most[2 * node + 1]) + self.added[node];
     }
 
-    /// The last place in `from..to` whose load exceeds `limit`.
+    /// The last place in `from..to` whose live memory exceeds `limit`.
     pub(crate) fn last_above(&self, from: usize, to: usize, limit: u64) -> Option<usize> {
         if from < to { self.last_in(1, 0, self.size, from, to, limit) } else { None }
     }
@@ -67,7 +67,7 @@ impl Room {
             return Some(low);
         }
         // Below this node its own addition is always there, so the limit shrinks by it. It may be larger than the limit: then every
-        // place counts, except that the children's own loads are at least zero.
+        // place counts, except that the children's own live memory are at least zero.
         let Some(rest) = limit.checked_sub(self.added[node]) else { return Some(to.min(high) - 1) };
         let middle = low.midpoint(high);
         self.last_in(2 * node + 1, middle, high, from, to, rest)
@@ -88,7 +88,7 @@ mod tests {
         };
         for len in [1usize, 2, 5, 16, 37] {
             let mut plain: Vec<u64> = (0..len).map(|_| random(50)).collect();
-            let mut room = Room::new(&plain);
+            let mut room = LoadProfile::new(&plain);
             for _ in 0..200 {
                 let (a, b) = (random(len as u64 + 1) as usize, random(len as u64 + 1) as usize);
                 let (from, to) = (a.min(b), a.max(b));

@@ -1,14 +1,14 @@
-//! What follows from a policy, as data: residences, copies, and which of them every place needs.
+//! The result of the [analysis](super::analysis), as data: residencies, copies, and the residencies that every place uses.
 
 use elbowroom_ir::schedule::Buffer;
 use elbowroom_ir::{BufferId, Id, Table, TensorId};
 
 use crate::policy::{Gap, Place};
 
-/// What ends a residence.
+/// What ends a residency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Close {
-    /// The op at a place used it last; `None`: nobody does.
+    /// The op at a place used it last; `None`: no op does.
     After(Option<Place>),
     /// An offload, and the op that used it last.
     Offload(u32),
@@ -16,25 +16,25 @@ pub(crate) enum Close {
     Never,
 }
 
-/// What begins a residence.
+/// What begins a residency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Open {
     Boundary,
     Op(Place),
-    Fetch(u32),
+    Prefetch(u32),
 }
 
 /// One stay of a storage in the arena.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Residence {
-    /// Who opened it.
+pub(crate) struct Residency {
+    /// The tensor that it was opened for.
     pub value: TensorId,
     pub buffer: BufferId,
     /// Rounded up to the alignment.
     pub bytes: u64,
     pub open: Open,
     pub close: Close,
-    /// An earlier residence in the same buffer (a home that was left), which must be over first.
+    /// An earlier residency in the same buffer (a home that was left), which must be over first.
     pub follows: Option<u32>,
 }
 
@@ -42,23 +42,23 @@ pub(crate) struct Residence {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offload {
     pub gap: Gap,
-    pub residence: u32,
-    /// Where its value is made; `None` at the beginning.
+    pub residency: u32,
+    /// Where its tensor is made; `None` at the beginning.
     pub made: Option<Place>,
-    /// Whether anybody needs the copy.
+    /// Whether the copy is prefetched later.
     pub wanted: bool,
-    /// Whether the residence ends with it.
+    /// Whether the residency ends with it.
     pub closes: bool,
 }
 
 /// One copy back.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fetch {
+pub(crate) struct Prefetch {
     pub gap: Gap,
-    pub residence: u32,
+    pub residency: u32,
     /// The place that needs it; the length of the sequence for the boundary.
     pub needed: Place,
-    /// The residence that the value left, if nobody took it over.
+    /// The residency that the tensor left, if no other tensor took it over.
     pub left: Option<u32>,
     /// Whether the host copy is given up afterwards.
     pub last: bool,
@@ -67,17 +67,17 @@ pub(crate) struct Fetch {
 /// Everything that follows from a policy. Lists per place are cut out of one vector by `starts`.
 #[derive(Debug, Default)]
 pub(crate) struct Program {
-    pub residences: Vec<Residence>,
+    pub residencies: Vec<Residency>,
     pub offloads: Vec<Offload>,
-    pub fetches: Vec<Fetch>,
+    pub prefetches: Vec<Prefetch>,
     pub buffers: Table<BufferId, Buffer>,
-    /// Residences of the operands of every place: reads, then outputs.
+    /// Residencies of the operands of every place: reads, then outputs.
     pub operands: Vec<u32>,
     pub operand_starts: Vec<u32>,
     pub workspaces: Vec<Option<BufferId>>,
-    /// Per persistent value: residence at the beginning, if on the device.
+    /// Per persistent tensor: residency at the beginning, if on the device.
     pub homes: Vec<Option<u32>>,
-    /// Host copies of the boundary that nobody fetches and that are not those of the end.
+    /// Host copies of the boundary that are never prefetched and that are not those of the end.
     pub stale: Vec<TensorId>,
 }
 
@@ -85,8 +85,8 @@ impl Program {
     /// Renumbers buffers without those that gave way to a home.
     pub(crate) fn drop_unused_buffers(&mut self) {
         let mut used = vec![false; self.buffers.len()];
-        let residences = self.residences.iter().map(|residence| residence.buffer);
-        for buffer in residences.chain(self.workspaces.iter().copied().flatten()) {
+        let residencies = self.residencies.iter().map(|residency| residency.buffer);
+        for buffer in residencies.chain(self.workspaces.iter().copied().flatten()) {
             used[buffer.index()] = true;
         }
         if used.iter().all(|&used| used) {
@@ -98,44 +98,44 @@ impl Program {
             .zip(self.buffers.values())
             .map(|(&used, &buffer)| used.then(|| buffers.push(buffer)))
             .collect();
-        let places = self.residences.iter_mut().map(|residence| &mut residence.buffer);
+        let places = self.residencies.iter_mut().map(|residency| &mut residency.buffer);
         for buffer in places.chain(self.workspaces.iter_mut().flatten()) {
             *buffer = renumbered[buffer.index()].unwrap_or(*buffer);
         }
         self.buffers = buffers;
     }
 
-    /// Residences of a place's operands: reads, then outputs.
+    /// Residencies of a place's operands: reads, then outputs.
     pub(crate) fn operands(&self, place: usize) -> &[u32] {
         &self.operands[self.operand_starts[place] as usize..self.operand_starts[place + 1] as usize]
     }
 
-    /// The first place that needs a residence on the device.
-    pub(crate) fn first_place(&self, residence: &Residence) -> Place {
-        match residence.open {
+    /// The first place that needs a residency on the device.
+    pub(crate) fn first_place(&self, residency: &Residency) -> Place {
+        match residency.open {
             Open::Boundary => 0,
             Open::Op(place) => place,
-            Open::Fetch(copy) => self.fetches[copy as usize].needed,
+            Open::Prefetch(copy) => self.prefetches[copy as usize].needed,
         }
     }
 
-    /// The last place that needs a residence on the device; `None` if it is over before the first, `end` for the boundary.
-    pub(crate) fn last_place(&self, residence: &Residence, end: Place) -> Option<Place> {
-        match residence.close {
+    /// The last place that needs a residency on the device; `None` if it is over before the first, `end` for the boundary.
+    pub(crate) fn last_place(&self, residency: &Residency, end: Place) -> Option<Place> {
+        match residency.close {
             Close::Never => Some(end),
             Close::After(place) => place,
             Close::Offload(copy) => self.offloads[copy as usize].gap.after,
         }
     }
 
-    /// The load at every place, and at the boundary, if every copy took no time and came as late, or left as early, as it may: no
+    /// The live memory at every place, and at the boundary, if every copy took no time and came as late, or left as early, as it may: no
     /// schedule of the policy can do with less.
     pub(crate) fn least_load(&self, end: Place) -> Vec<u64> {
         let mut change = vec![0i64; end as usize + 2];
-        for residence in &self.residences {
-            if let Some(last) = self.last_place(residence, end) {
-                change[self.first_place(residence) as usize] += residence.bytes as i64;
-                change[last as usize + 1] -= residence.bytes as i64;
+        for residency in &self.residencies {
+            if let Some(last) = self.last_place(residency, end) {
+                change[self.first_place(residency) as usize] += residency.bytes as i64;
+                change[last as usize + 1] -= residency.bytes as i64;
             }
         }
         let mut load = 0i64;

@@ -1,17 +1,17 @@
-//! What every action must wait for, derived from the order of actions and nothing else.
+//! Derives the waits of every action from the order of actions alone.
 //!
-//! Four reasons make an action wait for an action on another lane (on its own lane, order is enough):
+//! Four reasons make an action wait for an action on another stream (on its own stream, order is enough):
 //!
 //! - it reads what the other wrote (a buffer, or a host copy);
 //! - it writes to a buffer that the other read or wrote;
 //! - it takes bytes that were another buffer's, and the other was the last to touch them;
 //! - it writes a host copy that the other read.
 //!
-//! Lanes are first-in first-out, so among several actions on one lane only the latest counts: an action has at most one wait per other
-//! lane, and none that an earlier wait on its own lane already implies.
+//! Streams are first-in first-out, so among several actions on one stream only the latest counts: an action has at most one wait per other
+//! stream, and none that an earlier wait on its own stream already implies.
 //!
-//! Before placement any two buffers might share bytes. [`conservative`] orders every taking of a buffer after the last access of every
-//! buffer released before it; [`thin`] asks the placement which bytes are really taken again.
+//! Before placement any two buffers might share bytes. [`conservative`] orders every allocation of a buffer after the last access of every
+//! buffer released before it; [`thin`] keeps only the waits between buffers that share bytes in a placement.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use elbowroom_ir::packing::Placement;
 use elbowroom_ir::schedule::{Action, Lane, Schedule};
 use elbowroom_ir::{ActionId, BufferId, Bytes, Id, TensorId};
 
-/// The latest access per lane; `ActionId`s plus one, so that zero means none.
+/// The latest access per stream; `ActionId`s plus one, so that zero means none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Latest([u32; 3]);
 
@@ -110,7 +110,7 @@ impl Takeover for PlacedBytes<'_> {
 
 /// What is known of one buffer.
 #[derive(Clone, Copy, Debug, Default)]
-struct Residence {
+struct Residency {
     alive: bool,
     /// Accesses since it was taken.
     accesses: Latest,
@@ -129,22 +129,22 @@ struct HostCopy {
 #[derive(Clone, Debug)]
 struct Deriver<T> {
     takeover: T,
-    residences: Vec<Residence>,
+    residencies: Vec<Residency>,
     hosts: Vec<HostCopy>,
-    /// `implied[a][b]`: the latest action of lane b that lane a already waits for.
+    /// `implied[a][b]`: the latest action of stream b that stream a already waits for.
     implied: [Latest; 3],
 }
 
 impl<T: Takeover> Deriver<T> {
     fn new(takeover: T) -> Self {
-        Self { takeover, residences: Vec::new(), hosts: Vec::new(), implied: Default::default() }
+        Self { takeover, residencies: Vec::new(), hosts: Vec::new(), implied: Default::default() }
     }
 
-    fn residence(&mut self, buffer: BufferId) -> &mut Residence {
-        if self.residences.len() <= buffer.index() {
-            self.residences.resize(buffer.index() + 1, Residence::default());
+    fn residency(&mut self, buffer: BufferId) -> &mut Residency {
+        if self.residencies.len() <= buffer.index() {
+            self.residencies.resize(buffer.index() + 1, Residency::default());
         }
-        &mut self.residences[buffer.index()]
+        &mut self.residencies[buffer.index()]
     }
 
     fn host(&mut self, value: TensorId) -> &mut HostCopy {
@@ -155,24 +155,24 @@ impl<T: Takeover> Deriver<T> {
     }
 
     fn read(&mut self, buffer: BufferId, lane: Lane, action: ActionId, needs: &mut Latest) {
-        let residence = self.residence(buffer);
-        needs.join(residence.written);
-        residence.accesses.note(lane, action);
+        let residency = self.residency(buffer);
+        needs.join(residency.written);
+        residency.accesses.note(lane, action);
     }
 
     fn write(&mut self, buffer: BufferId, lane: Lane, action: ActionId, needs: &mut Latest) {
-        if self.residence(buffer).alive {
-            needs.join(self.residence(buffer).accesses);
+        if self.residency(buffer).alive {
+            needs.join(self.residency(buffer).accesses);
         } else {
             needs.join(self.takeover.before(buffer));
-            let residence = self.residence(buffer);
-            residence.alive = true;
-            residence.accesses = Latest::default();
+            let residency = self.residency(buffer);
+            residency.alive = true;
+            residency.accesses = Latest::default();
         }
-        let residence = self.residence(buffer);
-        residence.written = Latest::default();
-        residence.written.note(lane, action);
-        residence.accesses.note(lane, action);
+        let residency = self.residency(buffer);
+        residency.written = Latest::default();
+        residency.written.note(lane, action);
+        residency.accesses.note(lane, action);
     }
 
     /// The waits of the next action, and what follows from it for later ones.
@@ -201,9 +201,9 @@ impl<T: Takeover> Deriver<T> {
                 Lane::ToDevice
             }
             Action::Release { buffer } => {
-                let residence = self.residence(*buffer);
-                residence.alive = false;
-                let accesses = residence.accesses;
+                let residency = self.residency(*buffer);
+                residency.alive = false;
+                let accesses = residency.accesses;
                 self.takeover.released(*buffer, accesses);
                 return;
             }
@@ -238,7 +238,7 @@ impl<T: Takeover> Deriver<T> {
         self.wait(Lane::Compute, needs, waits);
     }
 
-    /// Lists what an action on a lane must wait for and the lane does not wait for yet.
+    /// Lists what an action on a stream must wait for and the stream does not wait for yet.
     fn wait(&mut self, lane: Lane, needs: Latest, waits: &mut Vec<ActionId>) {
         for other in Lane::ALL {
             let target = needs.0[other.index()];
@@ -259,7 +259,7 @@ impl Conservative {
     pub fn new(homes: impl Iterator<Item = BufferId>) -> Self {
         let mut deriver = Deriver::new(AnyBytes::default());
         for buffer in homes {
-            deriver.residence(buffer).alive = true;
+            deriver.residency(buffer).alive = true;
         }
         Self(deriver)
     }
@@ -298,7 +298,7 @@ pub fn thin(schedule: &mut Schedule, placement: &Placement) {
     let mut deriver =
         Deriver::new(PlacedBytes { schedule: &*schedule, placement, stretches: BTreeMap::new() });
     for buffer in schedule.boundary.iter().filter_map(|home| home.device) {
-        deriver.residence(buffer).alive = true;
+        deriver.residency(buffer).alive = true;
     }
     for (id, step) in schedule.steps.iter() {
         let mut waits = Vec::new();

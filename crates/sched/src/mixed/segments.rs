@@ -1,5 +1,5 @@
-//! `mixed`: the segments of [`sqrt`](crate::recompute::sqrt), and the tensors that the recomputed segments hand on are offloaded, so that
-//! recompute and copies overlap.
+//! `mixed`: the segments of [`sqrt`](crate::recompute::sqrt); the tensors that the recomputed segments hand on are offloaded, so that recompute and
+//! copies overlap.
 
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;

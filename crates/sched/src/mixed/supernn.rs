@@ -1,11 +1,11 @@
 //! `supernn`: the rules of SuperNeurons (L. Wang et al., *SuperNeurons: dynamic GPU memory management for training deep neural networks*,
-//! PPoPP 2018), a baseline in Shicheng's Figure 5. Results of pooling, activation, normalization and dropout are cheap: they are dropped
-//! and made again from the last convolution before them. Results of convolutions are expensive: they leave for the host, the least
-//! recently used first and no more than the limit asks for (its tensor cache), and come back one convolution ahead of their use.
+//! PPoPP 2018), a baseline in Shicheng's Figure 5. Results of pooling, activation, normalization and dropout are cheap: they are evicted
+//! and recomputed from the last convolution before them. Results of convolutions are expensive: they are offloaded, the least recently used
+//! first and no more than the limit requires (its tensor cache), and prefetched one convolution ahead of their use.
 //!
-//! As in Figure 5 there are three modes: recompute, offload, and both. Of those that fit the shortest wins. A layer that is made again on
-//! the way to another stays until its own turn if there is room for it, else it is made once more (its cost-aware recomputation). The
-//! rules go by the ops' kinds; a network without convolutions has nothing to offload.
+//! As in Figure 5 there are three modes: recompute, offload, and both; the shortest schedule that fits is kept. A layer that is recomputed for
+//! another one is kept until its own use if memory suffices, else it is recomputed once more (its cost-aware recomputation). The rules go by
+//! the kinds of ops; a network without convolutions has nothing to offload.
 
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
@@ -14,8 +14,8 @@ use elbowroom_ir::trace::{Phase, Trace};
 use elbowroom_ir::{OpId, TensorId};
 
 use crate::lower::lower;
-use crate::policy::{FetchRule, Place, Policy, Touches, turn};
-use crate::recompute::remake::{Decided, Remake};
+use crate::policy::{Place, Policy, PrefetchRule, Touches, backward_start};
+use crate::recompute::evictions::{EvictionPolicies, Evictions};
 use crate::search::Search;
 
 /// See the [module](self).
@@ -50,10 +50,10 @@ impl Scheduler for SuperNn {
 
 /// What the rules say about a trace.
 struct Rules {
-    remake: Remake,
+    evictions: EvictionPolicies,
     /// Cheap results that the backward phase reads.
     again: Vec<TensorId>,
-    /// Results of convolutions that the backward phase reads, with the places around the turn at which they are touched; the least
+    /// Results of convolutions that the backward phase reads, with the places around the first backward op at which they are touched; the least
     /// recently used first.
     leave: Vec<(TensorId, Place, Place)>,
     /// Ops between the backward parts of two convolutions.
@@ -64,14 +64,14 @@ impl Rules {
     fn of(trace: &Trace) -> Self {
         let sequence = Policy::prompt(trace).sequence;
         let touches = Touches::of(trace, &sequence);
-        let turn = turn(trace, &sequence).unwrap_or(sequence.len()) as Place;
-        let read_later = |value| touches.of_value(value).iter().any(|touch| touch.place >= turn);
+        let backward_start = backward_start(trace, &sequence).unwrap_or(sequence.len()) as Place;
+        let read_later = |value| touches.of_value(value).iter().any(|touch| touch.place >= backward_start);
         let kind = |op: OpId| trace.ops()[op].kind.to_ascii_lowercase();
         let (mut again, mut leave) = (Vec::new(), Vec::new());
         for value in trace.tensors().ids() {
-            let Some(op) = trace.producer(value).filter(|op| op.0 < turn) else { continue };
+            let Some(op) = trace.producer(value).filter(|op| op.0 < backward_start) else { continue };
             let touched = touches.of_value(value);
-            let before = touched.partition_point(|touch| touch.place < turn);
+            let before = touched.partition_point(|touch| touch.place < backward_start);
             let (Some(last), Some(next)) = (touched[..before].last(), touched.get(before)) else { continue };
             // An activation that writes over the convolution's result stands for it: the result itself is not there any more.
             let stands_for = trace.ops()[op].may_reuse.iter().any(|pair| {
@@ -87,7 +87,7 @@ impl Rules {
         leave.sort_unstable_by_key(|&(value, last, _)| (last, value));
         let backward = trace.ops().values().filter(|op| op.phase == Phase::Backward).count();
         let lead = backward.div_ceil(leave.len().max(1)).max(1) as u32;
-        Self { remake: Remake::new(trace, &sequence, touches), again, leave, lead }
+        Self { evictions: EvictionPolicies::new(trace, &sequence, touches), again, leave, lead }
     }
 }
 
@@ -108,15 +108,15 @@ impl Rounds<'_> {
 
     /// Lets results of convolutions leave, the least recently used first, until the limit is kept.
     fn evict(&mut self, rules: &Rules, again: bool) {
-        let mut decided = Decided::default();
+        let mut decided = Evictions::default();
         if again {
-            decided.removed.clone_from(&rules.again);
+            decided.evicted.clone_from(&rules.again);
         }
         let leave = if self.0.request.freedom.offload { rules.leave.as_slice() } else { &[] };
         for count in 0..=leave.len() {
             decided.offloaded = leave[..count].to_vec();
-            let mut policy = rules.remake.policy(self.0.request, &decided);
-            policy.fetch = FetchRule::Lead(rules.lead);
+            let mut policy = rules.evictions.policy(self.0.request, &decided);
+            policy.prefetch = PrefetchRule::Lead(rules.lead);
             if self.ask(&policy) {
                 return;
             }

@@ -1,11 +1,11 @@
-//! `dynprog`: Beaumont et al., section 5.3. Chooses the activations to offload by the dynamic program for fractional communications
+//! `dynprog`: Beaumont et al., section 5.3. Chooses the activations to offload with the dynamic program for fractional communications
 //! ([`relaxation`](crate::chain::relaxation)) on memory cut into slots, and makes the ordered schedule that offloads exactly these.
 //!
 //! Sizes become slots by rounding up, times by rounding down their partial sums, activations by rounding up theirs. If no solution fits
-//! in true sizes, activations whose slots are below their size, those closest to it first, get one more, and the program runs again
-//! (section 5.3.2). Many sets tie in the relaxation and differ in truth, so the best few hundred are simulated exactly and the shortest wins;
-//! the set of `greedy` is one of them. Beyond the paper, sets that differ from the winner in one or two activations follow, for the
-//! relaxation does not see that a transfer cannot be divided.
+//! in true sizes, activations whose slots are below their size, those closest to it first, get one more, and the program is solved again
+//! (section 5.3.2). Many sets tie in the relaxation and differ in exact time, so the best few hundred are simulated exactly and the shortest
+//! schedule is kept; the set of `greedy` is one of them. Beyond the paper, sets that differ from the winner in one or two activations follow,
+//! because the relaxation ignores that a transfer cannot be divided.
 
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;

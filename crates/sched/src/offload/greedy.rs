@@ -1,6 +1,6 @@
-//! `greedy`: Beaumont et al., section 4.2. Offloads the first k activations, k the least for which they make up what the peak exceeds
-//! the limit by; offloads as soon as possible in order, fetches as late as they may be made in reverse order, one phase after the other.
-//! Optimal if values could be offloaded in part (theorem 2).
+//! `greedy`: Beaumont et al., section 4.2. Offloads the first k activations, with the smallest k whose sizes add up to the excess of the peak
+//! over the limit: offloads as early as possible in order, prefetches as late as possible in reverse order, one phase after the other.
+//! Optimal if tensors could be offloaded in part (theorem 2).
 //!
 //! On a trace that is no chain, activations are the stashes of its layers, and k grows until the schedule fits.
 
@@ -11,7 +11,7 @@ use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 
 use crate::chain::linearize::Linear;
 use crate::chain::ordered::lower_ordered;
-use crate::policy::{FetchRule, Policy};
+use crate::policy::{Policy, PrefetchRule};
 use crate::search::Search;
 use crate::verdict::refusal;
 
@@ -28,7 +28,7 @@ impl Scheduler for Greedy {
         let Ok(linear) = Linear::of(request) else { return refusal(request, None, 0) };
         let mut search = Search::new(request, budget, observer);
         let policy = |k: usize| {
-            let mut policy = Policy { fetch: FetchRule::AfterOffloads, ..linear.keep.clone() };
+            let mut policy = Policy { prefetch: PrefetchRule::AfterOffloads, ..linear.keep.clone() };
             linear.offload(&mut policy, 0..k);
             policy
         };

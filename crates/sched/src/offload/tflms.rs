@@ -1,6 +1,7 @@
-//! `tflms`: the baseline of Beaumont et al., section 6.1, after TensorFlow Large Model Support. Two parameters: how many activations
-//! leave, the first ones, and how many ops before its use an activation is fetched. It rewrites a graph and knows no memory, so it cannot
-//! hold a forward op back until there is room: settings in which one would have to wait are refused. Of all others the shortest wins.
+//! `tflms`: the baseline of Beaumont et al., section 6.1, after TensorFlow Large Model Support. Two parameters: the number of activations to
+//! offload, the first ones, and the number of ops before its use at which an activation is prefetched. TensorFlow's tool rewrites a graph
+//! without regard to memory and cannot delay a forward op, so parameters with which a forward op would have to wait are refused. The
+//! shortest of the other schedules is kept.
 
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::{Lane, Schedule};
@@ -10,7 +11,7 @@ use elbowroom_sim::simulate;
 
 use crate::chain::linearize::Linear;
 use crate::lower::{Lowered, lower};
-use crate::policy::FetchRule;
+use crate::policy::PrefetchRule;
 use crate::search::Search;
 use crate::verdict::refusal;
 
@@ -40,7 +41,7 @@ impl Scheduler for Tflms {
                     break 'search;
                 }
                 search.count();
-                policy.fetch = FetchRule::Lead(lead);
+                policy.prefetch = PrefetchRule::Lead(lead);
                 if let Ok(lowered) = lower(request, &policy)
                     && search.improves(&lowered)
                     && forward_never_waits(request, &linear, &lowered)
@@ -64,12 +65,13 @@ fn leads(ops: u32) -> impl Iterator<Item = u32> {
         .take_while(move |&lead| lead <= ops)
 }
 
-/// Whether the ops before the turn run one right after the other.
+/// Whether the ops before the first backward op run one right after the other.
 fn forward_never_waits(request: &Request<'_>, linear: &Linear, lowered: &Lowered) -> bool {
     let Ok(timeline) = simulate(request.trace, request.costs, request.machine, &lowered.schedule) else {
         return false;
     };
-    let busy: Nanos = (0..linear.turn).filter_map(|place| request.costs.nanos.get(OpId(place))).sum();
+    let busy: Nanos =
+        (0..linear.backward_start).filter_map(|place| request.costs.nanos.get(OpId(place))).sum();
     let compute = timeline.spans.iter().filter(|span| span.lane == Lane::Compute);
-    compute.take(linear.turn as usize).last().is_none_or(|span| span.end == busy)
+    compute.take(linear.backward_start as usize).last().is_none_or(|span| span.end == busy)
 }

@@ -1,6 +1,6 @@
 //! `vdnn`: the baseline of Beaumont et al., section 6.1, after vDNN++. An activation x_i is worth offloading if F_i takes long for its
 //! size. For every threshold on u_{F_i} ÷ |x_i| it tries the activations above it, and every other one of them; the shortest ordered
-//! schedule that fits wins. What it does not do is look at the limit.
+//! schedule that fits is kept. The choice of activations ignores the limit.
 
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;

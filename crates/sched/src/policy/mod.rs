@@ -1,17 +1,17 @@
-//! What a planner decides, and nothing that follows from it.
+//! The decisions of a planner, without anything that follows from them.
 //!
-//! A policy speaks of *gaps*. Write down the ops in the order in which they are to run, repeats included: every value is touched at some
-//! positions of that sequence (made, or read). A gap lies between two consecutive touches of one value; the first gap of a value that
-//! is there when the iteration begins starts at the beginning. In every gap the value stays, unless the policy says that it is *away*:
+//! A policy names *gaps*. In the sequence of ops in the order in which they run, recomputed ops included, every tensor is touched at some
+//! places: written, or read. A gap lies between two consecutive touches of one tensor; the first gap of a tensor that exists when the
+//! iteration begins starts at the beginning. The tensor is kept in every gap for which the policy has no action:
 //!
 //! ```text
-//! sequence   0:F0   1:F1   2:F2   3:F0   4:B2   5:B1          F0 runs again at 3, because x1 was dropped
-//! x1        made───used............made──────────used        away after 1: dropped
-//! x2               made──used───────────────────  used       away after 2: offloaded, fetched before 5
+//! sequence   0:F0   1:F1   2:F2   3:F0   4:B2   5:B1          F0 is recomputed at 3, because x1 was evicted
+//! x1        made───used............made──────────used        gap after 1: evict
+//! x2               made──used───────────────────  used       gap after 2: offload, prefetched before 5
 //! ```
 //!
-//! [`lower`](crate::lower()) turns a policy into a schedule and invents no choice. Where a choice has a usual answer (order of copies, when
-//! a fetch may start) the policy names the rule, or gives its own answer.
+//! [`lower`](crate::lower()) turns a policy into a schedule. Where a decision has a usual answer (order of copies, start of a prefetch) the
+//! policy names the rule, or gives its own answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,39 +21,58 @@ use elbowroom_ir::{Id, OpId, TensorId};
 /// A place in the sequence of ops of a [`Policy`].
 pub type Place = u32;
 
-/// The stretch between two consecutive touches of a value.
+/// The stretch between two consecutive touches of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Gap {
-    /// The value.
+    /// The tensor.
     pub value: TensorId,
     /// The place of the earlier touch; `None` for the gap from the beginning of the iteration to the first touch.
     pub after: Option<Place>,
 }
 
 impl Gap {
-    /// The gap of a value after the op at a place of the sequence.
+    /// The gap of a tensor after the op at a place of the sequence.
     pub const fn after(value: TensorId, place: Place) -> Self {
         Self { value, after: Some(place) }
     }
 }
 
-/// How a value leaves the device.
+/// How a tensor leaves the device in a gap. Without an action it is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Away {
-    /// With a copy on the host. Nothing is copied if there is a valid copy already, or if nobody would fetch this one.
+pub enum GapAction {
+    /// With a copy on the host. Nothing is copied if there is a valid copy already, or if the copy would never be prefetched.
     Offload,
-    /// Without making a copy: at the next touch an op makes the value again, or a copy made earlier is fetched.
-    Drop,
+    /// Without a copy: before the next touch an op recomputes the tensor, or an earlier copy is prefetched.
+    Evict,
 }
 
-/// Where a persistent value is between two iterations.
+/// A part of the iteration in which a tensor can be offloaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offloadable {
+    /// The gap of a tensor.
+    Gap(Gap),
+    /// The persistent tensor of this index, from its last access to its first in the next iteration.
+    Persistent(usize),
+}
+
+impl Offloadable {
+    /// Offloads it in a policy.
+    pub fn offload(self, policy: &mut Policy) {
+        match self {
+            Self::Gap(gap) => policy.set(gap, GapAction::Offload),
+            Self::Persistent(index) => policy.boundaries[index] = Boundary::Host,
+        }
+    }
+}
+
+/// Where a persistent tensor is between two iterations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Station {
+pub enum Boundary {
     /// On the device.
     Device,
     /// On the host; it comes before its first use and, if it changed, goes back after its last.
     Host,
-    /// On both, so that it can be dropped and fetched without being offloaded first. Costs an offload if it changed.
+    /// On both, so that it can be evicted and prefetched without being offloaded first. Costs an offload if it changed.
     Both,
 }
 
@@ -71,18 +90,18 @@ pub enum Reuses {
 /// Which copy goes first when several could.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CopyOrder {
-    /// Offloads: the value whose gap begins first. Fetches: the value that is needed first.
+    /// Offloads: the tensor whose gap begins first. Prefetches: the tensor that is needed first.
     Natural,
     /// As listed; gaps that are not listed come after, in natural order.
     Listed(Vec<Gap>),
 }
 
-/// When a fetch may start, apart from its host copy being there and its bytes being free. Whatever the rule, a fetch reserves its bytes
-/// only when every op between then and its use still has room (so compute never starves), and it is made at the latest when its value
+/// When a prefetch may start, apart from its host copy being there and its bytes being free. Whatever the rule, a prefetch reserves its bytes
+/// only when every op between then and its use still has room (so compute never starves), and it is started at the latest when its tensor
 /// is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FetchRule {
-    /// As soon as memory permits; a value that is needed earlier is served first, but does not hold up others.
+pub enum PrefetchRule {
+    /// As soon as memory permits; a tensor that is needed earlier is served first, but does not hold up others.
     Eager,
     /// As soon as memory permits, strictly in order, and not before every offload is on its way. On a chain this takes the same time as
     /// Beaumont's evaluator, which lays the backward phase out as late as possible and joins it to the forward phase with the least gap.
@@ -90,7 +109,7 @@ pub enum FetchRule {
     /// Not earlier than this many ops before the use, in order.
     Lead(u32),
     /// Not earlier than needed for no op to wait, one copy after the other, were ops to run without a break (Zhang et al., section IV-E).
-    /// A value that comes late stands in nobody's way, in time or in place.
+    /// A tensor that is prefetched late delays no other copy and occupies no memory early.
     JustInTime,
 }
 
@@ -99,41 +118,41 @@ pub enum FetchRule {
 pub struct Policy {
     /// The ops, in the order in which they run. The first occurrence of an op computes, the others recompute.
     pub sequence: Vec<OpId>,
-    /// The gaps in which a value is away; in all others it stays.
-    pub away: BTreeMap<Gap, Away>,
-    /// Where each persistent value is between iterations, in the trace's order.
-    pub stations: Vec<Station>,
+    /// The gaps in which a tensor is away; in all others it stays.
+    pub gaps: BTreeMap<Gap, GapAction>,
+    /// Where each persistent tensor is between iterations, in the trace's order.
+    pub boundaries: Vec<Boundary>,
     /// Reuse of dying inputs.
     pub reuses: Reuses,
     /// Order of offloads.
     pub offloads: CopyOrder,
-    /// Order of fetches.
-    pub fetches: CopyOrder,
-    /// When fetches may start.
-    pub fetch: FetchRule,
+    /// Order of prefetches.
+    pub prefetches: CopyOrder,
+    /// When prefetches may start.
+    pub prefetch: PrefetchRule,
 }
 
 impl Policy {
-    /// Every op once, in the trace's order; everything stays; every permitted reuse. A persistent value whose end is written to fresh
+    /// Every op once, in the trace's order; everything stays; every permitted reuse. A persistent tensor whose end is written to fresh
     /// bytes while its beginning is still being read cannot end where it began, so it lives on the host.
     pub fn keep(trace: &Trace) -> Self {
         let uses = storage_uses(trace);
         Self {
             sequence: trace.ops().ids().collect(),
-            away: BTreeMap::new(),
-            stations: trace.persistent().iter().map(|pair| natural_station(trace, &uses, pair)).collect(),
+            gaps: BTreeMap::new(),
+            boundaries: trace.persistent().iter().map(|pair| natural_boundary(trace, &uses, pair)).collect(),
             reuses: Reuses::Every,
             offloads: CopyOrder::Natural,
-            fetches: CopyOrder::Natural,
-            fetch: FetchRule::Eager,
+            prefetches: CopyOrder::Natural,
+            prefetch: PrefetchRule::Eager,
         }
     }
 
     /// The same, but every op of the update phase runs as soon as all it needs is there and nobody needs what it overwrites: right after
-    /// its gradient, in most traces. Every value is the same, and gradients do not wait for the end of the iteration together.
+    /// its gradient, in most traces. Every tensor is the same, and gradients do not wait for the end of the iteration together.
     pub fn prompt(trace: &Trace) -> Self {
         let mut policy = Self::keep(trace);
-        let turn = turn(trace, &policy.sequence).unwrap_or(trace.ops().len());
+        let backward_start = backward_start(trace, &policy.sequence).unwrap_or(trace.ops().len());
         // An end that moves into the buffer of another storage has to wait until that is free: such ops keep their place.
         let mut moves = vec![false; trace.storages().len()];
         for pair in trace.persistent() {
@@ -151,16 +170,16 @@ impl Policy {
             let makers = op.reads.iter().filter_map(|&value| trace.producer(value));
             let readers = op.mutates.iter().flat_map(|mutation| trace.users(mutation.old)).copied();
             let needed = makers.chain(readers).filter(|&other| other < id).map(|other| after[other.index()]);
-            after.push(needed.max().unwrap_or(0).max(turn).min(id.index()));
+            after.push(needed.max().unwrap_or(0).max(backward_start).min(id.index()));
         }
-        // What waits for no gradient (the decay of a weight) comes right before what needs it: until then, ops that read the old value can
-        // run again.
+        // What waits for no gradient (the decay of a weight) comes right before what needs it: until then, ops that read the old tensor can
+        // recomputed.
         let mut overwriter = vec![None; trace.tensors().len()];
         for (id, op) in trace.ops().iter() {
             op.mutates.iter().for_each(|mutation| overwriter[mutation.old.index()] = Some(id));
         }
         for (id, op) in trace.ops().iter().rev() {
-            if id.index() > turn && after[id.index()] <= turn {
+            if id.index() > backward_start && after[id.index()] <= backward_start {
                 let users = op.outputs.iter().flat_map(|&value| trace.users(value)).copied();
                 let overwriters = op.reads.iter().filter_map(|value| overwriter[value.index()]);
                 let later = users.chain(overwriters).filter(|&other| other > id);
@@ -175,14 +194,14 @@ impl Policy {
         policy
     }
 
-    /// Puts a gap away.
-    pub fn send(&mut self, gap: Gap, how: Away) {
-        self.away.insert(gap, how);
+    /// Sets the action of a gap.
+    pub fn set(&mut self, gap: Gap, action: GapAction) {
+        self.gaps.insert(gap, action);
     }
 }
 
 /// The place of the first backward op in a sequence; without any, of the first that is not forward.
-pub fn turn(trace: &Trace, sequence: &[OpId]) -> Option<usize> {
+pub fn backward_start(trace: &Trace, sequence: &[OpId]) -> Option<usize> {
     let first =
         |wanted: &dyn Fn(Phase) -> bool| sequence.iter().position(|&op| wanted(trace.ops()[op].phase));
     first(&|phase| phase == Phase::Backward).or_else(|| first(&|phase| phase != Phase::Forward))
@@ -191,11 +210,11 @@ pub fn turn(trace: &Trace, sequence: &[OpId]) -> Option<usize> {
 /// When a storage is in use along the trace.
 #[derive(Clone, Copy, Default)]
 struct StorageUse {
-    /// The first op that makes one of its values; `None` if the first is there at the beginning.
+    /// The first op that makes one of its tensors; `None` if the first is there at the beginning.
     opens: Option<OpId>,
-    /// The last op that touches any of its values.
+    /// The last op that touches any of its tensors.
     last: Option<OpId>,
-    /// Whether one of its values must be there at the end.
+    /// Whether one of its tensors must be there at the end.
     lasts: bool,
 }
 
@@ -205,7 +224,7 @@ fn storage_uses(trace: &Trace) -> Vec<StorageUse> {
         let slot = &mut uses[trace.storage(value).index()];
         slot.last = slot.last.max(trace.producer(value)).max(trace.users(value).last().copied());
     }
-    // The first value of a storage is the one that overwrites no other.
+    // The first tensor of a storage is the one that overwrites no other.
     for (id, op) in trace.ops().iter() {
         for &output in op.outputs.iter().filter(|&&output| op.overwrites(output).is_none()) {
             uses[trace.storage(output).index()].opens = Some(id);
@@ -218,14 +237,14 @@ fn storage_uses(trace: &Trace) -> Vec<StorageUse> {
 }
 
 /// On the device, if the end can be in the buffer of the beginning: in its storage, written over it, or made when that is over.
-fn natural_station(trace: &Trace, uses: &[StorageUse], pair: &Persistent) -> Station {
+fn natural_boundary(trace: &Trace, uses: &[StorageUse], pair: &Persistent) -> Boundary {
     let (from, to) = (trace.storage(pair.begin), trace.storage(pair.end));
     if from == to {
-        return Station::Device;
+        return Boundary::Device;
     }
-    // What no op makes is another persistent value's beginning, and has a buffer of its own.
+    // What no op makes is another persistent tensor's beginning, and has a buffer of its own.
     let StorageUse { last, lasts, .. } = uses[from.index()];
-    let Some(opens) = uses[to.index()].opens.filter(|_| !lasts) else { return Station::Host };
+    let Some(opens) = uses[to.index()].opens.filter(|_| !lasts) else { return Boundary::Host };
     let op = &trace.ops()[opens];
     let reused = op.overwritten_by(pair.begin).is_none()
         && op.may_reuse.iter().any(|reuse| {
@@ -233,27 +252,27 @@ fn natural_station(trace: &Trace, uses: &[StorageUse], pair: &Persistent) -> Sta
                 && trace.storage(reuse.output) == to
                 && trace.producer(reuse.output) == Some(opens)
         });
-    if last < Some(opens) || (last == Some(opens) && reused) { Station::Device } else { Station::Host }
+    if last < Some(opens) || (last == Some(opens) && reused) { Boundary::Device } else { Boundary::Host }
 }
 
-/// Where every value is touched along a sequence: the frame in which gaps are named.
+/// Where every tensor is touched along a sequence: the frame in which gaps are named.
 #[derive(Clone, Debug)]
 pub struct Touches {
     first: Vec<u32>,
     touches: Vec<Touch>,
 }
 
-/// One touch of a value.
+/// One touch of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Touch {
     /// The place in the sequence.
     pub place: Place,
-    /// Whether the op there makes the value; otherwise it reads it.
+    /// Whether the op there makes the tensor; otherwise it reads it.
     pub made: bool,
 }
 
 impl Touches {
-    /// Lists the touches of all values along a sequence. Linear in the operands of its ops.
+    /// Lists the touches of all tensors along a sequence. Linear in the operands of its ops.
     pub fn of(trace: &Trace, sequence: &[OpId]) -> Self {
         let values = trace.tensors().len();
         let mut first = vec![0u32; values + 1];
@@ -291,17 +310,17 @@ impl Touches {
         Self { first, touches }
     }
 
-    /// The touches of one value, in order.
+    /// The touches of one tensor, in order.
     pub fn of_value(&self, value: TensorId) -> &[Touch] {
         &self.touches[self.first[value.index()] as usize..self.first[value.index() + 1] as usize]
     }
 
-    /// The gaps of one value between two touches: the gap with the place at which it ends.
+    /// The gaps of one tensor between two touches: the gap with the place at which it ends.
     pub fn gaps(&self, value: TensorId) -> impl Iterator<Item = (Gap, Touch)> + '_ {
         self.of_value(value).windows(2).map(move |pair| (Gap::after(value, pair[0].place), pair[1]))
     }
 
-    /// Numbers of the touches of one value: every touch of every value has one.
+    /// Numbers of the touches of one tensor: every touch of every tensor has one.
     pub(crate) fn numbers(&self, value: TensorId) -> std::ops::Range<u32> {
         self.first[value.index()]..self.first[value.index() + 1]
     }
@@ -311,7 +330,7 @@ impl Touches {
         self.touches[number as usize]
     }
 
-    /// The number of the touch of a value at a place.
+    /// The number of the touch of a tensor at a place.
     pub(crate) fn number(&self, value: TensorId, place: Place) -> Option<u32> {
         let index = self.of_value(value).binary_search_by_key(&place, |touch| touch.place).ok()?;
         Some(self.first[value.index()] + index as u32)

@@ -1,15 +1,15 @@
-//! Where the forward phase can be cut, and what crosses each cut: the candidates C of Chen et al., Algorithm 3.
+//! Chen et al., Algorithm 3: the candidates C. Where the forward phase can be cut, and which tensors cross each cut.
 
 use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Id, TensorId};
 
 use crate::policy::Place;
 
-/// Values of less than this share of a usual one do not count when it is asked whether a single value crosses.
+/// Tensors of less than this share of a usual one do not count when it is asked whether a single tensor crosses.
 const TINY: u64 = 64;
 
-/// The size up to which a value is tiny beside these. The usual size is that at which half of all bytes are in larger values: a single
-/// huge value, such as the logits over a vocabulary, does not make the others tiny.
+/// The size up to which a tensor is tiny beside these. The usual size is that at which half of all bytes are in larger tensors: a single
+/// huge tensor, such as the logits over a vocabulary, does not make the others tiny.
 pub(crate) fn tiny(sizes: impl Iterator<Item = u64>) -> u64 {
     let mut sizes: Vec<u64> = sizes.collect();
     sizes.sort_unstable();
@@ -26,12 +26,12 @@ pub(crate) fn tiny(sizes: impl Iterator<Item = u64>) -> u64 {
 #[derive(Clone, Debug)]
 pub struct Cuts {
     /// The first backward place.
-    pub turn: Place,
-    /// Values that forward ops make, with the places at which they are made and last read by a forward op.
+    pub backward_start: Place,
+    /// Tensors that forward ops make, with the places at which they are made and last read by a forward op.
     pub forward: Vec<(TensorId, Place, Place)>,
     /// Per place: bytes of what crosses a cut after it.
     pub crossing: Vec<u64>,
-    /// Per place: how many values that are not tiny cross a cut after it.
+    /// Per place: how many tensors that are not tiny cross a cut after it.
     pub crossings: Vec<u32>,
     /// Per place: bytes made there that are read after the forward phase.
     pub stash: Vec<u64>,
@@ -39,17 +39,18 @@ pub struct Cuts {
 
 impl Cuts {
     /// Looks at a trace whose first backward place is known. Linear in its operands.
-    pub fn of(trace: &Trace, turn: Place) -> Self {
+    pub fn of(trace: &Trace, backward_start: Place) -> Self {
         let mut lasting = vec![false; trace.tensors().len()];
         trace.persistent().iter().for_each(|pair| lasting[pair.end.index()] = true);
-        let mut stash = vec![0; turn as usize];
+        let mut stash = vec![0; backward_start as usize];
         let mut forward = Vec::new();
         for value in trace.tensors().ids().filter(|value| !lasting[value.index()]) {
-            let Some(made) = trace.producer(value).map(|op| op.0).filter(|&made| made < turn) else {
+            let Some(made) = trace.producer(value).map(|op| op.0).filter(|&made| made < backward_start)
+            else {
                 continue;
             };
             let users = trace.users(value);
-            let split = users.partition_point(|user| user.0 < turn);
+            let split = users.partition_point(|user| user.0 < backward_start);
             let last = split.checked_sub(1).map_or(made, |index| users[index].0);
             if split < users.len() {
                 stash[made as usize] += trace.bytes(value).get();
@@ -57,7 +58,7 @@ impl Cuts {
             forward.push((value, made, last));
         }
         let tiny = tiny(forward.iter().map(|&(value, ..)| trace.bytes(value).get()));
-        let mut change = vec![(0i64, 0i64); turn as usize + 1];
+        let mut change = vec![(0i64, 0i64); backward_start as usize + 1];
         for &(value, made, last) in &forward {
             let bytes = trace.bytes(value).get();
             let counts = i64::from(bytes > tiny);
@@ -68,18 +69,18 @@ impl Cuts {
         }
         let (mut bytes, mut count) = (0, 0);
         let (mut crossing, mut crossings) = (Vec::new(), Vec::new());
-        for &(b, c) in &change[..turn as usize] {
+        for &(b, c) in &change[..backward_start as usize] {
             bytes += b;
             count += c;
             crossing.push(bytes as u64);
             crossings.push(count as u32);
         }
-        Self { turn, forward, crossing, crossings, stash }
+        Self { backward_start, forward, crossing, crossings, stash }
     }
 
-    /// The places after which at most one value crosses.
+    /// The places after which at most one tensor crosses.
     pub fn single(&self) -> Vec<Place> {
-        (0..self.turn).filter(|&place| self.crossings[place as usize] <= 1).collect()
+        (0..self.backward_start).filter(|&place| self.crossings[place as usize] <= 1).collect()
     }
 
     /// The places after which less crosses than just before and just after.

@@ -1,10 +1,11 @@
-//! `drop-cheap`: Chen et al., section 3: results of ops that are cheap to run again are dropped (batch normalization, activation and
-//! pooling in their experiments), and those of expensive ones (convolutions) are kept.
+//! `drop-cheap`: Chen et al., section 3. Evicts the results of ops that are cheap to recompute (batch normalization, activation and pooling in
+//! their experiments), and keeps those of expensive ones (convolutions).
 //!
-//! Cheap is judged from times, not names: an op is cheap if a byte that it makes costs less than half of what a byte for the backward
-//! phase costs on average over the forward phase. In a convolutional network the convolutions take nearly all the time and make a third
-//! of the bytes. Like the other passes of the paper this one is unconditional: cheap results are dropped even where everything would fit,
-//! because who names a pass asks for that pass; `auto` computes again only what the limit asks for. Where it does not suffice, ops count as cheap up to three quarters, once and one and a half times the average.
+//! An op is cheap by its time, not its name: if a byte that it makes costs less than half of the average cost of a byte for the backward
+//! phase over the forward phase. In a convolutional network the convolutions take nearly all the time and make a third of the bytes. Like the
+//! other passes of the paper this one is unconditional: it evicts cheap results even where everything would fit, because a user who names a
+//! pass wants that pass; `auto` recomputes only as much as the limit requires. If half the average does not meet the limit, the bound is
+//! raised to three quarters, once and one and a half times the average.
 
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
@@ -44,14 +45,14 @@ impl Scheduler for DropCheap {
     }
 }
 
-/// A count of one for every result of a forward op that is cheap by so many quarters of the average.
+/// A count of one for every result of a forward op that is cheap by this many quarters of the average.
 pub fn mirrors(request: &Request<'_>, quarters: u8) -> Mirrors {
     let trace = request.trace;
-    let (_, turn) = base(trace);
-    let cuts = Cuts::of(trace, turn);
+    let (_, backward_start) = base(trace);
+    let cuts = Cuts::of(trace, backward_start);
     let mut mirrors = Mirrors::none(trace);
     let nanos = |op: OpId| request.costs.nanos.get(op).map_or(0, |nanos| u128::from(nanos.get()));
-    let all_time: u128 = (0..turn).map(|place| nanos(OpId(place))).sum();
+    let all_time: u128 = (0..backward_start).map(|place| nanos(OpId(place))).sum();
     let all_bytes: u128 = cuts.stash.iter().map(|&bytes| u128::from(bytes)).sum();
     for &(value, made, _) in &cuts.forward {
         let op = OpId(made);

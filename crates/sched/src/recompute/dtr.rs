@@ -1,12 +1,11 @@
-//! `dtr`: dynamic tensor rematerialization (M. Kirisame et al., 2021) as an offline baseline. The iteration is gone through op by op;
-//! whenever bytes are missing, the value with the least h is evicted; whenever an evicted value is read, its op runs again, after what
-//! it reads itself.
+//! `dtr`: dynamic tensor rematerialization (M. Kirisame et al., 2021) as an offline baseline. Visits the iteration op by op. When memory is
+//! short, the tensor with the smallest h is evicted; when an evicted tensor is read, its op is recomputed, after the ops of its inputs.
 //!
-//! What h is, [`worth`](super::worth) says. Values that nobody reads later are evicted at once. If such a value has to be made again on
-//! the way to another, it can stay until the rule evicts it, or go as soon as it has been used; each thrashes on some networks where the
-//! other does not, so both are tried and the faster is taken.
+//! [`worth`](super::worth) defines h. Tensors that no later op reads are evicted at once. If such a tensor must be recomputed for another one,
+//! it can stay until the rule evicts it, or be evicted as soon as it has been used; each thrashes on some networks where the other does not,
+//! so both are tried and the faster is kept.
 //!
-//! What comes out is a sequence; its policy drops values as soon as the sequence allows, so that its load is at most that of this rule.
+//! The result is a sequence; its policy evicts tensors as early as the sequence permits, so that its live memory is at most that of the rule.
 
 use elbowroom_ir::order::Order;
 use elbowroom_ir::planning::{Request, Scheduler};
@@ -16,7 +15,7 @@ use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Bytes, Id, Nanos, OpId, Table, TensorId};
 
 use crate::policy::Policy;
-use crate::recompute::repeats::{self, base, time_again};
+use crate::recompute::repeats::{self, base, recompute_time};
 use crate::recompute::worth::Worth;
 use crate::recompute::{answer, load};
 
@@ -40,7 +39,7 @@ impl Scheduler for Dtr {
         for passing in [false, true] {
             let Some((sequence, evictions)) = sequence(request, passing) else { continue };
             evaluations += evictions;
-            let time = time_again(&request.costs.nanos, &sequence);
+            let time = recompute_time(&request.costs.nanos, &sequence);
             if best.as_ref().is_none_or(|&(least, _)| time < least) {
                 best = Some((time, sequence));
             }
@@ -50,12 +49,12 @@ impl Scheduler for Dtr {
     }
 }
 
-/// The ops in the order in which they run under the rule, values made again only on the way to others `passing` or staying until they
+/// The ops in the order in which they run under the rule, tensors recomputed only on the way to others `passing` or staying until they
 /// are evicted, with the number of evictions; `None` if bytes are missing and nothing is left to evict, or if more than a hundred times
 /// the iteration's ops would run.
 pub fn sequence(request: &Request<'_>, passing: bool) -> Option<(Vec<OpId>, u64)> {
     let order = Order::new(request.trace, base(request.trace).0).ok()?;
-    let mut run = Run::new(request, &order, passing);
+    let mut run = DtrRun::new(request, &order, passing);
     let most = order.ops().len() * 100;
     for (place, &op) in order.ops().iter().enumerate() {
         run.place = place as u32;
@@ -70,7 +69,7 @@ pub fn sequence(request: &Request<'_>, passing: bool) -> Option<(Vec<OpId>, u64)
     Some((run.sequence, run.evictions))
 }
 
-struct Run<'a> {
+struct DtrRun<'a> {
     trace: &'a Trace,
     order: &'a Order,
     nanos: &'a Table<OpId, Nanos>,
@@ -84,15 +83,15 @@ struct Run<'a> {
     bytes: Vec<u64>,
     resident: Vec<bool>,
     locked: Vec<u32>,
-    /// Resident values that may be evicted before their last use, in no order, and where each stands.
+    /// Resident tensors that may be evicted before their last use, in no order, and where each stands.
     candidates: Vec<TensorId>,
     standing: Vec<usize>,
     worth: Worth,
-    /// Whether values that nobody reads later, but that had to be made again, go as soon as they have been used.
+    /// Whether tensors that no op reads later, but that had to be recomputed, go as soon as they have been used.
     passing: bool,
 }
 
-impl<'a> Run<'a> {
+impl<'a> DtrRun<'a> {
     fn new(request: &'a Request<'_>, order: &'a Order, passing: bool) -> Self {
         let (trace, align) = (request.trace, request.machine.align);
         let values = trace.tensors().len();
@@ -131,7 +130,7 @@ impl<'a> Run<'a> {
         self.worth.arrive(value);
     }
 
-    /// The value is no longer there; its bytes are not given back.
+    /// The tensor is no longer there; its bytes are not given back.
     fn depart(&mut self, value: TensorId) {
         let index = value.index();
         self.resident[index] = false;
@@ -151,7 +150,7 @@ impl<'a> Run<'a> {
         self.used -= self.bytes[value.index()];
     }
 
-    /// Evicts until so many bytes are free.
+    /// Evicts until this many bytes are free.
     fn make_room(&mut self, bytes: u64) -> Option<()> {
         while self.used + bytes > self.limit {
             let free = |value: &TensorId| self.locked[value.index()] == 0;
@@ -187,7 +186,7 @@ impl<'a> Run<'a> {
                 *next += 1;
             } else {
                 let producer = trace.producer(read)?;
-                // An op under way cannot be waited for by itself: that would be a value that is needed to make it.
+                // An op under way cannot be waited for by itself: that would be a tensor that is needed to make it.
                 if todo.iter().any(|&(other, _)| other == producer) {
                     return None;
                 }
@@ -200,7 +199,7 @@ impl<'a> Run<'a> {
     fn execute(&mut self, op: OpId, first: bool) -> Option<()> {
         let trace = self.trace;
         let row = &trace.ops()[op];
-        // Writing over a persistent value takes no bytes; other reuse is not counted, as in the original, which copies on write.
+        // Writing over a persistent tensor takes no bytes; other reuse is not counted, as in the original, which copies on write.
         let mut given: Vec<TensorId> = Vec::new();
         let mut taken: Vec<TensorId> = Vec::new();
         if first {

@@ -1,8 +1,8 @@
-//! `none`, `inplace` and `sharing`: Chen et al., section 3. What reuse of dying inputs alone gives, without dropping anything.
+//! `none`, `inplace` and `sharing`: Chen et al., section 3. Reuse of the buffers of dying inputs, without any eviction.
 //!
-//! `none` gives every value a buffer of its own. `inplace` lets an output take the buffer of an input that dies there, wherever the
-//! trace permits it. `sharing` decides the same; the rest of it, reusing whole buffers whose values are over (Fig. 2), is the packer of
-//! that name.
+//! `none` gives every tensor a buffer of its own. `inplace` lets an output take the buffer of an input that dies there, wherever the
+//! trace permits it. `sharing` decides the same; the rest of it, reuse of whole buffers whose tensors are dead (Fig. 2), is done by the packer
+//! of that name.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome};
 use elbowroom_ir::trace::Trace;
 
-use crate::policy::{Policy, Reuses, Station};
+use crate::policy::{Boundary, Policy, Reuses};
 use crate::recompute::answer;
 
-/// Every value has its own buffer. See the [module](self).
+/// Every tensor has its own buffer. See the [module](self).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Separate;
 
@@ -56,13 +56,13 @@ impl Scheduler for Sharing {
     }
 }
 
-/// Keeps everything and reuses nothing, except where the end of a persistent value can be in its home only by reuse.
+/// Keeps everything and reuses nothing, except where the end of a persistent tensor can be in its home only by reuse.
 fn separate(trace: &Trace) -> Policy {
     let mut policy = Policy::keep(trace);
-    let homes = trace.persistent().iter().zip(&policy.stations);
+    let homes = trace.persistent().iter().zip(&policy.boundaries);
     let bound: BTreeSet<_> = homes
-        .filter(|(pair, station)| {
-            **station != Station::Host && trace.storage(pair.begin) != trace.storage(pair.end)
+        .filter(|(pair, boundary)| {
+            **boundary != Boundary::Host && trace.storage(pair.begin) != trace.storage(pair.end)
         })
         .map(|(pair, _)| pair.end)
         .collect();

@@ -1,7 +1,7 @@
 //! A trace as layers that run forward and backward as wholes, so that a plan in terms of layers can be carried back to its ops.
 //!
-//! The forward phase is cut into layers; a backward op belongs to the layer whose stash it reads first. Running a layer again *with* its
-//! stash runs the ops that the stash and the next layer need; running it *without* runs those that the next layer needs alone.
+//! The forward phase is cut into layers; a backward op belongs to the layer whose stash it reads first. To recompute a layer *with* its stash
+//! is to recompute the ops that the stash and the next layer need; *without* it, those that the next layer needs alone.
 
 use elbowroom_ir::planning::Request;
 use elbowroom_ir::trace::Trace;
@@ -25,33 +25,33 @@ pub struct Layered<'a> {
     ends: Vec<Place>,
     /// The place at which the backward ops of every layer begin.
     begins: Vec<Place>,
-    /// Per value: the layer that stashes it.
+    /// Per tensor: the layer that stashes it.
     stashed: Vec<Option<u32>>,
 }
 
 impl<'a> Layered<'a> {
-    /// Cuts a trace into at most so many layers: where one value crosses, or, if that gives too few, wherever little does. Where the
+    /// Cuts a trace into at most this many layers: where one tensor crosses, or, if that gives too few, wherever little does. Where the
     /// backward ops of a layer begin can be seen in two ways, at the first op that reads a lower layer or by what most ops read; both
     /// are returned if they differ.
     pub fn of(trace: &'a Trace, most: usize) -> Vec<Self> {
-        let (order, turn) = base(trace);
-        let cuts = Cuts::of(trace, turn);
+        let (order, backward_start) = base(trace);
+        let cuts = Cuts::of(trace, backward_start);
         let single = cuts.single();
         let narrow = cuts.narrow();
         let places = if single.len() * 2 >= narrow.len() { single } else { narrow };
         let mut ends = cuts.thin(&places, most);
-        if let Some(last) = cuts.turn.checked_sub(1)
+        if let Some(last) = cuts.backward_start.checked_sub(1)
             && ends.last() != Some(&last)
         {
             ends.push(last);
         }
         let mut stashed = vec![None; trace.tensors().len()];
         for &(value, made, _) in &cuts.forward {
-            if trace.users(value).last().is_some_and(|user| user.0 >= cuts.turn) {
+            if trace.users(value).last().is_some_and(|user| user.0 >= cuts.backward_start) {
                 stashed[value.index()] = Some(ends.partition_point(|&end| end < made) as u32);
             }
         }
-        let reads = Reads::of(trace, &order, turn, &stashed);
+        let reads = Reads::of(trace, &order, backward_start, &stashed);
         let (first, most) = (reads.first_below(ends.len()), reads.least_wrong(ends.len()));
         let differs = first != most;
         let layered = Self { trace, order, cuts, ends, begins: most, stashed };
@@ -107,7 +107,7 @@ impl<'a> Layered<'a> {
         profile.backward_extra = vec![0; n];
         let mut layer = n;
         for (place, &load) in load.iter().enumerate().take(self.trace.ops().len()) {
-            if place < self.cuts.turn as usize {
+            if place < self.cuts.backward_start as usize {
                 let layer = self.ends.partition_point(|&end| end < place as Place);
                 profile.forward[layer] += time(place);
                 let extra = load.saturating_sub(kept[layer]);
@@ -131,7 +131,7 @@ impl<'a> Layered<'a> {
         Ok((profile, Bytes(base)))
     }
 
-    /// The ops of a layer to run again, in order.
+    /// The ops of a layer to recompute, in order.
     fn again(&self, writer: &Writer<'_>, layer: usize, stash: bool, output: bool) -> Vec<OpId> {
         let (start, end) = (self.start(layer), self.ends[layer]);
         let index = |value: TensorId| {
@@ -145,7 +145,7 @@ impl<'a> Layered<'a> {
                 && self.trace.ops()[op].outputs.iter().any(|&value| {
                     let read_later = || {
                         let users = self.trace.users(value);
-                        users.iter().any(|user| end < user.0 && user.0 < self.cuts.turn)
+                        users.iter().any(|user| end < user.0 && user.0 < self.cuts.backward_start)
                     };
                     (stash && self.stashed[value.index()].is_some()) || (output && read_later())
                 });
@@ -167,7 +167,7 @@ impl<'a> Layered<'a> {
         let mut fixed = fixed_ops(self.trace);
         settle(self.trace, &mut fixed, &|writer| {
             let mut ran = 0;
-            let mut next = self.cuts.turn;
+            let mut next = self.cuts.backward_start;
             for (index, &one) in moves.iter().enumerate() {
                 match one {
                     Move::Forward { layer, .. } if layer == ran => {
@@ -177,7 +177,7 @@ impl<'a> Layered<'a> {
                     Move::Forward { layer, save } => {
                         let output = matches!(moves.get(index + 1), Some(Move::Forward { .. }));
                         for op in self.again(writer, layer, save, output) {
-                            writer.run_again(op);
+                            writer.recompute(op);
                         }
                     }
                     Move::Backward { layer } => {
@@ -197,16 +197,16 @@ impl<'a> Layered<'a> {
 /// What the backward phase reads of the layers' stashes. An op belongs to the highest layer that it reads, but the order of ops need not
 /// be that of the layers: a gradient of an embedding reads the tokens alone.
 struct Reads {
-    turn: Place,
+    backward_start: Place,
     end: Place,
     /// Place, highest layer, and bytes of all stash read there.
     of: Vec<(Place, usize, u64)>,
 }
 
 impl Reads {
-    fn of(trace: &Trace, order: &[OpId], turn: Place, stashed: &[Option<u32>]) -> Self {
+    fn of(trace: &Trace, order: &[OpId], backward_start: Place, stashed: &[Option<u32>]) -> Self {
         let mut of = Vec::new();
-        for (place, &op) in (0..).zip(order).skip(turn as usize) {
+        for (place, &op) in (0..).zip(order).skip(backward_start as usize) {
             let (mut highest, mut bytes) = (None, 0);
             for &value in &trace.ops()[op].reads {
                 if let Some(layer) = stashed[value.index()] {
@@ -216,7 +216,7 @@ impl Reads {
             }
             of.extend(highest.map(|layer| (place, layer, bytes)));
         }
-        Self { turn, end: order.len() as Place, of }
+        Self { backward_start, end: order.len() as Place, of }
     }
 
     /// Every layer begins where the first op reads it or a lower one.
@@ -235,7 +235,7 @@ impl Reads {
     /// Every layer begins where the least bytes of stash are read on the wrong side, and as late as that allows.
     fn least_wrong(&self, layers: usize) -> Vec<Place> {
         let mut begins = vec![self.end; layers];
-        let mut previous = self.turn;
+        let mut previous = self.backward_start;
         for layer in (0..layers).rev() {
             // Reads of higher layers are wrong behind the border, all others before it.
             let above = self.of.iter().filter(|&&(_, of, _)| of > layer);

@@ -1,10 +1,10 @@
-//! Mirror counts: Chen et al., Algorithm 2. A value with count m is not kept for the backward phase; m copies of it are made instead,
-//! one after another, the last of which the backward phase reads. A value with count 0 is kept.
+//! Mirror counts: Chen et al., Algorithm 2. A tensor with count m is not kept for the backward phase; m copies of it are made instead,
+//! one after another, the last of which the backward phase reads. A tensor with count 0 is kept.
 //!
-//! Copy j of a value is made of copy min(j, m(u)) of every value u that its op reads. So with counts of 0 and 1 every dropped value is
-//! made again once, from what is kept; with higher counts some of the values made again are dropped again, which is the recursion of
+//! Copy j of a tensor is made of copy min(j, m(u)) of every tensor u that its op reads. So with counts of 0 and 1 every evicted tensor is
+//! recomputed once, from what is kept; with higher counts some of the tensors recomputed are evicted again, which is the recursion of
 //! section 4.3. A copy is made just before it is needed first, after what it needs itself. A copy that nobody needs is not made, nor is
-//! any that can no longer be made because something it reads was overwritten: such a value is kept.
+//! any that can no longer be made because something it reads was overwritten: such a tensor is kept.
 //!
 //! ```
 //! # use elbowroom_sched::{chain::{Chain, Layer}, recompute::mirror::Mirrors};
@@ -13,8 +13,8 @@
 //! let chain = Chain { layers: vec![layer; 4], activations: vec![Bytes(8); 5], gradients: vec![Bytes(8); 5] };
 //! let chain = chain.to_trace("chain")?;
 //! let mut mirrors = Mirrors::none(&chain.trace);
-//! for value in [1, 3].into_iter().filter_map(|i| chain.activations[i]) {
-//!     mirrors.mark(value, 1);
+//! for tensor in [1, 3].into_iter().filter_map(|i| chain.activations[i]) {
+//!     mirrors.mark(tensor, 1);
 //! }
 //! // F_2 and F_0 run once more.
 //! assert_eq!(mirrors.sequence(&chain.trace).len(), chain.trace.ops().len() + 2);
@@ -27,19 +27,19 @@ use elbowroom_ir::{Id, OpId, Table, TensorId};
 use crate::policy::Policy;
 use crate::recompute::repeats::{self, Writer, base, fixed_ops, settle};
 
-/// How many copies of every value are made.
+/// How many copies of every tensor are made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mirrors {
     counts: Table<TensorId, u32>,
 }
 
 impl Mirrors {
-    /// Every value is kept.
+    /// Every tensor is kept.
     pub fn none(trace: &Trace) -> Self {
         Self { counts: Table::filled(trace.tensors().len(), 0) }
     }
 
-    /// Sets the count of a value. A value that no forward op makes is kept whatever its count, and one that the trace does not have is
+    /// Sets the count of a tensor. A tensor that no forward op makes is kept whatever its count, and one that the trace does not have is
     /// ignored.
     pub fn mark(&mut self, value: TensorId, count: u32) {
         if value.index() < self.counts.len() {
@@ -47,20 +47,24 @@ impl Mirrors {
         }
     }
 
-    /// The count of a value.
+    /// The count of a tensor.
     pub fn count(&self, value: TensorId) -> u32 {
         self.counts.get(value).copied().unwrap_or(0)
     }
 
     /// The ops in order, with repeats.
     pub fn sequence(&self, trace: &Trace) -> Vec<OpId> {
-        let (order, turn) = base(trace);
+        let (order, backward_start) = base(trace);
         let mut fixed = fixed_ops(trace);
         settle(trace, &mut fixed, &|writer| {
-            let mut copies =
-                Copies { trace, mirrors: self, turn: OpId(turn), made: vec![0; trace.ops().len()] };
+            let mut copies = Copies {
+                trace,
+                mirrors: self,
+                backward_start: OpId(backward_start),
+                made: vec![0; trace.ops().len()],
+            };
             for (place, &op) in order.iter().enumerate() {
-                if place >= turn as usize {
+                if place >= backward_start as usize {
                     for &value in &trace.ops()[op].reads {
                         copies.need(writer, value);
                     }
@@ -80,19 +84,19 @@ impl Mirrors {
 struct Copies<'a> {
     trace: &'a Trace,
     mirrors: &'a Mirrors,
-    turn: OpId,
+    backward_start: OpId,
     /// The highest copy that every op has made.
     made: Vec<u32>,
 }
 
 impl Copies<'_> {
-    /// The op that must run for a copy of a value, if it has not.
+    /// The op that must run for a copy of a tensor, if it has not.
     fn missing(&self, writer: &Writer<'_>, value: TensorId, copy: u32) -> Option<OpId> {
-        let op = self.trace.producer(value).filter(|&op| op < self.turn)?;
+        let op = self.trace.producer(value).filter(|&op| op < self.backward_start)?;
         (self.made[op.index()] < copy && !writer.is_fixed(op)).then_some(op)
     }
 
-    /// Makes the last copy of a value, and before it those that it is made of.
+    /// Makes the last copy of a tensor, and before it those that it is made of.
     fn need(&mut self, writer: &mut Writer<'_>, value: TensorId) {
         let copy = self.mirrors.count(value);
         let mut todo: Vec<(OpId, u32, usize)> =
@@ -108,7 +112,7 @@ impl Copies<'_> {
                 todo.pop();
                 if self.made[op.index()] < copy {
                     self.made[op.index()] = copy;
-                    writer.run_again(op);
+                    writer.recompute(op);
                 }
             }
         }

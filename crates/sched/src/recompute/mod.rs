@@ -1,15 +1,21 @@
-//! Planners that make values again: Chen et al. (*Training deep nets with sublinear memory cost*, 2016), persistent checkpointing of a
-//! chain, and dynamic tensor rematerialization. Each decides a sequence of ops with repeats; [`repeats`] says which values are dropped.
+//! Planners that evict tensors and recompute them, and that offload nothing. Each decides a sequence of ops with repeats, and [`repeats`] derives
+//! the evictions from it.
+//!
+//! - Chen et al. (*Training deep nets with sublinear memory cost*, 2016): [`in_place`], [`drop_cheap`], [`sqrt`], [`sublinear`], [`recursive`].
+//!   [`cuts`] and [`mirror`] are the terms of the paper's algorithms.
+//! - Persistent checkpointing of a chain: [`rotor`], with [`profile`] and [`layered`].
+//! - Dynamic tensor rematerialization: [`dtr`], with [`worth`].
+//! - [`evictions`]: evicted tensors recomputed on the way to others, for planners that also offload.
 
 pub mod cuts;
 pub mod drop_cheap;
 pub mod dtr;
+pub mod evictions;
 pub mod in_place;
 pub mod layered;
 pub mod mirror;
 pub mod profile;
 pub mod recursive;
-pub mod remake;
 pub mod repeats;
 pub mod rotor;
 pub mod sqrt;
@@ -25,7 +31,7 @@ use crate::lower::{least_load, lower};
 use crate::policy::Policy;
 use crate::verdict::refusal;
 
-/// What the least load of a policy is; nothing if the policy contradicts the trace.
+/// What the least live memory of a policy is; nothing if the policy contradicts the trace.
 fn load(request: &Request<'_>, policy: &Policy) -> Option<Bytes> {
     least_load(request, policy).ok().map(|(load, _)| load)
 }

@@ -28,7 +28,7 @@ impl Profile {
         self.forward.iter().chain(&self.backward).sum()
     }
 
-    /// The largest load if everything is kept.
+    /// The largest live memory if everything is kept.
     pub fn peak(&self) -> u64 {
         let mut kept = self.plain.first().copied().unwrap_or(0);
         let layers = (0..self.forward.len()).map(|i| {
@@ -39,7 +39,7 @@ impl Profile {
         layers.max().unwrap_or(0)
     }
 
-    /// The same chain with memory counted in slots of so many units, rounded up.
+    /// The same chain with memory counted in slots of this many units, rounded up.
     pub fn in_slots(&self, slot: u64) -> Self {
         let up = |sizes: &[u64]| sizes.iter().map(|size| size.div_ceil(slot)).collect();
         Self {

@@ -1,9 +1,9 @@
-//! `recursive`: Chen et al., section 4.3. The layers are divided into k + 1 parts, between which k values are kept; every part is made
-//! again when its turn comes, in the same way. Memory obeys g(n) = k + g(n / (k + 1)), that is k · log_{k+1} n. In terms of [mirror
-//! counts](crate::recompute::mirror), what is kept between the parts at depth d has count d.
+//! `recursive`: Chen et al., section 4.3. The layers are divided into k + 1 parts, between which k tensors are kept; every part is recomputed
+//! when its backward phase begins, and divided in the same way. Memory obeys g(n) = k + g(n / (k + 1)), that is k · log_{k+1} n. In terms of
+//! [mirror counts](crate::recompute::mirror), a tensor that is kept between the parts at depth d has count d.
 //!
-//! The last part of a division needs no further copy: its turn comes right after it has been made. Several k are tried; the fastest that
-//! fits is taken.
+//! The last part of a division needs no further copy: its backward phase follows its forward phase. Several k are tried; the fastest
+//! schedule that fits is kept.
 
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
@@ -14,7 +14,7 @@ use elbowroom_ir::{Bytes, Nanos};
 use crate::policy::{Place, Policy};
 use crate::recompute::cuts::Cuts;
 use crate::recompute::mirror::Mirrors;
-use crate::recompute::repeats::{base, time_again};
+use crate::recompute::repeats::{base, recompute_time};
 use crate::recompute::{answer, load};
 use crate::verdict::refusal;
 
@@ -48,8 +48,8 @@ impl Scheduler for Recursive {
             return answer(request, Some(&keep), 1);
         }
         let trace = request.trace;
-        let (_, turn) = base(trace);
-        let cuts = Cuts::of(trace, turn);
+        let (_, backward_start) = base(trace);
+        let cuts = Cuts::of(trace, backward_start);
         let mut least: Option<Bytes> = None;
         let mut best: Option<(Nanos, Policy)> = None;
         let mut evaluations = 1;
@@ -59,7 +59,7 @@ impl Scheduler for Recursive {
                 evaluations += 1;
                 let Some(load) = load(request, &policy) else { continue };
                 least = Some(least.map_or(load, |least| least.min(load)));
-                let time = time_again(&request.costs.nanos, &policy.sequence);
+                let time = recompute_time(&request.costs.nanos, &policy.sequence);
                 if load <= request.load_limit && best.as_ref().is_none_or(|&(fastest, _)| time < fastest) {
                     best = Some((time, policy));
                 }
@@ -76,7 +76,7 @@ impl Scheduler for Recursive {
 pub fn mirrors(trace: &Trace, cuts: &Cuts, candidates: &[Place], k: usize) -> Mirrors {
     // The last place of every layer.
     let mut ends = candidates.to_vec();
-    ends.extend(cuts.turn.checked_sub(1).filter(|last| ends.last() != Some(last)));
+    ends.extend(cuts.backward_start.checked_sub(1).filter(|last| ends.last() != Some(last)));
     // Per layer: its own depth, and that of the cut after it.
     let mut depths = vec![(0, u32::MAX); ends.len()];
     let mut todo = vec![(0, ends.len(), 0)];

@@ -1,27 +1,27 @@
-//! From a sequence of ops with repeats to a policy: a value that is made again is dropped after its last use before that. This is how
-//! Checkmate's program counts, and no policy with the same sequence has a lower load at any place.
+//! From a sequence of ops with repeats to a policy: a tensor that is recomputed is evicted after its last use before that. Checkmate's program
+//! counts in the same way, and no policy with the same sequence has less live memory at any place.
 
 use elbowroom_ir::order::once_only;
 use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Id, Nanos, OpId, Table};
 
-use crate::policy::{Away, Place, Policy, Touches, turn};
+use crate::policy::{GapAction, Place, Policy, Touches, backward_start};
 
-/// The policy of a sequence: whatever is made again is dropped before, and everything else stays while it is needed.
+/// The policy of a sequence: whatever is recomputed is evicted before, and everything else stays while it is needed.
 pub fn policy(trace: &Trace, sequence: Vec<OpId>) -> Policy {
     let mut policy = Policy::keep(trace);
     let touches = Touches::of(trace, &sequence);
     for value in trace.tensors().ids() {
         for (gap, _) in touches.gaps(value).filter(|(_, touch)| touch.made) {
-            policy.send(gap, Away::Drop);
+            policy.set(gap, GapAction::Evict);
         }
     }
     policy.sequence = sequence;
     policy
 }
 
-/// Time that a sequence spends on running ops again.
-pub fn time_again(nanos: &Table<OpId, Nanos>, sequence: &[OpId]) -> Nanos {
+/// Time that a sequence spends on recompute.
+pub fn recompute_time(nanos: &Table<OpId, Nanos>, sequence: &[OpId]) -> Nanos {
     let whole: Nanos = sequence.iter().filter_map(|&op| nanos.get(op)).sum();
     whole.saturating_sub(nanos.values().sum())
 }
@@ -30,29 +30,29 @@ pub fn time_again(nanos: &Table<OpId, Nanos>, sequence: &[OpId]) -> Nanos {
 /// places and numbers of ops are the same there.
 pub fn base(trace: &Trace) -> (Vec<OpId>, Place) {
     let sequence = Policy::prompt(trace).sequence;
-    let turn = turn(trace, &sequence).unwrap_or(sequence.len());
-    (sequence, turn as Place)
+    let backward_start = backward_start(trace, &sequence).unwrap_or(sequence.len());
+    (sequence, backward_start as Place)
 }
 
-/// A sequence in the making, which knows which ops can still run again: an op cannot once something that it reads was overwritten.
+/// A sequence in the making, which knows which ops can still be recomputed: an op cannot once something that it reads was overwritten.
 #[derive(Debug)]
 pub struct Writer<'a> {
     trace: &'a Trace,
     sequence: Vec<OpId>,
     overwritten: Vec<bool>,
-    /// Ops that never run again.
+    /// Ops that are never recomputed.
     fixed: &'a mut [bool],
     refused: bool,
 }
 
 impl<'a> Writer<'a> {
-    /// Begins an empty sequence. Where an op should run again but cannot, it becomes one of `fixed`.
+    /// Begins an empty sequence. Where an op should be recomputed but cannot, it becomes one of `fixed`.
     pub fn new(trace: &'a Trace, fixed: &'a mut [bool]) -> Self {
         let overwritten = vec![false; trace.tensors().len()];
         Self { trace, sequence: Vec::with_capacity(trace.ops().len()), overwritten, fixed, refused: false }
     }
 
-    /// Whether an op must not run again.
+    /// Whether an op must not be recomputed.
     pub fn is_fixed(&self, op: OpId) -> bool {
         self.fixed[op.index()]
     }
@@ -66,7 +66,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Appends an op once more.
-    pub fn run_again(&mut self, op: OpId) {
+    pub fn recompute(&mut self, op: OpId) {
         if self.trace.ops()[op].reads.iter().any(|read| self.overwritten[read.index()]) {
             self.fixed[op.index()] = true;
             self.refused = true;
@@ -75,18 +75,18 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The sequence, or `None` if an op could not run again: then the plan is to be made once more with what is fixed now.
+    /// The sequence, or `None` if an op could not be recomputed: then the plan is to be made once more with what is fixed now.
     pub fn finish(self) -> Option<Vec<OpId>> {
         (!self.refused).then_some(self.sequence)
     }
 }
 
-/// The ops that must not run again, by what the trace says.
+/// The ops that must not be recomputed, by what the trace says.
 pub fn fixed_ops(trace: &Trace) -> Vec<bool> {
     once_only(trace).as_slice().to_vec()
 }
 
-/// Writes a sequence; as often as an op turns out to be unable to run again, once more without that. Ends, since more is fixed each time.
+/// Writes a sequence; as often as an op turns out to be unable to recompute, once more without that. Ends, since more is fixed each time.
 pub fn settle(trace: &Trace, fixed: &mut [bool], write: &dyn Fn(&mut Writer<'_>)) -> Vec<OpId> {
     loop {
         let mut writer = Writer::new(trace, fixed);

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! The loss is layer n, and every y_i has the size of x_i. Memory is cut into slots, sizes rounded up. On a trace, the table gives a
-//! plan for every amount of memory; the largest whose exact load fits is taken.
+//! plan for every amount of memory; the largest whose exact live memory fits is taken.
 
 use elbowroom_ir::planning::{Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
@@ -43,7 +43,7 @@ pub struct Optimum {
 }
 
 impl Optimum {
-    /// Fills the table for a chain in slots and every memory up to so many slots: O(n³) operations per slot.
+    /// Fills the table for a chain in slots and every memory up to this many slots: O(n³) operations per slot.
     pub fn of(profile: &Profile, memory: usize) -> Self {
         let n = profile.forward.len();
         let at = |list: &[u64], i: usize| list.get(i).copied().unwrap_or(0);
@@ -119,7 +119,7 @@ impl Optimum {
         i * (self.layers + 1) + k
     }
 
-    /// The least time within so many slots, x_0 included; `None` if there is no plan.
+    /// The least time within this many slots, x_0 included; `None` if there is no plan.
     pub fn time(&self, slots: usize) -> Option<Nanos> {
         let m = slots.min(self.memory).checked_sub(self.plain[0])?;
         let time = self.times[self.row(0, self.layers)][m];
@@ -202,17 +202,17 @@ impl Scheduler for Rotor {
         for layered in Layered::of(request.trace, self.layers.clamp(1, 1 << 10)) {
             let Ok((profile, base)) = layered.profile(request) else { continue };
             let slot = request.load_limit.saturating_sub(base).get().div_ceil(u64::from(slots)).max(1);
-            // The chain counts some values twice and others for too long, so that more than the limit may do as well.
+            // The chain counts some tensors twice and others for too long, so that more than the limit may do as well.
             let profile = profile.in_slots(slot);
             let memory = profile.peak().min(2 * u64::from(slots)) as usize;
             let table = Optimum::of(&profile, memory);
             let mut search =
-                Search { request, layered: &layered, table: &table, evaluations: 0, least, best: None };
+                SlotSearch { request, layered: &layered, table: &table, evaluations: 0, least, best: None };
             search.most_memory(memory);
             evaluations += search.evaluations;
             least = search.least;
             if let Some(policy) = search.best {
-                let time = repeats::time_again(&request.costs.nanos, &policy.sequence);
+                let time = repeats::recompute_time(&request.costs.nanos, &policy.sequence);
                 if best.as_ref().is_none_or(|&(fastest, _)| time < fastest) {
                     best = Some((time, policy));
                 }
@@ -225,8 +225,8 @@ impl Scheduler for Rotor {
     }
 }
 
-/// Asks what fits.
-struct Search<'a> {
+/// Searches for the largest memory whose plan fits.
+struct SlotSearch<'a> {
     request: &'a Request<'a>,
     layered: &'a Layered<'a>,
     table: &'a Optimum,
@@ -235,8 +235,8 @@ struct Search<'a> {
     best: Option<Policy>,
 }
 
-impl Search<'_> {
-    /// Looks for the plan with most memory that fits.
+impl SlotSearch<'_> {
+    /// Searches for the plan with most memory that fits.
     fn most_memory(&mut self, memory: usize) {
         let (mut fits, mut exceeds) = (0, memory + 1);
         while fits + 1 < exceeds {
@@ -249,7 +249,7 @@ impl Search<'_> {
         }
     }
 
-    /// Whether the plan for so many slots fits; `None` if there is no such plan.
+    /// Whether the plan for this many slots fits; `None` if there is no such plan.
     fn fits(&mut self, slots: usize) -> Option<bool> {
         let moves = self.table.plan(slots)?;
         self.evaluations += 1;

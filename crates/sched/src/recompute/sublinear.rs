@@ -1,11 +1,11 @@
-//! `sublinear`: Chen et al., Algorithm 3. The forward phase is cut whenever more than a budget b has been made since the last cut; what
-//! crosses a cut is kept, everything else is made again once, segment by segment.
+//! `sublinear`: Chen et al., Algorithm 3. Cuts the forward phase whenever more than a budget b has been made since the last cut. Tensors that
+//! cross a cut are kept; all others are recomputed once, segment by segment.
 //!
 //! With x the bytes kept and y those of the largest segment when every candidate is cut (b = 0), budgets are searched on two grids:
 //! around √(xy), as the paper says, and around √(xy/2), as its released tool does, six steps each from 1/√2 to √2 of that. Candidates
-//! are the places where a single value crosses and, besides, all where less crosses than around them (recurrent networks have no other).
-//! The plan with the least exact peak is taken, whether or not the limit asks for so much, as in the paper: who names a pass asks for that
-//! pass; `auto` computes again only what the limit asks for.
+//! are the places where a single tensor crosses, and all local minima of the bytes that cross (recurrent networks have no other). The plan
+//! with the least exact peak is kept, whether or not the limit requires it, as in the paper: a user who names a pass wants that pass; `auto`
+//! recomputes only as much as the limit requires.
 
 use elbowroom_ir::Bytes;
 use elbowroom_ir::planning::{Request, Scheduler};
@@ -34,8 +34,8 @@ impl Scheduler for Sublinear {
             return answer(request, Some(&keep), 1);
         }
         let trace = request.trace;
-        let (_, turn) = base(trace);
-        let cuts = Cuts::of(trace, turn);
+        let (_, backward_start) = base(trace);
+        let cuts = Cuts::of(trace, backward_start);
         let mut best: Option<(Bytes, Policy)> = load(request, &keep).map(|load| (load, keep));
         let (mut evaluations, mut tried) = (1, Vec::new());
         for candidates in [cuts.single(), cuts.narrow()] {
@@ -72,7 +72,7 @@ pub fn divide(cuts: &Cuts, candidates: &[Place], budget: u64) -> Vec<Place> {
     chosen
 }
 
-/// Counts of one for every forward value that crosses none of the cuts. What is made after the last cut is needed at once and stays.
+/// Counts of one for every forward tensor that crosses none of the cuts. What is made after the last cut is needed at once and stays.
 pub fn mirrors(trace: &Trace, cuts: &Cuts, chosen: &[Place]) -> Mirrors {
     let mut mirrors = Mirrors::none(trace);
     let last = chosen.last().map_or(0, |&place| place + 1);
@@ -90,10 +90,10 @@ pub fn mirrors(trace: &Trace, cuts: &Cuts, chosen: &[Place]) -> Mirrors {
 fn budgets(trace: &Trace, cuts: &Cuts, candidates: &[Place]) -> Vec<u64> {
     let every = divide(cuts, candidates, 0);
     let (mut kept, mut largest, mut next) = (0u64, 0, 0);
-    for place in every.into_iter().chain(cuts.turn.checked_sub(1)) {
+    for place in every.into_iter().chain(cuts.backward_start.checked_sub(1)) {
         if next <= place {
             largest = largest.max(cuts.stash[next as usize..=place as usize].iter().sum::<u64>());
-            // A value that crosses several cuts is kept once.
+            // A tensor that crosses several cuts is kept once.
             let new =
                 cuts.forward.iter().filter(|&&(_, made, read)| next <= made && made <= place && place < read);
             kept += new.map(|&(value, ..)| trace.bytes(value).get()).sum::<u64>();

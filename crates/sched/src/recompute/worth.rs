@@ -1,36 +1,36 @@
-//! What a value is worth by h of dynamic tensor rematerialization (M. Kirisame et al., 2021), kept up to date while values come and go:
-//! the bookkeeping of [`dtr`](super::dtr), and of whoever applies the rule to a run that is under way.
+//! The heuristic h of dynamic tensor rematerialization (M. Kirisame et al., 2021), maintained while tensors are evicted and restored. Used by
+//! [`dtr`](super::dtr), and by dynamic execution.
 //!
 //! ```text
 //! h(v) = (time of v's op + time of the evicted neighbourhood of v) / (bytes of v × time since v was touched last)
 //! ```
 //!
-//! The evicted neighbourhood e* is all that would have to run again with v, or could run again only after v: the evicted values that
-//! hang together with v through evicted values. It is kept as classes that are united when a value between them is evicted (union-find);
-//! a value that is made again takes its own time out of its class and leaves what it had connected connected, as in the authors'
-//! simulator.
+//! The evicted neighbourhood e* is all that would have to be recomputed together with v, or could be recomputed only after v: the evicted
+//! tensors that are connected with v through evicted tensors. It is maintained as classes that are united when a tensor between them is
+//! evicted (union-find). A tensor that is recomputed takes its own time out of its class; the tensors that it had connected stay
+//! connected, as in the authors' simulator.
 
 use elbowroom_ir::order::Order;
 use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Bytes, Id, Nanos, OpId, Table, TensorId};
 
-/// Values, the time that their ops take, and which of them are evicted.
+/// Tensors, the time that their ops take, and which of them are evicted.
 pub struct Worth {
     /// Time spent so far.
     now: u64,
-    /// Time of each value's op.
+    /// Time of each tensor's op.
     cost: Vec<u64>,
     bytes: Vec<u64>,
     touched: Vec<u64>,
     evicted: Vec<bool>,
-    /// Among the values that can be made again: what each one's op reads and what is made of it.
+    /// Among the tensors that can be recomputed: what each one's op reads and what is made of it.
     neighbours: Vec<Vec<TensorId>>,
     classes: Classes,
 }
 
 impl Worth {
-    /// The values of a trace, none of them evicted, with durations of ops and bytes rounded up to an alignment. In the order, the values
-    /// that can be [made again](Order::makes_again) are those that are ever evicted.
+    /// The tensors of a trace, none of them evicted, with durations of ops and bytes rounded up to an alignment. In the order, the tensors
+    /// that can be [recomputed](Order::makes_again) are those that are ever evicted.
     pub fn new(trace: &Trace, order: &Order, nanos: &Table<OpId, Nanos>, align: Bytes) -> Self {
         let values = trace.tensors().len();
         let mut cost = vec![0; values];
@@ -62,12 +62,12 @@ impl Worth {
         self.now += time.get();
     }
 
-    /// A value was read or made now.
+    /// A tensor was read or made now.
     pub fn touch(&mut self, value: TensorId) {
         self.touched[value.index()] = self.now;
     }
 
-    /// A value is there.
+    /// A tensor is there.
     pub fn arrive(&mut self, value: TensorId) {
         let index = value.index();
         if std::mem::replace(&mut self.evicted[index], false) {
@@ -75,7 +75,7 @@ impl Worth {
         }
     }
 
-    /// A value that can be made again is no longer there.
+    /// A tensor that can be recomputed is no longer there.
     pub fn depart(&mut self, value: TensorId) {
         let index = value.index();
         if std::mem::replace(&mut self.evicted[index], true) {
@@ -87,7 +87,7 @@ impl Worth {
         }
     }
 
-    /// What having the value again takes: its own op and its evicted neighbourhood.
+    /// What having the tensor again takes: its own op and its evicted neighbourhood.
     pub fn again(&mut self, value: TensorId) -> Nanos {
         let mut seen: Vec<usize> = Vec::new();
         let mut cost = self.cost[value.index()];
@@ -103,14 +103,14 @@ impl Worth {
         Nanos(cost)
     }
 
-    /// h, for a value that would take so long to have again.
+    /// h, for a tensor that would take so long to have again.
     pub fn h(&self, value: TensorId, again: Nanos) -> f64 {
         let stale = (self.now - self.touched[value.index()]).max(1);
         again.get() as f64 / (self.bytes[value.index()] as f64 * stale as f64)
     }
 }
 
-/// Classes of evicted values with the sum of their times. A value that leaves its class gets a new entry when it enters one again.
+/// Classes of evicted tensors with the sum of their times. A tensor that leaves its class gets a new entry when it enters one again.
 struct Classes {
     entry: Vec<usize>,
     parent: Vec<usize>,

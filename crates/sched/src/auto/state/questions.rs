@@ -1,14 +1,14 @@
-//! What there is to ask a [`State`]: who is where, who could leave, who serves whom.
+//! Queries of an [`AnnealState`]: which tensors are alive where, which are idle, which repeats serve which.
 
 use super::super::instance::NONE;
 use super::super::sequence::Decisions;
-use super::{BEGIN, END, Key, MADE, State, WHAT, anew, key, op_of, stage_of};
-use crate::policy::FetchRule;
+use super::{AnnealState, BEGIN, END, Key, MADE, WHAT, anew, key, op_of, stage_of};
+use crate::policy::PrefetchRule;
 
-impl State<'_> {
-    /// All fetches as (value, stage, op), in an order that only the history of the state determines.
-    pub(crate) fn fetches(&self) -> &[(u32, u32, u32)] {
-        &self.fetches
+impl AnnealState<'_> {
+    /// All prefetches as (tensor, stage, op), in an order that only the history of the state determines.
+    pub(crate) fn prefetches(&self) -> &[(u32, u32, u32)] {
+        &self.prefetches
     }
 
     /// Number of places.
@@ -16,12 +16,12 @@ impl State<'_> {
         self.starts[self.inst.ops.len()] as usize
     }
 
-    /// The place with the largest load.
+    /// The place with the largest live memory.
     pub(crate) fn highest_place(&self) -> usize {
         (0..self.over.len()).max_by_key(|&place| self.over[place]).unwrap_or(0)
     }
 
-    /// Load minus limit at a place.
+    /// Live memory minus limit at a place.
     pub(crate) fn over_at(&self, place: usize) -> i64 {
         i64::from(self.over[place])
     }
@@ -32,7 +32,7 @@ impl State<'_> {
         after.or_else(|| self.over[..place].iter().position(|&over| over > 0))
     }
 
-    /// The time of a place, for [`State::idle_until`].
+    /// The time of a place, for [`AnnealState::idle_until`].
     pub(crate) fn moment(&self, place: usize) -> Key {
         let ops = self.inst.ops.len();
         let stage = self.starts[..=ops].partition_point(|&start| start as usize <= place) - 1;
@@ -43,7 +43,7 @@ impl State<'_> {
         key(stage as u32, self.again[stage].get(rank).copied().unwrap_or(stage as u32))
     }
 
-    /// If a value is alive at a moment without being used there: its next use, as (stage, op).
+    /// If a tensor is alive at a moment without being used there: its next use, as (stage, op).
     pub(crate) fn idle_until(&self, value: u32, moment: Key) -> Option<(u32, u32)> {
         let touches = &self.touches[value as usize];
         let index = touches.partition_point(|&touch| touch < moment);
@@ -51,7 +51,7 @@ impl State<'_> {
         (index > 0 && !anew(next) && next != moment && next != END).then(|| (stage_of(next), op_of(next)))
     }
 
-    /// Values that are alive at a place without being used there and are used later, as (value, stage of the touch before, stage of the
+    /// Tensors that are alive at a place without being used there and are used later, as (tensor, stage of the touch before, stage of the
     /// use, op of the use).
     pub(crate) fn idle_at(&self, place: usize) -> Vec<(u32, u32, u32, u32)> {
         let at = self.moment(place);
@@ -63,7 +63,7 @@ impl State<'_> {
                 continue;
             }
             if next == END {
-                idle.extend(self.begins_away(self.inst.values[value as usize].began));
+                idle.extend(self.begins_on_host(self.inst.values[value as usize].began));
                 continue;
             }
             if touches[index - 1] == BEGIN && self.inst.values[value as usize].becomes == NONE {
@@ -76,14 +76,14 @@ impl State<'_> {
         idle
     }
 
-    /// For a value that persists and could be on the host between iterations: the fetch that would bring it, as [`State::idle_at`] has it.
-    fn begins_away(&self, value: u32) -> Option<(u32, u32, u32, u32)> {
+    /// For a tensor that persists and could be on the host between iterations: the prefetch that would bring it, as [`AnnealState::idle_at`] has it.
+    fn begins_on_host(&self, value: u32) -> Option<(u32, u32, u32, u32)> {
         let first = *self.touches.get(value as usize)?.get(1)?;
         (!anew(first) && first != END).then(|| (value, 0, stage_of(first), op_of(first)))
     }
 
-    /// Whether a value that is there before an op reads it could be fetched for that instead.
-    pub(crate) fn can_fetch(&self, value: u32, stage: u32, op: u32) -> bool {
+    /// Whether a tensor that is there before an op reads it could be prefetched for that instead.
+    pub(crate) fn can_prefetch(&self, value: u32, stage: u32, op: u32) -> bool {
         let row = self.inst.values[value as usize];
         let touches = &self.touches[value as usize];
         let index = touches.binary_search(&key(stage, op));
@@ -92,24 +92,24 @@ impl State<'_> {
         })
     }
 
-    /// The next touch of a value after an op, as (stage, op), if it is a use at which the value is there anyway.
+    /// The next touch of a tensor after an op, as (stage, op), if it is a use at which the tensor is there anyway.
     pub(crate) fn next_plain(&self, value: u32, stage: u32, op: u32) -> Option<(u32, u32)> {
         let touches = &self.touches[value as usize];
         let next = *touches.get(touches.partition_point(|&touch| touch <= key(stage, op) | WHAT))?;
         (!anew(next) && next != END).then(|| (stage_of(next), op_of(next)))
     }
 
-    /// Whether an op reads a value that is there anyway.
+    /// Whether an op reads a tensor that is there anyway.
     pub(crate) fn is_plain(&self, value: u32, stage: u32, op: u32) -> bool {
         self.touches[value as usize].binary_search(&key(stage, op)).is_ok()
     }
 
-    /// Whether a value is fetched for an op that reads it.
-    pub(crate) fn has_fetch(&self, value: u32, stage: u32, op: u32) -> bool {
-        self.is_fetched_at(value, key(stage, op))
+    /// Whether a tensor is prefetched for an op that reads it.
+    pub(crate) fn has_prefetch(&self, value: u32, stage: u32, op: u32) -> bool {
+        self.is_prefetched_at(value, key(stage, op))
     }
 
-    /// Whether an op is run again in a stage.
+    /// Whether an op is recomputed in a stage.
     pub(crate) fn has(&self, stage: u32, op: u32) -> bool {
         self.again[stage as usize].binary_search(&op).is_ok()
     }
@@ -119,28 +119,28 @@ impl State<'_> {
         &self.repeats
     }
 
-    /// Ops run again in a stage, ascending.
+    /// Ops recomputed in a stage, ascending.
     pub(crate) fn again(&self, stage: u32) -> &[u32] {
         &self.again[stage as usize]
     }
 
-    /// Number of touches of a value.
+    /// Number of touches of a tensor.
     pub(crate) fn touch_count(&self, value: u32) -> usize {
         self.touches[value as usize].len()
     }
 
-    /// A touch of a value as (stage, op), if it is a use at which the value is there anyway.
+    /// A touch of a tensor as (stage, op), if it is a use at which the tensor is there anyway.
     pub(crate) fn plain_use(&self, value: u32, index: usize) -> Option<(u32, u32)> {
         let touch = self.touches[value as usize][index];
         (touch != END && !anew(touch)).then(|| (stage_of(touch), op_of(touch)))
     }
 
-    /// Whether a value that an op run in some stage reads would be there anyway: used again later, before it is made again.
+    /// Whether a tensor that an op run in some stage reads would be there anyway: used again later, before it is recomputed.
     pub(crate) fn alive_at(&self, value: u32, stage: u32, op: u32) -> bool {
         self.needed_after(value, key(stage, op))
     }
 
-    /// Where a value was made last before an op run in some stage, as (stage, op); `None` for the beginning.
+    /// Where a tensor was made last before an op run in some stage, as (stage, op); `None` for the beginning.
     pub(crate) fn made_before(&self, value: u32, stage: u32, op: u32) -> Option<(u32, u32)> {
         let touches = &self.touches[value as usize];
         let index = touches.partition_point(|&touch| touch < key(stage, op));
@@ -148,17 +148,17 @@ impl State<'_> {
         (*made != BEGIN).then(|| (stage_of(*made), op_of(*made)))
     }
 
-    /// Whether nobody uses what a repeat makes.
+    /// Whether no op uses what a repeat makes.
     pub(crate) fn useless(&self, stage: u32, op: u32) -> bool {
         let outputs = &self.inst.ops[op as usize].outputs;
         outputs.iter().all(|&value| !self.needed_after(value, key(stage, op)))
     }
 
-    /// What the state decides, with a rule for fetches.
-    pub(crate) fn decisions(&self, rule: FetchRule) -> Decisions {
-        let (mut repeats, mut fetches) = (self.repeats.clone(), self.fetches.clone());
+    /// What the state decides, with a rule for prefetches.
+    pub(crate) fn decisions(&self, rule: PrefetchRule) -> Decisions {
+        let (mut repeats, mut prefetches) = (self.repeats.clone(), self.prefetches.clone());
         repeats.sort_unstable();
-        fetches.sort_unstable();
-        Decisions { repeats, fetches, rule }
+        prefetches.sort_unstable();
+        Decisions { repeats, prefetches, rule }
     }
 }

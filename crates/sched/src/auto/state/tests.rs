@@ -5,10 +5,10 @@ use elbowroom_ir::planning::{CostSource, Costs, Freedom, Request};
 use elbowroom_ir::trace::{Persistent, Trace};
 use elbowroom_ir::{Bytes, Nanos};
 
-use super::super::sequence::{Draft, policy};
+use super::super::sequence::{PolicyDraft, policy};
 use super::*;
 use crate::lower::{least_load, lower};
-use crate::policy::{FetchRule, Policy};
+use crate::policy::{Policy, PrefetchRule};
 use crate::random::Random;
 
 pub(crate) fn machine() -> Machine {
@@ -27,11 +27,11 @@ pub(crate) fn machine() -> Machine {
 }
 
 /// The same decisions again from nothing, in another order.
-fn again(state: &State<'_>) -> Vec<i32> {
-    let mut other = State { copies: state.copies.clone(), ..State::new(state.inst) };
-    let decisions = state.decisions(FetchRule::Eager);
+fn again(state: &AnnealState<'_>) -> Vec<i32> {
+    let mut other = AnnealState { copies: state.copies.clone(), ..AnnealState::new(state.inst) };
+    let decisions = state.decisions(PrefetchRule::Eager);
     decisions.repeats.iter().rev().for_each(|&(stage, op)| other.insert(stage, op));
-    decisions.fetches.iter().for_each(|&(value, stage, op)| other.set_fetched(value, stage, op, true));
+    decisions.prefetches.iter().for_each(|&(value, stage, op)| other.set_prefetched(value, stage, op, true));
     assert_eq!((state.time, state.excess, state.copying), (other.time, other.excess, other.copying));
     other.over
 }
@@ -44,23 +44,23 @@ fn walk_at_random(trace: &Trace, seed: u64, timed: bool) {
     let request =
         Request { trace, costs: &costs, machine: &machine, load_limit, freedom: Freedom::ALL, packer: None };
     let inst = Instance::new(&request, Policy::prompt(trace).sequence);
-    let mut state = State::new(&inst);
+    let mut state = AnnealState::new(&inst);
     if timed {
         let times: Vec<u64> = (0..inst.values.len() as u64).map(|value| 1 + value % 5).collect();
         let starts = (0..=inst.ops.len() as u64).map(|op| op * (op + 1) / 2).collect();
         state.copies = Some(Arc::new(Copies { out: times.clone(), back: times, starts }));
     }
     let mut random = Random::new(seed);
-    let mut draft = Draft::new(&request);
+    let mut draft = PolicyDraft::new(&request);
     for step in 0..80 {
         let stage = random.below(inst.ops.len()) as u32;
         let op = random.below(inst.ops.len()) as u32;
         let reads = &inst.ops[stage as usize].reads;
         if !reads.is_empty() && random.chance(0.4) {
             let value = reads[random.below(reads.len())];
-            let fetched = state.has_fetch(value, stage, stage);
-            if fetched || state.can_fetch(value, stage, stage) {
-                state.set_fetched(value, stage, stage, !fetched);
+            let prefetched = state.has_prefetch(value, stage, stage);
+            if prefetched || state.can_prefetch(value, stage, stage) {
+                state.set_prefetched(value, stage, stage, !prefetched);
             }
         } else if op >= stage || stage > inst.ops[op as usize].latest {
             continue;
@@ -75,7 +75,7 @@ fn walk_at_random(trace: &Trace, seed: u64, timed: bool) {
         assert_eq!(state.time, state.sequence().map(|op| inst.ops[op as usize].time).sum::<u64>());
         let plain = |pair: &Persistent| trace.storage(pair.begin) == trace.storage(pair.end);
         if !timed && step % 8 == 0 && trace.persistent().iter().all(plain) {
-            let decided = state.decisions(FetchRule::Eager);
+            let decided = state.decisions(PrefetchRule::Eager);
             let policy = policy(&request, &inst, &decided);
             let (load, _) = least_load(&request, &policy).unwrap();
             // What a search is told of the time is what lowering arrives at, or nothing if that is too long.
@@ -86,11 +86,11 @@ fn walk_at_random(trace: &Trace, seed: u64, timed: bool) {
             assert_eq!(draft.time_within(&request, u64::MAX), Some(time));
             assert_eq!(time.checked_sub(1).and_then(|less| draft.time_within(&request, less)), None);
             let bytes = (i64::from(state.highest()) + 64 / inst.unit as i64) * inst.unit as i64;
-            // A value that has a copy on the host already may be taken over where the search thinks that it leaves.
+            // A tensor that has a copy on the host already may be taken over where the search thinks that it leaves.
             let reuse = trace.ops().values().any(|op| !op.may_reuse.is_empty());
             assert!(bytes >= load.get() as i64, "lowering needs more");
             assert!(
-                bytes == load.get() as i64 || reuse && !state.fetches().is_empty(),
+                bytes == load.get() as i64 || reuse && !state.prefetches().is_empty(),
                 "lowering needs less"
             );
         }
@@ -108,8 +108,8 @@ fn changes_agree_with_evaluation_from_nothing_and_with_lowering() {
     });
 }
 
-impl State<'_> {
-    /// Largest load minus limit.
+impl AnnealState<'_> {
+    /// Largest live memory minus limit.
     pub(crate) fn highest(&self) -> i32 {
         self.over.iter().copied().max().unwrap_or(0)
     }
@@ -125,26 +125,30 @@ impl State<'_> {
         let n = sequence.len();
         let mut uses: Vec<Vec<(usize, bool)>> = vec![Vec::new(); self.inst.values.len()];
         let mut over = vec![-self.inst.limit; n + 1];
-        let mut fetched = Vec::new();
+        let mut prefetched = Vec::new();
         let mut stage = 0;
         for (place, &op) in sequence.iter().enumerate() {
             for &value in &self.inst.ops[op as usize].outputs {
                 uses[value as usize].push((place, true));
             }
             for &value in &self.inst.ops[op as usize].reads {
-                let away = self.fetches.contains(&(value, stage, op));
-                if away {
+                let actions = self.prefetches.contains(&(value, stage, op));
+                if actions {
                     over[place] += self.inst.values[value as usize].size;
-                    fetched.push((value, place));
+                    prefetched.push((value, place));
                 }
-                uses[value as usize].push((place, away));
+                uses[value as usize].push((place, actions));
             }
             stage += u32::from(stage == op);
         }
-        // A value that is fetched for its first use is on the host between iterations.
+        // A tensor that is prefetched for its first use is on the host between iterations.
         let first = |value: u32| uses.get(value as usize).and_then(|uses| uses.first());
-        let left: Vec<bool> =
-            self.inst.values.iter().map(|value| first(value.began).is_some_and(|&(_, away)| away)).collect();
+        let left: Vec<bool> = self
+            .inst
+            .values
+            .iter()
+            .map(|value| first(value.began).is_some_and(|&(_, actions)| actions))
+            .collect();
         for ((value, uses), left) in self.inst.values.iter().zip(&mut uses).zip(left) {
             if value.ends {
                 uses.push((n, left));
@@ -164,7 +168,7 @@ impl State<'_> {
             for list in &row.takeovers {
                 let dies = |input: u32| {
                     let next = uses[input as usize].iter().find(|&&(p, _)| p > place);
-                    next.is_none_or(|&(p, anew)| anew && !fetched.contains(&(input, p)))
+                    next.is_none_or(|&(p, anew)| anew && !prefetched.contains(&(input, p)))
                 };
                 if let Some(t) = list.iter().find(|t| !taken.contains(&t.input) && dies(t.input)) {
                     taken.push(t.input);

@@ -1,11 +1,12 @@
 //! `bo`: Zhang et al., section IV-C. One score that is a weighted sum of the four of [`autoswap`], each standardized;
 //! the weights, between −1 and 1, are tuned by Bayesian optimization with a Gaussian process and expected improvement, and the objective
 //! is the simulated iteration time. The first four points are the four scores alone, ranked exactly as their own planners rank them and
-//! tried whatever the budget, so the result is never worse than the best of them at the same load.
+//! tried whatever the budget, so the result is never worse than the best of them at the same limit on live memory.
 //!
-//! Where there is a packer (SmartPool, in the paper's combined approach) the objective is that of a schedule that it can place, each set
-//! of weights going down to the load that this takes ([`packed`](mod@crate::offload::autoswap::packed)). Beyond the paper there is a fifth number to tune:
-//! how far below the limit the selection goes on. What leaves early makes room where copies under way would hold up an op.
+//! With a packer (SmartPool, in the paper's combined approach) the objective is the time of a schedule that can be packed: each set of
+//! weights lowers the live memory as far as this takes ([`packed`](mod@crate::offload::autoswap::packed)). Beyond the paper a fifth number is
+//! tuned: how far below the limit the selection goes on. Tensors that are offloaded early free memory where copies in progress would delay an
+//! op.
 
 use elbowroom_ir::Bytes;
 use elbowroom_ir::planning::{Request, Scheduler};
@@ -16,7 +17,7 @@ use crate::lower::Lowered;
 use crate::offload::autoswap::gaussian::Process;
 use crate::offload::autoswap::packed::packed;
 use crate::offload::autoswap::{self, AutoSwap, Candidate, Score, keep_shorter};
-use crate::policy::FetchRule;
+use crate::policy::PrefetchRule;
 use crate::search::Search;
 use crate::verdict::refusal;
 
@@ -93,11 +94,11 @@ impl Scheduler for Bo {
             search.count();
             tried.push(weights);
             let margin = MARGIN * (weights[4] + 1.0) / 2.0;
-            let select = |limit: Bytes, fetch: FetchRule| {
+            let select = |limit: Bytes, prefetch: PrefetchRule| {
                 let target = Bytes((limit.get() as f64 * (1.0 - margin)) as u64);
-                swap.select(&rank, limit, target, fetch)
+                swap.select(&rank, limit, target, prefetch)
             };
-            match select(request.load_limit, FetchRule::Eager) {
+            match select(request.load_limit, PrefetchRule::Eager) {
                 Ok(lowered) => {
                     // Lower live memory hardly ever makes an iteration shorter, so that only what would be the best is packed.
                     if evaluation >= CORNERS && !search.improves(&lowered) {

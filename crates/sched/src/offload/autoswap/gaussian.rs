@@ -1,6 +1,6 @@
-//! Regression by a Gaussian process, and expected improvement: what Bayesian optimization asks of it (J. Mockus, *On Bayesian methods
-//! for seeking the extremum*, 1974; C. Rasmussen and C. Williams, *Gaussian Processes for Machine Learning*, 2006, algorithm 2.1).
-//! A squared-exponential kernel whose length is chosen by likelihood among a few; tens of points, a handful of dimensions.
+//! Regression by a Gaussian process, and expected improvement, for Bayesian optimization (J. Mockus, *On Bayesian methods for seeking the
+//! extremum*, 1974; C. Rasmussen and C. Williams, *Gaussian Processes for Machine Learning*, 2006, algorithm 2.1). A squared-exponential
+//! kernel whose length is chosen by likelihood among a few; tens of points, a handful of dimensions.
 
 /// A process fitted to points with values.
 #[derive(Debug)]

@@ -1,24 +1,24 @@
 //! `doa`, `aoa`, `wdoa`, `swdoa` and `autoswap`: AutoSwap of Zhang et al., section IV.
 //!
-//! Candidates are pairs of consecutive accesses to one value that straddle the peak of the load, those that wrap over the iteration's
-//! end included; values smaller than a threshold are passed over. A score ranks them, the highest go until the load fits the limit
-//! (IV-D), each leaves after its first access and returns before its second (IV-E), and ops wait where memory is not free yet. The four
-//! scores (IV-B), with Δ the time of a copy:
+//! Candidates are pairs of consecutive accesses to one tensor that straddle the peak of the live memory, those that wrap over the iteration's
+//! end included; tensors smaller than a threshold are ignored. A score ranks the candidates, and the highest are offloaded until the live
+//! memory meets the limit (IV-D). Each is offloaded after its first access and prefetched before its second (IV-E), and ops wait for memory
+//! that is not free yet. The four scores (IV-B), with Δ the time of a copy:
 //!
 //! | score | meaning |
 //! | --- | --- |
 //! | DOA | duration of absence: time between the accesses − Δout − Δin |
 //! | AOA | area of absence: DOA × size; if DOA is negative, DOA ÷ size |
-//! | WDOA | integral of the load over the time between the accesses |
-//! | SWDOA | the same, with load, peak and all remaining scores taken anew after each pick |
+//! | WDOA | integral of the live memory over the time between the accesses |
+//! | SWDOA | the same, with live memory, peak and all remaining scores computed anew after each pick |
 //!
-//! `autoswap` takes the best of the four; [`bo`](crate::offload::autoswap::bo) tunes a combination of them. Returns are tried as early as memory permits and,
-//! as in the paper, just in time; and where there is a packer, at ever lower loads until it has a place for everything
+//! `autoswap` keeps the best schedule of the four; [`bo`](crate::offload::autoswap::bo) tunes a combination of the scores. Prefetches start as
+//! early as memory permits and, as in the paper, just in time. With a packer, the limit is lowered until the schedule can be packed
 //! ([`packed`]).
 //!
-//! The load that is left when all candidates are away is the paper's load_min. Below it, "variables not only from the candidate variables"
-//! have to go, some of them more than once (section VI-B.1): candidates are then taken anew at whatever place the peak is now, by the
-//! same score, until every place fits.
+//! The live memory that remains when all candidates are offloaded is the paper's load_min. Below it, "variables not only from the candidate
+//! variables" must be offloaded, some of them more than once (section VI-B.1): candidates are then computed anew at the place of the current
+//! peak, and ranked by the same score, until every place fits.
 
 pub mod bo;
 mod gaussian;
@@ -32,7 +32,7 @@ use elbowroom_ir::{Bytes, OpId};
 use crate::lower::analysis::PolicyError;
 use crate::lower::{Lowered, least_load, loads, lower};
 use crate::offload::autoswap::packed::packed;
-use crate::policy::{Away, FetchRule, Gap, Place, Policy, Station, Touches};
+use crate::policy::{Boundary, Offloadable, Place, Policy, PrefetchRule, Touches};
 use crate::search::Search;
 use crate::verdict::refusal;
 
@@ -54,18 +54,10 @@ impl Score {
     pub const ALL: [Self; 4] = [Self::Doa, Self::Aoa, Self::Wdoa, Self::Swdoa];
 }
 
-/// What can leave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Leave {
-    Gap(Gap),
-    /// The persistent value of this index, from its last access to the first of the next iteration.
-    Wrap(usize),
-}
-
 /// Two consecutive accesses that straddle the peak.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate {
-    leave: Leave,
+    part: Offloadable,
     bytes: u64,
     /// Places of the accesses; for one that wraps, the later access comes first in the order.
     from: Option<Place>,
@@ -85,13 +77,13 @@ pub struct AutoSwap<'a> {
     pub candidates: Vec<Candidate>,
 }
 
-/// Values smaller than this are not candidates: 1 MiB as in the paper, or a 256th of the load where that is less, so that small networks
-/// have candidates too (the smallest network of the paper has a load of 389 MB).
+/// Tensors smaller than this are not candidates: 1 MiB as in the paper, or a 256th of the live memory where that is less, so that small networks
+/// have candidates too (the smallest network of the paper has a live memory of 389 MB).
 pub fn threshold(load: Bytes) -> Bytes {
     Bytes(load.get() / 256).min(Bytes(1 << 20))
 }
 
-/// Load over places and time, with sums up to each place.
+/// Live memory over places and time, with sums up to each place.
 struct Areas {
     /// Time at which each place starts; one more for the end.
     starts: Vec<f64>,
@@ -140,17 +132,17 @@ impl<'a> AutoSwap<'a> {
         Ok(this)
     }
 
-    /// What can leave at a place beyond what a policy sends away, of at least a size, with scores under a load.
+    /// What can be offloaded at a place beyond what a policy offloads, of at least a size, with scores under a profile of live memory.
     fn candidates_at(&self, peak: Place, least: Bytes, policy: &Policy, load: &[u64]) -> Vec<Candidate> {
         let trace = self.request.trace;
         let mut candidates = Vec::new();
-        let mut add = |leave, bytes: Bytes, from, until| {
-            candidates.push(Candidate { leave, bytes: bytes.get(), from, until, scores: [0.0; 4] });
+        let mut add = |part, bytes: Bytes, from, until| {
+            candidates.push(Candidate { part, bytes: bytes.get(), from, until, scores: [0.0; 4] });
         };
         for value in trace.tensors().ids().filter(|&value| trace.bytes(value) >= least) {
             for (gap, next) in self.touches.gaps(value) {
-                if gap.after < Some(peak) && peak < next.place && !policy.away.contains_key(&gap) {
-                    add(Leave::Gap(gap), trace.bytes(value), gap.after, Some(next.place));
+                if gap.after < Some(peak) && peak < next.place && !policy.gaps.contains_key(&gap) {
+                    add(Offloadable::Gap(gap), trace.bytes(value), gap.after, Some(next.place));
                 }
             }
         }
@@ -158,8 +150,8 @@ impl<'a> AutoSwap<'a> {
             let first = self.touches.of_value(pair.begin).first().map(|touch| touch.place);
             let last = self.touches.of_value(pair.end).last().map(|touch| touch.place);
             let straddles = first.is_none_or(|first| peak < first) || last.is_none_or(|last| last < peak);
-            if straddles && trace.bytes(pair.begin) >= least && policy.stations[index] == Station::Device {
-                add(Leave::Wrap(index), trace.bytes(pair.begin), last, first);
+            if straddles && trace.bytes(pair.begin) >= least && policy.boundaries[index] == Boundary::Device {
+                add(Offloadable::Persistent(index), trace.bytes(pair.begin), last, first);
             }
         }
         self.score(&mut candidates, load);
@@ -179,7 +171,7 @@ impl<'a> AutoSwap<'a> {
             let aoa = if doa < 0.0 { doa / size } else { doa * size };
             candidate.scores = [doa, aoa, area, 0.0];
         }
-        // Pick by pick, with the load that is left by the picks before.
+        // Pick by pick, with the live memory that is left by the picks before.
         let mut load = load.to_vec();
         let mut left: Vec<usize> = (0..candidates.len()).collect();
         while !left.is_empty() {
@@ -194,22 +186,22 @@ impl<'a> AutoSwap<'a> {
         }
     }
 
-    /// Sends candidates away in the order of a ranking until the load is at most a target (in the paper, the limit), and lowers the
+    /// Offloads candidates in the order of a ranking until the live memory is at most a target (in the paper, the limit), and lowers the
     /// policy (IV-D, IV-E). If the candidates do not reach the target, the limit will do; if they do not reach that either, candidates
-    /// elsewhere follow, ranked in the same way. Without a schedule it says the least load that was reached.
+    /// elsewhere follow, ranked in the same way. Without a schedule it says the least live memory that was reached.
     pub fn select(
         &self,
         rank: &Ranking<'_>,
         limit: Bytes,
         target: Bytes,
-        fetch: FetchRule,
+        prefetch: PrefetchRule,
     ) -> Result<Lowered, Bytes> {
         let request = &Request { load_limit: limit, ..*self.request };
-        let mut policy = Policy { fetch, ..self.keep.clone() };
+        let mut policy = Policy { prefetch, ..self.keep.clone() };
         let mut load = self.load.clone();
         let mut least = load.iter().copied().max().map_or(Bytes::ZERO, Bytes);
         for next in rank(&self.candidates) {
-            // The estimate ignores that a value on its way out cannot hand its buffer over; the policy itself knows.
+            // The estimate ignores that a tensor on its way out cannot hand its buffer over; the policy itself knows.
             if load.iter().all(|&load| load <= target.get().min(limit.get())) {
                 let Ok((load, _)) = least_load(request, &policy) else { return Err(least) };
                 least = least.min(load);
@@ -219,7 +211,7 @@ impl<'a> AutoSwap<'a> {
             }
             let candidate = &self.candidates[next];
             candidate.relieve(&mut load);
-            candidate.send(&mut policy);
+            candidate.offload(&mut policy);
         }
         self.elsewhere(request, rank, policy, least)
     }
@@ -254,7 +246,7 @@ impl<'a> AutoSwap<'a> {
                     break;
                 }
                 candidates[next].relieve(&mut load);
-                candidates[next].send(&mut policy);
+                candidates[next].offload(&mut policy);
             }
         }
     }
@@ -271,22 +263,19 @@ pub fn ranking(candidates: &[Candidate], score: impl Fn(&Candidate) -> f64) -> V
 }
 
 impl Candidate {
-    fn send(&self, policy: &mut Policy) {
-        match self.leave {
-            Leave::Gap(gap) => policy.send(gap, Away::Offload),
-            Leave::Wrap(index) => policy.stations[index] = Station::Host,
-        }
+    fn offload(&self, policy: &mut Policy) {
+        self.part.offload(policy);
     }
 
     fn wraps(&self) -> bool {
-        matches!(self.leave, Leave::Wrap(_))
+        matches!(self.part, Offloadable::Persistent(_))
     }
 
     fn between(&self, areas: &Areas) -> (f64, f64) {
         areas.between(self.from, self.until, self.wraps())
     }
 
-    /// Takes its bytes off the load of the places at which it is away.
+    /// Takes its bytes off the live memory of the places at which it is away.
     fn relieve(&self, load: &mut [u64]) {
         let after = self.from.map_or(0, |place| place as usize + 1);
         let before = self.until.map_or(load.len(), |place| place as usize);
@@ -354,8 +343,8 @@ fn best_of(
         search.count();
         let rank =
             |candidates: &[Candidate]| ranking(candidates, |candidate| candidate.scores[score as usize]);
-        let select = |limit: Bytes, fetch: FetchRule| swap.select(&rank, limit, limit, fetch);
-        match select(request.load_limit, FetchRule::Eager) {
+        let select = |limit: Bytes, prefetch: PrefetchRule| swap.select(&rank, limit, limit, prefetch);
+        match select(request.load_limit, PrefetchRule::Eager) {
             Ok(lowered) => match packed(request, lowered, select) {
                 Ok(lowered) => _ = search.offer(lowered),
                 Err(lowered) => keep_shorter(&mut unpacked, lowered),

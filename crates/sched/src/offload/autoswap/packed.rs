@@ -1,8 +1,8 @@
-//! AutoSwap combined with a packer (Zhang et al., section V: first what is swapped, then the pool): ever lower loads until what they leave
-//! finds a place.
+//! AutoSwap combined with a packer (Zhang et al., section V: first what is swapped, then the pool): lowers the limit on live memory until the
+//! schedule of a selection can be packed.
 //!
-//! At each load, fetches are tried as early as memory permits, and just in time, as in section IV-E: a value that is not there yet takes
-//! no bytes from those that leave, and the pool has fewer holes. The shorter schedule that has its place wins.
+//! At each limit, prefetches start as early as memory permits, and just in time, as in section IV-E: a tensor that is prefetched late takes no
+//! bytes from those that are still being offloaded, and the pool is less fragmented. The shorter schedule that can be packed is kept.
 
 use elbowroom_ir::Bytes;
 use elbowroom_ir::packing::Problem;
@@ -11,23 +11,23 @@ use elbowroom_ir::search::{Budget, Silent, StopReason};
 use elbowroom_sim::liveness;
 
 use crate::lower::Lowered;
-use crate::policy::FetchRule;
+use crate::policy::PrefetchRule;
 use crate::retry::{PACKING_EVALUATIONS, ROUNDS, RoundLimits};
 
-/// What a selection makes of ever lower loads until the request's packer finds a place for everything in the machine's memory; the first
-/// schedule if it never does. Without a packer, whoever asks bounds the load alone, and every schedule has its place.
+/// What a selection makes of ever lower limits on live memory until the request's packer finds a place for everything in the machine's memory; the first
+/// schedule if it never does. Without a packer, the caller bounds the live memory alone, and every schedule has its place.
 pub(crate) fn packed(
     request: &Request<'_>,
     first: Lowered,
-    select: impl Fn(Bytes, FetchRule) -> Result<Lowered, Bytes>,
+    select: impl Fn(Bytes, PrefetchRule) -> Result<Lowered, Bytes>,
 ) -> Result<Lowered, Lowered> {
     let mut limits = RoundLimits::from(request.load_limit);
     for round in 0..ROUNDS {
         let mut fits: Option<Lowered> = None;
         let mut exceeds: Option<(Bytes, Bytes)> = None;
-        for fetch in [FetchRule::Eager, FetchRule::JustInTime] {
-            let known = round == 0 && fetch == FetchRule::Eager;
-            let made = if known { Ok(first.clone()) } else { select(limits.limit(), fetch) };
+        for prefetch in [PrefetchRule::Eager, PrefetchRule::JustInTime] {
+            let known = round == 0 && prefetch == PrefetchRule::Eager;
+            let made = if known { Ok(first.clone()) } else { select(limits.limit(), prefetch) };
             let Ok(lowered) = made else { continue };
             match excess(request, &lowered) {
                 Some(Bytes::ZERO) if fits.as_ref().is_none_or(|fits| lowered.iteration < fits.iteration) => {

@@ -1,13 +1,14 @@
-//! From decisions to a policy: what is removed is made again when it is needed, and with it what it is made of.
+//! From a set of evicted and offloaded tensors to a policy: evicted tensors are recomputed when they are needed, together with the evicted
+//! tensors that they are made of. Shared by [`supernn`](crate::mixed::supernn) and `dqn`.
 //!
-//! A value may be needed on the way to another before its own turn comes. It then stays until its own turn if there is room for it all that
-//! time, else it goes at once and is made (or fetched) once more. SuperNeurons calls these speed-centric and memory-centric
-//! recomputation; here each value is asked about, and those that are used soonest are asked first.
+//! An evicted tensor may be needed for another one before it is needed for itself. It is then kept until its own use if memory suffices all
+//! that time; else it is evicted at once and recomputed (or prefetched) once more. SuperNeurons calls these speed-centric and memory-centric
+//! recomputation; here the choice is made per tensor, for those that are used soonest first.
 //!
 //! ```text
-//! removed   b, c                       chain x → b → c → d, backward d' c' b'
-//! room      ... d'  (b c) c'  b'       b stays from the first time
-//! none      ... d'  (b c) c'  (b) b'   b goes, and is made again
+//! evicted     b, c                       chain x → b → c → d, backward d' c' b'
+//! memory      ... d'  (b c) c'  b'       b is kept from its first recompute
+//! too little  ... d'  (b c) c'  (b) b'   b is evicted, and recomputed once more
 //! ```
 
 use elbowroom_ir::planning::Request;
@@ -15,40 +16,40 @@ use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Id, OpId, TensorId};
 
 use crate::lower::loads;
-use crate::policy::{Away, Gap, Place, Policy, Touches, turn};
+use crate::policy::{Gap, GapAction, Place, Policy, Touches, backward_start};
 use crate::recompute::repeats::{Writer, fixed_ops, policy, settle};
 
 /// What is known before any decision.
 #[derive(Clone, Debug)]
-pub struct Remake {
+pub struct EvictionPolicies {
     /// Every op once, in order.
     order: Vec<OpId>,
     /// The first place of the backward phase.
-    turn: Place,
-    /// Where each value is touched along that order.
+    backward_start: Place,
+    /// Where each tensor is touched along that order.
     touches: Touches,
-    /// Ops that must not run again.
+    /// Ops that must not be recomputed.
     fixed: Vec<bool>,
-    /// Forward results that the backward phase does not read: if they are needed again, they are made again.
+    /// Forward results that the backward phase does not read: if they are needed again, they are recomputed.
     passing: Vec<bool>,
 }
 
 /// What has been decided.
 #[derive(Clone, Debug, Default)]
-pub struct Decided {
-    /// Values that are removed.
-    pub removed: Vec<TensorId>,
-    /// Values that leave, with the place of their last access before and that of the next after.
+pub struct Evictions {
+    /// Tensors that are removed.
+    pub evicted: Vec<TensorId>,
+    /// Tensors that leave, with the place of their last access before and that of the next after.
     pub offloaded: Vec<(TensorId, Place, Place)>,
 }
 
-/// Load per place of the order, to which what stays is added.
-struct Room {
+/// Live memory per place of the order, to which what stays is added.
+struct SpareMemory {
     load: Vec<u64>,
     limit: u64,
 }
 
-impl Room {
+impl SpareMemory {
     /// Takes the room between two places, both exclusive, if there is enough.
     fn take(&mut self, after: Place, until: Place, bytes: u64) -> bool {
         let between = &mut self.load[after as usize + 1..until.max(after + 1) as usize];
@@ -60,29 +61,29 @@ impl Room {
     }
 }
 
-impl Remake {
+impl EvictionPolicies {
     /// Looks at a trace that runs in this order.
     pub fn new(trace: &Trace, order: &[OpId], touches: Touches) -> Self {
-        let turn = turn(trace, order).unwrap_or(order.len()) as Place;
+        let backward_start = backward_start(trace, order).unwrap_or(order.len()) as Place;
         let fixed = fixed_ops(trace);
         let mut passing = vec![false; trace.tensors().len()];
         let mut lasting = passing.clone();
         trace.persistent().iter().for_each(|pair| lasting[pair.end.index()] = true);
         for value in trace.tensors().ids().filter(|value| !lasting[value.index()]) {
-            let forward = trace.producer(value).is_some_and(|op| op.0 < turn && !fixed[op.index()]);
-            let read = touches.of_value(value).iter().any(|touch| touch.place >= turn);
+            let forward = trace.producer(value).is_some_and(|op| op.0 < backward_start && !fixed[op.index()]);
+            let read = touches.of_value(value).iter().any(|touch| touch.place >= backward_start);
             passing[value.index()] = forward && !read;
         }
-        Self { order: order.to_vec(), turn, touches, fixed, passing }
+        Self { order: order.to_vec(), backward_start, touches, fixed, passing }
     }
 
-    /// Whether a value is made only to make others in the forward phase.
+    /// Whether a tensor is made only to make others in the forward phase.
     pub fn passes(&self, value: TensorId) -> bool {
         self.passing[value.index()]
     }
 
     /// The policy of some decisions.
-    pub fn policy(&self, request: &Request<'_>, decided: &Decided) -> Policy {
+    pub fn policy(&self, request: &Request<'_>, decided: &Evictions) -> Policy {
         let (lean, asked) = self.with_room(request, decided, None);
         if !asked {
             return lean;
@@ -92,24 +93,34 @@ impl Remake {
         self.with_room(request, decided, Some(load)).0
     }
 
-    /// The policy with some room for values to stay, and whether any was asked for.
-    fn with_room(&self, request: &Request<'_>, decided: &Decided, load: Option<Vec<u64>>) -> (Policy, bool) {
+    /// The policy with some room for tensors to stay, and whether any was asked for.
+    fn with_room(
+        &self,
+        request: &Request<'_>,
+        decided: &Evictions,
+        load: Option<Vec<u64>>,
+    ) -> (Policy, bool) {
         let trace = request.trace;
         let limit = request.load_limit.get();
         let mut gone = self.passing.clone();
-        decided.removed.iter().for_each(|value| gone[value.index()] = true);
+        decided.evicted.iter().for_each(|value| gone[value.index()] = true);
         let mut fixed = self.fixed.clone();
         let asked = std::cell::Cell::new(false);
         let room = std::cell::RefCell::new(None);
         let sequence = settle(trace, &mut fixed, &|writer| {
-            let mut stages =
-                Stages { remake: self, trace, gone: &gone, there: vec![true; gone.len()], made: Vec::new() };
-            *room.borrow_mut() = load.clone().map(|load| Room { load, limit });
+            let mut stages = Stages {
+                evictions: self,
+                trace,
+                gone: &gone,
+                there: vec![true; gone.len()],
+                made: Vec::new(),
+            };
+            *room.borrow_mut() = load.clone().map(|load| SpareMemory { load, limit });
             for (value, there) in stages.there.iter_mut().enumerate() {
                 *there = !gone[value];
             }
             for (place, &op) in (0..).zip(&self.order) {
-                if place < self.turn {
+                if place < self.backward_start {
                     writer.run(op);
                     continue;
                 }
@@ -126,20 +137,20 @@ impl Remake {
         (policy, asked.get())
     }
 
-    /// Sends what leaves. A value that is fetched to make another again stays after that if there is room, else it leaves again, for which
+    /// Sends what leaves. A tensor that is prefetched to recompute another one stays after that if there is room, else it leaves again, for which
     /// it needs no second copy. Returns whether room was asked for.
     fn send(
         &self,
         trace: &Trace,
         policy: &mut Policy,
-        decided: &Decided,
-        mut room: Option<&mut Room>,
+        decided: &Evictions,
+        mut room: Option<&mut SpareMemory>,
     ) -> bool {
         let mut asked = false;
         let repeats = policy.sequence.len() > self.order.len();
         let along = repeats.then(|| (Touches::of(trace, &policy.sequence), stages(trace, &policy.sequence)));
         for &(value, from, until) in &decided.offloaded {
-            policy.send(Gap::after(value, from), Away::Offload);
+            policy.set(Gap::after(value, from), GapAction::Offload);
             let Some((touches, stages)) = &along else { continue };
             let touched = touches.of_value(value);
             let first = touched.partition_point(|touch| touch.place <= from);
@@ -151,7 +162,7 @@ impl Remake {
                 asked = true;
                 let bytes = trace.bytes(value).get();
                 if !room.as_mut().is_some_and(|room| room.take(stage, until, bytes)) {
-                    policy.send(Gap::after(value, touch.place), Away::Offload);
+                    policy.set(Gap::after(value, touch.place), GapAction::Offload);
                 }
             }
         }
@@ -171,7 +182,7 @@ fn stages(trace: &Trace, sequence: &[OpId]) -> Vec<Place> {
     stages.collect()
 }
 
-/// The largest load of every stage.
+/// The largest live memory of every stage.
 pub fn by_stage(trace: &Trace, sequence: &[OpId], load: &[u64]) -> Vec<u64> {
     let mut largest = vec![0; trace.ops().len()];
     for (stage, &load) in stages(trace, sequence).into_iter().zip(load) {
@@ -181,19 +192,19 @@ pub fn by_stage(trace: &Trace, sequence: &[OpId], load: &[u64]) -> Vec<u64> {
     largest
 }
 
-/// Goes through the backward phase, knowing which values are there.
+/// Goes through the backward phase, knowing which tensors are there.
 struct Stages<'a> {
-    remake: &'a Remake,
+    evictions: &'a EvictionPolicies,
     trace: &'a Trace,
-    /// Values that are not kept for the backward phase.
+    /// Tensors that are not kept for the backward phase.
     gone: &'a [bool],
     there: Vec<bool>,
-    /// Values made again since the last op that ran for the first time.
+    /// Tensors recomputed since the last op that ran for the first time.
     made: Vec<TensorId>,
 }
 
 impl Stages<'_> {
-    /// Makes a value again if it is not there, after what it is made of.
+    /// Recomputes a tensor that is not on the device, after the tensors that it is made of.
     fn need(&mut self, writer: &mut Writer<'_>, value: TensorId) {
         let mut todo: Vec<(OpId, usize)> =
             self.missing(writer, value).map(|op| (op, 0)).into_iter().collect();
@@ -207,7 +218,7 @@ impl Stages<'_> {
             }
             todo.pop();
             if row.outputs.iter().any(|output| !self.there[output.index()]) {
-                writer.run_again(op);
+                writer.recompute(op);
                 for &output in row.outputs.iter().filter(|output| self.gone[output.index()]) {
                     self.there[output.index()] = true;
                     self.made.push(output);
@@ -216,19 +227,21 @@ impl Stages<'_> {
         }
     }
 
-    /// The op that must run for a value to be there.
+    /// The op that must run for a tensor to be there.
     fn missing(&self, writer: &Writer<'_>, value: TensorId) -> Option<OpId> {
         let absent = !self.there[value.index()];
-        self.trace.producer(value).filter(|&op| absent && op.0 < self.remake.turn && !writer.is_fixed(op))
+        self.trace
+            .producer(value)
+            .filter(|&op| absent && op.0 < self.evictions.backward_start && !writer.is_fixed(op))
     }
 
-    /// After an op ran for the first time: what was made again and is used later stays if there is room, else it goes. Returns whether
+    /// After an op ran for the first time: what was recomputed and is used later stays if there is room, else it goes. Returns whether
     /// room was asked for.
-    fn leave(&mut self, place: Place, op: OpId, mut room: Option<&mut Room>) -> bool {
+    fn leave(&mut self, place: Place, op: OpId, mut room: Option<&mut SpareMemory>) -> bool {
         let mut asked = false;
         let reads = self.trace.ops()[op].reads.iter().filter(|read| self.gone[read.index()]);
         self.made.extend(reads);
-        let next = |value: &TensorId| self.remake.touches.next(*value, place).map(|touch| touch.place);
+        let next = |value: &TensorId| self.evictions.touches.next(*value, place).map(|touch| touch.place);
         let mut leaving: Vec<(Place, TensorId)> =
             self.made.drain(..).map(|value| (next(&value).unwrap_or(Place::MAX), value)).collect();
         leaving.sort_unstable();
