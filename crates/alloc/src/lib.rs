@@ -61,7 +61,7 @@ pub use memory::{Backing, Cuda, CudaError, CudaMemory, HostMemory, OutOfMemory};
 pub use pool::Pool;
 pub use process::{DEFAULT_THRESHOLD, PROCESS, Planned, Process, ProcessStats};
 pub use record::{ProfiledRequest, Record};
-pub use replay::{Finished, Replay, Step};
+pub use replay::{Finished, Replay, ReplayStep};
 pub use request::{Request, RequestTime, Ticket};
 pub use sequence::{Answer, Sequence, Settings};
 pub use stats::Stats;

@@ -4,7 +4,7 @@
 //!
 //! Slots are served in cyclic order; some may be skipped, but the order is never reversed. Before a slot is served, every slot that used
 //! any of its bytes last (its *predecessors* in the layout) is checked:
-//! - If the predecessor's block is still alive, the request goes to the fallback ([`Step::Late`]).
+//! - If the predecessor's block is still alive, the request goes to the fallback ([`ReplayStep::Late`]).
 //! - If the predecessor was served in its latest iteration, its bytes were free of other blocks then, and no slot in between uses them: its
 //!   bytes are free now.
 //! - If the predecessor was not served in its latest iteration (it was skipped, or went to the fallback), an earlier user of its bytes may
@@ -43,7 +43,7 @@ pub(crate) const GRAM: usize = 8;
 
 /// How a request was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum ReplayStep {
     /// At this address.
     Planned(usize),
     /// It was the expected request, but it has no slot because its block outlives an iteration.
@@ -208,13 +208,13 @@ impl Replay {
 
     /// Serves the next request. `arena` is the one with the id [`arena_id`](Self::arena_id).
     #[inline]
-    pub fn request(&mut self, request: Request, arena: &Arena) -> Step {
+    pub fn request(&mut self, request: Request, arena: &Arena) -> ReplayStep {
         let settled = self.unexplained.is_none() & self.overdue.is_empty() & !self.exhausted;
         if self.entries[self.cursor].request == request && settled {
             self.inexact = false;
             self.serve(arena)
         } else if self.exhausted {
-            Step::Missed
+            ReplayStep::Missed
         } else {
             self.update_overdue(arena);
             self.unexpected(request, arena)
@@ -234,7 +234,7 @@ impl Replay {
 
     /// Serves the slot of the expected request if its bytes are free, and advances to the next request.
     #[inline]
-    fn serve(&mut self, arena: &Arena) -> Step {
+    fn serve(&mut self, arena: &Arena) -> ReplayStep {
         let at = self.cursor;
         let entry = &self.entries[at];
         let (address, cell) = (entry.address, entry.cell);
@@ -253,19 +253,19 @@ impl Replay {
             holder = self.holder(at, arena);
         }
         let step = match holder {
-            _ if address == 0 => Step::Unslotted,
+            _ if address == 0 => ReplayStep::Unslotted,
             Some(holder) => {
                 self.record_longer(holder, at);
                 if self.overdue.len() < MAX_OVERDUE && !self.overdue.contains(&(holder as u32)) {
                     self.overdue.push(holder as u32);
                 }
-                Step::Late
+                ReplayStep::Late
             }
             None => {
                 arena.occupy(cell, at as u32);
                 self.entries[at].iteration = self.iteration;
                 self.served += 1;
-                Step::Planned(address)
+                ReplayStep::Planned(address)
             }
         };
         self.expect((at + 1) % self.entries.len());
@@ -337,7 +337,7 @@ impl Replay {
     }
 
     #[cold]
-    fn unexpected(&mut self, request: Request, arena: &Arena) -> Step {
+    fn unexpected(&mut self, request: Request, arena: &Arena) -> ReplayStep {
         let n = self.entries.len();
         let unexplained = self.unexplained.take();
         if self.equals(self.cursor, request) {
@@ -350,14 +350,14 @@ impl Replay {
             }
             self.record_larger(self.cursor, request);
             self.expect((self.cursor + 1) % n);
-            return Step::Missed;
+            return ReplayStep::Missed;
         }
         match unexplained {
             None => {
                 let previous = (self.cursor + n - 1) % n;
                 if std::mem::take(&mut self.inexact) && self.equals(previous, request) {
                     // The smaller request before this one was extra, and has this one's slot.
-                    return Step::Missed;
+                    return ReplayStep::Missed;
                 }
                 if self.resembles(self.cursor, request) {
                     self.inexact = true;
@@ -369,7 +369,7 @@ impl Replay {
                     return self.serve(arena);
                 }
                 self.unexplained = Some(Unexplained { requests: vec![request], ahead });
-                Step::Missed
+                ReplayStep::Missed
             }
             Some(mut unexplained) => {
                 let after = (self.cursor + unexplained.requests.len()) % n;
@@ -390,10 +390,10 @@ impl Replay {
                 unexplained.ahead = self.ahead(request);
                 unexplained.requests.push(request);
                 if unexplained.requests.len() > WINDOW {
-                    return Step::Lost;
+                    return ReplayStep::Lost;
                 }
                 self.unexplained = Some(unexplained);
-                Step::Missed
+                ReplayStep::Missed
             }
         }
     }

@@ -20,7 +20,7 @@ use crate::directory::{ArenaId, Directory};
 use crate::layout::{Layout, Planning, unrolled};
 use crate::memory::Backing;
 use crate::record::{ProfiledRequest, Record};
-use crate::replay::{Finished, GRAM, Replay, Step, gram_hash};
+use crate::replay::{Finished, GRAM, Replay, ReplayStep, gram_hash};
 use crate::request::{Request, RequestTime, Ticket};
 use crate::stats::Stats;
 
@@ -156,7 +156,7 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         let Some(arena) = self.directory.get(replay.arena_id()) else { return Answer::Fallback(None) };
         let step = replay.request(request, arena);
         let finished = replay.finished();
-        if let Step::Planned(address) = step {
+        if let ReplayStep::Planned(address) = step {
             self.expected_in_row += 1;
             self.stats.planned += 1;
             self.stats.planned_bytes = self.stats.planned_bytes.saturating_add(request.size as u64);
@@ -170,16 +170,16 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
     }
 
     #[cold]
-    fn unplanned(&mut self, step: Step, finished: Option<Finished>) {
+    fn unplanned(&mut self, step: ReplayStep, finished: Option<Finished>) {
         match step {
-            Step::Late => self.stats.late += 1,
-            Step::Missed | Step::Lost => {
+            ReplayStep::Late => self.stats.late += 1,
+            ReplayStep::Missed | ReplayStep::Lost => {
                 self.stats.mismatches += 1;
                 self.expected_in_row = 0;
             }
-            Step::Planned(_) | Step::Unslotted => {}
+            ReplayStep::Planned(_) | ReplayStep::Unslotted => {}
         }
-        if step == Step::Lost {
+        if step == ReplayStep::Lost {
             self.abandon();
         } else if let Some(finished) = finished {
             self.finish(finished);

@@ -24,11 +24,11 @@ use rayon::ThreadPool;
 use crate::device::{Call, Device, Exchange, IterationKey, Stopped};
 use crate::error::EngineError;
 use crate::host::slots::HostCopies;
-use crate::program::{Program, Task, Work};
+use crate::program::{Program, Task, TaskWork};
 use crate::record::Recording;
 
 /// A program, the device that runs it, and the measurements of the run.
-pub(crate) struct Shared {
+pub(crate) struct ExecutorState {
     pub program: Program,
     pub device: Box<dyn Device>,
     pub exchange: Mutex<Exchange>,
@@ -123,7 +123,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shared {
+impl ExecutorState {
     pub fn new(program: Program, device: Box<dyn Device>, exchange: Exchange, copies: HostCopies) -> Self {
         let remaining = if device.retires() { program.residencies.len() } else { 0 };
         Self {
@@ -167,7 +167,7 @@ impl Shared {
     fn run_ops(&self, run: &StreamRun<'_>, key: IterationKey) -> Result<(), Halted> {
         let mut exchange = self.exchange();
         for task in &self.program.lanes[Lane::Compute.index()] {
-            let Work::Launch { op, ref reads, ref writes, workspace } = task.work else { continue };
+            let TaskWork::Launch { op, ref reads, ref writes, workspace } = task.work else { continue };
             for (lane, &action) in Lane::ALL.into_iter().zip(&task.after) {
                 if let Some(action) = action.filter(|&action| !self.device.reached(Lane::Compute, action)) {
                     if self.device.inline_copy_limit() > 0 {
@@ -245,11 +245,13 @@ impl Shared {
         let start = self.device.copy_start(lane, run.origin + ready);
         self.recording.start(task.action, lane, task.end, run.origin, start);
         let (value, outcome) = match task.work {
-            Work::Store { value, from, copy } => {
+            TaskWork::Store { value, from, copy } => {
                 (value, self.device.store(from, run.copies.offsets[copy], start))
             }
-            Work::Load { value, copy, to } => (value, self.device.load(run.copies.offsets[copy], to, start)),
-            Work::Launch { .. } => return Ok(()),
+            TaskWork::Load { value, copy, to } => {
+                (value, self.device.load(run.copies.offsets[copy], to, start))
+            }
+            TaskWork::Launch { .. } => return Ok(()),
         };
         outcome.map_err(|source| EngineError::Copy { action: task.action, value, source })
     }
@@ -293,7 +295,7 @@ impl Shared {
 
 impl Lanes {
     /// Starts the threads. They sleep until the first iteration.
-    pub fn start(shared: &Arc<Shared>, pool: &ThreadPool) -> Result<Self, EngineError> {
+    pub fn start(shared: &Arc<ExecutorState>, pool: &ThreadPool) -> Result<Self, EngineError> {
         let gate = Arc::new(Gate::default());
         let mut this = Self { gate, copiers: Vec::new(), count: 0 };
         for lane in Lane::ALL {
@@ -320,7 +322,7 @@ impl Lanes {
     }
 
     /// Runs one iteration. Returns when all streams have finished it.
-    pub fn run(&self, shared: &Shared, key: IterationKey) -> Result<(), EngineError> {
+    pub fn run(&self, shared: &ExecutorState, key: IterationKey) -> Result<(), EngineError> {
         shared.prepare();
         let mut state = lock(&self.gate.state);
         state.iterations += 1;
@@ -338,7 +340,7 @@ impl Lanes {
 
 impl Gate {
     /// The main loop of a stream's thread.
-    fn serve(&self, shared: Arc<Shared>, lane: Lane) {
+    fn serve(&self, shared: Arc<ExecutorState>, lane: Lane) {
         let mut served = 0;
         loop {
             let mut state = lock(&self.state);

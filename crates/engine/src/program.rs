@@ -15,7 +15,7 @@ use crate::host::slots::{CopyIndex, HostCopies};
 
 /// The work of a task.
 #[derive(Clone, Debug)]
-pub(crate) enum Work {
+pub(crate) enum TaskWork {
     /// Runs an op.
     Launch {
         op: OpId,
@@ -35,7 +35,7 @@ pub(crate) enum Work {
 #[derive(Clone, Debug)]
 pub(crate) struct Task {
     pub action: ActionId,
-    pub work: Work,
+    pub work: TaskWork,
     /// For each stream, the latest action that must have finished. Earlier ones have finished by then, because a stream runs in order.
     pub after: [Option<ActionId>; 3],
     /// Largest end of any range that the work uses, in bytes.
@@ -48,8 +48,8 @@ impl Task {
     /// Bytes that it copies.
     pub const fn bytes(&self) -> usize {
         match self.work {
-            Work::Store { from: moved, .. } | Work::Load { to: moved, .. } => moved.len,
-            Work::Launch { .. } => 0,
+            TaskWork::Store { from: moved, .. } | TaskWork::Load { to: moved, .. } => moved.len,
+            TaskWork::Launch { .. } => 0,
         }
     }
 }
@@ -124,7 +124,7 @@ impl Program {
                     let ranges = extents[start..].iter().chain([&scratch]);
                     let end = ranges.map(|extent| extent.end()).max().unwrap_or(0);
                     let (reads, writes) = (start..middle, middle..extents.len());
-                    (Work::Launch { op: *op, reads, writes, workspace: scratch }, end)
+                    (TaskWork::Launch { op: *op, reads, writes, workspace: scratch }, end)
                 }
                 &Action::Offload { value, from: buffer } | &Action::Prefetch { value, to: buffer } => {
                     let extent = place(buffer, trace.bytes(value));
@@ -132,8 +132,8 @@ impl Program {
                     // Every prefetch reads a copy that exists (rule L5), so the lookup never fails.
                     let copy = copies.of_action[id].unwrap_or_default();
                     let work = match step.action {
-                        Action::Offload { .. } => Work::Store { value, from: extent, copy },
-                        _ => Work::Load { value, copy, to: extent },
+                        Action::Offload { .. } => TaskWork::Store { value, from: extent, copy },
+                        _ => TaskWork::Load { value, copy, to: extent },
                     };
                     (work, extent.end())
                 }

@@ -9,7 +9,7 @@ use elbowroom_ir::timeline::{Span, Timeline, Traffic};
 use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{ActionId, Bytes, Id, Nanos, OpId, Table, units};
 
-use crate::program::{Program, Work};
+use crate::program::{Program, TaskWork};
 
 /// Start and end of every action of the last iteration, in nanoseconds from its origin, and the peak over all iterations.
 #[derive(Debug)]
@@ -87,9 +87,9 @@ impl Recording {
         let mut traffic = Traffic::default();
         for task in program.lanes.iter().flatten() {
             match task.work {
-                Work::Store { from, .. } => traffic.to_host += Bytes(from.len as u64),
-                Work::Load { to, .. } => traffic.to_device += Bytes(to.len as u64),
-                Work::Launch { .. } => {}
+                TaskWork::Store { from, .. } => traffic.to_host += Bytes(from.len as u64),
+                TaskWork::Load { to, .. } => traffic.to_device += Bytes(to.len as u64),
+                TaskWork::Launch { .. } => {}
             }
         }
         let again = |span: &&Span| matches!(schedule.steps[span.action].action, Action::Recompute(_));

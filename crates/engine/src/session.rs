@@ -19,7 +19,7 @@ use crate::device::{CpuDevice, CpuParts, Device, Exchange, IterationKey};
 use crate::error::EngineError;
 use crate::host::HostOptions;
 use crate::kernels;
-use crate::lanes::{Lanes, Shared};
+use crate::lanes::{ExecutorState, Lanes};
 use crate::persistent::{self, PIECE, PersistentLocation};
 use crate::prepared::PreparedPlan;
 use crate::program::PlannedLocation;
@@ -91,17 +91,17 @@ pub struct Session {
 /// What the session holds between iterations.
 enum SessionState {
     /// A plan and the streams that run it.
-    Planned(Planned),
+    Planned(PlannedState),
     /// Memory without streams.
     Idle(IdleMemory),
     /// Neither: only during a change from one to the other, or after such a change has failed.
     Transition,
 }
 
-struct Planned {
+struct PlannedState {
     // Dropped first: the streams' threads must exit before the memory that they use is freed.
     lanes: Lanes,
-    shared: Arc<Shared>,
+    shared: Arc<ExecutorState>,
     plan: Arc<CheckedPlan>,
     /// In the graph's order.
     locations: Vec<PlannedLocation>,
@@ -327,7 +327,7 @@ impl Session {
     /// run.
     pub fn run_iteration(&mut self, iteration: u64) -> Result<IterationReport, EngineError> {
         self.expect_usable()?;
-        let SessionState::Planned(Planned { lanes, shared, .. }) = &self.state else {
+        let SessionState::Planned(PlannedState { lanes, shared, .. }) = &self.state else {
             return Err(EngineError::NoPlan);
         };
         let outcome = lanes.run(shared, IterationKey { seed: self.options.seed, iteration });
@@ -343,7 +343,7 @@ impl Session {
     /// The measured timeline of the last planned iteration; empty without a plan.
     pub fn timeline(&self) -> Timeline {
         match &self.state {
-            SessionState::Planned(Planned { shared, plan, .. }) => {
+            SessionState::Planned(PlannedState { shared, plan, .. }) => {
                 shared.recording.timeline(&shared.program, plan.schedule())
             }
             _ => Timeline::default(),
@@ -431,7 +431,7 @@ impl Session {
         let Ok(locations) = self.locations() else { return };
         let host_bytes = self.host_bytes();
         self.state = match std::mem::replace(&mut self.state, SessionState::Transition) {
-            SessionState::Planned(Planned { lanes, shared, .. }) => {
+            SessionState::Planned(PlannedState { lanes, shared, .. }) => {
                 drop(lanes);
                 // The streams held the only other references.
                 Arc::into_inner(shared).map_or(SessionState::Transition, |shared| {
@@ -492,13 +492,13 @@ impl Session {
         if self.options.paint {
             memory.device.paint(plan.placement().height);
         }
-        let shared = Shared::new(program, memory.device, memory.exchange, copies);
+        let shared = ExecutorState::new(program, memory.device, memory.exchange, copies);
         for extent in memory.locations.iter().filter_map(|place| place.device) {
             shared.recording.touch(extent.end());
         }
         let shared = Arc::new(shared);
         let lanes = Lanes::start(&shared, &self.pool)?;
-        self.state = SessionState::Planned(Planned { lanes, shared, plan, locations });
+        self.state = SessionState::Planned(PlannedState { lanes, shared, plan, locations });
         Ok(())
     }
 

@@ -1,17 +1,17 @@
-//! Derivatives: reverse accumulation over the forward operations, with the update of every parameter as soon as it is due.
+//! Derivatives: reverse accumulation over the forward ops, with the update of every parameter as early as possible.
 //!
-//! **Order.** Backward operations come in the reverse order of their forward ones. Of one operation, gradients to parameters come
-//! before the gradient to its input: they need the saved input, which can then go before the next gradient is made.
+//! **Order.** Backward ops come in the reverse order of their forward ops. Of one op, gradients to parameters come before the gradient to
+//! its input: they need the saved input, which can then be released before the next gradient is computed.
 //!
-//! **Joining.** A tensor read several times gets several contributions. Those of a parameter accumulate in place (Chen et al., 2016,
-//! Section 5.3), fused into the product or the lookup where the operation can. Those of an intermediate tensor are joined by a
-//! pure [`OpKind::Add`], because the first contribution may be the very tensor that another path still needs (both branches of
-//! a residual sum share one gradient); it is permitted to run in place, and a schedule decides.
+//! **Summation.** A tensor that is read several times has several contributions to its gradient. Those of a parameter accumulate in place
+//! (Chen et al., 2016, Section 5.3), fused into the product or the lookup if the op supports it. Those of an intermediate tensor are added
+//! by a pure [`OpKind::Add`], because the first contribution may be the same tensor that another path still needs (both branches of a
+//! residual sum share one gradient). The addition may run in place; a schedule decides.
 //!
-//! **Updates** run as soon as the gradient of the parameter is complete and nothing reads the old tensor any more, which is after
-//! the backward operation of its first use. Gradients then live one layer long instead of until the end, which saves as many
-//! bytes as the model has parameters. It takes nothing from recomputation: a forward operation is run again for the sake of
-//! backward operations after it in the forward order, and these precede the update.
+//! **Updates** run as soon as the gradient of the parameter is complete and nothing reads the old tensor any more, which is after the
+//! backward op of its first use. A gradient then lives for one layer instead of until the end, which saves as many bytes as the model has
+//! parameters. Recomputation is not affected: a forward op is recomputed only for backward ops that come after it in the forward order, and
+//! these precede the update.
 
 use elbowroom_ir::trace::Phase;
 use elbowroom_ir::{Id, OpId, TensorId};
@@ -31,7 +31,10 @@ pub enum Optimizer {
 }
 
 impl Builder {
-    /// The graph of a training iteration: the loss handed to the host, the derivatives of the loss to all weights, and the updates.
+    /// Completes the graph of a training iteration: the loss as an output, its derivatives to all weights, and the updates.
+    ///
+    /// # Errors
+    /// An op between the loss and a weight has no derivative.
     pub fn finish_training(mut self, loss: Var, optimizer: Optimizer) -> Result<Graph, BuildError> {
         if loss.shape.len() != 1 {
             let why = format!("a loss is one number, and this has shape {}", loss.shape);
@@ -53,21 +56,21 @@ impl Builder {
 #[derive(Clone, Copy, Debug)]
 struct Gradient {
     value: TensorId,
-    /// Whether nothing else reads `value`, so that it may be changed in place.
+    /// Whether nothing else reads `value`, so that it may be overwritten in place.
     owned: bool,
-    /// Contributions in it.
+    /// Number of contributions in it.
     parts: usize,
 }
 
 struct Backward<'a> {
     builder: &'a mut Builder,
     optimizer: Optimizer,
-    /// By tensor: whether the loss may depend on a weight through it.
+    /// For each tensor, whether the loss may depend on a weight through it.
     needed: Vec<bool>,
     gradients: Vec<Option<Gradient>>,
-    /// By position in the list of persistent tensors: what the optimizer keeps beside a weight.
+    /// For each persistent tensor, the optimizer state that belongs to it.
     states: Vec<Vec<TensorId>>,
-    /// By forward operation: the weights whose first use it is, as positions in the list of persistent tensors.
+    /// For each forward op, the weights whose first use it is, as positions in the list of persistent tensors.
     due: Vec<Vec<usize>>,
 }
 
@@ -117,7 +120,7 @@ impl<'a> Backward<'a> {
         self.gradients[value.index()].map(|gradient| gradient.value)
     }
 
-    /// Adds one operation's contribution to the gradient of `to`.
+    /// Adds an op's contribution to the gradient of `to`.
     fn contribute(&mut self, to: TensorId, value: TensorId, owned: bool) -> Result<(), BuildError> {
         if !self.needs(to) {
             return Ok(());
@@ -139,7 +142,7 @@ impl<'a> Backward<'a> {
         self.builder.graph.persistent.iter().any(|parameter| parameter.begin == value)
     }
 
-    /// Emits one operation whose outputs are contributions to the gradients of `targets`, in order.
+    /// Emits an op whose outputs are contributions to the gradients of `targets`, in order.
     fn emit(
         &mut self,
         node: &Node,
@@ -158,7 +161,7 @@ impl<'a> Backward<'a> {
         Ok(())
     }
 
-    /// As [`emit`](Self::emit), for an operation that can add to an earlier gradient of its parameter in place.
+    /// As [`emit`](Self::emit), for an op that can add to an earlier gradient of its parameter in place.
     fn emit_accumulating(
         &mut self,
         node: &Node,
@@ -180,7 +183,7 @@ impl<'a> Backward<'a> {
         Ok(())
     }
 
-    /// The gradient operations of one forward operation: the one place for derivatives.
+    /// Emits the gradient ops of one forward op. All derivatives are defined here.
     fn differentiate(&mut self, id: OpId) -> Result<(), BuildError> {
         self.builder.phase = Phase::Backward;
         let node = self.builder.graph.nodes[id].clone();
@@ -313,7 +316,7 @@ impl<'a> Backward<'a> {
         self.contribute(x[2], made[1].id, true)
     }
 
-    /// The updates of all weights whose first use is this forward operation.
+    /// Emits the updates of all weights whose first use is this forward op.
     fn update_due(&mut self, index: usize) -> Result<(), BuildError> {
         self.builder.phase = Phase::Update;
         for position in std::mem::take(&mut self.due[index]) {
@@ -335,8 +338,8 @@ impl<'a> Backward<'a> {
     }
 }
 
-/// Makes what the optimizer keeps beside every weight. A weight that this graph does not use has it too: then all graphs of a network
-/// whose structure changes from iteration to iteration agree on what persists.
+/// Creates the optimizer state of every weight, including weights that this graph does not use, so that all structures of a network have
+/// the same persistent tensors.
 fn optimizer_states(builder: &mut Builder, optimizer: Optimizer) -> Vec<Vec<TensorId>> {
     let suffixes: &[&str] = match optimizer {
         Optimizer::Sgd(sgd) if sgd.momentum == 0.0 => &[],

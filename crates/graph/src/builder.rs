@@ -1,6 +1,6 @@
-//! Builds a graph operation by operation, checking operands against the op set's signatures.
+//! Builds a graph op by op and checks operands against the op set's signatures.
 //!
-//! The layers of networks (convolutions with their weights, normalizations with their statistics) are in [`crate::layers`].
+//! Layers (convolutions with their weights, normalizations with their statistics) are in [`crate::layers`].
 
 use elbowroom_ir::trace::Phase;
 use elbowroom_ir::{Bytes, Id, OpId, StorageId, Table, TensorId};
@@ -10,17 +10,17 @@ use crate::init::Init;
 use crate::op::OpKind;
 use crate::shape::{DType, Shape};
 
-/// A tensor, seen at a shape that need not be its producer's.
+/// A tensor, with a shape that may differ from its producer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Var {
     /// The tensor.
     pub id: TensorId,
-    /// The extents at which it is seen.
+    /// The extents under which it is read.
     pub shape: Shape,
 }
 
 impl Var {
-    /// The same tensor seen as rows: the first extent stays, the others become one.
+    /// The tensor as rows: the first extent is kept, the others are merged.
     pub fn rows(self) -> Self {
         let rows = self.shape.dims().first().copied().unwrap_or(1);
         Self { id: self.id, shape: [rows, self.shape.len() / rows.max(1)].into() }
@@ -32,7 +32,7 @@ impl Var {
     }
 }
 
-/// Why an operation cannot be built.
+/// Why an op cannot be added.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BuildError {
     /// An operation has more or fewer operands than its kind says.
@@ -58,9 +58,9 @@ pub enum BuildError {
         position: usize,
         /// The tensor.
         value: String,
-        /// What the tensor is.
+        /// Elements and type of the tensor.
         found: String,
-        /// What the operation takes there.
+        /// Elements and type that the op requires.
         expected: String,
     },
     /// A tensor was overwritten in place before this read.
@@ -71,7 +71,7 @@ pub enum BuildError {
         /// The tensor.
         value: String,
     },
-    /// A window larger than what it slides over.
+    /// A window is larger than its padded input.
     #[error(
         "`{node}`: a window of {kernel:?} does not fit into {input:?} with padding {padding:?}; the images are too small for this network"
     )]
@@ -85,7 +85,7 @@ pub enum BuildError {
         /// Rows and columns of padding on each side.
         padding: [usize; 2],
     },
-    /// Extents that do not go together.
+    /// Extents are inconsistent.
     #[error("`{node}`: {why}")]
     Extents {
         /// The operation.
@@ -93,7 +93,7 @@ pub enum BuildError {
         /// What is wrong.
         why: String,
     },
-    /// A gradient is wanted through an operation that has none.
+    /// A gradient is required through an op that has no derivative.
     #[error("`{node}` is a {kind}, which has no derivative")]
     NotDifferentiable {
         /// The operation.
@@ -103,22 +103,22 @@ pub enum BuildError {
     },
 }
 
-/// What a graph is for.
+/// The purpose of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Forward, backward and update: normalization by the batch's statistics, dropout at work.
+    /// Forward, backward and update: batch statistics and active dropout.
     Training,
-    /// Forward alone: normalization by running statistics, no dropout, nothing changes.
+    /// Forward only: running statistics, no dropout, no changes to parameters.
     Inference,
 }
 
-/// A graph in the making.
+/// A graph under construction.
 #[derive(Debug)]
 pub struct Builder {
     pub(crate) graph: Graph,
     pub(crate) phase: Phase,
     mode: Mode,
-    /// What every storage holds now.
+    /// The current tensor of every storage.
     holds: Table<StorageId, TensorId>,
     /// Which persistent tensor a storage holds, if any.
     owner: Vec<Option<usize>>,
@@ -126,7 +126,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// An empty graph with a name for people.
+    /// An empty graph; the name is for people.
     pub fn new(name: impl Into<String>, mode: Mode) -> Self {
         Self {
             graph: Graph {
@@ -146,7 +146,7 @@ impl Builder {
         }
     }
 
-    /// What the graph is for.
+    /// The purpose of the graph.
     pub fn mode(&self) -> Mode {
         self.mode
     }
@@ -156,7 +156,7 @@ impl Builder {
         &self.graph
     }
 
-    /// A tensor that the host gives every iteration.
+    /// Adds a tensor that the host provides in every iteration.
     pub fn input(&mut self, name: &str, shape: impl Into<Shape>, content: Content) -> Var {
         let shape = shape.into();
         let dtype = match content {
@@ -170,14 +170,14 @@ impl Builder {
         Var { id: value, shape }
     }
 
-    /// Hands a tensor to the host every iteration.
+    /// Passes a tensor to the host in every iteration.
     pub fn output(&mut self, name: &str, value: Var) {
         let slot = self.graph.outputs.len();
         self.graph.outputs.push(OutputSpec { name: name.to_owned(), value: value.id });
         self.node(format!("{name}.output"), OpKind::Output { slot }, vec![value.id], Vec::new());
     }
 
-    /// A tensor that outlives the iteration.
+    /// Adds a persistent tensor.
     pub fn persistent(
         &mut self,
         name: impl Into<String>,
@@ -193,18 +193,21 @@ impl Builder {
         Var { id, shape }
     }
 
-    /// A stream of random words that no other initial tensor of this graph draws from.
+    /// A stream of random words that no other initial value of this graph uses.
     pub fn init_stream(&self) -> u32 {
         self.graph.persistent.len() as u32
     }
 
-    /// A stream of random words that no other mask of this graph draws from.
+    /// A stream of random words that no other mask of this graph uses.
     pub(crate) fn mask_stream(&mut self) -> u32 {
         self.masks += 1;
         self.masks - 1
     }
 
-    /// Appends an operation and returns its outputs.
+    /// Appends an op and returns its outputs.
+    ///
+    /// # Errors
+    /// An operand does not match the op's signature, or has been overwritten.
     pub fn push(
         &mut self,
         name: impl Into<String>,
@@ -251,7 +254,7 @@ impl Builder {
         Ok(outputs)
     }
 
-    /// Appends an operation with one output that is wanted, the first.
+    /// Appends an op and returns its first output.
     pub fn push1(
         &mut self,
         name: impl Into<String>,
@@ -266,12 +269,12 @@ impl Builder {
             .ok_or_else(|| BuildError::Extents { node: name, why: "it makes nothing".to_owned() })
     }
 
-    /// The graph as it is.
+    /// The finished graph.
     pub(crate) fn finish(self) -> Graph {
         self.graph
     }
 
-    /// The graph, with these tensors handed to the host under these names and nothing else.
+    /// Completes a graph for inference: passes these tensors to the host under these names.
     pub fn finish_inference(mut self, outputs: &[(&str, Var)]) -> Graph {
         for &(name, value) in outputs {
             self.output(name, value);

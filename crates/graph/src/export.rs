@@ -1,4 +1,4 @@
-//! From a graph to a trace: the same operations and tensors under the same numbers, with what planners need to know of them.
+//! Derives the trace of a graph: the same ops and tensors under the same numbers, reduced to what planners need.
 
 use elbowroom_ir::trace::{Mutation, Op, Persistent, Reuse, Storage, Tensor, Trace, TraceData, TraceError};
 use elbowroom_ir::{Bytes, OpId, Table};
@@ -7,11 +7,12 @@ use crate::graph::Graph;
 use crate::op::Algorithm;
 
 impl Graph {
-    /// The trace of one iteration. Workspace is the device's business: it says the bytes that its kernel for a node needs.
+    /// The trace of one iteration. `workspace` returns the bytes that the device's kernel for a node needs.
     ///
-    /// Fails only where sizes add up to more than a trace may hold.
+    /// # Errors
+    /// The sum of sizes exceeds what a trace may hold.
     pub fn trace(&self, workspace: &dyn Fn(&Self, OpId) -> Bytes) -> Result<Trace, TraceError> {
-        // The algorithms of convolutions are part of their ops' kinds, so that a plan is for its choices.
+        // The algorithm of a convolution is part of its op's kind, so a plan holds for one choice of algorithms.
         let ops: Table<OpId, Op> = self.nodes.ids().map(|id| self.op(id, workspace(self, id))).collect();
         let mut persistent: Vec<Persistent> =
             self.persistent.iter().map(|p| Persistent { begin: p.begin, end: p.end }).collect();

@@ -9,7 +9,7 @@ pub struct Window {
     pub kernel: [usize; 2],
     /// Distance between neighbouring windows.
     pub stride: [usize; 2],
-    /// Rows and columns added on *both* sides of the input. They are zeros for a convolution and do not exist for a pooling.
+    /// Rows and columns added on *both* sides of the input. Zeros for a convolution; excluded from the window for a pooling.
     pub padding: [usize; 2],
 }
 
@@ -47,8 +47,8 @@ impl Window {
     }
 }
 
-/// How a kernel computes a convolution or a gradient of one: what it computes stays the same, bits and workspace may not. Which of them
-/// there are for an operation, and what they need, is the device's to say.
+/// The algorithm that a kernel uses for a convolution or one of its gradients. The result is the same up to rounding; workspace and speed
+/// differ. The device determines which algorithms exist for an op and what they need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Algorithm {
     /// A matrix product over windows that are packed panel by panel (`im2col` in tiles).
@@ -56,8 +56,8 @@ pub enum Algorithm {
     Tiled,
     /// [`Self::Tiled`] in smaller tiles, with a fraction of its workspace.
     Lean,
-    /// The sums of [`Self::Tiled`] from weights and images where they lie: no workspace at all, for forward passes and gradients to the
-    /// input at a stride of one.
+    /// The sums of [`Self::Tiled`], with weights and images read in place: no workspace. For forward passes and gradients to the input at a
+    /// stride of one.
     Direct,
     /// Winograd's minimal filtering F(2×2, 3×3) (Lavin and Gray, *Fast algorithms for convolutional neural networks*, 2015): fewer
     /// multiplications and more workspace, for windows of 3×3 at a stride of one.
@@ -68,7 +68,7 @@ impl Algorithm {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Tiled, Self::Lean, Self::Direct, Self::Winograd];
 
-    /// Whether it sums in the order of the default, so that its results equal the default's to the bit.
+    /// Whether it sums in the order of the default algorithm, so that its results are bit-exact with it.
     pub const fn has_usual_bits(self) -> bool {
         !matches!(self, Self::Winograd)
     }
@@ -204,8 +204,8 @@ pub struct Lookup {
     pub width: usize,
 }
 
-/// Extents of self-attention over `qkv [batch, tokens, 3·heads·width]`: in each row the queries of all heads come first, then the
-/// keys, then the tensors; head `h` owns columns `h·width .. (h+1)·width` of each third.
+/// Extents of self-attention over `qkv [batch, tokens, 3·heads·width]`: each row has the queries of all heads, then the keys, then the
+/// values; head `h` owns columns `h·width .. (h+1)·width` of each third.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Heads {
     /// Sequences.
@@ -216,7 +216,7 @@ pub struct Heads {
     pub heads: usize,
     /// Columns of one head.
     pub width: usize,
-    /// Whether token `i` sees only tokens `j ≤ i`.
+    /// Whether token `i` attends only to tokens `j ≤ i`.
     pub causal: bool,
 }
 
@@ -314,7 +314,7 @@ impl Heads {
 }
 
 impl Heads {
-    /// Pairs (query, key) that see each other, over all heads and sequences.
+    /// Number of pairs (query, key) that are evaluated, over all heads and sequences.
     pub const fn pairs(&self) -> u64 {
         let square =
             if self.causal { self.tokens * (self.tokens + 1) / 2 } else { self.tokens * self.tokens };

@@ -1,4 +1,4 @@
-//! A graph: the operations of one iteration in their order, the tensors between them, and what persists.
+//! A graph: the ops of one iteration in order, the tensors between them, and the persistent tensors.
 
 use elbowroom_ir::trace::Phase;
 use elbowroom_ir::{Bytes, OpId, StorageId, Table, TensorId};
@@ -7,11 +7,11 @@ use crate::init::Init;
 use crate::op::OpKind;
 use crate::shape::{DType, Shape};
 
-/// One iteration of one network at fixed shapes. Node `i` is op `i` of [`Graph::trace`], tensor `i` is its tensor `i`, and so for
-/// storages: the numbering is the same.
+/// One iteration of one network at fixed shapes. Nodes, tensors and storages have the same numbers as the ops, tensors and storages of
+/// [`Graph::trace`].
 ///
-/// Made by [`Builder`](crate::Builder) only, which keeps this true: nodes read tensors made by earlier nodes or persistent ones, and
-/// their operands have the shapes and types that their kind says.
+/// Only a [`Builder`](crate::Builder) makes graphs. It guarantees that nodes read tensors of earlier nodes or persistent ones, and that
+/// operands have the shapes and types that their kind requires.
 #[derive(Clone, Debug)]
 pub struct Graph {
     /// For people: `resnet18 batch 64`.
@@ -24,9 +24,9 @@ pub struct Graph {
     pub storages: Table<StorageId, Bytes>,
     /// Parameters, optimizer state and running statistics.
     pub persistent: Vec<Parameter>,
-    /// What the host gives each iteration.
+    /// Tensors that the host provides in each iteration.
     pub inputs: Vec<InputSpec>,
-    /// What the host gets each iteration.
+    /// Tensors that the host receives in each iteration.
     pub outputs: Vec<OutputSpec>,
 }
 
@@ -37,9 +37,9 @@ pub struct Node {
     pub name: String,
     /// What it computes.
     pub kind: OpKind,
-    /// Tensors read, in the order that the kind says.
+    /// Tensors read, in the order that the kind defines.
     pub inputs: Vec<TensorId>,
-    /// Tensors made, in the order that the kind says.
+    /// Tensors written, in the order that the kind defines.
     pub outputs: Vec<TensorId>,
     /// Forward, backward or update.
     pub phase: Phase,
@@ -50,16 +50,16 @@ pub struct Node {
 pub struct Value {
     /// For people.
     pub name: String,
-    /// Its extents, as its producer sees them; a reader may see others with as many elements.
+    /// Its extents, as its producer writes them; a reader may use others with the same number of elements.
     pub shape: Shape,
     /// The type of its elements.
     pub dtype: DType,
-    /// The bytes that hold it: its own, except that an output which mutates an input lies where that input lay.
+    /// Its storage: its own, except that an output which mutates an input shares the input's.
     pub storage: StorageId,
 }
 
 impl Value {
-    /// Its size.
+    /// Its size, in bytes.
     pub fn bytes(&self) -> Bytes {
         self.shape.bytes(self.dtype)
     }
@@ -70,28 +70,28 @@ impl Value {
 pub struct Parameter {
     /// Its name in checkpoints: `layer1.0.conv1.weight`, `layer1.0.conv1.weight.momentum`, `bn1.running_mean`.
     pub name: String,
-    /// What it is for.
+    /// Its purpose.
     pub role: Role,
     /// The tensor when the iteration begins.
     pub begin: TensorId,
     /// The tensor when it ends; `begin` itself if nothing changes it.
     pub end: TensorId,
-    /// Its tensor before the first iteration.
+    /// Its contents before the first iteration.
     pub init: Init,
 }
 
-/// What a persistent tensor is for.
+/// The purpose of a persistent tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// Trained.
     Weight,
-    /// Kept by the optimizer beside a weight.
+    /// Optimizer state that belongs to a weight.
     Optimizer,
     /// A running statistic.
     Statistic,
 }
 
-/// A tensor that the host gives.
+/// A tensor that the host provides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputSpec {
     /// Its name: `images`, `labels`, `tokens`.
@@ -114,7 +114,7 @@ pub enum Content {
     },
 }
 
-/// A tensor that the host gets.
+/// A tensor that the host receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutputSpec {
     /// Its name: `loss`, `logits`.

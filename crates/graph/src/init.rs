@@ -1,11 +1,11 @@
-//! Values of parameters before the first iteration: functions of a seed, the same on any number of threads.
+//! Initial values of parameters: functions of a seed, the same on any number of threads.
 
 use crate::philox::philox;
 
-/// How a persistent value begins. Random ones are drawn by Philox with the run's seed as key, from the parameter's own stream.
+/// Initial values of a persistent tensor. Random ones are drawn by Philox with the run's seed as key, from the parameter's own stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
-    /// Every element is this.
+    /// All elements have this value.
     Constant(f32),
     /// Independent draws from a normal distribution around zero.
     Normal {
@@ -24,7 +24,7 @@ pub enum Init {
 }
 
 impl Init {
-    /// Writes the elements from `start` on into `part`; `start` is a multiple of four. Parts of one value may be filled in any order.
+    /// Writes the elements from `start` on into `part`; `start` is a multiple of four. Parts of one tensor may be filled in any order.
     pub fn fill(&self, seed: u64, start: usize, part: &mut [f32]) {
         match *self {
             Self::Constant(value) => part.fill(value),
@@ -42,7 +42,7 @@ impl Init {
     }
 }
 
-/// The counter's iteration in draws of initial values: no run gets this far, so no dropout mask repeats them.
+/// The iteration number used for initial values. No run reaches it, so no dropout mask repeats their words.
 const BEFORE_ALL: u32 = u32::MAX;
 
 fn draw(seed: u64, stream: u32, start: usize, part: &mut [f32], four: impl Fn([u32; 4]) -> [f32; 4]) {

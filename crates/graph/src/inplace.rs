@@ -1,9 +1,9 @@
-//! In-place facts: which outputs may take the bytes of which dying inputs (Chen et al., 2016, Section 3; *inplace operation*).
+//! In-place facts: which outputs may take over the bytes of which inputs that are not needed afterwards (Chen et al., 2016, Section 3;
+//! *inplace operation*).
 //!
-//! A fact is stated only where every element of the output is written after the last read of the input's element at the same
-//! position, and of all elements that anything written later depends on. For elementwise operations this holds by itself. Where a
-//! kernel must order its passes for it to hold, the reason below says so, and the kernel is bound by it. Nothing here decides that the
-//! input dies: a schedule does.
+//! A fact is stated only if every element of the output is written after the last read of the input's element at the same position, and of
+//! all elements on which later writes depend. For elementwise ops this always holds. Where a kernel must order its passes for it to hold,
+//! the reason below says so, and the kernel must comply. Whether the input is still needed is decided by a schedule, not here.
 
 use crate::op::OpKind;
 
@@ -21,7 +21,7 @@ const fn over(input: usize, output: usize) -> Reusable {
 }
 
 impl OpKind {
-    /// All permitted reuses. Where one output has several, a schedule takes at most one; reuses of different outputs combine.
+    /// All permitted reuses. If an output has several, a schedule uses at most one; reuses of different outputs may be combined.
     pub fn reusable(&self) -> &'static [Reusable] {
         match self {
             // Elementwise in every input named.
@@ -47,7 +47,7 @@ impl OpKind {
             }
             // Elementwise in the logits; the row's sum is an input of its own.
             Self::CrossEntropyGrad(_) => const { &[over(0, 0)] },
-            // The rest reads an input element for several output elements, or changes its size.
+            // All others read an input element for several output elements, or change its size.
             _ => &[],
         }
     }

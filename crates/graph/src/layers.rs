@@ -1,4 +1,4 @@
-//! Layers as networks speak of them: operations together with their parameters, statistics and initial values.
+//! Layers, as networks are described by them: ops together with their parameters, statistics and initial values.
 
 use elbowroom_ir::TensorId;
 
@@ -10,13 +10,13 @@ use crate::op::{
     Response, Window,
 };
 
-/// How the weight of a convolution or a linear layer begins.
+/// Initial values of the weight of a convolution or a linear layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum WeightInit {
     /// Normal with variance 2 / (outputs · window): He et al., 2015, over the fan-out, as torchvision's ResNet and VGG.
     KaimingFanOut,
-    /// Normal with variance 2 / (inputs · window): the same over the fan-in, which keeps the scale of what goes forward where layers
-    /// narrow and no normalization follows.
+    /// Normal with variance 2 / (inputs · window): the same over the fan-in, which preserves the scale of activations where layers get
+    /// narrower and no normalization follows.
     KaimingFanIn,
     /// Uniform within 1 / √fan-in, bias alike: PyTorch's default.
     FanInUniform,
@@ -46,16 +46,16 @@ impl WeightInit {
     }
 }
 
-/// A convolution to be built.
+/// Parameters of a convolution layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConvLayer {
-    /// Channels out.
+    /// Output channels.
     pub channels: usize,
     /// Its window.
     pub window: Window,
     /// Whether it has a bias.
     pub bias: bool,
-    /// How its weight begins.
+    /// Initial values of its weight.
     pub init: WeightInit,
 }
 
@@ -95,7 +95,7 @@ pub struct NormWeights {
 }
 
 const BATCH_NORM_MOMENTUM: f32 = 0.1;
-/// ε of normalizations, where a network does not say otherwise.
+/// Default ε of normalizations.
 pub const EPSILON: f32 = 1e-5;
 
 impl Builder {
@@ -110,7 +110,7 @@ impl Builder {
         self.conv2d_with(name, x, weights, layer.window)
     }
 
-    /// The weights of a convolution alone: for a layer that this graph may leave out.
+    /// The weights of a convolution without the op: for a layer that this graph may leave out.
     pub fn conv_weights(&mut self, name: &str, in_channels: usize, layer: ConvLayer) -> LinearWeights {
         let ConvLayer { channels, window, bias, init } = layer;
         let (fan_in, fan_out) = (in_channels * window.area(), channels * window.area());
@@ -124,7 +124,7 @@ impl Builder {
         LinearWeights { weight, bias }
     }
 
-    /// Convolution with weights that exist.
+    /// Convolution with existing weights.
     pub fn conv2d_with(
         &mut self,
         name: &str,
@@ -152,7 +152,7 @@ impl Builder {
         self.batch_norm_with(name, x, weights, epsilon)
     }
 
-    /// The parameters and statistics of a batch normalization alone.
+    /// Parameters and statistics of a batch normalization without the op.
     pub fn norm_weights(&mut self, name: &str, channels: usize) -> NormWeights {
         let mut make = |suffix: &str, role, value| {
             self.persistent(format!("{name}.{suffix}"), [channels], role, Init::Constant(value))
@@ -165,7 +165,7 @@ impl Builder {
         }
     }
 
-    /// Batch normalization with parameters that exist.
+    /// Batch normalization with existing parameters.
     pub fn batch_norm_with(
         &mut self,
         name: &str,
@@ -214,7 +214,7 @@ impl Builder {
         self.map(name, x, Function::Relu)
     }
 
-    /// Dropout with this probability in `0..1`; nothing in inference and at probability 0.
+    /// Dropout with this probability in `0..1`; the identity in inference and at probability 0.
     pub fn dropout(&mut self, name: &str, x: Var, probability: f32) -> Result<Var, BuildError> {
         if !(0.0..1.0).contains(&probability) {
             let why = format!("a dropout probability lies in 0..1, and {probability} does not");
@@ -286,8 +286,8 @@ impl Builder {
         Ok(Var { id: y.id, shape: x.shape })
     }
 
-    /// Transposed convolution of `x [batch, channels, height, width]`, with a bias: every element of `x` spreads over a window, so that
-    /// `stride · (size − 1) + kernel − 2·padding` rows and columns come out. Its weight is `[in, out, height, width]`.
+    /// Transposed convolution of `x [batch, channels, height, width]`, with a bias: every element of `x` contributes to a window, so the
+    /// result has `stride · (size − 1) + kernel − 2·padding` rows and columns. Its weight is `[in, out, height, width]`.
     pub fn conv_transpose2d(&mut self, name: &str, x: Var, layer: ConvLayer) -> Result<Var, BuildError> {
         let ConvLayer { channels, window, bias, init } = layer;
         let (in_size, in_channels) = ([x.dim(2), x.dim(3)], x.dim(1));
@@ -361,7 +361,7 @@ impl Builder {
         self.push1(name, OpKind::Linear { product, bias: weights.bias.is_some() }, &weights.operands(x))
     }
 
-    /// The rows of `table` that some ids name: `[rows, width]`.
+    /// The rows of `table` given by ids: `[rows, width]`.
     pub fn embedding(&mut self, name: &str, ids: Var, table: Var, part: Part) -> Result<Var, BuildError> {
         let rows = part.rows.unwrap_or(ids.shape.len());
         let (vocabulary, width) = (table.dim(0), table.dim(1));
@@ -369,7 +369,7 @@ impl Builder {
         self.push1(name, OpKind::Embedding(lookup), &[ids.id, table.id])
     }
 
-    /// Self-attention of `qkv [batch, tokens, 3·width]` with so many heads: `[batch, tokens, width]`.
+    /// Self-attention of `qkv [batch, tokens, 3·width]` with `heads` heads: `[batch, tokens, width]`.
     pub fn attention(&mut self, name: &str, qkv: Var, heads: usize, causal: bool) -> Result<Var, BuildError> {
         let width = qkv.dim(2) / (3 * heads).max(1);
         self.push1(
@@ -393,7 +393,7 @@ impl Builder {
         self.push1(name, OpKind::CrossEntropy(loss), &[logits.id, labels.id])
     }
 
-    /// Tensors `[batch, cᵢ, …]` that differ in their second extent alone, side by side along it.
+    /// Concatenates tensors `[batch, cᵢ, …]` along their second extent, in which alone they may differ.
     pub fn concat(&mut self, name: &str, parts: &[Var]) -> Result<Var, BuildError> {
         let Some(first) = parts.first() else {
             return Err(BuildError::Extents {
@@ -415,7 +415,7 @@ impl Builder {
     }
 }
 
-/// Which ids or labels are read.
+/// The ids or labels that an op reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// Index of the first.

@@ -1,4 +1,4 @@
-//! What is computed: networks as graphs of operations with shapes, derivatives and traces.
+//! Networks as graphs of ops with shapes; their derivatives and traces.
 //!
 //! A [`Graph`] is one iteration of one network at fixed shapes: forward, backward and update. Its operations ([`OpKind`]) are
 //! destination-passing: each reads whole tensors and writes whole tensors, and says by its kind alone how large they are

@@ -1,15 +1,15 @@
-//! The op set: what every operation reads and writes, and the formula that it computes.
+//! The op set: operands, results and formula of every op.
 //!
-//! An operation is destination-passing: it reads whole tensors and writes whole tensors, each dense and at a given address. Its kind
-//! carries every extent it needs, so that a kernel looks at no shape and a reshape costs nothing: a tensor of shape `[N, C, H, W]` is
-//! read by [`OpKind::Linear`] as `N` rows of `C·H·W`. Lists of operands below are in order: `(inputs) → (outputs)`. Elements are
-//! `f32` unless a type is given. All layouts are row-major, images are `[batch, channels, height, width]`.
+//! An op is destination-passing: it reads whole tensors and writes whole tensors, each dense and at a given address. Its kind has all
+//! extents, so a kernel inspects no shapes and a reshape costs nothing: [`OpKind::Linear`] reads a tensor of shape `[N, C, H, W]` as `N`
+//! rows of `C·H·W`. Operands are listed below in order: `(inputs) → (outputs)`. Elements are `f32` unless a type is given. All layouts are
+//! row-major; images are `[batch, channels, height, width]`.
 //!
-//! An output that *mutates* an input lies at the same address as that input ([`OpKind::mutations`]); the kernel updates it in place.
-//! An output that *may reuse* an input ([`crate::inplace`]) lies at the same address as that input if the schedule chose so, else
-//! apart from it; the kernel must be right in both cases. No other output overlaps any input or output.
+//! An output that *mutates* an input lies at the input's address ([`OpKind::mutations`]); the kernel updates it in place. An output that
+//! *may reuse* an input ([`crate::inplace`]) lies at the input's address if the schedule chose so, otherwise apart from it; the kernel must
+//! be correct in both cases. No other output overlaps any input or output.
 //!
-//! Sums run in an order that depends on the extents alone. Where a formula leaves the order open, the kernel chooses one.
+//! The order of sums depends on the extents alone. Where a formula leaves the order open, the kernel chooses one.
 
 use elbowroom_ir::trace::Again;
 
@@ -75,9 +75,9 @@ impl Mask {
 pub struct Sgd {
     /// η
     pub learning_rate: f32,
-    /// µ; 0 means that there is no momentum tensor at all.
+    /// µ; at 0 there is no momentum tensor.
     pub momentum: f32,
-    /// λ, which joins the gradient: `g + λ·w`.
+    /// λ, added to the gradient: `g + λ·w`.
     pub weight_decay: f32,
 }
 
@@ -94,7 +94,7 @@ pub struct Adam {
     pub weight_decay: f32,
 }
 
-/// What an operation computes.
+/// The computation of an op.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OpKind {
     /// `() → (batch)`: input `slot` of [`Graph::inputs`](crate::Graph::inputs), from the host, which keeps it for the iteration.
@@ -102,7 +102,7 @@ pub enum OpKind {
         /// Index into [`Graph::inputs`](crate::Graph::inputs).
         slot: usize,
     },
-    /// `(tensor) → ()`: hands the tensor to the host as output `slot` of [`Graph::outputs`](crate::Graph::outputs).
+    /// `(tensor) → ()`: passes the tensor to the host as output `slot` of [`Graph::outputs`](crate::Graph::outputs).
     Output {
         /// Index into [`Graph::outputs`](crate::Graph::outputs).
         slot: usize,
@@ -111,7 +111,7 @@ pub enum OpKind {
     Fill {
         /// Number of elements.
         len: usize,
-        /// What every element becomes.
+        /// The value of every element.
         value: f32,
     },
 
@@ -418,7 +418,7 @@ pub enum OpKind {
 }
 
 impl OpKind {
-    /// Pairs (input, output) of operand positions where the output is the input, changed in place.
+    /// Pairs (input, output) of operand positions at which the output is the input, updated in place.
     pub fn mutations(&self) -> Vec<(usize, usize)> {
         match self {
             Self::Accumulate { .. } => vec![(0, 0)],
@@ -433,7 +433,7 @@ impl OpKind {
         }
     }
 
-    /// Whether it may be run again in the same iteration.
+    /// Whether the op may be recomputed in the same iteration.
     pub fn again(&self) -> Again {
         match self {
             Self::Dropout(mask) => Again::Rng { stream: u64::from(mask.stream) },
@@ -443,7 +443,7 @@ impl OpKind {
         }
     }
 
-    /// The convolution that it is, or of which it is a gradient.
+    /// The convolution that the op computes, or whose gradient it computes.
     pub const fn conv(&self) -> Option<&Conv> {
         match self {
             Self::Conv2d { conv, .. } | Self::Conv2dGradInput(conv) | Self::Conv2dGradWeight(conv) => {
@@ -453,7 +453,7 @@ impl OpKind {
         }
     }
 
-    /// The same operation, computed by another algorithm; none where there is no such choice.
+    /// The same op, computed by another algorithm; `None` if there is no choice.
     pub fn computed_by(&self, algorithm: Algorithm) -> Option<Self> {
         let conv = Conv { algorithm, ..*self.conv()? };
         Some(match *self {

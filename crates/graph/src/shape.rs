@@ -4,13 +4,13 @@ use std::fmt;
 
 use elbowroom_ir::Bytes;
 
-/// The most dimensions that a shape has.
+/// Maximum number of dimensions.
 pub const MAX_RANK: usize = 5;
 
 /// The type of a tensor's elements. All are stored in the machine's byte order, densely, the last dimension fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DType {
-    /// 32-bit floats: all that is differentiated.
+    /// 32-bit floats; the only type with derivatives.
     F32,
     /// 32-bit signed integers: labels and tokens.
     I32,
@@ -41,7 +41,7 @@ impl Shape {
 
     /// The shape of the given extents, which number at most [`MAX_RANK`].
     pub fn new(extents: &[usize]) -> Self {
-        assert!(extents.len() <= MAX_RANK, "no operation makes a value of {} dimensions", extents.len());
+        assert!(extents.len() <= MAX_RANK, "no operation makes a tensor of {} dimensions", extents.len());
         let mut shape = Self::SCALAR;
         shape.extents[..extents.len()].copy_from_slice(extents);
         shape.rank = extents.len();

@@ -1,11 +1,11 @@
-//! Operands of every operation: how many elements it reads, and the shapes that it makes. The one place for shape inference.
+//! The operands of every op: how many elements it reads, and the shapes of its results. All shape inference is here.
 
 use crate::op::{OpKind, Response};
 use crate::shape::{DType, Shape};
 
 use DType::{F32, I32, U8};
 
-/// What an operation reads and makes.
+/// Operands and results of an op.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature {
     /// Elements of every input, and their type.
@@ -14,17 +14,17 @@ pub struct Signature {
     pub outputs: Vec<(Shape, DType)>,
 }
 
-/// Number of elements of an input. Its shape does not matter: the extents are in the kind.
+/// The number of elements of an input. Its shape is irrelevant: the extents are in the kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// As many.
+    /// Exactly this many.
     Exactly(usize),
-    /// As many or more: a part is read.
+    /// At least this many: the op reads a part.
     AtLeast(usize),
 }
 
 impl Size {
-    /// Whether a tensor of this many elements will do.
+    /// Whether a tensor of `len` elements is acceptable.
     pub const fn admits(self, len: usize) -> bool {
         match self {
             Self::Exactly(wanted) => wanted == len,
@@ -42,8 +42,8 @@ fn floats(inputs: &[usize], outputs: &[&[usize]]) -> Signature {
 }
 
 impl OpKind {
-    /// What it reads and makes. The output of [`OpKind::Input`] has any shape and type, which its slot says: here it has none, nor has
-    /// the input of [`OpKind::Output`].
+    /// The op's operands and results. The output of [`OpKind::Input`] and the input of [`OpKind::Output`] are missing, because the slot
+    /// determines their shape and type.
     pub fn signature(&self) -> Signature {
         match *self {
             Self::Input { .. } | Self::Output { .. } => floats(&[], &[]),
@@ -191,7 +191,7 @@ impl OpKind {
         }
     }
 
-    /// What tells the names of several outputs apart; the first is empty where it bears the operation's own name.
+    /// Suffixes that distinguish the names of several outputs; the first is empty if that output has the op's own name.
     pub const fn output_suffixes(&self) -> &'static [&'static str] {
         match self {
             Self::BatchNorm { .. } => &["", "mean", "variance"],

@@ -1,4 +1,4 @@
-//! What an operation has to do, for cost models: floating-point operations and bytes moved.
+//! The work of an op, for cost models: floating-point operations and bytes moved.
 
 use elbowroom_ir::trace::Work;
 use elbowroom_ir::{Bytes, OpId};
@@ -6,12 +6,12 @@ use elbowroom_ir::{Bytes, OpId};
 use crate::graph::Graph;
 use crate::op::{Function, OpKind};
 
-/// Floating-point operations charged for an exponential, a logarithm, a root or a hyperbolic tangent.
+/// Floating-point operations counted for an exponential, a logarithm, a root or a hyperbolic tangent.
 const TRANSCENDENTAL: u64 = 8;
 
 impl Graph {
-    /// The work of a node. A multiply-add counts two operations; every operand crosses memory once, except that a lookup touches only
-    /// the rows it names. What a kernel moves beyond that is not the graph's to know.
+    /// The work of a node. A multiply-add counts as two operations. Every operand is moved once, except that a lookup accesses only the
+    /// rows it names. A kernel may move more, which the graph does not know.
     pub fn work(&self, op: OpId) -> Work {
         let node = &self.nodes[op];
         let size = |&value: &elbowroom_ir::TensorId| self.values[value].bytes();
@@ -29,7 +29,7 @@ impl Graph {
 }
 
 impl OpKind {
-    /// Floating-point operations, a multiply-add counting two.
+    /// Floating-point operations; a multiply-add counts as two.
     pub fn flops(&self) -> u64 {
         let elements = |count: usize, each: u64| count as u64 * each;
         match self {

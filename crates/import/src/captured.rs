@@ -16,16 +16,16 @@ use elbowroom_ir::planning::CostSource;
 use elbowroom_ir::trace::{Phase, Work};
 use serde::Deserialize;
 
-use crate::detect::Kind;
+use crate::detect::Format;
 use crate::error::ImportError;
-use crate::finish::{Draft, duration, finish};
+use crate::finish::{ImportDraft, duration, finish};
 use crate::notes::Notes;
-use crate::storage_log::{LogOp, LogStorage, Role, StorageLog};
+use crate::storage_log::{LogOp, LogStorage, StorageLog, StorageRole};
 use crate::{Imported, Options, Source};
 
 /// A line of any kind.
 #[derive(Deserialize)]
-struct Line {
+struct CapturedLine {
     k: String,
     #[serde(default)]
     s: Option<u64>,
@@ -74,27 +74,27 @@ struct Line {
 }
 
 #[derive(Default)]
-struct Reader {
+struct CaptureReader {
     log: StorageLog,
     /// The file's numbers of storages and steps.
     storages: HashMap<u64, usize>,
     steps: HashMap<u64, usize>,
-    /// What a storage stands for, in the capture's own words.
+    /// The meaning of a storage, as the capture describes it.
     stands_for: BTreeMap<String, usize>,
     freed: Vec<bool>,
     buffers: Vec<bool>,
     /// The line of every op, for messages.
     lines: Vec<usize>,
-    meta: Option<Line>,
+    meta: Option<CapturedLine>,
 }
 
 pub fn import(source: &Source<'_>, options: &Options) -> Result<Imported, ImportError> {
-    let mut reader = Reader::default();
+    let mut reader = CaptureReader::default();
     for (index, text) in source.bytes.split(|&b| b == b'\n').enumerate() {
         if text.trim_ascii().is_empty() {
             continue;
         }
-        let line: Line =
+        let line: CapturedLine =
             serde_json::from_slice(text).map_err(|error| ImportError::json(source.file, index, &error))?;
         reader.line(line, index + 1).map_err(|what| ImportError::Line {
             file: source.file.to_owned(),
@@ -102,17 +102,18 @@ pub fn import(source: &Source<'_>, options: &Options) -> Result<Imported, Import
             what,
         })?;
     }
-    let Reader { mut log, freed, buffers, lines, meta, .. } = reader;
+    let CaptureReader { mut log, freed, buffers, lines, meta, .. } = reader;
     let recorded_peak = log.recorded_peak();
     let functional = meta.as_ref().and_then(|m| m.mode.as_deref()) == Some("joint");
-    let mut notes = Notes::new(Kind::Captured);
+    let mut notes = Notes::new(Format::Captured);
     notes.recorded_peak = Some(recorded_peak);
     if functional {
         log.update_in_place();
     } else {
-        // Nothing says what an eager trace returns; what was never freed is what somebody kept.
-        log.results =
-            (0..log.storages.len()).filter(|&s| log.storages[s].role == Role::Made && !freed[s]).collect();
+        // An eager trace does not list its results; storages that were never freed are the results.
+        log.results = (0..log.storages.len())
+            .filter(|&s| log.storages[s].role == StorageRole::Made && !freed[s])
+            .collect();
         let shown =
             log.show_running_statistics(|_, op| op.reads.iter().copied().filter(|&s| buffers[s]).collect());
         if shown > 0 {
@@ -141,11 +142,11 @@ pub fn import(source: &Source<'_>, options: &Options) -> Result<Imported, Import
         Some(op) => ImportError::Line { file: source.file.to_owned(), line: lines[op], what: error.what },
         None => source.wrong(error.what),
     })?;
-    finish(source, Draft { data, nanos, costs_from: CostSource::Roofline, notes })
+    finish(source, ImportDraft { data, nanos, costs_from: CostSource::Roofline, notes })
 }
 
-impl Reader {
-    fn line(&mut self, line: Line, number: usize) -> Result<(), String> {
+impl CaptureReader {
+    fn line(&mut self, line: CapturedLine, number: usize) -> Result<(), String> {
         match line.k.as_str() {
             "meta" => self.meta = Some(line),
             "st" => self.storage(line)?,
@@ -160,7 +161,7 @@ impl Reader {
                     .steps
                     .get(&step)
                     .ok_or_else(|| format!("a `free` names step {step}, which no op has"))?;
-                if self.log.storages[storage].role != Role::Made {
+                if self.log.storages[storage].role != StorageRole::Made {
                     return Err(format!(
                         "`{}` is freed, but was there before the iteration",
                         self.log.storages[storage].name
@@ -176,7 +177,7 @@ impl Reader {
                 let what = line.d.unwrap_or_default();
                 let updated = what.split_once("mutated_input=").and_then(|(_, rest)| self.named(rest));
                 match updated {
-                    Some(now) if self.log.storages[now].role == Role::Persistent => {
+                    Some(now) if self.log.storages[now].role == StorageRole::Persistent => {
                         self.log.replaced.push((now, storage));
                     }
                     _ => self.log.results.push(storage),
@@ -187,7 +188,8 @@ impl Reader {
         Ok(())
     }
 
-    /// The storage that stands for something. The capture cuts long descriptions off; one that is a beginning of a single other means that.
+    /// The storage with this description. The capture truncates long descriptions; a prefix of exactly one other description refers to that
+    /// one.
     fn named(&self, what: &str) -> Option<usize> {
         let whole = what.strip_suffix(')').unwrap_or(what);
         if let Some(&storage) = self.stands_for.get(whole) {
@@ -199,13 +201,13 @@ impl Reader {
         begin_so.next().is_none().then_some(storage)
     }
 
-    fn storage(&mut self, line: Line) -> Result<(), String> {
+    fn storage(&mut self, line: CapturedLine) -> Result<(), String> {
         let id = line.s.ok_or("a storage lacks its id `s`")?;
         let class = line.c.unwrap_or_default();
         let role = match class.as_str() {
-            "param" | "buffer" | "optstate" => Role::Persistent,
-            "input" | "tangent" => Role::Input,
-            _ => Role::Made,
+            "param" | "buffer" | "optstate" => StorageRole::Persistent,
+            "input" | "tangent" => StorageRole::Input,
+            _ => StorageRole::Made,
         };
         let index = self.log.storages.len();
         if self.storages.insert(id, index).is_some() {
@@ -226,7 +228,7 @@ impl Reader {
         Ok(())
     }
 
-    fn op(&mut self, line: Line) -> Result<(), String> {
+    fn op(&mut self, line: CapturedLine) -> Result<(), String> {
         let step = line.i.ok_or("an op lacks its step `i`")?;
         if self.steps.insert(step, self.log.ops.len()).is_some() {
             return Err(format!("two ops have step {step}"));

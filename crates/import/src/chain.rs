@@ -1,19 +1,19 @@
 //! Chain profiles: times and sizes of the layers of a chain, and the trace of one iteration over it.
 //!
-//! Layers are 0..n. `F_i` reads `x_i` and makes `x_{i+1}`; `B_i` reads `x_i`, `x_{i+1}` and the gradient `y_{i+1}` and makes `y_i` (Beaumont
-//! et al., with the indices of the model). `x̄_{i+1}` is all that `B_i` needs of layer `i`, its output included: what exceeds `x_{i+1}` is a
-//! second result of `F_i`. `exF_i` and `exB_i` are scratch.
+//! Layers are 0..n. `F_i` reads `x_i` and writes `x_{i+1}`; `B_i` reads `x_i`, `x_{i+1}` and the gradient `y_{i+1}` and writes `y_i`
+//! (Beaumont et al., with the indices of the model). `x̄_{i+1}` is everything that `B_i` needs of layer `i`, including its output; the part
+//! beyond `x_{i+1}` is a second result of `F_i`. `exF_i` and `exB_i` are workspaces.
 
 use elbowroom_ir::planning::CostSource;
 use elbowroom_ir::trace::Phase;
 use elbowroom_ir::{Bytes, Nanos, TensorId};
 use serde::Deserialize;
 
-use crate::detect::Kind;
+use crate::detect::Format;
 use crate::error::ImportError;
-use crate::finish::{Draft, duration, finish};
+use crate::finish::{ImportDraft, duration, finish};
 use crate::notes::Notes;
-use crate::op_graph::{Node, OpGraph};
+use crate::op_graph::{OpGraph, OpNode};
 use crate::storage_log::{input_op, results_op};
 use crate::{Imported, Options, Source};
 
@@ -22,7 +22,7 @@ use crate::{Imported, Options, Source};
 pub struct Chain {
     /// For people.
     pub name: String,
-    /// What each layer does; as long as `forward`.
+    /// The operation of each layer; as many as `forward`.
     pub labels: Vec<String>,
     /// Duration of every `F_i`.
     pub forward: Vec<Nanos>,
@@ -34,14 +34,14 @@ pub struct Chain {
     pub saved: Vec<Bytes>,
     /// Size of every `y_i`; one more than there are layers.
     pub y: Vec<Bytes>,
-    /// Scratch of every `F_i`.
+    /// Workspace of every `F_i`.
     pub forward_extra: Vec<Bytes>,
-    /// Scratch of every `B_i`.
+    /// Workspace of every `B_i`.
     pub backward_extra: Vec<Bytes>,
 }
 
 #[derive(Deserialize)]
-struct File {
+struct ChainFile {
     #[serde(default)]
     name: Option<String>,
     #[serde(default)]
@@ -63,15 +63,15 @@ struct File {
     #[serde(default)]
     labels: Vec<serde_json::Value>,
     #[serde(default)]
-    units: Units,
+    units: ChainUnits,
 }
 
 #[derive(Deserialize)]
-struct Units {
+struct ChainUnits {
     time: String,
 }
 
-impl Default for Units {
+impl Default for ChainUnits {
     fn default() -> Self {
         Self { time: "ms".to_owned() }
     }
@@ -101,8 +101,8 @@ impl Chain {
         self.forward.is_empty()
     }
 
-    /// One iteration: an input op for `x_0` if that has bytes, every `F_i`, a `loss` of no duration that makes `y_n` of `x_n`, every `B_i`
-    /// from the last to the first, and an op that reads `y_0`, which stays.
+    /// One iteration: an input op for `x_0` if it has bytes, every `F_i`, a `loss` without duration that computes `y_n` from `x_n`, every
+    /// `B_i` from the last to the first, and an op that reads `y_0`, which stays until then.
     fn graph(&self, options: &Options) -> OpGraph {
         let n = self.len();
         let mut graph = OpGraph::default();
@@ -125,7 +125,7 @@ impl Chain {
         }
         let mut y = value(&mut graph, format!("y{n}"), self.y[n]);
         if let Some(gradient) = y {
-            let loss = Node {
+            let loss = OpNode {
                 name: "loss".to_owned(),
                 kind: "loss".to_owned(),
                 workspace: 0,
@@ -145,12 +145,12 @@ impl Chain {
         graph
     }
 
-    fn node(&self, i: usize, phase: Phase) -> Node {
+    fn node(&self, i: usize, phase: Phase) -> OpNode {
         let (letter, nanos, extra) = match phase {
             Phase::Forward => ("F", self.forward[i], self.forward_extra[i]),
             _ => ("B", self.backward[i], self.backward_extra[i]),
         };
-        Node {
+        OpNode {
             name: format!("{letter}{i}"),
             kind: self.labels[i].clone(),
             phase,
@@ -163,12 +163,12 @@ impl Chain {
 }
 
 fn read(source: &Source<'_>) -> Result<(Chain, Option<String>), ImportError> {
-    let file: File = source.json()?;
+    let file: ChainFile = source.json()?;
     let n = file.n;
     if n == 0 {
         return Err(source.wrong("the chain has no layers"));
     }
-    // Before anything is sized by `n`.
+    // Checked before anything is allocated by `n`.
     if file.forward.len() != n {
         return Err(source.wrong(format!("`uF` has {} entries where `n` says {n}", file.forward.len())));
     }
@@ -223,7 +223,10 @@ fn read(source: &Source<'_>) -> Result<(Chain, Option<String>), ImportError> {
 pub(crate) fn import(source: &Source<'_>, options: &Options) -> Result<Imported, ImportError> {
     let (chain, origin) = read(source)?;
     let graph = chain.graph(options);
-    let mut notes = Notes::new(Kind::Chain);
+    let mut notes = Notes::new(Format::Chain);
     notes.origin = origin;
-    finish(source, Draft { data: graph.data, nanos: graph.nanos, costs_from: CostSource::Recorded, notes })
+    finish(
+        source,
+        ImportDraft { data: graph.data, nanos: graph.nanos, costs_from: CostSource::Recorded, notes },
+    )
 }

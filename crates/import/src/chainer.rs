@@ -1,34 +1,34 @@
 //! Graphs of Chainer networks: variables with exact bytes, functions with unit times (convolutions 10, all others 1).
 //!
-//! One JSON object: `vars` (`id`, `bytes`, `name` of a parameter or null) and `functions` (`dir`, `op`, `ins` as pairs of a variable and what
-//! of it is read, `outs`, `t`), in no order. A backward function reads `gradient`s, `input`s and `output`s of its forward function and makes a
-//! gradient for each of its `outs`.
+//! One JSON object: `vars` (`id`, `bytes`, `name` of a parameter or null) and `functions` (`dir`, `op`, `ins` as pairs of a variable and
+//! the part of it that is read, `outs`, `t`), in no particular order. A backward function reads `gradient`s, `input`s and `output`s of its
+//! forward function and writes a gradient for each of its `outs`.
 //!
-//! Variables that no function makes are parameters if they have a name (persistent), else the batch, for which no gradients are made.
-//! Functions run branch by branch, as the program that built the graph ran; backward functions in the reverse order. Where several
-//! backward functions make a gradient of one variable, each after the first adds to it, in place if the schedule likes.
+//! Variables without a producing function are parameters (persistent) if they have a name; otherwise they are the batch, which has no
+//! gradients. Functions run branch by branch, as in the program that built the graph; backward functions in the reverse order. If several
+//! backward functions write a gradient of one variable, each one after the first adds to it and may do so in place.
 
 use elbowroom_ir::planning::CostSource;
 use elbowroom_ir::trace::{Again, Op, Persistent, Phase, Reuse, Work};
 use elbowroom_ir::{Bytes, Nanos, TensorId};
 use serde::Deserialize;
 
-use crate::detect::Kind;
+use crate::detect::Format;
 use crate::error::ImportError;
-use crate::finish::{Draft, duration, finish};
+use crate::finish::{ImportDraft, duration, finish};
 use crate::notes::Notes;
 use crate::op_graph::OpGraph;
 use crate::storage_log::{input_op, results_op};
 use crate::{Imported, Options, Source};
 
 #[derive(Deserialize)]
-struct File {
+struct ChainerFile {
     #[serde(default)]
     name: Option<String>,
     #[serde(default)]
     source: Option<String>,
     vars: Vec<Variable>,
-    functions: Vec<Function>,
+    functions: Vec<ChainerFunction>,
 }
 
 #[derive(Deserialize)]
@@ -40,10 +40,10 @@ struct Variable {
 }
 
 #[derive(Deserialize)]
-struct Function {
+struct ChainerFunction {
     dir: Direction,
     op: String,
-    ins: Vec<(usize, Part)>,
+    ins: Vec<(usize, VariablePart)>,
     outs: Vec<usize>,
     t: f64,
 }
@@ -55,9 +55,9 @@ enum Direction {
     Backward,
 }
 
-/// What of a variable a function reads.
+/// The part of a variable that a function reads.
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
-enum Part {
+enum VariablePart {
     #[serde(rename = "gradient")]
     Gradient,
     #[serde(rename = "input", alias = "output", alias = "_")]
@@ -65,7 +65,7 @@ enum Part {
 }
 
 pub fn import(source: &Source<'_>, options: &Options) -> Result<Imported, ImportError> {
-    let mut file: File = source.json()?;
+    let mut file: ChainerFile = source.json()?;
     if file.vars.iter().enumerate().any(|(index, variable)| variable.id != index) {
         return Err(source.wrong("the ids of `vars` must count up from 0"));
     }
@@ -78,39 +78,40 @@ pub fn import(source: &Source<'_>, options: &Options) -> Result<Imported, Import
                 function.op
             )));
         }
-        if function.dir == Direction::Forward && function.ins.iter().any(|&(_, part)| part == Part::Gradient)
+        if function.dir == Direction::Forward
+            && function.ins.iter().any(|&(_, part)| part == VariablePart::Gradient)
         {
             return Err(source
                 .wrong(format!("function {index} ({}) is a forward one and reads a gradient", function.op)));
         }
     }
     let name = file.name.take().unwrap_or_else(|| source.stem().to_owned());
-    let mut notes = Notes::new(Kind::ChainerGraph);
+    let mut notes = Notes::new(Format::ChainerGraph);
     notes.origin = file.source.take();
     notes.remarks.push(format!(
         "Times are units (convolutions 10, all others 1), read as {} each.",
         options.time_unit
     ));
-    let mut builder = Builder::new(&file, options).map_err(|what| source.wrong(what))?;
+    let mut builder = ChainerBuilder::new(&file, options).map_err(|what| source.wrong(what))?;
     builder.graph.data.name = name;
     builder.run().map_err(|what| source.wrong(what))?;
     let OpGraph { data, nanos } = builder.graph;
-    finish(source, Draft { data, nanos, costs_from: CostSource::Recorded, notes })
+    finish(source, ImportDraft { data, nanos, costs_from: CostSource::Recorded, notes })
 }
 
-struct Builder<'a> {
-    file: &'a File,
+struct ChainerBuilder<'a> {
+    file: &'a ChainerFile,
     options: &'a Options,
     graph: OpGraph,
-    /// The forward function that makes a variable.
+    /// The forward function that produces a variable.
     maker: Vec<Option<usize>>,
-    /// The tensor of a variable, and that of its gradient so far.
+    /// The tensor of each variable, and of its current gradient.
     values: Vec<Option<TensorId>>,
     gradients: Vec<Option<TensorId>>,
 }
 
-impl<'a> Builder<'a> {
-    fn new(file: &'a File, options: &'a Options) -> Result<Self, String> {
+impl<'a> ChainerBuilder<'a> {
+    fn new(file: &'a ChainerFile, options: &'a Options) -> Result<Self, String> {
         let mut maker = vec![None; file.vars.len()];
         for (index, function) in
             file.functions.iter().enumerate().filter(|(_, f)| f.dir == Direction::Forward)
@@ -140,7 +141,7 @@ impl<'a> Builder<'a> {
             let of = function
                 .ins
                 .iter()
-                .filter(|(_, part)| *part == Part::Gradient)
+                .filter(|(_, part)| *part == VariablePart::Gradient)
                 .find_map(|&(v, _)| self.maker[v]);
             let of = of.ok_or_else(|| {
                 format!("function {index} ({}) reads no gradient of a variable that is made", function.op)
@@ -159,7 +160,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Forward functions, each after those whose results it reads, and otherwise one branch after the other.
+    /// Forward functions in data-flow order, otherwise one branch after the other.
     fn forward_order(&self) -> Result<Vec<usize>, String> {
         #[derive(Clone, Copy, PartialEq)]
         enum Seen {
@@ -171,7 +172,7 @@ impl<'a> Builder<'a> {
         let mut read = vec![false; self.file.vars.len()];
         let forward = || functions.iter().enumerate().filter(|(_, f)| f.dir == Direction::Forward);
         forward().flat_map(|(_, f)| &f.ins).for_each(|&(v, _)| read[v] = true);
-        // From the ends of the network backwards; whatever these do not reach follows.
+        // From the ends of the network backwards; the rest follows.
         let ends = forward().filter(|(_, f)| f.outs.iter().all(|&v| !read[v])).map(|(index, _)| index);
         let mut seen = vec![Seen::No; functions.len()];
         let mut order = Vec::new();
@@ -207,7 +208,7 @@ impl<'a> Builder<'a> {
         Ok(order)
     }
 
-    /// Tensors that no function makes: parameters and the batch.
+    /// Tensors without a producing function: parameters and the batch.
     fn leaves(&mut self) {
         let file = self.file;
         for (index, variable) in file.vars.iter().enumerate() {
@@ -244,8 +245,8 @@ impl<'a> Builder<'a> {
         let mut reads = Vec::new();
         for &(variable, part) in &function.ins {
             match part {
-                Part::Value => reads.extend(self.values[variable]),
-                Part::Gradient => reads.extend(self.gradient(variable)),
+                VariablePart::Value => reads.extend(self.values[variable]),
+                VariablePart::Gradient => reads.extend(self.gradient(variable)),
             }
         }
         let (mut outputs, mut may_reuse) = (Vec::new(), Vec::new());
@@ -263,7 +264,7 @@ impl<'a> Builder<'a> {
         self.push(index, of, Phase::Backward, reads, outputs, may_reuse)
     }
 
-    /// The gradient of a variable. One that no function makes is that of the loss, which is given.
+    /// The gradient of a variable. If no function produces it, it is the gradient of the loss, which is given.
     fn gradient(&mut self, variable: usize) -> Option<TensorId> {
         let row = &self.file.vars[variable];
         if self.gradients[variable].is_none() && row.bytes > 0 {
@@ -298,7 +299,7 @@ impl<'a> Builder<'a> {
                 name: format!("{}{direction}@{index}", function.op),
                 kind: format!("{}{direction}", function.op),
                 phase,
-                // The file lists no mask, so dropout's backward function draws the same numbers once more.
+                // The file lists no mask, so dropout's backward function draws the same numbers again.
                 again: if function.op == "Dropout" {
                     Again::Rng { stream: layer as u64 }
                 } else {

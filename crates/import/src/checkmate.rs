@@ -13,18 +13,18 @@ use elbowroom_ir::planning::CostSource;
 use elbowroom_ir::trace::Phase;
 use serde::Deserialize;
 
-use crate::detect::Kind;
+use crate::detect::Format;
 use crate::error::ImportError;
-use crate::finish::{Draft, duration, finish};
+use crate::finish::{ImportDraft, duration, finish};
 use crate::notes::Notes;
-use crate::op_graph::{Node, OpGraph, topological};
+use crate::op_graph::{OpGraph, OpNode, topological};
 use crate::{Imported, Options, Source};
 
 #[derive(Deserialize)]
-struct File {
+struct CheckmateFile {
     #[serde(default)]
     graph: Attributes,
-    nodes: Vec<FileNode>,
+    nodes: Vec<CheckmateNode>,
     links: Vec<Link>,
 }
 
@@ -37,7 +37,7 @@ struct Attributes {
 }
 
 #[derive(Deserialize)]
-struct FileNode {
+struct CheckmateNode {
     #[serde(default)]
     id: Option<u64>,
     #[serde(default)]
@@ -69,7 +69,7 @@ struct Link {
 }
 
 pub fn import(source: &Source<'_>, options: &Options) -> Result<Imported, ImportError> {
-    let file: File = source.json()?;
+    let file: CheckmateFile = source.json()?;
     let mut ids = BTreeMap::new();
     let mut nodes = Vec::with_capacity(file.nodes.len());
     for (index, node) in file.nodes.iter().enumerate() {
@@ -82,7 +82,7 @@ pub fn import(source: &Source<'_>, options: &Options) -> Result<Imported, Import
         }
         let nanos = duration(node.cost_cpu, options.time_unit.get() as f64)
             .ok_or_else(|| source.wrong(format!("node {id}: {} is no duration", node.cost_cpu)))?;
-        nodes.push(Node {
+        nodes.push(OpNode {
             name: match &node.name {
                 Name::Text(name) => name.clone(),
                 _ => format!("n{id}"),
@@ -113,10 +113,13 @@ pub fn import(source: &Source<'_>, options: &Options) -> Result<Imported, Import
     let mut graph = OpGraph::default();
     graph.data.name = file.graph.name.unwrap_or_else(|| source.stem().to_owned());
     graph.nodes(&nodes, &order);
-    let mut notes = Notes::new(Kind::CheckmateGraph);
+    let mut notes = Notes::new(Format::CheckmateGraph);
     notes.remarks.push(format!(
         "The file does not state its unit of time; one unit is read as {}.",
         options.time_unit
     ));
-    finish(source, Draft { data: graph.data, nanos: graph.nanos, costs_from: CostSource::Recorded, notes })
+    finish(
+        source,
+        ImportDraft { data: graph.data, nanos: graph.nanos, costs_from: CostSource::Recorded, notes },
+    )
 }

@@ -10,7 +10,7 @@ use crate::error::ImportError;
 
 /// The kinds of files that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum Format {
     /// Times and sizes of a chain of layers.
     Chain,
     /// Ops of a real iteration with measured times.
@@ -19,7 +19,7 @@ pub enum Kind {
     Captured,
     /// Ops measured on a P100, with published solver results.
     MeasuredGraph,
-    /// Node costs and sizes, as networkx writes them.
+    /// OpNode costs and sizes, as networkx writes them.
     CheckmateGraph,
     /// Variables and functions of a forward and backward pass.
     ChainerGraph,
@@ -27,7 +27,7 @@ pub enum Kind {
     MemorySnapshot,
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Chain => "chain profile",
@@ -61,12 +61,12 @@ struct FirstLine {
 }
 
 /// Finds the kind, or says what the file seems to be instead.
-pub fn kind(source: &Source<'_>) -> Result<Kind, ImportError> {
+pub fn kind(source: &Source<'_>) -> Result<Format, ImportError> {
     let unknown =
         |what: &str| Err(ImportError::UnknownKind { file: source.file.to_owned(), what: what.to_owned() });
     match source.bytes {
         [] => return unknown("the file is empty"),
-        [0x80, 2..=5, ..] => return Ok(Kind::MemorySnapshot),
+        [0x80, 2..=5, ..] => return Ok(Format::MemorySnapshot),
         [b'P', b'K', 3, 4, ..] => return unknown("the file is a zip archive; unpack it first"),
         _ => {}
     }
@@ -81,18 +81,18 @@ pub fn kind(source: &Source<'_>) -> Result<Kind, ImportError> {
         source.bytes.split(|&b| b == b'\n').find(|line| !line.trim_ascii().is_empty()).unwrap_or_default();
     if let Ok(FirstLine { k }) = serde_json::from_slice(first) {
         return if k == "meta" || k == "st" || k == "op" {
-            Ok(Kind::Captured)
+            Ok(Format::Captured)
         } else {
             unknown("the file holds JSON lines, but the first is neither `meta` nor `st`")
         };
     }
     let keys: Keys = source.json()?;
     match keys {
-        Keys { forward_times: Some(_), .. } => Ok(Kind::Chain),
-        Keys { sizes: Some(_), ops: Some(_), .. } => Ok(Kind::Recorded),
-        Keys { vars: Some(_), functions: Some(_), .. } => Ok(Kind::ChainerGraph),
-        Keys { nodes: Some(_), edges: Some(_), .. } => Ok(Kind::MeasuredGraph),
-        Keys { nodes: Some(_), links: Some(_), .. } => Ok(Kind::CheckmateGraph),
+        Keys { forward_times: Some(_), .. } => Ok(Format::Chain),
+        Keys { sizes: Some(_), ops: Some(_), .. } => Ok(Format::Recorded),
+        Keys { vars: Some(_), functions: Some(_), .. } => Ok(Format::ChainerGraph),
+        Keys { nodes: Some(_), edges: Some(_), .. } => Ok(Format::MeasuredGraph),
+        Keys { nodes: Some(_), links: Some(_), .. } => Ok(Format::CheckmateGraph),
         _ => unknown(
             "the file is JSON, but has none of the keys `uF`, `sizes` with `ops`, `nodes` with `edges` or `links`, `vars` with `functions`",
         ),

@@ -1,11 +1,11 @@
-//! What is wrong with a file that cannot be imported.
+//! Errors of importing.
 
 use elbowroom_ir::trace::TraceError;
 
 /// Why a file cannot be imported: where, what, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// None of the kinds that are read.
+    /// The content is of no known kind.
     #[error(
         "{file}: {what}, and no kind of trace known here; give a chain profile, a recorded or captured trace (.json, .jsonl), \
          a P100, Checkmate or Chainer graph, or a PyTorch memory snapshot (.pickle)"
@@ -13,10 +13,10 @@ pub enum ImportError {
     UnknownKind {
         /// The file.
         file: String,
-        /// What it is instead, as far as can be said.
+        /// What it is instead, if that can be determined.
         what: String,
     },
-    /// Gzip that does not unpack.
+    /// The gzip data cannot be unpacked.
     #[error("{file}: the gzip data cannot be unpacked ({source}); copy or download the file again")]
     Gzip {
         /// The file.
@@ -24,27 +24,27 @@ pub enum ImportError {
         /// Why.
         source: std::io::Error,
     },
-    /// More data than any trace has.
+    /// The file holds more data than any trace.
     #[error("{file}: holds more than {limit} bytes, which is no trace; check that this is the file you mean")]
     TooLarge {
         /// The file.
         file: String,
-        /// The most that is read.
+        /// The maximum.
         limit: u64,
     },
-    /// Text that is not JSON, or JSON of another shape.
+    /// The text is not JSON, or JSON of another form.
     #[error("{file}, line {line}, column {column}: {what}; record the file again, or correct it there")]
     Json {
         /// The file.
         file: String,
         /// Line, from 1.
         line: usize,
-        /// Column, from 1; 0 if the line as a whole is meant.
+        /// Column, from 1; 0 for the line as a whole.
         column: usize,
         /// What is wrong.
         what: String,
     },
-    /// A line that says something impossible.
+    /// A line contains something impossible.
     #[error("{file}, line {line}: {what}; record the file again, or correct it there")]
     Line {
         /// The file.
@@ -54,7 +54,7 @@ pub enum ImportError {
         /// What is wrong.
         what: String,
     },
-    /// A pickle that cannot be read.
+    /// The pickle cannot be read.
     #[error("{file}, byte {byte}: {what}; write the snapshot again with torch.cuda.memory._dump_snapshot")]
     Pickle {
         /// The file.
@@ -64,7 +64,7 @@ pub enum ImportError {
         /// What is wrong.
         what: String,
     },
-    /// Well-formed data that makes no iteration.
+    /// Well-formed data that describe no iteration.
     #[error("{file}: {what}; record the file again, or correct it there")]
     Content {
         /// The file.
@@ -72,7 +72,7 @@ pub enum ImportError {
         /// What is wrong, and where.
         what: String,
     },
-    /// Data that breaks a rule of traces.
+    /// The data violate a rule of traces.
     #[error("{file}: the ops do not make a trace: {source}; record the file again, or correct it there")]
     Trace {
         /// The file.
@@ -83,9 +83,9 @@ pub enum ImportError {
 }
 
 impl ImportError {
-    /// A message of the JSON reader, whose lines count from the one after `line_offset`.
+    /// Converts an error of the JSON reader, whose lines count from the one after `line_offset`.
     pub(crate) fn json(file: &str, line_offset: usize, error: &serde_json::Error) -> Self {
-        // The reader appends the place to its message; here the place stands in front.
+        // The reader appends the position to its message; here the position comes first.
         let text = error.to_string();
         let what = text.split(" at line ").next().unwrap_or(&text).to_owned();
         Self::Json {

@@ -1,4 +1,4 @@
-//! The last step of every importer: believes the parts, bounds the sums, and measures the peak.
+//! The last step of every importer: checks the parts, bounds the sums, and computes the peak.
 
 use elbowroom_ir::planning::{CostSource, Costs};
 use elbowroom_ir::trace::{Trace, TraceData};
@@ -6,36 +6,39 @@ use elbowroom_ir::{Bytes, Nanos};
 
 use crate::error::ImportError;
 use crate::notes::Notes;
-use crate::{Imported, Source, load};
+use crate::{Imported, Source, peak};
 
-/// The sums of durations, operations and moved bytes stay below this, so that no reader of the trace overflows.
+/// Upper bound of the sums of durations, operations and moved bytes, so that no reader of the trace overflows.
 const LIMIT: u64 = 1 << 60;
 
-/// What a format's reader makes of a file.
-pub struct Draft {
+/// What the reader of a format produces.
+pub struct ImportDraft {
     /// The trace's parts.
     pub data: TraceData,
     /// A duration for every op.
     pub nanos: Vec<Nanos>,
-    /// Where the durations came from.
+    /// Origin of the durations.
     pub costs_from: CostSource,
     /// Everything but the peak.
     pub notes: Notes,
 }
 
-/// Makes an imported iteration of a draft.
-pub fn finish(source: &Source<'_>, draft: Draft) -> Result<Imported, ImportError> {
-    let Draft { data, nanos, costs_from, mut notes } = draft;
+/// Turns a draft into an imported iteration.
+///
+/// # Errors
+/// The parts do not form a trace, or a sum is too large.
+pub fn finish(source: &Source<'_>, draft: ImportDraft) -> Result<Imported, ImportError> {
+    let ImportDraft { data, nanos, costs_from, mut notes } = draft;
     bounded(source, "durations", nanos.iter().map(|n| n.get()))?;
     bounded(source, "floating-point operations", data.ops.values().map(|op| op.work.flops))?;
     bounded(source, "bytes read and written", data.ops.values().map(|op| op.work.moved.get()))?;
     let trace = Trace::new(data)
         .map_err(|error| ImportError::Trace { file: source.file.to_owned(), source: error })?;
-    notes.peak = load::peak(&trace);
+    notes.peak = peak::peak_memory(&trace);
     if let Some(recorded) = notes.recorded_peak.filter(|&recorded| recorded > notes.peak + Bytes(1 << 20)) {
         let peak = notes.peak;
         notes.remarks.push(format!(
-            "The recorded program reached {recorded} because it freed values later than their last use; the trace reaches {peak}."
+            "The recorded program reached {recorded} because it freed tensors later than their last use; the trace reaches {peak}."
         ));
     }
     Ok(Imported { trace, costs: Costs { nanos: nanos.into(), source: costs_from }, notes })

@@ -1,14 +1,14 @@
-//! Takes gzip off, if there is any, and refuses data without end.
+//! Unpacks gzip, if necessary, up to a maximum size.
 
 use std::borrow::Cow;
 use std::io::Read;
 
 use crate::error::ImportError;
 
-/// The most bytes that are read. A captured iteration of a large model has tens of megabytes, a long memory history some hundreds.
+/// Maximum size. A captured iteration of a large model has tens of megabytes, a long memory history some hundreds.
 const LIMIT: u64 = 1 << 31;
 
-/// The content of a file, unpacked if it begins as gzip does.
+/// The content of a file, unpacked if it starts with gzip's signature.
 pub fn inflate<'a>(bytes: &'a [u8], file: &str) -> Result<Cow<'a, [u8]>, ImportError> {
     if !bytes.starts_with(&[0x1f, 0x8b]) {
         return if bytes.len() as u64 > LIMIT { Err(too_large(file)) } else { Ok(Cow::Borrowed(bytes)) };

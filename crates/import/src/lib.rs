@@ -12,8 +12,8 @@
 //! | Chainer graph | variables and functions of a forward and backward pass | `chainer` |
 //! | PyTorch memory snapshot | the pickle that `torch.cuda.memory._dump_snapshot` writes | [`snapshot`] |
 //!
-//! Gzip around any of them is taken off. What is returned is a [`Trace`] that obeys the rules of [`elbowroom_ir::trace`], with [`Costs`]
-//! beside it and [`Notes`] on what the file says of itself and what importing changed:
+//! Files may be gzipped. The result is a [`Trace`] that obeys the rules of [`elbowroom_ir::trace`], with [`Costs`] and [`Notes`] on what
+//! the file states about itself and what importing changed:
 //!
 //! - Views are gone; their readers read the tensor whose bytes they show. Tensors of no bytes are gone.
 //! - Parameters, optimizer state and buffers are persistent. The batch is made by pure `input` ops of no duration, because the host
@@ -36,10 +36,10 @@ mod detect;
 mod error;
 mod finish;
 mod gzip;
-mod load;
 mod monet;
 mod notes;
 mod op_graph;
+mod peak;
 mod pickle;
 mod recorded;
 pub mod snapshot;
@@ -50,32 +50,32 @@ use elbowroom_ir::planning::Costs;
 use elbowroom_ir::trace::Trace;
 
 pub use chain::Chain;
-pub use detect::Kind;
+pub use detect::Format;
 pub use error::ImportError;
 pub use notes::{Notes, Reference};
 
-/// In what units to read the files that published solver results refer to.
+/// The units in which to read files that published solver results refer to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Units {
     /// Bytes and nanoseconds, workspaces included, with a persistent tensor for the parameters and a tensor for every gradient.
     #[default]
     Exact,
-    /// As the published results count: sizes in whole KiB, times in whole 1/100 ms, no workspaces, no parameters. Then op `k` is node
-    /// `k` of the file, and every op is pure. Meant for a limit on the load alone.
+    /// As the published results count: sizes in whole KiB, times in whole 1/100 ms, no workspaces, no parameters. Then op `k` is node `k`
+    /// of the file, and every op is pure. Use a limit on live memory with it.
     Published,
 }
 
-/// How to read.
+/// Import options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// For measured op graphs.
     pub units: Units,
-    /// The duration of one unit of time where a file does not say what its unit is (Checkmate and Chainer graphs).
+    /// The duration of one unit of time if the file does not state its unit (Checkmate and Chainer graphs).
     pub time_unit: Nanos,
-    /// Whether the ops that make the batch may be run again, at no cost: true if the host keeps the batch and that copy is not to be
-    /// counted; false to hold the batch like any other tensor.
+    /// Whether the ops that provide the batch may be recomputed at no cost: true if the host keeps the batch and that copy need not be
+    /// counted; false to treat the batch like any other tensor.
     pub remake_inputs: bool,
-    /// Whether elementwise ops of kinds known to allow it may write over a dying input, even where the recorded program did not.
+    /// Whether elementwise ops of suitable kinds may overwrite an input in place, even where the recorded program did not.
     pub inplace: bool,
     /// The device whose events are read from a memory snapshot; the first that has any if `None`.
     pub device: Option<usize>,
@@ -96,27 +96,30 @@ impl Default for Options {
 /// An iteration read from a file.
 #[derive(Clone, Debug)]
 pub struct Imported {
-    /// What was computed.
+    /// The iteration.
     pub trace: Trace,
-    /// How long it took.
+    /// The durations of its ops.
     pub costs: Costs,
-    /// What the file says of itself, and what importing changed.
+    /// What the file states about itself, and what importing changed.
     pub notes: Notes,
 }
 
-/// Reads an iteration from the bytes of a file. The file's name is used in messages and, without its extensions, as the trace's name
-/// where the file gives none; the kind is found from the content alone.
+/// Reads an iteration from the bytes of a file. The kind is determined from the content. The file's name is used in messages and, without
+/// its extensions, as the trace's name if the file has none.
+///
+/// # Errors
+/// The content is of no known kind, malformed, or inconsistent; the message says where and what to do.
 pub fn import(bytes: &[u8], file_name_hint: &str, options: &Options) -> Result<Imported, ImportError> {
     let bytes = gzip::inflate(bytes, file_name_hint)?;
     let source = Source { bytes: &bytes, file: file_name_hint };
     match detect::kind(&source)? {
-        Kind::Chain => chain::import(&source, options),
-        Kind::Recorded => recorded::import(&source, options),
-        Kind::Captured => captured::import(&source, options),
-        Kind::MeasuredGraph => monet::import(&source, options),
-        Kind::CheckmateGraph => checkmate::import(&source, options),
-        Kind::ChainerGraph => chainer::import(&source, options),
-        Kind::MemorySnapshot => snapshot::import(&source, options),
+        Format::Chain => chain::import(&source, options),
+        Format::Recorded => recorded::import(&source, options),
+        Format::Captured => captured::import(&source, options),
+        Format::MeasuredGraph => monet::import(&source, options),
+        Format::CheckmateGraph => checkmate::import(&source, options),
+        Format::ChainerGraph => chainer::import(&source, options),
+        Format::MemorySnapshot => snapshot::import(&source, options),
     }
 }
 
@@ -128,7 +131,7 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Reads the whole content as one JSON document.
+    /// Parses the whole content as one JSON document.
     fn json<T: serde::de::DeserializeOwned>(&self) -> Result<T, ImportError> {
         serde_json::from_slice(self.bytes).map_err(|error| ImportError::json(self.file, 0, &error))
     }

@@ -3,12 +3,12 @@
 //! One JSON object: `nodes` in the order of execution (`op`, `kind` fwd, loss or bwd, `time_ms`, `out_bytes`, `workspace_mib`, and
 //! `fixed_bytes`: parameters, batch and the gradients that exist by then), `edges` as pairs of node ids, `loss`, and `reference`.
 //!
-//! In [`Units::Published`] op `k` is node `k`: cost ⌊100·ms⌉, size ⌊bytes ÷ 1024⌉ KiB (halves to even), nothing else. The load of such a
-//! trace, at every op, is what Checkmate's program counts: an op reserves its result while what it reads is there, a result lives until
-//! its last use, and nothing has to stay to the end. A published budget becomes a load limit after `fixed_bytes` of the last node.
+//! In [`Units::Published`] op `k` is node `k`: cost ⌊100·ms⌉, size ⌊bytes ÷ 1024⌉ KiB (halves to even), nothing else. Live memory of such a
+//! trace, at every op, is what Checkmate's program counts: an op reserves its result while its inputs exist, a result lives until its last
+//! use, and nothing is kept to the end. A published budget minus `fixed_bytes` of the last node is a limit on live memory.
 //!
-//! In [`Units::Exact`] there is also a persistent tensor for what `fixed_bytes` says at the beginning, read by every op that has parameters, and
-//! a tensor for every gradient by which it grows, kept to the end.
+//! In [`Units::Exact`] there is also a persistent tensor for the initial `fixed_bytes`, read by every op that has parameters, and a tensor
+//! for every gradient by which `fixed_bytes` grows, kept to the end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,11 +18,11 @@ use elbowroom_ir::trace::{Again, Persistent, Phase};
 use elbowroom_ir::{Bytes, Nanos};
 use serde::Deserialize;
 
-use crate::detect::Kind;
+use crate::detect::Format;
 use crate::error::ImportError;
-use crate::finish::{Draft, duration, finish};
+use crate::finish::{ImportDraft, duration, finish};
 use crate::notes::{Notes, Reference};
-use crate::op_graph::{Node, OpGraph, topological};
+use crate::op_graph::{OpGraph, OpNode, topological};
 use crate::storage_log::results_op;
 use crate::{Imported, Options, Source, Units};
 
@@ -31,19 +31,19 @@ const KIB: u64 = 1 << 10;
 const TICK: f64 = 10_000.0;
 
 #[derive(Deserialize)]
-struct File {
+struct MonetFile {
     #[serde(default)]
     name: Option<String>,
     #[serde(default)]
     source: Option<String>,
-    nodes: Vec<FileNode>,
+    nodes: Vec<MonetNode>,
     edges: Vec<(u64, u64)>,
     #[serde(default)]
     reference: Vec<FileReference>,
 }
 
 #[derive(Deserialize)]
-struct FileNode {
+struct MonetNode {
     id: u64,
     op: String,
     kind: String,
@@ -67,7 +67,7 @@ struct FileReference {
 }
 
 pub fn import(source: &Source<'_>, options: &Options) -> Result<Imported, ImportError> {
-    let file: File = source.json()?;
+    let file: MonetFile = source.json()?;
     let ids: BTreeMap<u64, usize> =
         file.nodes.iter().enumerate().map(|(index, node)| (node.id, index)).collect();
     if ids.len() != file.nodes.len() {
@@ -93,7 +93,7 @@ pub fn import(source: &Source<'_>, options: &Options) -> Result<Imported, Import
     }
 
     let last_fixed = file.nodes.last().map_or(0, |node| node.fixed_bytes);
-    let mut notes = Notes::new(Kind::MeasuredGraph);
+    let mut notes = Notes::new(Format::MeasuredGraph);
     notes.origin = file.source;
     notes.references =
         file.reference.iter().filter_map(|reference| read_reference(reference, last_fixed)).collect();
@@ -110,10 +110,13 @@ pub fn import(source: &Source<'_>, options: &Options) -> Result<Imported, Import
         }
         Units::Exact => with_parameters(&mut graph, &nodes, &file.nodes, &ids),
     }
-    finish(source, Draft { data: graph.data, nanos: graph.nanos, costs_from: CostSource::Recorded, notes })
+    finish(
+        source,
+        ImportDraft { data: graph.data, nanos: graph.nanos, costs_from: CostSource::Recorded, notes },
+    )
 }
 
-fn read_node(node: &FileNode, options: &Options) -> Result<Node, String> {
+fn read_node(node: &MonetNode, options: &Options) -> Result<OpNode, String> {
     let phase = match node.kind.as_str() {
         "fwd" | "loss" => Phase::Forward,
         "bwd" => Phase::Backward,
@@ -122,7 +125,7 @@ fn read_node(node: &FileNode, options: &Options) -> Result<Node, String> {
     let no_time = || format!("{} ms is no duration", node.time_ms);
     let (bytes, workspace, nanos) = match options.units {
         Units::Exact => {
-            // Measured as a difference of two readings, which is below zero for some ops that need none.
+            // Measured as a difference of two readings, which is negative for some ops without workspace.
             let workspace = duration(node.workspace_mib.max(0.0) * 1_048_576.0, 1.0)
                 .ok_or_else(|| format!("{} MiB is no size", node.workspace_mib))?;
             (node.out_bytes, workspace.get(), duration(node.time_ms, 1e6).ok_or_else(no_time)?)
@@ -132,7 +135,7 @@ fn read_node(node: &FileNode, options: &Options) -> Result<Node, String> {
             (kib(node.out_bytes).saturating_mul(KIB), 0, ticks)
         }
     };
-    Ok(Node {
+    Ok(OpNode {
         name: format!("{}@{}", node.op, node.id),
         kind: node.op.rsplit(':').next().unwrap_or(&node.op).to_owned(),
         phase,
@@ -161,8 +164,8 @@ fn read_reference(reference: &FileReference, fixed: u64) -> Option<Reference> {
     })
 }
 
-/// Adds the nodes, with what `fixed_bytes` stands for as tensors.
-fn with_parameters(graph: &mut OpGraph, nodes: &[Node], rows: &[FileNode], ids: &BTreeMap<u64, usize>) {
+/// Adds the nodes, and tensors for `fixed_bytes`.
+fn with_parameters(graph: &mut OpGraph, nodes: &[OpNode], rows: &[MonetNode], ids: &BTreeMap<u64, usize>) {
     let grows = |k: usize| rows[k].fixed_bytes.saturating_sub(rows[k.saturating_sub(1)].fixed_bytes);
     let mut has_parameters = vec![false; nodes.len()];
     for (index, row) in rows.iter().enumerate() {

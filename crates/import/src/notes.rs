@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use elbowroom_ir::{Bytes, Nanos};
 
-use crate::detect::Kind;
+use crate::detect::Format;
 
 /// A result that somebody published for the file's graph.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reference {
     /// Device memory for which it was found.
     pub memory: Bytes,
-    /// The same as a limit on the load of the tensors in a trace read with [`Units::Published`](crate::Units::Published).
+    /// The same as a limit on live memory of a trace read with [`Units::Published`](crate::Units::Published).
     pub load_limit: Bytes,
     /// Iteration time reached, without transfers.
     pub time: Nanos,
@@ -26,14 +26,14 @@ pub struct Reference {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Notes {
     /// The kind found.
-    pub kind: Kind,
+    pub kind: Format,
     /// Where the file says it came from.
     pub origin: Option<String>,
     /// The peak that the file itself states.
     pub stated_peak: Option<Bytes>,
     /// The peak load of the program as the file records it, with its own frees; `None` for kinds that record no frees.
     pub recorded_peak: Option<Bytes>,
-    /// The peak load of the trace when every tensor lives until its last use and every permitted reuse is taken.
+    /// Peak memory of the trace if every tensor lives until its last use and every permitted reuse is taken.
     pub peak: Bytes,
     /// The total duration that the file itself states.
     pub stated_time: Option<Nanos>,
@@ -47,7 +47,7 @@ pub struct Notes {
 
 impl Notes {
     /// Notes with nothing in them yet.
-    pub(crate) fn new(kind: Kind) -> Self {
+    pub(crate) fn new(kind: Format) -> Self {
         Self {
             kind,
             origin: None,

@@ -1,20 +1,20 @@
-//! From a graph of ops, each with one result, to a trace: what the formats of measured, Checkmate and chain-like graphs share.
+//! Turns a graph of ops with one result each into a trace; shared by the formats of measured, Checkmate and chain-like graphs.
 
 use elbowroom_ir::trace::{Again, Op, Phase, Storage, Tensor, TraceData, Work};
 use elbowroom_ir::{Bytes, Nanos, OpId, TensorId};
 
 /// One op with one result.
 #[derive(Clone, Debug)]
-pub struct Node {
+pub struct OpNode {
     /// For people.
     pub name: String,
     /// The name of the operation; may be empty.
     pub kind: String,
     /// Forward or backward.
     pub phase: Phase,
-    /// Size of the result; an op of no bytes makes no tensor.
+    /// Size of the result; an op without bytes has no result tensor.
     pub bytes: u64,
-    /// Scratch bytes.
+    /// Workspace, in bytes.
     pub workspace: u64,
     /// Duration.
     pub nanos: Nanos,
@@ -22,7 +22,7 @@ pub struct Node {
     pub reads: Vec<usize>,
 }
 
-/// A graph on its way to a trace. Op `k` is the `k`-th node added.
+/// A trace under construction. Op `k` is the `k`-th node added.
 #[derive(Default)]
 pub struct OpGraph {
     /// The trace's parts so far.
@@ -38,8 +38,8 @@ impl OpGraph {
         self.data.tensors.push(Tensor { name, storage })
     }
 
-    /// Adds an op that may be run again, with all that it reads and makes.
-    pub fn op(&mut self, node: &Node, reads: Vec<TensorId>, outputs: Vec<TensorId>) -> OpId {
+    /// Adds an op that may be recomputed, with its inputs and outputs.
+    pub fn op(&mut self, node: &OpNode, reads: Vec<TensorId>, outputs: Vec<TensorId>) -> OpId {
         self.push(
             Op {
                 name: node.name.clone(),
@@ -57,14 +57,14 @@ impl OpGraph {
         )
     }
 
-    /// Adds an op as it is.
+    /// Adds an op unchanged.
     pub fn push(&mut self, op: Op, nanos: Nanos) -> OpId {
         self.nanos.push(nanos);
         self.data.ops.push(op)
     }
 
-    /// Adds nodes in an order in which every node comes after those that it reads; says which tensor each makes.
-    pub fn nodes(&mut self, nodes: &[Node], order: &[usize]) -> Vec<Option<TensorId>> {
+    /// Adds nodes in an order in which every node follows its inputs; returns the tensor that each writes.
+    pub fn nodes(&mut self, nodes: &[OpNode], order: &[usize]) -> Vec<Option<TensorId>> {
         let mut made: Vec<Option<TensorId>> = vec![None; nodes.len()];
         for &index in order {
             let node = &nodes[index];
@@ -76,8 +76,8 @@ impl OpGraph {
     }
 }
 
-/// An order in which every node comes after those that it reads, nearest to the order given; or a node on a cycle.
-pub fn topological(nodes: &[Node], preferred: &[usize]) -> Result<Vec<usize>, usize> {
+/// An order in which every node follows its inputs, as close as possible to the preferred one; or a node on a cycle.
+pub fn topological(nodes: &[OpNode], preferred: &[usize]) -> Result<Vec<usize>, usize> {
     let mut place = vec![usize::MAX; nodes.len()];
     preferred.iter().enumerate().for_each(|(p, &node)| place[node] = p);
     let mut waiting = vec![0usize; nodes.len()];

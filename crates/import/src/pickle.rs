@@ -9,7 +9,7 @@ pub type Ref = u32;
 
 /// A Python value.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Value {
+pub enum PickleValue {
     /// `None`, and integers that do not fit: nothing here needs them.
     None,
     /// `True` or `False`.
@@ -31,7 +31,7 @@ pub enum Value {
 /// A pickle that was read.
 #[derive(Debug)]
 pub struct Pickle {
-    values: Vec<Value>,
+    values: Vec<PickleValue>,
     root: Ref,
 }
 
@@ -47,7 +47,7 @@ pub struct PickleError {
 impl Pickle {
     /// Reads one pickle from the beginning of `bytes`.
     pub fn read(bytes: &[u8]) -> Result<Self, PickleError> {
-        let mut reader = Reader {
+        let mut reader = PickleReader {
             bytes,
             at: 0,
             values: Vec::new(),
@@ -71,14 +71,14 @@ impl Pickle {
     }
 
     /// A value.
-    pub fn get(&self, value: Ref) -> &Value {
+    pub fn get(&self, value: Ref) -> &PickleValue {
         &self.values[value as usize]
     }
 
     /// What a dictionary has under a text; `None` if it is no dictionary or has no such key, or so many that it is no record: a hostile
     /// pickle may refer to one large dictionary many times.
     pub fn key(&self, dict: Ref, key: &str) -> Option<Ref> {
-        let Value::Dict(pairs) = self.get(dict) else { return None };
+        let PickleValue::Dict(pairs) = self.get(dict) else { return None };
         if pairs.len() > 256 {
             return None;
         }
@@ -86,14 +86,14 @@ impl Pickle {
         pairs
             .iter()
             .rev()
-            .find(|(k, _)| matches!(self.get(*k), Value::Text(t) if &**t == key))
+            .find(|(k, _)| matches!(self.get(*k), PickleValue::Text(t) if &**t == key))
             .map(|&(_, v)| v)
     }
 
     /// The items of a list or tuple; empty for anything else.
     pub fn items(&self, list: Ref) -> &[Ref] {
         match self.get(list) {
-            Value::Sequence(items) => items,
+            PickleValue::Sequence(items) => items,
             _ => &[],
         }
     }
@@ -101,7 +101,7 @@ impl Pickle {
     /// The integer under a key that is not negative.
     pub fn int(&self, dict: Ref, key: &str) -> Option<u64> {
         match self.get(self.key(dict, key)?) {
-            Value::Int(number) => u64::try_from(*number).ok(),
+            PickleValue::Int(number) => u64::try_from(*number).ok(),
             _ => None,
         }
     }
@@ -109,27 +109,27 @@ impl Pickle {
     /// The text under a key.
     pub fn text(&self, dict: Ref, key: &str) -> Option<&str> {
         match self.get(self.key(dict, key)?) {
-            Value::Text(text) => Some(text),
+            PickleValue::Text(text) => Some(text),
             _ => None,
         }
     }
 }
 
-struct Reader<'a> {
+struct PickleReader<'a> {
     bytes: &'a [u8],
     at: usize,
-    values: Vec<Value>,
+    values: Vec<PickleValue>,
     stack: Vec<Ref>,
     /// Heights of the stack at the open marks.
     marks: Vec<usize>,
     memo: Vec<Option<Ref>>,
 }
 
-type Step<T = ()> = Result<T, String>;
+type Parsed<T = ()> = Result<T, String>;
 
-impl<'a> Reader<'a> {
+impl<'a> PickleReader<'a> {
     /// Obeys one opcode; returns the outermost value at the last.
-    fn step(&mut self) -> Step<Option<Ref>> {
+    fn step(&mut self) -> Parsed<Option<Ref>> {
         let opcode = self.take(1)?[0];
         match opcode {
             0x80 => match self.take(1)?[0] {
@@ -146,20 +146,20 @@ impl<'a> Reader<'a> {
                 self.stack.push(top);
             }
             b'(' => self.marks.push(self.stack.len()),
-            b'N' => self.push(Value::None),
-            0x88 => self.push(Value::Bool(true)),
-            0x89 => self.push(Value::Bool(false)),
+            b'N' => self.push(PickleValue::None),
+            0x88 => self.push(PickleValue::Bool(true)),
+            0x89 => self.push(PickleValue::Bool(false)),
             b'K' => {
                 let number = self.take(1)?[0];
-                self.push(Value::Int(number.into()));
+                self.push(PickleValue::Int(number.into()));
             }
             b'M' => {
                 let number = self.number(2)?;
-                self.push(Value::Int(number as i64));
+                self.push(PickleValue::Int(number as i64));
             }
             b'J' => {
                 let number = self.number(4)? as u32 as i32;
-                self.push(Value::Int(number.into()));
+                self.push(PickleValue::Int(number.into()));
             }
             0x8a => {
                 let len = self.number(1)?;
@@ -171,7 +171,7 @@ impl<'a> Reader<'a> {
             }
             b'G' => {
                 let bits: [u8; 8] = self.take(8)?.try_into().map_err(|_| "a float is cut off")?;
-                self.push(Value::Float(f64::from_be_bytes(bits)));
+                self.push(PickleValue::Float(f64::from_be_bytes(bits)));
             }
             0x8c => self.text(1)?,
             b'X' => self.text(4)?,
@@ -179,21 +179,21 @@ impl<'a> Reader<'a> {
             b'C' => self.skip_bytes(1)?,
             b'B' => self.skip_bytes(4)?,
             0x8e | 0x96 => self.skip_bytes(8)?,
-            b']' | b')' => self.push(Value::Sequence(Vec::new())),
+            b']' | b')' => self.push(PickleValue::Sequence(Vec::new())),
             b'l' | b't' => {
                 let items = self.pop_mark()?;
-                self.push(Value::Sequence(items));
+                self.push(PickleValue::Sequence(items));
             }
             0x85..=0x87 => {
                 let len = usize::from(opcode - 0x84);
                 let from = self.floor(len)?;
                 let items = self.stack.split_off(from);
-                self.push(Value::Sequence(items));
+                self.push(PickleValue::Sequence(items));
             }
-            b'}' => self.push(Value::Dict(Vec::new())),
+            b'}' => self.push(PickleValue::Dict(Vec::new())),
             b'd' => {
                 let items = self.pop_mark()?;
-                self.push(Value::Dict(Vec::new()));
+                self.push(PickleValue::Dict(Vec::new()));
                 self.set_items(items)?;
             }
             b'a' => {
@@ -241,7 +241,7 @@ impl<'a> Reader<'a> {
         Ok(None)
     }
 
-    fn take(&mut self, len: usize) -> Step<&'a [u8]> {
+    fn take(&mut self, len: usize) -> Parsed<&'a [u8]> {
         let end = self.at.checked_add(len).filter(|&end| end <= self.bytes.len());
         let end = end.ok_or("the pickle is cut off")?;
         let taken = &self.bytes[self.at..end];
@@ -250,16 +250,16 @@ impl<'a> Reader<'a> {
     }
 
     /// A little-endian number of up to eight bytes.
-    fn number(&mut self, len: usize) -> Step<u64> {
+    fn number(&mut self, len: usize) -> Parsed<u64> {
         Ok(self.take(len)?.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)))
     }
 
-    fn length(&mut self, width: usize) -> Step<usize> {
+    fn length(&mut self, width: usize) -> Parsed<usize> {
         usize::try_from(self.number(width)?).map_err(|_| "the pickle is cut off".to_owned())
     }
 
     /// A two's complement integer; those beyond 64 bits become none.
-    fn long(&mut self, len: u64) -> Step {
+    fn long(&mut self, len: u64) -> Parsed {
         let bytes = self.take(usize::try_from(len).map_err(|_| "the pickle is cut off")?)?;
         let negative = bytes.last().is_some_and(|&byte| byte & 0x80 != 0);
         let sign = if negative { 0xff } else { 0 };
@@ -268,73 +268,77 @@ impl<'a> Reader<'a> {
             wide.iter_mut().zip(bytes).for_each(|(to, &from)| *to = from);
             let number = i64::from_le_bytes(wide);
             // A ninth byte of sign may disagree with the eighth.
-            if bytes.len() > 8 && (number < 0) != negative { Value::None } else { Value::Int(number) }
+            if bytes.len() > 8 && (number < 0) != negative {
+                PickleValue::None
+            } else {
+                PickleValue::Int(number)
+            }
         } else {
-            Value::None
+            PickleValue::None
         };
         self.push(value);
         Ok(())
     }
 
-    fn text(&mut self, width: usize) -> Step {
+    fn text(&mut self, width: usize) -> Parsed {
         let len = self.length(width)?;
         let text = String::from_utf8_lossy(self.take(len)?);
-        self.push(Value::Text(text.into()));
+        self.push(PickleValue::Text(text.into()));
         Ok(())
     }
 
-    fn skip_bytes(&mut self, width: usize) -> Step {
+    fn skip_bytes(&mut self, width: usize) -> Parsed {
         let len = self.length(width)?;
         self.take(len)?;
-        self.push(Value::Bytes);
+        self.push(PickleValue::Bytes);
         Ok(())
     }
 
-    fn push(&mut self, value: Value) {
+    fn push(&mut self, value: PickleValue) {
         // There are fewer values than bytes, and no more than 2^31 bytes are read.
         self.stack.push(self.values.len() as Ref);
         self.values.push(value);
     }
 
     /// Where the top `len` entries begin, none of them below the last mark.
-    fn floor(&self, len: usize) -> Step<usize> {
+    fn floor(&self, len: usize) -> Parsed<usize> {
         let from =
             self.stack.len().checked_sub(len).filter(|&from| from >= self.marks.last().copied().unwrap_or(0));
         from.ok_or_else(|| "it takes more from the stack than is there".to_owned())
     }
 
-    fn pop(&mut self) -> Step<Ref> {
+    fn pop(&mut self) -> Parsed<Ref> {
         self.floor(1)?;
         self.stack.pop().ok_or_else(|| "it takes from an empty stack".to_owned())
     }
 
-    fn pop_mark(&mut self) -> Step<Vec<Ref>> {
+    fn pop_mark(&mut self) -> Parsed<Vec<Ref>> {
         let from = self.marks.pop().ok_or("it goes back to a mark that was never set")?;
         Ok(self.stack.split_off(from))
     }
 
-    fn append(&mut self, items: Vec<Ref>) -> Step {
+    fn append(&mut self, items: Vec<Ref>) -> Parsed {
         let list = *self.stack.last().ok_or("it appends to nothing")?;
         match &mut self.values[list as usize] {
-            Value::Sequence(list) => list.extend(items),
+            PickleValue::Sequence(list) => list.extend(items),
             _ => return Err("it appends to something that is no list".to_owned()),
         }
         Ok(())
     }
 
-    fn set_items(&mut self, items: Vec<Ref>) -> Step {
+    fn set_items(&mut self, items: Vec<Ref>) -> Parsed {
         let dict = *self.stack.last().ok_or("it sets items of nothing")?;
         if !items.len().is_multiple_of(2) {
             return Err("a key has no value".to_owned());
         }
         match &mut self.values[dict as usize] {
-            Value::Dict(pairs) => pairs.extend(items.chunks_exact(2).map(|pair| (pair[0], pair[1]))),
+            PickleValue::Dict(pairs) => pairs.extend(items.chunks_exact(2).map(|pair| (pair[0], pair[1]))),
             _ => return Err("it sets items of something that is no dictionary".to_owned()),
         }
         Ok(())
     }
 
-    fn remember(&mut self, index: u64) -> Step {
+    fn remember(&mut self, index: u64) -> Parsed {
         let top = *self.stack.last().ok_or("it remembers nothing")?;
         // Writers number what they remember from zero; anything far beyond would only waste memory.
         let index = usize::try_from(index).ok().filter(|&index| index <= self.at);
@@ -346,7 +350,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn recall(&mut self, index: u64) -> Step {
+    fn recall(&mut self, index: u64) -> Parsed {
         let known = usize::try_from(index).ok().and_then(|index| self.memo.get(index).copied().flatten());
         self.stack.push(known.ok_or("it recalls something that it never remembered")?);
         Ok(())
@@ -360,16 +364,16 @@ mod tests {
     #[test]
     fn numbers_of_every_width() {
         for (bytes, value) in [
-            (&b"\x80\x02K\xff."[..], Value::Int(255)),
-            (b"\x80\x02M\x01\x02.", Value::Int(513)),
-            (b"\x80\x02J\xff\xff\xff\xff.", Value::Int(-1)),
-            (b"\x80\x02\x8a\x00.", Value::Int(0)),
-            (b"\x80\x02\x8a\x05\x00\x00\x00\x00\x01.", Value::Int(1 << 32)),
-            (b"\x80\x02\x8a\x01\x80.", Value::Int(-128)),
-            (b"\x80\x02\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00.", Value::None),
-            (b"\x80\x02G\x3f\xf8\x00\x00\x00\x00\x00\x00.", Value::Float(1.5)),
-            (b"\x80\x02N.", Value::None),
-            (b"\x80\x02\x88.", Value::Bool(true)),
+            (&b"\x80\x02K\xff."[..], PickleValue::Int(255)),
+            (b"\x80\x02M\x01\x02.", PickleValue::Int(513)),
+            (b"\x80\x02J\xff\xff\xff\xff.", PickleValue::Int(-1)),
+            (b"\x80\x02\x8a\x00.", PickleValue::Int(0)),
+            (b"\x80\x02\x8a\x05\x00\x00\x00\x00\x01.", PickleValue::Int(1 << 32)),
+            (b"\x80\x02\x8a\x01\x80.", PickleValue::Int(-128)),
+            (b"\x80\x02\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00.", PickleValue::None),
+            (b"\x80\x02G\x3f\xf8\x00\x00\x00\x00\x00\x00.", PickleValue::Float(1.5)),
+            (b"\x80\x02N.", PickleValue::None),
+            (b"\x80\x02\x88.", PickleValue::Bool(true)),
         ] {
             let pickle = Pickle::read(bytes).unwrap();
             assert_eq!(pickle.get(pickle.root()), &value, "{bytes:?}");
@@ -383,7 +387,7 @@ mod tests {
         let items = pickle.items(pickle.root());
         assert_eq!(items.len(), 2);
         assert_eq!(items[0], items[1]);
-        assert_eq!(pickle.get(pickle.items(items[0])[0]), &Value::Int(1));
+        assert_eq!(pickle.get(pickle.items(items[0])[0]), &PickleValue::Int(1));
     }
 
     #[test]

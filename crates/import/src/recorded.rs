@@ -14,15 +14,15 @@ use elbowroom_ir::trace::{Phase, Work};
 use elbowroom_ir::{Bytes, Nanos};
 use serde::Deserialize;
 
-use crate::detect::Kind;
+use crate::detect::Format;
 use crate::error::ImportError;
-use crate::finish::{Draft, finish};
+use crate::finish::{ImportDraft, finish};
 use crate::notes::Notes;
-use crate::storage_log::{LogOp, LogStorage, Role, StorageLog};
+use crate::storage_log::{LogOp, LogStorage, StorageLog, StorageRole};
 use crate::{Imported, Options, Source};
 
 #[derive(Deserialize)]
-struct File {
+struct RecordedFile {
     #[serde(default)]
     name: Option<String>,
     #[serde(default)]
@@ -62,10 +62,10 @@ const fn pure() -> bool {
 }
 
 pub fn import(source: &Source<'_>, options: &Options) -> Result<Imported, ImportError> {
-    let file: File = source.json()?;
+    let file: RecordedFile = source.json()?;
     let mut log = StorageLog {
         storages: (0..file.sizes.len())
-            .map(|s| LogStorage { bytes: file.sizes[s], name: format!("x{s}"), role: Role::Made })
+            .map(|s| LogStorage { bytes: file.sizes[s], name: format!("x{s}"), role: StorageRole::Made })
             .collect(),
         ..StorageLog::default()
     };
@@ -74,7 +74,7 @@ pub fn import(source: &Source<'_>, options: &Options) -> Result<Imported, Import
         let Some(row) = log.storages.get_mut(storage) else {
             return Err(source.wrong("a constant is listed that is no index into `sizes`"));
         };
-        row.role = Role::Persistent;
+        row.role = StorageRole::Persistent;
     }
     let mut freed = vec![false; log.storages.len()];
     for (index, op) in file.ops.into_iter().enumerate() {
@@ -84,7 +84,8 @@ pub fn import(source: &Source<'_>, options: &Options) -> Result<Imported, Import
             return Err(wrong(format!("storage {storage} is no index into `sizes`")));
         }
         for &storage in &op.frees {
-            if log.storages[storage].role != Role::Made || std::mem::replace(&mut freed[storage], true) {
+            if log.storages[storage].role != StorageRole::Made || std::mem::replace(&mut freed[storage], true)
+            {
                 return Err(wrong(format!("it frees storage {storage}, which is constant or freed before")));
             }
         }
@@ -108,13 +109,14 @@ pub fn import(source: &Source<'_>, options: &Options) -> Result<Imported, Import
             frees: op.frees,
         });
     }
-    let mut notes = Notes::new(Kind::Recorded);
+    let mut notes = Notes::new(Format::Recorded);
     notes.origin = file.source;
     notes.stated_peak = file.peak_bytes.map(Bytes);
     notes.stated_time = file.total_time_ns.map(Nanos);
     notes.recorded_peak = Some(log.recorded_peak());
     notes.remarks.push("Everything that is there at the beginning persists: the log does not tell parameters from the batch.".to_owned());
-    log.results = (0..freed.len()).filter(|&s| log.storages[s].role == Role::Made && !freed[s]).collect();
+    log.results =
+        (0..freed.len()).filter(|&s| log.storages[s].role == StorageRole::Made && !freed[s]).collect();
     let shown = log.show_running_statistics(running_statistics);
     if shown > 0 {
         notes.remarks.push(format!(
@@ -127,7 +129,7 @@ pub fn import(source: &Source<'_>, options: &Options) -> Result<Imported, Import
         let place = error.op.map_or_else(String::new, |op| format!("op {} ", log.ops[op].name));
         source.wrong(format!("{place}{}", error.what))
     })?;
-    finish(source, Draft { data, nanos, costs_from: CostSource::Recorded, notes })
+    finish(source, ImportDraft { data, nanos, costs_from: CostSource::Recorded, notes })
 }
 
 /// Of the constants that a batch normalization reads, in ascending order weight, bias, running mean and running variance, or the last
@@ -137,7 +139,7 @@ fn running_statistics(log: &StorageLog, op: &LogOp) -> Vec<usize> {
         .reads
         .iter()
         .copied()
-        .filter(|&s| log.storages[s].role == Role::Persistent && log.storages[s].bytes > 0)
+        .filter(|&s| log.storages[s].role == StorageRole::Persistent && log.storages[s].bytes > 0)
         .collect();
     constants.sort_unstable();
     constants.dedup();

@@ -4,10 +4,11 @@
 //! `state`), and `device_traces`: for each device the events that the allocator remembered (`action`, `addr`, `size`, `time_us`,
 //! `frames`), where `torch.cuda.memory._record_memory_history` was on.
 //!
-//! An allocator knows nothing of ops, so the trace has two kinds of stand-ins: `alloc` makes a tensor and `free` reads it, so that the tensor
-//! lives exactly from one to the other. An event lasts until the next one. Neither may be run again, and nothing says when a tensor was
-//! used in between: such a trace is good for placement and for the load over time, and moving tensors in it is a guess ([`Notes::remarks`]).
-//! What was there before the first event and stays is persistent; what was there and is freed is made by one op at the beginning.
+//! An allocator does not know ops, so the trace has stand-ins: `alloc` writes a tensor and `free` reads it, so that the tensor lives
+//! exactly from one to the other. An event lasts until the next one. Neither may be recomputed, and nothing records when a tensor was used
+//! in between: such a trace suits placement and the study of live memory over time, while offloading its tensors is a guess
+//! ([`Notes::remarks`]). Blocks that existed before the first event and were never freed are persistent; those that were freed are written
+//! by one op at the beginning.
 //!
 //! [`Snapshot`] is the same as plain lifetimes, for packers.
 //!
@@ -20,9 +21,9 @@ use elbowroom_ir::planning::CostSource;
 use elbowroom_ir::trace::{Again, Op, Persistent, Phase, Work};
 use elbowroom_ir::{Bytes, Nanos, TensorId};
 
-use crate::detect::Kind;
+use crate::detect::Format;
 use crate::error::ImportError;
-use crate::finish::{Draft, finish};
+use crate::finish::{ImportDraft, finish};
 use crate::notes::Notes;
 use crate::op_graph::OpGraph;
 use crate::pickle::{Pickle, Ref};
@@ -31,13 +32,13 @@ use crate::{Imported, Options, Source};
 /// A block of memory that was in use at some time of the history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// Bytes asked for.
+    /// Bytes requested.
     pub bytes: Bytes,
-    /// The line of the program that asked, as far as it was recorded.
+    /// The line of the program that made the request, if it was recorded.
     pub place: String,
-    /// The event that made it; `None` if it was there before the first.
+    /// The event that allocated it; `None` if it existed before the first event.
     pub from: Option<usize>,
-    /// The event that freed it; `None` if it was there after the last.
+    /// The event that freed it; `None` if it existed after the last event.
     pub to: Option<usize>,
 }
 
@@ -138,21 +139,21 @@ fn stand_in(name: &str, kind: &str, reads: Vec<TensorId>, outputs: Vec<TensorId>
 pub(crate) fn import(source: &Source<'_>, options: &Options) -> Result<Imported, ImportError> {
     let snapshot = read(source, options.device)?;
     let graph = snapshot.graph(source.stem());
-    let mut notes = Notes::new(Kind::MemorySnapshot);
+    let mut notes = Notes::new(Format::MemorySnapshot);
     notes.remarks.push(
-        "Ops stand for allocations and frees, so no use of a value is known in between: place it, but do not trust transfers planned for it."
+        "Ops stand for allocations and frees, so no use of a tensor is known in between: place it, but do not trust transfers planned for it."
             .to_owned(),
     );
     notes.remarks.push(format!("The allocator held {} when the snapshot was taken.", snapshot.reserved));
     let mut imported = finish(
         source,
-        Draft { data: graph.data, nanos: graph.nanos, costs_from: CostSource::Recorded, notes },
+        ImportDraft { data: graph.data, nanos: graph.nanos, costs_from: CostSource::Recorded, notes },
     )?;
     imported.notes.recorded_peak = Some(imported.notes.peak);
     Ok(imported)
 }
 
-/// The longest history that is believed, in microseconds: eleven days.
+/// Maximum length of a history, in microseconds: eleven days.
 const LONGEST: u64 = 1_000_000_000_000;
 
 /// A block in use while the history is read.

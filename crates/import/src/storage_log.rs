@@ -1,6 +1,6 @@
-//! From a log of ops over storages to a trace over tensors.
+//! Turns a log of ops over storages into a trace over tensors.
 //!
-//! PyTorch records which storages an op reads, allocates and writes over, and when each is freed. A trace speaks of tensors instead, each
+//! PyTorch records which storages an op reads, allocates and overwrites, and when each is freed. A trace consists of tensors, each
 //! written once. This is the one place that turns the former into the latter:
 //!
 //! ```text
@@ -16,26 +16,26 @@ use elbowroom_ir::{Bytes, Nanos, OpId, TensorId};
 
 use crate::Options;
 
-/// What a storage is when the iteration begins.
+/// The state of a storage at the start of the iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// There, and left for the next iteration.
+pub enum StorageRole {
+    /// It exists, and the next iteration uses it.
     Persistent,
-    /// There, and brought anew for every iteration: the batch.
+    /// It exists, and is provided anew in every iteration: the batch.
     Input,
-    /// Not there: an op makes it.
+    /// It does not exist: an op allocates it.
     Made,
 }
 
 /// A storage of the log.
 #[derive(Clone, Debug)]
 pub struct LogStorage {
-    /// Its size. Storages of no bytes are passed over.
+    /// Its size, in bytes. Storages of size zero are ignored.
     pub bytes: u64,
     /// For people.
     pub name: String,
-    /// What it is when the iteration begins.
-    pub role: Role,
+    /// Its state at the start of the iteration.
+    pub role: StorageRole,
 }
 
 /// An op of the log. Storages are named by their index in [`StorageLog::storages`].
@@ -51,9 +51,9 @@ pub struct LogOp {
     pub reads: Vec<usize>,
     /// Storages allocated and written.
     pub makes: Vec<usize>,
-    /// Storages written over.
+    /// Storages overwritten.
     pub mutates: Vec<usize>,
-    /// Whether what it makes depends on the persistent storages that it writes over; if not, those are written for the next iteration only.
+    /// Whether its results depend on the persistent storages that it overwrites; if not, those are written only for the next iteration.
     pub depends_on_state: bool,
     /// Whether it draws random numbers.
     pub random: bool,
@@ -61,7 +61,7 @@ pub struct LogOp {
     pub view: bool,
     /// Its duration.
     pub nanos: Nanos,
-    /// What it has to do.
+    /// Its work.
     pub work: Work,
     /// Storages freed after it.
     pub frees: Vec<usize>,
@@ -70,7 +70,7 @@ pub struct LogOp {
 /// An iteration as a program recorded it.
 #[derive(Clone, Debug, Default)]
 pub struct StorageLog {
-    /// Everything that has bytes.
+    /// All storages with bytes.
     pub storages: Vec<LogStorage>,
     /// Ops in the order in which they ran.
     pub ops: Vec<LogOp>,
@@ -80,7 +80,7 @@ pub struct StorageLog {
     pub replaced: Vec<(usize, usize)>,
 }
 
-/// Why a log makes no trace: the op, and what is wrong with it.
+/// Why a log does not form a trace: the op, and what is wrong with it.
 #[derive(Clone, Debug)]
 pub struct LogError {
     /// Index of the op; `None` if it is the log as a whole.
@@ -93,7 +93,7 @@ impl StorageLog {
     /// The largest sum of live bytes at any op, with the log's own frees.
     pub fn recorded_peak(&self) -> Bytes {
         let bytes = |s: &usize| self.storages[*s].bytes;
-        let there = self.storages.iter().filter(|s| s.role != Role::Made);
+        let there = self.storages.iter().filter(|s| s.role != StorageRole::Made);
         let mut live = there.fold(0u64, |sum, s| sum.saturating_add(s.bytes));
         let mut peak = live;
         for op in &self.ops {
@@ -115,7 +115,7 @@ impl StorageLog {
                 continue;
             }
             let state = state(self, op);
-            if state.is_empty() || state.iter().any(|&s| self.storages[s].role != Role::Persistent) {
+            if state.is_empty() || state.iter().any(|&s| self.storages[s].role != StorageRole::Persistent) {
                 continue;
             }
             self.ops[index].mutates = state;
@@ -154,7 +154,7 @@ impl StorageLog {
             for list in [&mut op.reads, &mut op.mutates, &mut op.frees] {
                 list.iter_mut().for_each(|s| *s = renamed[*s]);
             }
-            op.frees.retain(|&s| self.storages[s].role == Role::Made);
+            op.frees.retain(|&s| self.storages[s].role == StorageRole::Made);
         }
         self.results.iter_mut().for_each(|s| *s = renamed[*s]);
     }
@@ -167,7 +167,7 @@ impl StorageLog {
             data: TraceData { name: name.to_owned(), ..TraceData::default() },
             nanos: Vec::new(),
             now: vec![None; self.storages.len()],
-            made: self.storages.iter().map(|s| s.role != Role::Made).collect(),
+            made: self.storages.iter().map(|s| s.role != StorageRole::Made).collect(),
             viewed: vec![false; self.storages.len()],
             carried: Nanos::ZERO,
         };
@@ -249,13 +249,13 @@ impl Resolver<'_> {
         let mut begins = Vec::new();
         for (index, storage) in log.storages.iter().enumerate().filter(|(_, s)| s.bytes > 0) {
             match storage.role {
-                Role::Made => continue,
-                Role::Persistent => {
+                StorageRole::Made => continue,
+                StorageRole::Persistent => {
                     let value = self.value(storage.name.clone(), storage.bytes);
                     begins.push((index, value));
                     self.now[index] = Some(value);
                 }
-                Role::Input => {
+                StorageRole::Input => {
                     let value = self.value(storage.name.clone(), storage.bytes);
                     self.push(input_op(&storage.name, value, self.options), Nanos::ZERO);
                     self.now[index] = Some(value);
@@ -293,7 +293,8 @@ impl Resolver<'_> {
         let log = self.log;
         let mut reads = Vec::with_capacity(op.reads.len());
         for &storage in op.reads.iter().chain(op.mutates.iter().filter(|m| !op.reads.contains(m))) {
-            let is_state = op.mutates.contains(&storage) && log.storages[storage].role == Role::Persistent;
+            let is_state =
+                op.mutates.contains(&storage) && log.storages[storage].role == StorageRole::Persistent;
             if op.depends_on_state || !is_state {
                 reads.extend(self.read(storage)?);
             }
@@ -319,7 +320,7 @@ impl Resolver<'_> {
         let mut state = Vec::new();
         for &storage in &op.mutates {
             let Some(old) = self.read(storage)? else { continue };
-            if log.storages[storage].role == Role::Persistent {
+            if log.storages[storage].role == StorageRole::Persistent {
                 state.push((storage, old));
                 continue;
             }
@@ -380,7 +381,9 @@ impl Resolver<'_> {
             .reads
             .iter()
             .filter(|&&s| {
-                self.log.storages[s].role != Role::Persistent && !self.viewed[s] && !op.makes.contains(&s)
+                self.log.storages[s].role != StorageRole::Persistent
+                    && !self.viewed[s]
+                    && !op.makes.contains(&s)
             })
             .filter_map(|&s| self.now[s])
             .filter(|&t| bytes(t) == bytes(output))

@@ -1,7 +1,7 @@
 //! Each kind of file, small enough to be followed by hand.
 
 use elbowroom_import::snapshot::Snapshot;
-use elbowroom_import::{Chain, ImportError, Imported, Kind, Options, Units, import};
+use elbowroom_import::{Chain, Format, ImportError, Imported, Options, Units, import};
 use elbowroom_ir::packing::Interval;
 use elbowroom_ir::planning::CostSource;
 use elbowroom_ir::trace::{Again, Op, Phase};
@@ -40,7 +40,7 @@ const CHAIN: &str = r#"{"name": "two", "n": 2, "uF": [1, 2.5], "uB": [3, 4], "x"
 #[test]
 fn a_chain() {
     let imported = read(CHAIN);
-    assert_eq!(imported.notes.kind, Kind::Chain);
+    assert_eq!(imported.notes.kind, Format::Chain);
     assert_eq!(
         lines(&imported),
         ["F0:  -> x1 saved1", "F1: x1 -> x2", "loss: x2 -> y2", "B1: x1 x2 y2 -> y1", "B0: x1 saved1 y1 -> "]
@@ -81,7 +81,7 @@ const CAPTURED_EAGER: &str = r#"{"k":"meta","model":"tiny","mode":"eager","torch
 #[test]
 fn an_eager_capture() {
     let imported = read(CAPTURED_EAGER);
-    assert_eq!(imported.notes.kind, Kind::Captured);
+    assert_eq!(imported.notes.kind, Format::Captured);
     assert_eq!(
         lines(&imported),
         [
@@ -241,7 +241,7 @@ fn checkmate_graphs_of_both_shapes() {
         {"name": "b", "backward": true, "cost_cpu": 7.5, "cost_ram": 32, "id": 1}], "links": [{"source": 0, "target": 1}]}"#;
     let options = Options { time_unit: Nanos(10), ..Options::default() };
     let imported = read_with(network, &options);
-    assert_eq!(imported.notes.kind, Kind::CheckmateGraph);
+    assert_eq!(imported.notes.kind, Format::CheckmateGraph);
     assert_eq!(lines(&imported), ["a:  -> a", "b: a -> b"]);
     assert_eq!(imported.costs.total(), Nanos(125));
 
@@ -264,7 +264,7 @@ fn a_chainer_graph() {
         {"dir": "backward", "op": "Linear", "ins": [[2, "gradient"], [0, "input"], [1, "input"]], "outs": [0, 1], "t": 10},
         {"dir": "backward", "op": "Dropout", "ins": [[3, "gradient"], [2, "input"]], "outs": [2], "t": 1}]}"#;
     let imported = read(text);
-    assert_eq!(imported.notes.kind, Kind::ChainerGraph);
+    assert_eq!(imported.notes.kind, Format::ChainerGraph);
     assert_eq!(
         lines(&imported),
         [
@@ -290,7 +290,7 @@ fn memory_snapshots_of_every_protocol() {
         let path = format!("{}/tests/fixtures/snapshot_p{protocol}.pickle", env!("CARGO_MANIFEST_DIR"));
         let bytes = std::fs::read(path).unwrap();
         let imported = import(&bytes, "snapshot.pickle", &Options::default()).unwrap();
-        assert_eq!(imported.notes.kind, Kind::MemorySnapshot);
+        assert_eq!(imported.notes.kind, Format::MemorySnapshot);
         assert_eq!(
             lines(&imported),
             [

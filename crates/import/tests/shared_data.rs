@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use elbowroom_import::{Imported, Kind, Options, Units, import};
+use elbowroom_import::{Format, Imported, Options, Units, import};
 use elbowroom_ir::trace::{Again, Phase, Trace};
 use elbowroom_ir::{Bytes, Id, Nanos, OpId};
 use serde_json::Value;
@@ -56,7 +56,7 @@ fn effects_stand_apart(trace: &Trace) {
 fn chains_add_up() {
     for path in files("data/chains") {
         let (file, imported) = (json(&path), read(&path, &Options::default()));
-        assert_eq!(imported.notes.kind, Kind::Chain);
+        assert_eq!(imported.notes.kind, Format::Chain);
         let n = file["n"].as_u64().unwrap() as usize;
         let stated = milliseconds(&file["uF"]) + milliseconds(&file["uB"]);
         let total = imported.costs.total().get() as f64 / 1e6;
@@ -105,7 +105,7 @@ fn recorded_traces_keep_time_and_peak() {
     for path in files("data/recorded") {
         let (file, imported) = (json(&path), read(&path, &Options::default()));
         let notes = &imported.notes;
-        assert_eq!(notes.kind, Kind::Recorded);
+        assert_eq!(notes.kind, Format::Recorded);
         assert_eq!(Some(imported.costs.total()), notes.stated_time, "{}", path.display());
         assert_eq!(notes.recorded_peak, notes.stated_peak, "{}", path.display());
         assert_eq!(notes.peak, Bytes(tight_peak(&file)), "{}", path.display());
@@ -146,7 +146,7 @@ fn captured_traces_keep_time_and_peak() {
     for path in files("data/traces") {
         let (file, imported) = (capture(&path), read(&path, &Options::default()));
         let (trace, notes) = (&imported.trace, &imported.notes);
-        assert_eq!(notes.kind, Kind::Captured);
+        assert_eq!(notes.kind, Format::Captured);
         effects_stand_apart(trace);
         let stated: f64 = file.ops.iter().map(|op| op["us"].as_f64().unwrap()).sum();
         assert_eq!(imported.costs.total().get(), (stated * 1e3).round() as u64, "{}", path.display());
@@ -269,7 +269,7 @@ fn measured_graphs_carry_everything_in_exact_units() {
         let (file, imported) = (json(&path), read(&path, &Options::default()));
         let nodes = file["nodes"].as_array().unwrap();
         let published = read(&path, &Options { units: Units::Published, ..Options::default() });
-        assert_eq!(imported.notes.kind, Kind::MeasuredGraph);
+        assert_eq!(imported.notes.kind, Format::MeasuredGraph);
         assert_eq!(published.trace.ops().len(), nodes.len());
         let stated: f64 = nodes.iter().map(|node| node["time_ms"].as_f64().unwrap()).sum();
         assert!((imported.costs.total().get() as f64 / 1e6 - stated).abs() < 1e-6 * nodes.len() as f64);
@@ -294,7 +294,7 @@ fn measured_graphs_carry_everything_in_exact_units() {
 fn checkmate_graphs_have_every_node_and_link() {
     for path in files("data/graphs/checkmate") {
         let (file, imported) = (json(&path), read(&path, &Options::default()));
-        assert_eq!(imported.notes.kind, Kind::CheckmateGraph);
+        assert_eq!(imported.notes.kind, Format::CheckmateGraph);
         let (nodes, links) = (file["nodes"].as_array().unwrap(), file["links"].as_array().unwrap());
         let of = |a: &str, b: &str| -> u64 {
             nodes.iter().map(|n| n[a].as_u64().or(n[b].as_u64()).unwrap()).sum()
@@ -318,7 +318,7 @@ fn checkmate_graphs_have_every_node_and_link() {
 fn chainer_graphs_have_every_function() {
     for path in files("data/graphs/chainer") {
         let (file, imported) = (json(&path), read(&path, &Options::default()));
-        assert_eq!(imported.notes.kind, Kind::ChainerGraph);
+        assert_eq!(imported.notes.kind, Format::ChainerGraph);
         let functions = file["functions"].as_array().unwrap();
         let stated: u64 = functions.iter().map(|f| f["t"].as_u64().unwrap()).sum();
         assert_eq!(imported.costs.total().get(), 1_000 * stated);

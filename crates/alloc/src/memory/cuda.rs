@@ -8,8 +8,8 @@ use libloading::Library;
 use super::{Backing, OutOfMemory};
 
 type Status = c_uint;
-type Context = *mut c_void;
-type Address = u64;
+type CudaContext = *mut c_void;
+type DeviceAddress = u64;
 
 const SUCCESS: Status = 0;
 
@@ -39,11 +39,11 @@ pub enum CudaError {
 struct Driver {
     init: unsafe extern "C" fn(c_uint) -> Status,
     device_get: unsafe extern "C" fn(*mut c_int, c_int) -> Status,
-    retain: unsafe extern "C" fn(*mut Context, c_int) -> Status,
-    push: unsafe extern "C" fn(Context) -> Status,
-    pop: unsafe extern "C" fn(*mut Context) -> Status,
-    alloc: unsafe extern "C" fn(*mut Address, usize) -> Status,
-    free: unsafe extern "C" fn(Address) -> Status,
+    retain: unsafe extern "C" fn(*mut CudaContext, c_int) -> Status,
+    push: unsafe extern "C" fn(CudaContext) -> Status,
+    pop: unsafe extern "C" fn(*mut CudaContext) -> Status,
+    alloc: unsafe extern "C" fn(*mut DeviceAddress, usize) -> Status,
+    free: unsafe extern "C" fn(DeviceAddress) -> Status,
     error_string: unsafe extern "C" fn(Status, *mut *const c_char) -> Status,
     _library: Library,
 }
@@ -122,7 +122,7 @@ impl Cuda {
         let mut device: c_int = 0;
         // SAFETY: the driver writes a device's handle.
         driver.check("find the device", unsafe { (driver.device_get)(&mut device, ordinal) })?;
-        let mut context: Context = std::ptr::null_mut();
+        let mut context: CudaContext = std::ptr::null_mut();
         // SAFETY: the driver writes the handle of the device's primary context. It is retained as long as the process lives, as
         // frameworks do.
         driver.check("make the device ready", unsafe { (driver.retain)(&mut context, device) })?;
@@ -135,7 +135,7 @@ impl Cuda {
 #[derive(Clone)]
 pub struct CudaMemory {
     driver: Arc<Driver>,
-    context: Context,
+    context: CudaContext,
 }
 
 // SAFETY: the driver may be called from any thread; the context is made current around each call.
@@ -155,7 +155,7 @@ impl CudaMemory {
         // SAFETY: the context is retained; it is taken off again below.
         self.driver.check("take up the device", unsafe { (self.driver.push)(self.context) })?;
         let outcome = self.driver.check(what, call(&self.driver));
-        let mut context: Context = std::ptr::null_mut();
+        let mut context: CudaContext = std::ptr::null_mut();
         // SAFETY: takes off the context that was put on above.
         unsafe { (self.driver.pop)(&mut context) };
         outcome
@@ -170,7 +170,7 @@ impl Backing for CudaMemory {
         if align > DRIVER_ALIGN && !align.is_multiple_of(DRIVER_ALIGN) {
             return Err(OutOfMemory::new(bytes, "the alignment is no power of two"));
         }
-        let mut address: Address = 0;
+        let mut address: DeviceAddress = 0;
         // SAFETY: the driver writes the address of a new range.
         let taken =
             self.within("give memory", |driver| unsafe { (driver.alloc)(&mut address, bytes.max(1)) });
@@ -186,7 +186,7 @@ impl Backing for CudaMemory {
     fn release(&self, address: usize, _: usize, _: usize) {
         // SAFETY: the address came from `reserve`, and the caller gives it back. While a process ends the driver may refuse; there is
         // nothing left to free then.
-        let _ = self.within("take memory back", |driver| unsafe { (driver.free)(address as Address) });
+        let _ = self.within("take memory back", |driver| unsafe { (driver.free)(address as DeviceAddress) });
     }
 }
 

@@ -135,17 +135,17 @@ impl Shadow {
 }
 
 /// One request of a pattern: size, and after how many requests it is freed.
-pub type Step = (usize, usize);
+pub type ReplayStep = (usize, usize);
 
 /// Runs a pattern over and over; a block is freed just before the request that is `span` requests after its own.
 pub struct Program {
-    pub pattern: Vec<Step>,
+    pub pattern: Vec<ReplayStep>,
     due: BTreeMap<usize, Vec<usize>>,
     clock: usize,
 }
 
 impl Program {
-    pub fn new(pattern: Vec<Step>) -> Self {
+    pub fn new(pattern: Vec<ReplayStep>) -> Self {
         Self { pattern, due: BTreeMap::new(), clock: 0 }
     }
 
@@ -166,7 +166,7 @@ impl Program {
 }
 
 /// A pattern shaped like training: activations that live until their backward, gradients and scratch that are short.
-pub fn training(layers: usize) -> Vec<Step> {
+pub fn training(layers: usize) -> Vec<ReplayStep> {
     let forward = (0..layers).flat_map(|i| {
         let size = 4096 * (1 + i * 7 % 11) + 64 * i;
         [(size, 2 * layers + 3 * (layers - i) - i), (size / 3 + 1, 1)]

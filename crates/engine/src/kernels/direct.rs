@@ -109,7 +109,7 @@ enum Base<'a> {
 /// # Safety
 /// All that is under the masks of `taps` can be read, and of `places` be written, for every row; nothing else touches the latter. The
 /// processor has the instructions.
-type TileFn<const N: usize> = unsafe fn(&TilePart<'_, N>);
+type DirectTileFn<const N: usize> = unsafe fn(&TilePart<'_, N>);
 
 impl<const N: usize> TilePart<'_, N> {
     /// Runs through the pairs of channel and tap: image, weights and taps of those that share a channel.
@@ -130,7 +130,7 @@ impl<const N: usize> TilePart<'_, N> {
     /// Writes the sums, or adds them to what they are added to. Masked stores would take a hundred cycles where a line is not at hand.
     ///
     /// # Safety
-    /// As [`TileFn`].
+    /// As [`DirectTileFn`].
     #[inline(always)]
     unsafe fn write<const R: usize>(&self, sums: &[[[f32; LANES]; 2]; R]) {
         for (r, sums) in sums.iter().enumerate() {
@@ -168,7 +168,7 @@ impl Base<'_> {
 /// Tiles of `R` rows as plain arrays.
 ///
 /// # Safety
-/// As [`TileFn`].
+/// As [`DirectTileFn`].
 #[inline(always)]
 unsafe fn plain<const R: usize, const N: usize>(part: &TilePart<'_, N>) {
     let mut sums = [[[0.0f32; LANES]; 2]; R];
@@ -199,14 +199,14 @@ unsafe fn plain<const R: usize, const N: usize>(part: &TilePart<'_, N>) {
 }
 
 /// # Safety
-/// As [`TileFn`].
+/// As [`DirectTileFn`].
 unsafe fn baseline<const R: usize, const N: usize>(part: &TilePart<'_, N>) {
     // SAFETY: the caller's promise.
     unsafe { plain::<R, N>(part) }
 }
 
 /// # Safety
-/// As [`TileFn`].
+/// As [`DirectTileFn`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn avx2<const R: usize, const N: usize>(part: &TilePart<'_, N>) {
@@ -215,7 +215,7 @@ unsafe fn avx2<const R: usize, const N: usize>(part: &TilePart<'_, N>) {
 }
 
 /// # Safety
-/// As [`TileFn`].
+/// As [`DirectTileFn`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn avx512<const R: usize, const N: usize>(part: &TilePart<'_, N>) {
@@ -282,7 +282,7 @@ unsafe fn avx512<const R: usize, const N: usize>(part: &TilePart<'_, N>) {
 }
 
 /// The tiles of an instruction set: `[r − 1]` computes `r` rows.
-fn tiles<const N: usize>(isa: Isa) -> &'static [TileFn<N>] {
+fn tiles<const N: usize>(isa: Isa) -> &'static [DirectTileFn<N>] {
     match isa {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => &[
@@ -335,7 +335,7 @@ impl Direct<'_> {
 
     /// # Safety
     /// As [`Self::run`]; the processor has the instructions of the tiles.
-    unsafe fn by_tiles<const N: usize>(&self, tiles: &[TileFn<N>], pool: &ThreadPool, to: Shared<f32>) {
+    unsafe fn by_tiles<const N: usize>(&self, tiles: &[DirectTileFn<N>], pool: &ThreadPool, to: Shared<f32>) {
         let windows = &self.windows;
         let [height, width] = windows.positions;
         let image = windows.channels * windows.size[0] * windows.size[1];
@@ -373,10 +373,10 @@ impl Direct<'_> {
     /// Computes one tile, all parts of the shared dimension one after the other.
     ///
     /// # Safety
-    /// As [`TileFn`].
+    /// As [`DirectTileFn`].
     unsafe fn tile<const N: usize>(
         &self,
-        tile: TileFn<N>,
+        tile: DirectTileFn<N>,
         row: usize,
         taps: &[Pair<N>],
         places: &Pair<N>,

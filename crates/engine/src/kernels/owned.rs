@@ -7,23 +7,23 @@ use super::{Context, Operands, run, workspace};
 /// Bytes on the heap, aligned to 64.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
-    lines: Vec<Line>,
+    lines: Vec<CacheLine>,
     len: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-struct Line(#[allow(dead_code)] [u8; 64]);
+struct CacheLine(#[allow(dead_code)] [u8; 64]);
 
 impl Memory {
     /// `len` bytes of 0xFF, which are NaN as floats, so that a read before the first write is noticed.
     pub fn poisoned(len: usize) -> Self {
-        Self { lines: vec![Line([0xFF; 64]); len.div_ceil(64)], len }
+        Self { lines: vec![CacheLine([0xFF; 64]); len.div_ceil(64)], len }
     }
 
     /// `len` zero bytes.
     pub fn zeroed(len: usize) -> Self {
-        Self { lines: vec![Line([0; 64]); len.div_ceil(64)], len }
+        Self { lines: vec![CacheLine([0; 64]); len.div_ceil(64)], len }
     }
 
     /// A copy of these bytes.

@@ -6,7 +6,7 @@ use elbowroom_ir::TensorId;
 
 /// An allocated block; the key of the map is its offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Block {
+struct ArenaBlock {
     /// Size in bytes, a multiple of the alignment.
     len: usize,
     /// The tensor in it; `None` for a workspace.
@@ -27,7 +27,7 @@ pub(super) struct Shift {
 pub(super) struct DynamicAllocator {
     capacity: usize,
     align: usize,
-    blocks: BTreeMap<usize, Block>,
+    blocks: BTreeMap<usize, ArenaBlock>,
     /// Size and offset of every hole.
     holes: BTreeSet<(usize, usize)>,
     used: usize,
@@ -65,7 +65,7 @@ impl DynamicAllocator {
     pub fn allocate(&mut self, bytes: usize, owner: Option<TensorId>) -> Option<usize> {
         let len = self.rounded(bytes);
         let &(_, offset) = self.holes.range((len, 0)..).next()?;
-        self.insert(offset, Block { len, owner });
+        self.insert(offset, ArenaBlock { len, owner });
         Some(offset)
     }
 
@@ -76,7 +76,7 @@ impl DynamicAllocator {
         let free =
             offset + len <= self.capacity && below.is_none_or(|(&start, block)| start + block.len <= offset);
         if free {
-            self.insert(offset, Block { len, owner });
+            self.insert(offset, ArenaBlock { len, owner });
         }
         free
     }
@@ -87,7 +87,7 @@ impl DynamicAllocator {
         (below, self.blocks.range(offset + 1..).next().map_or(self.capacity, |(&start, _)| start))
     }
 
-    fn insert(&mut self, offset: usize, block: Block) {
+    fn insert(&mut self, offset: usize, block: ArenaBlock) {
         let ((start, end), above) = (self.around(offset), offset + block.len);
         self.holes.remove(&(end - start, start));
         self.holes
@@ -110,19 +110,19 @@ impl DynamicAllocator {
     /// Gives a block to another tensor and shrinks it to that tensor's size.
     pub fn reassign(&mut self, offset: usize, bytes: usize, owner: TensorId) {
         self.free(offset);
-        self.insert(offset, Block { len: self.rounded(bytes), owner: Some(owner) });
+        self.insert(offset, ArenaBlock { len: self.rounded(bytes), owner: Some(owner) });
     }
 
     /// Bytes that [`compact`](Self::compact) would move to make a hole of this size; `None` if fewer bytes are free.
     pub fn compaction_bytes(&self, bytes: usize) -> Option<usize> {
-        let blocks: Vec<(usize, Block)> =
+        let blocks: Vec<(usize, ArenaBlock)> =
             self.blocks.iter().map(|(&offset, &block)| (offset, block)).collect();
         self.cheapest(self.rounded(bytes), &blocks).map(|(between, ..)| between)
     }
 
     /// The consecutive holes that are large enough together and have the fewest bytes between them: those bytes, the first hole and the
     /// last. Hole i lies below block i; the last hole lies below the end of the range.
-    fn cheapest(&self, wanted: usize, blocks: &[(usize, Block)]) -> Option<(usize, usize, usize)> {
+    fn cheapest(&self, wanted: usize, blocks: &[(usize, ArenaBlock)]) -> Option<(usize, usize, usize)> {
         let holes: Vec<usize> = self.gaps().collect();
         let (mut first, mut free, mut between) = (0, 0, 0);
         let mut best: Option<(usize, usize, usize)> = None;
@@ -147,7 +147,7 @@ impl DynamicAllocator {
     /// Chooses consecutive holes that are large enough together and have the fewest bytes between them. Returns no moves if fewer bytes are
     /// free.
     pub fn compact(&mut self, bytes: usize) -> Vec<Shift> {
-        let blocks: Vec<(usize, Block)> =
+        let blocks: Vec<(usize, ArenaBlock)> =
             self.blocks.iter().map(|(&offset, &block)| (offset, block)).collect();
         let best = self.cheapest(self.rounded(bytes), &blocks);
         let Some((_, first, last)) = best else { return Vec::new() };

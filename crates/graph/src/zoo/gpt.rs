@@ -10,7 +10,7 @@ use crate::layers::{LinearWeights, Part, WeightInit};
 use crate::op::{Function, OpKind};
 
 /// Default extents.
-pub struct Size {
+pub struct GptSize {
     layers: usize,
     width: usize,
     length: usize,
@@ -23,12 +23,12 @@ const DROPOUT: f32 = 0.1;
 const STD: f32 = 0.02;
 
 /// Small enough to train on a laptop.
-pub const SMALL: Size = Size { layers: 4, width: 256, length: 128, vocabulary: 256 };
+pub const SMALL: GptSize = GptSize { layers: 4, width: 256, length: 128, vocabulary: 256 };
 /// The smallest published GPT-2: 124 million parameters.
-pub const GPT2: Size = Size { layers: 12, width: 768, length: 1024, vocabulary: 50_257 };
+pub const GPT2: GptSize = GptSize { layers: 12, width: 768, length: 1024, vocabulary: 50_257 };
 
 /// The network.
-pub fn build(name: &str, size: &Size, options: &Options) -> Result<Graph, BuildError> {
+pub fn build(name: &str, size: &GptSize, options: &Options) -> Result<Graph, BuildError> {
     let batch = options.batch;
     let length = options.length.unwrap_or(size.length);
     let vocabulary = options.vocabulary.unwrap_or(size.vocabulary);

@@ -11,7 +11,7 @@ const EPSILON: f32 = 1e-3;
 const AUXILIARY_WEIGHT: f32 = 0.4;
 
 /// One convolution of a branch: its name, its channels and its window.
-pub(super) type Step<'a> = (&'a str, usize, Window);
+pub(super) type ConvStep<'a> = (&'a str, usize, Window);
 
 /// A 1×1 convolution.
 pub(super) const ONE: Window = Window::square(1, 1, 0);
@@ -33,7 +33,12 @@ pub(super) const fn column(rows: usize) -> Window {
 }
 
 /// Convolutions in a row, each with batch normalization and ReLU.
-pub(super) fn branch(b: &mut Builder, name: &str, mut x: Var, steps: &[Step<'_>]) -> Result<Var, BuildError> {
+pub(super) fn branch(
+    b: &mut Builder,
+    name: &str,
+    mut x: Var,
+    steps: &[ConvStep<'_>],
+) -> Result<Var, BuildError> {
     for &(step, channels, window) in steps {
         let name = format!("{name}.{step}");
         x = b.conv2d(&format!("{name}.conv"), x, ConvLayer::plain(channels, window))?;

@@ -1,7 +1,7 @@
 //! Inception-ResNet-v2 (Szegedy et al., *Inception-v4, Inception-ResNet and the impact of residual connections on learning*, 2016), in
 //! the form of its published implementation, without the auxiliary classifier.
 
-use super::inception::{FIVE, HALVE, ONE, Step, THREE, branch, column, row};
+use super::inception::{ConvStep, FIVE, HALVE, ONE, THREE, branch, column, row};
 use super::{OptimizerKind, Options, Vision};
 use crate::builder::{BuildError, Builder, Var};
 use crate::graph::Graph;
@@ -10,7 +10,7 @@ use crate::op::Window;
 
 /// A kind of residual block: its branches, and the factor of what it adds.
 struct Residual<'a> {
-    branches: &'a [&'a [Step<'a>]],
+    branches: &'a [&'a [ConvStep<'a>]],
     scale: f32,
 }
 

@@ -1,7 +1,7 @@
-//! k-means (Lloyd, *Least squares quantization in PCM*, 1982) as a training iteration: the centroids are what persists, the loss is the
-//! mean squared distance of the points to their nearest centroids, and the update moves every centroid to the mean of its points.
+//! k-means (Lloyd, *Least squares quantization in PCM*, 1982) as a training iteration: the centroids are the persistent tensor, the loss is
+//! the mean squared distance of the points to their nearest centroids, and the update moves every centroid to the mean of its points.
 //!
-//! Distances are `|x|² − 2·x·cᵀ + |c|²`, so that almost all of the work is one matrix product.
+//! Distances are computed as `|x|² − 2·x·cᵀ + |c|²`, so that almost all of the work is one matrix product.
 
 use elbowroom_ir::trace::Phase;
 

@@ -26,14 +26,14 @@ use crate::graph::{Content, Graph};
 use crate::layers::{ConvLayer, Part, WeightInit};
 use crate::op::{Adam, Sgd, Window};
 
-/// What may be chosen about a network. What is left out has the network's own default.
+/// The parameters of a network. `None` means the network's own default.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// Samples in a batch.
     pub batch: usize,
     /// A training iteration, or the forward part alone.
     pub mode: Mode,
-    /// Height and width of the images. Below 96, networks for images take the form that is used on CIFAR.
+    /// Height and width of the images. Below 96, image networks take the form used on CIFAR.
     pub image: Option<usize>,
     /// Number of classes: by default 10 for small images, 1,000 for large ones. Of k-means, the clusters.
     pub classes: Option<usize>,
@@ -48,16 +48,16 @@ pub struct Options {
     pub width: Option<usize>,
     /// Layers of a language model.
     pub layers: Option<usize>,
-    /// Which random structure, for networks whose structure changes from iteration to iteration.
+    /// Selects the random structure, for networks whose structure changes from iteration to iteration.
     pub draw: Option<u64>,
-    /// How parameters are updated.
+    /// The optimizer.
     pub optimizer: Option<OptimizerKind>,
     /// Step size of the optimizer.
     pub learning_rate: Option<f32>,
 }
 
 impl Options {
-    /// Every default, for training on batches of this size.
+    /// Defaults for training on batches of this size.
     pub const fn new(batch: usize) -> Self {
         Self {
             batch,
@@ -75,7 +75,7 @@ impl Options {
         }
     }
 
-    /// Refuses options beyond bounds that are far from use, but keep every product of extents below 2⁶⁴ and every graph in memory.
+    /// Rejects options beyond generous bounds that keep every product of extents below 2⁶⁴ and every graph in memory.
     fn validate(&self) -> Result<(), ZooError> {
         let (image, length) =
             (self.image.unwrap_or(1), self.length.unwrap_or(1).saturating_add(self.target.unwrap_or(0)));
@@ -127,7 +127,7 @@ impl Options {
     }
 }
 
-/// Which optimizer, without its numbers.
+/// The kind of an optimizer, without its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OptimizerKind {
     /// Stochastic gradient descent with momentum 0.9 and weight decay 5·10⁻⁴.
@@ -137,7 +137,7 @@ pub enum OptimizerKind {
 }
 
 impl OptimizerKind {
-    /// The name by which it is parsed.
+    /// The name from which it is parsed.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sgd => "sgd",
@@ -178,7 +178,7 @@ impl FromStr for OptimizerKind {
     }
 }
 
-/// Why there is no such network.
+/// Why a network cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ZooError {
     /// No network has this name.
@@ -187,17 +187,17 @@ pub enum ZooError {
         /// The name.
         name: String,
     },
-    /// An option that cannot be.
+    /// An option is out of range.
     #[error("the {what} cannot be {value}; it is {range}")]
     Option {
-        /// Which option.
+        /// The option.
         what: &'static str,
-        /// What it was.
+        /// Its value.
         value: String,
-        /// What it may be.
+        /// The permitted range.
         range: String,
     },
-    /// The network cannot have these options.
+    /// The network cannot be built with these options.
     #[error(transparent)]
     Build(#[from] BuildError),
 }

@@ -112,7 +112,7 @@ fn assemble(
     let (mut index, of) = (0, depth.blocks.iter().sum());
     for (stage, &blocks) in depth.blocks.iter().enumerate() {
         for block in 0..blocks {
-            let block = Block {
+            let block = ResidualBlock {
                 name: format!("layer{}.{block}", stage + 1),
                 width: depth.width << stage,
                 stride: if stage > 0 && block == 0 { 2 } else { 1 },
@@ -129,14 +129,14 @@ fn assemble(
 }
 
 /// A block of two 3×3 convolutions, or of 1×1, 3×3 and 1×1 with four times as many channels out.
-struct Block {
+struct ResidualBlock {
     name: String,
     width: usize,
     stride: usize,
     bottleneck: bool,
 }
 
-impl Block {
+impl ResidualBlock {
     fn build(&self, b: &mut Builder, x: Var, branch: Branch) -> Result<Var, BuildError> {
         let Self { name, width, stride, bottleneck } = self;
         let wide = if *bottleneck { 4 * width } else { *width };

@@ -1,9 +1,8 @@
 //! Sequence to sequence (Sutskever et al., 2014): an LSTM encoder whose final state begins the LSTM decoder, both unrolled, without
 //! attention, as in Chainer's example.
-//!
-//! The tokens of a sample are its source, then its target: `[batch, length + target]`. The labels have the same shape; those of the
-//! target's part count. A batch of shorter sequences is a graph of its own with smaller extents; a position that is padding has a label
-//! outside the vocabulary.
+//! The tokens of a sample are its source, then its target: `[batch, length + target]`. The labels have the same shape; only those of the
+//! target's part count. A batch of shorter sequences has a graph of its own with smaller extents; padding positions have a label outside
+//! the vocabulary.
 
 use super::lstm::Layer;
 use super::{OptimizerKind, Options, Variation};

@@ -16,7 +16,7 @@ use crate::{ActionId, BufferId, Bytes, Nanos, OpId, Table, TensorId};
 
 /// Draws a legal plan, and a machine on which it is legal.
 pub fn plan(u: &mut Unstructured<'_>, trace: &Trace) -> Result<(Machine, Plan)> {
-    let mut draft = Draft::begin(u, trace)?;
+    let mut draft = PlanDraft::begin(u, trace)?;
     let mut left: BTreeSet<OpId> = trace.ops().ids().collect();
     while !left.is_empty() {
         let ready: Vec<OpId> = left.iter().copied().filter(|&op| draft.ready(op, &left)).collect();
@@ -48,7 +48,7 @@ pub fn plan(u: &mut Unstructured<'_>, trace: &Trace) -> Result<(Machine, Plan)> 
 }
 
 /// The plan so far and the state that it leaves.
-struct Draft<'a> {
+struct PlanDraft<'a> {
     trace: &'a Trace,
     schedule: Schedule,
     /// Positions at which each buffer is alive.
@@ -67,7 +67,7 @@ struct Draft<'a> {
     pinned: Vec<TensorId>,
 }
 
-impl<'a> Draft<'a> {
+impl<'a> PlanDraft<'a> {
     /// Draws the boundary.
     fn begin(u: &mut Unstructured<'_>, trace: &'a Trace) -> Result<Self> {
         let mut draft = Self {

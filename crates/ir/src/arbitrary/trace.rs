@@ -7,7 +7,7 @@ use crate::{Bytes, StorageId, Table, TensorId};
 
 /// Draws a trace of up to eight ops and four persistent tensors.
 pub fn trace(u: &mut Unstructured<'_>) -> Result<Trace> {
-    let mut draft = Draft {
+    let mut draft = TraceDraft {
         data: TraceData { name: "arbitrary".to_owned(), ..TraceData::default() },
         held: Table::new(),
     };
@@ -50,13 +50,13 @@ fn bytes(u: &mut Unstructured<'_>) -> Result<Bytes> {
     Ok(Bytes(*u.choose(&[8, 8, 8, 16, 16, 4, 12, 1])?))
 }
 
-struct Draft {
+struct TraceDraft {
     data: TraceData,
     /// The tensor in every storage at the current point.
     held: Table<StorageId, TensorId>,
 }
 
-impl Draft {
+impl TraceDraft {
     fn bytes(&self, tensor: TensorId) -> Bytes {
         self.data.storages[self.data.tensors[tensor].storage].bytes
     }

@@ -7,7 +7,7 @@ use crate::{ActionId, TensorId};
 
 /// The tensor that a byte belongs to, whose first byte lies at `base`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Content {
+pub struct ByteContent {
     /// The tensor.
     pub value: TensorId,
     /// Address of its first byte.
@@ -20,7 +20,7 @@ pub struct Cell {
     /// One past the last byte.
     pub end: u64,
     /// What the bytes belong to; `None` for bytes that may not be read: workspaces and unwritten bytes.
-    pub content: Option<Content>,
+    pub content: Option<ByteContent>,
     /// The last action that wrote them.
     pub writer: Option<ActionId>,
     /// The last action on each stream that has read them since.
@@ -56,7 +56,7 @@ impl Arena {
     }
 
     /// Replaces all history of `range`.
-    pub fn overwrite(&mut self, range: Range<u64>, content: Option<Content>, writer: Option<ActionId>) {
+    pub fn overwrite(&mut self, range: Range<u64>, content: Option<ByteContent>, writer: Option<ActionId>) {
         self.split(range.start);
         self.split(range.end);
         let covered: Vec<u64> = self.cells.range(range.clone()).map(|(&start, _)| start).collect();

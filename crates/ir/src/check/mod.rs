@@ -224,7 +224,7 @@ pub fn check(trace: Arc<Trace>, machine: Machine, plan: Plan) -> Result<CheckedP
     report.finish()?;
     shape::placement(&machine, &plan.schedule, &plan.placement, &mut report);
     report.finish()?;
-    let layout = replay::Layout::Placed(plan.placement.offsets.as_slice());
+    let layout = replay::BufferLayout::Placed(plan.placement.offsets.as_slice());
     let peak_load = replay::replay(&trace, &machine, &plan.schedule, layout, &mut report);
     report.finish()?;
     Ok(CheckedPlan { trace, machine, plan, peak_load })
@@ -249,7 +249,7 @@ pub fn check_schedule(
     report.finish()?;
     let offsets = shape::apart(&schedule, &mut report);
     report.finish()?;
-    let layout = replay::Layout::Apart { offsets: &offsets, load_limit };
+    let layout = replay::BufferLayout::Apart { offsets: &offsets, load_limit };
     let peak_load = replay::replay(&trace, &machine, &schedule, layout, &mut report);
     report.finish()?;
     Ok(CheckedSchedule { trace, machine, schedule, peak_load })

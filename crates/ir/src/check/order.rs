@@ -4,12 +4,12 @@ use crate::schedule::{Lane, Schedule};
 use crate::{ActionId, Table};
 
 /// For every action, the number of actions of each stream that have finished when it has, itself included.
-pub struct Order {
+pub struct HappensBefore {
     clocks: Table<ActionId, [u32; 3]>,
     lanes: Table<ActionId, Option<Lane>>,
 }
 
-impl Order {
+impl HappensBefore {
     /// Requires waits that point backwards (rule L10).
     pub fn new(schedule: &Schedule) -> Self {
         let mut clocks: Table<ActionId, [u32; 3]> = Table::new();

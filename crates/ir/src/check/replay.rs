@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::arena::{Arena, Content};
-use super::order::Order;
+use super::arena::{Arena, ByteContent};
+use super::order::HappensBefore;
 use super::{Report, Rule};
 use crate::machine::Machine;
 use crate::schedule::{Action, Launch, Schedule};
@@ -13,7 +13,7 @@ use crate::{ActionId, BufferId, Bytes, Id, Table, TensorId};
 
 /// The offsets of buffers.
 #[derive(Clone, Copy)]
-pub enum Layout<'a> {
+pub enum BufferLayout<'a> {
     /// At given offsets.
     Placed(&'a [Bytes]),
     /// No offsets yet: here every buffer gets bytes of its own, but any two buffers that are not alive together may share bytes later.
@@ -41,15 +41,15 @@ pub fn replay(
     trace: &Trace,
     machine: &Machine,
     schedule: &Schedule,
-    layout: Layout<'_>,
+    layout: BufferLayout<'_>,
     report: &mut Report,
 ) -> Bytes {
-    let mut replay = Replay {
+    let mut replay = ArenaReplay {
         trace,
         machine,
         schedule,
         layout,
-        order: Order::new(schedule),
+        order: HappensBefore::new(schedule),
         arena: Arena::default(),
         life: Table::filled(schedule.buffers.len(), Life::Unborn),
         live: Vec::new(),
@@ -69,12 +69,12 @@ pub fn replay(
     Bytes(u64::try_from(replay.peak).unwrap_or(u64::MAX))
 }
 
-struct Replay<'a> {
+struct ArenaReplay<'a> {
     trace: &'a Trace,
     machine: &'a Machine,
     schedule: &'a Schedule,
-    layout: Layout<'a>,
-    order: Order,
+    layout: BufferLayout<'a>,
+    order: HappensBefore,
     arena: Arena,
     life: Table<BufferId, Life>,
     live: Vec<BufferId>,
@@ -91,14 +91,14 @@ struct Replay<'a> {
     report: &'a mut Report,
 }
 
-impl Replay<'_> {
+impl ArenaReplay<'_> {
     /// The prologue: the boundary state holds the initial tensors.
     fn begin(&mut self) {
         for (home, pair) in self.schedule.boundary.iter().zip(self.trace.persistent()) {
             if let Some(buffer) = home.device {
                 self.enter(None, buffer, false);
                 let range = self.range(buffer, self.trace.bytes(pair.begin));
-                let content = Content { value: pair.begin, base: range.start };
+                let content = ByteContent { value: pair.begin, base: range.start };
                 self.arena.overwrite(range, Some(content), None);
             }
             if home.host {
@@ -194,7 +194,7 @@ impl Replay<'_> {
                 return self.add(Rule::L3, id, what);
             }
         };
-        if let Layout::Apart { load_limit, .. } = self.layout {
+        if let BufferLayout::Apart { load_limit, .. } = self.layout {
             for earlier in self.freed.into_iter().flatten() {
                 if !self.order.before(earlier, id) {
                     let what = format!("{buffer} may get bytes that {earlier} still uses; wait for it");
@@ -253,7 +253,7 @@ impl Replay<'_> {
             return self.add(Rule::L3, id, what);
         }
         let range = self.range(buffer, self.trace.bytes(value));
-        let wanted = Content { value, base: range.start };
+        let wanted = ByteContent { value, base: range.start };
         let lane = self.touch(id, buffer);
         let mut wrong = None;
         let mut unordered = None;
@@ -294,7 +294,7 @@ impl Replay<'_> {
             let what = format!("{buffer} is written, but {other} may still be using its bytes; wait for it");
             self.add(Rule::L7, id, what);
         }
-        let content = value.map(|value| Content { value, base: range.start });
+        let content = value.map(|value| ByteContent { value, base: range.start });
         self.arena.overwrite(range, content, Some(id));
     }
 
@@ -324,7 +324,7 @@ impl Replay<'_> {
             if let Some(buffer) = home.device {
                 homes[buffer.index()] = true;
                 let range = self.range(buffer, self.trace.bytes(end));
-                let wanted = Content { value: end, base: range.start };
+                let wanted = ByteContent { value: end, base: range.start };
                 let wrong = self.arena.tile(range).find(|(_, cell)| cell.content != Some(wanted));
                 let wrong = wrong.map(|(_, cell)| cell.content);
                 if !matches!(self.life[buffer], Life::Alive { .. }) {
@@ -362,7 +362,7 @@ impl Replay<'_> {
 
     /// The first `bytes` of a buffer. Its end is below 2^64 by the rules of shape.
     fn range(&self, buffer: BufferId, bytes: Bytes) -> Range<u64> {
-        let (Layout::Placed(offsets) | Layout::Apart { offsets, .. }) = self.layout;
+        let (BufferLayout::Placed(offsets) | BufferLayout::Apart { offsets, .. }) = self.layout;
         let start = offsets[buffer.index()].get();
         start..start + bytes.get()
     }
@@ -379,7 +379,7 @@ impl Replay<'_> {
 }
 
 /// Describes what was found instead of a tensor.
-fn describe(holds: Option<Content>, wanted: TensorId) -> String {
+fn describe(holds: Option<ByteContent>, wanted: TensorId) -> String {
     match holds {
         None => "nothing that may be read".to_owned(),
         Some(content) if content.value == wanted => format!("{wanted}, but shifted"),

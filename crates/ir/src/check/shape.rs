@@ -73,7 +73,7 @@ pub fn apart(schedule: &Schedule, report: &mut Report) -> Vec<Bytes> {
 
 /// Ids, arity, sizes and waits of every action; how often each op runs; the form of the boundary.
 pub fn schedule(trace: &Trace, schedule: &Schedule, report: &mut Report) {
-    let mut shape = Shape {
+    let mut shape = ShapeChecker {
         trace,
         schedule,
         computed: Table::filled(trace.ops().len(), None),
@@ -98,7 +98,7 @@ pub fn schedule(trace: &Trace, schedule: &Schedule, report: &mut Report) {
     }
 }
 
-struct Shape<'a> {
+struct ShapeChecker<'a> {
     trace: &'a Trace,
     schedule: &'a Schedule,
     computed: Table<OpId, Option<ActionId>>,
@@ -106,7 +106,7 @@ struct Shape<'a> {
     report: &'a mut Report,
 }
 
-impl Shape<'_> {
+impl ShapeChecker<'_> {
     fn boundary(&mut self) {
         let (homes, pairs) = (self.schedule.boundary.len(), self.trace.persistent().len());
         if homes != pairs {

@@ -19,8 +19,8 @@ impl FromStr for File {
 
     fn from_str(text: &str) -> Result<Self, FileError> {
         match header(text)?.0 {
-            Kind::Trace => TraceFile::from_str(text).map(|file| Self::Trace(Box::new(file))),
-            Kind::Plan => PlanFile::from_str(text).map(|file| Self::Plan(Box::new(file))),
+            FileKind::Trace => TraceFile::from_str(text).map(|file| Self::Trace(Box::new(file))),
+            FileKind::Plan => PlanFile::from_str(text).map(|file| Self::Plan(Box::new(file))),
         }
     }
 }
@@ -30,7 +30,7 @@ impl FromStr for TraceFile {
 
     fn from_str(text: &str) -> Result<Self, FileError> {
         let (kind, lines) = header(text)?;
-        if kind == Kind::Plan {
+        if kind == FileKind::Plan {
             return Err(FileError::Kind { found: "plan", wanted: "trace" });
         }
         let mut data = TraceData::default();
@@ -90,7 +90,7 @@ impl FromStr for PlanFile {
 
     fn from_str(text: &str) -> Result<Self, FileError> {
         let (kind, lines) = header(text)?;
-        if kind == Kind::Trace {
+        if kind == FileKind::Trace {
             return Err(FileError::Kind { found: "trace", wanted: "plan" });
         }
         let mut schedule = Schedule::default();
@@ -142,7 +142,7 @@ impl FromStr for Schedule {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum FileKind {
     Trace,
     Plan,
 }
@@ -156,7 +156,7 @@ fn lines(text: &str) -> impl Iterator<Item = Line<'_>> {
 }
 
 /// The first line, and the lines after it.
-fn header(text: &str) -> Result<(Kind, impl Iterator<Item = Line<'_>>), FileError> {
+fn header(text: &str) -> Result<(FileKind, impl Iterator<Item = Line<'_>>), FileError> {
     let mut lines = lines(text);
     let mut line = lines.next().unwrap_or(Line::new("", 1));
     let what = "`elbowroom trace 1` or `elbowroom plan 1` as the first line";
@@ -165,8 +165,8 @@ fn header(text: &str) -> Result<(Kind, impl Iterator<Item = Line<'_>>), FileErro
     }
     line.word();
     let kind = match line.peek() {
-        Some("trace") => Kind::Trace,
-        Some("plan") => Kind::Plan,
+        Some("trace") => FileKind::Trace,
+        Some("plan") => FileKind::Plan,
         _ => return Err(line.expected(what)),
     };
     line.word();

@@ -1,11 +1,11 @@
-//! The peak load of a trace as it stands: every tensor lives until its last use, and every permitted reuse is taken.
+//! Peak memory of a trace without offloading and recomputation: every tensor lives until its last use, and every permitted reuse is taken.
 
 use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Bytes, Id, TensorId};
 
 /// The largest number of bytes alive while an op runs: its inputs, its outputs in fresh bytes, its workspace, and all tensors still to
 /// be read. Linear in the trace, apart from the search of an op's own operands.
-pub fn peak(trace: &Trace) -> Bytes {
+pub fn peak_memory(trace: &Trace) -> Bytes {
     let values = trace.tensors().len();
     let mut kept = vec![false; values];
     // The buffer that holds a tensor, as its size; reuse hands it on.
