@@ -226,7 +226,11 @@ fn transfer(asked: &Asked) -> Result<(), String> {
             played.map(|played| large.mean(&played)).map_err(|e| e.to_string())
         };
         // The rules' plans would be the best of both; here the episodes are compared.
-        let own = |settings: &Settings| Settings { imitate: false, ..settings.clone() };
+        let own = |settings: &Settings| {
+            let mut own = settings.clone();
+            own.imitate = false;
+            own
+        };
         let (_, before) = train(&small.ask(share), &own(&asked.dqn), None, seed);
         let (scratch, after) = train(&request, &own(&asked.dqn), None, seed);
         let untuned = alone(&before)?;

@@ -9,6 +9,7 @@ use elbowroom_ir::Bytes;
 ///
 /// The paper gives `rounds` (T = 4) and the form of everything else; it leaves the numbers open.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Settings {
     /// Episodes of training: passes over the iteration, with a decision at every candidate. Exploration falls from all to nothing over
     /// them (Algorithm 1, line 6).
@@ -91,6 +92,7 @@ impl Default for Settings {
 
 /// Why a setting cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SettingsError {
     /// Something that is no `key=value`.
     #[error("`{0}` is no setting; write key=value,key=value")]

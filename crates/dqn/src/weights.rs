@@ -6,6 +6,7 @@ use crate::network::{NAMES, Weights};
 
 /// Why a file holds no network.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum WeightsError {
     /// The file is no safetensors file.
     #[error("not a safetensors file: {0}")]

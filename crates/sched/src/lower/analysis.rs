@@ -14,6 +14,7 @@ use crate::policy::{Boundary, Gap, GapAction, Place, Policy, Reuses, Touch, Touc
 
 /// Why a policy contradicts itself or its trace. None of these depends on a limit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PolicyError {
     /// An op is missing from the sequence.
     #[error("the policy never runs {0}")]

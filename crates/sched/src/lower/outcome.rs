@@ -10,6 +10,7 @@ use crate::policy::{Place, Policy};
 
 /// A policy that needs more than the limit, at the place where it needs most.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 #[error(
     "{} needs {needed} beside what the policy keeps, {missing} more than there are",
     .op.map_or("the end of the iteration".to_owned(), |op| op.to_string())
@@ -29,6 +30,7 @@ pub struct Shortfall {
 
 /// Why there is no schedule for a policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum LowerError {
     /// The policy contradicts itself or its trace, at any limit.
     #[error(transparent)]

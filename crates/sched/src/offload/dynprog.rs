@@ -19,6 +19,7 @@ use crate::verdict::refusal;
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DynProg {
     /// Memory is cut into this many slots; S in the paper.
     pub slots: u32,

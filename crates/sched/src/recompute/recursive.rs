@@ -20,6 +20,7 @@ use crate::verdict::refusal;
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Recursive {
     /// The numbers of cuts per division that are tried.
     pub cuts: &'static [usize],

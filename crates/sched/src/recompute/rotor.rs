@@ -165,6 +165,7 @@ impl Optimum {
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Rotor {
     /// The limit is cut into this many slots.
     pub slots: u32,

@@ -23,6 +23,7 @@ use crate::verdict::refusal;
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Bo {
     /// Weights tried in all, the four scores included; the paper takes about 30.
     pub evaluations: u64,
