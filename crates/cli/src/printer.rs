@@ -59,6 +59,12 @@ pub fn section(heading: &str, rows: &[Row]) -> io::Result<()> {
     out.flush()
 }
 
+/// Prints one row by itself, aligned with those of sections.
+pub fn item(row: &Row) -> io::Result<()> {
+    let Row { name, figure, note } = row;
+    line(&format!("  {name:<NAMES$}  {figure:<FIGURES$}  {note}"))
+}
+
 /// A text in lines of at most `width` columns, except for longer words, the lines after the first indented.
 fn wrapped(text: &str, width: usize, indent: usize) -> String {
     let mut lines: Vec<String> = Vec::new();

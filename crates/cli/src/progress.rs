@@ -1,10 +1,12 @@
 //! Progress of long work, on standard error. Only this file knows how it is drawn.
 
 use std::any::Any;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use elbowroom::graph::Graph;
 use elbowroom::ir::Nanos;
 use elbowroom::ir::search::{Budget, Goal, Observer};
 use elbowroom::report::PlanReport;
@@ -12,7 +14,8 @@ use elbowroom::train::{Iteration, TrainObserver};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::learning::Learned;
-use crate::printer;
+use crate::networks;
+use crate::printer::{self, row};
 
 /// Set by Ctrl-C: searches stop at the next evaluation, training at the next iteration, and both keep what they have.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -94,12 +97,30 @@ fn line_style() -> ProgressStyle {
 pub struct Progress {
     bar: ProgressBar,
     search: Mutex<Search>,
+    /// Whether the network and the iterations of a training are printed on standard output.
+    prints: bool,
+    /// Runs of a training that have begun. The second one repeats the first without a limit.
+    runs: AtomicUsize,
 }
 
 impl Progress {
     /// Starts a line.
     pub fn new(stage: impl Into<String>) -> Self {
-        Self { bar: line(stage.into()), search: Mutex::default() }
+        Self { bar: line(stage.into()), search: Mutex::default(), prints: false, runs: AtomicUsize::new(0) }
+    }
+
+    /// Starts a line for a training, whose network and iterations are printed on standard output as they come if `prints`.
+    pub fn of_training(prints: bool) -> Self {
+        let mut progress = Self::new("");
+        progress.prints = prints;
+        progress
+    }
+
+    /// Prints a part of the results. A reader that closed the pipe ends the work as Ctrl-C does.
+    fn print(&self, print: impl FnOnce() -> io::Result<()>) {
+        if self.prints && self.above(print).is_err() {
+            interrupt();
+        }
     }
 
     /// Says something else.
@@ -203,7 +224,17 @@ impl TrainObserver for Progress {
         self.say(what);
     }
 
+    fn network(&self, graph: &Graph) {
+        self.print(|| {
+            printer::line(&graph.name)?;
+            printer::section("Network", &networks::description(graph))
+        });
+    }
+
     fn begin(&self, iterations: u64) {
+        if self.runs.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.print(|| printer::section("Iterations", &[]));
+        }
         // The template is a constant that parses; the default bar would do as well.
         let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} [{elapsed} < {eta}]");
         self.bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
@@ -212,7 +243,13 @@ impl TrainObserver for Progress {
     }
 
     fn iteration(&self, done: &Iteration) {
-        let Iteration { number, loss, time, peak, limit, .. } = done;
+        let &Iteration { number, loss, time, peak, limit, planned, .. } = done;
+        if self.runs.load(Ordering::Relaxed) == 1 {
+            let how = if planned { "planned" } else { "dynamic" };
+            let loss = loss.map_or_else(|| "no loss".to_owned(), |loss| format!("loss {loss:.6}"));
+            let note = format!("{time}, {how}");
+            self.print(|| printer::item(&row(&format!("iteration {number}"), loss, note)));
+        }
         let loss = loss.map_or_else(String::new, |loss| format!("loss {loss:.4}, "));
         let memory = gauge(peak.get(), limit.get());
         self.bar.set_message(format!("iteration {number}: {loss}{time}, memory {memory} {peak} of {limit}"));
@@ -245,7 +282,8 @@ mod tests {
 
     #[test]
     fn the_line_says_how_good_it_is_how_good_it_can_become_and_what_is_left() {
-        let progress = Progress { bar: ProgressBar::hidden(), search: Mutex::default() };
+        let mut progress = Progress::new("");
+        progress.bar = ProgressBar::hidden();
         let budget = Budget::time(Duration::from_secs(10));
         let goal = Goal { planner: "auto", limit: Bytes(1 << 20), unlimited: Nanos(1_000), budget: &budget };
         progress.begins(&goal);

@@ -30,7 +30,7 @@ pub fn budget(args: &SearchArgs) -> Result<Budget> {
     match &args.evaluations {
         Some(told) if told.single().is_none() => {
             bail!(
-                "`{told}` are the rounds of one plan; here, every search may make so many --evaluations: name one number"
+                "--evaluations {told} lists the rounds of one plan, but this command makes several searches; give one number"
             )
         }
         _ => Ok(looked(args)),
@@ -65,7 +65,7 @@ pub fn machine(args: &MachineArgs, default: Machine) -> Result<Machine> {
     }
     if let Some(align) = args.align {
         if !align.get().is_power_of_two() {
-            bail!("an alignment of {} is no power of two; use 64, 256 or 512, for example", align.get());
+            bail!("an alignment of {} is not a power of two; use 64, 256 or 512, for example", align.get());
         }
         machine.align = align;
     }

@@ -7,7 +7,7 @@ use elbowroom_ir::machine::{Channel, Machine};
 
 /// A name that no preset has.
 #[derive(Debug, thiserror::Error)]
-#[error("there is no machine called `{name}`; there are: {}", elbowroom_sim::presets::NAMES.join(", "))]
+#[error("there is no machine called `{name}`; choose one of {}", elbowroom_sim::presets::NAMES.join(", "))]
 pub struct UnknownMachine {
     /// The name.
     pub name: String,
@@ -27,12 +27,12 @@ impl FromStr for Rate {
     }
 }
 
-/// A link between device and host, as users write it: `12.2GB/s` (one lane each way), `shared:12.2GB/s`, or `v100` for that machine's.
+/// A link between device and host, as users write it: `12.2GB/s` (both directions at once), `shared:12.2GB/s`, or `v100` for that machine's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkSpec {
-    /// Whether both directions share one lane.
+    /// Whether copies of both directions take turns.
     pub shared: bool,
-    /// To the host; without fixed costs where a rate was named, for who names a rate means the rate.
+    /// To the host; without fixed costs where a rate was named, because a named rate means exactly that rate.
     pub to_host: Channel,
     /// And back.
     pub to_device: Channel,
@@ -41,7 +41,7 @@ pub struct LinkSpec {
 /// What is neither a rate nor a machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{text}` is no link; write a rate, like 12.2GB/s or shared:12.2GB/s, or a machine whose link it is: {}",
+    "`{text}` is not a link; write a rate, like 12.2GB/s or shared:12.2GB/s, or the machine whose link is meant: {}",
     elbowroom_sim::presets::NAMES.join(", ")
 )]
 pub struct ParseLinkError {

@@ -1,5 +1,6 @@
 //! Progress of a training, for whoever displays it.
 
+use elbowroom_graph::Graph;
 use elbowroom_ir::search::Observer;
 use elbowroom_ir::{Bytes, Nanos};
 
@@ -7,6 +8,9 @@ use elbowroom_ir::{Bytes, Nanos};
 pub trait TrainObserver: Observer {
     /// A stage begins; `what` describes it for people.
     fn stage(&self, _what: &str) {}
+
+    /// The network that is trained, in its largest form, once the size of the batch is known and data and checkpoint are open.
+    fn network(&self, _graph: &Graph) {}
 
     /// A run of this many iterations begins. A training that is verified has two runs.
     fn begin(&self, _iterations: u64) {}

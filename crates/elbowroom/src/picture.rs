@@ -1,4 +1,4 @@
-//! A plan as a picture: bytes of arena upwards, time to the right, one bar for each buffer, and the three lanes below.
+//! A plan as a picture: bytes of arena upwards, time to the right, one bar for each buffer, and the three streams below.
 
 use std::fmt::Write;
 
@@ -15,7 +15,7 @@ const TOP: f64 = 40.0;
 const LANE: f64 = 16.0;
 const GAP: f64 = 10.0;
 
-/// What a buffer is for, by which it is coloured.
+/// What a buffer holds, which decides its colour.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
     Persistent,
@@ -29,10 +29,10 @@ enum Use {
 impl Use {
     const ALL: [(Self, &'static str, &'static str); 6] = [
         (Self::Persistent, "#8d99ae", "persistent"),
-        (Self::Forward, "#4c78a8", "made forward"),
-        (Self::Backward, "#72b7b2", "made backward"),
-        (Self::Returned, "#f58518", "came back from the host"),
-        (Self::Recomputed, "#b279a2", "computed again"),
+        (Self::Forward, "#4c78a8", "forward"),
+        (Self::Backward, "#72b7b2", "backward"),
+        (Self::Returned, "#f58518", "prefetched"),
+        (Self::Recomputed, "#b279a2", "recomputed"),
         (Self::Workspace, "#e0d28a", "workspace"),
     ];
 
@@ -47,8 +47,8 @@ pub fn svg(plan: &CheckedPlan, timeline: &Timeline) -> String {
     let limit = plan.machine().memory.get().max(1) as f64;
     let x = |time: Nanos| LEFT + WIDTH * time.get() as f64 / total;
     let y = |bytes: Bytes| TOP + HEIGHT * (1.0 - bytes.get() as f64 / limit);
-    let lanes_top = TOP + HEIGHT + GAP;
-    let page_height = lanes_top + 3.0 * (LANE + 4.0) + 40.0;
+    let streams_top = TOP + HEIGHT + GAP;
+    let page_height = streams_top + 3.0 * (LANE + 4.0) + 40.0;
 
     let mut out = String::new();
     // Writing to a string cannot fail.
@@ -103,7 +103,7 @@ pub fn svg(plan: &CheckedPlan, timeline: &Timeline) -> String {
     );
 
     for lane in Lane::ALL {
-        let row = lanes_top + lane.index() as f64 * (LANE + 4.0);
+        let row = streams_top + lane.index() as f64 * (LANE + 4.0);
         let _ = writeln!(
             out,
             r#"<text x="{}" y="{}" text-anchor="end">{}</text>"#,
@@ -138,7 +138,7 @@ pub fn svg(plan: &CheckedPlan, timeline: &Timeline) -> String {
     out + "</svg>\n"
 }
 
-/// The moment of each position: when the compute lane reaches it. One more for the end.
+/// The time of each position: when the compute stream reaches it. One more for the end.
 fn moments(plan: &CheckedPlan, timeline: &Timeline) -> Vec<Nanos> {
     let positions = plan.schedule().steps.len();
     let mut moments = vec![timeline.iteration; positions + 1];

@@ -51,7 +51,7 @@ pub fn svg(title: &str, rows: &[Row]) -> String {
     let low = all().map(|(share, _)| share).fold(100.0, f64::min).min(95.0);
     let high = all().map(|(share, _)| share).fold(100.0, f64::max);
     let top = all().map(|(_, overhead)| overhead).fold(5.0, f64::max) * 1.05;
-    let axes = ["memory, % of the natural peak", "overhead, %"];
+    let axes = ["limit, % of the unconstrained peak", "overhead, %"];
     Chart { title, axes, ranges: [[low, high], [0.0, top]], digits: [0, 1], lines, empty: " (no plan)" }.svg()
 }
 

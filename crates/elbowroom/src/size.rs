@@ -1,4 +1,4 @@
-//! Memory as users name it, `600MiB`, `70%` of the natural peak or `min`; and batches, a number or `max`.
+//! Memory as users name it, `600MiB`, `70%` of the unconstrained peak or `min`; and batches, a number or `max`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,12 +6,12 @@ use std::str::FromStr;
 use elbowroom_ir::Bytes;
 use elbowroom_ir::units::ParseBytesError;
 
-/// An amount of device memory, absolute or relative to the *natural peak* (the height of the arena when everything stays).
+/// An amount of device memory, absolute or relative to the *unconstrained peak* (the arena size when every tensor stays on the device).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MemorySpec {
     /// So many bytes.
     Absolute(Bytes),
-    /// A share of the natural peak, 1.0 being all of it.
+    /// A share of the unconstrained peak, 1.0 being all of it.
     Share(f64),
     /// The smallest amount for which a plan is found.
     Smallest,
@@ -35,11 +35,11 @@ impl From<Bytes> for MemorySpec {
 }
 
 impl MemorySpec {
-    /// The bytes meant, rounded down, where `natural` is the natural peak; `None` for [`Smallest`](Self::Smallest), which takes a search.
-    pub fn resolve(self, natural: Bytes) -> Option<Bytes> {
+    /// The bytes meant, rounded down, where `peak` is the unconstrained peak; `None` for [`Smallest`](Self::Smallest), which takes a search.
+    pub fn resolve(self, peak: Bytes) -> Option<Bytes> {
         match self {
             Self::Absolute(bytes) => Some(bytes),
-            Self::Share(share) => Some(Bytes((natural.get() as f64 * share) as u64)),
+            Self::Share(share) => Some(Bytes((peak.get() as f64 * share) as u64)),
             Self::Smallest => None,
         }
     }
@@ -92,7 +92,7 @@ pub enum BatchSpec {
 
 /// A text that names no batch.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no batch; write a number of samples above zero, or max")]
+#[error("`{0}` is not a batch size; write a number of samples above zero, or max")]
 pub struct ParseBatchError(String);
 
 impl FromStr for BatchSpec {
@@ -121,8 +121,8 @@ pub struct MemoryRange {
 
 impl MemoryRange {
     /// Limits in bytes at equal distances, the smallest first; one if both ends are the same. `None` where an end takes a search.
-    pub fn resolve(self, natural: Bytes, steps: usize) -> Option<Vec<Bytes>> {
-        let (low, high) = (self.low.resolve(natural)?.get(), self.high.resolve(natural)?.get());
+    pub fn resolve(self, peak: Bytes, steps: usize) -> Option<Vec<Bytes>> {
+        let (low, high) = (self.low.resolve(peak)?.get(), self.high.resolve(peak)?.get());
         let (low, high) = (low.min(high), low.max(high));
         let gaps = if low == high { 0 } else { steps.saturating_sub(1).max(1) as u64 };
         let at = |i: u64| low + ((u128::from(high - low) * u128::from(i)) / u128::from(gaps.max(1))) as u64;
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn shares_sizes_and_the_minimum_are_told_apart() {
-        let natural = Bytes(1000);
+        let peak = Bytes(1000);
         for (text, bytes) in [
             ("50%", Some(500)),
             ("12.5 %", Some(125)),
@@ -171,7 +171,7 @@ mod tests {
             ("2KiB", Some(2048)),
             ("MIN", None),
         ] {
-            assert_eq!(text.parse::<MemorySpec>().unwrap().resolve(natural), bytes.map(Bytes), "{text}");
+            assert_eq!(text.parse::<MemorySpec>().unwrap().resolve(peak), bytes.map(Bytes), "{text}");
         }
         for text in ["0%", "-3%", "%", "nan%", "inf%", "0", "much"] {
             assert!(text.parse::<MemorySpec>().is_err(), "{text}");

@@ -59,6 +59,7 @@ impl Training<'_> {
         let feed = std::mem::take(&mut self.data).open(&graph, self.seed)?;
         let training = &self;
         let mut runner = Runner::new(training, &graph, feed)?;
+        observer.network(&graph);
         let Chosen { graph, memory, unconstrained } = training.choose_algorithms(graph, observer)?;
         runner.graph = graph.clone();
 

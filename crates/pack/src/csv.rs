@@ -31,13 +31,17 @@ pub enum CsvError {
     #[error("the file is empty; its first line must name the columns id,lower,upper,size")]
     Empty,
     /// The first line lacks a column that every file needs.
-    #[error("line 1: there is no column `{0}`")]
+    #[error(
+        "line 1: there is no column `{0}`; the first line must name the columns id,lower,upper,size (or end, inclusive, for upper)"
+    )]
     MissingColumn(&'static str),
     /// The first line names a column that the format does not have.
-    #[error("line 1: unknown column `{0}`")]
+    #[error(
+        "line 1: unknown column `{0}`; the columns are id, lower (start, begin), upper or end, size, alignment, offset, hint, gaps"
+    )]
     UnknownColumn(String),
     /// Two columns that mean the same.
-    #[error("line 1: column `{0}` is given twice")]
+    #[error("line 1: column `{0}` is given twice; keep one of them")]
     DuplicateColumn(String),
     /// More or fewer fields than columns.
     #[error("line {line}: {fields} fields where the first line names {columns}")]
@@ -76,7 +80,9 @@ pub enum CsvError {
         text: String,
     },
     /// A lifetime without a position.
-    #[error("line {line}: the buffer is never alive")]
+    #[error(
+        "line {line}: the buffer is never alive; lower must be less than upper (exclusive), or at most end (inclusive), and gaps must leave something"
+    )]
     NeverAlive {
         /// Line, from 1.
         line: usize,

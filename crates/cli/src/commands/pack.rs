@@ -87,6 +87,7 @@ pub fn run(args: &PackArgs) -> Result<Answer> {
 
 /// The buffers of a table, or of a trace whose tensors all stay on the device.
 fn buffers(path: &Path) -> Result<Buffers> {
+    files::expect_file(path, "a table of buffers or a trace")?;
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     if !is_table(&bytes) {
         let task = traced(path, &MachineArgs::default())?;
@@ -94,7 +95,9 @@ fn buffers(path: &Path) -> Result<Buffers> {
         let names = problem.blocks.ids().map(|id| id.to_string()).collect();
         return Ok(Buffers { problem, names });
     }
-    let text = String::from_utf8(bytes).with_context(|| format!("{} is not a text file", path.display()))?;
+    let text = String::from_utf8(bytes).with_context(|| {
+        format!("{} is not a text file; give a table of buffers (CSV) or a trace", path.display())
+    })?;
     csv::read(&text).with_context(|| format!("{} is not a usable table of buffers", path.display()))
 }
 

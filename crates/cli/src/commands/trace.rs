@@ -98,6 +98,7 @@ fn imported(path: &Path, args: &ImportArgs) -> Result<Imported> {
         ..import::Options::default()
     };
     let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    files::expect_file(path, "the recorded file, for example one of those in it")?;
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     import::import(&bytes, &name, &options).with_context(|| format!("cannot import {}", path.display()))
 }

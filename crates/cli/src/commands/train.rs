@@ -22,7 +22,7 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
     args.plot.as_deref().map_or(Ok(()), files::expect_writable)?;
     let training = training(args)?;
     progress::heed_ctrl_c();
-    let observer = Progress::new("");
+    let observer = Progress::of_training(!args.json);
     let outcome = training.run_observed(&observer);
     drop(observer);
     let report = match outcome {
@@ -48,7 +48,7 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
     };
     Ok(match trained.report.verified {
         Some(false) => {
-            Answer::No("the limited run differs from the unlimited one, which is a fault in elbowroom".into())
+            Answer::No("the run under the limit is not bit-exact with the run without one, which is a fault in elbowroom".into())
         }
         _ => Answer::Yes,
     })

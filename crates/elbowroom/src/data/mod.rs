@@ -146,12 +146,18 @@ pub fn open(batch: &Batch, path: Option<&Path>, seed: u64) -> Result<Box<dyn Dat
         Kind::Images(_) if Cifar10::is_in(path) => Ok(Box::new(Cifar10::open(path)?)),
         Kind::Images(_) if Mnist::is_in(path) => Ok(Box::new(Mnist::open(path)?)),
         Kind::Images(_) => {
-            std::fs::metadata(path).map_err(DataError::io(path))?;
+            if std::fs::metadata(path).map_err(DataError::io(path))?.is_file() {
+                let why = format!(
+                    "it takes images, and {} is a file; give the folder that holds the files of CIFAR-10 or MNIST",
+                    path.display()
+                );
+                return Err(DataError::Mismatch(why));
+            }
             Err(DataError::Unknown(path.to_owned()))
         }
         Kind::Tokens(_) => Ok(Box::new(Text::open(path, seed)?)),
         Kind::Segments(_) | Kind::Points(_) => Err(DataError::Mismatch(format!(
-            "it trains on synthetic data only, so {} is of no use to it",
+            "it trains on synthetic data only and cannot use {}; leave out --data",
             path.display()
         ))),
     }
