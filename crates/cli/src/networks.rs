@@ -8,8 +8,7 @@ use crate::printer::{self, Row, row};
 
 /// What `--help` prints below the options: the defaults of every network, one line each.
 pub fn defaults() -> String {
-    let head =
-        ["Network", "image", "classes", "length", "vocabulary", "width", "layers", "optimizer", "rate"];
+    let head = ["Network", "image", "classes", "length", "vocab.", "width", "layers", "optimizer", "rate"];
     let mut rows = vec![head.map(str::to_owned)];
     for name in zoo::NAMES {
         // A pattern has the defaults of the depths that match it.
@@ -43,10 +42,10 @@ pub fn defaults() -> String {
     let table = rows.iter().map(line).collect::<Vec<_>>().join("\n");
     format!(
         "Defaults of each network (- where the network has no such option):\n{table}\n\n\
-         Below 96 pixels, ResNet, DenseNet and VGG take their CIFAR form (for ResNet a 3x3 stem\n\
-         without pooling) and image classifiers have 10 classes; from 96 pixels on they take\n\
-         their ImageNet form and have 1000 classes. N stands for a depth: resnet20, resnet32,\n\
-         resnet44, resnet56, resnet110 and resnet1202 have a width of 16."
+         Below 96 pixels, ResNet, DenseNet and VGG take their CIFAR form (for ResNet\n\
+         a 3x3 stem without pooling), and image classifiers have 10 classes. From 96\n\
+         pixels on they take their ImageNet form and have 1000 classes. N stands for a\n\
+         depth; ResNets of depth 20, 32, 44, 56, 110 and 1202 have a width of 16."
     )
 }
 
@@ -113,7 +112,7 @@ mod tests {
         for name in zoo::NAMES {
             assert!(text.lines().any(|line| line.trim_start().starts_with(&format!("{name} "))), "{name}");
         }
-        assert!(text.lines().all(|line| line.chars().count() <= 90), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
 
     #[test]

@@ -52,8 +52,8 @@ pub fn run(args: &TraceArgs) -> Result<Answer> {
     let file = File::Trace(Box::new(TraceFile { trace, costs: Some(costs), machine }));
     let text = if args.json { serde_json::to_string(&file)? + "\n" } else { file.to_string() };
     files::write(args.output.as_deref(), &text)?;
-    // Without a file the trace itself is the output.
-    if let (Some(path), File::Trace(file)) = (&args.output, file) {
+    // Without a file, or with one like /dev/stdout, the trace itself is the output.
+    if let (Some(path), File::Trace(file)) = (args.output.as_ref().filter(|path| path.is_file()), file) {
         summarize(args, path, *file, graph.as_ref())?;
     }
     Ok(Answer::Yes)
