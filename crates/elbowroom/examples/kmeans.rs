@@ -1,6 +1,6 @@
 //! k-means on blocks, under less than half of the memory that it needs, with equal results.
 //!
-//! `cargo run --release -p elbowroom --example kmeans [planner]`
+//! `cargo run --release -p elbowroom --example kmeans -- [--json] [planner]`
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use elbowroom::alloc::device::{Block, Device, DeviceError, DeviceStats};
@@ -83,19 +83,38 @@ fn divide(sums: &[f32], centres: &mut [f32]) {
 #[allow(dead_code, reason = "a test uses the rest of this file")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (points, iterations) = (40_000, 20);
-    let name = std::env::args().nth(1).unwrap_or_else(|| "autoswap".to_owned());
+    let (options, names): (Vec<String>, Vec<String>) =
+        std::env::args().skip(1).partition(|argument| argument == "--json");
+    let json = !options.is_empty();
+    let name = names.into_iter().next().unwrap_or_else(|| "autoswap".to_owned());
     let run = |limit: usize, planner: Option<Swap>| -> Result<(Vec<f32>, DeviceStats), DeviceError> {
         let mut device = Device::new(limit, planner.map(|planner| Box::new(planner) as Box<_>));
         Ok((kmeans(&mut device, points, iterations)?, device.stats()))
     };
     let (expected, unlimited) = run(1 << 28, None)?;
     let limit = unlimited.peak_load / 2 - 1;
-    println!("peak load {} bytes, limit {limit}, {iterations} iterations", unlimited.peak_load);
+    if !json {
+        println!("peak load {} bytes, limit {limit}, {iterations} iterations", unlimited.peak_load);
+    }
     for (kind, planner) in [
         ("on demand", None),
         (name.as_str(), Some(Swap::with(&name).ok_or("there is no planner of that name")?)),
     ] {
         let (centres, stats) = run(limit, planner)?;
+        if json {
+            let object = serde_json::json!({
+                "execution": kind,
+                "limit_bytes": limit,
+                "arena_bytes": stats.height,
+                "dynamic_operations": stats.reactive,
+                "planned_operations": stats.planned,
+                "to_host_bytes": stats.to_host,
+                "to_device_bytes": stats.to_device,
+                "equal": centres == expected,
+            });
+            println!("{object}");
+            continue;
+        }
         println!(
             "{kind}: height {}, operations on demand {} and by plan {}, bytes to the host {}, back {}, results equal: {}",
             stats.height,

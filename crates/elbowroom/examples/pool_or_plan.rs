@@ -1,7 +1,7 @@
 //! Bytes of a caching pool against bytes of a plan, as in Figures 2 to 4 of Sekiyama et al., *Profile-guided memory optimization for deep
 //! neural networks* (2018): four networks for images and a translator, training and inference, and the time that placing takes.
 //!
-//! `cargo run --release -p elbowroom --example pool_or_plan -- [PART-OF-A-NAME]`
+//! `cargo run --release -p elbowroom --example pool_or_plan -- [--json] [PART-OF-A-NAME]`
 //!
 //! The pool is CuPy's as Chainer 3 used it: sizes are rounded up to 512 bytes, a request takes the smallest free chunk that holds it and
 //! gives the rest back, freed chunks join free neighbours of the same device allocation, and where nothing fits a new allocation of just
@@ -30,11 +30,40 @@ const ROUNDED: u64 = 512;
 const CAPACITY: u64 = 16 << 30;
 /// Longest sentence in training, and length of every translation in inference.
 const WORDS: [usize; 2] = [50, 100];
-/// Time that our search may take.
-const SEARCH: Duration = Duration::from_secs(1);
+/// Evaluations that our search may make: the same placement on every machine.
+const EVALUATIONS: u64 = 200;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let only = std::env::args().nth(1).unwrap_or_default();
+    let (options, names): (Vec<String>, Vec<String>) =
+        std::env::args().skip(1).partition(|argument| argument == "--json");
+    let json = !options.is_empty();
+    let only = names.into_iter().next().unwrap_or_default();
+    if !json {
+        print_heads();
+    }
+    let images = [("alexnet", 227), ("googlenet", 224), ("resnet50", 224), ("inception-resnet-v2", 299)];
+    for (name, size) in images.into_iter().filter(|(name, _)| name.contains(&only)) {
+        for (mode, batch) in
+            [(Mode::Training, 32), (Mode::Training, 64), (Mode::Training, 128), (Mode::Inference, 1)]
+        {
+            let options = Options { mode, image: Some(size), ..Options::new(batch) };
+            measure(name, mode, batch, &[zoo::build(name, &options)?])?.print(json);
+        }
+    }
+    if "seq2seq".contains(&only) {
+        for batch in [32, 64, 128, 256] {
+            let graphs: Result<Vec<Graph>, _> =
+                (0..ITERATIONS).map(|at| translator(Mode::Training, batch, at)).collect();
+            measure("seq2seq", Mode::Training, batch, &graphs?)?.print(json);
+        }
+        let graphs: Result<Vec<Graph>, _> =
+            (0..ITERATIONS).map(|at| translator(Mode::Inference, 1, at)).collect();
+        measure("seq2seq", Mode::Inference, 1, &graphs?)?.print(json);
+    }
+    Ok(())
+}
+
+fn print_heads() {
     println!(
         "{:<22}{:>10}{:>8}{:>12}{:>12}{:>10}{:>12}{:>10}{:>12}{:>8}{:>9}",
         "network",
@@ -49,26 +78,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         "s",
         "saved"
     );
-    let images = [("alexnet", 227), ("googlenet", 224), ("resnet50", 224), ("inception-resnet-v2", 299)];
-    for (name, size) in images.into_iter().filter(|(name, _)| name.contains(&only)) {
-        for (mode, batch) in
-            [(Mode::Training, 32), (Mode::Training, 64), (Mode::Training, 128), (Mode::Inference, 1)]
-        {
-            let options = Options { mode, image: Some(size), ..Options::new(batch) };
-            tell(name, mode, batch, &[zoo::build(name, &options)?])?;
-        }
-    }
-    if "seq2seq".contains(&only) {
-        for batch in [32, 64, 128, 256] {
-            let graphs: Result<Vec<Graph>, _> =
-                (0..ITERATIONS).map(|at| translator(Mode::Training, batch, at)).collect();
-            tell("seq2seq", Mode::Training, batch, &graphs?)?;
-        }
-        let graphs: Result<Vec<Graph>, _> =
-            (0..ITERATIONS).map(|at| translator(Mode::Inference, 1, at)).collect();
-        tell("seq2seq", Mode::Inference, 1, &graphs?)?;
-    }
-    Ok(())
 }
 
 /// The translator for the lengths of one mini-batch, in the size of Chainer's example. Lengths are spread over 5 to 50 words.
@@ -109,8 +118,8 @@ fn buffers(graph: &Graph) -> Result<(Vec<Block>, u64), Box<dyn Error>> {
     Ok((go, stay.iter().map(|block| block.size.get()).sum()))
 }
 
-/// One line: a single graph runs again and again, several take turns.
-fn tell(name: &str, mode: Mode, batch: usize, graphs: &[Graph]) -> Result<(), Box<dyn Error>> {
+/// One network at one batch size: a single graph runs again and again, several take turns.
+fn measure(name: &str, mode: Mode, batch: usize, graphs: &[Graph]) -> Result<Row, Box<dyn Error>> {
     let mut iterations = Vec::new();
     let (mut persistent, mut load, mut heuristic, mut ours) = (0, 0, 0, 0);
     let (mut heuristic_time, mut our_time) = (Duration::ZERO, Duration::ZERO);
@@ -123,7 +132,8 @@ fn tell(name: &str, mode: Mode, batch: usize, graphs: &[Graph]) -> Result<(), Bo
             [("best-fit", &mut heuristic, &mut heuristic_time), ("auto", &mut ours, &mut our_time)]
         {
             let started = Instant::now();
-            let outcome = registry::packer(packer)?.pack(&problem, &Budget::time(SEARCH), &Silent);
+            let outcome =
+                registry::packer(packer)?.pack(&problem, &Budget::evaluations(EVALUATIONS), &Silent);
             *time = (*time).max(started.elapsed());
             // A new plan reuses the arena of the earlier ones, or makes it as large as it needs.
             *height =
@@ -135,21 +145,68 @@ fn tell(name: &str, mode: Mode, batch: usize, graphs: &[Graph]) -> Result<(), Bo
     for iteration in 0..ITERATIONS {
         pool.serve(&iterations[iteration % iterations.len()]);
     }
-    let mebi = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-    let batch = if mode == Mode::Training { batch.to_string() } else { "inference".to_owned() };
-    println!(
-        "{name:<22}{batch:>10}{:>8}{:>12.1}{:>12.1}{:>10.1}{:>12.1}{:>10.5}{:>12.1}{:>8.2}{:>8.1}%",
-        iterations.iter().map(Vec::len).max().unwrap_or(0),
-        mebi(persistent),
-        mebi(pool.most),
-        mebi(load),
-        mebi(heuristic),
-        heuristic_time.as_secs_f64(),
-        mebi(ours),
-        our_time.as_secs_f64(),
-        100.0 * (1.0 - ours as f64 / pool.most as f64),
-    );
-    Ok(())
+    Ok(Row {
+        name: name.to_owned(),
+        batch: if mode == Mode::Training { batch.to_string() } else { "inference".to_owned() },
+        buffers: iterations.iter().map(Vec::len).max().unwrap_or(0),
+        persistent,
+        pool: pool.most,
+        load,
+        heuristic,
+        heuristic_time,
+        ours,
+        our_time,
+    })
+}
+
+/// What one network needs, in bytes, and how long the slowest placement took.
+struct Row {
+    name: String,
+    batch: String,
+    buffers: usize,
+    persistent: u64,
+    pool: u64,
+    load: u64,
+    heuristic: u64,
+    heuristic_time: Duration,
+    ours: u64,
+    our_time: Duration,
+}
+
+impl Row {
+    fn print(&self, json: bool) {
+        if json {
+            let object = serde_json::json!({
+                "network": self.name,
+                "batch": self.batch,
+                "buffers": self.buffers,
+                "persistent_bytes": self.persistent,
+                "pool_bytes": self.pool,
+                "peak_live_bytes": self.load,
+                "best_fit_bytes": self.heuristic,
+                "best_fit_ns": self.heuristic_time.as_nanos() as u64,
+                "arena_bytes": self.ours,
+                "packing_ns": self.our_time.as_nanos() as u64,
+            });
+            println!("{object}");
+            return;
+        }
+        let mebi = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        println!(
+            "{:<22}{:>10}{:>8}{:>12.1}{:>12.1}{:>10.1}{:>12.1}{:>10.5}{:>12.1}{:>8.2}{:>8.1}%",
+            self.name,
+            self.batch,
+            self.buffers,
+            mebi(self.persistent),
+            mebi(self.pool),
+            mebi(self.load),
+            mebi(self.heuristic),
+            self.heuristic_time.as_secs_f64(),
+            mebi(self.ours),
+            self.our_time.as_secs_f64(),
+            100.0 * (1.0 - self.ours as f64 / self.pool as f64),
+        );
+    }
 }
 
 /// A part of one device allocation.

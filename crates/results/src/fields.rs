@@ -10,6 +10,7 @@ const NAMES: &[(&str, &[&str])] = &[
     ("unconstrained_iteration_ns", &["unconstrained_iteration_ns", "unlimited_iteration_ns"]),
     ("arena_bytes", &["arena_bytes", "height_bytes", "height"]),
     ("peak_live_bytes", &["peak_live_bytes", "peak_load_bytes", "peak_load"]),
+    ("packing_ns", &["packing_ns", "nanos"]),
     ("predicted_peak_bytes", &["predicted_peak_bytes", "peak_bytes"]),
 ];
 
