@@ -57,7 +57,7 @@ pub(crate) struct Candidate {
     pub offload: bool,
 }
 
-/// A plan as far as it is decided.
+/// A plan whose later decisions are pending.
 #[derive(Clone, Debug)]
 pub(crate) struct PartialPlan {
     /// Simulated iteration time, with the price of what is missing if `settled`.

@@ -57,7 +57,7 @@ impl Margin {
 }
 
 impl Rollout {
-    /// Plays an episode to its end. `guard` is asked before every decision.
+    /// Plays an episode to its end. `guard` is called before every decision.
     pub(crate) fn play(
         environment: &mut Environment<'_>,
         decider: &mut impl Decide,

@@ -45,16 +45,16 @@ pub struct Settings {
     /// What a byte that is missing at the end of an episode costs, in copies out and back. With 1, a plan that does not fit is often cheaper
     /// than every plan that does.
     pub shortfall: f32,
-    /// Smallest value that a decision is taken about; 0 for 1 MiB or a 256th of the peak memory, whichever is less.
+    /// Smallest tensor that a decision is taken about; 0 for 1 MiB or a 256th of the peak memory, whichever is less.
     pub least: Bytes,
     /// Whether the plans of fixed rules are played before the first episode and stay in the replay memory: 1 or 0.
     pub imitate: bool,
-    /// Episodes between two trials of the network alone, without chance; the network of the best trial is kept. 0 for one trial, at the
+    /// Episodes between two trials of the network alone, without exploration; the network of the best trial is kept. 0 for one trial, at the
     /// end.
     pub check: u32,
     /// Whether training goes on to the last episode even where a plan takes no longer than any can, for the network's sake: 1 or 0.
     pub through: bool,
-    /// Most decisions in an episode: of more candidates, those with the largest values.
+    /// Most decisions in an episode: of more candidates, those with the largest tensors.
     pub decisions: usize,
 }
 
@@ -100,7 +100,7 @@ pub enum SettingsError {
     /// A key that there is not.
     #[error("there is no setting `{key}`; there are: {}", Settings::KEYS.join(", "))]
     Key {
-        /// What was asked for.
+        /// The text that was given.
         key: String,
     },
     /// A value out of its range.

@@ -14,7 +14,7 @@ pub(crate) fn action_node(candidate: &Candidate, action: Action) -> u32 {
     }
 }
 
-/// The last feature of every node: whether its action can be taken, which ends when its value leaves.
+/// The last feature of every node: whether its action can be taken, which ends when its tensor is offloaded or evicted.
 pub(crate) fn validity(candidates: &[Candidate], nodes: usize, decisions: &[Action]) -> Vec<f32> {
     let mut valid = vec![0.0; nodes];
     for (index, candidate) in candidates.iter().enumerate() {

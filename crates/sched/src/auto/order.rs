@@ -13,7 +13,7 @@ const LONGEST: usize = 4_000;
 /// Rounds over all ops.
 const ROUNDS: usize = 4;
 
-/// An order in which at most as much exceeds the limit, if nothing leaves, as in the given one.
+/// An order in which at most as much exceeds the limit, if every tensor is kept, as in the given one.
 pub(crate) fn relaxed(request: &Request<'_>, order: &[OpId]) -> Vec<OpId> {
     let trace = request.trace;
     let mut order = order.to_vec();
@@ -94,7 +94,7 @@ impl Bonds {
     }
 }
 
-/// The live memory along a sequence without repeats in which nothing leaves and nothing is reused.
+/// The live memory along a sequence without repeats in which every tensor is kept and no buffer is reused.
 struct Profile<'a> {
     request: &'a Request<'a>,
     begins: Vec<bool>,

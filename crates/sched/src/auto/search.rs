@@ -277,7 +277,7 @@ impl ParallelSearch<'_> {
         if self.observer.interrupted() {
             return Err(StopReason::Interrupted);
         }
-        // The first slice is made whatever the clock says: the starts may have taken all the time.
+        // The first slice is made whatever the time: the starts may have taken all the time.
         let stop = self.budget.exhausted(self.evaluations, self.start);
         if let Some(stop) = stop.filter(|stop| self.evaluations > 0 || *stop != StopReason::Time) {
             return Err(stop);
@@ -310,7 +310,7 @@ fn better(best: Option<(u64, Decisions)>, other: &Option<(u64, Decisions)>) -> O
     }
 }
 
-/// Runs every walk once, on so many threads. Walks share nothing, so who runs which does not matter.
+/// Runs every walk once, on this many threads. Walks share nothing, so the result does not depend on the assignment of walks to threads.
 fn side_by_side<W: Send>(walks: &mut [W], threads: usize, run: &(dyn Fn(usize, &mut W) + Sync)) {
     let threads = threads.min(walks.len()).max(1);
     if threads == 1 {

@@ -34,7 +34,7 @@ pub(crate) struct WarmStart {
     pub time: u64,
     /// Its schedule, if that keeps to the limit whatever its placement.
     pub schedule: Option<Schedule>,
-    /// The same as decisions, as far as these can express it.
+    /// The same as decisions, except for what decisions cannot express.
     pub decisions: Decisions,
 }
 

@@ -63,7 +63,7 @@ impl<'a> WindowSearch<'a> {
         }
     }
 
-    /// Visits so many nodes, tree by tree.
+    /// Visits this many nodes, tree by tree.
     pub(crate) fn run(&mut self, nodes: u64) {
         let mut left = nodes;
         while left > 0 && self.best.is_some() {
@@ -71,7 +71,7 @@ impl<'a> WindowSearch<'a> {
         }
     }
 
-    /// Solves one window in at most so many nodes; says how many it took.
+    /// Solves one window in at most this many nodes; returns how many it took.
     fn solve(&mut self, nodes: u64) -> u64 {
         let Some((time, _)) = self.best else { return 0 };
         self.editor.settle();

@@ -44,7 +44,7 @@ pub struct Linear {
     pub load: Vec<u64>,
 }
 
-/// Layers that stash more than two parts of so many are divided further.
+/// Layers that stash more than two parts in this many are divided further.
 const PIECES: u64 = 64;
 
 impl Linear {

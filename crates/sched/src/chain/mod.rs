@@ -76,7 +76,7 @@ impl Chain {
     }
 
     /// The chain as a trace: x_0 is made by an input op that takes no time, y_n by a loss op that takes none, and y_0 is read by a final
-    /// op that takes none and runs once. The extra bytes of an op are an output that no op reads, so that a copy may begin beside them
+    /// op that takes none and runs once. The extra bytes of an op are an output that no op reads, so that a copy may begin
     /// while the op runs; a workspace, being alive at one position only, would hold such a copy up until its end. Forward ops may be
     /// recomputed. Tensors of zero bytes are left out.
     pub fn to_trace(&self, name: &str) -> Result<ChainTrace, TraceError> {

@@ -92,7 +92,7 @@ impl Units {
                 }
             }
             if next.len() > effort.states {
-                // Equal idle times are told apart by what they leave to be done.
+                // Equal idle times are ordered by the bytes that are still to be offloaded.
                 next.sort_by_key(|s| (s.idle, s.to_offload.max(0) + s.to_prefetch.max(0) + s.stays, s.stays));
                 next.truncate(effort.states);
             }

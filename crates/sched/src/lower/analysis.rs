@@ -104,8 +104,8 @@ pub(crate) fn analyse(trace: &Trace, machine: &Machine, policy: &Policy) -> Resu
     analyse_gaps(trace, machine, policy, &touches, &actions)
 }
 
-/// The same for a policy whose sequence is known to be sound, whose touches are known, and that says in `actions`, per touch, how the tensor
-/// is away in the gap that begins there; what it says of gaps between touches in its own way does not count.
+/// The same for a policy whose sequence is known to be sound, whose touches are known, and whose `actions` give,
+/// per touch, the action of the gap that begins there. The policy's own list of gaps between touches is ignored.
 pub(crate) fn analyse_gaps(
     trace: &Trace,
     machine: &Machine,
@@ -337,7 +337,7 @@ impl AnalysisPass<'_> {
             let residency = self.destination(place, id, op, value)?;
             self.program.operands.push(residency);
         }
-        // Overwritten inputs are gone; the others and the outputs go where the policy says.
+        // Overwritten inputs are dead; the policy decides about the others and the outputs.
         for (index, &value) in op.reads.iter().enumerate() {
             let residency = self.program.operands[outputs - op.reads.len() + index];
             if self.states[value.index()].residency != Some(residency) {

@@ -71,7 +71,7 @@ pub(crate) struct Gate<'a> {
     record: bool,
     /// The longest iteration that is of interest.
     worst: u64,
-    /// Time that each stream still has to work, for as long as anybody asks.
+    /// Time that each stream still has to work, as long as a longest iteration is given.
     ahead: [u64; 3],
     steps: Vec<Step>,
     ends: Vec<u64>,
@@ -429,13 +429,13 @@ impl<'a> Gate<'a> {
         }
     }
 
-    /// Starts prefetches as long as their stream is free before a time and `beside` bytes still fit beside them at a place.
+    /// Starts prefetches as long as their stream is free before a time and `beside` bytes still fit together with them at a place.
     fn prefetch_until(&mut self, place: usize, time: u64, beside: u64) {
         let machine = self.request.machine;
         let limit = self.limit(place);
         let in_order = self.policy.prefetch == PrefetchRule::AfterOffloads;
         while self.free[Lane::ToDevice.index()] < time {
-            // On a shared link offloads go first: what leaves makes room for everyone.
+            // On a shared link offloads go first: they free memory that prefetches need.
             if (machine.shared_link && !self.offers.is_empty()) || (in_order && self.offloads_left > 0) {
                 return;
             }

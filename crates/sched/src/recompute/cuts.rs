@@ -5,10 +5,10 @@ use elbowroom_ir::{Id, TensorId};
 
 use crate::policy::Place;
 
-/// Tensors of less than this share of a usual one do not count when it is asked whether a single tensor crosses.
+/// Tensors of less than this share of a usual one do not count towards the number of tensors that cross a cut.
 const TINY: u64 = 64;
 
-/// The size up to which a tensor is tiny beside these. The usual size is that at which half of all bytes are in larger tensors: a single
+/// The size up to which a tensor is tiny compared with these. The usual size is that at which half of all bytes are in larger tensors: a single
 /// huge tensor, such as the logits over a vocabulary, does not make the others tiny.
 pub(crate) fn tiny(sizes: impl Iterator<Item = u64>) -> u64 {
     let mut sizes: Vec<u64> = sizes.collect();

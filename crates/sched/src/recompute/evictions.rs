@@ -93,7 +93,7 @@ impl EvictionPolicies {
         self.with_room(request, decided, Some(load)).0
     }
 
-    /// The policy with some room for tensors to stay, and whether any was asked for.
+    /// The policy with some room for tensors to stay, and whether any tensor could have used some.
     fn with_room(
         &self,
         request: &Request<'_>,
@@ -137,8 +137,8 @@ impl EvictionPolicies {
         (policy, asked.get())
     }
 
-    /// Sends what leaves. A tensor that is prefetched to recompute another one stays after that if there is room, else it leaves again, for which
-    /// it needs no second copy. Returns whether room was asked for.
+    /// Offloads the decided tensors. A tensor that is prefetched to recompute another one is kept after that if memory suffices, else it is evicted again, for which
+    /// it needs no second copy. Returns whether spare memory was needed.
     fn send(
         &self,
         trace: &Trace,
@@ -236,7 +236,7 @@ impl Stages<'_> {
     }
 
     /// After an op ran for the first time: what was recomputed and is used later stays if there is room, else it goes. Returns whether
-    /// room was asked for.
+    /// spare memory was needed.
     fn leave(&mut self, place: Place, op: OpId, mut room: Option<&mut SpareMemory>) -> bool {
         let mut asked = false;
         let reads = self.trace.ops()[op].reads.iter().filter(|read| self.gone[read.index()]);

@@ -74,7 +74,7 @@ impl<'a> Layered<'a> {
     }
 
     /// The layer in numbers: x_{i+1} is what crosses the cut after layer i, x̄_{i+1} that and its stash. What else the trace needs while
-    /// a layer runs, if everything stays, is its scratch; what every op needs in any case is taken off all of them and returned beside.
+    /// a layer runs, if everything stays, is its scratch; what every op needs in any case is subtracted from all of them and returned separately.
     pub fn profile(&self, request: &Request<'_>) -> Result<(Profile, Bytes), PolicyError> {
         let load = loads(request, &Policy::prompt(self.trace))?;
         let size = |value: TensorId| self.trace.bytes(value).align_up(request.machine.align).get();

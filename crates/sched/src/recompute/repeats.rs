@@ -34,7 +34,7 @@ pub fn base(trace: &Trace) -> (Vec<OpId>, Place) {
     (sequence, backward_start as Place)
 }
 
-/// A sequence in the making, which knows which ops can still be recomputed: an op cannot once something that it reads was overwritten.
+/// A sequence under construction. It records which ops can still be recomputed: an op cannot once one of its inputs was overwritten.
 #[derive(Debug)]
 pub struct Writer<'a> {
     trace: &'a Trace,
@@ -81,7 +81,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// The ops that must not be recomputed, by what the trace says.
+/// The ops that the trace forbids to recompute.
 pub fn fixed_ops(trace: &Trace) -> Vec<bool> {
     once_only(trace).as_slice().to_vec()
 }

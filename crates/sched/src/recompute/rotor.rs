@@ -72,7 +72,7 @@ impl Optimum {
         for length in 1..=n {
             for i in 0..=n - length {
                 let k = i + length;
-                // Running forward to the end of the part beside y_{k+1}.
+                // Running forward to the end of the part, with y_{k+1} in memory.
                 let step = |j: usize| {
                     let input = if j == i { 0 } else { x(j) };
                     x(k + 1) + input + x(j + 1) + at(&profile.forward_extra, j)

@@ -188,7 +188,7 @@ impl<'a> AutoSwap<'a> {
 
     /// Offloads candidates in the order of a ranking until the live memory is at most a target (in the paper, the limit), and lowers the
     /// policy (IV-D, IV-E). If the candidates do not reach the target, the limit will do; if they do not reach that either, candidates
-    /// elsewhere follow, ranked in the same way. Without a schedule it says the least live memory that was reached.
+    /// elsewhere follow, ranked in the same way. Without a schedule, returns the least live memory that was reached.
     pub fn select(
         &self,
         rank: &Ranking<'_>,
@@ -201,7 +201,7 @@ impl<'a> AutoSwap<'a> {
         let mut load = self.load.clone();
         let mut least = load.iter().copied().max().map_or(Bytes::ZERO, Bytes);
         for next in rank(&self.candidates) {
-            // The estimate ignores that a tensor on its way out cannot hand its buffer over; the policy itself knows.
+            // The estimate ignores that a tensor that is being offloaded cannot pass its buffer on; the analysis of the policy does not.
             if load.iter().all(|&load| load <= target.get().min(limit.get())) {
                 let Ok((load, _)) = least_load(request, &policy) else { return Err(least) };
                 least = least.min(load);
