@@ -534,13 +534,13 @@ fn planners_of_a_comparison_start_from_each_other_unless_they_work_alone() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     expect(at, "trace --model resnet18 --batch 8 -o r.trace", 0);
-    let line = "compare r.trace --memory 60% --planners auto,greedy,sqrt --evaluations 20";
+    let line = "compare r.trace --memory 60% --planners auto,greedy,floor --evaluations 20";
     let starts = |line: &str| -> Vec<u64> {
         let compared = json(&expect(at, &format!("{line} --json"), 0));
         compared["rows"].as_array().unwrap().iter().map(|row| row["warm_starts"].as_u64().unwrap()).collect()
     };
-    let [greedy, sqrt, auto] = starts(line)[..] else { panic!() };
-    assert!((greedy, sqrt) == (0, 0) && auto > 0, "{auto}");
+    let [greedy, floor, auto] = starts(line)[..] else { panic!() };
+    assert!((greedy, floor) == (0, 0) && auto == 1, "{auto}");
     assert_eq!(starts(&format!("{line} --alone")), [0, 0, 0]);
     assert!(expect(at, line, 0).contains("auto starts from the plans of the other rows"));
     assert!(!expect(at, &format!("{line} --alone"), 0).contains("auto starts from"));
