@@ -1,4 +1,4 @@
-//! The planner of [`elbowroom_alloc::device`]: when the blocks of a program's own operations leave for the host and return.
+//! The planner of [`elbowroom_alloc::device`]: when to offload and prefetch the blocks of a program that runs its own operations.
 //!
 //! ```
 //! use elbowroom::alloc::device::Device;
@@ -56,7 +56,7 @@ impl SwapPlanner for Swap {
             name: "blocks".to_owned(),
             memory: limit,
             align,
-            // As much as there is: the program has asked for it.
+            // No limit: the program has asked for these bytes.
             host_memory: Bytes(1 << 60),
             to_host: Channel::with_rate(COPIES),
             to_device: Channel::with_rate(COPIES),

@@ -1,7 +1,7 @@
-//! Checkpoints: every persistent value and the iteration's number in one safetensors file.
+//! Checkpoints: every persistent tensor and the number of finished iterations in one safetensors file.
 //!
-//! A file replaces the earlier one whole or not at all ([`write_whole`](crate::files::write_whole)). Values stream through one buffer in both directions, so that saving
-//! needs no second copy of the model in memory.
+//! A file replaces the earlier one whole or not at all ([`write_whole`](crate::files::write_whole)). Tensors stream through one buffer in both directions, so
+//! that saving needs no second copy of the model in memory.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -22,6 +22,7 @@ const MAX_HEAD: u64 = 100_000_000;
 
 /// Why a checkpoint cannot be written or read.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CheckpointError {
     /// The file cannot be written; what was there before is untouched.
     #[error("cannot save to {}: {source}; the earlier checkpoint, if any, is untouched", path.display())]
@@ -113,7 +114,7 @@ pub fn save(
     .map_err(failed)
 }
 
-/// An opened checkpoint: its head is read and checked, its values are read one by one.
+/// An open checkpoint: its header is checked, its tensors are read one by one.
 #[derive(Debug)]
 pub struct Checkpoint {
     path: PathBuf,
@@ -152,7 +153,7 @@ impl Checkpoint {
         Ok(Self { path: path.to_owned(), file, metadata, data_start: 8 + head_len, iterations_done })
     }
 
-    /// Checks that the file holds exactly these values.
+    /// Checks that the file holds exactly these tensors.
     pub fn expect(&self, entries: &[Entry]) -> Result<(), CheckpointError> {
         self.expect_among(entries)?;
         let theirs = self.metadata.offset_keys().len();
@@ -163,7 +164,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Checks that the file holds these values, whatever else it holds: the parameters of a training, without what the optimizer keeps.
+    /// Checks that the file holds these tensors among others: the parameters of a training, without the optimizer state.
     pub fn expect_among(&self, entries: &[Entry]) -> Result<(), CheckpointError> {
         let mismatch = |why| Err(CheckpointError::Mismatch { path: self.path.clone(), why });
         for entry in entries {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-/// Whether [`write_whole`] could write a file now: asked before long work whose result goes there. Leaves nothing behind.
+/// Checks that [`write_whole`] could write a file now, before long work whose result goes there. Leaves no file behind.
 pub fn expect_writable(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Err(io::ErrorKind::IsADirectory.into());
@@ -19,8 +19,8 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Writes a file beside its final place, flushes it to disk and only then renames it over what was there: whoever kills the process, at
-/// whatever moment, finds the old file or the new one, whole. On an error the old one is untouched and nothing is left behind.
+/// Writes a temporary file, flushes it to disk and only then renames it over the old one: if the process ends at any moment, the old file or
+/// the new one is there, complete. On an error the old file is untouched and no temporary file remains.
 ///
 /// What is not a regular file (`/dev/stdout`, a pipe) cannot be renamed over and is written to directly.
 pub fn write_whole(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {

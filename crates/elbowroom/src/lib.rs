@@ -1,9 +1,29 @@
-//! Training neural networks in the memory you have.
+//! Train neural networks in the memory you have.
 //!
-//! This crate orders the others: a network becomes a [trace](ir::trace), a trace becomes a proved [plan](pipeline::plan), a plan becomes a
-//! [training run](train) that never uses a byte more than its limit. What each step means is said where it lives: [`ir`] for plans and
-//! their legality, `elbowroom-sim` for their cost, `elbowroom-pack` and `elbowroom-sched` for how they are found, `elbowroom-engine` for
-//! how they run.
+//! You name a limit in bytes. A [`Training`](train::Training) traces one iteration of a [`Network`](network::Network), decides which
+//! tensors to keep, offload or recompute, assigns every buffer an offset in one arena, proves the plan legal, and trains under it. The
+//! results equal those of an unlimited run to the bit, and no iteration uses a byte more than the limit.
+//!
+//! ```text
+//! network ─▶ graph ─▶ trace ─▶ schedule ─▶ placement ─▶ checked plan ─▶ iterations ─▶ report
+//! network    graph    ir       sched       pack         ir              engine        report
+//! ```
+//!
+//! | module | purpose |
+//! | --- | --- |
+//! | [`train`] | train a network under a limit |
+//! | [`network`], [`data`] | what is trained: your own graph or a model of the zoo, your own samples or files |
+//! | [`pipeline`] | plan a trace under a limit: schedule, place, check, and lower the limit on live memory until the placement fits |
+//! | [`compare`], [`choices`], [`explain`] | compare planners, list the decisions of a plan, explain why there is none |
+//! | [`registry`], [`size`], [`machine`] | names of planners and packers, sizes and links as users write them |
+//!
+//! # Example
+//!
+//! A network of your own on data of your own, in 6 MiB instead of 11:
+//!
+//! ```
+#![doc = include_str!("../examples/train_your_own.rs")]
+//! ```
 
 #![forbid(unsafe_code)]
 

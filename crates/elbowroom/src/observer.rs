@@ -1,4 +1,4 @@
-//! Progress of a training, for whoever displays it.
+//! The progress of a training, for programs that display it.
 
 use elbowroom_graph::Graph;
 use elbowroom_ir::search::Observer;

@@ -1,4 +1,5 @@
-//! From a trace to a proved plan: schedule, place, check; and again with a lower load when the placement does not fit.
+//! From a trace to a checked plan: schedule, place, check. If the placement does not fit, the limit on live memory is lowered and the planner
+//! runs again (`fit.rs`).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,10 +25,10 @@ mod fit;
 pub use evaluations::{Evaluations, ParseEvaluationsError, Round};
 use fit::{Fitted, Placing, fit, place};
 
-/// Evaluations of a search that has just begun.
+/// Evaluations of a short search.
 const AT_ONCE: u64 = 256;
 
-/// What is to be planned.
+/// A planning problem: one iteration on one machine.
 #[derive(Clone)]
 pub struct Task {
     /// The iteration.
@@ -72,66 +73,65 @@ impl Task {
 /// How it is to be planned.
 #[derive(Clone)]
 pub struct Method<'a> {
-    /// Decides when.
+    /// The planner, which decides when.
     pub scheduler: &'a dyn Scheduler,
-    /// Decides where.
+    /// The packer, which decides where.
     pub packer: &'a dyn Packer,
-    /// How long to look.
+    /// How long the planner may search in each round.
     pub budget: Budget,
-    /// What to do where a schedule finds no place.
+    /// Which rounds follow if a schedule cannot be packed within the limit.
     pub rounds: Rounds,
 }
 
-/// How a schedule that finds no place is followed by others with a lower load.
+/// The rounds that follow if a schedule cannot be packed within the limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Rounds {
-    /// As long as that takes, within a fixed number: each round with the budget's evaluations or a share of its time, and a patient
-    /// placement. Then others are asked too.
+    /// Up to a fixed number of rounds, each with the budget's evaluations or a share of its time and a long packing attempt. Then the
+    /// searches of the planner's peers.
     #[default]
     AsNeeded,
-    /// The same with placements of a few evaluations, and nobody else is asked: for answers that others wait for, not for the best plan.
+    /// The same rounds with short packing attempts and no peers: for quick answers, not for the best plan.
     AtOnce,
-    /// Just those that a plan was made in, in place of the budget's evaluations and time: that makes it again.
+    /// Exactly the rounds recorded with a plan, instead of the budget's evaluations and time: this reproduces the plan.
     Again(Evaluations),
 }
 
-/// A proved plan with what it promises.
+/// A checked plan with its predicted iteration.
 #[derive(Clone)]
 pub struct Planned {
-    /// The proof.
+    /// The checked plan.
     pub plan: Arc<CheckedPlan>,
-    /// What an iteration will do, by the task's costs.
+    /// The predicted iteration, by the task's costs.
     pub predicted: Timeline,
     /// Why the planner stopped.
     pub stop: StopReason,
-    /// Evaluations that made it: as [`Rounds::Again`], with the same seed, they make it again on any number of threads, unless the observer
-    /// interrupted.
+    /// The evaluations that made it. As [`Rounds::Again`], with the same seed and any number of threads, they reproduce the plan unless the
+    /// observer interrupted.
     pub evaluations: Evaluations,
-    /// Time spent planning, placing and proving.
+    /// Time spent on planning, packing and checking.
     pub planning: Duration,
 }
 
 impl<'a> Method<'a> {
-    /// A method with as many rounds as needed.
+    /// A method with [`Rounds::AsNeeded`].
     pub fn new(scheduler: &'a dyn Scheduler, packer: &'a dyn Packer, budget: Budget) -> Self {
         Self { scheduler, packer, budget, rounds: Rounds::AsNeeded }
     }
 
-    /// The same method without a long search: planners that try a few settings try them all, planners that search have just begun, and so
-    /// have packers.
+    /// The same method with short searches: planners that try a few settings try them all, planners and packers that search stop early.
     pub fn at_once(&self) -> Self {
         let budget = Budget { evaluations: Some(AT_ONCE), time: None, ..self.budget.clone() };
         Self { budget, rounds: Rounds::AtOnce, ..self.clone() }
     }
 
-    /// How hard its packer looks where no clock ends it.
+    /// How long the packer searches if no clock stops it.
     fn placing(&self) -> Placing {
         if self.rounds == Rounds::AtOnce { Placing::AtOnce } else { Placing::PATIENT }
     }
 }
 
 impl Planned {
-    /// Bytes of arena that the plan uses: the peak that a run will measure.
+    /// Arena size of the plan: the peak that a run will measure.
     pub fn height(&self) -> Bytes {
         self.plan.plan().placement.height
     }
@@ -139,8 +139,9 @@ impl Planned {
 
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PlanError {
-    /// Nothing can exist at this limit.
+    /// Infeasible: no plan exists at this limit.
     #[error("no plan can exist within {limit}")]
     Infeasible {
         /// The limit.
@@ -148,20 +149,24 @@ pub enum PlanError {
         /// The proof.
         proof: Infeasible,
     },
-    /// Nothing was found at this limit; nothing is proved.
+    /// Gave up: no plan was found at this limit, and nothing is proved.
     #[error("no plan was found within {limit}")]
     GaveUp {
         /// The limit.
         limit: Bytes,
-        /// The fewest bytes of arena, or of load, for which something was found on the way.
+        /// The smallest arena size, or peak of live memory, that was reached.
         best: Option<Bytes>,
     },
-    /// The planner or packer made an illegal plan: a fault of ours.
+    /// The planner or packer made an illegal plan, which is a fault in this project.
     #[error("the plan that was found is illegal, which is a fault in elbowroom: {0}")]
     Illegal(#[from] Illegal),
 }
 
-/// Plans a task: the road from trace to proof.
+/// Plans a task: schedules, places and checks.
+///
+/// # Errors
+///
+/// A [`PlanError`] if there is no plan.
 pub fn plan(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Result<Planned, PlanError> {
     plan_from(task, method, &[], observer)
 }
@@ -182,8 +187,12 @@ pub fn plan_at_once(
     }
 }
 
-/// Plans a task as [`plan`] does, starting from plans that others have found for its trace, if the planner can; and returns the fastest of
-/// them if they fit the limit and what was found is slower.
+/// Plans a task as [`plan`] does, with the known plans as warm starts if the planner takes any. Returns the fastest known plan that fits the
+/// limit if the search finds none that is faster.
+///
+/// # Errors
+///
+/// A [`PlanError`] if there is no plan.
 pub fn plan_from(
     task: &Task,
     method: &Method<'_>,
@@ -192,8 +201,8 @@ pub fn plan_from(
 ) -> Result<Planned, PlanError> {
     let started = Instant::now();
     let schedules: Vec<&Schedule> = known.iter().map(|plan| plan.schedule()).collect();
-    let (fitted, told) = fit(task, method, &schedules, observer);
-    let found = fitted.and_then(|fitted| prove(task, fitted, told.clone(), started));
+    let (fitted, recorded) = fit(task, method, &schedules, observer);
+    let found = fitted.and_then(|fitted| prove(task, fitted, recorded.clone(), started));
     let fits = |plan: &&Arc<CheckedPlan>| plan.placement().height <= task.machine.memory;
     let timed = known.iter().filter(fits).map(|plan| (simulate(task, plan.schedule()), plan));
     let Some((predicted, plan)) = timed.min_by_key(|(predicted, _)| predicted.iteration) else {
@@ -206,7 +215,7 @@ pub fn plan_from(
         Err(_) => return found,
     };
     let plan = check::check(task.trace.clone(), task.machine.clone(), plan.plan().clone())?;
-    Ok(Planned { plan: Arc::new(plan), predicted, stop, evaluations: told, planning: started.elapsed() })
+    Ok(Planned { plan: Arc::new(plan), predicted, stop, evaluations: recorded, planning: started.elapsed() })
 }
 
 /// Offsets of the persistent tensors that a plan has in the arena between iterations, in the order of the trace's; `None` for those that
@@ -229,7 +238,7 @@ pub fn plan_at_offsets(
     observer: &dyn Observer,
 ) -> Result<Planned, PlanError> {
     let started = Instant::now();
-    let (fitted, told) = fit(task, method, &[], observer);
+    let (fitted, recorded) = fit(task, method, &[], observer);
     let fitted = fitted?;
     let mut problem = elbowroom_sim::liveness::problem(&fitted.schedule, &task.machine);
     problem.capacity = Some(task.machine.memory.align_up(task.machine.align));
@@ -241,10 +250,10 @@ pub fn plan_at_offsets(
     let placement = place(problem, &fitted.schedule, method, method.placing(), observer);
     let fixed = placement.ok().filter(|placement| placement.height <= task.machine.memory);
     let placement = fixed.unwrap_or(fitted.placement);
-    prove(task, Fitted { placement, ..fitted }, told, started)
+    prove(task, Fitted { placement, ..fitted }, recorded, started)
 }
 
-/// The end of the road: waits for just this placement, the proof, and what it promises.
+/// Thins the waits for this placement, checks the plan and predicts its iteration.
 fn prove(
     task: &Task,
     fitted: Fitted,
@@ -259,27 +268,31 @@ fn prove(
     Ok(Planned { plan: Arc::new(plan), predicted, stop, evaluations, planning: started.elapsed() })
 }
 
-/// The same plan with what it promises by the task's costs and link.
+/// The same plan with its iteration predicted by the task's costs and link.
 pub fn predict(task: &Task, planned: Planned) -> Planned {
     Planned { predicted: simulate(task, planned.plan.schedule()), ..planned }
 }
 
-/// A schedule proved under a limit on its load alone, with what it promises. It cannot be run: nothing in it has a place.
+/// A schedule checked under a limit on live memory alone, with its predicted iteration. It cannot run, because no buffer has an offset.
 pub struct PlannedLoad {
-    /// The proof.
+    /// The checked schedule.
     pub schedule: CheckedSchedule,
-    /// What an iteration would do, by the task's costs.
+    /// The predicted iteration, by the task's costs.
     pub predicted: Timeline,
     /// Why the planner stopped.
     pub stop: StopReason,
-    /// Evaluations that the planner made.
+    /// Evaluations of the planner.
     pub evaluations: u64,
-    /// Time spent planning and proving.
+    /// Time spent on planning and checking.
     pub planning: Duration,
 }
 
-/// Plans a task whose limit bounds the live load, for comparison with work that does not place. Starts from `known` schedules for the same
-/// task, if the planner can, and returns none that is slower than those.
+/// Plans a task whose limit bounds live memory, for comparison with work that does not place. The `known` schedules for the same task are warm
+/// starts if the planner takes any; the result is never slower than they are.
+///
+/// # Errors
+///
+/// A [`PlanError`] if there is no schedule.
 pub fn plan_load(
     task: &Task,
     method: &Method<'_>,
@@ -289,8 +302,8 @@ pub fn plan_load(
     let started = Instant::now();
     let limit = task.machine.memory;
     let budget = match &method.rounds {
-        Rounds::Again(told) => {
-            let evaluations = told.rounds.first().map(|round| round.planner);
+        Rounds::Again(recorded) => {
+            let evaluations = recorded.rounds.first().map(|round| round.planner);
             Budget { evaluations, time: None, ..method.budget.clone() }
         }
         _ => method.budget.clone(),
@@ -313,12 +326,12 @@ fn simulate(task: &Task, schedule: &Schedule) -> Timeline {
     )
 }
 
-/// What a search is told to look for, for those who watch it.
+/// The goal of a search, for its observer.
 fn goal<'a>(task: &Task, scheduler: &'a dyn Scheduler, budget: &'a Budget) -> Goal<'a> {
     Goal { planner: scheduler.name(), limit: task.machine.memory, unlimited: task.costs.total(), budget }
 }
 
-/// What a planner is asked where nothing will be placed, so that it need not look for a place.
+/// The request to a planner whose schedule is not placed, and which therefore gets no packer.
 fn request(task: &Task, load_limit: Bytes) -> Request<'_> {
     Request {
         trace: &task.trace,
@@ -330,7 +343,7 @@ fn request(task: &Task, load_limit: Bytes) -> Request<'_> {
     }
 }
 
-/// Why there is no schedule, in terms of the limit that the user named. A proof for a lower load than `whole` proves nothing about it.
+/// The error in terms of the user's limit. A proof for less live memory than the `whole` limit proves nothing about the limit.
 fn no_schedule(stop: StopReason, whole: bool, limit: Bytes, lowest: Option<Bytes>) -> PlanError {
     match stop {
         StopReason::Infeasible(proof) if whole => PlanError::Infeasible { limit, proof: *proof },
@@ -339,12 +352,17 @@ fn no_schedule(stop: StopReason, whole: bool, limit: Bytes, lowest: Option<Bytes
     }
 }
 
-/// The plan that keeps everything: its height is the *natural peak*, its iteration time that of an unlimited device.
+/// The plan that keeps every tensor on the device: its arena size is the *unconstrained peak*, its iteration time that of a device without a
+/// limit.
+///
+/// # Errors
+///
+/// A [`PlanError`] if the packer finds no placement.
 pub fn natural(task: &Task, packer: &dyn Packer, observer: &dyn Observer) -> Result<Planned, PlanError> {
     let started = Instant::now();
     let method = Method::new(&elbowroom_sched::keep::Keep, packer, Budget::default());
     let (schedule, stop) = keep(task, observer)?;
-    // Without a capacity the packer looks for the lowest height.
+    // Without a capacity the packer minimizes the arena size.
     let problem = elbowroom_sim::liveness::problem(&schedule, &task.machine);
     let placement = place(problem, &schedule, &method, method.placing(), observer)
         .map_err(|none| PlanError::GaveUp { limit: UNLIMITED, best: Some(none.height) })?;
@@ -352,13 +370,13 @@ pub fn natural(task: &Task, packer: &dyn Packer, observer: &dyn Observer) -> Res
     prove(&task.with_memory(limit), Fitted { schedule, placement, stop }, Evaluations::once(1), started)
 }
 
-/// The placement problem of the plan that keeps everything, whose peak load nothing that keeps everything is below.
+/// The placement problem of the plan that keeps every tensor. Its peak of live memory is a lower bound on the unconstrained peak.
 pub fn natural_problem(task: &Task, observer: &dyn Observer) -> Result<Problem, PlanError> {
     let (schedule, ..) = keep(task, observer)?;
     Ok(elbowroom_sim::liveness::problem(&schedule, &task.machine))
 }
 
-/// The schedule that keeps everything.
+/// The schedule that keeps every tensor.
 fn keep(task: &Task, observer: &dyn Observer) -> Result<(Schedule, StopReason), PlanError> {
     let unlimited = task.with_memory(UNLIMITED);
     let Outcome { best, stop, .. } =
@@ -371,8 +389,12 @@ fn keep(task: &Task, observer: &dyn Observer) -> Result<(Schedule, StopReason), 
 const UNLIMITED: Bytes = Bytes(1 << 60);
 
 /// The smallest limit at which the method finds a plan, to within half a percent, with that plan; the limit is the memory of the plan's
-/// machine. Searches between what is proved impossible and the natural peak. Planners are not monotone, so there may be islands below
-/// that a bisection does not see; what it returns has been planned at just this limit.
+/// machine. Bisects between what is proved impossible and the unconstrained peak. Planners are not monotone, so smaller limits that work may
+/// exist that a bisection misses; the result was planned at exactly this limit.
+///
+/// # Errors
+///
+/// A [`PlanError`] if there is no plan at the unconstrained peak.
 pub fn smallest(
     task: &Task,
     method: &Method<'_>,
@@ -381,13 +403,13 @@ pub fn smallest(
 ) -> Result<Planned, PlanError> {
     let align = task.machine.align;
     let patient = method;
-    // Whether a limit works must not depend on how long one looks, and a search at each of twenty limits would take too long.
+    // Whether a limit works must not depend on the budget, and a long search at each of twenty limits would take too long.
     let method = &patient.at_once();
     let mut best = plan(&task.with_memory(natural), method, observer)?;
     let mut works = natural;
     let mut too_small = Bytes::ZERO;
     while works.saturating_sub(too_small) > align.max(Bytes(works.get() / 200)) && !observer.interrupted() {
-        // A plan that needs less than it was allowed suggests what to try; bisection decides otherwise.
+        // A plan that needs less than its limit suggests the next candidate; otherwise bisection decides.
         let needed = best.height().align_up(align);
         let middle = Bytes((works.get() + too_small.get()) / 2).align_up(align);
         let candidate = if needed > middle && needed < works { needed } else { middle };
@@ -403,7 +425,7 @@ pub fn smallest(
             Err(_) => too_small = candidate,
         }
     }
-    // At the limit that was found, the search may take its time. What is told is that search, for everything before is the same again.
+    // At the limit that was found, the search uses its whole budget. Only this search is recorded: everything before is deterministic.
     let (started, task) = (Instant::now(), task.with_memory(works));
     let (fitted, evaluations) = fit(&task, patient, &[], observer);
     match fitted.and_then(|fitted| prove(&task, fitted, evaluations.clone(), started)) {
@@ -421,7 +443,7 @@ pub fn lower_bound(task: &Task) -> Nanos {
     elbowroom_sim::bound::lower_bound(&request)
 }
 
-/// The op that needs most by itself, and how much that is: no limit below it can work.
+/// The op that needs the most bytes by itself, and that number: no plan exists for a smaller limit.
 pub fn largest_op(task: &Task) -> (String, Bytes) {
     let largest = elbowroom_sim::bound::largest_op(&task.trace, task.machine.align);
     largest.map_or_else(Default::default, |(op, bytes)| (task.trace.ops()[op].name.clone(), bytes))

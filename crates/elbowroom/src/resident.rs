@@ -1,13 +1,13 @@
-//! Memory that this process holds, as the system counts it: arena, host tier, code and everything else. Linux says, others do not.
+//! Resident memory of this process as the system counts it: arena, host tier, code and everything else. Known on Linux only.
 
 use elbowroom_ir::Bytes;
 
-/// Bytes that are resident now (`VmRSS`); `None` where the system does not say.
+/// Bytes that are resident now (`VmRSS`); `None` if the system does not report it.
 pub fn now() -> Option<Bytes> {
     status("VmRSS:")
 }
 
-/// Most bytes that were ever resident (`VmHWM`); `None` where the system does not say.
+/// Most bytes that were ever resident (`VmHWM`); `None` if the system does not report it.
 pub fn most() -> Option<Bytes> {
     status("VmHWM:")
 }

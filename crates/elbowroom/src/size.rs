@@ -1,4 +1,4 @@
-//! Memory as users name it, `600MiB`, `70%` of the unconstrained peak or `min`; and batches, a number or `max`.
+//! Limits as users write them, `600MiB`, `70%` of the unconstrained peak or `min`; and batches, a number or `max`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use elbowroom_ir::units::ParseBytesError;
 /// An amount of device memory, absolute or relative to the *unconstrained peak* (the arena size when every tensor stays on the device).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MemorySpec {
-    /// So many bytes.
+    /// A number of bytes.
     Absolute(Bytes),
     /// A share of the unconstrained peak, 1.0 being all of it.
     Share(f64),
@@ -19,6 +19,7 @@ pub enum MemorySpec {
 
 /// Why a text names no amount of memory.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ParseMemoryError {
     /// Not a percentage above zero.
     #[error("`{0}` is not a usable share of memory; write a positive percentage like 70%")]
@@ -35,16 +36,16 @@ impl From<Bytes> for MemorySpec {
 }
 
 impl MemorySpec {
-    /// The bytes meant, rounded down, where `peak` is the unconstrained peak; `None` for [`Smallest`](Self::Smallest), which takes a search.
-    pub fn resolve(self, peak: Bytes) -> Option<Bytes> {
+    /// The bytes, rounded down; `None` for [`Smallest`](Self::Smallest), which takes a search.
+    pub fn resolve(self, unconstrained_peak: Bytes) -> Option<Bytes> {
         match self {
             Self::Absolute(bytes) => Some(bytes),
-            Self::Share(share) => Some(Bytes((peak.get() as f64 * share) as u64)),
+            Self::Share(share) => Some(Bytes((unconstrained_peak.get() as f64 * share) as u64)),
             Self::Smallest => None,
         }
     }
 
-    /// The bytes, where they depend on nothing.
+    /// The bytes, if they do not depend on the unconstrained peak.
     pub fn absolute(self) -> Option<Bytes> {
         match self {
             Self::Absolute(bytes) => Some(bytes),
@@ -81,10 +82,10 @@ impl fmt::Display for MemorySpec {
     }
 }
 
-/// Samples in a batch: so many, or as many as fit.
+/// Samples in a batch: a number, or as many as fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchSpec {
-    /// So many; at least one.
+    /// A number, at least one.
     Samples(u32),
     /// The most for which a plan is found under the limit.
     Largest,

@@ -67,7 +67,7 @@ impl Sentences {
         words.next_multiple_of(self.longest.div_ceil(STEPS).max(1)).min(self.longest)
     }
 
-    /// What an iteration trains on: so many pairs.
+    /// The pairs of an iteration, as many as its batch.
     pub fn batch(&self, iteration: u64, batch: usize) -> SentenceBatch {
         let (pool, place) = (iteration / POOL, iteration % POOL);
         let pairs = POOL * batch as u64;

@@ -1,4 +1,4 @@
-//! The clock as an observer: searches that have no time limit of their own end at a moment, and whoever asked knows whether one did.
+//! A deadline as an observer: it interrupts searches that have no time limit of their own and records whether it did.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use elbowroom_ir::search::{Goal, Observer};
 
-/// Passes everything on, and interrupts from a moment on.
+/// Forwards all progress to another observer, and interrupts after a deadline.
 pub(super) struct Until<'a> {
     observer: &'a dyn Observer,
     end: Option<Instant>,
@@ -19,7 +19,7 @@ impl<'a> Until<'a> {
         Self { observer, end, over: AtomicBool::new(false) }
     }
 
-    /// Whether a search was told that the time is over: then its result depends on the clock.
+    /// Whether it interrupted a search, whose result then depends on the clock.
     pub(super) fn cut(&self) -> bool {
         self.over.load(Ordering::Relaxed)
     }

@@ -1,17 +1,17 @@
-//! How long was looked for a plan, in numbers that make it again, whatever the clock has decided.
+//! The evaluations that a plan took: numbers that reproduce it, whatever the clock stopped when it was made.
 
 use std::fmt;
 use std::num::ParseIntError;
 use std::str::FromStr;
 
-/// Evaluations of a plan, round by round. As text, `812` for one round, `812,40,3` for three; where the clock cut something short, also
-/// `812/350,40` (the packer of the first round was stopped after 350 evaluations) and `812,40+2` (two of the other planners had been heard
-/// when the time was over).
+/// Evaluations of a plan, round by round. As text, `812` for one round, `812,40,3` for three; if the clock
+/// stopped something, also `812/350,40` (the packer of the first round was stopped after 350 evaluations) and `812,40+2` (the searches of two
+/// peers finished in time).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evaluations {
-    /// The planner's rounds: a schedule that finds no place is followed by one with a lower load.
+    /// The planner's rounds: a round whose schedule does not fit is followed by one with a lower limit on live memory.
     pub rounds: Vec<Round>,
-    /// Searches of other planners, and for plans at once, that were heard after that; all there are if no number is named.
+    /// Searches of peers, and short searches, that finished after the rounds; `None` for all of them.
     pub others: Option<u32>,
 }
 
@@ -20,14 +20,14 @@ pub struct Evaluations {
 pub struct Round {
     /// Evaluations of the planner.
     pub planner: u64,
-    /// Evaluations of the packer, if it was stopped; by itself it stops when everything has its place, or after a fixed amount of work.
+    /// Evaluations of the packer, if it was stopped. By itself it stops when it has placed every buffer, or after a fixed amount of work.
     pub packer: Option<u64>,
 }
 
 /// Why a text names no evaluations.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{text}` is no number of evaluations; write one for each round, like 20000, or those that a plan told, like 812,40,3 or 812/350,40+2"
+    "`{text}` is no number of evaluations; write one for each round, like 20000, or those that a plan reported, like 812,40,3 or 812/350,40+2"
 )]
 pub struct ParseEvaluationsError {
     text: String,
@@ -35,7 +35,7 @@ pub struct ParseEvaluationsError {
 }
 
 impl Evaluations {
-    /// So many in a single round.
+    /// This many in a single round.
     pub fn once(planner: u64) -> Self {
         Self { rounds: vec![Round { planner, packer: None }], others: None }
     }
@@ -45,7 +45,7 @@ impl Evaluations {
         self.rounds.iter().map(|round| round.planner).sum()
     }
 
-    /// The number, where there is nothing else to say: then it stands for every round.
+    /// The evaluations of the only round, if nothing else was recorded: a number that holds for every round.
     pub fn single(&self) -> Option<u64> {
         match (self.rounds.as_slice(), self.others) {
             (&[Round { planner, packer: None }], None) => Some(planner),

@@ -1,11 +1,12 @@
-//! A schedule and a place for it: the planner promises load, the pipeline promises bytes of arena.
+//! A schedule with a placement that fits: planners promise live memory, the pipeline promises arena size.
 //!
-//! What a planner finds is placed; if that takes more than the limit, the planner is asked again for a lower load. A planner that is never
-//! behind others by its load could fall behind them by that, for theirs may fit where its own does not. So where the first schedule does
-//! not fit, the others are asked too, each down to the load at which it fits, and the fastest of all is taken.
+//! Each round packs the schedule of the planner. If the arena size exceeds the limit, the next round lowers the limit on live memory and
+//! plans again. Planners whose schedules are never slower than those of their peers could lose that property in packing, because a peer's
+//! schedule may fit where their own does not. So if the first schedule does not fit, the peers run as well, each down to the live memory at
+//! which it fits, and the fastest schedule of all is taken.
 //!
-//! With a time limit the clock decides how long each round looks, how long an attempt to place lasts, and after which of the others there
-//! is no time left. It decides nothing that [`Evaluations`] do not tell: what was cut short anywhere else counts for nothing.
+//! Under a time limit the clock ends planning in a round, packing, and the searches of peers. Each stop is recorded in [`Evaluations`], which
+//! reproduce the plan: a search that was stopped without a record contributes nothing.
 
 use std::time::{Duration, Instant};
 
@@ -21,17 +22,17 @@ use super::clock::Until;
 use super::evaluations::{Evaluations, Round};
 use super::{AT_ONCE, Method, PlanError, Rounds, Task, goal, no_schedule, request, simulate};
 
-/// How many rounds may go up again, and the share of the limit within which a load is as good as another.
+/// Rounds that may raise the limit on live memory again, and the share of the limit below which a difference does not matter.
 const RISES: usize = 3;
 const NEAR: u64 = 500;
 
-/// The work that the packer may do for a placement where it searches, in evaluations × blocks. Not a time: on a busy machine a placement
-/// must not fail that succeeds on an idle one.
+/// The work of one packing attempt, in evaluations × blocks. Not a time: a placement that is found on an idle machine must be found on a
+/// busy one.
 const PLACEMENT_WORK: u64 = 300_000;
-/// The share of that work for a placement of many that no clock ends: those of later rounds, and those of the others.
+/// The share of that work for an attempt that no clock ends and that is one of many: in later rounds and in the searches of peers.
 const BRIEFLY: u64 = 16;
 
-/// A schedule and a placement that fits the limit, not yet proved.
+/// A schedule with a placement that fits the limit, not yet checked.
 pub(super) struct Fitted {
     pub schedule: Schedule,
     pub placement: Placement,
@@ -44,7 +45,7 @@ impl Fitted {
     }
 }
 
-/// The time that a plan may take. Where its rounds are told there is none to keep.
+/// The time that a plan may take. Recorded rounds have no time limit.
 #[derive(Clone, Copy)]
 struct Clock {
     started: Instant,
@@ -61,37 +62,37 @@ impl Clock {
         self.time.map(|time| time.saturating_sub(self.started.elapsed()))
     }
 
-    /// When the rounds are over.
+    /// The end of the planner's own rounds.
     fn end(&self) -> Option<Instant> {
         self.time.and_then(|time| self.started.checked_add(time))
     }
 
-    /// When everything is: the others are asked a little longer, or there would be no time left for them.
-    fn very_end(&self) -> Option<Instant> {
+    /// The end of the peers' searches: a fifth later, because no time would be left for them otherwise.
+    fn end_of_peers(&self) -> Option<Instant> {
         let time = self.time?;
         self.started.checked_add(time.saturating_add(time / 5))
     }
 
-    /// The share of the time that is left for a round to be planned in: most placements fit at the first, but more may follow, each from
-    /// what the ones before have found.
+    /// The share of the remaining time for planning in a round: most first placements fit, but more rounds may follow, each of which
+    /// starts from the schedules of the earlier ones.
     fn for_planning(&self, round: usize) -> Option<Duration> {
         self.left().map(|left| if round == 0 { left / 3 * 2 } else { left / 3 })
     }
 
-    /// When its placement has had its share.
+    /// The end of the packing attempt of a round.
     fn end_of_placing(&self) -> Option<Instant> {
         self.left().and_then(|left| Instant::now().checked_add(left / 2))
     }
 }
 
-/// How hard the packer looks.
+/// How long the packer searches.
 #[derive(Clone, Copy)]
 pub(super) enum Placing {
     /// A few evaluations.
     AtOnce,
     /// Until a share of its work is done.
     Briefly,
-    /// Until a fixed amount of work is done, or so many evaluations; or until a moment, but not less than at once.
+    /// Until a fixed amount of work or `most` evaluations are done, or until `end`, but at least as long as at once.
     Search { most: Option<u64>, end: Option<Instant> },
 }
 
@@ -99,17 +100,17 @@ impl Placing {
     pub(super) const PATIENT: Self = Self::Search { most: None, end: None };
 }
 
-/// No place was found.
-pub(super) struct NoPlace {
-    /// The lowest height that the packer reached: how far that is above the limit says how far the load must fall.
+/// No placement within the limit was found.
+pub(super) struct Unplaced {
+    /// The smallest arena size that the packer reached. Its excess over the limit is the amount by which live memory must fall.
     pub height: Bytes,
-    /// The packer's evaluations, where the clock ended them, now or when they were told.
+    /// Evaluations of the packer, if the clock stopped it now or when they were recorded.
     pub cut: Option<u64>,
 }
 
-/// A schedule with a placement that fits: the one that the method finds, starting from `known` ones if it can. Where the first did not
-/// fit, the fastest of that, of what is found at once, when little time was left for later rounds, and of what the planner's peers find,
-/// as far as the time reaches; a method that only looks at once is content with its own. Beside it what makes the same again.
+/// A schedule with a placement that fits, and the evaluations that reproduce it. The planner starts from the `known` schedules if it can. If
+/// its first schedule does not fit, the result is the fastest of its own later rounds, its own short search, and its peers' searches, time
+/// permitting; a method with [`Rounds::AtOnce`] only makes its own rounds.
 pub(super) fn fit(
     task: &Task,
     method: &Method<'_>,
@@ -117,30 +118,30 @@ pub(super) fn fit(
     observer: &dyn Observer,
 ) -> (Result<Fitted, PlanError>, Evaluations) {
     let clock = Clock::start(method);
-    let mut told = Evaluations::default();
+    let mut recorded = Evaluations::default();
     let mut descent = Descent { task, method, clock, known, first: true, rounds: Vec::new(), cut: false };
     let mut best = descent.run(observer);
     let mut cut = descent.cut;
-    told.rounds = descent.rounds;
-    let in_one_round = best.is_ok() && told.rounds.len() == 1;
+    recorded.rounds = descent.rounds;
+    let in_one_round = best.is_ok() && recorded.rounds.len() == 1;
     let impossible = matches!(best, Err(PlanError::Infeasible { .. }));
     if in_one_round || impossible || matches!(method.rounds, Rounds::AtOnce) {
-        return (best, told);
+        return (best, recorded);
     }
     let most = match &method.rounds {
-        Rounds::Again(told) => told.others,
+        Rounds::Again(given) => given.others,
         _ => None,
     };
-    let mut heard = 0;
-    for other in others(task, method, &told, best.is_ok(), !known.is_empty()) {
-        // A placement that is found at once is looked for even if the time is over, unless there is another.
-        let end = clock.very_end().filter(|_| best.is_ok() || other.rounds != Rounds::AtOnce);
+    let mut finished = 0;
+    for other in peer_searches(task, method, &recorded, best.is_ok(), !known.is_empty()) {
+        // Without any plan so far, short searches go on after the time is over.
+        let end = clock.end_of_peers().filter(|_| best.is_ok() || other.rounds != Rounds::AtOnce);
         let watch = Until::new(observer, end);
-        if most.is_some_and(|most| heard >= most) || watch.interrupted() {
+        if most.is_some_and(|most| finished >= most) || watch.interrupted() {
             cut |= watch.cut();
             break;
         }
-        let Other { scheduler, evaluations, rounds } = other;
+        let PeerSearch { scheduler, evaluations, rounds } = other;
         let budget = Budget { evaluations: Some(evaluations), time: None, ..method.budget.clone() };
         let quick = Method { scheduler, budget, rounds, ..method.clone() };
         let clock = Clock::start(&quick);
@@ -151,41 +152,43 @@ pub(super) fn fit(
             cut = true;
             break;
         }
-        heard += 1;
+        finished += 1;
         if let Ok(other) = found
             && best.as_ref().map_or(true, |best| other.time(task) < best.time(task))
         {
             best = Ok(other);
         }
     }
-    told.others = if cut { Some(heard) } else { most };
-    (best, told)
+    recorded.others = if cut { Some(finished) } else { most };
+    (best, recorded)
 }
 
-/// A short search for another plan.
-struct Other<'a> {
+/// A short search with another planner, or with other rounds.
+struct PeerSearch<'a> {
     scheduler: &'a dyn Scheduler,
     evaluations: u64,
     rounds: Rounds,
 }
 
-/// Who else is asked where the first schedule found no place, in this order: as long as nothing `is_found`, everybody with a placement at
-/// once; then everybody with a longer one.
-fn others<'a>(
+/// The searches that follow if the first schedule does not fit, in order: while nothing `is_found`, the planner and its peers with short
+/// packing attempts; then all of them with longer ones.
+fn peer_searches<'a>(
     task: &Task,
     method: &Method<'a>,
-    told: &Evaluations,
+    recorded: &Evaluations,
     is_found: bool,
     started_from_known: bool,
-) -> Vec<Other<'a>> {
-    let most = told.rounds.iter().map(|round| round.planner).max().unwrap_or_default();
-    let own = Other { scheduler: method.scheduler, evaluations: most.min(AT_ONCE), rounds: Rounds::AsNeeded };
-    let peer = |scheduler| Other { scheduler, evaluations: AT_ONCE, rounds: Rounds::AsNeeded };
+) -> Vec<PeerSearch<'a>> {
+    let most = recorded.rounds.iter().map(|round| round.planner).max().unwrap_or_default();
+    let own =
+        PeerSearch { scheduler: method.scheduler, evaluations: most.min(AT_ONCE), rounds: Rounds::AsNeeded };
+    let peer = |scheduler| PeerSearch { scheduler, evaluations: AT_ONCE, rounds: Rounds::AsNeeded };
     let peers = method.scheduler.peers(&task.trace).into_iter().map(peer);
-    let all: Vec<Other<'a>> = std::iter::once(own).chain(peers).collect();
-    let at_once = all.iter().filter(|_| !is_found).map(|other| Other { rounds: Rounds::AtOnce, ..*other });
-    let at_once: Vec<Other<'a>> = at_once.collect();
-    // Few evaluations have just made the same as they would at once.
+    let all: Vec<PeerSearch<'a>> = std::iter::once(own).chain(peers).collect();
+    let at_once =
+        all.iter().filter(|_| !is_found).map(|other| PeerSearch { rounds: Rounds::AtOnce, ..*other });
+    let at_once: Vec<PeerSearch<'a>> = at_once.collect();
+    // With so few evaluations, the rounds that have just failed were the same as the short search.
     let same = matches!(method.rounds, Rounds::AsNeeded)
         && method.budget.evaluations.is_some_and(|evaluations| evaluations <= AT_ONCE)
         && method.budget.time.is_none()
@@ -193,26 +196,26 @@ fn others<'a>(
     at_once.into_iter().chain(all.into_iter().skip(usize::from(same))).collect()
 }
 
-/// Asks for schedules of ever lower load until one's placement fits, and then for a few between that and the last that did not.
+/// Rounds of one planner: the limit on live memory falls until a placement fits, and then rises towards the last one that did not fit.
 struct Descent<'a> {
     task: &'a Task,
     method: &'a Method<'a>,
     clock: Clock,
     known: &'a [&'a Schedule],
-    /// Whether it is the planner that was asked for.
+    /// Whether this is the planner of the method, not a peer.
     first: bool,
-    /// The rounds so far.
+    /// The rounds that were made.
     rounds: Vec<Round>,
-    /// Whether there would have been another round, but no time for it.
+    /// Whether the clock prevented another round.
     cut: bool,
 }
 
 impl Descent<'_> {
-    /// Goes down. A load that is too low for the planner says that the last step was too long, and halves it.
+    /// Lowers the limit on live memory until a placement fits. If the planner finds nothing, the last step was too long and is halved.
     fn run(&mut self, observer: &dyn Observer) -> Result<Fitted, PlanError> {
         let task = self.task;
         let limit = task.machine.memory;
-        // Loads count every buffer rounded up to the alignment; the highest one may end where its bytes end.
+        // Live memory counts every buffer rounded up to the alignment; the highest buffer may end at its last byte.
         let whole = limit.align_up(task.machine.align);
         let mut limits = retry::RoundLimits::from(whole);
         let mut lowest: Option<Bytes> = None;
@@ -250,8 +253,8 @@ impl Descent<'_> {
         Err(PlanError::GaveUp { limit, best: lowest })
     }
 
-    /// Goes up again, for the step down may have been longer than it need be: halves the way between the highest load that has fitted and
-    /// the lowest that has not. Returns the fastest that fits.
+    /// Raises the limit on live memory again, because the last step down may have been too long: bisects between the highest live memory
+    /// that fitted and the lowest that did not. Returns the fastest schedule that fits.
     fn rise(
         &mut self,
         fitted: Fitted,
@@ -286,7 +289,7 @@ impl Descent<'_> {
         best
     }
 
-    /// A place for a round's schedule, or the height that is too much.
+    /// A placement for a round's schedule, or the arena size that exceeds the limit.
     fn place(
         &mut self,
         round: usize,
@@ -299,14 +302,14 @@ impl Descent<'_> {
         match place(problem, schedule, self.method, self.placing(round), observer) {
             Ok(placement) if placement.height <= machine.memory => Ok(placement),
             Ok(placement) => Err(placement.height),
-            Err(NoPlace { height, cut }) => {
+            Err(Unplaced { height, cut }) => {
                 self.rounds[round].packer = cut;
                 Err(height)
             }
         }
     }
 
-    /// One round's schedule; `None` if there is no time for it.
+    /// One round's schedule; `None` if no time is left for it.
     fn plan(
         &mut self,
         round: usize,
@@ -315,20 +318,20 @@ impl Descent<'_> {
         observer: &dyn Observer,
     ) -> Option<Outcome<Schedule>> {
         let Method { scheduler, packer, budget, rounds } = self.method;
-        // The first round is made whatever the clock says.
+        // The first round always runs.
         let watch = Until::new(observer, self.clock.end().filter(|_| round > 0));
         self.cut = round > 0 && watch.interrupted() && watch.cut();
         if self.cut {
             return None;
         }
         let evaluations = match rounds {
-            Rounds::Again(told) => told.rounds.get(round).map(|round| round.planner),
+            Rounds::Again(recorded) => recorded.rounds.get(round).map(|round| round.planner),
             _ => budget.evaluations,
         };
         let budget = Budget { evaluations, time: self.clock.for_planning(round), ..budget.clone() };
         observer.begins(&goal(self.task, *scheduler, &budget));
         let request = Request { packer: Some(*packer), ..request(self.task, load_limit) };
-        // The last to have been found needs the least.
+        // The schedule that was found last needs the least memory.
         let known: Vec<&Schedule> = made.iter().rev().chain(self.known.iter().copied()).collect();
         let outcome = scheduler.schedule_from(&request, &known, &budget, &watch);
         self.cut = watch.cut();
@@ -338,28 +341,28 @@ impl Descent<'_> {
         })
     }
 
-    /// How many rounds there may be.
+    /// The largest number of rounds.
     fn most(&self) -> usize {
         match &self.method.rounds {
-            Rounds::Again(told) => told.rounds.len().min(ROUNDS),
+            Rounds::Again(recorded) => recorded.rounds.len().min(ROUNDS),
             _ => ROUNDS,
         }
     }
 
-    /// How hard to look for the place of a round's schedule.
+    /// How long the packer searches in a round.
     fn placing(&self, round: usize) -> Placing {
         match &self.method.rounds {
             Rounds::AtOnce => Placing::AtOnce,
             Rounds::AsNeeded if self.clock.time.is_none() && !(self.first && round == 0) => Placing::Briefly,
             Rounds::AsNeeded => Placing::Search { most: None, end: self.clock.end_of_placing() },
-            Rounds::Again(told) => {
-                Placing::Search { most: told.rounds.get(round).and_then(|round| round.packer), end: None }
+            Rounds::Again(recorded) => {
+                Placing::Search { most: recorded.rounds.get(round).and_then(|round| round.packer), end: None }
             }
         }
     }
 }
 
-/// A placement within the problem's capacity (the lowest without one), or how near one came.
+/// A placement within the problem's capacity (the smallest without a capacity), or how near the packer came.
 ///
 /// Blocks are rounded up to the alignment, buffers are not: the highest one ends where its bytes end.
 pub(super) fn place(
@@ -368,7 +371,7 @@ pub(super) fn place(
     method: &Method<'_>,
     placing: Placing,
     observer: &dyn Observer,
-) -> Result<Placement, NoPlace> {
+) -> Result<Placement, Unplaced> {
     let pack = |evaluations: u64, observer: &dyn Observer| {
         let budget = Budget { evaluations: Some(evaluations), time: None, ..method.budget.clone() };
         method.packer.pack(&problem, &budget, &Unheard(observer))
@@ -403,7 +406,7 @@ pub(super) fn place(
             },
             _ => unknown,
         };
-        return Err(NoPlace { height, cut });
+        return Err(Unplaced { height, cut });
     };
     let offsets = placement.offsets;
     Ok(Placement { height: liveness::height(schedule, &offsets), offsets })

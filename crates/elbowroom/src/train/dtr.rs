@@ -1,9 +1,9 @@
-//! Dynamic tensor rematerialization (M. Kirisame et al., 2021) as the rule of iterations without a plan: what leaves is the value with
-//! the least h, by whichever way it comes back sooner. The host is our addition: a value that goes there costs two copies, or one if it
-//! is there already, and nothing else has to be computed again for it.
+//! Dynamic tensor rematerialization (M. Kirisame et al., 2021) as the rule of dynamic execution: the tensor with the least h is evicted or
+//! offloaded, whichever makes it available again sooner. Offloading is our addition: it costs two copies, or one if a host copy exists, and
+//! no other tensor has to be recomputed for it.
 //!
-//! Durations are those that were given, not those of the iteration under way: so the rule decides the same every time, and a rehearsal
-//! tells what an iteration will do.
+//! The rule uses given durations, not those of the iteration that runs: it therefore decides the same every time, and a dry run predicts what
+//! the iteration will do.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use elbowroom_sched::recompute::worth::Worth;
 
 use crate::pipeline::Task;
 
-/// The rule, for one iteration.
+/// The rule with its state during one iteration.
 pub(super) struct Dtr<'a> {
     task: &'a Task,
     trace: Arc<Trace>,
@@ -24,18 +24,18 @@ pub(super) struct Dtr<'a> {
 }
 
 impl<'a> Dtr<'a> {
-    /// Before the iteration.
+    /// The state before the iteration.
     pub(super) fn new(task: &'a Task, order: &'a Order) -> Self {
         let worth = Worth::new(&task.trace, order, &task.costs.nanos, task.machine.align);
         Self { task, trace: task.trace.clone(), order, worth }
     }
 
-    /// How long it takes until a value that leaves is there again.
-    fn back(&mut self, candidate: &Candidate) -> (Nanos, How) {
+    /// The time until an absent tensor is available again, by the faster way.
+    fn restore(&mut self, candidate: &Candidate) -> (Nanos, How) {
         let machine = &self.task.machine;
         let bytes = self.trace.bytes(candidate.value);
-        let away = if candidate.kept { Nanos::ZERO } else { machine.to_host.time(bytes) };
-        let copied = candidate.may_offload.then(|| away + machine.to_device.time(bytes));
+        let offload = if candidate.kept { Nanos::ZERO } else { machine.to_host.time(bytes) };
+        let copied = candidate.may_offload.then(|| offload + machine.to_device.time(bytes));
         let again = (candidate.may_drop && !candidate.kept).then(|| self.worth.again(candidate.value));
         match (copied, again) {
             (Some(copied), Some(again)) if copied < again => (copied, How::Offload),
@@ -64,8 +64,8 @@ impl Decider for Dtr<'_> {
     fn victim(&mut self, _: Bytes, candidates: &[Candidate]) -> Option<(TensorId, How)> {
         let mut least: Option<(f64, TensorId, How)> = None;
         for candidate in candidates {
-            let (back, how) = self.back(candidate);
-            let h = self.worth.h(candidate.value, back);
+            let (time, how) = self.restore(candidate);
+            let h = self.worth.h(candidate.value, time);
             let better = |&(lowest, value, _): &(f64, TensorId, How)| {
                 h.total_cmp(&lowest).then(candidate.value.cmp(&value)).is_lt()
             };
