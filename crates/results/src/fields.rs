@@ -1,18 +1,11 @@
-//! The JSON field names of the `elbowroom` command, in one place: the manifest and the data files use the names of this table's first column.
+//! The JSON field names of the `elbowroom` command, in one place: the manifest and the data files use the names of the glossary.
 
 use serde_json::{Map, Value};
 
 use crate::manifest::Fields;
 
-/// The name in the manifest, and the names under which the command may print the field.
-const NAMES: &[(&str, &[&str])] = &[
-    ("unconstrained_peak_bytes", &["unconstrained_peak_bytes", "natural_peak_bytes"]),
-    ("unconstrained_iteration_ns", &["unconstrained_iteration_ns", "unlimited_iteration_ns"]),
-    ("arena_bytes", &["arena_bytes", "height_bytes", "height"]),
-    ("peak_live_bytes", &["peak_live_bytes", "peak_load_bytes", "peak_load"]),
-    ("packing_ns", &["packing_ns", "nanos"]),
-    ("predicted_peak_bytes", &["predicted_peak_bytes", "peak_bytes"]),
-];
+/// Names of the manifest that differ from the printed ones. Most are the same: `unconstrained_peak_bytes`, `arena_bytes`, `peak_live_bytes`.
+const NAMES: &[(&str, &str)] = &[("unconstrained_iteration_ns", "unlimited_iteration_ns")];
 
 /// A field of a printed object, by its name in the manifest. A dot descends into an inner object: `plan.predicted_peak_bytes`.
 #[must_use]
@@ -20,11 +13,8 @@ pub fn get<'a>(object: &'a Map<String, Value>, name: &str) -> Option<&'a Value> 
     if let Some((outer, inner)) = name.split_once('.') {
         return object.get(outer)?.as_object().and_then(|object| get(object, inner));
     }
-    let printed = NAMES.iter().find(|(ours, _)| *ours == name).map(|(_, printed)| *printed);
-    match printed {
-        Some(printed) => printed.iter().find_map(|name| object.get(*name)),
-        None => object.get(name),
-    }
+    let printed = NAMES.iter().find(|(ours, _)| *ours == name).map_or(name, |(_, printed)| printed);
+    object.get(printed)
 }
 
 /// Keeps the named fields of a record, which may also be those of the object around it. Lists and objects are not kept whole.
@@ -43,10 +33,11 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn fields_are_found_under_either_name() {
-        let printed = json!({"natural_peak_bytes": 7, "planner": "bo", "plan": {"height": 5}});
+    fn fields_are_found_by_the_manifests_name() {
+        let printed = json!({"unlimited_iteration_ns": 7, "planner": "bo", "plan": {"arena_bytes": 5}});
         let printed = printed.as_object().unwrap();
-        assert_eq!(get(printed, "unconstrained_peak_bytes"), Some(&json!(7)));
+        assert_eq!(get(printed, "unconstrained_iteration_ns"), Some(&json!(7)));
+        assert_eq!(get(printed, "planner"), Some(&json!("bo")));
         assert_eq!(get(printed, "plan.arena_bytes"), Some(&json!(5)));
         assert_eq!(get(printed, "peak_live_bytes"), None);
     }
