@@ -228,11 +228,11 @@ pub struct TrainArgs {
     #[arg(long)]
     pub verify: bool,
     /// Use dynamic execution for all iterations: no plan; tensors are evicted, offloaded and recomputed when bytes are missing
-    #[arg(long = "dynamic", alias = "reactive")]
-    pub reactive: bool,
+    #[arg(long, alias = "reactive")]
+    pub dynamic: bool,
     /// Also use algorithms for convolutions that round differently (Winograd), where they are faster [default: bit-exact algorithms only]
-    #[arg(long = "allow-numeric-changes", alias = "allow-other-bits")]
-    pub allow_other_bits: bool,
+    #[arg(long, alias = "allow-other-bits")]
+    pub allow_numeric_changes: bool,
     #[command(flatten)]
     pub network: NetworkArgs,
     /// Where offloaded tensors go: memory, or a folder that holds them in a file
@@ -331,15 +331,15 @@ pub struct PlanArgs {
     /// The limit on the arena: bytes (600MiB), a share of the unconstrained peak (70%), or min, the smallest limit for which a plan is found
     ///
     /// Without a limit nothing is planned; the command prints the unconstrained peak and the smallest limit for which a plan is found.
-    #[arg(long, value_name = "SIZE", conflicts_with = "load_limit")]
+    #[arg(long, value_name = "SIZE", conflicts_with = "live_limit")]
     pub memory: Option<MemorySpec>,
     /// Limit live memory instead of the arena and assign no offsets, to compare with published results that leave placement out
     ///
     /// There is then no plan that could be written, drawn or run.
-    #[arg(long = "live-limit", alias = "load-limit", value_name = "SIZE")]
-    pub load_limit: Option<MemorySpec>,
+    #[arg(long, alias = "load-limit", value_name = "SIZE")]
+    pub live_limit: Option<MemorySpec>,
     /// Where to write the plan [default: only the report is printed]
-    #[arg(short, long, value_name = "FILE", conflicts_with = "load_limit", requires = "memory")]
+    #[arg(short, long, value_name = "FILE", conflicts_with = "live_limit", requires = "memory")]
     pub output: Option<PathBuf>,
     /// List which tensors are offloaded or evicted, with what that saves (bytes x time) and costs, largest saving first
     ///
@@ -347,7 +347,7 @@ pub struct PlanArgs {
     #[arg(long)]
     pub explain: bool,
     /// Draw the plan as an SVG file: buffers in the arena over time, and the three streams
-    #[arg(long, value_name = "FILE", conflicts_with = "load_limit", requires = "memory")]
+    #[arg(long, value_name = "FILE", conflicts_with = "live_limit", requires = "memory")]
     pub svg: Option<PathBuf>,
     /// Print one JSON object instead of text
     #[arg(long)]
@@ -413,8 +413,8 @@ pub struct CompareArgs {
     #[arg(long, value_name = "SIZE..SIZE")]
     pub memory: Option<MemoryRange>,
     /// Limit live memory instead of the arena and assign no offsets
-    #[arg(long = "live-limit", alias = "load-limit", value_name = "SIZE..SIZE", conflicts_with = "memory")]
-    pub load_limit: Option<MemoryRange>,
+    #[arg(long, alias = "load-limit", value_name = "SIZE..SIZE", conflicts_with = "memory")]
+    pub live_limit: Option<MemoryRange>,
     /// Number of limits, at equal distances [default: 8, with --overhead 20]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub steps: Option<u32>,
@@ -431,7 +431,7 @@ pub struct CompareArgs {
     #[arg(long, value_parser = packer_name(), default_value = elbowroom::registry::DEFAULT_PACKER)]
     pub packer: String,
     /// The packer that determines the unconstrained peak, of which limits are shares; pool behaves like an online allocator [default: --packer]
-    #[arg(long, value_name = "PACKER", value_parser = packer_name(), conflicts_with = "load_limit")]
+    #[arg(long, value_name = "PACKER", value_parser = packer_name(), conflicts_with = "live_limit")]
     pub baseline: Option<String>,
     /// Print, for each trace and planner, the largest iteration time ÷ lower bound over all limits and the longest planning time
     #[arg(long, value_name = "BOUND", conflicts_with_all = ["overhead", "csv", "json"])]

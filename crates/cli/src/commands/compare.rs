@@ -80,11 +80,11 @@ fn plan<'a>(
     progress.say("finding the unconstrained peak");
     let baseline = args.baseline.as_deref().map_or(Ok(packer), registry::packer)?;
     let kept = pipeline::natural(task, baseline, progress)?;
-    let by_load = args.load_limit.is_some();
+    let by_load = args.live_limit.is_some();
     let peak = if by_load { kept.predicted.peak_load } else { kept.height() };
     let (low, steps) = if args.overhead.is_some() { (0.05, 20) } else { (0.3, 8) };
     let default = MemoryRange { low: MemorySpec::Share(low), high: MemorySpec::Share(1.0) };
-    let range = args.load_limit.or(args.memory).unwrap_or(default);
+    let range = args.live_limit.or(args.memory).unwrap_or(default);
     let Some(limits) = range.resolve(peak, args.steps.unwrap_or(steps) as usize) else {
         bail!(
             "`compare` takes sizes or shares, like 600MiB..2GiB or 30%..100%; `min` is for `plan` and `train`"

@@ -26,12 +26,12 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
         Task { freedom: settings::freedom(&args.planner.freedom), ..traced(&args.trace, &args.machine)? };
     let progress = Progress::new("planning");
     progress::heed_ctrl_c();
-    if args.memory.is_none() && args.load_limit.is_none() {
+    if args.memory.is_none() && args.live_limit.is_none() {
         return suggest(args, &task, &method, &progress);
     }
     let natural = pipeline::natural(&task, method.packer, &progress)?.height();
 
-    if let Some(limit) = args.load_limit {
+    if let Some(limit) = args.live_limit {
         return by_load(args, &task, &method, limit, natural, &progress);
     }
     let memory = args.memory.unwrap_or(MemorySpec::Share(1.0));
@@ -44,7 +44,7 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
         Err(error) => return refuse(args.json, &task, &method, natural, error, &progress),
     };
     let limited = task.with_memory(planned.plan.machine().memory);
-    let report = heard(PlanReport::new(&limited, &method, natural, &planned), &progress);
+    let report = with_origin(PlanReport::new(&limited, &method, natural, &planned), &progress);
     learning::save(&args.learned, &progress.learned())?;
     drop(progress);
     if let Some(path) = &args.svg {
@@ -56,7 +56,7 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     }
     let explanation =
         args.explain.then(|| Choices::of(&limited, planned.plan.schedule(), &planned.predicted));
-    tell(args, &report, explanation.as_ref())
+    print_all(args, &report, explanation.as_ref())
 }
 
 /// Without a limit: says which limits are possible and what to do next.
@@ -79,15 +79,15 @@ fn suggest(args: &PlanArgs, task: &Task, method: &Method<'_>, progress: &Progres
     Ok(Answer::Yes)
 }
 
-/// A report with what only those who heard the search know.
-fn heard(mut report: PlanReport, progress: &Progress) -> PlanReport {
+/// The report with what only the observer of the search has seen.
+fn with_origin(mut report: PlanReport, progress: &Progress) -> PlanReport {
     report.reproduce_with = report.reproduce_with.filter(|_| !progress::interrupted());
     report.found_by = progress.origin();
     report
 }
 
 /// Prints what a plan promises, and why it is as it is if that was asked for.
-fn tell(args: &PlanArgs, report: &PlanReport, explanation: Option<&Choices>) -> Result<Answer> {
+fn print_all(args: &PlanArgs, report: &PlanReport, explanation: Option<&Choices>) -> Result<Answer> {
     if args.json {
         printer::json(&Explained { report, explanation })?;
     } else {
@@ -114,11 +114,11 @@ fn by_load(
         Ok(planned) => planned,
         Err(error) => return refuse(args.json, task, method, natural, error, progress),
     };
-    let report = heard(PlanReport::of_load(&limited, method, natural, &planned), progress);
+    let report = with_origin(PlanReport::of_load(&limited, method, natural, &planned), progress);
     learning::save(&args.learned, &progress.learned())?;
     let schedule = planned.schedule.schedule();
     let explanation = args.explain.then(|| Choices::of(&limited, schedule, &planned.predicted));
-    tell(args, &report, explanation.as_ref())
+    print_all(args, &report, explanation.as_ref())
 }
 
 /// Explains why there is no plan, with the smallest limit for which a plan is found.

@@ -66,7 +66,7 @@ fn training(args: &TrainArgs) -> Result<Training<'static>> {
         Some(words) => model.longest(words as usize)?,
         None => model,
     };
-    let algorithms = match args.allow_other_bits {
+    let algorithms = match args.allow_numeric_changes {
         true => AlgorithmChoice::NumericChanges,
         false => AlgorithmChoice::BitExact,
     };
@@ -79,7 +79,7 @@ fn training(args: &TrainArgs) -> Result<Training<'static>> {
         .threads(settings::threads(&args.planner.search))
         .algorithms(algorithms)
         .verify(args.verify)
-        .dynamic(args.reactive);
+        .dynamic(args.dynamic);
     if let Some(bytes) = args.host_memory {
         training = training.host_memory(bytes);
     }

@@ -138,7 +138,7 @@ impl<'a> Output<'a> {
     /// What shares and overheads are relative to.
     fn baseline(&self, task: &Task, peak: Bytes) -> io::Result<()> {
         printer::line(&format!("{} on {}", task.trace.name(), task.machine.name))?;
-        let mut what = if self.args.load_limit.is_some() {
+        let mut what = if self.args.live_limit.is_some() {
             "peak live memory when every tensor stays on the device".to_owned()
         } else {
             "arena size with every tensor on the device".to_owned()
@@ -151,7 +151,7 @@ impl<'a> Output<'a> {
             row("iteration time", task.costs.total(), "overhead 0 %: without a limit"),
         ];
         printer::section("Baseline", &rows)?;
-        let what = if self.args.load_limit.is_some() { "live" } else { "arena" };
+        let what = if self.args.live_limit.is_some() { "live" } else { "arena" };
         printer::section(
             "Columns",
             &[
@@ -194,7 +194,7 @@ impl<'a> Output<'a> {
                 Table::begin(1, &head, &[self.names])
             }
             Form::Rows | Form::Json | Form::Csv => {
-                let used = if self.args.load_limit.is_some() { "live" } else { "arena" };
+                let used = if self.args.live_limit.is_some() { "live" } else { "arena" };
                 let head = printer::head([
                     ("limit", "%"),
                     ("planner", ""),
