@@ -16,14 +16,14 @@ struct elbowroom_stats {
     uint64_t bytes;         /* and their bytes */
     uint64_t planned;       /* large requests answered from a plan */
     uint64_t planned_bytes; /* and their bytes */
-    uint64_t mismatches;    /* requests that were not the expected one */
-    uint64_t late;          /* expected requests whose bytes were still held by a block that lived longer than before */
+    uint64_t mismatches;    /* requests that differed from the expected one */
+    uint64_t late;          /* expected requests whose bytes a longer-lived block still occupied */
     uint64_t iterations;    /* iterations completed with a plan */
     uint64_t plans;         /* plans made */
-    uint64_t reoptimized;   /* of these, made again because something was larger or lived longer */
-    uint64_t lost;          /* times that a plan was left because the program did something else */
-    uint64_t height;        /* bytes of the latest plans */
-    uint64_t peak_load;     /* largest sum of requested bytes alive in them at one time */
+    uint64_t reoptimized;   /* of these, made again after a larger request or a longer lifetime */
+    uint64_t lost;          /* plans abandoned because the requests changed */
+    uint64_t height;        /* arena size of the latest plans, in bytes */
+    uint64_t peak_load;     /* peak memory of the latest plans, in bytes */
     uint64_t small;         /* small requests, to within a thousand for each thread */
     uint64_t small_bytes;   /* and their bytes */
     uint64_t bad_frees;     /* planned addresses freed although no block began there */
@@ -37,14 +37,14 @@ struct elbowroom_stats {
 /* The process's own memory: malloc and its family. */
 void elbowroom_stats(struct elbowroom_stats *out);
 void elbowroom_set_threshold(size_t bytes); /* 1024 unless set */
-void elbowroom_mark_iteration(void);        /* optional: an iteration of this thread begins here */
-void elbowroom_interrupt(void);             /* what follows on this thread is not a part of what repeats ... */
-void elbowroom_resume(void);                /* ... until here; may be nested */
+void elbowroom_mark_iteration(void);        /* optional: marks the start of an iteration of this thread */
+void elbowroom_interrupt(void);             /* excludes the following requests of this thread ... */
+void elbowroom_resume(void);                /* ... up to here; may be nested */
 
 /* CUDA memory, with the signatures of PyTorch's CUDAPluggableAllocator. */
 void *elbowroom_cuda_alloc(ptrdiff_t size, int device, void *stream);
 void elbowroom_cuda_free(void *block, ptrdiff_t size, int device, void *stream);
-const char *elbowroom_cuda_error(void); /* why there is none; NULL where there is a driver */
+const char *elbowroom_cuda_error(void); /* why CUDA memory is not available; NULL if there is a driver */
 void elbowroom_cuda_stats(int device, struct elbowroom_stats *out);
 
 /* Any other memory. Both functions may be called by any thread that uses the pool. A queue is where operations are ordered: blocks are used

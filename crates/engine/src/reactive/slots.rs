@@ -38,12 +38,12 @@ impl Slots {
     /// Assigns offsets to storages in the order in which ops write them.
     pub fn new(graph: &Graph, trace: &Trace, order: &Order) -> Self {
         let mut offsets = Table::filled(trace.storages().len(), None);
-        let (homes, base) = persistent(graph);
+        let (slots, base) = persistent(graph);
         let mut lasts = vec![false; trace.storages().len()];
-        for (parameter, home) in graph.persistent.iter().zip(homes) {
+        for (parameter, slot) in graph.persistent.iter().zip(slots) {
             let (begin, end) = (trace.storage(parameter.begin), trace.storage(parameter.end));
             (lasts[begin.0 as usize], lasts[end.0 as usize]) = (true, true);
-            offsets[begin] = (begin == end).then_some(home);
+            offsets[begin] = (begin == end).then_some(slot);
         }
         let mut until: Table<StorageId, OrderIndex> = Table::filled(trace.storages().len(), 0);
         for value in trace.tensors().ids() {
