@@ -161,11 +161,10 @@ fn arbitrary_programs_see_what_they_would_see_without_a_limit() {
         LEFT.fetch_add(left, Ordering::Relaxed);
         Ok(())
     };
-    // As many cases on a busy machine as on an idle one, then others for a while.
+    // A fixed list of cases: the same ones on every machine.
     for seed in 0..40u64 {
         arbtest::arbtest(&mut case).seed(seed << 32 | 8_192).run();
     }
-    arbtest::arbtest(&mut case).size_min(2_000).size_max(20_000).budget_ms(2_000);
     let (planned, left) = (PLANNED.load(Ordering::Relaxed), LEFT.load(Ordering::Relaxed));
     assert!(planned > 1_000 && left > 10, "{planned} operations were planned, plans left {left} times");
 }

@@ -35,7 +35,7 @@ fn random_plans_agree(graph: Graph) {
     let (trace, graph) = (trace(&graph), Arc::new(graph));
     let oracle = interpret(&graph, ITERATIONS);
     let (mut plans, mut copies, mut recomputed) = (0, 0, 0);
-    arbtest(|u| {
+    let mut case = |u: &mut Unstructured<'_>| {
         let (machine, plan) = draw::plan(u, &trace)?;
         if machine.align.get() % 4 != 0 {
             return Ok(());
@@ -54,10 +54,10 @@ fn random_plans_agree(graph: Graph) {
         assert_eq!(timeline.iteration, report.iteration);
         (plans, copies, recomputed) = (plans + 1, copies + lanes[1] + lanes[2], recomputed + again);
         Ok(())
-    })
-    .size_min(1 << 16)
-    .size_max(1 << 18)
-    .budget(Duration::from_secs(5));
+    };
+    for seed in 0..40u64 {
+        arbtest(&mut case).seed(seed << 32 | 131_072).run();
+    }
     assert!(
         plans > 5 && copies > 50 && recomputed > 5,
         "{plans} plans, {copies} copies, {recomputed} recomputed"
@@ -100,11 +100,10 @@ fn plans_changed_in_one_place_are_rejected_or_make_no_difference() {
         }
         Ok(())
     };
-    // As many cases on a busy machine as on an idle one, then others for a while.
+    // A fixed list of cases: the same ones on every machine.
     for seed in 0..40u64 {
         arbtest(&mut case).seed(seed << 32 | 131_072).run();
     }
-    arbtest(&mut case).size_min(1 << 16).size_max(1 << 18).budget(Duration::from_secs(3));
     assert!(rejected > 50 && harmless > 2, "{rejected} rejected, {harmless} harmless");
 }
 

@@ -145,11 +145,10 @@ fn any_decider_agrees(graph: Graph) {
         }
         Ok(())
     };
-    // As many cases on a busy machine as on an idle one, then others for a while.
+    // A fixed list of cases: the same ones on every machine.
     for seed in 0..60u64 {
         arbtest(&mut case).seed(seed << 32 | 64).run();
     }
-    arbtest(&mut case).budget(Duration::from_secs(2));
     assert!(ran > stuck && ran > 10, "{ran} ran, {stuck} got stuck");
     let counts = [sum.dropped, sum.offloaded, sum.recomputed, sum.compactions];
     assert!(counts.iter().all(|&count| count > 20), "{counts:?}");

@@ -110,11 +110,13 @@ fn damaged_text() {
     for (index, seed) in SEEDS.iter().enumerate() {
         // The seed itself is good, or its damage would prove little.
         assert!(import(seed.as_bytes(), "seed", &Options::default()).is_ok(), "seed {index}");
-        arbtest::arbtest(|u| {
+        let mut case = |u: &mut Unstructured<'_>| {
             try_import(&damage(u, seed.as_bytes())?, &options(u)?);
             Ok(())
-        })
-        .budget_ms(1_000);
+        };
+        for seed in 0..20_000u64 {
+            arbtest::arbtest(&mut case).seed(seed << 32 | 2_048).run();
+        }
     }
 }
 
@@ -126,7 +128,7 @@ fn damaged_snapshots() {
         for end in 0..seed.len() {
             try_import(&seed[..end], &Options::default());
         }
-        arbtest::arbtest(|u| {
+        let mut case = |u: &mut Unstructured<'_>| {
             let mut bytes = seed.clone();
             for _ in 0..u.int_in_range(1..=8)? {
                 let at = u.choose_index(bytes.len())?;
@@ -134,22 +136,26 @@ fn damaged_snapshots() {
             }
             try_import(&bytes, &options(u)?);
             Ok(())
-        })
-        .budget_ms(1_000);
+        };
+        for seed in 0..10_000u64 {
+            arbtest::arbtest(&mut case).seed(seed << 32 | 2_048).run();
+        }
     }
 }
 
 #[test]
 fn any_bytes_as_pickle_and_gzip() {
-    arbtest::arbtest(|u| {
+    let mut case = |u: &mut Unstructured<'_>| {
         let options = options(u)?;
         let mut bytes =
             u.choose(&[&[0x80, 4][..], &[0x1f, 0x8b, 8, 0], b"{", b"{\"k\":\"meta\"}\n"])?.to_vec();
         bytes.extend_from_slice(u.bytes(u.len())?);
         try_import(&bytes, &options);
         Ok(())
-    })
-    .budget_ms(1_000);
+    };
+    for seed in 0..50_000u64 {
+        arbtest::arbtest(&mut case).seed(seed << 32 | 2_048).run();
+    }
 }
 
 #[test]
@@ -186,10 +192,12 @@ fn truncated_real_files() {
         for part in 0..16 {
             try_import(&whole[..whole.len() * part / 16], &Options::default());
         }
-        arbtest::arbtest(|u| {
+        let mut case = |u: &mut Unstructured<'_>| {
             try_import(&damage(u, &whole)?, &options(u)?);
             Ok(())
-        })
-        .budget_ms(500);
+        };
+        for seed in 0..500u64 {
+            arbtest::arbtest(&mut case).seed(seed << 32 | 2_048).run();
+        }
     }
 }

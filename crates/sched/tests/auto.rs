@@ -1,13 +1,14 @@
-//! `auto` against optima: the golden joint cases are met, it is the same on any number of threads, and a time limit is reported as a
+//! `auto` against optima: the golden joint cases are met, it is the same on any number of threads, and an interrupted search reports a
 //! number of evaluations that gives the same plan again.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use elbowroom_ir::check::check_schedule;
 use elbowroom_ir::machine::{Channel, Machine};
 use elbowroom_ir::planning::{CostSource, Costs, Freedom, Request, Scheduler};
 use elbowroom_ir::schedule::Schedule;
-use elbowroom_ir::search::{Budget, Outcome, Silent};
+use elbowroom_ir::search::{Budget, Observer, Outcome, Silent, StopReason};
 use elbowroom_ir::trace::{Again, Op, Persistent, Phase, Storage, Tensor, Trace, TraceData, Work};
 use elbowroom_ir::{Bytes, Nanos, TensorId};
 use elbowroom_sched::auto::Auto;
@@ -144,19 +145,34 @@ fn long_chain() -> ChainTrace {
     chain.to_trace("long").unwrap()
 }
 
+/// Interrupts after it has been asked a number of times: a clock that is the same on every machine.
+struct After(AtomicU64);
+
+impl Observer for After {
+    fn interrupted(&self) -> bool {
+        let left = self.0.load(Ordering::Relaxed);
+        self.0.store(left.saturating_sub(1), Ordering::Relaxed);
+        left == 0
+    }
+}
+
 #[test]
-fn threads_change_nothing_and_a_time_limit_is_a_number_of_evaluations() {
+fn threads_change_nothing_and_an_interrupted_search_is_a_number_of_evaluations() {
     let chain = long_chain();
     let machine = machine(700, 1, true);
     for freedom in [Freedom::ALL, Freedom { offload: false, recompute: true, ..Freedom::ALL }] {
-        let limited = Budget { threads: 2, seed: 3, ..Budget::time(std::time::Duration::from_millis(80)) };
-        let (time, first) = plan(&chain, &machine, freedom, &limited);
-        assert!(first.evaluations > 0 && time.is_some());
-        for threads in [1, 3] {
-            let again = Budget { threads, seed: 3, ..Budget::evaluations(first.evaluations) };
-            let (_, second) = plan(&chain, &machine, freedom, &again);
-            assert_eq!(first.best, second.best, "{} evaluations", first.evaluations);
-            assert_eq!(first.evaluations, second.evaluations);
+        for asked in [500, 1_000] {
+            let request = request(&chain, &machine, freedom);
+            let endless = Budget { evaluations: None, time: None, threads: 2, seed: 3 };
+            let first = Auto.schedule(&request, &endless, &After(AtomicU64::new(asked)));
+            assert_eq!(first.stop, StopReason::Interrupted);
+            assert!(first.evaluations > 0 && first.best.is_some(), "after {asked}");
+            for threads in [1, 3] {
+                let again = Budget { threads, seed: 3, ..Budget::evaluations(first.evaluations) };
+                let second = Auto.schedule(&request, &again, &Silent);
+                assert_eq!(first.best, second.best, "{} evaluations", first.evaluations);
+                assert_eq!(first.evaluations, second.evaluations);
+            }
         }
     }
 }

@@ -1,7 +1,5 @@
 //! Chen et al., Figures 5 and 6 in kind: feature-map bytes by depth and strategy, from exact static plans.
 
-use std::time::Instant;
-
 use elbowroom_graph::zoo::{self, OptimizerKind, Options};
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::planning::{Costs, Freedom, Request};
@@ -106,7 +104,6 @@ fn curves(sizes: &[usize], network: impl Fn(usize) -> Network) -> [Vec<(f64, f64
     let mut curves: [Vec<(f64, f64)>; 6] = Default::default();
     for &size in sizes {
         let network = network(size);
-        let started = Instant::now();
         let point = |bytes| Point { bytes, overhead: 0.0 };
         let points = [
             point(network.unshared(Reuses::Never)),
@@ -116,8 +113,7 @@ fn curves(sizes: &[usize], network: impl Fn(usize) -> Network) -> [Vec<(f64, f64
             network.planned("sublinear"),
             network.recursive(),
         ];
-        let seconds = started.elapsed().as_secs_f64();
-        print!("{size:5} ({} ops, {seconds:.2} s):", network.trace.ops().len());
+        print!("{size:5} ({} ops):", network.trace.ops().len());
         for ((strategy, point), curve) in STRATEGIES.iter().zip(&points).zip(&mut curves) {
             print!("  {strategy} {:.2} GB (+{:.0} %)", point.bytes as f64 / 1e9, point.overhead);
             curve.push((size as f64, point.bytes as f64));

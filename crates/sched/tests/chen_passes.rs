@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use arbtest::arbitrary::Unstructured;
 use arbtest::arbtest;
 use elbowroom_graph::zoo;
 use elbowroom_import::{Options, import};
@@ -190,7 +191,7 @@ fn updates_among_gradients() {
 #[test]
 fn any_mirror_counts_make_a_legal_schedule() {
     let machine = Machine { align: Bytes(1), ..presets::machine("v100").unwrap() };
-    arbtest(|u| {
+    let mut case = |u: &mut Unstructured<'_>| {
         let trace = Arc::new(elbowroom_ir::arbitrary::trace(u)?);
         let costs = Costs { nanos: Table::filled(trace.ops().len(), Nanos(1)), source: CostSource::Recorded };
         let mut mirrors = Mirrors::none(&trace);
@@ -216,5 +217,8 @@ fn any_mirror_counts_make_a_legal_schedule() {
             check_schedule(trace.clone(), machine.clone(), lowered.schedule, request.load_limit).unwrap();
         }
         Ok(())
-    });
+    };
+    for seed in 0..100u64 {
+        arbtest(&mut case).seed(seed << 32 | 2_048).run();
+    }
 }

@@ -201,18 +201,17 @@ fn what_lowers_is_legal() {
         check(trace.clone(), machine.clone(), plan).unwrap_or_else(|illegal| panic!("{illegal}"));
         Ok(())
     };
-    // As many cases on a busy machine as on an idle one, then others for a while.
-    for seed in 0..1000u64 {
+    // A fixed list of cases: the same ones on every machine.
+    for seed in 0..1_000u64 {
         arbtest(&mut case).seed(seed << 32 | 2_048).run();
     }
-    arbtest(&mut case).budget_ms(2_000);
     assert!(lowered_count > 500 && copied > 100 && recomputed > 20, "{lowered_count} {copied} {recomputed}");
     assert!(tight > 10, "{tight}: the bound hardly ever says more than the sum of op times");
 }
 
 #[test]
 fn keeping_everything_always_lowers() {
-    arbtest(|u| {
+    let mut case = |u: &mut Unstructured<'_>| {
         let trace = Arc::new(elbowroom_ir::arbitrary::trace(u)?);
         let (machine, costs) = (machine(u)?, costs(u, &trace)?);
         let request = Request {
@@ -229,8 +228,10 @@ fn keeping_everything_always_lowers() {
             check_schedule(trace.clone(), machine.clone(), lowered.schedule, request.load_limit).unwrap();
         }
         Ok(())
-    })
-    .budget_ms(1_000);
+    };
+    for seed in 0..1_000u64 {
+        arbtest(&mut case).seed(seed << 32 | 2_048).run();
+    }
 }
 
 #[test]
@@ -262,7 +263,7 @@ fn every_planner_keeps_to_the_limit_or_says_why_not() {
         }
         Ok(())
     };
-    // As many cases on a busy machine as on an idle one.
+    // A fixed list of cases: the same ones on every machine.
     for seed in 0..80u64 {
         arbtest(&mut case).seed(seed << 32 | 2_048).run();
     }

@@ -110,11 +110,10 @@ fn tuning_never_loses_to_a_score_on_random_chains() {
         served += usize::from(compare(&request, &budget).0);
         Ok(())
     };
-    // As many cases on a busy machine as on an idle one, then others for a while.
+    // A fixed list of cases: the same ones on every machine.
     for seed in 0..40u64 {
         arbtest(&mut case).seed(seed << 32 | 2_048).run();
     }
-    arbtest(&mut case).size_min(1 << 10).size_max(1 << 12).budget_ms(500);
     assert!(served > 20, "{served}");
 }
 

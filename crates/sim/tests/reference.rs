@@ -94,17 +94,16 @@ fn the_simulator_agrees_with_ticking() {
         assert_eq!(timeline.peak_load, load.peak);
         Ok(())
     };
-    // As many cases on a busy machine as on an idle one, then others for a while.
-    for seed in 0..500u64 {
+    // A fixed list of cases: the same ones on every machine.
+    for seed in 0..2_000u64 {
         arbtest(&mut case).seed(seed << 32 | 2_048).run();
     }
-    arbtest(&mut case).budget_ms(1_000);
     assert!(copies > 100, "{copies}");
 }
 
 #[test]
 fn what_does_not_fit_its_trace_is_refused() {
-    arbtest(|u| {
+    let mut case = |u: &mut Unstructured<'_>| {
         let case = Case::arbitrary(u)?;
         let costs =
             Costs { nanos: case.trace.ops().ids().map(|_| Nanos(1)).collect(), source: CostSource::Recorded };
@@ -112,6 +111,8 @@ fn what_does_not_fit_its_trace_is_refused() {
         let changed = case.changed(u)?;
         let _ = simulate(&changed.trace, &costs, &changed.machine, &changed.plan.schedule);
         Ok(())
-    })
-    .budget_ms(1_000);
+    };
+    for seed in 0..10_000u64 {
+        arbtest(&mut case).seed(seed << 32 | 2_048).run();
+    }
 }
