@@ -148,3 +148,8 @@ impl Scheduler for Dqn {
         }
     }
 }
+
+/// The README's example is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -62,3 +62,16 @@ pub use elbowroom_sim as sim;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// The Rust blocks of the book are tests.
+#[cfg(doctest)]
+mod book {
+    #[doc = include_str!("../../../docs/extending.md")]
+    struct Extending;
+
+    #[doc = include_str!("../../../docs/formats.md")]
+    struct Formats;
+
+    #[doc = include_str!("../../../docs/library.md")]
+    struct Library;
+}

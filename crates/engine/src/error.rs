@@ -8,6 +8,7 @@ use elbowroom_ir::{ActionId, Bytes, OpId, TensorId};
 
 /// Why a session cannot be opened, or why an iteration stopped.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum EngineError {
     /// The arena cannot be reserved.
     #[error("cannot reserve an arena of {limit}: {source}")]
@@ -128,6 +129,7 @@ pub enum EngineError {
 
 /// Errors of the host tier.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum HostError {
     /// The spill file cannot be created.
     #[error("cannot make a spill file in {}: {source}", folder.display())]

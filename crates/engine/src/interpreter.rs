@@ -12,6 +12,7 @@ use crate::kernels::owned::{Memory, run_owned};
 
 /// Why the interpreter rejects an iteration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum InterpretError {
     /// The number of inputs differs from the graph's.
     #[error("the graph `{graph}` takes {expected} inputs, but {found} were given")]

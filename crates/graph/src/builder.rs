@@ -34,6 +34,7 @@ impl Var {
 
 /// Why an op cannot be added.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum BuildError {
     /// An operation has more or fewer operands than its kind says.
     #[error("`{node}` is a {kind} with {found} inputs, but it takes {expected}")]

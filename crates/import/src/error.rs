@@ -4,6 +4,7 @@ use elbowroom_ir::trace::TraceError;
 
 /// Why a file cannot be imported: where, what, and what to do.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ImportError {
     /// The content is of no known kind.
     #[error(

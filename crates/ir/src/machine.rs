@@ -30,6 +30,7 @@ impl Channel {
 
 /// Why a machine is unusable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum MachineError {
     /// Alignment that is zero or not a power of two.
     #[error("its alignment is {0}; it must be a power of two")]

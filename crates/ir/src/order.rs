@@ -13,6 +13,7 @@ pub type OrderIndex = u32;
 
 /// Why ops cannot run in an order.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum OrderError {
     /// Not every op of the trace exactly once.
     #[error(

@@ -100,6 +100,7 @@ impl Placement {
 
 /// Why a [`Problem`] is not well formed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ProblemError {
     /// An interval ends before it starts, or intervals overlap or descend.
     #[error("{block}: interval {start}..{end} is empty, or starts before the one before it has ended")]

@@ -192,6 +192,7 @@ impl<'de> Deserialize<'de> for Fingerprint {
 
 /// Why parts do not form a trace.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum TraceError {
     /// An id past the end of its table.
     #[error("{place} names {id}, but there are only {len} of its kind")]

@@ -153,6 +153,7 @@ impl fmt::Display for Nanos {
 
 /// Why a text is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ParseBytesError {
     /// No number, or an unknown unit.
     #[error("`{0}` is not a size; write a number with an optional unit, like 600MiB, 1.5GiB, 2GB or 1048576")]

@@ -13,6 +13,7 @@ use crate::load::Load;
 
 /// Why a schedule cannot be simulated: it does not match its trace, or its waits cannot be met in order.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SimulateError {
     /// An op that is missing in the trace or the costs.
     #[error("{action} runs {op}, which the trace does not have")]

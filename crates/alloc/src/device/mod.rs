@@ -43,6 +43,7 @@ pub struct Block(u64);
 
 /// Why a call is rejected. The device is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum DeviceError {
     /// The blocks of one operation exceed the device.
     #[error("the operation needs {needed} bytes at once, but the device has {limit}")]

@@ -18,6 +18,7 @@ const NAMES: [&str; 3] = ["libcuda.so.1", "libcuda.so", "nvcuda.dll"];
 
 /// Why CUDA memory is not available.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CudaError {
     /// The machine has no driver.
     #[error("there is no CUDA driver on this machine ({0})")]

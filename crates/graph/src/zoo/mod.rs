@@ -180,6 +180,7 @@ impl FromStr for OptimizerKind {
 
 /// Why a network cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ZooError {
     /// No network has this name.
     #[error("no network is called `{name}`; choose one of {} (N stands for a depth, as in resnet56)", NAMES.join(", "))]

@@ -90,6 +90,7 @@ impl fmt::Display for Rule {
 
 /// A violation of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Violation {
     /// The violated rule.
     pub rule: Rule,
@@ -110,6 +111,7 @@ impl fmt::Display for Violation {
 
 /// Why a plan is illegal.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Illegal {
     /// The violations, in the order in which they were found; at least one. A violation may be the consequence of an earlier one.
     pub violations: Vec<Violation>,

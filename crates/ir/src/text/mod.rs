@@ -130,6 +130,7 @@ pub fn is_json(content: &str) -> bool {
 
 /// Why a file cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum FileError {
     /// A line that is not in the format.
     #[error("line {line}, column {column}: {what}")]
