@@ -168,7 +168,7 @@ mod loom_tests {
             slots: vec![slot, slot],
             predecessors: vec![vec![1], vec![0]],
             arena_bytes: 64,
-            peak_load: 64,
+            peak_live: 64,
             align: 64,
         };
         Arena::new(4096, &layout)

@@ -37,7 +37,7 @@ pub struct CachingAllocator {
     allocated: u64,
     peak_allocated: u64,
     live: u64,
-    peak_load: u64,
+    peak_live: u64,
 }
 
 impl CachingAllocator {
@@ -67,7 +67,7 @@ impl CachingAllocator {
         self.allocated += taken;
         self.peak_allocated = self.peak_allocated.max(self.allocated);
         self.live += size;
-        self.peak_load = self.peak_load.max(self.live);
+        self.peak_live = self.peak_live.max(self.live);
         address
     }
 
@@ -126,8 +126,8 @@ impl CachingAllocator {
     }
 
     /// Maximum of the sum of requested bytes.
-    pub fn peak_load(&self) -> u64 {
-        self.peak_load
+    pub fn peak_live(&self) -> u64 {
+        self.peak_live
     }
 }
 
@@ -170,6 +170,6 @@ mod tests {
         allocator.free(block);
         allocator.allocate((19 << 20) + (512 << 10));
         assert_eq!(allocator.peak_allocated(), 20 << 20, "half a MiB is not split off");
-        assert_eq!(allocator.peak_load(), 20 << 20);
+        assert_eq!(allocator.peak_live(), 20 << 20);
     }
 }

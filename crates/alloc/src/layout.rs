@@ -41,7 +41,7 @@ pub struct Layout {
     /// Arena size, in bytes.
     pub arena_bytes: usize,
     /// Peak memory: the maximum of the requested bytes, not rounded, of slots alive at one time.
-    pub peak_load: usize,
+    pub peak_live: usize,
     /// Required alignment of the arena's base address, in bytes.
     pub align: usize,
 }
@@ -102,7 +102,7 @@ impl Layout {
             blocks.push(block);
         }
         let align = blocks.iter().map(|block| block.align.get() as usize).max()?;
-        let peak_load = Problem { blocks: exact_blocks.into(), capacity: None }.peak_load();
+        let peak_live = Problem { blocks: exact_blocks.into(), capacity: None }.peak_live();
         let problem = Problem { blocks: blocks.into(), capacity: None };
         problem.validate().ok()?;
         let placement = Auto.pack(&problem, &planning.budget, &Silent).best?;
@@ -119,7 +119,7 @@ impl Layout {
             slots,
             predecessors,
             arena_bytes: placement.height.get() as usize,
-            peak_load: peak_load.get() as usize,
+            peak_live: peak_live.get() as usize,
             align,
         })
     }
@@ -189,7 +189,7 @@ mod tests {
     fn a_block_that_outlives_the_iteration_has_no_slot() {
         let layout = layout(&[entry(100, Some(1)), entry(100, None), entry(100, Some(4))]).unwrap();
         assert!(layout.slots[0].is_some() && layout.slots[1].is_none() && layout.slots[2].is_none());
-        assert_eq!((layout.arena_bytes, layout.peak_load), (128, 100));
+        assert_eq!((layout.arena_bytes, layout.peak_live), (128, 100));
         assert_eq!(layout.predecessors[0], [0]);
     }
 

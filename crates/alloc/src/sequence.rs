@@ -382,8 +382,8 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         };
         self.reserved.push(reserved(arena_id));
         self.stats.plans += 1;
-        self.stats.height = layout.arena_bytes;
-        self.stats.peak_load = layout.peak_load;
+        self.stats.arena_bytes = layout.arena_bytes;
+        self.stats.peak_live = layout.peak_live;
         Some(Replay::new(profile, &layout, &cells, base, arena_id, self.settings.granule))
     }
 

@@ -26,9 +26,9 @@ pub struct Stats {
     /// Plans abandoned because the program's requests changed.
     pub lost: u64,
     /// Arena size of the latest plan, in bytes.
-    pub height: usize,
+    pub arena_bytes: usize,
     /// Peak memory of the latest plan: the maximum of the requested bytes alive at one time.
-    pub peak_load: usize,
+    pub peak_live: usize,
 }
 
 impl Stats {
@@ -39,7 +39,7 @@ impl Stats {
 
     /// Arena size ÷ peak memory of the latest plan (Zhang, definition 3); 1 without a plan.
     pub fn competitive_ratio(&self) -> f64 {
-        if self.peak_load == 0 { 1.0 } else { self.height as f64 / self.peak_load as f64 }
+        if self.peak_live == 0 { 1.0 } else { self.arena_bytes as f64 / self.peak_live as f64 }
     }
 
     /// Share of the requested bytes that a plan served, from 0 to 1.
@@ -60,7 +60,7 @@ impl Stats {
         self.plans += other.plans;
         self.reoptimized += other.reoptimized;
         self.lost += other.lost;
-        self.height += other.height;
-        self.peak_load += other.peak_load;
+        self.arena_bytes += other.arena_bytes;
+        self.peak_live += other.peak_live;
     }
 }

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use elbowroom_alloc::device::{Block, Device, DeviceError, SwapPlanner};
+use elbowroom_alloc::device::{BlockHandle, Device, DeviceError, SwapPlanner};
 use elbowroom_ir::Bytes;
 use elbowroom_ir::check::CheckedPlan;
 use elbowroom_ir::planning::Costs;
@@ -12,7 +12,7 @@ use elbowroom_ir::trace::Trace;
 #[test]
 fn contents_survive_leaving_and_returning() {
     let mut device = Device::new(64 * 10, None);
-    let blocks: Vec<Block> = (0..30).map(|_| device.malloc(100)).collect();
+    let blocks: Vec<BlockHandle> = (0..30).map(|_| device.malloc(100)).collect();
     for (i, &block) in blocks.iter().enumerate() {
         device.exec(|_, writes| writes[0].fill(i as u8), &[], &[block]).unwrap();
     }
@@ -29,7 +29,7 @@ fn contents_survive_leaving_and_returning() {
         }
     }
     let stats = device.stats();
-    assert!(stats.height <= device.limit() && stats.peak_load == 3_000, "{stats:?}");
+    assert!(stats.device_bytes <= device.limit() && stats.peak_live == 3_000, "{stats:?}");
     assert!(stats.to_host > 0 && stats.to_device > 0);
 }
 
@@ -102,7 +102,7 @@ impl SwapPlanner for Useless {
 fn a_planner_that_has_no_plan_is_asked_ever_more_rarely() {
     let asked = Rc::new(Cell::new(0));
     let mut device = Device::new(1 << 10, Some(Box::new(Useless(asked.clone()))));
-    let blocks: Vec<Block> = (0..12).map(|_| device.malloc(200)).collect();
+    let blocks: Vec<BlockHandle> = (0..12).map(|_| device.malloc(200)).collect();
     let rounds = if cfg!(miri) { 40 } else { 2_000 };
     for _ in 0..rounds {
         for &block in &blocks {

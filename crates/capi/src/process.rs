@@ -17,7 +17,7 @@ pub struct CStats {
     reoptimized: u64,
     lost: u64,
     height: u64,
-    peak_load: u64,
+    peak_live: u64,
     small: u64,
     small_bytes: u64,
     bad_frees: u64,
@@ -41,8 +41,8 @@ impl CStats {
             plans: stats.plans,
             reoptimized: stats.reoptimized,
             lost: stats.lost,
-            height: stats.height as u64,
-            peak_load: stats.peak_load as u64,
+            height: stats.arena_bytes as u64,
+            peak_live: stats.peak_live as u64,
             ..Self::default()
         }
     }

@@ -29,7 +29,7 @@ struct Stats {
     reoptimized: u64,
     lost: u64,
     height: u64,
-    peak_load: u64,
+    peak_live: u64,
     small: u64,
     small_bytes: u64,
     bad_frees: u64,

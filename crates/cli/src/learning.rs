@@ -2,9 +2,9 @@
 //! nothing to read or write.
 
 #[cfg(feature = "dqn")]
-pub use with::{Learned, save, scheduler};
+pub use with::{Learned, planner, save};
 #[cfg(not(feature = "dqn"))]
-pub use without::{Learned, save, scheduler};
+pub use without::{Learned, planner, save};
 
 #[cfg(feature = "dqn")]
 mod with {
@@ -16,7 +16,7 @@ mod with {
     use anyhow::{Context, Result, bail};
     use elbowroom::dqn::network::Weights;
     use elbowroom::dqn::{Dqn, Episode, Trained};
-    use elbowroom::ir::planning::Scheduler;
+    use elbowroom::ir::planning::Planner;
     use elbowroom::registry;
 
     use crate::args::{DqnArgs, DqnFiles};
@@ -26,8 +26,8 @@ mod with {
     const LARGEST: u64 = 1 << 26;
 
     /// The planner of a name, where `dqn` has the user's settings.
-    pub fn scheduler(name: &str, args: &DqnArgs) -> Result<&'static dyn Scheduler> {
-        let known = registry::scheduler(name)?;
+    pub fn planner(name: &str, args: &DqnArgs) -> Result<&'static dyn Planner> {
+        let known = registry::planner(name)?;
         // A file that cannot be read is an error even where another planner was named.
         let initial = args.from.as_deref().map(read).transpose()?;
         if known.name() != Dqn::NAME || args.settings.is_none() && initial.is_none() {
@@ -116,14 +116,14 @@ mod without {
     use std::any::Any;
 
     use anyhow::Result;
-    use elbowroom::ir::planning::Scheduler;
+    use elbowroom::ir::planning::Planner;
     use elbowroom::registry;
 
     use crate::args::{DqnArgs, DqnFiles};
 
     /// The planner of a name.
-    pub fn scheduler(name: &str, _: &DqnArgs) -> Result<&'static dyn Scheduler> {
-        Ok(registry::scheduler(name)?)
+    pub fn planner(name: &str, _: &DqnArgs) -> Result<&'static dyn Planner> {
+        Ok(registry::planner(name)?)
     }
 
     /// No planner learns.

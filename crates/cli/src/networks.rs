@@ -54,7 +54,7 @@ pub fn description(graph: &Graph) -> Vec<Row> {
     let plain = |name: &str, text: String| row(name, text, "");
     let mut rows = vec![plain("network", graph.name.split(' ').next().unwrap_or_default().to_owned())];
     let input = |index: usize| {
-        graph.inputs.get(index).map(|input| (input.content, graph.values[input.value].shape.dims()))
+        graph.inputs.get(index).map(|input| (input.content, graph.tensors[input.value].shape.dims()))
     };
     let first = input(0);
     if let Some((_, [batch, ..])) = first {
@@ -78,7 +78,7 @@ pub fn description(graph: &Graph) -> Vec<Row> {
     }
     rows.push(plain("optimizer", optimizer(graph)));
     let weights = graph.persistent.iter().filter(|parameter| parameter.role == Role::Weight);
-    let weights = weights.map(|weight| &graph.values[weight.begin]);
+    let weights = weights.map(|weight| &graph.tensors[weight.begin]);
     let (count, bytes) = weights.fold((0, Bytes::ZERO), |(count, bytes), value| {
         (count + value.shape.len() as u64, bytes + value.bytes())
     });

@@ -16,9 +16,9 @@ use crate::learning;
 
 /// The planner, the packer and how long to look.
 pub fn method(args: &PlannerArgs) -> Result<Method<'static>> {
-    let scheduler = learning::scheduler(&args.planner, &args.network)?;
+    let planner = learning::planner(&args.planner, &args.network)?;
     let packer = registry::packer(&args.packer)?;
-    let method = Method::new(scheduler, packer, looked(&args.search));
+    let method = Method::new(planner, packer, looked(&args.search));
     Ok(match &args.search.evaluations {
         Some(told) if told.single().is_none() => Method { rounds: Rounds::Again(told.clone()), ..method },
         _ => method,

@@ -373,9 +373,10 @@ fn tables_and_traces_are_packed_side_by_side() {
     }
     // What the trace needs when everything stays is what its plan says.
     let planned = json(&expect(at, "plan r.trace --memory 100% --planner keep --json", 0));
-    let natural = planned["unconstrained_peak_bytes"].as_u64().unwrap();
+    let unconstrained = planned["unconstrained_peak_bytes"].as_u64().unwrap();
     assert!(
-        rows[3]["file"] == "r.trace" && rows[3]["arena_bytes"].as_u64().unwrap().abs_diff(natural) < 4096,
+        rows[3]["file"] == "r.trace"
+            && rows[3]["arena_bytes"].as_u64().unwrap().abs_diff(unconstrained) < 4096,
         "{rows:?}"
     );
 }

@@ -20,12 +20,12 @@ use elbowroom_dqn::play::{Player, play};
 use elbowroom_dqn::settings::Settings;
 use elbowroom_dqn::{Dqn, Episode, Trained};
 use elbowroom_ir::Bytes;
-use elbowroom_ir::planning::{Freedom, Request, Scheduler};
+use elbowroom_ir::planning::{Freedom, Planner, Request};
 use elbowroom_ir::search::{Budget, Observer, Silent};
 use elbowroom_ir::text::{File, TraceFile};
 use elbowroom_sched::lower::least_load;
+use elbowroom_sched::planner;
 use elbowroom_sched::policy::Policy;
-use elbowroom_sched::scheduler;
 use elbowroom_sim::simulate;
 
 /// What was asked for.
@@ -94,12 +94,12 @@ impl Case {
 
     fn request(&self, share: f64, freedom: Freedom) -> Option<Request<'_>> {
         let TraceFile { trace, costs, machine, .. } = &self.file;
-        let load_limit = Bytes((self.peak as f64 * share) as u64);
+        let live_limit = Bytes((self.peak as f64 * share) as u64);
         Some(Request {
             trace,
             costs: costs.as_ref()?,
             machine: machine.as_ref()?,
-            load_limit,
+            live_limit,
             freedom,
             packer: None,
         })
@@ -121,11 +121,11 @@ impl Case {
     }
 
     /// The overhead of a planner's plan, if it found one.
-    fn plan(&self, request: &Request<'_>, planner: &dyn Scheduler, budget: &Budget) -> Option<f64> {
+    fn plan(&self, request: &Request<'_>, planner: &dyn Planner, budget: &Budget) -> Option<f64> {
         let schedule = planner.schedule(request, budget, &Silent).best?;
         let timeline = simulate(request.trace, request.costs, request.machine, &schedule)
             .expect("schedules of planners can be simulated");
-        assert!(timeline.peak_load <= request.load_limit);
+        assert!(timeline.peak_live <= request.live_limit);
         Some(self.overhead(timeline.iteration.get() as f64))
     }
 }
@@ -173,7 +173,7 @@ fn learning(asked: &Asked) -> Result<(), String> {
     for pair in asked.words[1..].as_chunks::<2>().0 {
         let (case, share) = (Case::read(&pair[0])?, share(&pair[1])?);
         let request = case.ask(share);
-        let auto = scheduler("auto").expect("is a planner");
+        let auto = planner("auto").expect("is a planner");
         let auto = case.plan(&request, auto, &Budget::evaluations(asked.evaluations));
         for seed in 0..asked.seeds {
             let started = Instant::now();
@@ -269,8 +269,8 @@ fn figure(asked: &Asked) -> Result<(), String> {
                 for name in &asked.planners {
                     let request = case.request(share, freedom).expect("was there when the case was read");
                     let own = Dqn::new(asked.dqn.clone(), None);
-                    let known = scheduler(name).ok_or_else(|| format!("there is no planner {name}"))?;
-                    let (planner, evaluations): (&dyn Scheduler, u64) = match name.as_str() {
+                    let known = planner(name).ok_or_else(|| format!("there is no planner {name}"))?;
+                    let (planner, evaluations): (&dyn Planner, u64) = match name.as_str() {
                         "dqn" => (&own, u64::MAX),
                         _ => (known, asked.evaluations),
                     };

@@ -102,7 +102,7 @@ impl<'a> Environment<'a> {
             Bytes::ZERO => autoswap::threshold(Bytes(highest)),
             least => least,
         };
-        let over = highest.saturating_sub(request.load_limit.get());
+        let over = highest.saturating_sub(request.live_limit.get());
         let machine = request.machine;
         let copy =
             |bytes: u64| (machine.to_host.time(Bytes(bytes)) + machine.to_device.time(Bytes(bytes))).get();
@@ -127,7 +127,7 @@ impl<'a> Environment<'a> {
     /// Finds the candidates, in the order in which they are decided about.
     fn find(&mut self, touches: &Touches, load: &[u64], least: Bytes) {
         let Request { trace, freedom, .. } = *self.request;
-        let limit = self.request.load_limit.get();
+        let limit = self.request.live_limit.get();
         let places = self.keep.sequence.len();
         let backward_start = backward_start(trace, &self.keep.sequence).unwrap_or(places) as Place;
         let fixed = fixed_ops(trace);
@@ -309,7 +309,7 @@ impl<'a> Environment<'a> {
 
     fn simulate(&self, decisions: &[Action]) -> PartialPlan {
         let policy = self.policy(decisions);
-        let limit = self.request.load_limit.get();
+        let limit = self.request.live_limit.get();
         let Ok(unfinished) = evaluate_unfinished(self.request, &policy) else {
             return PartialPlan { time: u64::MAX, load: Vec::new(), missing: u64::MAX, possible: false };
         };

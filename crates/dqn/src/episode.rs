@@ -107,7 +107,7 @@ impl Rollout {
         let Some(candidate) = self.next(environment) else { return [true, false, false] };
         // What is left once this one stays. It is put back if it can be done without.
         candidate.cover(&mut self.relief, |relief, bytes| *relief -= bytes);
-        let limit = environment.request.load_limit.get().saturating_sub(margin.0);
+        let limit = environment.request.live_limit.get().saturating_sub(margin.0);
         let enough = self
             .standing
             .load
@@ -181,12 +181,12 @@ mod tests {
             trace,
             costs: &costs,
             machine: &machine,
-            load_limit: Bytes(1 << 40),
+            live_limit: Bytes(1 << 40),
             freedom: Freedom::ALL,
             packer: None,
         };
         let Ok(load) = loads(&request, &Policy::prompt(trace)) else { return [0; 4] };
-        request.load_limit = Bytes(load.into_iter().max().unwrap_or(0) * (3 + seed % 6) / 9);
+        request.live_limit = Bytes(load.into_iter().max().unwrap_or(0) * (3 + seed % 6) / 9);
         let settings = Settings { least: Bytes(1), ..Settings::DEFAULT };
         let mut environment = Environment::new(&request, &settings).unwrap();
         let mut random = Random::new(seed);
@@ -197,7 +197,7 @@ mod tests {
         let sum: f64 = taken.iter().map(|taken| f64::from(taken.reward)).sum();
         // Whatever is decided, the policy is one that can be lowered where there is memory enough.
         let policy = environment.policy(&episode.decisions);
-        let wide = Request { load_limit: Bytes(1 << 40), ..request };
+        let wide = Request { live_limit: Bytes(1 << 40), ..request };
         lower(&wide, &policy).unwrap();
         let any = usize::from(!episode.decisions.is_empty());
         if !episode.fits() {
@@ -205,7 +205,7 @@ mod tests {
         }
         let (time, peak) = evaluate(&request, &policy).unwrap();
         assert_eq!(time.get(), episode.standing.time);
-        assert!(peak <= request.load_limit);
+        assert!(peak <= request.live_limit);
         // The rewards add up to what the plan costs.
         let paid = (start - time.get() as f64) / environment.unit;
         assert!((sum - paid).abs() < 1e-3 * (1.0 + paid.abs()), "{sum} {paid}");

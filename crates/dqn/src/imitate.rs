@@ -29,7 +29,7 @@ pub(crate) fn decisions(environment: &Environment<'_>, schedule: &Schedule) -> V
             Act::Recompute(launch) => {
                 trace.ops()[launch.op].outputs.iter().for_each(|output| again[output.index()] = true);
             }
-            Act::Prefetch { value, .. } => back[value.index()].push(place),
+            Act::Prefetch { tensor: value, .. } => back[value.index()].push(place),
             _ => {}
         }
     }
@@ -41,7 +41,7 @@ pub(crate) fn decisions(environment: &Environment<'_>, schedule: &Schedule) -> V
                 returns.iter().any(|place| (from..candidate.until).contains(place))
             }
             Offloadable::Persistent(index) => {
-                schedule.boundary.get(index).is_some_and(|home| home.device.is_none())
+                schedule.boundary.get(index).is_some_and(|at_boundary| at_boundary.device.is_none())
             }
         };
         if came_back && candidate.offload {

@@ -163,7 +163,7 @@ impl<'e, 'a> Learner<'e, 'a> {
         let mut decider = Exploring { network, random: &mut self.random, share: f64::from(explore) };
         let played = Rollout::play(self.environment, &mut decider, self.margin, |e| guard.check(e))?;
         let (episode, taken) = played;
-        self.margin = self.margin.after(&episode, self.environment.request.load_limit.get());
+        self.margin = self.margin.after(&episode, self.environment.request.live_limit.get());
         let gain = taken.iter().map(|taken| taken.reward).sum();
         let (cost, fits) = (episode.cost(self.environment), episode.fits());
         self.take_best(&episode, &format!("episode {number}"), guard);

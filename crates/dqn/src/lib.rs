@@ -10,7 +10,7 @@
 //!
 //! ```
 //! use elbowroom_dqn::{Dqn, settings::Settings};
-//! use elbowroom_ir::planning::{Freedom, Request, Scheduler};
+//! use elbowroom_ir::planning::{Freedom, Request, Planner};
 //! use elbowroom_ir::search::{Budget, Silent};
 //! use elbowroom_ir::{Bytes, Nanos};
 //! use elbowroom_sched::chain::{Chain, Layer};
@@ -25,7 +25,7 @@
 //!     trace: &traced.trace,
 //!     costs: &traced.costs,
 //!     machine: &machine,
-//!     load_limit: Bytes(chain.peak().get() * 6 / 10),
+//!     live_limit: Bytes(chain.peak().get() * 6 / 10),
 //!     freedom: Freedom::ALL,
 //!     packer: None,
 //! };
@@ -62,7 +62,7 @@ pub mod weights;
 
 use std::time::Instant;
 
-use elbowroom_ir::planning::{Request, Scheduler};
+use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 use elbowroom_sim::bound::lower_bound;
@@ -94,7 +94,7 @@ impl Dqn {
     }
 }
 
-impl Scheduler for Dqn {
+impl Planner for Dqn {
     fn name(&self) -> &'static str {
         Self::NAME
     }

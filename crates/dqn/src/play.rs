@@ -72,7 +72,7 @@ pub(crate) fn trial(
     let mut margin = Margin::default();
     let mut played = Rollout::play(environment, decider, margin, &mut guard)?;
     for _ in 1..TRIES {
-        let next = margin.after(&played.0, environment.request.load_limit.get());
+        let next = margin.after(&played.0, environment.request.live_limit.get());
         if played.0.fits() || next == margin {
             break;
         }

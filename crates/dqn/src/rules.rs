@@ -2,7 +2,7 @@
 //! planner's answer is never slower than any of them.
 
 use elbowroom_ir::Nanos;
-use elbowroom_ir::planning::{Request, Scheduler};
+use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::search::{Budget, Observer};
 
 use elbowroom_sched::keep::Keep;
@@ -17,7 +17,7 @@ use elbowroom_sched::recompute::drop_cheap::DropCheap;
 use elbowroom_sched::recompute::sublinear::Sublinear;
 
 /// The rules.
-static RULES: [&dyn Scheduler; 9] =
+static RULES: [&dyn Planner; 9] =
     [&Keep, &Greedy, &Vdnn, &Tflms, &BestScore, &DropCheap, &Sublinear, &SuperNn, &Mixed];
 
 /// The schedules of all rules, or until one reaches `bound`. The rules run to their end whatever the budget: together they take seconds on a

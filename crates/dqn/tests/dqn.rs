@@ -12,12 +12,12 @@ use elbowroom_graph::zoo::{self, Options};
 use elbowroom_ir::Bytes;
 use elbowroom_ir::check::check_schedule;
 use elbowroom_ir::machine::Machine;
-use elbowroom_ir::planning::{Costs, Freedom, Request, Scheduler};
+use elbowroom_ir::planning::{Costs, Freedom, Planner, Request};
 use elbowroom_ir::schedule::{Action, Schedule};
 use elbowroom_ir::search::{Budget, Observer, Outcome, Silent, StopReason};
 use elbowroom_ir::trace::Trace;
 use elbowroom_sched::policy::Policy;
-use elbowroom_sched::{lower, scheduler};
+use elbowroom_sched::{lower, planner};
 use elbowroom_sim::cost::Roofline;
 use elbowroom_sim::{presets, simulate};
 
@@ -41,9 +41,9 @@ impl Case {
     }
 
     fn request(&self, share: f64, freedom: Freedom) -> Request<'_> {
-        let load_limit = Bytes((self.peak.get() as f64 * share) as u64);
+        let live_limit = Bytes((self.peak.get() as f64 * share) as u64);
         let Self { trace, costs, machine, .. } = self;
-        Request { trace, costs, machine, load_limit, freedom, packer: None }
+        Request { trace, costs, machine, live_limit, freedom, packer: None }
     }
 
     fn time(&self, schedule: &Schedule) -> u64 {
@@ -109,11 +109,11 @@ fn plans_are_legal_and_never_worse_than_the_rules() {
         });
         assert!(freedom.offload || copies == 0);
         assert!(freedom.recompute || again == 0);
-        check_schedule(case.trace.clone(), case.machine.clone(), schedule, request.load_limit).unwrap();
+        check_schedule(case.trace.clone(), case.machine.clone(), schedule, request.live_limit).unwrap();
         for rule in
             ["keep", "greedy", "vdnn", "tflms", "autoswap", "drop-cheap", "sublinear", "supernn", "mixed"]
         {
-            let other = scheduler(rule).unwrap().schedule(&request, &budget(0, 1), &Silent).best;
+            let other = planner(rule).unwrap().schedule(&request, &budget(0, 1), &Silent).best;
             assert!(other.is_none_or(|other| time <= case.time(&other)), "{rule} is faster at {share}");
         }
     }

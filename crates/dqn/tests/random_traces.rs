@@ -8,7 +8,7 @@ use elbowroom_dqn::Dqn;
 use elbowroom_dqn::settings::Settings;
 use elbowroom_ir::check::check_schedule;
 use elbowroom_ir::machine::{Channel, Machine};
-use elbowroom_ir::planning::{CostSource, Costs, Freedom, Request, Scheduler};
+use elbowroom_ir::planning::{CostSource, Costs, Freedom, Planner, Request};
 use elbowroom_ir::search::{Budget, Silent};
 use elbowroom_ir::{Bytes, Nanos};
 use elbowroom_sched::lower;
@@ -48,16 +48,16 @@ fn it_keeps_to_the_limit_or_says_why_not() {
             trace: &trace,
             costs: &costs,
             machine: &machine,
-            load_limit: Bytes(1 << 40),
+            live_limit: Bytes(1 << 40),
             freedom: Freedom::ALL,
             packer: None,
         };
         let peak = lower(&request, &Policy::keep(&trace)).unwrap().peak;
-        request.load_limit = Bytes(peak.get() * u.int_in_range(1..=10)? / 10);
+        request.live_limit = Bytes(peak.get() * u.int_in_range(1..=10)? / 10);
         let outcome = dqn.schedule(&request, &Budget::evaluations(8), &Silent);
         if let Some(schedule) = outcome.best {
             found += 1;
-            check_schedule(trace.clone(), machine.clone(), schedule, request.load_limit)
+            check_schedule(trace.clone(), machine.clone(), schedule, request.live_limit)
                 .unwrap_or_else(|illegal| panic!("{illegal} {:?}", trace.data()));
         } else {
             assert!(["infeasible", "gave-up"].contains(&outcome.stop.name()), "{:?}", outcome.stop);

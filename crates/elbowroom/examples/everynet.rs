@@ -1,4 +1,4 @@
-//! Every network of the zoo, trained under max(a share of its natural peak, 1.05 × the smallest limit that a plan is found for), with the
+//! Every network of the zoo, trained under max(a share of its unconstrained peak, 1.05 × the smallest limit that a plan is found for), with the
 //! same iterations without a limit beside it, compared to the bit.
 //!
 //! `cargo run --release -p elbowroom --example everynet -- [--share 50] [--factor 1.05] [--iterations N] [--threads N] [--time SECONDS]
@@ -199,12 +199,12 @@ fn run(row: &Row<'_>, settings: &Settings) -> Result<(Bytes, TrainReport), Strin
     let graph = model.largest().map_err(|error| error.to_string())?;
     let machine = sim::presets::machine("cpu").ok_or("the preset cpu exists")?;
     let method = Method::new(
-        registry::scheduler(&settings.planner).map_err(|error| error.to_string())?,
+        registry::planner(&settings.planner).map_err(|error| error.to_string())?,
         registry::packer(registry::DEFAULT_PACKER).map_err(|error| error.to_string())?,
         Budget { threads: settings.threads, ..Budget::time(Duration::from_secs_f64(settings.time.max(0.0))) },
     );
-    let (natural, smallest) = bounds(&graph, &machine, &method)?;
-    let limit = (natural.get() as f64 * settings.share).max(smallest.get() as f64 * settings.factor);
+    let (unconstrained, smallest) = bounds(&graph, &machine, &method)?;
+    let limit = (unconstrained.get() as f64 * settings.share).max(smallest.get() as f64 * settings.factor);
     let mut training = Training::new(model, Bytes(limit as u64))
         .method(method)
         .algorithms(AlgorithmChoice::AsBuilt)
@@ -218,24 +218,25 @@ fn run(row: &Row<'_>, settings: &Settings) -> Result<(Bytes, TrainReport), Strin
     Ok((smallest, report))
 }
 
-/// The natural peak, and the smallest limit for which a plan is found, by estimated durations.
+/// The unconstrained peak, and the smallest limit for which a plan is found, by estimated durations.
 fn bounds(
     graph: &elbowroom::graph::Graph,
     machine: &Machine,
     method: &Method<'_>,
 ) -> Result<(Bytes, Bytes), String> {
     let task = Task::estimate(graph, machine, Freedom::ALL).map_err(|error| error.to_string())?;
-    let natural =
-        pipeline::natural(&task, method.packer, &Silent).map_err(|error| error.to_string())?.height();
-    let planned = pipeline::smallest(&task, &method.at_once(), natural.align_up(machine.align), &Silent)
-        .map_err(|error| error.to_string())?;
-    Ok((natural, planned.plan.machine().memory))
+    let unconstrained =
+        pipeline::unconstrained(&task, method.packer, &Silent).map_err(|error| error.to_string())?.height();
+    let planned =
+        pipeline::smallest(&task, &method.at_once(), unconstrained.align_up(machine.align), &Silent)
+            .map_err(|error| error.to_string())?;
+    Ok((unconstrained, planned.plan.machine().memory))
 }
 
 /// Prints the line of a network, and says whether everything held.
 fn tell(row: &Row<'_>, smallest: Bytes, report: &TrainReport, started: Instant) -> bool {
     let plan = &report.plan;
-    let natural = plan.unconstrained_peak_bytes.get() as f64;
+    let unconstrained = plan.unconstrained_peak_bytes.get() as f64;
     let mebi = |bytes: Bytes| bytes.get() as f64 / f64::from(1 << 20);
     let execution = &report.execution;
     // Structures that do not come again run on demand, under the limit but without a promise.
@@ -259,9 +260,9 @@ fn tell(row: &Row<'_>, smallest: Bytes, report: &TrainReport, started: Instant) 
         row.batch,
         report.losses.len(),
         mebi(plan.unconstrained_peak_bytes),
-        100.0 * plan.largest_op_bytes.get() as f64 / natural,
-        100.0 * smallest.get() as f64 / natural,
-        100.0 * plan.limit_bytes.get() as f64 / natural,
+        100.0 * plan.largest_op_bytes.get() as f64 / unconstrained,
+        100.0 * smallest.get() as f64 / unconstrained,
+        100.0 * plan.limit_bytes.get() as f64 / unconstrained,
         mebi(report.measured_peak_bytes),
         mebi(report.measured_to_host_bytes),
         report.measured_recomputed_ops,

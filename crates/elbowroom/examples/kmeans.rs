@@ -3,7 +3,7 @@
 //! `cargo run --release -p elbowroom --example kmeans -- [--json] [planner]`
 
 use bytemuck::{cast_slice, cast_slice_mut};
-use elbowroom::alloc::device::{Block, Device, DeviceError, DeviceStats};
+use elbowroom::alloc::device::{BlockHandle, Device, DeviceError, DeviceStats};
 use elbowroom::blocks::Swap;
 
 /// The points lie in so many blocks.
@@ -22,7 +22,7 @@ pub fn kmeans(device: &mut Device, points: usize, iterations: usize) -> Result<V
         (state >> 40) as f32 / (1 << 24) as f32
     };
     let bytes = |floats: usize| size_of::<f32>() * floats;
-    let parts: Vec<Block> = (0..PARTS).map(|_| device.malloc(bytes(points * DIMENSIONS))).collect();
+    let parts: Vec<BlockHandle> = (0..PARTS).map(|_| device.malloc(bytes(points * DIMENSIONS))).collect();
     let centres = device.malloc(bytes(CLUSTERS * DIMENSIONS));
     for &block in parts.iter().chain([&centres]) {
         device.exec(|_, writes| cast_slice_mut(writes[0]).fill_with(&mut random), &[], &[block])?;
@@ -92,9 +92,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Ok((kmeans(&mut device, points, iterations)?, device.stats()))
     };
     let (expected, unlimited) = run(1 << 28, None)?;
-    let limit = unlimited.peak_load / 2 - 1;
+    let limit = unlimited.peak_live / 2 - 1;
     if !json {
-        println!("peak load {} bytes, limit {limit}, {iterations} iterations", unlimited.peak_load);
+        println!("peak load {} bytes, limit {limit}, {iterations} iterations", unlimited.peak_live);
     }
     for (kind, planner) in [
         ("on demand", None),
@@ -105,8 +105,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let object = serde_json::json!({
                 "execution": kind,
                 "limit_bytes": limit,
-                "arena_bytes": stats.height,
-                "dynamic_operations": stats.reactive,
+                "arena_bytes": stats.device_bytes,
+                "dynamic_operations": stats.dynamic,
                 "planned_operations": stats.planned,
                 "to_host_bytes": stats.to_host,
                 "to_device_bytes": stats.to_device,
@@ -117,8 +117,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         println!(
             "{kind}: height {}, operations on demand {} and by plan {}, bytes to the host {}, back {}, results equal: {}",
-            stats.height,
-            stats.reactive,
+            stats.device_bytes,
+            stats.dynamic,
             stats.planned,
             stats.to_host,
             stats.to_device,

@@ -1,4 +1,4 @@
-//! Every offload planner on every network of the zoo: plans are made at the smallest of 40, 60, 80 and 95 % of the natural peak at which
+//! Every offload planner on every network of the zoo: plans are made at the smallest of 40, 60, 80 and 95 % of the unconstrained peak at which
 //! the planner finds one, and run. Losses and parameters must be those of the unlimited training to the bit, and the bytes of arena and
 //! of link those that were predicted.
 //!

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use elbowroom::graph::zoo;
 use elbowroom::ir::Bytes;
-use elbowroom::ir::planning::{Costs, Freedom, Request, Scheduler};
+use elbowroom::ir::planning::{Costs, Freedom, Planner, Request};
 use elbowroom::ir::schedule::Schedule;
 use elbowroom::ir::search::{Budget, Observer, Outcome, Silent, StopReason};
 use elbowroom::pipeline::{self, Method, Task};
@@ -19,7 +19,7 @@ use elbowroom_sched::verdict::impossible_op;
 
 struct LargestFirst;
 
-impl Scheduler for LargestFirst {
+impl Planner for LargestFirst {
     fn name(&self) -> &'static str {
         "largest-first"
     }
@@ -47,7 +47,7 @@ impl Scheduler for LargestFirst {
         for evaluations in 1.. {
             if let Ok((live, _)) = least_load(request, &policy) {
                 least = Some(least.map_or(live, |least| least.min(live)));
-                if live <= request.load_limit
+                if live <= request.live_limit
                     && let Ok(lowered) = lower(request, &policy)
                 {
                     return Outcome { evaluations, ..Outcome::finished(lowered.schedule) };
@@ -74,8 +74,8 @@ fn task() -> Result<Task, Box<dyn std::error::Error>> {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let task = task()?;
-    let greedy = elbowroom_sched::scheduler("greedy").ok_or("no such planner")?;
-    for planner in [&LargestFirst as &dyn Scheduler, greedy] {
+    let greedy = elbowroom_sched::planner("greedy").ok_or("no such planner")?;
+    for planner in [&LargestFirst as &dyn Planner, greedy] {
         let method = Method::new(planner, &elbowroom::pack::Auto, Budget::evaluations(10));
         let planned = pipeline::plan(&task, &method, &Silent)?;
         println!("{:<14} {} in {}", planner.name(), planned.predicted.iteration, planned.height());

@@ -30,7 +30,7 @@ type Failure = Box<dyn std::error::Error>;
 /// Networks with their batches.
 const NETWORKS: [(&str, usize); 6] =
     [("resnet18", 16), ("vgg16", 16), ("densenet121", 4), ("unet", 1), ("lstm", 32), ("gpt", 4)];
-/// Planners, each at a share of the natural peak, in percent, or at the smallest limit that works for it where that is higher.
+/// Planners, each at a share of the unconstrained peak, in percent, or at the smallest limit that works for it where that is higher.
 const PLANS: [(&str, u64); 5] = [("greedy", 80), ("dynprog", 70), ("swdoa", 60), ("bo", 50), ("auto", 40)];
 
 struct Settings {
@@ -129,7 +129,7 @@ fn milliseconds(time: Nanos) -> f64 {
 struct Bench {
     graph: Arc<Graph>,
     task: Task,
-    natural: Arc<CheckedPlan>,
+    unconstrained: Arc<CheckedPlan>,
     inputs: Vec<Vec<u8>>,
     link: Channel,
 }
@@ -164,14 +164,14 @@ impl Bench {
         let costs = Costs::estimate(&trace, &Roofline::new(&machine));
         let mut task = Task { trace, costs, machine, freedom: Freedom { recompute: false, ..Freedom::ALL } };
         let packer = registry::packer(registry::DEFAULT_PACKER)?;
-        let natural = pipeline::natural(&task, packer, &Silent)?.plan;
-        let mut bench = Self { graph, task: task.clone(), natural, inputs, link };
-        let mut session = bench.open(&bench.natural, None)?;
+        let unconstrained = pipeline::unconstrained(&task, packer, &Silent)?.plan;
+        let mut bench = Self { graph, task: task.clone(), unconstrained, inputs, link };
+        let mut session = bench.open(&bench.unconstrained, None)?;
         let mut measured = MeasuredCosts::new(&task.trace);
         for iteration in 0..3 {
             session.run_iteration(iteration)?;
             if iteration > 0 {
-                measured.add(bench.natural.schedule(), &session.timeline());
+                measured.add(bench.unconstrained.schedule(), &session.timeline());
             }
         }
         task.costs = measured.median();
@@ -191,9 +191,9 @@ impl Bench {
 
     /// Plans under a limit with measured op times, and runs that plan in turns with the unlimited one.
     fn run(&self, planner: &str, percent: u64, turns: usize) -> Result<Line, Failure> {
-        let height = self.natural.placement().height;
+        let height = self.unconstrained.placement().height;
         let method = Method::new(
-            registry::scheduler(planner)?,
+            registry::planner(planner)?,
             registry::packer(registry::DEFAULT_PACKER)?,
             Budget::evaluations(2_000),
         );
@@ -202,7 +202,7 @@ impl Bench {
             Ok(planned) => planned,
             Err(_) => pipeline::smallest(&self.task, &method, height, &Silent)?,
         };
-        let mut free = self.open(&self.natural, None)?;
+        let mut free = self.open(&self.unconstrained, None)?;
         let mut tight = self.open(&planned.plan, Some((self.link, self.link)))?;
         let (mut of_free, mut of_tight) =
             (MeasuredCosts::new(&self.task.trace), MeasuredCosts::new(&self.task.trace));
@@ -216,7 +216,7 @@ impl Bench {
                 && free.output(0) == tight.output(0);
             // The first turn pays for fresh pages.
             if turn > 0 {
-                of_free.add(self.natural.schedule(), &free.timeline());
+                of_free.add(self.unconstrained.schedule(), &free.timeline());
                 of_tight.add(planned.plan.schedule(), &tight.timeline());
                 unlimited.push(at_100);
                 measured.push(report.iteration);

@@ -105,11 +105,11 @@ fn buffers(graph: &Graph) -> Result<(Vec<Block>, u64), Box<dyn Error>> {
         trace: &trace,
         costs: &costs,
         machine: &machine,
-        load_limit: machine.memory,
+        live_limit: machine.memory,
         freedom: Freedom { offload: false, recompute: false, ..Freedom::ALL },
         packer: None,
     };
-    let keep = registry::scheduler("keep")?.schedule(&request, &Budget::default(), &Silent);
+    let keep = registry::planner("keep")?.schedule(&request, &Budget::default(), &Silent);
     let schedule = keep.best.ok_or("everything can stay where memory is unlimited")?;
     let whole = Interval::new(0, schedule.steps.len() as u64);
     let all = sim::liveness::problem(&schedule, &machine).blocks;
@@ -127,7 +127,7 @@ fn measure(name: &str, mode: Mode, batch: usize, graphs: &[Graph]) -> Result<Row
         let (blocks, stay) = buffers(graph)?;
         persistent = persistent.max(stay);
         let problem = Problem { blocks: blocks.iter().cloned().collect::<Table<_, _>>(), capacity: None };
-        load = load.max(problem.peak_load().get());
+        load = load.max(problem.peak_live().get());
         for (packer, height, time) in
             [("best-fit", &mut heuristic, &mut heuristic_time), ("auto", &mut ours, &mut our_time)]
         {

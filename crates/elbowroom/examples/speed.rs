@@ -1,4 +1,4 @@
-//! Time per training iteration: kernels on plain heap buffers, managed at 100 % and at 70 % of the natural peak with the memory tier, and,
+//! Time per training iteration: kernels on plain heap buffers, managed at 100 % and at 70 % of the unconstrained peak with the memory tier, and,
 //! where a Python with PyTorch is named, PyTorch in eager mode on as many threads.
 //!
 //! `cargo run --release -p elbowroom --example speed -- [--pairs 20] [--threads 2] [--python PYTHON] [--only PART-OF-A-NAME]
@@ -100,7 +100,7 @@ fn tell(name: &str, batch: usize, settings: &Settings, mut peer: Option<&mut Pee
     let inputs: Vec<&[u8]> = feed.read(&graph, &Samples::From(0))?.slots().collect();
 
     let method = Method::new(
-        registry::scheduler(registry::DEFAULT_PLANNER)?,
+        registry::planner(registry::DEFAULT_PLANNER)?,
         registry::packer(registry::DEFAULT_PACKER)?,
         Budget { threads: settings.threads, ..Budget::time(Duration::from_secs(10)) },
     );
@@ -111,7 +111,7 @@ fn tell(name: &str, batch: usize, settings: &Settings, mut peer: Option<&mut Pee
     let machine = Machine { to_host, to_device, ..cpu };
     let costs = Costs::estimate(&trace, &Roofline::new(&machine));
     let task = Task { trace, costs, machine, freedom: Freedom::ALL };
-    let natural = pipeline::natural(&task, method.packer, &Silent)?;
+    let unconstrained = pipeline::unconstrained(&task, method.packer, &Silent)?;
     let open = |plan: &Arc<CheckedPlan>| -> Result<Session, Failure> {
         let options = SessionOptions { threads: settings.threads, paint: false, ..SessionOptions::default() };
         let mut session = Session::new(graph.clone(), plan.clone(), options)?;
@@ -120,16 +120,16 @@ fn tell(name: &str, batch: usize, settings: &Settings, mut peer: Option<&mut Pee
         }
         Ok(session)
     };
-    let mut whole = open(&natural.plan)?;
+    let mut whole = open(&unconstrained.plan)?;
     // Twice: the first iteration pays for fresh pages.
     let mut measured = MeasuredCosts::new(&task.trace);
     for iteration in 0..2 {
         whole.run_iteration(iteration)?;
     }
-    measured.add(natural.plan.schedule(), &whole.timeline());
+    measured.add(unconstrained.plan.schedule(), &whole.timeline());
     let task = Task { costs: measured.median(), ..task };
     let limit =
-        MemorySpec::Share(0.7).resolve(natural.height()).ok_or("a share of something is something")?;
+        MemorySpec::Share(0.7).resolve(unconstrained.height()).ok_or("a share of something is something")?;
     let planned = pipeline::plan(&task.with_memory(limit), &method, &Silent)?;
     let mut tight = open(&planned.plan)?;
     let pool = Arc::new(rayon::ThreadPoolBuilder::new().num_threads(settings.threads).build()?);

@@ -81,7 +81,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
         ..Options::new(settings.batch)
     };
     let method = Method::new(
-        registry::scheduler(registry::DEFAULT_PLANNER)?,
+        registry::planner(registry::DEFAULT_PLANNER)?,
         registry::packer(registry::DEFAULT_PACKER)?,
         Budget::default(),
     );

@@ -245,7 +245,7 @@ pub fn choose(
         return Ok(as_built(None));
     }
     let task = Task::estimate(graph, machine, freedom)?;
-    let Ok(unconstrained) = pipeline::natural(&task, method.packer, observer) else {
+    let Ok(unconstrained) = pipeline::unconstrained(&task, method.packer, observer) else {
         return Ok(as_built(None));
     };
     let numeric_changes = algorithms == AlgorithmChoice::NumericChanges;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use elbowroom_alloc::device::SwapPlanner;
 use elbowroom_ir::check::CheckedPlan;
 use elbowroom_ir::machine::{Channel, Machine};
-use elbowroom_ir::planning::{Costs, Freedom, Scheduler};
+use elbowroom_ir::planning::{Costs, Freedom, Planner};
 use elbowroom_ir::search::{Budget, Silent};
 use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Bytes, Nanos};
@@ -25,7 +25,7 @@ use crate::registry;
 
 /// Plans with the pipeline: a swap schedule first, a placement second (Zhang, section V).
 pub struct Swap {
-    scheduler: &'static dyn Scheduler,
+    planner: &'static dyn Planner,
 }
 
 impl Default for Swap {
@@ -39,11 +39,11 @@ impl Swap {
     /// The planner of a name; `None` if there is none. One that cannot do without running operations again, or in another order, plans
     /// nothing here, because the program's operations are its own.
     pub fn with(name: &str) -> Option<Self> {
-        registry::scheduler(name).ok().map(Self::by)
+        registry::planner(name).ok().map(Self::by)
     }
 
-    fn by(scheduler: &'static dyn Scheduler) -> Self {
-        Self { scheduler }
+    fn by(planner: &'static dyn Planner) -> Self {
+        Self { planner }
     }
 }
 
@@ -67,7 +67,7 @@ impl SwapPlanner for Swap {
         };
         let freedom = Freedom { offload: true, recompute: false, reorder: false };
         let task = Task { trace: Arc::new(trace.clone()), costs: costs.clone(), machine, freedom };
-        let method = Method::new(self.scheduler, &Auto, Budget::default()).at_once();
+        let method = Method::new(self.planner, &Auto, Budget::default()).at_once();
         let planned = plan(&task, &method, &Silent).ok()?;
         Arc::try_unwrap(planned.plan).ok()
     }

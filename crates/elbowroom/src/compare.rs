@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use elbowroom_ir::check::{CheckedPlan, Illegal};
 use elbowroom_ir::packing::Packer;
-use elbowroom_ir::planning::Scheduler;
+use elbowroom_ir::planning::Planner;
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer};
 use elbowroom_ir::{Bytes, Nanos};
@@ -19,7 +19,7 @@ pub struct Comparison<'a> {
     /// The task; its memory is replaced by each limit.
     pub task: &'a Task,
     /// The planners.
-    pub planners: &'a [&'a dyn Scheduler],
+    pub planners: &'a [&'a dyn Planner],
     /// Decides where.
     pub packer: &'a dyn Packer,
     /// How long each planner may look at each limit.
@@ -29,8 +29,8 @@ pub struct Comparison<'a> {
     /// Whether the limits bound the live load and nothing is placed.
     pub by_load: bool,
     /// Height (or load) of the arena when everything stays: the whole of which shares are taken.
-    pub natural: Bytes,
-    /// Whether every planner works alone; else a planner with [peers](Scheduler::peers) starts from the plans of the other rows at its limit.
+    pub unconstrained: Bytes,
+    /// Whether every planner works alone; else a planner with [peers](Planner::peers) starts from the plans of the other rows at its limit.
     pub alone: bool,
 }
 
@@ -41,7 +41,7 @@ pub struct Row {
     pub planner: &'static str,
     /// The limit.
     pub limit_bytes: Bytes,
-    /// The limit as a share of the natural peak.
+    /// The limit as a share of the unconstrained peak.
     pub share: f64,
     /// Whether it found a plan.
     pub feasible: bool,
@@ -57,7 +57,7 @@ pub struct Row {
     pub ratio_to_bound: Option<f64>,
     /// The lower bound.
     pub lower_bound_ns: Nanos,
-    /// Iteration time ÷ the bound of Beaumont et al., Proposition 3, on the natural peak: what plans are measured by in their paper. It
+    /// Iteration time ÷ the bound of Beaumont et al., Proposition 3, on the unconstrained peak: what plans are measured by in their paper. It
     /// binds plans that recompute nothing and leave persistent values where they are; others may go below 1.
     pub ratio_to_chain_bound: Option<f64>,
     /// Bytes copied, both ways together.
@@ -72,7 +72,7 @@ pub struct Row {
     pub warm_starts: usize,
 }
 
-/// Asks every planner at every limit, the largest limit first. Those that are never behind others ([`Scheduler::peers`]) come last: they
+/// Asks every planner at every limit, the largest limit first. Those that are never behind others ([`Planner::peers`]) come last: they
 /// start from what the others have found at the limit. Ends early, with what there is, when the observer interrupts. A planner that makes
 /// an illegal plan is a fault of ours and ends the comparison.
 pub fn compare(
@@ -86,11 +86,11 @@ pub fn compare(
     for &limit in comparison.limits.iter().rev() {
         let task = comparison.task.with_memory(limit);
         let mut known = Known::default();
-        for &scheduler in &planners {
+        for &planner in &planners {
             if observer.interrupted() {
                 return Ok(rows);
             }
-            let row = ask(comparison, &task, scheduler, &mut known, observer)?;
+            let row = ask(comparison, &task, planner, &mut known, observer)?;
             heard(&row);
             rows.push(row);
         }
@@ -110,7 +110,7 @@ struct Known {
 /// there.
 ///
 /// Overhead does not always grow as memory shrinks (Zhang et al., section VI-B), so the comparison's limits are asked from the smallest on;
-/// below the first that serves, bisection goes on down to a thousandth of the natural peak. A row's limit is what its plan uses. A planner
+/// below the first that serves, bisection goes on down to a thousandth of the unconstrained peak. A row's limit is what its plan uses. A planner
 /// that is too slow at every limit gets a row without a plan, at the largest limit, whose reason is `too-slow`.
 pub fn smallest(
     comparison: &Comparison<'_>,
@@ -119,8 +119,8 @@ pub fn smallest(
     mut heard: impl FnMut(&Row),
 ) -> Result<Vec<Row>, Illegal> {
     let mut rows = Vec::new();
-    for &scheduler in comparison.planners {
-        let mut search = Smallest { comparison, scheduler, overhead, observer, found: None };
+    for &planner in comparison.planners {
+        let mut search = Smallest { comparison, planner, overhead, observer, found: None };
         let mut too_small = Bytes::ZERO;
         for &limit in comparison.limits {
             if observer.interrupted() {
@@ -134,7 +134,7 @@ pub fn smallest(
         search.bisect(too_small)?;
         let row = match search.found {
             Some(row) => row,
-            None => Row::without_plan(comparison, scheduler.name(), too_small, "too-slow"),
+            None => Row::without_plan(comparison, planner.name(), too_small, "too-slow"),
         };
         heard(&row);
         rows.push(row);
@@ -145,7 +145,7 @@ pub fn smallest(
 /// One planner's search for its smallest limit.
 struct Smallest<'a> {
     comparison: &'a Comparison<'a>,
-    scheduler: &'a dyn Scheduler,
+    planner: &'a dyn Planner,
     overhead: f64,
     observer: &'a dyn Observer,
     found: Option<Row>,
@@ -156,13 +156,13 @@ impl Smallest<'_> {
     fn serves(&mut self, limit: Bytes) -> Result<bool, Illegal> {
         let comparison = self.comparison;
         let task = comparison.task.with_memory(limit);
-        let mut row = ask(comparison, &task, self.scheduler, &mut Known::default(), self.observer)?;
+        let mut row = ask(comparison, &task, self.planner, &mut Known::default(), self.observer)?;
         let serves = row.overhead.is_some_and(|overhead| overhead <= self.overhead);
         if serves {
             // The plan is one for a limit of just the bytes that it uses.
             let used = row.arena_bytes.or(row.peak_live_bytes).unwrap_or(limit).min(limit);
             row.limit_bytes = used;
-            row.share = used.ratio(comparison.natural);
+            row.share = used.ratio(comparison.unconstrained);
             row.lower_bound_ns = pipeline::lower_bound(&comparison.task.with_memory(used));
             row.ratio_to_bound = row.iteration_ns.map(|time| time.ratio(row.lower_bound_ns));
             row.ratio_to_chain_bound = row.iteration_ns.map(|time| chain_ratio(comparison, time, used));
@@ -173,7 +173,7 @@ impl Smallest<'_> {
 
     fn bisect(&mut self, mut too_small: Bytes) -> Result<(), Illegal> {
         let align = self.comparison.task.machine.align;
-        let near = align.max(Bytes(self.comparison.natural.get() / 1000));
+        let near = align.max(Bytes(self.comparison.unconstrained.get() / 1000));
         while let Some(used) = self.found.as_ref().map(|row| row.limit_bytes)
             && used.saturating_sub(too_small) > near
             && !self.observer.interrupted()
@@ -197,15 +197,15 @@ struct Found {
 fn ask(
     comparison: &Comparison<'_>,
     task: &Task,
-    scheduler: &dyn Scheduler,
+    planner: &dyn Planner,
     known: &mut Known,
     observer: &dyn Observer,
 ) -> Result<Row, Illegal> {
-    let method = Method::new(scheduler, comparison.packer, comparison.budget.clone());
+    let method = Method::new(planner, comparison.packer, comparison.budget.clone());
     let started = std::time::Instant::now();
     let Known { plans, schedules } = known;
     let (from_plans, from_schedules): (&[_], &[_]) =
-        if comparison.alone || scheduler.peers(&task.trace).is_empty() {
+        if comparison.alone || planner.peers(&task.trace).is_empty() {
             (&[], &[])
         } else {
             (plans, schedules)
@@ -214,7 +214,7 @@ fn ask(
     let found = if comparison.by_load {
         pipeline::plan_load(task, &method, from_schedules, observer).map(|planned| {
             schedules.push(planned.schedule.into_schedule());
-            let peak = planned.predicted.peak_load;
+            let peak = planned.predicted.peak_live;
             Found { peak, stop: planned.stop.name(), timeline: planned.predicted }
         })
     } else {
@@ -233,13 +233,13 @@ fn ask(
         Err(PlanError::GaveUp { .. }) => (None, "gave-up"),
         Err(PlanError::Illegal(fault)) => return Err(fault),
     };
-    let mut row = Row::without_plan(comparison, scheduler.name(), task.machine.memory, stop_reason);
+    let mut row = Row::without_plan(comparison, planner.name(), task.machine.memory, stop_reason);
     row.planning_ns = planning;
     row.warm_starts = warm_starts;
     if let Some(Found { peak, timeline, .. }) = found {
         row.feasible = true;
         row.arena_bytes = Some(peak).filter(|_| !comparison.by_load);
-        row.peak_live_bytes = Some(timeline.peak_load);
+        row.peak_live_bytes = Some(timeline.peak_live);
         row.iteration_ns = Some(timeline.iteration);
         row.overhead = Some(PlanReport::overhead(timeline.iteration, task.costs.total()));
         row.ratio_to_bound = Some(timeline.iteration.ratio(row.lower_bound_ns));
@@ -253,7 +253,7 @@ fn ask(
 /// An iteration time ÷ Proposition 3 at a limit.
 fn chain_ratio(comparison: &Comparison<'_>, iteration: Nanos, limit: Bytes) -> f64 {
     let Task { costs, machine, .. } = comparison.task;
-    iteration.ratio(proposition_3(costs.total(), comparison.natural, limit, machine))
+    iteration.ratio(proposition_3(costs.total(), comparison.unconstrained, limit, machine))
 }
 
 impl Row {
@@ -266,7 +266,7 @@ impl Row {
         Self {
             planner,
             limit_bytes: limit,
-            share: limit.ratio(comparison.natural),
+            share: limit.ratio(comparison.unconstrained),
             feasible: false,
             arena_bytes: None,
             peak_live_bytes: None,

@@ -89,7 +89,7 @@ impl Structure {
 
 /// Samples in a batch: the first extent of the first input; 1 without inputs.
 pub fn samples(graph: &Graph) -> usize {
-    let first = graph.inputs.first().and_then(|input| graph.values[input.value].shape.dims().first());
+    let first = graph.inputs.first().and_then(|input| graph.tensors[input.value].shape.dims().first());
     first.copied().unwrap_or(1)
 }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use elbowroom_ir::check::CheckedPlan;
-use elbowroom_ir::schedule::{Action, Lane};
+use elbowroom_ir::schedule::{Action, Stream};
 use elbowroom_ir::timeline::Timeline;
 use elbowroom_ir::trace::Phase;
 use elbowroom_ir::{BufferId, Bytes, Nanos, Table};
@@ -102,21 +102,21 @@ pub fn svg(plan: &CheckedPlan, timeline: &Timeline) -> String {
         LEFT + WIDTH
     );
 
-    for lane in Lane::ALL {
-        let row = streams_top + lane.index() as f64 * (LANE + 4.0);
+    for stream in Stream::ALL {
+        let row = streams_top + stream.index() as f64 * (LANE + 4.0);
         let _ = writeln!(
             out,
             r#"<text x="{}" y="{}" text-anchor="end">{}</text>"#,
             LEFT - 6.0,
             row + 12.0,
-            lane.name()
+            stream.name()
         );
-        for span in timeline.spans.iter().filter(|span| span.lane == lane) {
+        for span in timeline.spans.iter().filter(|span| span.stream == stream) {
             let again = matches!(plan.schedule().steps[span.action].action, Action::Recompute(_));
             let colour = if again {
                 Use::Recomputed.colour()
             } else {
-                ["#4c78a8", "#e45756", "#f58518"][lane.index()]
+                ["#4c78a8", "#e45756", "#f58518"][stream.index()]
             };
             let (from, to) = (x(span.start), x(span.end));
             let _ = writeln!(
@@ -142,7 +142,7 @@ pub fn svg(plan: &CheckedPlan, timeline: &Timeline) -> String {
 fn moments(plan: &CheckedPlan, timeline: &Timeline) -> Vec<Nanos> {
     let positions = plan.schedule().steps.len();
     let mut moments = vec![timeline.iteration; positions + 1];
-    for span in timeline.spans.iter().filter(|span| span.lane == Lane::Compute) {
+    for span in timeline.spans.iter().filter(|span| span.stream == Stream::Compute) {
         moments[elbowroom_ir::Id::index(span.action)] = span.start;
     }
     for position in (0..positions).rev() {
@@ -161,7 +161,11 @@ fn uses(plan: &CheckedPlan) -> Table<BufferId, Use> {
     let mut say = |buffer: BufferId, what: Use| {
         uses[buffer].get_or_insert(what);
     };
-    schedule.boundary.iter().filter_map(|home| home.device).for_each(|buffer| say(buffer, Use::Persistent));
+    schedule
+        .boundary
+        .iter()
+        .filter_map(|at_boundary| at_boundary.device)
+        .for_each(|buffer| say(buffer, Use::Persistent));
     for step in schedule.steps.values() {
         if let Some(launch) = step.action.launch() {
             let phase = plan.trace().ops()[launch.op].phase;

@@ -9,7 +9,7 @@ use elbowroom_ir::check::{self, CheckedPlan, CheckedSchedule, Illegal};
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::packing::{Packer, Problem};
 use elbowroom_ir::plan::Plan;
-use elbowroom_ir::planning::{Costs, Freedom, Request, Scheduler};
+use elbowroom_ir::planning::{Costs, Freedom, Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Goal, Infeasible, Observer, Outcome, StopReason};
 use elbowroom_ir::timeline::Timeline;
@@ -74,7 +74,7 @@ impl Task {
 #[derive(Clone)]
 pub struct Method<'a> {
     /// The planner, which decides when.
-    pub scheduler: &'a dyn Scheduler,
+    pub planner: &'a dyn Planner,
     /// The packer, which decides where.
     pub packer: &'a dyn Packer,
     /// How long the planner may search in each round.
@@ -114,8 +114,8 @@ pub struct Planned {
 
 impl<'a> Method<'a> {
     /// A method with [`Rounds::AsNeeded`].
-    pub fn new(scheduler: &'a dyn Scheduler, packer: &'a dyn Packer, budget: Budget) -> Self {
-        Self { scheduler, packer, budget, rounds: Rounds::AsNeeded }
+    pub fn new(planner: &'a dyn Planner, packer: &'a dyn Packer, budget: Budget) -> Self {
+        Self { planner, packer, budget, rounds: Rounds::AsNeeded }
     }
 
     /// The same method with short searches: planners that try a few settings try them all, planners and packers that search stop early.
@@ -222,7 +222,11 @@ pub fn plan_from(
 /// it has on the host alone.
 pub fn persistent_offsets(plan: &CheckedPlan) -> Vec<Option<Bytes>> {
     let offsets = &plan.placement().offsets;
-    plan.schedule().boundary.iter().map(|home| home.device.map(|buffer| offsets[buffer])).collect()
+    plan.schedule()
+        .boundary
+        .iter()
+        .map(|at_boundary| at_boundary.device.map(|buffer| offsets[buffer]))
+        .collect()
 }
 
 /// Plans a task as [`plan`] does, with the persistent tensors at the [offsets](persistent_offsets) of another plan of the same network if
@@ -242,8 +246,8 @@ pub fn plan_at_offsets(
     let fitted = fitted?;
     let mut problem = elbowroom_sim::liveness::problem(&fitted.schedule, &task.machine);
     problem.capacity = Some(task.machine.memory.align_up(task.machine.align));
-    for (home, &offset) in fitted.schedule.boundary.iter().zip(persistent_offsets) {
-        if let (Some(buffer), Some(offset)) = (home.device, offset) {
+    for (at_boundary, &offset) in fitted.schedule.boundary.iter().zip(persistent_offsets) {
+        if let (Some(buffer), Some(offset)) = (at_boundary.device, offset) {
             problem.blocks[buffer].fixed = Some(offset);
         }
     }
@@ -308,11 +312,11 @@ pub fn plan_load(
         }
         _ => method.budget.clone(),
     };
-    observer.begins(&goal(task, method.scheduler, &budget));
+    observer.begins(&goal(task, method.planner, &budget));
     let known_first: Vec<&Schedule> = known.iter().collect();
     let request = request(task, limit);
     let Outcome { best, evaluations, stop } =
-        method.scheduler.schedule_from(&request, &known_first, &budget, observer);
+        method.planner.schedule_from(&request, &known_first, &budget, observer);
     let timed = best.iter().chain(known).map(|schedule| (simulate(task, schedule), schedule));
     let fastest = timed.min_by_key(|(predicted, _)| predicted.iteration);
     let (predicted, schedule) = fastest.ok_or_else(|| no_schedule(stop.clone(), true, limit, None))?;
@@ -327,17 +331,17 @@ fn simulate(task: &Task, schedule: &Schedule) -> Timeline {
 }
 
 /// The goal of a search, for its observer.
-fn goal<'a>(task: &Task, scheduler: &'a dyn Scheduler, budget: &'a Budget) -> Goal<'a> {
-    Goal { planner: scheduler.name(), limit: task.machine.memory, unlimited: task.costs.total(), budget }
+fn goal<'a>(task: &Task, planner: &'a dyn Planner, budget: &'a Budget) -> Goal<'a> {
+    Goal { planner: planner.name(), limit: task.machine.memory, unlimited: task.costs.total(), budget }
 }
 
 /// The request to a planner whose schedule is not placed, and which therefore gets no packer.
-fn request(task: &Task, load_limit: Bytes) -> Request<'_> {
+fn request(task: &Task, live_limit: Bytes) -> Request<'_> {
     Request {
         trace: &task.trace,
         costs: &task.costs,
         machine: &task.machine,
-        load_limit,
+        live_limit,
         freedom: task.freedom,
         packer: None,
     }
@@ -358,7 +362,11 @@ fn no_schedule(stop: StopReason, whole: bool, limit: Bytes, lowest: Option<Bytes
 /// # Errors
 ///
 /// A [`PlanError`] if the packer finds no placement.
-pub fn natural(task: &Task, packer: &dyn Packer, observer: &dyn Observer) -> Result<Planned, PlanError> {
+pub fn unconstrained(
+    task: &Task,
+    packer: &dyn Packer,
+    observer: &dyn Observer,
+) -> Result<Planned, PlanError> {
     let started = Instant::now();
     let method = Method::new(&elbowroom_sched::keep::Keep, packer, Budget::default());
     let (schedule, stop) = keep(task, observer)?;
@@ -398,15 +406,15 @@ const UNLIMITED: Bytes = Bytes(1 << 60);
 pub fn smallest(
     task: &Task,
     method: &Method<'_>,
-    natural: Bytes,
+    unconstrained: Bytes,
     observer: &dyn Observer,
 ) -> Result<Planned, PlanError> {
     let align = task.machine.align;
     let patient = method;
     // Whether a limit works must not depend on the budget, and a long search at each of twenty limits would take too long.
     let method = &patient.at_once();
-    let mut best = plan(&task.with_memory(natural), method, observer)?;
-    let mut works = natural;
+    let mut best = plan(&task.with_memory(unconstrained), method, observer)?;
+    let mut works = unconstrained;
     let mut too_small = Bytes::ZERO;
     while works.saturating_sub(too_small) > align.max(Bytes(works.get() / 200)) && !observer.interrupted() {
         // A plan that needs less than its limit suggests the next candidate; otherwise bisection decides.
@@ -439,7 +447,7 @@ pub fn smallest(
 pub fn lower_bound(task: &Task) -> Nanos {
     let Task { trace, costs, machine, freedom } = task;
     let limit = machine.memory.align_up(machine.align);
-    let request = Request { trace, costs, machine, load_limit: limit, freedom: *freedom, packer: None };
+    let request = Request { trace, costs, machine, live_limit: limit, freedom: *freedom, packer: None };
     elbowroom_sim::bound::lower_bound(&request)
 }
 

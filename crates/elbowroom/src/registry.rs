@@ -1,7 +1,7 @@
 //! Names of planners and packers.
 
 use elbowroom_ir::packing::Packer;
-use elbowroom_ir::planning::Scheduler;
+use elbowroom_ir::planning::Planner;
 use elbowroom_sched::portfolio::BestOf;
 
 /// The planner used when none is named.
@@ -24,27 +24,27 @@ pub struct UnknownName {
 }
 
 /// Every planner but `best-of`, which runs others.
-fn all() -> impl Iterator<Item = &'static dyn Scheduler> {
-    elbowroom_sched::SCHEDULERS.iter().copied().chain(learned())
+fn all() -> impl Iterator<Item = &'static dyn Planner> {
+    elbowroom_sched::PLANNERS.iter().copied().chain(learned())
 }
 
 /// The planner that learns: with its default settings, and a network that starts at random.
 #[cfg(feature = "dqn")]
-fn learned() -> Option<&'static dyn Scheduler> {
+fn learned() -> Option<&'static dyn Planner> {
     use elbowroom_dqn::{Dqn, settings::Settings};
     static DQN: Dqn = Dqn::new(Settings::DEFAULT, None);
     Some(&DQN)
 }
 
 #[cfg(not(feature = "dqn"))]
-fn learned() -> Option<&'static dyn Scheduler> {
+fn learned() -> Option<&'static dyn Planner> {
     None
 }
 
 /// The planner of a name.
-pub fn scheduler(name: &str) -> Result<&'static dyn Scheduler, UnknownName> {
-    let mut every = std::iter::once(&BestOf as &'static dyn Scheduler).chain(all());
-    every.find(|scheduler| scheduler.name() == name).ok_or_else(|| {
+pub fn planner(name: &str) -> Result<&'static dyn Planner, UnknownName> {
+    let mut every = std::iter::once(&BestOf as &'static dyn Planner).chain(all());
+    every.find(|planner| planner.name() == name).ok_or_else(|| {
         let known = std::iter::once(BestOf.name()).chain(planners());
         UnknownName { kind: "planner", name: name.to_owned(), known: known.collect() }
     })
@@ -52,7 +52,7 @@ pub fn scheduler(name: &str) -> Result<&'static dyn Scheduler, UnknownName> {
 
 /// The names of all planners but `best-of`, which runs others.
 pub fn planners() -> Vec<&'static str> {
-    all().map(|scheduler| scheduler.name()).collect()
+    all().map(|planner| planner.name()).collect()
 }
 
 /// The names of all planners, `best-of` included.
@@ -79,10 +79,10 @@ mod tests {
     fn every_name_is_registered_once() {
         let mut names = planners();
         names.push(BestOf.name());
-        assert!(names.iter().all(|name| scheduler(name).is_ok()));
+        assert!(names.iter().all(|name| planner(name).is_ok()));
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), planners().len() + 1);
-        assert!(scheduler(DEFAULT_PLANNER).is_ok() && packer(DEFAULT_PACKER).is_ok());
+        assert!(planner(DEFAULT_PLANNER).is_ok() && packer(DEFAULT_PACKER).is_ok());
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use elbowroom_engine::reactive::ReactiveReport;
+use elbowroom_engine::dynamic::DynamicReport;
 use elbowroom_ir::search::StopReason;
 use elbowroom_ir::timeline::Timeline;
 use elbowroom_ir::{Bytes, Nanos};
@@ -103,12 +103,12 @@ impl PlanReport {
         Self {
             trace: task.trace.name().to_owned(),
             machine: task.machine.name.clone(),
-            planner: method.scheduler.name().to_owned(),
+            planner: method.planner.name().to_owned(),
             limit_bytes: task.machine.memory,
             unconstrained_peak_bytes: unconstrained_peak,
-            predicted_peak_bytes: arena.unwrap_or(predicted.peak_load),
+            predicted_peak_bytes: arena.unwrap_or(predicted.peak_live),
             arena_bytes: arena,
-            peak_live_bytes: predicted.peak_load,
+            peak_live_bytes: predicted.peak_live,
             iteration_ns: predicted.iteration,
             unlimited_iteration_ns: unlimited,
             lower_bound_ns: bound,
@@ -174,11 +174,11 @@ pub struct Execution {
 
 impl Execution {
     /// Adds a dynamic iteration.
-    pub(crate) fn add(&mut self, report: &ReactiveReport) {
+    pub(crate) fn add(&mut self, report: &DynamicReport) {
         self.dynamic_iterations += 1;
         self.dynamic_peak_bytes = self.dynamic_peak_bytes.max(report.measured_peak);
-        self.dynamic_host_bytes = self.dynamic_host_bytes.max(report.most_on_host);
-        self.dynamic_evictions += report.dropped as u64;
+        self.dynamic_host_bytes = self.dynamic_host_bytes.max(report.peak_host_bytes);
+        self.dynamic_evictions += report.evicted as u64;
         self.dynamic_offloads += report.offloaded as u64;
         self.dynamic_recomputed_ops += report.recomputed as u64;
         self.compactions += report.compactions as u64;

@@ -73,7 +73,9 @@ impl Training<'_> {
         let key = task.trace.fingerprint();
         let unconstrained = match unconstrained.filter(|known| known.plan.trace().fingerprint() == key) {
             Some(known) => known,
-            None => pipeline::natural(&task, training.method.packer, observer).map_err(TrainError::Plan)?,
+            None => {
+                pipeline::unconstrained(&task, training.method.packer, observer).map_err(TrainError::Plan)?
+            }
         };
         let estimated = limit::plan(training, memory, &task, unconstrained.height(), observer)?;
         let machine = machine.with_memory(estimated.plan.machine().memory);

@@ -30,7 +30,7 @@ impl Packer for Slow {
     }
 
     fn pack(&self, problem: &Problem, budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
-        let wasted = problem.peak_load().get() / 9 * 10;
+        let wasted = problem.peak_live().get() / 9 * 10;
         match problem.capacity {
             Some(capacity) if wasted > capacity.get() => {
                 let most = budget.evaluations.unwrap_or(u64::MAX).min(400);
@@ -59,7 +59,7 @@ fn network(model: &str, batch: usize) -> Task {
     Task { trace: Arc::new(trace), costs, machine, freedom: Freedom::ALL }
 }
 
-/// A task and how it is planned at a share of its natural peak.
+/// A task and how it is planned at a share of its unconstrained peak.
 struct Case<'a> {
     task: &'a Task,
     planner: &'a str,
@@ -70,11 +70,11 @@ struct Case<'a> {
 
 impl Case<'_> {
     fn plan(&self, rounds: Rounds, threads: usize) -> Result<Planned, PlanError> {
-        let natural = pipeline::natural(self.task, auto(), &Silent)?.height();
-        let task = self.task.with_memory(Bytes(natural.get() / 100 * self.percent));
+        let unconstrained = pipeline::unconstrained(self.task, auto(), &Silent)?.height();
+        let task = self.task.with_memory(Bytes(unconstrained.get() / 100 * self.percent));
         let budget = Budget { threads, ..self.budget.clone() };
         let method =
-            Method { rounds, ..Method::new(registry::scheduler(self.planner).unwrap(), self.packer, budget) };
+            Method { rounds, ..Method::new(registry::planner(self.planner).unwrap(), self.packer, budget) };
         pipeline::plan(&task, &method, &Silent)
     }
 

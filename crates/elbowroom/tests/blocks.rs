@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arbitrary::{Result, Unstructured};
-use elbowroom::alloc::device::{Block, Device, DeviceError, SwapPlanner};
+use elbowroom::alloc::device::{BlockHandle, Device, DeviceError, SwapPlanner};
 use elbowroom::blocks::Swap;
 
 #[path = "../examples/kmeans.rs"]
@@ -17,12 +17,12 @@ fn swap() -> Option<Box<dyn SwapPlanner>> {
 fn kmeans_is_equal_under_less_than_half_of_its_memory() {
     let mut unlimited = Device::new(1 << 20, None);
     let expected = kmeans::kmeans(&mut unlimited, 300, 12).unwrap();
-    let limit = unlimited.stats().peak_load / 2 - 1;
+    let limit = unlimited.stats().peak_live / 2 - 1;
     let mut device = Device::new(limit, swap());
     let centres = kmeans::kmeans(&mut device, 300, 12).unwrap();
     assert_eq!(centres, expected);
     let stats = device.stats();
-    assert!(stats.height <= limit && (stats.plans, stats.left) == (1, 1), "{stats:?}");
+    assert!(stats.device_bytes <= limit && (stats.plans, stats.abandoned) == (1, 1), "{stats:?}");
     // The first iteration finds the points where they were made, two more must be equal; the plan is left for the last operation, which
     // reads the centres.
     assert!(stats.planned >= 8 * kmeans::OPERATIONS as u64, "{stats:?}");
@@ -63,7 +63,7 @@ impl Step {
 /// A program beside what its blocks must hold.
 struct Judged {
     device: Device,
-    variables: [Option<(Block, Vec<u8>)>; VARIABLES],
+    variables: [Option<(BlockHandle, Vec<u8>)>; VARIABLES],
     operations: u64,
 }
 
@@ -85,7 +85,7 @@ impl Judged {
             Step::Exec { reads, writes } => self.exec(reads, writes),
         }
         let stats = self.device.stats();
-        assert!(stats.height <= self.device.limit(), "{stats:?}");
+        assert!(stats.device_bytes <= self.device.limit(), "{stats:?}");
     }
 
     /// Each byte written becomes a function of what it was, of all that is read, and of the operation's number.
@@ -113,7 +113,8 @@ impl Judged {
                 block.iter_mut().enumerate().for_each(|(at, byte)| *byte = new(*byte, at));
             }
         };
-        let blocks = |variables: &[usize]| -> Vec<Block> { variables.iter().map(|v| held(v).0).collect() };
+        let blocks =
+            |variables: &[usize]| -> Vec<BlockHandle> { variables.iter().map(|v| held(v).0).collect() };
         match self.device.exec(operation, &blocks(&reads), &blocks(&writes)) {
             Ok(()) => {
                 for v in writes {
@@ -147,8 +148,8 @@ fn check(bytes: &mut Unstructured<'_>) -> Result<(u64, u64)> {
     // Everything that is left is read once more.
     (0..VARIABLES).for_each(|variable| judged.exec(&[variable], &[]));
     let stats = judged.device.stats();
-    assert!(stats.planned + stats.reactive <= judged.operations);
-    Ok((stats.planned, stats.left))
+    assert!(stats.planned + stats.dynamic <= judged.operations);
+    Ok((stats.planned, stats.abandoned))
 }
 
 #[test]
@@ -170,12 +171,12 @@ fn arbitrary_programs_see_what_they_would_see_without_a_limit() {
 }
 
 /// Three layers forward and back with a block for each, twice as much as the device has.
-fn train(device: &mut Device, weights: &[Block], extra: bool) -> u64 {
+fn train(device: &mut Device, weights: &[BlockHandle], extra: bool) -> u64 {
     let mut sum = 0;
     let mut kept = Vec::new();
     for &weight in weights {
         let activation = device.malloc(1024);
-        let previous: Vec<Block> = kept.last().copied().into_iter().chain([weight]).collect();
+        let previous: Vec<BlockHandle> = kept.last().copied().into_iter().chain([weight]).collect();
         let add = |reads: &[&[u8]], writes: &mut [&mut [u8]]| {
             writes[0].iter_mut().enumerate().for_each(|(at, byte)| {
                 *byte = reads.iter().fold(at as u8, |sum, read| sum.wrapping_mul(5).wrapping_add(read[at]));
@@ -204,18 +205,18 @@ fn train(device: &mut Device, weights: &[Block], extra: bool) -> u64 {
 fn a_mismatch_in_the_middle_of_an_iteration_is_served_and_planning_begins_anew() {
     let run = |limit: usize, planner| -> (Vec<u64>, Device) {
         let mut device = Device::new(limit, planner);
-        let weights: Vec<Block> = (0..10).map(|_| device.malloc(1024)).collect();
+        let weights: Vec<BlockHandle> = (0..10).map(|_| device.malloc(1024)).collect();
         let sums = (0..24).map(|i| train(&mut device, &weights, i == 12)).collect();
         (sums, device)
     };
     let (expected, unlimited) = run(1 << 20, None);
-    let limit = unlimited.stats().peak_load / 2;
+    let limit = unlimited.stats().peak_live / 2;
     for name in ["autoswap", "swdoa", "auto"] {
         let (sums, device) = run(limit, Some(Box::new(Swap::with(name).unwrap())));
         assert_eq!(sums, expected, "{name}");
         let stats = device.stats();
-        assert!(stats.height <= limit, "{name}: {stats:?}");
-        assert_eq!((stats.plans, stats.left), (2, 1), "{name}: {stats:?}");
+        assert!(stats.device_bytes <= limit, "{name}: {stats:?}");
+        assert_eq!((stats.plans, stats.abandoned), (2, 1), "{name}: {stats:?}");
         assert!(stats.planned > 12 * 30, "{name}: {stats:?}");
     }
     assert!(Swap::with("nobody").is_none());

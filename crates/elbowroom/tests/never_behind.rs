@@ -8,7 +8,7 @@ use elbowroom::engine;
 use elbowroom::graph::zoo::{self, Options};
 use elbowroom::ir::Bytes;
 use elbowroom::ir::packing::{Packer, Placement, Problem};
-use elbowroom::ir::planning::{Costs, Freedom, Scheduler};
+use elbowroom::ir::planning::{Costs, Freedom, Planner};
 use elbowroom::ir::search::{Budget, Observer, Outcome, Silent, StopReason};
 use elbowroom::pipeline::{self, Method, Task};
 use elbowroom::sim::cost::Roofline;
@@ -23,7 +23,7 @@ impl Packer for Wasteful {
     }
 
     fn pack(&self, problem: &Problem, budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
-        let wasted = Bytes(problem.peak_load().get() / 9 * 10);
+        let wasted = Bytes(problem.peak_live().get() / 9 * 10);
         match problem.capacity {
             Some(capacity) if wasted > capacity => {
                 Outcome { best: None, evaluations: 1, stop: StopReason::GaveUp { best: Some(wasted) } }
@@ -44,13 +44,14 @@ fn task() -> Task {
 #[test]
 fn auto_is_never_behind_a_peer_that_has_a_place() {
     let task = task();
-    let natural = pipeline::natural(&task, registry::packer("auto").unwrap(), &Silent).unwrap().height();
-    let auto = registry::scheduler("auto").unwrap();
+    let unconstrained =
+        pipeline::unconstrained(&task, registry::packer("auto").unwrap(), &Silent).unwrap().height();
+    let auto = registry::planner("auto").unwrap();
     let mut compared = 0;
     for share in [0.8, 0.65] {
-        let limited = task.with_memory(Bytes((natural.get() as f64 * share) as u64));
-        let time = |scheduler: &dyn Scheduler| {
-            let method = Method::new(scheduler, &Wasteful, Budget::evaluations(300));
+        let limited = task.with_memory(Bytes((unconstrained.get() as f64 * share) as u64));
+        let time = |planner: &dyn Planner| {
+            let method = Method::new(planner, &Wasteful, Budget::evaluations(300));
             pipeline::plan(&limited, &method, &Silent).ok().map(|planned| planned.predicted.iteration)
         };
         let ours = time(auto);
@@ -67,18 +68,19 @@ fn auto_is_never_behind_a_peer_that_has_a_place() {
 #[test]
 fn in_a_comparison_auto_is_never_behind_anybody() {
     let task = task();
-    let natural = pipeline::natural(&task, registry::packer("auto").unwrap(), &Silent).unwrap().height();
+    let unconstrained =
+        pipeline::unconstrained(&task, registry::packer("auto").unwrap(), &Silent).unwrap().height();
     let names = ["auto", "greedy", "dtr", "vdnn", "autoswap", "sublinear"];
-    let planners: Vec<&dyn Scheduler> = names.iter().map(|name| registry::scheduler(name).unwrap()).collect();
+    let planners: Vec<&dyn Planner> = names.iter().map(|name| registry::planner(name).unwrap()).collect();
     for by_load in [false, true] {
         let comparison = Comparison {
             task: &task,
             planners: &planners,
             packer: &Wasteful,
             budget: Budget::evaluations(8),
-            limits: &[Bytes(natural.get() / 10 * 7)],
+            limits: &[Bytes(unconstrained.get() / 10 * 7)],
             by_load,
-            natural,
+            unconstrained,
             alone: false,
         };
         let rows = compare::compare(&comparison, &Silent, |_| {}).unwrap();

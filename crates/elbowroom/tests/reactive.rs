@@ -22,7 +22,7 @@ struct Case<'a> {
     options: Options,
     memory: &'a str,
     freedom: Freedom,
-    reactive: bool,
+    dynamic: bool,
     iterations: u64,
     samples: Option<u64>,
     longest: Option<usize>,
@@ -39,7 +39,7 @@ impl Case<'_> {
             options,
             memory,
             freedom,
-            reactive: false,
+            dynamic: false,
             iterations: 3,
             samples,
             longest,
@@ -64,7 +64,7 @@ impl Case<'_> {
             .seed(7)
             .threads(1)
             .verify(true)
-            .dynamic(self.reactive);
+            .dynamic(self.dynamic);
         if let Some(path) = &self.save {
             training = training.save(path, 1);
         }
@@ -87,14 +87,14 @@ fn whole_trainings_on_demand_equal_the_unlimited_run() {
     let only = |offload| Freedom { offload, recompute: !offload, ..Freedom::ALL };
     for (network, options) in [("resnet20", resnet(4)), ("gpt", language(8)), ("lstm", language(8))] {
         for memory in ["70%", "50%", "35%"] {
-            let case = Case { memory, reactive: true, ..Case::new(network, options.clone()) };
+            let case = Case { memory, dynamic: true, ..Case::new(network, options.clone()) };
             // What must stay leaves some of them no room for computing everything again: then only copies help.
             let freedoms = [Freedom::ALL, only(true), only(false)];
             for &freedom in &freedoms[..if memory == "50%" { 3 } else { 1 }] {
                 let report = match (Case { freedom, ..case.clone() }).run() {
-                    Err(TrainError::Refused(_) | TrainError::Engine(engine::EngineError::NoRoom { .. }))
-                        if freedom != Freedom::ALL =>
-                    {
+                    Err(
+                        TrainError::Refused(_) | TrainError::Engine(engine::EngineError::OutOfMemory { .. }),
+                    ) if freedom != Freedom::ALL => {
                         continue;
                     }
                     report => report.unwrap_or_else(|error| panic!("{network} at {memory}: {error}")),
@@ -179,7 +179,7 @@ fn a_checkpoint_that_cannot_be_written_is_refused_before_the_first_iteration() {
 fn iterations_on_demand_keep_to_the_host_memory() {
     // Without recomputation only the host helps.
     let freedom = Freedom { recompute: false, ..Freedom::ALL };
-    let case = Case { memory: "80%", freedom, reactive: true, ..Case::new("gpt", language(8)) };
+    let case = Case { memory: "80%", freedom, dynamic: true, ..Case::new("gpt", language(8)) };
     let most = case.run().unwrap().execution.dynamic_host_bytes;
     assert!(most > Bytes::ZERO);
     let tight = Case { host_memory: most, ..case.clone() }.run().unwrap();

@@ -7,7 +7,7 @@ use elbowroom::algorithms::AlgorithmChoice;
 use elbowroom::engine;
 use elbowroom::graph::zoo::{self, Options};
 use elbowroom::ir::Bytes;
-use elbowroom::ir::planning::{Costs, Freedom, Request, Scheduler};
+use elbowroom::ir::planning::{Costs, Freedom, Planner, Request};
 use elbowroom::ir::schedule::Schedule;
 use elbowroom::ir::search::{Budget, Observer, Outcome, Silent, StopReason};
 use elbowroom::pipeline::{self, Method, PlanError, Task};
@@ -32,15 +32,15 @@ fn the_smallest_limit_is_near_what_the_largest_op_needs() {
         let trace = engine::trace(&graph).unwrap();
         let costs = Costs::estimate(&trace, &Roofline::new(&machine));
         let task = Task { trace: Arc::new(trace), costs, machine, freedom: Freedom::ALL };
-        let (scheduler, packer) = (registry::scheduler("auto").unwrap(), registry::packer("auto").unwrap());
-        let method = Method::new(scheduler, packer, Budget::default()).at_once();
-        let natural = pipeline::natural(&task, method.packer, &Silent).unwrap().height();
-        let limit = natural.align_up(task.machine.align);
+        let (planner, packer) = (registry::planner("auto").unwrap(), registry::packer("auto").unwrap());
+        let method = Method::new(planner, packer, Budget::default()).at_once();
+        let unconstrained = pipeline::unconstrained(&task, method.packer, &Silent).unwrap().height();
+        let limit = unconstrained.align_up(task.machine.align);
         let smallest = pipeline::smallest(&task, &method, limit, &Silent).unwrap().plan.machine().memory;
         let (op, bound) = pipeline::largest_op(&task);
         assert!(smallest >= bound, "{model}: {smallest} is less than {op} needs, {bound}");
         let factor = smallest.ratio(bound);
-        println!("{model}: {smallest} is {factor:.3} × the {bound} of {op}; natural {natural}");
+        println!("{model}: {smallest} is {factor:.3} × the {bound} of {op}; natural {unconstrained}");
         assert!(factor <= FACTOR, "{model}: {smallest} is {factor:.3} × the {bound} of {op}");
 
         // Less than the bound, which is a multiple of the alignment, is refused with a proof.
@@ -52,7 +52,7 @@ fn the_smallest_limit_is_near_what_the_largest_op_needs() {
 /// `auto`, but between a third and two thirds of this many bytes it finds nothing unless it has something to start from.
 struct Fussy(Bytes);
 
-impl Scheduler for Fussy {
+impl Planner for Fussy {
     fn name(&self) -> &'static str {
         "fussy"
     }
@@ -62,7 +62,7 @@ impl Scheduler for Fussy {
         if (third..2 * third).contains(&request.machine.memory.get()) {
             return Outcome { best: None, evaluations: 1, stop: StopReason::GaveUp { best: None } };
         }
-        registry::scheduler("auto").unwrap().schedule(request, budget, observer)
+        registry::planner("auto").unwrap().schedule(request, budget, observer)
     }
 }
 
@@ -73,18 +73,18 @@ fn a_plan_for_less_serves_where_none_is_found() {
     let trace = engine::trace(&graph).unwrap();
     let costs = Costs::estimate(&trace, &Roofline::new(&machine));
     let task = Task { trace: Arc::new(trace), costs, machine: machine.clone(), freedom: Freedom::ALL };
-    let natural = pipeline::natural(&task, method().packer, &Silent).unwrap().height();
-    let fussy = Fussy(natural);
+    let unconstrained = pipeline::unconstrained(&task, method().packer, &Silent).unwrap().height();
+    let fussy = Fussy(unconstrained);
     let half: MemorySpec = "50%".parse().unwrap();
     let training = Training::new(graph, half)
-        .method(Method { scheduler: &fussy, ..method() })
+        .method(Method { planner: &fussy, ..method() })
         .algorithms(AlgorithmChoice::AsBuilt)
         .iterations(2)
         .threads(1)
         .verify(true);
     let report = training.run_observed(&Quiet).unwrap();
     assert_eq!(report.verified, Some(true));
-    assert_eq!(report.plan.limit_bytes, Bytes(natural.get() / 2));
-    assert!(report.measured_peak_bytes <= Bytes(natural.get() / 3), "by a plan for less");
+    assert_eq!(report.plan.limit_bytes, Bytes(unconstrained.get() / 2));
+    assert!(report.measured_peak_bytes <= Bytes(unconstrained.get() / 3), "by a plan for less");
     assert_eq!(report.measured_peak_bytes, report.plan.predicted_peak_bytes);
 }

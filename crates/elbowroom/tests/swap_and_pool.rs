@@ -21,11 +21,11 @@ fn forty_percent_of_the_pool_at_fifteen_percent_overhead() {
         let costs = Costs::estimate(&trace, &Roofline::new(&machine));
         let task = Task { trace, costs, machine, freedom: Freedom { recompute: false, ..Freedom::ALL } };
         let pool = registry::packer("pool").unwrap();
-        let footprint = pipeline::natural(&task, pool, &Silent).unwrap().height();
+        let footprint = pipeline::unconstrained(&task, pool, &Silent).unwrap().height();
         let limited = task.with_memory(Bytes(footprint.get() * 40 / 100));
         for packer in ["smartpool-best", "smartpool-first"] {
             let method = Method::new(
-                registry::scheduler("bo").unwrap(),
+                registry::planner("bo").unwrap(),
                 registry::packer(packer).unwrap(),
                 Budget::evaluations(40),
             );

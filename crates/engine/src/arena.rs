@@ -141,7 +141,7 @@ impl Arena {
     ///
     /// # Safety
     /// Nothing writes these bytes during the call.
-    pub unsafe fn first_stain(&self, from: Bytes) -> Option<Bytes> {
+    pub unsafe fn first_overwritten(&self, from: Bytes) -> Option<Bytes> {
         let range = self.above(from);
         // SAFETY: the caller's promise.
         let bytes = unsafe { self.bytes(range) };
@@ -169,15 +169,15 @@ mod tests {
         // SAFETY: this thread alone uses the arena.
         unsafe {
             arena.paint(Bytes(100));
-            assert_eq!(arena.first_stain(Bytes(100)), None);
+            assert_eq!(arena.first_overwritten(Bytes(100)), None);
             arena.bytes_mut(Extent { offset: 0, len: 100 }).fill(7);
-            assert_eq!(arena.first_stain(Bytes(100)), None, "below the height everything is allowed");
+            assert_eq!(arena.first_overwritten(Bytes(100)), None, "below the height everything is allowed");
             for at in [100, 5_000, 9_999] {
                 arena.bytes_mut(Extent { offset: at, len: 1 })[0] ^= 1;
-                assert_eq!(arena.first_stain(Bytes(100)), Some(Bytes(at as u64)));
+                assert_eq!(arena.first_overwritten(Bytes(100)), Some(Bytes(at as u64)));
                 arena.bytes_mut(Extent { offset: at, len: 1 })[0] ^= 1;
             }
-            assert_eq!(arena.first_stain(Bytes(10_000)), None);
+            assert_eq!(arena.first_overwritten(Bytes(10_000)), None);
         }
     }
 

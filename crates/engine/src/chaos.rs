@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use elbowroom_graph::Graph;
-use elbowroom_ir::schedule::Lane;
+use elbowroom_ir::schedule::Stream;
 use elbowroom_ir::{ActionId, Bytes};
 
 use crate::arena::Extent;
@@ -96,8 +96,8 @@ impl<D: Device> Device for Chaos<D> {
         self.device.launch(call)
     }
 
-    fn copy_start(&self, lane: Lane, ready: Instant) -> Instant {
-        self.device.copy_start(lane, ready)
+    fn copy_start(&self, stream: Stream, ready: Instant) -> Instant {
+        self.device.copy_start(stream, ready)
     }
 
     fn store(&self, from: Extent, to: usize, start: Instant) -> Result<(), HostError> {
@@ -132,24 +132,24 @@ impl<D: Device> Device for Chaos<D> {
         self.options.poison
     }
 
-    fn wait(&self, lane: Lane, action: ActionId) -> Result<(), Stopped> {
-        self.device.wait(lane, action)
+    fn wait(&self, stream: Stream, action: ActionId) -> Result<(), Stopped> {
+        self.device.wait(stream, action)
     }
 
-    fn reached(&self, lane: Lane, action: ActionId) -> bool {
-        self.device.reached(lane, action)
+    fn reached(&self, stream: Stream, action: ActionId) -> bool {
+        self.device.reached(stream, action)
     }
 
-    fn signal(&self, lane: Lane, action: ActionId) -> Waiting {
-        self.device.signal(lane, action)
+    fn signal(&self, stream: Stream, action: ActionId) -> Waiting {
+        self.device.signal(stream, action)
     }
 
-    fn wake(&self, lane: Lane) {
-        self.device.wake(lane);
+    fn wake(&self, stream: Stream) {
+        self.device.wake(stream);
     }
 
-    fn drain(&self, lane: Lane) -> Result<(), EngineError> {
-        self.device.drain(lane)
+    fn drain(&self, stream: Stream) -> Result<(), EngineError> {
+        self.device.drain(stream)
     }
 
     fn stop(&self) {
@@ -184,7 +184,7 @@ impl<D: Device> Device for Chaos<D> {
         self.device.paint(from);
     }
 
-    fn first_stain(&self, from: Bytes) -> Option<Bytes> {
-        self.device.first_stain(from)
+    fn first_overwritten(&self, from: Bytes) -> Option<Bytes> {
+        self.device.first_overwritten(from)
     }
 }

@@ -41,7 +41,7 @@ pub enum EngineError {
     },
     /// The host tier failed during a copy of a dynamic iteration.
     #[error("{value} could not be copied: {source}")]
-    Fetch {
+    Swap {
         /// The tensor.
         value: TensorId,
         /// The cause.
@@ -49,7 +49,7 @@ pub enum EngineError {
     },
     /// A dynamic iteration reached an op that does not fit, and no tensor can be evicted or offloaded.
     #[error("dynamic execution: {op} does not fit within {limit}; {missing} more would have to be freed")]
-    NoRoom {
+    OutOfMemory {
         /// The op.
         op: OpId,
         /// Bytes that are missing; zero if the iteration was given up because it kept recomputing what it had evicted.
@@ -59,13 +59,13 @@ pub enum EngineError {
     },
     /// A decider chose a tensor that was no candidate, or a removal that the candidate does not permit.
     #[error("the decider chose {value}, which cannot be removed that way")]
-    Victim {
+    IllegalVictim {
         /// The tensor.
         value: TensorId,
     },
     /// A graph has other persistent tensors than the session.
     #[error("{graph} has other parameters than the network in training: {what}")]
-    OtherParameters {
+    ParameterMismatch {
         /// Name of the graph.
         graph: String,
         /// The first one that differs.
@@ -73,7 +73,7 @@ pub enum EngineError {
     },
     /// A plan was proved for another arena size.
     #[error("the plan is for an arena of {plan}, but the session's arena has {arena}")]
-    OtherArena {
+    ArenaMismatch {
         /// Memory of the plan's machine.
         plan: Bytes,
         /// Size of the session's arena.
@@ -115,10 +115,10 @@ pub enum EngineError {
         found: usize,
     },
     /// A stream panicked: a defect of this library.
-    #[error("defect in the {lane} stream: {why}")]
+    #[error("defect in the {stream} stream: {why}")]
     Defect {
         /// The stream.
-        lane: &'static str,
+        stream: &'static str,
         /// The panic's message.
         why: String,
     },

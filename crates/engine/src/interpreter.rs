@@ -53,12 +53,12 @@ impl<'g> Interpreter<'g> {
         let mut last = Table::filled(graph.storages.len(), None);
         for (id, node) in graph.nodes.iter() {
             for &value in node.inputs.iter().chain(&node.outputs) {
-                last[graph.values[value].storage] = Some(id);
+                last[graph.tensors[value].storage] = Some(id);
             }
         }
         let mut memory = vec![Memory::default(); graph.storages.len()];
         for parameter in &graph.persistent {
-            let storage = graph.values[parameter.begin].storage;
+            let storage = graph.tensors[parameter.begin].storage;
             last[storage] = None;
             let mut values = Memory::poisoned(graph.storages[storage].get() as usize);
             parameter.init.fill(seed, 0, values.floats_mut());
@@ -88,7 +88,7 @@ impl<'g> Interpreter<'g> {
         };
         let context = Context { pool, seed: self.seed, iteration: self.iteration, inputs, outputs: &take };
         for (id, node) in graph.nodes.iter() {
-            let place = |value: &TensorId| graph.values[*value].storage.index();
+            let place = |value: &TensorId| graph.tensors[*value].storage.index();
             let reads: Vec<usize> = node.inputs.iter().map(place).collect();
             let writes: Vec<usize> = node.outputs.iter().map(place).collect();
             for &write in writes.iter().filter(|write| !reads.contains(write)) {
@@ -113,18 +113,18 @@ impl<'g> Interpreter<'g> {
     /// The current contents of the persistent tensor at a position of [`Graph::persistent`].
     pub fn persistent(&self, position: usize) -> &[f32] {
         let value = self.graph.persistent[position].begin;
-        self.memory[self.graph.values[value].storage.index()].floats()
+        self.memory[self.graph.tensors[value].storage.index()].floats()
     }
 
     /// The persistent tensor at a position of [`Graph::persistent`], for changes between iterations.
     pub fn persistent_mut(&mut self, position: usize) -> &mut [f32] {
         let value = self.graph.persistent[position].begin;
-        self.memory[self.graph.values[value].storage.index()].floats_mut()
+        self.memory[self.graph.tensors[value].storage.index()].floats_mut()
     }
 
     /// The bytes of a tensor's storage after the last iteration; empty if they were freed.
     pub fn value(&self, value: TensorId) -> &Memory {
-        &self.memory[self.graph.values[value].storage.index()]
+        &self.memory[self.graph.tensors[value].storage.index()]
     }
 
     fn check(&self, inputs: &[&[u8]]) -> Result<(), InterpretError> {
@@ -136,7 +136,7 @@ impl<'g> Interpreter<'g> {
             });
         }
         for (input, given) in self.graph.inputs.iter().zip(inputs) {
-            let expected = self.graph.values[input.value].bytes().get();
+            let expected = self.graph.tensors[input.value].bytes().get();
             if given.len() as u64 != expected {
                 return Err(InterpretError::InputBytes {
                     input: input.name.clone(),

@@ -5,8 +5,8 @@
 //! allocates no memory during an iteration. The engine makes no decisions: the plan fixes what runs, when, and at which address, and the
 //! checker has proved it legal.
 //!
-//! Without a plan, a session runs *dynamic* iterations within the same arena ([`reactive`]): whenever bytes are missing, the engine calls a
-//! [`Decider`](reactive::Decider), which chooses the tensor to evict or to offload.
+//! Without a plan, a session runs *dynamic* iterations within the same arena ([`dynamic`]): whenever bytes are missing, the engine calls a
+//! [`Decider`](dynamic::Decider), which chooses the tensor to evict or to offload.
 //!
 //! ```text
 //! CheckedPlan ─▶ program ─▶ streams ─▶ device ─▶ kernels      measured: peak, timeline, costs
@@ -28,18 +28,18 @@ mod chaos;
 mod compare;
 #[allow(unsafe_code)]
 mod device;
+pub mod dynamic;
 mod error;
 pub mod host;
 pub mod interpreter;
 #[allow(unsafe_code)]
 pub mod kernels;
-mod lanes;
 mod persistent;
 mod prepared;
 mod program;
-pub mod reactive;
 mod record;
 mod session;
+mod streams;
 mod timing;
 
 pub use chaos::ChaosOptions;

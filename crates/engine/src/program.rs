@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use elbowroom_ir::check::CheckedPlan;
-use elbowroom_ir::schedule::{Action, Lane, Launch};
+use elbowroom_ir::schedule::{Action, Launch, Stream};
 use elbowroom_ir::{ActionId, BufferId, Bytes, OpId, Table, TensorId};
 
 use crate::arena::Extent;
@@ -80,7 +80,7 @@ pub(crate) struct PlannedLocation {
 /// A plan with addresses.
 #[derive(Debug)]
 pub(crate) struct Program {
-    pub lanes: [Vec<Task>; 3],
+    pub streams: [Vec<Task>; 3],
     pub extents: Vec<Extent>,
     pub retiring: Vec<usize>,
     pub residencies: Vec<Residency>,
@@ -97,10 +97,10 @@ impl Program {
             offset: plan.placement().offsets[buffer].get() as usize,
             len: bytes.get() as usize,
         };
-        let lane_of: Table<ActionId, Option<Lane>> =
-            schedule.steps.values().map(|s| s.action.lane()).collect();
+        let stream_of: Table<ActionId, Option<Stream>> =
+            schedule.steps.values().map(|s| s.action.stream()).collect();
         let mut residencies = ResidencyTracker::new(plan);
-        let mut lanes = [const { Vec::new() }; 3];
+        let mut streams = [const { Vec::new() }; 3];
         let mut extents = Vec::new();
         for (id, step) in schedule.steps.iter() {
             let (work, end) = match &step.action {
@@ -126,7 +126,8 @@ impl Program {
                     let (reads, writes) = (start..middle, middle..extents.len());
                     (TaskWork::Launch { op: *op, reads, writes, workspace: scratch }, end)
                 }
-                &Action::Offload { value, from: buffer } | &Action::Prefetch { value, to: buffer } => {
+                &Action::Offload { tensor: value, from: buffer }
+                | &Action::Prefetch { tensor: value, to: buffer } => {
                     let extent = place(buffer, trace.bytes(value));
                     residencies.access(buffer, id, extent);
                     // Every prefetch reads a copy that exists (rule L5), so the lookup never fails.
@@ -143,14 +144,14 @@ impl Program {
                 }
                 Action::HostRelease { .. } => continue,
             };
-            let Some(lane) = lane_of[id] else { continue };
+            let Some(stream) = stream_of[id] else { continue };
             let mut after = [None; 3];
             for &wait in step.waits.iter().chain(&copies.hazard[id]) {
-                if let Some(other) = lane_of[wait].filter(|&other| other != lane) {
+                if let Some(other) = stream_of[wait].filter(|&other| other != stream) {
                     after[other.index()] = after[other.index()].max(Some(wait));
                 }
             }
-            lanes[lane.index()].push(Task { action: id, work, after, end, retires: 0..0 });
+            streams[stream.index()].push(Task { action: id, work, after, end, retires: 0..0 });
         }
 
         let residencies = residencies.finish();
@@ -159,21 +160,21 @@ impl Program {
             residency.accesses.iter().for_each(|&action| ending[action].push(index));
         }
         let mut retiring = Vec::new();
-        for task in lanes.iter_mut().flatten() {
+        for task in streams.iter_mut().flatten() {
             let start = retiring.len();
             retiring.extend(&ending[task.action]);
             task.retires = start..retiring.len();
         }
 
         let locations = trace.persistent().iter().zip(&schedule.boundary).zip(&copies.at_begin).map(
-            |((persistent, home), &host)| {
+            |((persistent, at_boundary), &host)| {
                 let bytes = trace.bytes(persistent.begin);
-                let device = home.device.map(|buffer| place(buffer, bytes));
+                let device = at_boundary.device.map(|buffer| place(buffer, bytes));
                 PlannedLocation { bytes: bytes.get() as usize, device, host }
             },
         );
         let locations = locations.collect();
-        Self { lanes, extents, retiring, residencies, locations, actions: schedule.steps.len() }
+        Self { streams, extents, retiring, residencies, locations, actions: schedule.steps.len() }
     }
 }
 
@@ -188,7 +189,7 @@ impl<'a> ResidencyTracker<'a> {
     fn new(plan: &'a CheckedPlan) -> Self {
         let mut this =
             Self { plan, open: Table::filled(plan.schedule().buffers.len(), None), done: Vec::new() };
-        for buffer in plan.schedule().boundary.iter().filter_map(|home| home.device) {
+        for buffer in plan.schedule().boundary.iter().filter_map(|at_boundary| at_boundary.device) {
             this.open[buffer] = Some(this.residency(buffer, None));
         }
         this

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use elbowroom_ir::planning::{CostSource, Costs};
-use elbowroom_ir::schedule::{Action, Lane, Schedule};
+use elbowroom_ir::schedule::{Action, Schedule, Stream};
 use elbowroom_ir::timeline::{Span, Timeline, Traffic};
 use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{ActionId, Bytes, Id, Nanos, OpId, Table, units};
@@ -31,8 +31,8 @@ impl Recording {
     }
 
     /// Records that an action starts and uses ranges up to `end`.
-    pub fn start(&self, action: ActionId, lane: Lane, end: usize, origin: Instant, start: Instant) {
-        self.peaks[lane.index()].fetch_max(end, Relaxed);
+    pub fn start(&self, action: ActionId, stream: Stream, end: usize, origin: Instant, start: Instant) {
+        self.peaks[stream.index()].fetch_max(end, Relaxed);
         self.starts[action.index()].store(since(origin, start), Relaxed);
     }
 
@@ -48,7 +48,7 @@ impl Recording {
 
     /// Records that a range up to `end` was used before the first iteration.
     pub fn touch(&self, end: usize) {
-        self.peaks[Lane::ToDevice.index()].fetch_max(end, Relaxed);
+        self.peaks[Stream::ToDevice.index()].fetch_max(end, Relaxed);
     }
 
     pub fn measured_peak(&self) -> Bytes {
@@ -62,7 +62,7 @@ impl Recording {
 
     /// Duration of the last iteration.
     pub fn iteration(&self, program: &Program) -> Nanos {
-        let spans = || program.lanes.iter().flatten().map(|task| self.span(task.action));
+        let spans = || program.streams.iter().flatten().map(|task| self.span(task.action));
         let start = spans().map(|(start, _)| start).min().unwrap_or_default();
         spans().map(|(_, end)| end).max().unwrap_or_default() - start
     }
@@ -71,10 +71,10 @@ impl Recording {
     /// that reserves it to the end of its last access.
     pub fn timeline(&self, program: &Program, schedule: &Schedule) -> Timeline {
         let mut spans = Vec::new();
-        for lane in Lane::ALL {
-            for task in &program.lanes[lane.index()] {
+        for stream in Stream::ALL {
+            for task in &program.streams[stream.index()] {
                 let (start, end) = self.span(task.action);
-                spans.push(Span { action: task.action, lane, start, end });
+                spans.push(Span { action: task.action, stream, start, end });
             }
         }
         let origin = spans.iter().map(|span| span.start).min().unwrap_or_default();
@@ -85,7 +85,7 @@ impl Recording {
         let last = spans.iter().map(|span| span.end).max().unwrap_or_default();
 
         let mut traffic = Traffic::default();
-        for task in program.lanes.iter().flatten() {
+        for task in program.streams.iter().flatten() {
             match task.work {
                 TaskWork::Store { from, .. } => traffic.to_host += Bytes(from.len as u64),
                 TaskWork::Load { to, .. } => traffic.to_device += Bytes(to.len as u64),
@@ -94,12 +94,12 @@ impl Recording {
         }
         let again = |span: &&Span| matches!(schedule.steps[span.action].action, Action::Recompute(_));
         let length = |span: &Span| span.end - span.start;
-        let compute = || spans.iter().filter(|span| span.lane == Lane::Compute);
+        let compute = || spans.iter().filter(|span| span.stream == Stream::Compute);
         let computed = compute().map(|span| span.end).max().unwrap_or_default();
-        let (load, peak_load) = self.load(program, origin);
+        let (live, peak_live) = self.live(program, origin);
         Timeline {
-            load,
-            peak_load,
+            live,
+            peak_live,
             iteration: last,
             compute_idle: computed.saturating_sub(compute().map(length).sum()),
             traffic,
@@ -109,7 +109,7 @@ impl Recording {
         }
     }
 
-    fn load(&self, program: &Program, origin: Nanos) -> (Vec<(Nanos, Bytes)>, Bytes) {
+    fn live(&self, program: &Program, origin: Nanos) -> (Vec<(Nanos, Bytes)>, Bytes) {
         let mut changes: Vec<(Nanos, bool, Bytes)> = Vec::with_capacity(2 * program.residencies.len());
         for residency in &program.residencies {
             let start = residency.first.map_or(origin, |action| self.span(action).0);

@@ -1,7 +1,7 @@
 //! A session: a graph, a device with its arena, and the iterations run on it, either by a checked plan or dynamically.
 //!
-//! The persistent tensors stay in the arena and on the host when the plan or the graph changes: [`Session::follow`] moves them to where the
-//! next plan expects them; [`Session::improvise`] uses them where they are.
+//! The persistent tensors stay in the arena and on the host when the plan or the graph changes: [`Session::set_plan`] moves them to where the
+//! next plan expects them; [`Session::run_dynamic`] uses them where they are.
 
 use std::sync::{Arc, PoisonError, Weak};
 
@@ -16,14 +16,14 @@ use rayon::ThreadPool;
 use crate::arena::{Arena, Extent};
 use crate::chaos::{Chaos, ChaosOptions};
 use crate::device::{CpuDevice, CpuParts, Device, Exchange, IterationKey};
+use crate::dynamic::slots as dynamic_slots;
 use crate::error::EngineError;
 use crate::host::HostOptions;
 use crate::kernels;
-use crate::lanes::{ExecutorState, Lanes};
 use crate::persistent::{self, PIECE, PersistentLocation};
 use crate::prepared::PreparedPlan;
 use crate::program::PlannedLocation;
-use crate::reactive::slots as dynamic_slots;
+use crate::streams::{ExecutorState, StreamThreads};
 
 mod dynamic;
 
@@ -41,7 +41,7 @@ pub struct SessionOptions {
     pub host: HostOptions,
     /// Fault injection for tests.
     pub chaos: Option<ChaosOptions>,
-    /// Whether to fill the bytes between the plan's arena size and the limit with a pattern, so that [`Session::first_stain`] can report a
+    /// Whether to fill the bytes between the plan's arena size and the limit with a pattern, so that [`Session::first_overwritten`] can report a
     /// write to them. This commits pages, so at most the first 256 MiB above the arena size are filled. A session that starts without a
     /// plan fills from offset zero.
     pub paint: bool,
@@ -100,7 +100,7 @@ enum SessionState {
 
 struct PlannedState {
     // Dropped first: the streams' threads must exit before the memory that they use is freed.
-    lanes: Lanes,
+    streams: StreamThreads,
     shared: Arc<ExecutorState>,
     plan: Arc<CheckedPlan>,
     /// In the graph's order.
@@ -156,7 +156,7 @@ impl Session {
         let mut end = 0;
         let values = session.graph.persistent.iter().zip(slots);
         let locations = values.map(|(parameter, slot)| {
-            let bytes = session.graph.values[parameter.begin].bytes().get() as usize;
+            let bytes = session.graph.tensors[parameter.begin].bytes().get() as usize;
             let (offset, next) = (end, end + bytes.next_multiple_of(align));
             if next > limit {
                 return PersistentLocation { bytes, device: None, host: Some(slot) };
@@ -244,7 +244,7 @@ impl Session {
     /// # Errors
     /// The plan is for another trace or another arena size, or the graph has other persistent tensors: the session is unchanged. If a copy
     /// fails, the session is unusable afterwards.
-    pub fn follow(&mut self, graph: &Arc<Graph>, plan: &Arc<CheckedPlan>) -> Result<Bytes, EngineError> {
+    pub fn set_plan(&mut self, graph: &Arc<Graph>, plan: &Arc<CheckedPlan>) -> Result<Bytes, EngineError> {
         self.expect_usable()?;
         self.expect_same_parameters(graph)?;
         if self.plan().is_some_and(|now| Arc::ptr_eq(now, plan)) && Arc::ptr_eq(&self.graph, graph) {
@@ -253,12 +253,12 @@ impl Session {
         let prepared = PreparedPlan::new(graph, self.fingerprint(graph)?, plan)?;
         let (machine, arena) = (plan.machine(), self.limit()?);
         if machine.memory != arena {
-            return Err(EngineError::OtherArena { plan: machine.memory, arena });
+            return Err(EngineError::ArenaMismatch { plan: machine.memory, arena });
         }
         // A failure from here on leaves persistent tensors in locations that are not recorded anywhere.
         self.broken = true;
         let moved = self.move_persistent(&prepared.resolved_locations(), prepared.copies.size)?;
-        self.set_graph(graph);
+        self.replace_graph(graph);
         self.start(prepared, Arc::clone(plan))?;
         self.broken = false;
         Ok(moved)
@@ -278,16 +278,16 @@ impl Session {
     }
 
     /// Replaces the graph by another one with the same persistent tensors, and drops the plan. The next iteration is a dynamic one
-    /// ([`improvise`](Self::improvise)) unless a plan is adopted first.
+    /// ([`run_dynamic`](Self::run_dynamic)) unless a plan is adopted first.
     ///
     /// # Errors
     /// The graph has other persistent tensors.
-    pub fn change_to(&mut self, graph: &Arc<Graph>) -> Result<(), EngineError> {
+    pub fn set_graph(&mut self, graph: &Arc<Graph>) -> Result<(), EngineError> {
         self.expect_usable()?;
         self.expect_same_parameters(graph)?;
         if !Arc::ptr_eq(&self.graph, graph) {
             self.make_idle();
-            self.set_graph(graph);
+            self.replace_graph(graph);
         }
         Ok(())
     }
@@ -327,10 +327,10 @@ impl Session {
     /// run.
     pub fn run_iteration(&mut self, iteration: u64) -> Result<IterationReport, EngineError> {
         self.expect_usable()?;
-        let SessionState::Planned(PlannedState { lanes, shared, .. }) = &self.state else {
+        let SessionState::Planned(PlannedState { streams, shared, .. }) = &self.state else {
             return Err(EngineError::NoPlan);
         };
-        let outcome = lanes.run(shared, IterationKey { seed: self.options.seed, iteration });
+        let outcome = streams.run(shared, IterationKey { seed: self.options.seed, iteration });
         self.broken = outcome.is_err();
         outcome?;
         shared.copies.write().unwrap_or_else(PoisonError::into_inner).swap_boundary_slots();
@@ -363,9 +363,9 @@ impl Session {
 
     /// The offset of the first byte above the plan's arena size that was written to, or `None` if all of them still hold the pattern.
     /// Always `None` without a plan or without [`SessionOptions::paint`].
-    pub fn first_stain(&self) -> Option<Bytes> {
+    pub fn first_overwritten(&self) -> Option<Bytes> {
         let SessionState::Planned(planned) = &self.state else { return None };
-        planned.shared.device.first_stain(planned.plan.placement().height)
+        planned.shared.device.first_overwritten(planned.plan.placement().height)
     }
 
     /// The persistent tensors. Their positions are the indices that the methods below take.
@@ -375,7 +375,7 @@ impl Session {
 
     /// Size of a persistent tensor, in bytes.
     pub fn persistent_bytes(&self, index: usize) -> usize {
-        self.graph.values[self.graph.persistent[index].begin].bytes().get() as usize
+        self.graph.tensors[self.graph.persistent[index].begin].bytes().get() as usize
     }
 
     /// Copies a whole persistent tensor into `value`.
@@ -431,8 +431,8 @@ impl Session {
         let Ok(locations) = self.locations() else { return };
         let host_bytes = self.host_bytes();
         self.state = match std::mem::replace(&mut self.state, SessionState::Transition) {
-            SessionState::Planned(PlannedState { lanes, shared, .. }) => {
-                drop(lanes);
+            SessionState::Planned(PlannedState { streams, shared, .. }) => {
+                drop(streams);
                 // The streams held the only other references.
                 Arc::into_inner(shared).map_or(SessionState::Transition, |shared| {
                     let (device, exchange) = shared.into_parts();
@@ -463,7 +463,7 @@ impl Session {
         Ok(moved)
     }
 
-    fn set_graph(&mut self, graph: &Arc<Graph>) {
+    fn replace_graph(&mut self, graph: &Arc<Graph>) {
         if let SessionState::Idle(memory) = &mut self.state
             && !Arc::ptr_eq(&self.graph, graph)
         {
@@ -497,8 +497,8 @@ impl Session {
             shared.recording.touch(extent.end());
         }
         let shared = Arc::new(shared);
-        let lanes = Lanes::start(&shared, &self.pool)?;
-        self.state = SessionState::Planned(PlannedState { lanes, shared, plan, locations });
+        let streams = StreamThreads::start(&shared, &self.pool)?;
+        self.state = SessionState::Planned(PlannedState { streams, shared, plan, locations });
         Ok(())
     }
 
@@ -514,7 +514,7 @@ impl Session {
 
     fn expect_same_parameters(&self, graph: &Graph) -> Result<(), EngineError> {
         let facts = |graph: &Graph| -> Vec<(String, Bytes)> {
-            let fact = |p: &Parameter| (p.name.clone(), graph.values[p.begin].bytes());
+            let fact = |p: &Parameter| (p.name.clone(), graph.tensors[p.begin].bytes());
             graph.persistent.iter().map(fact).collect()
         };
         let (ours, theirs) = (facts(&self.graph), facts(graph));
@@ -524,13 +524,13 @@ impl Session {
         let longer = if ours.len() > theirs.len() { &ours } else { &theirs };
         let first = (0..longer.len()).find(|&i| ours.get(i) != theirs.get(i)).unwrap_or_default();
         let what = longer[first].0.clone();
-        Err(EngineError::OtherParameters { graph: graph.name.clone(), what })
+        Err(EngineError::ParameterMismatch { graph: graph.name.clone(), what })
     }
 }
 
 /// Buffers for the inputs and outputs of a graph.
 fn exchange(graph: &Graph) -> Exchange {
-    let bytes = |value: TensorId| vec![0; graph.values[value].bytes().get() as usize];
+    let bytes = |value: TensorId| vec![0; graph.tensors[value].bytes().get() as usize];
     Exchange {
         inputs: graph.inputs.iter().map(|input| bytes(input.value)).collect(),
         outputs: graph.outputs.iter().map(|output| bytes(output.value)).collect(),

@@ -16,7 +16,7 @@ use support::{convnet, counts, drawn, interpret, run, run_checked, threads, trac
 
 const ITERATIONS: u64 = 3;
 
-/// Late lanes and poisoned bytes most of the time, one or two threads, and sometimes a file as host tier.
+/// Late streams and poisoned bytes most of the time, one or two threads, and sometimes a file as host tier.
 fn circumstances(u: &mut Unstructured<'_>) -> arbitrary::Result<SessionOptions> {
     let mut options = threads(u.int_in_range(1..=2)?);
     if u.ratio(3, 4)? {
@@ -40,19 +40,19 @@ fn random_plans_agree(graph: Graph) {
         if machine.align.get() % 4 != 0 {
             return Ok(());
         }
-        let (lanes, again) = counts(&plan);
+        let (streams, again) = counts(&plan);
         let height = plan.placement.height;
         let (outcome, mut session) =
             run(&graph, &trace, machine, plan, circumstances(u)?, ITERATIONS).unwrap();
         assert_eq!(outcome, oracle);
-        assert_eq!(session.first_stain(), None);
+        assert_eq!(session.first_overwritten(), None);
         let report = session.run_iteration(ITERATIONS).unwrap();
         assert_eq!(report.measured_peak, height, "what was handed out is what was promised, to the byte");
         let timeline = session.timeline();
         assert_eq!(timeline.recomputed, again);
-        assert_eq!(timeline.spans.len(), lanes.iter().sum());
+        assert_eq!(timeline.spans.len(), streams.iter().sum());
         assert_eq!(timeline.iteration, report.iteration);
-        (plans, copies, recomputed) = (plans + 1, copies + lanes[1] + lanes[2], recomputed + again);
+        (plans, copies, recomputed) = (plans + 1, copies + streams[1] + streams[2], recomputed + again);
         Ok(())
     };
     for seed in 0..40u64 {
@@ -95,7 +95,7 @@ fn plans_changed_in_one_place_are_rejected_or_make_no_difference() {
             let (outcome, session) =
                 run_checked(&graph, Arc::new(checked), circumstances(u)?, ITERATIONS).unwrap();
             assert_eq!(outcome, oracle);
-            assert_eq!(session.first_stain(), None);
+            assert_eq!(session.first_overwritten(), None);
             harmless += 1;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! What goes wrong comes back as one error, and all lanes come to rest.
+//! What goes wrong comes back as one error, and all streams come to rest.
 
 mod support;
 
@@ -11,7 +11,7 @@ use elbowroom_engine::{
     ChaosOptions, EngineError, HostError, HostOptions, HostPlace, Session, SessionOptions,
 };
 use elbowroom_ir::check::check;
-use elbowroom_ir::schedule::Lane;
+use elbowroom_ir::schedule::Stream;
 use elbowroom_ir::timeline::Span;
 
 use support::{convnet, counts, drawn, fill, run, threads, trace, transformer};
@@ -119,15 +119,15 @@ fn copies_over_a_slow_link_take_their_time_and_overlap_with_ops() {
         let timeline = session.timeline();
         assert!(timeline.iteration.get() <= start.elapsed().as_nanos() as u64);
         assert!(timeline.traffic.to_host.get() > 0 && timeline.traffic.to_device.get() > 0);
-        for (lane, bytes) in
-            [(Lane::ToHost, timeline.traffic.to_host), (Lane::ToDevice, timeline.traffic.to_device)]
+        for (stream, bytes) in
+            [(Stream::ToHost, timeline.traffic.to_host), (Stream::ToDevice, timeline.traffic.to_device)]
         {
-            let spans = timeline.spans.iter().filter(|span| span.lane == lane);
+            let spans = timeline.spans.iter().filter(|span| span.stream == stream);
             let busy: u64 = spans.map(|span| (span.end - span.start).get()).sum();
-            assert!(busy >= channel.time(bytes).get(), "{lane:?}: {busy} ns for {bytes}");
+            assert!(busy >= channel.time(bytes).get(), "{stream:?}: {busy} ns for {bytes}");
         }
         let (ops, copies): (Vec<&Span>, Vec<&Span>) =
-            timeline.spans.iter().partition(|span| span.lane == Lane::Compute);
+            timeline.spans.iter().partition(|span| span.stream == Stream::Compute);
         overlap += ops
             .iter()
             .filter(|op| copies.iter().any(|copy| op.start < copy.end && copy.start < op.end))

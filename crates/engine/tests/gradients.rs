@@ -25,7 +25,7 @@ fn inputs(graph: &Graph) -> Vec<Vec<u8>> {
         state >> 8
     };
     let mut input = |spec: &elbowroom_graph::InputSpec| -> Vec<u8> {
-        let len = graph.values[spec.value].shape.len();
+        let len = graph.tensors[spec.value].shape.len();
         (0..len)
             .flat_map(|_| match spec.content {
                 Content::Real => (next() as f32 / (1 << 23) as f32 - 1.0).to_ne_bytes(),

@@ -36,5 +36,5 @@ fn spilled_values_take_no_memory() {
     assert!(host.get() > 2 * BESIDE, "only {host} are spilled, which would show nothing");
     let allowed = limit + Bytes(before + BESIDE);
     assert!(after <= allowed.get(), "{} resident, {limit} of arena, {host} spilled", Bytes(after));
-    assert_eq!(session.first_stain(), None);
+    assert_eq!(session.first_overwritten(), None);
 }

@@ -77,9 +77,9 @@ struct Backward<'a> {
 impl<'a> Backward<'a> {
     fn new(builder: &'a mut Builder, optimizer: Optimizer) -> Self {
         let graph = &builder.graph;
-        let mut needed = vec![false; graph.values.len()];
+        let mut needed = vec![false; graph.tensors.len()];
         let mut due = vec![Vec::new(); graph.nodes.len()];
-        let mut first_use: Vec<Option<usize>> = vec![None; graph.values.len()];
+        let mut first_use: Vec<Option<usize>> = vec![None; graph.tensors.len()];
         for (id, node) in graph.nodes.iter() {
             for input in &node.inputs {
                 first_use[input.index()].get_or_insert(id.index());
@@ -100,7 +100,7 @@ impl<'a> Backward<'a> {
                 }
             }
         }
-        let gradients = vec![None; graph.values.len()];
+        let gradients = vec![None; graph.tensors.len()];
         let states = optimizer_states(builder, optimizer);
         Self { builder, optimizer, needed, gradients, states, due }
     }
@@ -129,7 +129,7 @@ impl<'a> Backward<'a> {
             self.gradients[to.index()] = Some(Gradient { value, owned, parts: 1 });
             return Ok(());
         };
-        let target = &self.builder.graph.values[to];
+        let target = &self.builder.graph.tensors[to];
         let (name, len) = (format!("{}.join-grad{}", target.name, earlier.parts), target.shape.len());
         let in_place = earlier.owned && self.is_parameter(to);
         let kind = if in_place { OpKind::Accumulate { len } } else { OpKind::Add { len } };
@@ -325,7 +325,7 @@ impl<'a> Backward<'a> {
             let Some(gradient) = self.gradient(weight) else {
                 continue;
             };
-            let len = self.builder.graph.values[weight].shape.len();
+            let len = self.builder.graph.tensors[weight].shape.len();
             let kind = match self.optimizer {
                 Optimizer::Sgd(sgd) => OpKind::SgdStep { len, sgd },
                 Optimizer::Adam(adam) => OpKind::AdamStep { len, adam },
@@ -349,7 +349,7 @@ fn optimizer_states(builder: &mut Builder, optimizer: Optimizer) -> Vec<Vec<Tens
     let parameters = builder.graph.persistent.clone();
     let states = parameters.iter().map(|parameter| {
         let suffixes = if parameter.role == Role::Weight { suffixes } else { &[] };
-        let shape = builder.graph.values[parameter.begin].shape;
+        let shape = builder.graph.tensors[parameter.begin].shape;
         let state = |suffix: &&str| {
             let name = format!("{}.{suffix}", parameter.name);
             builder.persistent(name, shape, Role::Optimizer, Init::Constant(0.0)).id

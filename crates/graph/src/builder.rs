@@ -5,7 +5,7 @@
 use elbowroom_ir::trace::Phase;
 use elbowroom_ir::{Bytes, Id, OpId, StorageId, Table, TensorId};
 
-use crate::graph::{Content, Graph, InputSpec, Node, OutputSpec, Parameter, Role, Value};
+use crate::graph::{Content, Graph, GraphTensor, InputSpec, Node, OutputSpec, Parameter, Role};
 use crate::init::Init;
 use crate::op::OpKind;
 use crate::shape::{DType, Shape};
@@ -133,7 +133,7 @@ impl Builder {
             graph: Graph {
                 name: name.into(),
                 nodes: Table::new(),
-                values: Table::new(),
+                tensors: Table::new(),
                 storages: Table::new(),
                 persistent: Vec::new(),
                 inputs: Vec::new(),
@@ -188,7 +188,7 @@ impl Builder {
     ) -> Var {
         let (name, shape) = (name.into(), shape.into());
         let id = self.fresh(name.clone(), shape, DType::F32);
-        let storage = self.graph.values[id].storage;
+        let storage = self.graph.tensors[id].storage;
         self.owner[storage.index()] = Some(self.graph.persistent.len());
         self.graph.persistent.push(Parameter { name, role, begin: id, end: id, init });
         Var { id, shape }
@@ -222,7 +222,7 @@ impl Builder {
             return Err(BuildError::Arity { node: name, kind: kind.name(), expected, found: inputs.len() });
         }
         for (position, (&id, &(size, dtype))) in inputs.iter().zip(&signature.inputs).enumerate() {
-            let value = &self.graph.values[id];
+            let value = &self.graph.tensors[id];
             if value.dtype != dtype || !size.admits(value.shape.len()) {
                 return Err(BuildError::Operand {
                     node: name,
@@ -289,7 +289,7 @@ impl Builder {
 
     fn fresh(&mut self, name: String, shape: Shape, dtype: DType) -> TensorId {
         let storage = self.graph.storages.push(shape.bytes(dtype).max(Bytes(1)));
-        let id = self.graph.values.push(Value { name, shape, dtype, storage });
+        let id = self.graph.tensors.push(GraphTensor { name, shape, dtype, storage });
         self.holds.push(id);
         self.owner.push(None);
         id
@@ -297,9 +297,9 @@ impl Builder {
 
     /// The tensor that overwrites `old` in place.
     fn successor(&mut self, old: TensorId) -> TensorId {
-        let value = self.graph.values[old].clone();
+        let value = self.graph.tensors[old].clone();
         let storage = value.storage;
-        let new = self.graph.values.push(value);
+        let new = self.graph.tensors.push(value);
         self.holds[storage] = new;
         if let Some(owner) = self.owner[storage.index()] {
             self.graph.persistent[owner].end = new;

@@ -21,7 +21,7 @@ impl Graph {
             name: self.name.clone(),
             ops,
             tensors: self
-                .values
+                .tensors
                 .values()
                 .map(|value| Tensor { name: value.name.clone(), storage: value.storage })
                 .collect(),

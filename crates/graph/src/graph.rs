@@ -19,7 +19,7 @@ pub struct Graph {
     /// Operations, in an order in which they can run.
     pub nodes: Table<OpId, Node>,
     /// Tensors.
-    pub values: Table<TensorId, Value>,
+    pub tensors: Table<TensorId, GraphTensor>,
     /// Bytes of every storage.
     pub storages: Table<StorageId, Bytes>,
     /// Parameters, optimizer state and running statistics.
@@ -47,7 +47,7 @@ pub struct Node {
 
 /// One tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Value {
+pub struct GraphTensor {
     /// For people.
     pub name: String,
     /// Its extents, as its producer writes them; a reader may use others with the same number of elements.
@@ -58,7 +58,7 @@ pub struct Value {
     pub storage: StorageId,
 }
 
-impl Value {
+impl GraphTensor {
     /// Its size, in bytes.
     pub fn bytes(&self) -> Bytes {
         self.shape.bytes(self.dtype)

@@ -52,7 +52,7 @@ pub mod zoo;
 
 pub use autodiff::Optimizer;
 pub use builder::{BuildError, Builder, Mode, Var};
-pub use graph::{Content, Graph, InputSpec, Node, OutputSpec, Parameter, Role, Value};
+pub use graph::{Content, Graph, GraphTensor, InputSpec, Node, OutputSpec, Parameter, Role};
 pub use init::Init;
 pub use op::OpKind;
 pub use shape::{DType, Shape};

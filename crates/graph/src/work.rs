@@ -14,7 +14,7 @@ impl Graph {
     /// rows it names. A kernel may move more, which the graph does not know.
     pub fn work(&self, op: OpId) -> Work {
         let node = &self.nodes[op];
-        let size = |&value: &elbowroom_ir::TensorId| self.values[value].bytes();
+        let size = |&value: &elbowroom_ir::TensorId| self.tensors[value].bytes();
         let all = node.inputs.iter().chain(&node.outputs).map(size).sum::<Bytes>();
         let moved = match &node.kind {
             OpKind::Embedding(lookup) => Bytes((8 * lookup.rows * lookup.width + 4 * lookup.rows) as u64),

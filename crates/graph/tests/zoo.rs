@@ -17,7 +17,7 @@ fn trace(graph: &Graph) -> Trace {
 
 fn parameters(graph: &Graph) -> usize {
     let weights = graph.persistent.iter().filter(|parameter| parameter.role == Role::Weight);
-    weights.map(|parameter| graph.values[parameter.begin].shape.len()).sum()
+    weights.map(|parameter| graph.tensors[parameter.begin].shape.len()).sum()
 }
 
 fn image(batch: usize, size: usize) -> Options {
@@ -115,7 +115,7 @@ fn every_graph_is_a_valid_trace_with_the_same_numbers() {
                 assert_eq!(trace.ops()[id].reads, node.inputs);
                 assert_eq!(trace.ops()[id].outputs, node.outputs);
             }
-            for (id, value) in graph.values.iter() {
+            for (id, value) in graph.tensors.iter() {
                 assert_eq!(trace.bytes(id), value.bytes(), "{name} {}", value.name);
             }
             let mut names = HashSet::new();
@@ -176,7 +176,7 @@ fn gradients_have_the_shape_of_what_they_belong_to() {
         let graph = build(name, &options);
         for node in graph.nodes.values() {
             if let OpKind::SgdStep { .. } | OpKind::AdamStep { .. } = node.kind {
-                let [weight, gradient] = [0, 1].map(|position| &graph.values[node.inputs[position]]);
+                let [weight, gradient] = [0, 1].map(|position| &graph.tensors[node.inputs[position]]);
                 assert_eq!(weight.shape.len(), gradient.shape.len(), "{name}: {}", node.name);
                 assert_eq!(gradient.dtype, DType::F32);
             }
@@ -203,7 +203,7 @@ fn shared_weights_accumulate_in_place() {
                 OpKind::Accumulate { .. } => (node.inputs[0], node.outputs[0]),
                 _ => (node.inputs[2], node.outputs[0]),
             };
-            assert_eq!(graph.values[old].storage, graph.values[new].storage);
+            assert_eq!(graph.tensors[old].storage, graph.tensors[new].storage);
             assert_eq!(node.kind.again(), Again::Never);
         }
     }
@@ -431,11 +431,11 @@ fn feature_maps_have_the_published_sizes() {
     for (name, size, node, extents) in published {
         let graph = build(name, &image(2, size));
         let node = graph.nodes.values().find(|other| other.name == node).expect("the feature map exists");
-        let found = graph.values[node.outputs[0]].shape.len();
+        let found = graph.tensors[node.outputs[0]].shape.len();
         assert_eq!(found, 2 * extents.iter().product::<usize>(), "{name}: {}", node.name);
     }
     let graph = build("unet", &Options { mode: Mode::Inference, classes: Some(5), ..image(2, 64) });
-    assert_eq!(graph.values[graph.outputs[0].value].shape.dims(), [2, 5, 64, 64]);
+    assert_eq!(graph.tensors[graph.outputs[0].value].shape.dims(), [2, 5, 64, 64]);
 }
 
 /// Plans for several lengths or batches of one network share what persists between iterations.
@@ -443,7 +443,7 @@ fn feature_maps_have_the_published_sizes() {
 fn graphs_of_other_extents_agree_on_what_persists() {
     let persists = |name: &str, options: &Options| -> Vec<(String, Vec<usize>)> {
         let graph = build(name, options);
-        let shape = |value| graph.values[value].shape.dims().to_vec();
+        let shape = |value| graph.tensors[value].shape.dims().to_vec();
         graph.persistent.iter().map(|parameter| (parameter.name.clone(), shape(parameter.begin))).collect()
     };
     let lengths =

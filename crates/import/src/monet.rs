@@ -157,7 +157,7 @@ fn read_reference(reference: &FileReference, fixed: u64) -> Option<Reference> {
     let ticks = |obj: u64| obj.checked_mul(TICK as u64).map(Nanos);
     Some(Reference {
         memory: Bytes(memory.checked_mul(KIB)?),
-        load_limit: Bytes(memory.saturating_sub(kib(fixed)).checked_mul(KIB)?),
+        live_limit: Bytes(memory.saturating_sub(kib(fixed)).checked_mul(KIB)?),
         time: ticks(reference.gurobi_checkmate_obj)?,
         unlimited_time: ticks(reference.no_recompute_obj)?,
         solver: Duration::try_from_secs_f64(reference.solve_time_s).ok()?,

@@ -13,7 +13,7 @@ pub struct Reference {
     /// Device memory for which it was found.
     pub memory: Bytes,
     /// The same as a limit on live memory of a trace read with [`Units::Published`](crate::Units::Published).
-    pub load_limit: Bytes,
+    pub live_limit: Bytes,
     /// Iteration time reached, without transfers.
     pub time: Nanos,
     /// Iteration time without a limit.
@@ -76,11 +76,11 @@ impl fmt::Display for Notes {
         if !self.left_out.is_zero() {
             write!(f, ", and {} that are left out", self.left_out)?;
         }
-        for Reference { memory, load_limit, time, unlimited_time, solver } in &self.references {
+        for Reference { memory, live_limit, time, unlimited_time, solver } in &self.references {
             let overhead = 100.0 * (time.ratio(*unlimited_time) - 1.0);
             write!(
                 f,
-                "\npublished for {memory} (load limit {load_limit}): {time}, {overhead:+.2} %, after {:.0} s",
+                "\npublished for {memory} (load limit {live_limit}): {time}, {overhead:+.2} %, after {:.0} s",
                 solver.as_secs_f64()
             )?;
         }

@@ -222,7 +222,7 @@ fn a_measured_graph() {
     assert_eq!(published.notes.peak, Bytes(4 << 10));
     assert_eq!(published.costs.total().get() % 10_000, 0);
     let reference = &published.notes.references[0];
-    assert_eq!(reference.load_limit, Bytes((5 << 30) - (18 << 10)));
+    assert_eq!(reference.live_limit, Bytes((5 << 30) - (18 << 10)));
     assert_eq!((reference.time, reference.unlimited_time), (Nanos(3_000_000), Nanos(2_000_000)));
     let text = published.notes.to_string();
     assert!(

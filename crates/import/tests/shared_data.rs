@@ -255,7 +255,7 @@ fn published_sequences_cost_what_was_published() {
         assert!(imported.trace.ops().values().all(|op| op.again == Again::Pure && op.workspace.is_zero()));
         let memory = Bytes(number("budget_gb") << 30);
         if let Some(reference) = imported.notes.references.iter().find(|r| r.memory == memory) {
-            assert_eq!(reference.load_limit, kib * number("budget_kib_net"), "{graph}");
+            assert_eq!(reference.live_limit, kib * number("budget_kib_net"), "{graph}");
             assert_eq!(reference.time, time, "{graph}");
             assert_eq!(reference.unlimited_time, imported.costs.total(), "{graph}");
         }

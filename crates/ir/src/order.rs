@@ -72,7 +72,7 @@ impl Order {
         for pair in trace.persistent() {
             until[pair.begin] = overwritten[pair.begin];
         }
-        let once = once_only(trace);
+        let once = runs_once(trace);
         let mut again = Table::filled(values, false);
         for &op in ops.iter().filter(|&&op| !once[op]) {
             let row = &trace.ops()[op];
@@ -105,13 +105,13 @@ impl Order {
 
     /// Whether the tensor can be recomputed whenever it is missing before its last use, and also afterwards in order to recompute other
     /// such tensors.
-    pub fn makes_again(&self, value: TensorId) -> bool {
+    pub fn can_recompute(&self, value: TensorId) -> bool {
         self.again[value]
     }
 }
 
 /// The ops that may run only once: those with side effects, those that overwrite a tensor, and the producers of persistent tensors.
-pub fn once_only(trace: &Trace) -> Table<OpId, bool> {
+pub fn runs_once(trace: &Trace) -> Table<OpId, bool> {
     let mut once: Table<OpId, bool> =
         trace.ops().values().map(|op| op.again == Again::Never || !op.mutates.is_empty()).collect();
     for op in trace.persistent().iter().filter_map(|pair| trace.producer(pair.end)) {
@@ -188,11 +188,11 @@ mod tests {
         assert_eq!([0, 1, 2, 3, 4].map(|v| order.last_use(TensorId(v))), [2, 3, 3, OrderIndex::MAX, 3]);
         // t1 is read after the weight it was made of is gone; t2 is made of t1, which is there until then.
         assert_eq!(
-            [0, 1, 2, 3, 4].map(|v| order.makes_again(TensorId(v))),
+            [0, 1, 2, 3, 4].map(|v| order.can_recompute(TensorId(v))),
             [false, false, true, false, true]
         );
         let late = Order::new(&trace, ids(&[0, 1, 3, 2])).unwrap();
-        assert!([1, 2, 4].iter().all(|&v| late.makes_again(TensorId(v))));
+        assert!([1, 2, 4].iter().all(|&v| late.can_recompute(TensorId(v))));
         assert_eq!(
             Order::new(&trace, ids(&[2, 0, 1, 3])),
             Err(OrderError::NotThere { op: OpId(0), tensor: TensorId(0) })

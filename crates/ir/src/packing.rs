@@ -177,7 +177,7 @@ impl Problem {
     }
 
     /// Peak memory over all positions, in bytes, by one sweep over sorted interval ends. At equal positions ends come before starts.
-    pub fn peak_load(&self) -> Bytes {
+    pub fn peak_live(&self) -> Bytes {
         let mut events: Vec<(u64, bool, u64)> = Vec::with_capacity(2 * self.blocks.len());
         for block in self.blocks.values() {
             for interval in &block.alive {

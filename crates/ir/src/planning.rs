@@ -74,11 +74,11 @@ pub struct Request<'a> {
     pub trace: &'a Trace,
     /// Durations of its ops.
     pub costs: &'a Costs,
-    /// The hardware. Its `memory` limits the arena; planners obey `load_limit` instead.
+    /// The hardware. Its `memory` limits the arena; planners obey `live_limit` instead.
     pub machine: &'a Machine,
     /// Limit on the schedule's peak memory, where each buffer counts at its size rounded up to the machine's alignment. The pipeline lowers
     /// it below the machine's memory if the placement of an earlier schedule did not fit.
-    pub load_limit: Bytes,
+    pub live_limit: Bytes,
     /// What may be decided.
     pub freedom: Freedom,
     /// A packer, for planners that place their schedules during the search.
@@ -86,7 +86,7 @@ pub struct Request<'a> {
 }
 
 /// An algorithm that decides which tensors are kept, offloaded, evicted and recomputed, and when.
-pub trait Scheduler: Sync {
+pub trait Planner: Sync {
     /// The name by which users select it.
     fn name(&self) -> &'static str;
 
@@ -108,7 +108,7 @@ pub trait Scheduler: Sync {
 
     /// Planners whose result this one guarantees to match or beat on a trace. If its first schedule cannot be packed, the pipeline packs
     /// theirs as well.
-    fn peers(&self, _trace: &Trace) -> Vec<&'static dyn Scheduler> {
+    fn peers(&self, _trace: &Trace) -> Vec<&'static dyn Planner> {
         Vec::new()
     }
 }

@@ -1,8 +1,8 @@
-//! When things happen: a total order of actions on three lanes.
+//! When things happen: a total order of actions on three streams.
 //!
 //! **Order, not time, carries safety.** An action's number is its position. A buffer lives from the action that first writes it to its
 //! [`Release`](Action::Release); lifetimes are half-open intervals of positions, never of predicted time, so a copy slower than predicted
-//! cannot corrupt anything. When the schedule runs, each lane executes its actions in order, and an action starts when its lane is free
+//! cannot corrupt anything. When the schedule runs, each stream executes its actions in order, and an action starts when its stream is free
 //! and every action in its [`waits`](Step::waits) has finished. Nothing else orders anything.
 //!
 //! ```text
@@ -10,7 +10,7 @@
 //! compute     F0       F1                 F2                          B2
 //! to-host              └─▶ offload t1
 //! to-device                                                 prefetch t1 ─┘
-//! (no lane)                               release b1
+//! (no stream)                               release b1
 //! b1 lives    [──────────────────────────)                            t1 comes back to another buffer
 //! ```
 //!
@@ -28,7 +28,7 @@ use crate::{ActionId, BufferId, Bytes, OpId, Table, TensorId};
 /// Where an action runs. A stream runs one action at a time, in order of positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Lane {
+pub enum Stream {
     /// Ops.
     Compute,
     /// Copies from the device to the host.
@@ -37,8 +37,8 @@ pub enum Lane {
     ToDevice,
 }
 
-impl Lane {
-    /// All lanes, in the order of [`Lane::index`].
+impl Stream {
+    /// All streams, in the order of [`Stream::index`].
     pub const ALL: [Self; 3] = [Self::Compute, Self::ToHost, Self::ToDevice];
 
     /// 0, 1 or 2.
@@ -81,14 +81,16 @@ pub enum Action {
     /// Copies a tensor to the host. The host copy is complete when the action is, and exists until its `HostRelease`.
     Offload {
         /// The tensor.
-        value: TensorId,
+        #[serde(rename = "value")]
+        tensor: TensorId,
         /// The buffer that holds it.
         from: BufferId,
     },
     /// Copies a tensor back from its host copy.
     Prefetch {
         /// The tensor.
-        value: TensorId,
+        #[serde(rename = "value")]
+        tensor: TensorId,
         /// The buffer that receives it; reserved from this position on.
         to: BufferId,
     },
@@ -100,17 +102,18 @@ pub enum Action {
     /// Discards a host copy.
     HostRelease {
         /// The tensor whose host copy is discarded.
-        value: TensorId,
+        #[serde(rename = "value")]
+        tensor: TensorId,
     },
 }
 
 impl Action {
-    /// The lane it runs on; `None` for releases.
-    pub const fn lane(&self) -> Option<Lane> {
+    /// The stream it runs on; `None` for releases.
+    pub const fn stream(&self) -> Option<Stream> {
         match self {
-            Self::Compute(_) | Self::Recompute(_) => Some(Lane::Compute),
-            Self::Offload { .. } => Some(Lane::ToHost),
-            Self::Prefetch { .. } => Some(Lane::ToDevice),
+            Self::Compute(_) | Self::Recompute(_) => Some(Stream::Compute),
+            Self::Offload { .. } => Some(Stream::ToHost),
+            Self::Prefetch { .. } => Some(Stream::ToDevice),
             Self::Release { .. } | Self::HostRelease { .. } => None,
         }
     }
@@ -143,7 +146,7 @@ pub struct Buffer {
 
 /// Where a persistent tensor is between two iterations: in a device buffer, in a host copy, or in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Home {
+pub struct BoundaryState {
     /// The device buffer. It is alive at the start and at the end of the iteration, at one offset; in between it may be released and taken
     /// again (a residency that wraps around the end of the iteration).
     pub device: Option<BufferId>,
@@ -151,7 +154,7 @@ pub struct Home {
     pub host: bool,
 }
 
-impl Home {
+impl BoundaryState {
     /// In a device buffer only.
     pub const fn device(buffer: BufferId) -> Self {
         Self { device: Some(buffer), host: false }
@@ -168,5 +171,5 @@ pub struct Schedule {
     /// Actions, by position.
     pub steps: Table<ActionId, Step>,
     /// The boundary state of each persistent tensor of the trace, in the trace's order.
-    pub boundary: Vec<Home>,
+    pub boundary: Vec<BoundaryState>,
 }

@@ -175,9 +175,9 @@ pub struct Silent;
 impl Observer for Silent {}
 
 /// Passes on interruptions only. For a search inside another one, whose costs have another meaning.
-pub struct Unheard<'a>(pub &'a dyn Observer);
+pub struct InterruptOnly<'a>(pub &'a dyn Observer);
 
-impl Observer for Unheard<'_> {
+impl Observer for InterruptOnly<'_> {
     fn interrupted(&self) -> bool {
         self.0.interrupted()
     }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::schedule::Lane;
+use crate::schedule::Stream;
 use crate::{ActionId, Bytes, Nanos};
 
 /// The interval in which an action runs on its stream.
@@ -11,7 +11,7 @@ pub struct Span {
     /// The action.
     pub action: ActionId,
     /// Its stream.
-    pub lane: Lane,
+    pub stream: Stream,
     /// Its start, counted from the start of the iteration.
     pub start: Nanos,
     /// Its end.
@@ -33,9 +33,9 @@ pub struct Timeline {
     /// Actions that run on a stream, in order of positions.
     pub spans: Vec<Span>,
     /// Live memory over time: `(time, bytes from then on)`, ascending, each time once.
-    pub load: Vec<(Nanos, Bytes)>,
+    pub live: Vec<(Nanos, Bytes)>,
     /// Peak memory over all positions. This is what a plan promises; at no time does any run exceed it.
-    pub peak_load: Bytes,
+    pub peak_live: Bytes,
     /// From the start of the first action to the end of the last, on any stream.
     pub iteration: Nanos,
     /// Time in which the compute stream was idle before its last op ended, waiting for copies or for memory.

@@ -64,12 +64,12 @@ fn generated_plans_are_legal_and_cover_everything() {
                 saw("reuse", in_place - op.mutates.len());
             }
         }
-        for (home, pair) in schedule.boundary.iter().zip(trace.persistent()) {
-            saw("home on both sides", usize::from(home.host && home.device.is_some()));
-            saw("home on the host", usize::from(home.host && home.device.is_none()));
+        for (at_boundary, pair) in schedule.boundary.iter().zip(trace.persistent()) {
+            saw("home on both sides", usize::from(at_boundary.host && at_boundary.device.is_some()));
+            saw("home on the host", usize::from(at_boundary.host && at_boundary.device.is_none()));
             saw("end in another storage", usize::from(trace.storage(pair.begin) != trace.storage(pair.end)));
             let leaves = schedule.steps.values().any(|step| match step.action {
-                Action::Release { buffer } => home.device == Some(buffer),
+                Action::Release { buffer } => at_boundary.device == Some(buffer),
                 _ => false,
             });
             saw("home left and returned to", usize::from(leaves));
@@ -92,7 +92,7 @@ fn a_schedule_proved_without_a_placement_is_legal_in_every_placement() {
         let by_load = |limit| check_schedule(trace.clone(), machine.clone(), schedule.clone(), Bytes(limit));
         let Ok(checked) = by_load(1 << 20) else { return Ok(()) };
         proved += 1;
-        let peak = checked.peak_load();
+        let peak = checked.peak_live();
         let taken_later = schedule.buffers.len() > schedule.boundary.len();
         assert!(by_load(peak.get()).is_ok());
         assert!(peak.is_zero() || !taken_later || by_load(peak.get() - 1).is_err());
@@ -101,7 +101,7 @@ fn a_schedule_proved_without_a_placement_is_legal_in_every_placement() {
             let machine = machine.clone().with_memory(plan.placement.height);
             let checked =
                 check(trace.clone(), machine, plan.clone()).unwrap_or_else(|illegal| panic!("{illegal}"));
-            assert_eq!(checked.peak_load(), peak);
+            assert_eq!(checked.peak_live(), peak);
         }
         Ok(())
     };

@@ -80,7 +80,7 @@ fn offload_everything() -> (Schedule, Placement) {
             draft.slots[last_slot].push(compute);
             draft.step(Action::Release { buffer: last }, Vec::new());
         }
-        let offload = draft.step(Action::Offload { value: TensorId(layer), from: buffer }, vec![compute]);
+        let offload = draft.step(Action::Offload { tensor: TensorId(layer), from: buffer }, vec![compute]);
         draft.slots[slot].push(offload);
         offloads.push(offload);
         held = Some((buffer, slot));
@@ -93,7 +93,7 @@ fn offload_everything() -> (Schedule, Placement) {
         let copy = draft.buffer(slot);
         let mut waits = std::mem::take(&mut draft.slots[slot]);
         waits.push(offloads[layer as usize]);
-        let prefetch = draft.step(Action::Prefetch { value: TensorId(layer), to: copy }, waits);
+        let prefetch = draft.step(Action::Prefetch { tensor: TensorId(layer), to: copy }, waits);
         let output_slot = 6 + turn % 2;
         let output = draft.buffer(output_slot);
         let op = OpId(LAYERS + turn as u32);
@@ -103,7 +103,7 @@ fn offload_everything() -> (Schedule, Placement) {
         for buffer in [copy, gradient] {
             draft.step(Action::Release { buffer }, Vec::new());
         }
-        draft.step(Action::HostRelease { value: TensorId(layer) }, Vec::new());
+        draft.step(Action::HostRelease { tensor: TensorId(layer) }, Vec::new());
         draft.slots[gradient_slot].push(compute);
         (gradient, gradient_slot) = (output, output_slot);
     }
@@ -132,7 +132,7 @@ fn a_plan_of_ten_thousand_actions_is_checked() {
     let text = PlanFile::new(plan.clone(), machine.clone()).expect("a machine").to_string();
     assert_eq!(text.parse::<PlanFile>().expect("what was printed").plan, plan);
     let checked = check(trace.clone(), machine.clone(), plan).unwrap_or_else(|illegal| panic!("{illegal}"));
-    assert_eq!(checked.peak_load(), SIZE * 3);
+    assert_eq!(checked.peak_live(), SIZE * 3);
     let without = check_schedule(trace.clone(), machine, schedule, SIZE * 3);
     // The waits are those of this placement, so they do not do for every one.
     assert!(without.is_err());

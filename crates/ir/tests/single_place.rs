@@ -1,4 +1,4 @@
-//! The checker is checked: a legal plan changed in one place is rejected, or runs to the same bytes under every order of the lanes.
+//! The checker is checked: a legal plan changed in one place is rejected, or runs to the same bytes under every order of the streams.
 
 mod symbolic;
 

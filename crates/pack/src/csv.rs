@@ -4,7 +4,7 @@
 //! or `end` (inclusive), `size`, and optionally `alignment`, `offset` (the buffer is pinned there), `hint` (an offset from an earlier run, which is read and not used)
 //! and `gaps`: stretches `lower-upper`, separated by spaces, in which the buffer is away; their ends are inclusive where the column is `end`.
 //! An empty optional field means none. A gap with a window, `lower-upper@from:to`, says that bytes `from..to` of the buffer stay occupied; a block has
-//! no partial residence, so unless the window is empty the whole buffer stays: legal, and at most that much higher.
+//! no partial residency, so unless the window is empty the whole buffer stays: legal, and at most that much higher.
 //!
 //! ```text
 //! id,lower,upper,size,alignment,gaps

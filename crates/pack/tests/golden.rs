@@ -29,7 +29,7 @@ fn problem(case: &serde_json::Value) -> Problem {
 fn seed_heuristics_give_the_stated_heights() {
     for case in &cases() {
         let problem = problem(case);
-        assert_eq!(problem.peak_load(), Bytes(number(case, "peak_load")), "{}", case["id"]);
+        assert_eq!(problem.peak_live(), Bytes(number(case, "peak_load")), "{}", case["id"]);
         for (name, key) in [
             ("best-fit", "sekiyama_bestfit_nomerge"),
             ("best-fit", "sekiyama_bestfit_merge"),

@@ -62,7 +62,7 @@ fn every_packer_is_legal_under_every_combination_of_switches() {
             let placement =
                 outcome.best.unwrap_or_else(|| panic!("{} gave nothing: {:?}", packer.name(), outcome.stop));
             assert_eq!(validate(&problem, &placement), Ok(()), "{} on {problem:?}", packer.name());
-            assert!(placement.height >= problem.peak_load());
+            assert!(placement.height >= problem.peak_live());
             for slack in 0..2 {
                 problem.capacity = Some(Bytes((placement.height.get() + slack).saturating_sub(1)));
                 let limited = packer.pack(&problem, &budget, &Silent);
@@ -167,7 +167,7 @@ fn auto_is_never_worse_than_the_greedy_packers() {
 #[test]
 fn generated_iterations_defeat_largest_first_and_not_auto() {
     let problem = generate::training(12_000, 1);
-    let peak = problem.peak_load();
+    let peak = problem.peak_live();
     let height = |packer: &dyn Packer| {
         packer
             .pack(&problem, &Budget::evaluations(60), &Silent)

@@ -42,7 +42,7 @@ fn brute_force(problem: &Problem) -> u64 {
         }
         !reached.is_empty()
     };
-    (problem.peak_load().get()..).find(fits).expect("some height fits")
+    (problem.peak_live().get()..).find(fits).expect("some height fits")
 }
 
 /// Blocks that fill `height` bytes at every position: whenever two end, others of the same total begin, often a single one, which needs
@@ -84,13 +84,13 @@ fn exact_agrees_with_brute_force_also_above_the_peak_load() {
             // A placement at the peak load needs no brute force to be believed; the other cases are the rare ones wanted here.
             let budget = Budget::evaluations(12);
             let height = Exact.pack(&problem, &budget, &Silent).best.map(|placement| placement.height);
-            if aligned || height == Some(problem.peak_load()) {
+            if aligned || height == Some(problem.peak_live()) {
                 continue;
             }
         }
         cases += 1;
         let optimum = brute_force(&problem);
-        above += u32::from(!aligned && optimum > problem.peak_load().get());
+        above += u32::from(!aligned && optimum > problem.peak_live().get());
         let outcome = Exact.pack(&problem, &Budget::default(), &Silent);
         assert_eq!(outcome.stop, StopReason::Optimal, "{problem:?}");
         let placement = outcome.best.expect("optimal means found");
@@ -124,7 +124,7 @@ fn irreducible(problem: &Problem, blocks: &[BufferId], capacity: u64) {
         Problem { blocks, capacity: None }
     };
     assert!(brute_force(&only(&|_| true)) > capacity, "{blocks:?} of {problem:?}");
-    let tight = problem.peak_load().get() > capacity;
+    let tight = problem.peak_live().get() > capacity;
     for &left_out in blocks {
         // A full section is named whole, as it is the plainest proof.
         assert!(

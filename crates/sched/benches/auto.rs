@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use elbowroom_import::{Imported, Options, Units};
 use elbowroom_ir::machine::{Channel, Machine};
-use elbowroom_ir::planning::{Costs, Freedom, Request, Scheduler};
+use elbowroom_ir::planning::{Costs, Freedom, Planner, Request};
 use elbowroom_ir::search::{Budget, Silent};
 use elbowroom_ir::text::File;
 use elbowroom_ir::trace::Trace;
@@ -100,7 +100,7 @@ impl Task {
             trace: &self.imported.trace,
             costs: &self.imported.costs,
             machine: &self.machine,
-            load_limit: self.limit,
+            live_limit: self.limit,
             freedom: self.freedom,
             packer: None,
         }
@@ -125,7 +125,7 @@ fn plan(task: &Task, budget: &Budget) -> Found {
     let time = outcome.best.map(|schedule| {
         let timeline = simulate(&task.imported.trace, &task.imported.costs, &task.machine, &schedule)
             .expect("planners make schedules that can be simulated");
-        assert!(timeline.peak_load <= task.limit);
+        assert!(timeline.peak_live <= task.limit);
         timeline.iteration
     });
     Found { time, evaluations: outcome.evaluations, seconds }
@@ -210,7 +210,7 @@ fn p100(settings: &Settings, shared: &Path) {
             }
             let imported = import(shared.join(format!("graphs/monet_p100/{file}.json")), &options);
             let reference = imported.notes.references.iter().find(|r| r.memory == Bytes(gib << 30));
-            let limit = reference.expect("the file has this budget").load_limit;
+            let limit = reference.expect("the file has this budget").live_limit;
             let task = Task { imported, machine: machine(), freedom: RECOMPUTE, limit };
             let found = plan(&task, &settings.budget);
             let reached = found.time.map_or(u64::MAX, |time| time.get() / 10_000);
@@ -400,7 +400,7 @@ fn file(settings: &Settings, path: &Path) {
         trace: &file.trace,
         costs: &costs,
         machine: &linked(),
-        load_limit: Bytes(1 << 60),
+        live_limit: Bytes(1 << 60),
         freedom: Freedom::ALL,
         packer: None,
     };
@@ -411,7 +411,7 @@ fn file(settings: &Settings, path: &Path) {
 fn within_30_seconds(settings: &Settings, name: &str, trace: &Trace, costs: &Costs, peak: Bytes) {
     for (word, freedom) in [("", RECOMPUTE), (" link", Freedom::ALL)] {
         let limit = Bytes(peak.get() / 2);
-        let request = Request { trace, costs, machine: &linked(), load_limit: limit, freedom, packer: None };
+        let request = Request { trace, costs, machine: &linked(), live_limit: limit, freedom, packer: None };
         let time = settings.budget.time.map(|time| time.min(Duration::from_secs(25)));
         let budget = Budget { time, ..settings.budget.clone() };
         let start = Instant::now();

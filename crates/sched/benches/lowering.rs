@@ -9,7 +9,7 @@ use elbowroom_sched::chain::linearize::Linear;
 use elbowroom_sched::chain::{Chain, Layer};
 use elbowroom_sched::lower::{evaluate, least_load};
 use elbowroom_sched::policy::{Policy, PrefetchRule};
-use elbowroom_sched::{lower, scheduler};
+use elbowroom_sched::{lower, planner};
 use elbowroom_sim::{presets, simulate};
 
 fn main() {
@@ -45,7 +45,7 @@ fn on_half(bencher: Bencher<'_, '_>, timed: impl Fn(&Request<'_>, &Policy)) {
         trace: &traced.trace,
         costs: &traced.costs,
         machine: &machine,
-        load_limit: Bytes(chain.peak().get() * 6 / 10),
+        live_limit: Bytes(chain.peak().get() * 6 / 10),
         freedom: Freedom::ALL,
         packer: None,
     };
@@ -87,6 +87,6 @@ fn lower_and_simulate(bencher: Bencher<'_, '_>) {
 #[divan::bench(args = ["keep", "greedy", "sqrt", "mixed", "floor"], sample_count = 3, sample_size = 1)]
 fn plan(bencher: Bencher<'_, '_>, name: &str) {
     on_half(bencher, |request, _| {
-        divan::black_box(scheduler(name).unwrap().schedule(request, &Budget::default(), &Silent));
+        divan::black_box(planner(name).unwrap().schedule(request, &Budget::default(), &Silent));
     });
 }

@@ -111,8 +111,8 @@ pub fn gap_costs(
         touched: vec![Nanos::ZERO; schedule.buffers.len()],
         gap_costs: Vec::new(),
     };
-    for (pair, home) in trace.persistent().iter().zip(&schedule.boundary) {
-        match home.device {
+    for (pair, at_boundary) in trace.persistent().iter().zip(&schedule.boundary) {
+        match at_boundary.device {
             Some(buffer) => walk.arrive(pair.begin, buffer),
             None => walk.stays[pair.begin.index()].left = Some(Nanos::ZERO),
         }
@@ -144,11 +144,11 @@ pub fn gap_costs(
                 }
                 launch.writes.iter().for_each(|&buffer| walk.touch(buffer, end));
             }
-            Action::Offload { value, from } => {
+            Action::Offload { tensor: value, from } => {
                 walk.touch(*from, end);
                 walk.stays[value.index()].offload += machine.to_host.time(trace.bytes(*value));
             }
-            Action::Prefetch { value, to } => {
+            Action::Prefetch { tensor: value, to } => {
                 let (value, bytes) = (*value, trace.bytes(*value));
                 let stay = &mut walk.stays[value.index()];
                 let cost = machine.to_device.time(bytes) + std::mem::take(&mut stay.offload);
@@ -170,10 +170,10 @@ pub fn gap_costs(
     }
     let ScheduleWalk { stays, mut gap_costs, .. } = walk;
     // Who is away when the iteration ends left in it and is restored in the next one, which is like it.
-    for (pair, home) in trace.persistent().iter().zip(&schedule.boundary) {
+    for (pair, at_boundary) in trace.persistent().iter().zip(&schedule.boundary) {
         let end = stays[pair.end.index()];
         let first = gap_costs.iter_mut().find(|absence| absence.value == pair.begin);
-        if let (None, None, Some(left), Some(first)) = (home.device, end.buffer, end.left, first) {
+        if let (None, None, Some(left), Some(first)) = (at_boundary.device, end.buffer, end.left, first) {
             first.from = left;
             first.to += timeline.iteration;
             first.cost += end.offload;
@@ -229,7 +229,7 @@ mod tests {
             trace: &chain.trace,
             costs: &chain.costs,
             machine: &machine,
-            load_limit: machine.memory,
+            live_limit: machine.memory,
             freedom: Freedom::ALL,
             packer: None,
         };

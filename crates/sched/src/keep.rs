@@ -1,6 +1,6 @@
 //! `keep`: everything stays. The baseline, and the answer when memory is enough.
 
-use elbowroom_ir::planning::{Request, Scheduler};
+use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome};
 
@@ -12,7 +12,7 @@ use crate::verdict::refusal;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Keep;
 
-impl Scheduler for Keep {
+impl Planner for Keep {
     fn name(&self) -> &'static str {
         "keep"
     }

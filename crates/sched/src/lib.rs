@@ -6,13 +6,13 @@
 //!             sequence   copies, waits
 //! ```
 //!
-//! A planner implements [`Scheduler`]. It decides a [`Policy`](policy::Policy): the sequence of ops, and for each gap between two uses of a
+//! A planner implements [`Planner`]. It decides a [`Policy`](policy::Policy): the sequence of ops, and for each gap between two uses of a
 //! tensor whether the tensor is kept, offloaded or evicted. [`lower`](lower::lower()) alone turns a policy into a schedule with copies, releases and
-//! waits. The peak memory of the schedule stays within the request's limit. [`SCHEDULERS`] lists all planners; [`scheduler`] finds one by its
+//! waits. The peak memory of the schedule stays within the request's limit. [`PLANNERS`] lists all planners; [`planner`] finds one by its
 //! name.
 //!
 //! ```
-//! use elbowroom_ir::planning::{Freedom, Request, Scheduler};
+//! use elbowroom_ir::planning::{Freedom, Request, Planner};
 //! use elbowroom_ir::search::{Budget, Silent};
 //! use elbowroom_ir::{Bytes, Nanos};
 //! use elbowroom_sched::auto::Auto;
@@ -28,7 +28,7 @@
 //!     trace: &traced.trace,
 //!     costs: &traced.costs,
 //!     machine: &machine,
-//!     load_limit: Bytes(chain.peak().get() * 6 / 10),
+//!     live_limit: Bytes(chain.peak().get() * 6 / 10),
 //!     freedom: Freedom::ALL,
 //!     packer: None,
 //! };
@@ -66,14 +66,14 @@ pub mod verdict;
 
 mod search;
 
-use elbowroom_ir::planning::Scheduler;
+use elbowroom_ir::planning::Planner;
 use offload::autoswap::{self, Score};
 
 pub use lower::analysis::PolicyError;
 pub use lower::{LowerError, Lowered, Shortfall, lower, waits};
 
 /// All planners, in the order in which they are listed to users.
-pub static SCHEDULERS: &[&dyn Scheduler] = &[
+pub static PLANNERS: &[&dyn Planner] = &[
     &keep::Keep,
     &offload::greedy::Greedy,
     &offload::dynprog::DynProg::DEFAULT,
@@ -101,8 +101,8 @@ pub static SCHEDULERS: &[&dyn Scheduler] = &[
 ];
 
 /// The planner of a name.
-pub fn scheduler(name: &str) -> Option<&'static dyn Scheduler> {
-    SCHEDULERS.iter().copied().find(|scheduler| scheduler.name() == name)
+pub fn planner(name: &str) -> Option<&'static dyn Planner> {
+    PLANNERS.iter().copied().find(|planner| planner.name() == name)
 }
 
 /// The README's example is a test.

@@ -6,9 +6,9 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use elbowroom_ir::planning::{Request, Scheduler};
+use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
-use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason, Unheard};
+use elbowroom_ir::search::{Budget, InterruptOnly, Observer, Outcome, StopReason};
 use elbowroom_ir::{Bytes, Nanos};
 
 use crate::keep::Keep;
@@ -22,7 +22,7 @@ use crate::recompute::sqrt::Sqrt;
 #[derive(Clone)]
 pub struct Portfolio {
     /// The planners, in the order in which they start.
-    pub planners: Vec<&'static dyn Scheduler>,
+    pub planners: Vec<&'static dyn Planner>,
     /// The budget of each planner.
     pub budget: Budget,
     /// How many planners may run at the same time; at least 1. The results do not depend on it.
@@ -35,7 +35,7 @@ pub struct Portfolio {
 #[derive(Clone)]
 pub struct Entry {
     /// The planner.
-    pub planner: &'static dyn Scheduler,
+    pub planner: &'static dyn Planner,
     /// The schedule's simulated iteration time.
     pub time: Nanos,
     /// The schedule.
@@ -125,8 +125,9 @@ impl Portfolio {
         entries
     }
 
-    fn answer(&self, planner: &dyn Scheduler, request: &Request<'_>, observer: &dyn Observer) -> Answer {
-        let Outcome { best, evaluations, stop } = planner.schedule(request, &self.budget, &Unheard(observer));
+    fn answer(&self, planner: &dyn Planner, request: &Request<'_>, observer: &dyn Observer) -> Answer {
+        let Outcome { best, evaluations, stop } =
+            planner.schedule(request, &self.budget, &InterruptOnly(observer));
         let schedule = best.and_then(|schedule| {
             let predicted = elbowroom_sim::simulate(request.trace, request.costs, request.machine, &schedule);
             Some((predicted.ok()?.iteration, schedule))
@@ -147,13 +148,13 @@ impl Portfolio {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BestOf;
 
-impl Scheduler for BestOf {
+impl Planner for BestOf {
     fn name(&self) -> &'static str {
         "best-of"
     }
 
     fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
-        let planners: Vec<&'static dyn Scheduler> = vec![&Keep, &Greedy, &BestScore, &Sqrt, &Mixed, &Floor];
+        let planners: Vec<&'static dyn Planner> = vec![&Keep, &Greedy, &BestScore, &Sqrt, &Mixed, &Floor];
         let portfolio = Portfolio { planners, budget: budget.clone(), threads: 1, bound: None };
         let entries = portfolio.run(request, observer);
         let best = entries.fastest().map(|entry| entry.schedule.clone());

@@ -18,7 +18,7 @@ pub fn refusal(request: &Request<'_>, best: Option<Bytes>, evaluations: u64) -> 
 
 /// An op whose inputs, outputs and workspace exceed the live memory limit by themselves: a proof that no schedule exists.
 pub fn impossible_op(request: &Request<'_>) -> Option<Infeasible> {
-    let limit = request.load_limit;
+    let limit = request.live_limit;
     let (id, needed) = largest_op(request.trace, request.machine.align)?;
     let op = &request.trace.ops()[id];
     (needed > limit).then(|| {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use elbowroom_ir::check::check_schedule;
 use elbowroom_ir::machine::{Channel, Machine};
-use elbowroom_ir::planning::{CostSource, Costs, Freedom, Request, Scheduler};
+use elbowroom_ir::planning::{CostSource, Costs, Freedom, Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome, Silent, StopReason};
 use elbowroom_ir::trace::{Again, Op, Persistent, Phase, Storage, Tensor, Trace, TraceData, Work};
@@ -77,7 +77,7 @@ fn machine(memory: u64, rate: u64, shared_link: bool) -> Machine {
 
 fn request<'a>(chain: &'a ChainTrace, machine: &'a Machine, freedom: Freedom) -> Request<'a> {
     let ChainTrace { trace, costs, .. } = chain;
-    Request { trace, costs, machine, load_limit: machine.memory, freedom, packer: None }
+    Request { trace, costs, machine, live_limit: machine.memory, freedom, packer: None }
 }
 
 fn plan(
@@ -90,7 +90,7 @@ fn plan(
     let outcome = Auto.schedule(&request, budget, &Silent);
     let time = outcome.best.as_ref().map(|schedule| {
         let timeline = simulate(&chain.trace, &chain.costs, machine, schedule).unwrap();
-        assert!(timeline.peak_load <= machine.memory);
+        assert!(timeline.peak_live <= machine.memory);
         timeline.iteration.get()
     });
     (time, outcome)
@@ -272,7 +272,7 @@ fn trace(persistent: &[u64], ops: &[(&str, &[u32], u64)]) -> Trace {
 
 /// Plans a trace whose ops take so long each; checks the schedule and returns it with its iteration time.
 fn checked(
-    planner: &dyn Scheduler,
+    planner: &dyn Planner,
     trace: &Trace,
     op: u64,
     limit: u64,
@@ -280,10 +280,10 @@ fn checked(
 ) -> Option<(u64, Schedule)> {
     let costs = Costs { nanos: vec![Nanos(op); trace.ops().len()].into(), source: CostSource::Recorded };
     let machine = machine(limit, 1, false);
-    let load_limit = machine.memory;
-    let request = Request { trace, costs: &costs, machine: &machine, load_limit, freedom, packer: None };
+    let live_limit = machine.memory;
+    let request = Request { trace, costs: &costs, machine: &machine, live_limit, freedom, packer: None };
     let schedule = planner.schedule(&request, &Budget::evaluations(20_000), &Silent).best?;
-    let proved = check_schedule(Arc::new(trace.clone()), machine.clone(), schedule.clone(), load_limit);
+    let proved = check_schedule(Arc::new(trace.clone()), machine.clone(), schedule.clone(), live_limit);
     assert!(proved.is_ok(), "{proved:?}");
     Some((simulate(trace, &costs, &machine, &schedule).unwrap().iteration.get(), schedule))
 }

@@ -2,13 +2,13 @@
 
 use elbowroom_ir::machine::{Channel, Machine};
 use elbowroom_ir::planning::{Freedom, Request};
-use elbowroom_ir::schedule::Lane;
+use elbowroom_ir::schedule::Stream;
 use elbowroom_ir::search::{Budget, Silent};
 use elbowroom_ir::{Bytes, Nanos};
 use elbowroom_sched::chain::{Chain, ChainTrace, Layer};
 use elbowroom_sched::offload::autoswap::{AutoSwap, Candidate, ranking};
+use elbowroom_sched::planner;
 use elbowroom_sched::policy::PrefetchRule;
-use elbowroom_sched::scheduler;
 use elbowroom_sim::{presets, simulate};
 
 const MIB: u64 = 1 << 20;
@@ -35,7 +35,7 @@ fn request<'a>(traced: &'a ChainTrace, machine: &'a Machine, limit: u64) -> Requ
         trace: &traced.trace,
         costs: &traced.costs,
         machine,
-        load_limit: Bytes(limit),
+        live_limit: Bytes(limit),
         freedom: Freedom::ALL,
         packer: None,
     }
@@ -84,8 +84,8 @@ fn small_values_are_passed_over_and_the_limit_decides_how_many_leave() {
     let mut request = request(&traced, &machine, 8 * MIB);
     assert!(AutoSwap::new(&request, Some(Bytes(5 * MIB))).unwrap().candidates.is_empty());
     for (limit, bytes) in [(8, 0), (6, 4), (4, 4)] {
-        request.load_limit = Bytes(limit * MIB);
-        let outcome = scheduler("wdoa").unwrap().schedule(&request, &Budget::default(), &Silent);
+        request.live_limit = Bytes(limit * MIB);
+        let outcome = planner("wdoa").unwrap().schedule(&request, &Budget::default(), &Silent);
         let found = outcome.best.map(|schedule| {
             simulate(&traced.trace, &traced.costs, &machine, &schedule).unwrap().traffic.to_host.get() / MIB
         });
@@ -110,7 +110,7 @@ fn what_comes_back_just_in_time_delays_nobody() {
         let lowered = swap.select(&rank, Bytes(8 * MIB), Bytes(6 * MIB), rule).unwrap();
         assert_eq!(lowered.iteration, traced.costs.total());
         let timeline = simulate(&traced.trace, &traced.costs, &machine, &lowered.schedule).unwrap();
-        timeline.spans.iter().find(|span| span.lane == Lane::ToDevice).map(|span| span.start)
+        timeline.spans.iter().find(|span| span.stream == Stream::ToDevice).map(|span| span.start)
     };
     // Its copy takes 40 µs and is needed at 700 µs; the op that runs at 660 µs, B1, begins at 500 µs.
     assert_eq!(prefetched(PrefetchRule::JustInTime), Some(Nanos(500_000)));

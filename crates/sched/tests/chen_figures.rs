@@ -8,7 +8,7 @@ use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Bytes, OpId};
 use elbowroom_sched::recompute::cuts::Cuts;
 use elbowroom_sched::recompute::{recursive, repeats};
-use elbowroom_sched::{lower, policy::Policy, policy::Reuses, scheduler};
+use elbowroom_sched::{lower, policy::Policy, policy::Reuses};
 use elbowroom_sim::cost::Roofline;
 use elbowroom_sim::presets;
 
@@ -38,7 +38,7 @@ impl Network {
             trace: &self.trace,
             costs: &self.costs,
             machine: &self.machine,
-            load_limit: Bytes(1 << 60),
+            live_limit: Bytes(1 << 60),
             freedom: Freedom { offload: false, recompute: true, ..Freedom::ALL },
             packer: None,
         }
@@ -66,12 +66,13 @@ impl Network {
     }
 
     fn planned(&self, planner: &str) -> Point {
-        let outcome = scheduler(planner).unwrap().schedule(&self.request(), &Budget::default(), &Silent);
+        let outcome =
+            elbowroom_sched::planner(planner).unwrap().schedule(&self.request(), &Budget::default(), &Silent);
         let schedule = outcome.best.unwrap();
         let timeline = elbowroom_sim::simulate(&self.trace, &self.costs, &self.machine, &schedule).unwrap();
         let total = self.costs.total().get() as f64;
         Point {
-            bytes: timeline.peak_load.get() - self.persistent(),
+            bytes: timeline.peak_live.get() - self.persistent(),
             overhead: 100.0 * (timeline.iteration.get() as f64 / total - 1.0),
         }
     }

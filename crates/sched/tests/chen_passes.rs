@@ -14,12 +14,12 @@ use elbowroom_ir::search::{Budget, Silent};
 use elbowroom_ir::trace::Phase;
 use elbowroom_ir::{Bytes, Nanos, Table};
 use elbowroom_sched::chain::{Chain, ChainTrace, Layer};
+use elbowroom_sched::lower;
 use elbowroom_sched::lower::least_load;
 use elbowroom_sched::policy::Policy;
 use elbowroom_sched::recompute::cuts::Cuts;
 use elbowroom_sched::recompute::mirror::Mirrors;
 use elbowroom_sched::recompute::{drop_cheap, recursive, repeats};
-use elbowroom_sched::{lower, scheduler};
 use elbowroom_sim::cost::Roofline;
 use elbowroom_sim::{presets, simulate};
 
@@ -55,20 +55,24 @@ fn captured_iterations() {
                 trace: &trace,
                 costs: &imported.costs,
                 machine: &machine,
-                load_limit: limit,
+                live_limit: limit,
                 freedom: Freedom { offload: false, recompute: true, ..Freedom::ALL },
                 packer: None,
             };
             print!("{name} at {percent} %:");
             for planner in PLANNERS {
-                let outcome = scheduler(planner).unwrap().schedule(&request, &Budget::default(), &Silent);
+                let outcome = elbowroom_sched::planner(planner).unwrap().schedule(
+                    &request,
+                    &Budget::default(),
+                    &Silent,
+                );
                 let Some(schedule) = outcome.best else {
                     print!("  {planner} {}", outcome.stop.name());
                     assert!(percent < 100 && !SEARCHING.contains(&planner), "{name} {planner}");
                     continue;
                 };
                 let timeline = simulate(&trace, &imported.costs, &machine, &schedule).unwrap();
-                assert!(timeline.peak_load <= limit, "{name} {planner}");
+                assert!(timeline.peak_live <= limit, "{name} {planner}");
                 check_schedule(trace.clone(), machine.clone(), schedule, limit).unwrap();
                 let share = timeline.iteration.get() as f64 / imported.costs.total().get() as f64;
                 print!("  {planner} {:.1} %", 100.0 * (share - 1.0));
@@ -88,7 +92,7 @@ fn cheap_results_are_dropped_and_convolutions_are_kept() {
         trace: &trace,
         costs: &costs,
         machine: &machine,
-        load_limit: Bytes(1 << 60),
+        live_limit: Bytes(1 << 60),
         freedom: Freedom::ALL,
         packer: None,
     };
@@ -143,7 +147,7 @@ fn recursion_needs_logarithmic_memory() {
             trace: &chain.trace,
             costs: &chain.costs,
             machine: &machine,
-            load_limit: Bytes(1 << 40),
+            live_limit: Bytes(1 << 40),
             freedom: Freedom::ALL,
             packer: None,
         };
@@ -169,18 +173,19 @@ fn updates_among_gradients() {
             trace: &trace,
             costs: &costs,
             machine: &machine,
-            load_limit: Bytes(1 << 60),
+            live_limit: Bytes(1 << 60),
             freedom: Freedom { offload: false, recompute: true, ..Freedom::ALL },
             packer: None,
         };
         let (keep, _) = least_load(&request, &Policy::prompt(&trace)).unwrap();
-        request.load_limit = Bytes(keep.get() / 100 * percent);
+        request.live_limit = Bytes(keep.get() / 100 * percent);
         print!("{name} at {percent} %:");
         for planner in SEARCHING {
-            let outcome = scheduler(planner).unwrap().schedule(&request, &Budget::default(), &Silent);
+            let outcome =
+                elbowroom_sched::planner(planner).unwrap().schedule(&request, &Budget::default(), &Silent);
             let schedule = outcome.best.unwrap_or_else(|| panic!("{name} {planner}: {:?}", outcome.stop));
             let timeline = simulate(&trace, &costs, &machine, &schedule).unwrap();
-            check_schedule(trace.clone(), machine.clone(), schedule, request.load_limit).unwrap();
+            check_schedule(trace.clone(), machine.clone(), schedule, request.live_limit).unwrap();
             let share = timeline.iteration.get() as f64 / costs.total().get() as f64;
             print!("  {planner} {:.1} %", 100.0 * (share - 1.0));
         }
@@ -202,7 +207,7 @@ fn any_mirror_counts_make_a_legal_schedule() {
             trace: &trace,
             costs: &costs,
             machine: &machine,
-            load_limit: Bytes(1 << 40),
+            live_limit: Bytes(1 << 40),
             freedom: Freedom::ALL,
             packer: None,
         };
@@ -214,7 +219,7 @@ fn any_mirror_counts_make_a_legal_schedule() {
         }
         // A home may be needed by a repeat when its end is made; such a plan is refused, never wrong.
         if let Ok(lowered) = lower(&request, &policy) {
-            check_schedule(trace.clone(), machine.clone(), lowered.schedule, request.load_limit).unwrap();
+            check_schedule(trace.clone(), machine.clone(), lowered.schedule, request.live_limit).unwrap();
         }
         Ok(())
     };

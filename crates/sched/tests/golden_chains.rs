@@ -14,7 +14,7 @@ use elbowroom_sched::chain::linearize::Linear;
 use elbowroom_sched::chain::relaxation::{Effort, Units};
 use elbowroom_sched::chain::{Chain, ChainTrace, Layer};
 use elbowroom_sched::policy::{GapAction, Policy, PrefetchRule, Touches};
-use elbowroom_sched::{lower, scheduler, waits};
+use elbowroom_sched::{lower, planner, waits};
 use elbowroom_sim::bound::{lower_bound, proposition_3};
 use elbowroom_sim::simulate;
 use serde_json::Value;
@@ -80,7 +80,7 @@ fn request<'a>(chain: &'a ChainTrace, machine: &'a Machine, limit: Bytes) -> Req
         trace: &chain.trace,
         costs: &chain.costs,
         machine,
-        load_limit: limit,
+        live_limit: limit,
         freedom: Freedom::ALL,
         packer: None,
     }
@@ -123,7 +123,7 @@ fn peaks_bounds_and_unlimited_times() {
         assert_eq!(lowered.iteration, time(&case["no_offload_time"]), "{}", case["id"]);
         assert_eq!(lowered.peak, chain.peak(), "{}", case["id"]);
         let timeline = simulate(&traced.trace, &traced.costs, &machine, &lowered.schedule).unwrap();
-        assert_eq!((timeline.iteration, timeline.peak_load), (lowered.iteration, lowered.peak));
+        assert_eq!((timeline.iteration, timeline.peak_live), (lowered.iteration, lowered.peak));
     }
 }
 
@@ -144,7 +144,7 @@ fn greedy_and_best_sets_take_the_golden_time() {
             assert_eq!(lowered.iteration, time(makespan), "{} {case}", case["id"]);
             assert!(lowered.peak <= machine.memory);
             let timeline = simulate(&traced.trace, &traced.costs, &machine, &lowered.schedule).unwrap();
-            assert_eq!((timeline.iteration, timeline.peak_load), (lowered.iteration, lowered.peak));
+            assert_eq!((timeline.iteration, timeline.peak_live), (lowered.iteration, lowered.peak));
         }
     }
 }
@@ -157,11 +157,11 @@ fn the_greedy_planner_takes_the_golden_time_through_the_linearizer() {
         let request = request(&traced, &machine, machine.memory);
         let linear = Linear::of(&request).unwrap();
         assert_eq!(linear.chain.peak(), chain(&case["instance"]).peak(), "{}", case["id"]);
-        let greedy = scheduler("greedy").unwrap().schedule(&request, &Budget::default(), &Silent);
+        let greedy = planner("greedy").unwrap().schedule(&request, &Budget::default(), &Silent);
         let schedule = greedy.best.unwrap();
         let timeline = simulate(&traced.trace, &traced.costs, &machine, &schedule).unwrap();
         assert_eq!(timeline.iteration, time(&case["greedy"]["makespan"]), "{}", case["id"]);
-        assert!(timeline.peak_load <= machine.memory);
+        assert!(timeline.peak_live <= machine.memory);
     }
 }
 
@@ -207,7 +207,7 @@ fn slotted_dynprog_lies_between_the_exact_optimum_and_the_best_subset() {
         let traced = chain(&case["instance"]).to_trace("golden").unwrap();
         let machine = machine(&case["instance"], true);
         let request = request(&traced, &machine, machine.memory);
-        let outcome = scheduler("dynprog").unwrap().schedule(&request, &Budget::default(), &Silent);
+        let outcome = planner("dynprog").unwrap().schedule(&request, &Budget::default(), &Silent);
         let timeline = simulate(&traced.trace, &traced.costs, &machine, &outcome.best.unwrap()).unwrap();
         let subset = time(&case["best_ordered_subset"]["makespan"]);
         assert!(timeline.iteration >= time(&case["exact_half_duplex"]), "{}", case["id"]);
@@ -256,33 +256,36 @@ impl Import<'_> {
                 }
                 "out" => {
                     let value = x[i].unwrap();
-                    import.push(at, Action::Offload { value, from: import.held[value.index()].unwrap() });
+                    import.push(
+                        at,
+                        Action::Offload { tensor: value, from: import.held[value.index()].unwrap() },
+                    );
                 }
                 "drop" => import.release(x[i].unwrap(), at),
                 "in" => {
                     let value = x[i].unwrap();
                     let to = import.take(value);
-                    import.push(at, Action::Prefetch { value, to });
-                    import.push(at, Action::HostRelease { value });
+                    import.push(at, Action::Prefetch { tensor: value, to });
+                    import.push(at, Action::HostRelease { tensor: value });
                 }
                 other => panic!("{other}"),
             }
         }
         // An optimal schedule may make a copy that are never prefetched.
         let is_prefetched = |value| {
-            let prefetch = |(_, _, action): &(_, _, Action)| matches!(action, Action::Prefetch { value: v, .. } if *v == value);
+            let prefetch = |(_, _, action): &(_, _, Action)| matches!(action, Action::Prefetch { tensor: v, .. } if *v == value);
             import.steps.iter().any(prefetch)
         };
         let unread: Vec<TensorId> = import
             .steps
             .iter()
             .filter_map(|(_, _, action)| match action {
-                Action::Offload { value, .. } if !is_prefetched(*value) => Some(*value),
+                Action::Offload { tensor: value, .. } if !is_prefetched(*value) => Some(*value),
                 _ => None,
             })
             .collect();
         for value in unread {
-            import.push(Nanos::MAX, Action::HostRelease { value });
+            import.push(Nanos::MAX, Action::HostRelease { tensor: value });
         }
         import.steps.sort_by_key(|&(at, event, _)| (at, event));
         let steps = import.steps.into_iter().map(|(_, _, action)| Step { action, waits: Vec::new() });
@@ -328,7 +331,7 @@ fn exact_schedules_replay_to_their_stated_times() {
         let schedule = Import::of(&case, &traced);
         let timeline = simulate(&traced.trace, &traced.costs, &machine, &schedule).unwrap();
         assert_eq!(timeline.iteration, time(&case["exact_half_duplex"]), "{}", case["id"]);
-        assert!(timeline.peak_load <= machine.memory, "{}", case["id"]);
+        assert!(timeline.peak_live <= machine.memory, "{}", case["id"]);
         let trace = Arc::new(traced.trace.clone());
         check_schedule(trace, machine.clone(), schedule, machine.memory)
             .unwrap_or_else(|illegal| panic!("{}: {illegal}", case["id"]));

@@ -14,10 +14,10 @@ use elbowroom_ir::trace::{Again, Trace};
 use elbowroom_ir::{BufferId, Bytes, Nanos, Table};
 use elbowroom_sched::lower::{evaluate, least_load};
 use elbowroom_sched::policy::{Boundary, CopyOrder, Gap, GapAction, Policy, PrefetchRule, Reuses, Touches};
-use elbowroom_sched::{SCHEDULERS, lower, waits};
+use elbowroom_sched::{PLANNERS, lower, waits};
 use elbowroom_sim::bound::lower_bound;
+use elbowroom_sim::live::LiveMemory;
 use elbowroom_sim::liveness::{height, problem};
-use elbowroom_sim::load::Load;
 use elbowroom_sim::simulate;
 
 fn machine(u: &mut Unstructured<'_>) -> arbitrary::Result<Machine> {
@@ -135,22 +135,22 @@ fn what_lowers_is_legal() {
             trace: &trace,
             costs: &costs,
             machine: &machine,
-            load_limit: Bytes(1 << 40),
+            live_limit: Bytes(1 << 40),
             freedom: Freedom::ALL,
             packer: None,
         };
         let Ok((least, place_of_least)) = least_load(&request, &policy) else { return Ok(()) };
-        request.load_limit = Bytes(least.get() + u.int_in_range(0..=40)?);
+        request.live_limit = Bytes(least.get() + u.int_in_range(0..=40)?);
         let lowered = lower(&request, &policy).unwrap_or_else(|error| panic!("{error} within {least}"));
         assert_eq!(evaluate(&request, &policy), Ok((lowered.iteration, lowered.peak)));
-        assert!(lowered.peak <= request.load_limit);
+        assert!(lowered.peak <= request.live_limit);
         let proved =
-            check_schedule(trace.clone(), machine.clone(), lowered.schedule.clone(), request.load_limit)
+            check_schedule(trace.clone(), machine.clone(), lowered.schedule.clone(), request.live_limit)
                 .unwrap_or_else(|illegal| panic!("{illegal}\n{policy:?}\n{:?}", lowered.schedule));
-        assert_eq!(proved.peak_load(), lowered.peak);
+        assert_eq!(proved.peak_live(), lowered.peak);
         let timeline = simulate(&trace, &costs, &machine, &lowered.schedule).unwrap();
-        assert_eq!((timeline.iteration, timeline.peak_load), (lowered.iteration, lowered.peak));
-        assert!(timeline.load.iter().all(|&(_, load)| load <= lowered.peak), "{timeline:?}");
+        assert_eq!((timeline.iteration, timeline.peak_live), (lowered.iteration, lowered.peak));
+        assert!(timeline.live.iter().all(|&(_, load)| load <= lowered.peak), "{timeline:?}");
 
         // Nothing beats the bound, whatever it does to stay within the limit, with these times or where copies take longer than ops.
         let mut slow = machine.clone();
@@ -172,7 +172,7 @@ fn what_lowers_is_legal() {
 
         // One byte less than the least live memory is too little, and the error says where.
         if least > Bytes::ZERO {
-            request.load_limit = Bytes(least.get() - 1);
+            request.live_limit = Bytes(least.get() - 1);
             match lower(&request, &policy) {
                 Err(elbowroom_sched::LowerError::Shortfall(shortfall)) => {
                     assert_eq!((shortfall.missing, shortfall.needed), (Bytes(1), least));
@@ -184,8 +184,8 @@ fn what_lowers_is_legal() {
 
         let problem = problem(&lowered.schedule, &machine);
         assert_eq!(problem.validate(), Ok(()));
-        assert_eq!(problem.peak_load(), lowered.peak);
-        assert_eq!(Load::of(&lowered.schedule, &machine).peak, lowered.peak);
+        assert_eq!(problem.peak_live(), lowered.peak);
+        assert_eq!(LiveMemory::of(&lowered.schedule, &machine).peak, lowered.peak);
         let Placement { offsets, .. } = place(&problem);
         let placement = Placement { height: height(&lowered.schedule, &offsets), offsets };
         let mut schedule = lowered.schedule.clone();
@@ -218,14 +218,14 @@ fn keeping_everything_always_lowers() {
             trace: &trace,
             costs: &costs,
             machine: &machine,
-            load_limit: Bytes(1 << 40),
+            live_limit: Bytes(1 << 40),
             freedom: Freedom::ALL,
             packer: None,
         };
         for policy in [Policy::keep(&trace), Policy::prompt(&trace)] {
             let lowered =
                 lower(&request, &policy).unwrap_or_else(|error| panic!("{error} {:?}", trace.data()));
-            check_schedule(trace.clone(), machine.clone(), lowered.schedule, request.load_limit).unwrap();
+            check_schedule(trace.clone(), machine.clone(), lowered.schedule, request.live_limit).unwrap();
         }
         Ok(())
     };
@@ -236,7 +236,7 @@ fn keeping_everything_always_lowers() {
 
 #[test]
 fn every_planner_keeps_to_the_limit_or_says_why_not() {
-    let mut found = vec![0; SCHEDULERS.len()];
+    let mut found = vec![0; PLANNERS.len()];
     let mut case = |u: &mut Unstructured<'_>| {
         let trace = Arc::new(elbowroom_ir::arbitrary::trace(u)?);
         let (machine, costs) = (machine(u)?, costs(u, &trace)?);
@@ -244,19 +244,19 @@ fn every_planner_keeps_to_the_limit_or_says_why_not() {
             trace: &trace,
             costs: &costs,
             machine: &machine,
-            load_limit: Bytes(1 << 40),
+            live_limit: Bytes(1 << 40),
             freedom: Freedom::ALL,
             packer: None,
         };
         let peak = lower(&request, &Policy::keep(&trace)).unwrap().peak;
-        request.load_limit = Bytes(peak.get() * u.int_in_range(1..=10)? / 10);
-        for (index, scheduler) in SCHEDULERS.iter().enumerate() {
+        request.live_limit = Bytes(peak.get() * u.int_in_range(1..=10)? / 10);
+        for (index, planner) in PLANNERS.iter().enumerate() {
             let budget = elbowroom_ir::search::Budget::evaluations(8);
-            let outcome = scheduler.schedule(&request, &budget, &elbowroom_ir::search::Silent);
+            let outcome = planner.schedule(&request, &budget, &elbowroom_ir::search::Silent);
             if let Some(schedule) = outcome.best {
                 found[index] += 1;
-                check_schedule(trace.clone(), machine.clone(), schedule, request.load_limit)
-                    .unwrap_or_else(|illegal| panic!("{}: {illegal} {:?}", scheduler.name(), trace.data()));
+                check_schedule(trace.clone(), machine.clone(), schedule, request.live_limit)
+                    .unwrap_or_else(|illegal| panic!("{}: {illegal} {:?}", planner.name(), trace.data()));
             } else {
                 assert!(["infeasible", "gave-up"].contains(&outcome.stop.name()), "{:?}", outcome.stop);
             }

@@ -18,7 +18,7 @@ use elbowroom_sched::explain::{Restore, gap_costs};
 use elbowroom_sched::lower::{least_load, loads};
 use elbowroom_sched::policy::Policy;
 use elbowroom_sched::verdict::impossible_op;
-use elbowroom_sched::{SCHEDULERS, lower, scheduler};
+use elbowroom_sched::{PLANNERS, lower};
 use elbowroom_sim::{presets, simulate};
 
 const MIB: u64 = 1 << 20;
@@ -148,17 +148,18 @@ fn machine() -> Machine {
 }
 
 fn request<'a>(trace: &'a Trace, costs: &'a Costs, machine: &'a Machine, limit: Bytes) -> Request<'a> {
-    Request { trace, costs, machine, load_limit: limit, freedom: Freedom::ALL, packer: None }
+    Request { trace, costs, machine, live_limit: limit, freedom: Freedom::ALL, packer: None }
 }
 
 /// Plans, proves the schedule and returns what it does.
 fn planned(request: &Request<'_>, planner: &str) -> Result<Timeline, StopReason> {
-    let outcome = scheduler(planner).unwrap().schedule(request, &Budget::evaluations(2_000), &Silent);
+    let outcome =
+        elbowroom_sched::planner(planner).unwrap().schedule(request, &Budget::evaluations(2_000), &Silent);
     let Some(schedule) = outcome.best else { return Err(outcome.stop) };
     let timeline = simulate(request.trace, request.costs, request.machine, &schedule).unwrap();
     explained(request, planner, &schedule, &timeline);
     let trace = Arc::new(request.trace.clone());
-    check_schedule(trace, request.machine.clone(), schedule, request.load_limit)
+    check_schedule(trace, request.machine.clone(), schedule, request.live_limit)
         .unwrap_or_else(|illegal| panic!("{planner}: {illegal}"));
     Ok(timeline)
 }
@@ -176,8 +177,8 @@ fn explained(request: &Request<'_>, planner: &str, schedule: &Schedule, timeline
     );
     assert_eq!(cost(Restore::Recomputed), timeline.recompute_time, "{planner}");
     let copying = schedule.steps.values().map(|step| match step.action {
-        Action::Offload { value, .. } => machine.to_host.time(trace.bytes(value)),
-        Action::Prefetch { value, .. } => machine.to_device.time(trace.bytes(value)),
+        Action::Offload { tensor: value, .. } => machine.to_host.time(trace.bytes(value)),
+        Action::Prefetch { tensor: value, .. } => machine.to_device.time(trace.bytes(value)),
         _ => Nanos::ZERO,
     });
     assert_eq!(cost(Restore::Prefetched), copying.sum(), "{planner}");
@@ -212,8 +213,8 @@ fn every_planner_does_its_own_thing_within_the_limit() {
     let machine = machine();
     let mut request = request(&trace, &costs, &machine, Bytes(1 << 40));
     let peak = keep_peak(&request);
-    request.load_limit = Bytes(peak * 7 / 10);
-    for planner in SCHEDULERS {
+    request.live_limit = Bytes(peak * 7 / 10);
+    for planner in PLANNERS {
         let name = planner.name();
         match (name, planned(&request, name)) {
             ("keep", result) => {
@@ -242,8 +243,8 @@ fn what_may_not_be_decided_is_not() {
     let (trace, costs) = residual(8, 16);
     let machine = machine();
     let mut request = request(&trace, &costs, &machine, Bytes(1 << 40));
-    request.load_limit = Bytes(keep_peak(&request) * 8 / 10);
-    for planner in SCHEDULERS {
+    request.live_limit = Bytes(keep_peak(&request) * 8 / 10);
+    for planner in PLANNERS {
         for freedom in [
             Freedom { offload: false, recompute: true, ..Freedom::ALL },
             Freedom { offload: true, recompute: false, ..Freedom::ALL },
@@ -264,10 +265,10 @@ fn the_floor_is_what_the_largest_op_needs() {
     let mut request = request(&trace, &costs, &machine, Bytes(1));
     let Some(Infeasible::Op { needed, values, .. }) = impossible_op(&request) else { panic!() };
     assert!(!values.is_empty());
-    request.load_limit = needed;
+    request.live_limit = needed;
     let timeline = planned(&request, "floor").unwrap();
-    assert_eq!(timeline.peak_load, needed);
-    request.load_limit = Bytes(needed.get() - 1);
+    assert_eq!(timeline.peak_live, needed);
+    request.live_limit = Bytes(needed.get() - 1);
     assert!(matches!(planned(&request, "floor"), Err(StopReason::Infeasible(_))));
 }
 

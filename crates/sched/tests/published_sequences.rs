@@ -68,13 +68,13 @@ fn every_sequence_costs_what_was_published() {
             trace: &trace,
             costs: &costs,
             machine: &machine,
-            load_limit: limit,
+            live_limit: limit,
             freedom: Freedom { offload: false, recompute: true, ..Freedom::ALL },
             packer: None,
         };
         let lowered = lower(&request(peak), &policy).unwrap();
         let timeline = simulate(&trace, &costs, &machine, &lowered.schedule).unwrap();
-        assert_eq!(timeline.peak_load, peak, "{graph}");
+        assert_eq!(timeline.peak_live, peak, "{graph}");
         assert_eq!(timeline.iteration, TICK * number("gurobi_cost"), "{graph}");
         assert!(
             matches!(lower(&request(peak - Bytes(1)), &policy), Err(LowerError::Shortfall(_))),

@@ -9,7 +9,6 @@ use elbowroom_ir::planning::{Freedom, Request};
 use elbowroom_ir::search::{Budget, Silent};
 use elbowroom_ir::{Bytes, Nanos};
 use elbowroom_sched::chain::{Chain, Layer};
-use elbowroom_sched::scheduler;
 use elbowroom_sim::bound::proposition_3;
 use elbowroom_sim::{presets, simulate};
 use serde_json::Value;
@@ -47,14 +46,14 @@ fn ratio(chain: &Chain, fraction: f64, planner: &str) -> Option<f64> {
         trace: &traced.trace,
         costs: &traced.costs,
         machine: &machine,
-        load_limit: limit,
+        live_limit: limit,
         freedom: Freedom::ALL,
         packer: None,
     };
-    let outcome = scheduler(planner).unwrap().schedule(&request, &Budget::default(), &Silent);
+    let outcome = elbowroom_sched::planner(planner).unwrap().schedule(&request, &Budget::default(), &Silent);
     let schedule = outcome.best?;
     let timeline = simulate(&traced.trace, &traced.costs, &machine, &schedule).unwrap();
-    assert!(timeline.peak_load <= limit);
+    assert!(timeline.peak_live <= limit);
     check_schedule(Arc::new(traced.trace.clone()), machine.clone(), schedule, limit).unwrap();
     let bound = proposition_3(chain.total(), chain.peak(), limit, &machine);
     assert!(timeline.iteration >= bound);

@@ -8,7 +8,7 @@ use elbowroom_ir::check::check_schedule;
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::planning::{Freedom, Request};
 use elbowroom_ir::search::{Budget, Silent};
-use elbowroom_sched::scheduler;
+use elbowroom_sched::planner;
 use elbowroom_sim::{presets, simulate};
 
 #[path = "../../../golden/shared.rs"]
@@ -36,14 +36,14 @@ fn overheads_are_near_the_published_ones() {
                 trace: &imported.trace,
                 costs: &imported.costs,
                 machine: &machine,
-                load_limit: limit,
+                live_limit: limit,
                 freedom: Freedom { offload: false, recompute: true, ..Freedom::ALL },
                 packer: None,
             };
-            let outcome = scheduler("dtr").unwrap().schedule(&request, &Budget::default(), &Silent);
+            let outcome = planner("dtr").unwrap().schedule(&request, &Budget::default(), &Silent);
             let overhead = outcome.best.map(|schedule| {
                 let timeline = simulate(&imported.trace, &imported.costs, &machine, &schedule).unwrap();
-                assert!(timeline.peak_load <= limit);
+                assert!(timeline.peak_live <= limit);
                 check_schedule(Arc::new(imported.trace.clone()), machine.clone(), schedule, limit).unwrap();
                 100.0 * (timeline.iteration.get() as f64 / imported.costs.total().get() as f64 - 1.0)
             });

@@ -2,12 +2,11 @@
 
 use elbowroom_import::{Chain, Options, import};
 use elbowroom_ir::machine::Machine;
-use elbowroom_ir::planning::{Freedom, Request, Scheduler};
+use elbowroom_ir::planning::{Freedom, Planner, Request};
 use elbowroom_ir::search::{Budget, Silent};
 use elbowroom_ir::{Bytes, Nanos};
 use elbowroom_sched::recompute::profile::Profile;
 use elbowroom_sched::recompute::rotor::{Optimum, Rotor};
-use elbowroom_sched::scheduler;
 use elbowroom_sim::{presets, simulate};
 use serde_json::Value;
 
@@ -114,15 +113,15 @@ fn scheduled(place: &str, percent: u64, planner: &str) -> f64 {
         trace: &imported.trace,
         costs: &imported.costs,
         machine: &machine,
-        load_limit: limit,
+        live_limit: limit,
         freedom: Freedom::ALL,
         packer: None,
     };
-    let outcome = scheduler(planner).unwrap().schedule(&request, &Budget::default(), &Silent);
+    let outcome = elbowroom_sched::planner(planner).unwrap().schedule(&request, &Budget::default(), &Silent);
     let what = format!("{place} at {percent} % {planner}");
     let schedule = outcome.best.unwrap_or_else(|| panic!("{what}: {:?}", outcome.stop));
     let timeline = simulate(&imported.trace, &imported.costs, &machine, &schedule).unwrap();
-    assert!(timeline.peak_load <= limit);
+    assert!(timeline.peak_live <= limit);
     let overhead = 100.0 * (timeline.iteration.get() as f64 / imported.costs.total().get() as f64 - 1.0);
     println!("{what}: {overhead:.2} %");
     overhead
@@ -131,7 +130,7 @@ fn scheduled(place: &str, percent: u64, planner: &str) -> f64 {
 #[test]
 #[ignore = "needs the shared data"]
 fn schedules_of_real_iterations_fit() {
-    assert_eq!(scheduler("rotor").map(|rotor| rotor.name()), Some(Rotor::DEFAULT.name()));
+    assert_eq!(elbowroom_sched::planner("rotor").map(|rotor| rotor.name()), Some(Rotor::DEFAULT.name()));
     for (place, most) in [
         ("data/traces/resnet50_eager.jsonl.gz", [4.0, 8.0, 17.0]),
         ("data/recorded/resnet32-56-9000000000.0.json", [5.0, 10.0, 17.0]),

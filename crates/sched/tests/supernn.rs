@@ -5,7 +5,7 @@ use std::sync::Arc;
 use elbowroom_graph::zoo::{self, Options};
 use elbowroom_ir::Bytes;
 use elbowroom_ir::machine::Machine;
-use elbowroom_ir::planning::{Costs, Freedom, Request, Scheduler};
+use elbowroom_ir::planning::{Costs, Freedom, Planner, Request};
 use elbowroom_ir::schedule::Action;
 use elbowroom_ir::search::{Budget, Silent};
 use elbowroom_ir::trace::Trace;
@@ -35,9 +35,9 @@ impl Case {
     }
 
     fn request(&self, share: f64, freedom: Freedom) -> Request<'_> {
-        let load_limit = Bytes((self.peak.get() as f64 * share) as u64);
+        let live_limit = Bytes((self.peak.get() as f64 * share) as u64);
         let Self { trace, costs, machine, .. } = self;
-        Request { trace, costs, machine, load_limit, freedom, packer: None }
+        Request { trace, costs, machine, live_limit, freedom, packer: None }
     }
 }
 
@@ -51,7 +51,7 @@ fn supernn_offloads_convolutions_and_makes_cheap_layers_again() {
     };
     let mut moved = 0;
     for step in ask(0.6, true, false).unwrap().steps.values() {
-        if let Action::Offload { value, .. } = step.action {
+        if let Action::Offload { tensor: value, .. } = step.action {
             let op = case.trace.producer(value).unwrap();
             assert_eq!(case.trace.ops()[op].kind, "conv2d");
             moved += 1;

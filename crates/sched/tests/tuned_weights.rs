@@ -16,7 +16,6 @@ use elbowroom_ir::{Bytes, Nanos, OpId};
 use elbowroom_sched::chain::{Chain, Layer};
 use elbowroom_sched::lower::{least_load, lower};
 use elbowroom_sched::policy::Policy;
-use elbowroom_sched::scheduler;
 use elbowroom_sim::cost::Roofline;
 use elbowroom_sim::{presets, simulate};
 
@@ -31,14 +30,14 @@ fn network(name: &str, options: &Options) -> (Trace, Costs, Machine) {
 }
 
 fn request<'a>(trace: &'a Trace, costs: &'a Costs, machine: &'a Machine) -> Request<'a> {
-    Request { trace, costs, machine, load_limit: Bytes(1 << 50), freedom: Freedom::ALL, packer: None }
+    Request { trace, costs, machine, live_limit: Bytes(1 << 50), freedom: Freedom::ALL, packer: None }
 }
 
 /// A planner's schedule and its simulated iteration time.
 fn planned(request: &Request<'_>, planner: &str, budget: &Budget) -> Option<(Schedule, Nanos)> {
-    let schedule = scheduler(planner).unwrap().schedule(request, budget, &Silent).best?;
+    let schedule = elbowroom_sched::planner(planner).unwrap().schedule(request, budget, &Silent).best?;
     let timeline = simulate(request.trace, request.costs, request.machine, &schedule).unwrap();
-    assert!(timeline.peak_load <= request.load_limit);
+    assert!(timeline.peak_live <= request.live_limit);
     Some((schedule, timeline.iteration))
 }
 
@@ -48,8 +47,8 @@ fn compare(request: &Request<'_>, budget: &Budget) -> (bool, bool) {
     let best = SCORES.into_iter().filter_map(time).min();
     let tuned = time("bo");
     match (best, tuned) {
-        (Some(best), Some(tuned)) => assert!(tuned <= best, "{tuned} after {best} at {}", request.load_limit),
-        (Some(best), None) => panic!("nothing after {best} at {}", request.load_limit),
+        (Some(best), Some(tuned)) => assert!(tuned <= best, "{tuned} after {best} at {}", request.live_limit),
+        (Some(best), None) => panic!("nothing after {best} at {}", request.live_limit),
         (None, _) => {}
     }
     (best.is_some(), tuned < best)
@@ -63,7 +62,7 @@ fn tuning_never_loses_to_a_score_on_networks() {
         let mut request = request(&trace, &costs, &machine);
         let peak = lower(&request, &Policy::keep(&trace)).unwrap().peak;
         for percent in [95, 85, 75, 65, 55, 45] {
-            request.load_limit = Bytes(peak.get() * percent / 100);
+            request.live_limit = Bytes(peak.get() * percent / 100);
             // One evaluation leaves no room for tuning, and still every score is tried.
             for budget in [Budget::evaluations(1), Budget { seed: percent, ..Budget::evaluations(16) }] {
                 let (found, better) = compare(&request, &budget);
@@ -105,7 +104,7 @@ fn tuning_never_loses_to_a_score_on_random_chains() {
         let Ok(traced) = chain.to_trace("random") else { return Ok(()) };
         let mut request = request(&traced.trace, &traced.costs, &machine);
         let peak = lower(&request, &Policy::keep(&traced.trace)).unwrap().peak;
-        request.load_limit = Bytes(peak.get() * u.int_in_range(5..=9)? / 10);
+        request.live_limit = Bytes(peak.get() * u.int_in_range(5..=9)? / 10);
         let budget = Budget { seed: u.int_in_range(0..=9)?, ..Budget::evaluations(u.int_in_range(1..=20)?) };
         served += usize::from(compare(&request, &budget).0);
         Ok(())
@@ -124,29 +123,32 @@ fn persistent_values_leave_over_the_end_of_the_iteration() {
     let (trace, costs, machine) = network("gpt", &options);
     let mut request = request(&trace, &costs, &machine);
     let keep = least_load(&request, &Policy::keep(&trace)).unwrap().0;
-    request.load_limit = Bytes(keep.get() * 7 / 10);
+    request.live_limit = Bytes(keep.get() * 7 / 10);
     for planner in ["doa", "aoa", "wdoa", "swdoa", "autoswap", "bo"] {
         let (schedule, _) = planned(&request, planner, &Budget::evaluations(12)).unwrap();
-        let actions =
-            schedule.boundary.iter().zip(trace.persistent()).filter(|(home, _)| home.device.is_none());
+        let actions = schedule
+            .boundary
+            .iter()
+            .zip(trace.persistent())
+            .filter(|(at_boundary, _)| at_boundary.device.is_none());
         let actions: Vec<_> = actions.map(|(_, pair)| *pair).collect();
         assert!(!actions.is_empty(), "{planner}");
         for pair in &actions {
             // It begins on the host, and what it has become is there again at the end.
             let prefetches = |value| {
                 let named =
-                    |action: &Action| matches!(action, Action::Prefetch { value: v, .. } if *v == value);
+                    |action: &Action| matches!(action, Action::Prefetch { tensor: v, .. } if *v == value);
                 schedule.steps.values().any(|step| named(&step.action))
             };
             let stored = |value| {
                 let named =
-                    |action: &Action| matches!(action, Action::Offload { value: v, .. } if *v == value);
+                    |action: &Action| matches!(action, Action::Offload { tensor: v, .. } if *v == value);
                 schedule.steps.values().any(|step| named(&step.action))
             };
             assert!(prefetches(pair.begin), "{planner}");
             assert!(pair.begin == pair.end || stored(pair.end), "{planner}");
         }
-        check_schedule(Arc::new(trace.clone()), machine.clone(), schedule, request.load_limit)
+        check_schedule(Arc::new(trace.clone()), machine.clone(), schedule, request.live_limit)
             .unwrap_or_else(|illegal| panic!("{planner}: {illegal}"));
     }
 }

@@ -217,7 +217,7 @@ fn tight_ops(request: &Request<'_>, needs: &Needs) -> Vec<TightOp> {
         let read: u64 = reads.iter().filter(stays).map(|&value| trace.bytes(value).get()).sum();
         // Tensors needed by regular ops may already have been discarded when an update op runs.
         let idle = if early(op) { 0 } else { live - read };
-        let excess = (idle + persistent + own).saturating_sub(request.load_limit.get());
+        let excess = (idle + persistent + own).saturating_sub(request.live_limit.get());
         let own_time = if early(op) { 0 } else { time(id) };
         if excess > 0 {
             let (before, after) = if early(op) { (0, 0) } else { (before, regular - before - own_time) };

@@ -1,6 +1,6 @@
 //! What a memory plan costs: lifetimes, live memory, time on every stream, and lower bounds.
 //!
-//! [`liveness`] turns a schedule into a packing problem. [`load`] computes live memory at every position and the buffers alive at the peak.
+//! [`liveness`] turns a schedule into a packing problem. [`live`] computes live memory at every position and the buffers alive at the peak.
 //! [`simulate`](mod@simulate) runs the streams exactly as the model prescribes and returns a
 //! [`Timeline`](elbowroom_ir::timeline::Timeline), as a measured run does. [`cost`] estimates durations for traces without measurements, on
 //! the machines of [`presets`]. [`bound`] computes lower bounds of the iteration time.
@@ -11,8 +11,8 @@
 
 pub mod bound;
 pub mod cost;
+pub mod live;
 pub mod liveness;
-pub mod load;
 pub mod presets;
 pub mod simulate;
 

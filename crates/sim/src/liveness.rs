@@ -14,8 +14,8 @@ use elbowroom_ir::{BufferId, Bytes, Id, Table};
 pub fn lifetimes(schedule: &Schedule) -> Table<BufferId, Vec<Interval>> {
     let mut alive: Table<BufferId, Vec<Interval>> = Table::filled(schedule.buffers.len(), Vec::new());
     let mut since: Table<BufferId, Option<u64>> = Table::filled(schedule.buffers.len(), None);
-    for home in &schedule.boundary {
-        if let Some(buffer) = home.device.filter(|b| b.index() < since.len()) {
+    for at_boundary in &schedule.boundary {
+        if let Some(buffer) = at_boundary.device.filter(|b| b.index() < since.len()) {
             since[buffer] = Some(0);
         }
     }

@@ -4,12 +4,12 @@
 
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::planning::Costs;
-use elbowroom_ir::schedule::{Action, Lane, Schedule};
+use elbowroom_ir::schedule::{Action, Schedule, Stream};
 use elbowroom_ir::timeline::{Span, Timeline};
 use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{ActionId, BufferId, Bytes, Id, Nanos, OpId, Table, TensorId};
 
-use crate::load::Load;
+use crate::live::LiveMemory;
 
 /// Why a schedule cannot be simulated: it does not match its trace, or its waits cannot be met in order.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -63,7 +63,7 @@ pub fn simulate(
     let mut free = [Nanos::ZERO; 3];
     let mut timeline = Timeline::default();
     let (mut busy, mut last_op) = (Nanos::ZERO, Nanos::ZERO);
-    let mut bytes = Residences::new(schedule, machine);
+    let mut bytes = Residencies::new(schedule, machine);
 
     for (id, step) in schedule.steps.iter() {
         for &target in &step.waits {
@@ -72,41 +72,41 @@ pub fn simulate(
             }
         }
         bytes.known(id, &step.action)?;
-        let Some(lane) = step.action.lane() else {
+        let Some(stream) = step.action.stream() else {
             if let Action::Release { buffer } = step.action {
                 bytes.release(buffer);
             }
             continue;
         };
         let duration = duration(trace, costs, machine, id, &step.action)?;
-        let start = step.waits.iter().map(|&w| ends[w]).fold(free[lane.index()], Nanos::max);
+        let start = step.waits.iter().map(|&w| ends[w]).fold(free[stream.index()], Nanos::max);
         let end = start + duration;
         ends[id] = end;
-        free[lane.index()] = end;
-        if machine.shared_link && lane != Lane::Compute {
-            free[Lane::ToHost.index()] = end;
-            free[Lane::ToDevice.index()] = end;
+        free[stream.index()] = end;
+        if machine.shared_link && stream != Stream::Compute {
+            free[Stream::ToHost.index()] = end;
+            free[Stream::ToDevice.index()] = end;
         }
         bytes.run(&step.action, start, end);
-        timeline.spans.push(Span { action: id, lane, start, end });
+        timeline.spans.push(Span { action: id, stream, start, end });
         timeline.iteration = timeline.iteration.max(end);
         match &step.action {
-            Action::Offload { value, .. } => timeline.traffic.to_host += trace.bytes(*value),
-            Action::Prefetch { value, .. } => timeline.traffic.to_device += trace.bytes(*value),
+            Action::Offload { tensor: value, .. } => timeline.traffic.to_host += trace.bytes(*value),
+            Action::Prefetch { tensor: value, .. } => timeline.traffic.to_device += trace.bytes(*value),
             Action::Recompute(_) => {
                 timeline.recomputed += 1;
                 timeline.recompute_time += duration;
             }
             _ => {}
         }
-        if lane == Lane::Compute {
+        if stream == Stream::Compute {
             busy += duration;
             last_op = end;
         }
     }
     timeline.compute_idle = last_op - busy;
-    timeline.peak_load = Load::of(schedule, machine).peak;
-    timeline.load = bytes.curve();
+    timeline.peak_live = LiveMemory::of(schedule, machine).peak;
+    timeline.live = bytes.curve();
     Ok(timeline)
 }
 
@@ -129,14 +129,14 @@ fn duration(
         Action::Compute(launch) | Action::Recompute(launch) => {
             costs.nanos.get(launch.op).copied().ok_or(SimulateError::UnknownOp { action, op: launch.op })
         }
-        Action::Offload { value, .. } => Ok(machine.to_host.time(size(*value)?)),
-        Action::Prefetch { value, .. } => Ok(machine.to_device.time(size(*value)?)),
+        Action::Offload { tensor: value, .. } => Ok(machine.to_host.time(size(*value)?)),
+        Action::Prefetch { tensor: value, .. } => Ok(machine.to_device.time(size(*value)?)),
         Action::Release { .. } | Action::HostRelease { .. } => Ok(Nanos::ZERO),
     }
 }
 
 /// Residencies in time: from the start of the action that takes a buffer to the end of its last access before its release.
-struct Residences<'a> {
+struct Residencies<'a> {
     schedule: &'a Schedule,
     align: Bytes,
     alive: Table<BufferId, bool>,
@@ -145,7 +145,7 @@ struct Residences<'a> {
     changes: Vec<(Nanos, Bytes, Bytes)>,
 }
 
-impl<'a> Residences<'a> {
+impl<'a> Residencies<'a> {
     fn new(schedule: &'a Schedule, machine: &Machine) -> Self {
         let buffers = schedule.buffers.len();
         let mut this = Self {
@@ -156,7 +156,7 @@ impl<'a> Residences<'a> {
             changes: Vec::with_capacity(2 * buffers + 1),
         };
         this.changes.push((Nanos::ZERO, Bytes::ZERO, Bytes::ZERO));
-        for buffer in schedule.boundary.iter().filter_map(|home| home.device) {
+        for buffer in schedule.boundary.iter().filter_map(|at_boundary| at_boundary.device) {
             if buffer.index() < buffers {
                 this.take(buffer, Nanos::ZERO);
             }

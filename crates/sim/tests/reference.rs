@@ -1,37 +1,37 @@
-//! The simulator against a naive reference, on random plans: time advances tick by tick, and at every tick each lane starts its next
+//! The simulator against a naive reference, on random plans: time advances tick by tick, and at every tick each stream starts its next
 //! action if it is free and everything that the action waits for has finished.
 
 use arbtest::arbitrary::Unstructured;
 use arbtest::arbtest;
 use elbowroom_ir::arbitrary::Case;
 use elbowroom_ir::planning::{CostSource, Costs};
-use elbowroom_ir::schedule::{Action, Lane, Schedule};
+use elbowroom_ir::schedule::{Action, Schedule, Stream};
 use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{ActionId, Bytes, Id, Nanos};
-use elbowroom_sim::load::{Load, alive_at};
+use elbowroom_sim::live::{LiveMemory, alive_at};
 use elbowroom_sim::{liveness, simulate};
 
 /// Starts and ends by ticking.
 fn tick(schedule: &Schedule, durations: &[u64], shared: bool) -> Vec<Option<(u64, u64)>> {
     let mut spans: Vec<Option<(u64, u64)>> = vec![None; schedule.steps.len()];
-    let lane_of = |id: ActionId| {
-        schedule.steps[id].action.lane().map(|lane| match lane {
-            Lane::Compute => 0,
-            Lane::ToHost => 1,
-            Lane::ToDevice if shared => 1,
-            Lane::ToDevice => 2,
+    let stream_of = |id: ActionId| {
+        schedule.steps[id].action.stream().map(|stream| match stream {
+            Stream::Compute => 0,
+            Stream::ToHost => 1,
+            Stream::ToDevice if shared => 1,
+            Stream::ToDevice => 2,
         })
     };
-    let queue = |lane: usize| schedule.steps.ids().filter(move |&id| lane_of(id) == Some(lane));
+    let queue = |stream: usize| schedule.steps.ids().filter(move |&id| stream_of(id) == Some(stream));
     let mut now = 0;
-    while schedule.steps.ids().any(|id| lane_of(id).is_some() && spans[id.index()].is_none()) {
+    while schedule.steps.ids().any(|id| stream_of(id).is_some() && spans[id.index()].is_none()) {
         // Actions without duration may start others at the same tick.
         let mut changed = true;
         while std::mem::take(&mut changed) {
-            for lane in 0..3 {
-                let Some(next) = queue(lane).find(|id| spans[id.index()].is_none()) else { continue };
+            for stream in 0..3 {
+                let Some(next) = queue(stream).find(|id| spans[id.index()].is_none()) else { continue };
                 let over = |id: &ActionId| spans[id.index()].is_some_and(|(_, end)| end <= now);
-                let free = queue(lane).take_while(|&id| id < next).all(|id| over(&id));
+                let free = queue(stream).take_while(|&id| id < next).all(|id| over(&id));
                 if free && schedule.steps[next].waits.iter().all(over) {
                     spans[next.index()] = Some((now, now + durations[next.index()]));
                     changed = true;
@@ -46,8 +46,8 @@ fn tick(schedule: &Schedule, durations: &[u64], shared: bool) -> Vec<Option<(u64
 fn durations(trace: &Trace, costs: &Costs, case: &Case) -> Vec<u64> {
     let each = |action: &Action| match action {
         Action::Compute(launch) | Action::Recompute(launch) => costs.nanos[launch.op].get(),
-        Action::Offload { value, .. } => case.machine.to_host.time(trace.bytes(*value)).get(),
-        Action::Prefetch { value, .. } => case.machine.to_device.time(trace.bytes(*value)).get(),
+        Action::Offload { tensor: value, .. } => case.machine.to_host.time(trace.bytes(*value)).get(),
+        Action::Prefetch { tensor: value, .. } => case.machine.to_device.time(trace.bytes(*value)).get(),
         Action::Release { .. } | Action::HostRelease { .. } => 0,
     };
     case.plan.schedule.steps.values().map(|step| each(&step.action)).collect()
@@ -82,7 +82,7 @@ fn the_simulator_agrees_with_ticking() {
         copies += usize::from(timeline.traffic.to_host > Bytes::ZERO);
 
         // The load, position by position, from who is alive there.
-        let load = Load::of(schedule, &case.machine);
+        let load = LiveMemory::of(schedule, &case.machine);
         let lifetimes = liveness::lifetimes(schedule);
         for position in schedule.steps.ids() {
             let alive = alive_at(schedule, position);
@@ -91,7 +91,7 @@ fn the_simulator_agrees_with_ticking() {
             assert!(alive.iter().all(|&buffer| !lifetimes[buffer].is_empty()));
         }
         assert_eq!(Some(load.peak), load.curve.values().copied().max());
-        assert_eq!(timeline.peak_load, load.peak);
+        assert_eq!(timeline.peak_live, load.peak);
         Ok(())
     };
     // A fixed list of cases: the same ones on every machine.

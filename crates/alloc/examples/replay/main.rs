@@ -22,7 +22,7 @@ const MOST: usize = 16;
 struct Row {
     name: String,
     requests: usize,
-    peak_load: u64,
+    peak_live: u64,
     height: u64,
     iterations: usize,
     planned: f64,
@@ -38,7 +38,7 @@ impl Row {
             "{{\"requests\":{},\"peak_live_bytes\":{},\"arena_bytes\":{},\"planned_share\":{},\"planned_from_iteration\":{},\
              \"whole_peak_bytes\":{},\"whole_planned_bytes\":{},\"whole_caching_bytes\":{}}}",
             self.requests,
-            self.peak_load,
+            self.peak_live,
             self.height,
             self.planned,
             self.iterations,
@@ -66,13 +66,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     for file in files {
         let iteration = Iteration::read(file.as_ref())?;
         let row = replay(&file, &iteration);
-        let ratio = row.height as f64 / row.peak_load as f64;
+        let ratio = row.height as f64 / row.peak_live as f64;
         worst = worst.max(ratio);
         println!(
             "| {} | {} | {} | {} | {ratio:.4} | {:.1} % | {} | {:.2} s | {} | {:.3} | {:.3} |",
             row.name,
             row.requests,
-            row.peak_load,
+            row.peak_live,
             row.height,
             100.0 * row.planned,
             row.iterations,
@@ -134,13 +134,13 @@ fn replay(file: &str, iteration: &Iteration) -> Row {
     Row {
         name,
         requests,
-        peak_load: stats.peak_load.max(1) as u64,
-        height: stats.height as u64,
+        peak_live: stats.peak_live.max(1) as u64,
+        height: stats.arena_bytes as u64,
         iterations,
         planned: share,
         seconds: longest,
-        whole_peak: caching.peak_load(),
-        whole_planned: fixed + stats.height as u64 + iteration.unplannable,
+        whole_peak: caching.peak_live(),
+        whole_planned: fixed + stats.arena_bytes as u64 + iteration.unplannable,
         whole_caching: caching.reserved(),
     }
 }

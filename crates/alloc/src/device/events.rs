@@ -8,22 +8,22 @@ use elbowroom_ir::planning::{CostSource, Costs};
 use elbowroom_ir::trace::{Again, Mutation, Op, Persistent, Phase, Storage, Tensor, Trace, TraceData, Work};
 use elbowroom_ir::{Bytes, Nanos, TensorId};
 
-use super::Block;
+use super::BlockHandle;
 
 /// An event of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum DeviceEvent {
     /// A new block of this many bytes.
-    Malloc(Block, usize),
-    Free(Block),
+    Malloc(BlockHandle, usize),
+    Free(BlockHandle),
     /// An operation with the blocks that it only reads and the blocks that it writes.
-    Exec(Vec<Block>, Vec<Block>),
+    Exec(Vec<BlockHandle>, Vec<BlockHandle>),
 }
 
 impl DeviceEvent {
     /// The blocks of the event.
-    pub fn blocks(&self) -> impl Iterator<Item = Block> {
-        let (one, reads, writes): (_, &[Block], &[Block]) = match self {
+    pub fn blocks(&self) -> impl Iterator<Item = BlockHandle> {
+        let (one, reads, writes): (_, &[BlockHandle], &[BlockHandle]) = match self {
             Self::Malloc(block, _) | Self::Free(block) => (Some(*block), &[], &[]),
             Self::Exec(reads, writes) => (None, reads, writes),
         };
@@ -32,7 +32,7 @@ impl DeviceEvent {
 
     /// A number that is the same for the corresponding event of the next iteration: a block is identified by the time since it was last
     /// used.
-    pub fn token(&self, ago: impl Fn(Block) -> usize) -> u64 {
+    pub fn token(&self, ago: impl Fn(BlockHandle) -> usize) -> u64 {
         let mut hasher = DefaultHasher::new();
         match self {
             Self::Malloc(_, bytes) => (0, bytes).hash(&mut hasher),
@@ -46,8 +46,8 @@ impl DeviceEvent {
     }
 
     /// The same event with other blocks.
-    fn map(&self, to: impl Fn(Block) -> Option<Block>) -> Option<Self> {
-        let all = |blocks: &[Block]| blocks.iter().map(|&block| to(block)).collect::<Option<Vec<_>>>();
+    fn map(&self, to: impl Fn(BlockHandle) -> Option<BlockHandle>) -> Option<Self> {
+        let all = |blocks: &[BlockHandle]| blocks.iter().map(|&block| to(block)).collect::<Option<Vec<_>>>();
         Some(match self {
             Self::Malloc(block, bytes) => Self::Malloc(to(*block)?, *bytes),
             Self::Free(block) => Self::Free(to(*block)?),
@@ -70,7 +70,7 @@ pub(super) struct DeviceIteration {
     pub costs: Costs,
     pub events: Vec<ExpectedEvent>,
     /// The blocks that hold the trace's persistent tensors at the start of the next iteration, in the trace's order.
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<BlockHandle>,
     /// For each of them, the number of the block that takes its role at the end of the iteration.
     pub successors: Vec<usize>,
 }
@@ -78,10 +78,10 @@ pub(super) struct DeviceIteration {
 /// How the blocks of one period correspond to those of the next.
 pub(super) struct Succession {
     /// The event that created each block, and the reverse.
-    made: BTreeMap<Block, usize>,
-    at: BTreeMap<usize, Block>,
+    made: BTreeMap<BlockHandle, usize>,
+    at: BTreeMap<usize, BlockHandle>,
     /// Blocks created or freed within the two periods: another block takes their role one period later. All other blocks keep theirs.
-    passing: BTreeSet<Block>,
+    passing: BTreeSet<BlockHandle>,
     period: usize,
 }
 
@@ -107,8 +107,8 @@ impl Succession {
             if old.map(|block| succession.successor(block)).as_ref() == Some(new) {
                 continue;
             }
-            let stays = |block: &Block| !succession.passing.contains(block);
-            let blocks: Vec<Block> = new.blocks().filter(stays).collect();
+            let stays = |block: &BlockHandle| !succession.passing.contains(block);
+            let blocks: Vec<BlockHandle> = new.blocks().filter(stays).collect();
             let same = |(event, _): &(DeviceEvent, _)| {
                 blocks.iter().all(|block| event.blocks().any(|b| b == *block))
             };
@@ -119,7 +119,7 @@ impl Succession {
     }
 
     /// The block that takes a block's role one period later; `None` if it is unknown.
-    fn successor(&self, block: Block) -> Option<Block> {
+    fn successor(&self, block: BlockHandle) -> Option<BlockHandle> {
         if !self.passing.contains(&block) {
             return Some(block);
         }
@@ -132,34 +132,34 @@ impl DeviceIteration {
     pub fn new(
         events: &[(DeviceEvent, Nanos)],
         succession: &Succession,
-        size: impl Fn(Block) -> Option<usize>,
+        size: impl Fn(BlockHandle) -> Option<usize>,
     ) -> Option<Self> {
         let start = events.len().checked_sub(succession.period)?;
         let now = &events[start..];
         // Blocks that no event uses stay in place, or are offloaded if a planned block needs their bytes.
-        let touched: BTreeSet<Block> = now.iter().flat_map(|(event, _)| event.blocks()).collect();
-        let old = |block: &Block| succession.made.get(block).is_none_or(|&at| at < start);
-        let mut found: BTreeSet<Block> = touched.into_iter().filter(old).collect();
+        let touched: BTreeSet<BlockHandle> = now.iter().flat_map(|(event, _)| event.blocks()).collect();
+        let old = |block: &BlockHandle| succession.made.get(block).is_none_or(|&at| at < start);
+        let mut found: BTreeSet<BlockHandle> = touched.into_iter().filter(old).collect();
         // A successor of an old block may itself be old and unused.
-        let mut next: Vec<Block> = found.iter().copied().collect();
+        let mut next: Vec<BlockHandle> = found.iter().copied().collect();
         while let Some(block) = next.pop() {
             let successor = succession.successor(block)?;
             if old(&successor) && found.insert(successor) {
                 next.push(successor);
             }
         }
-        let found: Vec<Block> = found.into_iter().collect();
-        let mut numbers: BTreeMap<Block, usize> =
+        let found: Vec<BlockHandle> = found.into_iter().collect();
+        let mut numbers: BTreeMap<BlockHandle, usize> =
             found.iter().enumerate().map(|(number, &block)| (block, number)).collect();
 
-        let sizes: BTreeMap<Block, usize> = events
+        let sizes: BTreeMap<BlockHandle, usize> = events
             .iter()
             .filter_map(|(event, _)| match event {
                 DeviceEvent::Malloc(block, bytes) => Some((*block, *bytes)),
                 _ => None,
             })
             .collect();
-        let size = |block: Block| sizes.get(&block).copied().or_else(|| size(block));
+        let size = |block: BlockHandle| sizes.get(&block).copied().or_else(|| size(block));
         let mut builder = TraceBuilder::default();
         for &block in &found {
             let value = builder.tensor(size(block)?);
@@ -169,7 +169,7 @@ impl DeviceIteration {
         let mut expected = Vec::with_capacity(now.len());
         let mut nanos = Vec::new();
         for (event, time) in now {
-            let number = |block: &Block| numbers.get(block).copied();
+            let number = |block: &BlockHandle| numbers.get(block).copied();
             expected.push(match event {
                 DeviceEvent::Malloc(block, bytes) => {
                     let number = numbers.len();
@@ -180,7 +180,7 @@ impl DeviceIteration {
                 DeviceEvent::Exec(reads, writes) => {
                     builder.exec(reads, writes, &size)?;
                     nanos.push(*time);
-                    let all = |blocks: &[Block]| blocks.iter().map(number).collect::<Option<Vec<_>>>();
+                    let all = |blocks: &[BlockHandle]| blocks.iter().map(number).collect::<Option<Vec<_>>>();
                     ExpectedEvent::Exec(all(reads)?, all(writes)?)
                 }
             });
@@ -203,7 +203,7 @@ impl DeviceIteration {
 struct TraceBuilder {
     data: TraceData,
     /// The tensor that each block holds.
-    now: BTreeMap<Block, TensorId>,
+    now: BTreeMap<BlockHandle, TensorId>,
 }
 
 impl TraceBuilder {
@@ -216,9 +216,9 @@ impl TraceBuilder {
     /// Adds an operation. It may leave part of a written block unchanged, so the old contents count as read.
     fn exec(
         &mut self,
-        reads: &[Block],
-        writes: &[Block],
-        size: &impl Fn(Block) -> Option<usize>,
+        reads: &[BlockHandle],
+        writes: &[BlockHandle],
+        size: &impl Fn(BlockHandle) -> Option<usize>,
     ) -> Option<()> {
         let mut op = Op {
             name: format!("op {}", self.data.ops.len()),

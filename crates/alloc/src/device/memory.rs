@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{ALIGN, Block, DeviceError, DeviceStats};
+use super::{ALIGN, BlockHandle, DeviceError, DeviceStats};
 
 /// The location of a block's contents. Without either copy it holds zeros.
 #[derive(Debug, Default)]
@@ -26,9 +26,9 @@ pub(super) struct DeviceMemory {
     /// The index in `bytes` at which the device begins.
     start: usize,
     limit: usize,
-    blocks: BTreeMap<Block, Contents>,
+    blocks: BTreeMap<BlockHandle, Contents>,
     /// Blocks on the device by offset; they do not overlap.
-    resident: BTreeMap<usize, Block>,
+    resident: BTreeMap<usize, BlockHandle>,
     clock: u64,
     height: usize,
 }
@@ -64,11 +64,11 @@ impl DeviceMemory {
     }
 
     /// Adds a block of zeros, which is not yet on the device.
-    pub fn add(&mut self, block: Block, bytes: usize) {
+    pub fn add(&mut self, block: BlockHandle, bytes: usize) {
         self.blocks.insert(block, Contents { bytes, ..Contents::default() });
     }
 
-    pub fn remove(&mut self, block: Block) {
+    pub fn remove(&mut self, block: BlockHandle) {
         self.release_device_bytes(block);
         self.blocks.remove(&block);
     }
@@ -78,14 +78,14 @@ impl DeviceMemory {
     }
 
     /// Frees a block's device bytes without a copy.
-    fn release_device_bytes(&mut self, block: Block) {
+    fn release_device_bytes(&mut self, block: BlockHandle) {
         if let Some(offset) = self.blocks.get_mut(&block).and_then(|contents| contents.device.take()) {
             self.resident.remove(&offset);
         }
     }
 
     /// Copies a block to the host unless an equal copy exists or the block is not on the device.
-    pub fn copy_to_host(&mut self, block: Block, stats: &mut DeviceStats) {
+    pub fn copy_to_host(&mut self, block: BlockHandle, stats: &mut DeviceStats) {
         let Some(&Contents { bytes, device: Some(offset), host: None, .. }) = self.blocks.get(&block) else {
             return;
         };
@@ -97,20 +97,20 @@ impl DeviceMemory {
     }
 
     /// Copies a block to the host, if necessary, and frees its device bytes.
-    fn offload(&mut self, block: Block, stats: &mut DeviceStats) {
+    fn offload(&mut self, block: BlockHandle, stats: &mut DeviceStats) {
         self.copy_to_host(block, stats);
         self.release_device_bytes(block);
     }
 
     /// Discards a block's host copy if the block is on the device.
-    pub fn drop_host_copy(&mut self, block: Block) {
+    pub fn drop_host_copy(&mut self, block: BlockHandle) {
         if let Some(contents) = self.blocks.get_mut(&block).filter(|contents| contents.device.is_some()) {
             contents.host = None;
         }
     }
 
     /// Places a block at an offset and offloads the blocks that overlap with it. Has no effect if the range exceeds the device.
-    pub fn place(&mut self, block: Block, offset: usize, stats: &mut DeviceStats) {
+    pub fn place(&mut self, block: BlockHandle, offset: usize, stats: &mut DeviceStats) {
         let Some(&Contents { bytes, device, .. }) = self.blocks.get(&block) else { return };
         if device == Some(offset) || offset.checked_add(bytes).is_none_or(|end| end > self.limit) {
             return;
@@ -153,13 +153,17 @@ impl DeviceMemory {
     }
 
     /// Whether all of the given blocks are on the device.
-    pub fn has_all(&self, blocks: &[Block]) -> bool {
+    pub fn has_all(&self, blocks: &[BlockHandle]) -> bool {
         let there = |block| self.blocks.get(block).is_some_and(|contents| contents.device.is_some());
         blocks.iter().all(there)
     }
 
     /// Prefetches the given blocks; offloads the least recently used other blocks as necessary (Zhang, section V).
-    pub fn make_resident(&mut self, wanted: &[Block], stats: &mut DeviceStats) -> Result<(), DeviceError> {
+    pub fn make_resident(
+        &mut self,
+        wanted: &[BlockHandle],
+        stats: &mut DeviceStats,
+    ) -> Result<(), DeviceError> {
         let mut wanted = wanted.to_vec();
         wanted.sort_unstable();
         wanted.dedup();
@@ -196,12 +200,12 @@ impl DeviceMemory {
     pub fn run(
         &mut self,
         operation: impl FnOnce(&[&[u8]], &mut [&mut [u8]]),
-        reads: &[Block],
-        writes: &[Block],
+        reads: &[BlockHandle],
+        writes: &[BlockHandle],
     ) {
         self.clock += 1;
         // The range of each block by offset, and whether it is written.
-        let mut ranges: BTreeMap<usize, (usize, Block, bool)> = BTreeMap::new();
+        let mut ranges: BTreeMap<usize, (usize, BlockHandle, bool)> = BTreeMap::new();
         for (block, written) in reads.iter().map(|b| (b, false)).chain(writes.iter().map(|b| (b, true))) {
             let Some(contents) = self.blocks.get_mut(block) else { return };
             contents.used = self.clock;

@@ -39,7 +39,7 @@ const HISTORY: usize = 1 << 16;
 
 /// A block of the device. A handle: only operations access its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Block(u64);
+pub struct BlockHandle(u64);
 
 /// Why a call is rejected. The device is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -55,10 +55,10 @@ pub enum DeviceError {
     },
     /// The block has been freed or belongs to another device.
     #[error("{0:?} is not a live block of this device")]
-    Unknown(Block),
+    Unknown(BlockHandle),
     /// The operation writes a block that it names a second time.
     #[error("the operation writes {0:?} and names it a second time")]
-    Twice(Block),
+    Twice(BlockHandle),
 }
 
 /// Decides when blocks are offloaded and prefetched, and at which offsets they lie.
@@ -72,7 +72,7 @@ pub trait SwapPlanner {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceStats {
     /// Operations run dynamically.
-    pub reactive: u64,
+    pub dynamic: u64,
     /// Operations run by a plan.
     pub planned: u64,
     /// Bytes copied to the host.
@@ -82,11 +82,11 @@ pub struct DeviceStats {
     /// Plans made.
     pub plans: u64,
     /// Departures of the program from a plan.
-    pub left: u64,
+    pub abandoned: u64,
     /// The largest end of any block on the device, in bytes.
-    pub height: usize,
+    pub device_bytes: usize,
     /// Peak of the bytes of all live blocks, on the device or on the host.
-    pub peak_load: usize,
+    pub peak_live: usize,
 }
 
 /// A device of a fixed size.
@@ -107,7 +107,7 @@ pub struct Device {
     planner: Option<Box<dyn SwapPlanner>>,
     /// Number of blocks created; the next block's handle.
     made: u64,
-    live: BTreeMap<Block, LiveBlock>,
+    live: BTreeMap<BlockHandle, LiveBlock>,
     /// The recorded events, each operation with its duration.
     events: Vec<(DeviceEvent, Nanos)>,
     detector: Detector,
@@ -140,12 +140,12 @@ impl Device {
     }
 
     /// Creates a block of zeros, of at least one byte. It occupies no device memory until an operation uses it.
-    pub fn malloc(&mut self, bytes: usize) -> Block {
-        let (block, bytes) = (Block(self.made), bytes.max(1));
+    pub fn malloc(&mut self, bytes: usize) -> BlockHandle {
+        let (block, bytes) = (BlockHandle(self.made), bytes.max(1));
         self.made += 1;
         self.live.insert(block, LiveBlock { bytes, touched: self.events.len() });
         self.load = self.load.saturating_add(bytes);
-        self.stats.peak_load = self.stats.peak_load.max(self.load);
+        self.stats.peak_live = self.stats.peak_live.max(self.load);
         self.memory.add(block, bytes);
         let event = DeviceEvent::Malloc(block, bytes);
         self.advance_to(&event);
@@ -157,7 +157,7 @@ impl Device {
     ///
     /// # Errors
     /// The block is unknown.
-    pub fn free(&mut self, block: Block) -> Result<(), DeviceError> {
+    pub fn free(&mut self, block: BlockHandle) -> Result<(), DeviceError> {
         let Some(&LiveBlock { bytes, .. }) = self.live.get(&block) else {
             return Err(DeviceError::Unknown(block));
         };
@@ -178,10 +178,10 @@ impl Device {
     pub fn exec(
         &mut self,
         operation: impl FnOnce(&[&[u8]], &mut [&mut [u8]]),
-        reads: &[Block],
-        writes: &[Block],
+        reads: &[BlockHandle],
+        writes: &[BlockHandle],
     ) -> Result<(), DeviceError> {
-        let unknown = |block: &&Block| !self.live.contains_key(block);
+        let unknown = |block: &&BlockHandle| !self.live.contains_key(block);
         if let Some(&block) = reads.iter().chain(writes).find(unknown) {
             return Err(DeviceError::Unknown(block));
         }
@@ -191,7 +191,7 @@ impl Device {
             }
         }
         let event = DeviceEvent::Exec(reads.to_vec(), writes.to_vec());
-        let wanted: Vec<Block> = event.blocks().collect();
+        let wanted: Vec<BlockHandle> = event.blocks().collect();
         self.advance_to(&event);
         let planned = self.run.is_some() && self.memory.has_all(&wanted);
         if !planned {
@@ -201,11 +201,11 @@ impl Device {
         let started = Instant::now();
         self.memory.run(operation, reads, writes);
         let time = Nanos::from(started.elapsed());
-        *(if planned { &mut self.stats.planned } else { &mut self.stats.reactive }) += 1;
+        *(if planned { &mut self.stats.planned } else { &mut self.stats.dynamic }) += 1;
         if let Some(run) = &mut self.run {
             run.done(&mut self.memory, &mut self.stats);
         }
-        self.stats.height = self.memory.height();
+        self.stats.device_bytes = self.memory.height();
         self.record(event, time);
         Ok(())
     }
@@ -232,7 +232,7 @@ impl Device {
     /// Abandons the plan in use.
     fn abandon_plan(&mut self) {
         let Some(run) = self.run.take() else { return };
-        self.stats.left += 1;
+        self.stats.abandoned += 1;
         // A plan that did not last for one iteration is not made again soon.
         self.detector.require_run(if run.iterations > 0 { 0 } else { 2 * self.credible(run.period()) });
     }

@@ -8,16 +8,16 @@ use elbowroom_ir::{ActionId, BufferId, Id, TensorId};
 
 use super::events::{DeviceEvent, DeviceIteration, ExpectedEvent};
 use super::memory::DeviceMemory;
-use super::{ALIGN, Block, DeviceStats};
+use super::{ALIGN, BlockHandle, DeviceStats};
 
 /// A plan in use, and the program's progress in it.
 pub(super) struct PlannedRun {
     plan: CheckedPlan,
     iteration: DeviceIteration,
     /// The block with each number of the iteration.
-    numbers: Vec<Block>,
+    numbers: Vec<BlockHandle>,
     /// The block that holds each tensor, and the tensor in each buffer.
-    of_value: BTreeMap<TensorId, Block>,
+    of_value: BTreeMap<TensorId, BlockHandle>,
     in_buffer: BTreeMap<BufferId, TensorId>,
     event: usize,
     step: usize,
@@ -60,10 +60,10 @@ impl PlannedRun {
             iterations: 0,
         };
         run.begin();
-        for (&block, home) in run.numbers.iter().zip(&run.plan.schedule().boundary) {
-            if let Some(buffer) = home.device {
+        for (&block, at_boundary) in run.numbers.iter().zip(&run.plan.schedule().boundary) {
+            if let Some(buffer) = at_boundary.device {
                 memory.place(block, run.offset(buffer), stats);
-                if !home.host {
+                if !at_boundary.host {
                     memory.drop_host_copy(block);
                 }
             }
@@ -86,9 +86,9 @@ impl PlannedRun {
         self.of_value.clear();
         self.in_buffer.clear();
         let pairs = self.plan.trace().persistent().iter().zip(&self.plan.schedule().boundary);
-        for ((pair, home), &block) in pairs.zip(&self.numbers) {
+        for ((pair, at_boundary), &block) in pairs.zip(&self.numbers) {
             self.of_value.insert(pair.begin, block);
-            if let Some(buffer) = home.device {
+            if let Some(buffer) = at_boundary.device {
                 self.in_buffer.insert(buffer, pair.begin);
             }
         }
@@ -103,8 +103,8 @@ impl PlannedRun {
         memory: &mut DeviceMemory,
         stats: &mut DeviceStats,
     ) -> bool {
-        let is = |block: &Block, number: &usize| self.numbers.get(*number) == Some(block);
-        let are = |blocks: &[Block], numbers: &[usize]| {
+        let is = |block: &BlockHandle, number: &usize| self.numbers.get(*number) == Some(block);
+        let are = |blocks: &[BlockHandle], numbers: &[usize]| {
             blocks.len() == numbers.len() && blocks.iter().zip(numbers).all(|(block, n)| is(block, n))
         };
         let expected = match (&self.iteration.events[self.event], event) {
@@ -139,7 +139,12 @@ impl PlannedRun {
     }
 
     /// Carries out the plan's actions up to and including the next operation, which writes the given blocks, or to the end.
-    fn advance(&mut self, operation: Option<&[Block]>, memory: &mut DeviceMemory, stats: &mut DeviceStats) {
+    fn advance(
+        &mut self,
+        operation: Option<&[BlockHandle]>,
+        memory: &mut DeviceMemory,
+        stats: &mut DeviceStats,
+    ) {
         while self.step < self.plan.schedule().steps.len() {
             let action = &self.plan.schedule().steps[ActionId::new(self.step)].action;
             self.step += 1;
@@ -155,12 +160,12 @@ impl PlannedRun {
                     }
                     return;
                 }
-                &Action::Offload { value, .. } => {
+                &Action::Offload { tensor: value, .. } => {
                     if let Some(&block) = self.of_value.get(&value) {
                         memory.copy_to_host(block, stats);
                     }
                 }
-                &Action::Prefetch { value, to } => {
+                &Action::Prefetch { tensor: value, to } => {
                     self.in_buffer.insert(to, value);
                     if let Some(&block) = self.of_value.get(&value) {
                         memory.place(block, self.offset(to), stats);
@@ -171,7 +176,7 @@ impl PlannedRun {
                 Action::Release { buffer } => {
                     self.in_buffer.remove(buffer);
                 }
-                Action::HostRelease { value } => {
+                Action::HostRelease { tensor: value } => {
                     // A later tensor of the same block may have a host copy of its own by now.
                     if let Some(&block) = self.of_value.get(value) {
                         let newest = self.of_value.iter().rev().find(|&(_, &other)| other == block);

@@ -40,7 +40,7 @@ pub fn run(args: &CheckArgs) -> Result<Answer> {
             violations,
             limit_bytes: limit.get(),
             arena_bytes: height.get(),
-            peak_live_bytes: result.as_ref().ok().map(|plan| plan.peak_load().get()),
+            peak_live_bytes: result.as_ref().ok().map(|plan| plan.peak_live().get()),
         })?;
     }
     match result {
@@ -52,7 +52,7 @@ pub fn run(args: &CheckArgs) -> Result<Answer> {
                     row("rules", "L1 to L10", "all hold"),
                     row("arena size", height, format!("{} bytes", grouped(height.get()))),
                     row("limit", limit, ""),
-                    row("peak live memory", plan.peak_load(), "largest sum of buffers alive at one time"),
+                    row("peak live memory", plan.peak_live(), "largest sum of buffers alive at one time"),
                 ],
             )?;
             Ok(Answer::Yes)

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use elbowroom::compare::{self, Comparison, Row};
-use elbowroom::ir::planning::Scheduler;
+use elbowroom::ir::planning::Planner;
 use elbowroom::ir::{Bytes, Nanos};
 use elbowroom::pipeline::{self, Task};
 use elbowroom::size::{MemoryRange, MemorySpec};
@@ -54,13 +54,13 @@ pub fn run(args: &CompareArgs) -> Result<Answer> {
 }
 
 /// The planners of the command line.
-fn planners(args: &CompareArgs) -> Result<Vec<&'static dyn Scheduler>> {
+fn planners(args: &CompareArgs) -> Result<Vec<&'static dyn Planner>> {
     let names = if args.planners.is_empty() {
         registry::planners()
     } else {
         args.planners.iter().map(String::as_str).collect()
     };
-    names.into_iter().map(|name| learning::scheduler(name, &args.network)).collect()
+    names.into_iter().map(|name| learning::planner(name, &args.network)).collect()
 }
 
 /// One trace on the machine of the command line.
@@ -72,16 +72,16 @@ fn task(args: &CompareArgs, path: &Path) -> Result<Task> {
 fn plan<'a>(
     args: &CompareArgs,
     task: &'a Task,
-    planners: &[&dyn Scheduler],
+    planners: &[&dyn Planner],
     progress: &Progress,
     output: &mut Output<'_>,
 ) -> Result<Compared<'a>> {
     let packer = registry::packer(&args.packer)?;
     progress.say("finding the unconstrained peak");
     let baseline = args.baseline.as_deref().map_or(Ok(packer), registry::packer)?;
-    let kept = pipeline::natural(task, baseline, progress)?;
+    let kept = pipeline::unconstrained(task, baseline, progress)?;
     let by_load = args.live_limit.is_some();
-    let peak = if by_load { kept.predicted.peak_load } else { kept.height() };
+    let peak = if by_load { kept.predicted.peak_live } else { kept.height() };
     let (low, steps) = if args.overhead.is_some() { (0.05, 20) } else { (0.3, 8) };
     let default = MemoryRange { low: MemorySpec::Share(low), high: MemorySpec::Share(1.0) };
     let range = args.live_limit.or(args.memory).unwrap_or(default);
@@ -97,7 +97,7 @@ fn plan<'a>(
         budget: settings::budget(&args.search)?,
         limits: &limits,
         by_load,
-        natural: peak,
+        unconstrained: peak,
         alone: args.alone,
     };
     let total = if args.overhead.is_some() { planners.len() } else { planners.len() * limits.len() };

@@ -49,10 +49,10 @@ impl Limits {
         progress: &Progress,
     ) -> Result<Self> {
         progress.say("finding the unconstrained peak");
-        let peak = pipeline::natural(task, default.packer, progress)?.height();
+        let peak = pipeline::unconstrained(task, default.packer, progress)?.height();
         progress.say("finding the smallest limit");
         let quick = Method {
-            scheduler: registry::scheduler(FRUGAL_PLANNER)?,
+            planner: registry::planner(FRUGAL_PLANNER)?,
             packer: registry::packer(QUICK_PACKER)?,
             ..default.at_once()
         };
@@ -62,7 +62,7 @@ impl Limits {
             let planned = pipeline::smallest(task, method, peak, &observer).ok()?;
             let limit = planned.plan.machine().memory;
             // The plan that keeps everything has the unconstrained peak: that is no limit.
-            (limit < peak).then(|| (method.scheduler.name(), limit, planned.predicted.iteration))
+            (limit < peak).then(|| (method.planner.name(), limit, planned.predicted.iteration))
         });
         let (largest_op, largest_op_bytes) = pipeline::largest_op(task);
         let unlimited = task.costs.total();

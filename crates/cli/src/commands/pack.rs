@@ -115,7 +115,7 @@ fn pack(
     packer: &dyn Packer,
     budget: &Budget,
 ) -> Result<(Packed, Outcome<Placement>)> {
-    let peak_live = problem.peak_load();
+    let peak_live = problem.peak_live();
     let progress = Progress::new(format!("placing {} buffers with {}", problem.blocks.len(), packer.name()));
     let started = Instant::now();
     let outcome = packer.pack(problem, budget, &progress);

@@ -29,22 +29,22 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     if args.memory.is_none() && args.live_limit.is_none() {
         return suggest(args, &task, &method, &progress);
     }
-    let natural = pipeline::natural(&task, method.packer, &progress)?.height();
+    let unconstrained = pipeline::unconstrained(&task, method.packer, &progress)?.height();
 
     if let Some(limit) = args.live_limit {
-        return by_load(args, &task, &method, limit, natural, &progress);
+        return by_load(args, &task, &method, limit, unconstrained, &progress);
     }
     let memory = args.memory.unwrap_or(MemorySpec::Share(1.0));
-    let planned = match memory.resolve(natural) {
+    let planned = match memory.resolve(unconstrained) {
         Some(limit) => pipeline::plan(&task.with_memory(limit), &method, &progress),
-        None => pipeline::smallest(&task, &method, natural, &progress),
+        None => pipeline::smallest(&task, &method, unconstrained, &progress),
     };
     let planned = match planned {
         Ok(planned) => planned,
-        Err(error) => return refuse(args.json, &task, &method, natural, error, &progress),
+        Err(error) => return refuse(args.json, &task, &method, unconstrained, error, &progress),
     };
     let limited = task.with_memory(planned.plan.machine().memory);
-    let report = with_origin(PlanReport::new(&limited, &method, natural, &planned), &progress);
+    let report = with_origin(PlanReport::new(&limited, &method, unconstrained, &planned), &progress);
     learning::save(&args.learned, &progress.learned())?;
     drop(progress);
     if let Some(path) = &args.svg {
@@ -103,18 +103,18 @@ fn by_load(
     task: &Task,
     method: &Method<'_>,
     limit: MemorySpec,
-    natural: Bytes,
+    unconstrained: Bytes,
     progress: &Progress,
 ) -> Result<Answer> {
-    let Some(limit) = limit.resolve(natural) else {
+    let Some(limit) = limit.resolve(unconstrained) else {
         anyhow::bail!("--live-limit takes a size or a share, like 600MiB or 50%; `min` is for --memory");
     };
     let limited = task.with_memory(limit);
     let planned = match pipeline::plan_load(&limited, method, &[], progress) {
         Ok(planned) => planned,
-        Err(error) => return refuse(args.json, task, method, natural, error, progress),
+        Err(error) => return refuse(args.json, task, method, unconstrained, error, progress),
     };
-    let report = with_origin(PlanReport::of_load(&limited, method, natural, &planned), progress);
+    let report = with_origin(PlanReport::of_load(&limited, method, unconstrained, &planned), progress);
     learning::save(&args.learned, &progress.learned())?;
     let schedule = planned.schedule.schedule();
     let explanation = args.explain.then(|| Choices::of(&limited, schedule, &planned.predicted));
@@ -126,12 +126,12 @@ pub fn refuse(
     json: bool,
     task: &Task,
     method: &Method<'_>,
-    natural: Bytes,
+    unconstrained: Bytes,
     error: PlanError,
     progress: &Progress,
 ) -> Result<Answer> {
     progress.say("finding the smallest limit");
-    let smallest = pipeline::smallest(task, &method.at_once(), natural, progress)
+    let smallest = pipeline::smallest(task, &method.at_once(), unconstrained, progress)
         .ok()
         .map(|planned| planned.plan.machine().memory);
     match Refusal::new(&task.trace, &error, smallest) {

@@ -62,7 +62,7 @@ pub fn run(args: &SimulateArgs) -> Result<Answer> {
         machine: task.machine.name.clone(),
         limit_bytes: memory,
         arena_bytes: plan.placement().height,
-        peak_live_bytes: timeline.peak_load,
+        peak_live_bytes: timeline.peak_live,
         iteration_ns: timeline.iteration,
         unlimited_iteration_ns: unlimited,
         lower_bound_ns: bound,

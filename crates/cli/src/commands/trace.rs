@@ -67,9 +67,9 @@ fn summarize(args: &TraceArgs, path: &Path, file: TraceFile, graph: Option<&Grap
     let task = Task { trace: Arc::new(trace), costs, machine, freedom: Freedom::ALL };
     let progress = Progress::new("");
     progress::heed_ctrl_c();
-    let scheduler = registry::scheduler(registry::DEFAULT_PLANNER)?;
+    let planner = registry::planner(registry::DEFAULT_PLANNER)?;
     let packer = registry::packer(registry::DEFAULT_PACKER)?;
-    let method = Method::new(scheduler, packer, Budget::default());
+    let method = Method::new(planner, packer, Budget::default());
     let limits = Limits::find(&task, &method, false, SUMMARY_TIME, &progress)?;
     drop(progress);
     if args.json {

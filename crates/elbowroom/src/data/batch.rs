@@ -102,8 +102,8 @@ impl Batch {
     /// The inputs of a graph, all zero.
     pub fn new(graph: &Graph) -> Self {
         let inputs = graph.inputs.iter();
-        let inputs = inputs.map(|i| Input::new(&i.name, graph.values[i.value].shape, i.content)).collect();
-        let output = graph.outputs.first().map(|output| graph.values[output.value].shape);
+        let inputs = inputs.map(|i| Input::new(&i.name, graph.tensors[i.value].shape, i.content)).collect();
+        let output = graph.outputs.first().map(|output| graph.tensors[output.value].shape);
         // Without labels, the classes are those that the network tells apart: the second extent of its first output.
         let classes = output.and_then(|shape| shape.dims().get(1).copied()).unwrap_or(1);
         Self { inputs, classes }

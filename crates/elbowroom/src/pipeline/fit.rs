@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use elbowroom_ir::Bytes;
 use elbowroom_ir::packing::{Placement, Problem};
-use elbowroom_ir::planning::{Request, Scheduler};
+use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
-use elbowroom_ir::search::{Budget, Infeasible, Observer, Outcome, StopReason, Unheard};
+use elbowroom_ir::search::{Budget, Infeasible, InterruptOnly, Observer, Outcome, StopReason};
 use elbowroom_sched::retry::{self, PACKING_EVALUATIONS, ROUNDS};
 use elbowroom_sim::liveness;
 
@@ -141,13 +141,13 @@ pub(super) fn fit(
             cut |= watch.cut();
             break;
         }
-        let PeerSearch { scheduler, evaluations, rounds } = other;
+        let PeerSearch { planner, evaluations, rounds } = other;
         let budget = Budget { evaluations: Some(evaluations), time: None, ..method.budget.clone() };
-        let quick = Method { scheduler, budget, rounds, ..method.clone() };
+        let quick = Method { planner, budget, rounds, ..method.clone() };
         let clock = Clock::start(&quick);
         let mut descent =
             Descent { task, method: &quick, clock, known: &[], first: false, rounds: Vec::new(), cut: false };
-        let found = descent.run(&Unheard(&watch));
+        let found = descent.run(&InterruptOnly(&watch));
         if watch.cut() {
             cut = true;
             break;
@@ -165,7 +165,7 @@ pub(super) fn fit(
 
 /// A short search with another planner, or with other rounds.
 struct PeerSearch<'a> {
-    scheduler: &'a dyn Scheduler,
+    planner: &'a dyn Planner,
     evaluations: u64,
     rounds: Rounds,
 }
@@ -181,9 +181,9 @@ fn peer_searches<'a>(
 ) -> Vec<PeerSearch<'a>> {
     let most = recorded.rounds.iter().map(|round| round.planner).max().unwrap_or_default();
     let own =
-        PeerSearch { scheduler: method.scheduler, evaluations: most.min(AT_ONCE), rounds: Rounds::AsNeeded };
-    let peer = |scheduler| PeerSearch { scheduler, evaluations: AT_ONCE, rounds: Rounds::AsNeeded };
-    let peers = method.scheduler.peers(&task.trace).into_iter().map(peer);
+        PeerSearch { planner: method.planner, evaluations: most.min(AT_ONCE), rounds: Rounds::AsNeeded };
+    let peer = |planner| PeerSearch { planner, evaluations: AT_ONCE, rounds: Rounds::AsNeeded };
+    let peers = method.planner.peers(&task.trace).into_iter().map(peer);
     let all: Vec<PeerSearch<'a>> = std::iter::once(own).chain(peers).collect();
     let at_once =
         all.iter().filter(|_| !is_found).map(|other| PeerSearch { rounds: Rounds::AtOnce, ..*other });
@@ -231,7 +231,7 @@ impl Descent<'_> {
                 }
                 continue;
             };
-            let load = liveness::problem(&schedule, &task.machine).peak_load();
+            let load = liveness::problem(&schedule, &task.machine).peak_live();
             let height = match self.place(round, &schedule, observer) {
                 Ok(placement) => {
                     let fitted = Fitted { schedule, placement, stop };
@@ -313,11 +313,11 @@ impl Descent<'_> {
     fn plan(
         &mut self,
         round: usize,
-        load_limit: Bytes,
+        live_limit: Bytes,
         made: &[Schedule],
         observer: &dyn Observer,
     ) -> Option<Outcome<Schedule>> {
-        let Method { scheduler, packer, budget, rounds } = self.method;
+        let Method { planner, packer, budget, rounds } = self.method;
         // The first round always runs.
         let watch = Until::new(observer, self.clock.end().filter(|_| round > 0));
         self.cut = round > 0 && watch.interrupted() && watch.cut();
@@ -329,11 +329,11 @@ impl Descent<'_> {
             _ => budget.evaluations,
         };
         let budget = Budget { evaluations, time: self.clock.for_planning(round), ..budget.clone() };
-        observer.begins(&goal(self.task, *scheduler, &budget));
-        let request = Request { packer: Some(*packer), ..request(self.task, load_limit) };
+        observer.begins(&goal(self.task, *planner, &budget));
+        let request = Request { packer: Some(*packer), ..request(self.task, live_limit) };
         // The schedule that was found last needs the least memory.
         let known: Vec<&Schedule> = made.iter().rev().chain(self.known.iter().copied()).collect();
-        let outcome = scheduler.schedule_from(&request, &known, &budget, &watch);
+        let outcome = planner.schedule_from(&request, &known, &budget, &watch);
         self.cut = watch.cut();
         (!self.cut).then(|| {
             self.rounds.push(Round { planner: outcome.evaluations, packer: None });
@@ -374,7 +374,7 @@ pub(super) fn place(
 ) -> Result<Placement, Unplaced> {
     let pack = |evaluations: u64, observer: &dyn Observer| {
         let budget = Budget { evaluations: Some(evaluations), time: None, ..method.budget.clone() };
-        method.packer.pack(&problem, &budget, &Unheard(observer))
+        method.packer.pack(&problem, &budget, &InterruptOnly(observer))
     };
     let work = (PLACEMENT_WORK / problem.blocks.len().max(1) as u64).max(PACKING_EVALUATIONS);
     let (outcome, cut) = match placing {

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use elbowroom_engine::reactive::{Candidate, Decider, Event, How};
+use elbowroom_engine::dynamic::{Candidate, Decider, Event, Removal};
 use elbowroom_ir::order::Order;
 use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Bytes, Nanos, TensorId};
@@ -31,17 +31,17 @@ impl<'a> Dtr<'a> {
     }
 
     /// The time until an absent tensor is available again, by the faster way.
-    fn restore(&mut self, candidate: &Candidate) -> (Nanos, How) {
+    fn restore(&mut self, candidate: &Candidate) -> (Nanos, Removal) {
         let machine = &self.task.machine;
-        let bytes = self.trace.bytes(candidate.value);
-        let offload = if candidate.kept { Nanos::ZERO } else { machine.to_host.time(bytes) };
+        let bytes = self.trace.bytes(candidate.tensor);
+        let offload = if candidate.on_host { Nanos::ZERO } else { machine.to_host.time(bytes) };
         let copied = candidate.may_offload.then(|| offload + machine.to_device.time(bytes));
-        let again = (candidate.may_drop && !candidate.kept).then(|| self.worth.again(candidate.value));
+        let again = (candidate.may_evict && !candidate.on_host).then(|| self.worth.again(candidate.tensor));
         match (copied, again) {
-            (Some(copied), Some(again)) if copied < again => (copied, How::Offload),
-            (_, Some(again)) => (again, How::Drop),
-            (Some(copied), None) => (copied, How::Offload),
-            (None, None) => (Nanos::ZERO, How::Drop),
+            (Some(copied), Some(again)) if copied < again => (copied, Removal::Offload),
+            (_, Some(again)) => (again, Removal::Evict),
+            (Some(copied), None) => (copied, Removal::Offload),
+            (None, None) => (Nanos::ZERO, Removal::Evict),
         }
     }
 }
@@ -49,28 +49,28 @@ impl<'a> Dtr<'a> {
 impl Decider for Dtr<'_> {
     fn note(&mut self, event: Event) {
         match event {
-            Event::Ran { op, .. } => {
+            Event::OpRan { op, .. } => {
                 self.worth.pass(self.task.costs.nanos.get(op).copied().unwrap_or_default());
                 let row = &self.trace.ops()[op];
                 row.reads.iter().chain(&row.outputs).for_each(|&value| self.worth.touch(value));
             }
-            Event::Arrived(value) => self.worth.arrive(value),
-            Event::Left(value, How::Drop) => self.worth.depart(value),
-            Event::Done(value) if self.order.makes_again(value) => self.worth.depart(value),
-            Event::Left(_, How::Offload) | Event::Done(_) => {}
+            Event::Available(value) => self.worth.arrive(value),
+            Event::Removed(value, Removal::Evict) => self.worth.depart(value),
+            Event::Unused(value) if self.order.can_recompute(value) => self.worth.depart(value),
+            Event::Removed(_, Removal::Offload) | Event::Unused(_) => {}
         }
     }
 
-    fn victim(&mut self, _: Bytes, candidates: &[Candidate]) -> Option<(TensorId, How)> {
-        let mut least: Option<(f64, TensorId, How)> = None;
+    fn victim(&mut self, _: Bytes, candidates: &[Candidate]) -> Option<(TensorId, Removal)> {
+        let mut least: Option<(f64, TensorId, Removal)> = None;
         for candidate in candidates {
             let (time, how) = self.restore(candidate);
-            let h = self.worth.h(candidate.value, time);
-            let better = |&(lowest, value, _): &(f64, TensorId, How)| {
-                h.total_cmp(&lowest).then(candidate.value.cmp(&value)).is_lt()
+            let h = self.worth.h(candidate.tensor, time);
+            let better = |&(lowest, value, _): &(f64, TensorId, Removal)| {
+                h.total_cmp(&lowest).then(candidate.tensor.cmp(&value)).is_lt()
             };
             if least.as_ref().is_none_or(better) {
-                least = Some((h, candidate.value, how));
+                least = Some((h, candidate.tensor, how));
             }
         }
         least.map(|(_, value, how)| (value, how))

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use elbowroom_engine::reactive::{Candidate, Decider, How, Improvise, ReactiveReport};
+use elbowroom_engine::dynamic::{Candidate, Decider, DynamicExecution, DynamicReport, Removal};
 use elbowroom_engine::{EngineError, MeasuredCosts, Session};
 use elbowroom_graph::Graph;
 use elbowroom_ir::check::CheckedPlan;
@@ -84,7 +84,7 @@ fn follow(
     plan: &Arc<CheckedPlan>,
     fill: &mut dyn FnMut(&mut Session),
 ) -> Result<(Measured, Bytes), TrainError> {
-    let moved = session.follow(graph, plan)?;
+    let moved = session.set_plan(graph, plan)?;
     fill(session);
     let report = session.run_iteration(number)?;
     let timeline = session.timeline();
@@ -102,7 +102,7 @@ pub(super) struct Unlimited {
 struct KeepAll;
 
 impl Decider for KeepAll {
-    fn victim(&mut self, _: Bytes, _: &[Candidate]) -> Option<(TensorId, How)> {
+    fn victim(&mut self, _: Bytes, _: &[Candidate]) -> Option<(TensorId, Removal)> {
         None
     }
 }
@@ -115,7 +115,7 @@ impl Executor for Unlimited {
         graph: &Arc<Graph>,
         fill: &mut dyn FnMut(&mut Session),
     ) -> Result<Measured, TrainError> {
-        session.change_to(graph)?;
+        session.set_graph(graph)?;
         fill(session);
         let (_, order) = match self.last.take().filter(|(last, _)| Arc::ptr_eq(last, graph)) {
             Some(last) => self.last.insert(last),
@@ -125,8 +125,8 @@ impl Executor for Unlimited {
                 self.last.insert((graph.clone(), default_order(&trace)?))
             }
         };
-        let improvise = Improvise { order, freedom: Freedom::ALL, decider: &mut KeepAll };
-        Ok(measured(&session.improvise(number, improvise)?))
+        let run_dynamic = DynamicExecution { order, freedom: Freedom::ALL, decider: &mut KeepAll };
+        Ok(measured(&session.run_dynamic(number, run_dynamic)?))
     }
 }
 
@@ -136,7 +136,7 @@ fn default_order(trace: &elbowroom_ir::trace::Trace) -> Result<Order, TrainError
 }
 
 /// The measurements of a dynamic iteration.
-fn measured(report: &ReactiveReport) -> Measured {
+fn measured(report: &DynamicReport) -> Measured {
     let timeline = Timeline {
         iteration: report.iteration,
         traffic: report.traffic,
@@ -334,7 +334,7 @@ impl<'a> UnderLimit<'a> {
 
     /// Looks for writes above the arena size of the plan at hand: before another plan follows, and at the end.
     fn inspect(&mut self, session: &Session) {
-        self.intact &= session.first_stain().is_none();
+        self.intact &= session.first_overwritten().is_none();
     }
 
     /// Executes an iteration by the plan of its structure; `None` if there is none.
@@ -371,23 +371,23 @@ impl<'a> UnderLimit<'a> {
     ) -> Result<Option<Measured>, TrainError> {
         self.inspect(session);
         let Some(known) = self.known.get_mut(&key) else { return Ok(None) };
-        session.change_to(&known.graph)?;
+        session.set_graph(&known.graph)?;
         let freedom = self.training.freedom;
         // An iteration that runs out of bytes ends a training. A dry run makes the same decisions, so one that succeeds rules that out.
         let mut decider = Dtr::new(&known.task, &known.order);
-        match session.rehearse(Improvise { order: &known.order, freedom, decider: &mut decider }) {
+        match session.dry_run(DynamicExecution { order: &known.order, freedom, decider: &mut decider }) {
             Ok(_) => {}
-            Err(EngineError::NoRoom { .. }) if !self.training.dynamic => return Ok(None),
+            Err(EngineError::OutOfMemory { .. }) if !self.training.dynamic => return Ok(None),
             Err(error) => return Err(error.into()),
         }
         fill(session);
         let mut decider = Dtr::new(&known.task, &known.order);
-        let improvise = Improvise { order: &known.order, freedom, decider: &mut decider };
-        let report = session.improvise(number, improvise)?;
+        let run_dynamic = DynamicExecution { order: &known.order, freedom, decider: &mut decider };
+        let report = session.run_dynamic(number, run_dynamic)?;
         known.costs.add_runs(&report.ops);
         known.runs += 1;
         self.execution.structures += u64::from(known.runs == 1);
-        for (copies, new) in self.copies.iter_mut().zip([&report.stores, &report.loads]) {
+        for (copies, new) in self.copies.iter_mut().zip([&report.offload_copies, &report.prefetch_copies]) {
             copies.extend(new);
             copies.drain(..copies.len().saturating_sub(COPIES));
         }

@@ -187,7 +187,7 @@ impl<'a> Runner<'a> {
 /// The persistent tensors of a graph as a checkpoint holds them, in the graph's order.
 fn entries(graph: &Graph) -> Vec<Entry> {
     let entry = |parameter: &elbowroom_graph::Parameter| {
-        let value = &graph.values[parameter.begin];
+        let value = &graph.tensors[parameter.begin];
         let dtype = match value.dtype {
             DType::F32 => Dtype::F32,
             DType::I32 => Dtype::I32,

@@ -8,7 +8,7 @@ use elbowroom_graph::Graph;
 use elbowroom_ir::Bytes;
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::packing::Packer;
-use elbowroom_ir::planning::{Freedom, Scheduler};
+use elbowroom_ir::planning::{Freedom, Planner};
 use elbowroom_ir::search::Budget;
 
 use super::TrainError;
@@ -98,14 +98,14 @@ impl<'a> Training<'a> {
     /// Defaults: 5 iterations on synthetic data, seed 0, all cores, the planner and packer `auto` with 10 seconds for each search, offload
     /// and recompute allowed, bit-exact algorithms, host copies in memory, no verification and no checkpoints.
     pub fn new(network: impl Network + 'a, memory: impl Into<MemorySpec>) -> Self {
-        let scheduler = registry::scheduler(registry::DEFAULT_PLANNER).expect("a test builds a training");
+        let planner = registry::planner(registry::DEFAULT_PLANNER).expect("a test builds a training");
         let packer = registry::packer(registry::DEFAULT_PACKER).expect("a test builds a training");
         Self {
             network: Box::new(network),
             memory: memory.into(),
             largest_batch: false,
             machine: elbowroom_sim::presets::machine("cpu").expect("a test builds a training"),
-            method: Method::new(scheduler, packer, Budget::time(TIME)),
+            method: Method::new(planner, packer, Budget::time(TIME)),
             freedom: Freedom::ALL,
             algorithms: AlgorithmChoice::default(),
             iterations: ITERATIONS,
@@ -151,8 +151,8 @@ impl<'a> Training<'a> {
     }
 
     /// Sets the planner.
-    pub fn planner(mut self, planner: &'a dyn Scheduler) -> Self {
-        self.method.scheduler = planner;
+    pub fn planner(mut self, planner: &'a dyn Planner) -> Self {
+        self.method.planner = planner;
         self
     }
 

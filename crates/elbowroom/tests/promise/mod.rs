@@ -22,7 +22,7 @@ pub type Failure = Box<dyn std::error::Error>;
 pub const PLANNERS: [&str; 10] =
     ["greedy", "dynprog", "vdnn", "tflms", "doa", "aoa", "wdoa", "swdoa", "autoswap", "bo"];
 
-/// Shares of the natural peak at which plans are looked for, in percent: the baselines cannot do without any memory on every network.
+/// Shares of the unconstrained peak at which plans are looked for, in percent: the baselines cannot do without any memory on every network.
 const SHARES: [u64; 4] = [40, 60, 80, 95];
 
 const ITERATIONS: u64 = 2;
@@ -32,14 +32,14 @@ pub struct Network {
     graph: Arc<Graph>,
     feed: Feed<'static>,
     task: Task,
-    natural: Planned,
+    unconstrained: Planned,
     losses: Vec<u32>,
     after: Vec<Digest>,
 }
 
 /// A plan that was run, with what differed from its promise.
 pub struct Ran {
-    /// The limit, in percent of the natural peak.
+    /// The limit, in percent of the unconstrained peak.
     pub percent: u64,
     /// Bytes copied in an iteration, as predicted.
     pub traffic: Traffic,
@@ -50,8 +50,8 @@ pub struct Ran {
 }
 
 fn method(planner: &str, evaluations: u64) -> Result<Method<'static>, Failure> {
-    let (scheduler, packer) = (registry::scheduler(planner)?, registry::packer("best-fit")?);
-    Ok(Method::new(scheduler, packer, Budget::evaluations(evaluations)))
+    let (planner, packer) = (registry::planner(planner)?, registry::packer("best-fit")?);
+    Ok(Method::new(planner, packer, Budget::evaluations(evaluations)))
 }
 
 impl Network {
@@ -62,10 +62,10 @@ impl Network {
         let machine = sim::presets::machine("cpu").ok_or("the preset cpu exists")?;
         let costs = Costs::estimate(&trace, &Roofline::new(&machine));
         let task = Task { trace, costs, machine, freedom: Freedom::ALL };
-        let natural = pipeline::natural(&task, method("keep", 1)?.packer, &Silent)?;
+        let unconstrained = pipeline::unconstrained(&task, method("keep", 1)?.packer, &Silent)?;
         let feed = Feed::open(&graph, None, 0)?;
-        let mut this = Self { graph, feed, task, natural, losses: Vec::new(), after: Vec::new() };
-        let plan = this.natural.plan.clone();
+        let mut this = Self { graph, feed, task, unconstrained, losses: Vec::new(), after: Vec::new() };
+        let plan = this.unconstrained.plan.clone();
         let trained = this.train(&plan)?;
         if !trained.broken.is_empty() {
             return Err(trained.broken.join("; ").into());
@@ -77,9 +77,9 @@ impl Network {
     /// Plans at the smallest of a few limits that works with so many evaluations, if any does, and runs that plan.
     pub fn run(&mut self, planner: &str, evaluations: u64) -> Result<Option<Ran>, Failure> {
         let method = method(planner, evaluations)?;
-        let natural = self.natural.height().get();
+        let unconstrained = self.unconstrained.height().get();
         let plan = |percent: u64| {
-            let task = self.task.with_memory(Bytes(natural * percent / 100));
+            let task = self.task.with_memory(Bytes(unconstrained * percent / 100));
             pipeline::plan(&task, &method, &Silent).ok().map(|planned| (percent, planned))
         };
         let Some((percent, planned)) = SHARES.into_iter().find_map(plan) else { return Ok(None) };
@@ -94,8 +94,11 @@ impl Network {
         if measured != predicted {
             broken.push(format!("the traffic is {measured:?} where {predicted:?} was predicted"));
         }
-        let homes = &planned.plan.schedule().boundary;
-        let away = homes.iter().filter(|home| home.host && home.device.is_none()).count();
+        let at_boundaries = &planned.plan.schedule().boundary;
+        let away = at_boundaries
+            .iter()
+            .filter(|at_boundary| at_boundary.host && at_boundary.device.is_none())
+            .count();
         Ok(Some(Ran { percent, traffic: predicted, away, broken }))
     }
 
@@ -114,7 +117,7 @@ impl Network {
             }
             trained.losses.extend(trained.session.output(0).into_iter().map(f32::to_bits));
         }
-        if let Some(stain) = trained.session.first_stain() {
+        if let Some(stain) = trained.session.first_overwritten() {
             trained.broken.push(format!("something was written above the limit, first at {stain}"));
         }
         Ok(trained)

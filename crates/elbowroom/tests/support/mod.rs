@@ -19,7 +19,7 @@ impl TrainObserver for Quiet {
 /// The default planner and packer, with few evaluations.
 pub fn method() -> Method<'static> {
     let method = Method::new(
-        registry::scheduler(registry::DEFAULT_PLANNER).unwrap(),
+        registry::planner(registry::DEFAULT_PLANNER).unwrap(),
         registry::packer(registry::DEFAULT_PACKER).unwrap(),
         Budget::default(),
     )

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use elbowroom_graph::{Graph, OpKind};
 use elbowroom_ir::machine::Channel;
-use elbowroom_ir::schedule::Lane;
+use elbowroom_ir::schedule::Stream;
 use elbowroom_ir::{ActionId, Bytes};
 use rayon::ThreadPool;
 
@@ -45,9 +45,9 @@ impl CpuDevice {
         Self { parts, paces, events: Events::new(actions), addresses: Mutex::default() }
     }
 
-    fn pace(&self, lane: Lane) -> Option<&Pace> {
+    fn pace(&self, stream: Stream) -> Option<&Pace> {
         let [to_host, to_device] = self.paces.as_ref()?;
-        Some(if lane == Lane::ToHost { to_host } else { to_device })
+        Some(if stream == Stream::ToHost { to_host } else { to_device })
     }
 
     fn run(&self, kind: &OpKind, call: &Call<'_>) {
@@ -110,21 +110,21 @@ impl Device for CpuDevice {
         Ok(())
     }
 
-    fn copy_start(&self, lane: Lane, ready: Instant) -> Instant {
-        self.pace(lane).map_or_else(Instant::now, |_| Pace::copy_start(ready))
+    fn copy_start(&self, stream: Stream, ready: Instant) -> Instant {
+        self.pace(stream).map_or_else(Instant::now, |_| Pace::copy_start(ready))
     }
 
     fn store(&self, from: Extent, to: usize, start: Instant) -> Result<(), HostError> {
         // SAFETY: the range comes from a program, so nothing writes it before the copy has been signalled.
         self.parts.host.store(to, unsafe { self.parts.arena.bytes(from) })?;
-        self.pace(Lane::ToHost).inspect(|pace| pace.hold(start, from.len));
+        self.pace(Stream::ToHost).inspect(|pace| pace.hold(start, from.len));
         Ok(())
     }
 
     fn load(&self, from: usize, to: Extent, start: Instant) -> Result<(), HostError> {
         // SAFETY: the range comes from a program, so nothing else uses it before the copy has been signalled.
         self.parts.host.load(from, unsafe { self.parts.arena.bytes_mut(to) })?;
-        self.pace(Lane::ToDevice).inspect(|pace| pace.hold(start, to.len));
+        self.pace(Stream::ToDevice).inspect(|pace| pace.hold(start, to.len));
         Ok(())
     }
 
@@ -132,20 +132,20 @@ impl Device for CpuDevice {
         if self.paces.is_some() { 0 } else { self.parts.host.inline_copy_limit() }
     }
 
-    fn wait(&self, lane: Lane, action: ActionId) -> Result<(), Stopped> {
-        self.events.wait(lane, action)
+    fn wait(&self, stream: Stream, action: ActionId) -> Result<(), Stopped> {
+        self.events.wait(stream, action)
     }
 
-    fn reached(&self, lane: Lane, action: ActionId) -> bool {
-        self.events.reached(lane, action)
+    fn reached(&self, stream: Stream, action: ActionId) -> bool {
+        self.events.reached(stream, action)
     }
 
-    fn signal(&self, _lane: Lane, action: ActionId) -> Waiting {
+    fn signal(&self, _lane: Stream, action: ActionId) -> Waiting {
         self.events.signal(action)
     }
 
-    fn wake(&self, lane: Lane) {
-        self.events.wake(lane);
+    fn wake(&self, stream: Stream) {
+        self.events.wake(stream);
     }
 
     fn stop(&self) {
@@ -187,8 +187,8 @@ impl Device for CpuDevice {
         unsafe { self.parts.arena.paint(from) }
     }
 
-    fn first_stain(&self, from: Bytes) -> Option<Bytes> {
+    fn first_overwritten(&self, from: Bytes) -> Option<Bytes> {
         // SAFETY: as in `read`.
-        unsafe { self.parts.arena.first_stain(from) }
+        unsafe { self.parts.arena.first_overwritten(from) }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use elbowroom_ir::schedule::Lane;
+use elbowroom_ir::schedule::Stream;
 use elbowroom_ir::{ActionId, Id};
 
 use super::Stopped;
@@ -35,13 +35,13 @@ pub struct Waiting(u8);
 
 impl Waiting {
     /// The streams, in order.
-    pub fn lanes(self) -> impl Iterator<Item = Lane> {
-        Lane::ALL.into_iter().filter(move |&lane| self.0 & bit(lane) != 0)
+    pub fn streams(self) -> impl Iterator<Item = Stream> {
+        Stream::ALL.into_iter().filter(move |&stream| self.0 & bit(stream) != 0)
     }
 }
 
-const fn bit(lane: Lane) -> u8 {
-    1 << lane.index()
+const fn bit(stream: Stream) -> u8 {
+    1 << stream.index()
 }
 
 impl Events {
@@ -59,7 +59,7 @@ impl Events {
     /// Clears all flags. No stream may wait during the call.
     pub fn reset(&self) {
         self.done.iter().for_each(|flag| flag.store(false, SeqCst));
-        self.awaited.iter().for_each(|lanes| lanes.store(0, SeqCst));
+        self.awaited.iter().for_each(|streams| streams.store(0, SeqCst));
         self.stopped.store(false, SeqCst);
     }
 
@@ -72,46 +72,46 @@ impl Events {
     /// Makes all waits fail.
     pub fn stop(&self) {
         self.stopped.store(true, SeqCst);
-        Lane::ALL.into_iter().for_each(|lane| self.wake(lane));
+        Stream::ALL.into_iter().for_each(|stream| self.wake(stream));
     }
 
     /// Whether the action's flag is set. If not, registers the stream, so that the signal will wake it.
-    pub fn reached(&self, lane: Lane, action: ActionId) -> bool {
+    pub fn reached(&self, stream: Stream, action: ActionId) -> bool {
         let done = || self.done[action.index()].load(SeqCst);
         done() || {
-            self.awaited[action.index()].fetch_or(bit(lane), SeqCst);
+            self.awaited[action.index()].fetch_or(bit(stream), SeqCst);
             done()
         }
     }
 
     /// Returns when the action's flag is set; the signaller wakes this stream.
-    pub fn wait(&self, lane: Lane, action: ActionId) -> Result<(), Stopped> {
+    pub fn wait(&self, stream: Stream, action: ActionId) -> Result<(), Stopped> {
         let stopped = || self.stopped.load(SeqCst);
         // The stream registers once; while it spins it only reads.
-        let reached = self.reached(lane, action);
+        let reached = self.reached(stream, action);
         let over = || reached || self.done[action.index()].load(SeqCst) || stopped();
         let began = Instant::now();
-        let spinning = || lane == Lane::Compute && began.elapsed() < SPIN_TIME;
+        let spinning = || stream == Stream::Compute && began.elapsed() < SPIN_TIME;
         while !over() && spinning() {
             std::hint::spin_loop();
         }
         if !over() {
             let mut asleep = self.lock();
             while !over() {
-                asleep[lane.index()] = true;
-                asleep = self.changed[lane.index()].wait(asleep).unwrap_or_else(PoisonError::into_inner);
+                asleep[stream.index()] = true;
+                asleep = self.changed[stream.index()].wait(asleep).unwrap_or_else(PoisonError::into_inner);
             }
-            asleep[lane.index()] = false;
+            asleep[stream.index()] = false;
         }
         if stopped() { Err(Stopped) } else { Ok(()) }
     }
 
     /// Wakes a stream if it sleeps.
-    pub fn wake(&self, lane: Lane) {
+    pub fn wake(&self, stream: Stream) {
         // The lock is held from a sleeper's check of the flag to its sleep, so the wake-up cannot fall in between.
-        let slept = std::mem::take(&mut self.lock()[lane.index()]);
+        let slept = std::mem::take(&mut self.lock()[stream.index()]);
         if slept {
-            self.changed[lane.index()].notify_one();
+            self.changed[stream.index()].notify_one();
         }
     }
 
@@ -128,22 +128,22 @@ mod tests {
     fn chains_of_waits_across_threads_all_arrive() {
         let events = Events::new(3_000);
         std::thread::scope(|scope| {
-            for (start, lane) in Lane::ALL.into_iter().enumerate() {
+            for (start, stream) in Stream::ALL.into_iter().enumerate() {
                 let events = &events;
                 scope.spawn(move || {
                     for action in (start..3_000).step_by(3) {
                         if action > 0 {
-                            events.wait(lane, ActionId::new(action - 1)).unwrap();
+                            events.wait(stream, ActionId::new(action - 1)).unwrap();
                         }
                         let waiting = events.signal(ActionId::new(action));
-                        waiting.lanes().for_each(|lane| events.wake(lane));
+                        waiting.streams().for_each(|stream| events.wake(stream));
                     }
                 });
             }
         });
-        assert_eq!(events.wait(Lane::Compute, ActionId::new(2_999)), Ok(()));
+        assert_eq!(events.wait(Stream::Compute, ActionId::new(2_999)), Ok(()));
         events.reset();
         events.stop();
-        assert_eq!(events.wait(Lane::ToHost, ActionId::new(0)), Err(Stopped));
+        assert_eq!(events.wait(Stream::ToHost, ActionId::new(0)), Err(Stopped));
     }
 }

@@ -1,6 +1,6 @@
 //! What runs a program: memory, ops at addresses, copies, and events that order the streams.
 //!
-//! The executor ([`crate::lanes`]) drives a device from one thread per stream. The kind of call determines its stream: ops run on the
+//! The executor ([`crate::streams`]) drives a device from one thread per stream. The kind of call determines its stream: ops run on the
 //! compute stream, stores on the to-host stream, loads on the to-device stream. A device may do its work within the call, as the CPU does.
 //! It may also only enqueue it on the stream; then [`wait`](Device::wait) and [`signal`](Device::signal) enqueue waits and events, and
 //! [`drain`](Device::drain) waits until the queue is empty.
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use elbowroom_graph::Graph;
-use elbowroom_ir::schedule::Lane;
+use elbowroom_ir::schedule::Stream;
 use elbowroom_ir::{ActionId, Bytes, OpId};
 
 pub use cpu::{CpuDevice, CpuParts};
@@ -66,7 +66,7 @@ pub trait Device: Send + Sync {
     /// Runs an op on the compute stream.
     fn launch(&self, call: Call<'_>) -> Result<(), EngineError>;
     /// The moment from which a copy counts that could start at `ready`, whichever thread makes it.
-    fn copy_start(&self, _lane: Lane, _ready: Instant) -> Instant {
+    fn copy_start(&self, _lane: Stream, _ready: Instant) -> Instant {
         Instant::now()
     }
     /// Copies a range to an offset of the host tier, on the to-host stream. Its duration counts from `start`.
@@ -85,15 +85,15 @@ pub trait Device: Send + Sync {
         false
     }
     /// Makes later work of the stream wait for the action.
-    fn wait(&self, lane: Lane, action: ActionId) -> Result<(), Stopped>;
+    fn wait(&self, stream: Stream, action: ActionId) -> Result<(), Stopped>;
     /// Whether the action has finished. If not, the stream is registered as waiting for it.
-    fn reached(&self, lane: Lane, action: ActionId) -> bool;
+    fn reached(&self, stream: Stream, action: ActionId) -> bool;
     /// Marks the action as done once the stream's work so far is done. Returns the streams to wake.
-    fn signal(&self, lane: Lane, action: ActionId) -> Waiting;
+    fn signal(&self, stream: Stream, action: ActionId) -> Waiting;
     /// Makes a waiting stream check its action again.
-    fn wake(&self, lane: Lane);
+    fn wake(&self, stream: Stream);
     /// Returns when all work of the stream is done.
-    fn drain(&self, _lane: Lane) -> Result<(), EngineError> {
+    fn drain(&self, _lane: Stream) -> Result<(), EngineError> {
         Ok(())
     }
     /// Makes every wait of this iteration fail.
@@ -115,5 +115,5 @@ pub trait Device: Send + Sync {
     /// Fills the bytes from `from` on with a pattern, between iterations: see [`crate::arena`].
     fn paint(&self, from: Bytes);
     /// The offset of the first byte from `from` on that does not hold the pattern, between iterations.
-    fn first_stain(&self, from: Bytes) -> Option<Bytes>;
+    fn first_overwritten(&self, from: Bytes) -> Option<Bytes>;
 }

@@ -72,8 +72,8 @@ impl HostCopies {
         // Positions count from 1; copies that exist at the start of the iteration have position 0.
         let mut reads = Vec::new();
         let mut ends = Vec::new();
-        for (persistent, home) in trace.persistent().iter().zip(&schedule.boundary) {
-            if home.host {
+        for (persistent, at_boundary) in trace.persistent().iter().zip(&schedule.boundary) {
+            if at_boundary.host {
                 live.insert(persistent.begin, add(persistent.begin, 0, None));
             }
         }
@@ -82,16 +82,16 @@ impl HostCopies {
         for (id, step) in schedule.steps.iter() {
             let position = id.index() as u64 + 1;
             match step.action {
-                Action::Offload { value, .. } => {
+                Action::Offload { tensor: value, .. } => {
                     let copy = add(value, position, Some(id));
                     live.insert(value, copy);
                     of_action[id] = Some(copy);
                 }
-                Action::Prefetch { value, .. } => {
+                Action::Prefetch { tensor: value, .. } => {
                     of_action[id] = live.get(&value).copied();
                     reads.extend(of_action[id].map(|copy| (copy, id)));
                 }
-                Action::HostRelease { value } => {
+                Action::HostRelease { tensor: value } => {
                     ends.extend(live.remove(&value).map(|copy| (copy, position)))
                 }
                 Action::Compute(_) | Action::Recompute(_) | Action::Release { .. } => {}

@@ -25,7 +25,7 @@ impl HeapRun {
     pub fn new(graph: Arc<Graph>, pool: Arc<ThreadPool>, seed: u64) -> Self {
         let mut memory: Vec<Memory> =
             graph.storages.values().map(|bytes| Memory::poisoned(bytes.get() as usize)).collect();
-        let place = |value: &TensorId| graph.values[*value].storage;
+        let place = |value: &TensorId| graph.tensors[*value].storage;
         for parameter in &graph.persistent {
             let storage = place(&parameter.begin);
             parameter.init.fill(seed, 0, memory[storage.index()].floats_mut());
@@ -64,11 +64,11 @@ impl HeapRun {
             reads.clear();
             writes.clear();
             for value in &node.inputs {
-                let storage = graph.values[*value].storage.index();
+                let storage = graph.tensors[*value].storage.index();
                 reads.push(at(&mut self.memory[storage]).cast_const());
             }
             for value in &node.outputs {
-                let storage = graph.values[*value].storage.index();
+                let storage = graph.tensors[*value].storage.index();
                 writes.push(at(&mut self.memory[storage]));
             }
             let operands = Operands { reads: &reads, writes: &writes, workspace: at(&mut self.scratch) };
@@ -81,6 +81,6 @@ impl HeapRun {
     /// The current contents of the persistent tensor at a position of [`Graph::persistent`].
     pub fn persistent(&self, position: usize) -> &[f32] {
         let value = self.graph.persistent[position].begin;
-        self.memory[self.graph.values[value].storage.index()].floats()
+        self.memory[self.graph.tensors[value].storage.index()].floats()
     }
 }

@@ -10,28 +10,28 @@ use elbowroom_ir::trace::Trace;
 use super::{Session, SessionState, trace};
 use crate::arena::Extent;
 use crate::device::{Exchange, IterationKey};
+use crate::dynamic::dry_run::{DryRunDevice, NullTier};
+use crate::dynamic::slots::{self, Slots};
+use crate::dynamic::{DynamicExecution, DynamicReport, DynamicRun, RunSetup};
 use crate::error::EngineError;
 use crate::persistent::PersistentLocation;
-use crate::reactive::dry_run::{DryRunDevice, NullTier};
-use crate::reactive::slots::{self, Slots};
-use crate::reactive::{DynamicRun, Improvise, ReactiveReport, RunSetup};
 
 impl Session {
-    /// Runs one dynamic iteration, that is, without a plan: see [`reactive`](crate::reactive). `iteration` is its number, as for
+    /// Runs one dynamic iteration, that is, without a plan: see [`dynamic`](crate::dynamic). `iteration` is its number, as for
     /// [`run_iteration`](Self::run_iteration); the batches are those in the input slots.
     ///
     /// # Errors
-    /// [`EngineError::NoRoom`] if an op does not fit within the limit; [`EngineError::ForeignOrder`] if the order is not for this graph.
+    /// [`EngineError::OutOfMemory`] if an op does not fit within the limit; [`EngineError::ForeignOrder`] if the order is not for this graph.
     /// After any other error than the latter the session is unusable.
-    pub fn improvise(
+    pub fn run_dynamic(
         &mut self,
         iteration: u64,
-        mut improvise: Improvise<'_>,
-    ) -> Result<ReactiveReport, EngineError> {
+        mut run_dynamic: DynamicExecution<'_>,
+    ) -> Result<DynamicReport, EngineError> {
         self.expect_usable()?;
-        let trace = self.trace_for(improvise.order)?;
+        let trace = self.trace_for(run_dynamic.order)?;
         self.broken = true;
-        let slots = Slots::new(&self.graph, &trace, improvise.order);
+        let slots = Slots::new(&self.graph, &trace, run_dynamic.order);
         let (host_slots, _) = slots::persistent(&self.graph);
         let on_slot = |(location, &slot): (PersistentLocation, &usize)| PersistentLocation {
             host: location.host.map(|_| slot),
@@ -50,7 +50,7 @@ impl Session {
             align: self.align as usize,
             host: self.host_memory,
         };
-        let mut run = prepare_run(setup, improvise.reborrow(), &self.graph, &memory.locations)?;
+        let mut run = prepare_run(setup, run_dynamic.reborrow(), &self.graph, &memory.locations)?;
         self.pool.install(|| run.run())?;
         let parameters = self.graph.persistent.iter().zip(&mut memory.locations).zip(&host_slots);
         for ((parameter, location), &slot) in parameters {
@@ -63,16 +63,16 @@ impl Session {
         Ok(report)
     }
 
-    /// Makes the same decisions as [`improvise`](Self::improvise) without running an op or a copy, and returns the report of that iteration
+    /// Makes the same decisions as [`run_dynamic`](Self::run_dynamic) without running an op or a copy, and returns the report of that iteration
     /// with all durations zero. The session does not change. A real iteration takes the same course if its decider makes the same
     /// decisions.
     ///
     /// # Errors
-    /// As [`improvise`](Self::improvise); the session stays usable.
-    pub fn rehearse(&mut self, mut improvise: Improvise<'_>) -> Result<ReactiveReport, EngineError> {
+    /// As [`run_dynamic`](Self::run_dynamic); the session stays usable.
+    pub fn dry_run(&mut self, mut run_dynamic: DynamicExecution<'_>) -> Result<DynamicReport, EngineError> {
         self.expect_usable()?;
-        let trace = self.trace_for(improvise.order)?;
-        let slots = Slots::new(&self.graph, &trace, improvise.order);
+        let trace = self.trace_for(run_dynamic.order)?;
+        let slots = Slots::new(&self.graph, &trace, run_dynamic.order);
         let device = DryRunDevice { limit: self.limit()?, host: NullTier };
         let mut exchange = Exchange::default();
         let setup = RunSetup {
@@ -84,7 +84,7 @@ impl Session {
             align: self.align as usize,
             host: self.host_memory,
         };
-        let mut run = prepare_run(setup, improvise.reborrow(), &self.graph, &self.locations()?)?;
+        let mut run = prepare_run(setup, run_dynamic.reborrow(), &self.graph, &self.locations()?)?;
         run.run()?;
         Ok(run.report())
     }
@@ -107,11 +107,11 @@ impl Session {
 /// Prepares a dynamic run in which the persistent tensors start at their current locations.
 fn prepare_run<'a>(
     setup: RunSetup<'a>,
-    improvise: Improvise<'a>,
+    run_dynamic: DynamicExecution<'a>,
     graph: &Graph,
     locations: &[PersistentLocation],
 ) -> Result<DynamicRun<'a>, EngineError> {
-    let mut run = DynamicRun::new(setup, improvise);
+    let mut run = DynamicRun::new(setup, run_dynamic);
     for (parameter, place) in graph.persistent.iter().zip(locations) {
         let at = place.device.map(|extent| extent.offset);
         if !run.register(parameter.begin, at, place.host.is_some()) {

@@ -11,7 +11,7 @@ use elbowroom_graph::{Builder, Content, Graph, Init, Mode, Optimizer};
 use elbowroom_ir::check::{CheckedPlan, check};
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::plan::Plan;
-use elbowroom_ir::schedule::{Action, Lane};
+use elbowroom_ir::schedule::{Action, Stream};
 use elbowroom_ir::trace::Trace;
 
 /// Seed of all trainings here.
@@ -107,7 +107,7 @@ pub fn fill(session: &mut Session, iteration: u64) {
 /// The bytes of all inputs in the batch of an iteration.
 pub fn inputs(graph: &Graph, iteration: u64) -> Vec<Vec<u8>> {
     let bytes = |(slot, input): (usize, &elbowroom_graph::InputSpec)| {
-        let mut bytes = vec![0; graph.values[input.value].bytes().get() as usize];
+        let mut bytes = vec![0; graph.tensors[input.value].bytes().get() as usize];
         batch(input.content, slot, iteration, &mut bytes);
         bytes
     };
@@ -190,11 +190,11 @@ pub fn drawn(trace: &Trace, number: u64, wanted: impl Fn(&Plan) -> bool) -> (Mac
     panic!("no such plan was drawn");
 }
 
-/// Counts the actions of a plan that run on a lane, and its recomputations.
+/// Counts the actions of a plan that run on a stream, and its recomputations.
 pub fn counts(plan: &Plan) -> ([usize; 3], usize) {
     let actions = || plan.schedule.steps.values().map(|step| &step.action);
-    let on = |lane: Lane| actions().filter(|action| action.lane() == Some(lane)).count();
-    (Lane::ALL.map(on), actions().filter(|action| matches!(action, Action::Recompute(_))).count())
+    let on = |stream: Stream| actions().filter(|action| action.stream() == Some(stream)).count();
+    (Stream::ALL.map(on), actions().filter(|action| matches!(action, Action::Recompute(_))).count())
 }
 
 /// Options with a number of threads.

@@ -82,7 +82,7 @@ mod tests {
         let filled = resolved(name, options).unwrap();
         let (left, right) = (build(name, options).unwrap(), build(name, &filled).unwrap());
         assert_eq!(left.name, right.name);
-        assert!(left.nodes == right.nodes && left.values == right.values, "{name}: {options:?} {filled:?}");
+        assert!(left.nodes == right.nodes && left.tensors == right.tensors, "{name}: {options:?} {filled:?}");
         assert!(left.persistent == right.persistent && left.inputs == right.inputs, "{name}");
         assert_eq!(resolved(name, &filled).unwrap(), filled, "{name}");
     }

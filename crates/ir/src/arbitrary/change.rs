@@ -3,7 +3,7 @@
 use ::arbitrary::{Result, Unstructured};
 
 use crate::plan::Plan;
-use crate::schedule::{Action, Home, Schedule, Step};
+use crate::schedule::{Action, BoundaryState, Schedule, Step};
 use crate::trace::{Fingerprint, Trace};
 use crate::{ActionId, BufferId, Bytes, Id, OpId, Table, TensorId};
 
@@ -88,11 +88,11 @@ fn change(u: &mut Unstructured<'_>, trace: &Trace, plan: &mut Plan) -> Result<()
         // The boundary.
         18 if !schedule.boundary.is_empty() => {
             let index = u.choose_index(schedule.boundary.len())?;
-            let home = schedule.boundary[index];
+            let at_boundary = schedule.boundary[index];
             schedule.boundary[index] = match u.int_in_range(0..=2)? {
-                0 => Home { host: !home.host, ..home },
-                1 if home.device.is_some() => Home { device: None, ..home },
-                _ => Home { device: Some(buffer(u, buffers)?), ..home },
+                0 => BoundaryState { host: !at_boundary.host, ..at_boundary },
+                1 if at_boundary.device.is_some() => BoundaryState { device: None, ..at_boundary },
+                _ => BoundaryState { device: Some(buffer(u, buffers)?), ..at_boundary },
             };
         }
         19 if !schedule.boundary.is_empty() => {
@@ -100,7 +100,7 @@ fn change(u: &mut Unstructured<'_>, trace: &Trace, plan: &mut Plan) -> Result<()
             match u.int_in_range(0..=2)? {
                 0 => schedule.boundary.truncate(last),
                 1 => schedule.boundary.swap(0, last),
-                _ => schedule.boundary.push(Home::HOST),
+                _ => schedule.boundary.push(BoundaryState::HOST),
             }
         }
         _ => {}
@@ -167,7 +167,8 @@ fn action(u: &mut Unstructured<'_>, trace: &Trace, buffers: usize, action: &mut 
                 launch.writes.pop();
             }
         },
-        Action::Offload { value, from: buffer_of } | Action::Prefetch { value, to: buffer_of } => {
+        Action::Offload { tensor: value, from: buffer_of }
+        | Action::Prefetch { tensor: value, to: buffer_of } => {
             if u.arbitrary()? {
                 *value = TensorId::new(u.int_in_range(0..=trace.tensors().len())?);
             } else {
@@ -175,7 +176,9 @@ fn action(u: &mut Unstructured<'_>, trace: &Trace, buffers: usize, action: &mut 
             }
         }
         Action::Release { buffer: released } => *released = buffer(u, buffers)?,
-        Action::HostRelease { value } => *value = TensorId::new(u.int_in_range(0..=trace.tensors().len())?),
+        Action::HostRelease { tensor: value } => {
+            *value = TensorId::new(u.int_in_range(0..=trace.tensors().len())?)
+        }
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use crate::{BufferId, Bytes, Table};
 /// Places the buffers of a schedule in a drawn order, each at the lowest aligned offset that no buffer alive at the same position takes.
 /// The schedule's ids must exist.
 pub fn placement(u: &mut Unstructured<'_>, schedule: &Schedule, align: Bytes) -> Result<Placement> {
-    let alive = residences(schedule);
+    let alive = residencies(schedule);
     let buffers = &schedule.buffers;
     let mut order: Vec<BufferId> = buffers.ids().collect();
     for last in (1..order.len()).rev() {
@@ -45,15 +45,15 @@ pub fn placement(u: &mut Unstructured<'_>, schedule: &Schedule, align: Bytes) ->
 }
 
 /// The positions at which each buffer is alive: from its first write, or from the start for a boundary buffer, to its release.
-fn residences(schedule: &Schedule) -> Table<BufferId, Vec<Interval>> {
+fn residencies(schedule: &Schedule) -> Table<BufferId, Vec<Interval>> {
     let mut alive: Table<BufferId, Vec<Interval>> = Table::filled(schedule.buffers.len(), Vec::new());
     let begin = |alive: &mut Table<BufferId, Vec<Interval>>, buffer: BufferId, position: u64| {
         if alive[buffer].last().is_none_or(|last| last.end <= position) {
             alive[buffer].push(Interval::new(position, u64::MAX));
         }
     };
-    for home in &schedule.boundary {
-        home.device.into_iter().for_each(|buffer| begin(&mut alive, buffer, 0));
+    for at_boundary in &schedule.boundary {
+        at_boundary.device.into_iter().for_each(|buffer| begin(&mut alive, buffer, 0));
     }
     for (id, step) in schedule.steps.iter() {
         let position = u64::from(id.0);

@@ -10,7 +10,7 @@ use super::placement::placement;
 use crate::machine::{Channel, Machine};
 use crate::packing::{Interval, Placement};
 use crate::plan::Plan;
-use crate::schedule::{Action, Buffer, Home, Launch, Schedule, Step};
+use crate::schedule::{Action, BoundaryState, Buffer, Launch, Schedule, Step};
 use crate::trace::{Again, Reuse, Trace};
 use crate::{ActionId, BufferId, Bytes, Nanos, OpId, Table, TensorId};
 
@@ -61,7 +61,7 @@ struct PlanDraft<'a> {
     /// Ops not computed yet.
     left: BTreeSet<OpId>,
     /// The persistent tensor whose boundary buffer a buffer is.
-    homes: BTreeMap<BufferId, usize>,
+    at_boundaries: BTreeMap<BufferId, usize>,
     /// Tensors that must not be overwritten by choice: inputs prefetched for an op that waits for its other inputs, and final tensors at
     /// the end.
     pinned: Vec<TensorId>,
@@ -79,21 +79,21 @@ impl<'a> PlanDraft<'a> {
             host_bytes: Bytes::ZERO,
             host_peak: Bytes::ZERO,
             left: trace.ops().ids().collect(),
-            homes: BTreeMap::new(),
+            at_boundaries: BTreeMap::new(),
             pinned: Vec::new(),
         };
         for (index, pair) in trace.persistent().iter().enumerate() {
-            let home = u.int_in_range(0..=3)?;
-            let host = home >= 2;
-            let device = (home != 3).then(|| draft.buffer(trace.bytes(pair.begin)));
+            let at_boundary = u.int_in_range(0..=3)?;
+            let host = at_boundary >= 2;
+            let device = (at_boundary != 3).then(|| draft.buffer(trace.bytes(pair.begin)));
             if let Some(buffer) = device {
                 draft.device.insert(pair.begin, buffer);
-                draft.homes.insert(buffer, index);
+                draft.at_boundaries.insert(buffer, index);
             }
             if host {
                 draft.keep_on_host(pair.begin);
             }
-            draft.schedule.boundary.push(Home { device, host });
+            draft.schedule.boundary.push(BoundaryState { device, host });
         }
         Ok(draft)
     }
@@ -189,7 +189,7 @@ impl<'a> PlanDraft<'a> {
         if let Some(&from) = self.device.get(&value)
             && !self.host.contains(&value)
         {
-            self.step(Action::Offload { value, from });
+            self.step(Action::Offload { tensor: value, from });
             self.keep_on_host(value);
         }
     }
@@ -197,7 +197,8 @@ impl<'a> PlanDraft<'a> {
     /// Prefetches a tensor, sometimes into the boundary buffer that its storage left. There it must be the final tensor, or become it by
     /// later mutations.
     fn prefetch(&mut self, u: &mut Unstructured<'_>, value: TensorId) -> Result<()> {
-        let home = self.homes.iter().map(|(&buffer, &index)| (buffer, self.trace.persistent()[index]));
+        let at_boundary =
+            self.at_boundaries.iter().map(|(&buffer, &index)| (buffer, self.trace.persistent()[index]));
         let storage = self.trace.storage(value);
         let latest = |end| {
             let mut users = self.trace.users(value).iter();
@@ -205,7 +206,7 @@ impl<'a> PlanDraft<'a> {
                 || users
                     .any(|op| self.left.contains(op) && self.trace.ops()[*op].overwritten_by(value).is_some())
         };
-        let mut left = home.filter(|(buffer, pair)| {
+        let mut left = at_boundary.filter(|(buffer, pair)| {
             self.trace.storage(pair.begin) == storage
                 && self.trace.storage(pair.end) == storage
                 && latest(pair.end)
@@ -217,12 +218,12 @@ impl<'a> PlanDraft<'a> {
             Some(buffer) if u.ratio(3, 4)? => {
                 let stay = self.open_end();
                 self.alive[buffer].push(stay);
-                self.step(Action::Prefetch { value, to: buffer });
+                self.step(Action::Prefetch { tensor: value, to: buffer });
                 self.device.insert(value, buffer);
             }
             _ => {
                 let to = self.buffer(self.trace.bytes(value));
-                self.step(Action::Prefetch { value, to });
+                self.step(Action::Prefetch { tensor: value, to });
                 self.device.insert(value, to);
             }
         }
@@ -328,12 +329,12 @@ impl<'a> PlanDraft<'a> {
         self.clear_up(u)?;
         let boundary = self.schedule.boundary.clone();
         let pairs = self.trace.persistent();
-        let at_home = |draft: &Self, home: &Home, end| {
-            home.device.is_some() && draft.device.get(&end).copied() == home.device
+        let at_home = |draft: &Self, at_boundary: &BoundaryState, end| {
+            at_boundary.device.is_some() && draft.device.get(&end).copied() == at_boundary.device
         };
         self.pinned.extend(pairs.iter().map(|pair| pair.end));
-        for (home, pair) in boundary.iter().zip(pairs) {
-            if !self.host.contains(&pair.end) && (home.host || !at_home(self, home, pair.end)) {
+        for (at_boundary, pair) in boundary.iter().zip(pairs) {
+            if !self.host.contains(&pair.end) && (at_boundary.host || !at_home(self, at_boundary, pair.end)) {
                 self.fetch(u, pair.end)?;
                 self.offload(pair.end);
             }
@@ -341,8 +342,8 @@ impl<'a> PlanDraft<'a> {
         let kept: Vec<BufferId> = boundary
             .iter()
             .zip(pairs)
-            .filter(|(home, pair)| at_home(self, home, pair.end))
-            .filter_map(|(home, _)| home.device)
+            .filter(|(at_boundary, pair)| at_home(self, at_boundary, pair.end))
+            .filter_map(|(at_boundary, _)| at_boundary.device)
             .collect();
         for (value, buffer) in self.device.clone() {
             if !kept.contains(&buffer) {
@@ -350,19 +351,19 @@ impl<'a> PlanDraft<'a> {
                 self.release(buffer);
             }
         }
-        for (home, pair) in boundary.iter().zip(pairs) {
-            if let Some(buffer) = home.device
+        for (at_boundary, pair) in boundary.iter().zip(pairs) {
+            if let Some(buffer) = at_boundary.device
                 && !kept.contains(&buffer)
             {
                 let stay = self.open_end();
                 self.alive[buffer].push(stay);
-                self.step(Action::Prefetch { value: pair.end, to: buffer });
+                self.step(Action::Prefetch { tensor: pair.end, to: buffer });
                 self.device.insert(pair.end, buffer);
             }
         }
         let copies: Vec<TensorId> = self.host.iter().copied().collect();
         for value in copies {
-            if !boundary.iter().zip(pairs).any(|(home, pair)| home.host && pair.end == value) {
+            if !boundary.iter().zip(pairs).any(|(at_boundary, pair)| at_boundary.host && pair.end == value) {
                 self.release_on_host(value);
             }
         }
@@ -400,7 +401,7 @@ impl<'a> PlanDraft<'a> {
     fn release_on_host(&mut self, value: TensorId) {
         self.host.remove(&value);
         self.host_bytes -= self.trace.bytes(value);
-        self.step(Action::HostRelease { value });
+        self.step(Action::HostRelease { tensor: value });
     }
 
     fn step(&mut self, action: Action) {
@@ -416,7 +417,7 @@ impl<'a> PlanDraft<'a> {
         let ids: Vec<ActionId> = self.schedule.steps.ids().collect();
         for id in ids {
             let action = &self.schedule.steps[id].action;
-            let Some(lane) = action.lane() else { continue };
+            let Some(stream) = action.stream() else { continue };
             let mut waits = BTreeSet::new();
             let touched = self.touched(action);
             let mut last: [Option<ActionId>; 3] = [None; 3];
@@ -428,22 +429,22 @@ impl<'a> PlanDraft<'a> {
                     (write || earlier.write) && meet || write && might_meet
                 });
                 if conflict {
-                    last[earlier.lane] = Some(earlier.action);
+                    last[earlier.stream] = Some(earlier.action);
                 }
             }
             match *action {
-                Action::Offload { value, .. } => {
+                Action::Offload { tensor: value, .. } => {
                     offloads.insert(value, id);
                 }
-                Action::Prefetch { value, .. } => waits.extend(offloads.get(&value)),
+                Action::Prefetch { tensor: value, .. } => waits.extend(offloads.get(&value)),
                 _ => {}
             }
-            let others = last.into_iter().enumerate().filter(|&(other, _)| other != lane.index());
+            let others = last.into_iter().enumerate().filter(|&(other, _)| other != stream.index());
             waits.extend(others.filter_map(|(_, action)| action));
             for (buffer, bytes, write) in touched {
                 let start = placement.offsets[buffer].get();
                 let bytes = start..start + bytes.get();
-                accesses.push(Access { action: id, lane: lane.index(), buffer, bytes, write });
+                accesses.push(Access { action: id, stream: stream.index(), buffer, bytes, write });
             }
             self.schedule.steps[id].waits = waits.into_iter().collect();
         }
@@ -461,8 +462,8 @@ impl<'a> PlanDraft<'a> {
                     op.outputs.iter().zip(&launch.writes).map(|(&t, &b)| (b, self.trace.bytes(t), true));
                 reads.chain(writes).chain(launch.workspace.map(|b| (b, op.workspace, true))).collect()
             }
-            &Action::Offload { value, from } => vec![(from, self.trace.bytes(value), false)],
-            &Action::Prefetch { value, to } => vec![(to, self.trace.bytes(value), true)],
+            &Action::Offload { tensor: value, from } => vec![(from, self.trace.bytes(value), false)],
+            &Action::Prefetch { tensor: value, to } => vec![(to, self.trace.bytes(value), true)],
             Action::Release { .. } | Action::HostRelease { .. } => Vec::new(),
         }
     }
@@ -471,7 +472,7 @@ impl<'a> PlanDraft<'a> {
 /// One action's access to bytes of the arena.
 struct Access {
     action: ActionId,
-    lane: usize,
+    stream: usize,
     buffer: BufferId,
     bytes: Range<u64>,
     write: bool,

@@ -20,25 +20,25 @@
 //!   the machine's memory; the placement's height is the largest end. (Without a placement: live memory stays
 //!   within its limit.)
 //! - **L5, prefetches.** A prefetch reads a host copy of the tensor that it names, one that exists at its position and is finished when it
-//!   starts, by lane order and waits alone.
+//!   starts, by stream order and waits alone.
 //! - **L6, ops.** Every op is computed once. It is recomputed only after that, and only if it may be run again. (The random state of an
 //!   op that draws numbers is named by the trace, so no plan can change it.)
-//! - **L7, races.** Any two accesses of one byte, at least one of them a write, are ordered by lane order and waits alone, in the
-//!   direction of their positions. The two directions of the link count as separate lanes even if they share one: that is the harder case.
+//! - **L7, races.** Any two accesses of one byte, at least one of them a write, are ordered by stream order and waits alone, in the
+//!   direction of their positions. The two directions of the link count as separate streams even if they share one: that is the harder case.
 //! - **L8, host memory.** An offload starts a host copy of a tensor that has none; the copy lives until its `HostRelease`, which names a
 //!   copy that exists; together they stay within the machine's host memory at every position.
 //! - **L9, the boundary.** Every persistent tensor has a boundary buffer, a host copy, or both, and every buffer is the boundary buffer
 //!   of at most one. They hold the tensor `begin` when the iteration begins and the tensor `end` when it ends. At the end nothing else is
 //!   alive, and there are no other host copies.
-//! - **L10, waits.** Waits name earlier actions that run on a lane, so that lanes cannot block one another; releases wait for nothing.
+//! - **L10, waits.** Waits name earlier actions that run on a stream, so that streams cannot block one another; releases wait for nothing.
 //!
 //! # What follows
 //!
-//! Sequential replay proves the contents (L2) for one order. By L7 every conflicting pair happens in that order whenever lanes and waits
+//! Sequential replay proves the contents (L2) for one order. By L7 every conflicting pair happens in that order whenever streams and waits
 //! are obeyed, so every execution leaves the same bytes, whatever its actions cost. By L10 every execution ends. The prologue is the
-//! boundary itself, read as instructions, and all lanes drain between two iterations, so L9 makes the iterations a chain.
+//! boundary itself, read as instructions, and all streams drain between two iterations, so L9 makes the iterations a chain.
 //!
-//! What remains for whoever runs the plan: to obey lane order and waits, to write and read only what launches name, and to keep every host
+//! What remains for whoever runs the plan: to obey stream order and waits, to write and read only what launches name, and to keep every host
 //! copy in bytes of its own. If host memory of a released copy is used for a later one, the later offload has to wait until every prefetch
 //! of the earlier copy has finished; such prefetches come earlier in the order, so waiting for them cannot block.
 
@@ -72,7 +72,7 @@ pub enum Rule {
     L5,
     /// Every op once, and again only what may be.
     L6,
-    /// Conflicting accesses are ordered by lanes and waits.
+    /// Conflicting accesses are ordered by streams and waits.
     L7,
     /// Host copies and host memory.
     L8,
@@ -144,7 +144,7 @@ pub struct CheckedPlan {
     trace: Arc<Trace>,
     machine: Machine,
     plan: Plan,
-    peak_load: Bytes,
+    peak_live: Bytes,
 }
 
 impl CheckedPlan {
@@ -169,8 +169,8 @@ impl CheckedPlan {
         &self.plan.placement
     }
     /// Peak memory over all positions, computed by the checker; each buffer counts at its size rounded up to the machine's alignment.
-    pub fn peak_load(&self) -> Bytes {
-        self.peak_load
+    pub fn peak_live(&self) -> Bytes {
+        self.peak_live
     }
     /// Returns the plan.
     pub fn into_plan(self) -> Plan {
@@ -184,7 +184,7 @@ pub struct CheckedSchedule {
     trace: Arc<Trace>,
     machine: Machine,
     schedule: Schedule,
-    peak_load: Bytes,
+    peak_live: Bytes,
 }
 
 impl CheckedSchedule {
@@ -201,8 +201,8 @@ impl CheckedSchedule {
         &self.schedule
     }
     /// Peak memory over all positions, computed by the checker; each buffer counts at its size rounded up to the machine's alignment.
-    pub fn peak_load(&self) -> Bytes {
-        self.peak_load
+    pub fn peak_live(&self) -> Bytes {
+        self.peak_live
     }
     /// Returns the schedule.
     pub fn into_schedule(self) -> Schedule {
@@ -227,14 +227,14 @@ pub fn check(trace: Arc<Trace>, machine: Machine, plan: Plan) -> Result<CheckedP
     shape::placement(&machine, &plan.schedule, &plan.placement, &mut report);
     report.finish()?;
     let layout = replay::BufferLayout::Placed(plan.placement.offsets.as_slice());
-    let peak_load = replay::replay(&trace, &machine, &plan.schedule, layout, &mut report);
+    let peak_live = replay::replay(&trace, &machine, &plan.schedule, layout, &mut report);
     report.finish()?;
-    Ok(CheckedPlan { trace, machine, plan, peak_load })
+    Ok(CheckedPlan { trace, machine, plan, peak_live })
 }
 
 /// Proves a schedule that has no placement: every rule, with each buffer in bytes of its own, and besides
 ///
-/// - live memory stays within `load_limit` at every position (rule L4 in place of offsets), and
+/// - live memory stays within `live_limit` at every position (rule L4 in place of offsets), and
 /// - the waits do for every placement (rule L7): any two buffers with disjoint lifetimes might share bytes, so an action that takes a
 ///   buffer is ordered after all accesses of all buffers released before it.
 ///
@@ -243,7 +243,7 @@ pub fn check_schedule(
     trace: Arc<Trace>,
     machine: Machine,
     schedule: Schedule,
-    load_limit: Bytes,
+    live_limit: Bytes,
 ) -> Result<CheckedSchedule, Illegal> {
     let mut report = Report::default();
     shape::machine(&machine, &mut report);
@@ -251,10 +251,10 @@ pub fn check_schedule(
     report.finish()?;
     let offsets = shape::apart(&schedule, &mut report);
     report.finish()?;
-    let layout = replay::BufferLayout::Apart { offsets: &offsets, load_limit };
-    let peak_load = replay::replay(&trace, &machine, &schedule, layout, &mut report);
+    let layout = replay::BufferLayout::Apart { offsets: &offsets, live_limit };
+    let peak_live = replay::replay(&trace, &machine, &schedule, layout, &mut report);
     report.finish()?;
-    Ok(CheckedSchedule { trace, machine, schedule, peak_load })
+    Ok(CheckedSchedule { trace, machine, schedule, peak_live })
 }
 
 /// Collects violations. Above a maximum it only counts them, so that a hostile plan cannot fill memory with messages.

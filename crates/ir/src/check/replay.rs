@@ -21,7 +21,7 @@ pub enum BufferLayout<'a> {
         /// Disjoint bytes for all buffers.
         offsets: &'a [Bytes],
         /// Limit on live memory.
-        load_limit: Bytes,
+        live_limit: Bytes,
     },
 }
 
@@ -94,14 +94,14 @@ struct ArenaReplay<'a> {
 impl ArenaReplay<'_> {
     /// The prologue: the boundary state holds the initial tensors.
     fn begin(&mut self) {
-        for (home, pair) in self.schedule.boundary.iter().zip(self.trace.persistent()) {
-            if let Some(buffer) = home.device {
+        for (at_boundary, pair) in self.schedule.boundary.iter().zip(self.trace.persistent()) {
+            if let Some(buffer) = at_boundary.device {
                 self.enter(None, buffer, false);
                 let range = self.range(buffer, self.trace.bytes(pair.begin));
                 let content = ByteContent { value: pair.begin, base: range.start };
                 self.arena.overwrite(range, Some(content), None);
             }
-            if home.host {
+            if at_boundary.host {
                 self.keep_on_host(None, pair.begin);
             }
         }
@@ -110,7 +110,7 @@ impl ArenaReplay<'_> {
     fn step(&mut self, id: ActionId, action: &Action) {
         match action {
             Action::Compute(launch) | Action::Recompute(launch) => self.launch(id, launch),
-            &Action::Offload { value, from } => {
+            &Action::Offload { tensor: value, from } => {
                 self.read(id, from, value);
                 if self.host.contains_key(&value) {
                     self.add(Rule::L8, id, format!("{value} already has a host copy; release it first"));
@@ -118,7 +118,7 @@ impl ArenaReplay<'_> {
                     self.keep_on_host(Some(id), value);
                 }
             }
-            &Action::Prefetch { value, to } => {
+            &Action::Prefetch { tensor: value, to } => {
                 match self.host.get(&value) {
                     None => self.add(Rule::L5, id, format!("{value} has no host copy to prefetch")),
                     Some(&Some(offload)) if !self.order.before(offload, id) => {
@@ -133,7 +133,7 @@ impl ArenaReplay<'_> {
                 self.write(id, to, self.trace.bytes(value), Some(value));
             }
             &Action::Release { buffer } => self.release(id, buffer),
-            &Action::HostRelease { value } => match self.host.remove(&value) {
+            &Action::HostRelease { tensor: value } => match self.host.remove(&value) {
                 None => self.add(Rule::L8, id, format!("{value} has no host copy to release")),
                 Some(_) => self.host_bytes -= u128::from(self.trace.bytes(value).get()),
             },
@@ -194,7 +194,7 @@ impl ArenaReplay<'_> {
                 return self.add(Rule::L3, id, what);
             }
         };
-        if let BufferLayout::Apart { load_limit, .. } = self.layout {
+        if let BufferLayout::Apart { live_limit, .. } = self.layout {
             for earlier in self.freed.into_iter().flatten() {
                 if !self.order.before(earlier, id) {
                     let what = format!("{buffer} may get bytes that {earlier} still uses; wait for it");
@@ -202,8 +202,8 @@ impl ArenaReplay<'_> {
                 }
             }
             let load = self.load + self.size(buffer);
-            if load > u128::from(load_limit.get()) {
-                let limit = load_limit.get();
+            if load > u128::from(live_limit.get()) {
+                let limit = live_limit.get();
                 self.add(
                     Rule::L4,
                     id,
@@ -237,7 +237,7 @@ impl ArenaReplay<'_> {
         let Life::Alive { returned } = self.life[buffer] else {
             return self.add(Rule::L3, id, format!("{buffer} is released, but it is not alive"));
         };
-        let is_home = self.schedule.boundary.iter().any(|home| home.device == Some(buffer));
+        let is_home = self.schedule.boundary.iter().any(|at_boundary| at_boundary.device == Some(buffer));
         self.life[buffer] = Life::Released { at: id, may_return: is_home && !returned };
         self.live.retain(|&other| other != buffer);
         self.load -= self.size(buffer);
@@ -254,7 +254,7 @@ impl ArenaReplay<'_> {
         }
         let range = self.range(buffer, self.trace.bytes(value));
         let wanted = ByteContent { value, base: range.start };
-        let lane = self.touch(id, buffer);
+        let stream = self.touch(id, buffer);
         let mut wrong = None;
         let mut unordered = None;
         for (start, cell) in self.arena.tile(range.clone()) {
@@ -262,7 +262,7 @@ impl ArenaReplay<'_> {
                 wrong = Some((start..cell.end, cell.content));
             }
             unordered = unordered.or(cell.writer.filter(|&writer| !self.order.before(writer, id)));
-            cell.readers[lane] = Some(id);
+            cell.readers[stream] = Some(id);
         }
         if let Some((bytes, holds)) = wrong {
             let what = format!(
@@ -300,9 +300,9 @@ impl ArenaReplay<'_> {
 
     /// Records that an action accesses a buffer, and returns the index of its stream.
     fn touch(&mut self, id: ActionId, buffer: BufferId) -> usize {
-        let lane = self.schedule.steps[id].action.lane().map_or(0, |lane| lane.index());
-        self.touched[buffer][lane] = Some(id);
-        lane
+        let stream = self.schedule.steps[id].action.stream().map_or(0, |stream| stream.index());
+        self.touched[buffer][stream] = Some(id);
+        stream
     }
 
     fn keep_on_host(&mut self, id: Option<ActionId>, value: TensorId) {
@@ -318,11 +318,11 @@ impl ArenaReplay<'_> {
     /// The iteration ends as it began (L9).
     fn end(&mut self) {
         let mut kept_on_host = Vec::new();
-        let mut homes = vec![false; self.life.len()];
-        for (home, pair) in self.schedule.boundary.iter().zip(self.trace.persistent()) {
+        let mut at_boundaries = vec![false; self.life.len()];
+        for (at_boundary, pair) in self.schedule.boundary.iter().zip(self.trace.persistent()) {
             let end = pair.end;
-            if let Some(buffer) = home.device {
-                homes[buffer.index()] = true;
+            if let Some(buffer) = at_boundary.device {
+                at_boundaries[buffer.index()] = true;
                 let range = self.range(buffer, self.trace.bytes(end));
                 let wanted = ByteContent { value: end, base: range.start };
                 let wrong = self.arena.tile(range).find(|(_, cell)| cell.content != Some(wanted));
@@ -339,7 +339,7 @@ impl ArenaReplay<'_> {
                     self.report.add(Rule::L9, None, what);
                 }
             }
-            if home.host {
+            if at_boundary.host {
                 kept_on_host.push(end);
                 if !self.host.contains_key(&end) {
                     let what = format!("{end} should have a host copy at the end, but has none");
@@ -348,7 +348,7 @@ impl ArenaReplay<'_> {
             }
         }
         for &buffer in &self.live {
-            if !homes[buffer.index()] {
+            if !at_boundaries[buffer.index()] {
                 self.report.add(Rule::L9, None, format!("{buffer} is still alive at the end; release it"));
             }
         }

@@ -108,16 +108,17 @@ struct ShapeChecker<'a> {
 
 impl ShapeChecker<'_> {
     fn boundary(&mut self) {
-        let (homes, pairs) = (self.schedule.boundary.len(), self.trace.persistent().len());
-        if homes != pairs {
-            let what =
-                format!("the boundary has {homes} states, but the trace has {pairs} persistent tensors");
+        let (at_boundaries, pairs) = (self.schedule.boundary.len(), self.trace.persistent().len());
+        if at_boundaries != pairs {
+            let what = format!(
+                "the boundary has {at_boundaries} states, but the trace has {pairs} persistent tensors"
+            );
             return self.report.add(Rule::L9, None, what);
         }
-        for (home, pair) in self.schedule.boundary.iter().zip(self.trace.persistent()) {
+        for (at_boundary, pair) in self.schedule.boundary.iter().zip(self.trace.persistent()) {
             let begin = pair.begin;
-            match home.device {
-                None if !home.host => {
+            match at_boundary.device {
+                None if !at_boundary.host => {
                     let what = format!("{begin} persists but has neither a boundary buffer nor a host copy");
                     self.report.add(Rule::L9, None, what);
                 }
@@ -154,7 +155,8 @@ impl ShapeChecker<'_> {
                     self.add(Rule::L6, id, format!("{op} is recomputed, but must not be run again"));
                 }
             }
-            &Action::Offload { value, from: buffer } | &Action::Prefetch { value, to: buffer } => {
+            &Action::Offload { tensor: value, from: buffer }
+            | &Action::Prefetch { tensor: value, to: buffer } => {
                 if self.value(id, value) {
                     self.holds(Some(id), buffer, value);
                 }
@@ -162,7 +164,7 @@ impl ShapeChecker<'_> {
             &Action::Release { buffer } => {
                 self.buffer(Some(id), buffer);
             }
-            &Action::HostRelease { value } => {
+            &Action::HostRelease { tensor: value } => {
                 self.value(id, value);
             }
         }
@@ -233,13 +235,13 @@ impl ShapeChecker<'_> {
 
     fn waits(&mut self, id: ActionId) {
         let step = &self.schedule.steps[id];
-        if step.action.lane().is_none() && !step.waits.is_empty() {
+        if step.action.stream().is_none() && !step.waits.is_empty() {
             self.add(Rule::L10, id, "a release runs on no stream, so it waits for nothing".to_owned());
         }
         for &wait in &step.waits {
             if wait >= id {
                 self.add(Rule::L10, id, format!("it waits for {wait}, which does not come before it"));
-            } else if self.schedule.steps[wait].action.lane().is_none() {
+            } else if self.schedule.steps[wait].action.stream().is_none() {
                 self.add(Rule::L10, id, format!("it waits for {wait}, a release, which runs on no stream"));
             }
         }

@@ -8,7 +8,7 @@ use crate::machine::{Channel, Machine};
 use crate::packing::Placement;
 use crate::plan::Plan;
 use crate::planning::{CostSource, Costs};
-use crate::schedule::{Action, Buffer, Home, Launch, Schedule, Step};
+use crate::schedule::{Action, BoundaryState, Buffer, Launch, Schedule, Step};
 use crate::trace::{
     Again, Fingerprint, Mutation, Op, Persistent, Phase, Reuse, Storage, Tensor, Trace, TraceData, Work,
 };
@@ -357,7 +357,7 @@ fn schedule_line(line: &mut Line<'_>, schedule: &mut Schedule) -> Result<bool, F
     if host {
         line.word();
     }
-    schedule.boundary.push(Home { device, host });
+    schedule.boundary.push(BoundaryState { device, host });
     Ok(false)
 }
 
@@ -388,14 +388,14 @@ fn action(line: &mut Line<'_>) -> Result<Action, FileError> {
         "recompute" => Action::Recompute(launch(line)?),
         "offload" => {
             let (value, from) = between(line, "from")?;
-            Action::Offload { value, from }
+            Action::Offload { tensor: value, from }
         }
         "prefetch" => {
             let (value, to) = between(line, "to")?;
-            Action::Prefetch { value, to }
+            Action::Prefetch { tensor: value, to }
         }
         "release" => Action::Release { buffer: BufferId(line.id(BufferId::PREFIX)?) },
-        _ => Action::HostRelease { value: TensorId(line.id(TensorId::PREFIX)?) },
+        _ => Action::HostRelease { tensor: TensorId(line.id(TensorId::PREFIX)?) },
     })
 }
 

@@ -7,7 +7,7 @@ use crate::Bytes;
 use crate::machine::{Channel, Machine};
 use crate::packing::Placement;
 use crate::planning::CostSource;
-use crate::schedule::{Action, Home, Launch, Schedule, Step};
+use crate::schedule::{Action, BoundaryState, Launch, Schedule, Step};
 use crate::trace::{Again, Op, Phase};
 
 impl Display for File {
@@ -74,8 +74,8 @@ fn schedule(f: &mut Formatter<'_>, schedule: &Schedule, placement: Option<&Place
         }
         writeln!(f)?;
     }
-    for home in &schedule.boundary {
-        writeln!(f, "{home}")?;
+    for at_boundary in &schedule.boundary {
+        writeln!(f, "{at_boundary}")?;
     }
     for (id, step) in schedule.steps.iter() {
         writeln!(f, "{id} {step}")?;
@@ -83,7 +83,7 @@ fn schedule(f: &mut Formatter<'_>, schedule: &Schedule, placement: Option<&Place
     Ok(())
 }
 
-impl Display for Home {
+impl Display for BoundaryState {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str("home")?;
         if let Some(buffer) = self.device {
@@ -105,10 +105,10 @@ impl Display for Action {
         match self {
             Self::Compute(launch) => write!(f, "compute {launch}"),
             Self::Recompute(launch) => write!(f, "recompute {launch}"),
-            Self::Offload { value, from } => write!(f, "offload {value} from {from}"),
-            Self::Prefetch { value, to } => write!(f, "prefetch {value} to {to}"),
+            Self::Offload { tensor: value, from } => write!(f, "offload {value} from {from}"),
+            Self::Prefetch { tensor: value, to } => write!(f, "prefetch {value} to {to}"),
             Self::Release { buffer } => write!(f, "release {buffer}"),
-            Self::HostRelease { value } => write!(f, "host-release {value}"),
+            Self::HostRelease { tensor: value } => write!(f, "host-release {value}"),
         }
     }
 }

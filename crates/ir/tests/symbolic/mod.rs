@@ -1,8 +1,8 @@
-//! Runs plans on symbolic bytes, under adversarial orders of the lanes: the judge of the judge. It believes nothing that the checker says.
+//! Runs plans on symbolic bytes, under adversarial orders of the streams: the judge of the judge. It believes nothing that the checker says.
 //!
 //! A byte is a number that tells which value it belongs to and which byte of it it is. An action is two events, its start and its end.
 //! When it starts it may already have written anything to its outputs, so they are poisoned; when it ends its inputs must be what they
-//! were and its outputs still its own. Events of different lanes are interleaved at random, obeying lane order and waits alone.
+//! were and its outputs still its own. Events of different streams are interleaved at random, obeying stream order and waits alone.
 
 use elbowroom_ir::plan::Plan;
 use elbowroom_ir::schedule::{Action, Launch};
@@ -57,7 +57,7 @@ struct Access {
 
 #[derive(Default)]
 struct Program {
-    lane: usize,
+    stream: usize,
     waits: Vec<usize>,
     reads: Vec<Access>,
     writes: Vec<Access>,
@@ -76,7 +76,7 @@ struct State<'a> {
     arena: Vec<u64>,
     host: Vec<Vec<u64>>,
     /// The host slots of persistent values at the beginning and at the end.
-    homes: Vec<(Option<usize>, Option<usize>)>,
+    at_boundaries: Vec<(Option<usize>, Option<usize>)>,
     values: Table<TensorId, u64>,
     random: u64,
 }
@@ -90,7 +90,7 @@ impl<'a> State<'a> {
             programs: Vec::new(),
             arena: vec![0; memory.get() as usize],
             host: Vec::new(),
-            homes: Vec::new(),
+            at_boundaries: Vec::new(),
             values: Table::new(),
             random: seed,
         };
@@ -99,15 +99,15 @@ impl<'a> State<'a> {
             return Err("not for this trace");
         }
         let mut copies: BTreeMap<TensorId, usize> = BTreeMap::new();
-        for (home, pair) in schedule.boundary.iter().zip(trace.persistent()) {
-            let slot = home.host.then(|| state.slot(pair.begin));
+        for (at_boundary, pair) in schedule.boundary.iter().zip(trace.persistent()) {
+            let slot = at_boundary.host.then(|| state.slot(pair.begin));
             if let Some(slot) = slot {
                 copies.insert(pair.begin, slot);
             }
-            if home.device.is_none() && slot.is_none() {
+            if at_boundary.device.is_none() && slot.is_none() {
                 return Err("homeless");
             }
-            state.homes.push((slot, None));
+            state.at_boundaries.push((slot, None));
         }
         let mut runs = vec![0; trace.ops().len()];
         for step in schedule.steps.values() {
@@ -117,24 +117,24 @@ impl<'a> State<'a> {
                     state.launch(launch, &mut program)?;
                     runs[launch.op.index()] += 1;
                 }
-                &Action::Offload { value, from } => {
+                &Action::Offload { tensor: value, from } => {
                     program.reads.push(state.access(from, value)?);
                     let slot = state.slot(value);
                     program.writes.push(Access { place: Place::Host(slot), value: Some(value) });
                     copies.insert(value, slot);
                 }
-                &Action::Prefetch { value, to } => {
+                &Action::Prefetch { tensor: value, to } => {
                     let &slot = copies.get(&value).ok_or("no host copy")?;
                     program.reads.push(Access { place: Place::Host(slot), value: Some(value) });
                     program.writes.push(state.access(to, value)?);
                 }
                 Action::Release { .. } => {}
-                Action::HostRelease { value } => {
+                Action::HostRelease { tensor: value } => {
                     copies.remove(value).ok_or("no host copy to release")?;
                 }
             }
-            let program = step.action.lane().map(|lane| {
-                program.lane = lane.index();
+            let program = step.action.stream().map(|stream| {
+                program.stream = stream.index();
                 program.waits = step.waits.iter().map(|wait| wait.index()).collect();
                 program
             });
@@ -145,9 +145,9 @@ impl<'a> State<'a> {
                 return Err("an op that does not run as often as it must");
             }
         }
-        for (index, (home, pair)) in schedule.boundary.iter().zip(trace.persistent()).enumerate() {
-            if home.host {
-                state.homes[index].1 = Some(*copies.get(&pair.end).ok_or("no host copy at the end")?);
+        for (index, (at_boundary, pair)) in schedule.boundary.iter().zip(trace.persistent()).enumerate() {
+            if at_boundary.host {
+                state.at_boundaries[index].1 = Some(*copies.get(&pair.end).ok_or("no host copy at the end")?);
             }
         }
         Ok(state)
@@ -224,7 +224,7 @@ impl<'a> State<'a> {
                 let range = self.range(buffer, bytes)?;
                 self.arena[range].copy_from_slice(&content);
             }
-            if let Some(slot) = self.homes[index].0 {
+            if let Some(slot) = self.at_boundaries[index].0 {
                 self.host[slot] = content;
             }
         }
@@ -235,26 +235,26 @@ impl<'a> State<'a> {
         let mut queues: [Vec<usize>; 3] = Default::default();
         for (id, program) in self.programs.iter().enumerate().rev() {
             if let Some(program) = program {
-                queues[program.lane].push(id);
+                queues[program.stream].push(id);
             }
         }
-        // Some seeds hurry one lane as far as it can get, others delay it as long as possible.
+        // Some seeds hurry one stream as far as it can get, others delay it as long as possible.
         let favourite = self.draw(3);
         let hurry = self.draw(4);
         let mut running: [Option<Running>; 3] = [None, None, None];
         let mut done = vec![false; self.programs.len()];
         loop {
             let mut enabled: Vec<usize> = Vec::new();
-            for lane in 0..3 {
-                let Some(&next) = queues[lane].last() else { continue };
+            for stream in 0..3 {
+                let Some(&next) = queues[stream].last() else { continue };
                 let Some(program) = &self.programs[next] else { continue };
                 for &wait in &program.waits {
                     if self.programs.get(wait).is_none_or(Option::is_none) {
                         return Err("a wait for nothing");
                     }
                 }
-                if running[lane].is_some() || program.waits.iter().all(|&wait| done[wait]) {
-                    enabled.push(lane);
+                if running[stream].is_some() || program.waits.iter().all(|&wait| done[wait]) {
+                    enabled.push(stream);
                 }
             }
             if enabled.is_empty() {
@@ -265,21 +265,21 @@ impl<'a> State<'a> {
                 };
             }
             let preferred: Vec<usize> = match hurry {
-                0 => enabled.iter().copied().filter(|&lane| lane == favourite).collect(),
-                1 => enabled.iter().copied().filter(|&lane| lane != favourite).collect(),
+                0 => enabled.iter().copied().filter(|&stream| stream == favourite).collect(),
+                1 => enabled.iter().copied().filter(|&stream| stream != favourite).collect(),
                 // Starts first: as much as possible happens at once.
-                2 => enabled.iter().copied().filter(|&lane| running[lane].is_none()).collect(),
+                2 => enabled.iter().copied().filter(|&stream| running[stream].is_none()).collect(),
                 _ => Vec::new(),
             };
             let from = if preferred.is_empty() || self.draw(8) == 0 { &enabled } else { &preferred };
-            let lane = from[self.draw(from.len())];
-            let Some(&id) = queues[lane].last() else { continue };
-            match running[lane].take() {
-                None => running[lane] = Some(self.start(id)),
+            let stream = from[self.draw(from.len())];
+            let Some(&id) = queues[stream].last() else { continue };
+            match running[stream].take() {
+                None => running[stream] = Some(self.start(id)),
                 Some(state) => {
                     self.end(id, &state)?;
                     done[id] = true;
-                    queues[lane].pop();
+                    queues[stream].pop();
                 }
             }
         }
@@ -340,7 +340,7 @@ impl<'a> State<'a> {
                 }
                 arena[range.clone()].copy_from_slice(&self.arena[range]);
             }
-            if let (Some(begin), Some(end)) = self.homes[index] {
+            if let (Some(begin), Some(end)) = self.at_boundaries[index] {
                 if !right(&self.host[end]) {
                     return Err("a host copy is wrong at the end");
                 }

@@ -155,7 +155,7 @@ impl Instance {
             }
         });
         let ops: Vec<OpRow> = ops.collect();
-        let limit = (request.load_limit.get() / unit).min(1 << 30) as i64 - resident.div_ceil(unit) as i64;
+        let limit = (request.live_limit.get() / unit).min(1 << 30) as i64 - resident.div_ceil(unit) as i64;
         let places = ops.len().max(1) as u64 * 4;
         let most = all.div_ceil(unit).max(1);
         Self {

@@ -27,7 +27,7 @@ mod window;
 
 use std::time::Instant;
 
-use elbowroom_ir::planning::{Request, Scheduler};
+use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 use elbowroom_ir::trace::Trace;
@@ -45,12 +45,12 @@ use warm::WarmStart;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Auto;
 
-impl Scheduler for Auto {
+impl Planner for Auto {
     fn name(&self) -> &'static str {
         "auto"
     }
 
-    fn peers(&self, trace: &Trace) -> Vec<&'static dyn Scheduler> {
+    fn peers(&self, trace: &Trace) -> Vec<&'static dyn Planner> {
         warm::peers(trace.ops().len()).collect()
     }
 

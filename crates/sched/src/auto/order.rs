@@ -132,7 +132,7 @@ impl<'a> Profile<'a> {
             change[from] += bytes;
             change[to + 1] -= bytes;
         }
-        let (mut load, limit) = (0i64, request.load_limit.get() as i64);
+        let (mut load, limit) = (0i64, request.live_limit.get() as i64);
         let mut excess = 0;
         for (op, change) in order.iter().zip(change.iter()) {
             load += change;

@@ -1,8 +1,8 @@
 //! Warm starts: the schedules of other planners, as decisions from which the search continues, and the best of them as a fallback.
 
-use elbowroom_ir::planning::{Request, Scheduler};
+use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::{Action, Schedule};
-use elbowroom_ir::search::{Budget, Observer, Unheard};
+use elbowroom_ir::search::{Budget, InterruptOnly, Observer};
 use elbowroom_ir::{Id, Nanos, OpId};
 
 use super::instance::{Instance, NONE};
@@ -21,9 +21,9 @@ use crate::recompute::rotor::Rotor;
 use crate::recompute::sublinear::Sublinear;
 
 /// Planners that need no search, one for each idea, the quickest first.
-static QUICK: [&dyn Scheduler; 6] = [&Sublinear, &Mixed, &Greedy, &DynProg::DEFAULT, &Floor, &Dtr];
+static QUICK: [&dyn Planner; 6] = [&Sublinear, &Mixed, &Greedy, &DynProg::DEFAULT, &Floor, &Dtr];
 /// Planners that run only on traces of at most this many ops.
-static SLOWER: [(&dyn Scheduler, usize); 3] =
+static SLOWER: [(&dyn Planner, usize); 3] =
     [(&BestScore, 4_000), (&Rotor::DEFAULT, 800), (&Bo::DEFAULT, 800)];
 /// Evaluations of each: the search does better with the time.
 const EVALUATIONS: u64 = 32;
@@ -39,7 +39,7 @@ pub(crate) struct WarmStart {
 }
 
 /// The planners whose schedules are warm starts for a trace of this many ops.
-pub(crate) fn peers(ops: usize) -> impl Iterator<Item = &'static dyn Scheduler> {
+pub(crate) fn peers(ops: usize) -> impl Iterator<Item = &'static dyn Planner> {
     let slower = SLOWER.iter().filter(move |(_, most)| ops <= *most).map(|(planner, _)| planner);
     QUICK.iter().chain(slower).copied()
 }
@@ -60,7 +60,7 @@ pub(crate) fn starts(
         threads: budget.threads,
         bound: Some(Nanos(bound)),
     };
-    let found = portfolio.run(request, &Unheard(observer)).found;
+    let found = portfolio.run(request, &InterruptOnly(observer)).found;
     found.into_iter().map(|entry| (entry.time.get(), entry.schedule)).collect()
 }
 
@@ -114,7 +114,7 @@ fn decisions(inst: &Instance, schedule: &Schedule) -> Decisions {
         let stage = stages[id.index()];
         match &step.action {
             Action::Recompute(launch) if stage != NONE => repeats.push((stage, number(launch.op))),
-            Action::Prefetch { value, .. } => pending.push(value.0),
+            Action::Prefetch { tensor: value, .. } => pending.push(value.0),
             _ => {}
         }
         if let Some(launch) = step.action.launch()

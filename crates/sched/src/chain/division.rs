@@ -77,7 +77,7 @@ struct Divisions<'a> {
 impl Divisions<'_> {
     fn fits(&mut self, policy: &Policy) -> bool {
         self.search.count();
-        let limit = self.search.request.load_limit;
+        let limit = self.search.request.live_limit;
         self.search.least_load(policy).is_some_and(|load| load <= limit)
     }
 

@@ -63,7 +63,7 @@ impl<'a> OrderedSets<'a> {
     /// Tries the set that offloads nothing, then the first k activations from the k of `greedy` on until one fits.
     pub(crate) fn first_activations(&mut self) {
         let activations = self.linear.chain.activations.clone();
-        let excess = self.linear.chain.peak().saturating_sub(self.search.request.load_limit);
+        let excess = self.linear.chain.peak().saturating_sub(self.search.request.live_limit);
         let mut set = vec![false; activations.len()];
         let mut offloaded = Bytes::ZERO;
         let mut i = 0;
@@ -91,8 +91,8 @@ impl<'a> OrderedSets<'a> {
         let request = self.search.request;
         self.search.count();
         let Some(load) = self.search.least_load(&policy) else { return Tried::Skipped };
-        if load > request.load_limit {
-            return Tried::Exceeds(load - request.load_limit);
+        if load > request.live_limit {
+            return Tried::Exceeds(load - request.live_limit);
         }
         let Ok(lowered) = lower_ordered(request, policy) else { return Tried::Skipped };
         if self.search.offer(lowered) {

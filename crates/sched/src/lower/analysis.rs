@@ -200,20 +200,20 @@ impl AnalysisPass<'_> {
             self.state(pair.begin).begins = index as u32 + 1;
             self.state(pair.end).ends = index as u32 + 1;
             let boundary = self.policy.boundaries[index];
-            let mut home = None;
+            let mut at_boundary = None;
             if boundary != Boundary::Host {
                 let residency = self.open(pair.begin, Open::Boundary);
                 self.state(pair.begin).residency = Some(residency);
-                home = Some(residency);
+                at_boundary = Some(residency);
             }
             if boundary != Boundary::Device {
                 self.state(pair.begin).host = HostCopy::Boundary;
             }
             let (begin, end) = (self.trace.storage(pair.begin), self.trace.storage(pair.end));
-            if home.is_some() && begin != end {
+            if at_boundary.is_some() && begin != end {
                 self.bound[end.index()] = Some(index as u32);
             }
-            self.program.homes.push(home);
+            self.program.at_boundaries.push(at_boundary);
         }
         for pair in self.trace.persistent() {
             if self.state(pair.begin).residency.is_some() {
@@ -417,7 +417,7 @@ impl AnalysisPass<'_> {
     /// A home buffer is taken over by the tensor that must end there and by no other, and that tensor takes over no other buffer.
     fn home_allows(&self, residency: u32, output: TensorId) -> bool {
         match self.bound[self.trace.storage(output).index()] {
-            Some(pair) => self.program.homes[pair as usize] == Some(residency),
+            Some(pair) => self.program.at_boundaries[pair as usize] == Some(residency),
             None => self.program.residencies[residency as usize].open != Open::Boundary,
         }
     }
@@ -433,13 +433,13 @@ impl AnalysisPass<'_> {
                     HostCopy::None => return Err(PolicyError::Left(pair.end)),
                 }
             }
-            let Some(home) = self.program.homes[index] else { continue };
+            let Some(at_boundary) = self.program.at_boundaries[index] else { continue };
             let residency = match self.states[pair.end.index()].residency {
                 Some(residency) => residency,
                 None => self.prefetch(pair.end, end).ok_or(PolicyError::Left(pair.end))?,
             };
-            if residency != home {
-                self.return_home(pair.end, home, residency)?;
+            if residency != at_boundary {
+                self.return_home(pair.end, at_boundary, residency)?;
             }
         }
         self.program.operand_starts.push(self.program.operands.len() as u32);
@@ -465,8 +465,8 @@ impl AnalysisPass<'_> {
     }
 
     /// Binds the last residency of a persistent tensor to the buffer of its first.
-    fn return_home(&mut self, end: TensorId, home: u32, residency: u32) -> Result<(), PolicyError> {
-        let left = match self.program.residencies[home as usize].close {
+    fn return_home(&mut self, end: TensorId, at_boundary: u32, residency: u32) -> Result<(), PolicyError> {
+        let left = match self.program.residencies[at_boundary as usize].close {
             Close::Never => return Err(PolicyError::HomeTaken(end)),
             Close::After(place) => place,
             Close::Offload(copy) => self.program.offloads[copy as usize].gap.after,
@@ -479,10 +479,10 @@ impl AnalysisPass<'_> {
         if left >= opens {
             return Err(PolicyError::HomeTaken(end));
         }
-        let buffer = self.program.residencies[home as usize].buffer;
+        let buffer = self.program.residencies[at_boundary as usize].buffer;
         let row = &mut self.program.residencies[residency as usize];
         row.buffer = buffer;
-        row.follows = Some(home);
+        row.follows = Some(at_boundary);
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
 use elbowroom_ir::planning::Request;
-use elbowroom_ir::schedule::{Action, Home, Lane, Launch, Schedule, Step};
+use elbowroom_ir::schedule::{Action, BoundaryState, Launch, Schedule, Step, Stream};
 use elbowroom_ir::{ActionId, Bytes, Id, Nanos, OpId, TensorId};
 
 use super::outcome::{LowerError, Lowered, shortfall};
@@ -125,14 +125,18 @@ impl<'a> Gate<'a> {
             ),
             starts: PlaceLists::new(places, (0u32..).zip(starts.earliest.iter().copied())),
         };
-        let homes = program.homes.iter().flatten().map(|&home| program.residencies[home as usize].buffer);
-        let natural = |copy: &Offload| copy.gap.after.map_or(0, |place| place + 1);
+        let at_boundaries = program
+            .at_boundaries
+            .iter()
+            .flatten()
+            .map(|&at_boundary| program.residencies[at_boundary as usize].buffer);
+        let unconstrained = |copy: &Offload| copy.gap.after.map_or(0, |place| place + 1);
         Self {
             request,
             policy,
             program,
             agenda,
-            waits: Conservative::new(homes),
+            waits: Conservative::new(at_boundaries),
             holds: None,
             record: true,
             worst: u64::MAX,
@@ -151,7 +155,7 @@ impl<'a> Gate<'a> {
             released: vec![false; program.residencies.len()],
             copied: vec![None; program.offloads.len()],
             used: vec![None; program.offloads.len()],
-            offload_rank: ranks(&policy.offloads, program.offloads.iter().map(|c| (c.gap, natural(c)))),
+            offload_rank: ranks(&policy.offloads, program.offloads.iter().map(|c| (c.gap, unconstrained(c)))),
             offers: BinaryHeap::new(),
             offloads_left: offloads().count(),
             prefetch_rank: starts.rank,
@@ -170,7 +174,7 @@ impl<'a> Gate<'a> {
     fn limit(&self, place: usize) -> u64 {
         match self.holds {
             Some(holds) if !holds[place] => u64::MAX,
-            _ => self.request.load_limit.get(),
+            _ => self.request.live_limit.get(),
         }
     }
 
@@ -178,9 +182,9 @@ impl<'a> Gate<'a> {
     pub(crate) fn run(mut self) -> Result<Lowered, LowerError> {
         self.steps.reserve(3 * self.policy.sequence.len());
         self.go()?;
-        let boundary = self.program.homes.iter().zip(&self.policy.boundaries);
-        let boundary = boundary.map(|(home, boundary)| Home {
-            device: home.map(|home| self.program.residencies[home as usize].buffer),
+        let boundary = self.program.at_boundaries.iter().zip(&self.policy.boundaries);
+        let boundary = boundary.map(|(at_boundary, boundary)| BoundaryState {
+            device: at_boundary.map(|at_boundary| self.program.residencies[at_boundary as usize].buffer),
             host: *boundary != Boundary::Device,
         });
         let schedule = Schedule {
@@ -206,11 +210,11 @@ impl<'a> Gate<'a> {
             let Request { trace, costs, machine, .. } = *self.request;
             let duration = |op: &OpId| costs.nanos.get(*op).map_or(0, |time| time.get());
             let copies = self.program.offloads.iter().filter(|copy| copy.wanted);
-            self.ahead[Lane::Compute.index()] = self.policy.sequence.iter().map(duration).sum();
-            self.ahead[Lane::ToHost.index()] =
+            self.ahead[Stream::Compute.index()] = self.policy.sequence.iter().map(duration).sum();
+            self.ahead[Stream::ToHost.index()] =
                 copies.map(|copy| machine.to_host.time(trace.bytes(copy.gap.value)).get()).sum();
             let prefetches = self.program.prefetches.iter();
-            self.ahead[Lane::ToDevice.index()] =
+            self.ahead[Stream::ToDevice.index()] =
                 prefetches.map(|copy| machine.to_device.time(trace.bytes(copy.gap.value)).get()).sum();
         }
         self.record = false;
@@ -220,13 +224,13 @@ impl<'a> Gate<'a> {
 
     /// Whether the iteration is certainly longer than anybody cares.
     fn late(&self) -> bool {
-        let least = |lane: Lane| self.free[lane.index()].saturating_add(self.ahead[lane.index()]);
+        let least = |stream: Stream| self.free[stream.index()].saturating_add(self.ahead[stream.index()]);
         let link = if self.request.machine.shared_link {
-            least(Lane::ToHost).saturating_add(self.ahead[Lane::ToDevice.index()])
+            least(Stream::ToHost).saturating_add(self.ahead[Stream::ToDevice.index()])
         } else {
-            least(Lane::ToHost).max(least(Lane::ToDevice))
+            least(Stream::ToHost).max(least(Stream::ToDevice))
         };
-        least(Lane::Compute).max(link).max(self.iteration) > self.worst
+        least(Stream::Compute).max(link).max(self.iteration) > self.worst
     }
 
     fn go(&mut self) -> Result<(), LowerError> {
@@ -252,8 +256,8 @@ impl<'a> Gate<'a> {
     }
 
     fn begin(&mut self) {
-        for &home in self.program.homes.iter().flatten() {
-            self.take(self.program.residencies[home as usize].bytes);
+        for &at_boundary in self.program.at_boundaries.iter().flatten() {
+            self.take(self.program.residencies[at_boundary as usize].bytes);
         }
         for (pair, boundary) in self.request.trace.persistent().iter().zip(&self.policy.boundaries) {
             if *boundary != Boundary::Device {
@@ -288,14 +292,14 @@ impl<'a> Gate<'a> {
         let row = |&residency: &u32| &program.residencies[residency as usize];
 
         let prefetched = self.prefetch_needed(place)?;
-        let mut start = self.free[Lane::Compute.index()].max(prefetched);
+        let mut start = self.free[Stream::Compute.index()].max(prefetched);
         self.offload_until(start);
         self.release_until(start);
         let opens = |residency: &&u32| row(residency).open == Open::Op(place as Place);
         let fresh: u64 = writes.iter().filter(opens).map(|r| row(r).bytes).sum();
         let workspace = op.workspace.align_up(self.request.machine.align).get();
-        for home in writes.iter().filter(opens).filter_map(|r| row(r).follows) {
-            start = start.max(self.vacate(home));
+        for at_boundary in writes.iter().filter(opens).filter_map(|r| row(r).follows) {
+            start = start.max(self.vacate(at_boundary));
         }
         start = start.max(self.room_for(place, fresh + workspace)?);
         self.prefetch_until(place, start + duration, fresh + workspace);
@@ -313,7 +317,7 @@ impl<'a> Gate<'a> {
             let action = if again { Action::Recompute(launch) } else { Action::Compute(launch) };
             self.steps.push(Step { action, waits: self.waiting.clone() });
         }
-        let end = self.time(Some(Lane::Compute), duration);
+        let end = self.time(Some(Stream::Compute), duration);
 
         // Offloads that end while the op runs make room for prefetches that need not wait for its end.
         self.offload_until(end);
@@ -351,7 +355,7 @@ impl<'a> Gate<'a> {
                     self.leave_first(prefetch).into_iter().flatten().for_each(|r| {
                         self.vacate(r);
                     });
-                    self.release_until(self.free[Lane::ToDevice.index()]);
+                    self.release_until(self.free[Stream::ToDevice.index()]);
                     self.room_for(place, self.program.residencies[residency as usize].bytes)?;
                     self.prefetch(prefetch)
                 }
@@ -375,7 +379,7 @@ impl<'a> Gate<'a> {
             match self.leaving.peek() {
                 // Waiting for a copy under way, unless another could be under way meanwhile.
                 Some(&Reverse((time, residency)))
-                    if self.offers.is_empty() || time <= self.free[Lane::ToHost.index()] =>
+                    if self.offers.is_empty() || time <= self.free[Stream::ToHost.index()] =>
                 {
                     self.leaving.pop();
                     self.release(residency);
@@ -422,7 +426,7 @@ impl<'a> Gate<'a> {
 
     /// Starts offloads as long as their stream is free before a time, the first in rank among those whose tensor exists.
     fn offload_until(&mut self, time: u64) {
-        while self.free[Lane::ToHost.index()] < time
+        while self.free[Stream::ToHost.index()] < time
             && let Some(Reverse((_, copy))) = self.offers.pop()
         {
             self.offload(copy);
@@ -434,7 +438,7 @@ impl<'a> Gate<'a> {
         let machine = self.request.machine;
         let limit = self.limit(place);
         let in_order = self.policy.prefetch == PrefetchRule::AfterOffloads;
-        while self.free[Lane::ToDevice.index()] < time {
+        while self.free[Stream::ToDevice.index()] < time {
             // On a shared link offloads go first: they free memory that prefetches need.
             if (machine.shared_link && !self.offers.is_empty()) || (in_order && self.offloads_left > 0) {
                 return;
@@ -462,7 +466,7 @@ impl<'a> Gate<'a> {
         let from = self.program.residencies[residency as usize].buffer;
         let duration = self.request.machine.to_host.time(self.request.trace.bytes(gap.value)).get();
         self.keep_copy(gap.value);
-        let end = self.emit(Action::Offload { value: gap.value, from }, duration);
+        let end = self.emit(Action::Offload { tensor: gap.value, from }, duration);
         self.copied[copy as usize] = Some(end);
         self.offloads_left -= 1;
         if closes {
@@ -484,7 +488,7 @@ impl<'a> Gate<'a> {
         let value = row.gap.value;
         let duration = self.request.machine.to_device.time(self.request.trace.bytes(value)).get();
         self.take(residency.bytes);
-        let end = self.emit(Action::Prefetch { value, to: residency.buffer }, duration);
+        let end = self.emit(Action::Prefetch { tensor: value, to: residency.buffer }, duration);
         self.prefetched[prefetch as usize] = Some(end);
         if row.last {
             self.give_up_copy(value);
@@ -507,7 +511,7 @@ impl<'a> Gate<'a> {
 
     fn give_up_copy(&mut self, value: TensorId) {
         self.host -= self.request.trace.bytes(value).get();
-        self.emit(Action::HostRelease { value }, 0);
+        self.emit(Action::HostRelease { tensor: value }, 0);
     }
 
     fn take(&mut self, bytes: u64) {
@@ -518,24 +522,24 @@ impl<'a> Gate<'a> {
     /// Appends an action with its waits; returns when it ends.
     fn emit(&mut self, action: Action, duration: u64) -> u64 {
         self.waits.step(ActionId::new(self.ends.len()), &action, &mut self.waiting);
-        let lane = action.lane();
+        let stream = action.stream();
         if self.record {
             self.steps.push(Step { action, waits: self.waiting.clone() });
         }
-        self.time(lane, duration)
+        self.time(stream, duration)
     }
 
     /// Runs the action at hand; returns when it ends.
-    fn time(&mut self, lane: Option<Lane>, duration: u64) -> u64 {
+    fn time(&mut self, stream: Option<Stream>, duration: u64) -> u64 {
         let mut end = 0;
-        if let Some(lane) = lane {
-            let free = self.free[lane.index()];
+        if let Some(stream) = stream {
+            let free = self.free[stream.index()];
             end = self.waiting.iter().map(|wait| self.ends[wait.index()]).fold(free, u64::max) + duration;
-            self.free[lane.index()] = end;
-            self.ahead[lane.index()] = self.ahead[lane.index()].saturating_sub(duration);
-            if self.request.machine.shared_link && lane != Lane::Compute {
-                self.free[Lane::ToHost.index()] = end;
-                self.free[Lane::ToDevice.index()] = end;
+            self.free[stream.index()] = end;
+            self.ahead[stream.index()] = self.ahead[stream.index()].saturating_sub(duration);
+            if self.request.machine.shared_link && stream != Stream::Compute {
+                self.free[Stream::ToHost.index()] = end;
+                self.free[Stream::ToDevice.index()] = end;
             }
             self.iteration = self.iteration.max(end);
         }

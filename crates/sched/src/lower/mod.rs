@@ -89,7 +89,7 @@ pub struct Unfinished {
 pub fn evaluate_unfinished(request: &Request<'_>, policy: &Policy) -> Result<Unfinished, LowerError> {
     let program = analyse(request.trace, request.machine, policy)?;
     let load = with_workspaces(request, policy, &program);
-    let limit = request.load_limit.get();
+    let limit = request.live_limit.get();
     let holds: Vec<bool> = load.iter().map(|&load| load <= limit).collect();
     let bounded: Vec<u64> = load.iter().map(|&load| if load <= limit { load } else { 0 }).collect();
     let starts = earliest_prefetches(request, policy, &program, &bounded, limit);
@@ -100,7 +100,7 @@ pub fn evaluate_unfinished(request: &Request<'_>, policy: &Policy) -> Result<Unf
 /// Checks that the policy fits the limit at every place, and finds where its prefetches may start.
 fn starts(request: &Request<'_>, policy: &Policy, program: &Program) -> Result<PrefetchStarts, Shortfall> {
     let load = with_workspaces(request, policy, program);
-    let limit = request.load_limit.get();
+    let limit = request.live_limit.get();
     if let Some(place) = (0..load.len()).max_by_key(|&place| load[place]).filter(|&p| load[p] > limit) {
         return Err(shortfall(request, policy, program, place as Place, load[place]));
     }

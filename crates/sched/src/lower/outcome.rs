@@ -77,6 +77,6 @@ pub(crate) fn shortfall(
         op: policy.sequence.get(place as usize).copied(),
         resident: program.residencies.iter().filter(covers).map(|r| r.value).collect(),
         needed: Bytes(needed),
-        missing: Bytes(needed).saturating_sub(request.load_limit),
+        missing: Bytes(needed).saturating_sub(request.live_limit),
     }
 }

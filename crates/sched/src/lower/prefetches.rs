@@ -12,10 +12,10 @@ use crate::policy::{CopyOrder, Gap, Place, Policy, PrefetchRule};
 /// Position of every copy in its order.
 pub(crate) fn ranks(order: &CopyOrder, gaps: impl Iterator<Item = (Gap, Place)>) -> Vec<Rank> {
     let listed: HashMap<Gap, u32> = match order {
-        CopyOrder::Natural => HashMap::new(),
+        CopyOrder::Unconstrained => HashMap::new(),
         CopyOrder::Listed(list) => list.iter().enumerate().map(|(i, &gap)| (gap, i as u32)).collect(),
     };
-    gaps.map(|(gap, natural)| (listed.get(&gap).copied().unwrap_or(u32::MAX), natural)).collect()
+    gaps.map(|(gap, unconstrained)| (listed.get(&gap).copied().unwrap_or(u32::MAX), unconstrained)).collect()
 }
 
 /// When prefetches may start: the order in which they are considered, and the earliest place of each.
@@ -24,7 +24,7 @@ pub(crate) struct PrefetchStarts {
     pub earliest: Vec<Place>,
 }
 
-/// Place in a list of copies, then in natural order: lower goes first.
+/// Place in a list of copies, then in unconstrained order: lower goes first.
 pub(crate) type Rank = (u32, Place);
 
 /// See the [module](self): `load` is the live memory at every place without prefetches that come early.

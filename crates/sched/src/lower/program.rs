@@ -76,7 +76,7 @@ pub(crate) struct Program {
     pub operand_starts: Vec<u32>,
     pub workspaces: Vec<Option<BufferId>>,
     /// Per persistent tensor: residency at the beginning, if on the device.
-    pub homes: Vec<Option<u32>>,
+    pub at_boundaries: Vec<Option<u32>>,
     /// Host copies of the boundary that are never prefetched and that are not those of the end.
     pub stale: Vec<TensorId>,
 }

@@ -16,7 +16,7 @@
 use std::collections::BTreeMap;
 
 use elbowroom_ir::packing::Placement;
-use elbowroom_ir::schedule::{Action, Lane, Schedule};
+use elbowroom_ir::schedule::{Action, Schedule, Stream};
 use elbowroom_ir::{ActionId, BufferId, Bytes, Id, TensorId};
 
 /// The latest access per stream; `ActionId`s plus one, so that zero means none.
@@ -24,8 +24,8 @@ use elbowroom_ir::{ActionId, BufferId, Bytes, Id, TensorId};
 struct Latest([u32; 3]);
 
 impl Latest {
-    fn note(&mut self, lane: Lane, action: ActionId) {
-        let slot = &mut self.0[lane.index()];
+    fn note(&mut self, stream: Stream, action: ActionId) {
+        let slot = &mut self.0[stream.index()];
         *slot = (*slot).max(action.0 + 1);
     }
 
@@ -154,13 +154,13 @@ impl<T: Takeover> Deriver<T> {
         &mut self.hosts[value.index()]
     }
 
-    fn read(&mut self, buffer: BufferId, lane: Lane, action: ActionId, needs: &mut Latest) {
+    fn read(&mut self, buffer: BufferId, stream: Stream, action: ActionId, needs: &mut Latest) {
         let residency = self.residency(buffer);
         needs.join(residency.written);
-        residency.accesses.note(lane, action);
+        residency.accesses.note(stream, action);
     }
 
-    fn write(&mut self, buffer: BufferId, lane: Lane, action: ActionId, needs: &mut Latest) {
+    fn write(&mut self, buffer: BufferId, stream: Stream, action: ActionId, needs: &mut Latest) {
         if self.residency(buffer).alive {
             needs.join(self.residency(buffer).accesses);
         } else {
@@ -171,34 +171,34 @@ impl<T: Takeover> Deriver<T> {
         }
         let residency = self.residency(buffer);
         residency.written = Latest::default();
-        residency.written.note(lane, action);
-        residency.accesses.note(lane, action);
+        residency.written.note(stream, action);
+        residency.accesses.note(stream, action);
     }
 
     /// The waits of the next action, and what follows from it for later ones.
     fn step(&mut self, id: ActionId, action: &Action, waits: &mut Vec<ActionId>) {
         waits.clear();
         let mut needs = Latest::default();
-        let lane = match action {
+        let stream = match action {
             Action::Compute(launch) | Action::Recompute(launch) => {
                 let (reads, writes) = (launch.reads.iter().copied(), launch.writes.iter().copied());
                 return self.launch(id, reads, writes, launch.workspace, waits);
             }
-            Action::Offload { value, from } => {
-                self.read(*from, Lane::ToHost, id, &mut needs);
+            Action::Offload { tensor: value, from } => {
+                self.read(*from, Stream::ToHost, id, &mut needs);
                 let host = self.host(*value);
                 needs.join(host.read);
                 needs.join(host.written);
                 *host = HostCopy::default();
-                host.written.note(Lane::ToHost, id);
-                Lane::ToHost
+                host.written.note(Stream::ToHost, id);
+                Stream::ToHost
             }
-            Action::Prefetch { value, to } => {
+            Action::Prefetch { tensor: value, to } => {
                 let host = self.host(*value);
                 needs.join(host.written);
-                host.read.note(Lane::ToDevice, id);
-                self.write(*to, Lane::ToDevice, id, &mut needs);
-                Lane::ToDevice
+                host.read.note(Stream::ToDevice, id);
+                self.write(*to, Stream::ToDevice, id, &mut needs);
+                Stream::ToDevice
             }
             Action::Release { buffer } => {
                 let residency = self.residency(*buffer);
@@ -209,7 +209,7 @@ impl<T: Takeover> Deriver<T> {
             }
             Action::HostRelease { .. } => return,
         };
-        self.wait(lane, needs, waits);
+        self.wait(stream, needs, waits);
     }
 
     /// The same for an op.
@@ -224,26 +224,26 @@ impl<T: Takeover> Deriver<T> {
         waits.clear();
         let mut needs = Latest::default();
         for buffer in reads {
-            self.read(buffer, Lane::Compute, id, &mut needs);
+            self.read(buffer, Stream::Compute, id, &mut needs);
         }
         for buffer in writes {
-            self.write(buffer, Lane::Compute, id, &mut needs);
+            self.write(buffer, Stream::Compute, id, &mut needs);
         }
         if let Some(buffer) = workspace {
             needs.join(self.takeover.before(buffer));
             let mut accesses = Latest::default();
-            accesses.note(Lane::Compute, id);
+            accesses.note(Stream::Compute, id);
             self.takeover.released(buffer, accesses);
         }
-        self.wait(Lane::Compute, needs, waits);
+        self.wait(Stream::Compute, needs, waits);
     }
 
     /// Lists what an action on a stream must wait for and the stream does not wait for yet.
-    fn wait(&mut self, lane: Lane, needs: Latest, waits: &mut Vec<ActionId>) {
-        for other in Lane::ALL {
+    fn wait(&mut self, stream: Stream, needs: Latest, waits: &mut Vec<ActionId>) {
+        for other in Stream::ALL {
             let target = needs.0[other.index()];
-            if other != lane && target > self.implied[lane.index()].0[other.index()] {
-                self.implied[lane.index()].0[other.index()] = target;
+            if other != stream && target > self.implied[stream.index()].0[other.index()] {
+                self.implied[stream.index()].0[other.index()] = target;
                 waits.push(ActionId(target - 1));
             }
         }
@@ -256,9 +256,9 @@ pub struct Conservative(Deriver<AnyBytes>);
 
 impl Conservative {
     /// Nothing has happened yet; the home buffers of the boundary are alive.
-    pub fn new(homes: impl Iterator<Item = BufferId>) -> Self {
+    pub fn new(at_boundaries: impl Iterator<Item = BufferId>) -> Self {
         let mut deriver = Deriver::new(AnyBytes::default());
-        for buffer in homes {
+        for buffer in at_boundaries {
             deriver.residency(buffer).alive = true;
         }
         Self(deriver)
@@ -284,8 +284,9 @@ impl Conservative {
 
 /// Replaces all waits by those that order conflicting accesses for every placement.
 pub fn conservative(schedule: &mut Schedule) {
-    let homes: Vec<BufferId> = schedule.boundary.iter().filter_map(|home| home.device).collect();
-    let mut deriver = Conservative::new(homes.into_iter());
+    let at_boundaries: Vec<BufferId> =
+        schedule.boundary.iter().filter_map(|at_boundary| at_boundary.device).collect();
+    let mut deriver = Conservative::new(at_boundaries.into_iter());
     for (id, step) in schedule.steps.iter_mut() {
         deriver.step(id, &step.action, &mut step.waits);
     }
@@ -297,7 +298,7 @@ pub fn thin(schedule: &mut Schedule, placement: &Placement) {
     let mut derived: Vec<Vec<ActionId>> = Vec::with_capacity(schedule.steps.len());
     let mut deriver =
         Deriver::new(PlacedBytes { schedule: &*schedule, placement, stretches: BTreeMap::new() });
-    for buffer in schedule.boundary.iter().filter_map(|home| home.device) {
+    for buffer in schedule.boundary.iter().filter_map(|at_boundary| at_boundary.device) {
         deriver.residency(buffer).alive = true;
     }
     for (id, step) in schedule.steps.iter() {

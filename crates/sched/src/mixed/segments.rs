@@ -1,7 +1,7 @@
 //! `mixed`: the segments of [`sqrt`](crate::recompute::sqrt); the tensors that the recomputed segments hand on are offloaded, so that recompute and
 //! copies overlap.
 
-use elbowroom_ir::planning::{Request, Scheduler};
+use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome};
 
@@ -11,7 +11,7 @@ use crate::chain::division::divide;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mixed;
 
-impl Scheduler for Mixed {
+impl Planner for Mixed {
     fn name(&self) -> &'static str {
         "mixed"
     }

@@ -7,7 +7,7 @@
 //! another one is kept until its own use if memory suffices, else it is recomputed once more (its cost-aware recomputation). The rules go by
 //! the kinds of ops; a network without convolutions has nothing to offload.
 
-use elbowroom_ir::planning::{Request, Scheduler};
+use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 use elbowroom_ir::trace::{Phase, Trace};
@@ -28,7 +28,7 @@ const CHEAP: [&str; 8] = ["relu", "gelu", "tanh", "sigmoid", "dropout", "norm", 
 /// What the layers are called whose results leave.
 const CONVOLUTION: &str = "conv";
 
-impl Scheduler for SuperNn {
+impl Planner for SuperNn {
     fn name(&self) -> &'static str {
         "supernn"
     }
@@ -97,7 +97,7 @@ impl Rounds<'_> {
     /// Takes a policy's schedule if it is the shortest; returns whether it fits.
     fn ask(&mut self, policy: &Policy) -> bool {
         self.0.count();
-        let limit = self.0.request.load_limit;
+        let limit = self.0.request.live_limit;
         if self.0.least_load(policy).is_none_or(|load| load > limit) {
             return false;
         }

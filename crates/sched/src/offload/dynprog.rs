@@ -7,7 +7,7 @@
 //! schedule is kept; the set of `greedy` is one of them. Beyond the paper, sets that differ from the winner in one or two activations follow,
 //! because the relaxation ignores that a transfer cannot be divided.
 
-use elbowroom_ir::planning::{Request, Scheduler};
+use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome};
 use elbowroom_ir::{Bytes, Nanos};
@@ -48,7 +48,7 @@ impl Default for DynProg {
     }
 }
 
-impl Scheduler for DynProg {
+impl Planner for DynProg {
     fn name(&self) -> &'static str {
         "dynprog"
     }
@@ -94,7 +94,7 @@ struct Slots {
 
 impl Slots {
     fn of(request: &Request<'_>, linear: &Linear, slots: u32) -> Self {
-        let memory = request.load_limit.get();
+        let memory = request.live_limit.get();
         let slot = memory.div_ceil(u64::from(slots.max(1))).max(1);
         let up = |bytes: Bytes| bytes.get().div_ceil(slot) as i64;
         let chain = &linear.chain;

@@ -4,7 +4,7 @@
 //! It offloads no more than the limit requires: gaps in the order of bytes × length, until the limit is met.
 
 use elbowroom_ir::Bytes;
-use elbowroom_ir::planning::{Request, Scheduler};
+use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome};
 
@@ -16,7 +16,7 @@ use crate::verdict::refusal;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Floor;
 
-impl Scheduler for Floor {
+impl Planner for Floor {
     fn name(&self) -> &'static str {
         "floor"
     }
@@ -31,7 +31,7 @@ impl Scheduler for Floor {
                 return false;
             };
             best = Some(best.map_or(load, |best| best.min(load)));
-            load <= request.load_limit
+            load <= request.live_limit
         };
         let (mut low, mut high) = (0, offloadable.len());
         if !fits(high) {

@@ -5,7 +5,7 @@
 //! On a trace that is no chain, activations are the stashes of its layers, and k grows until the schedule fits.
 
 use elbowroom_ir::Bytes;
-use elbowroom_ir::planning::{Request, Scheduler};
+use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 
@@ -19,7 +19,7 @@ use crate::verdict::refusal;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Greedy;
 
-impl Scheduler for Greedy {
+impl Planner for Greedy {
     fn name(&self) -> &'static str {
         "greedy"
     }
@@ -33,7 +33,7 @@ impl Scheduler for Greedy {
             policy
         };
 
-        let excess = linear.chain.peak().saturating_sub(request.load_limit);
+        let excess = linear.chain.peak().saturating_sub(request.live_limit);
         let mut offloaded = Bytes::ZERO;
         let mut k = 0;
         if request.freedom.offload {
@@ -46,7 +46,7 @@ impl Scheduler for Greedy {
             let policy = policy(k);
             search.count();
             let Some(load) = search.least_load(&policy) else { break };
-            if load <= request.load_limit
+            if load <= request.live_limit
                 && let Ok(lowered) = lower_ordered(request, policy)
             {
                 search.offer(lowered);

@@ -3,8 +3,8 @@
 //! without regard to memory and cannot delay a forward op, so parameters with which a forward op would have to wait are refused. The
 //! shortest of the other schedules is kept.
 
-use elbowroom_ir::planning::{Request, Scheduler};
-use elbowroom_ir::schedule::{Lane, Schedule};
+use elbowroom_ir::planning::{Planner, Request};
+use elbowroom_ir::schedule::{Schedule, Stream};
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 use elbowroom_ir::{Nanos, OpId};
 use elbowroom_sim::simulate;
@@ -19,7 +19,7 @@ use crate::verdict::refusal;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tflms;
 
-impl Scheduler for Tflms {
+impl Planner for Tflms {
     fn name(&self) -> &'static str {
         "tflms"
     }
@@ -32,7 +32,7 @@ impl Scheduler for Tflms {
         'search: for count in 0..=groups {
             let mut policy = linear.keep.clone();
             linear.offload(&mut policy, 0..count);
-            if search.least_load(&policy).is_none_or(|load| load > request.load_limit) {
+            if search.least_load(&policy).is_none_or(|load| load > request.live_limit) {
                 continue;
             }
             for lead in leads(request.trace.ops().len() as u32) {
@@ -72,6 +72,6 @@ fn forward_never_waits(request: &Request<'_>, linear: &Linear, lowered: &Lowered
     };
     let busy: Nanos =
         (0..linear.backward_start).filter_map(|place| request.costs.nanos.get(OpId(place))).sum();
-    let compute = timeline.spans.iter().filter(|span| span.lane == Lane::Compute);
+    let compute = timeline.spans.iter().filter(|span| span.stream == Stream::Compute);
     compute.take(linear.backward_start as usize).last().is_none_or(|span| span.end == busy)
 }

@@ -2,7 +2,7 @@
 //! size. For every threshold on u_{F_i} ÷ |x_i| it tries the activations above it, and every other one of them; the shortest ordered
 //! schedule that fits is kept. The choice of activations ignores the limit.
 
-use elbowroom_ir::planning::{Request, Scheduler};
+use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome};
 
@@ -14,7 +14,7 @@ use crate::verdict::refusal;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Vdnn;
 
-impl Scheduler for Vdnn {
+impl Planner for Vdnn {
     fn name(&self) -> &'static str {
         "vdnn"
     }

@@ -91,8 +91,8 @@ pub enum Reuses {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CopyOrder {
     /// Offloads: the tensor whose gap begins first. Prefetches: the tensor that is needed first.
-    Natural,
-    /// As listed; gaps that are not listed come after, in natural order.
+    Unconstrained,
+    /// As listed; gaps that are not listed come after, in unconstrained order.
     Listed(Vec<Gap>),
 }
 
@@ -142,8 +142,8 @@ impl Policy {
             gaps: BTreeMap::new(),
             boundaries: trace.persistent().iter().map(|pair| natural_boundary(trace, &uses, pair)).collect(),
             reuses: Reuses::Every,
-            offloads: CopyOrder::Natural,
-            prefetches: CopyOrder::Natural,
+            offloads: CopyOrder::Unconstrained,
+            prefetches: CopyOrder::Unconstrained,
             prefetch: PrefetchRule::Eager,
         }
     }

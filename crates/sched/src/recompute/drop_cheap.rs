@@ -7,7 +7,7 @@
 //! pass wants that pass; `auto` recomputes only as much as the limit requires. If half the average does not meet the limit, the bound is
 //! raised to three quarters, once and one and a half times the average.
 
-use elbowroom_ir::planning::{Request, Scheduler};
+use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome};
 use elbowroom_ir::{OpId, TensorId};
@@ -22,7 +22,7 @@ use crate::recompute::{answer, load};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DropCheap;
 
-impl Scheduler for DropCheap {
+impl Planner for DropCheap {
     fn name(&self) -> &'static str {
         "drop-cheap"
     }
@@ -35,7 +35,7 @@ impl Scheduler for DropCheap {
         let mut tried: Vec<Policy> = Vec::new();
         for quarters in [2, 3, 4, 6] {
             let policy = mirrors(request, quarters).policy(request.trace);
-            let fits = load(request, &policy).is_some_and(|load| load <= request.load_limit);
+            let fits = load(request, &policy).is_some_and(|load| load <= request.live_limit);
             tried.push(policy);
             if fits {
                 break;

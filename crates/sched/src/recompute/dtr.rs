@@ -8,7 +8,7 @@
 //! The result is a sequence; its policy evicts tensors as early as the sequence permits, so that its live memory is at most that of the rule.
 
 use elbowroom_ir::order::Order;
-use elbowroom_ir::planning::{Request, Scheduler};
+use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome};
 use elbowroom_ir::trace::Trace;
@@ -23,14 +23,14 @@ use crate::recompute::{answer, load};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Dtr;
 
-impl Scheduler for Dtr {
+impl Planner for Dtr {
     fn name(&self) -> &'static str {
         "dtr"
     }
 
     fn schedule(&self, request: &Request<'_>, _: &Budget, _: &dyn Observer) -> Outcome<Schedule> {
         let keep = Policy::prompt(request.trace);
-        let fits = load(request, &keep).is_some_and(|load| load <= request.load_limit);
+        let fits = load(request, &keep).is_some_and(|load| load <= request.live_limit);
         if fits || !request.freedom.recompute {
             return answer(request, Some(&keep), 1);
         }
@@ -99,7 +99,7 @@ impl<'a> DtrRun<'a> {
             trace,
             order,
             nanos: &request.costs.nanos,
-            limit: request.load_limit.get(),
+            limit: request.live_limit.get(),
             align,
             sequence: Vec::with_capacity(order.ops().len()),
             evictions: 0,
@@ -123,7 +123,7 @@ impl<'a> DtrRun<'a> {
     fn arrive(&mut self, value: TensorId) {
         let index = value.index();
         self.resident[index] = true;
-        if self.order.makes_again(value) {
+        if self.order.can_recompute(value) {
             self.standing[index] = self.candidates.len();
             self.candidates.push(value);
         }
@@ -134,7 +134,7 @@ impl<'a> DtrRun<'a> {
     fn depart(&mut self, value: TensorId) {
         let index = value.index();
         self.resident[index] = false;
-        if !self.order.makes_again(value) {
+        if !self.order.can_recompute(value) {
             return;
         }
         let standing = std::mem::replace(&mut self.standing[index], usize::MAX);

@@ -101,7 +101,7 @@ impl EvictionPolicies {
         load: Option<Vec<u64>>,
     ) -> (Policy, bool) {
         let trace = request.trace;
-        let limit = request.load_limit.get();
+        let limit = request.live_limit.get();
         let mut gone = self.passing.clone();
         decided.evicted.iter().for_each(|value| gone[value.index()] = true);
         let mut fixed = self.fixed.clone();

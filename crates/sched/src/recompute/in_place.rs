@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use elbowroom_ir::planning::{Request, Scheduler};
+use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome};
 use elbowroom_ir::trace::Trace;
@@ -26,7 +26,7 @@ pub struct InPlace;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sharing;
 
-impl Scheduler for Separate {
+impl Planner for Separate {
     fn name(&self) -> &'static str {
         "none"
     }
@@ -36,7 +36,7 @@ impl Scheduler for Separate {
     }
 }
 
-impl Scheduler for InPlace {
+impl Planner for InPlace {
     fn name(&self) -> &'static str {
         "inplace"
     }
@@ -46,7 +46,7 @@ impl Scheduler for InPlace {
     }
 }
 
-impl Scheduler for Sharing {
+impl Planner for Sharing {
     fn name(&self) -> &'static str {
         "sharing"
     }
@@ -59,8 +59,8 @@ impl Scheduler for Sharing {
 /// Keeps everything and reuses nothing, except where the end of a persistent tensor can be in its home only by reuse.
 fn separate(trace: &Trace) -> Policy {
     let mut policy = Policy::keep(trace);
-    let homes = trace.persistent().iter().zip(&policy.boundaries);
-    let bound: BTreeSet<_> = homes
+    let at_boundaries = trace.persistent().iter().zip(&policy.boundaries);
+    let bound: BTreeSet<_> = at_boundaries
         .filter(|(pair, boundary)| {
             **boundary != Boundary::Host && trace.storage(pair.begin) != trace.storage(pair.end)
         })

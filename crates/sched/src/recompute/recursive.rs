@@ -5,7 +5,7 @@
 //! The last part of a division needs no further copy: its backward phase follows its forward phase. Several k are tried; the fastest
 //! schedule that fits is kept.
 
-use elbowroom_ir::planning::{Request, Scheduler};
+use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome};
 use elbowroom_ir::trace::Trace;
@@ -37,14 +37,14 @@ impl Default for Recursive {
     }
 }
 
-impl Scheduler for Recursive {
+impl Planner for Recursive {
     fn name(&self) -> &'static str {
         "recursive"
     }
 
     fn schedule(&self, request: &Request<'_>, _: &Budget, _: &dyn Observer) -> Outcome<Schedule> {
         let keep = Policy::prompt(request.trace);
-        let fits = load(request, &keep).is_some_and(|load| load <= request.load_limit);
+        let fits = load(request, &keep).is_some_and(|load| load <= request.live_limit);
         if fits || !request.freedom.recompute {
             return answer(request, Some(&keep), 1);
         }
@@ -61,7 +61,7 @@ impl Scheduler for Recursive {
                 let Some(load) = load(request, &policy) else { continue };
                 least = Some(least.map_or(load, |least| least.min(load)));
                 let time = recompute_time(&request.costs.nanos, &policy.sequence);
-                if load <= request.load_limit && best.as_ref().is_none_or(|&(fastest, _)| time < fastest) {
+                if load <= request.live_limit && best.as_ref().is_none_or(|&(fastest, _)| time < fastest) {
                     best = Some((time, policy));
                 }
             }

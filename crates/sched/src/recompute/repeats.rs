@@ -1,7 +1,7 @@
 //! From a sequence of ops with repeats to a policy: a tensor that is recomputed is evicted after its last use before that. Checkmate's program
 //! counts in the same way, and no policy with the same sequence has less live memory at any place.
 
-use elbowroom_ir::order::once_only;
+use elbowroom_ir::order::runs_once;
 use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Id, Nanos, OpId, Table};
 
@@ -83,7 +83,7 @@ impl<'a> Writer<'a> {
 
 /// The ops that the trace forbids to recompute.
 pub fn fixed_ops(trace: &Trace) -> Vec<bool> {
-    once_only(trace).as_slice().to_vec()
+    runs_once(trace).as_slice().to_vec()
 }
 
 /// Writes a sequence; as often as an op turns out to be unable to recompute, once more without that. Ends, since more is fixed each time.

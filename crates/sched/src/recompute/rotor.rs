@@ -14,7 +14,7 @@
 //! The loss is layer n, and every y_i has the size of x_i. Memory is cut into slots, sizes rounded up. On a trace, the table gives a
 //! plan for every amount of memory; the largest whose exact live memory fits is taken.
 
-use elbowroom_ir::planning::{Request, Scheduler};
+use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome};
 use elbowroom_ir::{Bytes, Nanos};
@@ -184,7 +184,7 @@ impl Default for Rotor {
     }
 }
 
-impl Scheduler for Rotor {
+impl Planner for Rotor {
     fn name(&self) -> &'static str {
         "rotor"
     }
@@ -202,7 +202,7 @@ impl Scheduler for Rotor {
         let mut best: Option<(Nanos, Policy)> = None;
         for layered in Layered::of(request.trace, self.layers.clamp(1, 1 << 10)) {
             let Ok((profile, base)) = layered.profile(request) else { continue };
-            let slot = request.load_limit.saturating_sub(base).get().div_ceil(u64::from(slots)).max(1);
+            let slot = request.live_limit.saturating_sub(base).get().div_ceil(u64::from(slots)).max(1);
             // The chain counts some tensors twice and others for too long, so that more than the limit may do as well.
             let profile = profile.in_slots(slot);
             let memory = profile.peak().min(2 * u64::from(slots)) as usize;
@@ -257,7 +257,7 @@ impl SlotSearch<'_> {
         let policy = repeats::policy(self.request.trace, self.layered.sequence(&moves));
         let Ok((load, _)) = least_load(self.request, &policy) else { return Some(false) };
         self.least = Some(self.least.map_or(load, |least| least.min(load)));
-        let fits = load <= self.request.load_limit;
+        let fits = load <= self.request.live_limit;
         if fits {
             self.best = Some(policy);
         }

@@ -1,7 +1,7 @@
 //! `sqrt`: Chen et al. (*Training deep nets with sublinear memory cost*, 2016), section 4.2. Divides the layers into
 //! segments of about equal stash and recomputes as few of them as the limit allows ([`division`](crate::chain::division)).
 
-use elbowroom_ir::planning::{Request, Scheduler};
+use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome};
 
@@ -11,7 +11,7 @@ use crate::chain::division::divide;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sqrt;
 
-impl Scheduler for Sqrt {
+impl Planner for Sqrt {
     fn name(&self) -> &'static str {
         "sqrt"
     }

@@ -8,7 +8,7 @@
 //! recomputes only as much as the limit requires.
 
 use elbowroom_ir::Bytes;
-use elbowroom_ir::planning::{Request, Scheduler};
+use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome};
 use elbowroom_ir::trace::Trace;
@@ -23,7 +23,7 @@ use crate::recompute::{answer, load};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sublinear;
 
-impl Scheduler for Sublinear {
+impl Planner for Sublinear {
     fn name(&self) -> &'static str {
         "sublinear"
     }

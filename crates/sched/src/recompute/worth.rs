@@ -30,7 +30,7 @@ pub struct Worth {
 
 impl Worth {
     /// The tensors of a trace, none of them evicted, with durations of ops and bytes rounded up to an alignment. In the order, the tensors
-    /// that can be [recomputed](Order::makes_again) are those that are ever evicted.
+    /// that can be [recomputed](Order::can_recompute) are those that are ever evicted.
     pub fn new(trace: &Trace, order: &Order, nanos: &Table<OpId, Nanos>, align: Bytes) -> Self {
         let values = trace.tensors().len();
         let mut cost = vec![0; values];
@@ -39,8 +39,8 @@ impl Worth {
             for &output in &op.outputs {
                 cost[output.index()] = nanos.get(id).map_or(0, |nanos| nanos.get());
             }
-            for &output in op.outputs.iter().filter(|&&output| order.makes_again(output)) {
-                for &read in op.reads.iter().filter(|&&read| order.makes_again(read)) {
+            for &output in op.outputs.iter().filter(|&&output| order.can_recompute(output)) {
+                for &read in op.reads.iter().filter(|&&read| order.can_recompute(read)) {
                     neighbours[output.index()].push(read);
                     neighbours[read.index()].push(output);
                 }

@@ -4,7 +4,7 @@ use std::io;
 
 use elbowroom::compare::{self, Row};
 use elbowroom::ir::Bytes;
-use elbowroom::ir::planning::Scheduler;
+use elbowroom::ir::planning::Planner;
 use elbowroom::pipeline::Task;
 use elbowroom::report::PlanReport;
 
@@ -54,7 +54,7 @@ struct Trace {
 
 impl<'a> Output<'a> {
     /// Prints nothing yet.
-    pub fn new(args: &'a CompareArgs, tasks: &[Task], planners: &[&'static dyn Scheduler]) -> Self {
+    pub fn new(args: &'a CompareArgs, tasks: &[Task], planners: &[&'static dyn Planner]) -> Self {
         let form = match args.ratio {
             Some(to) => Form::Ratios(to),
             None if args.json => Form::Json,
@@ -63,7 +63,7 @@ impl<'a> Output<'a> {
             None if args.overhead.is_some() => Form::Smallest,
             None => Form::Overheads,
         };
-        let starts_warm = |planner: &&&dyn Scheduler| {
+        let starts_warm = |planner: &&&dyn Planner| {
             let peers = tasks.iter().any(|task| !planner.peers(&task.trace).is_empty());
             peers && planners.len() > 1 && !args.alone && args.overhead.is_none()
         };

@@ -40,9 +40,9 @@ fn walk_at_random(trace: &Trace, seed: u64, timed: bool) {
     let nanos = (1..=trace.ops().len() as u64).map(Nanos).collect();
     let costs = Costs { nanos, source: CostSource::Recorded };
     let machine = machine();
-    let load_limit = Bytes(64);
+    let live_limit = Bytes(64);
     let request =
-        Request { trace, costs: &costs, machine: &machine, load_limit, freedom: Freedom::ALL, packer: None };
+        Request { trace, costs: &costs, machine: &machine, live_limit, freedom: Freedom::ALL, packer: None };
     let inst = Instance::new(&request, Policy::prompt(trace).sequence);
     let mut state = AnnealState::new(&inst);
     if timed {
@@ -79,7 +79,7 @@ fn walk_at_random(trace: &Trace, seed: u64, timed: bool) {
             let policy = policy(&request, &inst, &decided);
             let (load, _) = least_load(&request, &policy).unwrap();
             // What a search is told of the time is what lowering arrives at, or nothing if that is too long.
-            let request = Request { load_limit: load, ..request };
+            let request = Request { live_limit: load, ..request };
             let time = lower(&request, &policy).unwrap().iteration.get();
             draft.set(&request, &inst, &decided);
             assert_eq!(draft.time_within(&request, time), Some(time));

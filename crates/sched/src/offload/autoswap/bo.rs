@@ -9,7 +9,7 @@
 //! op.
 
 use elbowroom_ir::Bytes;
-use elbowroom_ir::planning::{Request, Scheduler};
+use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 
@@ -53,7 +53,7 @@ const CORNERS: u64 = Score::ALL.len() as u64;
 /// The largest margin, as a share of the limit.
 const MARGIN: f64 = 0.3;
 
-impl Scheduler for Bo {
+impl Planner for Bo {
     fn name(&self) -> &'static str {
         "bo"
     }
@@ -99,7 +99,7 @@ impl Scheduler for Bo {
                 let target = Bytes((limit.get() as f64 * (1.0 - margin)) as u64);
                 swap.select(&rank, limit, target, prefetch)
             };
-            match select(request.load_limit, PrefetchRule::Eager) {
+            match select(request.live_limit, PrefetchRule::Eager) {
                 Ok(lowered) => {
                     // Lower live memory hardly ever makes an iteration shorter, so that only what would be the best is packed.
                     if evaluation >= CORNERS && !search.improves(&lowered) {
@@ -120,7 +120,7 @@ impl Scheduler for Bo {
                 }
                 Err(load) => {
                     // Worse than anything that fits, the more so the more is missing.
-                    let missing = load.ratio(request.load_limit).max(1.0);
+                    let missing = load.ratio(request.live_limit).max(1.0);
                     times.push(4.0 * total.get() as f64 * missing);
                     search.reached(load);
                 }

@@ -24,7 +24,7 @@ pub mod bo;
 mod gaussian;
 pub mod packed;
 
-use elbowroom_ir::planning::{Request, Scheduler};
+use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 use elbowroom_ir::{Bytes, OpId};
@@ -196,7 +196,7 @@ impl<'a> AutoSwap<'a> {
         target: Bytes,
         prefetch: PrefetchRule,
     ) -> Result<Lowered, Bytes> {
-        let request = &Request { load_limit: limit, ..*self.request };
+        let request = &Request { live_limit: limit, ..*self.request };
         let mut policy = Policy { prefetch, ..self.keep.clone() };
         let mut load = self.load.clone();
         let mut least = load.iter().copied().max().map_or(Bytes::ZERO, Bytes);
@@ -224,7 +224,7 @@ impl<'a> AutoSwap<'a> {
         mut policy: Policy,
         mut least: Bytes,
     ) -> Result<Lowered, Bytes> {
-        let limit = request.load_limit;
+        let limit = request.live_limit;
         loop {
             let Ok(mut load) = loads(request, &policy) else { return Err(least) };
             let Some(peak) = (0..load.len()).rev().max_by_key(|&place| load[place]) else {
@@ -291,7 +291,7 @@ impl Candidate {
 #[derive(Clone, Copy, Debug)]
 pub struct ByScore(pub Score);
 
-impl Scheduler for ByScore {
+impl Planner for ByScore {
     fn name(&self) -> &'static str {
         match self.0 {
             Score::Doa => "doa",
@@ -310,7 +310,7 @@ impl Scheduler for ByScore {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BestScore;
 
-impl Scheduler for BestScore {
+impl Planner for BestScore {
     fn name(&self) -> &'static str {
         "autoswap"
     }
@@ -344,7 +344,7 @@ fn best_of(
         let rank =
             |candidates: &[Candidate]| ranking(candidates, |candidate| candidate.scores[score as usize]);
         let select = |limit: Bytes, prefetch: PrefetchRule| swap.select(&rank, limit, limit, prefetch);
-        match select(request.load_limit, PrefetchRule::Eager) {
+        match select(request.live_limit, PrefetchRule::Eager) {
             Ok(lowered) => match packed(request, lowered, select) {
                 Ok(lowered) => _ = search.offer(lowered),
                 Err(lowered) => keep_shorter(&mut unpacked, lowered),

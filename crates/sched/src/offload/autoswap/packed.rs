@@ -21,7 +21,7 @@ pub(crate) fn packed(
     first: Lowered,
     select: impl Fn(Bytes, PrefetchRule) -> Result<Lowered, Bytes>,
 ) -> Result<Lowered, Lowered> {
-    let mut limits = RoundLimits::from(request.load_limit);
+    let mut limits = RoundLimits::from(request.live_limit);
     for round in 0..ROUNDS {
         let mut fits: Option<Lowered> = None;
         let mut exceeds: Option<(Bytes, Bytes)> = None;

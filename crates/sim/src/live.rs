@@ -8,7 +8,7 @@ use crate::liveness::lifetimes;
 
 /// Live memory of a schedule over its positions, in bytes; each buffer counts at its size rounded up to the machine's alignment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Load {
+pub struct LiveMemory {
     /// Live bytes at every position.
     pub curve: Table<ActionId, Bytes>,
     /// Peak memory; zero for an empty schedule.
@@ -17,7 +17,7 @@ pub struct Load {
     pub at: Option<ActionId>,
 }
 
-impl Load {
+impl LiveMemory {
     /// Sums the lifetimes of a schedule, in time linear in actions and buffers.
     pub fn of(schedule: &Schedule, machine: &Machine) -> Self {
         let positions = schedule.steps.len();

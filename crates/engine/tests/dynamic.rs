@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use arbtest::arbitrary::Unstructured;
 use arbtest::arbtest;
-use elbowroom_engine::reactive::{Candidate, Decider, Event, How, Improvise, ReactiveReport};
+use elbowroom_engine::dynamic::{Candidate, Decider, DynamicExecution, DynamicReport, Event, Removal};
 use elbowroom_engine::{
     ChaosOptions, EngineError, HostOptions, HostPlace, Interpreter, Session, SessionOptions,
 };
@@ -34,20 +34,24 @@ impl Lot {
 }
 
 impl Decider for Lot {
-    fn victim(&mut self, missing: Bytes, candidates: &[Candidate]) -> Option<(elbowroom_ir::TensorId, How)> {
+    fn victim(
+        &mut self,
+        missing: Bytes,
+        candidates: &[Candidate],
+    ) -> Option<(elbowroom_ir::TensorId, Removal)> {
         assert!(!missing.is_zero() && !candidates.is_empty());
         let index = self.draw(candidates.len());
-        let Candidate { value, may_drop, may_offload, .. } = candidates[index];
-        let drop = may_drop && (!may_offload || self.draw(2) == 0);
-        Some((value, if drop { How::Drop } else { How::Offload }))
+        let Candidate { tensor: value, may_evict, may_offload, .. } = candidates[index];
+        let drop = may_evict && (!may_offload || self.draw(2) == 0);
+        Some((value, if drop { Removal::Evict } else { Removal::Offload }))
     }
 }
 
 /// Gives up, or lies.
-struct Useless(Option<(elbowroom_ir::TensorId, How)>);
+struct Useless(Option<(elbowroom_ir::TensorId, Removal)>);
 
 impl Decider for Useless {
-    fn victim(&mut self, _: Bytes, _: &[Candidate]) -> Option<(elbowroom_ir::TensorId, How)> {
+    fn victim(&mut self, _: Bytes, _: &[Candidate]) -> Option<(elbowroom_ir::TensorId, Removal)> {
         self.0
     }
 }
@@ -88,15 +92,15 @@ fn outcome(session: &Session, losses: Vec<u32>) -> Outcome {
 fn improvised(
     session: &mut Session,
     iterations: std::ops::Range<u64>,
-    improvise: (&Order, Freedom, &mut dyn Decider),
+    run_dynamic: (&Order, Freedom, &mut dyn Decider),
     losses: &mut Vec<u32>,
-) -> Result<Vec<ReactiveReport>, EngineError> {
-    let (order, freedom, decider) = improvise;
+) -> Result<Vec<DynamicReport>, EngineError> {
+    let (order, freedom, decider) = run_dynamic;
     iterations
         .map(|iteration| {
             fill(session, iteration);
-            let report =
-                session.improvise(iteration, Improvise { order, freedom, decider: &mut *decider })?;
+            let report = session
+                .run_dynamic(iteration, DynamicExecution { order, freedom, decider: &mut *decider })?;
             losses.push(session.output(0)[0].to_bits());
             Ok(report)
         })
@@ -108,7 +112,7 @@ fn any_decider_agrees(graph: Graph) {
     let (order, oracle) = (order(&trace), interpret(&graph, ITERATIONS));
     let (least, all) = extremes(&trace);
     let (mut ran, mut stuck) = (0, 0);
-    let mut sum = ReactiveReport::default();
+    let mut sum = DynamicReport::default();
     let mut case = |u: &mut Unstructured<'_>| {
         let memory = u.int_in_range(least..=all)?;
         let mut options = poisoned(u.arbitrary()?);
@@ -120,19 +124,19 @@ fn any_decider_agrees(graph: Graph) {
         let mut losses = Vec::new();
         let seed = u.arbitrary()?;
         let mut lot = Lot(seed);
-        let improvise = Improvise { order: &order, freedom, decider: &mut Lot(seed) };
-        let rehearsed = session.rehearse(improvise);
+        let run_dynamic = DynamicExecution { order: &order, freedom, decider: &mut Lot(seed) };
+        let rehearsed = session.dry_run(run_dynamic);
         match improvised(&mut session, 0..ITERATIONS, (&order, freedom, &mut lot), &mut losses) {
             Ok(reports) => {
                 assert_eq!(outcome(&session, losses), oracle);
-                let told = |r: &ReactiveReport| [r.dropped, r.offloaded, r.recomputed, r.compactions];
+                let told = |r: &DynamicReport| [r.evicted, r.offloaded, r.recomputed, r.compactions];
                 assert_eq!(told(&rehearsed.unwrap()), told(&reports[0]), "what was rehearsed came true");
                 for report in reports {
                     assert!(report.measured_peak <= Bytes(memory));
                     assert_eq!(report.ops.len(), graph.nodes.len() + report.recomputed);
                     assert!(freedom.offload || report.offloaded == 0);
                     assert!(freedom.recompute || report.recomputed == 0);
-                    sum.dropped += report.dropped;
+                    sum.evicted += report.evicted;
                     sum.offloaded += report.offloaded;
                     sum.recomputed += report.recomputed;
                     sum.compactions += report.compactions;
@@ -140,7 +144,7 @@ fn any_decider_agrees(graph: Graph) {
                 ran += 1;
             }
             // With all bytes there is always room; with both ways to leave it takes bad luck.
-            Err(EngineError::NoRoom { .. }) if memory < all => stuck += 1,
+            Err(EngineError::OutOfMemory { .. }) if memory < all => stuck += 1,
             Err(error) => panic!("{error}"),
         }
         Ok(())
@@ -150,7 +154,7 @@ fn any_decider_agrees(graph: Graph) {
         arbtest(&mut case).seed(seed << 32 | 64).run();
     }
     assert!(ran > stuck && ran > 10, "{ran} ran, {stuck} got stuck");
-    let counts = [sum.dropped, sum.offloaded, sum.recomputed, sum.compactions];
+    let counts = [sum.evicted, sum.offloaded, sum.recomputed, sum.compactions];
     assert!(counts.iter().all(|&count| count > 20), "{counts:?}");
 }
 
@@ -185,8 +189,9 @@ fn plans_and_iterations_without_one_follow_each_other_and_moving_between_them_lo
         let (trace, graph) = (trace(&graph), Arc::new(graph));
         let order = order(&trace);
         let (mut machine, first) = drawn(&trace, number, |_| true);
-        let (other, second) =
-            drawn(&trace, number + 50, |plan| plan.schedule.boundary.iter().any(|home| home.host));
+        let (other, second) = drawn(&trace, number + 50, |plan| {
+            plan.schedule.boundary.iter().any(|at_boundary| at_boundary.host)
+        });
         machine.memory = machine.memory.max(other.memory).max(Bytes(extremes(&trace).0));
         // The least that kernels need: both plans keep to it.
         machine.align = Bytes(4);
@@ -198,15 +203,15 @@ fn plans_and_iterations_without_one_follow_each_other_and_moving_between_them_lo
         let mut losses = Vec::new();
         for round in 0..2 {
             let start = 4 * round;
-            let improvise = (&order, Freedom::ALL, &mut Lot(round) as &mut dyn Decider);
-            improvised(&mut session, start..start + 1, improvise, &mut losses).unwrap();
+            let run_dynamic = (&order, Freedom::ALL, &mut Lot(round) as &mut dyn Decider);
+            improvised(&mut session, start..start + 1, run_dynamic, &mut losses).unwrap();
             for (iteration, plan) in [(start + 1, &first), (start + 2, &second), (start + 3, &first)] {
-                moved += session.follow(&graph, plan).unwrap().get();
-                assert_eq!(session.follow(&graph, plan).unwrap(), Bytes::ZERO);
+                moved += session.set_plan(&graph, plan).unwrap().get();
+                assert_eq!(session.set_plan(&graph, plan).unwrap(), Bytes::ZERO);
                 fill(&mut session, iteration);
                 let report = session.run_iteration(iteration).unwrap();
                 assert_eq!(report.measured_peak, plan.placement().height);
-                assert_eq!(session.first_stain(), None);
+                assert_eq!(session.first_overwritten(), None);
                 losses.push(session.output(0)[0].to_bits());
             }
         }
@@ -230,9 +235,9 @@ fn another_graph_with_the_same_parameters_goes_on_where_the_first_one_was() {
     // Without dropout's iteration number in step with the session's, masks would differ: every oracle runs every iteration.
     for (iteration, which) in [0, 0, 1, 0, 1].into_iter().enumerate() {
         let iteration = iteration as u64;
-        session.change_to(&graphs[which]).unwrap();
-        let improvise = (&orders[which], Freedom::ALL, &mut Lot(iteration) as &mut dyn Decider);
-        improvised(&mut session, iteration..iteration + 1, improvise, &mut losses).unwrap();
+        session.set_graph(&graphs[which]).unwrap();
+        let run_dynamic = (&orders[which], Freedom::ALL, &mut Lot(iteration) as &mut dyn Decider);
+        improvised(&mut session, iteration..iteration + 1, run_dynamic, &mut losses).unwrap();
         let before: Vec<Vec<f32>> =
             (0..graphs[0].persistent.len()).map(|p| oracles[0].persistent(p).to_vec()).collect();
         let mut after = Vec::new();
@@ -243,7 +248,7 @@ fn another_graph_with_the_same_parameters_goes_on_where_the_first_one_was() {
             let inputs: Vec<Vec<u8>> = (0..graphs[index].inputs.len())
                 .map(|slot| {
                     let input = &graphs[index].inputs[slot];
-                    let mut bytes = vec![0; graphs[index].values[input.value].bytes().get() as usize];
+                    let mut bytes = vec![0; graphs[index].tensors[input.value].bytes().get() as usize];
                     support::batch(input.content, slot, iteration, &mut bytes);
                     bytes
                 })
@@ -268,7 +273,7 @@ fn another_graph_with_the_same_parameters_goes_on_where_the_first_one_was() {
         assert_eq!(bytes, expected, "{}", graphs[0].persistent[position].name);
     }
     let stranger = Arc::new(transformer());
-    assert!(matches!(session.change_to(&stranger), Err(EngineError::OtherParameters { .. })));
+    assert!(matches!(session.set_graph(&stranger), Err(EngineError::ParameterMismatch { .. })));
 }
 
 #[test]
@@ -279,20 +284,22 @@ fn deciders_that_give_up_or_lie_end_the_session_with_a_reason() {
     let (least, all) = extremes(&trace);
     let open = || Session::without_plan(graph.clone(), &machine(least.midpoint(all)), poisoned(1)).unwrap();
     let run = |session: &mut Session, decider: &mut dyn Decider| {
-        session.improvise(0, Improvise { order: &order, freedom: Freedom::ALL, decider }).unwrap_err()
+        session
+            .run_dynamic(0, DynamicExecution { order: &order, freedom: Freedom::ALL, decider })
+            .unwrap_err()
     };
     let mut session = open();
-    assert!(matches!(run(&mut session, &mut Useless(None)), EngineError::NoRoom { .. }));
+    assert!(matches!(run(&mut session, &mut Useless(None)), EngineError::OutOfMemory { .. }));
     assert!(matches!(run(&mut session, &mut Lot(1)), EngineError::Broken));
     // A weight's new value does not exist yet, let alone can it leave.
     let absent = graph.persistent[0].end;
-    let error = run(&mut open(), &mut Useless(Some((absent, How::Offload))));
-    assert!(matches!(error, EngineError::Victim { value } if value == absent), "{error}");
+    let error = run(&mut open(), &mut Useless(Some((absent, Removal::Offload))));
+    assert!(matches!(error, EngineError::IllegalVictim { value } if value == absent), "{error}");
     assert!(matches!(open().run_iteration(0), Err(EngineError::NoPlan)));
     let foreign = support::trace(&transformer());
     let foreign = Order::new(&foreign, foreign.ops().ids().collect()).unwrap();
-    let improvise = Improvise { order: &foreign, freedom: Freedom::ALL, decider: &mut Lot(1) };
-    assert!(matches!(open().improvise(0, improvise), Err(EngineError::ForeignOrder(_))));
+    let run_dynamic = DynamicExecution { order: &foreign, freedom: Freedom::ALL, decider: &mut Lot(1) };
+    assert!(matches!(open().run_dynamic(0, run_dynamic), Err(EngineError::ForeignOrder(_))));
 }
 
 /// What a decider hears is what happens: it could keep the books itself.
@@ -302,15 +309,15 @@ fn events_tell_what_is_there() {
     impl Decider for Books {
         fn note(&mut self, event: Event) {
             match event {
-                Event::Ran { .. } => {}
-                Event::Arrived(value) => assert!(self.1.insert(value), "{value} was there"),
-                Event::Left(value, _) | Event::Done(value) => {
+                Event::OpRan { .. } => {}
+                Event::Available(value) => assert!(self.1.insert(value), "{value} was there"),
+                Event::Removed(value, _) | Event::Unused(value) => {
                     assert!(self.1.remove(&value), "{value} was gone")
                 }
             }
         }
-        fn victim(&mut self, missing: Bytes, of: &[Candidate]) -> Option<(elbowroom_ir::TensorId, How)> {
-            assert!(of.iter().all(|candidate| self.1.contains(&candidate.value)));
+        fn victim(&mut self, missing: Bytes, of: &[Candidate]) -> Option<(elbowroom_ir::TensorId, Removal)> {
+            assert!(of.iter().all(|candidate| self.1.contains(&candidate.tensor)));
             self.0.victim(missing, of)
         }
     }
@@ -320,9 +327,9 @@ fn events_tell_what_is_there() {
     let memory = least.midpoint(all).midpoint(least);
     let mut session = Session::without_plan(graph.clone(), &machine(memory), threads(2)).unwrap();
     let mut books = Books(Lot(9), Default::default());
-    let improvise = Improvise { order: &order, freedom: Freedom::ALL, decider: &mut books };
+    let run_dynamic = DynamicExecution { order: &order, freedom: Freedom::ALL, decider: &mut books };
     fill(&mut session, 0);
-    session.improvise(0, improvise).unwrap();
+    session.run_dynamic(0, run_dynamic).unwrap();
     assert!(
         graph
             .persistent

@@ -1,10 +1,10 @@
-//! A device that does nothing: [`Session::rehearse`](crate::Session::rehearse) uses it to find out whether a dynamic iteration can finish.
+//! A device that does nothing: [`Session::dry_run`](crate::Session::dry_run) uses it to find out whether a dynamic iteration can finish.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use elbowroom_graph::Graph;
-use elbowroom_ir::schedule::Lane;
+use elbowroom_ir::schedule::Stream;
 use elbowroom_ir::{ActionId, Bytes};
 
 use crate::arena::Extent;
@@ -50,19 +50,19 @@ impl Device for DryRunDevice {
         Ok(())
     }
 
-    fn wait(&self, _: Lane, _: ActionId) -> Result<(), Stopped> {
+    fn wait(&self, _: Stream, _: ActionId) -> Result<(), Stopped> {
         Ok(())
     }
 
-    fn reached(&self, _: Lane, _: ActionId) -> bool {
+    fn reached(&self, _: Stream, _: ActionId) -> bool {
         true
     }
 
-    fn signal(&self, _: Lane, _: ActionId) -> Waiting {
+    fn signal(&self, _: Stream, _: ActionId) -> Waiting {
         Waiting::default()
     }
 
-    fn wake(&self, _: Lane) {}
+    fn wake(&self, _: Stream) {}
 
     fn stop(&self) {}
 
@@ -84,7 +84,7 @@ impl Device for DryRunDevice {
 
     fn paint(&self, _: Bytes) {}
 
-    fn first_stain(&self, _: Bytes) -> Option<Bytes> {
+    fn first_overwritten(&self, _: Bytes) -> Option<Bytes> {
         None
     }
 }

@@ -27,7 +27,7 @@ pub(crate) fn persistent(graph: &Graph) -> (Vec<usize>, usize) {
     let mut end = 0;
     let offsets = graph.persistent.iter().map(|parameter| {
         let offset = end;
-        end += (graph.values[parameter.begin].bytes().get() as usize).next_multiple_of(ALIGN);
+        end += (graph.tensors[parameter.begin].bytes().get() as usize).next_multiple_of(ALIGN);
         offset
     });
     let offsets = offsets.collect();

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! **What is safe.** A tensor may be evicted only if its op can be run again with the same operands at every later time at which the tensor
-//! may be missing ([`Order::makes_again`](elbowroom_ir::order::Order::makes_again)). Recomputing gives the same bits, because an op's bits
+//! may be missing ([`Order::can_recompute`](elbowroom_ir::order::Order::can_recompute)). Recomputing gives the same bits, because an op's bits
 //! depend on its operands, the seed and the iteration alone. The operands of the op that runs next are neither evicted nor offloaded.
 //! Operands of ops that wait for a recomputation may be offloaded but not evicted. Ops that overwrite a tensor in place run exactly once.
 //!
@@ -35,9 +35,9 @@ pub(crate) use run::{DynamicRun, RunSetup};
 
 /// How a tensor is removed from the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum How {
+pub enum Removal {
     /// Evict: without a copy. Its op runs again when the tensor is read.
-    Drop,
+    Evict,
     /// Offload: with a host copy, which is prefetched when the tensor is read.
     Offload,
 }
@@ -46,33 +46,33 @@ pub enum How {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// The tensor.
-    pub value: TensorId,
+    pub tensor: TensorId,
     /// Bytes that its removal frees, rounded up to the alignment.
     pub bytes: Bytes,
     /// Whether it may be evicted.
-    pub may_drop: bool,
+    pub may_evict: bool,
     /// Whether it may be offloaded.
     pub may_offload: bool,
     /// Whether a host copy exists already, so that offloading copies nothing.
-    pub kept: bool,
+    pub on_host: bool,
 }
 
 /// What has happened in a dynamic iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// An op ran.
-    Ran {
+    OpRan {
         /// The op.
         op: OpId,
         /// Its duration.
         took: Nanos,
     },
     /// A tensor is in the arena: since the start of the iteration, because an op wrote it, or after a prefetch.
-    Arrived(TensorId),
+    Available(TensorId),
     /// A tensor was removed and will be restored when it is read.
-    Left(TensorId, How),
+    Removed(TensorId, Removal),
     /// A tensor was removed because no further op reads it, except to recompute another one.
-    Done(TensorId),
+    Unused(TensorId),
 }
 
 /// Chooses the tensors to remove when bytes are missing.
@@ -82,11 +82,11 @@ pub trait Decider: Send {
 
     /// Chooses one of the candidates and a way to remove it that it permits; `None` gives up. `missing` bytes are needed; the engine calls
     /// again until they are free.
-    fn victim(&mut self, missing: Bytes, candidates: &[Candidate]) -> Option<(TensorId, How)>;
+    fn victim(&mut self, missing: Bytes, candidates: &[Candidate]) -> Option<(TensorId, Removal)>;
 }
 
 /// The parameters of a dynamic iteration.
-pub struct Improvise<'a> {
+pub struct DynamicExecution<'a> {
     /// The order of the ops, made for the trace of the session's graph.
     pub order: &'a Order,
     /// Whether tensors may be offloaded and recomputed.
@@ -95,22 +95,22 @@ pub struct Improvise<'a> {
     pub decider: &'a mut dyn Decider,
 }
 
-impl Improvise<'_> {
+impl DynamicExecution<'_> {
     /// A copy with a shorter lifetime.
-    pub(crate) fn reborrow(&mut self) -> Improvise<'_> {
-        Improvise { order: self.order, freedom: self.freedom, decider: &mut *self.decider }
+    pub(crate) fn reborrow(&mut self) -> DynamicExecution<'_> {
+        DynamicExecution { order: self.order, freedom: self.freedom, decider: &mut *self.decider }
     }
 }
 
 /// Measurements of a dynamic iteration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ReactiveReport {
+pub struct DynamicReport {
     /// Iteration time.
     pub iteration: Nanos,
     /// Largest end of any range handed to a kernel or a copy in this iteration.
     pub measured_peak: Bytes,
     /// Tensors evicted.
-    pub dropped: usize,
+    pub evicted: usize,
     /// Tensors offloaded, including those that already had a host copy.
     pub offloaded: usize,
     /// Ops recomputed.
@@ -120,11 +120,11 @@ pub struct ReactiveReport {
     /// Bytes copied to and from the host.
     pub traffic: Traffic,
     /// Peak of the bytes of all host copies.
-    pub most_on_host: Bytes,
+    pub peak_host_bytes: Bytes,
     /// Size and duration of every copy to the host.
-    pub stores: Vec<(Bytes, Nanos)>,
+    pub offload_copies: Vec<(Bytes, Nanos)>,
     /// Size and duration of every copy to the device.
-    pub loads: Vec<(Bytes, Nanos)>,
+    pub prefetch_copies: Vec<(Bytes, Nanos)>,
     /// How often the arena was compacted.
     pub compactions: usize,
     /// Bytes moved by compaction.

@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use elbowroom_ir::ActionId;
-use elbowroom_ir::schedule::Lane;
+use elbowroom_ir::schedule::Stream;
 use rayon::ThreadPool;
 
 use crate::device::{Call, Device, Exchange, IterationKey, Stopped};
@@ -44,7 +44,7 @@ pub(crate) struct ExecutorState {
 }
 
 /// The threads of the streams.
-pub(crate) struct Lanes {
+pub(crate) struct StreamThreads {
     gate: Arc<Gate>,
     copiers: Vec<JoinHandle<()>>,
     /// Streams that have tasks, and therefore a thread or a job.
@@ -73,7 +73,7 @@ struct GateState {
 
 /// One iteration, from the point of view of one stream's thread.
 struct StreamRun<'a> {
-    lane: Lane,
+    stream: Stream,
     origin: Instant,
     copies: &'a HostCopies,
 }
@@ -153,12 +153,12 @@ impl ExecutorState {
     }
 
     /// Runs all tasks of a stream.
-    fn run_lane(&self, lane: Lane, key: IterationKey, origin: Instant) -> Result<(), EngineError> {
+    fn run_stream(&self, stream: Stream, key: IterationKey, origin: Instant) -> Result<(), EngineError> {
         let copies = self.copies.read().unwrap_or_else(PoisonError::into_inner);
-        let run = StreamRun { lane, origin, copies: &copies };
-        let outcome = if lane == Lane::Compute { self.run_ops(&run, key) } else { self.run_copies(&run) };
+        let run = StreamRun { stream, origin, copies: &copies };
+        let outcome = if stream == Stream::Compute { self.run_ops(&run, key) } else { self.run_copies(&run) };
         match outcome {
-            Ok(()) => self.device.drain(lane),
+            Ok(()) => self.device.drain(stream),
             Err(Halted::Stopped) => Ok(()),
             Err(Halted::Failed(error)) => Err(error),
         }
@@ -166,21 +166,21 @@ impl ExecutorState {
 
     fn run_ops(&self, run: &StreamRun<'_>, key: IterationKey) -> Result<(), Halted> {
         let mut exchange = self.exchange();
-        for task in &self.program.lanes[Lane::Compute.index()] {
+        for task in &self.program.streams[Stream::Compute.index()] {
             let TaskWork::Launch { op, ref reads, ref writes, workspace } = task.work else { continue };
-            for (lane, &action) in Lane::ALL.into_iter().zip(&task.after) {
-                if let Some(action) = action.filter(|&action| !self.device.reached(Lane::Compute, action)) {
+            for (stream, &action) in Stream::ALL.into_iter().zip(&task.after) {
+                if let Some(action) = action.filter(|&action| !self.device.reached(Stream::Compute, action)) {
                     if self.device.inline_copy_limit() > 0 {
-                        self.help(run, lane, CopyBound { last: Some(action), ..ALL })?;
+                        self.help(run, stream, CopyBound { last: Some(action), ..ALL })?;
                     }
-                    self.device.wait(Lane::Compute, action)?;
+                    self.device.wait(Stream::Compute, action)?;
                 }
             }
-            self.recording.start(task.action, Lane::Compute, task.end, run.origin, Instant::now());
+            self.recording.start(task.action, Stream::Compute, task.end, run.origin, Instant::now());
             let extents = &self.program.extents;
             let (reads, writes) = (&extents[reads.clone()], &extents[writes.clone()]);
             self.device.launch(Call { op, reads, writes, workspace, key, exchange: &mut exchange })?;
-            self.finish(run, Lane::Compute, task)?;
+            self.finish(run, Stream::Compute, task)?;
         }
         Ok(())
     }
@@ -188,9 +188,9 @@ impl ExecutorState {
     fn run_copies(&self, run: &StreamRun<'_>) -> Result<(), Halted> {
         loop {
             // The lock is not held while the stream waits.
-            let pause = self.advance(run, run.lane, &mut lock(&self.next[run.lane.index()]), ALL)?;
+            let pause = self.advance(run, run.stream, &mut lock(&self.next[run.stream.index()]), ALL)?;
             match pause {
-                StopCause::Missing(action) => self.device.wait(run.lane, action)?,
+                StopCause::Missing(action) => self.device.wait(run.stream, action)?,
                 StopCause::Bound | StopCause::End => return Ok(()),
             }
         }
@@ -200,32 +200,32 @@ impl ExecutorState {
     fn advance(
         &self,
         run: &StreamRun<'_>,
-        lane: Lane,
+        stream: Stream,
         next: &mut usize,
         bound: CopyBound,
     ) -> Result<StopCause, Halted> {
-        let tasks = &self.program.lanes[lane.index()];
+        let tasks = &self.program.streams[stream.index()];
         while let Some(task) = tasks.get(*next) {
             let mut awaited = task.after.into_iter().flatten();
-            if let Some(action) = awaited.find(|&action| !self.device.reached(lane, action)) {
+            if let Some(action) = awaited.find(|&action| !self.device.reached(stream, action)) {
                 return Ok(StopCause::Missing(action));
             }
             if task.bytes() > bound.bytes || bound.last.is_some_and(|last| task.action > last) {
                 return Ok(StopCause::Bound);
             }
             let before = next.checked_sub(1).map(|before| tasks[before].action);
-            self.copy(run, lane, task, before)?;
+            self.copy(run, stream, task, before)?;
             *next += 1;
-            self.finish(run, lane, task)?;
+            self.finish(run, stream, task)?;
         }
         Ok(StopCause::End)
     }
 
     /// Runs tasks of another stream unless a thread is already doing so. Returns whether that stream's own thread may stay asleep.
-    fn help(&self, run: &StreamRun<'_>, lane: Lane, bound: CopyBound) -> Result<bool, Halted> {
-        match self.next[lane.index()].try_lock() {
+    fn help(&self, run: &StreamRun<'_>, stream: Stream, bound: CopyBound) -> Result<bool, Halted> {
+        match self.next[stream.index()].try_lock() {
             Ok(mut next) => {
-                let pause = self.advance(run, lane, &mut next, bound)?;
+                let pause = self.advance(run, stream, &mut next, bound)?;
                 Ok(matches!(pause, StopCause::Missing(_)))
             }
             Err(_) => Ok(false),
@@ -236,14 +236,14 @@ impl ExecutorState {
     fn copy(
         &self,
         run: &StreamRun<'_>,
-        lane: Lane,
+        stream: Stream,
         task: &Task,
         before: Option<ActionId>,
     ) -> Result<(), EngineError> {
         let causes = task.after.into_iter().chain([before]).flatten();
         let ready = causes.map(|action| self.recording.ended(action)).max().unwrap_or_default();
-        let start = self.device.copy_start(lane, run.origin + ready);
-        self.recording.start(task.action, lane, task.end, run.origin, start);
+        let start = self.device.copy_start(stream, run.origin + ready);
+        self.recording.start(task.action, stream, task.end, run.origin, start);
         let (value, outcome) = match task.work {
             TaskWork::Store { value, from, copy } => {
                 (value, self.device.store(from, run.copies.offsets[copy], start))
@@ -257,11 +257,13 @@ impl ExecutorState {
     }
 
     /// Records that a task is done and wakes or serves the streams that wait for it. The compute stream makes small copies itself.
-    fn finish(&self, run: &StreamRun<'_>, lane: Lane, task: &Task) -> Result<(), Halted> {
+    fn finish(&self, run: &StreamRun<'_>, stream: Stream, task: &Task) -> Result<(), Halted> {
         self.recording.end(task.action, run.origin);
         self.retire(task);
-        for waiting in self.device.signal(lane, task.action).lanes().filter(|&waiting| waiting != run.lane) {
-            let bytes = if run.lane == Lane::Compute { self.device.inline_copy_limit() } else { 0 };
+        for waiting in
+            self.device.signal(stream, task.action).streams().filter(|&waiting| waiting != run.stream)
+        {
+            let bytes = if run.stream == Stream::Compute { self.device.inline_copy_limit() } else { 0 };
             let served = bytes > 0 && self.help(run, waiting, CopyBound { bytes, ..ALL })?;
             if !served {
                 self.device.wake(waiting);
@@ -293,24 +295,24 @@ impl ExecutorState {
     }
 }
 
-impl Lanes {
+impl StreamThreads {
     /// Starts the threads. They sleep until the first iteration.
     pub fn start(shared: &Arc<ExecutorState>, pool: &ThreadPool) -> Result<Self, EngineError> {
         let gate = Arc::new(Gate::default());
         let mut this = Self { gate, copiers: Vec::new(), count: 0 };
-        for lane in Lane::ALL {
-            if shared.program.lanes[lane.index()].is_empty() {
+        for stream in Stream::ALL {
+            if shared.program.streams[stream.index()].is_empty() {
                 continue;
             }
             let (shared, gate) = (Arc::clone(shared), Arc::clone(&this.gate));
             lock(&this.gate.state).alive += 1;
             this.count += 1;
-            let serve = move || gate.serve(shared, lane);
-            if lane == Lane::Compute {
+            let serve = move || gate.serve(shared, stream);
+            if stream == Stream::Compute {
                 pool.spawn(serve);
                 continue;
             }
-            match std::thread::Builder::new().name(format!("elbowroom-{}", lane.name())).spawn(serve) {
+            match std::thread::Builder::new().name(format!("elbowroom-{}", stream.name())).spawn(serve) {
                 Ok(thread) => this.copiers.push(thread),
                 Err(error) => {
                     lock(&this.gate.state).alive -= 1;
@@ -340,7 +342,7 @@ impl Lanes {
 
 impl Gate {
     /// The main loop of a stream's thread.
-    fn serve(&self, shared: Arc<ExecutorState>, lane: Lane) {
+    fn serve(&self, shared: Arc<ExecutorState>, stream: Stream) {
         let mut served = 0;
         loop {
             let mut state = lock(&self.state);
@@ -354,7 +356,7 @@ impl Gate {
             let (key, origin) = (state.key, state.origin);
             drop(state);
             let outcome = catch_unwind(AssertUnwindSafe(|| {
-                shared.run_lane(lane, key, origin.unwrap_or_else(Instant::now))
+                shared.run_stream(stream, key, origin.unwrap_or_else(Instant::now))
             }));
             match outcome {
                 Ok(Ok(())) => {}
@@ -362,20 +364,20 @@ impl Gate {
                 Err(panic) => {
                     let text = panic.downcast_ref::<String>().map(String::as_str);
                     let why = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("unknown").to_owned();
-                    shared.fail(EngineError::Defect { lane: lane.name(), why });
+                    shared.fail(EngineError::Defect { stream: stream.name(), why });
                 }
             }
             lock(&self.state).busy -= 1;
             self.changed.notify_all();
         }
-        // The thread drops its reference before it reports its exit, so that the owner of [`Lanes`] then holds the only one.
+        // The thread drops its reference before it reports its exit, so that the owner of [`StreamThreads`] then holds the only one.
         drop(shared);
         lock(&self.state).alive -= 1;
         self.changed.notify_all();
     }
 }
 
-impl Drop for Lanes {
+impl Drop for StreamThreads {
     fn drop(&mut self) {
         let mut state = lock(&self.gate.state);
         state.quit = true;

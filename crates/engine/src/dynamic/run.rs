@@ -9,7 +9,7 @@ use elbowroom_ir::{Bytes, Nanos, OpId, Table, TensorId};
 
 use super::allocator::DynamicAllocator;
 use super::slots::Slots;
-use super::{Candidate, Decider, Event, How, Improvise, ReactiveReport};
+use super::{Candidate, Decider, DynamicExecution, DynamicReport, Event, Removal};
 use crate::arena::Extent;
 use crate::device::{Call, Device, Exchange, IterationKey};
 use crate::error::EngineError;
@@ -52,10 +52,10 @@ pub(crate) struct DynamicRun<'a> {
     host: [u64; 2],
     /// Index in the order of the op in progress.
     at: OrderIndex,
-    report: ReactiveReport,
+    report: DynamicReport,
 }
 
-/// What a run needs apart from its [`Improvise`].
+/// What a run needs apart from its [`DynamicExecution`].
 pub(crate) struct RunSetup<'a> {
     pub trace: &'a Trace,
     pub device: &'a dyn Device,
@@ -69,13 +69,13 @@ pub(crate) struct RunSetup<'a> {
 
 impl<'a> DynamicRun<'a> {
     /// A run that has not started, with an empty arena.
-    pub fn new(setup: RunSetup<'a>, improvise: Improvise<'a>) -> Self {
+    pub fn new(setup: RunSetup<'a>, run_dynamic: DynamicExecution<'a>) -> Self {
         let RunSetup { trace, device, slots, key, exchange, align, host } = setup;
         Self {
             trace,
-            order: improvise.order,
-            freedom: improvise.freedom,
-            decider: improvise.decider,
+            order: run_dynamic.order,
+            freedom: run_dynamic.freedom,
+            decider: run_dynamic.decider,
             device,
             slots,
             key,
@@ -84,7 +84,7 @@ impl<'a> DynamicRun<'a> {
             values: Table::filled(trace.tensors().len(), TensorState::default()),
             host: [host.get(), 0],
             at: 0,
-            report: ReactiveReport::default(),
+            report: DynamicReport::default(),
         }
     }
 
@@ -93,7 +93,7 @@ impl<'a> DynamicRun<'a> {
         self.values[value] = TensorState { offset, ..TensorState::default() };
         self.set_on_host(value, on_host);
         let Some(offset) = offset else { return true };
-        self.decider.note(Event::Arrived(value));
+        self.decider.note(Event::Available(value));
         self.arena.allocate_at(offset, self.bytes(value), Some(value))
     }
 
@@ -126,7 +126,7 @@ impl<'a> DynamicRun<'a> {
     }
 
     /// The report of the iteration.
-    pub fn report(self) -> ReactiveReport {
+    pub fn report(self) -> DynamicReport {
         self.report
     }
 
@@ -211,7 +211,7 @@ impl<'a> DynamicRun<'a> {
                 let offset = self.values[old].offset.take();
                 self.set_on_host(old, false);
                 self.values[output].offset = offset;
-                self.decider.note(Event::Done(old));
+                self.decider.note(Event::Unused(old));
                 if let Some(offset) = offset {
                     self.arena.reassign(offset, self.bytes(output), output);
                     let rest = self.arena.rounded(self.bytes(output));
@@ -229,13 +229,13 @@ impl<'a> DynamicRun<'a> {
             self.report.recomputed += 1;
             self.report.recompute_time += took;
         }
-        self.decider.note(Event::Ran { op, took });
+        self.decider.note(Event::OpRan { op, took });
         for &value in &fresh {
-            self.decider.note(Event::Arrived(value));
+            self.decider.note(Event::Available(value));
         }
         // A recomputation also writes the op's other outputs. Those that are not needed any more are discarded.
         for value in fresh.into_iter().filter(|&value| !first && Some(value) != wanted) {
-            if !self.order.makes_again(value) || self.order.last_use(value) < self.at {
+            if !self.order.can_recompute(value) || self.order.last_use(value) < self.at {
                 self.discard(value);
             }
         }
@@ -274,12 +274,12 @@ impl<'a> DynamicRun<'a> {
         let len = self.bytes(value);
         let offset = self.allocate(len, Some(value))?;
         let began = Instant::now();
-        let failed = |source| EngineError::Fetch { value, source };
+        let failed = |source| EngineError::Swap { value, source };
         self.device.load(slot, Extent { offset, len }, began).map_err(failed)?;
-        self.report.loads.push((Bytes(len as u64), began.elapsed().into()));
+        self.report.prefetch_copies.push((Bytes(len as u64), began.elapsed().into()));
         self.report.traffic.to_device += Bytes(len as u64);
         self.values[value].offset = Some(offset);
-        self.decider.note(Event::Arrived(value));
+        self.decider.note(Event::Available(value));
         Ok(())
     }
 
@@ -344,26 +344,26 @@ impl<'a> DynamicRun<'a> {
     fn evict_one_of(&mut self, candidates: &[Candidate], missing: Bytes) -> Result<(), EngineError> {
         let (value, how) =
             self.decider.victim(missing, candidates).ok_or_else(|| self.out_of_memory(missing))?;
-        let chosen = candidates.iter().find(|candidate| candidate.value == value);
+        let chosen = candidates.iter().find(|candidate| candidate.tensor == value);
         let allowed = chosen.is_some_and(|chosen| match how {
-            How::Drop => chosen.may_drop,
-            How::Offload => chosen.may_offload,
+            Removal::Evict => chosen.may_evict,
+            Removal::Offload => chosen.may_offload,
         });
         let (true, Some(offset)) = (allowed, self.values[value].offset) else {
-            return Err(EngineError::Victim { value });
+            return Err(EngineError::IllegalVictim { value });
         };
         let len = self.bytes(value);
         // A tensor with a host copy is restored from there, so removing it counts as offloading.
-        let how = if self.values[value].on_host { How::Offload } else { how };
-        if how == How::Offload {
+        let how = if self.values[value].on_host { Removal::Offload } else { how };
+        if how == Removal::Offload {
             self.report.offloaded += 1;
             self.store(value, Extent { offset, len })?;
         } else {
-            self.report.dropped += 1;
+            self.report.evicted += 1;
         }
         self.values[value].offset = None;
         self.free(offset, len);
-        self.decider.note(Event::Left(value, how));
+        self.decider.note(Event::Removed(value, how));
         Ok(())
     }
 
@@ -371,11 +371,12 @@ impl<'a> DynamicRun<'a> {
         if self.values[value].on_host {
             return Ok(());
         }
-        let slot = self.slots.offsets[self.trace.storage(value)].ok_or(EngineError::Victim { value })?;
+        let slot =
+            self.slots.offsets[self.trace.storage(value)].ok_or(EngineError::IllegalVictim { value })?;
         self.free_host_copies(value)?;
         let began = Instant::now();
-        self.device.store(from, slot, began).map_err(|source| EngineError::Fetch { value, source })?;
-        self.report.stores.push((Bytes(from.len as u64), began.elapsed().into()));
+        self.device.store(from, slot, began).map_err(|source| EngineError::Swap { value, source })?;
+        self.report.offload_copies.push((Bytes(from.len as u64), began.elapsed().into()));
         self.report.traffic.to_host += Bytes(from.len as u64);
         self.set_on_host(value, true);
         Ok(())
@@ -387,7 +388,7 @@ impl<'a> DynamicRun<'a> {
             self.values[value].on_host = on_host;
             let (bytes, used) = (self.bytes(value) as u64, &mut self.host[1]);
             *used = if on_host { *used + bytes } else { *used - bytes };
-            self.report.most_on_host = self.report.most_on_host.max(Bytes(self.host[1]));
+            self.report.peak_host_bytes = self.report.peak_host_bytes.max(Bytes(self.host[1]));
         }
     }
 
@@ -396,7 +397,7 @@ impl<'a> DynamicRun<'a> {
         let bytes = self.bytes(value) as u64;
         while self.host[1] + bytes > self.host[0] {
             let duplicate = self.arena.owners().find(|&owner| self.values[owner].on_host);
-            let duplicate = duplicate.ok_or(EngineError::Victim { value })?;
+            let duplicate = duplicate.ok_or(EngineError::IllegalVictim { value })?;
             self.set_on_host(duplicate, false);
         }
         Ok(())
@@ -413,12 +414,12 @@ impl<'a> DynamicRun<'a> {
             // Until its last use in the order, a tensor has a host slot of its own.
             let needed = self.order.last_use(value) >= self.at;
             let slot = self.slots.offsets[self.trace.storage(value)].is_some();
-            let may_drop = self.freedom.recompute && self.order.makes_again(value) && !readers;
+            let may_evict = self.freedom.recompute && self.order.can_recompute(value) && !readers;
             let fits = self.bytes(value) as u64 <= spare;
             let may_offload = on_host || (self.freedom.offload && needed && slot && fits);
             let bytes = Bytes(self.arena.rounded(self.bytes(value)) as u64);
-            let wanted = !pinned && (holds > 0) == readers && (may_drop || may_offload);
-            wanted.then_some(Candidate { value, bytes, may_drop, may_offload, kept: on_host })
+            let wanted = !pinned && (holds > 0) == readers && (may_evict || may_offload);
+            wanted.then_some(Candidate { tensor: value, bytes, may_evict, may_offload, on_host })
         };
         self.arena.owners().filter_map(candidate).collect()
     }
@@ -428,7 +429,7 @@ impl<'a> DynamicRun<'a> {
         self.set_on_host(value, false);
         if let Some(offset) = self.values[value].offset.take() {
             self.free(offset, self.bytes(value));
-            self.decider.note(Event::Done(value));
+            self.decider.note(Event::Unused(value));
         }
     }
 
@@ -445,6 +446,6 @@ impl<'a> DynamicRun<'a> {
 
     fn out_of_memory(&self, missing: Bytes) -> EngineError {
         let op = self.order.ops()[self.at as usize];
-        EngineError::NoRoom { op, missing, limit: self.device.limit() }
+        EngineError::OutOfMemory { op, missing, limit: self.device.limit() }
     }
 }
