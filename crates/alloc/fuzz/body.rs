@@ -50,7 +50,7 @@ pub fn check(bytes: &mut Unstructured<'_>) -> Result<()> {
                 8 => {
                     let stranger = bytes.arbitrary::<usize>()?;
                     if shadow.living().iter().all(|block| block.address != stranger) {
-                        assert_ne!(shadow.directory.release(stranger), Release::Freed);
+                        assert_ne!(shadow.release(stranger), Release::Freed);
                     }
                 }
                 9 => {

@@ -81,11 +81,6 @@ impl Arena {
         self.bytes
     }
 
-    /// Whether the address lies in the arena.
-    pub fn contains(&self, address: usize) -> bool {
-        address.wrapping_sub(self.base) < self.bytes
-    }
-
     /// The cell of an offset at which a slot begins.
     fn cell(&self, address: usize) -> Option<&AtomicU32> {
         let offset = address.wrapping_sub(self.base);

@@ -1,5 +1,8 @@
 //! All arenas of a process. Any thread can find the arena of an address without a lock.
 
+use std::ops::Deref;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use crate::arena::{Arena, Release};
@@ -14,13 +17,22 @@ struct ArenaNode {
     previous: *mut ArenaNode,
 }
 
-/// The arenas in use. No operation takes a lock, so a process may fork at any time. A removed arena is kept until the directory is dropped,
-/// because another thread may still be reading it. There are few, because sequences plan again at growing intervals.
+/// The arenas at one time, in ascending order of their addresses, linked to the list that it replaced.
+#[derive(Debug)]
+struct SortedArenas {
+    /// First address, address behind the last, and the arena.
+    ranges: Box<[(usize, usize, *mut ArenaNode)]>,
+    previous: *mut SortedArenas,
+}
+
+/// The arenas in use. No operation takes a lock, so a process may fork at any time. A search takes logarithmic time. A removed arena and a
+/// replaced list are kept until the directory is dropped, because another thread may still be reading them. There are few, because
+/// sequences plan again at growing intervals.
 #[derive(Debug)]
 pub struct Directory {
     entries: [AtomicPtr<ArenaNode>; MAX_ARENAS],
-    /// Entries from this index on have never been used.
-    used: AtomicUsize,
+    /// The arenas of `entries`, sorted.
+    sorted: AtomicPtr<SortedArenas>,
     /// All arenas lie between these addresses.
     lowest: AtomicUsize,
     highest: AtomicUsize,
@@ -36,7 +48,21 @@ unsafe impl Send for Directory {}
 
 /// The index of an arena in its directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ArenaId(usize);
+pub(crate) struct ArenaId(usize);
+
+/// A shared reference to a directory that always refers to the same one: `&Directory`, `Rc<Directory>` or `Arc<Directory>`.
+pub trait SharedDirectory: Deref<Target = Directory> + sealed::Sealed {}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+impl sealed::Sealed for &Directory {}
+impl SharedDirectory for &Directory {}
+impl sealed::Sealed for Rc<Directory> {}
+impl SharedDirectory for Rc<Directory> {}
+impl sealed::Sealed for Arc<Directory> {}
+impl SharedDirectory for Arc<Directory> {}
 
 impl Default for Directory {
     fn default() -> Self {
@@ -49,15 +75,15 @@ impl Directory {
     pub const fn new() -> Self {
         Self {
             entries: [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_ARENAS],
-            used: AtomicUsize::new(0),
+            sorted: AtomicPtr::new(std::ptr::null_mut()),
             lowest: AtomicUsize::new(usize::MAX),
             highest: AtomicUsize::new(0),
             all: AtomicPtr::new(std::ptr::null_mut()),
         }
     }
 
-    /// Adds an arena; `None` if the directory is full.
-    pub fn add(&self, arena: Arena) -> Option<ArenaId> {
+    /// Adds an arena; `None` if the directory is full. No other arena of the directory shares an address with it.
+    pub(crate) fn add(&self, arena: Arena) -> Option<ArenaId> {
         if self.entries.iter().all(|id| !id.load(Ordering::Relaxed).is_null()) {
             return None;
         }
@@ -75,18 +101,46 @@ impl Directory {
             let null = std::ptr::null_mut();
             id.compare_exchange(null, node, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         })?;
-        self.used.fetch_max(id + 1, Ordering::Release);
+        self.replace_sorted(|ranges| {
+            // SAFETY: nodes are freed only with the directory, and since the node was published nothing writes to it.
+            let arena = unsafe { &(*node).arena };
+            let at = ranges.partition_point(|&(start, ..)| start < arena.base());
+            ranges.insert(at, (arena.base(), arena.base() + arena.bytes(), node));
+        });
         Some(ArenaId(id))
     }
 
     /// Removes an arena; its addresses are unknown from then on.
-    pub fn remove(&self, id: ArenaId) {
-        self.entries[id.0].store(std::ptr::null_mut(), Ordering::Release);
+    pub(crate) fn remove(&self, id: ArenaId) {
+        let node = self.entries[id.0].swap(std::ptr::null_mut(), Ordering::AcqRel);
+        if !node.is_null() {
+            self.replace_sorted(|ranges| ranges.retain(|&(.., other)| other != node));
+        }
+    }
+
+    /// Replaces the sorted list by a changed copy.
+    fn replace_sorted(&self, change: impl Fn(&mut Vec<(usize, usize, *mut ArenaNode)>)) {
+        let mut previous = self.sorted.load(Ordering::Acquire);
+        loop {
+            // SAFETY: the pointer is null or came from `Box::into_raw` below. The box is freed only with the directory, and since the list
+            // was published nothing writes to it.
+            let mut ranges = unsafe { previous.as_ref() }.map_or(Vec::new(), |sorted| sorted.ranges.to_vec());
+            change(&mut ranges);
+            let new = Box::into_raw(Box::new(SortedArenas { ranges: ranges.into(), previous }));
+            match self.sorted.compare_exchange(previous, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return,
+                Err(latest) => {
+                    // SAFETY: the exchange failed, so only this thread knows the new list.
+                    drop(unsafe { Box::from_raw(new) });
+                    previous = latest;
+                }
+            }
+        }
     }
 
     /// The arena with an id; `None` once it has been removed.
     #[inline]
-    pub fn get(&self, id: ArenaId) -> Option<&Arena> {
+    pub(crate) fn get(&self, id: ArenaId) -> Option<&Arena> {
         let node = self.entries[id.0].load(Ordering::Acquire);
         // SAFETY: the pointer is null or came from `Box::into_raw` in `add`. The box is freed only with the directory, and since the node
         // was published nothing writes to it.
@@ -95,27 +149,89 @@ impl Directory {
 
     /// The arena that contains an address.
     #[inline]
-    pub fn find(&self, address: usize) -> Option<&Arena> {
+    pub(crate) fn find(&self, address: usize) -> Option<&Arena> {
         if address < self.lowest.load(Ordering::Relaxed) || address >= self.highest.load(Ordering::Relaxed) {
             return None;
         }
-        let used = self.used.load(Ordering::Acquire);
-        (0..used).filter_map(|id| self.get(ArenaId(id))).find(|arena| arena.contains(address))
+        // SAFETY: as in `replace_sorted`.
+        let ranges = &unsafe { self.sorted.load(Ordering::Acquire).as_ref() }?.ranges;
+        let behind = ranges.partition_point(|&(start, ..)| start <= address);
+        let &(_, end, node) = ranges.get(behind.checked_sub(1)?)?;
+        // SAFETY: as in `get`; the list holds no null pointers.
+        (address < end).then(|| unsafe { &(*node).arena })
+    }
+
+    /// Usable bytes of a block: `None` if the address lies in no planned range, 0 if it does and no live block begins there.
+    #[inline]
+    pub fn capacity(&self, address: usize) -> Option<usize> {
+        self.find(address).map(|arena| arena.capacity(address).unwrap_or(0))
     }
 
     /// Frees the block that begins at an address, if the address lies in a planned range.
+    ///
+    /// ```compile_fail,E0133
+    /// elbowroom_alloc::Directory::new().release(4096);
+    /// ```
+    ///
+    /// # Safety
+    /// If a block begins at the address, nothing uses its bytes any more.
     #[inline]
-    pub fn release(&self, address: usize) -> Release {
+    pub unsafe fn release(&self, address: usize) -> Release {
         self.find(address).map_or(Release::Elsewhere, |arena| arena.release(address))
     }
 }
 
 impl Drop for Directory {
     fn drop(&mut self) {
+        let mut sorted = *self.sorted.get_mut();
+        while !sorted.is_null() {
+            // SAFETY: each list came from `Box::into_raw`, is linked once, and the directory is unreachable.
+            sorted = unsafe { Box::from_raw(sorted) }.previous;
+        }
         let mut node = *self.all.get_mut();
         while !node.is_null() {
             // SAFETY: each node came from `Box::into_raw` in `add`, is in this list once, and the directory is unreachable.
             node = unsafe { Box::from_raw(node) }.previous;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::{Layout, Slot};
+
+    fn arena(base: usize, bytes: usize) -> Arena {
+        let slot = Some(Slot { offset: 0, bytes });
+        let layout = Layout {
+            slots: vec![slot],
+            predecessors: vec![vec![0]],
+            arena_bytes: bytes,
+            peak_live: bytes,
+            align: 64,
+        };
+        Arena::new(base, &layout).0
+    }
+
+    #[test]
+    fn every_address_is_found_in_its_arena_alone() {
+        let directory = Directory::new();
+        let bases: Vec<usize> = (0..100).map(|i| 4096 * (1 + 3 * (i * 37 % 100))).collect();
+        let ids: Vec<ArenaId> =
+            bases.iter().map(|&base| directory.add(arena(base, 4096 + base % 8192 / 2)).unwrap()).collect();
+        let check = |expected: &dyn Fn(usize) -> bool| {
+            for (at, &base) in bases.iter().enumerate() {
+                let bytes = 4096 + base % 8192 / 2;
+                for (address, inside) in
+                    [(base - 1, false), (base, true), (base + bytes - 1, true), (base + bytes, false)]
+                {
+                    let found = directory.find(address).map(Arena::base);
+                    assert_eq!(found, (inside && expected(at)).then_some(base), "{address}");
+                }
+            }
+        };
+        check(&|_| true);
+        ids.iter().step_by(2).for_each(|&id| directory.remove(id));
+        check(&|at| at % 2 == 1);
     }
 }

@@ -123,16 +123,6 @@ impl Layout {
             align,
         })
     }
-
-    /// Requests in the iteration.
-    pub fn len(&self) -> usize {
-        self.slots.len()
-    }
-
-    /// Whether the iteration has no requests.
-    pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
-    }
 }
 
 /// The last users of each slot's bytes: one sweep over the iteration fills the arena, a second one reads it.

@@ -4,10 +4,10 @@
 //! # The model
 //!
 //! A [`Sequence`] holds the [requests](Request) of one thread, or of one queue of a device, in order, each with a size and an alignment.
-//! Time is counted in requests. Without a plan, requests go to a fallback and are [recorded](Record), together with the times at which
+//! Time is counted in requests. Without a plan, requests go to a fallback and are recorded, together with the times at which
 //! their blocks are freed. A [`Detector`] observes every request and reports when the last ones form an iteration that has just repeated
-//! (Zhang, section V). The iteration becomes a placement problem, which `elbowroom-pack` solves, and then a [`Layout`]: a slot in one
-//! [`Arena`] for every request. From then on a [`Replay`] gives the λ-th slot to the λ-th request of each iteration (Sekiyama, section
+//! (Zhang, section V). The iteration becomes a placement problem, which `elbowroom-pack` solves, and then a layout: a slot in one
+//! arena for every request. From then on a replay gives the λ-th slot to the λ-th request of each iteration (Sekiyama, section
 //! 4.2), with one comparison and a few loads. Freeing a block is one atomic exchange, from any thread; the [`Directory`] finds its arena
 //! without a lock.
 //!
@@ -44,6 +44,7 @@ pub mod device;
 mod directory;
 mod layout;
 mod memory;
+mod pages;
 mod pool;
 mod process;
 mod record;
@@ -52,16 +53,13 @@ mod request;
 mod sequence;
 mod stats;
 
-pub use arena::{Arena, Release};
+pub use arena::Release;
 pub use caching::CachingAllocator;
 pub use detect::Detector;
-pub use directory::{ArenaId, Directory};
-pub use layout::{Layout, Planning, Slot};
+pub use directory::{Directory, SharedDirectory};
 pub use memory::{Backing, Cuda, CudaError, CudaMemory, HostMemory, OutOfMemory};
 pub use pool::Pool;
 pub use process::{DEFAULT_THRESHOLD, PROCESS, Planned, Process, ProcessStats};
-pub use record::{ProfiledRequest, Record};
-pub use replay::{Finished, Replay, ReplayStep};
 pub use request::{Request, RequestTime, Ticket};
 pub use sequence::{Answer, Sequence, Settings};
 pub use stats::Stats;

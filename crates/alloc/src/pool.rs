@@ -59,8 +59,10 @@ impl<B: Backing + Clone> Pool<B> {
 
     /// Allocates a block for a queue and returns its address.
     ///
+    /// The block is valid until it is freed or the pool is dropped.
+    ///
     /// # Errors
-    /// The backing has no memory left, even after idle plans have been released.
+    /// The backing has no memory left, even after idle plans have been released, or the alignment is no power of two.
     pub fn allocate(&self, queue: u64, request: Request) -> Result<usize, OutOfMemory> {
         let mut state = self.state();
         let ticket = match self.sequence(&mut state, queue).request(request) {
@@ -87,9 +89,21 @@ impl<B: Backing + Clone> Pool<B> {
     }
 
     /// Frees a block. Has no effect if no block begins at the address.
-    pub fn free(&self, address: usize) -> Release {
+    ///
+    /// ```compile_fail,E0133
+    /// use elbowroom_alloc::{HostMemory, Pool, Request, Settings};
+    ///
+    /// let pool = Pool::new(HostMemory, Settings::default());
+    /// let block = pool.allocate(0, Request::new(4096, 64)).unwrap();
+    /// pool.free(block);
+    /// ```
+    ///
+    /// # Safety
+    /// If a block begins at the address, nothing uses its bytes any more, except operations that precede the next use of the block's queue.
+    pub unsafe fn free(&self, address: usize) -> Release {
         let mut state = self.state();
-        let release = self.directory.release(address);
+        // SAFETY: the caller's promise.
+        let release = unsafe { self.directory.release(address) };
         if release == Release::Nothing {
             return release;
         }
@@ -100,14 +114,24 @@ impl<B: Backing + Clone> Pool<B> {
         let Some(request) = state.unplanned.remove(&address) else { return Release::Elsewhere };
         state.unplanned_bytes -= request.size;
         drop(state);
-        self.backing.release(address, request.size.max(1), request.align);
+        // SAFETY: reserved for this request, which is no longer in the table; the caller promises that the block is unused.
+        unsafe { self.backing.release(address, request.size.max(1), request.align) };
         Release::Freed
     }
 
-    /// Calls a function with the sequence of a queue, for example to mark an iteration or an interruption. Creates the sequence if
-    /// necessary.
-    pub fn with_queue<T>(&self, queue: u64, action: impl FnOnce(&mut Sequence<B, Arc<Directory>>) -> T) -> T {
-        action(self.sequence(&mut self.state(), queue))
+    /// Marks the start of an iteration of a queue; see [`Sequence::mark_iteration`].
+    pub fn mark_iteration(&self, queue: u64) {
+        self.sequence(&mut self.state(), queue).mark_iteration();
+    }
+
+    /// Excludes the following requests of a queue from the iteration until [`resume`](Self::resume). Interruptions nest.
+    pub fn interrupt(&self, queue: u64) {
+        self.sequence(&mut self.state(), queue).interrupt();
+    }
+
+    /// Ends an interruption.
+    pub fn resume(&self, queue: u64) {
+        self.sequence(&mut self.state(), queue).resume();
     }
 
     fn sequence<'a>(&self, state: &'a mut PoolState<B>, queue: u64) -> &'a mut Sequence<B, Arc<Directory>> {
@@ -129,7 +153,8 @@ impl<B: Backing + Clone> Drop for Pool<B> {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
         for (address, request) in state.unplanned.drain() {
-            self.backing.release(address, request.size.max(1), request.align);
+            // SAFETY: reserved for this request; a block is valid only as long as its pool.
+            unsafe { self.backing.release(address, request.size.max(1), request.align) };
         }
     }
 }

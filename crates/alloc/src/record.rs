@@ -88,16 +88,6 @@ impl Record {
         self.entries.len()
     }
 
-    /// Whether nothing is recorded.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    /// Whether the last `2 × period` requests are two equal subsequences.
-    pub fn repeats(&self, period: usize) -> bool {
-        period > 0 && self.detector.repeats(period)
-    }
-
     /// The last `period` requests with their lifetimes. Requires that the `period` requests before them were the same except for sizes; of
     /// two sizes the larger counts, of two lifetimes the longer. A block of the last iteration may still be alive because it is freed in
     /// the next one; then the lifetime of its counterpart in the iteration before counts.

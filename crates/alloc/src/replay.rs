@@ -328,7 +328,9 @@ impl Replay {
     /// Whether the slot of a request suffices for another request.
     fn suffices(&self, at: usize, request: Request) -> bool {
         let slot = self.entries[at].request;
-        request.size <= slot.size && request.align <= slot.align.max(self.granule)
+        request.size <= slot.size
+            && request.align <= slot.align.max(self.granule)
+            && request.align.is_power_of_two()
     }
 
     /// Whether the slot suffices and the request is not so small that it is probably a different one.
@@ -407,7 +409,7 @@ impl Replay {
 
     /// Records that the request of a slot was larger, or more strictly aligned.
     fn record_larger(&mut self, at: usize, request: Request) {
-        if !self.suffices(at, request) {
+        if !self.suffices(at, request) && request.align.is_power_of_two() {
             let entry = &mut self.profile[at].request;
             *entry = Request::new(entry.size.max(request.size), entry.align.max(request.align));
             self.changed = true;

@@ -11,12 +11,11 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::ops::Deref;
 
 use elbowroom_ir::search::Budget;
 
 use crate::arena::Arena;
-use crate::directory::{ArenaId, Directory};
+use crate::directory::{ArenaId, SharedDirectory};
 use crate::layout::{Layout, Planning, unrolled};
 use crate::memory::Backing;
 use crate::record::{ProfiledRequest, Record};
@@ -39,7 +38,7 @@ const MAX_PLANS: u64 = 1_000;
 /// Parameters of a sequence.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Slots start and end at multiples of this many bytes; a power of two.
+    /// Slots start and end at multiples of this many bytes. Rounded up to a power of two.
     pub granule: usize,
     /// Budget of the packer. The program waits for it.
     pub budget: Budget,
@@ -58,7 +57,7 @@ impl Default for Settings {
 /// How a request is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// At this address, until it is [released](Directory::release). With a ticket, report the release through [`freed`](Sequence::freed),
+    /// At this address, until it is [released](crate::Directory::release). With a ticket, report the release through [`freed`](Sequence::freed),
     /// too.
     Planned(usize, Option<Ticket>),
     /// By the fallback. With a ticket, report when the block is [freed](Sequence::freed).
@@ -73,7 +72,7 @@ struct ReservedArena {
 }
 
 /// The requests of one thread or queue, and the plans made for them.
-pub struct Sequence<B: Backing, D: Deref<Target = Directory>> {
+pub struct Sequence<B: Backing, D: SharedDirectory> {
     backing: B,
     directory: D,
     settings: Settings,
@@ -108,9 +107,10 @@ struct Marks {
     length: Option<usize>,
 }
 
-impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
+impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
     /// An empty sequence. Its arenas are reserved from `backing` and registered in `directory`.
-    pub fn new(backing: B, directory: D, settings: Settings) -> Self {
+    pub fn new(backing: B, directory: D, mut settings: Settings) -> Self {
+        settings.granule = settings.granule.checked_next_power_of_two().unwrap_or(1 << 12);
         Self {
             backing,
             directory,
@@ -288,6 +288,9 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
 
     /// Records a request that no plan serves.
     fn record_request(&mut self, request: Request) -> Answer {
+        if !request.align.is_power_of_two() {
+            return Answer::Fallback(None);
+        }
         let (ticket, period) = self.record.request(request);
         if self.recent.len() == GRAM {
             self.recent.pop_front();
@@ -377,7 +380,8 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
             |arena_id| ReservedArena { arena_id, base, bytes: layout.arena_bytes, align: layout.align };
         let (arena, cells) = Arena::new(base, &layout);
         let Some(arena_id) = self.directory.add(arena) else {
-            self.backing.release(base, layout.arena_bytes, layout.align);
+            // SAFETY: reserved above, and known to nothing else.
+            unsafe { self.backing.release(base, layout.arena_bytes, layout.align) };
             return None;
         };
         self.reserved.push(reserved(arena_id));
@@ -460,10 +464,12 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
         let Some(arena) = self.directory.get(arena_id) else { return };
         let mut free_from = 0;
         for (offset, bytes) in arena.occupied() {
-            self.backing.discard(arena.base() + free_from, offset - free_from);
+            // SAFETY: no block is live in the range. Only this sequence could make one live.
+            unsafe { self.backing.discard(arena.base() + free_from, offset - free_from) };
             free_from = offset + bytes;
         }
-        self.backing.discard(arena.base() + free_from, arena.bytes() - free_from);
+        // SAFETY: as above.
+        unsafe { self.backing.discard(arena.base() + free_from, arena.bytes() - free_from) };
     }
 
     /// Drops all plans that are not in use, and releases those of their arenas that hold no live block.
@@ -486,14 +492,15 @@ impl<B: Backing, D: Deref<Target = Directory>> Sequence<B, D> {
             let empty = directory.get(reserved.arena_id).is_none_or(Arena::is_empty);
             if !in_use && empty {
                 directory.remove(reserved.arena_id);
-                backing.release(reserved.base, reserved.bytes, reserved.align);
+                // SAFETY: reserved by `build`. No block is live in the arena, and no plan could make one live.
+                unsafe { backing.release(reserved.base, reserved.bytes, reserved.align) };
             }
             in_use || !empty
         });
     }
 }
 
-impl<B: Backing, D: Deref<Target = Directory>> Drop for Sequence<B, D> {
+impl<B: Backing, D: SharedDirectory> Drop for Sequence<B, D> {
     /// Releases the arenas without live blocks. The others are leaked, because their bytes are still in use.
     fn drop(&mut self) {
         self.plans.clear();

@@ -42,10 +42,19 @@ pub extern "C" fn elbowroom_cuda_alloc(size: isize, device: c_int, stream: *mut 
 }
 
 /// Frees a block. Other addresses have no effect.
+///
+/// # Safety
+/// Nothing uses the block any more, except operations that its stream has in progress.
 #[unsafe(no_mangle)]
-pub extern "C" fn elbowroom_cuda_free(block: *mut c_void, _size: isize, device: c_int, _stream: *mut c_void) {
+pub unsafe extern "C" fn elbowroom_cuda_free(
+    block: *mut c_void,
+    _size: isize,
+    device: c_int,
+    _stream: *mut c_void,
+) {
     if let Some(pool) = pool(device).filter(|_| !block.is_null()) {
-        pool.free(block as usize);
+        // SAFETY: the caller's promise.
+        unsafe { pool.free(block as usize) };
     }
 }
 

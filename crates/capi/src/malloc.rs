@@ -5,7 +5,6 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
-use std::sync::Once;
 
 use elbowroom_alloc::{PROCESS, Release, Request};
 
@@ -14,38 +13,20 @@ use crate::next;
 /// The alignment of `malloc`, in bytes.
 const ALIGN: usize = 16;
 
-unsafe extern "C" fn before_fork() {
-    PROCESS.before_fork();
+/// Prepares the library when it is loaded, in the only thread. No request does it, because requests arrive under locks of the C library.
+extern "C" fn load() {
+    next::look_up_all();
+    PROCESS.on_plan(next::trim);
 }
 
-unsafe extern "C" fn after_fork() {
-    PROCESS.after_fork();
-}
-
-/// Registers the fork handlers before the first request that could take the lock.
-#[inline]
-fn prepare() {
-    static PREPARED: Once = Once::new();
-    if !PREPARED.is_completed() {
-        PREPARED.call_once(|| {
-            // SAFETY: both functions may be called at any time in their order. Registering may allocate, below the threshold.
-            unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork)) };
-            PROCESS.on_plan(next::trim);
-        });
-    }
-}
-
-#[inline]
-fn is_large(size: usize) -> bool {
-    let large = size >= PROCESS.threshold();
-    if large {
-        prepare();
-    }
-    large
-}
+/// The dynamic linker calls the functions of this section when it loads the library.
+#[cfg(target_os = "linux")]
+#[used]
+// SAFETY: the section holds pointers to functions without arguments.
+#[unsafe(link_section = ".init_array")]
+static LOAD: extern "C" fn() = load;
 
 fn request(size: usize, align: usize, next: impl FnOnce() -> *mut c_void) -> *mut c_void {
-    is_large(size);
     PROCESS.allocate(Request::new(size, align), || next().cast()).cast()
 }
 
@@ -80,7 +61,8 @@ pub unsafe extern "C" fn free(block: *mut c_void) {
     if block.is_null() {
         return;
     }
-    if PROCESS.release(block as usize) == Release::Elsewhere {
+    // SAFETY: the caller gives the block up.
+    if unsafe { PROCESS.release(block as usize) } == Release::Elsewhere {
         // SAFETY: the caller's promise.
         unsafe { next::free(block) };
     }
@@ -98,7 +80,8 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
     match PROCESS.capacity(block as usize) {
         None => {
             // A block that the next allocator moves becomes another, unrecorded block.
-            PROCESS.release(block as usize);
+            // SAFETY: not a planned block.
+            unsafe { PROCESS.release(block as usize) };
             // SAFETY: the caller's promise.
             unsafe { next::realloc(block, size) }
         }

@@ -144,9 +144,28 @@ pub unsafe fn malloc_usable_size(block: *mut c_void) -> usize {
 }
 
 /// Returns free pages to the system, if the next allocator is libc's.
-pub fn trim() {
+pub extern "C" fn trim() {
     if let Some(trim) = next!(c"malloc_trim", unsafe extern "C" fn(usize) -> c_int) {
         // SAFETY: any number of bytes may be left at the top.
         unsafe { trim(0) };
     }
+}
+
+/// Calls each function that a program needs, so that none is looked up later: the look-up takes the dynamic linker's lock, which another
+/// thread may hold when the program forks.
+pub fn look_up_all() {
+    let mut aligned = std::ptr::null_mut();
+    let blocks = [malloc(1), calloc(1, 1), memalign(64, 64)];
+    if posix_memalign(&mut aligned, 64, 64) != 0 {
+        aligned = std::ptr::null_mut();
+    }
+    for block in blocks.into_iter().chain([aligned]).filter(|block| !block.is_null()) {
+        // SAFETY: each block lives, is passed on by `realloc`, and is freed once.
+        unsafe {
+            malloc_usable_size(block);
+            let moved = realloc(block, 128);
+            free(if moved.is_null() { block } else { moved });
+        }
+    }
+    trim();
 }

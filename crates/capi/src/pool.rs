@@ -25,7 +25,8 @@ unsafe impl Send for Foreign {}
 // SAFETY: as above.
 unsafe impl Sync for Foreign {}
 
-impl Backing for Foreign {
+// SAFETY: the header's contract.
+unsafe impl Backing for Foreign {
     fn reserve(&self, bytes: usize, align: usize) -> Result<usize, OutOfMemory> {
         // SAFETY: the header's contract.
         let address = unsafe { (self.reserve)(self.context, bytes, align) } as usize;
@@ -34,7 +35,7 @@ impl Backing for Foreign {
         }
         Ok(address)
     }
-    fn release(&self, address: usize, bytes: usize, _: usize) {
+    unsafe fn release(&self, address: usize, bytes: usize, _: usize) {
         // SAFETY: the header's contract; the range came from `reserve`.
         unsafe { (self.give_back)(self.context, address as *mut c_void, bytes) };
     }
@@ -95,11 +96,11 @@ pub unsafe extern "C" fn elbowroom_pool_take(
 /// Gives a block back: 0, or 1 if no block begins there.
 ///
 /// # Safety
-/// The pool came from `elbowroom_pool_new` and lives.
+/// The pool came from `elbowroom_pool_new` and lives, and nothing uses the block any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elbowroom_pool_give(pool: *const CPool, block: *mut c_void) -> i32 {
     // SAFETY: the caller's promise.
-    let release = unsafe { &(*pool).0 }.free(block as usize);
+    let release = unsafe { (*pool).0.free(block as usize) };
     i32::from(release != Release::Freed)
 }
 
@@ -110,7 +111,7 @@ pub unsafe extern "C" fn elbowroom_pool_give(pool: *const CPool, block: *mut c_v
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elbowroom_pool_mark_iteration(pool: *const CPool, queue: u64) {
     // SAFETY: the caller's promise.
-    unsafe { &(*pool).0 }.with_queue(queue, |sequence| sequence.mark_iteration());
+    unsafe { &(*pool).0 }.mark_iteration(queue);
 }
 
 /// Counts of a pool so far.

@@ -73,19 +73,19 @@ pub unsafe extern "C" fn elbowroom_stats(out: *mut CStats) {
 /// Marks the start of an iteration of this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn elbowroom_mark_iteration() {
-    PROCESS.with_sequences(|sequence| sequence.mark_iteration());
+    PROCESS.mark_iteration();
 }
 
 /// Excludes this thread's following requests from the iteration until `elbowroom_resume`.
 #[unsafe(no_mangle)]
 pub extern "C" fn elbowroom_interrupt() {
-    PROCESS.with_sequences(|sequence| sequence.interrupt());
+    PROCESS.interrupt();
 }
 
 /// Ends an interruption.
 #[unsafe(no_mangle)]
 pub extern "C" fn elbowroom_resume() {
-    PROCESS.with_sequences(|sequence| sequence.resume());
+    PROCESS.resume();
 }
 
 /// Requests of fewer bytes go to the next allocator.

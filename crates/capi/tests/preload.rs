@@ -1,14 +1,19 @@
 //! The library preloaded under this very program, which then misbehaves in every way it can think of.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 // The compiler knows `malloc` and leaves out pairs whose block it does not see used.
 use std::hint::black_box;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, ExitStatus};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// The library that cargo has built beside this program.
 fn library() -> std::path::PathBuf {
+    // To run the scenarios under another build of the library.
+    if let Some(library) = std::env::var_os("ELBOWROOM_TEST_LIBRARY") {
+        return library.into();
+    }
     let own = std::env::current_exe().expect("this program has a path");
     let deps = own.parent().expect("it lies in a folder");
     deps.join("libelbowroom_capi.so")
@@ -288,6 +293,99 @@ fn forks() {
     others.into_iter().for_each(|other| other.join().unwrap());
 }
 
+/// Frees a block and makes another, both large enough to be recorded, as a handler of another library may.
+extern "C" fn allocating_handler() {
+    static HELD: std::sync::atomic::AtomicPtr<c_void> = std::sync::atomic::AtomicPtr::new(null_mut());
+    HANDLED.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: each block is freed once, by the handler that takes it out of the variable.
+    unsafe {
+        for size in [2_000, 20_000] {
+            let block = libc::malloc(size);
+            libc::free(HELD.swap(block, Ordering::Relaxed));
+        }
+    }
+    assert!(stats().requests > 0);
+}
+
+/// Handlers that were registered before the library's, and the calls of the handler.
+static HANDLERS: AtomicUsize = AtomicUsize::new(0);
+static HANDLED: AtomicUsize = AtomicUsize::new(0);
+
+/// Runs before the constructors of all libraries, so that its fork handlers are registered before the library's. The C library's own
+/// variables are not set yet either.
+extern "C" fn before_all_libraries(_: c_int, _: *const *const c_char, mut environment: *const *const c_char) {
+    let mut scenario = c"";
+    // SAFETY: an array of strings that ends with a null pointer.
+    unsafe {
+        while !(*environment).is_null() {
+            let variable = std::ffi::CStr::from_ptr(*environment);
+            if variable.to_bytes().starts_with(b"ELBOWROOM_TEST_SCENARIO=") {
+                scenario = std::ffi::CStr::from_ptr(variable.as_ptr().add(SCENARIO.len() + 1));
+            }
+            environment = environment.add(1);
+        }
+    }
+    let handlers = match scenario.to_bytes() {
+        b"forks_with_handlers_that_allocate" => 1,
+        // The C library's table of handlers grows by an allocation, under its lock.
+        b"forks_with_many_handlers" => 300,
+        _ => 0,
+    };
+    HANDLERS.store(handlers, Ordering::Relaxed);
+    for _ in 0..handlers {
+        let handler = Some(allocating_handler as unsafe extern "C" fn());
+        // SAFETY: the handler may be called at any fork.
+        unsafe { libc::pthread_atfork(handler, handler, handler) };
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[used]
+// SAFETY: the section holds pointers to functions that take a program's arguments.
+#[unsafe(link_section = ".preinit_array")]
+static BEFORE_ALL_LIBRARIES: extern "C" fn(c_int, *const *const c_char, *const *const c_char) =
+    before_all_libraries;
+
+/// Forks, with handlers that run while the library's lock is held.
+fn forks_with_handlers() {
+    forks();
+    assert_eq!(HANDLED.load(Ordering::Relaxed), 2 * 20 * HANDLERS.load(Ordering::Relaxed));
+    assert!(HANDLED.load(Ordering::Relaxed) > 0);
+}
+
+/// After a fork during which other threads record, a child makes plans in its own threads, old and new.
+fn a_child_plans() {
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let recording = {
+        let stop = stop.clone();
+        std::thread::spawn(move || {
+            let mut seed = 1u64;
+            while !stop.load(Ordering::Relaxed) {
+                seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                drop(Filled::new(2_000 + (seed >> 40) as usize % 60_000, 3));
+            }
+        })
+    };
+    for _ in 0..20 {
+        // SAFETY: the child allocates, runs threads of its own and leaves without running anybody's destructors.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let before = stats();
+            (0..20).for_each(|_| iterate());
+            let worker = std::thread::spawn(|| (0..20).for_each(|_| iterate()));
+            let ok = worker.join().is_ok() && stats().planned > before.planned + 2 * 10 * 32;
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(c_int::from(!ok)) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0, "the child failed");
+    }
+    stop.store(true, Ordering::Relaxed);
+    recording.join().unwrap();
+}
+
 fn never_repeats() {
     let mut living = std::collections::VecDeque::new();
     for i in 0..30_000usize {
@@ -340,6 +438,9 @@ const SCENARIOS: &[(&str, fn())] = &[
     ("foreign_free", foreign_free),
     ("signals", signals),
     ("forks", forks),
+    ("forks_with_handlers_that_allocate", forks_with_handlers),
+    ("forks_with_many_handlers", forks_with_handlers),
+    ("a_child_plans", a_child_plans),
     ("never_repeats", never_repeats),
     ("a_million_alternating_sizes", a_million_alternating_sizes),
     ("without_a_driver_cuda_says_so", without_a_driver_cuda_says_so),
@@ -347,6 +448,24 @@ const SCENARIOS: &[(&str, fn())] = &[
 
 /// The variable by which this program tells a copy of itself what to do.
 const SCENARIO: &str = "ELBOWROOM_TEST_SCENARIO";
+
+/// Longer than any scenario takes on a busy machine; one that is killed then hangs.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Runs a command, and kills it at the time limit.
+fn run(command: &mut Command) -> std::io::Result<ExitStatus> {
+    let mut child = command.spawn()?;
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if start.elapsed() > LIMIT {
+            child.kill()?;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
 
 fn main() -> ExitCode {
     if let Ok(name) = std::env::var(SCENARIO) {
@@ -363,7 +482,7 @@ fn main() -> ExitCode {
     let own = std::env::current_exe().expect("this program has a path");
     let mut failed = 0;
     for (name, _) in SCENARIOS.iter().filter(|(name, _)| name.contains(&filter)) {
-        let status = Command::new(&own).env(SCENARIO, name).env("LD_PRELOAD", library()).status();
+        let status = run(Command::new(&own).env(SCENARIO, name).env("LD_PRELOAD", library()));
         let ok = status.as_ref().is_ok_and(|status| status.success());
         println!("test {name} ... {}", if ok { "ok".to_owned() } else { format!("FAILED ({status:?})") });
         failed += usize::from(!ok);

@@ -163,12 +163,10 @@ impl CudaMemory {
     }
 }
 
-/// Minimum alignment of the driver's allocations, in bytes.
-const DRIVER_ALIGN: usize = 256;
-
-impl Backing for CudaMemory {
+// SAFETY: every range is an allocation of the driver's, of the device that the context belongs to.
+unsafe impl Backing for CudaMemory {
     fn reserve(&self, bytes: usize, align: usize) -> Result<usize, OutOfMemory> {
-        if align > DRIVER_ALIGN && !align.is_multiple_of(DRIVER_ALIGN) {
+        if !align.is_power_of_two() {
             return Err(OutOfMemory::new(bytes, "the alignment is no power of two"));
         }
         let mut address: DeviceAddress = 0;
@@ -178,13 +176,14 @@ impl Backing for CudaMemory {
         taken.map_err(|error| OutOfMemory::new(bytes, error))?;
         let address = address as usize;
         if !address.is_multiple_of(align) {
-            self.release(address, bytes, align);
+            // SAFETY: reserved above, and known to nothing else.
+            unsafe { self.release(address, bytes, align) };
             return Err(OutOfMemory::new(bytes, format_args!("the driver does not align to {align} bytes")));
         }
         Ok(address)
     }
 
-    fn release(&self, address: usize, _: usize, _: usize) {
+    unsafe fn release(&self, address: usize, _: usize, _: usize) {
         // SAFETY: the address came from `reserve`, and the caller gives it back. While a process ends the driver may refuse; there is
         // nothing left to free then.
         let _ = self.within("take memory back", |driver| unsafe { (driver.free)(address as DeviceAddress) });
@@ -213,7 +212,8 @@ mod tests {
         };
         let address = memory.reserve(1 << 20, 512).unwrap();
         assert!(address != 0 && address % 512 == 0);
-        memory.release(address, 1 << 20, 512);
+        // SAFETY: reserved above, and unused.
+        unsafe { memory.release(address, 1 << 20, 512) };
         assert!(memory.reserve(1 << 60, 512).is_err());
         assert!(cuda.device(10_000).is_err());
     }

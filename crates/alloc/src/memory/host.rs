@@ -11,9 +11,13 @@ pub struct HostMemory;
 /// The size of a huge page on common machines. A wrong value only costs speed.
 const HUGE: usize = 2 << 20;
 
-impl Backing for HostMemory {
+// SAFETY: every range is a mapping of its own, readable and writable.
+unsafe impl Backing for HostMemory {
     fn reserve(&self, bytes: usize, align: usize) -> Result<usize, OutOfMemory> {
         let failed = |why: rustix::io::Errno| OutOfMemory::new(bytes, why);
+        if !align.is_power_of_two() {
+            return Err(OutOfMemory::new(bytes, "the alignment is no power of two"));
+        }
         let page = rustix::param::page_size();
         let len = rounded(bytes, page).ok_or_else(|| failed(rustix::io::Errno::NOMEM))?;
         let align = if len >= 2 * HUGE { align.max(HUGE) } else { align.max(page) };
@@ -38,19 +42,22 @@ impl Backing for HostMemory {
         Ok(base)
     }
 
-    fn release(&self, address: usize, bytes: usize, _: usize) {
+    unsafe fn release(&self, address: usize, bytes: usize, _: usize) {
         if let Some(len) = rounded(bytes, rustix::param::page_size()) {
             // SAFETY: the range was reserved by `reserve` with this length, and the caller gives it back: it is unused.
             let _ = unsafe { munmap(address as *mut _, len) };
         }
     }
 
-    fn discard(&self, address: usize, bytes: usize) {
+    unsafe fn discard(&self, address: usize, bytes: usize) {
         let page = rustix::param::page_size();
-        let start = address.next_multiple_of(page);
-        let end = (address + bytes) / page * page;
+        let (Some(start), Some(end)) =
+            (address.checked_next_multiple_of(page), address.checked_add(bytes).map(|end| end / page * page))
+        else {
+            return;
+        };
         if start < end {
-            // SAFETY: whole pages within a reserved range, which the caller says hold nothing of value. They read as zero from now on.
+            // SAFETY: whole pages within a reserved range, on whose contents nothing relies. They read as zero from now on.
             let _ = unsafe { madvise(start as *mut _, end - start, Advice::LinuxDontNeed) };
         }
     }
@@ -74,9 +81,11 @@ mod tests {
             let range = unsafe { std::slice::from_raw_parts_mut(base as *mut u8, bytes) };
             assert!(range.iter().all(|&byte| byte == 0));
             range.fill(7);
-            HostMemory.discard(base, bytes);
+            // SAFETY: the range is ours, and its contents are of no use any more.
+            unsafe { HostMemory.discard(base, bytes) };
             assert_eq!(range[0], if bytes >= 4096 { 0 } else { 7 }, "whole pages are given back");
-            HostMemory.release(base, bytes, align);
+            // SAFETY: reserved above, and not used below.
+            unsafe { HostMemory.release(base, bytes, align) };
         }
     }
 
@@ -85,5 +94,14 @@ mod tests {
     fn more_than_there_is_is_an_error() {
         assert!(HostMemory.reserve(usize::MAX, 64).is_err());
         assert!(HostMemory.reserve(1 << 60, 64).is_err());
+    }
+
+    /// An alignment of 5,000 bytes once unmapped pages behind the new mapping.
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no such calls of the system")]
+    fn an_alignment_that_is_no_power_of_two_is_an_error() {
+        for align in [0, 3, 5_000, 6 << 20] {
+            assert!(HostMemory.reserve(9 << 20, align).is_err(), "{align}");
+        }
     }
 }

@@ -9,7 +9,11 @@ pub use cuda::{Cuda, CudaError, CudaMemory};
 pub use host::HostMemory;
 
 /// A kind of memory. Addresses are numbers; this process may dereference only the host's.
-pub trait Backing {
+///
+/// # Safety
+/// A range that [`reserve`](Self::reserve) returns is usable for any purpose, to its full length, until it is released, and shares no
+/// byte with any other range in use.
+pub unsafe trait Backing {
     /// Reserves a new range of at least `bytes` bytes whose first address is a multiple of `align`, a power of two.
     ///
     /// # Errors
@@ -17,10 +21,30 @@ pub trait Backing {
     fn reserve(&self, bytes: usize, align: usize) -> Result<usize, OutOfMemory>;
 
     /// Releases a range, given the length and alignment with which it was reserved.
-    fn release(&self, address: usize, bytes: usize, align: usize);
+    ///
+    /// ```compile_fail,E0133
+    /// use elbowroom_alloc::{Backing, HostMemory};
+    ///
+    /// let block = vec![0u8; 1 << 20];
+    /// HostMemory.release(block.as_ptr() as usize, 1 << 20, 64);
+    /// ```
+    ///
+    /// # Safety
+    /// The range came from `reserve` with this length and alignment, has not been released since, and nothing uses its bytes any more.
+    unsafe fn release(&self, address: usize, bytes: usize, align: usize);
 
     /// Declares that a part of a range holds no data, so that its pages can be returned to the system. May do nothing.
-    fn discard(&self, address: usize, bytes: usize) {
+    ///
+    /// ```compile_fail,E0133
+    /// use elbowroom_alloc::{Backing, HostMemory};
+    ///
+    /// let block = vec![1u8; 1 << 20];
+    /// HostMemory.discard(block.as_ptr() as usize, 1 << 20);
+    /// ```
+    ///
+    /// # Safety
+    /// The part lies in a range that is reserved, and nothing relies on the contents of its bytes: they may change.
+    unsafe fn discard(&self, address: usize, bytes: usize) {
         let _ = (address, bytes);
     }
 }
@@ -42,14 +66,17 @@ impl OutOfMemory {
     }
 }
 
-impl<B: Backing + ?Sized> Backing for &B {
+// SAFETY: the promise of the memory referred to.
+unsafe impl<B: Backing + ?Sized> Backing for &B {
     fn reserve(&self, bytes: usize, align: usize) -> Result<usize, OutOfMemory> {
         (**self).reserve(bytes, align)
     }
-    fn release(&self, address: usize, bytes: usize, align: usize) {
-        (**self).release(address, bytes, align);
+    unsafe fn release(&self, address: usize, bytes: usize, align: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { (**self).release(address, bytes, align) };
     }
-    fn discard(&self, address: usize, bytes: usize) {
-        (**self).discard(address, bytes);
+    unsafe fn discard(&self, address: usize, bytes: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { (**self).discard(address, bytes) };
     }
 }

@@ -19,11 +19,11 @@ use crate::request::Request;
 pub struct Planned<A = System> {
     inner: A,
     /// Returns the free memory of the inner allocator to the system.
-    trim: Option<fn()>,
+    trim: Option<extern "C" fn()>,
 }
 
 /// With a plan, large requests no longer reach libc, so its free pages are of little use.
-fn trim() {
+extern "C" fn trim() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         unsafe extern "C" {
@@ -82,7 +82,8 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Planned<A> {
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        if PROCESS.release(block as usize) == Release::Elsewhere {
+        // SAFETY: the caller gives the block up.
+        if unsafe { PROCESS.release(block as usize) } == Release::Elsewhere {
             // SAFETY: the block is the inner allocator's, with this layout.
             unsafe { self.inner.dealloc(block, layout) };
         }
@@ -93,7 +94,8 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Planned<A> {
             Some(capacity) if size <= capacity && size >= capacity / 2 => block,
             None => {
                 // A block that the inner allocator moves becomes another, unrecorded block.
-                PROCESS.release(block as usize);
+                // SAFETY: not a planned block.
+                unsafe { PROCESS.release(block as usize) };
                 // SAFETY: the block is the inner allocator's, with this layout; the caller's promise about the size.
                 unsafe { self.inner.realloc(block, layout, size) }
             }

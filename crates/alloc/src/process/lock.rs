@@ -1,25 +1,34 @@
-//! A lock that needs no memory, and that can be acquired before a fork and released on both sides of it.
+//! A lock that needs no memory, knows its owner, and can be acquired before a fork and released on both sides of it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Held for a few dozen instructions at a time; a thread that finds it held yields.
+/// Held for a few dozen instructions at a time, except during a fork; a thread that finds it held yields.
 #[derive(Debug)]
-pub(crate) struct Lock {
-    held: AtomicBool,
+pub(super) struct Lock {
+    /// The thread that holds it, as the address of its thread-local state, which a fork does not change; 0 for none.
+    owner: AtomicUsize,
 }
 
 impl Lock {
-    pub(crate) const fn new() -> Self {
-        Self { held: AtomicBool::new(false) }
+    pub const fn new() -> Self {
+        Self { owner: AtomicUsize::new(0) }
     }
 
-    pub(crate) fn acquire(&self) {
-        while self.held.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            std::thread::yield_now();
+    /// Acquires the lock for a thread. Returns false if that thread holds it already: it was interrupted by a signal handler while it held
+    /// the lock, or it is forking and another fork handler runs.
+    pub fn acquire(&self, thread: usize) -> bool {
+        loop {
+            match self.owner.compare_exchange_weak(0, thread, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return true,
+                // Only this thread writes its own address, so the value is not stale.
+                Err(owner) if owner == thread => return false,
+                Err(_) => std::thread::yield_now(),
+            }
         }
     }
 
-    pub(crate) fn release(&self) {
-        self.held.store(false, Ordering::Release);
+    /// Releases the lock. Only the thread that acquired it may call this.
+    pub fn release(&self) {
+        self.owner.store(0, Ordering::Release);
     }
 }

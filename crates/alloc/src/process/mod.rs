@@ -23,31 +23,33 @@
 //!
 //! # Fork
 //!
-//! Arenas are private pages, which the child inherits. [`Process::before_fork`] acquires the only lock, so that no thread holds it in the
-//! child. Band sequences of threads that do not exist in the child stay unchanged, and their blocks can be freed.
+//! Arenas are private pages, which the child inherits. The module `fork` acquires the only lock before a fork, so that no thread holds it in
+//! the child.
 
+mod band;
+mod fork;
 mod global;
 mod lock;
+mod thread;
+mod tracked;
 
-use std::cell::{Cell, UnsafeCell};
-use std::collections::BTreeMap;
+use std::cell::UnsafeCell;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use elbowroom_ir::search::Budget;
+use band::{BANDS, Band, BandSequence, HostSequence};
 use lock::Lock;
+use thread::{THREAD, THREAD_EXIT, ThreadState};
+use tracked::TrackedBlocks;
 
 pub use global::Planned;
 
 use crate::arena::Release;
 use crate::directory::Directory;
-use crate::memory::HostMemory;
 use crate::request::{Request, RequestTime, Ticket};
-use crate::sequence::{Answer, Sequence, Settings};
+use crate::sequence::Answer;
 use crate::stats::Stats;
-
-type HostSequence = Sequence<HostMemory, &'static Directory>;
 
 /// The band sequences of all threads and their shared state. The only instance is [`PROCESS`].
 #[derive(Debug)]
@@ -64,7 +66,7 @@ pub struct Process {
     /// Addresses in a planned range that were freed twice or never allocated.
     bad_frees: AtomicU64,
     /// Called when a thread gets a new plan.
-    on_plan: OnceLock<fn()>,
+    on_plan: OnceLock<extern "C" fn()>,
     lock: Lock,
     /// Guarded by `lock`.
     tracked: UnsafeCell<TrackedBlocks>,
@@ -76,112 +78,11 @@ pub struct Process {
 // SAFETY: `tracked` is touched only while `lock` is held; everything else is atomic.
 unsafe impl Sync for Process {}
 
-#[derive(Debug)]
-struct TrackedBlocks {
-    /// Recorded blocks by address, with their band sequence and ticket.
-    blocks: BTreeMap<usize, (*const BandSequence, Ticket)>,
-    /// Frees that their band sequence has not processed yet.
-    freed: Vec<(*const BandSequence, Ticket, RequestTime)>,
-}
-
-struct BandSequence {
-    before: *mut BandSequence,
-    band: Band,
-    /// Whether a running thread owns it.
-    claimed: AtomicBool,
-    /// The time of its sequence, read by threads that free its blocks.
-    clock: AtomicU64,
-    /// Whether its sequence records.
-    recording: AtomicBool,
-    /// Whether there are frees to process.
-    has_frees: AtomicBool,
-    /// Accessed only by the owning thread.
-    sequence: UnsafeCell<HostSequence>,
-    /// A copy for other threads, guarded by the process's lock.
-    stats: UnsafeCell<Stats>,
-    /// The last published copy, accessed only by the owning thread.
-    published: Cell<Stats>,
-}
-
-/// Sizes whose requests form a sequence of their own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Band {
-    /// Below [`LARGE`].
-    Middle,
-    Large,
-}
-
-const BANDS: [Band; 2] = [Band::Middle, Band::Large];
-
-impl Band {
-    const fn of(size: usize) -> Self {
-        if size < LARGE { Self::Middle } else { Self::Large }
-    }
-
-    /// Middle requests are many and small, so their history and planning time are shorter.
-    fn settings(self) -> Settings {
-        match self {
-            Self::Large => Settings::default(),
-            Self::Middle => {
-                let time = Some(std::time::Duration::from_millis(20));
-                Settings {
-                    budget: Budget { time, ..Budget::evaluations(16) },
-                    history: 1 << 15,
-                    ..Settings::default()
-                }
-            }
-        }
-    }
-}
-
-/// The state of a thread. It has no destructor, so that it is usable until the thread ends.
-struct ThreadState {
-    busy: Cell<bool>,
-    /// One per band.
-    sequences: [Cell<*mut BandSequence>; BANDS.len()],
-    small: Cell<u64>,
-    small_bytes: Cell<u64>,
-}
-
-thread_local! {
-    static THREAD: ThreadState = const {
-        ThreadState {
-            busy: Cell::new(false),
-            sequences: [const { Cell::new(null_mut()) }; BANDS.len()],
-            small: Cell::new(0),
-            small_bytes: Cell::new(0),
-        }
-    };
-    /// Releases the band sequences when the thread ends.
-    static THREAD_EXIT: ThreadExit = const { ThreadExit };
-}
-
-struct ThreadExit;
-
-impl Drop for ThreadExit {
-    fn drop(&mut self) {
-        THREAD.with(|thread| {
-            // From here on the thread has no band sequences and claims no others.
-            thread.busy.set(true);
-            for owner in &thread.sequences {
-                // SAFETY: sequences are never freed.
-                if let Some(owner) = unsafe { owner.replace(null_mut()).as_ref() } {
-                    PROCESS.stop_recording(owner);
-                    owner.claimed.store(false, Ordering::Release);
-                }
-            }
-        });
-    }
-}
-
 /// Planned memory of this process.
 pub static PROCESS: Process = Process::new();
 
 /// Smaller requests are not worth planning and go to the fallback.
 pub const DEFAULT_THRESHOLD: usize = 1 << 10;
-
-/// Requests of at least this many bytes are large.
-const LARGE: usize = 16 << 10;
 
 /// A power of two.
 const HINTS: usize = 1 << 12;
@@ -209,7 +110,7 @@ impl Process {
             bad_frees: AtomicU64::new(0),
             on_plan: OnceLock::new(),
             lock: Lock::new(),
-            tracked: UnsafeCell::new(TrackedBlocks { blocks: BTreeMap::new(), freed: Vec::new() }),
+            tracked: UnsafeCell::new(TrackedBlocks::new()),
             hints: [const { AtomicU32::new(0) }; HINTS],
         }
     }
@@ -301,13 +202,11 @@ impl Process {
         request: Request,
     ) -> Answer {
         if owner.has_frees.swap(false, Ordering::Acquire) {
-            self.with_tracked(|tracked| {
-                tracked.freed.retain(|&(whose, ticket, at)| {
-                    if std::ptr::eq(whose, owner) {
-                        sequence.freed(ticket, at);
-                    }
-                    !std::ptr::eq(whose, owner)
-                });
+            self.with_tracked(|_| {
+                // SAFETY: the lock is held.
+                let freed = unsafe { &mut *owner.freed.get() };
+                freed.iter().for_each(|&(ticket, at)| sequence.freed(ticket, at));
+                freed.clear();
             });
         }
         let answer = sequence.request(request);
@@ -325,10 +224,7 @@ impl Process {
             on_plan();
         }
         owner.published.set(stats);
-        self.with_tracked(|_| {
-            // SAFETY: the lock is held.
-            unsafe { *owner.stats.get() = stats };
-        });
+        owner.stats.publish(&stats);
         if sequence.is_recording() {
             if !owner.recording.swap(true, Ordering::Relaxed) {
                 owner.clock.store(sequence.now().0, Ordering::Relaxed);
@@ -343,14 +239,11 @@ impl Process {
         if owner.recording.swap(false, Ordering::Relaxed) {
             self.recording.fetch_sub(1, Ordering::Release);
             self.with_tracked(|tracked| {
-                tracked.blocks.retain(|&address, &mut (whose, _)| {
-                    let stays = !std::ptr::eq(whose, owner);
-                    if !stays {
-                        self.hints[hint(address)].fetch_sub(1, Ordering::Relaxed);
-                    }
-                    stays
+                tracked.remove_all_of(owner, |address| {
+                    self.hints[hint(address)].fetch_sub(1, Ordering::Relaxed);
                 });
-                tracked.freed.retain(|&(whose, ..)| !std::ptr::eq(whose, owner));
+                // SAFETY: the lock is held.
+                unsafe { &mut *owner.freed.get() }.clear();
             });
         }
     }
@@ -378,18 +271,7 @@ impl Process {
             }
             owner = free.before;
         }
-        let sequence = Sequence::new(HostMemory, &self.directory, band.settings());
-        let new = Box::into_raw(Box::new(BandSequence {
-            before: null_mut(),
-            band,
-            claimed: AtomicBool::new(true),
-            clock: AtomicU64::new(0),
-            recording: AtomicBool::new(false),
-            has_frees: AtomicBool::new(false),
-            sequence: UnsafeCell::new(sequence),
-            stats: UnsafeCell::new(Stats::default()),
-            published: Cell::new(Stats::default()),
-        }));
+        let new = Box::into_raw(Box::new(BandSequence::new(band, &self.directory)));
         let mut latest = self.sequences.load(Ordering::Acquire);
         loop {
             // SAFETY: until the exchange succeeds, only this thread knows the owner.
@@ -407,12 +289,26 @@ impl Process {
         Some(owner)
     }
 
-    fn with_tracked<T>(&self, use_it: impl FnOnce(&mut TrackedBlocks) -> T) -> T {
-        self.lock.acquire();
-        // SAFETY: the lock is held.
+    /// Calls a function with every band sequence.
+    fn for_each_sequence(&self, mut action: impl FnMut(&'static BandSequence)) {
+        let mut owner = self.sequences.load(Ordering::Acquire);
+        // SAFETY: sequences are never freed, and `before` never changes once a band sequence is in the list.
+        while let Some(this) = unsafe { owner.as_ref() } {
+            action(this);
+            owner = this.before;
+        }
+    }
+
+    /// Runs a function under the lock. Returns `None`, without running it, if this thread holds the lock already. The function must not
+    /// allocate: a fork handler of another allocator may hold that allocator's locks while ours waits for this one.
+    fn with_tracked<T>(&self, use_it: impl FnOnce(&mut TrackedBlocks) -> T) -> Option<T> {
+        if !self.lock.acquire(THREAD.with(ThreadState::token)) {
+            return None;
+        }
+        // SAFETY: the lock is held, by this call alone.
         let result = use_it(unsafe { &mut *self.tracked.get() });
         self.lock.release();
-        result
+        Some(result)
     }
 
     /// Runs a function while this thread's requests go to the fallback. Returns `None`, without running it, if they already do.
@@ -433,9 +329,7 @@ impl Process {
     fn track(&self, address: usize, owner: &'static BandSequence, ticket: Ticket) {
         self.busy(|| {
             self.with_tracked(|tracked| {
-                if owner.recording.load(Ordering::Relaxed)
-                    && tracked.blocks.insert(address, (owner, ticket)).is_none()
-                {
+                if owner.recording.load(Ordering::Relaxed) && tracked.insert(address, owner, ticket) {
                     self.hints[hint(address)].fetch_add(1, Ordering::Relaxed);
                 }
             });
@@ -444,13 +338,22 @@ impl Process {
 
     /// Frees the planned block that begins at an address. `Release::Elsewhere` means that the block belongs to the fallback, which must
     /// free it after this call.
+    ///
+    /// ```compile_fail,E0133
+    /// let block = vec![0u8; 1 << 20];
+    /// elbowroom_alloc::PROCESS.release(block.as_ptr() as usize);
+    /// ```
+    ///
+    /// # Safety
+    /// If a block begins at the address, nothing uses its bytes any more.
     #[inline]
-    pub fn release(&self, address: usize) -> Release {
+    pub unsafe fn release(&self, address: usize) -> Release {
         if self.recording.load(Ordering::Relaxed) > 0 && self.hints[hint(address)].load(Ordering::Relaxed) > 0
         {
             self.untrack(address);
         }
-        let release = self.directory.release(address);
+        // SAFETY: the caller's promise.
+        let release = unsafe { self.directory.release(address) };
         if release == Release::Nothing {
             self.bad_frees.fetch_add(1, Ordering::Relaxed);
         }
@@ -463,11 +366,18 @@ impl Process {
     fn untrack(&self, address: usize) {
         self.busy(|| {
             self.with_tracked(|tracked| {
-                let Some((owner, ticket)) = tracked.blocks.remove(&address) else { return };
+                let Some((owner, ticket)) = tracked.remove(address) else { return };
                 self.hints[hint(address)].fetch_sub(1, Ordering::Relaxed);
                 // SAFETY: sequences are never freed.
                 let owner = unsafe { &*owner };
-                tracked.freed.push((owner, ticket, RequestTime(owner.clock.load(Ordering::Relaxed))));
+                if !owner.recording.load(Ordering::Relaxed) {
+                    // The block of a thread that this process does not have.
+                    return;
+                }
+                // SAFETY: the lock is held.
+                let freed = unsafe { &mut *owner.freed.get() };
+                // Without memory the free is not recorded, and the block counts as never freed.
+                let _ = freed.push((ticket, RequestTime(owner.clock.load(Ordering::Relaxed))));
                 owner.has_frees.store(true, Ordering::Release);
             });
         });
@@ -476,15 +386,12 @@ impl Process {
     /// Usable bytes of a planned block; `None` if the address belongs to the fallback.
     #[inline]
     pub fn capacity(&self, address: usize) -> Option<usize> {
-        self.directory.find(address).map(|arena| arena.capacity(address).unwrap_or(0))
+        self.directory.capacity(address)
     }
 
-    /// Calls a function with each of this thread's sequences, for example to mark an iteration or an interruption. Has no effect during
-    /// planning.
-    pub fn with_sequences(
-        &'static self,
-        mut action: impl FnMut(&mut Sequence<HostMemory, &'static Directory>),
-    ) {
+    /// Calls a function with each of this thread's sequences. Has no effect during planning. Private, because the function could put
+    /// another sequence in the place of one that has live blocks.
+    fn with_sequences(&'static self, mut action: impl FnMut(&mut HostSequence)) {
         self.busy(|| {
             for band in BANDS {
                 let Some(owner) = THREAD.with(|thread| self.band_sequence(thread, band)) else { return };
@@ -496,9 +403,24 @@ impl Process {
         });
     }
 
+    /// Marks the start of an iteration of this thread; see [`Sequence::mark_iteration`](crate::Sequence::mark_iteration).
+    pub fn mark_iteration(&'static self) {
+        self.with_sequences(HostSequence::mark_iteration);
+    }
+
+    /// Excludes this thread's following requests from the iteration until [`resume`](Self::resume). Interruptions nest.
+    pub fn interrupt(&'static self) {
+        self.with_sequences(HostSequence::interrupt);
+    }
+
+    /// Ends an interruption.
+    pub fn resume(&'static self) {
+        self.with_sequences(HostSequence::resume);
+    }
+
     /// Sets a function that is called whenever a thread gets a new plan for large requests, so that the fallback can return its free memory
-    /// to the system. Only the first call has an effect. Requests of the function go to the fallback.
-    pub fn on_plan(&self, call: fn()) {
+    /// to the system. Only the first call has an effect. Requests of the function go to the fallback. A panic in it ends the process.
+    pub fn on_plan(&self, call: extern "C" fn()) {
         self.on_plan.get_or_init(|| call);
     }
 
@@ -523,31 +445,17 @@ impl Process {
             bad_frees: self.bad_frees.load(Ordering::Relaxed),
             ..ProcessStats::default()
         };
-        let mut owner = self.sequences.load(Ordering::Acquire);
-        // SAFETY: sequences are never freed.
-        while let Some(this) = unsafe { owner.as_ref() } {
-            // SAFETY: the lock is held.
-            let stats = self.with_tracked(|_| unsafe { *this.stats.get() });
-            match this.band {
+        self.for_each_sequence(|owner| {
+            let stats = owner.stats.read();
+            match owner.band {
                 Band::Middle => sum.middle.add(&stats),
                 Band::Large => {
                     sum.large.add(&stats);
                     sum.threads += 1;
                 }
             }
-            owner = this.before;
-        }
+        });
         sum
-    }
-
-    /// Must be called before a fork, by the forking thread.
-    pub fn before_fork(&self) {
-        self.lock.acquire();
-    }
-
-    /// Must be called after a fork, in parent and child.
-    pub fn after_fork(&self) {
-        self.lock.release();
     }
 }
 
