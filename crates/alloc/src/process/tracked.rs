@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn the_table_equals_an_ordered_map() {
-        let owners = [16usize, 32].map(|owner| std::ptr::without_provenance::<BandSequence>(owner));
+        let owners = [16usize, 32].map(std::ptr::without_provenance::<BandSequence>);
         let (mut table, mut oracle) = (TrackedBlocks::new(), BTreeMap::new());
         let mut seed = 1u64;
         for i in 0..if cfg!(miri) { 3_000 } else { 200_000u64 } {
