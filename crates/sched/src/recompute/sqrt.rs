@@ -1,5 +1,5 @@
 //! `sqrt`: Chen et al. (*Training deep nets with sublinear memory cost*, 2016), section 4.2. Divides the layers into
-//! segments of about equal stash and recomputes as few of them as the limit allows ([`division`](crate::chain::division)).
+//! segments of about equal stash and recomputes as few of them as the limit allows (`chain::division`).
 
 use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;

@@ -12,7 +12,7 @@
 //! | WDOA | integral of the live memory over the time between the accesses |
 //! | SWDOA | the same, with live memory, peak and all remaining scores computed anew after each pick |
 //!
-//! `autoswap` keeps the best schedule of the four; [`bo`](crate::offload::autoswap::bo) tunes a combination of the scores. Prefetches start as
+//! `autoswap` keeps the best schedule of the four; [`bo`] tunes a combination of the scores. Prefetches start as
 //! early as memory permits and, as in the paper, just in time. With a packer, the limit is lowered until the schedule can be packed
 //! ([`packed`]).
 //!
