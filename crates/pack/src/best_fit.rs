@@ -1,20 +1,20 @@
 //! Best-fit (Sekiyama et al. 2018, section 3.2), after Burke's heuristic for strip packing.
 //!
 //! ```text
-//!  offset ▲                 The skyline is a row of *offset lines*. Take the lowest, the leftmost of several; put on it the block with the longest
-//!         │ ▓▓▓▓     ▒▒▒    lifetime that lies within it and collides with nothing. Where none does, lift the line to its lowest neighbour
-//!         │ ▓▓▓▓ ━━━ ▒▒▒    (both, if they are equal) and merge them.
+//!  offset ▲                 The skyline is a row of *offset lines*. Each step takes the lowest line, the leftmost of several, and places on it the
+//!         │ ▓▓▓▓     ▒▒▒    longest-lived buffer that lies within the line and collides with nothing. If there is none, the line is lifted to its
+//!         │ ▓▓▓▓ ━━━ ▒▒▒    lowest neighbour (both, if they are equal) and merged with it.
 //!         └─────────────▶
 //! ```
 //!
-//! Equal lifetimes: the larger size, then the lower id. Beyond the paper: a block whose alignment the line does not keep starts at the next
-//! multiple above it; a block with several intervals may be placed when the skyline is no higher than the line under all of them; fixed blocks are
-//! obstacles, and a line may be lifted to the end of one.
+//! Ties of lifetime: the larger size, then the lower id. Extensions of the paper's method: a buffer whose alignment the line does not keep starts at
+//! the next multiple above it; a buffer with several intervals may be placed if the skyline is no higher than the line under all of them;
+//! fixed buffers are obstacles, and a line may be lifted to the end of one.
 //!
-//! The paper's version is quadratic; here a run takes about n log n. A tree over the blocks in order of their first section finds the longest-lived
-//! block of a line. And the lowest line need not be searched for: what happens on a line that is lower than both neighbours depends on
-//! no other line, since those beside it cannot change before it has risen past them. So any such line may come next, and the one nearest to the last
-//! is taken, which keeps the work in one place. Only blocks with several intervals tie distant lines together and need the lowest of all.
+//! The paper's version takes quadratic time, this one about n log n. A tree over the buffers in order of their first section finds the
+//! longest-lived buffer of a line. The lowest line need not be searched for: what happens on a line that is lower than both neighbours depends
+//! on no other line, because the neighbours cannot change before the line has risen above them. Any such line may come next, and the one
+//! nearest to the last is taken. Only buffers with several intervals couple distant lines; with them the lowest of all lines is needed.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ use elbowroom_ir::packing::{Packer, Placement, Problem};
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 
 use crate::instance::{Instance, Span};
-use crate::shelf::order_by;
+use crate::partial_placement::order_by;
 
 /// Sekiyama's best-fit heuristic.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,22 +45,21 @@ impl Packer for BestFit {
     }
 }
 
-/// Longer lifetimes first, then larger sizes, then the lower id: the paper's preference.
+/// The paper's order: longer lifetimes first, then larger sizes, then the lower id.
 pub(crate) fn longest_first(instance: &Instance) -> Vec<u32> {
     order_by(instance, |i| (Reverse(instance.items[i].lifetime), Reverse(instance.items[i].size)))
 }
 
-/// Runs the heuristic with the items' preference given by `order`, most preferred first.
+/// Runs the heuristic with another order of preference, most preferred item first.
 pub(crate) fn best_fit(instance: &Instance, order: &[u32]) -> Vec<u64> {
-    let scattered = (0..instance.len()).any(|i| instance.spans(i).len() > 1);
-    from_low_lines(instance, order, scattered)
+    let gapped = (0..instance.len()).any(|i| instance.spans(i).len() > 1);
+    from_low_lines(instance, order, gapped)
 }
 
-/// The same, always from the lowest line of all if asked to.
+/// The same; with `lowest_of_all`, each step takes the lowest of all lines.
 fn from_low_lines(instance: &Instance, order: &[u32], lowest_of_all: bool) -> Vec<u64> {
-    let mut waiting = Waiting::new(instance, order);
-    let mut scattered: Vec<u32> =
-        order.iter().copied().filter(|&i| waiting.is_scattered(i as usize)).collect();
+    let mut unplaced = Unplaced::new(instance, order);
+    let mut gapped: Vec<u32> = order.iter().copied().filter(|&i| unplaced.is_gapped(i as usize)).collect();
     let mut skyline = Skyline::new(instance.sections() as u32, lowest_of_all);
     let obstacles: Vec<usize> = (0..instance.len()).filter(|&i| instance.items[i].fixed.is_some()).collect();
     let mut offsets: Vec<u64> = instance.items.iter().map(|item| item.fixed.unwrap_or_default()).collect();
@@ -75,19 +74,19 @@ fn from_low_lines(instance: &Instance, order: &[u32], lowest_of_all: bool) -> Ve
                 end <= at || at + instance.items[other].size <= start || !instance.conflict(item, other)
             })
         };
-        let mut chosen = waiting.preferred(line, &fits);
-        let scattered_fit = scattered.iter().position(|&i| {
+        let mut chosen = unplaced.preferred(line, &fits);
+        let gapped_fit = gapped.iter().position(|&i| {
             let spans = instance.spans(i as usize);
             spans.iter().any(|span| line.lo <= span.lo && span.hi <= line.hi)
                 && spans.iter().all(|&span| skyline.highest_in(span) <= floor)
                 && fits(i as usize)
         });
-        if let Some(at) = scattered_fit
-            && chosen.is_none_or(|item| waiting.rank(scattered[at] as usize) < waiting.rank(item))
+        if let Some(at) = gapped_fit
+            && chosen.is_none_or(|item| unplaced.rank(gapped[at] as usize) < unplaced.rank(item))
         {
-            chosen = Some(scattered.remove(at) as usize);
+            chosen = Some(gapped.remove(at) as usize);
         } else if let Some(item) = chosen {
-            waiting.take(item);
+            unplaced.take(item);
         }
         match chosen {
             Some(item) => {
@@ -111,15 +110,15 @@ fn from_low_lines(instance: &Instance, order: &[u32], lowest_of_all: bool) -> Ve
     offsets
 }
 
-/// The offset lines, each keyed by its first section.
+/// The offset lines, each indexed by its first section.
 struct Skyline {
-    /// All lines by offset, if the lowest of all is wanted.
+    /// All lines by offset, if the lowest of all is needed.
     by_offset: Option<BTreeSet<(u64, u32)>>,
-    /// A line near the last change, from which a lowest one is reached by going down.
-    near: u32,
+    /// A line start the last change, from which a lowest one is reached by going down.
+    start: u32,
     offset: Vec<u64>,
     end: Vec<u32>,
-    /// First section of the line that ends where another begins, keyed by that section.
+    /// For the first section of each line, the first section of the line before it.
     before: Vec<u32>,
 }
 
@@ -128,20 +127,20 @@ impl Skyline {
         let len = sections as usize + 1;
         let mut skyline = Self {
             by_offset: lowest_of_all.then(BTreeSet::new),
-            near: 0,
+            start: 0,
             offset: vec![0; len],
             end: vec![0; len],
             before: vec![0; len],
         };
-        skyline.put(Span { lo: 0, hi: sections }, 0);
+        skyline.insert(Span { lo: 0, hi: sections }, 0);
         skyline
     }
 
-    fn put(&mut self, span: Span, offset: u64) {
+    fn insert(&mut self, span: Span, offset: u64) {
         self.offset[span.lo as usize] = offset;
         self.end[span.lo as usize] = span.hi;
         self.before[span.hi as usize] = span.lo;
-        self.near = span.lo;
+        self.start = span.lo;
         if let Some(lines) = &mut self.by_offset {
             lines.insert((offset, span.lo));
         }
@@ -155,14 +154,14 @@ impl Skyline {
         (Span { lo, hi: self.end[lo as usize] }, offset)
     }
 
-    /// A line lower than both neighbours, the leftmost of equal ones; the lowest of all if that is wanted.
+    /// A line lower than both neighbours, the leftmost of equal ones; or the lowest of all, if lines are sorted by offset.
     fn next(&self) -> (u64, Span) {
         if let Some(lines) = &self.by_offset {
             let &(offset, lo) = lines.first().expect("the skyline covers all sections");
             return (offset, Span { lo, hi: self.end[lo as usize] });
         }
         let last = self.end.len() as u32 - 1;
-        let mut lo = self.near;
+        let mut lo = self.start;
         loop {
             let (offset, end, before) =
                 (self.offset[lo as usize], self.end[lo as usize], self.before[lo as usize]);
@@ -176,7 +175,7 @@ impl Skyline {
         }
     }
 
-    /// The first section of the line over a section. Lines are few and scattered blocks fewer, so a scan is enough.
+    /// The first section of the line over a section. There are few lines and fewer items with gaps, so a scan is fast enough.
     fn line_over(&self, section: u32) -> u32 {
         let mut lo = 0;
         while self.end[lo as usize] <= section {
@@ -195,19 +194,19 @@ impl Skyline {
         highest
     }
 
-    /// Replaces the skyline over a span, splitting the lines at its ends; `lo` begins the line over its first section.
+    /// Replaces the skyline over a span and splits the lines at its ends. `lo` is the first section of the line over the start of the span.
     fn raise(&mut self, mut lo: u32, span: Span, offset: u64) {
         while lo < span.hi {
             let (line, old) = self.remove(lo);
             if line.lo < span.lo {
-                self.put(Span { lo: line.lo, hi: span.lo }, old);
+                self.insert(Span { lo: line.lo, hi: span.lo }, old);
             }
             if line.hi > span.hi {
-                self.put(Span { lo: span.hi, hi: line.hi }, old);
+                self.insert(Span { lo: span.hi, hi: line.hi }, old);
             }
             lo = line.hi;
         }
-        self.put(span, offset);
+        self.insert(span, offset);
     }
 
     /// Lifts a line to its lowest neighbour and merges the equal ones, or to the end of an obstacle if that is lower.
@@ -217,7 +216,7 @@ impl Skyline {
         let level = |lo: Option<u32>| lo.map(|lo| self.offset[lo as usize]);
         let (left_level, right_level) = (level(left), level(right));
         let Some(target) = [left_level, right_level, obstacle].into_iter().flatten().min() else {
-            // A single line over everything, free of obstacles above, takes any block; so this is never reached with blocks left.
+            // A single line over all sections without obstacles above takes any item, so this is not reached while items are left.
             return;
         };
         let (mut span, _) = self.remove(line.lo);
@@ -227,21 +226,20 @@ impl Skyline {
         if let Some(lo) = right.filter(|_| right_level == Some(target)) {
             span.hi = self.remove(lo).0.hi;
         }
-        self.put(span, target);
+        self.insert(span, target);
     }
 }
 
-/// Blocks with one interval that are not placed yet: a tree over them in order of their first section, whose nodes know the best rank and the
-/// earliest end below them.
-struct Waiting {
-    /// Rank of every item: its position in the order of preference.
+/// Unplaced items with one span: a tree over them in order of their first section. A node holds the best rank and the earliest end below it.
+struct Unplaced {
+    /// Rank of each item: its position in the order of preference.
     ranks: Vec<u32>,
-    scattered: Vec<bool>,
+    gapped: Vec<bool>,
     /// Items by first section.
     leaves: Vec<u32>,
-    /// How many leaves begin before each section.
-    begun: Vec<u32>,
-    place: Vec<u32>,
+    /// For each section, the number of leaves that start before it.
+    started_before: Vec<u32>,
+    leaf_of: Vec<u32>,
     nodes: Vec<Node>,
     width: usize,
 }
@@ -252,55 +250,54 @@ struct Node {
     earliest: u32,
 }
 
-const NOBODY: u32 = u32::MAX;
-const EMPTY: Node = Node { best: NOBODY, earliest: NOBODY };
+const NO_RANK: u32 = u32::MAX;
+const EMPTY: Node = Node { best: NO_RANK, earliest: NO_RANK };
 
-/// A line's question to the tree, and the best answer so far.
-struct Search<'a> {
+/// A search for the best item that fits a line.
+struct LineQuery<'a> {
     wanted: Range<usize>,
     end: u32,
     fits: &'a dyn Fn(usize) -> bool,
     best: u32,
-    found: Option<usize>,
+    item: Option<usize>,
 }
 
-impl Waiting {
+impl Unplaced {
     fn new(instance: &Instance, order: &[u32]) -> Self {
         let mut ranks = vec![0; instance.len()];
         for (rank, &item) in order.iter().enumerate() {
             ranks[item as usize] = rank as u32;
         }
         let free = |i: usize| instance.items[i].fixed.is_none();
-        let scattered: Vec<bool> =
-            (0..instance.len()).map(|i| free(i) && instance.spans(i).len() > 1).collect();
-        // Leaves are sorted by counting those of every section.
-        let mut begun = vec![0u32; instance.sections() + 1];
-        let whole = |i: &usize| free(*i) && !scattered[*i];
+        let gapped: Vec<bool> = (0..instance.len()).map(|i| free(i) && instance.spans(i).len() > 1).collect();
+        // Counting sort of the leaves by first section.
+        let mut started_before = vec![0u32; instance.sections() + 1];
+        let whole = |i: &usize| free(*i) && !gapped[*i];
         for i in (0..instance.len()).filter(whole) {
-            begun[instance.items[i].hull.lo as usize + 1] += 1;
+            started_before[instance.items[i].hull.lo as usize + 1] += 1;
         }
-        for section in 1..begun.len() {
-            begun[section] += begun[section - 1];
+        for section in 1..started_before.len() {
+            started_before[section] += started_before[section - 1];
         }
-        let len = begun.last().map_or(0, |&len| len as usize);
+        let len = started_before.last().map_or(0, |&len| len as usize);
         let width = len.next_power_of_two();
-        let mut next = begun.clone();
+        let mut next = started_before.clone();
         let mut leaves = vec![0; len];
-        let mut place = vec![0; instance.len()];
+        let mut leaf_of = vec![0; instance.len()];
         let mut nodes = vec![EMPTY; 2 * width];
         for i in (0..instance.len()).filter(whole) {
             let hull = instance.items[i].hull;
             let at = next[hull.lo as usize];
             next[hull.lo as usize] += 1;
             leaves[at as usize] = i as u32;
-            place[i] = at;
+            leaf_of[i] = at;
             nodes[width + at as usize] = Node { best: ranks[i], earliest: hull.hi };
         }
-        let mut waiting = Self { ranks, scattered, leaves, begun, place, nodes, width };
+        let mut unplaced = Self { ranks, gapped, leaves, started_before, leaf_of, nodes, width };
         for node in (1..width).rev() {
-            waiting.pull(node);
+            unplaced.pull(node);
         }
-        waiting
+        unplaced
     }
 
     fn pull(&mut self, node: usize) {
@@ -309,23 +306,24 @@ impl Waiting {
             Node { best: left.best.min(right.best), earliest: left.earliest.min(right.earliest) };
     }
 
-    fn is_scattered(&self, item: usize) -> bool {
-        self.scattered[item]
+    fn is_gapped(&self, item: usize) -> bool {
+        self.gapped[item]
     }
 
     fn rank(&self, item: usize) -> u32 {
         self.ranks[item]
     }
 
-    /// The waiting item of the best rank that lies within a line and passes a test.
+    /// The unplaced item of the best rank that lies within a line and for which `fits` is true.
     fn preferred(&self, line: Span, fits: &dyn Fn(usize) -> bool) -> Option<usize> {
-        let wanted = self.begun[line.lo as usize] as usize..self.begun[line.hi as usize] as usize;
-        let mut search = Search { wanted, end: line.hi, fits, best: NOBODY, found: None };
+        let wanted =
+            self.started_before[line.lo as usize] as usize..self.started_before[line.hi as usize] as usize;
+        let mut search = LineQuery { wanted, end: line.hi, fits, best: NO_RANK, item: None };
         self.descend(1, 0..self.width, &mut search);
-        search.found
+        search.item
     }
 
-    fn descend(&self, node: usize, covered: Range<usize>, search: &mut Search<'_>) {
+    fn descend(&self, node: usize, covered: Range<usize>, search: &mut LineQuery<'_>) {
         let outside = covered.end <= search.wanted.start || search.wanted.end <= covered.start;
         if outside || self.nodes[node].best >= search.best || self.nodes[node].earliest > search.end {
             return;
@@ -333,7 +331,7 @@ impl Waiting {
         if node >= self.width {
             let item = self.leaves[node - self.width] as usize;
             if (search.fits)(item) {
-                (search.best, search.found) = (self.nodes[node].best, Some(item));
+                (search.best, search.item) = (self.nodes[node].best, Some(item));
             }
             return;
         }
@@ -346,7 +344,7 @@ impl Waiting {
     }
 
     fn take(&mut self, item: usize) {
-        let mut node = self.width + self.place[item] as usize;
+        let mut node = self.width + self.leaf_of[item] as usize;
         self.nodes[node] = EMPTY;
         while node > 1 {
             node /= 2;
@@ -382,8 +380,8 @@ mod tests {
             let blocks = (0..len).map(|_| block()).collect();
             let Ok(instance) = Instance::new(&Problem { blocks, capacity: None }) else { continue };
             let order = longest_first(&instance);
-            let near = from_low_lines(&instance, &order, false);
-            assert_eq!(near, from_low_lines(&instance, &order, true), "round {round}");
+            let start = from_low_lines(&instance, &order, false);
+            assert_eq!(start, from_low_lines(&instance, &order, true), "round {round}");
         }
     }
 }

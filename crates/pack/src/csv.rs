@@ -1,10 +1,10 @@
-//! MiniMalloc's CSV format, read in full and written.
+//! Reads and writes MiniMalloc's CSV format, with all of its columns.
 //!
 //! The first line names the columns, in any order: `id` (or `buffer`, `buffer_id`), `lower` (or `start`, `begin`), `upper` (exclusive)
-//! or `end` (inclusive), `size`, and optionally `alignment`, `offset` (the buffer is pinned there), `hint` (an offset from an earlier run, which is read and not used)
-//! and `gaps`: stretches `lower-upper`, separated by spaces, in which the buffer is away; their ends are inclusive where the column is `end`.
-//! An empty optional field means none. A gap with a window, `lower-upper@from:to`, says that bytes `from..to` of the buffer stay occupied; a block has
-//! no partial residency, so unless the window is empty the whole buffer stays: legal, and at most that much higher.
+//! or `end` (inclusive), `size`, and optionally `alignment`, `offset` (the buffer is fixed there), `hint` (an offset from an earlier run, read and ignored)
+//! and `gaps`: intervals `lower-upper`, separated by spaces, in which the buffer is not alive; their ends are inclusive if the column is `end`.
+//! An empty optional field means none. A gap with a window, `lower-upper@from:to`, states that bytes `from..to` of the buffer stay occupied. Blocks
+//! cannot be partly alive, so the whole buffer then stays alive unless the window is empty: legal, but possibly higher.
 //!
 //! ```text
 //! id,lower,upper,size,alignment,gaps
@@ -15,19 +15,20 @@
 use elbowroom_ir::packing::{Block, Interval, Placement, Problem, ProblemError};
 use elbowroom_ir::{Bytes, Table};
 
-/// Buffers as a file states them.
+/// The buffers of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Buffers {
     /// The names of the `id` column, in the order of the blocks.
     pub names: Vec<String>,
-    /// What is to be placed; without a capacity, which the format does not carry.
+    /// The placement problem. Its capacity is `None`, because the format has none.
     pub problem: Problem,
 }
 
 /// Why a text is not a list of buffers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CsvError {
-    /// No line at all.
+    /// The text has no lines.
     #[error("the file is empty; its first line must name the columns id,lower,upper,size")]
     Empty,
     /// The first line lacks a column that every file needs.
@@ -60,7 +61,7 @@ pub enum CsvError {
         line: usize,
         /// Column, as the file names it.
         column: String,
-        /// What stands there.
+        /// The text of the field.
         text: String,
     },
     /// A gap that is not `lower-upper` or `lower-upper@from:to`.
@@ -68,18 +69,18 @@ pub enum CsvError {
     Gap {
         /// Line, from 1.
         line: usize,
-        /// What stands there.
+        /// The text of the field.
         text: String,
     },
-    /// Gaps that are empty, overlap, descend or leave the lifetime.
+    /// Gaps that are empty, overlap, are not sorted or exceed the lifetime.
     #[error("line {line}: gap `{text}` is empty, overlaps another one or leaves the buffer's lifetime")]
     GapOutside {
         /// Line, from 1.
         line: usize,
-        /// What stands there.
+        /// The text of the field.
         text: String,
     },
-    /// A lifetime without a position.
+    /// A lifetime of no position.
     #[error(
         "line {line}: the buffer is never alive; lower must be less than upper (exclusive), or at most end (inclusive), and gaps must leave something"
     )]
@@ -99,7 +100,7 @@ pub enum CsvError {
         /// Line, from 1.
         line: usize,
     },
-    /// A pinned offset that is not a multiple of the alignment.
+    /// A fixed offset that is not a multiple of the alignment.
     #[error("line {line}: offset {offset} is not a multiple of the alignment {align}")]
     OffsetMisaligned {
         /// Line, from 1.
@@ -109,7 +110,7 @@ pub enum CsvError {
         /// The alignment, in bytes.
         align: u64,
     },
-    /// The buffers together are more than packers take.
+    /// The packers cannot take these buffers.
     #[error(transparent)]
     Problem(#[from] ProblemError),
 }
@@ -229,16 +230,15 @@ fn row(header: &Header, line: usize, text: &str) -> Result<(String, Block), CsvE
     Ok((name, block))
 }
 
-/// The intervals that gaps leave of a lifetime.
+/// The intervals of a lifetime outside its gaps.
 fn alive(lower: u64, upper: u64, gaps: &str, inclusive: u64, line: usize) -> Result<Vec<Interval>, CsvError> {
-    let mut stretches = Vec::new();
+    let mut found = Vec::new();
     for text in gaps.split_ascii_whitespace() {
         let malformed = || CsvError::Gap { line, text: text.to_owned() };
         let number =
             |text: &str| text.parse::<u64>().ok().filter(|&number| number < 1 << 63).ok_or_else(malformed);
-        let (stretch, window) =
-            text.split_once('@').map_or((text, None), |(stretch, window)| (stretch, Some(window)));
-        let (from, to) = stretch.split_once('-').ok_or_else(malformed)?;
+        let (gap, window) = text.split_once('@').map_or((text, None), |(gap, window)| (gap, Some(window)));
+        let (from, to) = gap.split_once('-').ok_or_else(malformed)?;
         let (from, to) = (number(from)?, number(to)? + inclusive);
         if from >= to || from < lower || to > upper {
             return Err(CsvError::GapOutside { line, text: text.to_owned() });
@@ -249,12 +249,12 @@ fn alive(lower: u64, upper: u64, gaps: &str, inclusive: u64, line: usize) -> Res
                 continue;
             }
         }
-        stretches.push((from, to, text));
+        found.push((from, to, text));
     }
-    stretches.sort_unstable();
+    found.sort_unstable();
     let mut intervals = Vec::new();
     let mut start = lower;
-    for (from, to, text) in stretches {
+    for (from, to, text) in found {
         if from < start {
             return Err(CsvError::GapOutside { line, text: text.to_owned() });
         }
@@ -290,9 +290,9 @@ pub fn write(buffers: &Buffers, placement: &Placement) -> String {
             text.push_str(&format!(",{}", block.align.get()));
         }
         if gaps {
-            let stretches: Vec<String> =
+            let found: Vec<String> =
                 block.alive.windows(2).map(|pair| format!("{}-{}", pair[0].end, pair[1].start)).collect();
-            text.push_str(&format!(",{}", stretches.join(" ")));
+            text.push_str(&format!(",{}", found.join(" ")));
         }
         text.push_str(&format!(",{}\n", offset.get()));
     }

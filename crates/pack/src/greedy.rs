@@ -1,8 +1,7 @@
 //! Two greedy baselines: by size, as in TensorFlow Lite's arena planner (Pisarchyk and Lee 2020, section 5), and by conflicts.
 //!
-//! Both place each block at its lowest free offset. `size` takes the largest first, `conflict` the block that is alive beside the most others, as in TVM's unified static memory
-//! planner. Equal blocks are taken in order of their ids. Each is compared with the blocks near it in time, not with
-//! all ([`crate::shelf`]).
+//! Both place each buffer at its lowest free offset. `size` takes the largest first; `conflict` takes the buffer with the most conflicts first,
+//! as in TVM's unified static memory planner. Ties: the lower id. [`crate::partial_placement`] finds the conflicting buffers.
 
 use std::cmp::Reverse;
 
@@ -10,7 +9,7 @@ use elbowroom_ir::packing::{Packer, Placement, Problem};
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 
 use crate::instance::Instance;
-use crate::shelf::{Hole, order_by, place_in_order};
+use crate::partial_placement::{Fit, order_by, place_in_order};
 
 /// Largest first, at the lowest free offset.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,8 +44,8 @@ pub(crate) fn size_order(instance: &Instance) -> Vec<u32> {
     order_by(instance, |i| Reverse(instance.items[i].size))
 }
 
-/// More conflicts first, then larger, then the lower id. An item conflicts with all that start before it ends, less those that end before
-/// it starts; gaps are taken as alive, which only an order may do.
+/// More conflicts first, then larger, then the lower id. The number of conflicts is the number of items that start before the item ends, minus
+/// those that end before it starts. It counts gaps as alive, which is accurate enough for an order.
 pub(crate) fn conflict_order(instance: &Instance) -> Vec<u32> {
     let mut starts: Vec<u32> = instance.items.iter().map(|item| item.hull.lo).collect();
     let mut ends: Vec<u32> = instance.items.iter().map(|item| item.hull.hi).collect();
@@ -65,6 +64,6 @@ fn greedy(problem: &Problem, order: impl Fn(&Instance) -> Vec<u32>) -> Outcome<P
         Ok(instance) => instance,
         Err(outcome) => return outcome,
     };
-    let offsets = place_in_order(&instance, order(&instance), Hole::Lowest);
+    let offsets = place_in_order(&instance, order(&instance), Fit::First);
     instance.conclude(problem, &offsets, 1, StopReason::Finished)
 }

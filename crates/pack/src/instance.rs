@@ -1,14 +1,14 @@
-//! The form in which every packer works: live blocks only, time cut into sections, fixed blocks checked against each other.
+//! The form of a problem that all packers use: time compressed to sections, and fixed blocks checked against each other.
 //!
-//! A *section* is a maximal stretch of positions in which no block ends before another starts. Two blocks are alive together if and only if
-//! they share a section, and the live set of every other position is contained in that of some section, so dropping those positions keeps
-//! every optimum (MiniMalloc's sweeper does the same). Cutting costs one sort of the interval ends.
+//! A *section* is a maximal run of positions in which no block ends before another starts. Two blocks are alive together if and only if they
+//! share a section, and the set of blocks alive at any other position is a subset of that of some section. Dropping those positions therefore
+//! keeps every optimum (MiniMalloc's sweeper does the same). The compression costs one sort of the interval ends.
 
 use elbowroom_ir::packing::{Placement, Problem};
 use elbowroom_ir::search::{Infeasible, Outcome, StopReason};
 use elbowroom_ir::{BufferId, Bytes, Id, Table};
 
-/// A stretch of sections, half-open.
+/// A half-open range of sections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) lo: u32,
@@ -24,12 +24,12 @@ impl Span {
     }
 }
 
-/// One block that takes bytes.
+/// One block of at least one byte.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Item {
-    /// Row of the problem that it stands for.
+    /// Its index in the problem.
     pub(crate) block: u32,
-    /// Bytes, rounded up to [`Instance::unit`]: what nobody else can use.
+    /// Bytes, rounded up to [`Instance::unit`]: the bytes that no conflicting item can use.
     pub(crate) size: u64,
     /// Bytes as the problem states them: what counts towards the height.
     pub(crate) bytes: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Item {
     /// Number of positions alive, in the problem's own time.
     pub(crate) lifetime: u64,
     pub(crate) fixed: Option<u64>,
-    /// Where its spans start in [`Instance::spans`]; blocks with one span have it in `hull` too.
+    /// Index of its first span in [`Instance::spans`]; the span of an item with only one is its `hull`.
     first_span: u32,
     span_count: u32,
 }
@@ -54,7 +54,7 @@ pub(crate) struct Instance {
     /// Greatest common divisor of all alignments: every offset is a multiple of it.
     pub(crate) unit: u64,
     /// Load of every section, in bytes, sizes rounded up to the unit.
-    pub(crate) load: Vec<u64>,
+    pub(crate) live: Vec<u64>,
     /// No placement is lower: the peak load, its blocks rounded up to the unit except for the one on top, and the ends of fixed blocks.
     pub(crate) bound: u64,
     pub(crate) capacity: Option<u64>,
@@ -67,7 +67,7 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    /// Cuts time into sections and checks what no placement can mend; the error is the outcome to return at once.
+    /// Compresses time and rejects problems that are infeasible for every packer; the error is the outcome to return.
     pub(crate) fn new(problem: &Problem) -> Result<Self, Outcome<Placement>> {
         let instance = Self::cut(problem);
         if let Some((a, b)) = instance.fixed_clash() {
@@ -131,11 +131,11 @@ impl Instance {
         let sections = if items.is_empty() { 0 } else { section as usize + 1 };
         let mut difference = vec![0i64; sections + 1];
         for item in &mut items {
-            // Intervals that only touch may fall into touching spans; they stay apart, which changes nothing.
+            // Adjacent intervals may become adjacent spans; keeping them separate changes nothing.
             let own = &spans[item.first_span as usize..][..item.span_count as usize];
             item.hull = Span { lo: own[0].lo, hi: own[own.len() - 1].hi };
         }
-        // Two intervals of one block may share a section when everything between them is dominated: join them.
+        // Two intervals of one block share a section if no other block changes between them: join them.
         let mut joined: Vec<Span> = Vec::with_capacity(spans.len());
         for item in &mut items {
             let first = joined.len();
@@ -153,7 +153,7 @@ impl Instance {
             }
         }
         let mut running = 0i64;
-        let load: Vec<u64> = difference[..sections]
+        let live: Vec<u64> = difference[..sections]
             .iter()
             .map(|change| {
                 running += change;
@@ -167,23 +167,23 @@ impl Instance {
             unit,
             items,
             spans: joined,
-            load,
+            live,
             bound,
             capacity: problem.capacity.map(Bytes::get),
         }
         .with_bound()
     }
 
-    /// Raises the bound to the fullest section, where the topmost block alone need not fill its last unit.
+    /// Raises the bound to the live memory of the fullest section. The topmost block of a section may use less than its rounded size.
     fn with_bound(mut self) -> Self {
         let spare = self.spare();
-        let fullest = self.load.iter().zip(&spare).map(|(load, spare)| load - spare).max();
+        let fullest = self.live.iter().zip(&spare).map(|(live, spare)| live - spare).max();
         self.bound = self.bound.max(fullest.unwrap_or(0));
         self
     }
 
-    /// For every section, the most bytes by which a block alive there was rounded up. Items paint sections in descending order; a
-    /// painted section points past itself, so each is visited about once.
+    /// For every section, the most bytes by which a block alive there was rounded up. Items paint sections in descending order, and a painted
+    /// section points past itself, so each section is visited about once.
     fn spare(&self) -> Vec<u64> {
         let mut spare = vec![0; self.sections()];
         let mut rounded: Vec<usize> =
@@ -208,34 +208,34 @@ impl Instance {
         self.restrict(items, Span { lo: 0, hi: self.sections() as u32 })
     }
 
-    /// The items of a list, all of which lie within a stretch of sections, as an instance of their own.
-    pub(crate) fn restrict(&self, items: &[u32], stretch: Span) -> Self {
-        self.stretch(items, stretch, |item| self.items[item as usize].fixed)
+    /// The items of a list, all of which lie within a window, as an instance.
+    pub(crate) fn restrict(&self, items: &[u32], window: Span) -> Self {
+        self.window(items, window, |item| self.items[item as usize].fixed)
     }
 
-    /// The items of a list, all alive in a stretch of sections, as far as they lie within it, some of them fixed.
-    pub(crate) fn stretch(&self, items: &[u32], stretch: Span, fixed: impl Fn(u32) -> Option<u64>) -> Self {
+    /// The items of a list, all alive in a window, clipped to it, as an instance. Those with an offset by `fixed` are fixed.
+    pub(crate) fn window(&self, items: &[u32], window: Span, fixed: impl Fn(u32) -> Option<u64>) -> Self {
         let shift = |span: Span| Span {
-            lo: span.lo.max(stretch.lo) - stretch.lo,
-            hi: span.hi.min(stretch.hi) - stretch.lo,
+            lo: span.lo.max(window.lo) - window.lo,
+            hi: span.hi.min(window.hi) - window.lo,
         };
         let mut part = Self {
             items: Vec::with_capacity(items.len()),
             spans: Vec::with_capacity(items.len()),
             unit: self.unit,
-            load: vec![0; (stretch.hi - stretch.lo) as usize],
+            live: vec![0; (window.hi - window.lo) as usize],
             bound: 0,
             capacity: self.capacity,
             any_fixed: false,
             any_gaps: false,
             any_align: false,
         };
-        let mut difference = vec![0u64; part.load.len() + 1];
+        let mut difference = vec![0u64; part.live.len() + 1];
         for &i in items {
             let item = self.items[i as usize];
             let fixed = fixed(i);
             let first_span = part.spans.len() as u32;
-            for &span in self.spans(i as usize).iter().filter(|span| span.overlaps(stretch)) {
+            for &span in self.spans(i as usize).iter().filter(|span| span.overlaps(window)) {
                 let span = shift(span);
                 // Differences wrap below zero and back again in the running sum.
                 difference[span.lo as usize] = difference[span.lo as usize].wrapping_add(item.size);
@@ -252,9 +252,9 @@ impl Instance {
             part.items.push(Item { hull, first_span, span_count, fixed, ..item });
         }
         let mut running = 0u64;
-        for (load, change) in part.load.iter_mut().zip(difference) {
+        for (live, change) in part.live.iter_mut().zip(difference) {
             running = running.wrapping_add(change);
-            *load = running;
+            *live = running;
         }
         part.with_bound()
     }
@@ -266,10 +266,10 @@ impl Instance {
 
     /// Number of sections.
     pub(crate) fn sections(&self) -> usize {
-        self.load.len()
+        self.live.len()
     }
 
-    /// The stretches of sections in which an item is alive, ascending.
+    /// The spans in which an item is alive, ascending.
     pub(crate) fn spans(&self, item: usize) -> &[Span] {
         let item = &self.items[item];
         &self.spans[item.first_span as usize..][..item.span_count as usize]
@@ -305,7 +305,7 @@ impl Instance {
         if align == 1 { offset } else { offset.next_multiple_of(align) }
     }
 
-    /// Two fixed items that claim the same bytes in the same section, found by one sweep over sections.
+    /// Two fixed items that overlap in bytes and time, found by one sweep over the sections.
     fn fixed_clash(&self) -> Option<(usize, usize)> {
         if !self.any_fixed {
             return None;
@@ -338,11 +338,11 @@ impl Instance {
         None
     }
 
-    /// Why nothing can be lower than [`Self::bound`]: the blocks of the fullest section, or the fixed block that ends highest.
+    /// The blocks that prove [`Self::bound`]: those of the fullest section, or the fixed block with the highest end.
     fn bound_witness(&self, problem: &Problem) -> (Vec<u32>, u64) {
         let spare = self.spare();
         if let Some(section) =
-            (0..self.sections()).find(|&section| self.load[section] - spare[section] == self.bound)
+            (0..self.sections()).find(|&section| self.live[section] - spare[section] == self.bound)
         {
             let alive =
                 (0..self.len()).filter(|&i| self.spans(i).iter().any(|span| span.range().contains(&section)));
@@ -363,12 +363,12 @@ impl Instance {
         Placement::new(problem, Table::from(all))
     }
 
-    /// The height of item offsets, fixed empty blocks left out.
+    /// The height of a placement of the items, in bytes.
     pub(crate) fn height(&self, offsets: &[u64]) -> u64 {
         self.items.iter().zip(offsets).map(|(item, &offset)| offset + item.bytes).max().unwrap_or(0)
     }
 
-    /// The outcome of a method that stopped with `stop` and these offsets: proved optimal at the lower bound, withheld above the capacity.
+    /// The outcome of a packer that stopped with `stop` and these offsets. It is optimal at the lower bound and has no placement above the capacity.
     pub(crate) fn conclude(
         &self,
         problem: &Problem,
@@ -385,7 +385,7 @@ impl Instance {
     }
 }
 
-/// The first section at or after `section` that is not painted, with the path halved on the way.
+/// The first section at or after `section` that is not painted. Halves the path on the way.
 fn unpainted(next: &mut [u32], mut section: u32) -> u32 {
     while next[section as usize] != section {
         next[section as usize] = next[next[section as usize] as usize];
@@ -399,7 +399,7 @@ pub(crate) fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// The outcome that names blocks that cannot be placed together.
+/// The outcome for blocks that cannot be placed together.
 pub(crate) fn infeasible(blocks: Vec<u32>, needed: u64, capacity: Option<Bytes>) -> Outcome<Placement> {
     let stop = StopReason::Infeasible(Box::new(Infeasible::Blocks {
         blocks: blocks.into_iter().map(BufferId).collect(),

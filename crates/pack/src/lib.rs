@@ -1,58 +1,73 @@
-//! Offline placement: buffers with known lifetimes get offsets in one arena, as low as possible.
+//! Offline placement of buffers with known lifetimes: finds an offset for each in one arena that is as small as possible.
 //!
-//! The problem and its answer are [`Problem`](elbowroom_ir::packing::Problem) and [`Placement`](elbowroom_ir::packing::Placement); every algorithm is a
-//! [`Packer`] in a file of its own, found by name with [`packer`]; [`validate`] judges them all.
+//! # The model
 //!
-//! Every packer keeps to the same contract:
-//! - lifetimes, gaps, alignments and fixed offsets are respected, whatever the method's paper says about them;
-//! - without a capacity there is always a placement, unless two fixed blocks overlap, which is `Infeasible`;
-//! - with a capacity, `best` is given only if it fits; else the outcome is `Infeasible`, with a proof and the blocks to blame, or
+//! A [`Problem`](elbowroom_ir::packing::Problem) is a list of *blocks* (buffers). A block has a size, the positions of a schedule at which it is
+//! alive (one or more half-open intervals), an alignment, and possibly a fixed offset. A problem may have a *capacity*. A
+//! [`Placement`](elbowroom_ir::packing::Placement) gives each block an offset; it is legal if blocks that are alive at the same position share
+//! no bytes. Its *height* is the highest end of any block. No placement is lower than the peak of live memory; many reach it.
+//!
+//! A [`Packer`] is an algorithm that returns a placement. Each has a file of its own; [`PACKERS`] lists all, [`packer`] finds one by name, and
+//! [`validate`] checks their results. Every packer follows the same contract:
+//! - lifetimes, gaps, alignments and fixed offsets are respected, also by methods whose papers do not consider them;
+//! - without a capacity a placement is always returned, unless two fixed blocks overlap, which is `Infeasible`;
+//! - with a capacity, `best` is a placement that fits; otherwise the outcome is `Infeasible`, with a proof and the conflicting blocks, or
 //!   `GaveUp` with the lowest height found;
-//! - `Optimal` is said only where the height meets a proved lower bound;
-//! - seed and evaluations reproduce the result on any number of threads.
+//! - `Optimal` means that the height meets a proved lower bound;
+//! - seed and number of evaluations reproduce the result on any number of threads.
+//!
+//! # Inside
+//!
+//! `instance` compresses time to *sections* between which the set of live items changes; packers work on its *items*. `partial_placement`
+//! inserts items into holes for the greedy packers, `best_fit` follows a skyline. `search` runs them for `auto` and `exact` and then the
+//! `improver`: depth-first searches of the `canonical_tree` for components of up to 1,500 items, and for larger ones `squeaky_wheel`
+//! optimization with `large_neighbourhood` and `ejection_chain` moves.
 //!
 //! ## From buffers to offsets
 //!
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
-mod beside;
+mod auto;
 mod best_fit;
+mod branching_order;
+mod canonical_tree;
+mod component;
 pub mod csv;
-mod eject;
+mod ejection_chain;
 mod exact;
 mod greedy;
-mod improve;
+mod improver;
+mod infeasibility;
 mod instance;
+mod large_neighbourhood;
 #[cfg(feature = "highs")]
 mod mip;
-mod neighbourhood;
-mod parts;
+mod order_keys;
+mod overlap;
+mod partial_placement;
 mod pool;
-mod portfolio;
-mod preference;
 mod random;
+mod search;
 mod sharing;
-mod shelf;
 mod smart_pool;
-mod squeaky;
-mod tree;
+mod squeaky_wheel;
 mod validate;
 
+pub use auto::Auto;
 pub use best_fit::BestFit;
 pub use exact::Exact;
 pub use greedy::{GreedyByConflict, GreedyBySize};
 #[cfg(feature = "highs")]
 pub use mip::Mip;
 pub use pool::Pool;
-pub use portfolio::Auto;
 pub use sharing::Sharing;
 pub use smart_pool::{SmartPoolBest, SmartPoolFirst};
 pub use validate::{PlacementError, validate};
 
 use elbowroom_ir::packing::Packer;
 
-/// All packers, the default one first.
+/// All packers, the default packer first.
 pub static PACKERS: &[&dyn Packer] = &[
     &Auto,
     &BestFit,
@@ -67,7 +82,7 @@ pub static PACKERS: &[&dyn Packer] = &[
     &Mip,
 ];
 
-/// The packer of a name, or `None`.
+/// The packer with this name, or `None`.
 pub fn packer(name: &str) -> Option<&'static dyn Packer> {
     PACKERS.iter().copied().find(|packer| packer.name() == name)
 }

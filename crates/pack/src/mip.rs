@@ -4,10 +4,10 @@
 //! min u    x_i + w_i ≤ u    x_i + w_i ≤ x_j + z_ij W    x_j + w_j ≤ x_i + (1 − z_ij) W    for every pair (i, j) alive together
 //! ```
 //!
-//! Sizes are divided by their greatest common divisor. *W* is the height of a heuristic's placement, which is also the answer if the solver finds
-//! nothing lower. Offsets with an alignment are multiples by an integer variable; fixed ones are bounds. Solvers compute with tolerances, so
-//! only the order of the offsets is taken from the solution: the blocks are then set down one by one, each as low as those below it allow.
-//! For some dozens of blocks; problems of more than 200 blocks or 5,000 pairs get the heuristic's placement.
+//! Sizes are divided by their greatest common divisor. *W* is the height of a heuristic's placement, which is also the result if the solver finds
+//! none lower. An aligned offset is a multiple of the alignment by an integer variable; a fixed one has equal bounds. Solvers compute with
+//! tolerances, so only the order of the offsets is taken from the solution: the buffers are then placed in this order, each as low as
+//! possible. Problems of more than 200 buffers or 5,000 pairs get the heuristic's placement.
 
 use std::time::Instant;
 
@@ -15,18 +15,18 @@ use elbowroom_ir::packing::{Packer, Placement, Problem};
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 use highs::{HighsModelStatus, RowProblem, Sense};
 
+use crate::canonical_tree::scale_of;
+use crate::component::components;
 use crate::instance::{Instance, infeasible};
-use crate::parts::parts;
-use crate::portfolio::quickest;
-use crate::tree::scale_of;
+use crate::search::initial_placement;
 
-/// The mixed-integer program. An evaluation is one independent stretch of time.
+/// The mixed-integer program. An evaluation is one connected component in time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mip;
 
 const MOST_ITEMS: usize = 200;
 const MOST_PAIRS: usize = 5_000;
-/// Nodes of one solve where the budget counts evaluations: a clock would not reproduce the result.
+/// The node limit of one solve if the budget counts evaluations: a time limit would not reproduce the result.
 const MOST_NODES: i32 = 2_000;
 
 impl Packer for Mip {
@@ -42,20 +42,20 @@ impl Packer for Mip {
         };
         let mut offsets = vec![0; whole.len()];
         let (mut proved, mut evaluations) = (true, 0);
-        for part in parts(&whole) {
-            let heuristic = quickest(&part, whole.bound);
+        for component in components(&whole) {
+            let heuristic = initial_placement(&component, whole.bound);
             let left = budget.time.map(|limit| limit.saturating_sub(start.elapsed()).as_secs_f64());
-            let (best, optimal) = solve(&part.instance, heuristic, left, budget.evaluations.is_some());
+            let (best, optimal) = solve(&component.instance, heuristic, left, budget.evaluations.is_some());
             if let Some(capacity) = whole.capacity
                 && optimal
-                && part.instance.height(&best) > capacity
+                && component.instance.height(&best) > capacity
             {
-                let blocks = part.instance.items.iter().map(|item| item.block).collect();
-                return infeasible(blocks, part.instance.height(&best), problem.capacity);
+                let blocks = component.instance.items.iter().map(|item| item.block).collect();
+                return infeasible(blocks, component.instance.height(&best), problem.capacity);
             }
             proved &= optimal;
             evaluations += 1;
-            for (&item, offset) in part.items.iter().zip(best) {
+            for (&item, offset) in component.items.iter().zip(best) {
                 offsets[item as usize] = offset;
             }
         }
@@ -133,7 +133,7 @@ fn solve(instance: &Instance, heuristic: Vec<u64>, seconds: Option<f64>, counted
             offsets[item] = instance.align_up(item, rest);
         }
     }
-    // With fixed blocks, setting down in order could still run into one that a tolerance put out of order.
+    // If a tolerance has put a fixed buffer out of order, an item placed in this order may overlap it.
     let legal = pairs.iter().all(|&(i, j)| {
         offsets[i] + instance.items[i].size <= offsets[j] || offsets[j] + instance.items[j].size <= offsets[i]
     });

@@ -1,8 +1,8 @@
-//! `pool`: what a caching allocator does without knowing the future (Chainer's and CnMem's pools, as Sekiyama and Zhang describe them).
+//! `pool`: a caching allocator, which has no knowledge of later requests (Chainer's and CnMem's pools, as Sekiyama and Zhang describe them).
 //!
-//! Requests come in order of time. Each takes the smallest free range that holds it (the lowest among equals) and gives the rest back; freed ranges
-//! join their free neighbours; where nothing fits, the pool grows at its top. Bytes of fixed blocks are never given out, and a block with gaps keeps its
-//! bytes through them, because a pool cannot promise to give the same ones again. About n log n.
+//! Requests come in order of time. Each takes the smallest free range that holds it (the lowest among equals) and splits off the rest. Freed
+//! ranges are merged with their free neighbours. If no range is large enough, the pool grows at its top. The bytes of fixed buffers are never
+//! used, and a buffer keeps its bytes through its gaps, because a pool cannot guarantee the same bytes again. About n log n.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use elbowroom_ir::packing::{Packer, Placement, Problem};
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 
 use crate::instance::Instance;
-use crate::shelf::order_by;
+use crate::partial_placement::order_by;
 
 /// Online best-fit with splitting and coalescing.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,7 +26,7 @@ impl Packer for Pool {
             Ok(instance) => instance,
             Err(outcome) => return outcome,
         };
-        let mut ranges = Ranges::beside(&fixed_ranges(&instance));
+        let mut ranges = FreeRanges::around(&fixed_ranges(&instance));
         let mut offsets: Vec<u64> = instance.items.iter().map(|item| item.fixed.unwrap_or(0)).collect();
         let free = |&item: &u32| instance.items[item as usize].fixed.is_none();
         let hull = |item: u32| instance.items[item as usize].hull;
@@ -36,9 +36,9 @@ impl Packer for Pool {
         let mut ended = ends.into_iter().peekable();
         for item in starts.into_iter().filter(free) {
             while let Some(old) = ended.next_if(|&old| hull(old).hi <= hull(item).lo) {
-                ranges.give_back(offsets[old as usize], instance.items[old as usize].size);
+                ranges.release(offsets[old as usize], instance.items[old as usize].size);
             }
-            offsets[item as usize] = ranges.take(&instance, item as usize);
+            offsets[item as usize] = ranges.allocate(&instance, item as usize);
         }
         instance.conclude(problem, &offsets, 1, StopReason::Finished)
     }
@@ -60,14 +60,14 @@ pub(crate) fn fixed_ranges(instance: &Instance) -> Vec<(u64, u64)> {
 }
 
 /// The free ranges of a pool below its top.
-struct Ranges {
+struct FreeRanges {
     by_start: BTreeMap<u64, u64>,
     by_size: BTreeSet<(u64, u64)>,
     top: u64,
 }
 
-impl Ranges {
-    fn beside(taken: &[(u64, u64)]) -> Self {
+impl FreeRanges {
+    fn around(taken: &[(u64, u64)]) -> Self {
         let mut ranges = Self { by_start: BTreeMap::new(), by_size: BTreeSet::new(), top: 0 };
         for &(start, end) in taken {
             if ranges.top < start {
@@ -89,20 +89,21 @@ impl Ranges {
         size
     }
 
-    fn take(&mut self, instance: &Instance, item: usize) -> u64 {
+    fn allocate(&mut self, instance: &Instance, item: usize) -> u64 {
         let size = instance.items[item].size;
-        let holds = |&&(room, start): &&(u64, u64)| instance.align_up(item, start) + size <= start + room;
+        let holds = |&&(bytes, start): &&(u64, u64)| instance.align_up(item, start) + size <= start + bytes;
         let found = self.by_size.range((size, 0)..).find(holds).copied();
-        let (start, room) = match found {
-            Some((room, start)) => (start, room),
+        let (start, bytes) = match found {
+            Some((bytes, start)) => (start, bytes),
             None => {
-                // The pool grows, beginning with what is free at its top.
-                let last = self.by_start.last_key_value().filter(|&(&start, &room)| start + room == self.top);
+                // The pool grows by what the free range at its top lacks.
+                let last =
+                    self.by_start.last_key_value().filter(|&(&start, &bytes)| start + bytes == self.top);
                 let start = last.map_or(self.top, |(&start, _)| start);
                 let end = instance.align_up(item, start) + size;
-                let room = end - start;
+                let bytes = end - start;
                 self.top = end;
-                (start, room)
+                (start, bytes)
             }
         };
         self.remove(start);
@@ -110,21 +111,21 @@ impl Ranges {
         if start < offset {
             self.insert(start, offset - start);
         }
-        if offset + size < start + room {
-            self.insert(offset + size, start + room - offset - size);
+        if offset + size < start + bytes {
+            self.insert(offset + size, start + bytes - offset - size);
         }
         offset
     }
 
-    fn give_back(&mut self, mut start: u64, mut size: u64) {
+    fn release(&mut self, mut start: u64, mut size: u64) {
         if self.by_start.contains_key(&(start + size)) {
             size += self.remove(start + size);
         }
-        if let Some((&below, &room)) = self.by_start.range(..start).next_back()
-            && below + room == start
+        if let Some((&below, &bytes)) = self.by_start.range(..start).next_back()
+            && below + bytes == start
         {
             self.remove(below);
-            (start, size) = (below, room + size);
+            (start, size) = (below, bytes + size);
         }
         self.insert(start, size);
     }

@@ -1,4 +1,4 @@
-//! A small, seeded source of numbers (SplitMix64, Steele et al. 2014), the same on every machine and in every release.
+//! A small seeded random number generator (SplitMix64, Steele et al. 2014). It gives the same numbers on every machine and in every release.
 
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);

@@ -1,10 +1,10 @@
-//! `sharing`: whole buffers are passed on (Chen et al. 2016, Fig. 2: recycled tags).
+//! `sharing`: reuse of whole buffers (Chen et al. 2016, Fig. 2: recycled tags).
 //!
-//! Blocks are taken in order of time. One that starts takes over the *tag* of a block that has ended, or a new one; a tag is as large
-//! as the largest block that ever held it, and tags lie one above the other. The figure leaves open which recycled tag to take: here the smallest that is
-//! large enough, else the largest, which grows, as in MXNet's planner. One variable shares with one other at a time, which is what SmartPool
-//! improves on. Tags lie beside the bytes of fixed blocks, a block with gaps keeps its tag through them, and a tag is passed on only between
-//! alignments of which one divides the other. About n log n.
+//! Buffers are assigned in order of time. A buffer that starts takes the *tag* of one that has ended, or a new tag. A tag is as large as the
+//! largest buffer that ever has it, and tags are placed one above the other. The figure leaves open which recycled tag to take: here the smallest
+//! that is large enough, else the largest, which grows, as in MXNet's planner. A tag serves one buffer at a time, which SmartPool improves on.
+//! Tags avoid the bytes of fixed buffers, a buffer keeps its tag through its gaps, and a tag passes from one buffer to another only if one
+//! of their alignments divides the other. About n log n.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +12,8 @@ use elbowroom_ir::packing::{Packer, Placement, Problem};
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 
 use crate::instance::Instance;
+use crate::partial_placement::order_by;
 use crate::pool::fixed_ranges;
-use crate::shelf::order_by;
 
 /// Whole-buffer reuse.
 #[derive(Clone, Copy, Debug, Default)]
@@ -83,7 +83,7 @@ fn assign(instance: &Instance) -> (Vec<Tag>, Vec<u32>) {
     (tags, tag_of)
 }
 
-/// One tag above the other, in order of their first use, beside the bytes of fixed items.
+/// Offsets of the tags: one above the other, in order of their first use, around the bytes of fixed items.
 fn lay_out(instance: &Instance, tags: &[Tag]) -> Vec<u64> {
     let mut taken = fixed_ranges(instance).into_iter().peekable();
     let mut top = 0u64;

@@ -1,10 +1,9 @@
 //! SmartPool's best-fit and first-fit (Zhang et al. 2019, section III-C): weighted interval colouring in descending order of size.
 //!
-//! Each variable goes to a hole between the blocks of those neighbours (variables alive at the same time) that are placed already: the
-//! smallest hole that holds it (best-fit, the paper's default) or the first (first-fit); where no hole is large enough, the
-//! pool is extended. The space below the lowest neighbour is a hole too (the published implementation misses it).
-//! Equal sizes are taken in order of allocation, then of their ids. Each is compared
-//! with the blocks near it in time, not with all ([`crate::shelf`]).
+//! Each variable is placed in a hole between the placed variables that are alive at the same time: the smallest hole that holds it (best-fit, the
+//! paper's default) or the first (first-fit). If no hole is large enough, the pool grows. The space below the lowest of these variables counts as
+//! a hole, which the published implementation omits. Ties of size: order of allocation, then ids. [`crate::partial_placement`] finds the
+//! conflicting variables.
 
 use std::cmp::Reverse;
 
@@ -12,7 +11,7 @@ use elbowroom_ir::packing::{Packer, Placement, Problem};
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 
 use crate::instance::Instance;
-use crate::shelf::{Hole, order_by, place_in_order};
+use crate::partial_placement::{Fit, order_by, place_in_order};
 
 /// SmartPool with the smallest hole that holds the variable.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,7 +27,7 @@ impl Packer for SmartPoolBest {
     }
 
     fn pack(&self, problem: &Problem, _budget: &Budget, _observer: &dyn Observer) -> Outcome<Placement> {
-        smart_pool(problem, Hole::Smallest)
+        smart_pool(problem, Fit::Best)
     }
 }
 
@@ -38,16 +37,16 @@ impl Packer for SmartPoolFirst {
     }
 
     fn pack(&self, problem: &Problem, _budget: &Budget, _observer: &dyn Observer) -> Outcome<Placement> {
-        smart_pool(problem, Hole::Lowest)
+        smart_pool(problem, Fit::First)
     }
 }
 
-fn smart_pool(problem: &Problem, hole: Hole) -> Outcome<Placement> {
+fn smart_pool(problem: &Problem, fit: Fit) -> Outcome<Placement> {
     let instance = match Instance::new(problem) {
         Ok(instance) => instance,
         Err(outcome) => return outcome,
     };
-    let offsets = place_in_order(&instance, smart_order(&instance), hole);
+    let offsets = place_in_order(&instance, smart_order(&instance), fit);
     instance.conclude(problem, &offsets, 1, StopReason::Finished)
 }
 

@@ -1,12 +1,13 @@
-//! The judge of every packer: quadratic, plain, and sharing no code with them.
+//! The validator of every placement: a quadratic comparison of pairs that shares no code with the packers.
 
 use elbowroom_ir::packing::{Placement, Problem};
 use elbowroom_ir::{BufferId, Bytes};
 
-/// What is wrong with a placement.
+/// Why a placement is illegal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PlacementError {
-    /// Not one offset per block.
+    /// The number of offsets is not the number of blocks.
     #[error("{blocks} blocks but {offsets} offsets")]
     Length {
         /// Number of blocks.
@@ -29,9 +30,9 @@ pub enum PlacementError {
     Moved {
         /// The block.
         block: BufferId,
-        /// Where it must lie.
+        /// The required offset, in bytes.
         fixed: u64,
-        /// Where it lies.
+        /// The offset in the placement, in bytes.
         offset: u64,
     },
     /// Two blocks that are alive together share bytes.
@@ -42,27 +43,32 @@ pub enum PlacementError {
         /// The other block.
         b: BufferId,
     },
-    /// The stated height is not the largest end of any block.
+    /// The stated height is not the highest end of any block.
     #[error("the height is stated as {stated} bytes but the blocks end at {actual}")]
     Height {
-        /// As stated.
+        /// The stated height, in bytes.
         stated: u64,
-        /// As it is.
+        /// The highest end, in bytes.
         actual: u64,
     },
     /// The height is above the capacity.
     #[error("the height of {height} bytes is above the capacity of {capacity} bytes")]
     Capacity {
-        /// The height.
+        /// The height, in bytes.
         height: u64,
-        /// The capacity.
+        /// The capacity, in bytes.
         capacity: u64,
     },
 }
 
-/// Whether a placement is legal: alignments, fixed offsets, no shared bytes at any shared position, the stated height, the capacity.
+/// Checks that a placement is legal: its alignments, fixed offsets, stated height and capacity, and that blocks that are alive together share
+/// no bytes.
 ///
-/// Compares every pair of blocks, interval by interval. A block of no bytes shares bytes with nobody.
+/// Compares every pair of blocks, interval by interval. A block of zero bytes never shares bytes.
+///
+/// # Errors
+///
+/// The first violation found.
 pub fn validate(problem: &Problem, placement: &Placement) -> Result<(), PlacementError> {
     if placement.offsets.len() != problem.blocks.len() {
         return Err(PlacementError::Length {

@@ -1,89 +1,91 @@
-//! Ejection chains: what ends above a ceiling is pushed in below it, and what it displaces looks for another place in turn.
+//! Ejection chains (Glover 1996): items that end above a ceiling are inserted below it, and the items that they displace are inserted again.
 //!
-//! The largest waiting item takes the tightest hole under the ceiling. Where there is none, it takes the offset at which it displaces the fewest
-//! bytes (weighted by the root of their sections, as long-lived items are harder to place again), every item counted more dearly each time that it was displaced (guided local search, Voudouris and Tsang 1999); those wait again.
-//! One step looks at the items alive beside a single one, so that thousands of steps cost less than placing everything anew, and a few hundred cost
-//! the same in a problem of any length.
+//! The largest unplaced item takes the tightest hole below the ceiling. If there is none, it takes the offset at which it displaces the fewest
+//! bytes, weighted by the root of their number of sections, because long-lived items are harder to place again. The weight of an
+//! item also grows each time that it is displaced (guided local search, Voudouris and Tsang 1999).
+//!
+//! One step looks only at the items that are alive together with one item. Thousands of steps therefore cost less than constructing a
+//! placement, and a few hundred cost the same in a problem of any length.
 
 use std::collections::BinaryHeap;
 
-use crate::beside::Beside;
 use crate::instance::{Instance, Span};
+use crate::overlap::OverlapIndex;
 use crate::random::Random;
 
-/// Offsets tried for one item.
-const MOST_TRIED: usize = 128;
+/// The most offsets tried for one item.
+const MOST_OFFSETS: usize = 128;
 
-/// Up to this many items, all placed ones stand in one list; beyond, those beside an item are looked up and sorted.
-const MOST_LISTED: usize = 50_000;
+/// Up to this many items, all placed items are kept in one sorted list; above, the overlapping ones are looked up and sorted.
+const MOST_SORTED: usize = 50_000;
 
 /// A placed item: its offset and end, itself, and its first and last section.
 type Row = (u64, u64, u32, Span);
 
-/// The placed items, so that those beside one can be found in order of their offsets.
+/// The placed items, from which those that overlap an item in time are found in order of their offsets.
 enum Placed<'a> {
-    Listed(Vec<Row>),
-    LookedUp(&'a Beside, Vec<bool>),
+    Sorted(Vec<Row>),
+    Indexed(&'a OverlapIndex, Vec<bool>),
 }
 
-struct Chain<'a> {
+struct EjectionChain<'a> {
     instance: &'a Instance,
     ceiling: u64,
     placed: Placed<'a>,
-    /// Items without a place, the largest on top.
-    waiting: BinaryHeap<(u64, u32)>,
-    dear: Vec<u32>,
+    /// Items without an offset, the largest on top.
+    unplaced: BinaryHeap<(u64, u32)>,
+    penalty: Vec<u32>,
     offsets: Vec<u64>,
-    /// Placed items alive beside the one of this step as (offset, end, item), ascending.
+    /// Placed items that conflict with the item of this step, as (offset, end, item), ascending.
     rows: Vec<(u64, u64, u32)>,
-    /// Highest end of each row and those before it.
+    /// For each row, the highest end of this row and those before it.
     tops: Vec<u64>,
 }
 
-impl Chain<'_> {
+impl EjectionChain<'_> {
     fn row(&self, item: u32) -> Row {
         let (items, offset) = (&self.instance.items, self.offsets[item as usize]);
         (offset, offset + items[item as usize].size, item, items[item as usize].hull)
     }
 
-    fn wait(&mut self, item: u32) {
+    fn eject(&mut self, item: u32) {
         let row = self.row(item);
         match &mut self.placed {
-            Placed::Listed(rows) => {
+            Placed::Sorted(rows) => {
                 if let Ok(at) = rows.binary_search_by_key(&(row.0, item), |row| (row.0, row.2)) {
                     rows.remove(at);
                 }
             }
-            Placed::LookedUp(_, placed) => placed[item as usize] = false,
+            Placed::Indexed(_, placed) => placed[item as usize] = false,
         }
-        self.waiting.push((self.instance.items[item as usize].size, item));
+        self.unplaced.push((self.instance.items[item as usize].size, item));
     }
 
-    fn put(&mut self, item: u32, offset: u64) {
+    fn insert(&mut self, item: u32, offset: u64) {
         self.offsets[item as usize] = offset;
         let row = self.row(item);
         match &mut self.placed {
-            Placed::Listed(rows) => {
+            Placed::Sorted(rows) => {
                 let at = rows.partition_point(|other| (other.0, other.2) < (offset, item));
                 rows.insert(at, row);
             }
-            Placed::LookedUp(_, placed) => placed[item as usize] = true,
+            Placed::Indexed(_, placed) => placed[item as usize] = true,
         }
     }
 
-    /// Gathers the placed items beside one.
-    fn gather(&mut self, item: u32) {
+    /// Collects the placed items that conflict with an item.
+    fn collect_conflicts(&mut self, item: u32) {
         let (instance, hull) = (self.instance, self.instance.items[item as usize].hull);
         let (rows, offsets) = (&mut self.rows, &self.offsets);
         rows.clear();
         let apart = |other: u32| instance.any_gaps && !instance.conflict(item as usize, other as usize);
         match &self.placed {
-            Placed::Listed(list) => {
-                let beside = list.iter().filter(|row| row.3.overlaps(hull) && !apart(row.2));
-                rows.extend(beside.map(|row| (row.0, row.1, row.2)));
+            Placed::Sorted(list) => {
+                let conflicting = list.iter().filter(|row| row.3.overlaps(hull) && !apart(row.2));
+                rows.extend(conflicting.map(|row| (row.0, row.1, row.2)));
             }
-            Placed::LookedUp(beside, placed) => {
-                beside.each(hull, |other| {
+            Placed::Indexed(overlaps, placed) => {
+                overlaps.each_in(hull, |other| {
                     let at = other as usize;
                     if placed[at] && !apart(other) {
                         rows.push((offsets[at], offsets[at] + instance.items[at].size, other));
@@ -100,15 +102,15 @@ impl Chain<'_> {
         }));
     }
 
-    /// The start of the tightest hole under the ceiling, the lowest of equal ones.
-    fn hole(&self, item: usize) -> Option<u64> {
+    /// The start of the tightest hole below the ceiling; the lowest of equal ones.
+    fn tightest_hole(&self, item: usize) -> Option<u64> {
         let (instance, size) = (self.instance, self.instance.items[item].size);
         let mut top = 0;
         let mut best: Option<(u64, u64)> = None;
         let ceiling = (self.ceiling, self.ceiling, 0);
         for &(offset, end, _) in self.rows.iter().chain([&ceiling]) {
             let start = instance.align_up(item, top);
-            // Above everything only the stated bytes count, not those rounded up.
+            // The topmost item may use less than its rounded size: only its own bytes must lie below the ceiling.
             let taken = if offset == self.ceiling { instance.items[item].bytes } else { size };
             if start + taken <= offset && best.is_none_or(|(slack, _)| offset - start - taken < slack) {
                 best = Some((offset - start - taken, start));
@@ -118,8 +120,8 @@ impl Chain<'_> {
         best.map(|(_, start)| start)
     }
 
-    /// The offset at which the item displaces least, if there is one where it displaces no fixed item.
-    fn cheapest(&self, item: usize, random: &mut Random) -> Option<u64> {
+    /// The offset at which the displaced items have the lowest weight; `None` if every offset displaces a fixed item.
+    fn cheapest_offset(&self, item: usize, random: &mut Random) -> Option<u64> {
         let instance = self.instance;
         let size = instance.items[item].size;
         let highest = self.ceiling - instance.items[item].bytes;
@@ -132,15 +134,15 @@ impl Chain<'_> {
                 .map(|at| at / instance.items[item].align * instance.items[item].align),
         );
         offsets.retain(|&offset| offset <= highest);
-        // Long-lived items meet thousands of others; a sample of the offsets is enough for them.
-        for at in 0..offsets.len().min(MOST_TRIED) {
+        // Long-lived items conflict with thousands of others; a sample of the offsets is enough.
+        for at in 0..offsets.len().min(MOST_OFFSETS) {
             let other = at + random.below(offsets.len() - at);
             offsets.swap(at, other);
         }
-        offsets.truncate(MOST_TRIED);
+        offsets.truncate(MOST_OFFSETS);
         let mut best: Option<(f64, u64)> = None;
         for offset in offsets {
-            let luck = 0.8 + 0.4 * random.unit();
+            let noise = 0.8 + 0.4 * random.unit();
             let limit = best.map_or(f64::INFINITY, |(least, _)| least);
             let mut cost = 0.0;
             let first = self.tops.partition_point(|&top| top <= offset);
@@ -151,8 +153,9 @@ impl Chain<'_> {
                 if end > offset {
                     let displaced = &instance.items[other as usize];
                     let width = f64::from(displaced.hull.hi - displaced.hull.lo);
-                    let bytes = displaced.size as f64 * width.sqrt() * f64::from(self.dear[other as usize]);
-                    cost += if displaced.fixed.is_some() { f64::INFINITY } else { luck * bytes };
+                    let bytes =
+                        displaced.size as f64 * width.sqrt() * f64::from(self.penalty[other as usize]);
+                    cost += if displaced.fixed.is_some() { f64::INFINITY } else { noise * bytes };
                 }
             }
             if cost < limit {
@@ -162,28 +165,30 @@ impl Chain<'_> {
         best.map(|(_, offset)| offset)
     }
 
-    /// Places one waiting item, displacing others if it must; false if fixed items leave it no room at all.
+    /// Places one item, displacing others if there is no hole; false if fixed items leave no offset for it.
     fn step(&mut self, item: u32, random: &mut Random) -> bool {
-        self.gather(item);
+        self.collect_conflicts(item);
         let at = item as usize;
-        let Some(offset) = self.hole(at).or_else(|| self.cheapest(at, random)) else { return false };
+        let Some(offset) = self.tightest_hole(at).or_else(|| self.cheapest_offset(at, random)) else {
+            return false;
+        };
         let end = offset + self.instance.items[at].size;
         for at in 0..self.rows.len() {
             let row = self.rows[at];
             if row.0 < end && row.1 > offset {
-                self.wait(row.2);
-                self.dear[row.2 as usize] += 1;
+                self.eject(row.2);
+                self.penalty[row.2 as usize] += 1;
             }
         }
-        self.put(item, offset);
+        self.insert(item, offset);
         true
     }
 }
 
-/// Offsets under the ceiling, found from others within a number of steps.
-pub(crate) fn repair(
+/// Changes a placement so that every item ends below the ceiling. `None` if that takes more than `steps` steps, or is impossible.
+pub(crate) fn eject_above(
     instance: &Instance,
-    beside: &Beside,
+    overlaps: &OverlapIndex,
     offsets: &[u64],
     ceiling: u64,
     steps: u32,
@@ -191,32 +196,32 @@ pub(crate) fn repair(
     stop: &dyn Fn() -> bool,
 ) -> Option<Vec<u64>> {
     let above = |&i: &u32| offsets[i as usize] + instance.items[i as usize].bytes > ceiling;
-    let waiting: Vec<u32> = (0..instance.len() as u32).filter(above).collect();
-    // So much that another order is the better way.
-    let too_many = waiting.len() > 8 * steps as usize;
-    if too_many || waiting.iter().any(|&i| instance.items[i as usize].bytes > ceiling) {
+    let unplaced: Vec<u32> = (0..instance.len() as u32).filter(above).collect();
+    // Constructing a new placement is faster than this many chains.
+    let too_many = unplaced.len() > 8 * steps as usize;
+    if too_many || unplaced.iter().any(|&i| instance.items[i as usize].bytes > ceiling) {
         return None;
     }
-    let mut chain = Chain {
+    let mut chain = EjectionChain {
         instance,
         ceiling,
-        placed: Placed::LookedUp(beside, vec![true; instance.len()]),
-        waiting: BinaryHeap::new(),
-        dear: vec![1; instance.len()],
+        placed: Placed::Indexed(overlaps, vec![true; instance.len()]),
+        unplaced: BinaryHeap::new(),
+        penalty: vec![1; instance.len()],
         offsets: offsets.to_vec(),
         rows: Vec::new(),
         tops: Vec::new(),
     };
-    if instance.len() <= MOST_LISTED {
+    if instance.len() <= MOST_SORTED {
         let mut rows: Vec<Row> = (0..instance.len() as u32).map(|i| chain.row(i)).collect();
         rows.sort_unstable_by_key(|row| (row.0, row.2));
-        chain.placed = Placed::Listed(rows);
+        chain.placed = Placed::Sorted(rows);
     }
-    // What waits at first should at least find its holes.
-    let steps = steps.max(2 * waiting.len() as u32);
-    waiting.into_iter().for_each(|item| chain.wait(item));
+    // Enough steps for every item that has to move.
+    let steps = steps.max(2 * unplaced.len() as u32);
+    unplaced.into_iter().for_each(|item| chain.eject(item));
     for step in 0..steps {
-        let Some((_, item)) = chain.waiting.pop() else { return Some(chain.offsets) };
+        let Some((_, item)) = chain.unplaced.pop() else { return Some(chain.offsets) };
         if step % 8 == 7 && stop() {
             return None;
         }

@@ -1,33 +1,33 @@
-//! Placing items one after another, each into a hole among those already placed: what all greedy packers share.
+//! A placement under construction, into which items are inserted one after another: what all greedy packers share.
 //!
-//! The items placed near a given one are found without a list of conflicting pairs. Time is covered by windows of several widths, each twice over, so that
-//! every item lies within one window that is not much wider than itself:
+//! The placed items near a new one are found without a list of conflicting pairs. Time is covered by buckets of several widths, each width
+//! twice with an offset of half a bucket, so that every item lies within one bucket that is not much wider than the item:
 //!
 //! ```text
-//! width 2W  ├───┤───┤───┤───┤───┤      A window lists the placed items that overlap it, by offset. A scan of that list from
-//!             ├───┤───┤───┤───┤        below meets what is alive beside the item in order, and little else.
+//! width 2W  ├───┤───┤───┤───┤───┤      A bucket lists the placed items that overlap it, by offset. A scan of that list from
+//!             ├───┤───┤───┤───┤        below meets the items that conflict with the new one in order, and few others.
 //! width 16W ├───────────────┤───
 //! ```
 
 use crate::instance::{Instance, Span};
 
-/// Which hole an item goes to.
+/// Which hole an item is placed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hole {
-    /// The lowest that is large enough.
-    Lowest,
-    /// The smallest that is large enough, the lowest among equals; above everything only if there is no other.
-    Smallest,
+pub(crate) enum Fit {
+    /// First-fit: the lowest hole that is large enough.
+    First,
+    /// Best-fit: the smallest hole that is large enough, the lowest among equals; above all items only if there is none.
+    Best,
 }
 
-/// Half the width of the narrowest windows, in sections, as a power of two.
+/// Half the width of the narrowest buckets, in sections, as an exponent of two.
 const NARROWEST: u32 = 8;
-/// How many times wider the windows of the next level are, as a power of two.
+/// How many times wider the buckets of the next level are, as an exponent of two.
 const WIDER: u32 = 3;
-/// Rows of a chunk before it is cut in two.
+/// The most rows of a chunk.
 const CHUNK: usize = 128;
 
-/// A placed item with all that most scans ask about it, so that they read one stretch of memory.
+/// A placed item with the numbers that scans read, so that a scan reads contiguous memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Row {
     offset: u64,
@@ -37,7 +37,7 @@ struct Row {
     hi: u32,
 }
 
-/// Rows in ascending order, in chunks, so that putting one in between moves few others.
+/// Rows in ascending order, in chunks, so that an insertion moves few rows.
 #[derive(Clone, Default)]
 struct Rows {
     chunks: Vec<Vec<Row>>,
@@ -59,50 +59,50 @@ impl Rows {
 }
 
 /// Windows of one width: number k covers the sections from k << `half` up to (k + 2) << `half`.
-struct Level {
+struct Buckets {
     half: u32,
-    windows: Vec<Rows>,
+    buckets: Vec<Rows>,
 }
 
-impl Level {
-    /// The window whose first half an item begins in.
-    fn home(&self, span: Span) -> usize {
+impl Buckets {
+    /// The bucket in whose first half an item starts.
+    fn bucket_of(&self, span: Span) -> usize {
         (span.lo >> self.half) as usize
     }
 
-    /// Whether an item lies within its home, wherever it begins.
+    /// Whether an item of this length lies within its bucket, wherever it starts.
     fn holds(&self, span: Span) -> bool {
         span.hi - span.lo <= 1 << self.half
     }
 }
 
-/// Items already placed, by offset.
-pub(crate) struct Shelf<'a> {
+/// The placed items.
+pub(crate) struct PartialPlacement<'a> {
     instance: &'a Instance,
-    hole: Hole,
-    /// From narrow to wide; the last one holds every item.
-    levels: Vec<Level>,
+    fit: Fit,
+    /// From narrow to wide; an item of any length lies within a bucket of the last level.
+    levels: Vec<Buckets>,
     offsets: Vec<u64>,
 }
 
-impl<'a> Shelf<'a> {
-    /// A shelf that holds the fixed items.
-    pub(crate) fn new(instance: &'a Instance, hole: Hole) -> Self {
+impl<'a> PartialPlacement<'a> {
+    /// A placement of the fixed items.
+    pub(crate) fn new(instance: &'a Instance, fit: Fit) -> Self {
         let free = instance.items.iter().filter(|item| item.fixed.is_none());
         let widest = free.map(|item| item.hull.hi - item.hull.lo).max().unwrap_or(1);
-        let mut levels: Vec<Level> = Vec::new();
+        let mut levels: Vec<Buckets> = Vec::new();
         while levels.last().is_none_or(|level| level.half < 31 && 1 << level.half < widest) {
             let half = (NARROWEST + WIDER * levels.len() as u32).min(31);
-            let windows = vec![Rows::default(); (instance.sections() >> half) + 1];
-            levels.push(Level { half, windows });
+            let buckets = vec![Rows::default(); (instance.sections() >> half) + 1];
+            levels.push(Buckets { half, buckets });
         }
-        let mut shelf = Self { instance, hole, levels, offsets: vec![0; instance.len()] };
+        let mut placement = Self { instance, fit, levels, offsets: vec![0; instance.len()] };
         for (i, item) in instance.items.iter().enumerate() {
             if let Some(offset) = item.fixed {
-                shelf.insert(i, offset);
+                placement.insert(i, offset);
             }
         }
-        shelf
+        placement
     }
 
     fn insert(&mut self, item: usize, offset: u64) {
@@ -111,25 +111,25 @@ impl<'a> Shelf<'a> {
         for level in &mut self.levels {
             let first = (lo >> level.half).saturating_sub(1) as usize;
             let last = ((hi - 1) >> level.half) as usize;
-            level.windows[first..=last].iter_mut().for_each(|window| window.insert(row));
+            level.buckets[first..=last].iter_mut().for_each(|bucket| bucket.insert(row));
         }
         self.offsets[item] = offset;
     }
 
-    /// The rows that hold everything alive beside an item.
-    fn beside(&self, span: Span) -> &[Vec<Row>] {
+    /// Rows that include all placed items that conflict with an item.
+    fn near(&self, span: Span) -> &[Vec<Row>] {
         let level = self.levels.iter().find(|level| level.holds(span)).or(self.levels.last());
-        level.map_or(&[], |level| &level.windows[level.home(span)].chunks)
+        level.map_or(&[], |level| &level.buckets[level.bucket_of(span)].chunks)
     }
 
-    /// Places an item that is not fixed, and returns its offset.
+    /// Places an item that is not fixed, by the rule of this placement. Returns its offset.
     pub(crate) fn place(&mut self, item: usize) -> u64 {
         let size = self.instance.items[item].size;
         let hull = self.instance.items[item].hull;
-        // The bytes below `top` are examined; `best` is the smallest hole seen so far as (slack, offset).
+        // The bytes below `top` are examined; `best` is the smallest hole so far as (slack, offset).
         let mut top = 0u64;
         let mut best: Option<(u64, u64)> = None;
-        for &Row { offset, end, item: other, lo, hi } in self.beside(hull).iter().flatten() {
+        for &Row { offset, end, item: other, lo, hi } in self.near(hull).iter().flatten() {
             let apart = hi <= hull.lo || hull.hi <= lo || end <= top;
             if apart || (self.instance.any_gaps && !self.instance.conflict(item, other as usize)) {
                 continue;
@@ -140,7 +140,7 @@ impl<'a> Shelf<'a> {
                 if best.is_none_or(|(least, _)| slack < least) {
                     best = Some((slack, start));
                 }
-                if self.hole == Hole::Lowest {
+                if self.fit == Fit::First {
                     break;
                 }
             }
@@ -151,13 +151,14 @@ impl<'a> Shelf<'a> {
         offset
     }
 
-    /// Places an item at its highest free offset below a ceiling and returns that, or `None` if there is none.
-    pub(crate) fn hang(&mut self, item: usize, ceiling: u64) -> Option<u64> {
+    /// Places an item at its highest free offset below a ceiling. Returns the offset, or `None` if there is none.
+    pub(crate) fn place_below(&mut self, item: usize, ceiling: u64) -> Option<u64> {
         let (bytes, size) = (self.instance.items[item].bytes, self.instance.items[item].size);
         let (hull, align) = (self.instance.items[item].hull, self.instance.items[item].align);
-        // The bytes from `bottom` on are examined. What is rounded up of the topmost item need not lie below the ceiling.
+        // `highest` is the highest offset that the rows examined so far leave. Only the bytes of an item must lie below the ceiling, not
+        // its rounded size.
         let mut highest = ceiling.checked_sub(bytes)? / align * align;
-        for &Row { offset, end, item: other, lo, hi } in self.beside(hull).iter().flatten().rev() {
+        for &Row { offset, end, item: other, lo, hi } in self.near(hull).iter().flatten().rev() {
             let apart = hi <= hull.lo || hull.hi <= lo || offset >= highest + size;
             if apart || (self.instance.any_gaps && !self.instance.conflict(item, other as usize)) {
                 continue;
@@ -180,32 +181,32 @@ impl<'a> Shelf<'a> {
 pub(crate) fn place_in_order(
     instance: &Instance,
     order: impl IntoIterator<Item = u32>,
-    hole: Hole,
+    fit: Fit,
 ) -> Vec<u64> {
-    place_while(instance, order, hole, |_, _| true).unwrap_or_default()
+    place_in_order_while(instance, order, fit, |_, _| true).unwrap_or_default()
 }
 
-/// The same as long as every item with its offset pleases; `None` at the first that does not.
-pub(crate) fn place_while(
+/// The same, while `accept` returns true for every item and its offset; else `None`.
+pub(crate) fn place_in_order_while(
     instance: &Instance,
     order: impl IntoIterator<Item = u32>,
-    hole: Hole,
-    mut pleases: impl FnMut(usize, u64) -> bool,
+    fit: Fit,
+    mut accept: impl FnMut(usize, u64) -> bool,
 ) -> Option<Vec<u64>> {
-    let mut shelf = Shelf::new(instance, hole);
+    let mut placement = PartialPlacement::new(instance, fit);
     for item in order {
         let item = item as usize;
         if instance.items[item].fixed.is_none() {
-            let offset = shelf.place(item);
-            if !pleases(item, offset) {
+            let offset = placement.place(item);
+            if !accept(item, offset) {
                 return None;
             }
         }
     }
-    Some(shelf.into_offsets())
+    Some(placement.into_offsets())
 }
 
-/// All items, sorted by a key; equal keys stay in order of their ids.
+/// All items, sorted by a key; items of equal keys in order of their ids.
 pub(crate) fn order_by<K: Ord>(instance: &Instance, key: impl Fn(usize) -> K) -> Vec<u32> {
     let mut order: Vec<u32> = (0..instance.len() as u32).collect();
     order.sort_by_cached_key(|&item| key(item as usize));

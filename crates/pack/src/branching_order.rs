@@ -1,13 +1,13 @@
-//! Orders of preference for the tree search: by shape, with noise, and bred from those that came furthest.
+//! Branching orders for the tree search: by shape, with noise, and mutations of those that placed the most area.
 //!
-//! Run times of a depth-first search are heavy-tailed: most orders fail late, a few succeed at once. So many short searches are made. The first try pure
-//! orders by lifetime, size and the load of the fullest section; later ones disturb these, or disturb one of the orders that had placed the
-//! most area before they ran out of nodes.
+//! Running times of a depth-first search are heavy-tailed: most orders fail late, a few succeed at once. Many short searches are therefore
+//! made. The first use plain orders by lifetime, size and peak of live memory; later ones add noise to these, or to one of the orders
+//! that placed the most area before they reached their node limit.
 
 use crate::instance::Instance;
 use crate::random::Random;
 
-/// Weights of lifetime, size (both as logarithms) and fullest section.
+/// Weights of lifetime and size (both as logarithms) and of the peak of live memory.
 const SHAPES: [[f64; 3]; 6] = [
     [1.0, 0.5, 1000.0],
     [0.5, 0.5, 1000.0],
@@ -18,42 +18,42 @@ const SHAPES: [[f64; 3]; 6] = [
 ];
 const NOISE: [f64; 4] = [0.05, 0.2, 0.5, 1.0];
 const SHIFTS: [f64; 4] = [0.02, 0.05, 0.1, 0.3];
-/// How many good orders are kept.
+/// Orders kept for mutation.
 const KEPT: usize = 8;
-/// Searches without a better order after which breeding starts afresh.
+/// Searches without a better order after which the kept orders are dropped.
 const STALE: u32 = 300;
 
 /// Makes orders for one instance.
-pub(crate) struct Preferences {
+pub(crate) struct BranchingOrders {
     features: Vec<[f64; 3]>,
-    /// Orders that came furthest, best first, as (area placed, position of every item).
+    /// The orders that placed the most area, best first, as (area, position of every item).
     kept: Vec<(u64, Vec<u32>)>,
     stale: u32,
 }
 
-impl Preferences {
+impl BranchingOrders {
     pub(crate) fn new(instance: &Instance) -> Self {
         let feature = |i: usize| {
             let sections: u32 = instance.spans(i).iter().map(|span| span.hi - span.lo).sum();
             let spans = instance.spans(i).iter();
-            let fullest = spans.flat_map(|span| &instance.load[span.range()]).max().copied().unwrap_or(0);
+            let peak = spans.flat_map(|span| &instance.live[span.range()]).max().copied().unwrap_or(0);
             [
                 f64::from(sections).ln(),
                 (instance.items[i].size as f64).ln(),
-                fullest as f64 / instance.bound.max(1) as f64,
+                peak as f64 / instance.bound.max(1) as f64,
             ]
         };
         Self { features: (0..instance.len()).map(feature).collect(), kept: Vec::new(), stale: 0 }
     }
 
-    /// The order for a search, most preferred first.
+    /// The order for the search of a number; the search tries its first items first.
     pub(crate) fn order(&self, search: u64, random: &mut Random) -> Vec<u32> {
         let shapes = SHAPES.len() as u64;
         let [long, large, full] = SHAPES[(search % shapes) as usize];
         let noise =
             if search < shapes { 0.0 } else { NOISE[(search / shapes % NOISE.len() as u64) as usize] };
-        let bred = self.kept.len() == KEPT && random.unit() < 0.7;
-        let keys: Vec<f64> = if bred {
+        let mutated = self.kept.len() == KEPT && random.unit() < 0.7;
+        let keys: Vec<f64> = if mutated {
             let (_, ranks) = &self.kept[random.below(KEPT)];
             let shift = SHIFTS[random.below(SHIFTS.len())] * ranks.len() as f64;
             let mut shifted = |&rank: &u32| {
@@ -73,8 +73,8 @@ impl Preferences {
         order
     }
 
-    /// Hears how far a search with an order came.
-    pub(crate) fn learn(&mut self, area: u64, order: &[u32]) {
+    /// Records the area that a search with an order has placed.
+    pub(crate) fn record(&mut self, area: u64, order: &[u32]) {
         self.stale += 1;
         if self.kept.iter().any(|(known, _)| *known == area) {
             return;

@@ -1,25 +1,23 @@
-//! The tree of canonical placements, searched depth first: does everything fit below a ceiling?
+//! The tree of canonical placements, searched depth first to decide whether all items fit below a ceiling.
 //!
-//! A placement is *canonical* if every item rests on another one or on the floor; pushing items down one after another makes any placement
-//! canonical without raising it. Taken in ascending order of offsets, each item of a canonical placement lies at its *rest*: the highest end
-//! of the items before it that are alive beside it. So a node of the tree is a set of items placed so far, and its children place one more item each, at its rest
-//! (MiniMalloc, Moffitt 2023, searches the same tree).
+//! In a *canonical* placement every item lies on another item or at offset 0. Pushing items down one after another makes any placement
+//! canonical without raising it. If items are placed in ascending order of offsets, each lies at its *minimum offset*: the highest end of
+//! the placed items that conflict with it. A node of the tree is a set of placed items; its children place one more item, at its minimum offset.
+//! MiniMalloc (Moffitt 2023) searches the same tree.
 //!
-//! A node is cut off when
-//! - in some section, the rests of the waiting items, taken as release dates of jobs on one machine, end above the ceiling;
-//! - a waiting item can slip down: its rest is below the last offset, so that it can no longer be placed there, and nothing still to come can
-//!   hold it up.
+//! A node is pruned if
+//! - in some section, the unplaced items, scheduled as jobs of one machine with their minimum offsets as release dates, end above the ceiling;
+//! - the minimum offset of an unplaced item is below the last offset, and no unplaced item can raise it above that.
 //!
-//! A child is skipped when another waiting item fits entirely below it, or when it would stand on an item of the same sections that
-//! comes after it in the order of preference: exchanging the two changes nothing else. Where the waiting items fall
-//! apart into groups that share no section, each group is searched on its own.
+//! A child is skipped if another unplaced item fits entirely below it, or if it would lie on an item of the same sections that comes later in
+//! the branching order: exchanging the two changes nothing else. If the unplaced items fall into groups that share no section, each group is
+//! searched on its own.
 
 use crate::instance::{Instance, Item, gcd};
 
-/// Whole numbers in which the search counts: narrow ones are faster, and enough for most instances once sizes are divided by their
-/// greatest common divisor.
+/// The integers of the search. `i32` is faster, and sufficient for most instances once sizes are divided by their greatest common divisor.
 pub(crate) trait Number: Copy + Ord + Default + std::ops::Add<Output = Self> {
-    /// More than any end, and still far from overflow.
+    /// Above every end, and the sum of two does not overflow.
     const TOP: Self;
     fn from_u64(value: u64) -> Self;
     fn to_u64(self) -> u64;
@@ -49,16 +47,16 @@ number!(i64);
 /// How a search ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Everything is placed.
+    /// All items are placed.
     Fits,
-    /// The whole tree was seen, and nothing fits.
+    /// The whole tree was visited without a placement.
     DoesNotFit,
-    /// The nodes allowed were used up, or somebody asked to stop.
+    /// The node limit was reached, or the search was stopped.
     OutOfNodes,
 }
 
-/// Searches look this often whether they are to stop, in nodes.
-const PATIENCE: u64 = 256;
+/// Nodes between two checks of the clock and the observer.
+const NODES_PER_CHECK: u64 = 256;
 
 /// An instance as the search sees it, for any ceiling.
 pub(crate) struct Tree<N> {
@@ -71,16 +69,16 @@ pub(crate) struct Tree<N> {
     spans: Vec<Vec<(u32, u32)>>,
     /// Items with the same spans have the same class, unless they are fixed or alignments make a difference.
     class: Vec<u32>,
-    /// Items alive beside each item.
-    beside: Vec<Vec<u32>>,
-    /// Bytes times sections, for measuring how far a search came.
+    /// The items that conflict with each item.
+    conflicts: Vec<Vec<u32>>,
+    /// Bytes × sections of each item: the measure of how far a search came.
     area: Vec<u64>,
     sections: usize,
     scale: u64,
     aligned: bool,
 }
 
-/// The divisor of everything that can make up an offset.
+/// The greatest common divisor of all numbers whose sums are offsets.
 pub(crate) fn scale_of(instance: &Instance) -> u64 {
     let parts = |i: &Item| [i.size, if i.align > instance.unit { i.align } else { 0 }, i.fixed.unwrap_or(0)];
     instance.items.iter().flat_map(parts).fold(0, gcd).max(1)
@@ -107,7 +105,7 @@ impl<N: Number> Tree<N> {
                     *classes.entry((pairs(i), if alone { i } else { n })).or_insert(next)
                 })
                 .collect(),
-            beside: (0..n)
+            conflicts: (0..n)
                 .map(|a| {
                     (0..n as u32).filter(|&b| b as usize != a && instance.conflict(a, b as usize)).collect()
                 })
@@ -130,43 +128,43 @@ impl<N: Number> Tree<N> {
     }
 }
 
-/// What changes about an item during a search, kept together for the sake of the cache.
+/// What changes about an item during a search, in one cache line.
 #[derive(Clone, Copy, Default)]
-struct Spot<N> {
-    /// Highest end of the placed items beside it, aligned; once placed, its offset.
-    rest: N,
-    /// Highest offset under the ceiling.
-    limit: N,
+struct ItemState<N> {
+    /// The highest end of the placed items that conflict with it, aligned; once placed, its offset.
+    min_offset: N,
+    /// The highest offset below the ceiling.
+    max_offset: N,
     size: N,
-    /// Position in the order of preference.
+    /// Position in the branching order.
     rank: u32,
     placed: bool,
 }
 
 enum Change<N> {
     Placed(u32),
-    Rest(u32, N),
+    MinOffset(u32, N),
     Top(u32, (N, u32)),
 }
 
-/// One search after another over the same tree, with the memory that they need.
-pub(crate) struct Search<'t, N> {
+/// Searches of one tree, one after another, with their shared memory.
+pub(crate) struct TreeSearch<'t, N> {
     tree: &'t Tree<N>,
     ceiling: N,
-    spots: Vec<Spot<N>>,
-    /// The last item placed of every class: its end and its rank.
+    state: Vec<ItemState<N>>,
+    /// The last placed item of each class: its end and its rank.
     tops: Vec<(N, u32)>,
-    /// Number of waiting items alive on both sides of the boundary before every section.
+    /// For each section, the number of unplaced items that are alive on both sides of the boundary before it.
     crossing: Vec<u32>,
     level: Vec<N>,
     queue: Vec<(N, u32)>,
-    /// Stack of lists of waiting items, each nearly in order of release.
+    /// Stack of lists of unplaced items, each nearly sorted by release date.
     lists: Vec<u32>,
-    /// Stack of children still to try, most promising last.
+    /// Stack of children to try, the first one on top.
     children: Vec<u32>,
     trail: Vec<Change<N>>,
     area: u64,
-    /// The most area placed at any time in the last run.
+    /// The most area that was placed at one time in the last run.
     pub(crate) most_area: u64,
     /// Nodes visited in all runs.
     pub(crate) nodes: u64,
@@ -174,13 +172,13 @@ pub(crate) struct Search<'t, N> {
     stop: &'t dyn Fn() -> bool,
 }
 
-impl<'t, N: Number> Search<'t, N> {
-    /// A search that asks `stop` now and then whether to give up.
+impl<'t, N: Number> TreeSearch<'t, N> {
+    /// A search that ends early once `stop` returns true.
     pub(crate) fn new(tree: &'t Tree<N>, stop: &'t dyn Fn() -> bool) -> Self {
         Self {
             tree,
             ceiling: N::default(),
-            spots: vec![Spot::default(); tree.len()],
+            state: vec![ItemState::default(); tree.len()],
             tops: vec![(N::default(), 0); tree.len()],
             crossing: vec![0; tree.sections + 1],
             level: vec![N::default(); tree.sections],
@@ -198,11 +196,11 @@ impl<'t, N: Number> Search<'t, N> {
 
     /// Offsets in bytes after [`Verdict::Fits`].
     pub(crate) fn offsets(&self) -> Vec<u64> {
-        self.spots.iter().map(|spot| spot.rest.to_u64() * self.tree.scale).collect()
+        self.state.iter().map(|item_state| item_state.min_offset.to_u64() * self.tree.scale).collect()
     }
 
-    /// Searches for a placement of at most `capacity` bytes in at most `allowed` nodes; among items of equal rest, the most preferred is
-    /// tried first.
+    /// Searches for a placement of at most `capacity` bytes in at most `allowed` nodes. Among items of equal minimum offset, the first in
+    /// `preference` is tried first.
     pub(crate) fn run(&mut self, capacity: u64, preference: &[u32], allowed: u64) -> Verdict {
         let tree = self.tree;
         if tree.bytes.iter().any(|&bytes| bytes > capacity) {
@@ -210,15 +208,20 @@ impl<'t, N: Number> Search<'t, N> {
         }
         for (rank, &item) in preference.iter().enumerate() {
             let i = item as usize;
-            self.spots[i] = Spot {
-                rest: tree.fixed[i].unwrap_or_default(),
-                limit: N::from_u64((capacity - tree.bytes[i]) / tree.scale),
+            self.state[i] = ItemState {
+                min_offset: tree.fixed[i].unwrap_or_default(),
+                max_offset: N::from_u64((capacity - tree.bytes[i]) / tree.scale),
                 size: tree.size[i],
                 rank: rank as u32,
                 placed: false,
             };
         }
-        self.ceiling = self.spots.iter().map(|spot| spot.limit + spot.size).max().unwrap_or_default();
+        self.ceiling = self
+            .state
+            .iter()
+            .map(|item_state| item_state.max_offset + item_state.size)
+            .max()
+            .unwrap_or_default();
         self.tops.fill((N::default(), 0));
         self.crossing.fill(0);
         for &(lo, hi) in &tree.hull {
@@ -232,14 +235,14 @@ impl<'t, N: Number> Search<'t, N> {
         self.allowed = self.nodes.saturating_add(allowed);
         self.lists.clear();
         self.lists.extend_from_slice(preference);
-        if tree.len() == 0 { Verdict::Fits } else { self.apart(0, (N::default(), 0)) }
+        if tree.len() == 0 { Verdict::Fits } else { self.search_groups(0, (N::default(), 0)) }
     }
 
-    /// Places the list on top of the stack, group by group where no waiting item joins the groups; smaller groups first.
-    fn apart(&mut self, from: usize, last: (N, u32)) -> Verdict {
+    /// Searches the list on top of the stack, group by group where no unplaced item connects the groups; smaller groups first.
+    fn search_groups(&mut self, from: usize, last: (N, u32)) -> Verdict {
         let to = self.lists.len();
         let hull = &self.tree.hull;
-        let (lo, hi) = self.reach(from, to);
+        let (lo, hi) = self.hull_of(from, to);
         let mut cuts: Vec<u32> =
             (lo + 1..hi).filter(|&section| self.crossing[section as usize] == 0).collect();
         if cuts.is_empty() {
@@ -261,7 +264,7 @@ impl<'t, N: Number> Search<'t, N> {
             let verdict = self.descend(start, end, last);
             self.lists.truncate(to);
             if verdict != Verdict::Fits {
-                self.back_to(mark);
+                self.undo_to(mark);
                 return verdict;
             }
         }
@@ -269,23 +272,25 @@ impl<'t, N: Number> Search<'t, N> {
     }
 
     /// First and last section of a list.
-    fn reach(&self, from: usize, to: usize) -> (u32, u32) {
+    fn hull_of(&self, from: usize, to: usize) -> (u32, u32) {
         let hulls = self.lists[from..to].iter().map(|&item| self.tree.hull[item as usize]);
         hulls.fold((u32::MAX, 0), |(lo, hi), hull| (lo.min(hull.0), hi.max(hull.1)))
     }
 
-    fn back_to(&mut self, mark: usize) {
+    fn undo_to(&mut self, mark: usize) {
         while self.trail.len() > mark {
             match self.trail.pop() {
                 Some(Change::Placed(item)) => {
-                    self.spots[item as usize].placed = false;
+                    self.state[item as usize].placed = false;
                     self.area -= self.tree.area[item as usize];
                     let (lo, hi) = self.tree.hull[item as usize];
                     for count in &mut self.crossing[lo as usize + 1..hi as usize] {
                         *count += 1;
                     }
                 }
-                Some(Change::Rest(item, rest)) => self.spots[item as usize].rest = rest,
+                Some(Change::MinOffset(item, min_offset)) => {
+                    self.state[item as usize].min_offset = min_offset
+                }
                 Some(Change::Top(class, top)) => self.tops[class as usize] = top,
                 None => return,
             }
@@ -301,14 +306,14 @@ impl<'t, N: Number> Search<'t, N> {
             && let Some(item) = self.children.pop()
         {
             let mark = self.trail.len();
-            let offset = self.spots[item as usize].rest;
+            let offset = self.state[item as usize].min_offset;
             let fits = self.place(item);
             if end - start == 1 {
                 self.children.truncate(from);
                 return Verdict::Fits;
             }
             self.nodes += 1;
-            if self.nodes > self.allowed || (self.nodes.is_multiple_of(PATIENCE) && (self.stop)()) {
+            if self.nodes > self.allowed || (self.nodes.is_multiple_of(NODES_PER_CHECK) && (self.stop)()) {
                 self.children.truncate(from);
                 return Verdict::OutOfNodes;
             }
@@ -320,13 +325,13 @@ impl<'t, N: Number> Search<'t, N> {
                         self.lists.push(other);
                     }
                 }
-                let next = (offset, self.spots[item as usize].rank + 1);
+                let next = (offset, self.state[item as usize].rank + 1);
                 let (lo, hi) = self.tree.hull[item as usize];
                 let whole = self.crossing[lo as usize + 1..hi as usize].iter().all(|&count| count > 0);
                 let verdict = if whole {
                     self.descend(list, list + end - start - 1, next)
                 } else {
-                    self.apart(list, next)
+                    self.search_groups(list, next)
                 };
                 self.lists.truncate(list);
                 if verdict != Verdict::DoesNotFit {
@@ -334,33 +339,34 @@ impl<'t, N: Number> Search<'t, N> {
                     return verdict;
                 }
             }
-            self.back_to(mark);
+            self.undo_to(mark);
         }
         Verdict::DoesNotFit
     }
 
-    /// Places an item at its rest; false if that lifts another one above its limit.
+    /// Places an item at its minimum offset; false if that raises the minimum offset of another item above its maximum.
     fn place(&mut self, item: u32) -> bool {
         let tree = self.tree;
-        let spot = &mut self.spots[item as usize];
-        spot.placed = true;
-        let end = spot.rest + spot.size;
+        let item_state = &mut self.state[item as usize];
+        item_state.placed = true;
+        let end = item_state.min_offset + item_state.size;
         let class = tree.class[item as usize];
         self.trail.push(Change::Placed(item));
         self.trail.push(Change::Top(class, self.tops[class as usize]));
-        self.tops[class as usize] = (end, spot.rank);
+        self.tops[class as usize] = (end, item_state.rank);
         self.area += tree.area[item as usize];
         self.most_area = self.most_area.max(self.area);
         let (lo, hi) = tree.hull[item as usize];
         for count in &mut self.crossing[lo as usize + 1..hi as usize] {
             *count -= 1;
         }
-        for &other in &tree.beside[item as usize] {
-            let spot = &mut self.spots[other as usize];
-            if spot.rest < end && !spot.placed {
-                self.trail.push(Change::Rest(other, spot.rest));
-                spot.rest = if tree.aligned { end.up_to(tree.align[other as usize]) } else { end };
-                if spot.rest > spot.limit {
+        for &other in &tree.conflicts[item as usize] {
+            let item_state = &mut self.state[other as usize];
+            if item_state.min_offset < end && !item_state.placed {
+                self.trail.push(Change::MinOffset(other, item_state.min_offset));
+                item_state.min_offset =
+                    if tree.aligned { end.up_to(tree.align[other as usize]) } else { end };
+                if item_state.min_offset > item_state.max_offset {
                     return false;
                 }
             }
@@ -368,24 +374,24 @@ impl<'t, N: Number> Search<'t, N> {
         true
     }
 
-    /// Pushes the children of the present node; false if nothing can come of it.
+    /// Pushes the children of the current node; false if the node is pruned.
     fn expand(&mut self, start: usize, end: usize, last: (N, u32)) -> bool {
         let tree = self.tree;
         let mut lowest_end = N::TOP;
         let (mut from, mut to) = (u32::MAX, 0);
         self.queue.clear();
         for &item in &self.lists[start..end] {
-            let spot = self.spots[item as usize];
-            let end = spot.rest + spot.size;
-            let late = (spot.rest, spot.rank) < last;
-            let mut release = spot.rest;
-            if late {
-                match self.held_up(item, last) {
+            let item_state = self.state[item as usize];
+            let end = item_state.min_offset + item_state.size;
+            let passed = (item_state.min_offset, item_state.rank) < last;
+            let mut release = item_state.min_offset;
+            if passed {
+                match self.next_min_offset(item, last) {
                     Some(earliest) if tree.fixed[item as usize].is_none() => release = earliest,
                     _ => return false,
                 }
             }
-            if tree.fixed[item as usize].is_some_and(|fixed| fixed < spot.rest) {
+            if tree.fixed[item as usize].is_some_and(|fixed| fixed < item_state.min_offset) {
                 return false;
             }
             lowest_end = lowest_end.min(end);
@@ -394,7 +400,7 @@ impl<'t, N: Number> Search<'t, N> {
             to = to.max(hi);
             self.queue.push((release, item));
         }
-        // The list was in order when its parent was expanded, so few items are out of place.
+        // The list was sorted when its parent was expanded, so few items are out of order: insertion sort.
         for at in 1..self.queue.len() {
             let row = self.queue[at];
             let mut to = at;
@@ -407,7 +413,7 @@ impl<'t, N: Number> Search<'t, N> {
         self.level[from as usize..to as usize].fill(N::default());
         for (slot, &(release, item)) in self.lists[start..end].iter_mut().zip(&self.queue) {
             *slot = item;
-            let size = self.spots[item as usize].size;
+            let size = self.state[item as usize].size;
             let mut stack = |(lo, hi): (u32, u32)| {
                 for level in &mut self.level[lo as usize..hi as usize] {
                     *level = (*level).max(release) + size;
@@ -427,35 +433,38 @@ impl<'t, N: Number> Search<'t, N> {
             if release >= lowest_end {
                 break;
             }
-            let spot = self.spots[item as usize];
+            let item_state = self.state[item as usize];
             let (top, rank) = self.tops[tree.class[item as usize] as usize];
-            if (spot.rest, spot.rank) >= last && !(top == spot.rest && spot.rank < rank) {
+            if (item_state.min_offset, item_state.rank) >= last
+                && !(top == item_state.min_offset && item_state.rank < rank)
+            {
                 self.children.push(item);
             }
         }
-        let spots = &self.spots;
-        self.children[first..]
-            .sort_unstable_by_key(|&i| std::cmp::Reverse((spots[i as usize].rest, spots[i as usize].rank)));
+        let state = &self.state;
+        self.children[first..].sort_unstable_by_key(|&i| {
+            std::cmp::Reverse((state[i as usize].min_offset, state[i as usize].rank))
+        });
         true
     }
 
-    /// The earliest offset at which an item can still come to lie whose rest has passed; `None` if it slips down or cannot fit.
-    fn held_up(&self, item: u32, last: (N, u32)) -> Option<N> {
-        let spot = self.spots[item as usize];
-        let end = spot.rest + spot.size;
+    /// The lowest offset that an item can still get after the search has passed its minimum offset; `None` if there is none below the ceiling.
+    fn next_min_offset(&self, item: u32, last: (N, u32)) -> Option<N> {
+        let item_state = self.state[item as usize];
+        let end = item_state.min_offset + item_state.size;
         if end <= last.0 {
             return None;
         }
         let mut earliest = N::TOP;
-        for &other in &self.tree.beside[item as usize] {
-            let other = &self.spots[other as usize];
+        for &other in &self.tree.conflicts[item as usize] {
+            let other = &self.state[other as usize];
             if !other.placed {
-                let from = other.rest.max(last.0);
+                let from = other.min_offset.max(last.0);
                 if from < end {
                     earliest = earliest.min(from + other.size);
                 }
             }
         }
-        (earliest <= spot.limit).then_some(earliest)
+        (earliest <= item_state.max_offset).then_some(earliest)
     }
 }

@@ -1,0 +1,80 @@
+//! The frame of the packers `auto` and `exact`: initial heuristics, the search of [`crate::improver`], and the outcome.
+
+use std::time::Instant;
+
+use elbowroom_ir::packing::{Placement, Problem};
+use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
+
+use crate::best_fit::{best_fit, longest_first};
+use crate::component::{Component, components};
+use crate::improver::{ComponentState, Improver, NodeLimits};
+use crate::infeasibility::refuted;
+use crate::instance::Instance;
+use crate::partial_placement::place_in_order;
+use crate::squeaky_wheel::GREEDY;
+
+/// Up to this many items all greedy heuristics run before the search; for larger instances the search runs them later
+/// ([`crate::squeaky_wheel`]).
+const MOST_FOR_GREEDY: usize = 4_000;
+
+/// The best placement of a component by the heuristics. They run one after another until one is no higher than `goal` bytes.
+pub(crate) fn initial_placement(component: &Component, goal: u64) -> Vec<u64> {
+    let instance = &component.instance;
+    let mut best = best_fit(instance, &longest_first(instance));
+    for (order, fit) in GREEDY {
+        if instance.height(&best) <= goal || instance.len() > MOST_FOR_GREEDY {
+            break;
+        }
+        let offsets = place_in_order(instance, order(instance), fit);
+        if instance.height(&offsets) < instance.height(&best) {
+            best = offsets;
+        }
+    }
+    best
+}
+
+/// A problem, and the search for its placement, which has done its first evaluation: the heuristics.
+pub(crate) struct PackingSearch<'a> {
+    problem: &'a Problem,
+    whole: Instance,
+    pub(crate) improver: Improver<'a>,
+}
+
+impl<'a> PackingSearch<'a> {
+    /// Runs the heuristics on every component. The error is the outcome of a problem that needs no search.
+    pub(crate) fn new(
+        problem: &'a Problem,
+        budget: &'a Budget,
+        observer: &'a dyn Observer,
+        limits: NodeLimits,
+    ) -> Result<Self, Outcome<Placement>> {
+        let start = Instant::now();
+        let whole = Instance::new(problem)?;
+        let goal = whole.capacity.unwrap_or(whole.bound);
+        let state = |component: Component| {
+            let offsets = initial_placement(&component, goal);
+            ComponentState::new(component, offsets)
+        };
+        let states = components(&whole).into_iter().map(state).collect();
+        let improver = Improver::new(states, whole.capacity, limits, budget, observer, start, 1);
+        observer.improved(improver.height(), improver.bound());
+        Ok(Self { problem, whole, improver })
+    }
+
+    /// The outcome for the whole problem, after the search has stopped with `stop`.
+    pub(crate) fn finish(&self, stop: StopReason) -> Outcome<Placement> {
+        let Self { problem, whole, improver } = self;
+        if let Some(outcome) = refuted(problem, improver) {
+            return outcome;
+        }
+        let mut offsets = vec![0; whole.len()];
+        for state in &improver.states {
+            for (&item, &offset) in state.component.items.iter().zip(&state.offsets) {
+                offsets[item as usize] = offset;
+            }
+        }
+        let proved = improver.height().max(whole.bound) <= improver.bound().max(whole.bound);
+        let stop = if proved { StopReason::Optimal } else { stop };
+        whole.conclude(problem, &offsets, improver.evaluations, stop)
+    }
+}

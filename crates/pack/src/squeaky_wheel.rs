@@ -1,0 +1,424 @@
+//! Squeaky wheel optimization (Joslin and Clements 1999): better and better orders for components with too many items for a tree search.
+//!
+//! An order is handed to a constructive packer (best-fit or first-fit). Items that end above the goal move towards the front of the next order.
+//! The first orders are those that do well on training traces: by size, by lifetime, and by the most live memory of any section in which
+//! an item is alive, so that the peak is packed first. The last key works best: once the peak is settled, only a few items of the next
+//! fullest sections end above the goal, and a construction that makes them do so is recognized early and abandoned.
+//!
+//! Later moves improve the best placement only where items end above the goal: [`crate::large_neighbourhood`] packs a window of time again, and
+//! [`crate::ejection_chain`] lets items displace each other.
+
+use std::cmp::Reverse;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::best_fit::{best_fit, longest_first};
+use crate::ejection_chain::eject_above;
+use crate::greedy::{conflict_order, size_order};
+use crate::instance::{Instance, Span};
+use crate::large_neighbourhood::{excess, repack, window_around};
+use crate::order_keys::{peak_live, random_lifetime};
+use crate::overlap::OverlapIndex;
+use crate::partial_placement::{Fit, PartialPlacement, order_by, place_in_order_while};
+use crate::random::Random;
+use crate::smart_pool::smart_order;
+
+/// Moves of one batch. A batch is prepared as a whole, so that the result does not depend on the number of threads.
+pub(crate) const BATCH: usize = 2;
+
+/// Sorts all items.
+pub(crate) type Order = fn(&Instance) -> Vec<u32>;
+
+/// The orders and rules of the greedy packers. The search is never worse than they are, once it has run each of them.
+pub(crate) const GREEDY: [(Order, Fit); 4] = [
+    (size_order, Fit::First),
+    (conflict_order, Fit::First),
+    (smart_order, Fit::Best),
+    (smart_order, Fit::First),
+];
+
+/// How a move places all items in its order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Construction {
+    /// Sekiyama's best-fit.
+    BestFit,
+    /// First-fit. Short-lived items go as high as possible below the goal, all others as low as possible. The free bytes between the two
+    /// groups then stay in one piece.
+    FirstFit {
+        /// The longest lifetime of a short-lived item, in positions.
+        short: u64,
+    },
+    /// A greedy packer; the result is kept even if more items end above the goal.
+    Greedy(Fit),
+}
+
+/// Further initial orders.
+const STARTS: [(Order, Start); 17] = [
+    (|i| order_by(i, |k| (i.items[k].hull.lo, Reverse(i.items[k].hull.hi))), Start::BestFit),
+    (size_order, Start::BestFit),
+    (by_live, Start::BestFit),
+    (by_live, Start::FirstFit(512)),
+    (by_live_step, Start::BestFit),
+    (|i| order_by(i, |k| (Reverse(i.items[k].lifetime.ilog2()), i.items[k].hull.lo)), Start::BestFit),
+    (
+        |i| {
+            order_by(i, |k| {
+                let item = &i.items[k];
+                (Reverse(item.size.ilog2()), Reverse(item.lifetime), Reverse(item.size))
+            })
+        },
+        Start::BestFit,
+    ),
+    (
+        |i| order_by(i, |k| Reverse(u128::from(i.items[k].size) * u128::from(i.items[k].lifetime))),
+        Start::BestFit,
+    ),
+    (|i| order_by(i, |k| (Reverse(i.items[k].size.ilog2()), i.items[k].hull.lo)), Start::BestFit),
+    (by_live_step, Start::FirstFit(0)),
+    (by_live_step, Start::FirstFit(64)),
+    (size_order, Start::FirstFit(64)),
+    (by_live_step, Start::FirstFit(512)),
+    (size_order, Start::FirstFit(512)),
+    (by_live_step, Start::FirstFit(8)),
+    (size_order, Start::FirstFit(8)),
+    (longest_first, Start::FirstFit(64)),
+];
+
+/// The construction of an initial order. For first-fit, items are short-lived up to the longest lifetime divided by the number.
+#[derive(Clone, Copy)]
+enum Start {
+    BestFit,
+    FirstFit(u64),
+}
+
+/// Moves with the order by live memory before other initial orders are tried.
+const FIRST_MOVES: usize = 16;
+
+/// Above this many items, all best-fit orders are tried first, and later constructions are rare: one takes as long as hundreds of windows.
+const LONG: usize = 50_000;
+/// Attempts at one window that count as one evaluation.
+const ATTEMPTS: u32 = 4;
+
+/// The search over orders of one component.
+pub(crate) struct SqueakyWheel {
+    overlaps: OverlapIndex,
+    order: Vec<u32>,
+    construction: Construction,
+    offsets: Vec<u64>,
+    /// Items that end above the goal.
+    above: Vec<u32>,
+    /// The sum of [`excess`] over all items.
+    cost: f64,
+    /// Windows changed since the moves of this batch were prepared.
+    changed: Vec<Span>,
+}
+
+/// Items of the fullest sections first; among them, larger ones first.
+fn by_live(instance: &Instance) -> Vec<u32> {
+    let peaks = peak_live(instance);
+    order_by(instance, |i| (Reverse(peaks[i]), Reverse(instance.items[i].size)))
+}
+
+/// The same with live memory in steps of 1/64 of the peak, so that nearly equal sections do not outweigh size.
+fn by_live_step(instance: &Instance) -> Vec<u32> {
+    let peaks = peak_live(instance);
+    let step = instance.bound / 64 + 1;
+    order_by(instance, |i| (Reverse(peaks[i] / step), Reverse(instance.items[i].size)))
+}
+
+impl SqueakyWheel {
+    /// Starts from a placement made by best-fit with the longest lifetimes first.
+    pub(crate) fn new(instance: &Instance, goal: u64, offsets: &[u64]) -> Self {
+        let mut wheel = Self {
+            overlaps: OverlapIndex::new(instance),
+            order: Vec::new(),
+            construction: Construction::BestFit,
+            offsets: Vec::new(),
+            above: Vec::new(),
+            cost: f64::INFINITY,
+            changed: Vec::new(),
+        };
+        wheel.accept_full(
+            instance,
+            goal,
+            Some((longest_first(instance), Construction::BestFit)),
+            offsets.to_vec(),
+        );
+        wheel
+    }
+
+    /// The best order, with items that end above the goal moved towards the front.
+    fn order(&self, instance: &Instance, goal: u64, random: &mut Random) -> Vec<u32> {
+        let excess = |item: u32| self.offsets[item as usize] + instance.items[item as usize].bytes > goal;
+        // They move by the same share of their position, or each by a random one.
+        let mut keys: Vec<(f64, u32)> =
+            self.order.iter().enumerate().map(|(at, &item)| (at as f64, item)).collect();
+        let share = [0.1, 0.3, 1.0, 1.0][random.below(4)];
+        let (uniform, noisy) = (random.below(2) == 0, random.below(2) == 0);
+        let common = random.unit();
+        for (key, item) in &mut keys {
+            if excess(*item) {
+                if uniform {
+                    *key *= 1.0 - share * common;
+                } else if random.unit() < 0.7 {
+                    *key *= 1.0 - share * random.unit();
+                }
+            } else if noisy && random.unit() < 0.002 {
+                *key += (random.unit() - 0.5) * 0.05 * self.order.len() as f64;
+            }
+        }
+        keys.sort_by(|a, b| a.0.total_cmp(&b.0));
+        keys.into_iter().map(|(_, item)| item).collect()
+    }
+
+    /// Adopts a placement of all items if its cost is no higher.
+    fn accept_full(
+        &mut self,
+        instance: &Instance,
+        goal: u64,
+        order: Option<(Vec<u32>, Construction)>,
+        offsets: Vec<u64>,
+    ) {
+        let end = |i: usize| offsets[i] + instance.items[i].bytes;
+        let cost = (0..instance.len()).map(|i| excess(end(i), goal)).sum();
+        if cost <= self.cost {
+            self.above = (0..instance.len() as u32).filter(|&i| end(i as usize) > goal).collect();
+            self.cost = cost;
+            self.offsets = offsets;
+            self.changed.push(Span { lo: 0, hi: instance.sections() as u32 });
+            if let Some((order, construction)) = order {
+                (self.order, self.construction) = (order, construction);
+            }
+        }
+    }
+
+    /// Adopts a repacked window, unless something in it has changed since the move was prepared.
+    fn accept_window(&mut self, instance: &Instance, goal: u64, window: Span, moved: &[(u32, u64)]) {
+        if self.changed.iter().any(|other| other.overlaps(window)) {
+            return;
+        }
+        self.changed.push(window);
+        let end = |i: u32, offset: u64| offset + instance.items[i as usize].bytes;
+        for &(item, offset) in moved {
+            let (old, new) = (end(item, self.offsets[item as usize]), end(item, offset));
+            self.cost += excess(new, goal) - excess(old, goal);
+            self.offsets[item as usize] = offset;
+            if old <= goal && new > goal {
+                self.above.push(item);
+            }
+        }
+        self.above.retain(|&item| end(item, self.offsets[item as usize]) > goal);
+    }
+
+    /// Applies the result of a move. Returns the offsets of all items if they are lower than `height`.
+    pub(crate) fn accept(
+        &mut self,
+        instance: &Instance,
+        (goal, height): (u64, u64),
+        applied: Move,
+        change: Change,
+    ) -> Option<Vec<u64>> {
+        match (applied, change) {
+            (_, Change::None) => None,
+            (Move::Repack { window, .. }, Change::Partial(moved)) => {
+                self.accept_window(instance, goal, window, &moved);
+                let end = |&i: &u32| self.offsets[i as usize] + instance.items[i as usize].bytes;
+                let lower = self.above.iter().map(end).max().is_none_or(|end| end < height);
+                lower.then(|| self.offsets.clone())
+            }
+            (_, Change::Partial(_)) => None,
+            (applied, Change::Full(offsets)) => {
+                let lower = (instance.height(&offsets) < height).then(|| offsets.clone());
+                let order = if let Move::Construct(order, construction) = applied {
+                    Some((order, construction))
+                } else {
+                    None
+                };
+                self.accept_full(instance, goal, order, offsets);
+                lower
+            }
+        }
+    }
+}
+
+/// One evaluation: how to change the best placement.
+pub(crate) enum Move {
+    /// Places all items in an order. First-fit stops as soon as its cost exceeds that of the best placement; large items and those of full
+    /// sections come first, so it stops early.
+    Construct(Vec<u32>, Construction),
+    /// Runs ejection chains below a ceiling, from the best offsets.
+    Eject {
+        /// In bytes.
+        ceiling: u64,
+        /// Its random choices.
+        random: Random,
+    },
+    /// Packs a window of time again.
+    Repack {
+        /// Its sections.
+        window: Span,
+        /// Its random choices.
+        random: Random,
+    },
+}
+
+/// The result of a move.
+pub(crate) enum Change {
+    /// Offsets of all items.
+    Full(Vec<u64>),
+    /// Items with new offsets.
+    Partial(Vec<(u32, u64)>),
+    /// No improvement.
+    None,
+}
+
+/// Items placed between two checks of the clock and the observer.
+const ITEMS_PER_CHECK: u32 = 64;
+/// Steps of one run of ejection chains.
+const CHAIN_STEPS: u32 = 400;
+
+impl SqueakyWheel {
+    /// The move of a number, counted from the start of this search.
+    pub(crate) fn next(&self, instance: &Instance, goal: u64, number: usize, mut random: Random) -> Move {
+        let long = instance.len() > LONG;
+        let start = if long {
+            number.checked_sub(63).filter(|since| since % 64 == 0).map(|since| since / 64)
+        } else {
+            number.checked_sub(FIRST_MOVES).filter(|since| since % 2 == 0).map(|since| since / 2)
+        };
+        let mut quick = STARTS.iter().filter(|(_, start)| matches!(start, Start::BestFit));
+        if long && let Some(&(order, _)) = quick.nth(number) {
+            return Move::Construct(order(instance), Construction::BestFit);
+        }
+        if let Some(&(order, fit)) = start.and_then(|start| GREEDY.get(start)) {
+            return Move::Construct(order(instance), Construction::Greedy(fit));
+        }
+        if let Some(&(order, start)) = start.and_then(|start| STARTS.get(start.checked_sub(GREEDY.len())?)) {
+            let longest = instance.items.iter().map(|item| item.lifetime).max().unwrap_or(0);
+            let construction = match start {
+                Start::BestFit => Construction::BestFit,
+                Start::FirstFit(share) => {
+                    Construction::FirstFit { short: longest.checked_div(share).unwrap_or(0) }
+                }
+            };
+            return Move::Construct(order(instance), construction);
+        }
+        if !long && number < 2 {
+            return Move::Construct(by_live(instance), Construction::FirstFit { short: 2 * number as u64 });
+        }
+        let construction = if let Construction::Greedy(_) = self.construction {
+            Construction::FirstFit { short: 0 }
+        } else {
+            self.construction
+        };
+        if !long && number < FIRST_MOVES {
+            return Move::Construct(self.order(instance, goal, &mut random), construction);
+        }
+        let end = |i: u32| self.offsets[i as usize] + instance.items[i as usize].bytes;
+        let height = self.above.iter().map(|&i| end(i)).max().unwrap_or(goal);
+        match number % 16 {
+            1 | 7 if !long => return Move::Construct(self.order(instance, goal, &mut random), construction),
+            3 | 9 | 11 if !long => {
+                // Most items of a training live for one op or two. Placed at the top, they leave the rest in one piece.
+                let short = match number % 16 {
+                    3 => 2,
+                    9 => random_lifetime(instance, &mut random),
+                    _ => [1, 4, 0, 8][number / 16 % 4],
+                };
+                return Move::Construct(
+                    self.order(instance, goal, &mut random),
+                    Construction::FirstFit { short },
+                );
+            }
+            5 if !long => {
+                return Move::Construct(self.order(instance, goal, &mut random), Construction::BestFit);
+            }
+            13 => {
+                let gap = height - goal;
+                let down = [0, gap / 2, gap / 4, gap - gap / 16][number / 16 % 4];
+                return Move::Eject { ceiling: goal + down.min(gap.saturating_sub(1)), random };
+            }
+            _ => {}
+        }
+        let highest = self.above.iter().copied().find(|&i| end(i) == height).filter(|_| random.below(2) == 0);
+        let item = highest.unwrap_or_else(|| self.above[random.below(self.above.len())]);
+        let window = window_around(instance, &self.overlaps, item as usize, &mut random);
+        Move::Repack { window, random }
+    }
+
+    /// Starts to prepare a batch.
+    pub(crate) fn start_batch(&mut self) {
+        self.changed.clear();
+    }
+
+    /// Evaluates the moves of a batch, with at most `threads` threads. The result ends before the first move that was stopped.
+    pub(crate) fn evaluate(
+        &self,
+        instance: &Instance,
+        goal: u64,
+        moves: &[Move],
+        threads: usize,
+        stop: &(dyn Fn() -> bool + Sync),
+    ) -> Vec<Change> {
+        let checks = AtomicU32::new(0);
+        let interrupted = || checks.fetch_add(1, Ordering::Relaxed).is_multiple_of(ITEMS_PER_CHECK) && stop();
+        let whole = |offsets: Option<Vec<u64>>| offsets.map_or(Change::None, Change::Full);
+        let apply = |one: &Move| match one {
+            Move::Construct(order, Construction::BestFit) => Change::Full(best_fit(instance, order)),
+            Move::Construct(order, Construction::FirstFit { short }) => {
+                let mut left = self.cost;
+                let mut placement = PartialPlacement::new(instance, Fit::First);
+                let mut place = |item: &u32| {
+                    let at = *item as usize;
+                    let item = &instance.items[at];
+                    let top = if item.lifetime <= *short { placement.place_below(at, goal) } else { None };
+                    let offset = top.unwrap_or_else(|| placement.place(at));
+                    left -= excess(offset + item.bytes, goal);
+                    left >= 0.0 && !interrupted()
+                };
+                let mut free = order.iter().filter(|&&i| instance.items[i as usize].fixed.is_none());
+                whole(free.all(&mut place).then(|| placement.into_offsets()))
+            }
+            Move::Construct(order, Construction::Greedy(fit)) => {
+                whole(place_in_order_while(instance, order.iter().copied(), *fit, |_, _| !interrupted()))
+            }
+            Move::Eject { ceiling, random } => {
+                let random = &mut random.clone();
+                whole(eject_above(
+                    instance,
+                    &self.overlaps,
+                    &self.offsets,
+                    *ceiling,
+                    CHAIN_STEPS,
+                    random,
+                    stop,
+                ))
+            }
+            Move::Repack { window, random } => {
+                let mut random = random.clone();
+                let mut attempt =
+                    |_| repack(instance, &self.overlaps, &self.offsets, *window, goal, &mut random);
+                (0..ATTEMPTS).find_map(&mut attempt).map_or(Change::None, Change::Partial)
+            }
+        };
+        // A move without improvement counts as an evaluation, unless it was stopped.
+        let attempt = |one: &Move| {
+            if stop() {
+                None
+            } else {
+                Some(apply(one)).filter(|change| !matches!(change, Change::None) || !stop())
+            }
+        };
+        let done: Vec<Option<Change>> = if threads < 2 {
+            moves.iter().map(attempt).collect()
+        } else {
+            std::thread::scope(|scope| {
+                let workers: Vec<_> = moves.iter().map(|one| scope.spawn(move || attempt(one))).collect();
+                workers
+                    .into_iter()
+                    .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                    .collect()
+            })
+        };
+        done.into_iter().map_while(|change| change).collect()
+    }
+}
