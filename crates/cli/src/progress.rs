@@ -21,7 +21,7 @@ use crate::printer::{self, row};
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// Makes the first Ctrl-C end long work cleanly. The second one ends the process.
-pub fn heed_ctrl_c() {
+pub fn interrupt_on_ctrl_c() {
     // Fails only if another handler is set, which is then as good.
     let _ = ctrlc::set_handler(|| {
         if INTERRUPTED.swap(true, Ordering::Relaxed) {

@@ -20,7 +20,7 @@ pub fn method(args: &PlannerArgs) -> Result<Method<'static>> {
     let packer = registry::packer(&args.packer)?;
     let method = Method::new(planner, packer, looked(&args.search));
     Ok(match &args.search.evaluations {
-        Some(told) if told.single().is_none() => Method { rounds: Rounds::Again(told.clone()), ..method },
+        Some(told) if told.single().is_none() => Method { rounds: Rounds::Recorded(told.clone()), ..method },
         _ => method,
     })
 }

@@ -57,13 +57,14 @@ pub struct Selection {
 
 /// Which algorithms a training may choose for its ops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum AlgorithmChoice {
     /// Those that the graph was built with.
     AsBuilt,
-    /// Those that give the same bits.
+    /// Bit-exact ones.
     #[default]
     BitExact,
-    /// Also those that round differently (Winograd's).
+    /// Also numerically different ones (Winograd's).
     NumericChanges,
 }
 

@@ -13,9 +13,9 @@ use safetensors::tensor::{Metadata, TensorInfo};
 
 pub use safetensors::Dtype;
 
-/// Key under which the number of finished iterations stands in the file's metadata.
+/// Key of the number of finished iterations in the file's metadata.
 const ITERATION: &str = "iteration";
-/// Key under which the model's name stands.
+/// Key of the model's name.
 const MODEL: &str = "model";
 /// The format's own bound on its head.
 const MAX_HEAD: u64 = 100_000_000;
@@ -24,12 +24,12 @@ const MAX_HEAD: u64 = 100_000_000;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
-    /// The file cannot be written; what was there before is untouched.
+    /// The file cannot be written; an earlier file is untouched.
     #[error("cannot save to {}: {source}; the earlier checkpoint, if any, is untouched", path.display())]
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The file cannot be read.
@@ -37,10 +37,10 @@ pub enum CheckpointError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The file is no checkpoint.
+    /// The file is not a complete checkpoint.
     #[error("{} is not a whole checkpoint: {why}", path.display())]
     Format {
         /// The file.
@@ -58,7 +58,7 @@ pub enum CheckpointError {
     },
 }
 
-/// One value to be saved: its name, its type and its extents.
+/// One tensor of a checkpoint: its name, type and extents.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     /// Unique within the file.
@@ -70,13 +70,17 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Bytes of the value.
+    /// Bytes of the tensor.
     pub fn bytes(&self) -> usize {
         self.shape.iter().product::<usize>() * self.dtype.bitsize() / 8
     }
 }
 
 /// Writes a checkpoint atomically. `read` fills the buffer with the value of the entry at that index.
+///
+/// # Errors
+///
+/// [`CheckpointError::Write`] if the file cannot be written or `read` fails; an earlier file is untouched.
 pub fn save(
     path: &Path,
     model: &str,
@@ -121,12 +125,16 @@ pub struct Checkpoint {
     file: File,
     metadata: Metadata,
     data_start: u64,
-    /// Iterations that had been done when it was saved.
+    /// Number of iterations before it was saved.
     pub iterations_done: u64,
 }
 
 impl Checkpoint {
-    /// Opens a file and checks that it is whole.
+    /// Opens a file and checks that it is complete.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::Read`] if the file cannot be read, [`CheckpointError::Format`] if it is not a complete checkpoint.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
         let unreadable = |source| CheckpointError::Read { path: path.to_owned(), source };
         let broken = |why: String| CheckpointError::Format { path: path.to_owned(), why };
@@ -147,13 +155,17 @@ impl Checkpoint {
             return Err(broken(format!("it has {len} bytes, its head promises {expected}")));
         }
         let note = metadata.metadata().as_ref().and_then(|notes| notes.get(ITERATION));
-        let iterations_done = note
-            .and_then(|note| note.parse().ok())
-            .ok_or_else(|| broken("it does not say after how many iterations it was saved".to_owned()))?;
+        let iterations_done = note.and_then(|note| note.parse().ok()).ok_or_else(|| {
+            broken("its metadata lacks the number of iterations before it was saved".to_owned())
+        })?;
         Ok(Self { path: path.to_owned(), file, metadata, data_start: 8 + head_len, iterations_done })
     }
 
     /// Checks that the file holds exactly these tensors.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::Mismatch`] if a tensor is missing, has another shape or type, or is not among the entries.
     pub fn expect(&self, entries: &[Entry]) -> Result<(), CheckpointError> {
         self.expect_among(entries)?;
         let theirs = self.metadata.offset_keys().len();
@@ -165,6 +177,10 @@ impl Checkpoint {
     }
 
     /// Checks that the file holds these tensors among others: the parameters of a training, without the optimizer state.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::Mismatch`] if a tensor is missing or has another shape or type.
     pub fn expect_among(&self, entries: &[Entry]) -> Result<(), CheckpointError> {
         let mismatch = |why| Err(CheckpointError::Mismatch { path: self.path.clone(), why });
         for entry in entries {
@@ -180,7 +196,11 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Reads one value. The buffer must have the value's size, as [`Checkpoint::expect`] has checked.
+    /// Reads one tensor into a buffer of its size.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::Mismatch`] if the file has no tensor of this name and size, [`CheckpointError::Read`] if it cannot be read.
     pub fn read(&self, name: &str, value: &mut [u8]) -> Result<(), CheckpointError> {
         let info =
             self.metadata.info(name).filter(|info| info.data_offsets.1 - info.data_offsets.0 == value.len());
@@ -211,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn values_come_back_and_foreign_models_are_refused() {
+    fn saved_tensors_are_read_and_other_models_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.safetensors");
         save(&path, "m", 17, &entries(), fill).unwrap();

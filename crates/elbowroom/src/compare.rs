@@ -1,4 +1,4 @@
-//! Planners side by side: every one at every limit, or every one at the smallest limit that it can serve within an overhead.
+//! Compares planners: each at every limit, or each at the smallest limit that it can meet within an overhead.
 
 use std::sync::Arc;
 
@@ -22,15 +22,16 @@ pub struct Comparison<'a> {
     pub planners: &'a [&'a dyn Planner],
     /// Decides where.
     pub packer: &'a dyn Packer,
-    /// How long each planner may look at each limit.
+    /// How long each planner may search at each limit.
     pub budget: Budget,
     /// The limits, the smallest first.
     pub limits: &'a [Bytes],
-    /// Whether the limits bound the live load and nothing is placed.
-    pub by_load: bool,
-    /// Height (or load) of the arena when everything stays: the whole of which shares are taken.
+    /// Whether the limits bound live memory, so that schedules are not packed.
+    pub by_live_memory: bool,
+    /// The unconstrained peak (with `by_live_memory`, the peak memory when every tensor stays): shares are relative to it.
     pub unconstrained: Bytes,
-    /// Whether every planner works alone; else a planner with [peers](Planner::peers) starts from the plans of the other rows at its limit.
+    /// Whether every planner works alone. Otherwise, a planner with [peers](Planner::peers) takes the plans of the other rows at its limit as
+    /// warm starts.
     pub alone: bool,
 }
 
@@ -43,42 +44,45 @@ pub struct Row {
     pub limit_bytes: Bytes,
     /// The limit as a share of the unconstrained peak.
     pub share: f64,
-    /// Whether it found a plan.
+    /// Whether the planner found a plan.
     pub feasible: bool,
-    /// Bytes of arena that its plan uses; `null` where the limits bound live memory.
+    /// Arena size of the plan; `null` if the limits bound live memory.
     pub arena_bytes: Option<Bytes>,
-    /// Largest sum of the buffers that are alive at one time.
+    /// Peak memory of the plan.
     pub peak_live_bytes: Option<Bytes>,
     /// Predicted iteration time.
     pub iteration_ns: Option<Nanos>,
     /// Iteration time ÷ sum of the op times − 1.
     pub overhead: Option<f64>,
-    /// Iteration time ÷ lower bound: the bound of the task's freedom, without recompute the one from what must come back.
+    /// Iteration time ÷ lower bound. The bound depends on the task's freedom: without recomputation it counts the prefetches that are necessary.
     pub ratio_to_bound: Option<f64>,
     /// The lower bound.
     pub lower_bound_ns: Nanos,
-    /// Iteration time ÷ the bound of Beaumont et al., Proposition 3, on the unconstrained peak: what plans are measured by in their paper. It
-    /// binds plans that recompute nothing and leave persistent values where they are; others may go below 1.
+    /// Iteration time ÷ the bound of Beaumont et al., Proposition 3, on the unconstrained peak, the measure of their paper. It is
+    /// a bound for plans that recompute nothing and do not move persistent tensors; other plans may go below 1.
     pub ratio_to_chain_bound: Option<f64>,
-    /// Bytes copied, both ways together.
+    /// Bytes offloaded and prefetched together.
     pub traffic_bytes: Option<Bytes>,
-    /// Ops run again.
+    /// Ops that are recomputed.
     pub recomputed_ops: Option<usize>,
-    /// Time spent planning, placing and proving.
+    /// Time spent on planning, packing and checking.
     pub planning_ns: Nanos,
     /// Why the planner stopped.
     pub stop_reason: &'static str,
-    /// Plans of other rows from which the planner started.
+    /// Plans of other rows that were warm starts of the planner.
     pub warm_starts: usize,
 }
 
-/// Asks every planner at every limit, the largest limit first. Those that are never behind others ([`Planner::peers`]) come last: they
-/// start from what the others have found at the limit. Ends early, with what there is, when the observer interrupts. A planner that makes
-/// an illegal plan is a fault of ours and ends the comparison.
+/// Runs every planner at every limit, the largest limit first, and calls `on_row` with each row. Planners with [peers](Planner::peers) run
+/// last, because the plans of the other rows at the limit are their warm starts. If the observer interrupts, returns the rows so far.
+///
+/// # Errors
+///
+/// [`Illegal`] if a planner makes an illegal plan, which is a fault in this project.
 pub fn compare(
     comparison: &Comparison<'_>,
     observer: &dyn Observer,
-    mut heard: impl FnMut(&Row),
+    mut on_row: impl FnMut(&Row),
 ) -> Result<Vec<Row>, Illegal> {
     let mut planners = comparison.planners.to_vec();
     planners.sort_by_key(|planner| !planner.peers(&comparison.task.trace).is_empty());
@@ -90,33 +94,36 @@ pub fn compare(
             if observer.interrupted() {
                 return Ok(rows);
             }
-            let row = ask(comparison, &task, planner, &mut known, observer)?;
-            heard(&row);
+            let row = plan_row(comparison, &task, planner, &mut known, observer)?;
+            on_row(&row);
             rows.push(row);
         }
     }
     Ok(rows)
 }
 
-/// What has been found at one limit.
+/// The plans found at one limit.
 #[derive(Default)]
 struct Known {
     plans: Vec<Arc<CheckedPlan>>,
-    /// Where the limits bound the load.
+    /// Schedules, if the limits bound live memory.
     schedules: Vec<Schedule>,
 }
 
-/// For every planner the smallest limit at which its iteration takes at most (1 + `overhead`) × the sum of the op times, with what it does
-/// there.
+/// Searches, for every planner, the smallest limit at which its iteration takes at most (1 + `overhead`) × the sum of the op times.
 ///
-/// Overhead does not always grow as memory shrinks (Zhang et al., section VI-B), so the comparison's limits are asked from the smallest on;
-/// below the first that serves, bisection goes on down to a thousandth of the unconstrained peak. A row's limit is what its plan uses. A planner
-/// that is too slow at every limit gets a row without a plan, at the largest limit, whose reason is `too-slow`.
+/// Overhead does not always grow as memory shrinks (Zhang et al., section VI-B), so the comparison's limits are tried from the smallest on;
+/// below the first that the planner meets, bisection continues to a thousandth of the unconstrained peak. A row's limit is the number of bytes
+/// that its plan uses. A planner that is too slow at every limit gets a row without a plan, at the largest limit, with the reason `too-slow`.
+///
+/// # Errors
+///
+/// [`Illegal`] if a planner makes an illegal plan, which is a fault in this project.
 pub fn smallest(
     comparison: &Comparison<'_>,
     overhead: f64,
     observer: &dyn Observer,
-    mut heard: impl FnMut(&Row),
+    mut on_row: impl FnMut(&Row),
 ) -> Result<Vec<Row>, Illegal> {
     let mut rows = Vec::new();
     for &planner in comparison.planners {
@@ -126,7 +133,7 @@ pub fn smallest(
             if observer.interrupted() {
                 return Ok(rows);
             }
-            if search.serves(limit)? {
+            if search.meets(limit)? {
                 break;
             }
             too_small = limit;
@@ -136,7 +143,7 @@ pub fn smallest(
             Some(row) => row,
             None => Row::without_plan(comparison, planner.name(), too_small, "too-slow"),
         };
-        heard(&row);
+        on_row(&row);
         rows.push(row);
     }
     Ok(rows)
@@ -152,14 +159,14 @@ struct Smallest<'a> {
 }
 
 impl Smallest<'_> {
-    /// Whether the planner keeps to the overhead at a limit; if so, that is what was found.
-    fn serves(&mut self, limit: Bytes) -> Result<bool, Illegal> {
+    /// Whether the planner keeps to the overhead at a limit. If so, the row becomes the result.
+    fn meets(&mut self, limit: Bytes) -> Result<bool, Illegal> {
         let comparison = self.comparison;
         let task = comparison.task.with_memory(limit);
-        let mut row = ask(comparison, &task, self.planner, &mut Known::default(), self.observer)?;
-        let serves = row.overhead.is_some_and(|overhead| overhead <= self.overhead);
-        if serves {
-            // The plan is one for a limit of just the bytes that it uses.
+        let mut row = plan_row(comparison, &task, self.planner, &mut Known::default(), self.observer)?;
+        let meets = row.overhead.is_some_and(|overhead| overhead <= self.overhead);
+        if meets {
+            // The plan also meets a limit of exactly the bytes that it uses.
             let used = row.arena_bytes.or(row.peak_live_bytes).unwrap_or(limit).min(limit);
             row.limit_bytes = used;
             row.share = used.ratio(comparison.unconstrained);
@@ -168,7 +175,7 @@ impl Smallest<'_> {
             row.ratio_to_chain_bound = row.iteration_ns.map(|time| chain_ratio(comparison, time, used));
             self.found = Some(row);
         }
-        Ok(serves)
+        Ok(meets)
     }
 
     fn bisect(&mut self, mut too_small: Bytes) -> Result<(), Illegal> {
@@ -179,7 +186,7 @@ impl Smallest<'_> {
             && !self.observer.interrupted()
         {
             let middle = Bytes(too_small.get() + (used.get() - too_small.get()) / 2);
-            if !self.serves(middle)? {
+            if !self.meets(middle)? {
                 too_small = middle;
             }
         }
@@ -187,14 +194,15 @@ impl Smallest<'_> {
     }
 }
 
-/// What a row needs of a plan, placed or not.
+/// The facts of a plan or schedule that a row shows.
 struct Found {
     peak: Bytes,
     timeline: elbowroom_ir::timeline::Timeline,
     stop: &'static str,
 }
 
-fn ask(
+/// Plans with one planner at one limit, and adds the plan to the known ones.
+fn plan_row(
     comparison: &Comparison<'_>,
     task: &Task,
     planner: &dyn Planner,
@@ -211,8 +219,8 @@ fn ask(
             (plans, schedules)
         };
     let warm_starts = from_plans.len() + from_schedules.len();
-    let found = if comparison.by_load {
-        pipeline::plan_load(task, &method, from_schedules, observer).map(|planned| {
+    let found = if comparison.by_live_memory {
+        pipeline::plan_schedule(task, &method, from_schedules, observer).map(|planned| {
             schedules.push(planned.schedule.into_schedule());
             let peak = planned.predicted.peak_live;
             Found { peak, stop: planned.stop.name(), timeline: planned.predicted }
@@ -238,7 +246,7 @@ fn ask(
     row.warm_starts = warm_starts;
     if let Some(Found { peak, timeline, .. }) = found {
         row.feasible = true;
-        row.arena_bytes = Some(peak).filter(|_| !comparison.by_load);
+        row.arena_bytes = Some(peak).filter(|_| !comparison.by_live_memory);
         row.peak_live_bytes = Some(timeline.peak_live);
         row.iteration_ns = Some(timeline.iteration);
         row.overhead = Some(PlanReport::overhead(timeline.iteration, task.costs.total()));
@@ -284,11 +292,11 @@ impl Row {
     }
 }
 
-/// The names of the columns of [`csv_line`].
+/// The column names of [`csv_line`].
 pub const CSV_HEAD: &str = "planner,limit_bytes,share,feasible,arena_bytes,peak_live_bytes,iteration_ns,overhead,ratio_to_bound,\
      lower_bound_ns,ratio_to_chain_bound,traffic_bytes,recomputed_ops,planning_ns,stop_reason,warm_starts";
 
-/// A row as comma-separated values, without the end of the line; fields are empty where there is no plan.
+/// A row as comma-separated values, without the end of the line; fields are empty if there is no plan.
 pub fn csv_line(row: &Row) -> String {
     let or_empty = |number: Option<u64>| number.map_or_else(String::new, |number| number.to_string());
     let share = |number: Option<f64>| number.map_or_else(String::new, |number| format!("{number:.6}"));

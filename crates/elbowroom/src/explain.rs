@@ -26,17 +26,17 @@ pub struct Needed {
 pub struct Refusal {
     /// Always false: there is no plan.
     pub feasible: bool,
-    /// Whether that is proved at this limit, or only that nothing was found.
+    /// Whether infeasibility is proved; otherwise, no plan was found and nothing is proved.
     pub proved: bool,
-    /// The limit asked for.
+    /// The requested limit.
     pub limit_bytes: Bytes,
-    /// The op that cannot run, where one is known.
+    /// The op that cannot run, if one is known.
     pub op: Option<String>,
-    /// Tensors that must be on the device together for it, largest first.
+    /// Tensors that this op needs on the device together, largest first.
     pub tensors: Vec<Needed>,
-    /// Its workspace.
+    /// The workspace of this op.
     pub workspace_bytes: Bytes,
-    /// Bytes of all that together.
+    /// Bytes of these tensors and the workspace together.
     pub needed_bytes: Option<Bytes>,
     /// Bytes by which the limit is too small.
     pub missing_bytes: Option<Bytes>,
@@ -45,7 +45,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// Explains an error; `None` for illegal plans, which are not the limit's fault.
+    /// Explains an error; `None` for an illegal plan, which has nothing to do with the limit.
     pub fn new(trace: &Trace, error: &PlanError, smallest: Option<Bytes>) -> Option<Self> {
         let limit = match error {
             PlanError::Infeasible { limit, .. } | PlanError::GaveUp { limit, .. } => *limit,
@@ -68,7 +68,7 @@ impl Refusal {
             refusal.workspace_bytes = row.workspace;
             refusal.needed_bytes = Some(*needed);
             refusal.missing_bytes = Some(needed.saturating_sub(limit));
-            // An op that writes in place reads and writes the same bytes: they are named once.
+            // An op that writes in place reads and writes the same bytes, which count once.
             let mut seen = BTreeSet::new();
             refusal.tensors = values
                 .iter()
@@ -80,7 +80,7 @@ impl Refusal {
         Some(refusal)
     }
 
-    /// One sentence: what cannot run, what it needs, what is missing, and what to do.
+    /// One sentence: the op that cannot run, the bytes that it needs, the bytes that are missing, and the smallest limit with a plan.
     pub fn sentence(&self) -> String {
         let limit = self.limit_bytes;
         let mut sentence = match (&self.op, self.needed_bytes, self.missing_bytes) {

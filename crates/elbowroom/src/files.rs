@@ -4,7 +4,11 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-/// Checks that [`write_whole`] could write a file now, before long work whose result goes there. Leaves no file behind.
+/// Checks that [`write_whole`] could write a file now, before the long work whose result it is. Creates no file.
+///
+/// # Errors
+///
+/// The error that writing would have, as it is known now: the path is a folder, or its folder is missing or not writable.
 pub fn expect_writable(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Err(io::ErrorKind::IsADirectory.into());
@@ -22,7 +26,11 @@ fn folder_of(path: &Path) -> &Path {
 /// Writes a temporary file, flushes it to disk and only then renames it over the old one: if the process ends at any moment, the old file or
 /// the new one is there, complete. On an error the old file is untouched and no temporary file remains.
 ///
-/// What is not a regular file (`/dev/stdout`, a pipe) cannot be renamed over and is written to directly.
+/// A path that exists and is not a regular file (`/dev/stdout`, a pipe) is written to directly, because it cannot be replaced.
+///
+/// # Errors
+///
+/// Those of the system, and those of `write`.
 pub fn write_whole(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     if path.metadata().is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
         let mut out = BufWriter::new(File::options().write(true).open(path)?);

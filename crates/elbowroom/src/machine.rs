@@ -1,11 +1,11 @@
-//! Machines as users name them: a preset, and what they change about it.
+//! Rates and links between device and host, as users write them.
 
 use std::str::FromStr;
 
 use elbowroom_ir::Bytes;
 use elbowroom_ir::machine::{Channel, Machine};
 
-/// A name that no preset has.
+/// No preset has this name.
 #[derive(Debug, thiserror::Error)]
 #[error("there is no machine called `{name}`; choose one of {}", elbowroom_sim::presets::NAMES.join(", "))]
 pub struct UnknownMachine {
@@ -32,13 +32,13 @@ impl FromStr for Rate {
 pub struct LinkSpec {
     /// Whether copies of both directions take turns.
     pub shared: bool,
-    /// To the host; without fixed costs where a rate was named, because a named rate means exactly that rate.
+    /// To the host. A link given by its rate has no fixed cost per copy.
     pub to_host: Channel,
-    /// And back.
+    /// To the device.
     pub to_device: Channel,
 }
 
-/// What is neither a rate nor a machine.
+/// A text is neither a rate nor the name of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is not a link; write a rate, like 12.2GB/s or shared:12.2GB/s, or the machine whose link is meant: {}",
@@ -69,7 +69,7 @@ impl FromStr for LinkSpec {
 }
 
 impl LinkSpec {
-    /// The machine with this link in place of its own.
+    /// Replaces the link of a machine by this one.
     pub fn apply(self, machine: Machine) -> Machine {
         let Self { shared, to_host, to_device } = self;
         Machine { to_host, to_device, shared_link: shared, ..machine }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use elbowroom_graph::zoo::ZooError;
 use elbowroom_graph::{BuildError, Graph};
 
-use crate::data::Samples;
+use crate::data::{POOL, Samples};
 
 pub use model::Model;
 
@@ -48,7 +48,7 @@ pub trait Network {
     ///
     /// Any [`NetworkError`]. It ends the training.
     fn structure(&self, iteration: u64, _seed: u64) -> Result<Structure, NetworkError> {
-        Ok(Structure::of(self.largest()?, iteration))
+        Structure::of(self.largest()?, iteration)
     }
 
     /// The same network for batches of this many samples, or `None` if it cannot be built for another batch, as by default.
@@ -67,6 +67,14 @@ pub enum NetworkError {
     /// The operands of an operation do not fit.
     #[error(transparent)]
     Build(#[from] BuildError),
+    /// The position of an iteration's samples, or the number of the iteration after it, exceeds 64 bits.
+    #[error(
+        "iteration {iteration} exceeds the range of iterations: samples and iterations are counted in 64 bits"
+    )]
+    Iteration {
+        /// The number of the iteration, from zero.
+        iteration: u64,
+    },
     /// A network of the user failed.
     #[error(transparent)]
     Other(Box<dyn Error + Send + Sync>),
@@ -81,10 +89,21 @@ impl NetworkError {
 
 impl Structure {
     /// The structure of a graph that every iteration runs: the next batch of the endless sequence of epochs.
-    pub fn of(graph: Arc<Graph>, iteration: u64) -> Self {
-        let samples = Samples::From(iteration * samples(&graph) as u64);
-        Self { graph, samples }
+    ///
+    /// # Errors
+    ///
+    /// [`NetworkError::Iteration`] if the position of its samples exceeds 64 bits.
+    pub fn of(graph: Arc<Graph>, iteration: u64) -> Result<Self, NetworkError> {
+        let samples = Samples::From(first_sample(iteration, samples(&graph))?);
+        Ok(Self { graph, samples })
     }
+}
+
+/// The position of the first sample of an iteration if every batch has the same size. Leaves room for a whole pool of batches after it,
+/// which sentences are drawn from.
+fn first_sample(iteration: u64, batch: usize) -> Result<u64, NetworkError> {
+    let end = iteration.checked_add(POOL).and_then(|end| end.checked_mul(batch as u64));
+    end.map(|_| iteration * batch as u64).ok_or(NetworkError::Iteration { iteration })
 }
 
 /// Samples in a batch: the first extent of the first input; 1 without inputs.
@@ -117,5 +136,28 @@ impl<N: Network + ?Sized> Network for &N {
     }
     fn with_batch(&self, samples: usize) -> Option<Box<dyn Network>> {
         (**self).with_batch(samples)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use elbowroom_graph::zoo::{self, Options};
+
+    use super::*;
+
+    #[test]
+    fn iterations_beyond_the_range_are_refused() {
+        let graph = Arc::new(zoo::build("resnet20", &Options::new(8)).unwrap());
+        let last = u64::MAX / 8 - POOL;
+        assert_eq!(Structure::of(graph.clone(), last).unwrap().samples, Samples::From(8 * last));
+        for iteration in [last + 1, u64::MAX / 8 + 1, u64::MAX] {
+            let error = Structure::of(graph.clone(), iteration).unwrap_err().to_string();
+            assert!(error.contains(&format!("iteration {iteration} exceeds")), "{error}");
+        }
+        let sentences = Model::new("seq2seq", Options::new(8)).unwrap();
+        let epochs = Model::new("resnet20", Options::new(8)).unwrap().epoch(20);
+        for model in [sentences, epochs] {
+            assert!(matches!(model.structure(u64::MAX, 0), Err(NetworkError::Iteration { .. })));
+        }
     }
 }

@@ -21,6 +21,7 @@ pub trait TrainObserver: Observer {
 
 /// One iteration that ran.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Iteration {
     /// Its number, from zero.
     pub number: u64,
@@ -28,7 +29,7 @@ pub struct Iteration {
     pub loss: Option<f32>,
     /// Its duration.
     pub time: Nanos,
-    /// Largest end of a range of the arena in use: in this iteration if it was executed dynamically, else since its plan was taken up.
+    /// Highest used byte of the arena: in this iteration if it was executed dynamically, otherwise since the first iteration of its plan.
     pub peak: Bytes,
     /// The limit.
     pub limit: Bytes,

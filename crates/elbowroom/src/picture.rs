@@ -12,7 +12,7 @@ const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 420.0;
 const LEFT: f64 = 90.0;
 const TOP: f64 = 40.0;
-const LANE: f64 = 16.0;
+const ROW: f64 = 16.0;
 const GAP: f64 = 10.0;
 
 /// What a buffer holds, which decides its colour.
@@ -48,7 +48,7 @@ pub fn svg(plan: &CheckedPlan, timeline: &Timeline) -> String {
     let x = |time: Nanos| LEFT + WIDTH * time.get() as f64 / total;
     let y = |bytes: Bytes| TOP + HEIGHT * (1.0 - bytes.get() as f64 / limit);
     let streams_top = TOP + HEIGHT + GAP;
-    let page_height = streams_top + 3.0 * (LANE + 4.0) + 40.0;
+    let page_height = streams_top + 3.0 * (ROW + 4.0) + 40.0;
 
     let mut out = String::new();
     // Writing to a string cannot fail.
@@ -103,7 +103,7 @@ pub fn svg(plan: &CheckedPlan, timeline: &Timeline) -> String {
     );
 
     for stream in Stream::ALL {
-        let row = streams_top + stream.index() as f64 * (LANE + 4.0);
+        let row = streams_top + stream.index() as f64 * (ROW + 4.0);
         let _ = writeln!(
             out,
             r#"<text x="{}" y="{}" text-anchor="end">{}</text>"#,
@@ -121,7 +121,7 @@ pub fn svg(plan: &CheckedPlan, timeline: &Timeline) -> String {
             let (from, to) = (x(span.start), x(span.end));
             let _ = writeln!(
                 out,
-                r#"<rect x="{from:.2}" y="{row}" width="{:.2}" height="{LANE}" fill="{colour}" stroke="white" stroke-width="0.2"/>"#,
+                r#"<rect x="{from:.2}" y="{row}" width="{:.2}" height="{ROW}" fill="{colour}" stroke="white" stroke-width="0.2"/>"#,
                 (to - from).max(0.2)
             );
         }
@@ -158,14 +158,14 @@ fn moments(plan: &CheckedPlan, timeline: &Timeline) -> Vec<Nanos> {
 fn uses(plan: &CheckedPlan) -> Table<BufferId, Use> {
     let schedule = plan.schedule();
     let mut uses = Table::filled(schedule.buffers.len(), None);
-    let mut say = |buffer: BufferId, what: Use| {
+    let mut set_use = |buffer: BufferId, what: Use| {
         uses[buffer].get_or_insert(what);
     };
     schedule
         .boundary
         .iter()
         .filter_map(|at_boundary| at_boundary.device)
-        .for_each(|buffer| say(buffer, Use::Persistent));
+        .for_each(|buffer| set_use(buffer, Use::Persistent));
     for step in schedule.steps.values() {
         if let Some(launch) = step.action.launch() {
             let phase = plan.trace().ops()[launch.op].phase;
@@ -174,10 +174,10 @@ fn uses(plan: &CheckedPlan) -> Table<BufferId, Use> {
                 (_, Phase::Forward) => Use::Forward,
                 _ => Use::Backward,
             };
-            launch.writes.iter().for_each(|&buffer| say(buffer, made));
-            launch.workspace.iter().for_each(|&buffer| say(buffer, Use::Workspace));
+            launch.writes.iter().for_each(|&buffer| set_use(buffer, made));
+            launch.workspace.iter().for_each(|&buffer| set_use(buffer, Use::Workspace));
         } else if let Action::Prefetch { to, .. } = step.action {
-            say(to, Use::Returned);
+            set_use(to, Use::Returned);
         }
     }
     uses.values().map(|what: &Option<Use>| what.unwrap_or(Use::Persistent)).collect()

@@ -25,7 +25,7 @@ mod fit;
 pub use evaluations::{Evaluations, ParseEvaluationsError, Round};
 use fit::{Fitted, Placing, fit, place};
 
-/// Evaluations of a short search.
+/// Evaluations of a short search ([`Method::at_once`]).
 const AT_ONCE: u64 = 256;
 
 /// A planning problem: one iteration on one machine.
@@ -35,13 +35,13 @@ pub struct Task {
     pub trace: Arc<Trace>,
     /// Durations of its ops.
     pub costs: Costs,
-    /// The hardware; its memory is the limit.
+    /// The machine; its memory is the limit.
     pub machine: Machine,
-    /// What may be decided.
+    /// What planners may decide.
     pub freedom: Freedom,
 }
 
-/// A graph whose sizes cannot be traced.
+/// The sizes of a graph overflow, so that it has no trace.
 #[derive(Debug, thiserror::Error)]
 #[error("{network} cannot be traced: {source}")]
 pub struct Untraceable {
@@ -70,7 +70,7 @@ impl Task {
     }
 }
 
-/// How it is to be planned.
+/// How a task is planned.
 #[derive(Clone)]
 pub struct Method<'a> {
     /// The planner, which decides when.
@@ -93,7 +93,7 @@ pub enum Rounds {
     /// The same rounds with short packing attempts and no peers: for quick answers, not for the best plan.
     AtOnce,
     /// Exactly the rounds recorded with a plan, instead of the budget's evaluations and time: this reproduces the plan.
-    Again(Evaluations),
+    Recorded(Evaluations),
 }
 
 /// A checked plan with its predicted iteration.
@@ -105,8 +105,8 @@ pub struct Planned {
     pub predicted: Timeline,
     /// Why the planner stopped.
     pub stop: StopReason,
-    /// The evaluations that made it. As [`Rounds::Again`], with the same seed and any number of threads, they reproduce the plan unless the
-    /// observer interrupted.
+    /// The evaluations of the search. Passed back as [`Rounds::Recorded`], with the same seed and any number of threads, they reproduce the
+    /// plan unless the observer interrupted the search.
     pub evaluations: Evaluations,
     /// Time spent on planning, packing and checking.
     pub planning: Duration,
@@ -118,7 +118,7 @@ impl<'a> Method<'a> {
         Self { planner, packer, budget, rounds: Rounds::AsNeeded }
     }
 
-    /// The same method with short searches: planners that try a few settings try them all, planners and packers that search stop early.
+    /// The same method with short searches. Planners that try a few settings still try them all; planners and packers that search stop early.
     pub fn at_once(&self) -> Self {
         let budget = Budget { evaluations: Some(AT_ONCE), time: None, ..self.budget.clone() };
         Self { budget, rounds: Rounds::AtOnce, ..self.clone() }
@@ -162,7 +162,7 @@ pub enum PlanError {
     Illegal(#[from] Illegal),
 }
 
-/// Plans a task: schedules, places and checks.
+/// Plans a task: schedules, packs and checks.
 ///
 /// # Errors
 ///
@@ -171,7 +171,8 @@ pub fn plan(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Result
     plan_from(task, method, &[], observer)
 }
 
-/// Plans a task with a short search ([`Method::at_once`]). The inner error says why there is no plan; only an illegal plan is an outer one.
+/// Plans a task with a short search ([`Method::at_once`]). The inner error is the reason why there is no plan; the outer error is always an
+/// illegal plan.
 ///
 /// # Errors
 ///
@@ -187,8 +188,8 @@ pub fn plan_at_once(
     }
 }
 
-/// Plans a task as [`plan`] does, with the known plans as warm starts if the planner takes any. Returns the fastest known plan that fits the
-/// limit if the search finds none that is faster.
+/// Plans a task as [`plan`] does, with the known plans as warm starts if the planner takes any. If the search finds no faster plan, returns
+/// the fastest known plan that fits the limit.
 ///
 /// # Errors
 ///
@@ -218,8 +219,7 @@ pub fn plan_from(
     Ok(Planned { plan: Arc::new(plan), predicted, stop, evaluations: recorded, planning: started.elapsed() })
 }
 
-/// Offsets of the persistent tensors that a plan has in the arena between iterations, in the order of the trace's; `None` for those that
-/// it has on the host alone.
+/// Offsets of the persistent tensors between iterations, in the trace's order; `None` for tensors that are on the host alone.
 pub fn persistent_offsets(plan: &CheckedPlan) -> Vec<Option<Bytes>> {
     let offsets = &plan.placement().offsets;
     plan.schedule()
@@ -229,8 +229,8 @@ pub fn persistent_offsets(plan: &CheckedPlan) -> Vec<Option<Bytes>> {
         .collect()
 }
 
-/// Plans a task as [`plan`] does, with the persistent tensors at the [offsets](persistent_offsets) of another plan of the same network if
-/// everything else fits around them: then no tensor moves when a training goes from one plan to the other.
+/// Plans a task as [`plan`] does. If everything else fits around them, the persistent tensors get the [offsets](persistent_offsets) of another
+/// plan of the same network, so that no tensor moves when a training changes from one plan to the other.
 ///
 /// # Errors
 ///
@@ -278,7 +278,7 @@ pub fn predict(task: &Task, planned: Planned) -> Planned {
 }
 
 /// A schedule checked under a limit on live memory alone, with its predicted iteration. It cannot run, because no buffer has an offset.
-pub struct PlannedLoad {
+pub struct PlannedSchedule {
     /// The checked schedule.
     pub schedule: CheckedSchedule,
     /// The predicted iteration, by the task's costs.
@@ -291,22 +291,22 @@ pub struct PlannedLoad {
     pub planning: Duration,
 }
 
-/// Plans a task whose limit bounds live memory, for comparison with work that does not place. The `known` schedules for the same task are warm
+/// Plans a task whose limit bounds live memory, for comparison with work that does not pack. The `known` schedules for the same task are warm
 /// starts if the planner takes any; the result is never slower than they are.
 ///
 /// # Errors
 ///
 /// A [`PlanError`] if there is no schedule.
-pub fn plan_load(
+pub fn plan_schedule(
     task: &Task,
     method: &Method<'_>,
     known: &[Schedule],
     observer: &dyn Observer,
-) -> Result<PlannedLoad, PlanError> {
+) -> Result<PlannedSchedule, PlanError> {
     let started = Instant::now();
     let limit = task.machine.memory;
     let budget = match &method.rounds {
-        Rounds::Again(recorded) => {
+        Rounds::Recorded(recorded) => {
             let evaluations = recorded.rounds.first().map(|round| round.planner);
             Budget { evaluations, time: None, ..method.budget.clone() }
         }
@@ -321,13 +321,12 @@ pub fn plan_load(
     let fastest = timed.min_by_key(|(predicted, _)| predicted.iteration);
     let (predicted, schedule) = fastest.ok_or_else(|| no_schedule(stop.clone(), true, limit, None))?;
     let schedule = check::check_schedule(task.trace.clone(), task.machine.clone(), schedule.clone(), limit)?;
-    Ok(PlannedLoad { schedule, predicted, stop, evaluations, planning: started.elapsed() })
+    Ok(PlannedSchedule { schedule, predicted, stop, evaluations, planning: started.elapsed() })
 }
 
 fn simulate(task: &Task, schedule: &Schedule) -> Timeline {
-    elbowroom_sim::simulate(&task.trace, &task.costs, &task.machine, schedule).expect(
-        "planners make schedules for the trace that they are asked about, with waits that point backwards",
-    )
+    elbowroom_sim::simulate(&task.trace, &task.costs, &task.machine, schedule)
+        .expect("planners return schedules for the requested trace, with waits that point backwards")
 }
 
 /// The goal of a search, for its observer.
@@ -335,7 +334,7 @@ fn goal<'a>(task: &Task, planner: &'a dyn Planner, budget: &'a Budget) -> Goal<'
     Goal { planner: planner.name(), limit: task.machine.memory, unlimited: task.costs.total(), budget }
 }
 
-/// The request to a planner whose schedule is not placed, and which therefore gets no packer.
+/// The request to a planner whose schedule is not packed, and which therefore gets no packer.
 fn request(task: &Task, live_limit: Bytes) -> Request<'_> {
     Request {
         trace: &task.trace,
@@ -347,7 +346,7 @@ fn request(task: &Task, live_limit: Bytes) -> Request<'_> {
     }
 }
 
-/// The error in terms of the user's limit. A proof for less live memory than the `whole` limit proves nothing about the limit.
+/// The error in terms of the user's limit. A proof for less live memory than the `whole` limit proves nothing about that limit.
 fn no_schedule(stop: StopReason, whole: bool, limit: Bytes, lowest: Option<Bytes>) -> PlanError {
     match stop {
         StopReason::Infeasible(proof) if whole => PlanError::Infeasible { limit, proof: *proof },
@@ -393,7 +392,7 @@ fn keep(task: &Task, observer: &dyn Observer) -> Result<(Schedule, StopReason), 
     Ok((schedule, stop))
 }
 
-/// More than anything real, and far from overflow.
+/// More than any real limit, and far from overflow.
 const UNLIMITED: Bytes = Bytes(1 << 60);
 
 /// The smallest limit at which the method finds a plan, to within half a percent, with that plan; the limit is the memory of the plan's

@@ -25,14 +25,14 @@ struct Line<'a> {
 /// Lines over two axes.
 struct Chart<'a> {
     title: &'a str,
-    /// What the axes say, x before y.
+    /// The labels of the axes, x before y.
     axes: [&'a str; 2],
     /// Both ends of both axes, x before y.
     ranges: [[f64; 2]; 2],
     /// Digits behind the point of numbers at the axes.
     digits: [usize; 2],
     lines: Vec<Line<'a>>,
-    /// What stands behind the name of a line without points.
+    /// Text after the name of a line without points.
     empty: &'a str,
 }
 

@@ -17,7 +17,7 @@ pub const DEFAULT_PACKER: &str = "auto";
 pub struct UnknownName {
     /// `planner` or `packer`.
     pub kind: &'static str,
-    /// What was asked for.
+    /// The requested name.
     pub name: String,
     /// What there is.
     pub known: Vec<&'static str>,

@@ -12,7 +12,7 @@ use elbowroom_ir::timeline::Timeline;
 use elbowroom_ir::{Bytes, Nanos};
 use serde::Serialize;
 
-use crate::pipeline::{self, Evaluations, Method, Planned, PlannedLoad, Task};
+use crate::pipeline::{self, Evaluations, Method, Planned, PlannedSchedule, Task};
 
 /// What a plan predicts for one iteration.
 #[derive(Clone, Debug, Serialize)]
@@ -70,7 +70,7 @@ pub struct PlanReport {
 }
 
 impl PlanReport {
-    /// The report of a placed plan. The task's memory is the limit that was asked for.
+    /// The report of a placed plan. The task's memory is the requested limit.
     pub fn new(task: &Task, method: &Method<'_>, unconstrained_peak: Bytes, planned: &Planned) -> Self {
         let effort =
             Effort { planning: planned.planning, evaluations: &planned.evaluations, stop: &planned.stop };
@@ -82,7 +82,7 @@ impl PlanReport {
         task: &Task,
         method: &Method<'_>,
         unconstrained_peak: Bytes,
-        planned: &PlannedLoad,
+        planned: &PlannedSchedule,
     ) -> Self {
         let evaluations = &Evaluations::once(planned.evaluations);
         let effort = Effort { planning: planned.planning, evaluations, stop: &planned.stop };

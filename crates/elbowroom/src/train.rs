@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! network ─▶ largest batch ─▶ algorithms ─▶ plan from estimates ─▶ iterations ─▶ unlimited run ─▶ report
-//!            if asked for     under limit   limit.rs               execution.rs  if verified
+//!            if requested     under limit   limit.rs               execution.rs  if verified
 //! ```
 
 mod dtr;
@@ -109,7 +109,7 @@ impl Training<'_> {
         Ok(report(training, &runner, &executor, unconstrained.height(), limited, intact, unlimited))
     }
 
-    /// The largest structure of the network, which is first built for the largest batch if that was asked for.
+    /// The largest structure of the network, built for the largest batch if that was requested.
     fn sized(&mut self, observer: &dyn TrainObserver) -> Result<Arc<Graph>, TrainError> {
         if !self.largest_batch {
             return Ok(self.network.largest()?);

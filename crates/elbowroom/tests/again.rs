@@ -108,7 +108,7 @@ impl Case<'_> {
             Some(number) => {
                 (Rounds::AsNeeded, Budget { seed: self.budget.seed, ..Budget::evaluations(number) })
             }
-            None => (Rounds::Again(read), self.budget.clone()),
+            None => (Rounds::Recorded(read), self.budget.clone()),
         };
         for threads in [1, 3] {
             let case = Case { budget: budget.clone(), ..*self };
@@ -152,13 +152,13 @@ fn every_kind_of_record_is_reproduced() {
         let budget = Budget { seed, ..Budget::evaluations(300) };
         let case = Case { task: &task, planner: "auto", packer: &QUICK, percent, budget };
         let counted = case.reproduce(Rounds::AsNeeded).unwrap();
-        assert!(counted.others.is_none() && counted.rounds[0].packer.is_none(), "{counted}");
+        assert!(counted.peer_searches.is_none() && counted.rounds[0].packer.is_none(), "{counted}");
         several += usize::from(counted.rounds.len() > 1);
         // What a clock would have recorded.
         for record in ["300/2,200/1,100", "300/5,40/5,40/5,40/5", "300/3+2", "20/1,10/1+4"] {
-            let Some(recorded) = case.reproduce(Rounds::Again(record.parse().unwrap())) else { continue };
+            let Some(recorded) = case.reproduce(Rounds::Recorded(record.parse().unwrap())) else { continue };
             placings += usize::from(recorded.rounds.iter().any(|round| round.packer.is_some()));
-            others += usize::from(recorded.others.is_some());
+            others += usize::from(recorded.peer_searches.is_some());
         }
     }
     assert!(several > 0 && placings > 0 && others > 0, "{several}, {placings}, {others}");

@@ -72,14 +72,14 @@ fn in_a_comparison_auto_is_never_behind_anybody() {
         pipeline::unconstrained(&task, registry::packer("auto").unwrap(), &Silent).unwrap().height();
     let names = ["auto", "greedy", "dtr", "vdnn", "autoswap", "sublinear"];
     let planners: Vec<&dyn Planner> = names.iter().map(|name| registry::planner(name).unwrap()).collect();
-    for by_load in [false, true] {
+    for by_live_memory in [false, true] {
         let comparison = Comparison {
             task: &task,
             planners: &planners,
             packer: &Wasteful,
             budget: Budget::evaluations(8),
             limits: &[Bytes(unconstrained.get() / 10 * 7)],
-            by_load,
+            by_live_memory,
             unconstrained,
             alone: false,
         };

@@ -26,7 +26,7 @@ pub fn run(args: &CompareArgs) -> Result<Answer> {
         bail!("--svg draws one trace, but {} were given; name one", args.traces.len());
     }
     let progress = Progress::new("reading");
-    progress::heed_ctrl_c();
+    progress::interrupt_on_ctrl_c();
     let planners = planners(args)?;
     // All files are read first: a wrong one is reported before a long search, not after it.
     let read = |path: &std::path::PathBuf| task(args, path);
@@ -80,8 +80,8 @@ fn plan<'a>(
     progress.say("finding the unconstrained peak");
     let baseline = args.baseline.as_deref().map_or(Ok(packer), registry::packer)?;
     let kept = pipeline::unconstrained(task, baseline, progress)?;
-    let by_load = args.live_limit.is_some();
-    let peak = if by_load { kept.predicted.peak_live } else { kept.height() };
+    let by_live_memory = args.live_limit.is_some();
+    let peak = if by_live_memory { kept.predicted.peak_live } else { kept.height() };
     let (low, steps) = if args.overhead.is_some() { (0.05, 20) } else { (0.3, 8) };
     let default = MemoryRange { low: MemorySpec::Share(low), high: MemorySpec::Share(1.0) };
     let range = args.live_limit.or(args.memory).unwrap_or(default);
@@ -96,7 +96,7 @@ fn plan<'a>(
         packer,
         budget: settings::budget(&args.search)?,
         limits: &limits,
-        by_load,
+        by_live_memory,
         unconstrained: peak,
         alone: args.alone,
     };

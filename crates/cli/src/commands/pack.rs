@@ -54,7 +54,7 @@ pub fn run(args: &PackArgs) -> Result<Answer> {
         bail!("-o writes one placement, but there are several; name one file and one packer");
     }
     let budget = settings::budget(&args.search)?;
-    progress::heed_ctrl_c();
+    progress::interrupt_on_ctrl_c();
     let table = if several && !args.json { Some(begin_table(args)?) } else { None };
     let mut rows = Vec::new();
     let mut refusals = Vec::new();

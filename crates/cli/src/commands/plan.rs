@@ -25,14 +25,14 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     let task =
         Task { freedom: settings::freedom(&args.planner.freedom), ..traced(&args.trace, &args.machine)? };
     let progress = Progress::new("planning");
-    progress::heed_ctrl_c();
+    progress::interrupt_on_ctrl_c();
     if args.memory.is_none() && args.live_limit.is_none() {
         return suggest(args, &task, &method, &progress);
     }
     let unconstrained = pipeline::unconstrained(&task, method.packer, &progress)?.height();
 
     if let Some(limit) = args.live_limit {
-        return by_load(args, &task, &method, limit, unconstrained, &progress);
+        return by_live_memory(args, &task, &method, limit, unconstrained, &progress);
     }
     let memory = args.memory.unwrap_or(MemorySpec::Share(1.0));
     let planned = match memory.resolve(unconstrained) {
@@ -98,7 +98,7 @@ fn print_all(args: &PlanArgs, report: &PlanReport, explanation: Option<&Choices>
 }
 
 /// The same with a limit on the load: nothing is placed, nothing can be written to a file.
-fn by_load(
+fn by_live_memory(
     args: &PlanArgs,
     task: &Task,
     method: &Method<'_>,
@@ -110,7 +110,7 @@ fn by_load(
         anyhow::bail!("--live-limit takes a size or a share, like 600MiB or 50%; `min` is for --memory");
     };
     let limited = task.with_memory(limit);
-    let planned = match pipeline::plan_load(&limited, method, &[], progress) {
+    let planned = match pipeline::plan_schedule(&limited, method, &[], progress) {
         Ok(planned) => planned,
         Err(error) => return refuse(args.json, task, method, unconstrained, error, progress),
     };

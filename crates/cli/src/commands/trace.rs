@@ -66,7 +66,7 @@ fn summarize(args: &TraceArgs, path: &Path, file: TraceFile, graph: Option<&Grap
     let costs = costs.unwrap_or_else(|| Costs::estimate(&trace, &Roofline::new(&machine)));
     let task = Task { trace: Arc::new(trace), costs, machine, freedom: Freedom::ALL };
     let progress = Progress::new("");
-    progress::heed_ctrl_c();
+    progress::interrupt_on_ctrl_c();
     let planner = registry::planner(registry::DEFAULT_PLANNER)?;
     let packer = registry::packer(registry::DEFAULT_PACKER)?;
     let method = Method::new(planner, packer, Budget::default());

@@ -21,7 +21,7 @@ use print::Trained;
 pub fn run(args: &TrainArgs) -> Result<Answer> {
     args.plot.as_deref().map_or(Ok(()), files::expect_writable)?;
     let training = training(args)?;
-    progress::heed_ctrl_c();
+    progress::interrupt_on_ctrl_c();
     let observer = Progress::of_training(!args.json);
     let outcome = training.run_observed(&observer);
     drop(observer);

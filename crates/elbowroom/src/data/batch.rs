@@ -8,7 +8,7 @@ use super::DataError;
 #[derive(Clone, Debug)]
 pub struct Batch {
     inputs: Vec<Input>,
-    /// Number of classes that the network tells apart, where no input holds them.
+    /// Number of classes of the network, if no input holds them.
     classes: usize,
 }
 
@@ -39,7 +39,7 @@ pub struct ImageShape {
     pub height: usize,
     /// Width in pixels.
     pub width: usize,
-    /// Number of classes that the network tells apart.
+    /// Number of classes of the network.
     pub classes: usize,
 }
 
@@ -104,7 +104,7 @@ impl Batch {
         let inputs = graph.inputs.iter();
         let inputs = inputs.map(|i| Input::new(&i.name, graph.tensors[i.value].shape, i.content)).collect();
         let output = graph.outputs.first().map(|output| graph.tensors[output.value].shape);
-        // Without labels, the classes are those that the network tells apart: the second extent of its first output.
+        // Without labels, the number of classes is the second extent of its first output.
         let classes = output.and_then(|shape| shape.dims().get(1).copied()).unwrap_or(1);
         Self { inputs, classes }
     }

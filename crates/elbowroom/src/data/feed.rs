@@ -184,7 +184,7 @@ mod tests {
         }
     }
 
-    /// Notes the indices that are asked for.
+    /// Records the requested indices.
     struct Notes<'a>(Option<u64>, &'a std::sync::Mutex<Vec<u64>>);
 
     impl Dataset for Notes<'_> {

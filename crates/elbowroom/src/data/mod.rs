@@ -25,6 +25,7 @@ pub use batch::{Batch, ImageShape, TokenShape};
 pub use cifar10::Cifar10;
 pub use feed::{Feed, Samples};
 pub use mnist::Mnist;
+pub(crate) use sentences::POOL;
 pub use synthetic::Synthetic;
 pub use text::Text;
 
@@ -80,7 +81,7 @@ pub enum DataError {
         /// The system's error.
         source: io::Error,
     },
-    /// The file is not of the format that its name says.
+    /// The file is not of the format that its name indicates.
     #[error("{} is not a whole {format} file: {why}", path.display())]
     Format {
         /// The file.

@@ -22,10 +22,10 @@ impl EpochOrder {
         Self { seed, epoch: None, samples: (0..samples).collect() }
     }
 
-    /// The sample at a place of the endless sequence of epochs.
-    pub(super) fn sample(&mut self, place: u64) -> u32 {
+    /// The sample at a position of the endless sequence of epochs.
+    pub(super) fn sample(&mut self, position: u64) -> u32 {
         let len = self.samples.len() as u64;
-        let epoch = place / len;
+        let epoch = position / len;
         if self.epoch != Some(epoch) {
             // From the identity each time: the order must not depend on which epochs were visited before.
             self.samples.sort_unstable();
@@ -35,7 +35,7 @@ impl EpochOrder {
             }
             self.epoch = Some(epoch);
         }
-        self.samples[(place % len) as usize]
+        self.samples[(position % len) as usize]
     }
 }
 

@@ -1,4 +1,4 @@
-//! Pairs of sentences, a source and its translation, as batches of a translator take them: of many lengths, brought together by length.
+//! Pairs of sentences (a source and its translation) of many lengths, in batches of similar length, for networks that translate.
 //!
 //! ```text
 //! sentences   17→19  4→3  31→28  5→6  18→20  …      drawn by seed and number
@@ -6,20 +6,20 @@
 //! batches     extents 5→10         20→20        35→30   in a shuffled order, each filled up with padding
 //! ```
 //!
-//! Sentences of `POOL` batches are sorted by length and cut into batches, which come in random order; extents are rounded up to a tenth of
-//! the longest sentence, so that the same ones come again. Which sentences are in a batch depends on the seed and the iteration's number alone.
+//! The sentences of `POOL` batches are sorted by length and cut into batches, which follow in random order. Extents are rounded up to a tenth
+//! of the longest sentence, so that the same extents recur. The sentences of a batch depend on the seed and the iteration's number alone.
 
 use super::order::mix;
 
 /// Batches whose sentences are sorted together.
-const POOL: u64 = 16;
-/// Different extents of a source, and of a translation.
+pub(crate) const POOL: u64 = 16;
+/// Number of different extents of a source, and of a translation.
 const STEPS: usize = 10;
 
-/// One pair.
+/// A source and its translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SentencePair {
-    /// Its number among all pairs: says where its words come from.
+    /// Index of the sample that its words are taken from.
     pub sample: u64,
     /// Words of the source.
     pub source: usize,
@@ -34,48 +34,48 @@ pub struct SentenceBatch {
     pub source: usize,
     /// Words of the translations, padding behind them included.
     pub target: usize,
-    /// The pairs, a row each.
+    /// The pairs, one for each row of the batch.
     pub pairs: Vec<SentencePair>,
 }
 
-/// All pairs.
+/// All pairs of a data set.
 #[derive(Clone, Copy, Debug)]
 pub struct Sentences {
     /// Words of the longest sentence, at least one.
     pub longest: usize,
-    /// How many pairs there are; without a number they never end.
+    /// Number of pairs; `None` for an endless sequence.
     pub samples: Option<u64>,
     /// Determines lengths and order.
     pub seed: u64,
 }
 
 impl Sentences {
-    /// A pair by its place in the endless sequence of epochs.
-    fn sentence(&self, place: u64) -> SentencePair {
-        let sample = self.samples.map_or(place, |samples| place % samples.max(1));
+    /// The pair at a position of the endless sequence of epochs.
+    fn sentence(&self, position: u64) -> SentencePair {
+        let sample = self.samples.map_or(position, |samples| position % samples.max(1));
         let longest = self.longest.max(1) as u64;
         let bits = mix(self.seed ^ 0x1e46, sample);
-        // The mean of two: most sentences are of middle length.
+        // The mean of two random numbers: most sentences are of medium length.
         let source = 1 + (bits % longest + (bits >> 16) % longest) / 2;
-        // From four fifths of the source to six fifths of it.
+        // Between 4/5 and 6/5 of the length of the source.
         let target = (source * (80 + (bits >> 32) % 41)).div_ceil(100).min(longest);
         SentencePair { sample, source: source as usize, target: target as usize }
     }
 
-    /// Words rounded up to the extent that holds them.
+    /// A number of words, rounded up to the next extent.
     fn extent(&self, words: usize) -> usize {
         words.next_multiple_of(self.longest.div_ceil(STEPS).max(1)).min(self.longest)
     }
 
-    /// The pairs of an iteration, as many as its batch.
+    /// The `batch` pairs of an iteration.
     pub fn batch(&self, iteration: u64, batch: usize) -> SentenceBatch {
-        let (pool, place) = (iteration / POOL, iteration % POOL);
+        let (pool, index) = (iteration / POOL, iteration % POOL);
         let pairs = POOL * batch as u64;
         let mut sentences: Vec<SentencePair> = (0..pairs).map(|i| self.sentence(pool * pairs + i)).collect();
         sentences.sort_by_key(|pair| (self.extent(pair.source), pair.target, pair.source));
         let mut order: Vec<u64> = (0..POOL).collect();
         order.sort_by_key(|&at| mix(self.seed ^ mix(0x900, pool), at));
-        let first = order[place as usize] as usize * batch;
+        let first = order[index as usize] as usize * batch;
         let sentences = sentences[first..first + batch].to_vec();
         let most = |words: fn(&SentencePair) -> usize| sentences.iter().map(words).max().unwrap_or(1);
         let (source, target) = (most(|pair| pair.source), most(|pair| pair.target));
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn extents_differ_from_batch_to_batch_and_come_again() {
+    fn extents_differ_from_batch_to_batch_and_recur() {
         let all = Sentences { longest: 50, samples: None, seed: 3 };
         let extents = |range: std::ops::Range<u64>| -> Vec<(usize, usize)> {
             range
@@ -124,15 +124,15 @@ mod tests {
         let new = extents(500..1000).into_iter().filter(|form| !known.contains(form)).count();
         assert!(new < 10, "{new} late forms");
         // Padding costs less than the words themselves.
-        let (words, places) = (0..100).map(|at| all.batch(at, 16)).fold((0, 0), |(words, places), batch| {
+        let (words, tokens) = (0..100).map(|at| all.batch(at, 16)).fold((0, 0), |(words, tokens), batch| {
             let sum: usize = batch.pairs.iter().map(|pair| pair.source + pair.target).sum();
-            (words + sum, places + batch.pairs.len() * (batch.source + batch.target))
+            (words + sum, tokens + batch.pairs.len() * (batch.source + batch.target))
         });
-        assert!(2 * words > places, "{words} words in {places} places");
+        assert!(2 * words > tokens, "{words} words in {tokens} tokens");
     }
 
     #[test]
-    fn pairs_repeat_where_there_are_only_so_many_and_one_word_is_enough() {
+    fn pairs_of_a_small_data_set_repeat_and_may_be_single_words() {
         let few = Sentences { longest: 1, samples: Some(5), seed: 3 };
         let batch = few.batch(7, 4);
         assert_eq!((batch.source, batch.target), (1, 1));

@@ -1,4 +1,4 @@
-//! Plain text for language models: every byte is a token, sequences are windows at random places.
+//! Plain text for language models: every byte is a token, sequences are windows at random offsets.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -52,7 +52,7 @@ impl Dataset for Text {
         let window = shape.length as u64 + 1;
         if shape.vocabulary < VOCABULARY {
             return Err(DataError::Mismatch(format!(
-                "text has 256 different bytes, the network knows {} tokens",
+                "text has 256 different bytes, the network has {} tokens",
                 shape.vocabulary
             )));
         }
@@ -63,8 +63,8 @@ impl Dataset for Text {
         }
         self.window.resize(shape.length + 1, 0);
         for (row, (tokens, &index)) in tokens.chunks_exact_mut(shape.length.max(1)).zip(indices).enumerate() {
-            let place = mix(self.seed, index) % (self.len - window + 1);
-            self.file.read_exact_at(&mut self.window, place).map_err(DataError::io(&self.path))?;
+            let offset = mix(self.seed, index) % (self.len - window + 1);
+            self.file.read_exact_at(&mut self.window, offset).map_err(DataError::io(&self.path))?;
             for (token, &byte) in tokens.iter_mut().zip(&self.window) {
                 *token = i32::from(byte);
             }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use elbowroom_graph::Graph;
 use elbowroom_graph::zoo::{self, Options, Variation, ZooError, variation};
 
-use super::{KEPT_STRUCTURES, Network, NetworkError, Structure};
+use super::{KEPT_STRUCTURES, Network, NetworkError, Structure, first_sample};
 use crate::data::sentences::Sentences;
 use crate::data::{Samples, mix};
 
@@ -121,13 +121,14 @@ impl Network for Model {
 
     fn structure(&self, iteration: u64, seed: u64) -> Result<Structure, NetworkError> {
         let Options { batch, length, target, .. } = self.options;
+        let whole_batches = first_sample(iteration, batch)?;
         if let Some(Variation::Lengths { longest }) = self.variation {
             let sentences = Sentences { longest, samples: self.epoch, seed }.batch(iteration, batch);
             let extents = Extents { batch, length: Some(sentences.source), target: Some(sentences.target) };
             return Ok(Structure { graph: self.graph(extents)?, samples: Samples::Sentences(sentences) });
         }
         let (first, batch) = match self.epoch {
-            None => (iteration * batch as u64, batch),
+            None => (whole_batches, batch),
             Some(samples) => {
                 let in_epoch = samples.div_ceil(batch as u64);
                 let done = iteration % in_epoch * batch as u64;

@@ -1,18 +1,17 @@
-//! The evaluations that a plan took: numbers that reproduce it, whatever the clock stopped when it was made.
+//! The evaluations of a plan: numbers that reproduce it, even if the clock stopped parts of the search.
 
 use std::fmt;
 use std::num::ParseIntError;
 use std::str::FromStr;
 
-/// Evaluations of a plan, round by round. As text, `812` for one round, `812,40,3` for three; if the clock
-/// stopped something, also `812/350,40` (the packer of the first round was stopped after 350 evaluations) and `812,40+2` (the searches of two
-/// peers finished in time).
+/// Evaluations of a plan, round by round. As text, `812` for one round and `812,40,3` for three. If the clock stopped the packer of the first
+/// round after 350 evaluations, `812/350,40`; if only two searches of peers finished in time, `812,40+2`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evaluations {
-    /// The planner's rounds: a round whose schedule does not fit is followed by one with a lower limit on live memory.
+    /// The rounds of the planner, in order.
     pub rounds: Vec<Round>,
-    /// Searches of peers, and short searches, that finished after the rounds; `None` for all of them.
-    pub others: Option<u32>,
+    /// Number of searches that finished after the rounds: short searches of the planner, and searches of its peers. `None` for all of them.
+    pub peer_searches: Option<u32>,
 }
 
 /// One round.
@@ -20,14 +19,14 @@ pub struct Evaluations {
 pub struct Round {
     /// Evaluations of the planner.
     pub planner: u64,
-    /// Evaluations of the packer, if it was stopped. By itself it stops when it has placed every buffer, or after a fixed amount of work.
+    /// Evaluations of the packer if the clock stopped it. `None` if it stopped by itself: with a placement, or after a fixed amount of work.
     pub packer: Option<u64>,
 }
 
-/// Why a text names no evaluations.
+/// Why a text cannot be parsed as evaluations.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{text}` is no number of evaluations; write one for each round, like 20000, or those that a plan reported, like 812,40,3 or 812/350,40+2"
+    "`{text}` is no number of evaluations; write one number for every round, like 20000, or the list that a plan reported, like 812,40,3 or 812/350,40+2"
 )]
 pub struct ParseEvaluationsError {
     text: String,
@@ -35,19 +34,19 @@ pub struct ParseEvaluationsError {
 }
 
 impl Evaluations {
-    /// This many in a single round.
+    /// A single round with this many evaluations of the planner.
     pub fn once(planner: u64) -> Self {
-        Self { rounds: vec![Round { planner, packer: None }], others: None }
+        Self { rounds: vec![Round { planner, packer: None }], peer_searches: None }
     }
 
-    /// Evaluations of the planner in all rounds together.
+    /// Sum of the planner's evaluations over all rounds.
     pub fn total(&self) -> u64 {
         self.rounds.iter().map(|round| round.planner).sum()
     }
 
-    /// The evaluations of the only round, if nothing else was recorded: a number that holds for every round.
+    /// The evaluations of the only round if nothing else was recorded. As a budget, this number applies to every round.
     pub fn single(&self) -> Option<u64> {
-        match (self.rounds.as_slice(), self.others) {
+        match (self.rounds.as_slice(), self.peer_searches) {
             (&[Round { planner, packer: None }], None) => Some(planner),
             _ => None,
         }
@@ -61,7 +60,7 @@ impl fmt::Display for Evaluations {
             write!(f, "{comma}{planner}")?;
             packer.map_or(Ok(()), |packer| write!(f, "/{packer}"))?;
         }
-        self.others.map_or(Ok(()), |others| write!(f, "+{others}"))
+        self.peer_searches.map_or(Ok(()), |searches| write!(f, "+{searches}"))
     }
 }
 
@@ -70,8 +69,8 @@ impl FromStr for Evaluations {
 
     fn from_str(text: &str) -> Result<Self, ParseEvaluationsError> {
         let read = || -> Result<Self, ParseIntError> {
-            let (rounds, others) = match text.split_once('+') {
-                Some((rounds, others)) => (rounds, Some(others.trim().parse()?)),
+            let (rounds, peer_searches) = match text.split_once('+') {
+                Some((rounds, searches)) => (rounds, Some(searches.trim().parse()?)),
                 None => (text, None),
             };
             let round = |round: &str| {
@@ -81,7 +80,7 @@ impl FromStr for Evaluations {
                 };
                 Ok(Round { planner: planner.trim().parse()?, packer })
             };
-            Ok(Self { rounds: rounds.split(',').map(round).collect::<Result<_, _>>()?, others })
+            Ok(Self { rounds: rounds.split(',').map(round).collect::<Result<_, _>>()?, peer_searches })
         };
         read().map_err(|source| ParseEvaluationsError { text: text.to_owned(), source })
     }
@@ -92,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn text_is_parsed_to_the_same_evaluations() {
         for text in ["812", "0", "812,40,3", "812/350,40", "812,40+2", "1/20,2/3,4+0"] {
             assert_eq!(text.parse::<Evaluations>().unwrap().to_string(), text);
         }

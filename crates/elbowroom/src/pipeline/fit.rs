@@ -45,7 +45,7 @@ impl Fitted {
     }
 }
 
-/// The time that a plan may take. Recorded rounds have no time limit.
+/// The time limit of a plan. Recorded rounds have none.
 #[derive(Clone, Copy)]
 struct Clock {
     started: Instant,
@@ -54,7 +54,7 @@ struct Clock {
 
 impl Clock {
     fn start(method: &Method<'_>) -> Self {
-        let time = method.budget.time.filter(|_| !matches!(method.rounds, Rounds::Again(_)));
+        let time = method.budget.time.filter(|_| !matches!(method.rounds, Rounds::Recorded(_)));
         Self { started: Instant::now(), time }
     }
 
@@ -67,7 +67,7 @@ impl Clock {
         self.time.and_then(|time| self.started.checked_add(time))
     }
 
-    /// The end of the peers' searches: a fifth later, because no time would be left for them otherwise.
+    /// The end of the peers' searches: a fifth later, because otherwise the planner's rounds would use up their time.
     fn end_of_peers(&self) -> Option<Instant> {
         let time = self.time?;
         self.started.checked_add(time.saturating_add(time / 5))
@@ -88,11 +88,11 @@ impl Clock {
 /// How long the packer searches.
 #[derive(Clone, Copy)]
 pub(super) enum Placing {
-    /// A few evaluations.
+    /// [`PACKING_EVALUATIONS`].
     AtOnce,
     /// Until a share of its work is done.
     Briefly,
-    /// Until a fixed amount of work or `most` evaluations are done, or until `end`, but at least as long as at once.
+    /// Until a fixed amount of work or `most` evaluations are done, or until `end`, but at least [`PACKING_EVALUATIONS`].
     Search { most: Option<u64>, end: Option<Instant> },
 }
 
@@ -104,13 +104,13 @@ impl Placing {
 pub(super) struct Unplaced {
     /// The smallest arena size that the packer reached. Its excess over the limit is the amount by which live memory must fall.
     pub height: Bytes,
-    /// Evaluations of the packer, if the clock stopped it now or when they were recorded.
+    /// Evaluations of the packer if the clock stopped it, in this run or in the recorded one.
     pub cut: Option<u64>,
 }
 
-/// A schedule with a placement that fits, and the evaluations that reproduce it. The planner starts from the `known` schedules if it can. If
-/// its first schedule does not fit, the result is the fastest of its own later rounds, its own short search, and its peers' searches, time
-/// permitting; a method with [`Rounds::AtOnce`] only makes its own rounds.
+/// Returns a schedule with a placement that fits, and the evaluations that reproduce it. The `known` schedules are warm starts if the planner
+/// takes any. If the first schedule does not fit, the result is the fastest of the planner's later rounds, its short search, and the searches
+/// of its peers, time permitting. With [`Rounds::AtOnce`], no searches follow the rounds.
 pub(super) fn fit(
     task: &Task,
     method: &Method<'_>,
@@ -129,12 +129,12 @@ pub(super) fn fit(
         return (best, recorded);
     }
     let most = match &method.rounds {
-        Rounds::Again(given) => given.others,
+        Rounds::Recorded(given) => given.peer_searches,
         _ => None,
     };
     let mut finished = 0;
     for other in peer_searches(task, method, &recorded, best.is_ok(), !known.is_empty()) {
-        // Without any plan so far, short searches go on after the time is over.
+        // While there is no plan, short searches continue after the time limit.
         let end = clock.end_of_peers().filter(|_| best.is_ok() || other.rounds != Rounds::AtOnce);
         let watch = Until::new(observer, end);
         if most.is_some_and(|most| finished >= most) || watch.interrupted() {
@@ -159,7 +159,7 @@ pub(super) fn fit(
             best = Ok(other);
         }
     }
-    recorded.others = if cut { Some(finished) } else { most };
+    recorded.peer_searches = if cut { Some(finished) } else { most };
     (best, recorded)
 }
 
@@ -170,8 +170,8 @@ struct PeerSearch<'a> {
     rounds: Rounds,
 }
 
-/// The searches that follow if the first schedule does not fit, in order: while nothing `is_found`, the planner and its peers with short
-/// packing attempts; then all of them with longer ones.
+/// The searches that follow if the first schedule does not fit, in order. If no plan `is_found` yet, the planner and its peers with short
+/// packing attempts come first; then all of them with longer attempts.
 fn peer_searches<'a>(
     task: &Task,
     method: &Method<'a>,
@@ -188,7 +188,7 @@ fn peer_searches<'a>(
     let at_once =
         all.iter().filter(|_| !is_found).map(|other| PeerSearch { rounds: Rounds::AtOnce, ..*other });
     let at_once: Vec<PeerSearch<'a>> = at_once.collect();
-    // With so few evaluations, the rounds that have just failed were the same as the short search.
+    // A budget of at most AT_ONCE evaluations made the rounds that have just failed identical to the short search.
     let same = matches!(method.rounds, Rounds::AsNeeded)
         && method.budget.evaluations.is_some_and(|evaluations| evaluations <= AT_ONCE)
         && method.budget.time.is_none()
@@ -204,7 +204,7 @@ struct Descent<'a> {
     known: &'a [&'a Schedule],
     /// Whether this is the planner of the method, not a peer.
     first: bool,
-    /// The rounds that were made.
+    /// The rounds that have finished.
     rounds: Vec<Round>,
     /// Whether the clock prevented another round.
     cut: bool,
@@ -231,21 +231,21 @@ impl Descent<'_> {
                 }
                 continue;
             };
-            let load = liveness::problem(&schedule, &task.machine).peak_live();
+            let peak = liveness::problem(&schedule, &task.machine).peak_live();
             let height = match self.place(round, &schedule, observer) {
                 Ok(placement) => {
                     let fitted = Fitted { schedule, placement, stop };
                     let taken = limits.exceeds();
-                    let near = taken.saturating_sub(load) < Bytes(limit.get() / NEAR);
+                    let near = taken.saturating_sub(peak) < Bytes(limit.get() / NEAR);
                     return Ok(match round == 0 || near || self.method.rounds == Rounds::AtOnce {
                         true => fitted,
-                        false => self.rise(fitted, [load, taken], made, observer),
+                        false => self.rise(fitted, [peak, taken], made, observer),
                     });
                 }
                 Err(height) => height,
             };
             lowest = Some(lowest.map_or(height, |lowest| lowest.min(height)));
-            if !limits.too_high(load, height - limit) {
+            if !limits.too_high(peak, height - limit) {
                 break;
             }
             made.push(schedule);
@@ -289,7 +289,7 @@ impl Descent<'_> {
         best
     }
 
-    /// A placement for a round's schedule, or the arena size that exceeds the limit.
+    /// Packs a round's schedule. The error is the arena size that exceeds the limit.
     fn place(
         &mut self,
         round: usize,
@@ -309,7 +309,7 @@ impl Descent<'_> {
         }
     }
 
-    /// One round's schedule; `None` if no time is left for it.
+    /// Plans one round; `None` if no time is left for it.
     fn plan(
         &mut self,
         round: usize,
@@ -325,7 +325,7 @@ impl Descent<'_> {
             return None;
         }
         let evaluations = match rounds {
-            Rounds::Again(recorded) => recorded.rounds.get(round).map(|round| round.planner),
+            Rounds::Recorded(recorded) => recorded.rounds.get(round).map(|round| round.planner),
             _ => budget.evaluations,
         };
         let budget = Budget { evaluations, time: self.clock.for_planning(round), ..budget.clone() };
@@ -344,7 +344,7 @@ impl Descent<'_> {
     /// The largest number of rounds.
     fn most(&self) -> usize {
         match &self.method.rounds {
-            Rounds::Again(recorded) => recorded.rounds.len().min(ROUNDS),
+            Rounds::Recorded(recorded) => recorded.rounds.len().min(ROUNDS),
             _ => ROUNDS,
         }
     }
@@ -355,14 +355,15 @@ impl Descent<'_> {
             Rounds::AtOnce => Placing::AtOnce,
             Rounds::AsNeeded if self.clock.time.is_none() && !(self.first && round == 0) => Placing::Briefly,
             Rounds::AsNeeded => Placing::Search { most: None, end: self.clock.end_of_placing() },
-            Rounds::Again(recorded) => {
+            Rounds::Recorded(recorded) => {
                 Placing::Search { most: recorded.rounds.get(round).and_then(|round| round.packer), end: None }
             }
         }
     }
 }
 
-/// A placement within the problem's capacity (the smallest without a capacity), or how near the packer came.
+/// Returns a placement within the problem's capacity, or without a capacity the smallest that was found. The error is the smallest arena size
+/// that the packer reached.
 ///
 /// Blocks are rounded up to the alignment, buffers are not: the highest one ends where its bytes end.
 pub(super) fn place(

@@ -1,6 +1,6 @@
 //! Dynamic tensor rematerialization (M. Kirisame et al., 2021) as the rule of dynamic execution: the tensor with the least h is evicted or
-//! offloaded, whichever makes it available again sooner. Offloading is our addition: it costs two copies, or one if a host copy exists, and
-//! no other tensor has to be recomputed for it.
+//! offloaded, depending on which restores it sooner. Offloading is our addition: it costs two copies, or one if a host copy exists, and no
+//! other tensor has to be recomputed for it.
 //!
 //! The rule uses given durations, not those of the iteration that runs: it therefore decides the same every time, and a dry run predicts what
 //! the iteration will do.
@@ -30,16 +30,17 @@ impl<'a> Dtr<'a> {
         Self { task, trace: task.trace.clone(), order, worth }
     }
 
-    /// The time until an absent tensor is available again, by the faster way.
+    /// The faster way to restore a tensor after its removal, and the time that this takes.
     fn restore(&mut self, candidate: &Candidate) -> (Nanos, Removal) {
         let machine = &self.task.machine;
         let bytes = self.trace.bytes(candidate.tensor);
         let offload = if candidate.on_host { Nanos::ZERO } else { machine.to_host.time(bytes) };
         let copied = candidate.may_offload.then(|| offload + machine.to_device.time(bytes));
-        let again = (candidate.may_evict && !candidate.on_host).then(|| self.worth.again(candidate.tensor));
-        match (copied, again) {
-            (Some(copied), Some(again)) if copied < again => (copied, Removal::Offload),
-            (_, Some(again)) => (again, Removal::Evict),
+        let recomputed =
+            (candidate.may_evict && !candidate.on_host).then(|| self.worth.restore_time(candidate.tensor));
+        match (copied, recomputed) {
+            (Some(copied), Some(recomputed)) if copied < recomputed => (copied, Removal::Offload),
+            (_, Some(recomputed)) => (recomputed, Removal::Evict),
             (Some(copied), None) => (copied, Removal::Offload),
             (None, None) => (Nanos::ZERO, Removal::Evict),
         }

@@ -14,13 +14,13 @@ use crate::pipeline::{PlanError, Untraceable};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrainError {
-    /// No plan was found at this limit. Says why, and which limit would do.
+    /// No plan was found at this limit. The refusal contains the reason and the smallest limit for which a plan was found.
     #[error("{}", .0.sentence())]
     Refused(Box<Refusal>),
     /// There is no largest batch.
     #[error(transparent)]
     Largest(#[from] LargestError),
-    /// Algorithms that round differently were asked for, but the network varies: each structure would have its own.
+    /// Numerically different algorithms were requested, but the network varies: each structure would have its own.
     #[error(
         "numerically different algorithms are for networks whose structure does not vary: each structure would choose its own"
     )]

@@ -16,7 +16,7 @@ use super::{Iteration, TrainError, TrainObserver};
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Dtype, Entry};
 use crate::data::Feed;
 use crate::files::expect_writable;
-use crate::network::Structure;
+use crate::network::{NetworkError, Structure};
 
 /// Name of the output that holds the loss.
 const LOSS: &str = "loss";
@@ -92,7 +92,7 @@ impl<'a> Runner<'a> {
     fn structure(&self, number: u64) -> Result<Structure, TrainError> {
         match self.training.network.varies() {
             true => Ok(self.training.network.structure(number, self.training.seed)?),
-            false => Ok(Structure::of(self.graph.clone(), number)),
+            false => Ok(Structure::of(self.graph.clone(), number)?),
         }
     }
 
@@ -130,7 +130,9 @@ impl<'a> Runner<'a> {
         let (mut planned, mut times) = (false, Vec::new());
         let loss_slot = self.graph.outputs.iter().position(|output| output.name == LOSS);
         for done in 1..=iterations {
-            let number = self.first + done - 1;
+            let iterations_done =
+                self.first.checked_add(done).ok_or(NetworkError::Iteration { iteration: u64::MAX })?;
+            let number = iterations_done - 1;
             let Structure { graph, samples } = self.structure(number)?;
             let batch = self.feed.read(&graph, &samples)?;
             let mut fill = |session: &mut Session| {
@@ -166,7 +168,7 @@ impl<'a> Runner<'a> {
             if let Some(saving) = saving
                 && (stopping || done % saving.every == 0)
             {
-                self.save(session, &saving.path, number + 1)?;
+                self.save(session, &saving.path, iterations_done)?;
             }
             if stopping {
                 break;
@@ -196,4 +198,28 @@ fn entries(graph: &Graph) -> Vec<Entry> {
         Entry { name: parameter.name.clone(), dtype, shape: value.shape.dims().to_vec() }
     };
     graph.persistent.iter().map(entry).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use elbowroom_graph::zoo::{self, Options};
+
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_of_too_many_iterations_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        let graph = zoo::build("resnet20", &Options::new(2)).unwrap();
+        let zeros = |_, value: &mut [u8]| {
+            value.fill(0);
+            Ok(())
+        };
+        for iterations_done in [u64::MAX, u64::MAX / 2] {
+            checkpoint::save(&path, &graph.name, iterations_done, &entries(&graph), zeros).unwrap();
+            let training = Training::new(graph.clone(), Bytes(1 << 30)).resume(&path).iterations(3);
+            let error = training.run().err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(error.contains("exceeds the range of iterations"), "{error}");
+        }
+    }
 }

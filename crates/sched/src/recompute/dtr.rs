@@ -156,7 +156,7 @@ impl<'a> DtrRun<'a> {
             let free = |value: &TensorId| self.locked[value.index()] == 0;
             let candidates: Vec<TensorId> = self.candidates.iter().copied().filter(free).collect();
             let worths = candidates.into_iter().map(|value| {
-                let again = self.worth.again(value);
+                let again = self.worth.restore_time(value);
                 (self.worth.h(value, again), value)
             });
             let least = worths.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)))?;

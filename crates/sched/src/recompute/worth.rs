@@ -23,7 +23,7 @@ pub struct Worth {
     bytes: Vec<u64>,
     touched: Vec<u64>,
     evicted: Vec<bool>,
-    /// Among the tensors that can be recomputed: what each one's op reads and what is made of it.
+    /// Among the tensors that can be recomputed: what its op reads, and the outputs of its readers.
     neighbours: Vec<Vec<TensorId>>,
     classes: Classes,
 }
@@ -57,17 +57,17 @@ impl Worth {
         }
     }
 
-    /// Time passes: an op ran.
+    /// Adds the duration of an op that ran.
     pub fn pass(&mut self, time: Nanos) {
         self.now += time.get();
     }
 
-    /// A tensor was read or made now.
+    /// Notes that an op read or wrote a tensor.
     pub fn touch(&mut self, value: TensorId) {
         self.touched[value.index()] = self.now;
     }
 
-    /// A tensor is there.
+    /// Notes that a tensor is on the device.
     pub fn arrive(&mut self, value: TensorId) {
         let index = value.index();
         if std::mem::replace(&mut self.evicted[index], false) {
@@ -75,7 +75,7 @@ impl Worth {
         }
     }
 
-    /// A tensor that can be recomputed is no longer there.
+    /// Notes that a tensor which can be recomputed was evicted.
     pub fn depart(&mut self, value: TensorId) {
         let index = value.index();
         if std::mem::replace(&mut self.evicted[index], true) {
@@ -87,8 +87,8 @@ impl Worth {
         }
     }
 
-    /// What having the tensor again takes: its own op and its evicted neighbourhood.
-    pub fn again(&mut self, value: TensorId) -> Nanos {
+    /// Time to restore a tensor: that of its own op and of its evicted neighbourhood.
+    pub fn restore_time(&mut self, value: TensorId) -> Nanos {
         let mut seen: Vec<usize> = Vec::new();
         let mut cost = self.cost[value.index()];
         for neighbour in &self.neighbours[value.index()] {
@@ -103,10 +103,10 @@ impl Worth {
         Nanos(cost)
     }
 
-    /// h, for a tensor that would take so long to have again.
-    pub fn h(&self, value: TensorId, again: Nanos) -> f64 {
+    /// h of a tensor with this time to restore it.
+    pub fn h(&self, value: TensorId, restore_time: Nanos) -> f64 {
         let stale = (self.now - self.touched[value.index()]).max(1);
-        again.get() as f64 / (self.bytes[value.index()] as f64 * stale as f64)
+        restore_time.get() as f64 / (self.bytes[value.index()] as f64 * stale as f64)
     }
 }
 
