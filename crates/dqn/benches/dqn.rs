@@ -1,7 +1,7 @@
 //! What the planner `dqn` learns, and where it stands: three tables.
 //!
-//! - `cargo bench -p elbowroom-dqn --bench dqn -- learning A.trace 60% B.trace 25%`: for five seeds, the first tenth of the episodes beside
-//!   the last, the trained network alone beside chance, and `auto`; then the course of the episodes by tenths.
+//! - `cargo bench -p elbowroom-dqn --bench dqn -- learning A.trace 60% B.trace 25%`: for five seeds, compares the first tenth of the episodes
+//!   with the last, and the trained network with random play and `auto`; then shows the episodes by tenths.
 //! - `... -- transfer SMALL.trace LARGE.trace 30%`: for each seed, the episodes that a network trained on the small trace needs on the large
 //!   one to reach what training from nothing reaches.
 //! - `... -- figure A.trace B.trace`: Figure 5 of Shicheng, offloading and recomputing, then offloading alone.
@@ -23,13 +23,13 @@ use elbowroom_ir::Bytes;
 use elbowroom_ir::planning::{Freedom, Planner, Request};
 use elbowroom_ir::search::{Budget, Observer, Silent};
 use elbowroom_ir::text::{File, TraceFile};
-use elbowroom_sched::lower::least_load;
+use elbowroom_sched::lower::least_live;
 use elbowroom_sched::planner;
 use elbowroom_sched::policy::Policy;
 use elbowroom_sim::simulate;
 
-/// What was asked for.
-struct Asked {
+/// The arguments.
+struct Arguments {
     /// Everything that is no option: the table, traces, limits.
     words: Vec<String>,
     seeds: u64,
@@ -40,9 +40,9 @@ struct Asked {
     planners: Vec<String>,
 }
 
-impl Asked {
+impl Arguments {
     fn read() -> Result<Self, String> {
-        let mut asked = Self {
+        let mut read = Self {
             words: Vec::new(),
             seeds: 5,
             plays: 20,
@@ -54,22 +54,22 @@ impl Asked {
         let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
         while let Some(argument) = arguments.next() {
             let Some(option) = argument.strip_prefix("--") else {
-                asked.words.push(argument);
+                read.words.push(argument);
                 continue;
             };
             let value = arguments.next().ok_or_else(|| format!("--{option} needs a value"))?;
             let number = || value.parse().map_err(|_| format!("--{option} needs a number"));
             match option {
-                "seeds" => asked.seeds = number()?,
-                "plays" => asked.plays = number()? as u32,
-                "evaluations" => asked.evaluations = number()?,
-                "dqn" => asked.dqn = value.parse().map_err(|e| format!("{e}"))?,
-                "fine" => asked.fine = value.parse().map_err(|e| format!("{e}"))?,
-                "planners" => asked.planners = value.split(',').map(str::to_owned).collect(),
+                "seeds" => read.seeds = number()?,
+                "plays" => read.plays = number()? as u32,
+                "evaluations" => read.evaluations = number()?,
+                "dqn" => read.dqn = value.parse().map_err(|e| format!("{e}"))?,
+                "fine" => read.fine = value.parse().map_err(|e| format!("{e}"))?,
+                "planners" => read.planners = value.split(',').map(str::to_owned).collect(),
                 _ => return Err(format!("there is no option --{option}")),
             }
         }
-        Ok(asked)
+        Ok(read)
     }
 }
 
@@ -88,7 +88,7 @@ impl Case {
         let name = Path::new(path).file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into());
         let mut case = Self { name, file, peak: u64::MAX };
         let request = case.request(1.0, Freedom::ALL).ok_or_else(|| said(&"no machine, or no costs"))?;
-        case.peak = least_load(&request, &Policy::prompt(&case.file.trace)).map_err(|e| said(&e))?.0.get();
+        case.peak = least_live(&request, &Policy::prompt(&case.file.trace)).map_err(|e| said(&e))?.0.get();
         Ok(case)
     }
 
@@ -105,7 +105,7 @@ impl Case {
         })
     }
 
-    fn ask(&self, share: f64) -> Request<'_> {
+    fn request_at(&self, share: f64) -> Request<'_> {
         self.request(share, Freedom::ALL).expect("was there when the case was read")
     }
 
@@ -135,7 +135,7 @@ struct Notes(Mutex<(Vec<Episode>, Option<Weights>)>);
 
 impl Observer for Notes {
     fn note(&self, note: &dyn Any) {
-        let mut notes = self.0.lock().expect("nobody panics while holding it");
+        let mut notes = self.0.lock().expect("no thread panics while holding it");
         if let Some(episode) = note.downcast_ref::<Episode>() {
             notes.0.push(*episode);
         } else if let Some(Trained(weights)) = note.downcast_ref::<Trained>() {
@@ -155,7 +155,7 @@ fn train(
     settings.through = true;
     let (dqn, notes) = (Dqn::new(settings, initial), Notes::default());
     dqn.schedule(request, &Budget { evaluations: None, time: None, seed, threads: 1 }, &notes);
-    let (episodes, trained) = notes.0.into_inner().expect("nobody panics while holding it");
+    let (episodes, trained) = notes.0.into_inner().expect("no thread panics while holding it");
     (episodes, trained.expect("there are decisions to learn about"))
 }
 
@@ -164,26 +164,26 @@ fn share(word: &str) -> Result<f64, String> {
     percent.map(|percent| percent / 100.0).ok_or_else(|| format!("{word} is no limit like 60%"))
 }
 
-fn learning(asked: &Asked) -> Result<(), String> {
+fn learning(arguments: &Arguments) -> Result<(), String> {
     let mut courses = Vec::new();
     println!(
         "| network | seed | first tenth | last tenth | less by | network alone | chance, mean | chance, best | best episode | `auto` | s |\n\
          | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     );
-    for pair in asked.words[1..].as_chunks::<2>().0 {
+    for pair in arguments.words[1..].as_chunks::<2>().0 {
         let (case, share) = (Case::read(&pair[0])?, share(&pair[1])?);
-        let request = case.ask(share);
+        let request = case.request_at(share);
         let auto = planner("auto").expect("is a planner");
-        let auto = case.plan(&request, auto, &Budget::evaluations(asked.evaluations));
-        for seed in 0..asked.seeds {
+        let auto = case.plan(&request, auto, &Budget::evaluations(arguments.evaluations));
+        for seed in 0..arguments.seeds {
             let started = Instant::now();
-            let (episodes, network) = train(&request, &asked.dqn, None, seed);
+            let (episodes, network) = train(&request, &arguments.dqn, None, seed);
             let seconds = started.elapsed().as_secs_f64();
             let tenth = (episodes.len() / 10).max(1);
             let (first, last) =
                 (case.mean(&episodes[..tenth]), case.mean(&episodes[episodes.len() - tenth..]));
             let played = |player, seed| {
-                play(&request, &asked.dqn, player, asked.plays, seed).map_err(|e| e.to_string())
+                play(&request, &arguments.dqn, player, arguments.plays, seed).map_err(|e| e.to_string())
             };
             let (alone, chance) =
                 (played(Player::Network(&network), seed)?, played(Player::Chance, 1_000 + seed)?);
@@ -209,20 +209,20 @@ fn learning(asked: &Asked) -> Result<(), String> {
     Ok(())
 }
 
-fn transfer(asked: &Asked) -> Result<(), String> {
-    let [_, small, large, limit] = asked.words.as_slice() else {
+fn transfer(arguments: &Arguments) -> Result<(), String> {
+    let [_, small, large, limit] = arguments.words.as_slice() else {
         return Err("transfer SMALL.trace LARGE.trace LIMIT".to_owned());
     };
     let (small, large, share) = (Case::read(small)?, Case::read(large)?, share(limit)?);
     println!(
         "| seed | from nothing: best of {} episodes | network alone | fine-tuned: reaches that best after | fraction | best of {} | network alone | untuned |\n\
          | --- | --- | --- | --- | --- | --- | --- | --- |",
-        asked.dqn.episodes, asked.fine.episodes
+        arguments.dqn.episodes, arguments.fine.episodes
     );
-    for seed in 0..asked.seeds {
-        let request = large.ask(share);
+    for seed in 0..arguments.seeds {
+        let request = large.request_at(share);
         let alone = |network: &Weights| {
-            let played = play(&request, &asked.dqn, Player::Network(network), 1, 0);
+            let played = play(&request, &arguments.dqn, Player::Network(network), 1, 0);
             played.map(|played| large.mean(&played)).map_err(|e| e.to_string())
         };
         // The rules' plans would be the best of both; here the episodes are compared.
@@ -231,10 +231,10 @@ fn transfer(asked: &Asked) -> Result<(), String> {
             own.imitate = false;
             own
         };
-        let (_, before) = train(&small.ask(share), &own(&asked.dqn), None, seed);
-        let (scratch, after) = train(&request, &own(&asked.dqn), None, seed);
+        let (_, before) = train(&small.request_at(share), &own(&arguments.dqn), None, seed);
+        let (scratch, after) = train(&request, &own(&arguments.dqn), None, seed);
         let untuned = alone(&before)?;
-        let (tuned, network) = train(&request, &own(&asked.fine), Some(before), seed);
+        let (tuned, network) = train(&request, &own(&arguments.fine), Some(before), seed);
         let best = |episodes: &[Episode]| episodes.last().and_then(|episode| episode.best);
         let wanted = best(&scratch);
         let reached = tuned.iter().find(|e| e.best.is_some_and(|best| wanted.is_none_or(|w| best <= w)));
@@ -253,26 +253,26 @@ fn transfer(asked: &Asked) -> Result<(), String> {
     Ok(())
 }
 
-fn figure(asked: &Asked) -> Result<(), String> {
+fn figure(arguments: &Arguments) -> Result<(), String> {
     let offload = Freedom { recompute: false, ..Freedom::ALL };
     for (title, freedom) in [("Offload and recompute", Freedom::ALL), ("Offload alone", offload)] {
         println!("\n{title}; overhead in percent, – where no plan was found\n");
         println!(
             "| network | limit | {} |\n| --- | --- |{}",
-            asked.planners.join(" | "),
-            " --- |".repeat(asked.planners.len())
+            arguments.planners.join(" | "),
+            " --- |".repeat(arguments.planners.len())
         );
-        for path in &asked.words[1..] {
+        for path in &arguments.words[1..] {
             let case = Case::read(path)?;
             for share in [0.7, 0.5, 0.3] {
                 let mut row = format!("| {} | {:.0} % |", case.name, 100.0 * share);
-                for name in &asked.planners {
+                for name in &arguments.planners {
                     let request = case.request(share, freedom).expect("was there when the case was read");
-                    let own = Dqn::new(asked.dqn.clone(), None);
+                    let own = Dqn::new(arguments.dqn.clone(), None);
                     let known = planner(name).ok_or_else(|| format!("there is no planner {name}"))?;
                     let (planner, evaluations): (&dyn Planner, u64) = match name.as_str() {
                         "dqn" => (&own, u64::MAX),
-                        _ => (known, asked.evaluations),
+                        _ => (known, arguments.evaluations),
                     };
                     let found = case.plan(&request, planner, &Budget::evaluations(evaluations));
                     row += &format!(" {} |", shown(found));
@@ -289,12 +289,12 @@ fn shown(overhead: Option<f64>) -> String {
 }
 
 fn main() {
-    let usage = || "say learning, transfer or figure, and traces that `elbowroom trace` wrote".to_owned();
-    let done = Asked::read().and_then(|asked| match asked.words.first().map(String::as_str) {
-        Some("learning") if asked.words.len() > 2 => learning(&asked),
-        Some("transfer") => transfer(&asked),
-        Some("figure") if asked.words.len() > 1 => figure(&asked),
-        // Built and started by whoever runs all benchmarks: nothing to do without traces.
+    let usage = || "usage: learning, transfer or figure, and traces that `elbowroom trace` wrote".to_owned();
+    let done = Arguments::read().and_then(|arguments| match arguments.words.first().map(String::as_str) {
+        Some("learning") if arguments.words.len() > 2 => learning(&arguments),
+        Some("transfer") => transfer(&arguments),
+        Some("figure") if arguments.words.len() > 1 => figure(&arguments),
+        // `cargo bench` starts every benchmark: without traces there is nothing to do.
         _ => Err(usage()),
     });
     if let Err(error) = done {

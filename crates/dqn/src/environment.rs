@@ -19,9 +19,9 @@ use crate::network::Sight;
 use crate::nodes::{Kind, Nodes};
 use crate::settings::Settings;
 use elbowroom_sched::PolicyError;
-use elbowroom_sched::lower::{evaluate_unfinished, loads};
+use elbowroom_sched::lower::{evaluate_unfinished, live_memory};
 use elbowroom_sched::offload::autoswap;
-use elbowroom_sched::policy::{Boundary, Offloadable, Place, Policy, Touches, backward_start};
+use elbowroom_sched::policy::{Boundary, Offloadable, Policy, SequenceIndex, Touches, backward_start};
 use elbowroom_sched::recompute::evictions::{EvictionPolicies, Evictions, by_stage};
 use elbowroom_sched::recompute::repeats::fixed_ops;
 
@@ -48,8 +48,8 @@ pub(crate) struct Candidate {
     pub value: TensorId,
     pub bytes: u64,
     /// The touches around the gap, as places of a policy that keeps everything.
-    pub from: Option<Place>,
-    pub until: Place,
+    pub from: Option<SequenceIndex>,
+    pub until: SequenceIndex,
     /// The node of the last access, which represents offloading.
     pub node: u32,
     /// The node that represents removing, if it can be removed.
@@ -63,7 +63,7 @@ pub(crate) struct PartialPlan {
     /// Simulated iteration time, with the price of what is missing if `settled`.
     pub time: u64,
     /// Live memory per op in the order in which they run first: the largest while it or repeats just before it run.
-    pub(crate) load: Vec<u64>,
+    pub(crate) live_bytes: Vec<u64>,
     /// The most that any place needs above the limit.
     pub missing: u64,
     /// Whether the plan can be made at all.
@@ -96,8 +96,8 @@ impl<'a> Environment<'a> {
         let trace = request.trace;
         let keep = Policy::prompt(trace);
         let touches = Touches::of(trace, &keep.sequence);
-        let load = loads(request, &keep)?;
-        let highest = load.iter().copied().max().unwrap_or(0);
+        let live_bytes = live_memory(request, &keep)?;
+        let highest = live_bytes.iter().copied().max().unwrap_or(0);
         let least = match settings.least {
             Bytes::ZERO => autoswap::threshold(Bytes(highest)),
             least => least,
@@ -118,27 +118,28 @@ impl<'a> Environment<'a> {
             simulated: 0,
             known: HashMap::new(),
         };
-        this.find(&touches, &load, least);
+        this.find(&touches, &live_bytes, least);
         this.thin(settings.decisions);
         this.describe(&touches, over);
         Ok(this)
     }
 
     /// Finds the candidates, in the order in which they are decided about.
-    fn find(&mut self, touches: &Touches, load: &[u64], least: Bytes) {
+    fn find(&mut self, touches: &Touches, live_bytes: &[u64], least: Bytes) {
         let Request { trace, freedom, .. } = *self.request;
         let limit = self.request.live_limit.get();
         let places = self.keep.sequence.len();
-        let backward_start = backward_start(trace, &self.keep.sequence).unwrap_or(places) as Place;
+        let backward_start = backward_start(trace, &self.keep.sequence).unwrap_or(places) as SequenceIndex;
         let fixed = fixed_ops(trace);
         // Places above the limit before each place, so that whether a stretch has any is one subtraction.
         let mut above = vec![0u32; places + 1];
         for place in 0..places {
-            above[place + 1] = above[place] + u32::from(load[place] > limit);
+            above[place + 1] = above[place] + u32::from(live_bytes[place] > limit);
         }
-        let any = |from: Place, to: Place| from < to && above[to as usize] > above[from as usize];
+        let any =
+            |from: SequenceIndex, to: SequenceIndex| from < to && above[to as usize] > above[from as usize];
         let mut first = vec![None; trace.tensors().len()];
-        let mut at: HashMap<(TensorId, Place), u32> = HashMap::new();
+        let mut at: HashMap<(TensorId, SequenceIndex), u32> = HashMap::new();
         for (index, node) in (0u32..).zip(&self.nodes.nodes) {
             match node.kind {
                 Kind::Malloc => first[node.value.index()] = Some(index),
@@ -170,9 +171,10 @@ impl<'a> Environment<'a> {
             }
         }
         for (index, pair) in trace.persistent().iter().enumerate() {
-            let opens = touches.of_value(pair.begin).first().map_or(places as Place, |touch| touch.place);
+            let opens =
+                touches.of_value(pair.begin).first().map_or(places as SequenceIndex, |touch| touch.place);
             let last = touches.of_value(pair.end).last().map(|touch| touch.place);
-            let covers = any(0, opens) || last.is_some_and(|last| any(last + 1, places as Place));
+            let covers = any(0, opens) || last.is_some_and(|last| any(last + 1, places as SequenceIndex));
             let node = last.and_then(|last| at.get(&(pair.end, last)).copied());
             let Some(node) = node.filter(|_| covers && trace.bytes(pair.begin) >= least) else { continue };
             if freedom.offload && self.keep.boundaries[index] == Boundary::Device {
@@ -311,12 +313,17 @@ impl<'a> Environment<'a> {
         let policy = self.policy(decisions);
         let limit = self.request.live_limit.get();
         let Ok(unfinished) = evaluate_unfinished(self.request, &policy) else {
-            return PartialPlan { time: u64::MAX, load: Vec::new(), missing: u64::MAX, possible: false };
+            return PartialPlan {
+                time: u64::MAX,
+                live_bytes: Vec::new(),
+                missing: u64::MAX,
+                possible: false,
+            };
         };
-        let load = by_stage(self.request.trace, &policy.sequence, &unfinished.load);
-        let highest = unfinished.load.iter().copied().max().unwrap_or(0);
+        let live_bytes = by_stage(self.request.trace, &policy.sequence, &unfinished.live_bytes);
+        let highest = unfinished.live_bytes.iter().copied().max().unwrap_or(0);
         let missing = highest.saturating_sub(limit);
-        PartialPlan { time: unfinished.iteration.get(), load, missing, possible: true }
+        PartialPlan { time: unfinished.iteration.get(), live_bytes, missing, possible: true }
     }
 
     /// What bytes that are still missing at the end cost.
@@ -332,8 +339,8 @@ impl<'a> Environment<'a> {
 
 impl Candidate {
     /// Visits the places during which it can be away.
-    pub(crate) fn cover(&self, load: &mut [u64], mut change: impl FnMut(&mut u64, u64)) {
-        let places = load.len();
+    pub(crate) fn cover(&self, live_bytes: &mut [u64], mut change: impl FnMut(&mut u64, u64)) {
+        let places = live_bytes.len();
         let after = self.from.map_or(0, |place| place as usize + 1).min(places);
         let until = (self.until as usize).min(places);
         let ranges = match self.part {
@@ -341,7 +348,7 @@ impl Candidate {
             Offloadable::Persistent(_) => [0..until, after..places],
         };
         for place in ranges.into_iter().flatten() {
-            change(&mut load[place], self.bytes);
+            change(&mut live_bytes[place], self.bytes);
         }
     }
 }

@@ -110,10 +110,10 @@ impl Rollout {
         let limit = environment.request.live_limit.get().saturating_sub(margin.0);
         let enough = self
             .standing
-            .load
+            .live_bytes
             .iter()
             .zip(&self.relief)
-            .all(|(load, relief)| load.saturating_sub(*relief) <= limit);
+            .all(|(live_bytes, relief)| live_bytes.saturating_sub(*relief) <= limit);
         candidate.cover(&mut self.relief, |relief, bytes| *relief += bytes);
         [enough, candidate.offload, candidate.remove.is_some()]
     }
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
     use crate::imitate::{self, Script};
     use crate::settings::Settings;
-    use elbowroom_sched::lower::{evaluate, loads, lower};
+    use elbowroom_sched::lower::{evaluate, live_memory, lower};
     use elbowroom_sched::policy::Policy;
 
     /// An episode with random valid decisions on one trace: whether there was any, whether its plan fits, whether its schedule leads
@@ -185,8 +185,8 @@ mod tests {
             freedom: Freedom::ALL,
             packer: None,
         };
-        let Ok(load) = loads(&request, &Policy::prompt(trace)) else { return [0; 4] };
-        request.live_limit = Bytes(load.into_iter().max().unwrap_or(0) * (3 + seed % 6) / 9);
+        let Ok(live_bytes) = live_memory(&request, &Policy::prompt(trace)) else { return [0; 4] };
+        request.live_limit = Bytes(live_bytes.into_iter().max().unwrap_or(0) * (3 + seed % 6) / 9);
         let settings = Settings { least: Bytes(1), ..Settings::DEFAULT };
         let mut environment = Environment::new(&request, &settings).unwrap();
         let mut random = Random::new(seed);

@@ -10,17 +10,17 @@ use elbowroom_ir::schedule::{Action as Act, Schedule};
 
 use crate::environment::{Action, Environment};
 use crate::episode::Decide;
-use elbowroom_sched::policy::{Offloadable, Place};
+use elbowroom_sched::policy::{Offloadable, SequenceIndex};
 
 /// The decisions that come closest to a schedule, one per candidate.
 pub(crate) fn decisions(environment: &Environment<'_>, schedule: &Schedule) -> Vec<Action> {
     let trace = environment.request.trace;
-    let mut place_of = vec![0 as Place; trace.ops().len()];
+    let mut place_of = vec![0 as SequenceIndex; trace.ops().len()];
     for (place, op) in (0..).zip(&environment.keep.sequence) {
         place_of[op.index()] = place;
     }
     // Of every value: the last places that ran before it came back, and whether it was recomputed.
-    let mut back: Vec<Vec<Place>> = vec![Vec::new(); trace.tensors().len()];
+    let mut back: Vec<Vec<SequenceIndex>> = vec![Vec::new(); trace.tensors().len()];
     let mut again = vec![false; trace.tensors().len()];
     let mut place = 0;
     for step in schedule.steps.values() {

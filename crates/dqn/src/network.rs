@@ -466,7 +466,7 @@ mod tests {
                     };
                     let (step, found) = (2e-3, gradient.parts[part][index]);
                     let difference = (moved(step) - moved(-step)) / (2.0 * step);
-                    // Where a ReLU bends between the two points the difference says nothing.
+                    // If a ReLU has its kink between the two points, the difference is not the derivative.
                     let (up, down) = (moved(step) - value(&weights), value(&weights) - moved(-step));
                     if (up - down).abs() < 1e-4 {
                         let error = (difference - found).abs();

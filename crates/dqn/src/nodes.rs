@@ -14,7 +14,7 @@
 use elbowroom_ir::planning::Request;
 use elbowroom_ir::{Bytes, Id, TensorId};
 
-use elbowroom_sched::policy::{Place, Policy, Touches};
+use elbowroom_sched::policy::{Policy, SequenceIndex, Touches};
 
 /// Features of a node that do not change, without the last: whether its action is still valid.
 pub(crate) const FEATURES: usize = 6;
@@ -33,7 +33,7 @@ pub(crate) enum Kind {
 pub(crate) struct Node {
     pub kind: Kind,
     pub value: TensorId,
-    pub place: Place,
+    pub place: SequenceIndex,
     /// Start of the op, or its end for a free.
     pub time: u64,
 }
@@ -185,7 +185,7 @@ impl Nodes {
         let scale = 1.0 / self.degree;
         for (v, sum) in sums.iter_mut().enumerate() {
             let mut row = *sum;
-            self.beside(v as u32).for_each(|u| {
+            self.counterparts(v as u32).for_each(|u| {
                 let state = &states[u as usize];
                 for i in 0..WIDTH {
                     row[i] += state[i];
@@ -202,18 +202,18 @@ impl Nodes {
         let row = |u: u32| &states[u as usize * width..][..width];
         sum.fill(0.0);
         self.groups[self.group[v as usize] as usize].iter().for_each(|&u| add(sum, row(u)));
-        self.beside(v).for_each(|u| add(sum, row(u)));
+        self.counterparts(v).for_each(|u| add(sum, row(u)));
         let scale = 1.0 / self.degree;
         sum.iter_mut().for_each(|sum| *sum *= scale);
     }
 
     /// The neighbours of a node, itself among them.
     pub(crate) fn neighbours(&self, v: u32) -> impl Iterator<Item = u32> {
-        self.groups[self.group[v as usize] as usize].iter().copied().chain(self.beside(v))
+        self.groups[self.group[v as usize] as usize].iter().copied().chain(self.counterparts(v))
     }
 
     /// The nodes before and after one, if they concern another tensor.
-    fn beside(&self, v: u32) -> impl Iterator<Item = u32> {
+    fn counterparts(&self, v: u32) -> impl Iterator<Item = u32> {
         let other = move |&u: &u32| self.group.get(u as usize).is_some_and(|&g| g != self.group[v as usize]);
         [v.checked_sub(1), Some(v + 1)].into_iter().flatten().filter(other)
     }

@@ -21,7 +21,7 @@ pub enum Player<'w> {
     Chance,
 }
 
-/// Plays a number of times without learning. A plan that does not fit is tried again with more room to spare, as in training, at most
+/// Plays a number of times without learning. A plan that does not fit is tried again with a larger reserve, as in training, at most
 /// three times; a network without chance therefore does the same every time. Costs are iteration times in nanoseconds, with the price of
 /// what is missing where the last try does not fit either.
 pub fn play(

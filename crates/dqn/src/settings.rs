@@ -7,7 +7,7 @@ use elbowroom_ir::Bytes;
 /// What can be chosen about the network, its training and the decisions that it takes. Reads `key=value,key=value`; the keys are the
 /// fields' names.
 ///
-/// The paper gives `rounds` (T = 4) and the form of everything else; it leaves the numbers open.
+/// The paper gives `rounds` (T = 4) and the form of everything else; it does not give the numbers.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Settings {
@@ -34,7 +34,7 @@ pub struct Settings {
     /// back per copy of the network, and there are more decisions than copies. From the most decisions on, the whole episode counts.
     pub ahead: usize,
     /// Whether an action is valued at what was gained after it at least (F. He et al., *Learning to play in a day*, 2017): the environment
-    /// leaves nothing to chance, so what was gained once can be gained again. 1 or 0; equation 5 alone is 0.
+    /// has no randomness, so a gain can be repeated. 1 or 0; equation 5 alone is 0.
     pub tighten: bool,
     /// Largest norm of a mini-batch's gradient; longer ones are shortened to it.
     pub clip: f32,

@@ -14,9 +14,9 @@ pub enum WeightsError {
     /// A parameter is missing, or is not of 32-bit floats.
     #[error("the file has no 32-bit parameter `{0}`")]
     Missing(&'static str),
-    /// A parameter has another shape than the others ask for.
+    /// The shapes of the parameters do not fit together.
     #[error(
-        "the parameters w1 to w8 do not fit together; w4 says that there are {hidden} hidden units, of 1 to 256"
+        "the parameters w1 to w8 do not fit together; w4 has {hidden} hidden units (1 to 256 are possible)"
     )]
     Shapes {
         /// Hidden units by the length of `w4`.
@@ -39,7 +39,7 @@ impl Weights {
         Ok(serialize(views, None)?)
     }
 
-    /// The network of a file. The settings must ask for as many rounds as it was trained with for it to mean the same.
+    /// The network of a file. It means the same only with the number of rounds that it was trained with.
     pub fn from_safetensors(bytes: &[u8]) -> Result<Self, WeightsError> {
         let file = SafeTensors::deserialize(bytes)?;
         let mut parts: [Vec<f32>; 8] = Default::default();

@@ -136,7 +136,7 @@ fn learning_shortens_what_chance_would_decide() {
     let best = episodes.iter().filter(|e| e.fits).map(|e| e.cost).min().unwrap();
     assert!(case.time(&outcome.best.unwrap()) <= best);
 
-    // The network that was kept, without chance and with nothing more to learn, beside chance.
+    // Compares the trained network, without exploration and without learning, with random play.
     let network = notes.trained().unwrap();
     let played = |player, seed| play(&request, &settings(""), player, 20, seed).unwrap();
     let (alone, chance) = (played(Player::Network(&network), 0), played(Player::Chance, 100));

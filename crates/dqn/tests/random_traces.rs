@@ -1,4 +1,4 @@
-//! The planner on random traces: it keeps to the limit with a legal schedule, or says why it has none.
+//! The planner on random traces: it returns a legal schedule within the limit, or the reason why there is none.
 
 use std::sync::Arc;
 

@@ -14,7 +14,7 @@ use elbowroom::pipeline::{self, Method, Task};
 use elbowroom::sim::{cost::Roofline, presets};
 use elbowroom_sched::chain::linearize::Linear;
 use elbowroom_sched::lower;
-use elbowroom_sched::lower::least_load;
+use elbowroom_sched::lower::least_live;
 use elbowroom_sched::verdict::impossible_op;
 
 struct LargestFirst;
@@ -45,7 +45,7 @@ impl Planner for LargestFirst {
         let mut least: Option<Bytes> = None;
         let mut next = layers.into_iter();
         for evaluations in 1.. {
-            if let Ok((live, _)) = least_load(request, &policy) {
+            if let Ok((live, _)) = least_live(request, &policy) {
                 least = Some(least.map_or(live, |least| least.min(live)));
                 if live <= request.live_limit
                     && let Ok(lowered) = lower(request, &policy)

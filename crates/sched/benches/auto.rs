@@ -1,9 +1,9 @@
-//! `auto` against what others have reached: every target beside the figure.
+//! `auto` compared with published and measured figures.
 //!
 //! `cargo bench -p elbowroom-sched --bench auto -- [WORDS] [--time SECONDS] [--evaluations N] [--seed N] [--threads N]` plans the cases whose
 //! names contain one of the words, all without any. `--reorder` lets ops run in another order, `--inplace` lets
 //! elementwise ops of captured traces write over dying inputs. `--trace FILE` plans a trace that `elbowroom trace` wrote, at half its peak, instead.
-//! Reads the graphs and traces in `../shared` beside the workspace; says so and stops where they are absent.
+//! Reads the graphs and traces in `../shared`, next to the workspace; without them, prints a message and stops.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Bytes, Nanos};
 use elbowroom_sched::auto::Auto;
 use elbowroom_sched::chain::{Chain, Layer};
-use elbowroom_sched::lower::least_load;
+use elbowroom_sched::lower::least_live;
 use elbowroom_sim::bound::lower_bound;
 use elbowroom_sim::{presets, simulate};
 
@@ -136,7 +136,7 @@ impl Settings {
         self.words.is_empty() || self.words.iter().any(|word| name.contains(word.as_str()))
     }
 
-    /// Plans a case and prints its overhead in percent beside the most it may be.
+    /// Plans a case and prints its overhead and the target, both in percent.
     fn overhead(&self, name: &str, task: &Task, target: Option<f64>) -> f64 {
         self.overhead_within(name, task, target, &self.budget)
     }
@@ -238,7 +238,7 @@ fn checkmate(settings: &Settings, shared: &Path) {
             plan(&name, imported, share, target);
         }
     }
-    // There is none of 250 nodes beside the others, so some are made.
+    // The published graphs include none of 250 nodes, so random ones are generated.
     for seed in 1..=3 {
         let name = format!("checkmate n250 0.9, our own {seed}");
         if settings.wants(&name) {
@@ -404,7 +404,7 @@ fn file(settings: &Settings, path: &Path) {
         freedom: Freedom::ALL,
         packer: None,
     };
-    let (peak, _) = least_load(&request, &unlimited).expect("keeping everything is a policy");
+    let (peak, _) = least_live(&request, &unlimited).expect("keeping everything is a policy");
     within_30_seconds(settings, &path.to_string_lossy(), &file.trace, &costs, peak);
 }
 

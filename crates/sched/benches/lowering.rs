@@ -7,7 +7,7 @@ use elbowroom_ir::search::{Budget, Silent};
 use elbowroom_ir::{Bytes, Nanos};
 use elbowroom_sched::chain::linearize::Linear;
 use elbowroom_sched::chain::{Chain, Layer};
-use elbowroom_sched::lower::{evaluate, least_load};
+use elbowroom_sched::lower::{evaluate, least_live};
 use elbowroom_sched::policy::{Policy, PrefetchRule};
 use elbowroom_sched::{lower, planner};
 use elbowroom_sim::{presets, simulate};
@@ -56,9 +56,9 @@ fn on_half(bencher: Bencher<'_, '_>, timed: impl Fn(&Request<'_>, &Policy)) {
 }
 
 #[divan::bench]
-fn least_load_of_a_policy(bencher: Bencher<'_, '_>) {
+fn least_live_of_a_policy(bencher: Bencher<'_, '_>) {
     on_half(bencher, |request, policy| {
-        divan::black_box(least_load(request, policy).unwrap());
+        divan::black_box(least_live(request, policy).unwrap());
     });
 }
 

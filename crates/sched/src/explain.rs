@@ -13,14 +13,14 @@ use elbowroom_ir::{BufferId, Bytes, Id, Nanos, TensorId};
 pub enum Restore {
     /// From its copy on the host.
     Prefetched,
-    /// Made again.
+    /// By running its op again.
     Recomputed,
 }
 
-/// One stay of a tensor away from the device.
+/// One gap in which a tensor is off the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GapCost {
-    /// The tensor. Of a persistent tensor that is away over the iteration's end, the tensor at the beginning.
+    /// The tensor. For a persistent tensor that is off the device when the iteration ends, the tensor at the beginning.
     pub value: TensorId,
     /// How it is restored.
     pub how: Restore,
@@ -30,12 +30,12 @@ pub struct GapCost {
     pub from: Nanos,
     /// When bytes for it are taken again; past the iteration's end if it is restored in the next one.
     pub to: Nanos,
-    /// Time spent on its return: of the op that is recomputed, shared among the tensors that return by it, or of the copies.
+    /// Time spent on restoring it: that of the copies, or its share of the recomputed op, whose time is divided among the tensors it restores.
     pub cost: Nanos,
 }
 
 impl GapCost {
-    /// How long the tensor is away.
+    /// How long the tensor is off the device.
     pub fn time(&self) -> Nanos {
         self.to.saturating_sub(self.from)
     }
@@ -123,7 +123,7 @@ pub fn gap_costs(
             Action::Compute(launch) | Action::Recompute(launch) => {
                 launch.reads.iter().for_each(|&buffer| walk.touch(buffer, end));
                 let again = matches!(step.action, Action::Recompute(_));
-                // A tensor that is here already keeps its buffer; what a repeat makes besides is given up at once.
+                // A tensor that is here already keeps its buffer; other outputs of a recomputed op are released at once.
                 let outputs =
                     trace.ops()[launch.op].outputs.iter().copied().zip(launch.writes.iter().copied());
                 let back: Vec<(TensorId, BufferId)> = outputs
@@ -169,7 +169,7 @@ pub fn gap_costs(
         }
     }
     let ScheduleWalk { stays, mut gap_costs, .. } = walk;
-    // Who is away when the iteration ends left in it and is restored in the next one, which is like it.
+    // A persistent tensor that is off the device when the iteration ends is restored in the next iteration, which runs the same schedule.
     for (pair, at_boundary) in trace.persistent().iter().zip(&schedule.boundary) {
         let end = stays[pair.end.index()];
         let first = gap_costs.iter_mut().find(|absence| absence.value == pair.begin);

@@ -4,7 +4,7 @@ use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome};
 
-use crate::lower::{least_load, lower};
+use crate::lower::{least_live, lower};
 use crate::policy::Policy;
 use crate::verdict::refusal;
 
@@ -21,7 +21,9 @@ impl Planner for Keep {
         let policy = Policy::keep(request.trace);
         match lower(request, &policy) {
             Ok(lowered) => Outcome::finished(lowered.schedule),
-            Err(_) => refusal(request, least_load(request, &policy).ok().map(|(load, _)| load), 1),
+            Err(_) => {
+                refusal(request, least_live(request, &policy).ok().map(|(live_bytes, _)| live_bytes), 1)
+            }
         }
     }
 }

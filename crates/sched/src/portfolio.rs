@@ -1,7 +1,7 @@
 //! A portfolio: several planners on one request, of whose schedules the fastest is kept.
 //!
 //! [`auto`](mod@crate::auto) takes its warm starts from a portfolio, `dqn` compares its network with one, and [`BestOf`] is a planner that
-//! is nothing else. Planners are held as values, so that a planner that is renamed or removed is a compile error.
+//! only runs a portfolio. Planners are held as values, so that a planner that is renamed or removed is a compile error.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -101,8 +101,8 @@ impl Portfolio {
             });
             work();
         });
-        let asked = answers.iter().all(|answer| answer.get().is_some());
-        let interrupted = !asked && !decided.into_inner();
+        let all_answered = answers.iter().all(|answer| answer.get().is_some());
+        let interrupted = !all_answered && !decided.into_inner();
         let mut entries = Entries { interrupted, ..Entries::default() };
         for (planner, answer) in self.planners.iter().zip(answers) {
             let Some(answer) = answer.into_inner() else { continue };
@@ -112,8 +112,8 @@ impl Portfolio {
                 (Some((time, schedule)), _) => {
                     entries.found.push(Entry { planner: *planner, time, schedule })
                 }
-                (None, StopReason::GaveUp { best: Some(load) }) => {
-                    entries.least = Some(entries.least.map_or(load, |least| least.min(load)));
+                (None, StopReason::GaveUp { best: Some(live_bytes) }) => {
+                    entries.least = Some(entries.least.map_or(live_bytes, |least| least.min(live_bytes)));
                 }
                 (None, stop @ StopReason::Infeasible(_)) => entries.infeasible = Some(stop),
                 (None, _) => {}

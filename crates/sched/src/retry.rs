@@ -3,7 +3,7 @@
 //! A planner promises live memory; the arena that a placement of its schedule takes is larger by what fragmentation adds. Where that is
 //! more than there is, the next round plans for less live memory. The pipeline does this for every planner. AutoSwap does it too, for each
 //! of its selections, because it compares schedules that have been packed (Zhang et al., section V); it gets its packer with the request,
-//! so that this crate knows none.
+//! so that this crate depends on none.
 
 use elbowroom_ir::Bytes;
 
@@ -43,12 +43,12 @@ impl RoundLimits {
         self.exceeds
     }
 
-    /// Ends a round whose schedule has a live memory of `load` and takes `excess` bytes of arena more than there are. The next limit is
+    /// Ends a round whose schedule has a live memory of `live_bytes` and exceeds the arena by `excess` bytes. The next limit is
     /// lower by the excess, and by twice as much in every further round: the better the packer, the smaller the excess, and the rounds
     /// must not be used up by small steps. Returns whether there is a next limit.
-    pub fn too_high(&mut self, load: Bytes, excess: Bytes) -> bool {
+    pub fn too_high(&mut self, live_bytes: Bytes, excess: Bytes) -> bool {
         // At a limit no lower than its schedule's live memory, a planner would return the same schedule.
-        self.exceeds = self.limit.min(load);
+        self.exceeds = self.limit.min(live_bytes);
         let step = excess.get().checked_shl(self.round);
         self.round += 1;
         let lower = step.and_then(|step| self.exceeds.get().checked_sub(step)).filter(|&lower| lower > 0);

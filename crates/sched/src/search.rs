@@ -8,7 +8,7 @@ use elbowroom_ir::planning::Request;
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 
-use crate::lower::{Lowered, least_load};
+use crate::lower::{Lowered, least_live};
 use crate::policy::Policy;
 use crate::verdict::refusal;
 
@@ -53,15 +53,15 @@ impl<'a> Search<'a> {
     }
 
     /// The least live memory of a policy, which is remembered if it is the smallest; `None` if the policy contradicts the trace.
-    pub(crate) fn least_load(&mut self, policy: &Policy) -> Option<Bytes> {
-        let (load, _) = least_load(self.request, policy).ok()?;
-        self.reached(load);
-        Some(load)
+    pub(crate) fn least_live(&mut self, policy: &Policy) -> Option<Bytes> {
+        let (live_bytes, _) = least_live(self.request, policy).ok()?;
+        self.reached(live_bytes);
+        Some(live_bytes)
     }
 
     /// Remembers the live memory of a candidate if it is the smallest.
-    pub(crate) fn reached(&mut self, load: Bytes) {
-        self.least = Some(self.least.map_or(load, |least| least.min(load)));
+    pub(crate) fn reached(&mut self, live_bytes: Bytes) {
+        self.least = Some(self.least.map_or(live_bytes, |least| least.min(live_bytes)));
     }
 
     /// Whether a schedule would be the best.

@@ -127,7 +127,7 @@ fn golden_joint_optima_are_met() {
         }
     }
     assert!(met * 100 >= all * 95, "{met} of {all}");
-    assert!(tight > 0, "the bound never says more than the sum of op times");
+    assert!(tight > 0, "the bound never exceeds the sum of op times");
 }
 
 /// A chain on which there is something to search.
@@ -145,7 +145,7 @@ fn long_chain() -> ChainTrace {
     chain.to_trace("long").unwrap()
 }
 
-/// Interrupts after it has been asked a number of times: a clock that is the same on every machine.
+/// Interrupts after a number of checks: a clock that is the same on every machine.
 struct After(AtomicU64);
 
 impl Observer for After {
@@ -161,12 +161,12 @@ fn threads_change_nothing_and_an_interrupted_search_is_a_number_of_evaluations()
     let chain = long_chain();
     let machine = machine(700, 1, true);
     for freedom in [Freedom::ALL, Freedom { offload: false, recompute: true, ..Freedom::ALL }] {
-        for asked in [500, 1_000] {
+        for checks in [500, 1_000] {
             let request = request(&chain, &machine, freedom);
             let endless = Budget { evaluations: None, time: None, threads: 2, seed: 3 };
-            let first = Auto.schedule(&request, &endless, &After(AtomicU64::new(asked)));
+            let first = Auto.schedule(&request, &endless, &After(AtomicU64::new(checks)));
             assert_eq!(first.stop, StopReason::Interrupted);
-            assert!(first.evaluations > 0 && first.best.is_some(), "after {asked}");
+            assert!(first.evaluations > 0 && first.best.is_some(), "after {checks}");
             for threads in [1, 3] {
                 let again = Budget { threads, seed: 3, ..Budget::evaluations(first.evaluations) };
                 let second = Auto.schedule(&request, &again, &Silent);
@@ -232,12 +232,12 @@ fn a_search_starts_from_what_it_is_told() {
             continue;
         };
         let known = outcome.best.unwrap();
-        let told = Auto.schedule_from(&request, &[&known], &Budget::evaluations(16), &Silent).best.unwrap();
-        let told = simulate(&chain.trace, &chain.costs, &machine, &told).unwrap().iteration.get();
-        assert!(told <= short, "{memory}: {told} although it was told {long} and finds {short} by itself");
-        helped += usize::from(told < short);
+        let warm = Auto.schedule_from(&request, &[&known], &Budget::evaluations(16), &Silent).best.unwrap();
+        let warm = simulate(&chain.trace, &chain.costs, &machine, &warm).unwrap().iteration.get();
+        assert!(warm <= short, "{memory}: {warm} with a warm start of {long}, but {short} without");
+        helped += usize::from(warm < short);
     }
-    assert!(helped > 0, "what it is told never helps");
+    assert!(helped > 0, "the warm start never helps");
 }
 
 /// A trace op by op: (name, reads, bytes of what it makes). Values are numbered in the order in which they are made, those of `persistent`

@@ -60,7 +60,7 @@ fn scores_are_those_of_the_paper() {
     let mib = MIB as f64 * micros;
     assert_eq!(x0[2], (7.0 * 100.0 + 8.0 * 300.0 + 7.0 * 200.0) * mib);
     assert_eq!(x1[2], (8.0 * 300.0) * mib);
-    // With x_0 away, only 4 MiB are left meanwhile.
+    // While x_0 is on the host, 4 MiB stay in use.
     assert_eq!(x0[3], x0[2]);
     assert_eq!(x1[3], (4.0 * 300.0) * mib);
 }
@@ -105,7 +105,7 @@ fn what_comes_back_just_in_time_delays_nobody() {
     let request = request(&traced, &machine, 8 * MIB);
     let swap = AutoSwap::new(&request, Some(Bytes(MIB))).unwrap();
     let rank = |candidates: &[Candidate]| ranking(candidates, |candidate| candidate.scores[2]);
-    // x_0 leaves, and there is room for it again at any time.
+    // x_0 is offloaded, and its bytes are free for the prefetch at any time.
     let prefetched = |rule| {
         let lowered = swap.select(&rank, Bytes(8 * MIB), Bytes(6 * MIB), rule).unwrap();
         assert_eq!(lowered.iteration, traced.costs.total());

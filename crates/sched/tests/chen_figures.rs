@@ -57,10 +57,10 @@ impl Network {
     }
 
     fn of_policy(&self, policy: &Policy) -> Point {
-        let (load, _) = elbowroom_sched::lower::least_load(&self.request(), policy).unwrap();
+        let (live_bytes, _) = elbowroom_sched::lower::least_live(&self.request(), policy).unwrap();
         let again = repeats::recompute_time(&self.costs.nanos, &policy.sequence);
         Point {
-            bytes: load.get() - self.persistent(),
+            bytes: live_bytes.get() - self.persistent(),
             overhead: 100.0 * again.get() as f64 / self.costs.total().get() as f64,
         }
     }

@@ -15,7 +15,7 @@ use elbowroom_ir::trace::Phase;
 use elbowroom_ir::{Bytes, Nanos, Table};
 use elbowroom_sched::chain::{Chain, ChainTrace, Layer};
 use elbowroom_sched::lower;
-use elbowroom_sched::lower::least_load;
+use elbowroom_sched::lower::least_live;
 use elbowroom_sched::policy::Policy;
 use elbowroom_sched::recompute::cuts::Cuts;
 use elbowroom_sched::recompute::mirror::Mirrors;
@@ -27,7 +27,7 @@ use elbowroom_sim::{presets, simulate};
 mod shared;
 use shared::shared;
 
-/// Planners that recompute as much as the limit asks for; the others do what they do, whether it fits or not.
+/// Planners that recompute as much as the limit requires; the others decide without the limit.
 const SEARCHING: [&str; 5] = ["sqrt", "sublinear", "recursive", "rotor", "dtr"];
 
 const PLANNERS: [&str; 9] =
@@ -151,7 +151,7 @@ fn recursion_needs_logarithmic_memory() {
             freedom: Freedom::ALL,
             packer: None,
         };
-        least_load(&request, &policy).unwrap().0.get() / 4
+        least_live(&request, &policy).unwrap().0.get() / 4
     };
     let peaks: Vec<u64> = [16, 32, 64, 128, 256, 512, 1024].map(peak).to_vec();
     println!("{peaks:?}");
@@ -177,7 +177,7 @@ fn updates_among_gradients() {
             freedom: Freedom { offload: false, recompute: true, ..Freedom::ALL },
             packer: None,
         };
-        let (keep, _) = least_load(&request, &Policy::prompt(&trace)).unwrap();
+        let (keep, _) = least_live(&request, &Policy::prompt(&trace)).unwrap();
         request.live_limit = Bytes(keep.get() / 100 * percent);
         print!("{name} at {percent} %:");
         for planner in SEARCHING {

@@ -109,7 +109,7 @@ fn peaks_bounds_and_unlimited_times() {
         let published = proposition_3(chain.total(), chain.peak(), machine.memory, &machine);
         assert_eq!(published, time(&case["LB"]), "{}", case["id"]);
 
-        // Where only offload is allowed, ours says at least as much, and no more than is true, on either kind of link.
+        // If only offloading is allowed, our bound is at least as high, and still a bound, on either kind of link.
         let traced = chain.to_trace("golden").unwrap();
         for (shared, optimum) in [(true, "exact_half_duplex"), (false, "exact_full_duplex")] {
             let machine = self::machine(&case["instance"], shared);

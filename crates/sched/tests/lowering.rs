@@ -12,7 +12,7 @@ use elbowroom_ir::plan::Plan;
 use elbowroom_ir::planning::{CostSource, Costs, Freedom, Request};
 use elbowroom_ir::trace::{Again, Trace};
 use elbowroom_ir::{BufferId, Bytes, Nanos, Table};
-use elbowroom_sched::lower::{evaluate, least_load};
+use elbowroom_sched::lower::{evaluate, least_live};
 use elbowroom_sched::policy::{Boundary, CopyOrder, Gap, GapAction, Policy, PrefetchRule, Reuses, Touches};
 use elbowroom_sched::{PLANNERS, lower, waits};
 use elbowroom_sim::bound::lower_bound;
@@ -47,7 +47,7 @@ fn costs(u: &mut Unstructured<'_>, trace: &Trace) -> arbitrary::Result<Costs> {
     Ok(Costs { nanos: nanos?.into(), source: CostSource::Recorded })
 }
 
-/// Gaps away, ops again, boundaries and rules at random. Most of them contradict themselves when much is evicted.
+/// Random gaps, recomputed ops, boundaries and rules. Most policies that evict much contradict themselves.
 fn policy(u: &mut Unstructured<'_>, trace: &Trace) -> arbitrary::Result<Policy> {
     let mut policy = Policy::keep(trace);
     for _ in 0..u.int_in_range(0..=3)? {
@@ -139,7 +139,7 @@ fn what_lowers_is_legal() {
             freedom: Freedom::ALL,
             packer: None,
         };
-        let Ok((least, place_of_least)) = least_load(&request, &policy) else { return Ok(()) };
+        let Ok((least, place_of_least)) = least_live(&request, &policy) else { return Ok(()) };
         request.live_limit = Bytes(least.get() + u.int_in_range(0..=40)?);
         let lowered = lower(&request, &policy).unwrap_or_else(|error| panic!("{error} within {least}"));
         assert_eq!(evaluate(&request, &policy), Ok((lowered.iteration, lowered.peak)));
@@ -150,7 +150,7 @@ fn what_lowers_is_legal() {
         assert_eq!(proved.peak_live(), lowered.peak);
         let timeline = simulate(&trace, &costs, &machine, &lowered.schedule).unwrap();
         assert_eq!((timeline.iteration, timeline.peak_live), (lowered.iteration, lowered.peak));
-        assert!(timeline.live.iter().all(|&(_, load)| load <= lowered.peak), "{timeline:?}");
+        assert!(timeline.live.iter().all(|&(_, live_bytes)| live_bytes <= lowered.peak), "{timeline:?}");
 
         // Nothing beats the bound, whatever it does to stay within the limit, with these times or where copies take longer than ops.
         let mut slow = machine.clone();
@@ -170,7 +170,7 @@ fn what_lowers_is_legal() {
             tight += usize::from(bound > costs.total());
         }
 
-        // One byte less than the least live memory is too little, and the error says where.
+        // One byte less than the least live memory is too little, and the error names the place.
         if least > Bytes::ZERO {
             request.live_limit = Bytes(least.get() - 1);
             match lower(&request, &policy) {
@@ -206,7 +206,7 @@ fn what_lowers_is_legal() {
         arbtest(&mut case).seed(seed << 32 | 2_048).run();
     }
     assert!(lowered_count > 500 && copied > 100 && recomputed > 20, "{lowered_count} {copied} {recomputed}");
-    assert!(tight > 10, "{tight}: the bound hardly ever says more than the sum of op times");
+    assert!(tight > 10, "{tight}: the bound hardly ever exceeds the sum of op times");
 }
 
 #[test]

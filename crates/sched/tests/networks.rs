@@ -15,7 +15,7 @@ use elbowroom_ir::trace::{
 use elbowroom_ir::{Bytes, Nanos, TensorId};
 use elbowroom_sched::chain::linearize::Linear;
 use elbowroom_sched::explain::{Restore, gap_costs};
-use elbowroom_sched::lower::{least_load, loads};
+use elbowroom_sched::lower::{least_live, live_memory};
 use elbowroom_sched::policy::Policy;
 use elbowroom_sched::verdict::impossible_op;
 use elbowroom_sched::{PLANNERS, lower};
@@ -164,7 +164,7 @@ fn planned(request: &Request<'_>, planner: &str) -> Result<Timeline, StopReason>
     Ok(timeline)
 }
 
-/// Whoever made a schedule: every copy back and every repeat stands for an absence, and together the absences cost what was spent.
+/// For every planner: each prefetch and each recomputed op belongs to a gap, and the costs of all gaps add up to the time spent.
 fn explained(request: &Request<'_>, planner: &str, schedule: &Schedule, timeline: &Timeline) {
     let Request { trace, costs, machine, .. } = *request;
     let gap_costs = gap_costs(trace, costs, machine, schedule, timeline);
@@ -187,7 +187,7 @@ fn explained(request: &Request<'_>, planner: &str, schedule: &Schedule, timeline
 }
 
 fn keep_peak(request: &Request<'_>) -> u64 {
-    least_load(request, &Policy::keep(request.trace)).unwrap().0.get()
+    least_live(request, &Policy::keep(request.trace)).unwrap().0.get()
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn the_network_becomes_a_chain_with_the_same_peak() {
     let request = request(&trace, &costs, &machine, Bytes(1 << 40));
     let linear = Linear::of(&request).unwrap();
     assert!(linear.groups.len() >= 8, "{}", linear.groups.len());
-    assert_eq!(linear.chain.peak().get(), *linear.load.iter().max().unwrap());
+    assert_eq!(linear.chain.peak().get(), *linear.live_bytes.iter().max().unwrap());
     assert_eq!(linear.chain.total(), costs.total());
     let stashed: usize = linear.groups.iter().map(|group| group.stash.len()).sum();
     // Per block: product, normal and statistics; the sums but the last are inputs of weight gradients, the last is read by the loss.
@@ -285,7 +285,7 @@ fn prompt_updates_free_gradients_early_and_cost_nothing() {
     let [late, prompt] = policies.map(|policy| {
         let backward = |op: &elbowroom_ir::OpId| trace.ops()[*op].phase == Phase::Backward;
         let last = policy.sequence.iter().rposition(backward).unwrap();
-        loads(&request, &policy).unwrap()[last]
+        live_memory(&request, &policy).unwrap()[last]
     });
     assert_eq!(late - prompt, 10 * MIB);
 }

@@ -1,4 +1,4 @@
-//! `dtr` on recorded iterations beside the published figures of its authors' simulator.
+//! Compares `dtr` on recorded iterations with the published figures of its authors' simulator.
 
 use std::sync::Arc;
 

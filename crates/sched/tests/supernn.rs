@@ -45,12 +45,12 @@ impl Case {
 fn supernn_offloads_convolutions_and_makes_cheap_layers_again() {
     let case = Case::new("resnet18", 128);
     let budget = Budget { evaluations: None, time: None, seed: 0, threads: 1 };
-    let ask = |share, offload, recompute| {
+    let plan = |share, offload, recompute| {
         let request = case.request(share, Freedom { offload, recompute, ..Freedom::ALL });
         SuperNn.schedule(&request, &budget, &Silent).best
     };
     let mut moved = 0;
-    for step in ask(0.6, true, false).unwrap().steps.values() {
+    for step in plan(0.6, true, false).unwrap().steps.values() {
         if let Action::Offload { tensor: value, .. } = step.action {
             let op = case.trace.producer(value).unwrap();
             assert_eq!(case.trace.ops()[op].kind, "conv2d");
@@ -58,7 +58,7 @@ fn supernn_offloads_convolutions_and_makes_cheap_layers_again() {
         }
     }
     let mut again = 0;
-    for step in ask(0.75, false, true).unwrap().steps.values() {
+    for step in plan(0.75, false, true).unwrap().steps.values() {
         if let Action::Recompute(launch) = &step.action {
             let kind = &case.trace.ops()[launch.op].kind;
             assert!(
@@ -73,7 +73,7 @@ fn supernn_offloads_convolutions_and_makes_cheap_layers_again() {
     let least = |offload, recompute| {
         (10..100)
             .rev()
-            .take_while(|&share| ask(f64::from(share) / 100.0, offload, recompute).is_some())
+            .take_while(|&share| plan(f64::from(share) / 100.0, offload, recompute).is_some())
             .last()
     };
     let (both, copies, repeats) = (least(true, true), least(true, false), least(false, true));

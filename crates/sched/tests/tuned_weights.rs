@@ -14,7 +14,7 @@ use elbowroom_ir::search::{Budget, Silent};
 use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Bytes, Nanos, OpId};
 use elbowroom_sched::chain::{Chain, Layer};
-use elbowroom_sched::lower::{least_load, lower};
+use elbowroom_sched::lower::{least_live, lower};
 use elbowroom_sched::policy::Policy;
 use elbowroom_sim::cost::Roofline;
 use elbowroom_sim::{presets, simulate};
@@ -122,7 +122,7 @@ fn persistent_values_leave_over_the_end_of_the_iteration() {
     let options = Options { optimizer: Some(OptimizerKind::Adam), ..Options::new(2) };
     let (trace, costs, machine) = network("gpt", &options);
     let mut request = request(&trace, &costs, &machine);
-    let keep = least_load(&request, &Policy::keep(&trace)).unwrap().0;
+    let keep = least_live(&request, &Policy::keep(&trace)).unwrap().0;
     request.live_limit = Bytes(keep.get() * 7 / 10);
     for planner in ["doa", "aoa", "wdoa", "swdoa", "autoswap", "bo"] {
         let (schedule, _) = planned(&request, planner, &Budget::evaluations(12)).unwrap();

@@ -34,7 +34,7 @@ use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Bytes, OpId};
 use elbowroom_sim::bound::lower_bound;
 
-use crate::lower::{least_load, lower};
+use crate::lower::{least_live, lower};
 use crate::policy::Policy;
 use crate::verdict::{impossible_op, refusal};
 use instance::Instance;
@@ -70,7 +70,7 @@ impl Planner for Auto {
             return refusal(request, None, 1);
         }
         let plain = Policy::prompt(request.trace);
-        let least = least_load(request, &plain).ok().map(|(load, _)| load);
+        let least = least_live(request, &plain).ok().map(|(live_bytes, _)| live_bytes);
         let bound = lower_bound(request).get();
         if let Ok(lowered) = lower(request, &plain)
             && lowered.iteration.get() <= bound

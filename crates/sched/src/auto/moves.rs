@@ -246,7 +246,7 @@ impl<'a> Editor<'a> {
         }
     }
 
-    /// Takes a random repeat away, and everything that then serves nobody.
+    /// Removes a random repeat, and every repeat that no op needs any more.
     pub(crate) fn keep_value(&mut self) {
         let repeats = self.state.repeats();
         if repeats.is_empty() {

@@ -1,4 +1,4 @@
-//! Another order of the ops, where the trace leaves one free and the caller allows it.
+//! Another order of the ops, if dependencies permit one and the caller allows it.
 //!
 //! An op may run anywhere after the ops that make its inputs, before the ops that read its outputs, and, if it overwrites a tensor, after
 //! all other ops that read that tensor. Nothing else constrains it: ops that draw random numbers name their state, and the checker compares
@@ -132,12 +132,12 @@ impl<'a> Profile<'a> {
             change[from] += bytes;
             change[to + 1] -= bytes;
         }
-        let (mut load, limit) = (0i64, request.live_limit.get() as i64);
+        let (mut live_bytes, limit) = (0i64, request.live_limit.get() as i64);
         let mut excess = 0;
         for (op, change) in order.iter().zip(change.iter()) {
-            load += change;
+            live_bytes += change;
             let scratch = trace.ops()[*op].workspace.align_up(align).get() as i64;
-            excess += (load + scratch).saturating_sub(limit).max(0) as u128;
+            excess += (live_bytes + scratch).saturating_sub(limit).max(0) as u128;
         }
         excess
     }

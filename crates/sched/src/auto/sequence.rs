@@ -6,7 +6,7 @@ use elbowroom_ir::{Id, TensorId};
 
 use super::instance::{Instance, NONE};
 use crate::lower::evaluate_within;
-use crate::policy::{Boundary, Gap, GapAction, Place, Policy, PrefetchRule, Touches};
+use crate::policy::{Boundary, Gap, GapAction, Policy, PrefetchRule, SequenceIndex, Touches};
 
 /// What a search decides. *Stage* t is op t of the trace with the repeats just before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,8 +30,8 @@ pub(crate) struct PolicyDraft {
     boundaries: Vec<Boundary>,
     /// Number of the persistent tensor that begins as a tensor.
     pairs: Vec<u32>,
-    /// Place of every run, by stage and op, ascending.
-    runs: Vec<((u32, u32), Place)>,
+    /// SequenceIndex of every run, by stage and op, ascending.
+    runs: Vec<((u32, u32), SequenceIndex)>,
 }
 
 impl PolicyDraft {
@@ -56,10 +56,10 @@ impl PolicyDraft {
         let mut again = decisions.repeats.iter().peekable();
         for (index, &op) in (0u32..).zip(&inst.order) {
             while let Some(&(stage, repeat)) = again.next_if(|&&(stage, _)| stage == index) {
-                runs.push(((stage, repeat), policy.sequence.len() as Place));
+                runs.push(((stage, repeat), policy.sequence.len() as SequenceIndex));
                 policy.sequence.push(inst.order[repeat as usize]);
             }
-            runs.push(((index, index), policy.sequence.len() as Place));
+            runs.push(((index, index), policy.sequence.len() as SequenceIndex));
             policy.sequence.push(op);
         }
         *touches = Touches::of(request.trace, &policy.sequence);

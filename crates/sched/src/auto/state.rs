@@ -28,8 +28,8 @@ pub(crate) type Key = u64;
 /// The op makes the tensor.
 const MADE: Key = 1;
 /// The op reads the tensor, which was away and has been prefetched.
-const FETCHED: Key = 2;
-const WHAT: Key = MADE | FETCHED;
+const PREFETCHED: Key = 2;
+const WHAT: Key = MADE | PREFETCHED;
 /// The beginning and the end of the iteration, for tensors that persist.
 const BEGIN: Key = MADE;
 const END: Key = Key::MAX & !WHAT;
@@ -73,7 +73,7 @@ pub(crate) struct AnnealState<'a> {
     pub inst: &'a Instance,
     /// Ops recomputed before each op of the trace, ascending.
     again: Vec<Vec<u32>>,
-    /// Place at which each stage begins, and the end.
+    /// SequenceIndex at which each stage begins, and the end.
     starts: Vec<u32>,
     /// Live memory minus limit at each place, and at the end of the iteration.
     over: Vec<i32>,
@@ -210,7 +210,7 @@ impl<'a> AnnealState<'a> {
 
     /// Lets the copies of a gap begin at a new touch instead of the one before it, or, with a negative size, the other way round.
     fn shift_copies(&mut self, value: u32, before: Key, at: Key, next: Option<Key>, size: i32) {
-        if let Some(next) = next.filter(|next| next & FETCHED != 0) {
+        if let Some(next) = next.filter(|next| next & PREFETCHED != 0) {
             self.cover_copies(value, before, next, -size);
             self.cover_copies(value, at, next, size);
         }
@@ -253,7 +253,7 @@ impl<'a> AnnealState<'a> {
 
     fn is_prefetched_at(&self, value: u32, key: Key) -> bool {
         let touches = &self.touches[value as usize];
-        touches.get(touches.partition_point(|&touch| touch < key)) == Some(&(key | FETCHED))
+        touches.get(touches.partition_point(|&touch| touch < key)) == Some(&(key | PREFETCHED))
     }
 
     /// Whether what is there of a tensor at some time is used later, on the device or from a copy on the host.
@@ -336,20 +336,20 @@ impl<'a> AnnealState<'a> {
 
     /// Offloads a tensor and prefetches it for one of its uses, or keeps it; one that is there from the beginning is put on
     /// the host between iterations if that is its first use. Changes nothing else, so that a repeat that reads a prefetched tensor must
-    /// lose the prefetch before it is taken away.
+    /// lose the prefetch before it is removed.
     pub(crate) fn set_prefetched(&mut self, value: u32, stage: u32, op: u32, prefetched: bool) {
         let at = key(stage, op);
         let size = self.inst.values[value as usize].size;
         let touches = &mut self.touches[value as usize];
         let index = touches.partition_point(|&touch| touch < at);
-        touches[index] = if prefetched { at | FETCHED } else { at };
+        touches[index] = if prefetched { at | PREFETCHED } else { at };
         let before = touches[index - 1];
         if prefetched {
             self.prefetches.push((value, stage, op));
             self.cover(before, at, -size);
         } else {
             let index = self.prefetches.iter().position(|&prefetch| prefetch == (value, stage, op));
-            self.prefetches.swap_remove(index.expect("it was fetched"));
+            self.prefetches.swap_remove(index.expect("it was prefetched"));
             self.cover(before, at, size);
         }
         if let Some(copies) = &self.copies {
@@ -373,7 +373,7 @@ impl<'a> AnnealState<'a> {
         let size = self.inst.values[value as usize].size;
         let touches = &mut self.touches[value as usize];
         let [.., before, end] = touches.as_mut_slice() else { return };
-        *end = if left { END | FETCHED } else { END };
+        *end = if left { END | PREFETCHED } else { END };
         let before = *before;
         self.cover(before, END, if left { -size } else { size });
     }

@@ -83,7 +83,7 @@ impl WarmStart {
         })
     }
 
-    /// The order of the instance with nothing away, if that fits.
+    /// The instance's order with every tensor kept, if that fits.
     pub(crate) fn kept(request: &Request<'_>, inst: &Instance) -> Option<Self> {
         let decisions = Decisions { repeats: Vec::new(), prefetches: Vec::new(), rule: PrefetchRule::Eager };
         let lowered = lower(request, &policy(request, inst, &decisions)).ok()?;

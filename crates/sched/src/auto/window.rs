@@ -10,7 +10,7 @@ use super::sequence::Decisions;
 use super::state::AnnealState;
 use crate::policy::PrefetchRule;
 
-/// Repeats taken away at once, at most.
+/// The largest number of repeats removed together.
 const FREED: usize = 7;
 /// Candidates tried at a node.
 const BREADTH: usize = 10;
@@ -89,7 +89,7 @@ impl<'a> WindowSearch<'a> {
         nodes - self.tree.nodes
     }
 
-    /// Takes a few repeats away that lie together, in the sequence or in the trace.
+    /// Removes a few repeats that are neighbours in the sequence or in the trace.
     fn free(&mut self) -> bool {
         let repeats = self.editor.state.repeats();
         if repeats.is_empty() {

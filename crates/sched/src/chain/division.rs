@@ -78,7 +78,7 @@ impl Divisions<'_> {
     fn fits(&mut self, policy: &Policy) -> bool {
         self.search.count();
         let limit = self.search.request.live_limit;
-        self.search.least_load(policy).is_some_and(|load| load <= limit)
+        self.search.least_live(policy).is_some_and(|live_bytes| live_bytes <= limit)
     }
 
     fn take(&mut self, policy: &Policy, recompute: Nanos) {

@@ -14,15 +14,15 @@ use elbowroom_ir::{Bytes, Id, Nanos, OpId, TensorId};
 
 use crate::chain::{Chain, Layer};
 use crate::lower::analysis::PolicyError;
-use crate::lower::loads;
-use crate::policy::{Gap, GapAction, Place, Policy, Touches, backward_start};
+use crate::lower::live_memory;
+use crate::policy::{Gap, GapAction, Policy, SequenceIndex, Touches, backward_start};
 use crate::recompute::cuts::tiny;
 
 /// A layer in terms of the trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {
     /// Its forward ops, as places of the trace's own order.
-    pub places: std::ops::Range<Place>,
+    pub places: std::ops::Range<SequenceIndex>,
     /// Tensors made here and read by the backward phase.
     pub stash: Vec<TensorId>,
 }
@@ -39,9 +39,9 @@ pub struct Linear {
     /// Its touches.
     pub touches: Touches,
     /// The first backward place.
-    pub backward_start: Place,
+    pub backward_start: SequenceIndex,
     /// The live memory at every place if everything stays.
-    pub load: Vec<u64>,
+    pub live_bytes: Vec<u64>,
 }
 
 /// Layers that stash more than two parts in this many are divided further.
@@ -53,17 +53,17 @@ impl Linear {
         let trace = request.trace;
         let keep = Policy::prompt(trace);
         let touches = Touches::of(trace, &keep.sequence);
-        let load = loads(request, &keep)?;
+        let live_bytes = live_memory(request, &keep)?;
         let backward_start = backward_start(trace, &keep.sequence);
-        let busiest = || (0..trace.ops().len()).max_by_key(|&place| load[place]).unwrap_or(0);
-        let backward_start = backward_start.unwrap_or_else(busiest) as Place;
+        let busiest = || (0..trace.ops().len()).max_by_key(|&place| live_bytes[place]).unwrap_or(0);
+        let backward_start = backward_start.unwrap_or_else(busiest) as SequenceIndex;
 
         let mut persistent = vec![false; trace.tensors().len()];
         for pair in trace.persistent() {
             persistent[pair.begin.index()] = true;
             persistent[pair.end.index()] = true;
         }
-        let stash: Vec<(TensorId, Place)> = trace
+        let stash: Vec<(TensorId, SequenceIndex)> = trace
             .tensors()
             .ids()
             .filter(|value| !persistent[value.index()])
@@ -85,8 +85,8 @@ impl Linear {
             groups[group].stash.push(value);
             stashed_in[value.index()] = Some(group);
         }
-        let chain = measure(request, &groups, &stashed_in, (&keep.sequence, backward_start), &load);
-        Ok(Self { keep, touches, chain, groups, backward_start, load })
+        let chain = measure(request, &groups, &stashed_in, (&keep.sequence, backward_start), &live_bytes);
+        Ok(Self { keep, touches, chain, groups, backward_start, live_bytes })
     }
 
     /// The gap in which a stashed tensor is not needed: from its last forward use to its first backward use.
@@ -110,7 +110,7 @@ impl Linear {
 }
 
 /// The forward places, cut where at most one tensor crosses.
-fn cut(request: &Request<'_>, touches: &Touches, backward_start: Place) -> Vec<Group> {
+fn cut(request: &Request<'_>, touches: &Touches, backward_start: SequenceIndex) -> Vec<Group> {
     let trace = request.trace;
     let forward = |value: TensorId| {
         let touched = touches.of_value(value);
@@ -163,8 +163,8 @@ fn measure(
     request: &Request<'_>,
     groups: &[Group],
     stashed_in: &[Option<usize>],
-    (sequence, backward_start): (&[OpId], Place),
-    load: &[u64],
+    (sequence, backward_start): (&[OpId], SequenceIndex),
+    live_bytes: &[u64],
 ) -> Chain {
     let trace = request.trace;
     let size = |value: &TensorId| trace.bytes(*value).align_up(request.machine.align);
@@ -187,17 +187,17 @@ fn measure(
         let op = &trace.ops()[id];
         let nanos = request.costs.nanos.get(id).copied().unwrap_or(Nanos::ZERO);
         if place < backward_start as usize {
-            let group = groups.partition_point(|group| group.places.end <= place as Place);
+            let group = groups.partition_point(|group| group.places.end <= place as SequenceIndex);
             let layer = &mut chain.layers[group];
             layer.forward += nanos;
-            let extra = Bytes(load[place]).saturating_sub(kept[group]);
+            let extra = Bytes(live_bytes[place]).saturating_sub(kept[group]);
             layer.forward_extra = layer.forward_extra.max(extra);
         } else if !groups.is_empty() {
             let first = op.reads.iter().filter_map(|value| stashed_in[value.index()]).max();
             backward = backward.min(first.unwrap_or(backward));
             let layer = &mut chain.layers[backward];
             layer.backward += nanos;
-            let extra = Bytes(load[place]).saturating_sub(kept[backward]);
+            let extra = Bytes(live_bytes[place]).saturating_sub(kept[backward]);
             layer.backward_extra = layer.backward_extra.max(extra);
         }
     }

@@ -24,9 +24,9 @@ pub struct Layer {
     pub forward: Nanos,
     /// Time of B_i.
     pub backward: Nanos,
-    /// Bytes that F_i needs besides x_i and x_{i+1}.
+    /// Bytes that F_i needs in addition to x_i and x_{i+1}.
     pub forward_extra: Bytes,
-    /// Bytes that B_i needs besides x_i, x_{i+1}, y_i and y_{i+1}.
+    /// Bytes that B_i needs in addition to x_i, x_{i+1}, y_i and y_{i+1}.
     pub backward_extra: Bytes,
 }
 
@@ -48,7 +48,7 @@ impl Chain {
     }
 
     /// The live memory at every op if everything is kept: (F_i, B_i) per layer. Section 3.2: m_F and m_B.
-    pub fn loads(&self) -> Vec<(Bytes, Bytes)> {
+    pub fn live_memory(&self) -> Vec<(Bytes, Bytes)> {
         let mut kept = Bytes::ZERO;
         let each = |i: usize| {
             kept += self.activations[i];
@@ -62,7 +62,11 @@ impl Chain {
 
     /// The largest live memory if everything is kept: M_peak.
     pub fn peak(&self) -> Bytes {
-        self.loads().into_iter().map(|(forward, backward)| forward.max(backward)).max().unwrap_or_default()
+        self.live_memory()
+            .into_iter()
+            .map(|(forward, backward)| forward.max(backward))
+            .max()
+            .unwrap_or_default()
     }
 
     /// The largest live memory of a single op with everything else off the device.

@@ -73,7 +73,7 @@ impl<'a> OrderedSets<'a> {
             }
             i += 1;
             if i >= activations.len() || !self.search.request.freedom.offload {
-                // Even everything is not enough: try it all the same, to say how much there is.
+                // Offloading everything does not suffice; it is still tried, because its live memory goes into the report.
                 self.try_set(&set);
                 return;
             }
@@ -90,9 +90,9 @@ impl<'a> OrderedSets<'a> {
         let policy = self.policy(set);
         let request = self.search.request;
         self.search.count();
-        let Some(load) = self.search.least_load(&policy) else { return Tried::Skipped };
-        if load > request.live_limit {
-            return Tried::Exceeds(load - request.live_limit);
+        let Some(live_bytes) = self.search.least_live(&policy) else { return Tried::Skipped };
+        if live_bytes > request.live_limit {
+            return Tried::Exceeds(live_bytes - request.live_limit);
         }
         let Ok(lowered) = lower_ordered(request, policy) else { return Tried::Skipped };
         if self.search.offer(lowered) {

@@ -38,7 +38,7 @@ pub struct Solution {
 pub struct Effort {
     /// States kept per layer, those of least idle time; the program is exact while fewer arise.
     pub states: usize,
-    /// Idle time above which nobody is interested.
+    /// Solutions with more idle time than this are not needed.
     pub idle_limit: i64,
     /// Solutions wanted.
     pub solutions: usize,

@@ -11,7 +11,7 @@ use elbowroom_ir::trace::{Again, Trace};
 use elbowroom_ir::{Id, Nanos, OpId, TensorId};
 
 use crate::chain::linearize::Linear;
-use crate::policy::{Gap, GapAction, Place, Policy, Touches};
+use crate::policy::{Gap, GapAction, Policy, SequenceIndex, Touches};
 
 /// What recomputing one segment takes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct Rerun {
     /// The ops to recompute, in order.
     pub ops: Vec<OpId>,
     /// The place before which they run.
-    pub before: Place,
+    pub before: SequenceIndex,
 }
 
 impl Rerun {
@@ -38,7 +38,7 @@ pub struct Segmenter<'a> {
     linear: &'a Linear,
     lasting: Vec<bool>,
     /// The place at which each tensor is overwritten.
-    overwritten: Vec<Place>,
+    overwritten: Vec<SequenceIndex>,
 }
 
 impl<'a> Segmenter<'a> {
@@ -49,7 +49,7 @@ impl<'a> Segmenter<'a> {
             lasting[pair.begin.index()] = true;
             lasting[pair.end.index()] = true;
         }
-        let mut overwritten = vec![Place::MAX; trace.tensors().len()];
+        let mut overwritten = vec![SequenceIndex::MAX; trace.tensors().len()];
         for (place, &op) in (0..).zip(&linear.keep.sequence) {
             for mutation in &trace.ops()[op].mutates {
                 overwritten[mutation.old.index()] = place;
@@ -89,7 +89,7 @@ impl<'a> Segmenter<'a> {
         }
         for index in (0..must.len()).rev().filter(|&index| can[index]) {
             if must[index] {
-                for &value in &self.trace.ops()[OpId(start + index as Place)].reads {
+                for &value in &self.trace.ops()[OpId(start + index as SequenceIndex)].reads {
                     if let Some(made) = inside(value).filter(|&made| can[made] && !handed_on(value)) {
                         must[made] = true;
                     }
@@ -102,7 +102,7 @@ impl<'a> Segmenter<'a> {
         (!ops.is_empty()).then_some(Rerun { dropped, ops, before })
     }
 
-    fn first_backward(&self, value: TensorId) -> Option<Place> {
+    fn first_backward(&self, value: TensorId) -> Option<SequenceIndex> {
         let touched = self.linear.touches.of_value(value);
         let split = touched.partition_point(|touch| touch.place < self.linear.backward_start);
         touched.get(split).map(|touch| touch.place)
@@ -153,7 +153,7 @@ impl<'a> Segmenter<'a> {
     }
 
     /// The last place before the first backward op that touches a tensor.
-    fn last_forward(&self, value: TensorId) -> Option<Place> {
+    fn last_forward(&self, value: TensorId) -> Option<SequenceIndex> {
         let touched = self.linear.touches.of_value(value);
         let split = touched.partition_point(|touch| touch.place < self.linear.backward_start);
         Some(touched.get(split.checked_sub(1)?)?.place)

@@ -10,7 +10,7 @@ use elbowroom_ir::trace::{Again, Op, Trace};
 use elbowroom_ir::{Bytes, Id, OpId, TensorId};
 
 use crate::lower::program::{Close, Offload, Open, Prefetch, Program, Residency};
-use crate::policy::{Boundary, Gap, GapAction, Place, Policy, Reuses, Touch, Touches};
+use crate::policy::{Boundary, Gap, GapAction, Policy, Reuses, SequenceIndex, Touch, Touches};
 
 /// Why a policy contradicts itself or its trace. None of these depends on a limit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -28,18 +28,18 @@ pub enum PolicyError {
     /// The policy does not have one boundary for each persistent tensor.
     #[error("the policy has {boundaries} boundaries for {persistent} persistent tensors")]
     Boundaries {
-        /// Stations in the policy.
+        /// Boundaries in the policy.
         boundaries: usize,
         /// Persistent tensors of the trace.
         persistent: usize,
     },
     /// A tensor is read when it is nowhere.
     #[error(
-        "at place {place}, {op} reads {value}, which was dropped, has no host copy and was not made again"
+        "at place {place}, {op} reads {value}, which was dropped, has no host copy and was not recomputed"
     )]
     Absent {
         /// Place in the sequence.
-        place: Place,
+        place: SequenceIndex,
         /// The op.
         op: OpId,
         /// The tensor.
@@ -49,7 +49,7 @@ pub enum PolicyError {
     #[error("at place {place}, {op} overwrites {value}, which is needed later and has no host copy by then")]
     Overwritten {
         /// Place in the sequence.
-        place: Place,
+        place: SequenceIndex,
         /// The op.
         op: OpId,
         /// The tensor.
@@ -68,10 +68,10 @@ pub enum PolicyError {
 struct TensorState {
     residency: Option<u32>,
     /// Where it was made, or `None` if it was there.
-    made: Option<Place>,
+    made: Option<SequenceIndex>,
     host: HostCopy,
     left: Option<u32>,
-    gone: Option<Place>,
+    gone: Option<SequenceIndex>,
     /// The last prefetch of its host copy.
     prefetch: Option<u32>,
     /// The number of its next touch.
@@ -130,7 +130,7 @@ pub(crate) fn analyse_gaps(
     };
     pass.begin();
     for place in 0..policy.sequence.len() {
-        pass.place(place as Place)?;
+        pass.place(place as SequenceIndex)?;
     }
     pass.end()?;
     Ok(pass.program)
@@ -158,7 +158,7 @@ struct AnalysisPass<'a> {
     trace: &'a Trace,
     policy: &'a Policy,
     touches: &'a Touches,
-    /// Per touch: how its tensor is away in the gap that begins there.
+    /// Per touch: the action of the gap that begins there.
     actions: &'a [Option<GapAction>],
     align: Bytes,
     program: Program,
@@ -183,7 +183,7 @@ impl AnalysisPass<'_> {
         (self.program.residencies.len() - 1) as u32
     }
 
-    fn close(&mut self, value: TensorId, residency: u32, close: Close, place: Option<Place>) {
+    fn close(&mut self, value: TensorId, residency: u32, close: Close, place: Option<SequenceIndex>) {
         self.program.residencies[residency as usize].close = close;
         let state = self.state(value);
         state.residency = None;
@@ -223,7 +223,7 @@ impl AnalysisPass<'_> {
     }
 
     /// Notes that a place touches a tensor.
-    fn touch(&mut self, value: TensorId, place: Place) {
+    fn touch(&mut self, value: TensorId, place: SequenceIndex) {
         let next = self.states[value.index()].next;
         if next < self.touches.numbers(value).end && self.touches.at(next).place == place {
             self.states[value.index()].next += 1;
@@ -236,8 +236,8 @@ impl AnalysisPass<'_> {
         (next < self.touches.numbers(value).end).then(|| self.touches.at(next))
     }
 
-    /// How the policy has a tensor away in the gap that begins after a place, its latest touch.
-    fn actions(&self, value: TensorId, place: Option<Place>) -> Option<GapAction> {
+    /// The action of a tensor's gap that begins after a place, its latest touch.
+    fn actions(&self, value: TensorId, place: Option<SequenceIndex>) -> Option<GapAction> {
         match place {
             Some(_) => self.actions[self.states[value.index()].next as usize - 1],
             None => self.policy.gaps.get(&Gap { value, after: None }).copied(),
@@ -251,7 +251,7 @@ impl AnalysisPass<'_> {
     }
 
     /// Whether the tensor gives up its residency after a place without an offload.
-    fn gives_up(&self, value: TensorId, place: Place) -> bool {
+    fn gives_up(&self, value: TensorId, place: SequenceIndex) -> bool {
         let state = &self.states[value.index()];
         let copied = state.host != HostCopy::None;
         if !self.needed_later(value) {
@@ -265,7 +265,7 @@ impl AnalysisPass<'_> {
     }
 
     /// Applies the policy to the gap of a resident tensor that begins after a place.
-    fn settle(&mut self, value: TensorId, place: Option<Place>) {
+    fn settle(&mut self, value: TensorId, place: Option<SequenceIndex>) {
         let state = self.states[value.index()];
         let Some(residency) = state.residency else { return };
         let copied = state.host != HostCopy::None;
@@ -300,7 +300,7 @@ impl AnalysisPass<'_> {
         copy
     }
 
-    fn prefetch(&mut self, value: TensorId, needed: Place) -> Option<u32> {
+    fn prefetch(&mut self, value: TensorId, needed: SequenceIndex) -> Option<u32> {
         let state = self.states[value.index()];
         match state.host {
             HostCopy::None => return None,
@@ -318,7 +318,7 @@ impl AnalysisPass<'_> {
         Some(residency)
     }
 
-    fn place(&mut self, place: Place) -> Result<(), PolicyError> {
+    fn place(&mut self, place: SequenceIndex) -> Result<(), PolicyError> {
         let trace = self.trace;
         let id = self.policy.sequence[place as usize];
         let op = &trace.ops()[id];
@@ -373,7 +373,13 @@ impl AnalysisPass<'_> {
     }
 
     /// The residency to which an op writes an output.
-    fn destination(&mut self, place: Place, id: OpId, op: &Op, output: TensorId) -> Result<u32, PolicyError> {
+    fn destination(
+        &mut self,
+        place: SequenceIndex,
+        id: OpId,
+        op: &Op,
+        output: TensorId,
+    ) -> Result<u32, PolicyError> {
         if let Some(old) = op.overwrites(output) {
             let state = self.states[old.index()];
             let lost = PolicyError::Overwritten { place, op: id, value: old };
@@ -423,7 +429,7 @@ impl AnalysisPass<'_> {
     }
 
     fn end(&mut self) -> Result<(), PolicyError> {
-        let end = self.policy.sequence.len() as Place;
+        let end = self.policy.sequence.len() as SequenceIndex;
         for (index, pair) in self.trace.persistent().iter().enumerate() {
             let boundary = self.policy.boundaries[index];
             if boundary != Boundary::Device {

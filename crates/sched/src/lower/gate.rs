@@ -12,7 +12,7 @@ use super::outcome::{LowerError, Lowered, shortfall};
 use super::prefetches::{PrefetchStarts, Rank, ranks};
 use super::program::{Close, Offload, Open, Program};
 use super::waits::Conservative;
-use crate::policy::{Boundary, Place, Policy, PrefetchRule};
+use crate::policy::{Boundary, Policy, PrefetchRule, SequenceIndex};
 
 /// Numbers grouped by place, in one vector.
 struct PlaceLists {
@@ -21,7 +21,7 @@ struct PlaceLists {
 }
 
 impl PlaceLists {
-    fn new(places: usize, of: impl Iterator<Item = (u32, Place)> + Clone) -> Self {
+    fn new(places: usize, of: impl Iterator<Item = (u32, SequenceIndex)> + Clone) -> Self {
         let mut starts = vec![0u32; places + 1];
         for (_, place) in of.clone() {
             starts[place as usize + 1] += 1;
@@ -79,7 +79,7 @@ pub(crate) struct Gate<'a> {
     waiting: Vec<ActionId>,
     free: [u64; 3],
     iteration: u64,
-    load: u64,
+    live_bytes: u64,
     peak: u64,
     host: u64,
     host_peak: u64,
@@ -146,7 +146,7 @@ impl<'a> Gate<'a> {
             waiting: Vec::new(),
             free: [0; 3],
             iteration: 0,
-            load: 0,
+            live_bytes: 0,
             peak: 0,
             host: 0,
             host_peak: 0,
@@ -295,7 +295,7 @@ impl<'a> Gate<'a> {
         let mut start = self.free[Stream::Compute.index()].max(prefetched);
         self.offload_until(start);
         self.release_until(start);
-        let opens = |residency: &&u32| row(residency).open == Open::Op(place as Place);
+        let opens = |residency: &&u32| row(residency).open == Open::Op(place as SequenceIndex);
         let fresh: u64 = writes.iter().filter(opens).map(|r| row(r).bytes).sum();
         let workspace = op.workspace.align_up(self.request.machine.align).get();
         for at_boundary in writes.iter().filter(opens).filter_map(|r| row(r).follows) {
@@ -306,7 +306,7 @@ impl<'a> Gate<'a> {
 
         let again = std::mem::replace(&mut self.ran[id.index()], true);
         self.take(fresh + workspace);
-        self.load -= workspace;
+        self.live_bytes -= workspace;
         let buffers = |operands: &'a [u32]| operands.iter().map(move |r| row(r).buffer);
         let scratch = program.workspaces[place];
         let action = ActionId::new(self.ends.len());
@@ -375,7 +375,7 @@ impl<'a> Gate<'a> {
     fn room_for(&mut self, place: usize, bytes: u64) -> Result<u64, LowerError> {
         let limit = self.limit(place);
         let mut ready = 0;
-        while self.load + bytes > limit {
+        while self.live_bytes + bytes > limit {
             match self.leaving.peek() {
                 // Waiting for a copy under way, unless another could be under way meanwhile.
                 Some(&Reverse((time, residency)))
@@ -391,8 +391,10 @@ impl<'a> Gate<'a> {
                     }
                     None => {
                         let (request, policy) = (self.request, self.policy);
-                        let needed = self.load + bytes;
-                        return Err(shortfall(request, policy, self.program, place as Place, needed).into());
+                        let needed = self.live_bytes + bytes;
+                        return Err(
+                            shortfall(request, policy, self.program, place as SequenceIndex, needed).into()
+                        );
                     }
                 },
             }
@@ -433,8 +435,8 @@ impl<'a> Gate<'a> {
         }
     }
 
-    /// Starts prefetches as long as their stream is free before a time and `beside` bytes still fit together with them at a place.
-    fn prefetch_until(&mut self, place: usize, time: u64, beside: u64) {
+    /// Starts prefetches as long as their stream is free before a time and `reserved` bytes still fit together with them at a place.
+    fn prefetch_until(&mut self, place: usize, time: u64, reserved: u64) {
         let machine = self.request.machine;
         let limit = self.limit(place);
         let in_order = self.policy.prefetch == PrefetchRule::AfterOffloads;
@@ -453,7 +455,7 @@ impl<'a> Gate<'a> {
             };
             let residency = self.program.prefetches[prefetch as usize].residency;
             let bytes = self.program.residencies[residency as usize].bytes;
-            if self.load + beside + bytes > limit {
+            if self.live_bytes + reserved + bytes > limit {
                 return;
             }
             self.open_prefetches.remove(&(rank, prefetch));
@@ -499,7 +501,7 @@ impl<'a> Gate<'a> {
     fn release(&mut self, residency: u32) {
         if !std::mem::replace(&mut self.released[residency as usize], true) {
             let row = &self.program.residencies[residency as usize];
-            self.load -= row.bytes;
+            self.live_bytes -= row.bytes;
             self.emit(Action::Release { buffer: row.buffer }, 0);
         }
     }
@@ -515,8 +517,8 @@ impl<'a> Gate<'a> {
     }
 
     fn take(&mut self, bytes: u64) {
-        self.load += bytes;
-        self.peak = self.peak.max(self.load);
+        self.live_bytes += bytes;
+        self.peak = self.peak.max(self.live_bytes);
     }
 
     /// Appends an action with its waits; returns when it ends.

@@ -27,7 +27,7 @@ use elbowroom_ir::{Bytes, Nanos};
 
 pub use outcome::{LowerError, Lowered, Shortfall};
 
-use crate::policy::{GapAction, Place, Policy, Touches};
+use crate::policy::{GapAction, Policy, SequenceIndex, Touches};
 use analysis::{PolicyError, analyse, analyse_gaps};
 use gate::Gate;
 use outcome::shortfall;
@@ -35,15 +35,15 @@ use prefetches::{PrefetchStarts, earliest_prefetches};
 use program::Program;
 
 /// The live memory without which no schedule of a policy can do, and the place that needs it: what every copy taking no time would reach.
-/// Says nothing about time; near-linear and much cheaper than [`lower`].
-pub fn least_load(request: &Request<'_>, policy: &Policy) -> Result<(Bytes, Place), PolicyError> {
-    let load = loads(request, policy)?;
-    let place = (0..load.len()).rev().max_by_key(|&place| load[place]).unwrap_or(0);
-    Ok((Bytes(load.get(place).copied().unwrap_or(0)), place as Place))
+/// Does not predict time; near-linear and much cheaper than [`lower`].
+pub fn least_live(request: &Request<'_>, policy: &Policy) -> Result<(Bytes, SequenceIndex), PolicyError> {
+    let live_bytes = live_memory(request, policy)?;
+    let place = (0..live_bytes.len()).rev().max_by_key(|&place| live_bytes[place]).unwrap_or(0);
+    Ok((Bytes(live_bytes.get(place).copied().unwrap_or(0)), place as SequenceIndex))
 }
 
 /// The live memory that a policy cannot do without at every place of its sequence, and at the boundary after it.
-pub fn loads(request: &Request<'_>, policy: &Policy) -> Result<Vec<u64>, PolicyError> {
+pub fn live_memory(request: &Request<'_>, policy: &Policy) -> Result<Vec<u64>, PolicyError> {
     let program = analyse(request.trace, request.machine, policy)?;
     Ok(with_workspaces(request, policy, &program))
 }
@@ -80,37 +80,40 @@ pub(crate) fn evaluate_within(
 pub struct Unfinished {
     /// Iteration time if the limit holds wherever the policy keeps to it, and nowhere else.
     pub iteration: Nanos,
-    /// The live memory that the policy cannot do without at every place, and at the boundary.
-    pub load: Vec<u64>,
+    /// The least live memory of the policy at every place, and at the boundary.
+    pub live_bytes: Vec<u64>,
 }
 
 /// As [`evaluate`], for a policy that does not fit yet: where it needs more than the limit it may have it. A policy that fits takes the
 /// time that [`evaluate`] finds.
 pub fn evaluate_unfinished(request: &Request<'_>, policy: &Policy) -> Result<Unfinished, LowerError> {
     let program = analyse(request.trace, request.machine, policy)?;
-    let load = with_workspaces(request, policy, &program);
+    let live_bytes = with_workspaces(request, policy, &program);
     let limit = request.live_limit.get();
-    let holds: Vec<bool> = load.iter().map(|&load| load <= limit).collect();
-    let bounded: Vec<u64> = load.iter().map(|&load| if load <= limit { load } else { 0 }).collect();
+    let holds: Vec<bool> = live_bytes.iter().map(|&live_bytes| live_bytes <= limit).collect();
+    let bounded: Vec<u64> =
+        live_bytes.iter().map(|&live_bytes| if live_bytes <= limit { live_bytes } else { 0 }).collect();
     let starts = earliest_prefetches(request, policy, &program, &bounded, limit);
     let (iteration, _) = Gate::new(request, policy, &program, starts).holding(&holds).measure()?;
-    Ok(Unfinished { iteration, load })
+    Ok(Unfinished { iteration, live_bytes })
 }
 
 /// Checks that the policy fits the limit at every place, and finds where its prefetches may start.
 fn starts(request: &Request<'_>, policy: &Policy, program: &Program) -> Result<PrefetchStarts, Shortfall> {
-    let load = with_workspaces(request, policy, program);
+    let live_bytes = with_workspaces(request, policy, program);
     let limit = request.live_limit.get();
-    if let Some(place) = (0..load.len()).max_by_key(|&place| load[place]).filter(|&p| load[p] > limit) {
-        return Err(shortfall(request, policy, program, place as Place, load[place]));
+    if let Some(place) =
+        (0..live_bytes.len()).max_by_key(|&place| live_bytes[place]).filter(|&p| live_bytes[p] > limit)
+    {
+        return Err(shortfall(request, policy, program, place as SequenceIndex, live_bytes[place]));
     }
-    Ok(earliest_prefetches(request, policy, program, &load, limit))
+    Ok(earliest_prefetches(request, policy, program, &live_bytes, limit))
 }
 
 fn with_workspaces(request: &Request<'_>, policy: &Policy, program: &Program) -> Vec<u64> {
-    let mut load = program.least_load(policy.sequence.len() as Place);
-    for (load, &op) in load.iter_mut().zip(&policy.sequence) {
-        *load += request.trace.ops()[op].workspace.align_up(request.machine.align).get();
+    let mut live_bytes = program.least_live(policy.sequence.len() as SequenceIndex);
+    for (live_bytes, &op) in live_bytes.iter_mut().zip(&policy.sequence) {
+        *live_bytes += request.trace.ops()[op].workspace.align_up(request.machine.align).get();
     }
-    load
+    live_bytes
 }

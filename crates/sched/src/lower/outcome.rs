@@ -6,25 +6,25 @@ use elbowroom_ir::{Bytes, Nanos, OpId, TensorId};
 
 use super::analysis::PolicyError;
 use super::program::{Program, Residency};
-use crate::policy::{Place, Policy};
+use crate::policy::{Policy, SequenceIndex};
 
 /// A policy that needs more than the limit, at the place where it needs most.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[error(
-    "{} needs {needed} beside what the policy keeps, {missing} more than there are",
+    "{} needs {needed}, with the tensors that the policy keeps: {missing} more than the limit",
     .op.map_or("the end of the iteration".to_owned(), |op| op.to_string())
 )]
 pub struct Shortfall {
     /// The place in the sequence; its length for the boundary.
-    pub place: Place,
+    pub place: SequenceIndex,
     /// The op there; `None` for the boundary.
     pub op: Option<OpId>,
     /// The tensors on the device while it runs, its own inputs and outputs among them.
     pub resident: Vec<TensorId>,
     /// Live memory while it runs, its workspace included.
     pub needed: Bytes,
-    /// What that exceeds the limit by.
+    /// Bytes by which it exceeds the limit.
     pub missing: Bytes,
 }
 
@@ -64,10 +64,10 @@ pub(crate) fn shortfall(
     request: &Request<'_>,
     policy: &Policy,
     program: &Program,
-    place: Place,
+    place: SequenceIndex,
     needed: u64,
 ) -> Shortfall {
-    let end = policy.sequence.len() as Place;
+    let end = policy.sequence.len() as SequenceIndex;
     let covers = |residency: &&Residency| {
         program.first_place(residency) <= place
             && program.last_place(residency, end).is_some_and(|last| place <= last)

@@ -5,12 +5,12 @@ use std::collections::HashMap;
 
 use elbowroom_ir::planning::Request;
 
-use super::profile::LoadProfile;
+use super::profile::LiveProfile;
 use super::program::Program;
-use crate::policy::{CopyOrder, Gap, Place, Policy, PrefetchRule};
+use crate::policy::{CopyOrder, Gap, Policy, PrefetchRule, SequenceIndex};
 
 /// Position of every copy in its order.
-pub(crate) fn ranks(order: &CopyOrder, gaps: impl Iterator<Item = (Gap, Place)>) -> Vec<Rank> {
+pub(crate) fn ranks(order: &CopyOrder, gaps: impl Iterator<Item = (Gap, SequenceIndex)>) -> Vec<Rank> {
     let listed: HashMap<Gap, u32> = match order {
         CopyOrder::Unconstrained => HashMap::new(),
         CopyOrder::Listed(list) => list.iter().enumerate().map(|(i, &gap)| (gap, i as u32)).collect(),
@@ -21,18 +21,18 @@ pub(crate) fn ranks(order: &CopyOrder, gaps: impl Iterator<Item = (Gap, Place)>)
 /// When prefetches may start: the order in which they are considered, and the earliest place of each.
 pub(crate) struct PrefetchStarts {
     pub rank: Vec<Rank>,
-    pub earliest: Vec<Place>,
+    pub earliest: Vec<SequenceIndex>,
 }
 
 /// Place in a list of copies, then in unconstrained order: lower goes first.
-pub(crate) type Rank = (u32, Place);
+pub(crate) type Rank = (u32, SequenceIndex);
 
-/// See the [module](self): `load` is the live memory at every place without prefetches that come early.
+/// See the [module](self): `live_bytes` is the live memory at every place without prefetches that come early.
 pub(crate) fn earliest_prefetches(
     request: &Request<'_>,
     policy: &Policy,
     program: &Program,
-    load: &[u64],
+    live_bytes: &[u64],
     limit: u64,
 ) -> PrefetchStarts {
     let rank = ranks(&policy.prefetches, program.prefetches.iter().map(|f| (f.gap, f.needed)));
@@ -42,7 +42,7 @@ pub(crate) fn earliest_prefetches(
         PrefetchRule::JustInTime => just_in_time(request, policy, program, &order),
         _ => Vec::new(),
     };
-    let mut room = LoadProfile::new(load);
+    let mut room = LiveProfile::new(live_bytes);
     let mut earliest = vec![0; rank.len()];
     let mut previous = 0;
     for i in order {
@@ -50,7 +50,7 @@ pub(crate) fn earliest_prefetches(
         let residency = &program.residencies[prefetch.residency as usize];
         let gone = prefetch.gap.after.map_or(0, |place| place + 1);
         let home_left = residency.follows.map_or(0, |home| {
-            let end = policy.sequence.len() as Place;
+            let end = policy.sequence.len() as SequenceIndex;
             program.last_place(&program.residencies[home as usize], end).map_or(0, |place| place + 1)
         });
         let mut from = gone.max(home_left);
@@ -65,15 +65,20 @@ pub(crate) fn earliest_prefetches(
         let full = room.last_above(from, needed, limit.saturating_sub(residency.bytes));
         let place = full.map_or(from, |place| place + 1);
         room.add(place, needed, residency.bytes);
-        earliest[i] = place as Place;
-        previous = place as Place;
+        earliest[i] = place as SequenceIndex;
+        previous = place as SequenceIndex;
     }
     PrefetchStarts { rank, earliest }
 }
 
 /// For every prefetch the place whose op is running at the latest time at which it can start without any op waiting, if ops run without a
 /// break and prefetches follow each other in order.
-fn just_in_time(request: &Request<'_>, policy: &Policy, program: &Program, order: &[usize]) -> Vec<Place> {
+fn just_in_time(
+    request: &Request<'_>,
+    policy: &Policy,
+    program: &Program,
+    order: &[usize],
+) -> Vec<SequenceIndex> {
     let mut begins = vec![0u64];
     for &op in &policy.sequence {
         let duration = request.costs.nanos.get(op).map_or(0, |time| time.get());
@@ -85,7 +90,7 @@ fn just_in_time(request: &Request<'_>, policy: &Policy, program: &Program, order
         let prefetch = &program.prefetches[i];
         let copy = request.machine.to_device.time(request.trace.bytes(prefetch.gap.value)).get();
         next = next.min(begins[prefetch.needed as usize]).saturating_sub(copy);
-        places[i] = begins.partition_point(|&begin| begin <= next).saturating_sub(1) as Place;
+        places[i] = begins.partition_point(|&begin| begin <= next).saturating_sub(1) as SequenceIndex;
     }
     places
 }

@@ -3,7 +3,7 @@
 
 /// Live memory at every place of a sequence.
 #[derive(Debug)]
-pub(crate) struct LoadProfile {
+pub(crate) struct LiveProfile {
     /// Places, rounded up to a power of two; the tree's leaves are `size..2·size`.
     size: usize,
     /// Largest live memory in the node's range, without what is added at its ancestors.
@@ -12,11 +12,11 @@ pub(crate) struct LoadProfile {
     added: Vec<u64>,
 }
 
-impl LoadProfile {
-    pub(crate) fn new(load: &[u64]) -> Self {
-        let size = load.len().next_power_of_two();
+impl LiveProfile {
+    pub(crate) fn new(live_bytes: &[u64]) -> Self {
+        let size = live_bytes.len().next_power_of_two();
         let mut most = vec![0; 2 * size];
-        most[size..size + load.len()].copy_from_slice(load);
+        most[size..size + live_bytes.len()].copy_from_slice(live_bytes);
         for node in (1..size).rev() {
             most[node] = most[2 * node].max(most[2 * node + 1]);
         }
@@ -88,7 +88,7 @@ mod tests {
         };
         for len in [1usize, 2, 5, 16, 37] {
             let mut plain: Vec<u64> = (0..len).map(|_| random(50)).collect();
-            let mut room = LoadProfile::new(&plain);
+            let mut room = LiveProfile::new(&plain);
             for _ in 0..200 {
                 let (a, b) = (random(len as u64 + 1) as usize, random(len as u64 + 1) as usize);
                 let (from, to) = (a.min(b), a.max(b));
@@ -97,7 +97,7 @@ mod tests {
                 assert_eq!(room.last_above(from, to, limit), last);
                 let bytes = random(20);
                 room.add(from, to, bytes);
-                plain[from..to].iter_mut().for_each(|load| *load += bytes);
+                plain[from..to].iter_mut().for_each(|live_bytes| *live_bytes += bytes);
             }
         }
     }

@@ -3,13 +3,13 @@
 use elbowroom_ir::schedule::Buffer;
 use elbowroom_ir::{BufferId, Id, Table, TensorId};
 
-use crate::policy::{Gap, Place};
+use crate::policy::{Gap, SequenceIndex};
 
 /// What ends a residency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Close {
     /// The op at a place used it last; `None`: no op does.
-    After(Option<Place>),
+    After(Option<SequenceIndex>),
     /// An offload, and the op that used it last.
     Offload(u32),
     /// The boundary: it lives on into the next iteration.
@@ -20,7 +20,7 @@ pub(crate) enum Close {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Open {
     Boundary,
-    Op(Place),
+    Op(SequenceIndex),
     Prefetch(u32),
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Offload {
     pub gap: Gap,
     pub residency: u32,
     /// Where its tensor is made; `None` at the beginning.
-    pub made: Option<Place>,
+    pub made: Option<SequenceIndex>,
     /// Whether the copy is prefetched later.
     pub wanted: bool,
     /// Whether the residency ends with it.
@@ -57,7 +57,7 @@ pub(crate) struct Prefetch {
     pub gap: Gap,
     pub residency: u32,
     /// The place that needs it; the length of the sequence for the boundary.
-    pub needed: Place,
+    pub needed: SequenceIndex,
     /// The residency that the tensor left, if no other tensor took it over.
     pub left: Option<u32>,
     /// Whether the host copy is given up afterwards.
@@ -111,7 +111,7 @@ impl Program {
     }
 
     /// The first place that needs a residency on the device.
-    pub(crate) fn first_place(&self, residency: &Residency) -> Place {
+    pub(crate) fn first_place(&self, residency: &Residency) -> SequenceIndex {
         match residency.open {
             Open::Boundary => 0,
             Open::Op(place) => place,
@@ -120,7 +120,7 @@ impl Program {
     }
 
     /// The last place that needs a residency on the device; `None` if it is over before the first, `end` for the boundary.
-    pub(crate) fn last_place(&self, residency: &Residency, end: Place) -> Option<Place> {
+    pub(crate) fn last_place(&self, residency: &Residency, end: SequenceIndex) -> Option<SequenceIndex> {
         match residency.close {
             Close::Never => Some(end),
             Close::After(place) => place,
@@ -130,7 +130,7 @@ impl Program {
 
     /// The live memory at every place, and at the boundary, if every copy took no time and came as late, or left as early, as it may: no
     /// schedule of the policy can do with less.
-    pub(crate) fn least_load(&self, end: Place) -> Vec<u64> {
+    pub(crate) fn least_live(&self, end: SequenceIndex) -> Vec<u64> {
         let mut change = vec![0i64; end as usize + 2];
         for residency in &self.residencies {
             if let Some(last) = self.last_place(residency, end) {
@@ -138,12 +138,12 @@ impl Program {
                 change[last as usize + 1] -= residency.bytes as i64;
             }
         }
-        let mut load = 0i64;
+        let mut live_bytes = 0i64;
         change[..=end as usize]
             .iter()
             .map(|&change| {
-                load += change;
-                load as u64
+                live_bytes += change;
+                live_bytes as u64
             })
             .collect()
     }

@@ -90,7 +90,7 @@ impl Takeover for PlacedBytes<'_> {
         latest
     }
 
-    // Whoever took these bytes has waited for those who had them before, so the newest accesses stand for all.
+    // The latest accesses of these bytes have waited for the earlier ones, so a wait for the latest is a wait for all.
     fn released(&mut self, buffer: BufferId, accesses: Latest) {
         let (start, end) = self.range(buffer);
         for (from, to, old) in self.overlapping(start, end) {

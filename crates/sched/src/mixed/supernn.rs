@@ -14,7 +14,7 @@ use elbowroom_ir::trace::{Phase, Trace};
 use elbowroom_ir::{OpId, TensorId};
 
 use crate::lower::lower;
-use crate::policy::{Place, Policy, PrefetchRule, Touches, backward_start};
+use crate::policy::{Policy, PrefetchRule, SequenceIndex, Touches, backward_start};
 use crate::recompute::evictions::{EvictionPolicies, Evictions};
 use crate::search::Search;
 
@@ -37,7 +37,7 @@ impl Planner for SuperNn {
         let trace = request.trace;
         let rules = Rules::of(trace);
         let mut rounds = Rounds(Search::new(request, budget, observer));
-        rounds.ask(&Policy::prompt(trace));
+        rounds.accept(&Policy::prompt(trace));
         for again in [false, true].into_iter().filter(|again| request.freedom.recompute || !again) {
             if rounds.0.optimal() {
                 break;
@@ -48,14 +48,14 @@ impl Planner for SuperNn {
     }
 }
 
-/// What the rules say about a trace.
+/// What the rules decide for a trace.
 struct Rules {
     evictions: EvictionPolicies,
     /// Cheap results that the backward phase reads.
     again: Vec<TensorId>,
     /// Results of convolutions that the backward phase reads, with the places around the first backward op at which they are touched; the least
     /// recently used first.
-    leave: Vec<(TensorId, Place, Place)>,
+    leave: Vec<(TensorId, SequenceIndex, SequenceIndex)>,
     /// Ops between the backward parts of two convolutions.
     lead: u32,
 }
@@ -64,7 +64,7 @@ impl Rules {
     fn of(trace: &Trace) -> Self {
         let sequence = Policy::prompt(trace).sequence;
         let touches = Touches::of(trace, &sequence);
-        let backward_start = backward_start(trace, &sequence).unwrap_or(sequence.len()) as Place;
+        let backward_start = backward_start(trace, &sequence).unwrap_or(sequence.len()) as SequenceIndex;
         let read_later = |value| touches.of_value(value).iter().any(|touch| touch.place >= backward_start);
         let kind = |op: OpId| trace.ops()[op].kind.to_ascii_lowercase();
         let (mut again, mut leave) = (Vec::new(), Vec::new());
@@ -95,10 +95,10 @@ struct Rounds<'a>(Search<'a>);
 
 impl Rounds<'_> {
     /// Takes a policy's schedule if it is the shortest; returns whether it fits.
-    fn ask(&mut self, policy: &Policy) -> bool {
+    fn accept(&mut self, policy: &Policy) -> bool {
         self.0.count();
         let limit = self.0.request.live_limit;
-        if self.0.least_load(policy).is_none_or(|load| load > limit) {
+        if self.0.least_live(policy).is_none_or(|live_bytes| live_bytes > limit) {
             return false;
         }
         let Ok(lowered) = lower(self.0.request, policy) else { return false };
@@ -117,7 +117,7 @@ impl Rounds<'_> {
             decided.offloaded = leave[..count].to_vec();
             let mut policy = rules.evictions.policy(self.0.request, &decided);
             policy.prefetch = PrefetchRule::Lead(rules.lead);
-            if self.ask(&policy) {
+            if self.accept(&policy) {
                 return;
             }
         }

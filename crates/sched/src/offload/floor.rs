@@ -8,7 +8,7 @@ use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome};
 
-use crate::lower::{least_load, lower};
+use crate::lower::{least_live, lower};
 use crate::policy::{Boundary, Offloadable, Policy, Touches};
 use crate::verdict::refusal;
 
@@ -27,11 +27,11 @@ impl Planner for Floor {
         let mut best: Option<Bytes> = None;
         let mut fits = |count: usize| {
             evaluations += 1;
-            let Ok((load, _)) = least_load(request, &policy(request, &offloadable[..count])) else {
+            let Ok((live_bytes, _)) = least_live(request, &policy(request, &offloadable[..count])) else {
                 return false;
             };
-            best = Some(best.map_or(load, |best| best.min(load)));
-            load <= request.live_limit
+            best = Some(best.map_or(live_bytes, |best| best.min(live_bytes)));
+            live_bytes <= request.live_limit
         };
         let (mut low, mut high) = (0, offloadable.len());
         if !fits(high) {

@@ -45,8 +45,8 @@ impl Planner for Greedy {
         loop {
             let policy = policy(k);
             search.count();
-            let Some(load) = search.least_load(&policy) else { break };
-            if load <= request.live_limit
+            let Some(live_bytes) = search.least_live(&policy) else { break };
+            if live_bytes <= request.live_limit
                 && let Ok(lowered) = lower_ordered(request, policy)
             {
                 search.offer(lowered);

@@ -32,7 +32,7 @@ impl Planner for Tflms {
         'search: for count in 0..=groups {
             let mut policy = linear.keep.clone();
             linear.offload(&mut policy, 0..count);
-            if search.least_load(&policy).is_none_or(|load| load > request.live_limit) {
+            if search.least_live(&policy).is_none_or(|live_bytes| live_bytes > request.live_limit) {
                 continue;
             }
             for lead in leads(request.trace.ops().len() as u32) {

@@ -18,8 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use elbowroom_ir::trace::{Persistent, Phase, Trace};
 use elbowroom_ir::{Id, OpId, TensorId};
 
-/// A place in the sequence of ops of a [`Policy`].
-pub type Place = u32;
+/// An index into the sequence of ops of a [`Policy`]. Comments call the op and the moment at this index a *place*.
+pub type SequenceIndex = u32;
 
 /// The stretch between two consecutive touches of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,12 +27,12 @@ pub struct Gap {
     /// The tensor.
     pub value: TensorId,
     /// The place of the earlier touch; `None` for the gap from the beginning of the iteration to the first touch.
-    pub after: Option<Place>,
+    pub after: Option<SequenceIndex>,
 }
 
 impl Gap {
     /// The gap of a tensor after the op at a place of the sequence.
-    pub const fn after(value: TensorId, place: Place) -> Self {
+    pub const fn after(value: TensorId, place: SequenceIndex) -> Self {
         Self { value, after: Some(place) }
     }
 }
@@ -148,8 +148,8 @@ impl Policy {
         }
     }
 
-    /// The same, but every op of the update phase runs as soon as all it needs is there and nobody needs what it overwrites: right after
-    /// its gradient, in most traces. Every tensor is the same, and gradients do not wait for the end of the iteration together.
+    /// The same, but every op of the update phase runs as soon as its inputs exist and no later op needs the tensors that it overwrites:
+    /// in most traces, right after its gradient. Every tensor is the same, and gradients do not wait for the end of the iteration together.
     pub fn prompt(trace: &Trace) -> Self {
         let mut policy = Self::keep(trace);
         let backward_start = backward_start(trace, &policy.sequence).unwrap_or(trace.ops().len());
@@ -266,7 +266,7 @@ pub struct Touches {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Touch {
     /// The place in the sequence.
-    pub place: Place,
+    pub place: SequenceIndex,
     /// Whether the op there makes the tensor; otherwise it reads it.
     pub made: bool,
 }
@@ -277,14 +277,14 @@ impl Touches {
         let values = trace.tensors().len();
         let mut first = vec![0u32; values + 1];
         let mut last = vec![u32::MAX; values];
-        let each = |visit: &mut dyn FnMut(usize, Place, bool)| {
+        let each = |visit: &mut dyn FnMut(usize, SequenceIndex, bool)| {
             for (place, &op) in sequence.iter().enumerate() {
                 let op = &trace.ops()[op];
                 for &value in &op.outputs {
-                    visit(value.index(), place as Place, true);
+                    visit(value.index(), place as SequenceIndex, true);
                 }
                 for &value in &op.reads {
-                    visit(value.index(), place as Place, false);
+                    visit(value.index(), place as SequenceIndex, false);
                 }
             }
         };
@@ -331,7 +331,7 @@ impl Touches {
     }
 
     /// The number of the touch of a tensor at a place.
-    pub(crate) fn number(&self, value: TensorId, place: Place) -> Option<u32> {
+    pub(crate) fn number(&self, value: TensorId, place: SequenceIndex) -> Option<u32> {
         let index = self.of_value(value).binary_search_by_key(&place, |touch| touch.place).ok()?;
         Some(self.first[value.index()] + index as u32)
     }
@@ -342,7 +342,7 @@ impl Touches {
     }
 
     /// The first touch after a place, if there is one.
-    pub fn next(&self, value: TensorId, place: Place) -> Option<Touch> {
+    pub fn next(&self, value: TensorId, place: SequenceIndex) -> Option<Touch> {
         let touches = self.of_value(value);
         touches.get(touches.partition_point(|touch| touch.place <= place)).copied()
     }

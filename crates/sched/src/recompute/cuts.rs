@@ -3,7 +3,7 @@
 use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Id, TensorId};
 
-use crate::policy::Place;
+use crate::policy::SequenceIndex;
 
 /// Tensors of less than this share of a usual one do not count towards the number of tensors that cross a cut.
 const TINY: u64 = 64;
@@ -26,9 +26,9 @@ pub(crate) fn tiny(sizes: impl Iterator<Item = u64>) -> u64 {
 #[derive(Clone, Debug)]
 pub struct Cuts {
     /// The first backward place.
-    pub backward_start: Place,
+    pub backward_start: SequenceIndex,
     /// Tensors that forward ops make, with the places at which they are made and last read by a forward op.
-    pub forward: Vec<(TensorId, Place, Place)>,
+    pub forward: Vec<(TensorId, SequenceIndex, SequenceIndex)>,
     /// Per place: bytes of what crosses a cut after it.
     pub crossing: Vec<u64>,
     /// Per place: how many tensors that are not tiny cross a cut after it.
@@ -39,7 +39,7 @@ pub struct Cuts {
 
 impl Cuts {
     /// Looks at a trace whose first backward place is known. Linear in its operands.
-    pub fn of(trace: &Trace, backward_start: Place) -> Self {
+    pub fn of(trace: &Trace, backward_start: SequenceIndex) -> Self {
         let mut lasting = vec![false; trace.tensors().len()];
         trace.persistent().iter().for_each(|pair| lasting[pair.end.index()] = true);
         let mut stash = vec![0; backward_start as usize];
@@ -79,12 +79,12 @@ impl Cuts {
     }
 
     /// The places after which at most one tensor crosses.
-    pub fn single(&self) -> Vec<Place> {
+    pub fn single(&self) -> Vec<SequenceIndex> {
         (0..self.backward_start).filter(|&place| self.crossings[place as usize] <= 1).collect()
     }
 
     /// The places after which less crosses than just before and just after.
-    pub fn narrow(&self) -> Vec<Place> {
+    pub fn narrow(&self) -> Vec<SequenceIndex> {
         let mut places = Vec::new();
         let mut falling = false;
         for place in 0..self.crossing.len() {
@@ -93,20 +93,22 @@ impl Cuts {
                 falling = here < self.crossing[place - 1];
             }
             if falling && self.crossing.get(place + 1).is_none_or(|&next| next > here) {
-                places.push(place as Place);
+                places.push(place as SequenceIndex);
             }
         }
         places
     }
 
     /// What crosses the cut after a place.
-    pub fn across(&self, place: Place) -> impl Iterator<Item = TensorId> + '_ {
-        let crosses = move |&&(_, made, last): &&(TensorId, Place, Place)| made <= place && place < last;
+    pub fn across(&self, place: SequenceIndex) -> impl Iterator<Item = TensorId> + '_ {
+        let crosses = move |&&(_, made, last): &&(TensorId, SequenceIndex, SequenceIndex)| {
+            made <= place && place < last
+        };
         self.forward.iter().filter(crosses).map(|&(value, ..)| value)
     }
 
     /// At most `most` of these places, so that about the same bytes are stashed between them.
-    pub fn thin(&self, places: &[Place], most: usize) -> Vec<Place> {
+    pub fn thin(&self, places: &[SequenceIndex], most: usize) -> Vec<SequenceIndex> {
         if places.len() <= most {
             return places.to_vec();
         }

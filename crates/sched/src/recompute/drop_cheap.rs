@@ -16,7 +16,7 @@ use crate::policy::Policy;
 use crate::recompute::cuts::Cuts;
 use crate::recompute::mirror::Mirrors;
 use crate::recompute::repeats::base;
-use crate::recompute::{answer, load};
+use crate::recompute::{answer, least_bytes};
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,7 +35,8 @@ impl Planner for DropCheap {
         let mut tried: Vec<Policy> = Vec::new();
         for quarters in [2, 3, 4, 6] {
             let policy = mirrors(request, quarters).policy(request.trace);
-            let fits = load(request, &policy).is_some_and(|load| load <= request.live_limit);
+            let fits =
+                least_bytes(request, &policy).is_some_and(|live_bytes| live_bytes <= request.live_limit);
             tried.push(policy);
             if fits {
                 break;

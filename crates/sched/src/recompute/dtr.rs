@@ -17,7 +17,7 @@ use elbowroom_ir::{Bytes, Id, Nanos, OpId, Table, TensorId};
 use crate::policy::Policy;
 use crate::recompute::repeats::{self, base, recompute_time};
 use crate::recompute::worth::Worth;
-use crate::recompute::{answer, load};
+use crate::recompute::{answer, least_bytes};
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,7 +30,7 @@ impl Planner for Dtr {
 
     fn schedule(&self, request: &Request<'_>, _: &Budget, _: &dyn Observer) -> Outcome<Schedule> {
         let keep = Policy::prompt(request.trace);
-        let fits = load(request, &keep).is_some_and(|load| load <= request.live_limit);
+        let fits = least_bytes(request, &keep).is_some_and(|live_bytes| live_bytes <= request.live_limit);
         if fits || !request.freedom.recompute {
             return answer(request, Some(&keep), 1);
         }

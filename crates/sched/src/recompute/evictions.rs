@@ -15,8 +15,8 @@ use elbowroom_ir::planning::Request;
 use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Id, OpId, TensorId};
 
-use crate::lower::loads;
-use crate::policy::{Gap, GapAction, Place, Policy, Touches, backward_start};
+use crate::lower::live_memory;
+use crate::policy::{Gap, GapAction, Policy, SequenceIndex, Touches, backward_start};
 use crate::recompute::repeats::{Writer, fixed_ops, policy, settle};
 
 /// What is known before any decision.
@@ -25,7 +25,7 @@ pub struct EvictionPolicies {
     /// Every op once, in order.
     order: Vec<OpId>,
     /// The first place of the backward phase.
-    backward_start: Place,
+    backward_start: SequenceIndex,
     /// Where each tensor is touched along that order.
     touches: Touches,
     /// Ops that must not be recomputed.
@@ -40,22 +40,22 @@ pub struct Evictions {
     /// Tensors that are removed.
     pub evicted: Vec<TensorId>,
     /// Tensors that leave, with the place of their last access before and that of the next after.
-    pub offloaded: Vec<(TensorId, Place, Place)>,
+    pub offloaded: Vec<(TensorId, SequenceIndex, SequenceIndex)>,
 }
 
 /// Live memory per place of the order, to which what stays is added.
 struct SpareMemory {
-    load: Vec<u64>,
+    live_bytes: Vec<u64>,
     limit: u64,
 }
 
 impl SpareMemory {
-    /// Takes the room between two places, both exclusive, if there is enough.
-    fn take(&mut self, after: Place, until: Place, bytes: u64) -> bool {
-        let between = &mut self.load[after as usize + 1..until.max(after + 1) as usize];
-        let enough = between.iter().all(|load| load.saturating_add(bytes) <= self.limit);
+    /// Reserves bytes between two places, both exclusive, if they are spare there.
+    fn take(&mut self, after: SequenceIndex, until: SequenceIndex, bytes: u64) -> bool {
+        let between = &mut self.live_bytes[after as usize + 1..until.max(after + 1) as usize];
+        let enough = between.iter().all(|live_bytes| live_bytes.saturating_add(bytes) <= self.limit);
         if enough {
-            between.iter_mut().for_each(|load| *load += bytes);
+            between.iter_mut().for_each(|live_bytes| *live_bytes += bytes);
         }
         enough
     }
@@ -64,7 +64,7 @@ impl SpareMemory {
 impl EvictionPolicies {
     /// Looks at a trace that runs in this order.
     pub fn new(trace: &Trace, order: &[OpId], touches: Touches) -> Self {
-        let backward_start = backward_start(trace, order).unwrap_or(order.len()) as Place;
+        let backward_start = backward_start(trace, order).unwrap_or(order.len()) as SequenceIndex;
         let fixed = fixed_ops(trace);
         let mut passing = vec![false; trace.tensors().len()];
         let mut lasting = passing.clone();
@@ -84,28 +84,28 @@ impl EvictionPolicies {
 
     /// The policy of some decisions.
     pub fn policy(&self, request: &Request<'_>, decided: &Evictions) -> Policy {
-        let (lean, asked) = self.with_room(request, decided, None);
-        if !asked {
+        let (lean, useful) = self.with_spare(request, decided, None);
+        if !useful {
             return lean;
         }
-        let Ok(load) = loads(request, &lean) else { return lean };
-        let load = by_stage(request.trace, &lean.sequence, &load);
-        self.with_room(request, decided, Some(load)).0
+        let Ok(live_bytes) = live_memory(request, &lean) else { return lean };
+        let live_bytes = by_stage(request.trace, &lean.sequence, &live_bytes);
+        self.with_spare(request, decided, Some(live_bytes)).0
     }
 
-    /// The policy with some room for tensors to stay, and whether any tensor could have used some.
-    fn with_room(
+    /// The policy that keeps tensors in this spare memory, and whether spare memory is useful for any tensor.
+    fn with_spare(
         &self,
         request: &Request<'_>,
         decided: &Evictions,
-        load: Option<Vec<u64>>,
+        live_bytes: Option<Vec<u64>>,
     ) -> (Policy, bool) {
         let trace = request.trace;
         let limit = request.live_limit.get();
         let mut gone = self.passing.clone();
         decided.evicted.iter().for_each(|value| gone[value.index()] = true);
         let mut fixed = self.fixed.clone();
-        let asked = std::cell::Cell::new(false);
+        let useful = std::cell::Cell::new(false);
         let room = std::cell::RefCell::new(None);
         let sequence = settle(trace, &mut fixed, &|writer| {
             let mut stages = Stages {
@@ -115,7 +115,7 @@ impl EvictionPolicies {
                 there: vec![true; gone.len()],
                 made: Vec::new(),
             };
-            *room.borrow_mut() = load.clone().map(|load| SpareMemory { load, limit });
+            *room.borrow_mut() = live_bytes.clone().map(|live_bytes| SpareMemory { live_bytes, limit });
             for (value, there) in stages.there.iter_mut().enumerate() {
                 *there = !gone[value];
             }
@@ -128,13 +128,13 @@ impl EvictionPolicies {
                     stages.need(writer, value);
                 }
                 writer.run(op);
-                asked.set(stages.leave(place, op, room.borrow_mut().as_mut()) || asked.get());
+                useful.set(stages.leave(place, op, room.borrow_mut().as_mut()) || useful.get());
             }
         });
         let mut policy = policy(trace, sequence);
         let mut room = room.into_inner();
-        asked.set(self.send(trace, &mut policy, decided, room.as_mut()) || asked.get());
-        (policy, asked.get())
+        useful.set(self.send(trace, &mut policy, decided, room.as_mut()) || useful.get());
+        (policy, useful.get())
     }
 
     /// Offloads the decided tensors. A tensor that is prefetched to recompute another one is kept after that if memory suffices, else it is evicted again, for which
@@ -146,7 +146,7 @@ impl EvictionPolicies {
         decided: &Evictions,
         mut room: Option<&mut SpareMemory>,
     ) -> bool {
-        let mut asked = false;
+        let mut useful = false;
         let repeats = policy.sequence.len() > self.order.len();
         let along = repeats.then(|| (Touches::of(trace, &policy.sequence), stages(trace, &policy.sequence)));
         for &(value, from, until) in &decided.offloaded {
@@ -159,35 +159,35 @@ impl EvictionPolicies {
                 if stage >= until {
                     break;
                 }
-                asked = true;
+                useful = true;
                 let bytes = trace.bytes(value).get();
                 if !room.as_mut().is_some_and(|room| room.take(stage, until, bytes)) {
                     policy.set(Gap::after(value, touch.place), GapAction::Offload);
                 }
             }
         }
-        asked
+        useful
     }
 }
 
 /// The place in the original order to which each place of a sequence with repeats belongs: that of the next op to run for the first time.
-fn stages(trace: &Trace, sequence: &[OpId]) -> Vec<Place> {
+fn stages(trace: &Trace, sequence: &[OpId]) -> Vec<SequenceIndex> {
     let mut ran = vec![false; trace.ops().len()];
     let mut stage = 0;
     let stages = sequence.iter().map(|op| {
         let first = !std::mem::replace(&mut ran[op.index()], true);
-        stage += Place::from(first);
-        stage - Place::from(first)
+        stage += SequenceIndex::from(first);
+        stage - SequenceIndex::from(first)
     });
     stages.collect()
 }
 
 /// The largest live memory of every stage.
-pub fn by_stage(trace: &Trace, sequence: &[OpId], load: &[u64]) -> Vec<u64> {
+pub fn by_stage(trace: &Trace, sequence: &[OpId], live_bytes: &[u64]) -> Vec<u64> {
     let mut largest = vec![0; trace.ops().len()];
-    for (stage, &load) in stages(trace, sequence).into_iter().zip(load) {
+    for (stage, &live_bytes) in stages(trace, sequence).into_iter().zip(live_bytes) {
         let slot: &mut u64 = &mut largest[(stage as usize).min(trace.ops().len() - 1)];
-        *slot = (*slot).max(load);
+        *slot = (*slot).max(live_bytes);
     }
     largest
 }
@@ -235,25 +235,25 @@ impl Stages<'_> {
             .filter(|&op| absent && op.0 < self.evictions.backward_start && !writer.is_fixed(op))
     }
 
-    /// After an op ran for the first time: what was recomputed and is used later stays if there is room, else it goes. Returns whether
+    /// After an op ran for the first time: recomputed tensors that are used later stay if memory is spare, and are evicted otherwise. Returns whether
     /// spare memory was needed.
-    fn leave(&mut self, place: Place, op: OpId, mut room: Option<&mut SpareMemory>) -> bool {
-        let mut asked = false;
+    fn leave(&mut self, place: SequenceIndex, op: OpId, mut room: Option<&mut SpareMemory>) -> bool {
+        let mut useful = false;
         let reads = self.trace.ops()[op].reads.iter().filter(|read| self.gone[read.index()]);
         self.made.extend(reads);
         let next = |value: &TensorId| self.evictions.touches.next(*value, place).map(|touch| touch.place);
-        let mut leaving: Vec<(Place, TensorId)> =
-            self.made.drain(..).map(|value| (next(&value).unwrap_or(Place::MAX), value)).collect();
+        let mut leaving: Vec<(SequenceIndex, TensorId)> =
+            self.made.drain(..).map(|value| (next(&value).unwrap_or(SequenceIndex::MAX), value)).collect();
         leaving.sort_unstable();
         leaving.dedup();
         for (next, value) in leaving {
-            let stays = next != Place::MAX && {
-                asked |= next > place + 1;
+            let stays = next != SequenceIndex::MAX && {
+                useful |= next > place + 1;
                 let bytes = self.trace.bytes(value).get();
                 next == place + 1 || room.as_mut().is_some_and(|room| room.take(place, next, bytes))
             };
             self.there[value.index()] = stays;
         }
-        asked
+        useful
     }
 }

@@ -56,7 +56,7 @@ impl Planner for Sharing {
     }
 }
 
-/// Keeps everything and reuses nothing, except where the end of a persistent tensor can be in its home only by reuse.
+/// Keeps everything and reuses nothing, unless the end of a persistent tensor can be in the buffer of its beginning only by reuse.
 fn separate(trace: &Trace) -> Policy {
     let mut policy = Policy::keep(trace);
     let at_boundaries = trace.persistent().iter().zip(&policy.boundaries);

@@ -8,8 +8,8 @@ use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Bytes, Id, Nanos, OpId, TensorId};
 
 use crate::lower::analysis::PolicyError;
-use crate::lower::loads;
-use crate::policy::{Place, Policy};
+use crate::lower::live_memory;
+use crate::policy::{Policy, SequenceIndex};
 use crate::recompute::cuts::Cuts;
 use crate::recompute::profile::{Move, Profile};
 use crate::recompute::repeats::{Writer, base, fixed_ops, settle};
@@ -22,9 +22,9 @@ pub struct Layered<'a> {
     order: Vec<OpId>,
     cuts: Cuts,
     /// The last forward place of every layer.
-    ends: Vec<Place>,
+    ends: Vec<SequenceIndex>,
     /// The place at which the backward ops of every layer begin.
-    begins: Vec<Place>,
+    begins: Vec<SequenceIndex>,
     /// Per tensor: the layer that stashes it.
     stashed: Vec<Option<u32>>,
 }
@@ -69,14 +69,14 @@ impl<'a> Layered<'a> {
         self.ends.is_empty()
     }
 
-    fn start(&self, layer: usize) -> Place {
+    fn start(&self, layer: usize) -> SequenceIndex {
         layer.checked_sub(1).map_or(0, |before| self.ends[before] + 1)
     }
 
     /// The layer in numbers: x_{i+1} is what crosses the cut after layer i, x̄_{i+1} that and its stash. What else the trace needs while
     /// a layer runs, if everything stays, is its scratch; what every op needs in any case is subtracted from all of them and returned separately.
     pub fn profile(&self, request: &Request<'_>) -> Result<(Profile, Bytes), PolicyError> {
-        let load = loads(request, &Policy::prompt(self.trace))?;
+        let live_bytes = live_memory(request, &Policy::prompt(self.trace))?;
         let size = |value: TensorId| self.trace.bytes(value).align_up(request.machine.align).get();
         let n = self.len();
         let mut plain = vec![0u64; n + 1];
@@ -106,20 +106,20 @@ impl<'a> Layered<'a> {
         profile.forward_extra = vec![0; n];
         profile.backward_extra = vec![0; n];
         let mut layer = n;
-        for (place, &load) in load.iter().enumerate().take(self.trace.ops().len()) {
+        for (place, &live_bytes) in live_bytes.iter().enumerate().take(self.trace.ops().len()) {
             if place < self.cuts.backward_start as usize {
-                let layer = self.ends.partition_point(|&end| end < place as Place);
+                let layer = self.ends.partition_point(|&end| end < place as SequenceIndex);
                 profile.forward[layer] += time(place);
-                let extra = load.saturating_sub(kept[layer]);
+                let extra = live_bytes.saturating_sub(kept[layer]);
                 profile.forward_extra[layer] = profile.forward_extra[layer].max(extra);
             } else if n > 0 {
-                while layer > 0 && self.begins[layer - 1] <= place as Place {
+                while layer > 0 && self.begins[layer - 1] <= place as SequenceIndex {
                     layer -= 1;
                 }
                 let layer = layer.min(n - 1);
                 profile.backward[layer] += time(place);
                 let gradients = profile.plain[layer] + profile.plain[layer + 1];
-                let extra = load.saturating_sub(kept[layer] + gradients);
+                let extra = live_bytes.saturating_sub(kept[layer] + gradients);
                 profile.backward_extra[layer] = profile.backward_extra[layer].max(extra);
             }
         }
@@ -152,8 +152,10 @@ impl<'a> Layered<'a> {
         }
         for place in (0..must.len()).rev() {
             if must[place] {
-                for made in
-                    self.trace.ops()[OpId(start + place as Place)].reads.iter().filter_map(|&v| index(v))
+                for made in self.trace.ops()[OpId(start + place as SequenceIndex)]
+                    .reads
+                    .iter()
+                    .filter_map(|&v| index(v))
                 {
                     must[made] = true;
                 }
@@ -183,13 +185,14 @@ impl<'a> Layered<'a> {
                     Move::Backward { layer } => {
                         let until = layer
                             .checked_sub(1)
-                            .map_or(self.trace.ops().len() as Place, |below| self.begins[below]);
+                            .map_or(self.trace.ops().len() as SequenceIndex, |below| self.begins[below]);
                         (next..until).for_each(|place| writer.run(self.order[place as usize]));
                         next = next.max(until);
                     }
                 }
             }
-            (next..self.trace.ops().len() as Place).for_each(|place| writer.run(self.order[place as usize]));
+            (next..self.trace.ops().len() as SequenceIndex)
+                .for_each(|place| writer.run(self.order[place as usize]));
         })
     }
 }
@@ -197,14 +200,14 @@ impl<'a> Layered<'a> {
 /// What the backward phase reads of the layers' stashes. An op belongs to the highest layer that it reads, but the order of ops need not
 /// be that of the layers: a gradient of an embedding reads the tokens alone.
 struct Reads {
-    backward_start: Place,
-    end: Place,
-    /// Place, highest layer, and bytes of all stash read there.
-    of: Vec<(Place, usize, u64)>,
+    backward_start: SequenceIndex,
+    end: SequenceIndex,
+    /// SequenceIndex, highest layer, and bytes of all stash read there.
+    of: Vec<(SequenceIndex, usize, u64)>,
 }
 
 impl Reads {
-    fn of(trace: &Trace, order: &[OpId], backward_start: Place, stashed: &[Option<u32>]) -> Self {
+    fn of(trace: &Trace, order: &[OpId], backward_start: SequenceIndex, stashed: &[Option<u32>]) -> Self {
         let mut of = Vec::new();
         for (place, &op) in (0..).zip(order).skip(backward_start as usize) {
             let (mut highest, mut bytes) = (None, 0);
@@ -216,11 +219,11 @@ impl Reads {
             }
             of.extend(highest.map(|layer| (place, layer, bytes)));
         }
-        Self { backward_start, end: order.len() as Place, of }
+        Self { backward_start, end: order.len() as SequenceIndex, of }
     }
 
     /// Every layer begins where the first op reads it or a lower one.
-    fn first_below(&self, layers: usize) -> Vec<Place> {
+    fn first_below(&self, layers: usize) -> Vec<SequenceIndex> {
         let mut begins = vec![self.end; layers];
         let mut layer = layers;
         for &(place, of, _) in &self.of {
@@ -233,7 +236,7 @@ impl Reads {
     }
 
     /// Every layer begins where the least bytes of stash are read on the wrong side, and as late as that allows.
-    fn least_wrong(&self, layers: usize) -> Vec<Place> {
+    fn least_wrong(&self, layers: usize) -> Vec<SequenceIndex> {
         let mut begins = vec![self.end; layers];
         let mut previous = self.backward_start;
         for layer in (0..layers).rev() {

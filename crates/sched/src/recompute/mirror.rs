@@ -3,7 +3,7 @@
 //!
 //! Copy j of a tensor is made of copy min(j, m(u)) of every tensor u that its op reads. So with counts of 0 and 1 every evicted tensor is
 //! recomputed once, from what is kept; with higher counts some of the tensors recomputed are evicted again, which is the recursion of
-//! section 4.3. A copy is made just before it is needed first, after what it needs itself. A copy that nobody needs is not made, nor is
+//! section 4.3. A copy is made just before it is needed first, after what it needs itself. A copy that no op needs is not made, nor is
 //! any that can no longer be made because something it reads was overwritten: such a tensor is kept.
 //!
 //! ```
@@ -80,7 +80,7 @@ impl Mirrors {
     }
 }
 
-/// Makes copies on demand.
+/// Makes copies when they are first needed.
 struct Copies<'a> {
     trace: &'a Trace,
     mirrors: &'a Mirrors,

@@ -27,13 +27,13 @@ use elbowroom_ir::planning::Request;
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::Outcome;
 
-use crate::lower::{least_load, lower};
+use crate::lower::{least_live, lower};
 use crate::policy::Policy;
 use crate::verdict::refusal;
 
 /// What the least live memory of a policy is; nothing if the policy contradicts the trace.
-fn load(request: &Request<'_>, policy: &Policy) -> Option<Bytes> {
-    least_load(request, policy).ok().map(|(load, _)| load)
+fn least_bytes(request: &Request<'_>, policy: &Policy) -> Option<Bytes> {
+    least_live(request, policy).ok().map(|(live_bytes, _)| live_bytes)
 }
 
 /// The answer of a planner that has decided: the policy's schedule, if it fits.
@@ -41,6 +41,6 @@ fn answer(request: &Request<'_>, policy: Option<&Policy>, evaluations: u64) -> O
     let Some(policy) = policy else { return refusal(request, None, evaluations) };
     match lower(request, policy) {
         Ok(lowered) => Outcome { evaluations, ..Outcome::finished(lowered.schedule) },
-        Err(_) => refusal(request, load(request, policy), evaluations),
+        Err(_) => refusal(request, least_bytes(request, policy), evaluations),
     }
 }

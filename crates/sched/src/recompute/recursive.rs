@@ -11,11 +11,11 @@ use elbowroom_ir::search::{Budget, Observer, Outcome};
 use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Bytes, Nanos};
 
-use crate::policy::{Place, Policy};
+use crate::policy::{Policy, SequenceIndex};
 use crate::recompute::cuts::Cuts;
 use crate::recompute::mirror::Mirrors;
 use crate::recompute::repeats::{base, recompute_time};
-use crate::recompute::{answer, load};
+use crate::recompute::{answer, least_bytes};
 use crate::verdict::refusal;
 
 /// See the [module](self).
@@ -44,7 +44,7 @@ impl Planner for Recursive {
 
     fn schedule(&self, request: &Request<'_>, _: &Budget, _: &dyn Observer) -> Outcome<Schedule> {
         let keep = Policy::prompt(request.trace);
-        let fits = load(request, &keep).is_some_and(|load| load <= request.live_limit);
+        let fits = least_bytes(request, &keep).is_some_and(|live_bytes| live_bytes <= request.live_limit);
         if fits || !request.freedom.recompute {
             return answer(request, Some(&keep), 1);
         }
@@ -58,10 +58,12 @@ impl Planner for Recursive {
             for &k in self.cuts {
                 let policy = mirrors(trace, &cuts, &candidates, k).policy(trace);
                 evaluations += 1;
-                let Some(load) = load(request, &policy) else { continue };
-                least = Some(least.map_or(load, |least| least.min(load)));
+                let Some(live_bytes) = least_bytes(request, &policy) else { continue };
+                least = Some(least.map_or(live_bytes, |least| least.min(live_bytes)));
                 let time = recompute_time(&request.costs.nanos, &policy.sequence);
-                if load <= request.live_limit && best.as_ref().is_none_or(|&(fastest, _)| time < fastest) {
+                if live_bytes <= request.live_limit
+                    && best.as_ref().is_none_or(|&(fastest, _)| time < fastest)
+                {
                     best = Some((time, policy));
                 }
             }
@@ -74,7 +76,7 @@ impl Planner for Recursive {
 }
 
 /// The counts of a recursive division with k cuts at every depth.
-pub fn mirrors(trace: &Trace, cuts: &Cuts, candidates: &[Place], k: usize) -> Mirrors {
+pub fn mirrors(trace: &Trace, cuts: &Cuts, candidates: &[SequenceIndex], k: usize) -> Mirrors {
     // The last place of every layer.
     let mut ends = candidates.to_vec();
     ends.extend(cuts.backward_start.checked_sub(1).filter(|last| ends.last() != Some(last)));

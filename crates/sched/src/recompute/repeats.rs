@@ -5,7 +5,7 @@ use elbowroom_ir::order::runs_once;
 use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Id, Nanos, OpId, Table};
 
-use crate::policy::{GapAction, Place, Policy, Touches, backward_start};
+use crate::policy::{GapAction, Policy, SequenceIndex, Touches, backward_start};
 
 /// The policy of a sequence: whatever is recomputed is evicted before, and everything else stays while it is needed.
 pub fn policy(trace: &Trace, sequence: Vec<OpId>) -> Policy {
@@ -28,10 +28,10 @@ pub fn recompute_time(nanos: &Table<OpId, Nanos>, sequence: &[OpId]) -> Nanos {
 
 /// The order that planners start from, with its first backward place: [`Policy::prompt`]. Up to that place it is the trace's own, so that
 /// places and numbers of ops are the same there.
-pub fn base(trace: &Trace) -> (Vec<OpId>, Place) {
+pub fn base(trace: &Trace) -> (Vec<OpId>, SequenceIndex) {
     let sequence = Policy::prompt(trace).sequence;
     let backward_start = backward_start(trace, &sequence).unwrap_or(sequence.len());
-    (sequence, backward_start as Place)
+    (sequence, backward_start as SequenceIndex)
 }
 
 /// A sequence under construction. It records which ops can still be recomputed: an op cannot once one of its inputs was overwritten.

@@ -19,7 +19,7 @@ use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome};
 use elbowroom_ir::{Bytes, Nanos};
 
-use crate::lower::{least_load, lower};
+use crate::lower::{least_live, lower};
 use crate::policy::Policy;
 use crate::recompute::layered::Layered;
 use crate::recompute::profile::{Move, Profile};
@@ -255,9 +255,9 @@ impl SlotSearch<'_> {
         let moves = self.table.plan(slots)?;
         self.evaluations += 1;
         let policy = repeats::policy(self.request.trace, self.layered.sequence(&moves));
-        let Ok((load, _)) = least_load(self.request, &policy) else { return Some(false) };
-        self.least = Some(self.least.map_or(load, |least| least.min(load)));
-        let fits = load <= self.request.live_limit;
+        let Ok((live_bytes, _)) = least_live(self.request, &policy) else { return Some(false) };
+        self.least = Some(self.least.map_or(live_bytes, |least| least.min(live_bytes)));
+        let fits = live_bytes <= self.request.live_limit;
         if fits {
             self.best = Some(policy);
         }

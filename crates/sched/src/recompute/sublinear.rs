@@ -2,7 +2,7 @@
 //! cross a cut are kept; all others are recomputed once, segment by segment.
 //!
 //! With x the bytes kept and y those of the largest segment when every candidate is cut (b = 0), budgets are searched on two grids:
-//! around √(xy), as the paper says, and around √(xy/2), as its released tool does, six steps each from 1/√2 to √2 of that. Candidates
+//! around √(xy), as in the paper, and around √(xy/2), as its released tool does, six steps each from 1/√2 to √2 of that. Candidates
 //! are the places where a single tensor crosses, and all local minima of the bytes that cross (recurrent networks have no other). The plan
 //! with the least exact peak is kept, whether or not the limit requires it, as in the paper: a user who names a pass wants that pass; `auto`
 //! recomputes only as much as the limit requires.
@@ -13,11 +13,11 @@ use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome};
 use elbowroom_ir::trace::Trace;
 
-use crate::policy::{Place, Policy};
+use crate::policy::{Policy, SequenceIndex};
 use crate::recompute::cuts::Cuts;
 use crate::recompute::mirror::Mirrors;
 use crate::recompute::repeats::base;
-use crate::recompute::{answer, load};
+use crate::recompute::{answer, least_bytes};
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,7 +36,8 @@ impl Planner for Sublinear {
         let trace = request.trace;
         let (_, backward_start) = base(trace);
         let cuts = Cuts::of(trace, backward_start);
-        let mut best: Option<(Bytes, Policy)> = load(request, &keep).map(|load| (load, keep));
+        let mut best: Option<(Bytes, Policy)> =
+            least_bytes(request, &keep).map(|live_bytes| (live_bytes, keep));
         let (mut evaluations, mut tried) = (1, Vec::new());
         for candidates in [cuts.single(), cuts.narrow()] {
             for budget in budgets(trace, &cuts, &candidates) {
@@ -47,10 +48,10 @@ impl Planner for Sublinear {
                 let policy = mirrors(trace, &cuts, &chosen).policy(trace);
                 tried.push(chosen);
                 evaluations += 1;
-                if let Some(load) = load(request, &policy)
-                    && best.as_ref().is_none_or(|&(least, _)| load < least)
+                if let Some(live_bytes) = least_bytes(request, &policy)
+                    && best.as_ref().is_none_or(|&(least, _)| live_bytes < least)
                 {
-                    best = Some((load, policy));
+                    best = Some((live_bytes, policy));
                 }
             }
         }
@@ -59,7 +60,7 @@ impl Planner for Sublinear {
 }
 
 /// Algorithm 3: the candidates at which more than the budget has been made since the last cut.
-pub fn divide(cuts: &Cuts, candidates: &[Place], budget: u64) -> Vec<Place> {
+pub fn divide(cuts: &Cuts, candidates: &[SequenceIndex], budget: u64) -> Vec<SequenceIndex> {
     let (mut chosen, mut made, mut next) = (Vec::new(), 0, 0);
     for &place in candidates {
         made += cuts.stash[next as usize..=place as usize].iter().sum::<u64>();
@@ -73,7 +74,7 @@ pub fn divide(cuts: &Cuts, candidates: &[Place], budget: u64) -> Vec<Place> {
 }
 
 /// Counts of one for every forward tensor that crosses none of the cuts. What is made after the last cut is needed at once and stays.
-pub fn mirrors(trace: &Trace, cuts: &Cuts, chosen: &[Place]) -> Mirrors {
+pub fn mirrors(trace: &Trace, cuts: &Cuts, chosen: &[SequenceIndex]) -> Mirrors {
     let mut mirrors = Mirrors::none(trace);
     let last = chosen.last().map_or(0, |&place| place + 1);
     for &(value, made, read) in &cuts.forward {
@@ -87,7 +88,7 @@ pub fn mirrors(trace: &Trace, cuts: &Cuts, chosen: &[Place]) -> Mirrors {
 }
 
 /// Both grids.
-fn budgets(trace: &Trace, cuts: &Cuts, candidates: &[Place]) -> Vec<u64> {
+fn budgets(trace: &Trace, cuts: &Cuts, candidates: &[SequenceIndex]) -> Vec<u64> {
     let every = divide(cuts, candidates, 0);
     let (mut kept, mut largest, mut next) = (0u64, 0, 0);
     for place in every.into_iter().chain(cuts.backward_start.checked_sub(1)) {

@@ -7,7 +7,7 @@ use elbowroom_ir::{Bytes, Nanos};
 
 use super::super::sequence::{PolicyDraft, policy};
 use super::*;
-use crate::lower::{least_load, lower};
+use crate::lower::{least_live, lower};
 use crate::policy::{Policy, PrefetchRule};
 use crate::random::Random;
 
@@ -77,20 +77,20 @@ fn walk_at_random(trace: &Trace, seed: u64, timed: bool) {
         if !timed && step % 8 == 0 && trace.persistent().iter().all(plain) {
             let decided = state.decisions(PrefetchRule::Eager);
             let policy = policy(&request, &inst, &decided);
-            let (load, _) = least_load(&request, &policy).unwrap();
-            // What a search is told of the time is what lowering arrives at, or nothing if that is too long.
-            let request = Request { live_limit: load, ..request };
+            let (live_bytes, _) = least_live(&request, &policy).unwrap();
+            // The time that a search gets is that of the lowered schedule, or none if that is too long.
+            let request = Request { live_limit: live_bytes, ..request };
             let time = lower(&request, &policy).unwrap().iteration.get();
             draft.set(&request, &inst, &decided);
             assert_eq!(draft.time_within(&request, time), Some(time));
             assert_eq!(draft.time_within(&request, u64::MAX), Some(time));
             assert_eq!(time.checked_sub(1).and_then(|less| draft.time_within(&request, less)), None);
             let bytes = (i64::from(state.highest()) + 64 / inst.unit as i64) * inst.unit as i64;
-            // A tensor that has a copy on the host already may be taken over where the search thinks that it leaves.
+            // A tensor that has a copy on the host already may be reused where the search expects an offload.
             let reuse = trace.ops().values().any(|op| !op.may_reuse.is_empty());
-            assert!(bytes >= load.get() as i64, "lowering needs more");
+            assert!(bytes >= live_bytes.get() as i64, "lowering needs more");
             assert!(
-                bytes == load.get() as i64 || reuse && !state.prefetches().is_empty(),
+                bytes == live_bytes.get() as i64 || reuse && !state.prefetches().is_empty(),
                 "lowering needs less"
             );
         }

@@ -118,11 +118,11 @@ impl Planner for Bo {
                         }
                     }
                 }
-                Err(load) => {
+                Err(live_bytes) => {
                     // Worse than anything that fits, the more so the more is missing.
-                    let missing = load.ratio(request.live_limit).max(1.0);
+                    let missing = live_bytes.ratio(request.live_limit).max(1.0);
                     times.push(4.0 * total.get() as f64 * missing);
-                    search.reached(load);
+                    search.reached(live_bytes);
                 }
             }
             if search.optimal() {

@@ -30,9 +30,9 @@ use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 use elbowroom_ir::{Bytes, OpId};
 
 use crate::lower::analysis::PolicyError;
-use crate::lower::{Lowered, least_load, loads, lower};
+use crate::lower::{Lowered, least_live, live_memory, lower};
 use crate::offload::autoswap::packed::packed;
-use crate::policy::{Boundary, Offloadable, Place, Policy, PrefetchRule, Touches};
+use crate::policy::{Boundary, Offloadable, Policy, PrefetchRule, SequenceIndex, Touches};
 use crate::search::Search;
 use crate::verdict::refusal;
 
@@ -60,8 +60,8 @@ pub struct Candidate {
     part: Offloadable,
     bytes: u64,
     /// Places of the accesses; for one that wraps, the later access comes first in the order.
-    from: Option<Place>,
-    until: Option<Place>,
+    from: Option<SequenceIndex>,
+    until: Option<SequenceIndex>,
     /// DOA, AOA, WDOA, SWDOA.
     pub scores: [f64; 4],
 }
@@ -71,7 +71,7 @@ pub struct AutoSwap<'a> {
     request: &'a Request<'a>,
     keep: Policy,
     touches: Touches,
-    load: Vec<u64>,
+    live_bytes: Vec<u64>,
     least: Bytes,
     /// Candidates with their scores.
     pub candidates: Vec<Candidate>,
@@ -79,8 +79,8 @@ pub struct AutoSwap<'a> {
 
 /// Tensors smaller than this are not candidates: 1 MiB as in the paper, or a 256th of the live memory where that is less, so that small networks
 /// have candidates too (the smallest network of the paper has a live memory of 389 MB).
-pub fn threshold(load: Bytes) -> Bytes {
-    Bytes(load.get() / 256).min(Bytes(1 << 20))
+pub fn threshold(live_bytes: Bytes) -> Bytes {
+    Bytes(live_bytes.get() / 256).min(Bytes(1 << 20))
 }
 
 /// Live memory over places and time, with sums up to each place.
@@ -91,18 +91,18 @@ struct Areas {
 }
 
 impl Areas {
-    fn new(request: &Request<'_>, load: &[u64], sequence: &[OpId]) -> Self {
+    fn new(request: &Request<'_>, live_bytes: &[u64], sequence: &[OpId]) -> Self {
         let (mut starts, mut sums) = (vec![0.0], vec![0.0]);
-        for (place, (&op, &load)) in sequence.iter().zip(load).enumerate() {
+        for (place, (&op, &live_bytes)) in sequence.iter().zip(live_bytes).enumerate() {
             let time = request.costs.nanos.get(op).map_or(0, |nanos| nanos.get()) as f64;
             starts.push(starts[place] + time);
-            sums.push(sums[place] + time * load as f64);
+            sums.push(sums[place] + time * live_bytes as f64);
         }
         Self { starts, sums }
     }
 
     /// Time and area between two accesses: from the end of the one to the start of the other, over the end of the iteration if they wrap.
-    fn between(&self, from: Option<Place>, until: Option<Place>, wraps: bool) -> (f64, f64) {
+    fn between(&self, from: Option<SequenceIndex>, until: Option<SequenceIndex>, wraps: bool) -> (f64, f64) {
         let end = self.starts.len() - 1;
         let after = from.map_or(0, |place| place as usize + 1);
         let before = until.map_or(end, |place| place as usize);
@@ -121,19 +121,25 @@ impl<'a> AutoSwap<'a> {
     /// Finds and scores the candidates of at least a size; by default of [`threshold`].
     pub fn new(request: &'a Request<'a>, least: Option<Bytes>) -> Result<Self, PolicyError> {
         let keep = Policy::prompt(request.trace);
-        let load = loads(request, &keep)?;
-        let highest = load.iter().copied().max().unwrap_or(0);
+        let live_bytes = live_memory(request, &keep)?;
+        let highest = live_bytes.iter().copied().max().unwrap_or(0);
         let least = least.unwrap_or_else(|| threshold(Bytes(highest)));
         let places = keep.sequence.len();
-        let peak = (0..places).rev().max_by_key(|&place| load[place]).unwrap_or(0) as Place;
+        let peak = (0..places).rev().max_by_key(|&place| live_bytes[place]).unwrap_or(0) as SequenceIndex;
         let touches = Touches::of(request.trace, &keep.sequence);
-        let mut this = Self { request, keep, touches, load, least, candidates: Vec::new() };
-        this.candidates = this.candidates_at(peak, least, &this.keep, &this.load);
+        let mut this = Self { request, keep, touches, live_bytes, least, candidates: Vec::new() };
+        this.candidates = this.candidates_at(peak, least, &this.keep, &this.live_bytes);
         Ok(this)
     }
 
     /// What can be offloaded at a place beyond what a policy offloads, of at least a size, with scores under a profile of live memory.
-    fn candidates_at(&self, peak: Place, least: Bytes, policy: &Policy, load: &[u64]) -> Vec<Candidate> {
+    fn candidates_at(
+        &self,
+        peak: SequenceIndex,
+        least: Bytes,
+        policy: &Policy,
+        live_bytes: &[u64],
+    ) -> Vec<Candidate> {
         let trace = self.request.trace;
         let mut candidates = Vec::new();
         let mut add = |part, bytes: Bytes, from, until| {
@@ -154,13 +160,13 @@ impl<'a> AutoSwap<'a> {
                 add(Offloadable::Persistent(index), trace.bytes(pair.begin), last, first);
             }
         }
-        self.score(&mut candidates, load);
+        self.score(&mut candidates, live_bytes);
         candidates
     }
 
-    fn score(&self, candidates: &mut [Candidate], load: &[u64]) {
+    fn score(&self, candidates: &mut [Candidate], live_bytes: &[u64]) {
         let sequence = &self.keep.sequence;
-        let areas = Areas::new(self.request, load, sequence);
+        let areas = Areas::new(self.request, live_bytes, sequence);
         let machine = self.request.machine;
         for candidate in &mut *candidates {
             let (time, area) = candidate.between(&areas);
@@ -172,17 +178,17 @@ impl<'a> AutoSwap<'a> {
             candidate.scores = [doa, aoa, area, 0.0];
         }
         // Pick by pick, with the live memory that is left by the picks before.
-        let mut load = load.to_vec();
+        let mut live_bytes = live_bytes.to_vec();
         let mut left: Vec<usize> = (0..candidates.len()).collect();
         while !left.is_empty() {
-            let areas = Areas::new(self.request, &load, sequence);
+            let areas = Areas::new(self.request, &live_bytes, sequence);
             let area = |index: usize| candidates[index].between(&areas).1;
             let best = (0..left.len())
                 .max_by(|&a, &b| area(left[a]).total_cmp(&area(left[b])).then(left[b].cmp(&left[a])));
             let Some(best) = best else { break };
             let index = left.swap_remove(best);
             candidates[index].scores[3] = area(index);
-            candidates[index].relieve(&mut load);
+            candidates[index].relieve(&mut live_bytes);
         }
     }
 
@@ -198,19 +204,19 @@ impl<'a> AutoSwap<'a> {
     ) -> Result<Lowered, Bytes> {
         let request = &Request { live_limit: limit, ..*self.request };
         let mut policy = Policy { prefetch, ..self.keep.clone() };
-        let mut load = self.load.clone();
-        let mut least = load.iter().copied().max().map_or(Bytes::ZERO, Bytes);
+        let mut live_bytes = self.live_bytes.clone();
+        let mut least = live_bytes.iter().copied().max().map_or(Bytes::ZERO, Bytes);
         for next in rank(&self.candidates) {
             // The estimate ignores that a tensor that is being offloaded cannot pass its buffer on; the analysis of the policy does not.
-            if load.iter().all(|&load| load <= target.get().min(limit.get())) {
-                let Ok((load, _)) = least_load(request, &policy) else { return Err(least) };
-                least = least.min(load);
-                if load <= limit {
+            if live_bytes.iter().all(|&live_bytes| live_bytes <= target.get().min(limit.get())) {
+                let Ok((live_bytes, _)) = least_live(request, &policy) else { return Err(least) };
+                least = least.min(live_bytes);
+                if live_bytes <= limit {
                     return lower(request, &policy).map_err(|_| least);
                 }
             }
             let candidate = &self.candidates[next];
-            candidate.relieve(&mut load);
+            candidate.relieve(&mut live_bytes);
             candidate.offload(&mut policy);
         }
         self.elsewhere(request, rank, policy, least)
@@ -226,26 +232,26 @@ impl<'a> AutoSwap<'a> {
     ) -> Result<Lowered, Bytes> {
         let limit = request.live_limit;
         loop {
-            let Ok(mut load) = loads(request, &policy) else { return Err(least) };
-            let Some(peak) = (0..load.len()).rev().max_by_key(|&place| load[place]) else {
+            let Ok(mut live_bytes) = live_memory(request, &policy) else { return Err(least) };
+            let Some(peak) = (0..live_bytes.len()).rev().max_by_key(|&place| live_bytes[place]) else {
                 return Err(least);
             };
-            least = least.min(Bytes(load[peak]));
-            if load[peak] <= limit.get() {
+            least = least.min(Bytes(live_bytes[peak]));
+            if live_bytes[peak] <= limit.get() {
                 return lower(request, &policy).map_err(|_| least);
             }
-            let mut candidates = self.candidates_at(peak as Place, self.least, &policy, &load);
+            let mut candidates = self.candidates_at(peak as SequenceIndex, self.least, &policy, &live_bytes);
             if candidates.is_empty() && self.least < Bytes::MAX {
-                candidates = self.candidates_at(peak as Place, Bytes(1), &policy, &load);
+                candidates = self.candidates_at(peak as SequenceIndex, Bytes(1), &policy, &live_bytes);
             }
             if candidates.is_empty() {
                 return Err(least);
             }
             for next in rank(&candidates) {
-                if load[peak] <= limit.get() {
+                if live_bytes[peak] <= limit.get() {
                     break;
                 }
-                candidates[next].relieve(&mut load);
+                candidates[next].relieve(&mut live_bytes);
                 candidates[next].offload(&mut policy);
             }
         }
@@ -276,13 +282,13 @@ impl Candidate {
     }
 
     /// Takes its bytes off the live memory of the places at which it is away.
-    fn relieve(&self, load: &mut [u64]) {
+    fn relieve(&self, live_bytes: &mut [u64]) {
         let after = self.from.map_or(0, |place| place as usize + 1);
-        let before = self.until.map_or(load.len(), |place| place as usize);
+        let before = self.until.map_or(live_bytes.len(), |place| place as usize);
         let (first, second) =
-            if self.wraps() { (0..before, after..load.len()) } else { (after..before, 0..0) };
+            if self.wraps() { (0..before, after..live_bytes.len()) } else { (after..before, 0..0) };
         for place in first.chain(second) {
-            load[place] = load[place].saturating_sub(self.bytes);
+            live_bytes[place] = live_bytes[place].saturating_sub(self.bytes);
         }
     }
 }
@@ -349,7 +355,7 @@ fn best_of(
                 Ok(lowered) => _ = search.offer(lowered),
                 Err(lowered) => keep_shorter(&mut unpacked, lowered),
             },
-            Err(load) => search.reached(load),
+            Err(live_bytes) => search.reached(live_bytes),
         }
     }
     let shortest = search.best().or(unpacked.as_ref());

@@ -45,7 +45,7 @@ pub(crate) fn packed(
         if let Some(fits) = fits {
             return Ok(fits);
         }
-        if !exceeds.is_some_and(|(load, excess)| limits.too_high(load, excess)) {
+        if !exceeds.is_some_and(|(live_bytes, excess)| limits.too_high(live_bytes, excess)) {
             break;
         }
     }
