@@ -130,7 +130,7 @@ pub struct DqnArgs {
     pub from: Option<PathBuf>,
 }
 
-/// What `plan --planner dqn` writes beside the plan.
+/// What `plan --planner dqn` writes in addition to the plan.
 #[derive(Debug, Clone, Default, Args)]
 pub struct DqnFiles {
     /// Write the trained network to this file, as safetensors

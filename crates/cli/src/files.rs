@@ -1,4 +1,4 @@
-//! Reading and writing the files that users name, so that every failure says which file it was.
+//! Reading and writing the files that users name, so that every error names its file.
 
 use std::fs;
 use std::io::{self, Write};

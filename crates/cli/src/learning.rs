@@ -81,7 +81,7 @@ mod with {
         }
     }
 
-    /// Writes the files that the user asked for.
+    /// Writes the files that the user requested.
     pub fn save(args: &DqnFiles, learned: &Learned) -> Result<()> {
         if let Some(path) = &args.save {
             let Some(weights) = &learned.trained else {

@@ -20,11 +20,11 @@ use clap::Parser;
 
 use crate::args::{Cli, Command};
 
-/// What a command has to say besides its output.
+/// The result of a command, apart from its output.
 pub enum Answer {
-    /// It was done; what was asked holds.
+    /// Success, and a positive answer.
     Yes,
-    /// What was asked does not hold: a sentence for standard error.
+    /// A negative answer, with a sentence for standard error.
     No(String),
 }
 

@@ -88,7 +88,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Prints the head, whose first line names the columns and whose second their units. Columns are at least as wide as `widths` says.
+    /// Prints the head, whose first line names the columns and whose second their units. `widths` are the smallest widths of the columns.
     pub fn begin(left: usize, head: &[Vec<String>], widths: &[usize]) -> io::Result<Self> {
         let width = |column: usize| {
             let cells = head.iter().map(|line| line[column].chars().count());
@@ -205,7 +205,7 @@ pub fn counted(count: u64, noun: &str) -> String {
     format!("{} {noun}{}", grouped(count), if count == 1 { "" } else { "s" })
 }
 
-/// What a lower bound on the iteration time says about a plan.
+/// How near a plan is to the lower bound on the iteration time.
 pub fn optimality(ratio: f64) -> String {
     if ratio <= 1.0 {
         "reached: no plan is faster at this limit".to_owned()

@@ -1,4 +1,4 @@
-//! Progress of long work, on standard error. Only this file knows how it is drawn.
+//! Progress of long work, on standard error. Only this file draws.
 
 use std::any::Any;
 use std::io;
@@ -50,7 +50,7 @@ struct Search {
     evaluations: u64,
     /// What the planner has reported of its training, if it learns.
     learned: Learned,
-    /// Who found the result, if the planner says so.
+    /// The planner that found the result, if it is reported.
     origin: Option<String>,
 }
 
@@ -92,7 +92,7 @@ fn line_style() -> ProgressStyle {
         .unwrap_or_else(|_| ProgressStyle::default_spinner())
 }
 
-/// A line that says what is going on, kept up to date with the search of the moment; in training also a bar over the iterations. It ends
+/// A line that names the current stage and shows the current search; in training also a bar over the iterations. It ends
 /// without a trace. Nothing is drawn where standard error is no terminal.
 pub struct Progress {
     bar: ProgressBar,
@@ -123,8 +123,8 @@ impl Progress {
         }
     }
 
-    /// Says something else.
-    pub fn say(&self, stage: impl Into<String>) {
+    /// Shows the name of a stage.
+    pub fn stage_begins(&self, stage: impl Into<String>) {
         self.bar.set_prefix(stage.into());
         self.bar.set_message("");
     }
@@ -150,11 +150,11 @@ impl Progress {
     }
 
     fn search(&self) -> MutexGuard<'_, Search> {
-        // A thread that panicked while holding the lock leaves at worst a line that is out of date.
+        // A thread that panicked while holding the lock can at worst leave a line that is out of date.
         self.search.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes something over and says it.
+    /// Changes the state and draws the line again.
     fn hear(&self, news: impl FnOnce(&mut Search)) {
         let mut search = self.search();
         news(&mut search);
@@ -221,7 +221,7 @@ impl Observer for Deadline<'_> {
 impl TrainObserver for Progress {
     fn stage(&self, what: &str) {
         self.bar.set_style(line_style());
-        self.say(what);
+        self.stage_begins(what);
     }
 
     fn network(&self, graph: &Graph) {

@@ -20,7 +20,9 @@ pub fn method(args: &PlannerArgs) -> Result<Method<'static>> {
     let packer = registry::packer(&args.packer)?;
     let method = Method::new(planner, packer, looked(&args.search));
     Ok(match &args.search.evaluations {
-        Some(told) if told.single().is_none() => Method { rounds: Rounds::Recorded(told.clone()), ..method },
+        Some(recorded) if recorded.single().is_none() => {
+            Method { rounds: Rounds::Recorded(recorded.clone()), ..method }
+        }
         _ => method,
     })
 }
@@ -28,9 +30,9 @@ pub fn method(args: &PlannerArgs) -> Result<Method<'static>> {
 /// How long a search may take that is not one of the rounds of a plan.
 pub fn budget(args: &SearchArgs) -> Result<Budget> {
     match &args.evaluations {
-        Some(told) if told.single().is_none() => {
+        Some(recorded) if recorded.single().is_none() => {
             bail!(
-                "--evaluations {told} lists the rounds of one plan, but this command makes several searches; give one number"
+                "--evaluations {recorded} lists the rounds of one plan, but this command makes several searches; give one number"
             )
         }
         _ => Ok(looked(args)),
@@ -74,12 +76,12 @@ pub fn machine(args: &MachineArgs, default: Machine) -> Result<Machine> {
 
 /// Where host copies lie, and the link to which copies are slowed down.
 pub fn host(args: &TrainArgs) -> HostOptions {
-    let place = match args.host.as_str() {
+    let tier = match args.host.as_str() {
         "memory" => HostPlace::Memory,
         folder => HostPlace::Folder(PathBuf::from(folder)),
     };
     let link = args.host_rate.map(|rate| (Channel::with_rate(rate.0), Channel::with_rate(rate.0)));
-    HostOptions { place, link }
+    HostOptions { place: tier, link }
 }
 
 /// Threads that search and compute, all cores if none are named.

@@ -1,7 +1,7 @@
 //! Runs the commands of the book, and compares what they print with what the book shows.
 //!
 //! Each page of `docs/` gets an empty folder, and its fenced blocks are worked through in order. The first word after the fence says what a
-//! block is, words after a comma say more:
+//! block is, words after a comma give options:
 //!
 //! | block | meaning |
 //! | --- | --- |

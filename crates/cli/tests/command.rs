@@ -91,18 +91,18 @@ fn a_plan_within_a_time_tells_what_makes_it_again() {
     let read = |name: &str| std::fs::read(at.join(name)).unwrap();
     for limit in ["--memory 40%", "--memory 30% --reorder", "--memory min --no-offload"] {
         let line = format!("plan r.trace {limit} --seed 3");
-        let told = json(&expect(at, &format!("{line} --time 300ms --threads 2 -o timed.plan --json"), 0));
-        let again = told["reproduce_with"].as_str().unwrap();
+        let timed = json(&expect(at, &format!("{line} --time 300ms --threads 2 -o timed.plan --json"), 0));
+        let again = timed["reproduce_with"].as_str().unwrap();
         assert!(again.starts_with("--evaluations "), "{again}");
-        // The table says it in the same words, and what is made again says the same of itself.
+        // The table prints the same option, and the reproduced plan reports the same.
         let table = expect(at, &format!("{line} {again} --threads 1 -o counted.plan"), 0);
-        let told = |line: &str| line.trim().starts_with("reproduce with") && line.ends_with(again);
-        assert!(table.lines().any(told), "{again}: {table}");
+        let timed = |line: &str| line.trim().starts_with("reproduce with") && line.ends_with(again);
+        assert!(table.lines().any(timed), "{again}: {table}");
         assert_eq!(read("timed.plan"), read("counted.plan"), "{line} {again}");
     }
-    let told = json(&expect(at, "plan r.trace --load-limit 40% --time 100ms --json", 0));
-    let line = format!("plan r.trace --load-limit 40% {} --json", told["reproduce_with"].as_str().unwrap());
-    assert_eq!(json(&expect(at, &line, 0))["iteration_ns"], told["iteration_ns"]);
+    let timed = json(&expect(at, "plan r.trace --load-limit 40% --time 100ms --json", 0));
+    let line = format!("plan r.trace --load-limit 40% {} --json", timed["reproduce_with"].as_str().unwrap());
+    assert_eq!(json(&expect(at, &line, 0))["iteration_ns"], timed["iteration_ns"]);
 
     // Rounds are those of one plan.
     expect_sentence(at, "compare r.trace --evaluations 812,40", 2, &["812,40", "one number"]);
@@ -371,7 +371,7 @@ fn tables_and_traces_are_packed_side_by_side() {
     for row in rows {
         assert!(row["arena_bytes"].as_u64() >= row["peak_live_bytes"].as_u64(), "{row}");
     }
-    // What the trace needs when everything stays is what its plan says.
+    // The unconstrained peak of the trace is that of its plan.
     let planned = json(&expect(at, "plan r.trace --memory 100% --planner keep --json", 0));
     let unconstrained = planned["unconstrained_peak_bytes"].as_u64().unwrap();
     assert!(
@@ -452,10 +452,10 @@ fn planners_keep_to_an_overhead_in_as_little_as_they_can() {
     };
     assert!(kept == keep && more < greedy && most < swdoa, "{none} {much}");
 
-    // As shares of what an allocator would take that does not know the future.
-    let beside = smallest("--overhead 50% --baseline pool");
-    assert!(beside["unconstrained_peak_bytes"].as_u64() >= much["unconstrained_peak_bytes"].as_u64());
-    let (row, whole) = (&beside["rows"][1], beside["unconstrained_peak_bytes"].as_f64().unwrap());
+    // As shares of the size that an online allocator would need.
+    let pool = smallest("--overhead 50% --baseline pool");
+    assert!(pool["unconstrained_peak_bytes"].as_u64() >= much["unconstrained_peak_bytes"].as_u64());
+    let (row, whole) = (&pool["rows"][1], pool["unconstrained_peak_bytes"].as_f64().unwrap());
     let share = row["limit_bytes"].as_f64().unwrap() / whole;
     assert!((row["share"].as_f64().unwrap() - share).abs() < 1e-9, "{row}");
 

@@ -1,4 +1,4 @@
-//! What continuous integration asks: do the quick exact entries still give the recorded figures, and are the pages those of the data?
+//! The check of continuous integration: quick exact entries must give the recorded figures, and the pages must be rendered from the data.
 
 use std::path::Path;
 

@@ -92,9 +92,9 @@ impl Data {
         if self.commands != entry.lines() {
             return Some("the data come from another command".to_owned());
         }
-        let asked = entry.cases();
-        let same = asked.len() == self.runs.len()
-            && asked.iter().zip(&self.runs).all(|(case, run)| placeholders(entry, case) == run.case);
+        let wanted = entry.cases();
+        let same = wanted.len() == self.runs.len()
+            && wanted.iter().zip(&self.runs).all(|(case, run)| placeholders(entry, case) == run.case);
         (!same).then(|| "the data come from other cases".to_owned())
     }
 
@@ -132,7 +132,10 @@ pub fn take(values: &[Option<Value>], which: Take) -> Result<Option<Value>> {
     let mut present: Vec<&Value> = values.iter().flatten().filter(|value| !value.is_null()).collect();
     if which == Take::Only {
         present.dedup();
-        anyhow::ensure!(present.len() < 2, "a cell has several values: {present:?}; say which one to take");
+        anyhow::ensure!(
+            present.len() < 2,
+            "a cell has several values: {present:?}; its column must select one"
+        );
         return Ok(present.first().map(|&value| value.clone()));
     }
     let mut numbers: Vec<(f64, &Value)> =

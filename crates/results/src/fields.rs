@@ -1,4 +1,4 @@
-//! The JSON field names of the `elbowroom` command, in one place: the manifest and the data files use the names of the glossary.
+//! The JSON field names of the `elbowroom` command: the manifest and the data files use the names of the glossary.
 
 use serde_json::{Map, Value};
 

@@ -69,7 +69,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does what was asked; says whether everything held.
+/// Runs the command; returns whether every check passed.
 fn work(arguments: &Arguments) -> Result<bool> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../..")

@@ -67,7 +67,7 @@ pub struct Entry {
     pub text: String,
     /// Whether the figures are the same on every machine.
     pub kind: Kind,
-    /// Whether `check` runs it again. Only exact entries may say so.
+    /// Whether `check` runs it again. Only exact entries may set this.
     #[serde(default)]
     pub quick: bool,
     /// The largest permitted relative difference of a number in `check`.
@@ -253,7 +253,7 @@ pub struct Plot {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Headline {
-    /// What the figure says.
+    /// The caption of the figure.
     pub text: String,
     /// The entry whose records it is taken from.
     pub entry: String,
@@ -284,7 +284,7 @@ impl Manifest {
     ///
     /// # Errors
     ///
-    /// If a file is missing or is not what this module describes; the message names the file and the place.
+    /// If a file is missing or is not what this module describes; the message names the file and the entry.
     pub fn load(folder: &Path) -> Result<Self> {
         let read = |path: &Path| {
             std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))

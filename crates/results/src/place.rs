@@ -31,7 +31,7 @@ pub struct Machine {
 }
 
 impl Commit {
-    /// Asks git about the tree that a folder is in. Files that this program writes do not count as changes.
+    /// Reads from git the state of the tree that contains a folder. Files that this program writes do not count as changes.
     ///
     /// # Errors
     ///
@@ -64,7 +64,7 @@ impl Commit {
 }
 
 impl Machine {
-    /// Reads what the operating system says about this computer.
+    /// Reads the description of this computer from the operating system.
     #[must_use]
     pub fn now() -> Self {
         let file = |path: &str| std::fs::read_to_string(path).unwrap_or_default();

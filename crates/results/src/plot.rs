@@ -204,7 +204,7 @@ fn bars(plot: &Plot, series: &[Series], labels: &[String], area: &Area<'_>) -> R
     legend(&mut chart, series)
 }
 
-/// A number at an axis, without digits that say nothing.
+/// A number at an axis, without trailing zeros.
 fn short(number: &f64) -> String {
     let text = format!("{number:.3}");
     text.trim_end_matches('0').trim_end_matches('.').replace('-', "−")

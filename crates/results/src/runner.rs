@@ -1,4 +1,4 @@
-//! Runs an entry: builds its program, fills its command line for each case, and keeps what the manifest asks for of what it prints.
+//! Runs an entry: builds its program, fills its command line for each case, and keeps the fields of its output that the manifest lists.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -11,7 +11,7 @@ use crate::manifest::{Column, Fields, Table, matches};
 ///
 /// # Errors
 ///
-/// If a cell has several values and its column does not say which to take.
+/// If a cell has several values and its column does not select one.
 pub fn markdown(table: &Table, records: &[Fields]) -> Result<String> {
     let records: Vec<&Fields> = records.iter().filter(|record| matches(record, &table.filter)).collect();
     let rows = distinct(&records, &table.rows);
@@ -48,14 +48,14 @@ pub fn markdown(table: &Table, records: &[Fields]) -> Result<String> {
 ///
 /// # Errors
 ///
-/// If there are several values and the column does not say which to take.
+/// If there are several values and the column does not select one.
 pub fn cell(column: &Column, records: &[&Fields]) -> Result<String> {
     let values: Vec<Option<Value>> = records.iter().map(|record| value(column, record)).collect();
     let chosen = take(&values, column.take).with_context(|| format!("column {}", column.field))?;
     Ok(column.format.write(chosen.as_ref(), column.digits))
 }
 
-/// The value of a column: the field, divided by another where the column says so.
+/// The value of a column: the field, divided by another if the column names one.
 #[must_use]
 pub fn value(column: &Column, record: &Fields) -> Option<Value> {
     let value = record.get(&column.field)?;

@@ -77,7 +77,7 @@ fn plan<'a>(
     output: &mut Output<'_>,
 ) -> Result<Compared<'a>> {
     let packer = registry::packer(&args.packer)?;
-    progress.say("finding the unconstrained peak");
+    progress.stage_begins("finding the unconstrained peak");
     let baseline = args.baseline.as_deref().map_or(Ok(packer), registry::packer)?;
     let kept = pipeline::unconstrained(task, baseline, progress)?;
     let by_live_memory = args.live_limit.is_some();
@@ -106,12 +106,12 @@ fn plan<'a>(
     let mut printed = Ok(());
     let found = |row: &Row| {
         done += 1;
-        progress.say(format!("{done}/{total} done: {} at {:.0} %", row.planner, 100.0 * row.share));
+        progress.stage_begins(format!("{done}/{total} done: {} at {:.0} %", row.planner, 100.0 * row.share));
         if printed.is_ok() {
             printed = progress.above(|| output.row(row));
         }
         if printed.is_err() {
-            // Nobody reads any more: the search need not go on.
+            // The reader has closed the pipe, so the search ends.
             progress::interrupt();
         }
     };

@@ -11,7 +11,7 @@ use crate::printer::{self, SizeUnit, TimeUnit};
 /// Choices shown on the terminal; the rest are summed up, and listed by `--json`.
 const SHOWN: usize = 20;
 
-/// A report as one JSON object, with all choices if they were asked for.
+/// A report as one JSON object, with all choices if they were requested.
 #[derive(Serialize)]
 pub struct Explained<'a, R: Serialize> {
     /// What is reported in any case.

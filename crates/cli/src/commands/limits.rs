@@ -17,7 +17,7 @@ const FRUGAL_PLANNER: &str = "floor";
 /// The packer that goes with it.
 const QUICK_PACKER: &str = "best-fit";
 
-/// What a user must know before choosing a limit.
+/// The figures for choosing a limit.
 #[derive(Serialize)]
 pub struct Limits {
     trace: String,
@@ -48,9 +48,9 @@ impl Limits {
         time: Duration,
         progress: &Progress,
     ) -> Result<Self> {
-        progress.say("finding the unconstrained peak");
+        progress.stage_begins("finding the unconstrained peak");
         let peak = pipeline::unconstrained(task, default.packer, progress)?.height();
-        progress.say("finding the smallest limit");
+        progress.stage_begins("finding the smallest limit");
         let quick = Method {
             planner: registry::planner(FRUGAL_PLANNER)?,
             packer: registry::packer(QUICK_PACKER)?,

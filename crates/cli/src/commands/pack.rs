@@ -108,7 +108,7 @@ fn is_table(bytes: &[u8]) -> bool {
     bytes.is_empty() || (head.contains(&b',') && head.iter().all(plain))
 }
 
-/// Places one problem with one packer.
+/// Packs one problem with one packer.
 fn pack(
     file: &Path,
     problem: &Problem,

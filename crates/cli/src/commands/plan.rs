@@ -59,7 +59,7 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     print_all(args, &report, explanation.as_ref())
 }
 
-/// Without a limit: says which limits are possible and what to do next.
+/// Without a limit: prints which limits are possible and what to do next.
 fn suggest(args: &PlanArgs, task: &Task, method: &Method<'_>, progress: &Progress) -> Result<Answer> {
     let chosen = args.planner.planner != registry::DEFAULT_PLANNER;
     let limits = Limits::find(task, method, chosen, args.planner.search.time, progress)?;
@@ -86,7 +86,7 @@ fn with_origin(mut report: PlanReport, progress: &Progress) -> PlanReport {
     report
 }
 
-/// Prints what a plan promises, and why it is as it is if that was asked for.
+/// Prints the predictions of a plan and, if requested, the reasons for its decisions.
 fn print_all(args: &PlanArgs, report: &PlanReport, explanation: Option<&Choices>) -> Result<Answer> {
     if args.json {
         printer::json(&Explained { report, explanation })?;
@@ -97,7 +97,7 @@ fn print_all(args: &PlanArgs, report: &PlanReport, explanation: Option<&Choices>
     Ok(Answer::Yes)
 }
 
-/// The same with a limit on the load: nothing is placed, nothing can be written to a file.
+/// The same with a limit on live memory: the schedule is not packed and cannot be written to a file.
 fn by_live_memory(
     args: &PlanArgs,
     task: &Task,
@@ -130,7 +130,7 @@ pub fn refuse(
     error: PlanError,
     progress: &Progress,
 ) -> Result<Answer> {
-    progress.say("finding the smallest limit");
+    progress.stage_begins("finding the smallest limit");
     let smallest = pipeline::smallest(task, &method.at_once(), unconstrained, progress)
         .ok()
         .map(|planned| planned.plan.machine().memory);

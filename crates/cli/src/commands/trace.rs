@@ -1,4 +1,4 @@
-//! `elbowroom trace`: writes a trace of one iteration of a network, and says how much memory it needs.
+//! `elbowroom trace`: writes a trace of one iteration of a network, and prints how much memory it needs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ pub fn run(args: &TraceArgs) -> Result<Answer> {
     Ok(Answer::Yes)
 }
 
-/// Says what was traced and how much memory it needs.
+/// Prints what was traced and how much memory it needs.
 fn summarize(args: &TraceArgs, path: &Path, file: TraceFile, graph: Option<&Graph>) -> Result<()> {
     let TraceFile { trace, costs, machine } = file;
     let machine = machine.map_or_else(cpu, Ok)?;

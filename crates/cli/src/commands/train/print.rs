@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::commands::plan;
 use crate::printer::{self, Row, counted, grouped, row};
 
-/// The report of the library, with what only the process knows.
+/// The report of the library, with the measurements of the process.
 #[derive(Serialize)]
 pub struct Trained {
     /// What the library reports.
@@ -136,7 +136,7 @@ fn execution(report: &TrainReport) -> Vec<Row> {
         let note = "persistent tensors moved when a plan began to be followed";
         rows.push(row("plan changes", execution.switch_moved_bytes, note));
     }
-    // Where all convolutions use the default algorithm there is nothing to say.
+    // If all convolutions use the default algorithm, the row is omitted.
     if report.algorithms.keys().any(|&algorithm| algorithm != Algorithm::default().name()) {
         let counts = report.algorithms.iter().map(|(name, count)| format!("{count} {name}"));
         rows.push(row("convolutions", counts.collect::<Vec<_>>().join(", "), ""));
