@@ -1,13 +1,13 @@
-//! Every network of the zoo, trained under max(a share of its unconstrained peak, 1.05 × the smallest limit that a plan is found for), with the
-//! same iterations without a limit beside it, compared to the bit.
+//! Trains every network of the zoo under max(a share of its unconstrained peak, 1.05 × the smallest limit for which a plan is found), runs
+//! the same iterations without a limit, and compares both bit by bit.
 //!
 //! `cargo run --release -p elbowroom --example everynet -- [--share 50] [--factor 1.05] [--iterations N] [--threads N] [--time SECONDS]
 //! [--planner NAME] [--data FOLDER] [--only NAME,PART-OF-A-NAME,…]`
 //!
-//! Beside the smallest limit stands the bound from the largest single op, whose operands, results and workspace must be resident together.
-//! Sizes, step sizes and how many times `--iterations` each network runs stand in the table below: small enough to train on two cores, large
+//! The column before the smallest limit is the lower bound from the largest single op, whose operands, results and workspace must be resident together.
+//! The table below contains sizes, learning rates and the factor on `--iterations` of each network: small enough to train on two cores, large
 //! enough that activations outweigh parameters. One line per network; the exit status is 1 if any of them failed, or did not learn: the mean
-//! loss of the last third of the iterations must be below that of the first. `--data` is given to the networks for CIFAR's image size, and
+//! loss of the last third of the iterations must be below that of the first. `--data` applies to the networks for CIFAR's image size, and
 //! `--only resnetN` runs a ResNet of any depth.
 
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ struct Row<'a> {
     batch: usize,
     image: usize,
     length: usize,
-    /// Where the default optimizer does not show a falling loss within few iterations: Adam's step size, and how many times the iterations.
+    /// Where the default optimizer does not show a falling loss within few iterations: Adam's learning rate, and the factor on the iterations.
     adam: Option<(f32, u64)>,
 }
 
@@ -46,12 +46,12 @@ const fn plain(model: &'static str, batch: usize, image: usize, times: u64) -> R
     Row { adam: Some((3e-4, times)), ..row(model, batch, image, 0) }
 }
 
-/// A deep network on small batches, which the default step size throws far off before it learns.
+/// A deep network on small batches, on which the loss rises with the default learning rate before it falls.
 const fn deep(model: &'static str, batch: usize, image: usize) -> Row<'static> {
     Row { adam: Some((3e-4, 2)), ..row(model, batch, image, 0) }
 }
 
-/// A network whose last maps have a few pixels at this size, and that drops out of few: single losses differ widely.
+/// A network whose last maps have few pixels at this size, with dropout on them: single losses differ widely.
 const fn wide(model: &'static str, batch: usize, image: usize, times: u64) -> Row<'static> {
     Row { adam: Some((1e-3, times)), ..row(model, batch, image, 0) }
 }
@@ -84,10 +84,10 @@ const NETWORKS: &[Row<'static>] = &[
     row("kmeans", 20_000, 0, 0),
 ];
 
-/// Any other depth of ResNet, by `--only resnetN`, at the size of CIFAR: deep enough that small batches fill the memory.
+/// A ResNet of any other depth (`--only resnetN`) at the size of CIFAR: deep enough that small batches fill the memory.
 const ANY_DEPTH: Row<'static> = deep("", 4, 32);
 
-/// Classes of every network of images: as many as CIFAR has, for a thousand would not come twice within a few small batches.
+/// Classes of every network of images: as many as CIFAR has, because a thousand classes would not repeat within a few small batches.
 const CLASSES: usize = 10;
 
 struct Settings {
@@ -114,7 +114,7 @@ fn main() -> ExitCode {
         "network",
         "batch",
         "times",
-        "natural",
+        "full MiB",
         "op %",
         "min %",
         "limit %",
@@ -130,7 +130,7 @@ fn main() -> ExitCode {
     for row in &chosen(settings.only.as_deref()) {
         let started = Instant::now();
         match run(row, &settings) {
-            Ok((smallest, report)) => failed += usize::from(!tell(row, smallest, &report, started)),
+            Ok((smallest, report)) => failed += usize::from(!print_row(row, smallest, &report, started)),
             Err(why) => {
                 println!("{:<21}{:>6}  {why}", row.model, row.batch);
                 failed += 1;
@@ -140,7 +140,7 @@ fn main() -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }
 
-/// The rows to be run: all, or those that are named as a whole or else in part, and ResNets of depths that the table has not.
+/// The rows to be run: all, or those that are named as a whole or in part, and ResNets of depths that are not in the table.
 fn chosen(only: Option<&str>) -> Vec<Row<'_>> {
     let Some(only) = only else { return NETWORKS.to_vec() };
     let named = |name| {
@@ -233,22 +233,22 @@ fn bounds(
     Ok((unconstrained, planned.plan.machine().memory))
 }
 
-/// Prints the line of a network, and says whether everything held.
-fn tell(row: &Row<'_>, smallest: Bytes, report: &TrainReport, started: Instant) -> bool {
+/// Prints the line of a network; returns whether every check passed.
+fn print_row(row: &Row<'_>, smallest: Bytes, report: &TrainReport, started: Instant) -> bool {
     let plan = &report.plan;
     let unconstrained = plan.unconstrained_peak_bytes.get() as f64;
     let mebi = |bytes: Bytes| bytes.get() as f64 / f64::from(1 << 20);
     let execution = &report.execution;
-    // Structures that do not come again run on demand, under the limit but without a promise.
+    // Structures that do not recur run without a plan: under the limit, but without a predicted peak.
     let promised =
         execution.planned_iterations == 0 || report.measured_peak_bytes == plan.predicted_peak_bytes;
     let exact = promised
         && report.measured_peak_bytes.max(execution.dynamic_peak_bytes) <= plan.limit_bytes
         && report.arena_above_intact;
-    // Nothing can run in less than the operands, results and workspace of its largest op.
+    // No plan can need less than the operands, results and workspace of the largest op.
     let possible = smallest >= plan.largest_op_bytes;
     let equal = report.verified == Some(true);
-    // Means of the first and of the last third, for single batches differ.
+    // Compares the means of the first and last third, because single batches differ.
     let third = report.losses.len().div_ceil(3);
     let mean = |losses: &[f32]| losses.iter().sum::<f32>() / losses.len() as f32;
     let first = mean(&report.losses[..third]);

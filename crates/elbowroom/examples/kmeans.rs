@@ -6,7 +6,7 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use elbowroom::alloc::device::{BlockHandle, Device, DeviceError, DeviceStats};
 use elbowroom::blocks::Swap;
 
-/// The points lie in so many blocks.
+/// Number of blocks that hold the points.
 pub const PARTS: usize = 24;
 const DIMENSIONS: usize = 8;
 const CLUSTERS: usize = 5;
@@ -94,10 +94,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (expected, unlimited) = run(1 << 28, None)?;
     let limit = unlimited.peak_live / 2 - 1;
     if !json {
-        println!("peak load {} bytes, limit {limit}, {iterations} iterations", unlimited.peak_live);
+        println!("peak memory {} bytes, limit {limit}, {iterations} iterations", unlimited.peak_live);
     }
     for (kind, planner) in [
-        ("on demand", None),
+        ("dynamic", None),
         (name.as_str(), Some(Swap::with(&name).ok_or("there is no planner of that name")?)),
     ] {
         let (centres, stats) = run(limit, planner)?;
@@ -116,7 +116,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             continue;
         }
         println!(
-            "{kind}: height {}, operations on demand {} and by plan {}, bytes to the host {}, back {}, results equal: {}",
+            "{kind}: arena {} bytes, operations executed dynamically {} and by plan {}, bytes to the host {} and to the device {}, results equal: {}",
             stats.device_bytes,
             stats.dynamic,
             stats.planned,

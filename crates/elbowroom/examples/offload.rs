@@ -55,7 +55,7 @@ fn main() -> ExitCode {
     println!("{:>10}{:>6}{:>7}", "to host", "away", "s");
     let (mut plans, mut broken) = (0, 0);
     for (name, batch, image) in NETWORKS.into_iter().filter(|(name, ..)| name.contains(&only)) {
-        match tell(name, batch, image) {
+        match print_row(name, batch, image) {
             Ok((ran, failed)) => (plans, broken) = (plans + ran, broken + failed),
             Err(why) => {
                 println!("{name:<21}{batch:>6}  {why}");
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
 }
 
 /// Runs all planners on one network: how many plans ran, and how many broke a promise.
-fn tell(name: &str, batch: usize, image: usize) -> Result<(usize, usize), Failure> {
+fn print_row(name: &str, batch: usize, image: usize) -> Result<(usize, usize), Failure> {
     let started = Instant::now();
     let options = Options { image: (image > 0).then_some(image), ..Options::new(batch) };
     let mut network = Network::new(name, &options)?;

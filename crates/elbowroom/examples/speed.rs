@@ -4,9 +4,9 @@
 //! `cargo run --release -p elbowroom --example speed -- [--pairs 20] [--threads 2] [--python PYTHON] [--only PART-OF-A-NAME]
 //! [--algorithms usual|equal|any]`
 //!
-//! `--algorithms equal` has every operation computed by its fastest algorithm with the same bits, `any` by its fastest.
+//! `--algorithms equal` computes every operation with its fastest bit-exact algorithm, `any` with its fastest.
 //!
-//! All sides run in turns, one iteration each (PyTorch five), so that whatever else the machine does meets all of them. A ratio is the
+//! All sides run in turns, one iteration each (PyTorch five), so that other work on the machine slows all of them down. A ratio is the
 //! median of the ratios of neighbours in time, in brackets its 95 % interval from order statistics.
 
 use std::io::{BufRead, BufReader, Write};
@@ -61,7 +61,7 @@ fn main() -> Result<(), Failure> {
         "100 % / PyTorch"
     );
     for (name, batch) in NETWORKS.into_iter().filter(|(name, _)| name.contains(&settings.only)) {
-        tell(name, batch, &settings, peer.as_mut())?;
+        print_row(name, batch, &settings, peer.as_mut())?;
     }
     Ok(())
 }
@@ -87,11 +87,17 @@ fn settings() -> Result<Settings, Failure> {
 }
 
 /// Times one network on all sides and prints its line.
-fn tell(name: &str, batch: usize, settings: &Settings, mut peer: Option<&mut Peer>) -> Result<(), Failure> {
+fn print_row(
+    name: &str,
+    batch: usize,
+    settings: &Settings,
+    mut peer: Option<&mut Peer>,
+) -> Result<(), Failure> {
     let mut graph = Arc::new(zoo::build(name, &Options::new(batch))?);
     if settings.algorithms != "usual" {
-        let other_bits = settings.algorithms == "any";
-        let candidates = Candidates::measure(&graph, settings.threads, Bytes(u64::MAX), other_bits, &Silent)?;
+        let numeric_changes = settings.algorithms == "any";
+        let candidates =
+            Candidates::measure(&graph, settings.threads, Bytes(u64::MAX), numeric_changes, &Silent)?;
         graph = candidates.fastest().graph;
         let counts = algorithms::counts(&graph).into_iter().map(|(name, count)| format!("{count} {name}"));
         println!("{name}: convolutions and their gradients are {}", counts.collect::<Vec<_>>().join(", "));
@@ -128,8 +134,7 @@ fn tell(name: &str, batch: usize, settings: &Settings, mut peer: Option<&mut Pee
     }
     measured.add(unconstrained.plan.schedule(), &whole.timeline());
     let task = Task { costs: measured.median(), ..task };
-    let limit =
-        MemorySpec::Share(0.7).resolve(unconstrained.height()).ok_or("a share of something is something")?;
+    let limit = MemorySpec::Share(0.7).resolve(unconstrained.height()).ok_or("a share resolves to bytes")?;
     let planned = pipeline::plan(&task.with_memory(limit), &method, &Silent)?;
     let mut tight = open(&planned.plan)?;
     let pool = Arc::new(rayon::ThreadPoolBuilder::new().num_threads(settings.threads).build()?);
@@ -196,7 +201,7 @@ fn ratio(ours: &[f64], theirs: &[f64]) -> String {
     format!("{:.3} [{:.3}, {:.3}]", median(&ratios), ratios[low], ratios[high])
 }
 
-/// PyTorch in a process of its own that runs when it is asked and waits otherwise.
+/// PyTorch in a process of its own, which waits for requests.
 struct Peer {
     process: Child,
     questions: ChildStdin,
@@ -208,13 +213,13 @@ impl Peer {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/peers/pytorch.py");
         let mut process = Command::new(python)
             .args([script, &threads.to_string()])
-            // Threads that wait by spinning would take the cores from whoever's turn it is.
+            // Threads that spin while they wait would take the cores from the other sides.
             .env("OMP_WAIT_POLICY", "PASSIVE")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
-        let questions = process.stdin.take().ok_or("standard input was asked for")?;
-        let answers = BufReader::new(process.stdout.take().ok_or("standard output was asked for")?);
+        let questions = process.stdin.take().ok_or("standard input is a pipe")?;
+        let answers = BufReader::new(process.stdout.take().ok_or("standard output is a pipe")?);
         let mut peer = Self { process, questions, answers };
         println!("PyTorch {}", peer.line()?.trim_start_matches("version "));
         Ok(peer)
@@ -223,7 +228,7 @@ impl Peer {
     fn line(&mut self) -> Result<String, Failure> {
         let mut line = String::new();
         if self.answers.read_line(&mut line)? == 0 {
-            return Err("PyTorch's process ended; its reason stands on standard error".into());
+            return Err("PyTorch's process ended; standard error has the reason".into());
         }
         Ok(line.trim().to_owned())
     }

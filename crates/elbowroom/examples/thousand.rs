@@ -1,5 +1,5 @@
-//! A thousand iterations of a translator under a limit: sentences of other lengths in every batch, one boundary, plans that are made as
-//! lengths come again. Shows that memory stays flat and that plans become rare.
+//! Trains a translator under a limit for a thousand iterations. The lengths of sentences change with every batch; a structure gets a plan
+//! when it recurs. Shows that memory stays constant and that new plans become rare.
 //!
 //! `cargo run --release -p elbowroom --example thousand -- [--iterations 1000] [--memory 50%] [--batch 16] [--width 32] [--layers 1]
 //! [--longest 50] [--verify yes]`

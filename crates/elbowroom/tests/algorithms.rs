@@ -54,8 +54,7 @@ fn a_choice_of_equal_bits_never_shows() {
         graph.nodes.values().filter_map(|node| node.kind.conv()).all(|conv| conv.algorithm.has_usual_bits())
     );
     assert_eq!(memory.absolute(), Some(expected.plan.limit_bytes), "a share means the same with any choice");
-    // Once with the choice made before, once with a training that chooses for itself: so many iterations are worth timing, and one is
-    // enough to see the losses.
+    // Once with the algorithms chosen before, once with a training that chooses them itself.
     let absolute =
         Training::new(graph, memory).method(method()).iterations(3).seed(7).threads(2).verify(true);
     let before = absolute.algorithms(AlgorithmChoice::AsBuilt).run_observed(&Quiet).unwrap();

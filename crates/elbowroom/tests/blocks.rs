@@ -1,4 +1,4 @@
-//! Programs of their own operations on blocks: with a limit and a planner they see what they see without.
+//! Programs with their own operations on blocks: with a limit and a planner they compute the same as without.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,7 +27,7 @@ fn kmeans_is_equal_under_less_than_half_of_its_memory() {
     // reads the centres.
     assert!(stats.planned >= 8 * kmeans::OPERATIONS as u64, "{stats:?}");
 
-    // On demand, whatever is needed next has just left; the plan keeps what fits.
+    // Dynamic execution always offloads the block that is needed next; the plan keeps the blocks that fit.
     let mut on_demand = Device::new(limit, None);
     assert_eq!(kmeans::kmeans(&mut on_demand, 300, 12).unwrap(), expected);
     assert!(5 * stats.to_device < 4 * on_demand.stats().to_device, "{stats:?} {:?}", on_demand.stats());
@@ -60,7 +60,7 @@ impl Step {
     }
 }
 
-/// A program beside what its blocks must hold.
+/// A program with the values that its blocks must hold.
 struct Judged {
     device: Device,
     variables: [Option<(BlockHandle, Vec<u8>)>; VARIABLES],

@@ -123,8 +123,8 @@ fn unsafe_stands_only_where_the_list_allows() {
         let text = std::fs::read_to_string(root.join(file)).unwrap();
         ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"].iter().any(|form| text.contains(form))
     };
-    let contains = |home: &str, file: &str| {
-        file.strip_prefix(home).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    let contains = |allowed: &str, file: &str| {
+        file.strip_prefix(allowed).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     };
     let files: Vec<String> = sources(&root.join("crates"))
         .into_iter()
@@ -135,17 +135,17 @@ fn unsafe_stands_only_where_the_list_allows() {
     let using: Vec<&String> = files.iter().filter(|file| uses(file)).collect();
     for file in &using {
         assert!(
-            UNSAFE.iter().any(|home| contains(home, file)),
+            UNSAFE.iter().any(|allowed| contains(allowed, file)),
             "{file} uses `unsafe`, which UNSAFE does not allow there"
         );
     }
     let contributing = std::fs::read_to_string(root.join("CONTRIBUTING.md")).unwrap();
-    for home in UNSAFE {
+    for allowed in UNSAFE {
         assert!(
-            using.iter().any(|file| contains(home, file)),
-            "{home} is in UNSAFE but does not use `unsafe`"
+            using.iter().any(|file| contains(allowed, file)),
+            "{allowed} is in UNSAFE but does not use `unsafe`"
         );
-        assert!(contributing.contains(&format!("`{home}`")), "CONTRIBUTING.md does not name {home}");
+        assert!(contributing.contains(&format!("`{allowed}`")), "CONTRIBUTING.md does not name {allowed}");
     }
 }
 
@@ -156,7 +156,7 @@ fn all_other_crates_forbid_unsafe() {
         let manifest = PathBuf::from(package["manifest_path"].as_str().unwrap());
         let folder =
             manifest.parent().unwrap().strip_prefix(root()).unwrap().to_string_lossy().replace('\\', "/");
-        if UNSAFE.iter().any(|home| home.starts_with(&format!("{folder}/"))) {
+        if UNSAFE.iter().any(|allowed| allowed.starts_with(&format!("{folder}/"))) {
             continue;
         }
         let roots = ["src/lib.rs", "src/main.rs"].map(|name| manifest.with_file_name(name));

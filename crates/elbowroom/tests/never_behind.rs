@@ -1,5 +1,5 @@
-//! `auto` is not behind any planner that it starts from once everything has a place, even where its own schedules fit by their load but find
-//! none: here a packer needs more bytes the more the schedule keeps in them.
+//! `auto` is never slower than a planner among its warm starts, even if its own schedules fit by live memory but cannot be packed: the packer
+//! of this test needs more bytes, the more the schedule keeps.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What the offload planners promise is what the engine does: every plan is proved, leaves the unlimited training's bits, and uses the
+//! The engine confirms the predictions of the offload planners: every plan passes the checker, trains bit-exactly, and uses the
 //! bytes of arena and of link that it said, values that stay away over the end of the iteration included. The example `offload` does the
 //! same on every network of the zoo.
 

@@ -1,4 +1,4 @@
-//! Trainings that run on demand, all the time or until there are plans: under the limit, and equal to the unlimited run to the bit.
+//! Trainings with dynamic execution, all the time or until there are plans: under the limit, and bit-exact with the unlimited run.
 
 mod support;
 
@@ -88,7 +88,7 @@ fn whole_trainings_on_demand_equal_the_unlimited_run() {
     for (network, options) in [("resnet20", resnet(4)), ("gpt", language(8)), ("lstm", language(8))] {
         for memory in ["70%", "50%", "35%"] {
             let case = Case { memory, dynamic: true, ..Case::new(network, options.clone()) };
-            // What must stay leaves some of them no room for computing everything again: then only copies help.
+            // For some networks, too little memory is left for recomputing everything: then only offloading helps.
             let freedoms = [Freedom::ALL, only(true), only(false)];
             for &freedom in &freedoms[..if memory == "50%" { 3 } else { 1 }] {
                 let report = match (Case { freedom, ..case.clone() }).run() {
@@ -161,7 +161,7 @@ fn sentences_of_many_lengths_are_planned_when_their_lengths_come_again() {
     assert!(execution.structures > 10, "{execution:?}");
     assert!(execution.planned_iterations > execution.dynamic_iterations, "{execution:?}");
     assert!(execution.plans_made <= execution.structures, "{execution:?}");
-    // The persistent values of the first plan were brought home; from then on nothing moves.
+    // The persistent tensors move once, to the offsets of the first plan.
     assert!(execution.dynamic_peak_bytes <= report.plan.limit_bytes);
     assert_eq!(report.verified, Some(true));
     assert_eq!(report.measured_peak_bytes, report.plan.predicted_peak_bytes);
@@ -170,7 +170,7 @@ fn sentences_of_many_lengths_are_planned_when_their_lengths_come_again() {
 #[test]
 fn a_checkpoint_that_cannot_be_written_is_refused_before_the_first_iteration() {
     let save = Some(PathBuf::from("/nowhere/at/all.safetensors"));
-    // So many iterations would not end.
+    // A training of this many iterations would not end.
     let error = Case { save, iterations: u64::MAX, ..Case::new("resnet20", resnet(2)) }.run().unwrap_err();
     assert!(matches!(error, TrainError::Checkpoint(_)), "{error}");
 }
@@ -184,7 +184,7 @@ fn iterations_on_demand_keep_to_the_host_memory() {
     assert!(most > Bytes::ZERO);
     let tight = Case { host_memory: most, ..case.clone() }.run().unwrap();
     assert_eq!((tight.verified, tight.execution.dynamic_host_bytes <= most), (Some(true), true));
-    // A quarter of it, and computing again what finds no room there.
+    // A quarter of it; the other tensors are recomputed.
     let quarter = Bytes(most.get() / 4);
     let short = Case { host_memory: quarter, freedom: Freedom::ALL, ..case.clone() }.run().unwrap();
     assert_eq!(short.verified, Some(true));

@@ -1,4 +1,4 @@
-//! One result: whatever the plan, the number of threads, the host tier and the trouble, a training leaves the same bits.
+//! A training is bit-exact for every plan, number of threads and host tier, and under injected faults.
 
 mod support;
 

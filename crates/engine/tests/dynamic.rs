@@ -1,4 +1,4 @@
-//! Iterations without a plan: whatever leaves and however, at any limit under which they run at all, the same bits as without a limit.
+//! Dynamic execution is bit-exact with the unlimited run, at every limit under which it runs and for every choice of tensors to remove.
 
 mod support;
 
@@ -129,8 +129,12 @@ fn any_decider_agrees(graph: Graph) {
         match improvised(&mut session, 0..ITERATIONS, (&order, freedom, &mut lot), &mut losses) {
             Ok(reports) => {
                 assert_eq!(outcome(&session, losses), oracle);
-                let told = |r: &DynamicReport| [r.evicted, r.offloaded, r.recomputed, r.compactions];
-                assert_eq!(told(&rehearsed.unwrap()), told(&reports[0]), "what was rehearsed came true");
+                let removals = |r: &DynamicReport| [r.evicted, r.offloaded, r.recomputed, r.compactions];
+                assert_eq!(
+                    removals(&rehearsed.unwrap()),
+                    removals(&reports[0]),
+                    "the dry run predicts the iteration"
+                );
                 for report in reports {
                     assert!(report.measured_peak <= Bytes(memory));
                     assert_eq!(report.ops.len(), graph.nodes.len() + report.recomputed);
@@ -302,7 +306,7 @@ fn deciders_that_give_up_or_lie_end_the_session_with_a_reason() {
     assert!(matches!(open().run_dynamic(0, run_dynamic), Err(EngineError::ForeignOrder(_))));
 }
 
-/// What a decider hears is what happens: it could keep the books itself.
+/// The events of a decider match the execution: a decider can keep its own account from them.
 #[test]
 fn events_tell_what_is_there() {
     struct Books(Lot, std::collections::HashSet<elbowroom_ir::TensorId>);

@@ -1,4 +1,4 @@
-//! What goes wrong comes back as one error, and all streams come to rest.
+//! A failure returns one error and stops all streams.
 
 mod support;
 
@@ -102,7 +102,7 @@ fn plans_of_another_network_and_values_of_another_size_are_refused() {
     assert!(error.to_string().contains("conv1.weight has 864 bytes, but 3"), "{error}");
 }
 
-/// The link can be slowed down, copies then take as long as it says, and ops go on meanwhile.
+/// On a slower link, copies take the predicted time, and ops run meanwhile.
 #[test]
 fn copies_over_a_slow_link_take_their_time_and_overlap_with_ops() {
     let graph = convnet();

@@ -9,8 +9,8 @@ use elbowroom_ir::Bytes;
 
 use support::{convnet_of, counts, drawn, run, threads, trace};
 
-/// What the process may take beside the arena: code, stacks, batches, and pieces of parameters on their way.
-const BESIDE: u64 = 12 << 20;
+/// What the process may use in addition to the arena: code, stacks, batches, and pieces of parameters on their way.
+const OTHER: u64 = 12 << 20;
 
 /// The largest resident memory that this process has had.
 fn high_water() -> u64 {
@@ -33,8 +33,8 @@ fn spilled_values_take_no_memory() {
         run(&graph, &trace, machine, plan, SessionOptions { host, ..threads(2) }, 2).unwrap();
     assert!(outcome.losses.iter().all(|&bits| f32::from_bits(bits).is_finite()));
     let (host, after) = (session.host_bytes(), high_water());
-    assert!(host.get() > 2 * BESIDE, "only {host} are spilled, which would show nothing");
-    let allowed = limit + Bytes(before + BESIDE);
+    assert!(host.get() > 2 * OTHER, "only {host} are spilled, which would show nothing");
+    let allowed = limit + Bytes(before + OTHER);
     assert!(after <= allowed.get(), "{} resident, {limit} of arena, {host} spilled", Bytes(after));
     assert_eq!(session.first_overwritten(), None);
 }

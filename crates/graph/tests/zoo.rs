@@ -155,7 +155,7 @@ fn training_updates_every_weight_once_and_inference_changes_nothing() {
     }
 }
 
-/// A backward value that nobody reads was computed for nothing, unless its operation makes something useful with it.
+/// A backward value without a reader is wasted work, unless its op has another output that is read.
 #[test]
 fn nothing_is_computed_for_nothing() {
     for (name, options) in samples() {

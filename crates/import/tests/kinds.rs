@@ -103,7 +103,7 @@ fn an_eager_capture() {
     assert_eq!(op(&imported, "native_batch_norm@2").work.moved, Bytes(3000));
     let changed = imported.trace.persistent().iter().filter(|pair| pair.begin != pair.end).count();
     assert_eq!((imported.trace.persistent().len(), changed), (3, 3));
-    // The recorded program held the normalized values until step 5; nobody reads them after step 4.
+    // The recorded program held the normalized values until step 5; no op reads them after step 4.
     assert_eq!(imported.notes.recorded_peak, Some(Bytes(3 * 64 + 1000 + 1000 + 128 + 500 + 64)));
     assert_eq!(imported.notes.peak, Bytes(3 * 64 + 1000 + 1000 + 128 + 500));
 

@@ -1,4 +1,4 @@
-//! Every file of the shared data set is read, and what the trace says agrees with what the file says of itself.
+//! Every file of the shared data set is read, and the trace agrees with the figures of the file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ fn chains_add_up() {
         let total = imported.costs.total().get() as f64 / 1e6;
         assert!((total - stated).abs() < 1e-6 * 2.0 * n as f64, "{}: {total} {stated}", path.display());
 
-        // The load of every op by the chain's own formulas: B_i runs beside everything saved up to layer i.
+        // The live memory of every op by the chain's formulas: B_i runs while everything saved up to layer i is alive.
         let (saved, y) = (numbers(&file["xbar"]), numbers(&file["y"]));
         let (forward, backward) = (numbers(&file["exF"]), numbers(&file["exB"]));
         let up_to = |k: usize| saved[..=k].iter().sum::<u64>();

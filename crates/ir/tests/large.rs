@@ -1,4 +1,4 @@
-//! The checker on a plan of real size: a chain of 3,000 ops whose activations all leave and come back.
+//! The checker on a plan of real size: a chain of 3,000 ops whose activations are all offloaded and prefetched.
 
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ fn offload_everything() -> (Schedule, Placement) {
         Draft { schedule: Schedule::default(), offsets: Table::new(), slots: vec![Vec::new(); slots] };
     let mut held: Option<(BufferId, usize)> = None;
     let mut offloads = Vec::new();
-    // Activations go around slots 0 to 3; each leaves for the host when its successor is there.
+    // Activations go around slots 0 to 3; each is offloaded when its successor exists.
     for layer in 0..LAYERS {
         let slot = layer as usize % 4;
         let buffer = draft.buffer(slot);
@@ -85,7 +85,7 @@ fn offload_everything() -> (Schedule, Placement) {
         offloads.push(offload);
         held = Some((buffer, slot));
     }
-    // The last activation stays as the first gradient's input; copies come back to slots 4 and 5, gradients go around 6 and 7.
+    // The last activation stays as the first gradient's input; prefetches go to slots 4 and 5, gradients use 6 and 7 in turn.
     let Some((mut gradient, first_slot)) = held else { return Default::default() };
     let mut gradient_slot = first_slot;
     for (turn, layer) in (0..LAYERS).rev().enumerate() {

@@ -81,7 +81,7 @@ fn the_simulator_agrees_with_ticking() {
         assert_eq!(timeline.iteration, Nanos(last));
         copies += usize::from(timeline.traffic.to_host > Bytes::ZERO);
 
-        // The load, position by position, from who is alive there.
+        // The live memory of each position, from the buffers that are alive there.
         let load = LiveMemory::of(schedule, &case.machine);
         let lifetimes = liveness::lifetimes(schedule);
         for position in schedule.steps.ids() {

@@ -74,7 +74,7 @@ impl Network {
         Ok(this)
     }
 
-    /// Plans at the smallest of a few limits that works with so many evaluations, if any does, and runs that plan.
+    /// Plans with this number of evaluations at the smallest of a few limits that works, if any does, and runs that plan.
     pub fn run(&mut self, planner: &str, evaluations: u64) -> Result<Option<Ran>, Failure> {
         let method = method(planner, evaluations)?;
         let unconstrained = self.unconstrained.height().get();

@@ -22,7 +22,7 @@ pub fn convnet() -> Graph {
     convnet_of(4, 8)
 }
 
-/// The same over so many images of so many rows and columns.
+/// The same for this number of images, rows and columns.
 pub fn convnet_of(batch: usize, size: usize) -> Graph {
     let mut b = Builder::new("convnet", Mode::Training);
     let x = b.input("images", [batch, 3, size, size], Content::Real);
@@ -114,7 +114,7 @@ pub fn inputs(graph: &Graph, iteration: u64) -> Vec<Vec<u8>> {
     graph.inputs.iter().enumerate().map(bytes).collect()
 }
 
-/// What the oracle says.
+/// The result of the oracle.
 pub fn interpret(graph: &Graph, iterations: u64) -> Outcome {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
     let mut oracle = Interpreter::new(graph, SEED);
@@ -133,7 +133,7 @@ pub fn interpret(graph: &Graph, iterations: u64) -> Outcome {
     Outcome { losses, digests: (0..graph.persistent.len()).map(digest).collect() }
 }
 
-/// What a training leaves behind.
+/// The result of a training.
 #[derive(Debug, PartialEq)]
 pub struct Outcome {
     pub losses: Vec<u32>,

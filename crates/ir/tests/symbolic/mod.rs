@@ -1,6 +1,6 @@
-//! Runs plans on symbolic bytes, under adversarial orders of the streams: the judge of the judge. It believes nothing that the checker says.
+//! Runs plans on symbolic bytes, under adversarial orders of the streams: a check of the checker, which does not rely on its results.
 //!
-//! A byte is a number that tells which value it belongs to and which byte of it it is. An action is two events, its start and its end.
+//! A byte is a number that identifies its value and its index in the value. An action is two events, its start and its end.
 //! When it starts it may already have written anything to its outputs, so they are poisoned; when it ends its inputs must be what they
 //! were and its outputs still its own. Events of different streams are interleaved at random, obeying stream order and waits alone.
 
@@ -13,7 +13,7 @@ use std::ops::Range;
 
 type Outcome<T> = Result<T, &'static str>;
 
-/// Runs two iterations, one after the other. `Err` if anything was read that was not what the trace says, or the end is not right.
+/// Runs two iterations, one after the other. `Err` if an op read other bytes than the trace demands, or the bytes at the end are wrong.
 pub fn run(trace: &Trace, memory: Bytes, plan: &Plan, seed: u64) -> Outcome<()> {
     let mut state = State::new(trace, memory, plan, seed)?;
     let mut begins: Vec<u64> = (0..trace.persistent().len() as u64).map(|index| mix(0xbe61, index)).collect();
@@ -238,7 +238,7 @@ impl<'a> State<'a> {
                 queues[program.stream].push(id);
             }
         }
-        // Some seeds hurry one stream as far as it can get, others delay it as long as possible.
+        // Some seeds run one stream as early as possible, others as late as possible.
         let favourite = self.draw(3);
         let hurry = self.draw(4);
         let mut running: [Option<Running>; 3] = [None, None, None];
@@ -261,7 +261,7 @@ impl<'a> State<'a> {
                 return if queues.iter().all(Vec::is_empty) {
                     Ok(())
                 } else {
-                    Err("lanes block one another")
+                    Err("streams block one another")
                 };
             }
             let preferred: Vec<usize> = match hurry {
@@ -287,7 +287,7 @@ impl<'a> State<'a> {
 
     fn start(&mut self, id: usize) -> Running {
         let Some(program) = self.programs[id].take() else {
-            unreachable!("only what runs on a lane is started")
+            unreachable!("only actions of a stream are started")
         };
         let seen = program.reads.iter().map(|read| self.bytes(&read.place).to_vec()).collect();
         let poison = self.next();
