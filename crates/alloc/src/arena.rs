@@ -5,9 +5,9 @@
 //! Releasing is one atomic exchange; occupying takes one load for each slot that held the bytes before.
 
 #[cfg(all(loom, test))]
-use loom::sync::atomic::{AtomicU32, Ordering};
+use loom::sync::atomic::{AtomicU32, Ordering, fence};
 #[cfg(not(all(loom, test)))]
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use crate::layout::Layout;
 
@@ -21,6 +21,12 @@ pub struct Arena {
     bytes: usize,
     /// For each offset where a slot begins, the position of the live block's request plus 1, or [`VACANT`].
     cells: Box<[AtomicU32]>,
+    /// The offset of each cell, in ascending order.
+    offsets: Box<[usize]>,
+    /// Whether pages may be discarded by a thread other than the owner: one of the states below.
+    state: AtomicU32,
+    /// Live blocks when free pages were last discarded, if no slot has been served since.
+    discarded_with: AtomicU32,
     /// Bytes of each request's slot.
     slot_bytes: Box<[usize]>,
     /// Open addressing: offsets, at most half full, each with its cell.
@@ -41,6 +47,30 @@ pub enum Release {
 }
 
 const EMPTY: usize = usize::MAX;
+
+/// Slots have been served since the last look.
+const ACTIVE: u32 = 0;
+/// No slot has been served since the last look, or the arena was idle and holds live blocks.
+const CANDIDATE: u32 = 1;
+/// Free pages are being discarded: the owner serves nothing.
+const FROZEN: u32 = 2;
+/// Idle, and without live blocks and pages.
+const DISCARDED: u32 = 3;
+/// The owner is about to release the range.
+const RETIRED: u32 = 4;
+
+/// No count: the free pages may hold something.
+const UNKNOWN: u32 = u32::MAX;
+
+/// What became of an attempt to serve a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Occupied {
+    Yes,
+    /// No: its free pages are being discarded.
+    Frozen,
+    /// No: it was idle, and from now on it is not.
+    Woken,
+}
 
 impl Arena {
     /// The arena of a layout, and the cell of each of its requests (0 for requests without a slot).
@@ -64,6 +94,9 @@ impl Arena {
             base,
             bytes: layout.arena_bytes,
             cells: offsets.iter().map(|_| AtomicU32::new(VACANT)).collect(),
+            state: AtomicU32::new(ACTIVE),
+            discarded_with: AtomicU32::new(UNKNOWN),
+            offsets: offsets.into(),
             slot_bytes: layout.slots.iter().map(|slot| slot.map_or(0, |slot| slot.bytes)).collect(),
             index,
             shift,
@@ -117,29 +150,97 @@ impl Arena {
         self.cells[cell as usize].load(Ordering::Acquire) == request + 1
     }
 
-    /// Marks the block of a request as live. Only the sequence's owner calls this, after checking that the bytes are free.
-    pub(crate) fn occupy(&self, cell: u32, request: u32) {
+    /// Marks the block of a request as live, unless another thread is discarding free pages. Only the sequence's owner calls this, after
+    /// checking that the bytes are free.
+    ///
+    /// A fence separates the store to the cell from the load of the state, and another one the change of the state to `FROZEN` from the loads
+    /// of the cells: either the owner sees `FROZEN`, or the other thread sees the live block.
+    #[inline]
+    pub(crate) fn occupy(&self, cell: u32, request: u32) -> Occupied {
         self.cells[cell as usize].store(request + 1, Ordering::Release);
+        fence(Ordering::SeqCst);
+        if self.state.load(Ordering::Acquire) == ACTIVE { Occupied::Yes } else { self.occupy_idle(cell) }
+    }
+
+    #[cold]
+    fn occupy_idle(&self, cell: u32) -> Occupied {
+        let change = |from| self.state.compare_exchange(from, ACTIVE, Ordering::SeqCst, Ordering::SeqCst);
+        let answer = match change(CANDIDATE) {
+            Ok(_) | Err(ACTIVE) => return Occupied::Yes,
+            Err(DISCARDED) if change(DISCARDED).is_ok() => Occupied::Woken,
+            Err(_) => Occupied::Frozen,
+        };
+        self.cells[cell as usize].store(VACANT, Ordering::Release);
+        answer
+    }
+
+    /// If no slot has been served since the last call, calls a function with each range of free bytes, as (address, length), which no other
+    /// thread makes live meanwhile. Returns whether the arena must be looked at again.
+    pub(crate) fn discard_if_idle(&self, discard: impl FnMut(usize, usize)) -> bool {
+        let change =
+            |from, to| self.state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        match self.state.load(Ordering::SeqCst) {
+            ACTIVE => {
+                self.discarded_with.store(UNKNOWN, Ordering::Relaxed);
+                change(ACTIVE, CANDIDATE);
+                true
+            }
+            CANDIDATE if change(CANDIDATE, FROZEN) => {
+                let live =
+                    self.cells.iter().filter(|cell| cell.load(Ordering::SeqCst) != VACANT).count() as u32;
+                if self.discarded_with.swap(live, Ordering::Relaxed) != live {
+                    self.for_each_free_range(discard);
+                }
+                self.state.store(if live == 0 { DISCARDED } else { CANDIDATE }, Ordering::SeqCst);
+                live > 0
+            }
+            state => state != DISCARDED && state != RETIRED,
+        }
+    }
+
+    /// Calls a function with each range of free bytes, as (address, length). The caller knows that none of them becomes live meanwhile.
+    pub(crate) fn for_each_free_range(&self, mut action: impl FnMut(usize, usize)) {
+        let mut free_from = 0;
+        for (cell, &offset) in self.cells.iter().zip(&self.offsets) {
+            if let Some(request) = cell.load(Ordering::Acquire).checked_sub(1) {
+                if offset > free_from {
+                    action(self.base + free_from, offset - free_from);
+                }
+                free_from = free_from.max(offset + self.slot_bytes[request as usize]);
+            }
+        }
+        if self.bytes > free_from {
+            action(self.base + free_from, self.bytes - free_from);
+        }
+    }
+
+    /// In a child process, where no thread discards pages: the next request wakes the arena.
+    pub(crate) fn set_idle(&self) {
+        if self.state.load(Ordering::SeqCst) != RETIRED {
+            self.state.store(DISCARDED, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether slots have been served since the last look.
+    pub(crate) fn is_active(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == ACTIVE
+    }
+
+    /// Waits until no other thread discards pages, and prevents that from then on. The owner calls this before it releases the range.
+    pub(crate) fn retire(&self) {
+        loop {
+            let state = self.state.load(Ordering::SeqCst);
+            let retire = || self.state.compare_exchange(state, RETIRED, Ordering::SeqCst, Ordering::SeqCst);
+            if state != FROZEN && retire().is_ok() {
+                return;
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// Whether no block is live in it.
     pub fn is_empty(&self) -> bool {
         self.cells.iter().all(|cell| cell.load(Ordering::Acquire) == VACANT)
-    }
-
-    /// The ranges of live blocks as (offset, length), in ascending order.
-    pub fn occupied(&self) -> Vec<(usize, usize)> {
-        let mut occupied: Vec<(usize, usize)> = self
-            .index
-            .iter()
-            .filter(|&&(offset, _)| offset != EMPTY)
-            .filter_map(|&(offset, cell)| {
-                let holder = self.cells[cell as usize].load(Ordering::Acquire);
-                holder.checked_sub(1).map(|request| (offset, self.slot_bytes[request as usize]))
-            })
-            .collect();
-        occupied.sort_unstable();
-        occupied
     }
 }
 
@@ -174,7 +275,7 @@ mod loom_tests {
         loom::model(|| {
             let (arena, cells) = shared();
             let (arena, bytes) = (Arc::new(arena), Arc::new(UnsafeCell::new(0u64)));
-            arena.occupy(cells[0], 0);
+            assert_eq!(arena.occupy(cells[0], 0), Occupied::Yes);
             let other = {
                 let (arena, bytes) = (arena.clone(), bytes.clone());
                 loom::thread::spawn(move || {
@@ -185,7 +286,7 @@ mod loom_tests {
             };
             // As a replay does before it serves a slot: check the previous holder.
             if !arena.is_live(cells[0], 0) {
-                arena.occupy(cells[1], 1);
+                assert_eq!(arena.occupy(cells[1], 1), Occupied::Yes);
                 // SAFETY: the bytes are the second request's now.
                 bytes.with_mut(|bytes| unsafe {
                     assert_eq!(*bytes, 1);
@@ -198,11 +299,35 @@ mod loom_tests {
     }
 
     #[test]
+    fn pages_are_never_discarded_under_a_block_that_becomes_live() {
+        loom::model(|| {
+            let (arena, cells) = shared();
+            let (arena, bytes) = (Arc::new(arena), Arc::new(UnsafeCell::new(0u64)));
+            // The first look only makes the arena a candidate.
+            assert!(arena.discard_if_idle(|_, _| unreachable!()));
+            let other = {
+                let (arena, bytes) = (arena.clone(), bytes.clone());
+                loom::thread::spawn(move || {
+                    arena.discard_if_idle(|_, _| {
+                        // SAFETY: no block is live; loom reports any simultaneous access.
+                        bytes.with_mut(|bytes| unsafe { *bytes = 0 });
+                    });
+                })
+            };
+            if arena.occupy(cells[0], 0) == Occupied::Yes {
+                // SAFETY: the bytes are the request's.
+                bytes.with_mut(|bytes| unsafe { *bytes = 1 });
+            }
+            other.join().unwrap();
+        });
+    }
+
+    #[test]
     fn of_two_who_free_one_block_one_has_freed_it() {
         loom::model(|| {
             let (arena, cells) = shared();
             let arena = Arc::new(arena);
-            arena.occupy(cells[0], 0);
+            assert_eq!(arena.occupy(cells[0], 0), Occupied::Yes);
             let other = {
                 let arena = arena.clone();
                 loom::thread::spawn(move || arena.release(4096))

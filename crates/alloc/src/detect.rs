@@ -10,8 +10,7 @@
 //! requests and covers a third of the history, or two periods if the history is much longer. After a wrong detection, the caller can
 //! [require](Detector::require_run) a longer run.
 
-use std::collections::HashMap;
-
+use crate::pages::PageVec;
 use crate::request::Request;
 
 /// Lengths of the requests by which the tracks recognize a position.
@@ -26,7 +25,7 @@ pub(crate) const SHORTEST: usize = 64;
 /// Observes requests and reports when the last ones form an iteration.
 #[derive(Clone, Debug)]
 pub struct Detector {
-    tokens: Vec<u64>,
+    tokens: PageVec<u64>,
     tracks: [Track; GRAMS.len()],
     required_run: usize,
 }
@@ -40,11 +39,13 @@ struct Track {
     /// `BASE` to the power of `gram`, by which the oldest token is removed from the hash.
     oldest_factor: u64,
     /// For each hash, where it occurred most recently.
-    last: HashMap<u64, usize>,
+    last: LatestPositions,
     /// The current period; 0 for none.
     period: usize,
     /// How many of the last requests equal the one a period before.
     run: usize,
+    /// How many positions had occurred before.
+    recurred: usize,
 }
 
 const BASE: u64 = 0x0100_0000_01b3;
@@ -52,10 +53,11 @@ const BASE: u64 = 0x0100_0000_01b3;
 impl Track {
     fn new(gram: usize) -> Self {
         let oldest_factor = (0..gram).fold(1u64, |power, _| power.wrapping_mul(BASE));
-        Self { gram, hash: 0, oldest_factor, last: HashMap::new(), period: 0, run: 0 }
+        Self { gram, hash: 0, oldest_factor, last: LatestPositions::new(), period: 0, run: 0, recurred: 0 }
     }
 
-    fn observe(&mut self, tokens: &[u64]) {
+    /// Observes the latest token. `None` if the system has no memory.
+    fn observe(&mut self, tokens: &[u64]) -> Option<()> {
         let at = tokens.len() - 1;
         let token = tokens[at];
         if self.period != 0 && tokens[at - self.period] == token {
@@ -71,9 +73,11 @@ impl Track {
             .wrapping_add(token)
             .wrapping_sub(oldest.wrapping_mul(self.oldest_factor));
         if at + 1 < self.gram {
-            return;
+            return Some(());
         }
-        let before = self.last.insert(self.hash, at);
+        let first = self.gram - 1;
+        let before = self.last.insert(self.hash, at - first)?.map(|before| before + first);
+        self.recurred += usize::from(before.is_some());
         if let Some(before) = before.filter(|_| self.period == 0) {
             let equal = (0..self.gram).all(|back| tokens[before - back] == tokens[at - back]);
             if equal {
@@ -81,6 +85,53 @@ impl Track {
                 self.run = self.gram.min(at + 1 - self.period);
             }
         }
+        Some(())
+    }
+}
+
+/// For each hash, the position at which it occurred most recently; positions are 0, 1, 2 and so on. An open hash table, at most half full.
+#[derive(Clone, Debug)]
+struct LatestPositions {
+    /// The hash at each position.
+    hashes: PageVec<u64>,
+    /// A position plus 1, or 0.
+    slots: PageVec<u32>,
+    used: usize,
+}
+
+impl LatestPositions {
+    const fn new() -> Self {
+        Self { hashes: PageVec::new(), slots: PageVec::new(), used: 0 }
+    }
+
+    /// The slot of a hash, or the empty one where it would be.
+    fn find(&self, hash: u64) -> usize {
+        let mask = self.slots.len() - 1;
+        let mut at = (hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & mask;
+        while let Some(position) = self.slots[at].checked_sub(1)
+            && self.hashes[position as usize] != hash
+        {
+            at = (at + 1) & mask;
+        }
+        at
+    }
+
+    /// Sets the position of a hash to the next one, which is `position`. Returns the one before; `None` if the system has no memory.
+    fn insert(&mut self, hash: u64, position: usize) -> Option<Option<usize>> {
+        if 2 * (self.used + 1) > self.slots.len() {
+            let slots = PageVec::filled((2 * self.slots.len()).max(1 << 10), 0)?;
+            let old = std::mem::replace(&mut self.slots, slots);
+            for &slot in old.iter().filter(|&&slot| slot != 0) {
+                let at = self.find(self.hashes[slot as usize - 1]);
+                self.slots[at] = slot;
+            }
+        }
+        let new = u32::try_from(position + 1).ok()?;
+        let at = self.find(hash);
+        self.hashes.push(hash)?;
+        let before = std::mem::replace(&mut self.slots[at], new).checked_sub(1);
+        self.used += usize::from(before.is_none());
+        Some(before.map(|before| before as usize))
     }
 }
 
@@ -93,7 +144,7 @@ impl Default for Detector {
 impl Detector {
     /// A detector without history.
     pub fn new() -> Self {
-        Self { tokens: Vec::new(), tracks: GRAMS.map(Track::new), required_run: 0 }
+        Self { tokens: PageVec::new(), tracks: GRAMS.map(Track::new), required_run: 0 }
     }
 
     /// Observes a request. Returns the length of the iteration, in requests, if the last requests are that iteration at least twice.
@@ -103,9 +154,13 @@ impl Detector {
 
     /// As [`observe`](Self::observe), for anything that a number identifies.
     pub fn observe_token(&mut self, token: u64) -> Option<usize> {
-        self.tokens.push(token);
+        let mut observed = self.tokens.push(token);
         for track in &mut self.tracks {
-            track.observe(&self.tokens);
+            observed = observed.and_then(|()| track.observe(&self.tokens));
+        }
+        if observed.is_none() {
+            self.clear();
+            return None;
         }
         let observed = self.tokens.len();
         let convincing = |track: &&Track| {
@@ -119,6 +174,12 @@ impl Detector {
     /// Requests observed since the start or the last [`clear`](Self::clear).
     pub fn observed(&self) -> usize {
         self.tokens.len()
+    }
+
+    /// Whether hardly any sequence of eight requests has occurred twice.
+    pub(crate) fn is_all_new(&self) -> bool {
+        let [_, eight, _] = &self.tracks;
+        128 * eight.recurred < self.tokens.len()
     }
 
     /// Requires a run of at least this many requests from now on.

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use crate::arena::{Arena, Release};
 
@@ -38,6 +38,8 @@ pub struct Directory {
     highest: AtomicUsize,
     /// Every arena ever added, the latest first.
     all: AtomicPtr<ArenaNode>,
+    /// Whether an idle arena is in use again.
+    woken: AtomicBool,
 }
 
 // SAFETY: nodes are shared between threads by shared reference only, until the directory is dropped, and an `Arena` is `Sync`. Nodes are
@@ -79,6 +81,7 @@ impl Directory {
             lowest: AtomicUsize::new(usize::MAX),
             highest: AtomicUsize::new(0),
             all: AtomicPtr::new(std::ptr::null_mut()),
+            woken: AtomicBool::new(false),
         }
     }
 
@@ -145,6 +148,25 @@ impl Directory {
         // SAFETY: the pointer is null or came from `Box::into_raw` in `add`. The box is freed only with the directory, and since the node
         // was published nothing writes to it.
         unsafe { node.as_ref() }.map(|node| &node.arena)
+    }
+
+    /// All arenas, in ascending order of their addresses.
+    pub(crate) fn arenas(&self) -> impl Iterator<Item = &Arena> {
+        // SAFETY: as in `replace_sorted`.
+        let sorted = unsafe { self.sorted.load(Ordering::Acquire).as_ref() };
+        // SAFETY: as in `get`; the list holds no null pointers.
+        sorted.into_iter().flat_map(|sorted| &sorted.ranges).map(|&(.., node)| unsafe { &(*node).arena })
+    }
+
+    /// Records that an idle arena is in use again.
+    pub(crate) fn wake(&self) {
+        self.woken.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether an idle arena is in use again, once.
+    #[inline]
+    pub(crate) fn take_woken(&self) -> bool {
+        self.woken.load(Ordering::Relaxed) && self.woken.swap(false, Ordering::Relaxed)
     }
 
     /// The arena that contains an address.

@@ -3,9 +3,8 @@
 //! Time is counted in requests of the sequence: a block is alive from its own request to the first request after its free. A placement
 //! depends on nothing else, and the profile is the same if a garbage collector or another thread frees a block a little earlier or later.
 
-use std::collections::VecDeque;
-
 use crate::detect::Detector;
+use crate::pages::PageVec;
 use crate::request::{Request, RequestTime, Ticket};
 
 /// One request of an iteration, with the lifetime of its block.
@@ -20,22 +19,79 @@ pub struct ProfiledRequest {
 #[derive(Clone, Copy, Debug)]
 struct RecordEntry {
     request: Request,
-    freed: Option<u64>,
+    /// [`ALIVE`] until the block is freed.
+    freed: u64,
 }
+
+const ALIVE: u64 = u64::MAX;
+
+/// After this many requests, a record in which nothing recurred counts as full: it would cost time and memory for nothing.
+const JUDGED: usize = 1 << 13;
 
 /// A bounded record of the latest requests, with the detector of iterations.
 #[derive(Clone, Debug)]
 pub struct Record {
-    entries: VecDeque<RecordEntry>,
+    entries: PageVec<RecordEntry>,
     /// Ticket of the first entry.
     first: u64,
     detector: Detector,
     /// Maximum number of entries; a full record is cleared.
     capacity: usize,
     /// Requests to skip before recording resumes: few after the first full record, because the program may have been starting up; then
-    /// doubled after each full record without an iteration.
+    /// doubled after each full record without an iteration. After the pause, [`Watch`] decides.
     pause: u64,
     skipped: u64,
+    /// After a pause: what decides when recording resumes.
+    watch: Option<Watch>,
+    /// The first request served from a plan, and the bytes of blocks that were requested before it and freed after it.
+    planned_from: u64,
+    left: usize,
+}
+
+/// Watches, at the cost of one bit per request, whether short sequences of requests recur. A program that never repeats anything is not
+/// recorded again.
+#[derive(Clone, Debug)]
+struct Watch {
+    /// A bit for each hash of the last eight requests.
+    seen: PageVec<u64>,
+    inserted: usize,
+    hash: u64,
+    /// How many of the latest sequences had occurred before.
+    run: usize,
+}
+
+/// Bits of [`Watch::seen`], and how many sequences are inserted before it is cleared: more than the longest iteration.
+const WATCH_BITS: usize = 1 << 18;
+const WATCH_INSERTED: usize = 1 << 16;
+
+/// Sequences in a row that must have occurred before for recording to resume.
+const WATCH_RUN: usize = 64;
+
+impl Watch {
+    fn new() -> Option<Self> {
+        Some(Self { seen: PageVec::filled(WATCH_BITS / 64, 0)?, inserted: 0, hash: 0, run: 0 })
+    }
+
+    /// Observes a request. Returns whether requests recur.
+    #[inline]
+    fn observe(&mut self, request: Request) -> bool {
+        // Eight bits of each request: the ninth shift removes it.
+        self.hash = (self.hash << 8) ^ (request.token() >> 56);
+        let bit = (self.hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % WATCH_BITS;
+        let (word, mask) = (bit / 64, 1 << (bit % 64));
+        if self.seen[word] & mask != 0 {
+            self.run += 1;
+            return self.run >= WATCH_RUN;
+        }
+        self.seen[word] |= mask;
+        self.run = 0;
+        self.inserted += 1;
+        if self.inserted == WATCH_INSERTED {
+            self.seen.fill(0);
+            self.inserted = 0;
+        }
+        false
+    }
 }
 
 impl Record {
@@ -43,12 +99,15 @@ impl Record {
     pub fn new(capacity: usize) -> Self {
         let capacity = capacity.max(16);
         Self {
-            entries: VecDeque::new(),
+            entries: PageVec::new(),
             first: 0,
             detector: Detector::new(),
             capacity,
             pause: (capacity / 16) as u64,
             skipped: 0,
+            watch: None,
+            planned_from: 0,
+            left: 0,
         }
     }
 
@@ -59,22 +118,53 @@ impl Record {
             self.first += 1;
             return (None, None);
         }
-        if self.entries.len() == self.capacity {
+        if let Some(watch) = &mut self.watch {
+            if !watch.observe(request) {
+                self.first += 1;
+                return (None, None);
+            }
+            self.watch = None;
+        }
+        if self.entries.len() == self.capacity
+            || (self.entries.len() == JUDGED && self.detector.is_all_new())
+            || self.entries.push(RecordEntry { request, freed: ALIVE }).is_none()
+        {
             self.clear();
             self.skipped = self.pause;
             self.pause = self.pause.saturating_mul(2);
-            return self.request(request);
+            self.watch = Watch::new();
+            self.first += 1;
+            return (None, None);
         }
-        let ticket = Ticket(self.first + self.entries.len() as u64);
-        self.entries.push_back(RecordEntry { request, freed: None });
-        (Some(ticket), self.detector.observe(request))
+        (Some(Ticket(self.first + self.entries.len() as u64 - 1)), self.detector.observe(request))
+    }
+
+    /// Whether requests are recorded now.
+    pub fn is_recording(&self) -> bool {
+        self.skipped == 0 && self.watch.is_none()
+    }
+
+    /// From the next request on, a plan serves: blocks requested before leave the fallback for good.
+    pub fn start_plan(&mut self) {
+        (self.planned_from, self.left) = (self.now().0, 0);
+    }
+
+    /// Bytes of the recorded blocks that were freed since the plan began, or since this function last returned them. Returns 0 if they are
+    /// fewer than `enough`.
+    pub fn take_left(&mut self, enough: usize) -> usize {
+        if self.left < enough { 0 } else { std::mem::take(&mut self.left) }
     }
 
     /// Records that a block was freed. Tickets of cleared requests are ignored.
     pub fn freed(&mut self, ticket: Ticket, at: RequestTime) {
         let index = ticket.0.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
         if let Some(entry) = index.and_then(|index| self.entries.get_mut(index)) {
-            entry.freed.get_or_insert(at.0.max(ticket.0 + 1));
+            if entry.freed == ALIVE {
+                entry.freed = at.0.max(ticket.0 + 1);
+                if ticket.0 < self.planned_from {
+                    self.left = self.left.saturating_add(entry.request.size);
+                }
+            }
         }
     }
 
@@ -97,7 +187,7 @@ impl Record {
         let now = self.now().0;
         let span = |index: usize| {
             let entry = self.entries.get(index)?;
-            entry.freed.map(|freed| freed - (self.first + index as u64))
+            (entry.freed != ALIVE).then(|| entry.freed - (self.first + index as u64))
         };
         (start..len)
             .map(|index| {
@@ -132,7 +222,8 @@ impl Record {
     /// Clears the record. Tickets given out before are ignored from then on.
     pub fn clear(&mut self) {
         self.first += self.entries.len() as u64;
-        self.entries = VecDeque::new();
+        self.entries = PageVec::new();
         self.detector.clear();
+        (self.skipped, self.watch) = (0, None);
     }
 }

@@ -21,7 +21,7 @@
 
 use std::collections::HashMap;
 
-use crate::arena::Arena;
+use crate::arena::{Arena, Occupied};
 use crate::directory::ArenaId;
 use crate::layout::Layout;
 use crate::record::ProfiledRequest;
@@ -50,6 +50,9 @@ pub enum ReplayStep {
     Unslotted,
     /// It was the expected request, but its slot's bytes are still in use.
     Late,
+    /// It was the expected request, but the arena was idle and its pages have been discarded, or are being discarded. With `true`, the next
+    /// request is served.
+    Idle(bool),
     /// It was not the expected request.
     Missed,
     /// It was not the expected request, and neither were many before it: the program's behaviour has changed.
@@ -261,12 +264,14 @@ impl Replay {
                 }
                 ReplayStep::Late
             }
-            None => {
-                arena.occupy(cell, at as u32);
-                self.entries[at].iteration = self.iteration;
-                self.served += 1;
-                ReplayStep::Planned(address)
-            }
+            None => match arena.occupy(cell, at as u32) {
+                Occupied::Yes => {
+                    self.entries[at].iteration = self.iteration;
+                    self.served += 1;
+                    ReplayStep::Planned(address)
+                }
+                answer => ReplayStep::Idle(answer == Occupied::Woken),
+            },
         };
         self.expect((at + 1) % self.entries.len());
         step

@@ -32,6 +32,9 @@ const CONFIRMATION: usize = 256;
 /// Upper bound of what half of the record contributes to that requirement.
 const MAX_HISTORY_CONFIRMATION: usize = 1 << 14;
 
+/// Consecutive unexpected requests that look like another phase of the program.
+const MANY_UNEXPECTED: usize = 4;
+
 /// Maximum number of plans that a sequence makes.
 const MAX_PLANS: u64 = 1_000;
 
@@ -94,6 +97,9 @@ pub struct Sequence<B: Backing, D: SharedDirectory> {
     confirmed_at: u64,
     /// Consecutive expected requests.
     expected_in_row: usize,
+    /// Consecutive unexpected requests, and their bytes since free pages were last discarded for them.
+    unexpected_in_row: usize,
+    unexpected_bytes: usize,
     /// Iterations since the plan in use was made or resumed, and requests before its confirmation.
     since: u64,
     requests_since: usize,
@@ -127,6 +133,8 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
             confirmation: CONFIRMATION,
             confirmed_at: 0,
             expected_in_row: 0,
+            unexpected_in_row: 0,
+            unexpected_bytes: 0,
             since: 0,
             requests_since: 0,
             stats: Stats::default(),
@@ -165,24 +173,45 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
             }
             return Answer::Planned(address, None);
         }
-        self.unplanned(step, finished);
+        self.unplanned(step, finished, request);
         Answer::Fallback(None)
     }
 
     #[cold]
-    fn unplanned(&mut self, step: ReplayStep, finished: Option<Finished>) {
+    fn unplanned(&mut self, step: ReplayStep, finished: Option<Finished>, request: Request) {
         match step {
             ReplayStep::Late => self.stats.late += 1,
             ReplayStep::Missed | ReplayStep::Lost => {
                 self.stats.mismatches += 1;
+                if self.expected_in_row > 0 {
+                    (self.unexpected_in_row, self.unexpected_bytes) = (0, 0);
+                }
                 self.expected_in_row = 0;
+                self.unexpected_in_row += 1;
+                self.unexpected_bytes = self.unexpected_bytes.saturating_add(request.size);
+                if self.unexpected_in_row >= MANY_UNEXPECTED {
+                    self.make_room();
+                }
             }
-            ReplayStep::Planned(_) | ReplayStep::Unslotted => {}
+            ReplayStep::Idle(woken) if woken => self.directory.wake(),
+            ReplayStep::Idle(_) | ReplayStep::Planned(_) | ReplayStep::Unslotted => {}
         }
         if step == ReplayStep::Lost {
             self.abandon();
         } else if let Some(finished) = finished {
             self.finish(finished);
+        }
+    }
+
+    /// Returns the free pages of the arena in use to the system if the fallback has needed memory of some size meanwhile: what comes may be
+    /// another phase of the program.
+    fn make_room(&mut self) {
+        let Some(active) = self.active else { return };
+        let arena_id = self.plans[active].arena_id();
+        let bytes = self.directory.get(arena_id).map_or(0, Arena::bytes);
+        if self.unexpected_bytes > bytes / 32 {
+            self.discard_free_pages(arena_id);
+            self.unexpected_bytes = 0;
         }
     }
 
@@ -237,7 +266,17 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
 
     /// Whether the sequence records. Otherwise frees need not be reported.
     pub fn is_recording(&self) -> bool {
-        self.active.is_none() || !self.confirmed
+        if self.active.is_some() { !self.confirmed } else { self.record.is_recording() }
+    }
+
+    /// Whether at least `enough` bytes of blocks that were recorded for the plan in use have left the fallback since this was last true.
+    pub(crate) fn take_left(&mut self, enough: usize) -> bool {
+        self.active.is_some() && self.record.take_left(enough) > 0
+    }
+
+    /// Returns the pages of all arenas that hold no live block to the system.
+    pub(crate) fn discard_all_free_pages(&self) {
+        self.reserved.iter().for_each(|reserved| self.discard_free_pages(reserved.arena_id));
     }
 
     /// The counters.
@@ -363,6 +402,7 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
         }
         self.plans.push(replay);
         self.activate(self.plans.len() - 1);
+        self.record.start_plan();
         self.detected = true;
         self.release_empty_arenas();
         true
@@ -434,6 +474,10 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
     fn abandon(&mut self) {
         self.stats.lost += 1;
         let left = self.active.take();
+        if let Some(plan) = left {
+            // What the program does now is served by the fallback, which needs the memory.
+            self.discard_free_pages(self.plans[plan].arena_id());
+        }
         let answered = if self.confirmed { usize::MAX } else { self.requests_since };
         self.recent.clear();
         if let Some(marks) = &mut self.marks {
@@ -462,14 +506,10 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
     /// Returns the pages of an arena that hold no live block to the system.
     fn discard_free_pages(&self, arena_id: ArenaId) {
         let Some(arena) = self.directory.get(arena_id) else { return };
-        let mut free_from = 0;
-        for (offset, bytes) in arena.occupied() {
+        arena.for_each_free_range(|address, bytes| {
             // SAFETY: no block is live in the range. Only this sequence could make one live.
-            unsafe { self.backing.discard(arena.base() + free_from, offset - free_from) };
-            free_from = offset + bytes;
-        }
-        // SAFETY: as above.
-        unsafe { self.backing.discard(arena.base() + free_from, arena.bytes() - free_from) };
+            unsafe { self.backing.discard(address, bytes) };
+        });
     }
 
     /// Drops all plans that are not in use, and releases those of their arenas that hold no live block.
@@ -491,6 +531,9 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
             let in_use = plans.iter().any(|plan| plan.arena_id() == reserved.arena_id);
             let empty = directory.get(reserved.arena_id).is_none_or(Arena::is_empty);
             if !in_use && empty {
+                if let Some(arena) = directory.get(reserved.arena_id) {
+                    arena.retire();
+                }
                 directory.remove(reserved.arena_id);
                 // SAFETY: reserved by `build`. No block is live in the arena, and no plan could make one live.
                 unsafe { backing.release(reserved.base, reserved.bytes, reserved.align) };

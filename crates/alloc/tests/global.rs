@@ -1,7 +1,8 @@
 //! The global allocator under a real program: this test itself.
 
 use std::collections::VecDeque;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 
 use elbowroom_alloc::{PROCESS, Planned, ProcessStats};
 
@@ -51,6 +52,35 @@ fn a_program_is_planned_and_stays_correct() {
 
     threads_have_sequences_of_their_own();
     blocks_freed_by_other_threads_come_back();
+    idle_arenas_are_discarded_while_others_are_in_use();
+}
+
+/// Far more often than a watching thread does, so that arenas become idle between any two requests.
+fn idle_arenas_are_discarded_while_others_are_in_use() {
+    let stop = Arc::new(AtomicBool::new(false));
+    let watcher = {
+        let stop = stop.clone();
+        std::thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                PROCESS.discard_idle();
+            }
+        })
+    };
+    let before = PROCESS.stats();
+    let workers: Vec<_> =
+        (0..3u8).map(|t| std::thread::spawn(move || (0..100).map(|i| iterate(i ^ t)).sum::<u64>())).collect();
+    let sums: Vec<u64> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
+    assert!(sums.iter().all(|&sum| sum == sums[0]));
+    stop.store(true, Ordering::Relaxed);
+    watcher.join().unwrap();
+    let after = PROCESS.stats();
+    assert!(after.large.planned > before.large.planned, "{before:?} {after:?}");
+    // Two looks without a request in between: everything is idle, and the contents of live blocks stay.
+    let kept: Vec<Vec<u8>> = (0..10u8).map(|i| vec![i; 50_000]).collect();
+    for _ in 0..3 {
+        PROCESS.discard_idle();
+    }
+    assert!(kept.iter().enumerate().all(|(i, block)| block.iter().all(|&byte| byte as usize == i)));
 }
 
 fn threads_have_sequences_of_their_own() {

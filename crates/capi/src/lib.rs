@@ -12,3 +12,4 @@ mod malloc;
 mod next;
 mod pool;
 mod process;
+mod watch;

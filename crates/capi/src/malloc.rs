@@ -17,6 +17,7 @@ const ALIGN: usize = 16;
 extern "C" fn load() {
     next::look_up_all();
     PROCESS.on_plan(next::trim);
+    PROCESS.on_watch(crate::watch::start);
 }
 
 /// The dynamic linker calls the functions of this section when it loads the library.

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 
 use super::thread::{BeforeFork, THREAD};
 use super::{PROCESS, Process};
+use crate::arena::Arena;
 
 impl Process {
     fn before_fork(&self) {
@@ -19,7 +20,8 @@ impl Process {
             if thread.fork.get().is_none() {
                 let busy = thread.busy.replace(true);
                 let locked = self.lock.acquire(thread.token());
-                thread.fork.set(Some(BeforeFork { busy, locked }));
+                let discarding = self.discarding.acquire(thread.token());
+                thread.fork.set(Some(BeforeFork { busy, locked, discarding }));
             }
         });
     }
@@ -29,6 +31,9 @@ impl Process {
             let Some(before) = thread.fork.take() else { return };
             if is_child {
                 self.disown_other_threads();
+            }
+            if before.discarding {
+                self.discarding.release();
             }
             if before.locked {
                 self.lock.release();
@@ -50,6 +55,9 @@ impl Process {
             recording += usize::from(owner.recording.load(Ordering::Relaxed));
         });
         self.recording.store(recording, Ordering::Relaxed);
+        // What watches for idle arenas is a thread of the parent.
+        self.directory.arenas().for_each(Arena::set_idle);
+        self.watched.store(false, Ordering::SeqCst);
     }
 }
 

@@ -36,7 +36,7 @@ mod tracked;
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use band::{BANDS, Band, BandSequence, HostSequence};
 use lock::Lock;
@@ -45,8 +45,9 @@ use tracked::TrackedBlocks;
 
 pub use global::Planned;
 
-use crate::arena::Release;
+use crate::arena::{Arena, Release};
 use crate::directory::Directory;
+use crate::memory::{Backing, HostMemory};
 use crate::request::{Request, RequestTime, Ticket};
 use crate::sequence::Answer;
 use crate::stats::Stats;
@@ -67,6 +68,11 @@ pub struct Process {
     bad_frees: AtomicU64,
     /// Called when a thread gets a new plan.
     on_plan: OnceLock<extern "C" fn()>,
+    /// Called when arenas are in use and nothing watches for idle ones.
+    on_watch: OnceLock<extern "C" fn()>,
+    watched: AtomicBool,
+    /// Held while free pages of one idle arena are discarded.
+    discarding: Lock,
     lock: Lock,
     /// Guarded by `lock`.
     tracked: UnsafeCell<TrackedBlocks>,
@@ -95,6 +101,12 @@ fn hint(address: usize) -> usize {
 /// At the end of an iteration the counters are published if at least this many requests have been served since.
 const PUBLISH_AFTER: u64 = 64;
 
+/// The fallback is trimmed whenever recorded blocks of this many bytes, or of an eighth of the arena, have been freed.
+const MIN_TRIMMED: usize = 1 << 20;
+
+/// Arenas of fewer bytes alone need no watching.
+const MIN_WATCHED: usize = 1 << 20;
+
 /// A thread reports its small requests whenever it has made this many.
 const REPORT_AFTER: u64 = 1 << 10;
 
@@ -109,6 +121,9 @@ impl Process {
             small_bytes: AtomicU64::new(0),
             bad_frees: AtomicU64::new(0),
             on_plan: OnceLock::new(),
+            on_watch: OnceLock::new(),
+            watched: AtomicBool::new(false),
+            discarding: Lock::new(),
             lock: Lock::new(),
             tracked: UnsafeCell::new(TrackedBlocks::new()),
             hints: [const { AtomicU32::new(0) }; HINTS],
@@ -150,7 +165,12 @@ impl Process {
                 self.track(address, owner, ticket);
                 std::ptr::with_exposed_provenance_mut(address)
             }
-            None | Some((_, Answer::Fallback(None))) => fallback(),
+            None | Some((_, Answer::Fallback(None))) => {
+                if self.directory.take_woken() {
+                    self.busy(|| self.watch());
+                }
+                fallback()
+            }
             Some((owner, Answer::Fallback(Some(ticket)))) => {
                 let block = fallback();
                 if !block.is_null() {
@@ -186,7 +206,9 @@ impl Process {
             // An iteration may be a single request, so the counters are not published after every iteration.
             let is_due = published.iterations != stats.iterations
                 && stats.requests >= published.requests + PUBLISH_AFTER;
-            if is_new || is_due {
+            // With a ticket, recording has resumed after a pause.
+            let is_recorded = matches!(answer, Answer::Fallback(Some(_)) | Answer::Planned(_, Some(_)));
+            if is_new || is_due || is_recorded {
                 self.publish(owner, sequence);
             }
             return answer;
@@ -208,6 +230,9 @@ impl Process {
                 freed.iter().for_each(|&(ticket, at)| sequence.freed(ticket, at));
                 freed.clear();
             });
+            if sequence.take_left(MIN_TRIMMED.max(sequence.stats_ref().arena_bytes / 8)) {
+                self.trim();
+            }
         }
         let answer = sequence.request(request);
         owner.clock.store(sequence.now().0, Ordering::Relaxed);
@@ -219,9 +244,13 @@ impl Process {
     #[cold]
     fn publish(&self, owner: &BandSequence, sequence: &HostSequence) {
         let stats = sequence.stats();
-        let is_new = owner.band == Band::Large && stats.plans > owner.published.get().plans;
-        if let Some(on_plan) = self.on_plan.get().filter(|_| is_new) {
-            on_plan();
+        if stats.plans > owner.published.get().plans {
+            if owner.band == Band::Large {
+                self.trim();
+            }
+            if stats.arena_bytes >= MIN_WATCHED {
+                self.watch();
+            }
         }
         owner.published.set(stats);
         owner.stats.publish(&stats);
@@ -230,9 +259,64 @@ impl Process {
                 owner.clock.store(sequence.now().0, Ordering::Relaxed);
                 self.recording.fetch_add(1, Ordering::Release);
             }
-        } else {
+        } else if owner.recording.load(Ordering::Relaxed) {
             self.stop_recording(owner);
+            if owner.band == Band::Large && stats.plans > 0 {
+                // The plan is confirmed: the last recorded blocks have left the fallback.
+                self.trim();
+            }
         }
+    }
+
+    /// Lets the fallback return its free memory to the system.
+    fn trim(&self) {
+        if let Some(on_plan) = self.on_plan.get() {
+            on_plan();
+        }
+    }
+
+    /// Starts what watches for idle arenas, if it does not run. The thread must be busy.
+    #[cold]
+    fn watch(&self) {
+        if let Some(on_watch) = self.on_watch.get().filter(|_| !self.watched.swap(true, Ordering::SeqCst)) {
+            on_watch();
+        }
+    }
+
+    /// Sets a function that is called when arenas are in use and nothing watches for idle ones. It should start a thread that calls
+    /// [`discard_idle`](Self::discard_idle) every second or so until that returns false. Only the first call has an effect. Requests of the
+    /// function go to the fallback. A panic in it ends the process.
+    pub fn on_watch(&self, call: extern "C" fn()) {
+        self.on_watch.get_or_init(|| call);
+    }
+
+    /// Returns the free pages of arenas to the system from which nothing was served since the last call. Returns whether there are others;
+    /// after false, the function that [`on_watch`](Self::on_watch) sets is called when an arena is in use again.
+    pub fn discard_idle(&'static self) -> bool {
+        let look = || {
+            let (mut again, mut discarded) = (false, false);
+            for arena in self.directory.arenas() {
+                self.discarding.acquire(THREAD.with(ThreadState::token));
+                again |= arena.discard_if_idle(|address, bytes| {
+                    // SAFETY: no block is live in the range, and none becomes live meanwhile.
+                    unsafe { HostMemory.discard(address, bytes) };
+                    discarded = true;
+                });
+                self.discarding.release();
+            }
+            if discarded {
+                // What the fallback served between two plans is idle as well.
+                self.trim();
+            }
+            if !again {
+                self.watched.store(false, Ordering::SeqCst);
+                // An arena may have become active before this, when it counted as watched.
+                again = self.directory.arenas().any(Arena::is_active)
+                    && !self.watched.swap(true, Ordering::SeqCst);
+            }
+            again
+        };
+        self.busy(look).unwrap_or(true)
     }
 
     fn stop_recording(&self, owner: &BandSequence) {

@@ -25,6 +25,8 @@ pub(super) struct BeforeFork {
     pub busy: bool,
     /// Whether the fork handler acquired the lock. Otherwise a signal handler forks while its own thread holds it.
     pub locked: bool,
+    /// The same for the lock of those who discard pages.
+    pub discarding: bool,
 }
 
 thread_local! {
@@ -59,6 +61,8 @@ impl Drop for ThreadExit {
                 // SAFETY: sequences are never freed.
                 if let Some(owner) = unsafe { owner.replace(null_mut()).as_ref() } {
                     PROCESS.stop_recording(owner);
+                    // SAFETY: the owner is still this thread's, and the thread is busy.
+                    unsafe { &*owner.sequence.get() }.discard_all_free_pages();
                     owner.claimed.store(false, Ordering::Release);
                 }
             }

@@ -1,0 +1,220 @@
+//! Resident memory and processor time of small programs under the preloaded library, without it, and under jemalloc and mimalloc where they
+//! are installed. Prints one table; fails if the library needs more than 1.05 × glibc's peak, or leaves more than glibc does.
+//!
+//! `ELBOWROOM_TEST_SCALE=4 cargo test --release -p elbowroom-capi --test footprint` runs four times as much of everything.
+
+use std::hint::black_box;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+const PROGRAM: &str = "ELBOWROOM_TEST_PROGRAM";
+
+/// A block whose pages have been written.
+struct Written(*mut u8);
+
+impl Written {
+    fn new(size: usize) -> Self {
+        // SAFETY: a call of the C library, and writes within the block.
+        unsafe {
+            let block = libc::malloc(size).cast::<u8>();
+            assert!(!block.is_null());
+            (0..size).step_by(4096).for_each(|at| block.add(at).write_volatile(1));
+            Self(black_box(block))
+        }
+    }
+}
+
+impl Drop for Written {
+    fn drop(&mut self) {
+        // SAFETY: the block is this value's.
+        unsafe { libc::free(self.0.cast()) };
+    }
+}
+
+fn scale() -> usize {
+    std::env::var("ELBOWROOM_TEST_SCALE").ok().and_then(|scale| scale.parse().ok()).unwrap_or(1)
+}
+
+/// 64 blocks of 250 MB in all, freed in each round.
+fn rounds() {
+    for _ in 0..10 {
+        let size = |i: usize| scale() * (3_900_000 + 4_096 * (i * 7 % 11));
+        let blocks: Vec<Written> = (0..64).map(|i| Written::new(size(i))).collect();
+        drop(blocks);
+    }
+}
+
+/// Eight threads with 20 MB each at a time, which end.
+fn threads() {
+    let barrier = std::sync::Arc::new(std::sync::Barrier::new(8));
+    let threads = (0..8).map(|_| {
+        let barrier = barrier.clone();
+        std::thread::spawn(move || {
+            for _ in 0..12 {
+                let blocks: Vec<Written> =
+                    (0..64).map(|i| Written::new(scale() * (300_000 + 4096 * (i % 7)))).collect();
+                barrier.wait();
+                drop(blocks);
+            }
+        })
+    });
+    threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+/// A phase that repeats, and another one of other sizes.
+fn phases() {
+    for phase in 0..3usize {
+        for _ in 0..8 {
+            let size = |i: usize| scale() * (1_500_000 + 400_000 * phase + 64 * ((i * 7 + phase) % 11));
+            let blocks: Vec<Written> = (0..64).map(|i| Written::new(size(i))).collect();
+            drop(blocks);
+        }
+    }
+}
+
+/// Larson's server: each of two threads replaces one of its blocks after the other by one of another size, 1 to 60 KB.
+fn larson() {
+    let threads = (0..2u64).map(|thread| {
+        std::thread::spawn(move || {
+            let mut seed = thread + 1;
+            let mut random = || {
+                seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+                (seed >> 33) as usize
+            };
+            let size = |random: usize| 1_000 + random % 59_000;
+            let new = |size: usize| {
+                // SAFETY: a call of the C library, and a write within the block.
+                unsafe {
+                    let block = libc::malloc(size).cast::<u8>();
+                    block.write(1);
+                    Written(black_box(block))
+                }
+            };
+            let mut blocks: Vec<Written> = (0..1_000).map(|_| new(size(random()))).collect();
+            for _ in 0..scale() * 1_000_000 {
+                let at = random() % blocks.len();
+                blocks[at] = new(size(random()));
+            }
+        })
+    });
+    threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+/// A loop as in training: kept blocks, and activations that live until their backward.
+fn training() {
+    let _weights: Vec<Written> = (0..20).map(|_| Written::new(scale() * 1_000_000)).collect();
+    for _ in 0..60 {
+        let mut kept = Vec::new();
+        for layer in 0..20 {
+            kept.push(Written::new(scale() * (900_000 + 64_000 * (layer * 7 % 11))));
+            drop(Written::new(scale() * (300_000 + 4_096 * layer)));
+        }
+        while let Some(activation) = kept.pop() {
+            drop(Written::new(scale() * (500_000 + 4_096 * kept.len())));
+            drop(activation);
+        }
+    }
+}
+
+const PROGRAMS: [(&str, fn()); 5] = [
+    ("rounds", rounds),
+    ("threads", threads),
+    ("phases", phases),
+    ("larson", larson),
+    ("training", training),
+];
+
+/// Bytes that the kernel reports for this process under a name.
+fn status(name: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").expect("the process's own status");
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("a line of this name");
+    let kib: u64 = line.trim_matches([':', ' ', '\t', 'k', 'B']).parse().expect("a number of KiB");
+    kib << 10
+}
+
+/// Processor time of this process so far, in milliseconds.
+fn processor_ms() -> u64 {
+    // SAFETY: zeros are a valid `rusage`, and the call writes one.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage
+    };
+    let ms = |time: libc::timeval| time.tv_sec as u64 * 1_000 + time.tv_usec as u64 / 1_000;
+    ms(usage.ru_utime) + ms(usage.ru_stime)
+}
+
+#[derive(Clone, Copy)]
+struct Measured {
+    peak: u64,
+    end: u64,
+    ms: u64,
+}
+
+fn measure(program: &str, preload: Option<&Path>) -> Measured {
+    let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
+    command.env(PROGRAM, program).env_remove("LD_PRELOAD");
+    if let Some(library) = preload {
+        command.env("LD_PRELOAD", library);
+    }
+    let output = command.output().expect("the program starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+    let numbers: Vec<u64> = text.split_whitespace().map(|number| number.parse().expect("a number")).collect();
+    Measured { peak: numbers[0], end: numbers[1], ms: numbers[2] }
+}
+
+fn main() -> ExitCode {
+    if let Ok(name) = std::env::var(PROGRAM) {
+        let (_, program) = PROGRAMS.iter().find(|(n, _)| *n == name).expect("a program of this name");
+        program();
+        let ms = processor_ms();
+        // Time to notice that nothing is going on.
+        std::thread::sleep(Duration::from_millis(3_500));
+        println!("{} {} {ms}", status("VmHWM"), status("VmRSS"));
+        return ExitCode::SUCCESS;
+    }
+    if !cfg!(target_os = "linux") {
+        println!("no program ran: LD_PRELOAD exists on Linux only");
+        return ExitCode::SUCCESS;
+    }
+    let own = std::env::current_exe().expect("this program has a path");
+    let built = own.parent().expect("it lies in a folder").join("libelbowroom_capi.so");
+    let ours = std::env::var_os("ELBOWROOM_TEST_LIBRARY").map_or(built, PathBuf::from);
+    assert!(ours.exists(), "{} is missing", ours.display());
+    let installed = |name: &str| {
+        let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/lib/aarch64-linux-gnu"];
+        folders.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.exists())
+    };
+    let others = [("jemalloc", installed("libjemalloc.so.2")), ("mimalloc", installed("libmimalloc.so.2"))];
+    let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
+    println!("| program | allocator | peak, MB | at the end, MB | processor time, ms |");
+    println!("| --- | --- | --- | --- | --- |");
+    let row = |program: &str, allocator: &str, measured: Measured| {
+        let mb = |bytes: u64| bytes as f64 / 1e6;
+        let Measured { peak, end, ms } = measured;
+        println!("| {program} | {allocator} | {:.1} | {:.1} | {ms} |", mb(peak), mb(end));
+        measured
+    };
+    let mut failed = Vec::new();
+    for (program, _) in PROGRAMS.iter().filter(|(name, _)| name.contains(&filter)) {
+        let glibc = row(program, "glibc", measure(program, None));
+        let planned = row(program, "elbowroom", measure(program, Some(&ours)));
+        for (name, library) in &others {
+            if let Some(library) = library {
+                row(program, name, measure(program, Some(library)));
+            }
+        }
+        // The library's own code and tables.
+        const OWN: u64 = 6_000_000;
+        if planned.peak > glibc.peak * 105 / 100 + OWN {
+            failed.push(format!("{program}: peak {} of glibc's {}", planned.peak, glibc.peak));
+        }
+        if planned.end > glibc.end * 105 / 100 + OWN {
+            failed.push(format!("{program}: {} left, of glibc's {}", planned.end, glibc.end));
+        }
+    }
+    failed.iter().for_each(|failed| println!("FAILED {failed}"));
+    ExitCode::from(u8::from(!failed.is_empty()))
+}
