@@ -158,12 +158,12 @@ impl Record {
     /// Records that a block was freed. Tickets of cleared requests are ignored.
     pub fn freed(&mut self, ticket: Ticket, at: RequestTime) {
         let index = ticket.0.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
-        if let Some(entry) = index.and_then(|index| self.entries.get_mut(index)) {
-            if entry.freed == ALIVE {
-                entry.freed = at.0.max(ticket.0 + 1);
-                if ticket.0 < self.planned_from {
-                    self.left = self.left.saturating_add(entry.request.size);
-                }
+        if let Some(entry) = index.and_then(|index| self.entries.get_mut(index))
+            && entry.freed == ALIVE
+        {
+            entry.freed = at.0.max(ticket.0 + 1);
+            if ticket.0 < self.planned_from {
+                self.left = self.left.saturating_add(entry.request.size);
             }
         }
     }
