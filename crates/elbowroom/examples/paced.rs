@@ -4,9 +4,9 @@
 //! `cargo run --release -p elbowroom --example paced -- [--turns 10] [--fraction 20] [--only PART-OF-A-NAME]`
 //!
 //! `--fraction` is the part of memcpy's rate that the link has, 20 for a twentieth. Both sides run in turns, one iteration each: the
-//! unlimited plan, whose op times are the measured compute times, and the plan under the limit. *Simulated* is what the simulator says of
-//! the limited plan for the medians of these op times and for the named rate; *by its own ops* takes the op times of the limited run
-//! instead. The exit status is 1 if results or peaks differ from what was promised; times are shown, not judged.
+//! unlimited plan, whose op times are the measured compute times, and the plan under the limit. *Simulated* is the prediction of the simulator for
+//! the limited plan with the medians of these op times and the named rate; *by its own ops* takes the op times of the limited run
+//! instead. The exit status is 1 if results or peaks differ from the prediction; times are shown, not judged.
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -94,7 +94,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
     let report = training.run_observed(&curve)?;
     let execution = report.execution;
     println!(
-        "natural peak of the longest {} bytes, limit {}; plans promise at most {} bytes, measured {}; on demand at most {}",
+        "unconstrained peak of the longest {} bytes, limit {}; predicted peak {} bytes, measured {}; dynamic execution at most {}",
         report.plan.unconstrained_peak_bytes.get(),
         report.plan.limit_bytes.get(),
         report.plan.predicted_peak_bytes.get(),
@@ -102,7 +102,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
         execution.dynamic_peak_bytes.get(),
     );
     println!(
-        "{} iterations by plan, {} on demand; {} traces, {} plans; {} moved between plans",
+        "{} planned iterations, {} dynamic; {} structures, {} plans; {} moved between plans",
         execution.planned_iterations,
         execution.dynamic_iterations,
         execution.structures,
@@ -159,8 +159,8 @@ impl TrainObserver for Curve {
         println!(
             "{:>10}{:>9}{:>11}{:>12}{:>11}{:>11}{:>13}{:>9}{:>14}{:>8}",
             "iteration",
-            "by plan",
-            "on demand",
+            "planned",
+            "dynamic",
             "new traces",
             "new plans",
             "plans",

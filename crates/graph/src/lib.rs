@@ -1,16 +1,16 @@
 //! Networks as graphs of ops with shapes; their derivatives and traces.
 //!
 //! A [`Graph`] is one iteration of one network at fixed shapes: forward, backward and update. Its operations ([`OpKind`]) are
-//! destination-passing: each reads whole tensors and writes whole tensors, and says by its kind alone how large they are
-//! ([`signature`]), which outputs overwrite or may overwrite which inputs ([`OpKind::mutations`], [`OpKind::reusable`]), and how much work
-//! it is ([`Graph::work`]). No tensor is a view: whoever reads a part of a tensor, or a tensor at another shape, says so in its own extents.
+//! destination-passing: each reads whole tensors and writes whole tensors. Its kind alone determines how large they are ([`signature`]), which
+//! outputs overwrite or may overwrite which inputs ([`OpKind::mutations`], [`OpKind::reusable`]), and how much work it is
+//! ([`Graph::work`]). No tensor is a view: an op that reads a part of a tensor, or reads it at another shape, has that in its own extents.
 //!
 //! A [`Builder`] makes a graph operation by operation, or layer by layer ([`layers`]); [`Builder::finish_training`] adds derivatives
 //! ([`autodiff`]) and updates. [`zoo`] has whole networks by name. [`Graph::trace`] gives planners what they need: the same operations
 //! and tensors under the same numbers, without the mathematics.
 //!
 //! To add an operation: its kind and formula in [`op`], its operands in [`signature`], its derivative in [`autodiff`], its in-place facts in
-//! [`inplace`] if it has any, its work beside [`Graph::work`].
+//! [`inplace`] if it has any, its work in the file of [`Graph::work`].
 //!
 //! ```
 //! use elbowroom_graph::layers::{ConvLayer, Part, WeightInit};

@@ -1,4 +1,4 @@
-//! What an imported file says of itself, and what importing changed.
+//! The description of an imported file, and what importing changed.
 
 use std::fmt;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub struct Reference {
     pub solver: Duration,
 }
 
-/// What an imported file says of itself, and what importing changed.
+/// The description of an imported file, and what importing changed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Notes {
     /// The kind found.
@@ -39,7 +39,7 @@ pub struct Notes {
     pub stated_time: Option<Nanos>,
     /// Published results for this graph.
     pub references: Vec<Reference>,
-    /// Bytes that the file counts beside the trace's tensors (parameters, gradients and batch), where the trace leaves them out.
+    /// Bytes that the file counts in addition to the trace's tensors (parameters, gradients and batch), where the trace leaves them out.
     pub left_out: Bytes,
     /// What importing changed or assumed, a sentence each.
     pub remarks: Vec<String>,

@@ -97,7 +97,7 @@ pub fn import(source: &Source<'_>, options: &Options) -> Result<Imported, Import
             phase: if backward { Phase::Backward } else { Phase::Forward },
             reads: op.reads,
             makes: op.allocs,
-            // A pure op that returns a storage it was given returns a view of it beside its other results.
+            // A pure op that returns a storage it was given returns a view of it in addition to its other results.
             mutates: if op.pure { Vec::new() } else { mutates },
             depends_on_state: true,
             random: ["dropout", "bernoulli", "rand", "normal_"].iter().any(|r| op.name.contains(r))
@@ -114,7 +114,7 @@ pub fn import(source: &Source<'_>, options: &Options) -> Result<Imported, Import
     notes.stated_peak = file.peak_bytes.map(Bytes);
     notes.stated_time = file.total_time_ns.map(Nanos);
     notes.recorded_peak = Some(log.recorded_peak());
-    notes.remarks.push("Everything that is there at the beginning persists: the log does not tell parameters from the batch.".to_owned());
+    notes.remarks.push("Everything that is there at the beginning persists: the log does not distinguish parameters from the batch.".to_owned());
     log.results =
         (0..freed.len()).filter(|&s| log.storages[s].role == StorageRole::Made && !freed[s]).collect();
     let shown = log.show_running_statistics(running_statistics);

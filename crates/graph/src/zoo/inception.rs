@@ -22,12 +22,12 @@ pub(super) const HALVE: Window = Window::square(3, 2, 0);
 /// A 5×5 convolution that keeps the size.
 pub(super) const FIVE: Window = Window::square(5, 1, 2);
 
-/// One row of so many columns, keeping the size.
+/// A window of one row and `columns` columns that keeps the size.
 pub(super) const fn row(columns: usize) -> Window {
     Window { kernel: [1, columns], stride: [1, 1], padding: [0, columns / 2] }
 }
 
-/// One column of so many rows, keeping the size.
+/// A window of one column and `rows` rows that keeps the size.
 pub(super) const fn column(rows: usize) -> Window {
     Window { kernel: [rows, 1], stride: [1, 1], padding: [rows / 2, 0] }
 }

@@ -53,7 +53,7 @@ impl Residual<'_> {
         b.add(&format!("{name}.add"), x, y)
     }
 
-    /// So many blocks in a row, each with a ReLU behind it.
+    /// `times` blocks in a row, each followed by a ReLU.
     fn repeat(&self, b: &mut Builder, name: &str, mut x: Var, times: usize) -> Result<Var, BuildError> {
         for block in 0..times {
             let name = format!("{name}.{block}");

@@ -1,8 +1,8 @@
 //! When a plan is legal: ten rules, and the proof by which a plan becomes a [`CheckedPlan`].
 //!
-//! A plan comes from a planner, a file or another program and is not trusted. The checker replays it, position by position, over a model of
-//! model of the arena that knows for every byte which tensor it belongs to and who touched it last. It is slower and simpler than any
-//! planner and shares no code with them: it computes no lifetimes in advance, trusts no order of the trace, and knows no costs.
+//! A plan comes from a planner, a file or another program and is not trusted. The checker replays it, position by position, over a
+//! model of the arena that records for every byte which tensor it belongs to and which action last touched it. It is slower and simpler than any
+//! planner and shares no code with them: it computes no lifetimes in advance, does not rely on the order of the trace, and uses no costs.
 //!
 //! # The rules
 //!

@@ -30,7 +30,7 @@ pub(crate) struct PolicyDraft {
     boundaries: Vec<Boundary>,
     /// Number of the persistent tensor that begins as a tensor.
     pairs: Vec<u32>,
-    /// SequenceIndex of every run, by stage and op, ascending.
+    /// Index of every run, by stage and op, ascending.
     runs: Vec<((u32, u32), SequenceIndex)>,
 }
 

@@ -73,7 +73,7 @@ pub(crate) struct AnnealState<'a> {
     pub inst: &'a Instance,
     /// Ops recomputed before each op of the trace, ascending.
     again: Vec<Vec<u32>>,
-    /// SequenceIndex at which each stage begins, and the end.
+    /// Index at which each stage begins, and the end.
     starts: Vec<u32>,
     /// Live memory minus limit at each place, and at the end of the iteration.
     over: Vec<i32>,

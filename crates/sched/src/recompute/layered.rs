@@ -202,7 +202,7 @@ impl<'a> Layered<'a> {
 struct Reads {
     backward_start: SequenceIndex,
     end: SequenceIndex,
-    /// SequenceIndex, highest layer, and bytes of all stash read there.
+    /// Index, highest layer, and bytes of all stash read there.
     of: Vec<(SequenceIndex, usize, u64)>,
 }
 
