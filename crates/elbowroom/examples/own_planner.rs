@@ -76,7 +76,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let task = task()?;
     let greedy = elbowroom_sched::planner("greedy").ok_or("no such planner")?;
     for planner in [&LargestFirst as &dyn Planner, greedy] {
-        let method = Method::new(planner, &elbowroom::pack::Auto, Budget::evaluations(10));
+        let method = Method::new(planner, &elbowroom::pack::Auto, Budget::evaluations(100));
         let planned = pipeline::plan(&task, &method, &Silent)?;
         println!("{:<14} {} in {}", planner.name(), planned.predicted.iteration, planned.height());
     }
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn its_plan_fits_and_it_refuses_what_no_plan_can_do() {
         let task = task().unwrap();
-        let method = Method::new(&LargestFirst, &elbowroom::pack::Auto, Budget::evaluations(10));
+        let method = Method::new(&LargestFirst, &elbowroom::pack::Auto, Budget::evaluations(100));
         let planned = pipeline::plan(&task, &method, &Silent).unwrap();
         assert!(planned.height() <= task.machine.memory);
         let impossible = pipeline::plan(&task.with_memory(Bytes(1 << 20)), &method, &Silent);
