@@ -10,7 +10,8 @@ use super::shadow::{Program, Shadow};
 pub fn check(bytes: &mut Unstructured<'_>) -> Result<()> {
     let granule = *bytes.choose(&[64usize, 512])?;
     let history = *bytes.choose(&[16usize, 200, 4096])?;
-    let mut shadow = Shadow::with(Settings { granule, history, budget: Budget::evaluations(2) });
+    let mut shadow =
+        Shadow::with(Settings::default().granule(granule).history(history).budget(Budget::evaluations(2)));
     let length = bytes.int_in_range(1..=24usize)?;
     let mut pattern = Vec::with_capacity(length);
     for _ in 0..length {

@@ -40,6 +40,7 @@ const MAX_PLANS: u64 = 1_000;
 
 /// Parameters of a sequence.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Settings {
     /// Slots start and end at multiples of this many bytes. Rounded up to a power of two.
     pub granule: usize,
@@ -54,6 +55,26 @@ impl Default for Settings {
     fn default() -> Self {
         let time = Some(std::time::Duration::from_millis(250));
         Self { granule: 64, budget: Budget { time, ..Budget::evaluations(256) }, history: 1 << 17 }
+    }
+}
+
+impl Settings {
+    /// Sets the granule: slots start and end at its multiples.
+    #[must_use]
+    pub fn granule(self, granule: usize) -> Self {
+        Self { granule, ..self }
+    }
+
+    /// Sets the budget of the packer.
+    #[must_use]
+    pub fn budget(self, budget: Budget) -> Self {
+        Self { budget, ..self }
+    }
+
+    /// Sets the maximum number of recorded requests.
+    #[must_use]
+    pub fn history(self, history: usize) -> Self {
+        Self { history, ..self }
     }
 }
 

@@ -67,7 +67,7 @@ fn noise_before_training_does_not_matter() {
 /// An interpreter makes requests by the hundred thousand before it trains: a record that they fill is soon begun anew.
 #[test]
 fn a_start_that_fills_the_record_delays_little() {
-    let mut shadow = Shadow::with(Settings { history: 1_000, ..Settings::default() });
+    let mut shadow = Shadow::with(Settings::default().history(1_000));
     let mut start = Program::new(vec![]);
     for i in 0..5_000 {
         start.request(&mut shadow, 64 + i, 3);
@@ -221,7 +221,7 @@ fn marked_iterations_of_changing_sizes_are_planned_like_sentences_of_one_length(
 
 #[test]
 fn a_program_that_never_repeats_is_left_alone() {
-    let mut shadow = Shadow::with(Settings { history: 1_000, ..Settings::default() });
+    let mut shadow = Shadow::with(Settings::default().history(1_000));
     let mut program = Program::new(vec![]);
     for i in 0..times(50_000, 4_000) {
         program.request(&mut shadow, 64 + i, 3);

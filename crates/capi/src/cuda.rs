@@ -28,7 +28,7 @@ fn pool(device: c_int) -> Option<Arc<Pool<CudaMemory>>> {
         return Some(pool.clone());
     }
     let memory = cuda().as_ref().ok()?.device(device).ok()?;
-    let settings = Settings { granule: GRANULE, ..Settings::default() };
+    let settings = Settings::default().granule(GRANULE);
     Some(pools.entry(device).or_insert_with(|| Arc::new(Pool::new(memory, settings))).clone())
 }
 

@@ -58,7 +58,7 @@ pub unsafe extern "C" fn elbowroom_pool_new(
     if !granule.is_power_of_two() {
         return null_mut();
     }
-    let settings = Settings { granule, ..Settings::default() };
+    let settings = Settings::default().granule(granule);
     Box::into_raw(Box::new(CPool(Pool::new(Foreign { reserve, give_back, context }, settings))))
 }
 

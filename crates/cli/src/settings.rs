@@ -81,7 +81,7 @@ pub fn host(args: &TrainArgs) -> HostOptions {
         folder => HostPlace::Folder(PathBuf::from(folder)),
     };
     let link = args.host_rate.map(|rate| (Channel::with_rate(rate.0), Channel::with_rate(rate.0)));
-    HostOptions { place: tier, link }
+    HostOptions::default().place(tier).link(link)
 }
 
 /// Threads that search and compute, all cores if none are named.

@@ -32,7 +32,7 @@ struct Case {
 impl Case {
     fn new(name: &str, batch: usize) -> Self {
         let machine = presets::machine("gtx1080ti").unwrap();
-        let options = Options { image: Some(32), ..Options::new(batch) };
+        let options = Options::new(batch).image(32);
         let trace = zoo::build(name, &options).unwrap().trace(&|_, _| Bytes::ZERO).unwrap();
         let costs = Costs::estimate(&trace, &Roofline::new(&machine));
         let mut case = Self { trace: Arc::new(trace), costs, machine, peak: Bytes(1 << 50) };

@@ -187,14 +187,12 @@ fn settings() -> Result<Settings, String> {
 /// Trains one network, and returns the smallest limit with the report.
 fn run(row: &Row<'_>, settings: &Settings) -> Result<(Bytes, TrainReport), String> {
     let given = |size: usize| (size > 0).then_some(size);
-    let options = Options {
-        image: given(row.image),
-        length: given(row.length),
-        classes: (row.image > 0).then_some(CLASSES),
-        optimizer: row.adam.map(|_| OptimizerKind::Adam),
-        learning_rate: row.adam.map(|(rate, _)| rate),
-        ..Options::new(row.batch)
-    };
+    let options = Options::new(row.batch)
+        .image(given(row.image))
+        .length(given(row.length))
+        .classes((row.image > 0).then_some(CLASSES))
+        .optimizer(row.adam.map(|_| OptimizerKind::Adam))
+        .learning_rate(row.adam.map(|(rate, _)| rate));
     let model = Model::new(row.model, options).map_err(|error| error.to_string())?;
     let graph = model.largest().map_err(|error| error.to_string())?;
     let machine = sim::presets::machine("cpu").ok_or("the preset cpu exists")?;

@@ -70,7 +70,7 @@ fn main() -> ExitCode {
 /// Runs all planners on one network: how many plans ran, and how many broke a promise.
 fn print_row(name: &str, batch: usize, image: usize) -> Result<(usize, usize), Failure> {
     let started = Instant::now();
-    let options = Options { image: (image > 0).then_some(image), ..Options::new(batch) };
+    let options = Options::new(batch).image((image > 0).then_some(image));
     let mut network = Network::new(name, &options)?;
     print!("{name:<21}{batch:>6}");
     let (mut ran, mut away, mut to_host) = (0, 0, 0);

@@ -180,8 +180,8 @@ impl Bench {
     }
 
     fn open(&self, plan: &Arc<CheckedPlan>, link: Option<(Channel, Channel)>) -> Result<Session, Failure> {
-        let host = HostOptions { place: HostPlace::Memory, link };
-        let options = SessionOptions { threads: 1, host, ..SessionOptions::default() };
+        let host = HostOptions::default().place(HostPlace::Memory).link(link);
+        let options = SessionOptions::default().threads(1).host(host);
         let mut session = Session::new(self.graph.clone(), plan.clone(), options)?;
         for (slot, bytes) in self.inputs.iter().enumerate() {
             session.fill_input(slot, |input| input.copy_from_slice(bytes));

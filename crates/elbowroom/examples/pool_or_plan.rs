@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         for (mode, batch) in
             [(Mode::Training, 32), (Mode::Training, 64), (Mode::Training, 128), (Mode::Inference, 1)]
         {
-            let options = Options { mode, image: Some(size), ..Options::new(batch) };
+            let options = Options::new(batch).mode(mode).image(size);
             measure(name, mode, batch, &[zoo::build(name, &options)?])?.print(json);
         }
     }
@@ -84,15 +84,8 @@ fn print_heads() {
 fn translator(mode: Mode, batch: usize, iteration: usize) -> Result<Graph, zoo::ZooError> {
     let length = 5 + (iteration * 29 + 17) % (WORDS[0] - 4);
     let target = if mode == Mode::Training { 5 + (iteration * 23 + 11) % (WORDS[0] - 4) } else { WORDS[1] };
-    let options = Options {
-        mode,
-        length: Some(length),
-        target: Some(target),
-        vocabulary: Some(40_000),
-        width: Some(1024),
-        layers: Some(3),
-        ..Options::new(batch)
-    };
+    let options =
+        Options::new(batch).mode(mode).length(length).target(target).vocabulary(40_000).width(1024).layers(3);
     zoo::build("seq2seq", &options)
 }
 

@@ -119,7 +119,7 @@ fn print_row(
     let task = Task { trace, costs, machine, freedom: Freedom::ALL };
     let unconstrained = pipeline::unconstrained(&task, method.packer, &Silent)?;
     let open = |plan: &Arc<CheckedPlan>| -> Result<Session, Failure> {
-        let options = SessionOptions { threads: settings.threads, paint: false, ..SessionOptions::default() };
+        let options = SessionOptions::default().threads(settings.threads).paint(false);
         let mut session = Session::new(graph.clone(), plan.clone(), options)?;
         for (slot, bytes) in inputs.iter().enumerate() {
             session.fill_input(slot, |input| input.copy_from_slice(bytes));

@@ -75,11 +75,7 @@ fn main() -> ExitCode {
 
 fn run() -> Result<bool, Box<dyn Error>> {
     let settings = settings()?;
-    let options = Options {
-        width: Some(settings.width),
-        layers: Some(settings.layers),
-        ..Options::new(settings.batch)
-    };
+    let options = Options::new(settings.batch).width(settings.width).layers(settings.layers);
     let method = Method::new(
         registry::planner(registry::DEFAULT_PLANNER)?,
         registry::packer(registry::DEFAULT_PACKER)?,

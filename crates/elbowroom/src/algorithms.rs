@@ -385,7 +385,7 @@ mod tests {
 
     /// Candidates with these workspaces and times for every convolution, the default first.
     fn candidates(rows: &[(Algorithm, u64, u64)]) -> Candidates {
-        let options = Options { width: Some(8), ..Options::new(1) };
+        let options = Options::new(1).width(8);
         let graph = Arc::new(zoo::build("resnet18", &options).expect("the network can be built"));
         let candidate = |kind: OpKind, (workspace, time)| Candidate {
             kind,

@@ -60,7 +60,7 @@ fn auto() -> &'static dyn Packer {
 }
 
 fn network(model: &str, batch: usize) -> Task {
-    let graph = zoo::build(model, &Options { image: Some(32), ..Options::new(batch) }).unwrap();
+    let graph = zoo::build(model, &Options::new(batch).image(32)).unwrap();
     let machine = sim::presets::machine("cpu").unwrap();
     let trace = engine::trace(&graph).unwrap();
     let costs = Costs::estimate(&trace, &Roofline::new(&machine));

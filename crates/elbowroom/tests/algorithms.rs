@@ -16,7 +16,7 @@ use elbowroom::{engine, sim};
 use support::{Quiet, method};
 
 fn network() -> Arc<Graph> {
-    let options = Options { image: Some(16), width: Some(24), ..Options::new(4) };
+    let options = Options::new(4).image(16).width(24);
     Arc::new(zoo::build("resnet18", &options).unwrap())
 }
 

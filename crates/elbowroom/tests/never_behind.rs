@@ -34,7 +34,7 @@ impl Packer for Wasteful {
 }
 
 fn task() -> Task {
-    let graph = zoo::build("resnet18", &Options { image: Some(32), ..Options::new(8) }).unwrap();
+    let graph = zoo::build("resnet18", &Options::new(8).image(32)).unwrap();
     let machine = sim::presets::machine("cpu").unwrap();
     let trace = engine::trace(&graph).unwrap();
     let costs = Costs::estimate(&trace, &Roofline::new(&machine));

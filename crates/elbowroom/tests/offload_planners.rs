@@ -13,9 +13,9 @@ const EVALUATIONS: u64 = 6;
 
 #[test]
 fn plans_run_as_promised() {
-    let small = |batch| Options { length: Some(12), width: Some(32), layers: Some(2), ..Options::new(batch) };
+    let small = |batch| Options::new(batch).length(12).width(32).layers(2);
     // A head of GPT has 64 columns.
-    let adam = Options { optimizer: Some(OptimizerKind::Adam), width: Some(64), ..small(2) };
+    let adam = small(2).optimizer(OptimizerKind::Adam).width(64);
     let (mut away, mut ran) = (0, [0; PLANNERS.len()]);
     for (name, options) in
         [("resnet18", Options::new(2)), ("vgg11", Options::new(8)), ("lstm", small(8)), ("gpt", adam)]

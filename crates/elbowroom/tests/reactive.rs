@@ -73,12 +73,12 @@ impl Case<'_> {
 }
 
 fn resnet(batch: usize) -> Options {
-    Options { image: Some(16), ..Options::new(batch) }
+    Options::new(batch).image(16)
 }
 
 fn language(batch: usize) -> Options {
     let (length, width) = (Some(12), Some(64));
-    Options { length, width, layers: Some(2), vocabulary: Some(64), ..Options::new(batch) }
+    Options::new(batch).length(length).width(width).layers(2).vocabulary(64)
 }
 
 /// Batch normalization, attention and recurrence, under limits that make most values leave.
@@ -153,7 +153,7 @@ fn residual_branches_left_out_at_random_change_the_trace_and_not_the_result() {
 /// Sentences of many lengths: shapes change from iteration to iteration, with one boundary.
 #[test]
 fn sentences_of_many_lengths_are_planned_when_their_lengths_come_again() {
-    let options = Options { length: None, width: Some(16), ..language(4) };
+    let options = language(4).length(None).width(16);
     let report = Case { iterations: 60, memory: "60%", longest: Some(10), ..Case::new("seq2seq", options) }
         .run()
         .unwrap();

@@ -68,7 +68,7 @@ impl Planner for Fussy {
 
 #[test]
 fn a_plan_for_less_serves_where_none_is_found() {
-    let graph = Arc::new(zoo::build("resnet18", &Options { width: Some(8), ..Options::new(8) }).unwrap());
+    let graph = Arc::new(zoo::build("resnet18", &Options::new(8).width(8)).unwrap());
     let machine = sim::presets::machine("cpu").unwrap();
     let trace = engine::trace(&graph).unwrap();
     let costs = Costs::estimate(&trace, &Roofline::new(&machine));

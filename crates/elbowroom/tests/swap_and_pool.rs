@@ -15,7 +15,7 @@ use elbowroom::{registry, sim};
 #[test]
 fn forty_percent_of_the_pool_at_fifteen_percent_overhead() {
     for name in ["vgg11", "vgg16", "resnet18"] {
-        let graph = zoo::build(name, &Options { image: Some(32), ..Options::new(100) }).unwrap();
+        let graph = zoo::build(name, &Options::new(100).image(32)).unwrap();
         let trace = Arc::new(engine::trace(&graph).unwrap());
         let machine = sim::presets::machine("gtx1080ti").unwrap();
         let costs = Costs::estimate(&trace, &Roofline::new(&machine));

@@ -16,8 +16,9 @@ use crate::device::{Call, Device, Stopped, Waiting};
 use crate::error::{EngineError, HostError};
 use crate::host::HostTier;
 
-/// What to inject.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What to inject; by default nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ChaosOptions {
     /// Seed of the delays. They also depend on the order in which the streams ask for them.
     pub seed: u64,
@@ -27,6 +28,32 @@ pub struct ChaosOptions {
     pub poison: bool,
     /// The number of a copy that fails as if the disk were full; offloads and prefetches are counted together, from zero.
     pub failing_copy: Option<u64>,
+}
+
+impl ChaosOptions {
+    /// Sets the seed of the delays.
+    #[must_use]
+    pub fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
+    /// Sets the upper bound of the random sleep before every op and copy.
+    #[must_use]
+    pub fn longest_delay(self, longest_delay: Duration) -> Self {
+        Self { longest_delay, ..self }
+    }
+
+    /// Chooses whether freed bytes are overwritten.
+    #[must_use]
+    pub fn poison(self, poison: bool) -> Self {
+        Self { poison, ..self }
+    }
+
+    /// Selects the copy that fails.
+    #[must_use]
+    pub fn failing_copy(self, failing_copy: impl Into<Option<u64>>) -> Self {
+        Self { failing_copy: failing_copy.into(), ..self }
+    }
 }
 
 /// The byte that overwrites freed memory.

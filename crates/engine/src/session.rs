@@ -32,6 +32,7 @@ const ELEMENT: u64 = 4;
 
 /// Options of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SessionOptions {
     /// Compute threads; at least one. Results do not depend on it.
     pub threads: usize,
@@ -50,6 +51,38 @@ pub struct SessionOptions {
 impl Default for SessionOptions {
     fn default() -> Self {
         Self { threads: 1, seed: 0, host: HostOptions::default(), chaos: None, paint: true }
+    }
+}
+
+impl SessionOptions {
+    /// Sets the number of compute threads; at least one.
+    #[must_use]
+    pub fn threads(self, threads: usize) -> Self {
+        Self { threads, ..self }
+    }
+
+    /// Sets the seed of initial values and of random ops.
+    #[must_use]
+    pub fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
+    /// Chooses the host tier.
+    #[must_use]
+    pub fn host(self, host: HostOptions) -> Self {
+        Self { host, ..self }
+    }
+
+    /// Injects faults, for tests.
+    #[must_use]
+    pub fn chaos(self, chaos: impl Into<Option<ChaosOptions>>) -> Self {
+        Self { chaos: chaos.into(), ..self }
+    }
+
+    /// Chooses whether bytes above the arena are filled with a pattern.
+    #[must_use]
+    pub fn paint(self, paint: bool) -> Self {
+        Self { paint, ..self }
     }
 }
 

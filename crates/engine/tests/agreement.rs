@@ -22,10 +22,10 @@ fn circumstances(u: &mut Unstructured<'_>) -> arbitrary::Result<SessionOptions> 
     if u.ratio(3, 4)? {
         let longest_delay = Duration::from_micros(60);
         let seed = u.arbitrary()?;
-        options.chaos = Some(ChaosOptions { seed, longest_delay, poison: true, failing_copy: None });
+        options.chaos = Some(ChaosOptions::default().seed(seed).longest_delay(longest_delay).poison(true));
     }
     if u.ratio(1, 4)? {
-        options.host = HostOptions { place: HostPlace::Folder(std::env::temp_dir()), link: None };
+        options.host = HostOptions::default().place(HostPlace::Folder(std::env::temp_dir()));
     }
     Ok(options)
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use elbowroom_engine::kernels::algorithms;
-use elbowroom_engine::{HostOptions, HostPlace, Session, SessionOptions};
+use elbowroom_engine::{HostOptions, HostPlace, Session};
 use elbowroom_graph::Graph;
 use elbowroom_graph::op::Algorithm;
 use elbowroom_graph::zoo::{self, Options};
@@ -43,9 +43,9 @@ static ALLOCATOR: Counting = Counting;
 /// The networks of the table of speeds, in small. (VGG-16 cannot be small; it has no kind of op that these have not.)
 fn networks() -> impl Iterator<Item = Graph> {
     let options = [
-        ("resnet18", Options { width: Some(8), ..Options::new(2) }),
-        ("lstm", Options { length: Some(4), ..Options::new(3) }),
-        ("gpt", Options { length: Some(9), layers: Some(1), ..Options::new(2) }),
+        ("resnet18", Options::new(2).width(8)),
+        ("lstm", Options::new(3).length(4)),
+        ("gpt", Options::new(2).length(9).layers(1)),
     ];
     options.into_iter().map(|(name, options)| zoo::build(name, &options).unwrap())
 }
@@ -76,7 +76,7 @@ fn planned_iterations_allocate_nothing() {
         let last = if graph.nodes.len() < 60 { 103 } else { 6 };
         let checked = Arc::new(check(trace, machine, plan).unwrap());
         for (place, count) in [(HostPlace::Memory, 1), (HostPlace::Folder(std::env::temp_dir()), 2)] {
-            let options = SessionOptions { host: HostOptions { place, link: None }, ..threads(count) };
+            let options = threads(count).host(HostOptions::default().place(place));
             let mut session = Session::new(graph.clone(), checked.clone(), options).unwrap();
             fill(&mut session, 0);
             for iteration in 0..3 {

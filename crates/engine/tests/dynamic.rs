@@ -3,7 +3,6 @@
 mod support;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use arbtest::arbitrary::Unstructured;
 use arbtest::arbtest;
@@ -81,8 +80,8 @@ fn machine(memory: u64) -> Machine {
 }
 
 fn poisoned(seed: u64) -> SessionOptions {
-    let chaos = ChaosOptions { seed, longest_delay: Duration::ZERO, poison: true, failing_copy: None };
-    SessionOptions { chaos: Some(chaos), ..threads(1) }
+    let chaos = ChaosOptions::default().seed(seed).poison(true);
+    threads(1).chaos(chaos)
 }
 
 fn outcome(session: &Session, losses: Vec<u32>) -> Outcome {
@@ -117,7 +116,7 @@ fn any_decider_agrees(graph: Graph) {
         let memory = u.int_in_range(least..=all)?;
         let mut options = poisoned(u.arbitrary()?);
         if u.ratio(1, 4)? {
-            options.host = HostOptions { place: HostPlace::Folder(std::env::temp_dir()), link: None };
+            options.host = HostOptions::default().place(HostPlace::Folder(std::env::temp_dir()));
         }
         let freedom = Freedom { offload: u.ratio(3, 4)?, recompute: u.ratio(3, 4)?, ..Freedom::ALL };
         let mut session = Session::without_plan(graph.clone(), &machine(memory), options).unwrap();

@@ -7,9 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use elbowroom_engine::{
-    ChaosOptions, EngineError, HostError, HostOptions, HostPlace, Session, SessionOptions,
-};
+use elbowroom_engine::{ChaosOptions, EngineError, HostError, HostOptions, HostPlace, Session};
 use elbowroom_ir::check::check;
 use elbowroom_ir::schedule::Stream;
 use elbowroom_ir::timeline::Span;
@@ -17,7 +15,7 @@ use elbowroom_ir::timeline::Span;
 use support::{convnet, counts, drawn, fill, run, threads, trace, transformer};
 
 fn folder(path: &Path) -> HostOptions {
-    HostOptions { place: HostPlace::Folder(path.to_owned()), link: None }
+    HostOptions::default().place(HostPlace::Folder(path.to_owned()))
 }
 
 #[test]
@@ -28,13 +26,12 @@ fn any_copy_may_fail_and_the_session_says_so_once_and_stops() {
     let ([_, stores, loads], _) = counts(&plan);
     let checked = Arc::new(check(trace, machine, plan).unwrap());
     for copy in 0..(stores + loads) as u64 {
-        let chaos = ChaosOptions {
-            seed: copy,
-            longest_delay: Duration::from_micros(50),
-            poison: true,
-            failing_copy: Some(copy),
-        };
-        let options = SessionOptions { chaos: Some(chaos), ..threads(2) };
+        let chaos = ChaosOptions::default()
+            .seed(copy)
+            .longest_delay(Duration::from_micros(50))
+            .poison(true)
+            .failing_copy(copy);
+        let options = threads(2).chaos(chaos);
         let mut session = Session::new(graph.clone(), checked.clone(), options).unwrap();
         fill(&mut session, 0);
         let error = session.run_iteration(0).unwrap_err();
@@ -72,7 +69,7 @@ fn a_full_disk_is_found_before_the_first_iteration() {
     let graph = convnet();
     let (trace, graph) = (trace(&graph), Arc::new(graph));
     let (machine, plan) = drawn(&trace, 4, |plan| counts(plan).0[1] > 10);
-    let options = SessionOptions { host: folder(place.path()), ..threads(1) };
+    let options = threads(1).host(folder(place.path()));
     let error = run(&graph, &trace, machine, plan, options, 1).map(|_| ()).unwrap_err();
     assert!(matches!(error, EngineError::Host(HostError::Reserve { .. })), "{error}");
     let text = error.to_string();
@@ -84,7 +81,7 @@ fn an_unusable_spill_folder_is_named() {
     let graph = convnet();
     let (trace, graph) = (trace(&graph), Arc::new(graph));
     let (machine, plan) = drawn(&trace, 4, |plan| counts(plan).0[1] > 0);
-    let options = SessionOptions { host: folder(Path::new("/proc/elbowroom")), ..threads(1) };
+    let options = threads(1).host(folder(Path::new("/proc/elbowroom")));
     let error = run(&graph, &trace, machine, plan, options, 1).map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("/proc/elbowroom"), "{error}");
 }
@@ -112,8 +109,8 @@ fn copies_over_a_slow_link_take_their_time_and_overlap_with_ops() {
     for number in 0..4 {
         let (machine, plan) =
             drawn(&trace, 10 + number, |plan| counts(plan).0[1] > 4 && counts(plan).0[2] > 4);
-        let host = HostOptions { place: HostPlace::Memory, link: Some((channel, channel)) };
-        let options = SessionOptions { host, ..threads(1) };
+        let host = HostOptions::default().place(HostPlace::Memory).link((channel, channel));
+        let options = threads(1).host(host);
         let start = Instant::now();
         let (_, session) = run(&graph, &trace, machine, plan, options, 1).unwrap();
         let timeline = session.timeline();

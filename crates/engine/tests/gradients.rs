@@ -239,17 +239,10 @@ fn branches_and_dropout() {
 
 #[test]
 fn language_models() {
-    let options = Options {
-        length: Some(5),
-        vocabulary: Some(7),
-        width: Some(12),
-        layers: Some(2),
-        optimizer: Some(OptimizerKind::Sgd),
-        ..Options::new(3)
-    };
+    let options = Options::new(3).length(5).vocabulary(7).width(12).layers(2).optimizer(OptimizerKind::Sgd);
     check(&zoo::build("lstm", &options).expect("the network can be built"));
     // A head of the transformer is 64 wide.
-    let options = Options { batch: 2, width: Some(64), layers: Some(1), ..options };
+    let options = options.batch(2).width(64).layers(1);
     check(&zoo::build("gpt", &options).expect("the network can be built"));
 }
 
@@ -271,15 +264,8 @@ fn upward_convolutions_and_neighbouring_channels() {
 
 #[test]
 fn encoder_and_decoder() {
-    let options = Options {
-        length: Some(3),
-        target: Some(2),
-        vocabulary: Some(7),
-        width: Some(6),
-        optimizer: Some(OptimizerKind::Sgd),
-        ..Options::new(3)
-    };
+    let options = Options::new(3).length(3).target(2).vocabulary(7).width(6).optimizer(OptimizerKind::Sgd);
     check(&zoo::build("seq2seq", &options).expect("the network can be built"));
-    let options = Options { image: Some(16), width: Some(2), ..Options::new(1) };
+    let options = Options::new(1).image(16).width(2);
     check(&zoo::build("unet", &options).expect("the network can be built"));
 }

@@ -4,7 +4,7 @@ mod support;
 
 use std::sync::Arc;
 
-use elbowroom_engine::{HostOptions, HostPlace, SessionOptions};
+use elbowroom_engine::{HostOptions, HostPlace};
 use elbowroom_ir::Bytes;
 
 use support::{convnet_of, counts, drawn, run, threads, trace};
@@ -28,9 +28,8 @@ fn spilled_values_take_no_memory() {
     let (trace, graph) = (trace(&graph), Arc::new(graph));
     let (machine, plan) = drawn(&trace, 8, |plan| counts(plan).0[1] > 10);
     let limit = machine.memory;
-    let host = HostOptions { place: HostPlace::Folder(std::env::temp_dir()), link: None };
-    let (outcome, session) =
-        run(&graph, &trace, machine, plan, SessionOptions { host, ..threads(2) }, 2).unwrap();
+    let host = HostOptions::default().place(HostPlace::Folder(std::env::temp_dir()));
+    let (outcome, session) = run(&graph, &trace, machine, plan, threads(2).host(host), 2).unwrap();
     assert!(outcome.losses.iter().all(|&bits| f32::from_bits(bits).is_finite()));
     let (host, after) = (session.host_bytes(), high_water());
     assert!(host.get() > 2 * OTHER, "only {host} are spilled, which would show nothing");

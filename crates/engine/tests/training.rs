@@ -45,45 +45,27 @@ fn falls_within(name: &str, options: &Options, iterations: usize) {
 
 #[test]
 fn networks_for_images_learn_a_batch() {
-    falls("resnet18", &Options { image: Some(16), learning_rate: Some(0.02), ..Options::new(4) });
-    falls("vgg11", &Options { learning_rate: Some(0.01), ..Options::new(2) });
+    falls("resnet18", &Options::new(4).image(16).learning_rate(0.02));
+    falls("vgg11", &Options::new(2).learning_rate(0.01));
 }
 
 #[test]
 fn networks_for_language_learn_a_batch() {
-    let options = Options {
-        length: Some(16),
-        vocabulary: Some(64),
-        width: Some(64),
-        layers: Some(2),
-        learning_rate: Some(3e-3),
-        ..Options::new(4)
-    };
+    let options = Options::new(4).length(16).vocabulary(64).width(64).layers(2).learning_rate(3e-3);
     falls("gpt", &options);
-    falls("lstm", &Options { learning_rate: Some(0.02), ..options });
+    falls("lstm", &options.learning_rate(0.02));
 }
 
 #[test]
 fn networks_of_further_kinds_learn_a_batch() {
-    let image = |image, batch, rate| Options {
-        image: Some(image),
-        classes: Some(10),
-        learning_rate: Some(rate),
-        ..Options::new(batch)
-    };
-    falls("stochastic-resnet20", &Options { draw: Some(3), ..image(16, 4, 0.02) });
+    let image = |image, batch, rate| Options::new(batch).image(image).classes(10).learning_rate(rate);
+    falls("stochastic-resnet20", &image(16, 4, 0.02).draw(3));
     falls_within("densenet121", &image(16, 2, 0.02), 5);
     falls_within("alexnet", &image(67, 2, 0.003), 10);
     falls("googlenet", &image(48, 2, 0.003));
-    falls("unet", &Options { width: Some(16), classes: Some(2), ..image(16, 1, 0.1) });
+    falls("unet", &image(16, 1, 0.1).width(16).classes(2));
     falls_within("inception-v3", &image(75, 2, 0.01), 4);
-    falls("kmeans", &Options { width: Some(3), classes: Some(8), ..Options::new(400) });
-    let language = Options {
-        length: Some(6),
-        vocabulary: Some(32),
-        width: Some(32),
-        learning_rate: Some(5e-3),
-        ..Options::new(4)
-    };
+    falls("kmeans", &Options::new(400).width(3).classes(8));
+    let language = Options::new(4).length(6).vocabulary(32).width(32).learning_rate(5e-3);
     falls("seq2seq", &language);
 }

@@ -21,7 +21,7 @@ fn parameters(graph: &Graph) -> usize {
 }
 
 fn image(batch: usize, size: usize) -> Options {
-    Options { image: Some(size), ..Options::new(batch) }
+    Options::new(batch).image(size)
 }
 
 /// Every buildable name, with options that keep the graph small.
@@ -29,7 +29,7 @@ fn samples() -> Vec<(&'static str, Options)> {
     let named = zoo::NAMES.iter().copied().filter(|name| !name.ends_with('N'));
     named
         .chain(["resnet20", "resnet26", "resnet59", "stochastic-resnet18"])
-        .map(|name| (name, Options { length: Some(8), ..Options::new(2) }))
+        .map(|name| (name, Options::new(2).length(8)))
         .collect()
 }
 
@@ -62,7 +62,7 @@ fn parameter_counts_are_the_published_ones() {
     assert_eq!(parameters(&build("alexnet", &image(2, 227))), alexnet.iter().sum::<usize>());
     // `bvlc_googlenet` of the Caffe model zoo, with and without its auxiliary classifiers.
     assert_eq!(parameters(&build("googlenet", &image(2, 224))), 13_378_280);
-    let inference = Options { mode: Mode::Inference, ..image(2, 224) };
+    let inference = image(2, 224).mode(Mode::Inference);
     assert_eq!(parameters(&build("googlenet", &inference)), 6_998_552);
     // Milesi's U-Net with transposed convolutions, for two classes.
     assert_eq!(parameters(&build("unet", &Options::new(2))), 31_037_698);
@@ -80,11 +80,11 @@ fn parameter_counts_are_the_published_ones() {
         assert!((millions - published).abs() < half, "{name}: {millions} million, not {published}");
     }
     // Half as many channels: a quarter of a convolution's weights between stages, and half of what stands at an end.
-    let narrow = parameters(&build("resnet20", &Options { width: Some(8), ..Options::new(2) }));
+    let narrow = parameters(&build("resnet20", &Options::new(2).width(8)));
     assert!((269_722 / 4..269_722 / 3).contains(&narrow), "{narrow}");
     // Hugging Face's `gpt2`, and PyTorch's word language model on Penn Treebank at its default width.
     assert_eq!(parameters(&build("gpt2", &Options::new(1))), 124_439_808);
-    let lstm = Options { vocabulary: Some(10_000), ..Options::new(2) };
+    let lstm = Options::new(2).vocabulary(10_000);
     assert_eq!(parameters(&build("lstm", &lstm)), 4_653_200);
 }
 
@@ -94,13 +94,7 @@ fn the_translator_has_the_parameters_of_its_layers() {
     let (words, units) = (40_000, 1024);
     let layer = 8 * units * units + 8 * units;
     let count = 2 * words * units + 2 * 3 * layer + (units + 1) * words;
-    let options = Options {
-        vocabulary: Some(words),
-        width: Some(units),
-        layers: Some(3),
-        length: Some(2),
-        ..Options::new(1)
-    };
+    let options = Options::new(1).vocabulary(words).width(units).layers(3).length(2);
     assert_eq!(parameters(&build("seq2seq", &options)), count);
 }
 
@@ -108,7 +102,7 @@ fn the_translator_has_the_parameters_of_its_layers() {
 fn every_graph_is_a_valid_trace_with_the_same_numbers() {
     for (name, options) in samples() {
         for mode in [Mode::Training, Mode::Inference] {
-            let graph = build(name, &Options { mode, ..options.clone() });
+            let graph = build(name, &options.clone().mode(mode));
             let trace = trace(&graph);
             assert_eq!(trace.ops().len(), graph.nodes.len());
             for (id, node) in graph.nodes.iter() {
@@ -132,7 +126,7 @@ fn every_graph_is_a_valid_trace_with_the_same_numbers() {
 fn training_updates_every_weight_once_and_inference_changes_nothing() {
     for (name, options) in samples() {
         for optimizer in [OptimizerKind::Sgd, OptimizerKind::Adam] {
-            let graph = build(name, &Options { optimizer: Some(optimizer), ..options.clone() });
+            let graph = build(name, &options.clone().optimizer(optimizer));
             for parameter in &graph.persistent {
                 assert_ne!(parameter.begin, parameter.end, "{name}: {} never changes", parameter.name);
             }
@@ -149,7 +143,7 @@ fn training_updates_every_weight_once_and_inference_changes_nothing() {
             let weights = graph.persistent.iter().filter(|parameter| parameter.role == Role::Weight).count();
             assert_eq!(steps, weights, "{name}");
         }
-        let graph = build(name, &Options { mode: Mode::Inference, ..options.clone() });
+        let graph = build(name, &options.clone().mode(Mode::Inference));
         assert!(graph.persistent.iter().all(|parameter| parameter.begin == parameter.end), "{name}");
         assert!(graph.nodes.values().all(|node| node.phase == Phase::Forward));
     }
@@ -187,7 +181,7 @@ fn gradients_have_the_shape_of_what_they_belong_to() {
 #[test]
 fn shared_weights_accumulate_in_place() {
     let length = 5;
-    let options = Options { length: Some(length), layers: Some(1), ..Options::new(2) };
+    let options = Options::new(2).length(length).layers(1);
     let graph = build("lstm", &options);
     let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
     for node in graph.nodes.values() {
@@ -217,7 +211,7 @@ fn shared_weights_accumulate_in_place() {
     assert_eq!(kinds, expected);
 
     // GPT's token table is the output layer's weight too.
-    let graph = build("gpt", &Options { length: Some(8), ..Options::new(2) });
+    let graph = build("gpt", &Options::new(2).length(8));
     let joined = graph
         .nodes
         .values()
@@ -253,7 +247,7 @@ fn updates_follow_their_gradients_closely() {
 #[test]
 fn every_mask_has_a_stream_of_its_own_that_its_gradient_repeats() {
     for name in ["vgg16", "lstm", "gpt"] {
-        let graph = build(name, &Options { length: Some(8), ..Options::new(2) });
+        let graph = build(name, &Options::new(2).length(8));
         let mut streams: BTreeMap<u32, Vec<Phase>> = BTreeMap::new();
         for node in graph.nodes.values() {
             if let OpKind::Dropout(mask) = node.kind {
@@ -304,15 +298,15 @@ fn what_cannot_be_is_refused_in_a_sentence() {
     assert!(matches!(refused("vgg16", Options::new(usize::MAX)), ZooError::Option { .. }));
     let error = refused("vgg16", image(2, 8));
     assert!(error.to_string().contains("does not fit"), "{error}");
-    let rate = Options { learning_rate: Some(f32::NAN), ..Options::new(2) };
+    let rate = Options::new(2).learning_rate(f32::NAN);
     assert!(matches!(refused("resnet18", rate), ZooError::Option { what: "learning rate", .. }));
-    assert!(matches!(refused("gpt", Options { width: Some(100), ..Options::new(2) }), ZooError::Build(_)));
+    assert!(matches!(refused("gpt", Options::new(2).width(100)), ZooError::Build(_)));
     assert!("rmsprop".parse::<OptimizerKind>().is_err());
 }
 
 #[test]
 fn stochastic_depth_leaves_out_branches_but_keeps_what_persists() {
-    let with = |draw| build("stochastic-resnet110", &Options { draw, ..Options::new(2) });
+    let with = |draw| build("stochastic-resnet110", &Options::new(2).draw(draw));
     let all = with(None);
     let names = |graph: &Graph| -> Vec<String> { graph.persistent.iter().map(|p| p.name.clone()).collect() };
     assert_eq!(parameters(&all), parameters(&build("resnet110", &Options::new(2))));
@@ -334,22 +328,10 @@ fn stochastic_depth_leaves_out_branches_but_keeps_what_persists() {
 fn the_largest_options_overflow_nothing() {
     let many = 1 << 20;
     let sizes = [
-        Options { image: Some(256), classes: Some(many), ..Options::new(many) },
-        Options { image: Some(1 << 14), width: Some(1024), ..Options::new(1 << 8) },
-        Options {
-            image: Some(16),
-            length: Some(256),
-            width: Some(1 << 15),
-            vocabulary: Some(1 << 19),
-            ..Options::new(many)
-        },
-        Options {
-            length: Some(1 << 13),
-            target: Some(1 << 13),
-            width: Some(1 << 12),
-            layers: Some(8),
-            ..Options::new(1 << 14)
-        },
+        Options::new(many).image(256).classes(many),
+        Options::new(1 << 8).image(1 << 14).width(1024),
+        Options::new(many).image(16).length(256).width(1 << 15).vocabulary(1 << 19),
+        Options::new(1 << 14).length(1 << 13).target(1 << 13).width(1 << 12).layers(8),
     ];
     let mut built = 0;
     for name in zoo::NAMES.iter().filter(|name| !name.ends_with('N')) {
@@ -368,14 +350,14 @@ fn the_largest_options_overflow_nothing() {
     assert!(built > 40, "{built}");
     let most = Some(usize::MAX);
     let past = [
-        Options { image: most, ..Options::new(2) },
-        Options { length: most, target: most, layers: most, ..Options::new(2) },
-        Options { width: most, vocabulary: most, ..Options::new(2) },
+        Options::new(2).image(most),
+        Options::new(2).length(most).target(most).layers(most),
+        Options::new(2).width(most).vocabulary(most),
     ];
     for options in past {
         assert!(matches!(zoo::build("gpt", &options), Err(ZooError::Option { .. })));
     }
-    let steps = Options { length: Some(1 << 14), layers: Some(1 << 10), ..Options::new(1) };
+    let steps = Options::new(1).length(1 << 14).layers(1 << 10);
     assert!(matches!(zoo::build("lstm", &steps), Err(ZooError::Option { .. })));
 }
 
@@ -408,7 +390,7 @@ fn forward_work_is_the_published_one() {
         ("inception-v3", 299, 5.713),
     ];
     for (name, size, published) in torchvision {
-        let graph = build(name, &Options { mode: Mode::Inference, ..image(3, size) });
+        let graph = build(name, &image(3, size).mode(Mode::Inference));
         let found = giga_multiply_adds(&graph, 3);
         assert!((found - published).abs() < 6e-4, "{name}: {found} instead of {published}");
     }
@@ -434,7 +416,7 @@ fn feature_maps_have_the_published_sizes() {
         let found = graph.tensors[node.outputs[0]].shape.len();
         assert_eq!(found, 2 * extents.iter().product::<usize>(), "{name}: {}", node.name);
     }
-    let graph = build("unet", &Options { mode: Mode::Inference, classes: Some(5), ..image(2, 64) });
+    let graph = build("unet", &image(2, 64).mode(Mode::Inference).classes(5));
     assert_eq!(graph.tensors[graph.outputs[0].value].shape.dims(), [2, 5, 64, 64]);
 }
 
@@ -446,8 +428,7 @@ fn graphs_of_other_extents_agree_on_what_persists() {
         let shape = |value| graph.tensors[value].shape.dims().to_vec();
         graph.persistent.iter().map(|parameter| (parameter.name.clone(), shape(parameter.begin))).collect()
     };
-    let lengths =
-        |length, target, batch| Options { length: Some(length), target: Some(target), ..Options::new(batch) };
+    let lengths = |length, target, batch| Options::new(batch).length(length).target(target);
     assert_eq!(persists("seq2seq", &lengths(3, 9, 2)), persists("seq2seq", &lengths(12, 1, 7)));
     assert_eq!(persists("lstm", &lengths(3, 1, 2)), persists("lstm", &lengths(8, 1, 5)));
     assert_eq!(persists("resnet18", &image(4, 32)), persists("resnet18", &image(3, 32)));

@@ -67,6 +67,7 @@ pub enum Units {
 
 /// Import options.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Options {
     /// For measured op graphs.
     pub units: Units,
@@ -90,6 +91,38 @@ impl Default for Options {
             inplace: false,
             device: None,
         }
+    }
+}
+
+impl Options {
+    /// Chooses the units of measured op graphs.
+    #[must_use]
+    pub fn units(self, units: Units) -> Self {
+        Self { units, ..self }
+    }
+
+    /// Sets the duration of one unit of time, for files that do not state it.
+    #[must_use]
+    pub fn time_unit(self, time_unit: Nanos) -> Self {
+        Self { time_unit, ..self }
+    }
+
+    /// Chooses whether the ops that provide the batch may be recomputed at no cost.
+    #[must_use]
+    pub fn remake_inputs(self, remake_inputs: bool) -> Self {
+        Self { remake_inputs, ..self }
+    }
+
+    /// Chooses whether elementwise ops of suitable kinds may overwrite an input in place.
+    #[must_use]
+    pub fn inplace(self, inplace: bool) -> Self {
+        Self { inplace, ..self }
+    }
+
+    /// Selects the device whose events are read from a memory snapshot.
+    #[must_use]
+    pub fn device(self, device: impl Into<Option<usize>>) -> Self {
+        Self { device: device.into(), ..self }
     }
 }
 

@@ -9,13 +9,12 @@ mod shared;
 use shared::shared;
 
 fn options(u: &mut Unstructured<'_>) -> Result<Options> {
-    Ok(Options {
-        units: if u.arbitrary()? { Units::Exact } else { Units::Published },
-        time_unit: Nanos(*u.choose(&[0, 1, 1_000, u64::MAX])?),
-        remake_inputs: u.arbitrary()?,
-        inplace: u.arbitrary()?,
-        device: u.arbitrary::<Option<u8>>()?.map(usize::from),
-    })
+    Ok(Options::default()
+        .units(if u.arbitrary()? { Units::Exact } else { Units::Published })
+        .time_unit(Nanos(*u.choose(&[0, 1, 1_000, u64::MAX])?))
+        .remake_inputs(u.arbitrary()?)
+        .inplace(u.arbitrary()?)
+        .device(u.arbitrary::<Option<u8>>()?.map(usize::from)))
 }
 
 /// Imports, and reads everything of what comes out that could still overflow or be empty.

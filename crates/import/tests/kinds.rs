@@ -107,7 +107,7 @@ fn an_eager_capture() {
     assert_eq!(imported.notes.recorded_peak, Some(Bytes(3 * 64 + 1000 + 1000 + 128 + 500 + 64)));
     assert_eq!(imported.notes.peak, Bytes(3 * 64 + 1000 + 1000 + 128 + 500));
 
-    let held = read_with(CAPTURED_EAGER, &Options { remake_inputs: false, ..Options::default() });
+    let held = read_with(CAPTURED_EAGER, &Options::default().remake_inputs(false));
     assert_eq!(op(&held, "in0").again, Again::Never);
 }
 
@@ -152,7 +152,7 @@ fn a_joint_capture() {
             "results: sum -> ",
         ]
     );
-    let inplace = read_with(CAPTURED_JOINT, &Options { inplace: true, ..Options::default() });
+    let inplace = read_with(CAPTURED_JOINT, &Options::default().inplace(true));
     assert_eq!(lines(&inplace)[4], "relu~: bn -> relu");
     assert!(inplace.notes.peak < imported.notes.peak + Bytes(1));
 }
@@ -209,7 +209,7 @@ fn a_measured_graph() {
     assert_eq!(imported.notes.peak, Bytes(10240 + 2560 + (512 << 10)));
     assert_eq!(imported.costs.total(), Nanos(3_005_000));
 
-    let published = read_with(MEASURED, &Options { units: Units::Published, ..Options::default() });
+    let published = read_with(MEASURED, &Options::default().units(Units::Published));
     assert_eq!(
         lines(&published),
         [
@@ -239,7 +239,7 @@ fn a_measured_graph() {
 fn checkmate_graphs_of_both_shapes() {
     let network = r#"{"graph": {"name": "net"}, "nodes": [{"name": "a", "backward": false, "cost_cpu": 5, "cost_ram": 64, "id": 0},
         {"name": "b", "backward": true, "cost_cpu": 7.5, "cost_ram": 32, "id": 1}], "links": [{"source": 0, "target": 1}]}"#;
-    let options = Options { time_unit: Nanos(10), ..Options::default() };
+    let options = Options::default().time_unit(Nanos(10));
     let imported = read_with(network, &options);
     assert_eq!(imported.notes.kind, Format::CheckmateGraph);
     assert_eq!(lines(&imported), ["a:  -> a", "b: a -> b"]);
@@ -320,8 +320,7 @@ fn memory_snapshots_of_every_protocol() {
                 (Bytes(512), Interval::new(3, 5)),
             ]
         );
-        let none =
-            import(&bytes, "s.pickle", &Options { device: Some(0), ..Options::default() }).unwrap_err();
+        let none = import(&bytes, "s.pickle", &Options::default().device(0)).unwrap_err();
         assert!(none.to_string().contains("device 0 has events"), "{none}");
     }
 }

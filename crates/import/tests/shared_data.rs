@@ -243,7 +243,7 @@ fn published_sequences_cost_what_was_published() {
     let (tick, kib) = (Nanos(10_000), Bytes(1 << 10));
     for case in cases {
         let graph = case["graph"].as_str().unwrap();
-        let imported = read(&shared(graph), &Options { units: Units::Published, ..Options::default() });
+        let imported = read(&shared(graph), &Options::default().units(Units::Published));
         same_as_golden(&imported, &graphs[graph.trim_end_matches(".json").rsplit('/').next().unwrap()]);
         let number = |key: &str| case[key].as_u64().unwrap();
         let sequence: Vec<usize> = numbers(&case["sequence"]).into_iter().map(|n| n as usize).collect();
@@ -268,7 +268,7 @@ fn measured_graphs_carry_everything_in_exact_units() {
     for path in files("data/graphs/monet_p100") {
         let (file, imported) = (json(&path), read(&path, &Options::default()));
         let nodes = file["nodes"].as_array().unwrap();
-        let published = read(&path, &Options { units: Units::Published, ..Options::default() });
+        let published = read(&path, &Options::default().units(Units::Published));
         assert_eq!(imported.notes.kind, Format::MeasuredGraph);
         assert_eq!(published.trace.ops().len(), nodes.len());
         let stated: f64 = nodes.iter().map(|node| node["time_ms"].as_f64().unwrap()).sum();
@@ -337,7 +337,7 @@ fn chainer_graphs_have_every_function() {
 fn more_reuse_never_costs_memory() {
     for path in files("data/traces") {
         let plain = read(&path, &Options::default());
-        let inplace = read(&path, &Options { inplace: true, ..Options::default() });
+        let inplace = read(&path, &Options::default().inplace(true));
         assert!(inplace.notes.peak <= plain.notes.peak, "{}", path.display());
         let permitted = |i: &Imported| i.trace.ops().values().map(|op| op.may_reuse.len()).sum::<usize>();
         assert!(permitted(&inplace) >= permitted(&plain));

@@ -201,7 +201,7 @@ fn linked() -> Machine {
 
 /// Recompute only, on measured graphs in the units of the published results.
 fn p100(settings: &Settings, shared: &Path) {
-    let options = Options { units: Units::Published, ..Options::default() };
+    let options = Options::default().units(Units::Published);
     for (name, file, budgets) in P100 {
         for &(gib, cost) in budgets {
             let name = format!("p100 {name} {gib}");
@@ -225,7 +225,7 @@ fn p100(settings: &Settings, shared: &Path) {
 }
 
 fn checkmate(settings: &Settings, shared: &Path) {
-    let options = Options { remake_inputs: false, ..Options::default() };
+    let options = Options::default().remake_inputs(false);
     let plan = |name: &str, imported: Imported, share: f64, target: Option<f64>| {
         let limit = Bytes((imported.notes.peak.get() as f64 * share) as u64);
         let task = Task { imported, machine: machine(), freedom: RECOMPUTE, limit };
@@ -326,7 +326,7 @@ fn layered(nodes: usize, seed: u64) -> String {
 }
 
 fn captured_trace(settings: &Settings, shared: &Path, name: &str) -> Imported {
-    let options = Options { inplace: settings.inplace, ..Options::default() };
+    let options = Options::default().inplace(settings.inplace);
     import(shared.join(format!("traces/{name}_joint.jsonl.gz")), &options)
 }
 

@@ -131,7 +131,7 @@ fn curves(sizes: &[usize], network: impl Fn(usize) -> Network) -> [Vec<(f64, f64
 
 #[test]
 fn residual_networks_of_any_depth() {
-    let options = Options { image: Some(224), optimizer: Some(OptimizerKind::Sgd), ..Options::new(32) };
+    let options = Options::new(32).image(224).optimizer(OptimizerKind::Sgd);
     let curves = curves(&[254, 503, 1001, 2000], |depth| Network::new(&format!("resnet{depth}"), &options));
     let [none, _, sharing, cheap, sublinear, recursive] = &curves;
     assert!(exponent(sharing) >= 0.9 && exponent(sublinear) <= 0.6);
@@ -145,13 +145,8 @@ fn residual_networks_of_any_depth() {
 
 #[test]
 fn unrolled_recurrent_networks() {
-    let options = |length| Options {
-        length: Some(length),
-        width: Some(1024),
-        layers: Some(4),
-        vocabulary: Some(256),
-        optimizer: Some(OptimizerKind::Sgd),
-        ..Options::new(64)
+    let options = |length| {
+        Options::new(64).length(length).width(1024).layers(4).vocabulary(256).optimizer(OptimizerKind::Sgd)
     };
     let curves = curves(&[64, 128, 256, 512], |length| Network::new("lstm", &options(length)));
     let [_, _, sharing, _, sublinear, recursive] = &curves;

@@ -84,7 +84,7 @@ fn captured_iterations() {
 
 #[test]
 fn cheap_results_are_dropped_and_convolutions_are_kept() {
-    let graph = zoo::build("resnet50", &zoo::Options { image: Some(224), ..zoo::Options::new(32) }).unwrap();
+    let graph = zoo::build("resnet50", &zoo::Options::new(32).image(224)).unwrap();
     let trace = graph.trace(&|_, _| Bytes::ZERO).unwrap();
     let machine = presets::machine("v100").unwrap();
     let costs = Costs::estimate(&trace, &Roofline::new(&machine));
@@ -162,7 +162,7 @@ fn recursion_needs_logarithmic_memory() {
 #[test]
 fn updates_among_gradients() {
     let machine = presets::machine("v100").unwrap();
-    let lstm = zoo::Options { length: Some(48), width: Some(256), layers: Some(2), ..zoo::Options::new(16) };
+    let lstm = zoo::Options::new(16).length(48).width(256).layers(2);
     for (name, options, percent) in
         [("resnet110", zoo::Options::new(16), 40), ("lstm", lstm, 80), ("gpt", zoo::Options::new(4), 80)]
     {

@@ -119,7 +119,7 @@ fn tuning_never_loses_to_a_score_on_random_chains() {
 #[test]
 fn persistent_values_leave_over_the_end_of_the_iteration() {
     // Adam's two moments of every parameter rest from one update to the next.
-    let options = Options { optimizer: Some(OptimizerKind::Adam), ..Options::new(2) };
+    let options = Options::new(2).optimizer(OptimizerKind::Adam);
     let (trace, costs, machine) = network("gpt", &options);
     let mut request = request(&trace, &costs, &machine);
     let keep = least_live(&request, &Policy::keep(&trace)).unwrap().0;

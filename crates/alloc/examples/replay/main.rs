@@ -106,8 +106,7 @@ fn replay(file: &str, iteration: &Iteration) -> Row {
     }
 
     let directory = Directory::new();
-    let mut sequence =
-        Sequence::new(HostMemory, &directory, Settings { granule: ALIGN, ..Settings::default() });
+    let mut sequence = Sequence::new(HostMemory, &directory, Settings::default().granule(ALIGN));
     let mut answers = vec![Answer::Fallback(None); iteration.blocks];
     let requests = iteration.events.iter().filter(|event| matches!(event, Event::Malloc { .. })).count();
     let mut longest = 0.0f64;

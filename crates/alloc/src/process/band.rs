@@ -77,11 +77,7 @@ impl Band {
             Self::Large => Settings::default(),
             Self::Middle => {
                 let time = Some(std::time::Duration::from_millis(20));
-                Settings {
-                    budget: Budget { time, ..Budget::evaluations(16) },
-                    history: 1 << 15,
-                    ..Settings::default()
-                }
+                Settings::default().budget(Budget { time, ..Budget::evaluations(16) }).history(1 << 15)
             }
         }
     }

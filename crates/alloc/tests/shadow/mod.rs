@@ -68,7 +68,7 @@ pub struct Shadow {
 impl Shadow {
     pub fn new() -> Self {
         let budget = Budget::evaluations(if cfg!(miri) { 1 } else { 4 });
-        Self::with(Settings { budget, ..Settings::default() })
+        Self::with(Settings::default().budget(budget))
     }
 
     pub fn with(settings: Settings) -> Self {

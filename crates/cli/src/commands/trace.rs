@@ -91,12 +91,10 @@ fn cpu() -> Result<Machine> {
 
 /// An iteration that another program recorded.
 fn imported(path: &Path, args: &ImportArgs) -> Result<Imported> {
-    let options = import::Options {
-        units: if args.published_units { import::Units::Published } else { import::Units::Exact },
-        remake_inputs: !args.hold_inputs,
-        inplace: args.inplace,
-        ..import::Options::default()
-    };
+    let options = import::Options::default()
+        .units(if args.published_units { import::Units::Published } else { import::Units::Exact })
+        .remake_inputs(!args.hold_inputs)
+        .inplace(args.inplace);
     let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     files::expect_file(path, "the recorded file, for example one of those in it")?;
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -134,18 +132,16 @@ pub fn network(args: &NetworkArgs, batch: usize) -> Result<Graph, ZooError> {
 /// What the user chose about the network.
 pub fn options(args: &NetworkArgs, batch: usize) -> zoo::Options {
     let number = |given: Option<u32>| given.map(|number| number as usize);
-    zoo::Options {
-        image: number(args.image),
-        classes: number(args.classes),
-        length: number(args.length),
-        vocabulary: number(args.vocabulary),
-        width: number(args.width),
-        layers: number(args.layers),
-        optimizer: args.optimizer,
-        learning_rate: args.learning_rate,
-        mode: if args.forward_only { Mode::Inference } else { Mode::Training },
-        ..zoo::Options::new(batch)
-    }
+    zoo::Options::new(batch)
+        .image(number(args.image))
+        .classes(number(args.classes))
+        .length(number(args.length))
+        .vocabulary(number(args.vocabulary))
+        .width(number(args.width))
+        .layers(number(args.layers))
+        .optimizer(args.optimizer)
+        .learning_rate(args.learning_rate)
+        .mode(if args.forward_only { Mode::Inference } else { Mode::Training })
 }
 
 /// A trace from a file, of our own kind or of one that is imported, with its costs and machine, or those of the machine that the user

@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn inputs_are_found_by_name_and_checked_against_the_extents_of_a_sample() {
-        let graph = zoo::build("resnet20", &Options { image: Some(8), ..Options::new(3) }).unwrap();
+        let graph = zoo::build("resnet20", &Options::new(3).image(8)).unwrap();
         let mut batch = Batch::new(&graph);
         assert_eq!(batch.samples(), 3);
         assert_eq!(batch.reals("images", &[3, 8, 8]).unwrap().len(), 3 * 192);

@@ -125,7 +125,7 @@ mod tests {
 
     /// The inputs of a network for three images.
     fn batch() -> Batch {
-        let options = zoo::Options { width: Some(1), ..zoo::Options::new(3) };
+        let options = zoo::Options::new(3).width(1);
         Batch::new(&zoo::build("resnet20", &options).unwrap())
     }
 

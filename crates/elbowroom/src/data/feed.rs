@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn sentences_lie_around_the_position_at_which_the_translation_begins() {
-        let options = Options { length: Some(4), target: Some(5), width: Some(8), ..Options::new(2) };
+        let options = Options::new(2).length(4).target(5).width(8);
         let graph = zoo::build("seq2seq", &options).unwrap();
         let mut feed = Feed::open(&graph, None, 7).unwrap();
         let pair = |sample, source, target| SentencePair { sample, source, target };
@@ -170,7 +170,7 @@ mod tests {
     fn every_kind_of_network_is_fed_with_and_without_labels() {
         for name in ["resnet18", "unet", "kmeans", "lstm", "seq2seq", "gpt"] {
             for mode in [Mode::Training, Mode::Inference] {
-                let options = Options { mode, image: Some(32), length: Some(4), ..Options::new(3) };
+                let options = Options::new(3).mode(mode).image(32).length(4);
                 let graph = zoo::build(name, &options).unwrap();
                 let mut feed = Feed::open(&graph, None, 7).unwrap();
                 let batch = feed.read(&graph, &Samples::From(2)).unwrap();

@@ -160,7 +160,7 @@ mod tests {
         std::fs::write(Mnist::images_file(folder.path()), idx(IMAGES_MAGIC, &[1, 2, 2], &[255; 4])).unwrap();
         std::fs::write(&labels, idx(LABELS_MAGIC, &[1], &[7])).unwrap();
         let mut data = Mnist::open(folder.path()).unwrap();
-        let options = zoo::Options { image: Some(4), width: Some(1), ..zoo::Options::new(1) };
+        let options = zoo::Options::new(1).image(4).width(1);
         let mut batch = Batch::new(&zoo::build("resnet20", &options).unwrap());
         data.fill(&[0], &mut batch).unwrap();
         assert_eq!(batch.classes("labels", &[]).unwrap(), [7]);

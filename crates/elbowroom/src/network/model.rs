@@ -81,7 +81,7 @@ impl Model {
     }
 
     fn with_lengths(self, longest: usize) -> Self {
-        let options = Options { length: Some(longest), target: Some(longest), ..self.options };
+        let options = self.options.length(longest).target(longest);
         Self { options, variation: Some(Variation::Lengths { longest }), ..self }
     }
 
@@ -97,7 +97,7 @@ impl Model {
             Some(at) => built.remove(at),
             None => {
                 let Extents { batch, length, target } = extents;
-                let options = Options { batch, length, target, ..self.options.clone() };
+                let options = self.options.clone().batch(batch).length(length).target(target);
                 (extents, Arc::new(zoo::build(&self.name, &options)?))
             }
         };
@@ -138,7 +138,7 @@ impl Network for Model {
         let graph = match self.variation {
             Some(Variation::Random) => {
                 let draw = Some(mix(seed, iteration));
-                Arc::new(zoo::build(&self.name, &Options { batch, draw, ..self.options.clone() })?)
+                Arc::new(zoo::build(&self.name, &self.options.clone().batch(batch).draw(draw))?)
             }
             _ => self.graph(Extents { batch, length, target })?,
         };
@@ -146,7 +146,7 @@ impl Network for Model {
     }
 
     fn with_batch(&self, samples: usize) -> Option<Box<dyn Network>> {
-        let options = Options { batch: samples, ..self.options.clone() };
+        let options = self.options.clone().batch(samples);
         let Self { name, variation, epoch, .. } = self;
         let model = Self {
             name: name.clone(),
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_translator_has_the_lengths_of_its_sentences_and_one_set_of_parameters() {
-        let options = Options { width: Some(8), ..Options::new(4) };
+        let options = Options::new(4).width(8);
         let model = Model::new("seq2seq", options.clone()).unwrap().longest(12).unwrap();
         let names = |graph: &Graph| -> Vec<String> {
             graph.persistent.iter().map(|parameter| parameter.name.clone()).collect()
@@ -214,9 +214,9 @@ mod tests {
         assert!(lengths.windows(2).any(|pair| pair[0] != pair[1]));
         let repeated = (1..40).find(|&at| lengths[at] == lengths[0]).unwrap() as u64;
         assert!(Arc::ptr_eq(&model.structure(repeated, 1).unwrap().graph, &first));
-        let fixed = Model::new("seq2seq", Options { length: Some(5), ..options.clone() }).unwrap();
+        let fixed = Model::new("seq2seq", options.clone().length(5)).unwrap();
         assert!(!fixed.varies() && fixed.longest(12).is_err());
-        let inference = Options { mode: Mode::Inference, ..options };
+        let inference = options.mode(Mode::Inference);
         assert_eq!(Model::new("seq2seq", inference).unwrap().options().length, Some(100));
         assert!(Model::new("lstm", Options::new(1)).unwrap().longest(12).is_err());
     }

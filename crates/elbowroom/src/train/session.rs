@@ -99,7 +99,7 @@ impl<'a> Runner<'a> {
     /// A session with initial values, or with those of the checkpoint.
     pub(super) fn open(&self, start: &Start<'_>, host: HostOptions) -> Result<Session, TrainError> {
         let (seed, threads) = (self.training.seed, self.training.threads);
-        let options = SessionOptions { threads, seed, host, ..SessionOptions::default() };
+        let options = SessionOptions::default().threads(threads).seed(seed).host(host);
         let graph = self.graph.clone();
         let mut session = match start {
             Start::Plan(plan) => Session::new(graph, Arc::clone(plan), options)?,

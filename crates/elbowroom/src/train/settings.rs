@@ -32,7 +32,7 @@ const ITERATIONS: u64 = 5;
 /// use elbowroom::network::Model;
 /// use elbowroom::train::Training;
 ///
-/// let network = Model::new("resnet20", Options { image: Some(8), ..Options::new(4) })?;
+/// let network = Model::new("resnet20", Options::new(4).image(8))?;
 /// let training = Training::new(network, Bytes(4 << 20)).evaluations(20).iterations(2).verify(true);
 /// let report = training.run()?;
 /// assert_eq!(report.verified, Some(true));

@@ -43,6 +43,7 @@ pub enum HostPlace {
 
 /// The tier and the link to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HostOptions {
     /// Where offloaded tensors are stored.
     pub place: HostPlace,
@@ -52,6 +53,18 @@ pub struct HostOptions {
 }
 
 impl HostOptions {
+    /// Chooses where offloaded tensors are stored.
+    #[must_use]
+    pub fn place(self, place: HostPlace) -> Self {
+        Self { place, ..self }
+    }
+
+    /// Slows copies down to these channels, device → host and host → device.
+    #[must_use]
+    pub fn link(self, link: impl Into<Option<(Channel, Channel)>>) -> Self {
+        Self { link: link.into(), ..self }
+    }
+
     /// Opens a tier of `size` bytes. All of it is reserved now, so that a full disk is reported here and not during training.
     ///
     /// # Errors
@@ -108,7 +121,7 @@ mod tests {
     fn tiers_say_how_fast_they_are() {
         let folder = tempfile::tempdir().unwrap();
         for place in [HostPlace::Memory, HostPlace::Folder(folder.path().to_owned())] {
-            let (to_host, to_device) = HostOptions { place, link: None }.measure().unwrap();
+            let (to_host, to_device) = HostOptions::default().place(place).measure().unwrap();
             // Slower than any disk in use, and faster than any memory, would be wrong.
             for channel in [to_host, to_device] {
                 assert!((100_000..1 << 50).contains(&channel.rate), "{channel:?}");
@@ -116,9 +129,9 @@ mod tests {
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         let slow = Channel::with_rate(1000);
-        let options = HostOptions { place: HostPlace::Memory, link: Some((slow, slow)) };
+        let options = HostOptions::default().place(HostPlace::Memory).link((slow, slow));
         assert_eq!(options.measure().unwrap(), (slow, slow));
         let missing = HostPlace::Folder(folder.path().join("missing"));
-        assert!(HostOptions { place: missing, link: None }.measure().is_err());
+        assert!(HostOptions::default().place(missing).measure().is_err());
     }
 }

@@ -199,5 +199,5 @@ pub fn counts(plan: &Plan) -> ([usize; 3], usize) {
 
 /// Options with a number of threads.
 pub fn threads(threads: usize) -> SessionOptions {
-    SessionOptions { threads, seed: SEED, ..SessionOptions::default() }
+    SessionOptions::default().threads(threads).seed(SEED)
 }

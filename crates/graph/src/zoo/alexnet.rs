@@ -33,5 +33,5 @@ pub fn build(name: &str, options: &Options) -> Result<Graph, BuildError> {
     }
     let weights = b.linear_weights("fc8", [x.dim(1), net.classes], true, WeightInit::FanInUniform);
     let logits = b.linear("fc8", x, weights)?;
-    net.finish(logits, &[], options.optimizer(OptimizerKind::Sgd, 0.01))
+    net.finish(logits, &[], options.optimizer_or(OptimizerKind::Sgd, 0.01))
 }

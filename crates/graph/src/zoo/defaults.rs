@@ -14,23 +14,21 @@ struct Images(usize, Option<usize>);
 ///
 /// [`ZooError::Unknown`] if no network has this name.
 pub fn resolved(name: &str, options: &Options) -> Result<Options, ZooError> {
-    let open = Options { mode: options.mode, draw: options.draw, ..Options::new(options.batch) };
+    let open = Options::new(options.batch).mode(options.mode).draw(options.draw);
     let images = |Images(image, classes): Images, width: Option<usize>| {
         let image = options.image.unwrap_or(image);
         let classes = classes.unwrap_or(if image < SMALL_IMAGE { 10 } else { 1000 });
-        Options {
-            image: Some(image),
-            classes: options.classes.or(Some(classes)),
-            width: width.map(|width| options.width.unwrap_or(width)),
-            ..open.clone()
-        }
+        open.clone()
+            .image(image)
+            .classes(options.classes.or(Some(classes)))
+            .width(width.map(|width| options.width.unwrap_or(width)))
     };
-    let tokens = |length: usize, vocabulary: usize, width: usize, layers: usize| Options {
-        length: options.length.or(Some(length)),
-        vocabulary: options.vocabulary.or(Some(vocabulary)),
-        width: options.width.or(Some(width)),
-        layers: options.layers.or(Some(layers)),
-        ..open.clone()
+    let tokens = |length: usize, vocabulary: usize, width: usize, layers: usize| {
+        open.clone()
+            .length(options.length.or(Some(length)))
+            .vocabulary(options.vocabulary.or(Some(vocabulary)))
+            .width(options.width.or(Some(width)))
+            .layers(options.layers.or(Some(layers)))
     };
     let (sizes, optimizer) = match name {
         "alexnet" => (images(Images(227, None), None), Some((OptimizerKind::Sgd, 0.01))),
@@ -47,12 +45,13 @@ pub fn resolved(name: &str, options: &Options) -> Result<Options, ZooError> {
         "unet" => (images(Images(128, Some(2)), Some(64)), Some((OptimizerKind::Sgd, 0.01))),
         "kmeans" => {
             let (classes, width) = (options.classes.or(Some(100)), options.width.or(Some(64)));
-            (Options { classes, width, ..open.clone() }, None)
+            (open.clone().classes(classes).width(width), None)
         }
         "lstm" => (tokens(35, 256, 200, 2), Some((OptimizerKind::Adam, 2e-3))),
         "seq2seq" => {
             let sizes = tokens(25, 256, 256, 2);
-            (Options { target: options.target.or(sizes.length), ..sizes }, Some((OptimizerKind::Adam, 1e-3)))
+            let target = options.target.or(sizes.length);
+            (sizes.target(target), Some((OptimizerKind::Adam, 1e-3)))
         }
         "gpt" => (tokens(128, 256, 256, 4), Some((OptimizerKind::Adam, 1e-3))),
         "gpt2" => (tokens(1024, 50_257, 768, 12), Some((OptimizerKind::Adam, 1e-3))),
@@ -64,11 +63,9 @@ pub fn resolved(name: &str, options: &Options) -> Result<Options, ZooError> {
         }
     };
     Ok(match optimizer.filter(|_| options.mode == Mode::Training) {
-        Some((kind, rate)) => Options {
-            optimizer: options.optimizer.or(Some(kind)),
-            learning_rate: Some(options.learning_rate_or(kind, rate)),
-            ..sizes
-        },
+        Some((kind, rate)) => sizes
+            .optimizer(options.optimizer.or(Some(kind)))
+            .learning_rate(options.learning_rate_or(kind, rate)),
         None => sizes,
     })
 }
@@ -91,13 +88,13 @@ mod tests {
     fn every_default_is_what_the_network_is_built_with() {
         for name in NAMES.iter().map(|name| name.replace('N', "26")).chain(["resnet20".to_owned()]) {
             for mode in [Mode::Training, Mode::Inference] {
-                let options = Options { mode, ..Options::new(2) };
+                let options = Options::new(2).mode(mode);
                 expect_same(&name, &options);
                 let large = name.contains("inception") || name == "alexnet" || name == "googlenet";
                 let image = Some(if large { 320 } else { 96 });
-                let adam = Options { image, optimizer: Some(OptimizerKind::Adam), ..options.clone() };
+                let adam = options.clone().image(image).optimizer(OptimizerKind::Adam);
                 expect_same(&name, &adam);
-                expect_same(&name, &Options { width: Some(64), learning_rate: Some(0.5), ..options });
+                expect_same(&name, &options.width(64).learning_rate(0.5));
             }
         }
         assert!(resolved("resnetN", &Options::new(1)).is_err());

@@ -66,7 +66,7 @@ pub fn build(name: &str, config: &Config, options: &Options) -> Result<Graph, Bu
     x = b.global_average_pool("avgpool", x)?;
     let classifier = b.linear_weights("classifier", [x.dim(1), net.classes], true, WeightInit::FanInUniform);
     let logits = b.linear("classifier", x.rows(), classifier)?;
-    net.finish(logits, &[], options.optimizer(OptimizerKind::Sgd, 0.05))
+    net.finish(logits, &[], options.optimizer_or(OptimizerKind::Sgd, 0.05))
 }
 
 fn norm_relu(b: &mut Builder, name: &str, x: Var) -> Result<Var, BuildError> {

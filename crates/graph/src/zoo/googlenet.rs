@@ -60,7 +60,7 @@ pub fn build(name: &str, options: &Options) -> Result<Graph, BuildError> {
     x = b.dropout("dropout", x, 0.4)?;
     let weights = b.linear_weights("fc", [x.dim(1), net.classes], true, WeightInit::FanInUniform);
     let logits = b.linear("fc", x.rows(), weights)?;
-    net.finish(logits, &auxiliary, options.optimizer(OptimizerKind::Sgd, 0.01))
+    net.finish(logits, &auxiliary, options.optimizer_or(OptimizerKind::Sgd, 0.01))
 }
 
 fn inception(b: &mut Builder, &(name, channels): &Module, x: Var) -> Result<Var, BuildError> {

@@ -63,7 +63,7 @@ pub fn build(name: &str, size: &GptSize, options: &Options) -> Result<Graph, Bui
     };
     let mean = 1.0 / (batch * length) as f32;
     let loss = b.cross_entropy("loss", [logits, labels], Part::ALL, mean)?;
-    b.finish_training(loss, options.optimizer(OptimizerKind::Adam, 1e-3))
+    b.finish_training(loss, options.optimizer_or(OptimizerKind::Adam, 1e-3))
 }
 
 fn block(b: &mut Builder, name: &str, x: Var, layers: usize) -> Result<Var, BuildError> {

@@ -91,7 +91,7 @@ pub fn build(name: &str, options: &Options) -> Result<Graph, BuildError> {
     x = b.dropout("dropout", x, 0.5)?;
     let fc = b.linear_weights("fc", [x.dim(1), net.classes], true, WeightInit::FanInUniform);
     let logits = b.linear("fc", x.rows(), fc)?;
-    net.finish(logits, &auxiliary, options.optimizer(OptimizerKind::Sgd, 0.02))
+    net.finish(logits, &auxiliary, options.optimizer_or(OptimizerKind::Sgd, 0.02))
 }
 
 fn auxiliary_classifier(net: &mut Vision, x: Var) -> Result<Var, BuildError> {

@@ -123,5 +123,5 @@ pub fn build(name: &str, options: &Options) -> Result<Graph, BuildError> {
     x = b.global_average_pool("avgpool_1a", x)?;
     let classifier = b.linear_weights("last_linear", [x.dim(1), net.classes], true, WeightInit::FanInUniform);
     let logits = b.linear("last_linear", x.rows(), classifier)?;
-    net.finish(logits, &[], options.optimizer(OptimizerKind::Sgd, 0.02))
+    net.finish(logits, &[], options.optimizer_or(OptimizerKind::Sgd, 0.02))
 }

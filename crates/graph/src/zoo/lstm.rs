@@ -98,7 +98,7 @@ pub fn build(name: &str, options: &Options) -> Result<Graph, BuildError> {
         last = Some(x);
     }
     match (loss, last) {
-        (Some(loss), _) => b.finish_training(loss, options.optimizer(OptimizerKind::Adam, 2e-3)),
+        (Some(loss), _) => b.finish_training(loss, options.optimizer_or(OptimizerKind::Adam, 2e-3)),
         (None, Some(last)) => {
             // Generation needs what follows the last token only.
             let logits = b.linear("decoder", last, decoder)?;

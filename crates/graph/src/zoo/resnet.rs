@@ -125,7 +125,7 @@ fn assemble(
     x = b.global_average_pool("avgpool", x)?;
     let fc = b.linear_weights("fc", [x.dim(1), net.classes], true, WeightInit::FanInUniform);
     let logits = b.linear("fc", x.rows(), fc)?;
-    net.finish(logits, &[], options.optimizer(OptimizerKind::Sgd, 0.02))
+    net.finish(logits, &[], options.optimizer_or(OptimizerKind::Sgd, 0.02))
 }
 
 /// A block of two 3×3 convolutions, or of 1×1, 3×3 and 1×1 with four times as many channels out.

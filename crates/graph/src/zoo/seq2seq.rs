@@ -93,7 +93,7 @@ pub fn build(name: &str, options: &Options) -> Result<Graph, BuildError> {
         });
     }
     match loss {
-        Some(loss) => b.finish_training(loss, options.optimizer(OptimizerKind::Adam, 1e-3)),
+        Some(loss) => b.finish_training(loss, options.optimizer_or(OptimizerKind::Adam, 1e-3)),
         None => {
             let outputs: Vec<(&str, Var)> =
                 outputs.iter().map(|(name, value)| (name.as_str(), *value)).collect();

@@ -65,7 +65,7 @@ pub fn build(name: &str, options: &Options) -> Result<Graph, BuildError> {
     let logits = b.channels_last("outc.pixels", logits)?;
     let mean = 1.0 / (batch * size * size) as f32;
     let loss = b.cross_entropy("loss", [logits, labels], Part::ALL, mean)?;
-    b.finish_training(loss, options.optimizer(OptimizerKind::Sgd, 0.01))
+    b.finish_training(loss, options.optimizer_or(OptimizerKind::Sgd, 0.01))
 }
 
 /// Two 3×3 convolutions, each with batch normalization and ReLU.

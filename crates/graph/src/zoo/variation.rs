@@ -34,12 +34,11 @@ mod tests {
     fn a_network_varies_exactly_if_its_options_change_its_graph() {
         for name in NAMES.iter().map(|name| name.replace("resnetN", "resnet20")) {
             for mode in [Mode::Training, Mode::Inference] {
-                let options = Options { mode, ..Options::new(1) };
+                let options = Options::new(1).mode(mode);
                 let nodes = |options: &Options| build(&name, options).unwrap().nodes;
-                let drawn = (0..4)
-                    .any(|draw| nodes(&Options { draw: Some(draw), ..options.clone() }) != nodes(&options));
+                let drawn = (0..4).any(|draw| nodes(&options.clone().draw(draw)) != nodes(&options));
                 assert_eq!(drawn, variation(&name, mode) == Some(Variation::Random), "{name} {mode:?}");
-                let target = nodes(&Options { target: Some(3), ..options.clone() }) != nodes(&options);
+                let target = nodes(&options.clone().target(3)) != nodes(&options);
                 let lengths = matches!(variation(&name, mode), Some(Variation::Lengths { .. }));
                 assert_eq!(target, lengths, "{name} {mode:?}");
             }

@@ -54,5 +54,5 @@ pub fn build(name: &str, stages: &Stages, options: &Options) -> Result<Graph, Bu
     }
     let weights = b.linear_weights("classifier.6", [hidden, net.classes], true, classifier);
     let logits = b.linear("classifier.6", x, weights)?;
-    net.finish(logits, &[], options.optimizer(OptimizerKind::Sgd, 0.01))
+    net.finish(logits, &[], options.optimizer_or(OptimizerKind::Sgd, 0.01))
 }
