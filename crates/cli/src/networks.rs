@@ -54,7 +54,7 @@ pub fn description(graph: &Graph) -> Vec<Row> {
     let plain = |name: &str, text: String| row(name, text, "");
     let mut rows = vec![plain("network", graph.name.split(' ').next().unwrap_or_default().to_owned())];
     let input = |index: usize| {
-        graph.inputs.get(index).map(|input| (input.content, graph.tensors[input.value].shape.dims()))
+        graph.inputs.get(index).map(|input| (input.content, graph.tensors[input.tensor].shape.dims()))
     };
     let first = input(0);
     if let Some((_, [batch, ..])) = first {

@@ -62,7 +62,7 @@ impl Refusal {
             missing_bytes: None,
             smallest_limit_bytes: smallest,
         };
-        if let PlanError::Infeasible { proof: Infeasible::Op { op, values, needed, .. }, .. } = error {
+        if let PlanError::Infeasible { proof: Infeasible::Op { op, tensors, needed, .. }, .. } = error {
             let row = &trace.ops()[*op];
             refusal.op = Some(row.name.clone());
             refusal.workspace_bytes = row.workspace;
@@ -70,10 +70,13 @@ impl Refusal {
             refusal.missing_bytes = Some(needed.saturating_sub(limit));
             // An op that writes in place reads and writes the same bytes, which count once.
             let mut seen = BTreeSet::new();
-            refusal.tensors = values
+            refusal.tensors = tensors
                 .iter()
-                .filter(|&&value| seen.insert(trace.storage(value)))
-                .map(|&value| Needed { name: trace.tensors()[value].name.clone(), bytes: trace.bytes(value) })
+                .filter(|&&tensor| seen.insert(trace.storage(tensor)))
+                .map(|&tensor| Needed {
+                    name: trace.tensors()[tensor].name.clone(),
+                    bytes: trace.bytes(tensor),
+                })
                 .collect();
             refusal.tensors.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
         }

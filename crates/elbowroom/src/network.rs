@@ -108,7 +108,7 @@ fn first_sample(iteration: u64, batch: usize) -> Result<u64, NetworkError> {
 
 /// Samples in a batch: the first extent of the first input; 1 without inputs.
 pub fn samples(graph: &Graph) -> usize {
-    let first = graph.inputs.first().and_then(|input| graph.tensors[input.value].shape.dims().first());
+    let first = graph.inputs.first().and_then(|input| graph.tensors[input.tensor].shape.dims().first());
     first.copied().unwrap_or(1)
 }
 

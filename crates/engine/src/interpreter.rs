@@ -136,7 +136,7 @@ impl<'g> Interpreter<'g> {
             });
         }
         for (input, given) in self.graph.inputs.iter().zip(inputs) {
-            let expected = self.graph.tensors[input.value].bytes().get();
+            let expected = self.graph.tensors[input.tensor].bytes().get();
             if given.len() as u64 != expected {
                 return Err(InterpretError::InputBytes {
                     input: input.name.clone(),

@@ -565,7 +565,7 @@ impl Session {
 fn exchange(graph: &Graph) -> Exchange {
     let bytes = |value: TensorId| vec![0; graph.tensors[value].bytes().get() as usize];
     Exchange {
-        inputs: graph.inputs.iter().map(|input| bytes(input.value)).collect(),
-        outputs: graph.outputs.iter().map(|output| bytes(output.value)).collect(),
+        inputs: graph.inputs.iter().map(|input| bytes(input.tensor)).collect(),
+        outputs: graph.outputs.iter().map(|output| bytes(output.tensor)).collect(),
     }
 }

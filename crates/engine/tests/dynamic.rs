@@ -251,7 +251,7 @@ fn another_graph_with_the_same_parameters_goes_on_where_the_first_one_was() {
             let inputs: Vec<Vec<u8>> = (0..graphs[index].inputs.len())
                 .map(|slot| {
                     let input = &graphs[index].inputs[slot];
-                    let mut bytes = vec![0; graphs[index].tensors[input.value].bytes().get() as usize];
+                    let mut bytes = vec![0; graphs[index].tensors[input.tensor].bytes().get() as usize];
                     support::batch(input.content, slot, iteration, &mut bytes);
                     bytes
                 })

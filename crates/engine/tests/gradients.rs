@@ -25,7 +25,7 @@ fn inputs(graph: &Graph) -> Vec<Vec<u8>> {
         state >> 8
     };
     let mut input = |spec: &elbowroom_graph::InputSpec| -> Vec<u8> {
-        let len = graph.tensors[spec.value].shape.len();
+        let len = graph.tensors[spec.tensor].shape.len();
         (0..len)
             .flat_map(|_| match spec.content {
                 Content::Real => (next() as f32 / (1 << 23) as f32 - 1.0).to_ne_bytes(),
@@ -53,7 +53,7 @@ fn loss(graph: &Graph, inputs: &[Vec<u8>], persistent: &[Vec<f64>]) -> f64 {
         };
         values.extend(node.outputs.iter().copied().zip(made));
     }
-    values[&graph.outputs[0].value][0]
+    values[&graph.outputs[0].tensor][0]
 }
 
 fn numbers(bytes: &[u8], content: Content) -> Vec<f64> {

@@ -12,7 +12,7 @@ fn losses(name: &str, options: &Options, iterations: usize) -> Vec<f32> {
         .inputs
         .iter()
         .map(|input| {
-            let len = graph.tensors[input.value].shape.len();
+            let len = graph.tensors[input.tensor].shape.len();
             let word = |i: usize| match input.content {
                 Content::Real => (((i * 7919) % 613) as f32 / 306.0 - 1.0).to_ne_bytes(),
                 Content::Class { classes } => (((i * 31) % 101 % classes) as i32).to_ne_bytes(),

@@ -164,17 +164,17 @@ impl Builder {
             Content::Real => DType::F32,
             Content::Class { .. } => DType::I32,
         };
-        let value = self.fresh(name.to_owned(), shape, dtype);
+        let tensor = self.fresh(name.to_owned(), shape, dtype);
         let slot = self.graph.inputs.len();
-        self.graph.inputs.push(InputSpec { name: name.to_owned(), value, content });
-        self.node(name.to_owned(), OpKind::Input { slot }, Vec::new(), vec![value]);
-        Var { id: value, shape }
+        self.graph.inputs.push(InputSpec { name: name.to_owned(), tensor, content });
+        self.node(name.to_owned(), OpKind::Input { slot }, Vec::new(), vec![tensor]);
+        Var { id: tensor, shape }
     }
 
     /// Passes a tensor to the host in every iteration.
     pub fn output(&mut self, name: &str, value: Var) {
         let slot = self.graph.outputs.len();
-        self.graph.outputs.push(OutputSpec { name: name.to_owned(), value: value.id });
+        self.graph.outputs.push(OutputSpec { name: name.to_owned(), tensor: value.id });
         self.node(format!("{name}.output"), OpKind::Output { slot }, vec![value.id], Vec::new());
     }
 

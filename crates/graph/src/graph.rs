@@ -97,7 +97,7 @@ pub struct InputSpec {
     /// Its name: `images`, `labels`, `tokens`.
     pub name: String,
     /// The tensor.
-    pub value: TensorId,
+    pub tensor: TensorId,
     /// What it may contain.
     pub content: Content,
 }
@@ -120,5 +120,5 @@ pub struct OutputSpec {
     /// Its name: `loss`, `logits`.
     pub name: String,
     /// The tensor.
-    pub value: TensorId,
+    pub tensor: TensorId,
 }

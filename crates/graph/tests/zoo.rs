@@ -417,7 +417,7 @@ fn feature_maps_have_the_published_sizes() {
         assert_eq!(found, 2 * extents.iter().product::<usize>(), "{name}: {}", node.name);
     }
     let graph = build("unet", &image(2, 64).mode(Mode::Inference).classes(5));
-    assert_eq!(graph.tensors[graph.outputs[0].value].shape.dims(), [2, 5, 64, 64]);
+    assert_eq!(graph.tensors[graph.outputs[0].tensor].shape.dims(), [2, 5, 64, 64]);
 }
 
 /// Plans for several lengths or batches of one network share what persists between iterations.

@@ -75,8 +75,8 @@ impl Pickle {
         &self.values[value as usize]
     }
 
-    /// What a dictionary has under a text; `None` if it is no dictionary or has no such key, or so many that it is no record: a hostile
-    /// pickle may refer to one large dictionary many times.
+    /// The value of a text key in a dictionary. `None` if this is not a dictionary, has no such key, or has too many keys to be a record: a
+    /// hostile pickle may refer to one large dictionary many times.
     pub fn key(&self, dict: Ref, key: &str) -> Option<Ref> {
         let PickleValue::Dict(pairs) = self.get(dict) else { return None };
         if pairs.len() > 256 {

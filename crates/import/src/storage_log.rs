@@ -125,7 +125,7 @@ impl StorageLog {
         shown
     }
 
-    /// Makes ops that compute the next tensor of a persistent storage write it in place, where nobody reads the old tensor later.
+    /// Makes ops that compute the next tensor of a persistent storage write it in place, where no later op reads the old tensor.
     pub fn update_in_place(&mut self) {
         let mut renamed: Vec<usize> = (0..self.storages.len()).collect();
         let mut last_read = vec![None; self.storages.len()];

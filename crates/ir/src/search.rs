@@ -96,7 +96,7 @@ pub enum Infeasible {
         /// The op that needs them.
         op: OpId,
         /// Its inputs and outputs.
-        values: Vec<TensorId>,
+        tensors: Vec<TensorId>,
         /// Bytes of its inputs, outputs and workspace together, alignment included.
         needed: Bytes,
         /// The limit, in bytes.

@@ -22,9 +22,9 @@ pub fn impossible_op(request: &Request<'_>) -> Option<Infeasible> {
     let (id, needed) = largest_op(request.trace, request.machine.align)?;
     let op = &request.trace.ops()[id];
     (needed > limit).then(|| {
-        let mut values: Vec<TensorId> = op.reads.iter().chain(&op.outputs).copied().collect();
-        values.sort_unstable();
-        values.dedup();
-        Infeasible::Op { op: id, values, needed, limit }
+        let mut tensors: Vec<TensorId> = op.reads.iter().chain(&op.outputs).copied().collect();
+        tensors.sort_unstable();
+        tensors.dedup();
+        Infeasible::Op { op: id, tensors, needed, limit }
     })
 }

@@ -263,8 +263,8 @@ fn the_floor_is_what_the_largest_op_needs() {
     let (trace, costs) = residual(6, 16);
     let machine = machine();
     let mut request = request(&trace, &costs, &machine, Bytes(1));
-    let Some(Infeasible::Op { needed, values, .. }) = impossible_op(&request) else { panic!() };
-    assert!(!values.is_empty());
+    let Some(Infeasible::Op { needed, tensors, .. }) = impossible_op(&request) else { panic!() };
+    assert!(!tensors.is_empty());
     request.live_limit = needed;
     let timeline = planned(&request, "floor").unwrap();
     assert_eq!(timeline.peak_live, needed);

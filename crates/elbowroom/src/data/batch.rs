@@ -102,8 +102,8 @@ impl Batch {
     /// The inputs of a graph, all zero.
     pub fn new(graph: &Graph) -> Self {
         let inputs = graph.inputs.iter();
-        let inputs = inputs.map(|i| Input::new(&i.name, graph.tensors[i.value].shape, i.content)).collect();
-        let output = graph.outputs.first().map(|output| graph.tensors[output.value].shape);
+        let inputs = inputs.map(|i| Input::new(&i.name, graph.tensors[i.tensor].shape, i.content)).collect();
+        let output = graph.outputs.first().map(|output| graph.tensors[output.tensor].shape);
         // Without labels, the number of classes is the second extent of its first output.
         let classes = output.and_then(|shape| shape.dims().get(1).copied()).unwrap_or(1);
         Self { inputs, classes }

@@ -67,7 +67,7 @@ impl<'a> Feed<'a> {
     ///
     /// Those of the data set.
     pub fn read(&mut self, graph: &Graph, samples: &Samples) -> Result<&Batch, DataError> {
-        let shapes: Vec<Shape> = graph.inputs.iter().map(|input| graph.tensors[input.value].shape).collect();
+        let shapes: Vec<Shape> = graph.inputs.iter().map(|input| graph.tensors[input.tensor].shape).collect();
         let at = self.batches.iter().position(|(known, _)| *known == shapes).unwrap_or_else(|| {
             self.batches.push((shapes, Batch::new(graph)));
             self.batches.len() - 1
@@ -177,7 +177,7 @@ mod tests {
                 let slots: Vec<Vec<u8>> = batch.slots().map(<[u8]>::to_vec).collect();
                 let sizes: Vec<u64> = slots.iter().map(|slot| slot.len() as u64).collect();
                 let expected: Vec<u64> =
-                    graph.inputs.iter().map(|input| graph.tensors[input.value].bytes().get()).collect();
+                    graph.inputs.iter().map(|input| graph.tensors[input.tensor].bytes().get()).collect();
                 assert_eq!(sizes, expected, "{name} {mode:?}");
                 assert!(slots[0].iter().any(|&byte| byte != 0), "{name}");
             }

@@ -172,7 +172,7 @@ mod tests {
         let structure = |iteration| {
             let Structure { graph, samples } = epochs.structure(iteration, 1).unwrap();
             let Samples::From(first) = samples else { panic!("images are no sentences") };
-            (first, graph.tensors[graph.inputs[0].value].shape.dims()[0])
+            (first, graph.tensors[graph.inputs[0].tensor].shape.dims()[0])
         };
         assert_eq!(
             (0..7).map(structure).collect::<Vec<_>>(),
@@ -207,7 +207,7 @@ mod tests {
         for iteration in 0..40 {
             let Structure { graph, samples } = model.structure(iteration, 1).unwrap();
             let Samples::Sentences(batch) = samples else { panic!("a translator takes sentences") };
-            assert_eq!(graph.tensors[graph.inputs[0].value].shape.dims(), [4, batch.source + batch.target]);
+            assert_eq!(graph.tensors[graph.inputs[0].tensor].shape.dims(), [4, batch.source + batch.target]);
             assert_eq!(names(&graph), names(&first));
             lengths.push((batch.source, batch.target));
         }

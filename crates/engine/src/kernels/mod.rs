@@ -4,7 +4,7 @@
 //! workspace whose size [`workspace`] declares; it allocates nothing. Both are functions of the operation's kind, which carries all
 //! extents.
 //!
-//! **Addresses.** Operands are ranges of bytes, each at least as large as the kind says and aligned to its elements (4 bytes); the
+//! **Addresses.** Operands are ranges of bytes, each at least as large as the kind requires and aligned to its elements (4 bytes); the
 //! workspace is aligned to 4 bytes, and faster at 64. A result that mutates an operand lies at its address. A result that may reuse
 //! an operand lies at its address or apart from it. Nothing else overlaps.
 //!
@@ -67,7 +67,7 @@ pub struct Operands<'a> {
     pub reads: &'a [*const [u8]],
     /// What is written.
     pub writes: &'a [*mut [u8]],
-    /// Scratch, as many bytes as [`workspace`] says.
+    /// Scratch memory of [`workspace`] bytes.
     pub workspace: *mut [u8],
 }
 

@@ -107,7 +107,7 @@ pub fn fill(session: &mut Session, iteration: u64) {
 /// The bytes of all inputs in the batch of an iteration.
 pub fn inputs(graph: &Graph, iteration: u64) -> Vec<Vec<u8>> {
     let bytes = |(slot, input): (usize, &elbowroom_graph::InputSpec)| {
-        let mut bytes = vec![0; graph.tensors[input.value].bytes().get() as usize];
+        let mut bytes = vec![0; graph.tensors[input.tensor].bytes().get() as usize];
         batch(input.content, slot, iteration, &mut bytes);
         bytes
     };

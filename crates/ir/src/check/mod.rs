@@ -38,7 +38,7 @@
 //! are obeyed, so every execution leaves the same bytes, whatever its actions cost. By L10 every execution ends. The prologue is the
 //! boundary itself, read as instructions, and all streams drain between two iterations, so L9 makes the iterations a chain.
 //!
-//! What remains for whoever runs the plan: to obey stream order and waits, to write and read only what launches name, and to keep every host
+//! What remains for the executor: to obey stream order and waits, to write and read only what launches name, and to keep every host
 //! copy in bytes of its own. If host memory of a released copy is used for a later one, the later offload has to wait until every prefetch
 //! of the earlier copy has finished; such prefetches come earlier in the order, so waiting for them cannot block.
 
