@@ -1,7 +1,7 @@
 //! Networks as the command presents them: the table of defaults for the help, and what a network was built with.
 
 use elbowroom::graph::zoo::{self, Options};
-use elbowroom::graph::{Content, Graph, OpKind, Role};
+use elbowroom::graph::{Content, Graph, Mode, OpKind, Role};
 use elbowroom::ir::Bytes;
 
 use crate::printer::{self, Row, row};
@@ -47,6 +47,16 @@ pub fn defaults() -> String {
          pixels on they take their ImageNet form and have 1000 classes. N stands for a\n\
          depth; ResNets of depth 20, 32, 44, 56, 110 and 1202 have a width of 16."
     )
+}
+
+/// Says on standard error which of the given options the network does not take.
+pub fn warn_of_options_without_effect(name: &str, options: &Options) {
+    // A wrong name is reported where the network is built.
+    for field in zoo::without_effect(name, options).unwrap_or_default() {
+        let option = field.replace('_', "-");
+        let part = if options.mode == Mode::Inference { " in inference" } else { "" };
+        eprintln!("warning: --{option} has no effect: {name} has no such option{part}");
+    }
 }
 
 /// What a network was built with: its inputs, classes, optimizer, batch and parameters.

@@ -345,6 +345,52 @@ fn bad_input_gets_one_clear_sentence() {
 }
 
 #[test]
+fn a_folder_for_a_file_and_a_file_of_another_kind_get_a_sentence_that_says_what_to_give() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    std::fs::create_dir(at.join("runs")).unwrap();
+    std::fs::create_dir(at.join("images")).unwrap();
+    std::fs::write(at.join("images/data_batch_1.bin"), vec![0; 3073]).unwrap();
+    std::fs::write(at.join("text.txt"), "some text to read and to learn by heart").unwrap();
+    std::fs::create_dir(at.join("texts")).unwrap();
+    std::fs::write(at.join("texts/a.txt"), "a text").unwrap();
+    std::fs::write(at.join("blocks.csv"), "id,lower,upper,size\n0,0,2,16\n").unwrap();
+    expect(at, "trace --model resnet20 --batch 1 --image 16 -o r.trace", 0);
+    for (line, parts) in [
+        ("plan runs --memory 1GiB", &["runs is a folder"][..]),
+        ("check runs runs", &["runs is a folder"]),
+        ("simulate r.trace runs", &["runs is a folder"]),
+        ("trace --import runs", &["runs is a folder"]),
+        ("pack runs", &["runs is a folder"]),
+        ("train --resume runs", &["runs is a folder", "--save"]),
+        ("train --model resnet20 --image 32 --batch 1 --iterations 1 --save runs", &["runs", "directory"]),
+        // Data of another kind than the network reads.
+        ("train --model gpt --data images", &["gpt", "images holds images", "give a text file"]),
+        (
+            "train --model resnet20 --batch 1 --data text.txt",
+            &["resnet20", "text.txt is a file", "give the folder"],
+        ),
+        ("train --model resnet20 --batch 1 --data texts", &["resnet20", "texts holds text", "give a folder"]),
+        // A file where another kind is meant.
+        ("plan blocks.csv --memory 1GiB", &["blocks.csv", "trace"]),
+        ("check r.trace r.trace", &["r.trace", "plan"]),
+        ("train --resume r.trace", &["r.trace"]),
+    ] {
+        expect_sentence(at, line, 2, parts);
+    }
+}
+
+#[test]
+fn options_that_a_network_does_not_take_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let (_, err) = expect_both(at, "trace --model lstm --batch 1 --image 32 -o l.trace", 0);
+    assert!(err.contains("warning: --image has no effect: lstm has no such option"), "{err}");
+    let (_, err) = expect_both(at, "trace --model lstm --batch 1 --length 8 -o l.trace", 0);
+    assert!(!err.contains("warning"), "{err}");
+}
+
+#[test]
 fn buffers_are_packed_from_a_table() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();

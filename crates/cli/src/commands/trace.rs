@@ -126,7 +126,9 @@ fn samples(args: &NetworkArgs) -> Result<usize> {
 
 /// The graph that the user named, for batches of this size.
 pub fn network(args: &NetworkArgs, batch: usize) -> Result<Graph, ZooError> {
-    zoo::build(&args.model, &options(args, batch))
+    let options = options(args, batch);
+    networks::warn_of_options_without_effect(&args.model, &options);
+    zoo::build(&args.model, &options)
 }
 
 /// What the user chose about the network.

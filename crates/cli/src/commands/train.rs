@@ -14,7 +14,7 @@ use crate::Answer;
 use crate::args::TrainArgs;
 use crate::commands::trace;
 use crate::progress::{self, Progress};
-use crate::{files, printer, settings};
+use crate::{files, networks, printer, settings};
 use print::Trained;
 
 /// Runs the command.
@@ -61,7 +61,9 @@ fn training(args: &TrainArgs) -> Result<Training<'static>> {
         BatchSpec::Samples(samples) => (samples as usize, false),
         BatchSpec::Largest => (1, true),
     };
-    let model = Model::new(&network.model, trace::options(network, batch))?.epoch(args.samples.unwrap_or(0));
+    let options = trace::options(network, batch);
+    networks::warn_of_options_without_effect(&network.model, &options);
+    let model = Model::new(&network.model, options)?.epoch(args.samples.unwrap_or(0));
     let model = match args.longest {
         Some(words) => model.longest(words as usize)?,
         None => model,
@@ -90,6 +92,7 @@ fn training(args: &TrainArgs) -> Result<Training<'static>> {
         training = training.save(path, args.save_every);
     }
     if let Some(path) = &args.resume {
+        files::expect_file(path, "the checkpoint that --save wrote")?;
         training = training.resume(path);
     }
     Ok(if largest { training.largest_batch() } else { training })

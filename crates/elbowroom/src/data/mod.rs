@@ -146,6 +146,10 @@ pub fn open(batch: &Batch, path: Option<&Path>, seed: u64) -> Result<Box<dyn Dat
     match kind {
         Kind::Images(_) if Cifar10::is_in(path) => Ok(Box::new(Cifar10::open(path)?)),
         Kind::Images(_) if Mnist::is_in(path) => Ok(Box::new(Mnist::open(path)?)),
+        Kind::Images(_) if path.is_dir() && Text::is_in(path) => Err(DataError::Mismatch(format!(
+            "it takes images, and {} holds text; give a folder with the files of CIFAR-10 or MNIST",
+            path.display()
+        ))),
         Kind::Images(_) => {
             if std::fs::metadata(path).map_err(DataError::io(path))?.is_file() {
                 let why = format!(
@@ -155,6 +159,10 @@ pub fn open(batch: &Batch, path: Option<&Path>, seed: u64) -> Result<Box<dyn Dat
                 return Err(DataError::Mismatch(why));
             }
             Err(DataError::Unknown(path.to_owned()))
+        }
+        Kind::Tokens(_) if !Text::is_in(path) && (Cifar10::is_in(path) || Mnist::is_in(path)) => {
+            let why = format!("it reads text, and {} holds images; give a text file", path.display());
+            Err(DataError::Mismatch(why))
         }
         Kind::Tokens(_) => Ok(Box::new(Text::open(path, seed)?)),
         Kind::Segments(_) | Kind::Points(_) => Err(DataError::Mismatch(format!(

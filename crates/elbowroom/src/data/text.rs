@@ -22,6 +22,17 @@ pub struct Text {
 }
 
 impl Text {
+    /// Whether a folder holds text.
+    pub fn is_in(folder: &Path) -> bool {
+        Self::first_in(folder).is_ok_and(|first| first.is_some())
+    }
+
+    /// The first file of a folder by name that ends in `.txt`.
+    fn first_in(folder: &Path) -> std::io::Result<Option<PathBuf>> {
+        let files = std::fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
+        Ok(files.filter(|file| file.extension().is_some_and(|extension| extension == "txt")).min())
+    }
+
     /// Opens a file, or in a folder the first file by name that ends in `.txt`. The seed determines where windows begin.
     ///
     /// # Errors
@@ -30,9 +41,7 @@ impl Text {
     pub fn open(path: &Path, seed: u64) -> Result<Self, DataError> {
         let mut path = path.to_owned();
         if path.is_dir() {
-            let entries = std::fs::read_dir(&path).map_err(DataError::io(&path))?;
-            let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
-            let first = files.filter(|file| file.extension().is_some_and(|e| e == "txt")).min();
+            let first = Self::first_in(&path).map_err(DataError::io(&path))?;
             path = first.ok_or(DataError::Unknown(path))?;
         }
         let file = File::open(&path).map_err(DataError::io(&path))?;

@@ -70,6 +70,28 @@ pub fn resolved(name: &str, options: &Options) -> Result<Options, ZooError> {
     })
 }
 
+/// The options that are given but that the network does not take, by the names of their fields: an image size of a language model, the
+/// optimizer of a network built for inference.
+///
+/// # Errors
+///
+/// [`ZooError::Unknown`] if no network has this name.
+pub fn without_effect(name: &str, options: &Options) -> Result<Vec<&'static str>, ZooError> {
+    let taken = resolved(name, options)?;
+    let fields = [
+        ("image", options.image.is_some(), taken.image.is_some()),
+        ("classes", options.classes.is_some(), taken.classes.is_some()),
+        ("length", options.length.is_some(), taken.length.is_some()),
+        ("target", options.target.is_some(), taken.target.is_some()),
+        ("vocabulary", options.vocabulary.is_some(), taken.vocabulary.is_some()),
+        ("width", options.width.is_some(), taken.width.is_some()),
+        ("layers", options.layers.is_some(), taken.layers.is_some()),
+        ("optimizer", options.optimizer.is_some(), taken.optimizer.is_some()),
+        ("learning_rate", options.learning_rate.is_some(), taken.learning_rate.is_some()),
+    ];
+    Ok(fields.into_iter().filter(|&(_, given, taken)| given && !taken).map(|(field, ..)| field).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{NAMES, build};
@@ -97,6 +119,11 @@ mod tests {
                 expect_same(&name, &options.width(64).learning_rate(0.5));
             }
         }
+        assert_eq!(without_effect("lstm", &Options::new(1).image(32).length(4)).unwrap(), ["image"]);
+        assert_eq!(without_effect("vgg16", &Options::new(1).image(32).width(8)).unwrap(), ["width"]);
+        let inference =
+            Options::new(1).mode(Mode::Inference).optimizer(OptimizerKind::Adam).learning_rate(0.1);
+        assert_eq!(without_effect("gpt", &inference).unwrap(), ["optimizer", "learning_rate"]);
         assert!(resolved("resnetN", &Options::new(1)).is_err());
         assert!(resolved("resnet7", &Options::new(1)).is_err());
     }

@@ -16,7 +16,7 @@ mod unet;
 mod variation;
 mod vgg;
 
-pub use defaults::resolved;
+pub use defaults::{resolved, without_effect};
 pub use options::{OptimizerKind, Options};
 pub use variation::{Variation, variation};
 
