@@ -11,6 +11,7 @@
 //! gradient). [`Op::may_reuse`]: the output is permitted to take over the buffer of an input that is not needed afterwards (ReLU). The
 //! trace states both; a schedule decides about reuse.
 
+use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
 
 use serde::{Deserialize, Serialize};
@@ -469,12 +470,16 @@ fn run(
             return Err(TraceError::NotThere { op: id, tensor, storage, holds });
         }
     }
+    // Sets, because one op may read and write as many tensors as the whole trace.
+    let reads: BTreeSet<TensorId> = op.reads.iter().copied().collect();
+    let outputs: BTreeSet<TensorId> = op.outputs.iter().copied().collect();
+    let mut mutated = BTreeSet::new();
     for &Mutation { old, new } in &op.mutates {
         let wrong = |why| Err(TraceError::BadMutation { op: id, old, new, why });
-        if !op.reads.contains(&old) {
+        if !reads.contains(&old) {
             return wrong("does not read the old tensor");
         }
-        if !op.outputs.contains(&new) {
+        if !outputs.contains(&new) {
             return wrong("does not make the new tensor");
         }
         if data.tensors[old].storage != data.tensors[new].storage {
@@ -484,11 +489,9 @@ fn run(
             return wrong("the storage is overwritten twice");
         }
         holds[data.tensors[old].storage] = Some(new);
+        mutated.insert(new);
     }
-    for &tensor in &op.outputs {
-        if op.overwrites(tensor).is_some() {
-            continue;
-        }
+    for &tensor in op.outputs.iter().filter(|output| !mutated.contains(output)) {
         let storage = data.tensors[tensor].storage;
         if let Some(holds) = holds[storage].replace(tensor) {
             return Err(TraceError::Occupied { op: id, tensor, storage, holds });
@@ -496,10 +499,10 @@ fn run(
     }
     for &Reuse { input, output } in &op.may_reuse {
         let wrong = |why| Err(TraceError::BadReuse { op: id, input, output, why });
-        if !op.reads.contains(&input) {
+        if !reads.contains(&input) {
             return wrong("does not read the input");
         }
-        if !op.outputs.contains(&output) || op.overwrites(output).is_some() {
+        if !outputs.contains(&output) || mutated.contains(&output) {
             return wrong("does not make the output in fresh bytes");
         }
         if data.storages[data.tensors[input].storage].bytes

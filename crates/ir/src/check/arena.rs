@@ -1,9 +1,9 @@
-//! The checker's model of the arena: for every byte, the tensor that it belongs to and its last accesses.
+//! The checker's model of the arena: for every byte, the tensor that it belongs to and its last accesses; and the bytes of the live buffers.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::{ActionId, TensorId};
+use crate::{ActionId, BufferId, TensorId};
 
 /// The tensor that a byte belongs to, whose first byte lies at `base`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,5 +75,49 @@ impl Arena {
             cell.end = at;
             self.cells.insert(at, upper);
         }
+    }
+}
+
+/// The bytes of the live buffers.
+#[derive(Default)]
+pub struct LiveRanges {
+    /// Buffers that overlap none of the others here, by first byte, with the byte after the last.
+    disjoint: BTreeMap<u64, (BufferId, u64)>,
+    /// Buffers that overlapped another one when they were inserted. In a legal plan there are none.
+    others: BTreeMap<BufferId, Range<u64>>,
+}
+
+impl LiveRanges {
+    /// Maximum number of overlaps that one insertion finds in each map, so that an illegal plan does not take longer than a legal one.
+    const LISTED: usize = 50;
+
+    /// Adds a buffer of at least one byte and returns the live buffers that overlap it.
+    pub fn insert(&mut self, buffer: BufferId, range: Range<u64>) -> Vec<(BufferId, Range<u64>)> {
+        // Disjoint ranges end in the order in which they start, so the overlapping ones are the last that start before the end.
+        let before =
+            self.disjoint.range(..range.end).rev().map(|(&start, &(other, end))| (other, start..end));
+        let mut overlapping: Vec<_> =
+            before.take_while(|(_, taken)| range.start < taken.end).take(Self::LISTED).collect();
+        let others = self.others.iter().take(Self::LISTED).map(|(&other, taken)| (other, taken.clone()));
+        let is_disjoint = overlapping.is_empty();
+        overlapping.extend(others.filter(|(_, taken)| range.start < taken.end && taken.start < range.end));
+        if is_disjoint {
+            self.disjoint.insert(range.start, (buffer, range.end));
+        } else {
+            self.others.insert(buffer, range);
+        }
+        overlapping
+    }
+
+    /// Removes a buffer that starts at a byte.
+    pub fn remove(&mut self, buffer: BufferId, start: u64) {
+        if self.others.remove(&buffer).is_none() {
+            self.disjoint.remove(&start);
+        }
+    }
+
+    /// The live buffers.
+    pub fn buffers(&self) -> impl Iterator<Item = BufferId> {
+        self.disjoint.values().map(|&(buffer, _)| buffer).chain(self.others.keys().copied())
     }
 }

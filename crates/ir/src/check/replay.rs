@@ -1,14 +1,14 @@
 //! The rules that need the arena's state at a position: L2, L3, L5, L7, L8, and L9 at the end. One pass over the actions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::arena::{Arena, ByteContent};
+use super::arena::{Arena, ByteContent, LiveRanges};
 use super::order::HappensBefore;
 use super::{Report, Rule};
 use crate::machine::Machine;
 use crate::schedule::{Action, Launch, Schedule};
-use crate::trace::{Reuse, Trace};
+use crate::trace::Trace;
 use crate::{ActionId, BufferId, Bytes, Id, Table, TensorId};
 
 /// The offsets of buffers.
@@ -52,7 +52,8 @@ pub fn replay(
         order: HappensBefore::new(schedule),
         arena: Arena::default(),
         life: Table::filled(schedule.buffers.len(), Life::Unborn),
-        live: Vec::new(),
+        at_boundary: schedule.boundary.iter().filter_map(|state| state.device).collect(),
+        live: LiveRanges::default(),
         touched: Table::filled(schedule.buffers.len(), [None; 3]),
         freed: [None; 3],
         load: 0,
@@ -77,7 +78,9 @@ struct ArenaReplay<'a> {
     order: HappensBefore,
     arena: Arena,
     life: Table<BufferId, Life>,
-    live: Vec<BufferId>,
+    /// The boundary buffers.
+    at_boundary: BTreeSet<BufferId>,
+    live: LiveRanges,
     /// The last action on each stream that accessed a buffer.
     touched: Table<BufferId, [Option<ActionId>; 3]>,
     /// The last action on each stream that accessed any released buffer.
@@ -145,18 +148,19 @@ impl ArenaReplay<'_> {
         for (&value, &buffer) in op.reads.iter().zip(&launch.reads) {
             self.read(id, buffer, value);
         }
-        for (j, (&output, &buffer)) in op.outputs.iter().zip(&launch.writes).enumerate() {
-            if launch.writes[..j].contains(&buffer) {
+        // Sets, because one op may have as many tensors as the whole trace.
+        let mutated: BTreeSet<TensorId> = op.mutates.iter().map(|mutation| mutation.new).collect();
+        let read: BTreeSet<BufferId> = launch.reads.iter().copied().collect();
+        let reusable = self.reusable(launch);
+        let mut written = BTreeSet::new();
+        for (&output, &buffer) in op.outputs.iter().zip(&launch.writes) {
+            if !written.insert(buffer) {
                 let what = format!("{} writes {output} and another output to {buffer}", launch.op);
                 self.add(Rule::L3, id, what);
-            } else if op.overwrites(output).is_some() {
+            } else if mutated.contains(&output) {
                 // Its shape is correct, so the buffer is the one from which the old tensor was read.
-            } else if launch.reads.contains(&buffer) {
-                let permitted =
-                    op.reads.iter().zip(&launch.reads).any(|(&input, &read)| {
-                        read == buffer && op.may_reuse.contains(&Reuse { input, output })
-                    });
-                if !permitted {
+            } else if read.contains(&buffer) {
+                if !reusable.contains(&(buffer, output)) {
                     let what = format!(
                         "{} writes {output} to {buffer}, which it also reads, and the trace does not permit that",
                         launch.op
@@ -177,6 +181,16 @@ impl ArenaReplay<'_> {
         if let Some(buffer) = launch.workspace {
             self.release(id, buffer);
         }
+    }
+
+    /// The buffers that an op reads, each with an output that the trace permits to be written to it.
+    fn reusable(&self, launch: &Launch) -> BTreeSet<(BufferId, TensorId)> {
+        let op = &self.trace.ops()[launch.op];
+        let inputs: BTreeSet<(TensorId, BufferId)> =
+            op.reads.iter().copied().zip(launch.reads.iter().copied()).collect();
+        let buffers = |input: TensorId| inputs.range((input, BufferId(0))..=(input, BufferId(u32::MAX)));
+        let pairs = op.may_reuse.iter();
+        pairs.flat_map(|pair| buffers(pair.input).map(|&(_, buffer)| (buffer, pair.output))).collect()
     }
 
     /// Begins a residency (L3) and, in a schedule without a placement, orders it after all that have ended (L7).
@@ -217,17 +231,13 @@ impl ArenaReplay<'_> {
     /// Adds a buffer to the live ones. It must not overlap any of them.
     fn enter(&mut self, id: Option<ActionId>, buffer: BufferId, returned: bool) {
         let range = self.range(buffer, self.schedule.buffers[buffer].bytes);
-        for &other in &self.live {
-            let taken = self.range(other, self.schedule.buffers[other].bytes);
-            if range.start < taken.end && taken.start < range.end {
-                let what = format!(
-                    "{buffer} takes bytes {}..{}, but {other} is alive in {}..{}",
-                    range.start, range.end, taken.start, taken.end
-                );
-                self.report.add(Rule::L3, id, what);
-            }
+        for (other, taken) in self.live.insert(buffer, range.clone()) {
+            let what = format!(
+                "{buffer} takes bytes {}..{}, but {other} is alive in {}..{}",
+                range.start, range.end, taken.start, taken.end
+            );
+            self.report.add(Rule::L3, id, what);
         }
-        self.live.push(buffer);
         self.life[buffer] = Life::Alive { returned };
         self.load += self.size(buffer);
         self.peak = self.peak.max(self.load);
@@ -237,9 +247,9 @@ impl ArenaReplay<'_> {
         let Life::Alive { returned } = self.life[buffer] else {
             return self.add(Rule::L3, id, format!("{buffer} is released, but it is not alive"));
         };
-        let is_home = self.schedule.boundary.iter().any(|at_boundary| at_boundary.device == Some(buffer));
-        self.life[buffer] = Life::Released { at: id, may_return: is_home && !returned };
-        self.live.retain(|&other| other != buffer);
+        let may_return = self.at_boundary.contains(&buffer) && !returned;
+        self.life[buffer] = Life::Released { at: id, may_return };
+        self.live.remove(buffer, self.range(buffer, Bytes::ZERO).start);
         self.load -= self.size(buffer);
         for (freed, touched) in self.freed.iter_mut().zip(self.touched[buffer]) {
             *freed = touched.max(*freed);
@@ -317,12 +327,10 @@ impl ArenaReplay<'_> {
 
     /// The iteration ends as it began (L9).
     fn end(&mut self) {
-        let mut kept_on_host = Vec::new();
-        let mut at_boundaries = vec![false; self.life.len()];
+        let mut kept_on_host = BTreeSet::new();
         for (at_boundary, pair) in self.schedule.boundary.iter().zip(self.trace.persistent()) {
             let end = pair.end;
             if let Some(buffer) = at_boundary.device {
-                at_boundaries[buffer.index()] = true;
                 let range = self.range(buffer, self.trace.bytes(end));
                 let wanted = ByteContent { value: end, base: range.start };
                 let wrong = self.arena.tile(range).find(|(_, cell)| cell.content != Some(wanted));
@@ -340,15 +348,15 @@ impl ArenaReplay<'_> {
                 }
             }
             if at_boundary.host {
-                kept_on_host.push(end);
+                kept_on_host.insert(end);
                 if !self.host.contains_key(&end) {
                     let what = format!("{end} should have a host copy at the end, but has none");
                     self.report.add(Rule::L9, None, what);
                 }
             }
         }
-        for &buffer in &self.live {
-            if !at_boundaries[buffer.index()] {
+        for buffer in self.live.buffers() {
+            if !self.at_boundary.contains(&buffer) {
                 self.report.add(Rule::L9, None, format!("{buffer} is still alive at the end; release it"));
             }
         }

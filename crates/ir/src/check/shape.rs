@@ -1,5 +1,7 @@
 //! The rules that can be decided action by action, without replay: L1, L4, L6, L10 and the form of the boundary (L9).
 
+use std::collections::BTreeMap;
+
 use super::{Report, Rule};
 use crate::machine::Machine;
 use crate::packing::Placement;
@@ -218,18 +220,20 @@ impl ShapeChecker<'_> {
     }
 
     fn mutations(&mut self, id: ActionId, op: &Op, launch: &Launch) {
-        for mutation in &op.mutates {
-            let written = op.outputs.iter().position(|&t| t == mutation.new).map(|j| launch.writes[j]);
-            let read = op.reads.iter().zip(&launch.reads).filter(|&(&t, _)| t == mutation.old);
-            for (_, &buffer) in read {
-                if Some(buffer) != written {
-                    let what = format!(
-                        "{} overwrites {} with {}, so both belong in one buffer, but it reads {buffer}",
-                        launch.op, mutation.old, mutation.new
-                    );
-                    self.add(Rule::L1, id, what);
-                }
-            }
+        // By the old tensor: the new one and its buffer. One op may update all parameters at once.
+        let written: BTreeMap<TensorId, BufferId> =
+            op.outputs.iter().copied().zip(launch.writes.iter().copied()).collect();
+        let updated: BTreeMap<TensorId, TensorId> =
+            op.mutates.iter().map(|mutation| (mutation.old, mutation.new)).collect();
+        for (old, &buffer) in op.reads.iter().zip(&launch.reads) {
+            let Some(new) = updated.get(old).filter(|new| written.get(new) != Some(&buffer)) else {
+                continue;
+            };
+            let what = format!(
+                "{} overwrites {old} with {new}, so both belong in one buffer, but it reads {buffer}",
+                launch.op
+            );
+            self.add(Rule::L1, id, what);
         }
     }
 
