@@ -44,8 +44,10 @@ pub fn defaults() -> String {
         "Defaults of each network (- where the network has no such option):\n{table}\n\n\
          Below 96 pixels, ResNet, DenseNet and VGG take their CIFAR form (for ResNet\n\
          a 3x3 stem without pooling), and image classifiers have 10 classes. From 96\n\
-         pixels on they take their ImageNet form and have 1000 classes. N stands for a\n\
-         depth; ResNets of depth 20, 32, 44, 56, 110 and 1202 have a width of 16."
+         pixels on they take their ImageNet form and have 1000 classes. The classifiers\n\
+         of VGG and AlexNet take the last feature map as it is, so their size depends on\n\
+         the image; it is the published one from 224 to 255 pixels. N stands for a depth;\n\
+         ResNets of depth 20, 32, 44, 56, 110 and 1202 have a width of 16."
     )
 }
 

@@ -59,7 +59,9 @@ fn parameter_counts_are_the_published_ones() {
     assert_eq!(parameters(&build("inception-resnet-v2", &image(2, 299))), 55_843_464);
     // The sum of the paper's layers without the split over two devices, as in Chainer's example.
     let alexnet = [34_944, 614_656, 885_120, 1_327_488, 884_992, 37_752_832, 16_781_312, 4_097_000];
-    assert_eq!(parameters(&build("alexnet", &image(2, 227))), alexnet.iter().sum::<usize>());
+    for size in [224, 225, 226, 227, 258] {
+        assert_eq!(parameters(&build("alexnet", &image(2, size))), alexnet.iter().sum::<usize>(), "{size}");
+    }
     // `bvlc_googlenet` of the Caffe model zoo, with and without its auxiliary classifiers.
     assert_eq!(parameters(&build("googlenet", &image(2, 224))), 13_378_280);
     let inference = image(2, 224).mode(Mode::Inference);
@@ -399,7 +401,7 @@ fn forward_work_is_the_published_one() {
 #[test]
 fn feature_maps_have_the_published_sizes() {
     // Per image, as the papers' tables have them.
-    let published: [(&str, usize, &str, &[usize]); 9] = [
+    let published: [(&str, usize, &str, &[usize]); 11] = [
         ("resnet50", 224, "layer4.2.relu", &[2048, 7, 7]),
         ("vgg16", 224, "features.30", &[512, 7, 7]),
         ("densenet121", 224, "features.norm5", &[1024, 7, 7]),
@@ -409,6 +411,8 @@ fn feature_maps_have_the_published_sizes() {
         ("inception-resnet-v2", 299, "mixed_7a", &[2080, 8, 8]),
         ("googlenet", 224, "inception_5b", &[1024, 7, 7]),
         ("alexnet", 227, "pool5", &[256, 6, 6]),
+        ("alexnet", 224, "conv1", &[96, 55, 55]),
+        ("alexnet", 224, "pool5", &[256, 6, 6]),
     ];
     for (name, size, node, extents) in published {
         let graph = build(name, &image(2, size));

@@ -1,5 +1,9 @@
 //! AlexNet (Krizhevsky et al., *ImageNet classification with deep convolutional neural networks*, 2012) with local response normalization
 //! and without the split over two devices, as in Chainer's example. Images of 227.
+//!
+//! The paper says 224, but its first feature map of 55×55 needs 227 pixels. Images of 224 to 226 are padded by 2 on each side, as in
+//! torchvision, and lead to the same map. From 224 to 258 pixels the classifier therefore is the published one, which takes 6×6; the
+//! classifier of smaller or larger images takes their last feature map as it is and has another size.
 
 use super::{OptimizerKind, Options, Vision, conv_relu};
 use crate::builder::BuildError;
@@ -15,7 +19,8 @@ pub fn build(name: &str, options: &Options) -> Result<Graph, BuildError> {
     let mut net = Vision::new(name, options, 227);
     let b = &mut net.builder;
     let pool = Window::square(3, 2, 0);
-    let mut x = conv_relu(b, "conv1", net.images, 96, Window::square(11, 4, 0))?;
+    let padding = if (224..227).contains(&net.size) { 2 } else { 0 };
+    let mut x = conv_relu(b, "conv1", net.images, 96, Window::square(11, 4, padding))?;
     x = b.response_norm("norm1", x, 5, RESPONSE)?;
     x = b.max_pool("pool1", x, pool)?;
     x = conv_relu(b, "conv2", x, 256, Window::square(5, 1, 2))?;
