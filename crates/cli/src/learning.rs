@@ -38,11 +38,7 @@ mod with {
     }
 
     fn read(path: &Path) -> Result<Weights> {
-        let context = || format!("cannot read {}", path.display());
-        if fs::metadata(path).with_context(context)?.len() > LARGEST {
-            bail!("{} is too large to be a network of the planner dqn", path.display());
-        }
-        let bytes = fs::read(path).with_context(context)?;
+        let bytes = files::bounded(path, LARGEST)?;
         Weights::from_safetensors(&bytes)
             .with_context(|| format!("{} holds no network of the planner dqn", path.display()))
     }

@@ -5,7 +5,7 @@ mod shared;
 mod support;
 
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use serde_json::Value;
 use shared::shared;
@@ -81,6 +81,44 @@ fn the_road_by_files() {
     expect_sentence(at, "plan garbled.trace --memory 60%", 2, &["garbled.trace", "line"]);
     std::fs::write(at.join("binary.trace"), [0xff, 0xfe, 0x00]).unwrap();
     expect_sentence(at, "plan binary.trace --memory 60%", 2, &["not a text file"]);
+}
+
+/// Devices and pipes state no size, and some have no end.
+#[test]
+fn streams_are_read_within_limits() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    expect(at, "trace --model resnet18 --batch 2 -o r.trace", 0);
+    for line in [
+        "check /dev/zero r.trace",
+        "check r.trace /dev/zero",
+        "simulate /dev/zero /dev/zero",
+        "plan /dev/zero --memory 60%",
+        "compare /dev/zero --memory 60%..70%",
+        "trace --import /dev/zero",
+        "trace --import /dev/urandom",
+        "pack /dev/zero",
+        "pack /dev/urandom",
+        "plan r.trace --memory 60% --planner dqn --dqn-from /dev/zero",
+    ] {
+        let command = Command::new("prlimit")
+            .arg("--as=600000000")
+            .arg(env!("CARGO_BIN_EXE_elbowroom"))
+            .args(line.split(' '))
+            .current_dir(at)
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&command.stderr);
+        assert_eq!(command.status.code(), Some(2), "elbowroom {line}: {error}");
+        assert!(error.contains("/dev/") && !error.contains("out of memory"), "elbowroom {line}: {error}");
+        assert!(error.len() < 400, "elbowroom {line}: {error}");
+    }
+
+    // A pipe can be read only once, whatever it holds.
+    let chain = r#"{"n": 1, "uF": [1], "uB": [1], "x": [64, 64]}"#;
+    let command = format!("echo '{chain}' | {} pack /dev/stdin --json", env!("CARGO_BIN_EXE_elbowroom"));
+    let output = Command::new("sh").args(["-c", &command]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::Answer;
 use crate::args::{MachineArgs, PackArgs};
-use crate::commands::trace::traced;
+use crate::commands::trace::{task, trace_content};
 use crate::printer::{self, Table, TimeUnit, counted, grouped, row};
 use crate::progress::{self, Progress};
 use crate::{files, settings};
@@ -87,25 +87,15 @@ pub fn run(args: &PackArgs) -> Result<Answer> {
 
 /// The buffers of a table, or of a trace whose tensors all stay on the device.
 fn buffers(path: &Path) -> Result<Buffers> {
-    files::expect_file(path, "a table of buffers or a trace")?;
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    if !is_table(&bytes) {
-        let task = traced(path, &MachineArgs::default())?;
+    let bytes = files::content(path, "a table of buffers or a trace")?;
+    if !files::is_table(&bytes) {
+        let task = task(trace_content(path, &bytes)?, &MachineArgs::default())?;
         let problem = pipeline::natural_problem(&task, &Progress::new("tracing lifetimes"))?;
         let names = problem.blocks.ids().map(|id| id.to_string()).collect();
         return Ok(Buffers { problem, names });
     }
-    let text = String::from_utf8(bytes).with_context(|| {
-        format!("{} is not a text file; give a table of buffers (CSV) or a trace", path.display())
-    })?;
-    csv::read(&text).with_context(|| format!("{} is not a usable table of buffers", path.display()))
-}
-
-/// Whether the first line is the head of a table: nothing else that is read begins with plain words between commas.
-fn is_table(bytes: &[u8]) -> bool {
-    let head = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
-    let plain = |&byte: &u8| byte.is_ascii_alphanumeric() || b", _-\"\r\t".contains(&byte);
-    bytes.is_empty() || (head.contains(&b',') && head.iter().all(plain))
+    let text = files::text(path, &bytes, "a table of buffers (CSV) or a trace")?;
+    csv::read(text).with_context(|| format!("{} is not a usable table of buffers", path.display()))
 }
 
 /// Packs one problem with one packer.

@@ -32,7 +32,8 @@ const SUMMARY_TIME: Duration = Duration::from_secs(5);
 pub fn run(args: &TraceArgs) -> Result<Answer> {
     let (trace, costs, machine, graph) = match &args.import {
         Some(path) => {
-            let imported = imported(path, &args.importing)?;
+            let bytes = files::content(path, "the recorded file, for example one of those in it")?;
+            let imported = imported(path, &bytes, &args.importing)?;
             eprintln!("{}", imported.notes);
             // Recorded durations are kept; a machine is noted only if the user names one, for the file does not.
             let named =
@@ -89,21 +90,19 @@ fn cpu() -> Result<Machine> {
     sim::presets::machine("cpu").context("the preset cpu exists")
 }
 
-/// An iteration that another program recorded.
-fn imported(path: &Path, args: &ImportArgs) -> Result<Imported> {
+/// An iteration that another program recorded, from the bytes of a file.
+fn imported(path: &Path, bytes: &[u8], args: &ImportArgs) -> Result<Imported> {
     let options = import::Options::default()
         .units(if args.published_units { import::Units::Published } else { import::Units::Exact })
         .remake_inputs(!args.hold_inputs)
         .inplace(args.inplace);
     let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-    files::expect_file(path, "the recorded file, for example one of those in it")?;
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    import::import(&bytes, &name, &options).with_context(|| format!("cannot import {}", path.display()))
+    import::import(bytes, &name, &options).with_context(|| format!("cannot import {}", path.display()))
 }
 
 /// A trace that another program recorded, read as [`imported`] reads it by default; the error `own` if it is of no kind that is imported.
-fn foreign(path: &Path, own: anyhow::Error) -> Result<TraceFile> {
-    match imported(path, &ImportArgs::default()) {
+fn foreign(path: &Path, bytes: &[u8], own: anyhow::Error) -> Result<TraceFile> {
+    match imported(path, bytes, &ImportArgs::default()) {
         Ok(Imported { trace, costs, .. }) => Ok(TraceFile { trace, costs: Some(costs), machine: None }),
         Err(error) => match error.downcast_ref() {
             Some(ImportError::UnknownKind { .. }) => Err(own),
@@ -149,10 +148,24 @@ pub fn options(args: &NetworkArgs, batch: usize) -> zoo::Options {
 /// A trace from a file, of our own kind or of one that is imported, with its costs and machine, or those of the machine that the user
 /// named.
 pub fn traced(path: &Path, machine_args: &MachineArgs) -> Result<Task> {
-    let file = match files::parse(path) {
-        Ok(file) => file.into_trace().with_context(|| format!("cannot use {}", path.display()))?,
-        Err(own) => foreign(path, own)?,
-    };
+    task(trace_file(path)?, machine_args)
+}
+
+/// What a file with a trace holds: our own kind, or one that is imported.
+pub fn trace_file(path: &Path) -> Result<TraceFile> {
+    trace_content(path, &files::content(path, "a file with a trace")?)
+}
+
+/// As [`trace_file`], from the bytes of the file, which may be a pipe that cannot be read twice.
+pub fn trace_content(path: &Path, bytes: &[u8]) -> Result<TraceFile> {
+    match files::parse_content(path, bytes) {
+        Ok(file) => file.into_trace().with_context(|| format!("cannot use {}", path.display())),
+        Err(own) => foreign(path, bytes, own),
+    }
+}
+
+/// What is planned for a trace, with the costs and the machine of its file, or those of the machine that the user named.
+pub fn task(file: TraceFile, machine_args: &MachineArgs) -> Result<Task> {
     let own = file.machine.map_or_else(cpu, Ok)?;
     let machine = settings::machine(machine_args, own)?;
     // Costs in the file were made for the file's machine; another machine has others, unless they were measured or recorded.
