@@ -30,7 +30,7 @@ use crate::values::{NetworkName, machine_name, packer_name, parse_duration, pars
   elbowroom plan r50.trace
       Prints the unconstrained peak and the smallest limit for which a plan is found.
   elbowroom plan r50.trace --memory 1.5GiB -o r50.plan
-  elbowroom check r50.trace r50.plan
+  elbowroom check r50.trace r50.plan --memory 1.5GiB
 
 Exit status: 0 success, 1 a negative answer (infeasible, illegal, not equal), 2 an error.")]
 pub struct Cli {
@@ -363,7 +363,9 @@ pub struct PlanArgs {
 /// `elbowroom check`
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
-  elbowroom check r50.trace r50.plan")]
+  elbowroom check r50.trace r50.plan
+  elbowroom check r50.trace r50.plan --memory 1.5GiB
+      Also proves that the plan fits into 1.5 GiB, whatever limit its file states.")]
 pub struct CheckArgs {
     /// The trace
     pub trace: PathBuf,
@@ -372,6 +374,26 @@ pub struct CheckArgs {
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub judge: JudgeArgs,
+}
+
+/// By what a plan is judged. Without an option, the machine of the trace decides; the plan has to keep to its own machine as well.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Machine of the proof")]
+pub struct JudgeArgs {
+    /// The machine on which the plan has to be legal [default: the machine of the trace, else that of the plan]
+    #[arg(long, value_name = "NAME", value_parser = machine_name())]
+    pub machine: Option<String>,
+    /// Bytes into which the arena has to fit, like 600MiB [default: the memory of the machine]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Bytes>,
+    /// Alignment of every buffer in bytes, a power of two [default: that of the machine]
+    #[arg(long, value_name = "BYTES")]
+    pub align: Option<Bytes>,
+    /// Bytes into which all host copies have to fit, like 8GiB [default: the host memory of the machine]
+    #[arg(long, value_name = "SIZE")]
+    pub host_memory: Option<Bytes>,
 }
 
 /// `elbowroom simulate`

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use elbowroom::engine::{HostOptions, HostPlace};
+use elbowroom::ir::Bytes;
 use elbowroom::ir::machine::{Channel, Machine};
 use elbowroom::ir::planning::Freedom;
 use elbowroom::ir::search::Budget;
@@ -66,12 +67,18 @@ pub fn machine(args: &MachineArgs, default: Machine) -> Result<Machine> {
         machine = link.apply(machine);
     }
     if let Some(align) = args.align {
-        if !align.get().is_power_of_two() {
-            bail!("an alignment of {} is not a power of two; use 64, 256 or 512, for example", align.get());
-        }
+        expect_alignment(align)?;
         machine.align = align;
     }
     Ok(machine)
+}
+
+/// Refuses an alignment that is not a power of two.
+pub fn expect_alignment(align: Bytes) -> Result<()> {
+    if !align.get().is_power_of_two() {
+        bail!("an alignment of {} is not a power of two; use 64, 256 or 512, for example", align.get());
+    }
+    Ok(())
 }
 
 /// Where host copies lie, and the link to which copies are slowed down.

@@ -83,6 +83,83 @@ fn the_road_by_files() {
     expect_sentence(at, "plan binary.trace --memory 60%", 2, &["not a text file"]);
 }
 
+/// A plan's file names the machine for which it was made. The proof must not take its word for it.
+#[test]
+fn a_plan_is_judged_by_the_machine_of_the_verifier() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    expect(at, "trace --model resnet18 --batch 8 --machine v100 -o r.trace", 0);
+    expect(at, "plan r.trace --memory 60% --evaluations 200 -o r.plan", 0);
+    let honest = json(&expect(at, "check r.trace r.plan --json", 0));
+    let arena = honest["arena_bytes"].as_u64().unwrap();
+    let by = |verdict: &Value| ["limit_by", "align_by", "host_limit_by"].map(|by| verdict[by].clone());
+    // The limit of the plan is below the memory of the machine, and counts.
+    assert_eq!(by(&honest), ["plan", "trace", "trace"]);
+    assert_eq!(honest["align_bytes"].as_u64(), Some(256));
+    assert_eq!(honest["by_own_machine"].as_bool(), Some(false));
+
+    // Every buffer one byte further, on a machine that permits it.
+    let text = std::fs::read_to_string(at.join("r.plan")).unwrap();
+    let shifted: Vec<String> = text
+        .lines()
+        .map(|line| match line.rsplit_once(" at ") {
+            Some((buffer, offset)) if line.starts_with('b') => {
+                format!("{buffer} at {}", offset.parse::<u64>().unwrap() + 1)
+            }
+            _ if line.starts_with("height ") => format!("height {}", arena + 1),
+            _ if line.starts_with("machine ") => {
+                let words: Vec<&str> = line.split(' ').collect();
+                let of = |key: &str| words.iter().position(|&word| word == key).unwrap() + 1;
+                let (memory, align) = (of("memory"), of("align"));
+                let changed = words.iter().enumerate().map(|(index, &word)| match index {
+                    _ if index == memory => "4000000000000000000",
+                    _ if index == align => "1",
+                    _ => word,
+                });
+                changed.collect::<Vec<_>>().join(" ")
+            }
+            _ => line.to_owned(),
+        })
+        .collect();
+    std::fs::write(at.join("shifted.plan"), shifted.join("\n")).unwrap();
+    expect_sentence(at, "check r.trace shifted.plan", 1, &["is not legal", "rule L4", "multiple of 256"]);
+    expect_sentence(at, "simulate r.trace shifted.plan", 1, &["rule L4", "multiple of 256"]);
+    expect_sentence(at, "check r.trace shifted.plan --machine cpu", 1, &["multiple of 64"]);
+    let generous = json(&expect(at, "check r.trace shifted.plan --align 1 --json", 0));
+    assert_eq!(by(&generous), ["trace", "option", "trace"]);
+    assert_eq!(generous["limit_bytes"].as_u64(), Some(16 << 30));
+
+    // Without a machine in the trace there is only the plan's word, and the answer says so.
+    let trace = std::fs::read_to_string(at.join("r.trace")).unwrap();
+    let machine = trace.lines().find(|line| line.starts_with("machine ")).unwrap();
+    std::fs::write(at.join("bare.trace"), trace.replace(machine, "")).unwrap();
+    let alone = json(&expect(at, "check bare.trace shifted.plan --json", 0));
+    assert_eq!(alone["by_own_machine"].as_bool(), Some(true));
+    let table = expect(at, "check bare.trace shifted.plan", 0);
+    assert!(table.lines().next().unwrap().ends_with(" by the plan's own machine"), "{table}");
+    expect_sentence(
+        at,
+        "check bare.trace shifted.plan --align 64",
+        1,
+        &["rule L4", "by the memory and host memory"],
+    );
+
+    // The three figures as options.
+    expect(at, &format!("check r.trace r.plan --memory {arena} --align 64 --host-memory 64GiB"), 0);
+    expect_sentence(
+        at,
+        &format!("check r.trace r.plan --memory {}", arena - 1),
+        1,
+        &["rule L4", "memory ends"],
+    );
+    expect(at, "plan r.trace --memory 60% --planner floor --no-recompute -o moved.plan", 0);
+    let moved = json(&expect(at, "simulate r.trace moved.plan --json", 0));
+    assert!(moved["to_host_bytes"].as_u64().unwrap() > 0);
+    expect_sentence(at, "check r.trace moved.plan --host-memory 1KiB", 1, &["rule L8"]);
+    expect_sentence(at, "check r.trace r.plan --align 3", 2, &["power of two"]);
+    expect_sentence(at, "check r.trace r.plan --machine abacus", 2, &["abacus"]);
+}
+
 /// Devices and pipes state no size, and some have no end.
 #[test]
 fn streams_are_read_within_limits() {

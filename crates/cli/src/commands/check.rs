@@ -1,35 +1,43 @@
 //! `elbowroom check`: a proof that a plan is legal, or the rules that it breaks.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use elbowroom::ir::check::{self, CheckedPlan};
+use elbowroom::ir::Bytes;
+use elbowroom::ir::check;
 use elbowroom::ir::text::PlanFile;
-use elbowroom::ir::trace::Trace;
 use serde::Serialize;
 
 use crate::Answer;
 use crate::args::{CheckArgs, MachineArgs};
-use crate::commands::trace::traced;
+use crate::commands::judge::{By, Judge, Judged};
+use crate::commands::trace::{task, trace_file};
 use crate::files;
-use crate::printer::{self, grouped, row};
+use crate::printer::{self, Row, grouped, row};
 
 #[derive(Serialize)]
 struct Verdict {
     legal: bool,
     violations: Vec<String>,
-    limit_bytes: u64,
-    arena_bytes: u64,
-    peak_live_bytes: Option<u64>,
+    limit_bytes: Bytes,
+    limit_by: By,
+    align_bytes: Bytes,
+    align_by: By,
+    host_limit_bytes: Bytes,
+    host_limit_by: By,
+    by_own_machine: bool,
+    arena_bytes: Bytes,
+    peak_live_bytes: Option<Bytes>,
 }
 
 /// Runs the command.
 pub fn run(args: &CheckArgs) -> Result<Answer> {
-    let task = traced(&args.trace, &MachineArgs::default())?;
+    let trace = trace_file(&args.trace)?;
     let file = read_plan(&args.plan)?;
-    let (limit, height) = (file.machine.memory, file.plan.placement.height);
-    let result = prove(task.trace, file);
+    let judge = Judge::new(&args.judge, trace.machine.as_ref(), &file.machine)?;
+    let task = task(trace, &MachineArgs::default())?;
+    let height = file.plan.placement.height;
+    let result = check::check(task.trace, judge.machine(&file.machine), file.plan);
     if args.json {
         let violations = match &result {
             Ok(_) => Vec::new(),
@@ -38,36 +46,42 @@ pub fn run(args: &CheckArgs) -> Result<Answer> {
         printer::json(&Verdict {
             legal: result.is_ok(),
             violations,
-            limit_bytes: limit.get(),
-            arena_bytes: height.get(),
-            peak_live_bytes: result.as_ref().ok().map(|plan| plan.peak_live().get()),
+            limit_bytes: judge.memory.bytes,
+            limit_by: judge.memory.by,
+            align_bytes: judge.align.bytes,
+            align_by: judge.align.by,
+            host_limit_bytes: judge.host_memory.bytes,
+            host_limit_by: judge.host_memory.by,
+            by_own_machine: !judge.caveat().is_empty(),
+            arena_bytes: height,
+            peak_live_bytes: result.as_ref().ok().map(check::CheckedPlan::peak_live),
         })?;
     }
     match result {
         Ok(plan) if !args.json => {
-            printer::line(&format!("{} is legal for {}", args.plan.display(), args.trace.display()))?;
+            let (plan_name, trace_name) = (args.plan.display(), args.trace.display());
+            printer::line(&format!("{plan_name} is legal for {trace_name}{}", judge.caveat()))?;
+            let judged =
+                |name: &str, figure: &Judged| -> Row { row(name, figure.bytes, judge.source(figure)) };
             printer::section(
                 "Proof",
                 &[
                     row("rules", "L1 to L10", "all hold"),
                     row("arena size", height, format!("{} bytes", grouped(height.get()))),
-                    row("limit", limit, ""),
+                    judged("limit", &judge.memory),
+                    judged("alignment", &judge.align),
+                    judged("host memory", &judge.host_memory),
                     row("peak live memory", plan.peak_live(), "largest sum of buffers alive at one time"),
                 ],
             )?;
             Ok(Answer::Yes)
         }
         Ok(_) => Ok(Answer::Yes),
-        Err(illegal) => Ok(Answer::No(format!("{} is not legal: {illegal}", args.plan.display()))),
+        Err(illegal) => Ok(Answer::No(judge.refusal(&args.plan, &illegal))),
     }
 }
 
-/// A plan from a file, not yet believed.
+/// A plan from a file, not yet proved.
 pub fn read_plan(path: &Path) -> Result<PlanFile> {
     files::parse(path)?.into_plan().with_context(|| format!("cannot use {}", path.display()))
-}
-
-/// Proves a plan for a trace, on the machine it was made for.
-pub fn prove(trace: Arc<Trace>, file: PlanFile) -> Result<CheckedPlan, check::Illegal> {
-    check::check(trace, file.machine, file.plan)
 }

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use elbowroom::choices::Choices;
+use elbowroom::ir::check;
 use elbowroom::ir::{Bytes, Nanos};
 use elbowroom::pipeline;
 use elbowroom::report::PlanReport;
@@ -9,10 +10,11 @@ use elbowroom::sim;
 use serde::Serialize;
 
 use crate::Answer;
-use crate::args::SimulateArgs;
-use crate::commands::check::{prove, read_plan};
+use crate::args::{JudgeArgs, SimulateArgs};
+use crate::commands::check::read_plan;
 use crate::commands::explain::{self, Explained};
-use crate::commands::trace::traced;
+use crate::commands::judge::Judge;
+use crate::commands::trace::{task, trace_file};
 use crate::printer::{self, counted, grouped, row};
 use crate::settings;
 
@@ -37,20 +39,22 @@ struct Prediction {
 
 /// Runs the command.
 pub fn run(args: &SimulateArgs) -> Result<Answer> {
-    let task = traced(&args.trace, &args.machine)?;
-    let mut file = read_plan(&args.plan)?;
-    // The plan's memory is its limit; speeds and link may be those of another machine.
-    let memory = file.machine.memory;
+    let trace = trace_file(&args.trace)?;
+    let file = read_plan(&args.plan)?;
+    // Another machine changes speeds and link. The proof is for the machine of the trace, and the plan's memory is its limit.
+    let judge_args = JudgeArgs { align: args.machine.align, ..JudgeArgs::default() };
+    let judge = Judge::new(&judge_args, trace.machine.as_ref(), &file.machine)?;
+    let task = task(trace, &args.machine)?;
+    let memory = judge.memory.bytes;
     let named = args.machine.machine.is_some() || args.machine.link.is_some();
     let machine = if named {
         task.machine.clone().with_memory(memory)
     } else {
         settings::machine(&args.machine, file.machine.clone())?
     };
-    file.machine = file.machine.with_memory(memory);
-    let plan = match prove(task.trace.clone(), file) {
+    let plan = match check::check(task.trace.clone(), judge.machine(&file.machine), file.plan) {
         Ok(plan) => plan,
-        Err(illegal) => return Ok(Answer::No(format!("{} is not legal: {illegal}", args.plan.display()))),
+        Err(illegal) => return Ok(Answer::No(judge.refusal(&args.plan, &illegal))),
     };
     let timeline = sim::simulate(&task.trace, &task.costs, &machine, plan.schedule())?;
     let unlimited = task.costs.total();
