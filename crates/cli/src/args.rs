@@ -235,10 +235,11 @@ pub struct TrainArgs {
     pub allow_numeric_changes: bool,
     #[command(flatten)]
     pub network: NetworkArgs,
-    /// Where offloaded tensors go: memory, or a folder that holds them in a file
-    #[arg(long, default_value = "memory", value_name = "memory|FOLDER", help_heading = "Host")]
+    /// Where offloaded tensors go: disk, a file in the folder for temporary files or in /var/tmp, whichever lies on a disk (if neither does,
+    /// nothing is offloaded); a folder that holds the file; or memory of the process, which adds to the limit
+    #[arg(long, default_value = "disk", value_name = "disk|memory|FOLDER", help_heading = "Host")]
     pub host: String,
-    /// Bytes that offloaded tensors may take on the host at any time, like 8GiB [default: 64GiB]
+    /// Bytes that may be reserved for offloaded tensors on the host, like 8GiB [default: 64GiB, or the free space of the folder]
     #[arg(long, value_name = "SIZE", help_heading = "Host")]
     pub host_memory: Option<Bytes>,
     /// Slow copies down to this rate in each direction, like 2GB/s [default: as fast as the host copies]

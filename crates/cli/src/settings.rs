@@ -11,6 +11,7 @@ use elbowroom::ir::search::Budget;
 use elbowroom::machine::UnknownMachine;
 use elbowroom::pipeline::{Evaluations, Method, Rounds};
 use elbowroom::registry;
+use elbowroom::train::Training;
 
 use crate::args::{FreedomArgs, MachineArgs, PlannerArgs, SearchArgs, TrainArgs};
 use crate::learning;
@@ -81,14 +82,16 @@ pub fn expect_alignment(align: Bytes) -> Result<()> {
     Ok(())
 }
 
-/// Where host copies lie, and the link to which copies are slowed down.
-pub fn host(args: &TrainArgs) -> HostOptions {
-    let tier = match args.host.as_str() {
+/// Where host copies lie, and the link to which copies are slowed down. By default a file in the folder for temporary files if that lies on
+/// a disk, or in `/var/tmp`.
+pub fn host<'a>(args: &TrainArgs, training: Training<'a>) -> Training<'a> {
+    let link = args.host_rate.map(|rate| (Channel::with_rate(rate.0), Channel::with_rate(rate.0)));
+    let place = match args.host.as_str() {
+        "disk" => return training.host_on_disk(vec![std::env::temp_dir(), "/var/tmp".into()], link),
         "memory" => HostPlace::Memory,
         folder => HostPlace::Folder(PathBuf::from(folder)),
     };
-    let link = args.host_rate.map(|rate| (Channel::with_rate(rate.0), Channel::with_rate(rate.0)));
-    HostOptions::default().place(tier).link(link)
+    training.host(HostOptions::default().place(place).link(link))
 }
 
 /// Threads that search and compute, all cores if none are named.

@@ -112,8 +112,9 @@ fn print_row(
     );
     let trace = Arc::new(engine::trace(&graph)?);
     // As a training plans: for the link that the host tier really has.
-    let (to_host, to_device) = HostOptions::default().measure()?;
     let cpu = sim::presets::machine("cpu").ok_or("the preset cpu exists")?;
+    let (to_host, to_device) =
+        HostOptions::default().measure(cpu.host_memory)?.ok_or("memory can be measured")?;
     let machine = Machine { to_host, to_device, ..cpu };
     let costs = Costs::estimate(&trace, &Roofline::new(&machine));
     let task = Task { trace, costs, machine, freedom: Freedom::ALL };

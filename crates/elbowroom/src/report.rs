@@ -186,6 +186,21 @@ impl Execution {
     }
 }
 
+/// What a host tier lies on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum HostKind {
+    /// Memory of the process.
+    Memory,
+    /// A folder whose files are in memory (tmpfs or ramfs).
+    FolderInMemory,
+    /// A folder on a disk.
+    Disk,
+    /// Nothing: no folder on a disk was found, so nothing is offloaded.
+    None,
+}
+
 /// What a training measured, with what its plan predicted.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
@@ -193,8 +208,13 @@ pub struct TrainReport {
     /// What the plan predicted.
     #[serde(flatten)]
     pub plan: PlanReport,
-    /// The host tier: `memory`, or the folder that host copies were written to.
+    /// The host tier: `memory`, the folder that host copies were written to, or `none` where nothing was offloaded because no folder on a disk
+    /// was found.
     pub host: String,
+    /// What the host tier lies on: `memory`, `folder_in_memory`, `disk` or `none`. Host copies in memory add to resident memory.
+    pub host_kind: HostKind,
+    /// Most bytes that were reserved for host copies.
+    pub host_reserved_bytes: Bytes,
     /// Bytes per second to the host, measured before the first plan was made, which relies on them.
     pub to_host_rate: u64,
     /// Bytes per second to the device, measured at the same time.
@@ -215,6 +235,9 @@ pub struct TrainReport {
     pub measured_peak_bytes: Bytes,
     /// Whether the bytes of the arena above the plan's arena size were left untouched.
     pub arena_above_intact: bool,
+    /// Most bytes of memory that the whole process has had resident until the last iteration under the limit, program code included; `null`
+    /// where the system does not report it.
+    pub peak_resident_bytes: Option<Bytes>,
     /// Median of the measured iteration times.
     pub measured_iteration_ns: Nanos,
     /// Median iteration time of the unlimited run, where there was one.

@@ -11,6 +11,7 @@
 mod dtr;
 mod error;
 mod execution;
+mod host;
 mod limit;
 mod session;
 mod settings;
@@ -27,7 +28,9 @@ use crate::largest::{Largest, largest};
 use crate::network::samples;
 use crate::pipeline::{self, Planned, Task};
 use crate::report::{PlanReport, TrainReport};
+use crate::resident;
 use execution::{ByPlan, Executor, UnderLimit, Unlimited};
+use host::Host;
 use session::{Run, Runner, Start};
 
 pub use crate::observer::{Iteration, Silent, TrainObserver};
@@ -51,21 +54,23 @@ impl Training<'_> {
     /// A [`TrainError`]; [`TrainError::Refused`] if no plan was found under the limit.
     pub fn run_observed(mut self, observer: &dyn TrainObserver) -> Result<TrainReport, TrainError> {
         (self.method.budget.seed, self.method.budget.threads) = (self.seed, self.threads);
-        if let Some((to_host, to_device)) = self.host.link {
+        if let Some((to_host, to_device)) = self.host.link() {
             (self.machine.to_host, self.machine.to_device) = (to_host, to_device);
         }
+        let host = self.host.resolve().map_err(EngineError::from)?;
+        (self.machine, self.freedom) = (host.limit(&self.machine), host.freedom(self.freedom));
         let graph = self.sized(observer)?;
         // Data and checkpoint are opened before anything long begins.
         let feed = std::mem::take(&mut self.data).open(&graph, self.seed)?;
         let training = &self;
         let mut runner = Runner::new(training, &graph, feed)?;
         observer.network(&graph);
-        let Chosen { graph, memory, unconstrained } = training.choose_algorithms(graph, observer)?;
+        let machine = measured_link(training, &host)?;
+        let Chosen { graph, memory, unconstrained } =
+            training.choose_algorithms(graph, &machine, observer)?;
         runner.graph = graph.clone();
 
         observer.stage("tracing one iteration");
-        let (to_host, to_device) = training.host.measure().map_err(EngineError::from)?;
-        let machine = Machine { to_host, to_device, ..training.machine.clone() };
         let task = Task::estimate(&graph, &machine, training.freedom)?;
 
         observer.stage("planning");
@@ -83,13 +88,15 @@ impl Training<'_> {
         observer.stage("training");
         let task = task.with_memory(machine.memory);
         let mut executor = UnderLimit::new(training, graph, &task, estimated, observer)?;
-        let mut session = runner.open(&Start::Memory(&machine), training.host.clone())?;
+        let mut session = runner.open(&Start::Memory(&machine), host.options.clone())?;
         let saving = training.save.as_ref();
         let limited = runner.run(&mut session, &mut executor, training.iterations, saving, observer)?;
         let intact = executor.arena_above_intact(&session);
         // Digests, not values: the parameters of both runs at once would need more memory than either run.
         let digests = training.verify.then(|| session.digests()).transpose()?;
         drop(session);
+        // Before the unlimited run, which would count as well.
+        let resident = resident::most();
 
         let unlimited = match digests {
             Some(digests) => {
@@ -106,7 +113,8 @@ impl Training<'_> {
             }
             None => None,
         };
-        Ok(report(training, &runner, &executor, unconstrained.height(), limited, intact, unlimited))
+        let outcome = Outcome { limited, unlimited, arena_above_intact: intact, resident };
+        Ok(report(&runner, &executor, unconstrained.height(), &host, outcome))
     }
 
     /// The largest structure of the network, built for the largest batch if that was requested.
@@ -115,7 +123,7 @@ impl Training<'_> {
             return Ok(self.network.largest()?);
         }
         observer.stage("looking for the largest batch");
-        let Largest { samples, graph } = largest(&*self.network, &self.conditions(), observer)?;
+        let Largest { samples, graph } = largest(&*self.network, &self.conditions(&self.machine), observer)?;
         if let Some(network) = self.network.with_batch(samples) {
             self.network = network;
         }
@@ -126,10 +134,11 @@ impl Training<'_> {
     fn choose_algorithms(
         &self,
         graph: Arc<Graph>,
+        machine: &Machine,
         observer: &dyn TrainObserver,
     ) -> Result<Chosen, TrainError> {
         if !self.network.varies() {
-            return Ok(algorithms::choose(&graph, &self.conditions(), observer)?);
+            return Ok(algorithms::choose(&graph, &self.conditions(machine), observer)?);
         }
         match self.algorithms {
             AlgorithmChoice::NumericChanges => Err(TrainError::NumericChanges),
@@ -166,22 +175,45 @@ fn all_tensors(task: &Task) -> Bytes {
     Bytes(2 * (storages.sum::<Bytes>() + workspace.unwrap_or_default()).get())
 }
 
+/// The machine with the measured link of the host tier. Where nothing can be measured, nothing can be offloaded either, and the machine keeps
+/// its link.
+fn measured_link(training: &Training<'_>, host: &Host) -> Result<Machine, TrainError> {
+    let machine = training.machine.clone();
+    if !training.freedom.offload {
+        return Ok(machine);
+    }
+    let link = host.options.measure(machine.host_memory).map_err(EngineError::from)?;
+    let (to_host, to_device) = link.unwrap_or((machine.to_host, machine.to_device));
+    Ok(Machine { to_host, to_device, ..machine })
+}
+
+/// What the runs of a training gave.
+struct Outcome {
+    limited: Run,
+    /// The unlimited run, and whether the limited one equals it.
+    unlimited: Option<(Run, bool)>,
+    arena_above_intact: bool,
+    resident: Option<Bytes>,
+}
+
 /// Builds the report: measured against predicted.
 fn report(
-    training: &Training<'_>,
     runner: &Runner<'_>,
     executor: &UnderLimit<'_>,
     unconstrained_peak: Bytes,
-    limited: Run,
-    arena_above_intact: bool,
-    unlimited: Option<(Run, bool)>,
+    host: &Host,
+    outcome: Outcome,
 ) -> TrainReport {
+    let Outcome { limited, unlimited, arena_above_intact, resident } = outcome;
+    let training = runner.training();
     let measured_unlimited = unlimited.as_ref().map(|(run, _)| run.iteration);
     let baseline = measured_unlimited.unwrap_or_else(|| executor.sum_of_op_times());
     let batch = samples(&runner.graph);
     TrainReport {
         plan: executor.plan_report(unconstrained_peak),
-        host: training.host_name(),
+        host: host.name(),
+        host_kind: host.kind,
+        host_reserved_bytes: limited.host,
         to_host_rate: executor.machine().to_host.rate,
         to_device_rate: executor.machine().to_device.rate,
         threads: training.threads,
@@ -189,6 +221,7 @@ fn report(
         first_iteration: runner.first,
         measured_peak_bytes: limited.peak,
         arena_above_intact,
+        peak_resident_bytes: resident,
         batch,
         samples_per_second: batch as f64 * 1e9 / limited.iteration.get().max(1) as f64,
         measured_iteration_ns: limited.iteration,

@@ -1,16 +1,20 @@
 //! The arena: one mapping of exactly the limit, followed by a guard page.
 //!
 //! ```text
-//! 0              arena size        limit   end of page
-//! ├─ placement ─┤├─── pattern ─────┤├──────┤├─ guard page ─┤
+//! 0              arena size   2 MiB boundary     limit   end of page
+//! ├─ placement ─┤├─ pattern ─┤├─ never touched ─┤├──────┤├─ guard page ─┤
 //! ```
 //!
-//! Pages are committed by the first write to them, so resident memory counts only what a plan uses. The base is aligned to a page.
+//! Pages are committed by the first access to them, so resident memory counts only what a plan uses. The bytes above the plan's arena size
+//! are guarded in two ways: those up to the next boundary of a huge page, which the system may commit together with the plan's last bytes,
+//! hold a pattern; the pages above are returned to the system, and its page map tells whether one has been accessed since. The base is aligned
+//! to a page.
 
+use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 
 use elbowroom_ir::Bytes;
-use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
 
 use crate::error::EngineError;
 
@@ -42,8 +46,8 @@ const fn pattern(i: usize) -> u8 {
     (i as u32).wrapping_mul(0x9E37_79B1).to_be_bytes()[0] ^ 0xA5
 }
 
-/// At most this many bytes are filled. A limit may be far above the arena size, and filling commits pages.
-const PAINTED: usize = 256 << 20;
+/// Size of a huge page, the most that the system commits at one access.
+const HUGE_PAGE: usize = 2 << 20;
 
 /// Memory of a fixed size at a fixed address.
 #[derive(Debug)]
@@ -120,34 +124,88 @@ impl Arena {
         unsafe { std::slice::from_raw_parts_mut(self.pointer(extent), extent.len) }
     }
 
-    /// The range from `from` to the limit, at most [`PAINTED`] bytes.
-    fn above(&self, from: Bytes) -> Extent {
-        let offset = usize::try_from(from.get()).unwrap_or(usize::MAX).min(self.limit);
-        Extent { offset, len: PAINTED.min(self.limit - offset) }
+    /// The bytes from `from` to the limit: those up to the next boundary of a huge page, and the rest.
+    fn above(&self, from: Bytes) -> [Extent; 2] {
+        let from = usize::try_from(from.get()).unwrap_or(usize::MAX).min(self.limit);
+        let base = self.base.as_ptr() as usize;
+        // The base is a multiple of a page, and so is the boundary.
+        let boundary = (base + from).next_multiple_of(HUGE_PAGE).saturating_sub(base).min(self.limit);
+        let range = |start: usize, end: usize| Extent { offset: start, len: end - start };
+        [range(from, boundary), range(boundary, self.limit)]
     }
 
-    /// Fills the bytes from `from` on with the pattern, up to the limit and at most [`PAINTED`] bytes.
+    /// Guards the bytes from `from` on: fills those up to the next boundary of a huge page with the pattern and returns the rest to the
+    /// system.
     ///
     /// # Safety
-    /// Nothing uses these bytes during the call.
-    pub unsafe fn paint(&self, from: Bytes) {
-        let range = self.above(from);
+    /// Nothing uses these bytes during the call, and nothing relies on their contents.
+    pub unsafe fn guard(&self, from: Bytes) {
+        let [near, far] = self.above(from);
         // SAFETY: the caller's promise.
-        let bytes = unsafe { self.bytes_mut(range) };
-        bytes.iter_mut().zip(range.offset..).for_each(|(byte, i)| *byte = pattern(i));
+        let bytes = unsafe { self.bytes_mut(near) };
+        bytes.iter_mut().zip(near.offset..).for_each(|(byte, i)| *byte = pattern(i));
+        if far.len > 0 {
+            // SAFETY: the pages are the arena's own, from a boundary of a page on, and nothing uses them. What the call does is advice: if it
+            // fails, the pages stay committed, and `first_overwritten` reports none of them.
+            let _ = unsafe { madvise(self.pointer(far).cast(), far.len, Advice::LinuxDontNeed) };
+        }
     }
 
-    /// The offset of the first byte from `from` on that does not hold the pattern, or `None` if all do.
+    /// The offset of the first byte from `from` on that does not hold the pattern, or of the first page above that has been accessed since
+    /// [`guard`](Self::guard); `None` if there is neither. Where the system does not report its page map, the pages above count as
+    /// untouched.
     ///
     /// # Safety
     /// Nothing writes these bytes during the call.
     pub unsafe fn first_overwritten(&self, from: Bytes) -> Option<Bytes> {
-        let range = self.above(from);
+        let [near, far] = self.above(from);
         // SAFETY: the caller's promise.
-        let bytes = unsafe { self.bytes(range) };
-        let stain = bytes.iter().zip(range.offset..).find(|&(&byte, i)| byte != pattern(i));
-        stain.map(|(_, i)| Bytes(i as u64))
+        let bytes = unsafe { self.bytes(near) };
+        let stain = bytes.iter().zip(near.offset..).find(|&(&byte, i)| byte != pattern(i)).map(|(_, i)| i);
+        let touched = || {
+            let page = first_committed(self.pointer(far) as usize, far.len).ok()??;
+            Some(far.offset + page)
+        };
+        stain.or_else(touched).map(|offset| Bytes(offset as u64))
     }
+
+    /// Commits the pages of the first bytes without changing these, so that no op pays for it.
+    ///
+    /// # Safety
+    /// Nothing uses these bytes during the call.
+    pub unsafe fn commit(&self, bytes: Bytes) {
+        let len = usize::try_from(bytes.get()).unwrap_or(usize::MAX).min(self.limit);
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { self.bytes_mut(Extent { offset: 0, len }) };
+        for byte in bytes.iter_mut().step_by(rustix::param::page_size()) {
+            // Volatile, because the compiler would otherwise omit a write that changes nothing.
+            // SAFETY: the reference is valid for both.
+            unsafe { std::ptr::write_volatile(byte, std::ptr::read_volatile(byte)) };
+        }
+    }
+}
+
+/// The offset of the first page of a range that is committed, in memory or in swap space. The range starts at a page.
+fn first_committed(address: usize, len: usize) -> std::io::Result<Option<usize>> {
+    /// Bits 62 and 63 of an entry (`Documentation/admin-guide/mm/pagemap.rst`): swapped out, present.
+    const COMMITTED: u64 = 3 << 62;
+    const ENTRY: usize = 8;
+    let page = rustix::param::page_size();
+    let map = std::fs::File::open("/proc/self/pagemap")?;
+    let mut entries = vec![0; (len.div_ceil(page) * ENTRY).min(64 << 10)];
+    let mut done = 0;
+    while done < len {
+        let count = ((len - done).div_ceil(page) * ENTRY).min(entries.len());
+        let entries = &mut entries[..count];
+        map.read_exact_at(entries, ((address + done) / page * ENTRY) as u64)?;
+        let committed =
+            |entry: &[u8]| entry.try_into().is_ok_and(|entry| u64::from_ne_bytes(entry) & COMMITTED != 0);
+        if let Some(index) = entries.chunks_exact(ENTRY).position(committed) {
+            return Ok(Some(done + index * page));
+        }
+        done += count / ENTRY * page;
+    }
+    Ok(None)
 }
 
 impl Drop for Arena {
@@ -168,16 +226,43 @@ mod tests {
         assert_eq!(arena.pointer(Extent { offset: 0, len: 1 }) as usize % 4096, 0);
         // SAFETY: this thread alone uses the arena.
         unsafe {
-            arena.paint(Bytes(100));
+            arena.guard(Bytes(100));
             assert_eq!(arena.first_overwritten(Bytes(100)), None);
             arena.bytes_mut(Extent { offset: 0, len: 100 }).fill(7);
             assert_eq!(arena.first_overwritten(Bytes(100)), None, "below the height everything is allowed");
-            for at in [100, 5_000, 9_999] {
+            for at in [100, 4_000] {
                 arena.bytes_mut(Extent { offset: at, len: 1 })[0] ^= 1;
                 assert_eq!(arena.first_overwritten(Bytes(100)), Some(Bytes(at as u64)));
                 arena.bytes_mut(Extent { offset: at, len: 1 })[0] ^= 1;
             }
             assert_eq!(arena.first_overwritten(Bytes(10_000)), None);
+        }
+    }
+
+    #[test]
+    fn every_write_above_a_height_is_found_without_touching_what_lies_there() {
+        let limit = 64 << 20;
+        let arena = Arena::new(Bytes(limit)).unwrap();
+        let committed = |from: usize| {
+            let range = Extent { offset: from, len: limit as usize - from };
+            first_committed(arena.pointer(range) as usize, range.len).unwrap()
+        };
+        let height = 3 << 20;
+        // SAFETY: this thread alone uses the arena.
+        unsafe {
+            arena.bytes_mut(Extent { offset: 0, len: limit as usize }).fill(7);
+            arena.guard(Bytes(height));
+            assert_eq!(arena.first_overwritten(Bytes(height)), None);
+            assert_eq!(committed(height as usize + HUGE_PAGE), None, "what was written before is returned");
+            // Zeros, which the returned pages would read as, too.
+            for (at, byte) in [(limit - 1, 0), (limit / 2, 9), (height + 2 * HUGE_PAGE as u64, 0)] {
+                arena.bytes_mut(Extent { offset: at as usize, len: 1 })[0] = byte;
+                let found = arena.first_overwritten(Bytes(height)).unwrap().get();
+                // Huge pages report their first byte.
+                assert!(found <= at && at - found < HUGE_PAGE as u64, "{found} for {at}");
+            }
+            arena.commit(Bytes(height));
+            assert_eq!(arena.bytes(Extent { offset: 0, len: 10 }), [7; 10]);
         }
     }
 
@@ -189,14 +274,6 @@ mod tests {
             assert!(outcome.is_err(), "{offset} {len}");
         }
         arena.pointer(Extent { offset: 100, len: 0 });
-    }
-
-    #[test]
-    fn a_generous_limit_is_not_painted_as_a_whole() {
-        let arena = Arena::new(Bytes(1 << 32)).unwrap();
-        assert_eq!(arena.above(Bytes(100)), Extent { offset: 100, len: PAINTED });
-        assert_eq!(arena.above(Bytes((1 << 32) - 7)).len, 7);
-        assert_eq!(arena.above(Bytes(1 << 40)).len, 0);
     }
 
     #[test]

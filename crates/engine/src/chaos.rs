@@ -207,8 +207,12 @@ impl<D: Device> Device for Chaos<D> {
         self.device.write(to, bytes);
     }
 
-    fn paint(&self, from: Bytes) {
-        self.device.paint(from);
+    fn guard(&self, from: Bytes) {
+        self.device.guard(from);
+    }
+
+    fn commit(&self, bytes: Bytes) {
+        self.device.commit(bytes);
     }
 
     fn first_overwritten(&self, from: Bytes) -> Option<Bytes> {

@@ -42,9 +42,8 @@ pub struct SessionOptions {
     pub host: HostOptions,
     /// Fault injection for tests.
     pub chaos: Option<ChaosOptions>,
-    /// Whether to fill the bytes between the plan's arena size and the limit with a pattern, so that [`Session::first_overwritten`] can report a
-    /// write to them. This commits pages, so at most the first 256 MiB above the arena size are filled. A session that starts without a
-    /// plan fills from offset zero.
+    /// Whether to guard the bytes between the plan's arena size and the limit, so that [`Session::first_overwritten`] can report a write to
+    /// them. This commits at most 2 MiB.
     pub paint: bool,
 }
 
@@ -118,6 +117,8 @@ pub struct Session {
     /// Limit on the sum of all host copies, in bytes.
     host_memory: Bytes,
     options: SessionOptions,
+    /// Bytes of the arena that the next dynamic iteration uses, if a dry run has determined them.
+    dynamic_peak: Option<Bytes>,
     broken: bool,
 }
 
@@ -200,10 +201,6 @@ impl Session {
         let locations = locations.collect();
         let SessionState::Idle(memory) = &mut session.state else { return Err(EngineError::Broken) };
         memory.locations = locations;
-        if session.options.paint {
-            // The first touch of a page costs time, which would distort the durations measured for the first ops.
-            memory.device.paint(Bytes::ZERO);
-        }
         session.initialize()?;
         Ok(session)
     }
@@ -249,6 +246,7 @@ impl Session {
             align,
             host_memory,
             options,
+            dynamic_peak: None,
             broken: false,
         })
     }
@@ -394,10 +392,13 @@ impl Session {
         }
     }
 
-    /// The offset of the first byte above the plan's arena size that was written to, or `None` if all of them still hold the pattern.
-    /// Always `None` without a plan or without [`SessionOptions::paint`].
+    /// The offset of the first byte above the plan's arena size that was written to, or `None` if there is none. Far above the arena size, pages
+    /// are examined, and the first byte of the page is returned. Always `None` without a plan or without [`SessionOptions::paint`].
     pub fn first_overwritten(&self) -> Option<Bytes> {
         let SessionState::Planned(planned) = &self.state else { return None };
+        if !self.options.paint {
+            return None;
+        }
         planned.shared.device.first_overwritten(planned.plan.placement().height)
     }
 
@@ -523,7 +524,7 @@ impl Session {
         };
         memory.device.set_program(Arc::clone(&self.graph), program.actions);
         if self.options.paint {
-            memory.device.paint(plan.placement().height);
+            memory.device.guard(plan.placement().height);
         }
         let shared = ExecutorState::new(program, memory.device, memory.exchange, copies);
         for extent in memory.locations.iter().filter_map(|place| place.device) {

@@ -6,16 +6,15 @@ use anyhow::Result;
 use elbowroom::algorithms::AlgorithmChoice;
 use elbowroom::largest::LargestError;
 use elbowroom::network::Model;
+use elbowroom::plot;
 use elbowroom::size::BatchSpec;
 use elbowroom::train::{TrainError, Training};
-use elbowroom::{plot, resident};
 
 use crate::Answer;
 use crate::args::TrainArgs;
 use crate::commands::trace;
 use crate::progress::{self, Progress};
 use crate::{files, networks, printer, settings};
-use print::Trained;
 
 /// Runs the command.
 pub fn run(args: &TrainArgs) -> Result<Answer> {
@@ -40,13 +39,12 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
         let title = format!("{} under {}", report.plan.trace, report.plan.limit_bytes);
         files::write(Some(path), &plot::losses(&title, report.first_iteration, &report.losses))?;
     }
-    let trained = Trained { report, peak_resident_bytes: resident::most() };
     if args.json {
-        printer::json(&trained)?
+        printer::json(&report)?
     } else {
-        print::print(&trained)?
+        print::print(&report)?
     };
-    Ok(match trained.report.verified {
+    Ok(match report.verified {
         Some(false) => {
             Answer::No("the run under the limit is not bit-exact with the run without one, which is a fault in elbowroom".into())
         }
@@ -76,12 +74,12 @@ fn training(args: &TrainArgs) -> Result<Training<'static>> {
         .method(settings::method(&args.planner)?)
         .freedom(settings::freedom(&args.planner.freedom))
         .iterations(args.iterations)
-        .host(settings::host(args))
         .seed(args.planner.search.seed)
         .threads(settings::threads(&args.planner.search))
         .algorithms(algorithms)
         .verify(args.verify)
         .dynamic(args.dynamic);
+    training = settings::host(args, training);
     if let Some(bytes) = args.host_memory {
         training = training.host_memory(bytes);
     }

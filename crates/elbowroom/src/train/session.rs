@@ -50,6 +50,8 @@ pub(super) struct Run {
     pub peak: Bytes,
     /// The last iteration, one that followed a plan if there was any.
     pub last: Timeline,
+    /// Most bytes that were reserved for host copies.
+    pub host: Bytes,
 }
 
 /// How a session begins.
@@ -86,6 +88,10 @@ impl<'a> Runner<'a> {
         let Structure { graph, samples } = runner.structure(first)?;
         runner.feed.read(&graph, &samples)?;
         Ok(runner)
+    }
+
+    pub(super) fn training(&self) -> &'a Training<'a> {
+        self.training
     }
 
     /// What an iteration runs.
@@ -149,6 +155,7 @@ impl<'a> Runner<'a> {
                 }
             }
             run.iterations += 1;
+            run.host = run.host.max(session.host_bytes());
             let Measured { time, peak, timeline, planned: by_plan } = measured;
             if by_plan && !planned {
                 // Iterations that follow plans are measured, from the first one on.

@@ -3,15 +3,16 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use elbowroom_engine::{HostOptions, HostPlace};
+use elbowroom_engine::HostOptions;
 use elbowroom_graph::Graph;
 use elbowroom_ir::Bytes;
-use elbowroom_ir::machine::Machine;
+use elbowroom_ir::machine::{Channel, Machine};
 use elbowroom_ir::packing::Packer;
 use elbowroom_ir::planning::{Freedom, Planner};
 use elbowroom_ir::search::Budget;
 
 use super::TrainError;
+use super::host::HostSetting;
 use crate::algorithms::{AlgorithmChoice, Conditions};
 use crate::data::{Dataset, Feed};
 use crate::network::Network;
@@ -50,7 +51,7 @@ pub struct Training<'a> {
     pub(super) algorithms: AlgorithmChoice,
     pub(super) iterations: u64,
     pub(super) data: Data<'a>,
-    pub(super) host: HostOptions,
+    pub(super) host: HostSetting,
     pub(super) seed: u64,
     pub(super) threads: usize,
     pub(super) verify: bool,
@@ -96,7 +97,7 @@ impl<'a> Training<'a> {
     /// found.
     ///
     /// Defaults: 5 iterations on synthetic data, seed 0, all cores, the planner and packer `auto` with 10 seconds for each search, offload
-    /// and recompute allowed, bit-exact algorithms, host copies in memory, no verification and no checkpoints.
+    /// and recompute allowed, bit-exact algorithms, host copies in a file in `/var/tmp` or `/tmp`, no verification and no checkpoints.
     pub fn new(network: impl Network + 'a, memory: impl Into<MemorySpec>) -> Self {
         let planner = registry::planner(registry::DEFAULT_PLANNER).expect("a test builds a training");
         let packer = registry::packer(registry::DEFAULT_PACKER).expect("a test builds a training");
@@ -110,7 +111,7 @@ impl<'a> Training<'a> {
             algorithms: AlgorithmChoice::default(),
             iterations: ITERATIONS,
             data: Data::default(),
-            host: HostOptions::default(),
+            host: HostSetting::default(),
             seed: 0,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             verify: false,
@@ -194,15 +195,22 @@ impl<'a> Training<'a> {
         Self { machine, ..self }
     }
 
-    /// Sets the bytes that host copies may take at once.
+    /// Sets the bytes that may be reserved for host copies.
     pub fn host_memory(mut self, bytes: Bytes) -> Self {
         self.machine.host_memory = bytes;
         self
     }
 
-    /// Sets where host copies lie, and the link to which their copies are slowed down if there is one.
+    /// Sets where host copies lie, and the link to which their copies are slowed down if there is one. Host copies in memory count as resident
+    /// memory of the process in addition to the limit.
     pub fn host(self, host: HostOptions) -> Self {
-        Self { host, ..self }
+        Self { host: HostSetting::Given(host), ..self }
+    }
+
+    /// Stores host copies in a file in the first of these folders that lies on a disk and can be written to, and slows copies down to a link if
+    /// there is one. Without such a folder nothing is offloaded. The default is this with `/var/tmp` and `/tmp`.
+    pub fn host_on_disk(self, folders: Vec<PathBuf>, link: Option<(Channel, Channel)>) -> Self {
+        Self { host: HostSetting::Disk { folders, link }, ..self }
     }
 
     /// Sets whether to run the same iterations again without a limit and to compare results and parameters bit by bit.
@@ -225,24 +233,16 @@ impl<'a> Training<'a> {
         Self { dynamic, ..self }
     }
 
-    /// The settings that plans depend on.
-    pub(super) fn conditions(&self) -> Conditions<'_> {
+    /// The settings that plans depend on, with this machine.
+    pub(super) fn conditions<'t>(&'t self, machine: &'t Machine) -> Conditions<'t> {
         Conditions {
             memory: self.memory,
-            machine: &self.machine,
+            machine,
             method: &self.method,
             freedom: self.freedom,
             iterations: self.iterations,
             threads: self.threads,
             algorithms: self.algorithms,
-        }
-    }
-
-    /// Name of the host tier for people.
-    pub(super) fn host_name(&self) -> String {
-        match &self.host.place {
-            HostPlace::Memory => "memory".to_owned(),
-            HostPlace::Folder(folder) => folder.display().to_string(),
         }
     }
 }

@@ -182,9 +182,14 @@ impl Device for CpuDevice {
         unsafe { self.parts.arena.bytes_mut(to) }.copy_from_slice(bytes);
     }
 
-    fn paint(&self, from: Bytes) {
+    fn guard(&self, from: Bytes) {
+        // SAFETY: as in `read`; the session guards what its plan does not use.
+        unsafe { self.parts.arena.guard(from) }
+    }
+
+    fn commit(&self, bytes: Bytes) {
         // SAFETY: as in `read`.
-        unsafe { self.parts.arena.paint(from) }
+        unsafe { self.parts.arena.commit(bytes) }
     }
 
     fn first_overwritten(&self, from: Bytes) -> Option<Bytes> {

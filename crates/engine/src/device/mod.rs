@@ -112,8 +112,10 @@ pub trait Device: Send + Sync {
     fn read(&self, from: Extent, into: &mut [u8]);
     /// Copies bytes into a range of the arena, between iterations.
     fn write(&self, to: Extent, bytes: &[u8]);
-    /// Fills the bytes from `from` on with a pattern, between iterations: see [`crate::arena`].
-    fn paint(&self, from: Bytes);
-    /// The offset of the first byte from `from` on that does not hold the pattern, between iterations.
+    /// Guards the bytes from `from` on, whose contents are lost, between iterations: see [`crate::arena`].
+    fn guard(&self, from: Bytes);
+    /// Commits the memory of the first bytes of the arena without changing them, between iterations.
+    fn commit(&self, bytes: Bytes);
+    /// The offset of the first guarded byte from `from` on that may have been written to, between iterations.
     fn first_overwritten(&self, from: Bytes) -> Option<Bytes>;
 }

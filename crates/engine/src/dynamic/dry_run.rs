@@ -82,7 +82,9 @@ impl Device for DryRunDevice {
 
     fn write(&self, _: Extent, _: &[u8]) {}
 
-    fn paint(&self, _: Bytes) {}
+    fn guard(&self, _: Bytes) {}
+
+    fn commit(&self, _: Bytes) {}
 
     fn first_overwritten(&self, _: Bytes) -> Option<Bytes> {
         None

@@ -51,6 +51,8 @@ impl Session {
             host: self.host_memory,
         };
         let mut run = prepare_run(setup, run_dynamic.reborrow(), &self.graph, &memory.locations)?;
+        // The first access to a page costs time, which would distort the durations measured for the first ops.
+        memory.device.commit(self.dynamic_peak.take().unwrap_or_default());
         self.pool.install(|| run.run())?;
         let parameters = self.graph.persistent.iter().zip(&mut memory.locations).zip(&host_slots);
         for ((parameter, location), &slot) in parameters {
@@ -86,7 +88,9 @@ impl Session {
         };
         let mut run = prepare_run(setup, run_dynamic.reborrow(), &self.graph, &self.locations()?)?;
         run.run()?;
-        Ok(run.report())
+        let report = run.report();
+        self.dynamic_peak = Some(report.measured_peak);
+        Ok(report)
     }
 
     /// The trace of the current graph. An error if the order was made for another trace.

@@ -3,39 +3,42 @@
 use anyhow::Result;
 use elbowroom::graph::op::Algorithm;
 use elbowroom::ir::Bytes;
-use elbowroom::report::{PlanReport, TrainReport};
-use serde::Serialize;
+use elbowroom::report::{HostKind, PlanReport, TrainReport};
 
 use crate::commands::plan;
 use crate::printer::{self, Row, counted, grouped, row};
 
-/// The report of the library, with the measurements of the process.
-#[derive(Serialize)]
-pub struct Trained {
-    /// What the library reports.
-    #[serde(flatten)]
-    pub report: TrainReport,
-    /// Most bytes of memory that the whole process has had resident, code and kernels' threads included; `null` where the system does
-    /// not say. An unlimited run made for comparison counts as well.
-    pub peak_resident_bytes: Option<Bytes>,
-}
-
 /// Prints the report: the result first, then limit, plan, traffic and execution.
-pub fn print(Trained { report, peak_resident_bytes }: &Trained) -> Result<()> {
+pub fn print(report: &TrainReport) -> Result<()> {
     printer::section("Result", &result(report))?;
-    printer::section("Limit", &plan::limit(&report.plan))?;
+    let mut limit = plan::limit(&report.plan);
+    limit.extend(resident(report));
+    printer::section("Limit", &limit)?;
     if report.execution.planned_iterations > 0 {
         printer::section("Plan", &predicted(&report.plan))?;
         printer::section("Search", &plan::search(&report.plan))?;
     }
     printer::section("Traffic in the last iteration", &traffic(report))?;
     printer::section("Execution", &execution(report))?;
-    let mut rows = vec![row("threads", report.threads, "")];
-    if let Some(bytes) = peak_resident_bytes {
-        rows.push(row("resident memory", bytes, "peak of the whole process, program code included"));
-    }
-    printer::section("Process", &rows)?;
+    printer::section("Process", &[row("threads", report.threads, "")])?;
     Ok(())
+}
+
+/// Resident memory next to the limit.
+fn resident(report: &TrainReport) -> Option<Row> {
+    let bytes = report.peak_resident_bytes?;
+    let above = bytes.saturating_sub(report.plan.limit_bytes);
+    let copies = report.host_reserved_bytes;
+    let host = match report.host_kind {
+        HostKind::Memory => format!("; host copies are in memory, as asked for: {copies} reserved"),
+        HostKind::FolderInMemory => format!(
+            "; host copies are in {}, which is memory: {copies} reserved, not counted here",
+            report.host
+        ),
+        _ => String::new(),
+    };
+    let note = format!("peak of the whole process, program code included: the limit and {above}{host}");
+    Some(row("resident memory", bytes, note))
 }
 
 /// What the run measured.
@@ -95,7 +98,16 @@ fn predicted(report: &PlanReport) -> Vec<Row> {
 /// What the last iteration copied and recomputed.
 fn traffic(report: &TrainReport) -> Vec<Row> {
     let rate = |rate: u64| format!("{:.2} GB/s measured when training began", rate as f64 / 1e9);
-    let host = if report.host == "memory" { "host memory".to_owned() } else { report.host.clone() };
+    let recomputed = row("recomputed", counted(report.measured_recomputed_ops as u64, "op"), "");
+    let host = match report.host_kind {
+        HostKind::None => {
+            let none = "no folder on a disk was found, so nothing is offloaded: --host names one";
+            return vec![row("offloaded", Bytes::ZERO, none), recomputed];
+        }
+        HostKind::Memory => "host memory".to_owned(),
+        HostKind::FolderInMemory => format!("{} (memory)", report.host),
+        _ => report.host.clone(),
+    };
     vec![
         row("offloaded", report.measured_to_host_bytes, format!("to {host}; {}", rate(report.to_host_rate))),
         row(
@@ -103,7 +115,7 @@ fn traffic(report: &TrainReport) -> Vec<Row> {
             report.measured_to_device_bytes,
             format!("from {host}; {}", rate(report.to_device_rate)),
         ),
-        row("recomputed", counted(report.measured_recomputed_ops as u64, "op"), ""),
+        recomputed,
     ]
 }
 

@@ -1,0 +1,118 @@
+//! A limit on the CPU limits the process: without further options, resident memory exceeds it by little, and the process survives in a control
+//! group of that size.
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// What a process may have resident in addition to its limit: code, stacks, batches and the planner's tables.
+const OTHER: u64 = 60 << 20;
+
+/// A control group for memory, removed in the end.
+struct ControlGroup {
+    folder: PathBuf,
+}
+
+impl ControlGroup {
+    /// A group of this many bytes, or `None` where the system lets us make none. Both versions of control groups are tried.
+    fn new(name: &str, bytes: u64) -> Option<Self> {
+        let name = format!("elbowroom-{name}-{}", std::process::id());
+        let versions = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
+        versions.into_iter().find_map(|(root, file)| {
+            let group = Self { folder: Path::new(root).join(&name) };
+            std::fs::create_dir(&group.folder).ok()?;
+            std::fs::write(group.folder.join(file), bytes.to_string()).ok()?;
+            Some(group)
+        })
+    }
+}
+
+impl Drop for ControlGroup {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.folder);
+    }
+}
+
+/// Runs `elbowroom` with files for offloaded tensors allowed in this folder only, in a control group if there is one.
+fn train(temporary: &Path, group: Option<&ControlGroup>, arguments: &str) -> Output {
+    let binary = env!("CARGO_BIN_EXE_elbowroom");
+    let enter = group.map_or_else(String::new, |group| {
+        format!("echo $$ > {} && ", group.folder.join("cgroup.procs").display())
+    });
+    Command::new("sh")
+        .args(["-c", &format!("{enter}exec {binary} train {arguments} --json")])
+        .env("TMPDIR", temporary)
+        .output()
+        .expect("the binary runs")
+}
+
+#[track_caller]
+fn report(output: &Output) -> Value {
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {err}", output.status);
+    serde_json::from_slice(&output.stdout).expect("standard output is JSON")
+}
+
+/// Trains without further options, and again in a control group as large as what may be resident.
+fn keeps_to_the_limit(name: &str, arguments: &str) {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let number = |report: &Value, name: &str| report[name].as_u64().unwrap();
+    let free = report(&train(folder.path(), None, arguments));
+    let allowed = number(&free, "limit_bytes") + OTHER;
+    let resident = number(&free, "peak_resident_bytes");
+    assert!(resident <= allowed, "{resident} resident, {allowed} allowed: {free}");
+    assert!(number(&free, "to_host_bytes") == 0 || free["host_kind"] == "disk", "{free}");
+
+    let Some(group) = ControlGroup::new(name, allowed) else { return };
+    let confined = report(&train(folder.path(), Some(&group), arguments));
+    assert!(number(&confined, "peak_resident_bytes") <= allowed, "{confined}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
+}
+
+#[test]
+fn a_gpt_at_30_percent_takes_little_more_than_its_limit() {
+    keeps_to_the_limit("gpt", "--model gpt --batch 8 --memory 30% --iterations 2 --planner greedy");
+}
+
+#[test]
+fn a_resnet_at_50_percent_takes_little_more_than_its_limit() {
+    keeps_to_the_limit("resnet", "--model resnet18 --memory 50% --iterations 2 --planner greedy");
+}
+
+#[test]
+fn a_generous_limit_costs_no_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let resident = |limit: &str| {
+        let line = format!("--model resnet20 --batch 4 --iterations 2 --planner greedy --memory {limit}");
+        report(&train(folder.path(), None, &line))["peak_resident_bytes"].as_u64().unwrap()
+    };
+    let (tight, generous) = (resident("9MiB"), resident("300MiB"));
+    assert!(generous < tight + (8 << 20), "{generous} resident instead of {tight}");
+}
+
+#[test]
+fn memory_for_host_copies_has_to_be_asked_for_and_is_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = "--model resnet20 --batch 4 --iterations 2 --planner greedy --memory 60%";
+    let host = |option: &str| {
+        let report = report(&train(folder.path(), None, &format!("{line} {option}")));
+        (report["host"].as_str().unwrap().to_owned(), report["host_kind"].as_str().unwrap().to_owned())
+    };
+    assert_eq!(host("--host memory"), ("memory".to_owned(), "memory".to_owned()));
+    let printed = support::expect_both(folder.path(), &format!("train {line} --host memory"), 0).0;
+    let words = printed.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("resident memory") && words.contains("host copies are in memory"), "{printed}");
+    if Path::new("/dev/shm").is_dir() {
+        let kind = ("/dev/shm".to_owned(), "folder_in_memory".to_owned());
+        assert_eq!(host("--host /dev/shm"), kind);
+        let (place, kind) = {
+            let report = report(&train(Path::new("/dev/shm"), None, line));
+            (report["host"].as_str().unwrap().to_owned(), report["host_kind"].as_str().unwrap().to_owned())
+        };
+        assert!(place != "/dev/shm" && kind != "memory", "{place}, {kind}");
+    }
+}
