@@ -2,9 +2,9 @@
 //! where a Python with PyTorch is named, PyTorch in eager mode on as many threads.
 //!
 //! `cargo run --release -p elbowroom --example speed -- [--pairs 20] [--threads 2] [--python PYTHON] [--only PART-OF-A-NAME]
-//! [--algorithms usual|equal|any]`
+//! [--algorithms usual|equal|any] [--json]`
 //!
-//! `--algorithms equal` computes every operation with its fastest bit-exact algorithm, `any` with its fastest.
+//! `--json` prints one object for each network. `--algorithms equal` computes every operation with its fastest bit-exact algorithm, `any` with its fastest.
 //!
 //! All sides run in turns, one iteration each (PyTorch five), so that other work on the machine slows all of them down. A ratio is the
 //! median of the ratios of neighbours in time, in brackets its 95 % interval from order statistics.
@@ -42,35 +42,32 @@ struct Settings {
     python: Option<String>,
     only: String,
     algorithms: String,
+    json: bool,
 }
 
 fn main() -> Result<(), Failure> {
     let settings = settings()?;
     let mut peer =
         settings.python.as_deref().map(|python| Peer::start(python, settings.threads)).transpose()?;
-    println!(
-        "{:<10}{:>6}{:>12}{:>12}{:>12}{:>24}{:>24}{:>12}{:>24}",
-        "network",
-        "batch",
-        "heap ms",
-        "100 % ms",
-        "70 % ms",
-        "100 % / heap",
-        "70 % / 100 %",
-        "PyTorch ms",
-        "100 % / PyTorch"
-    );
+    if !settings.json {
+        print_heads(peer.as_ref());
+    }
     for (name, batch) in NETWORKS.into_iter().filter(|(name, _)| name.contains(&settings.only)) {
-        print_row(name, batch, &settings, peer.as_mut())?;
+        let row = measure(name, batch, &settings, peer.as_mut())?;
+        if settings.json { row.print_json() } else { row.print() }
     }
     Ok(())
 }
 
 fn settings() -> Result<Settings, Failure> {
     let (only, algorithms) = (String::new(), "usual".to_owned());
-    let mut settings = Settings { pairs: 20, threads: 2, python: None, only, algorithms };
+    let mut settings = Settings { pairs: 20, threads: 2, python: None, only, algorithms, json: false };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
+        if word == "--json" {
+            settings.json = true;
+            continue;
+        }
         let value = words.next().ok_or_else(|| format!("{word} wants a value"))?;
         match word.as_str() {
             "--pairs" => settings.pairs = value.parse::<usize>()?.max(1),
@@ -86,13 +83,13 @@ fn settings() -> Result<Settings, Failure> {
     Ok(settings)
 }
 
-/// Times one network on all sides and prints its line.
-fn print_row(
+/// Times one network on all sides.
+fn measure(
     name: &str,
     batch: usize,
     settings: &Settings,
     mut peer: Option<&mut Peer>,
-) -> Result<(), Failure> {
+) -> Result<Row, Failure> {
     let mut graph = Arc::new(zoo::build(name, &Options::new(batch))?);
     if settings.algorithms != "usual" {
         let numeric_changes = settings.algorithms == "any";
@@ -100,7 +97,7 @@ fn print_row(
             Candidates::measure(&graph, settings.threads, Bytes(u64::MAX), numeric_changes, &Silent)?;
         graph = candidates.fastest().graph;
         let counts = algorithms::counts(&graph).into_iter().map(|(name, count)| format!("{count} {name}"));
-        println!("{name}: convolutions and their gradients are {}", counts.collect::<Vec<_>>().join(", "));
+        eprintln!("{name}: convolutions and their gradients are {}", counts.collect::<Vec<_>>().join(", "));
     }
     let mut feed = Feed::open(&graph, None, 0)?;
     let inputs: Vec<&[u8]> = feed.read(&graph, &Samples::From(0))?.slots().collect();
@@ -162,19 +159,86 @@ fn print_row(
     if whole.digests()? != tight.digests()? {
         return Err(format!("{name}: 70 % differs from 100 %, which is a fault").into());
     }
-    let (peer_time, peer_ratio) = match peer {
-        Some(_) => (format!("{:.2}", median(&theirs)), ratio(&at_100, &theirs)),
-        None => ("-".to_owned(), "-".to_owned()),
-    };
+    Ok(Row {
+        name: name.to_owned(),
+        batch,
+        threads: settings.threads,
+        heap: median(&on_heap),
+        whole: median(&at_100),
+        limited: median(&at_70),
+        whole_to_heap: Ratio::of(&at_100, &on_heap),
+        limited_to_whole: Ratio::of(&at_70, &at_100),
+        peer: peer.map(|peer| (peer.version.clone(), median(&theirs), Ratio::of(&at_100, &theirs))),
+    })
+}
+
+/// One network on all sides. Times are medians in milliseconds.
+struct Row {
+    name: String,
+    batch: usize,
+    threads: usize,
+    heap: f64,
+    whole: f64,
+    limited: f64,
+    whole_to_heap: Ratio,
+    limited_to_whole: Ratio,
+    /// PyTorch's version and time, and our time at 100 % ÷ PyTorch's.
+    peer: Option<(String, f64, Ratio)>,
+}
+
+fn print_heads(peer: Option<&Peer>) {
+    if let Some(peer) = peer {
+        println!("PyTorch {}", peer.version);
+    }
     println!(
-        "{name:<10}{batch:>6}{:>12.2}{:>12.2}{:>12.2}{:>24}{:>24}{peer_time:>12}{peer_ratio:>24}",
-        median(&on_heap),
-        median(&at_100),
-        median(&at_70),
-        ratio(&at_100, &on_heap),
-        ratio(&at_70, &at_100),
+        "{:<10}{:>6}{:>12}{:>12}{:>12}{:>24}{:>24}{:>12}{:>24}",
+        "network",
+        "batch",
+        "heap ms",
+        "100 % ms",
+        "70 % ms",
+        "100 % / heap",
+        "70 % / 100 %",
+        "PyTorch ms",
+        "100 % / PyTorch"
     );
-    Ok(())
+}
+
+impl Row {
+    fn print(&self) {
+        let Self { name, batch, heap, whole, limited, .. } = self;
+        let (peer_time, peer_ratio) = match &self.peer {
+            Some((_, time, ratio)) => (format!("{time:.2}"), ratio.to_string()),
+            None => ("-".to_owned(), "-".to_owned()),
+        };
+        println!(
+            "{name:<10}{batch:>6}{heap:>12.2}{whole:>12.2}{limited:>12.2}{:>24}{:>24}{peer_time:>12}{peer_ratio:>24}",
+            self.whole_to_heap.to_string(),
+            self.limited_to_whole.to_string(),
+        );
+    }
+
+    fn print_json(&self) {
+        let nanoseconds = |milliseconds: f64| (milliseconds * 1e6) as u64;
+        let mut object = serde_json::json!({
+            "network": self.name,
+            "batch": self.batch,
+            "threads": self.threads,
+            "heap_ns": nanoseconds(self.heap),
+            "unlimited_ns": nanoseconds(self.whole),
+            "limited_ns": nanoseconds(self.limited),
+            "unlimited_to_heap": self.whole_to_heap.median,
+            "limited_to_unlimited": self.limited_to_whole.median,
+        });
+        if let Some((version, time, ratio)) = &self.peer {
+            object["pytorch"] = version.as_str().into();
+            object["pytorch_ns"] = nanoseconds(*time).into();
+            object["unlimited_to_pytorch"] = ratio.median.into();
+            object["unlimited_to_pytorch_low"] = ratio.low.into();
+            object["unlimited_to_pytorch_high"] = ratio.high.into();
+        }
+        println!("{object}");
+    }
 }
 
 /// Milliseconds that something takes.
@@ -192,14 +256,29 @@ fn median(times: &[f64]) -> f64 {
 }
 
 /// The median ratio of neighbours in time, with its 95 % interval: the order statistics that a binomial count of smaller ones allows.
-fn ratio(ours: &[f64], theirs: &[f64]) -> String {
-    let mut ratios: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| a / b).collect();
-    ratios.sort_by(f64::total_cmp);
-    let count = ratios.len() as f64;
-    let reach = 0.98 * count.sqrt();
-    let low = (count / 2.0 - reach).floor().max(0.0) as usize;
-    let high = ((count / 2.0 + reach).ceil() as usize).min(ratios.len() - 1);
-    format!("{:.3} [{:.3}, {:.3}]", median(&ratios), ratios[low], ratios[high])
+struct Ratio {
+    median: f64,
+    low: f64,
+    high: f64,
+}
+
+impl Ratio {
+    fn of(ours: &[f64], theirs: &[f64]) -> Self {
+        let mut ratios: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| a / b).collect();
+        ratios.sort_by(f64::total_cmp);
+        let count = ratios.len() as f64;
+        let reach = 0.98 * count.sqrt();
+        let low = (count / 2.0 - reach).floor().max(0.0) as usize;
+        let high = ((count / 2.0 + reach).ceil() as usize).min(ratios.len() - 1);
+        Self { median: median(&ratios), low: ratios[low], high: ratios[high] }
+    }
+}
+
+impl std::fmt::Display for Ratio {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { median, low, high } = self;
+        write!(f, "{median:.3} [{low:.3}, {high:.3}]")
+    }
 }
 
 /// PyTorch in a process of its own, which waits for requests.
@@ -207,6 +286,7 @@ struct Peer {
     process: Child,
     questions: ChildStdin,
     answers: BufReader<ChildStdout>,
+    version: String,
 }
 
 impl Peer {
@@ -221,8 +301,8 @@ impl Peer {
             .spawn()?;
         let questions = process.stdin.take().ok_or("standard input is a pipe")?;
         let answers = BufReader::new(process.stdout.take().ok_or("standard output is a pipe")?);
-        let mut peer = Self { process, questions, answers };
-        println!("PyTorch {}", peer.line()?.trim_start_matches("version "));
+        let mut peer = Self { process, questions, answers, version: String::new() };
+        peer.line()?.trim_start_matches("version ").clone_into(&mut peer.version);
         Ok(peer)
     }
 

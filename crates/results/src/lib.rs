@@ -14,6 +14,7 @@
 pub mod check;
 pub mod compare;
 pub mod data;
+pub mod externals;
 pub mod fields;
 pub mod format;
 pub mod manifest;

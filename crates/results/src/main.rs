@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use elbowroom_results::check;
 use elbowroom_results::compare::broken;
 use elbowroom_results::data::Data;
+use elbowroom_results::externals::Externals;
 use elbowroom_results::manifest::{Entry, Kind, Manifest};
 use elbowroom_results::render;
 use elbowroom_results::runner::Runner;
@@ -24,6 +25,9 @@ struct Arguments {
     /// The folder of the large data sets; entries that need it are left out where it is absent
     #[arg(long, global = true, value_name = "DIR", default_value = "../shared/data")]
     shared: PathBuf,
+    /// A Python interpreter that has PyTorch; entries that measure PyTorch are left out without it
+    #[arg(long, global = true, value_name = "FILE")]
+    python: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
@@ -76,7 +80,9 @@ fn work(arguments: &Arguments) -> Result<bool> {
         .canonicalize()
         .context("finding the workspace")?;
     let manifest = Manifest::load(&root.join("results"))?;
-    let mut runner = Runner::new(&root, &root.join(&arguments.shared));
+    let shared = root.join(&arguments.shared).canonicalize().ok();
+    let python = arguments.python.as_deref().map(std::path::absolute).transpose()?;
+    let mut runner = Runner::new(&root, Externals { shared, python });
     match &arguments.command {
         Task::List => list(&manifest, &root, &runner).map(|()| true),
         Task::Run(choice) => run(&manifest, &root, &mut runner, choice),
@@ -92,8 +98,10 @@ fn list(manifest: &Manifest, root: &Path, runner: &Runner) -> Result<()> {
             Some(data) => {
                 data.outdated(entry).unwrap_or_else(|| format!("measured at {}", data.commit.short()))
             }
-            None if !runner.possible(entry) => "not measured, needs the shared data".to_owned(),
-            None => "not measured".to_owned(),
+            None => match runner.lacks(entry) {
+                Some(external) => format!("not measured, needs {}", external.description()),
+                None => "not measured".to_owned(),
+            },
         };
         let kind = match entry.kind {
             Kind::Exact if entry.quick => "exact, quick",
@@ -129,8 +137,8 @@ fn run(manifest: &Manifest, root: &Path, runner: &mut Runner, choice: &Choice) -
         {
             continue;
         }
-        if !runner.possible(entry) {
-            eprintln!("{}: left out, needs the shared data", entry.id);
+        if let Some(external) = runner.lacks(entry) {
+            eprintln!("{}: left out, needs {}", entry.id, external.description());
             continue;
         }
         let started = Instant::now();
@@ -174,7 +182,7 @@ fn check(manifest: &Manifest, root: &Path, runner: &mut Runner, all: bool) -> Re
         manifest.entries().filter(|(_, entry)| entry.quick || (all && entry.kind == Kind::Exact))
     {
         let Some(data) = measured.get(&entry.id) else { continue };
-        if !runner.possible(entry) {
+        if runner.lacks(entry).is_some() {
             absent += 1;
             continue;
         }
@@ -185,7 +193,7 @@ fn check(manifest: &Manifest, root: &Path, runner: &mut Runner, all: bool) -> Re
         held &= report(entry, &found);
         checked += 1;
     }
-    println!("{checked} entries measured again; {absent} left out, because the shared data are absent");
+    println!("{checked} entries measured again; {absent} left out, because what they need is absent");
     Ok(held)
 }
 

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::externals::{External, Externals};
 use crate::format::Format;
 
 /// Named scalars: the placeholders of a command, and the fields of a record.
@@ -79,7 +80,8 @@ pub struct Entry {
     /// Commands of `elbowroom` that make the files which `command` reads, run once for each case before it.
     #[serde(default)]
     pub prepare: Vec<String>,
-    /// The arguments of the program, separated by spaces, with `{placeholders}`. `{shared}` is the folder of the large data sets.
+    /// The arguments of the program, separated by spaces, with `{placeholders}`. `{shared}` is the folder of the large data sets,
+    /// `{python}` a Python interpreter that has PyTorch.
     pub command: String,
     /// The field of the printed object that lists the records; without it the object itself is the record.
     #[serde(default)]
@@ -355,10 +357,13 @@ impl Entry {
         cases
     }
 
-    /// Whether it reads the large data sets.
-    #[must_use]
-    pub fn needs_shared(&self) -> bool {
-        self.prepare.iter().chain([&self.command]).any(|line| line.contains("{shared}"))
+    /// What it needs that is not part of the repository.
+    pub fn needs(&self) -> impl Iterator<Item = External> {
+        let needed = |external: &External| {
+            let placeholder = format!("{{{}}}", external.placeholder());
+            self.prepare.iter().chain([&self.command]).any(|line| line.contains(&placeholder))
+        };
+        External::ALL.into_iter().filter(needed)
     }
 
     /// The command lines as the data file records them, with placeholders.
@@ -390,7 +395,7 @@ impl Entry {
         }
         for case in self.cases() {
             for line in self.prepare.iter().chain([&self.command]) {
-                fill(line, &case, "")?;
+                fill(line, &case, &Externals::default())?;
             }
             if let Some(both) = self.keep.iter().find(|&name| case.contains_key(name)) {
                 bail!("{both} is a field of the command and of a case");
@@ -425,20 +430,24 @@ impl Column {
     }
 }
 
-/// Puts the values of a case into the placeholders of a command line.
+/// Puts the values of a case and the paths of external things into the placeholders of a command line.
 ///
 /// # Errors
 ///
 /// If a placeholder has no value, or a brace is not closed.
-pub fn fill(line: &str, case: &Fields, shared: &str) -> Result<String> {
+pub fn fill(line: &str, case: &Fields, externals: &Externals) -> Result<String> {
     let mut filled = String::new();
     let mut rest = line;
     while let Some((before, after)) = rest.split_once('{') {
         let (name, tail) =
             after.split_once('}').with_context(|| format!("a brace is not closed in `{line}`"))?;
         filled.push_str(before);
+        let external = External::ALL.into_iter().find(|external| external.placeholder() == name);
         match case.get(name) {
-            _ if name == "shared" => filled.push_str(shared),
+            _ if let Some(external) = external => {
+                filled +=
+                    &externals.path(external).map_or_else(String::new, |path| path.display().to_string());
+            }
             Some(Value::String(text)) => filled.push_str(text),
             Some(value) => filled.push_str(&value.to_string()),
             None => bail!("`{line}` names {{{name}}}, which a case does not have"),

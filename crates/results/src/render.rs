@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use crate::data::Data;
+use crate::externals::External;
 use crate::manifest::{Entry, Fields, Headline, Kind, Manifest, Section, matches};
 use crate::{plot, table};
 
@@ -89,8 +90,13 @@ fn body(entry: &Entry, data: Option<&Data>) -> Result<String> {
     }
     text += &format!("```sh\n{}\n```\n", entry.lines().join("\n"));
     text += &cases(entry);
-    if entry.needs_shared() {
-        text += "\n`{shared}` is the folder of the large data sets, which are not part of the repository.\n";
+    for external in entry.needs() {
+        text += match external {
+            External::Shared => {
+                "\n`{shared}` is the folder of the large data sets, which are not part of the repository.\n"
+            }
+            External::Python => "\n`{python}` is a Python interpreter that has PyTorch.\n",
+        };
     }
     for source in &entry.sources {
         text += &format!("\nSource: {source}\n");

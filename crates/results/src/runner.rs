@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value};
 
 use crate::data::{Data, Run, placeholders};
+use crate::externals::{External, Externals};
 use crate::fields;
 use crate::manifest::{Entry, Fields, Program, fill};
 use crate::place::{Commit, Machine};
@@ -16,21 +17,21 @@ use crate::place::{Commit, Machine};
 #[derive(Debug)]
 pub struct Runner {
     root: PathBuf,
-    shared: Option<PathBuf>,
+    externals: Externals,
     built: BTreeMap<Program, PathBuf>,
 }
 
 impl Runner {
-    /// A runner for the workspace in `root`. The folder of the large data sets is used where it exists.
+    /// A runner for the workspace in `root`.
     #[must_use]
-    pub fn new(root: &Path, shared: &Path) -> Self {
-        Self { root: root.to_owned(), shared: shared.canonicalize().ok(), built: BTreeMap::new() }
+    pub fn new(root: &Path, externals: Externals) -> Self {
+        Self { root: root.to_owned(), externals, built: BTreeMap::new() }
     }
 
-    /// Whether the files that the entry reads are there.
+    /// What the entry needs and this machine lacks.
     #[must_use]
-    pub fn possible(&self, entry: &Entry) -> bool {
-        !entry.needs_shared() || self.shared.is_some()
+    pub fn lacks(&self, entry: &Entry) -> Option<External> {
+        entry.needs().find(|&external| self.externals.path(external).is_none())
     }
 
     /// Runs every case of an entry. `progress` gets a line before each.
@@ -41,17 +42,16 @@ impl Runner {
     pub fn run(&mut self, entry: &Entry, progress: &mut dyn FnMut(&str)) -> Result<Data> {
         let command = self.build(&Program::Command)?;
         let program = self.build(&entry.program)?;
-        let shared = self.shared.as_ref().map_or_else(String::new, |path| path.display().to_string());
         let machine = Machine::now();
         let folder = tempfile::tempdir()?;
         let mut runs = Vec::new();
         for case in entry.cases() {
             for line in &entry.prepare {
-                let line = fill(line, &case, &shared)?;
+                let line = fill(line, &case, &self.externals)?;
                 progress(&format!("elbowroom {line}"));
                 execute(&command, &line, folder.path())?;
             }
-            let line = fill(&entry.command, &case, &shared)?;
+            let line = fill(&entry.command, &case, &self.externals)?;
             progress(&line);
             let output = execute(&program, &line, folder.path())?;
             let records = records(&output, entry).with_context(|| format!("the output of `{line}`"))?;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use elbowroom_results::check;
 use elbowroom_results::data::Data;
+use elbowroom_results::externals::Externals;
 use elbowroom_results::manifest::{Fields, Manifest, Section, fill};
 use elbowroom_results::render::{self, BEGIN, END, Measured};
 use serde_json::json;
@@ -138,6 +139,7 @@ fn contradictory_entries_are_refused() {
 #[test]
 fn placeholders_are_filled_from_the_case() {
     let case: Fields = serde_json::from_value(json!({"model": "vgg16", "limit": 30})).unwrap();
-    assert_eq!(fill("plan {shared}/{model} {limit}%", &case, "/d").unwrap(), "plan /d/vgg16 30%");
-    assert!(fill("{other}", &case, "").is_err());
+    let externals = Externals { shared: Some("/d".into()), python: None };
+    assert_eq!(fill("plan {shared}/{model} {limit}%", &case, &externals).unwrap(), "plan /d/vgg16 30%");
+    assert!(fill("{other}", &case, &externals).is_err());
 }
