@@ -32,7 +32,8 @@ use crate::values::{NetworkName, machine_name, packer_name, parse_duration, pars
   elbowroom plan r50.trace --memory 1.5GiB -o r50.plan
   elbowroom check r50.trace r50.plan --memory 1.5GiB
 
-Exit status: 0 success, 1 a negative answer (infeasible, illegal, not equal), 2 an error.")]
+Exit status: 0 success, 1 a negative answer (infeasible, illegal, not equal, diverged), 2 an error, 128 + n after the signal of
+number n: Ctrl-C, SIGTERM and SIGHUP end planning and training cleanly, and what was found until then is kept.")]
 pub struct Cli {
     /// The command to run.
     #[command(subcommand)]
@@ -177,9 +178,9 @@ pub struct SearchArgs {
     /// A list has one number for each round of the pipeline. `plan` prints the list that reproduces a plan made within a time budget.
     #[arg(long, value_name = "N[,N...]")]
     pub evaluations: Option<Evaluations>,
-    /// Seed of all random numbers
-    #[arg(long, default_value_t = 0)]
-    pub seed: u64,
+    /// Seed of all random numbers [default: 0, or that of the checkpoint with --resume]
+    #[arg(long)]
+    pub seed: Option<u64>,
     /// Number of threads [default: one for each core]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
@@ -247,7 +248,7 @@ pub struct TrainArgs {
     pub host_rate: Option<Rate>,
     #[command(flatten)]
     pub planner: PlannerArgs,
-    /// Write a checkpoint to this file after the last iteration, and every --save-every iterations
+    /// Write a checkpoint to this file after the last iteration, and every --save-every iterations; also if a signal ends the training
     #[arg(long, value_name = "FILE", conflicts_with = "forward_only", help_heading = "Files and output")]
     pub save: Option<PathBuf>,
     /// Iterations from one checkpoint to the next

@@ -1,6 +1,7 @@
 //! The `elbowroom` command: arguments become settings, settings become one call of the library per stage, and its answer becomes words.
 //!
-//! Standard output carries data, standard error carries talk. Exit status: 0 yes, 1 no (infeasible, illegal, not equal), 2 error.
+//! Standard output carries data, standard error carries talk. Exit status: 0 yes, 1 no (infeasible, illegal, not equal, diverged), 2 error,
+//! 128 + n after the signal of number n.
 
 #![forbid(unsafe_code)]
 
@@ -12,8 +13,10 @@ mod networks;
 mod printer;
 mod progress;
 mod settings;
+mod signals;
 mod values;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -26,9 +29,14 @@ pub enum Answer {
     Yes,
     /// A negative answer, with a sentence for standard error.
     No(String),
+    /// The result is complete, but it could not be kept, with a sentence for standard error.
+    NotKept(String),
+    /// A signal ended the work early, with a sentence that says when and what was kept.
+    Interrupted(String),
 }
 
 fn main() -> ExitCode {
+    signals::survive_size_limits();
     let cli = Cli::parse();
     let answer = match &cli.command {
         Command::Train(args) => commands::train::run(args),
@@ -39,19 +47,32 @@ fn main() -> ExitCode {
         Command::Compare(args) => commands::compare::run(args),
         Command::Pack(args) => commands::pack::run(args),
     };
-    match answer {
-        Ok(Answer::Yes) => ExitCode::SUCCESS,
-        Ok(Answer::No(sentence)) => {
-            eprintln!("elbowroom: {sentence}");
-            ExitCode::from(1)
+    let (status, sentence) = match answer {
+        Ok(Answer::Yes) => (0, None),
+        Ok(Answer::No(sentence)) => (1, Some(sentence)),
+        Ok(Answer::NotKept(sentence)) => {
+            say(&sentence);
+            return ExitCode::from(2);
         }
+        Ok(Answer::Interrupted(sentence)) => (2, Some(sentence)),
         // A reader that closed the pipe (`| head`) has what it wanted.
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("elbowroom: {}", one_sentence(&error));
-            ExitCode::from(2)
-        }
+        Err(error) if is_broken_pipe(&error) => (0, None),
+        Err(error) => (2, Some(one_sentence(&error))),
+    };
+    if let Some(signal) = signals::received() {
+        let kept = sentence.unwrap_or_else(|| "the result is the best that was found until then".to_owned());
+        say(&format!("interrupted by {}: {kept}", signal.name));
+        return ExitCode::from(signal.status);
     }
+    if let Some(sentence) = sentence {
+        say(&sentence);
+    }
+    ExitCode::from(status)
+}
+
+/// Prints a sentence on standard error. The exit status counts even where nobody can read the sentence.
+pub fn say(sentence: &str) {
+    let _ = writeln!(std::io::stderr(), "elbowroom: {sentence}");
 }
 
 /// An error with its causes, on one line, no cause repeated that its effect has already quoted.

@@ -1,5 +1,7 @@
 //! Networks as the command presents them: the table of defaults for the help, and what a network was built with.
 
+use std::io::Write;
+
 use elbowroom::graph::zoo::{self, Options};
 use elbowroom::graph::{Content, Graph, Mode, OpKind, Role};
 use elbowroom::ir::Bytes;
@@ -57,7 +59,8 @@ pub fn warn_of_options_without_effect(name: &str, options: &Options) {
     for field in zoo::without_effect(name, options).unwrap_or_default() {
         let option = field.replace('_', "-");
         let part = if options.mode == Mode::Inference { " in inference" } else { "" };
-        eprintln!("warning: --{option} has no effect: {name} has no such option{part}");
+        let _ =
+            writeln!(std::io::stderr(), "warning: --{option} has no effect: {name} has no such option{part}");
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::any::Any;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use elbowroom::checkpoint::CheckpointError;
 use elbowroom::graph::Graph;
 use elbowroom::ir::Nanos;
 use elbowroom::ir::search::{Budget, Goal, Observer};
@@ -14,31 +16,8 @@ use elbowroom::train::{Iteration, TrainObserver};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::learning::Learned;
-use crate::networks;
-use crate::printer::{self, row};
-
-/// Set by Ctrl-C: searches stop at the next evaluation, training at the next iteration, and both keep what they have.
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-
-/// Makes the first Ctrl-C end long work cleanly. The second one ends the process.
-pub fn interrupt_on_ctrl_c() {
-    // Fails only if another handler is set, which is then as good.
-    let _ = ctrlc::set_handler(|| {
-        if INTERRUPTED.swap(true, Ordering::Relaxed) {
-            std::process::exit(130);
-        }
-    });
-}
-
-/// Whether Ctrl-C was pressed.
-pub fn interrupted() -> bool {
-    INTERRUPTED.load(Ordering::Relaxed)
-}
-
-/// Ends long work cleanly, as Ctrl-C does.
-pub fn interrupt() {
-    INTERRUPTED.store(true, Ordering::Relaxed);
-}
+use crate::printer::{self, counted, row};
+use crate::{networks, say, signals};
 
 /// What is known of the search that goes on.
 #[derive(Default)]
@@ -101,12 +80,23 @@ pub struct Progress {
     prints: bool,
     /// Runs of a training that have begun. The second one repeats the first without a limit.
     runs: AtomicUsize,
+    /// Why the results could not be printed.
+    unprinted: Mutex<Option<io::Error>>,
+    /// The last checkpoint that was written, with the number of iterations before it.
+    saved: Mutex<Option<(PathBuf, u64)>>,
 }
 
 impl Progress {
     /// Starts a line.
     pub fn new(stage: impl Into<String>) -> Self {
-        Self { bar: line(stage.into()), search: Mutex::default(), prints: false, runs: AtomicUsize::new(0) }
+        Self {
+            bar: line(stage.into()),
+            search: Mutex::default(),
+            prints: false,
+            runs: AtomicUsize::new(0),
+            unprinted: Mutex::default(),
+            saved: Mutex::default(),
+        }
     }
 
     /// Starts a line for a training, whose network and iterations are printed on standard output as they come if `prints`.
@@ -118,9 +108,22 @@ impl Progress {
 
     /// Prints a part of the results. A reader that closed the pipe ends the work as Ctrl-C does.
     fn print(&self, print: impl FnOnce() -> io::Result<()>) {
-        if self.prints && self.above(print).is_err() {
-            interrupt();
+        if self.prints
+            && let Err(error) = self.above(print)
+        {
+            lock(&self.unprinted).get_or_insert(error);
+            signals::interrupt();
         }
+    }
+
+    /// Why a part of the results could not be printed.
+    pub fn unprinted(&self) -> Option<io::Error> {
+        lock(&self.unprinted).take()
+    }
+
+    /// The last checkpoint that was written, with the number of iterations before it.
+    pub fn last_saved(&self) -> Option<(PathBuf, u64)> {
+        lock(&self.saved).clone()
     }
 
     /// Shows the name of a stage.
@@ -150,8 +153,7 @@ impl Progress {
     }
 
     fn search(&self) -> MutexGuard<'_, Search> {
-        // A thread that panicked while holding the lock can at worst leave a line that is out of date.
-        self.search.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.search)
     }
 
     /// Changes the state and draws the line again.
@@ -160,6 +162,11 @@ impl Progress {
         news(&mut search);
         self.bar.set_message(search.line(Instant::now()));
     }
+}
+
+/// A thread that panicked while holding a lock can at worst leave something that is out of date.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Progress {
@@ -195,7 +202,7 @@ impl Observer for Progress {
         self.hear(|search| search.origin = Some(origin.to_owned()));
     }
     fn interrupted(&self) -> bool {
-        interrupted()
+        signals::interrupted()
     }
 }
 
@@ -254,6 +261,22 @@ impl TrainObserver for Progress {
         let memory = gauge(peak.get(), limit.get());
         self.bar.set_message(format!("iteration {number}: {loss}{time}, memory {memory} {peak} of {limit}"));
         self.bar.inc(1);
+    }
+
+    fn saved(&self, path: &Path, iterations_done: u64) {
+        *lock(&self.saved) = Some((path.to_owned(), iterations_done));
+    }
+
+    fn save_failed(&self, error: &CheckpointError, retry: Option<u64>) {
+        // The answer of the command quotes the last failure.
+        if let Some(retry) = retry {
+            self.above(|| {
+                say(&format!(
+                    "{error}; training continues and saves again after {}",
+                    counted(retry, "iteration")
+                ));
+            });
+        }
     }
 }
 

@@ -46,7 +46,7 @@ fn looked(args: &SearchArgs) -> Budget {
     Budget {
         evaluations: args.evaluations.as_ref().and_then(Evaluations::single),
         time: args.evaluations.is_none().then_some(args.time),
-        seed: args.seed,
+        seed: args.seed.unwrap_or(0),
         threads: threads(args),
     }
 }

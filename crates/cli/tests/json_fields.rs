@@ -51,7 +51,7 @@ fn every_field_of_a_report_is_documented() {
         ("compare r.trace --memory 70%..80% --steps 2 --planners floor,greedy --json", 0),
         ("pack b.csv --json", 0),
         (
-            "train --model resnet20 --batch 2 --image 16 --iterations 2 --memory 70% --planner floor --verify --json",
+            "train --model resnet20 --batch 2 --image 16 --iterations 2 --memory 70% --planner floor --verify --save m --json",
             0,
         ),
     ] {
@@ -61,8 +61,8 @@ fn every_field_of_a_report_is_documented() {
     let documented = documented();
     let missing: Vec<_> = found.difference(&documented).collect();
     assert!(missing.is_empty(), "not in docs/formats.md: {missing:?}");
-    // Printed only where a planner reports it, or where a clock ended the search.
-    let rare = ["found_by", "reproduce_with"].map(str::to_owned);
+    // Printed only where a planner reports it, where a clock ended the search, or where something failed.
+    let rare = ["found_by", "reproduce_with", "diverged", "save_error"].map(str::to_owned);
     let gone: Vec<_> = documented.difference(&found).filter(|field| !rare.contains(field)).collect();
     assert!(gone.is_empty(), "in docs/formats.md, but never printed: {gone:?}");
 }

@@ -1,8 +1,12 @@
 //! The progress of a training, for programs that display it.
 
+use std::path::Path;
+
 use elbowroom_graph::Graph;
 use elbowroom_ir::search::Observer;
 use elbowroom_ir::{Bytes, Nanos};
+
+use crate::checkpoint::CheckpointError;
 
 /// Receives the progress of a training, and that of its searches as an [`Observer`]. Every method does nothing by default.
 pub trait TrainObserver: Observer {
@@ -17,6 +21,13 @@ pub trait TrainObserver: Observer {
 
     /// An iteration has ended.
     fn iteration(&self, _done: &Iteration) {}
+
+    /// A checkpoint of this many iterations, those before the run included, was written to a file.
+    fn saved(&self, _path: &Path, _iterations_done: u64) {}
+
+    /// A checkpoint could not be written; the training continues. The next attempt follows after `retry` iterations, those before the run
+    /// included; with `None`, no attempt follows because the training ends.
+    fn save_failed(&self, _error: &CheckpointError, _retry: Option<u64>) {}
 }
 
 /// One iteration that ran.

@@ -201,6 +201,33 @@ pub enum HostKind {
     None,
 }
 
+/// Why a training ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Ending {
+    /// All iterations ran.
+    #[default]
+    Finished,
+    /// The observer interrupted.
+    Interrupted,
+    /// The loss, or a tensor that was to be saved, is not finite.
+    Diverged,
+}
+
+/// What a training saved.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Saved {
+    /// Iterations before the last checkpoint of this run, those of earlier runs included; `null` if none was written.
+    pub saved_iterations: Option<u64>,
+    /// Attempts that failed.
+    pub failed_saves: u64,
+    /// Why the last attempt failed. Absent if it succeeded, or if there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub save_error: Option<String>,
+}
+
 /// What a training measured, with what its plan predicted.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
@@ -229,7 +256,15 @@ pub struct TrainReport {
     pub batch: usize,
     /// Samples per second at the median iteration time.
     pub samples_per_second: f64,
-    /// Loss of every iteration; empty where only the forward part ran.
+    /// Why the training ended.
+    pub ending: Ending,
+    /// What is not finite and where, if the training ended for that reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub diverged: Option<String>,
+    /// What was saved.
+    #[serde(flatten)]
+    pub saved: Saved,
+    /// Loss of every iteration; empty where only the forward part ran. One that is not finite is `null` in JSON.
     pub losses: Vec<f32>,
     /// Largest end of a range of the arena that a kernel or a copy used, over all iterations.
     pub measured_peak_bytes: Bytes,
@@ -253,6 +288,7 @@ pub struct TrainReport {
     /// How the iterations were executed.
     #[serde(flatten)]
     pub execution: Execution,
-    /// Whether the unlimited run gave the same results and parameters to the bit; `null` if there was none.
+    /// Whether the unlimited run gave the same results and parameters to the bit; `null` if there was none or if it was
+    /// interrupted.
     pub verified: Option<bool>,
 }

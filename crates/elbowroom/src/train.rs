@@ -13,6 +13,7 @@ mod error;
 mod execution;
 mod host;
 mod limit;
+mod saving;
 mod session;
 mod settings;
 
@@ -24,6 +25,7 @@ use elbowroom_ir::Bytes;
 use elbowroom_ir::machine::Machine;
 
 use crate::algorithms::{self, AlgorithmChoice, Chosen};
+use crate::checkpoint::Checkpoint;
 use crate::largest::{Largest, largest};
 use crate::network::samples;
 use crate::pipeline::{self, Planned, Task};
@@ -47,13 +49,22 @@ impl Training<'_> {
         self.run_observed(&Silent)
     }
 
-    /// Trains and reports progress to an observer, which may also interrupt: then the training ends after the iteration at hand.
+    /// Trains and reports progress to an observer, which may also interrupt: then the training ends and is saved after the iteration at
+    /// hand. A training that [diverges](crate::report::Ending::Diverged) ends as well; its last checkpoint is from before.
     ///
     /// # Errors
     ///
-    /// A [`TrainError`]; [`TrainError::Refused`] if no plan was found under the limit.
-    pub fn run_observed(mut self, observer: &dyn TrainObserver) -> Result<TrainReport, TrainError> {
-        (self.method.budget.seed, self.method.budget.threads) = (self.seed, self.threads);
+    /// A [`TrainError`]; [`TrainError::Refused`] if no plan was found under the limit, [`TrainError::Interrupted`] if the observer interrupted
+    /// before the first iteration.
+    pub fn run_observed(self, observer: &dyn TrainObserver) -> Result<TrainReport, TrainError> {
+        self.train(observer).map_err(|error| error.or_interrupted(observer.interrupted()))
+    }
+
+    fn train(mut self, observer: &dyn TrainObserver) -> Result<TrainReport, TrainError> {
+        let go_on = || if observer.interrupted() { Err(TrainError::Interrupted) } else { Ok(()) };
+        let checkpoint = self.resume.as_deref().map(Checkpoint::open).transpose()?;
+        self.seed = self.seed.or(checkpoint.as_ref().map(|checkpoint| checkpoint.header.seed));
+        (self.method.budget.seed, self.method.budget.threads) = (self.effective_seed(), self.threads);
         if let Some((to_host, to_device)) = self.host.link() {
             (self.machine.to_host, self.machine.to_device) = (to_host, to_device);
         }
@@ -61,14 +72,18 @@ impl Training<'_> {
         (self.machine, self.freedom) = (host.limit(&self.machine), host.freedom(self.freedom));
         let graph = self.sized(observer)?;
         // Data and checkpoint are opened before anything long begins.
-        let feed = std::mem::take(&mut self.data).open(&graph, self.seed)?;
+        let seed = self.effective_seed();
+        let feed = std::mem::take(&mut self.data).open(&graph, seed)?;
         let training = &self;
-        let mut runner = Runner::new(training, &graph, feed)?;
+        let mut runner = Runner::new(training, &graph, feed, checkpoint)?;
+        go_on()?;
         observer.network(&graph);
         let machine = measured_link(training, &host)?;
         let Chosen { graph, memory, unconstrained } =
             training.choose_algorithms(graph, &machine, observer)?;
         runner.graph = graph.clone();
+
+        go_on()?;
 
         observer.stage("tracing one iteration");
         let task = Task::estimate(&graph, &machine, training.freedom)?;
@@ -85,6 +100,8 @@ impl Training<'_> {
         let estimated = limit::plan(training, memory, &task, unconstrained.height(), observer)?;
         let machine = machine.with_memory(estimated.plan.machine().memory);
 
+        go_on()?;
+
         observer.stage("training");
         let task = task.with_memory(machine.memory);
         let mut executor = UnderLimit::new(training, graph, &task, estimated, observer)?;
@@ -93,7 +110,8 @@ impl Training<'_> {
         let limited = runner.run(&mut session, &mut executor, training.iterations, saving, observer)?;
         let intact = executor.arena_above_intact(&session);
         // Digests, not values: the parameters of both runs at once would need more memory than either run.
-        let digests = training.verify.then(|| session.digests()).transpose()?;
+        let verify = training.verify && !observer.interrupted();
+        let digests = verify.then(|| session.digests()).transpose()?;
         drop(session);
         // Before the unlimited run, which would count as well.
         let resident = resident::most();
@@ -109,7 +127,8 @@ impl Training<'_> {
                     observer,
                 )?;
                 let equal = run.results == limited.results && run.digests == digests;
-                Some((run, equal))
+                // An interrupted run has fewer iterations to compare.
+                (run.iterations == limited.iterations).then_some((run, equal))
             }
             None => None,
         };
@@ -231,6 +250,9 @@ fn report(
         measured_to_device_bytes: limited.last.traffic.to_device,
         measured_recomputed_ops: limited.last.recomputed,
         execution: executor.execution(),
+        ending: limited.ending,
+        diverged: limited.diverged,
+        saved: limited.saved,
         losses: limited.losses,
         verified: unlimited.map(|(_, equal)| equal),
     }

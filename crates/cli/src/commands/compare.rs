@@ -16,8 +16,8 @@ use serde::Serialize;
 use crate::Answer;
 use crate::args::CompareArgs;
 use crate::commands::trace::traced;
-use crate::progress::{self, Progress};
-use crate::{files, learning, printer, settings};
+use crate::progress::Progress;
+use crate::{files, learning, printer, settings, signals};
 use print::Output;
 
 /// Runs the command.
@@ -26,7 +26,7 @@ pub fn run(args: &CompareArgs) -> Result<Answer> {
         bail!("--svg draws one trace, but {} were given; name one", args.traces.len());
     }
     let progress = Progress::new("reading");
-    progress::interrupt_on_ctrl_c();
+    signals::catch();
     let planners = planners(args)?;
     // All files are read first: a wrong one is reported before a long search, not after it.
     let read = |path: &std::path::PathBuf| task(args, path);
@@ -34,7 +34,7 @@ pub fn run(args: &CompareArgs) -> Result<Answer> {
     let mut output = Output::new(args, &tasks, &planners);
     let mut compared = Vec::new();
     for task in &tasks {
-        if progress::interrupted() {
+        if signals::interrupted() {
             break;
         }
         compared.push(plan(args, task, &planners, &progress, &mut output)?);
@@ -112,7 +112,7 @@ fn plan<'a>(
         }
         if printed.is_err() {
             // The reader has closed the pipe, so the search ends.
-            progress::interrupt();
+            signals::interrupt();
         }
     };
     let rows = match args.overhead {

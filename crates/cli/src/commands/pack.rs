@@ -15,8 +15,8 @@ use crate::Answer;
 use crate::args::{MachineArgs, PackArgs};
 use crate::commands::trace::{task, trace_content};
 use crate::printer::{self, Table, TimeUnit, counted, grouped, row};
-use crate::progress::{self, Progress};
-use crate::{files, settings};
+use crate::progress::Progress;
+use crate::{files, settings, signals};
 
 /// Buffers of an infeasible set shown by name; the rest are counted.
 const SHOWN: usize = 8;
@@ -54,7 +54,7 @@ pub fn run(args: &PackArgs) -> Result<Answer> {
         bail!("-o writes one placement, but there are several; name one file and one packer");
     }
     let budget = settings::budget(&args.search)?;
-    progress::interrupt_on_ctrl_c();
+    signals::catch();
     let table = if several && !args.json { Some(begin_table(args)?) } else { None };
     let mut rows = Vec::new();
     let mut refusals = Vec::new();

@@ -16,8 +16,8 @@ use crate::commands::explain::{self, Explained};
 use crate::commands::limits::Limits;
 use crate::commands::trace::traced;
 use crate::printer::{self, Row, counted, grouped, row};
-use crate::progress::{self, Progress};
-use crate::{files, learning, settings};
+use crate::progress::Progress;
+use crate::{files, learning, settings, signals};
 
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<Answer> {
@@ -25,7 +25,7 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     let task =
         Task { freedom: settings::freedom(&args.planner.freedom), ..traced(&args.trace, &args.machine)? };
     let progress = Progress::new("planning");
-    progress::interrupt_on_ctrl_c();
+    signals::catch();
     if args.memory.is_none() && args.live_limit.is_none() {
         return suggest(args, &task, &method, &progress);
     }
@@ -81,7 +81,7 @@ fn suggest(args: &PlanArgs, task: &Task, method: &Method<'_>, progress: &Progres
 
 /// The report with what only the observer of the search has seen.
 fn with_origin(mut report: PlanReport, progress: &Progress) -> PlanReport {
-    report.reproduce_with = report.reproduce_with.filter(|_| !progress::interrupted());
+    report.reproduce_with = report.reproduce_with.filter(|_| !signals::interrupted());
     report.found_by = progress.origin();
     report
 }

@@ -1,5 +1,6 @@
 //! `elbowroom trace`: writes a trace of one iteration of a network, and prints how much memory it needs.
 
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +23,8 @@ use crate::Answer;
 use crate::args::{ImportArgs, MachineArgs, NetworkArgs, TraceArgs};
 use crate::commands::limits::Limits;
 use crate::printer::{self, counted};
-use crate::progress::{self, Progress};
-use crate::{files, networks, settings};
+use crate::progress::Progress;
+use crate::{files, networks, settings, signals};
 
 /// Longest search for the smallest limit of a trace.
 const SUMMARY_TIME: Duration = Duration::from_secs(5);
@@ -34,7 +35,7 @@ pub fn run(args: &TraceArgs) -> Result<Answer> {
         Some(path) => {
             let bytes = files::content(path, "the recorded file, for example one of those in it")?;
             let imported = imported(path, &bytes, &args.importing)?;
-            eprintln!("{}", imported.notes);
+            let _ = writeln!(std::io::stderr(), "{}", imported.notes);
             // Recorded durations are kept; a machine is noted only if the user names one, for the file does not.
             let named =
                 args.machine.machine.is_some() || args.machine.link.is_some() || args.machine.align.is_some();
@@ -67,7 +68,7 @@ fn summarize(args: &TraceArgs, path: &Path, file: TraceFile, graph: Option<&Grap
     let costs = costs.unwrap_or_else(|| Costs::estimate(&trace, &Roofline::new(&machine)));
     let task = Task { trace: Arc::new(trace), costs, machine, freedom: Freedom::ALL };
     let progress = Progress::new("");
-    progress::interrupt_on_ctrl_c();
+    signals::catch();
     let planner = registry::planner(registry::DEFAULT_PLANNER)?;
     let packer = registry::packer(registry::DEFAULT_PACKER)?;
     let method = Method::new(planner, packer, Budget::default());

@@ -7,22 +7,25 @@ use elbowroom::algorithms::AlgorithmChoice;
 use elbowroom::largest::LargestError;
 use elbowroom::network::Model;
 use elbowroom::plot;
+use elbowroom::report::{Ending, TrainReport};
 use elbowroom::size::BatchSpec;
 use elbowroom::train::{TrainError, Training};
 
 use crate::Answer;
 use crate::args::TrainArgs;
 use crate::commands::trace;
-use crate::progress::{self, Progress};
-use crate::{files, networks, printer, settings};
+use crate::printer::counted;
+use crate::progress::Progress;
+use crate::{files, networks, printer, settings, signals};
 
 /// Runs the command.
 pub fn run(args: &TrainArgs) -> Result<Answer> {
     args.plot.as_deref().map_or(Ok(()), files::expect_writable)?;
     let training = training(args)?;
-    progress::interrupt_on_ctrl_c();
+    signals::catch();
     let observer = Progress::of_training(!args.json);
     let outcome = training.run_observed(&observer);
+    let (saved, unprinted) = (observer.last_saved(), observer.unprinted());
     drop(observer);
     let report = match outcome {
         Ok(report) => report,
@@ -33,23 +36,67 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
             return Ok(Answer::No(refusal.sentence()));
         }
         Err(error @ TrainError::Largest(LargestError::None(_))) => return Ok(Answer::No(error.to_string())),
-        Err(error) => return Err(error.into()),
+        Err(error @ TrainError::Interrupted) => {
+            return unprinted
+                .map_or_else(|| Ok(Answer::Interrupted(error.to_string())), |why| Err(why.into()));
+        }
+        Err(error) => {
+            let error = anyhow::Error::from(error);
+            return Err(match saved {
+                Some((path, iterations)) => {
+                    let iterations = counted(iterations, "iteration");
+                    error.context(format!("training stopped; {} contains {iterations}", path.display()))
+                }
+                None => error,
+            });
+        }
     };
-    if let Some(path) = &args.plot {
-        let title = format!("{} under {}", report.plan.trace, report.plan.limit_bytes);
-        files::write(Some(path), &plot::losses(&title, report.first_iteration, &report.losses))?;
+    let answer = answer(args, &report);
+    let title = format!("{} under {}", report.plan.trace, report.plan.limit_bytes);
+    let losses =
+        args.plot.as_ref().map(|path| (path, plot::losses(&title, report.first_iteration, &report.losses)));
+    let printed = match args.json {
+        true => printer::json(&report).map_err(Into::into),
+        false => print::print(&report, args.save.as_deref()),
+    };
+    let drawn = losses.map_or(Ok(()), |(path, losses)| files::write(Some(path), &losses));
+    // The reader of the output may have ended the training, instead of a signal.
+    let gone = unprinted.filter(|_| signals::received().is_none());
+    match (answer, gone) {
+        (Answer::Yes, _) => printed.and(drawn).map(|()| Answer::Yes),
+        (Answer::Interrupted(_), Some(why)) => Err(why.into()),
+        // After a signal the terminal may be gone as well. Output that fails changes nothing about the answer.
+        (answer, _) => drawn.map(|()| answer),
     }
-    if args.json {
-        printer::json(&report)?
-    } else {
-        print::print(&report)?
+}
+
+/// What the exit status and the sentence on standard error say of a training.
+fn answer(args: &TrainArgs, report: &TrainReport) -> Answer {
+    let done =
+        report.first_iteration + report.execution.planned_iterations + report.execution.dynamic_iterations;
+    let done = counted(done, "iteration");
+    let checkpoint = match (&args.save, report.saved.saved_iterations) {
+        (Some(path), Some(saved)) => format!("{} contains {}", path.display(), counted(saved, "iteration")),
+        (Some(_), None) => "nothing was saved".to_owned(),
+        (None, _) => "nothing was saved, because --save was not given".to_owned(),
     };
-    Ok(match report.verified {
-        Some(false) => {
+    if let Some(error) = &report.saved.save_error {
+        return Answer::NotKept(format!("the state after {done} is lost: {error}"));
+    }
+    match (report.ending, report.verified) {
+        (_, Some(false)) => {
             Answer::No("the run under the limit is not bit-exact with the run without one, which is a fault in elbowroom".into())
         }
+        (Ending::Diverged, _) => {
+            let what = report.diverged.as_deref().unwrap_or("the state is not finite");
+            Answer::No(format!("{what}, so that training stopped; {checkpoint}; a smaller --learning-rate may help"))
+        }
+        (Ending::Interrupted, _) => Answer::Interrupted(format!("training stopped after {done}; {checkpoint}")),
+        (_, None) if args.verify => {
+            Answer::Interrupted(format!("the comparison with a run without a limit was not finished; {checkpoint}"))
+        }
         _ => Answer::Yes,
-    })
+    }
 }
 
 /// The training that the arguments describe.
@@ -74,12 +121,14 @@ fn training(args: &TrainArgs) -> Result<Training<'static>> {
         .method(settings::method(&args.planner)?)
         .freedom(settings::freedom(&args.planner.freedom))
         .iterations(args.iterations)
-        .seed(args.planner.search.seed)
         .threads(settings::threads(&args.planner.search))
         .algorithms(algorithms)
         .verify(args.verify)
         .dynamic(args.dynamic);
     training = settings::host(args, training);
+    if let Some(seed) = args.planner.search.seed {
+        training = training.seed(seed);
+    }
     if let Some(bytes) = args.host_memory {
         training = training.host_memory(bytes);
     }

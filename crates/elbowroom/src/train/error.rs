@@ -17,6 +17,9 @@ pub enum TrainError {
     /// No plan was found at this limit. The refusal contains the reason and the smallest limit for which a plan was found.
     #[error("{}", .0.sentence())]
     Refused(Box<Refusal>),
+    /// The observer interrupted before the first iteration.
+    #[error("interrupted before the first iteration, so that there is nothing to save")]
+    Interrupted,
     /// There is no largest batch.
     #[error(transparent)]
     Largest(#[from] LargestError),
@@ -49,4 +52,27 @@ pub enum TrainError {
     /// The network or one of its structures cannot be built.
     #[error(transparent)]
     Network(#[from] NetworkError),
+}
+
+impl TrainError {
+    /// Whether the state of the training is that after the last iteration. A failure within an iteration leaves it half updated.
+    pub(super) fn leaves_state(&self) -> bool {
+        matches!(
+            self,
+            Self::Data(_)
+                | Self::Network(_)
+                | Self::Plan(_)
+                | Self::Untraceable(_)
+                | Self::Order(_)
+                | Self::Refused(_)
+        )
+    }
+
+    /// The same error, or [`Interrupted`](Self::Interrupted) if it only says that an interrupted search found nothing.
+    pub(super) fn or_interrupted(self, interrupted: bool) -> Self {
+        match self {
+            Self::Refused(_) | Self::Largest(_) | Self::Plan(_) if interrupted => Self::Interrupted,
+            error => error,
+        }
+    }
 }

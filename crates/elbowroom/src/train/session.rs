@@ -1,6 +1,5 @@
 //! Runs of a training: a session is opened from seed or checkpoint, reads its data, runs its iterations and is saved.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use elbowroom_engine::{Digest, HostOptions, Session, SessionOptions};
@@ -11,12 +10,14 @@ use elbowroom_ir::timeline::Timeline;
 use elbowroom_ir::{Bytes, Nanos, units};
 
 use super::execution::{Executor, Measured};
+use super::saving::Saver;
 use super::settings::{Saving, Training};
 use super::{Iteration, TrainError, TrainObserver};
-use crate::checkpoint::{self, Checkpoint, CheckpointError, Dtype, Entry};
+use crate::checkpoint::{Checkpoint, CheckpointError, Dtype, Entry, Header};
 use crate::data::Feed;
 use crate::files::expect_writable;
 use crate::network::{NetworkError, Structure};
+use crate::report::{Ending, Saved};
 
 /// Name of the output that holds the loss.
 const LOSS: &str = "loss";
@@ -52,6 +53,12 @@ pub(super) struct Run {
     pub last: Timeline,
     /// Most bytes that were reserved for host copies.
     pub host: Bytes,
+    /// Why it ended.
+    pub ending: Ending,
+    /// What is not finite, if it ended for that reason.
+    pub diverged: Option<String>,
+    /// What was saved.
+    pub saved: Saved,
 }
 
 /// How a session begins.
@@ -63,27 +70,30 @@ pub(super) enum Start<'p> {
 }
 
 impl<'a> Runner<'a> {
-    /// Opens the checkpoint and reads the first batch, to find out before anything long begins whether both fit the network and whether
-    /// checkpoints can be written.
+    /// Compares the checkpoint with the network and reads the first batch, to find out before anything long begins whether both fit the
+    /// network and whether checkpoints can be written.
     pub(super) fn new(
         training: &'a Training<'a>,
         graph: &Arc<Graph>,
         feed: Feed<'a>,
+        checkpoint: Option<Checkpoint>,
     ) -> Result<Self, TrainError> {
         if let Some(Saving { path, .. }) = &training.save {
             let failed = |source| CheckpointError::Write { path: path.clone(), source };
             expect_writable(path).map_err(failed)?;
         }
         let entries = entries(graph);
-        let checkpoint = training.resume.as_deref().map(Checkpoint::open).transpose()?;
         if let Some(checkpoint) = &checkpoint {
             // Training needs every persistent tensor. Forward iterations need the parameters, which any checkpoint of a training has.
             match graph.persistent.iter().any(|parameter| parameter.begin != parameter.end) {
-                true => checkpoint.expect(&entries)?,
+                true => {
+                    checkpoint.expect(&entries)?;
+                    checkpoint.expect_seed(training.effective_seed())?;
+                }
                 false => checkpoint.expect_among(&entries)?,
             }
         }
-        let first = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.iterations_done);
+        let first = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.header.iterations_done);
         let mut runner = Self { training, graph: graph.clone(), feed, checkpoint, entries, first };
         let Structure { graph, samples } = runner.structure(first)?;
         runner.feed.read(&graph, &samples)?;
@@ -97,14 +107,14 @@ impl<'a> Runner<'a> {
     /// What an iteration runs.
     fn structure(&self, number: u64) -> Result<Structure, TrainError> {
         match self.training.network.varies() {
-            true => Ok(self.training.network.structure(number, self.training.seed)?),
+            true => Ok(self.training.network.structure(number, self.training.effective_seed())?),
             false => Ok(Structure::of(self.graph.clone(), number)?),
         }
     }
 
     /// A session with initial values, or with those of the checkpoint.
     pub(super) fn open(&self, start: &Start<'_>, host: HostOptions) -> Result<Session, TrainError> {
-        let (seed, threads) = (self.training.seed, self.training.threads);
+        let (seed, threads) = (self.training.effective_seed(), self.training.threads);
         let options = SessionOptions::default().threads(threads).seed(seed).host(host);
         let graph = self.graph.clone();
         let mut session = match start {
@@ -122,7 +132,8 @@ impl<'a> Runner<'a> {
         Ok(session)
     }
 
-    /// Runs iterations from the first on and saves checkpoints in between and at the end.
+    /// Runs iterations from the first on and saves checkpoints in between and at the end. An error that leaves the state of the training
+    /// intact is returned after the state has been saved.
     pub(super) fn run(
         &mut self,
         session: &mut Session,
@@ -135,18 +146,27 @@ impl<'a> Runner<'a> {
         let mut run = Run::default();
         let (mut planned, mut times) = (false, Vec::new());
         let loss_slot = self.graph.outputs.iter().position(|output| output.name == LOSS);
+        let header = Header {
+            model: self.graph.name.clone(),
+            iterations_done: self.first,
+            seed: self.training.effective_seed(),
+        };
+        let mut saver =
+            saving.map(|saving| Saver::new(saving, header, self.entries.clone(), iterations, observer));
         for done in 1..=iterations {
-            let iterations_done =
-                self.first.checked_add(done).ok_or(NetworkError::Iteration { iteration: u64::MAX })?;
-            let number = iterations_done - 1;
-            let Structure { graph, samples } = self.structure(number)?;
-            let batch = self.feed.read(&graph, &samples)?;
-            let mut fill = |session: &mut Session| {
-                for (slot, bytes) in batch.slots().enumerate() {
-                    session.fill_input(slot, |input| input.copy_from_slice(bytes));
+            let (number, graph, measured) = match self.iterate(session, executor, done) {
+                Ok(iteration) => iteration,
+                Err(error) => {
+                    if run.iterations > 0 && error.leaves_state() {
+                        let saved = saver.as_mut().map_or(Ok(()), |saver| saver.save_unsaved(session));
+                        if observer.interrupted() {
+                            run.end(Ending::Interrupted, saved);
+                            break;
+                        }
+                    }
+                    return Err(error);
                 }
             };
-            let measured = executor.step(session, number, &graph, &mut fill)?;
             for slot in 0..graph.outputs.len() {
                 let output = session.output(slot);
                 run.results.push(Digest::of(bytemuck::cast_slice(&output)));
@@ -171,25 +191,49 @@ impl<'a> Runner<'a> {
             let ([structures, plans], loss) = (executor.structures_and_plans(), run.losses.last().copied());
             let planned = by_plan;
             observer.iteration(&Iteration { number, loss, time, peak, limit, planned, structures, plans });
-            let stopping = done == iterations || observer.interrupted();
-            if let Some(saving) = saving
-                && (stopping || done % saving.every == 0)
-            {
-                self.save(session, &saving.path, iterations_done)?;
+            if let Some(loss) = loss.filter(|loss| !loss.is_finite()) {
+                run.end(Ending::Diverged, Err(format!("the loss of iteration {number} is {loss}")));
+                break;
             }
-            if stopping {
+            let stopping = done == iterations || observer.interrupted();
+            let saved = saver.as_mut().map_or(Ok(()), |saver| saver.iteration_ended(session, done, stopping));
+            if stopping || saved.is_err() {
+                run.end(if done == iterations { Ending::Finished } else { Ending::Interrupted }, saved);
                 break;
             }
         }
+        run.saved = saver.map(Saver::saved).unwrap_or_default();
         run.iteration = units::median(&mut times).unwrap_or_default();
         Ok(run)
     }
 
-    fn save(&self, session: &Session, path: &Path, iterations_done: u64) -> Result<(), TrainError> {
-        let read = |index: usize, value: &mut [u8]| {
-            session.read_persistent(index, value).map_err(std::io::Error::other)
+    /// Runs one iteration, the `done`th of this run. Returns its number and its graph.
+    fn iterate(
+        &mut self,
+        session: &mut Session,
+        executor: &mut dyn Executor,
+        done: u64,
+    ) -> Result<(u64, Arc<Graph>, Measured), TrainError> {
+        let iterations_done =
+            self.first.checked_add(done).ok_or(NetworkError::Iteration { iteration: u64::MAX })?;
+        let number = iterations_done - 1;
+        let Structure { graph, samples } = self.structure(number)?;
+        let batch = self.feed.read(&graph, &samples)?;
+        let mut fill = |session: &mut Session| {
+            for (slot, bytes) in batch.slots().enumerate() {
+                session.fill_input(slot, |input| input.copy_from_slice(bytes));
+            }
         };
-        Ok(checkpoint::save(path, &self.graph.name, iterations_done, &self.entries, read)?)
+        let measured = executor.step(session, number, &graph, &mut fill)?;
+        Ok((number, graph, measured))
+    }
+}
+
+impl Run {
+    /// Ends the run. What was to be saved is not finite if `saved` is an error, which says where.
+    fn end(&mut self, ending: Ending, saved: Result<(), String>) {
+        self.ending = if saved.is_err() { Ending::Diverged } else { ending };
+        self.diverged = saved.err();
     }
 }
 
@@ -212,6 +256,7 @@ mod tests {
     use elbowroom_graph::zoo::{self, Options};
 
     use super::*;
+    use crate::checkpoint;
 
     #[test]
     fn a_checkpoint_of_too_many_iterations_is_refused() {
@@ -223,7 +268,8 @@ mod tests {
             Ok(())
         };
         for iterations_done in [u64::MAX, u64::MAX / 2] {
-            checkpoint::save(&path, &graph.name, iterations_done, &entries(&graph), zeros).unwrap();
+            let header = Header { model: graph.name.clone(), iterations_done, seed: 0 };
+            checkpoint::save(&path, &header, &entries(&graph), zeros).unwrap();
             let training = Training::new(graph.clone(), Bytes(1 << 30)).resume(&path).iterations(3);
             let error = training.run().err().map(|error| error.to_string()).unwrap_or_default();
             assert!(error.contains("exceeds the range of iterations"), "{error}");

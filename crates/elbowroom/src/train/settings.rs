@@ -52,7 +52,7 @@ pub struct Training<'a> {
     pub(super) iterations: u64,
     pub(super) data: Data<'a>,
     pub(super) host: HostSetting,
-    pub(super) seed: u64,
+    pub(super) seed: Option<u64>,
     pub(super) threads: usize,
     pub(super) verify: bool,
     pub(super) save: Option<Saving>,
@@ -96,8 +96,9 @@ impl<'a> Training<'a> {
     /// [`Network`]. The limit is in [`Bytes`], or a [`MemorySpec`]: a share of the unconstrained peak, or the smallest limit for which a plan is
     /// found.
     ///
-    /// Defaults: 5 iterations on synthetic data, seed 0, all cores, the planner and packer `auto` with 10 seconds for each search, offload
-    /// and recompute allowed, bit-exact algorithms, host copies in a file in `/var/tmp` or `/tmp`, no verification and no checkpoints.
+    /// Defaults: 5 iterations on synthetic data, seed 0 or that of the checkpoint, all cores, the planner and packer `auto` with 10 seconds for
+    /// each search, offload and recompute allowed, bit-exact algorithms, host copies in a file in `/var/tmp` or `/tmp`, no verification and no
+    /// checkpoints.
     pub fn new(network: impl Network + 'a, memory: impl Into<MemorySpec>) -> Self {
         let planner = registry::planner(registry::DEFAULT_PLANNER).expect("a test builds a training");
         let packer = registry::packer(registry::DEFAULT_PACKER).expect("a test builds a training");
@@ -112,7 +113,7 @@ impl<'a> Training<'a> {
             iterations: ITERATIONS,
             data: Data::default(),
             host: HostSetting::default(),
-            seed: 0,
+            seed: None,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             verify: false,
             save: None,
@@ -136,9 +137,10 @@ impl<'a> Training<'a> {
         Self { data: Data::Path(path.into()), ..self }
     }
 
-    /// Sets the seed of everything random: searches, initial values, order of samples, dropout, structures.
+    /// Sets the seed of everything random: searches, initial values, order of samples, dropout, structures. By default it is that of the
+    /// checkpoint from which the training starts, or 0 without one. A training does not start from a checkpoint with another seed.
     pub fn seed(self, seed: u64) -> Self {
-        Self { seed, ..self }
+        Self { seed: Some(seed), ..self }
     }
 
     /// Sets the number of threads that search and compute, at least one.
@@ -218,7 +220,8 @@ impl<'a> Training<'a> {
         Self { verify, ..self }
     }
 
-    /// Writes a checkpoint to a file after the last iteration, and after every `every` iterations, at least one.
+    /// Writes a checkpoint to a file after the last iteration, and after every `every` iterations, at least one. If the file cannot be
+    /// written, the training continues and tries again soon; [`TrainReport::saved`](crate::report::TrainReport::saved) says how it ended.
     pub fn save(self, path: impl Into<PathBuf>, every: u64) -> Self {
         Self { save: Some(Saving { path: path.into(), every: every.max(1) }), ..self }
     }
@@ -231,6 +234,11 @@ impl<'a> Training<'a> {
     /// Sets whether to execute all iterations dynamically, none by a plan.
     pub fn dynamic(self, dynamic: bool) -> Self {
         Self { dynamic, ..self }
+    }
+
+    /// The seed that applies.
+    pub(super) fn effective_seed(&self) -> u64 {
+        self.seed.unwrap_or(0)
     }
 
     /// The settings that plans depend on, with this machine.

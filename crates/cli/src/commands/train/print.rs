@@ -1,5 +1,7 @@
 //! The report of `elbowroom train` as it is printed.
 
+use std::path::Path;
+
 use anyhow::Result;
 use elbowroom::graph::op::Algorithm;
 use elbowroom::ir::Bytes;
@@ -8,9 +10,13 @@ use elbowroom::report::{HostKind, PlanReport, TrainReport};
 use crate::commands::plan;
 use crate::printer::{self, Row, counted, grouped, row};
 
-/// Prints the report: the result first, then limit, plan, traffic and execution.
-pub fn print(report: &TrainReport) -> Result<()> {
-    printer::section("Result", &result(report))?;
+/// Prints the report: the result first, then limit, plan, traffic and execution. `save` is the file of the checkpoint, if one was requested.
+pub fn print(report: &TrainReport, save: Option<&Path>) -> Result<()> {
+    let mut rows = result(report);
+    if let Some((path, iterations)) = save.zip(report.saved.saved_iterations) {
+        rows.push(row("checkpoint", counted(iterations, "iteration"), format!("in {}", path.display())));
+    }
+    printer::section("Result", &rows)?;
     let mut limit = plan::limit(&report.plan);
     limit.extend(resident(report));
     printer::section("Limit", &limit)?;

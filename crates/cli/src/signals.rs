@@ -1,0 +1,76 @@
+//! Signals that ask a command to end: long work stops at the next evaluation or iteration and keeps what it has.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::flag;
+
+/// What users, terminals, containers, service managers and batch systems send.
+const SIGNALS: [(i32, &str); 3] = [(SIGINT, "SIGINT"), (SIGTERM, "SIGTERM"), (SIGHUP, "SIGHUP")];
+
+/// Whether searches and training should end.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+/// Number of the last signal that was received, or 0.
+static RECEIVED: AtomicUsize = AtomicUsize::new(0);
+
+/// A signal that was received.
+pub struct Signal {
+    /// Its name.
+    pub name: &'static str,
+    /// The exit status of a command that ended because of it.
+    pub status: u8,
+}
+
+/// Makes signals end long work cleanly. A second Ctrl-C ends the process at once; further signals of the other kinds do not, because
+/// service managers and terminals send several of them.
+pub fn catch() {
+    // Registering fails only for signals that no program may handle.
+    let _ = register();
+}
+
+fn register() -> io::Result<()> {
+    for (signal, _) in SIGNALS {
+        // `nohup` starts programs with this signal ignored, so that they survive the end of their terminal.
+        if signal == SIGHUP && is_ignored(signal) {
+            continue;
+        }
+        if signal == SIGINT {
+            flag::register_conditional_shutdown(signal, 128 + signal, &INTERRUPTED)?;
+        }
+        flag::register_usize(signal, &RECEIVED, signal as usize)?;
+        flag::register(signal, &INTERRUPTED)?;
+    }
+    Ok(())
+}
+
+/// Turns a write beyond the limit on file sizes (`ulimit -f`) into an error; by default it ends the process.
+pub fn survive_size_limits() {
+    let _ = flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
+}
+
+/// Whether the process that started this one had the signal ignored. Only Linux can be asked without unsafe code.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_some_and(|mask| mask & (1 << (signal - 1)) != 0)
+}
+
+/// Whether long work should end.
+pub fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::SeqCst)
+}
+
+/// Ends long work as a signal does, but is none: the reader of the output is gone, for example.
+pub fn interrupt() {
+    INTERRUPTED.store(true, Ordering::SeqCst);
+}
+
+/// The signal that was received, if any.
+pub fn received() -> Option<Signal> {
+    let number = i32::try_from(RECEIVED.load(Ordering::SeqCst)).ok()?;
+    let &(_, name) = SIGNALS.iter().find(|&&(signal, _)| signal == number)?;
+    Some(Signal { name, status: u8::try_from(128 + number).ok()? })
+}
