@@ -5,6 +5,13 @@
 //! - **As PyTorch's pluggable CUDA allocator**: `elbowroom_cuda_alloc` and `elbowroom_cuda_free`.
 //! - **Through `include/elbowroom.h`**: marks and counters for a preloaded program, and pools of any other memory.
 //!
+//! # Example
+//!
+//! ```sh
+//! cargo build --release -p elbowroom-capi
+//! LD_PRELOAD=target/release/libelbowroom_capi.so python train.py
+//! ```
+//!
 //! This is a crate of its own because a library that defines `malloc` must not be linked into the ordinary programs of this workspace.
 
 mod cuda;

@@ -25,6 +25,19 @@
 //! - An op that writes over any other tensor becomes a function with a new tensor and the permission to
 //!   [reuse](elbowroom_ir::trace::Op::may_reuse) the old one's bytes, so that planners may run it again.
 //! - A tensor lives until its last use. A program may have freed it later; [`Notes`] gives both peaks.
+//!
+//! # Example
+//!
+//! A profile of a chain of two layers:
+//!
+//! ```
+//! use elbowroom_import::{Options, import};
+//!
+//! let profile = br#"{ "n": 2, "name": "two layers", "uF": [10, 10], "uB": [20, 20], "x": [1000, 2000, 1000] }"#;
+//! let imported = import(profile, "two-layers.json", &Options::default())?;
+//! println!("{} ops, {}", imported.trace.ops().len(), imported.costs.total());
+//! # Ok::<(), elbowroom_import::ImportError>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

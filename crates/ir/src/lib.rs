@@ -22,6 +22,47 @@
 //!
 //! Ids are dense and typed ([`entity`]), quantities are typed ([`units`]), intervals are half-open. Everything that leaves the process can
 //! be printed and parsed ([`text`]) and serialized.
+//!
+//! # Example
+//!
+//! A plan that keeps both tensors of a one-op network, checked within 2 KiB of memory:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use elbowroom_ir::check::check;
+//! use elbowroom_ir::text::File;
+//!
+//! let trace = r#"
+//! elbowroom trace 1
+//! name "an activation over its input"
+//! s0 1024
+//! s1 1024
+//! t0 s0 "weights"
+//! t1 s1 "output"
+//! op0 relu "act" forward pure reads t0 makes t1
+//! persistent t0->t0
+//! "#;
+//! let trace = trace.parse::<File>()?.into_trace()?.trace;
+//! let plan = format!(
+//!     r#"
+//! elbowroom plan 1
+//! trace {}
+//! machine "tiny" memory 2048 align 64 host-memory 0 to-host 0 1 to-device 0 1 link separate flops-per-second 1 bytes-per-second 1 launch 0
+//! height 2048
+//! b0 1024 at 0
+//! b1 1024 at 1024
+//! home b0
+//! a0 compute op0 reads b0 writes b1
+//! a1 release b1
+//! "#,
+//!     trace.fingerprint()
+//! );
+//! let plan = plan.parse::<File>()?.into_plan()?;
+//! let checked = check(Arc::new(trace), plan.machine, plan.plan)?;
+//! assert_eq!(checked.plan().placement.height.get(), 2048);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

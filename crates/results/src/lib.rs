@@ -8,6 +8,25 @@
 //!
 //! Figures are *exact* (simulated times, bytes and evaluations, which every machine must reproduce) or *timed* (measured times, recorded with
 //! the machine and its load).
+//!
+//! # Example
+//!
+//! Every entry that has been measured, and at which commit:
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use elbowroom_results::data::Data;
+//! use elbowroom_results::manifest::Manifest;
+//!
+//! let results = Path::new("results");
+//! for (section, entry) in Manifest::load(results)?.entries() {
+//!     if let Some(data) = Data::load(results, &entry.id)? {
+//!         println!("{} {}: {} runs at {}", section.id, entry.id, data.runs.len(), data.commit.short());
+//!     }
+//! }
+//! # Ok::<(), anyhow::Error>(())
+//! ```
 
 #![forbid(unsafe_code)]
 
