@@ -55,6 +55,7 @@ impl Graph {
                 .iter()
                 .map(|reuse| Reuse { input: node.inputs[reuse.input], output: node.outputs[reuse.output] })
                 .collect(),
+            after: Vec::new(),
             workspace,
             work: self.work(id),
         }

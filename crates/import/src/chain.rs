@@ -6,14 +6,14 @@
 
 use elbowroom_ir::planning::CostSource;
 use elbowroom_ir::trace::Phase;
-use elbowroom_ir::{Bytes, Nanos, TensorId};
+use elbowroom_ir::{Bytes, Nanos};
 use serde::Deserialize;
 
 use crate::detect::Format;
 use crate::error::ImportError;
 use crate::finish::{ImportDraft, duration, finish};
 use crate::notes::Notes;
-use crate::op_graph::{OpGraph, OpNode};
+use crate::op_graph::{OpGraph, OpNode, Value};
 use crate::storage_log::{input_op, results_op};
 use crate::{Imported, Options, Source};
 
@@ -102,7 +102,8 @@ impl Chain {
     }
 
     /// One iteration: an input op for `x_0` if it has bytes, every `F_i`, a `loss` without duration that computes `y_n` from `x_n`, every
-    /// `B_i` from the last to the first, and an op that reads `y_0`, which stays until then.
+    /// `B_i` from the last to the first, and an op that reads `y_0`, which stays until then. Where a size is zero there is no tensor, but
+    /// the ops still follow one another.
     fn graph(&self, options: &Options) -> OpGraph {
         let n = self.len();
         let mut graph = OpGraph::default();
@@ -110,36 +111,42 @@ impl Chain {
         let value = |graph: &mut OpGraph, name: String, bytes: Bytes| {
             (!bytes.is_zero()).then(|| graph.value(name, bytes.get()))
         };
-        let mut x: Vec<Option<TensorId>> = Vec::with_capacity(n + 1);
-        let mut saved: Vec<Option<TensorId>> = vec![None];
-        x.push(value(&mut graph, "x0".to_owned(), self.x[0]));
-        if let Some(first) = x[0] {
-            graph.push(input_op("x0", first, options), Nanos::ZERO);
-        }
+        let mut x: Vec<Value> = Vec::with_capacity(n + 1);
+        let mut saved = vec![Value::default()];
+        let first = value(&mut graph, "x0".to_owned(), self.x[0]);
+        let maker = first.map(|first| graph.push(input_op("x0", first, options), Nanos::ZERO));
+        x.push(Value { tensor: first, maker });
         for i in 0..n {
             let node = self.node(i, Phase::Forward);
-            x.push(value(&mut graph, format!("x{}", i + 1), self.x[i + 1]));
+            let output = value(&mut graph, format!("x{}", i + 1), self.x[i + 1]);
             let rest = self.saved[i + 1].saturating_sub(self.x[i + 1]);
-            saved.push(value(&mut graph, format!("saved{}", i + 1), rest));
-            graph.op(&node, x[i].into_iter().collect(), x[i + 1].into_iter().chain(saved[i + 1]).collect());
+            let rest = value(&mut graph, format!("saved{}", i + 1), rest);
+            let maker = Some(graph.op(&node, &[x[i]], output.into_iter().chain(rest).collect()));
+            x.push(Value { tensor: output, maker });
+            saved.push(Value { tensor: rest, maker });
         }
-        let mut y = value(&mut graph, format!("y{n}"), self.y[n]);
-        if let Some(gradient) = y {
-            let loss = OpNode {
-                name: "loss".to_owned(),
-                kind: "loss".to_owned(),
-                workspace: 0,
-                nanos: Nanos::ZERO,
-                ..self.node(n - 1, Phase::Backward)
-            };
-            graph.op(&loss, x[n].into_iter().collect(), vec![gradient]);
-        }
+        let gradient = value(&mut graph, format!("y{n}"), self.y[n]);
+        let mut y = match gradient {
+            Some(gradient) => {
+                let loss = OpNode {
+                    name: "loss".to_owned(),
+                    kind: "loss".to_owned(),
+                    workspace: 0,
+                    nanos: Nanos::ZERO,
+                    ..self.node(n - 1, Phase::Backward)
+                };
+                Value { tensor: Some(gradient), maker: Some(graph.op(&loss, &[x[n]], vec![gradient])) }
+            }
+            // There is no op for the loss, which depends on the last output.
+            None => Value { tensor: None, maker: x[n].maker },
+        };
         for i in (0..n).rev() {
-            let reads = [x[i], x[i + 1], saved[i + 1], y].into_iter().flatten().collect();
-            y = value(&mut graph, format!("y{i}"), self.y[i]);
-            graph.op(&self.node(i, Phase::Backward), reads, y.into_iter().collect());
+            let inputs = [x[i], x[i + 1], saved[i + 1], y];
+            let gradient = value(&mut graph, format!("y{i}"), self.y[i]);
+            let maker = graph.op(&self.node(i, Phase::Backward), &inputs, gradient.into_iter().collect());
+            y = Value { tensor: gradient, maker: Some(maker) };
         }
-        if let Some(gradient) = y {
+        if let Some(gradient) = y.tensor {
             graph.push(results_op(vec![gradient], Phase::Backward), Nanos::ZERO);
         }
         graph

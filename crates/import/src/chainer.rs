@@ -10,14 +10,14 @@
 
 use elbowroom_ir::planning::CostSource;
 use elbowroom_ir::trace::{Again, Op, Persistent, Phase, Reuse, Work};
-use elbowroom_ir::{Bytes, Nanos, TensorId};
+use elbowroom_ir::{Bytes, Nanos, OpId, TensorId};
 use serde::Deserialize;
 
 use crate::detect::Format;
 use crate::error::ImportError;
 use crate::finish::{ImportDraft, duration, finish};
 use crate::notes::Notes;
-use crate::op_graph::OpGraph;
+use crate::op_graph::{OpGraph, Value, after};
 use crate::storage_log::{input_op, results_op};
 use crate::{Imported, Options, Source};
 
@@ -105,9 +105,9 @@ struct ChainerBuilder<'a> {
     graph: OpGraph,
     /// The forward function that produces a variable.
     maker: Vec<Option<usize>>,
-    /// The tensor of each variable, and of its current gradient.
-    values: Vec<Option<TensorId>>,
-    gradients: Vec<Option<TensorId>>,
+    /// Each variable, and its current gradient.
+    values: Vec<Value>,
+    gradients: Vec<Value>,
 }
 
 impl<'a> ChainerBuilder<'a> {
@@ -122,7 +122,8 @@ impl<'a> ChainerBuilder<'a> {
                 }
             }
         }
-        let (values, gradients) = (vec![None; file.vars.len()], vec![None; file.vars.len()]);
+        let (values, gradients) =
+            (vec![Value::default(); file.vars.len()], vec![Value::default(); file.vars.len()]);
         Ok(Self { file, options, graph: OpGraph::default(), maker, values, gradients })
     }
 
@@ -153,7 +154,7 @@ impl<'a> ChainerBuilder<'a> {
             self.backward(index, of)?;
         }
         let parameters = (0..self.file.vars.len()).filter(|&v| self.maker[v].is_none());
-        let results: Vec<TensorId> = parameters.filter_map(|v| self.gradients[v]).collect();
+        let results: Vec<TensorId> = parameters.filter_map(|v| self.gradients[v].tensor).collect();
         if !results.is_empty() {
             self.graph.push(results_op(results, Phase::Backward), Nanos::ZERO);
         }
@@ -217,7 +218,7 @@ impl<'a> ChainerBuilder<'a> {
             }
             let name = variable.name.clone().unwrap_or_else(|| format!("input {index}"));
             let value = self.graph.value(name.clone(), variable.bytes);
-            self.values[index] = Some(value);
+            self.values[index] = Value::of(value);
             if variable.name.is_some() {
                 self.graph.data.persistent.push(Persistent { begin: value, end: value });
             } else {
@@ -229,52 +230,59 @@ impl<'a> ChainerBuilder<'a> {
     fn forward(&mut self, index: usize) -> Result<(), String> {
         let file = self.file;
         let function = &file.functions[index];
-        let reads = function.ins.iter().filter_map(|&(v, _)| self.values[v]).collect();
+        let inputs: Vec<Value> = function.ins.iter().map(|&(v, _)| self.values[v]).collect();
         let mut outputs = Vec::new();
-        for &out in function.outs.iter().filter(|&&v| file.vars[v].bytes > 0) {
-            let value = self.graph.value(format!("v{out}"), file.vars[out].bytes);
-            self.values[out] = Some(value);
-            outputs.push(value);
+        for &out in &function.outs {
+            let bytes = file.vars[out].bytes;
+            let tensor = (bytes > 0).then(|| self.graph.value(format!("v{out}"), bytes));
+            self.values[out].tensor = tensor;
+            outputs.extend(tensor);
         }
-        self.push(index, index, Phase::Forward, reads, outputs, Vec::new())
+        let op = self.push(index, index, Phase::Forward, &inputs, outputs, Vec::new())?;
+        function.outs.iter().for_each(|&out| self.values[out].maker = Some(op));
+        Ok(())
     }
 
     fn backward(&mut self, index: usize, of: usize) -> Result<(), String> {
         let file = self.file;
         let function = &file.functions[index];
-        let mut reads = Vec::new();
+        let mut inputs = Vec::new();
         for &(variable, part) in &function.ins {
-            match part {
-                VariablePart::Value => reads.extend(self.values[variable]),
-                VariablePart::Gradient => reads.extend(self.gradient(variable)),
-            }
+            inputs.push(match part {
+                VariablePart::Value => self.values[variable],
+                VariablePart::Gradient => self.gradient(variable),
+            });
         }
         let (mut outputs, mut may_reuse) = (Vec::new(), Vec::new());
         let data_input = |v: usize| self.maker[v].is_none() && file.vars[v].name.is_none();
-        let wanted: Vec<usize> =
-            function.outs.iter().copied().filter(|&v| file.vars[v].bytes > 0 && !data_input(v)).collect();
-        for variable in wanted {
-            let sum = self.graph.value(format!("v{variable}.gradient"), file.vars[variable].bytes);
-            if let Some(so_far) = self.gradients[variable].replace(sum) {
-                reads.push(so_far);
-                may_reuse.push(Reuse { input: so_far, output: sum });
-            }
-            outputs.push(sum);
+        let wanted: Vec<usize> = function.outs.iter().copied().filter(|&v| !data_input(v)).collect();
+        for &variable in &wanted {
+            let bytes = file.vars[variable].bytes;
+            let sum = (bytes > 0).then(|| self.graph.value(format!("v{variable}.gradient"), bytes));
+            let so_far = std::mem::replace(&mut self.gradients[variable].tensor, sum);
+            inputs.push(Value { tensor: so_far, ..self.gradients[variable] });
+            may_reuse.extend(so_far.zip(sum).map(|(input, output)| Reuse { input, output }));
+            outputs.extend(sum);
         }
-        self.push(index, of, Phase::Backward, reads, outputs, may_reuse)
+        let op = self.push(index, of, Phase::Backward, &inputs, outputs, may_reuse)?;
+        wanted.iter().for_each(|&variable| self.gradients[variable].maker = Some(op));
+        Ok(())
     }
 
     /// The gradient of a variable. If no function produces it, it is the gradient of the loss, which is given.
-    fn gradient(&mut self, variable: usize) -> Option<TensorId> {
+    fn gradient(&mut self, variable: usize) -> Value {
         let row = &self.file.vars[variable];
-        if self.gradients[variable].is_none() && row.bytes > 0 {
+        if self.gradients[variable].tensor.is_none() && row.bytes > 0 {
             let value = self.graph.value(format!("v{variable}.gradient"), row.bytes);
             let mut seed = input_op(&format!("v{variable}.gradient"), value, self.options);
             "fill".clone_into(&mut seed.kind);
             seed.phase = Phase::Backward;
             seed.again = Again::Pure;
-            self.graph.push(seed, Nanos::ZERO);
-            self.gradients[variable] = Some(value);
+            let maker = Some(self.graph.push(seed, Nanos::ZERO));
+            self.gradients[variable] = Value { tensor: Some(value), maker };
+        } else if row.bytes == 0 && self.gradients[variable].maker.is_none() {
+            // A gradient that is given has no op if it has no bytes. It depends on the variable.
+            self.gradients[variable] = self.values[variable];
         }
         self.gradients[variable]
     }
@@ -285,16 +293,16 @@ impl<'a> ChainerBuilder<'a> {
         index: usize,
         layer: usize,
         phase: Phase,
-        reads: Vec<TensorId>,
+        inputs: &[Value],
         outputs: Vec<TensorId>,
         may_reuse: Vec<Reuse>,
-    ) -> Result<(), String> {
+    ) -> Result<OpId, String> {
         let function = &self.file.functions[index];
         let nanos = duration(function.t, self.options.time_unit.get() as f64).ok_or_else(|| {
             format!("function {index} ({}) takes {}, which is no duration", function.op, function.t)
         })?;
         let direction = if phase == Phase::Forward { "" } else { ".backward" };
-        self.graph.push(
+        Ok(self.graph.push(
             Op {
                 name: format!("{}{direction}@{index}", function.op),
                 kind: format!("{}{direction}", function.op),
@@ -305,15 +313,15 @@ impl<'a> ChainerBuilder<'a> {
                 } else {
                     Again::Pure
                 },
-                reads,
+                reads: inputs.iter().filter_map(|value| value.tensor).collect(),
                 outputs,
                 mutates: Vec::new(),
                 may_reuse,
+                after: after(inputs),
                 workspace: Bytes::ZERO,
                 work: Work::default(),
             },
             nanos,
-        );
-        Ok(())
+        ))
     }
 }

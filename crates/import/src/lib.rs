@@ -15,7 +15,8 @@
 //! Files may be gzipped. The result is a [`Trace`] that obeys the rules of [`elbowroom_ir::trace`], with [`Costs`] and [`Notes`] on what
 //! the file states about itself and what importing changed:
 //!
-//! - Views are gone; their readers read the tensor whose bytes they show. Tensors of no bytes are gone.
+//! - Views are gone; their readers read the tensor whose bytes they show. Tensors of no bytes are gone; their readers
+//!   [follow](elbowroom_ir::trace::Op::after) the ops that made them.
 //! - Parameters, optimizer state and buffers are persistent. The batch is made by pure `input` ops of no duration, because the host
 //!   keeps it for the iteration ([`Options::remake_inputs`]); results and gradients that outlive the iteration are read by one `never`
 //!   op at its end, so that they stay until then.

@@ -22,7 +22,7 @@ use crate::detect::Format;
 use crate::error::ImportError;
 use crate::finish::{ImportDraft, duration, finish};
 use crate::notes::{Notes, Reference};
-use crate::op_graph::{OpGraph, OpNode, topological};
+use crate::op_graph::{OpGraph, OpNode, Value, topological};
 use crate::storage_log::results_op;
 use crate::{Imported, Options, Source, Units};
 
@@ -180,20 +180,22 @@ fn with_parameters(graph: &mut OpGraph, nodes: &[OpNode], rows: &[MonetNode], id
     if let Some(value) = parameters {
         graph.data.persistent.push(Persistent { begin: value, end: value });
     }
-    let mut made = vec![None; nodes.len()];
+    let mut made = vec![Value::default(); nodes.len()];
     let mut gradients = Vec::new();
     for (index, node) in nodes.iter().enumerate() {
         let layer = rows[index].fwd_id.as_ref().and_then(|id| ids.get(id)).copied().unwrap_or(index);
         let parameters = parameters.filter(|_| has_parameters[layer] || index == 0);
-        let reads = node.reads.iter().filter_map(|&n| made[n]).chain(parameters).collect();
-        made[index] = (node.bytes > 0).then(|| graph.value(node.name.clone(), node.bytes));
-        let mut outputs: Vec<_> = made[index].into_iter().collect();
+        let inputs: Vec<Value> =
+            node.reads.iter().map(|&n| made[n]).chain(parameters.map(Value::of)).collect();
+        let tensor = (node.bytes > 0).then(|| graph.value(node.name.clone(), node.bytes));
+        let mut outputs: Vec<_> = tensor.into_iter().collect();
         if grows(index) > 0 {
             let gradient = graph.value(format!("{}.gradient", node.name), grows(index));
             gradients.push(gradient);
             outputs.push(gradient);
         }
-        let op = graph.op(node, reads, outputs);
+        let op = graph.op(node, &inputs, outputs);
+        made[index] = Value { tensor, maker: Some(op) };
         if node.kind.contains("dropout") && node.phase == Phase::Forward {
             graph.data.ops[op].again = Again::Rng { stream: index as u64 };
         }

@@ -1,5 +1,7 @@
 //! Turns a graph of ops with one result each into a trace; shared by the formats of measured, Checkmate and chain-like graphs.
 
+use std::collections::BTreeSet;
+
 use elbowroom_ir::trace::{Again, Op, Phase, Storage, Tensor, TraceData, Work};
 use elbowroom_ir::{Bytes, Nanos, OpId, TensorId};
 
@@ -22,6 +24,33 @@ pub struct OpNode {
     pub reads: Vec<usize>,
 }
 
+/// The result of an op, or a tensor that no op writes. A result without bytes is no tensor of the trace, but whoever reads it follows the
+/// op that makes it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Value {
+    /// Its tensor; `None` without bytes.
+    pub tensor: Option<TensorId>,
+    /// The op that makes it.
+    pub maker: Option<OpId>,
+}
+
+impl Value {
+    /// A tensor that no op writes, or whose op does not matter because it has bytes.
+    pub fn of(tensor: TensorId) -> Self {
+        Self { tensor: Some(tensor), maker: None }
+    }
+}
+
+/// What an op that reads these values has to follow in addition to the ops that write the tensors among them.
+pub fn after(inputs: &[Value]) -> Vec<OpId> {
+    let makers = |has_bytes: bool| {
+        let values = inputs.iter().filter(move |value| value.tensor.is_some() == has_bytes);
+        values.filter_map(|value| value.maker)
+    };
+    let read: BTreeSet<OpId> = makers(true).collect();
+    makers(false).filter(|maker| !read.contains(maker)).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
 /// A trace under construction. Op `k` is the `k`-th node added.
 #[derive(Default)]
 pub struct OpGraph {
@@ -39,17 +68,18 @@ impl OpGraph {
     }
 
     /// Adds an op that may be recomputed, with its inputs and outputs.
-    pub fn op(&mut self, node: &OpNode, reads: Vec<TensorId>, outputs: Vec<TensorId>) -> OpId {
+    pub fn op(&mut self, node: &OpNode, inputs: &[Value], outputs: Vec<TensorId>) -> OpId {
         self.push(
             Op {
                 name: node.name.clone(),
                 kind: node.kind.clone(),
                 phase: node.phase,
                 again: Again::Pure,
-                reads,
+                reads: inputs.iter().filter_map(|value| value.tensor).collect(),
                 outputs,
                 mutates: Vec::new(),
                 may_reuse: Vec::new(),
+                after: after(inputs),
                 workspace: Bytes(node.workspace),
                 work: Work::default(),
             },
@@ -63,14 +93,14 @@ impl OpGraph {
         self.data.ops.push(op)
     }
 
-    /// Adds nodes in an order in which every node follows its inputs; returns the tensor that each writes.
-    pub fn nodes(&mut self, nodes: &[OpNode], order: &[usize]) -> Vec<Option<TensorId>> {
-        let mut made: Vec<Option<TensorId>> = vec![None; nodes.len()];
+    /// Adds nodes in an order in which every node follows its inputs; returns what each makes.
+    pub fn nodes(&mut self, nodes: &[OpNode], order: &[usize]) -> Vec<Value> {
+        let mut made = vec![Value::default(); nodes.len()];
         for &index in order {
             let node = &nodes[index];
-            let reads = node.reads.iter().filter_map(|&n| made[n]).collect();
-            made[index] = (node.bytes > 0).then(|| self.value(node.name.clone(), node.bytes));
-            self.op(node, reads, made[index].into_iter().collect());
+            let inputs: Vec<Value> = node.reads.iter().map(|&n| made[n]).collect();
+            let tensor = (node.bytes > 0).then(|| self.value(node.name.clone(), node.bytes));
+            made[index] = Value { tensor, maker: Some(self.op(node, &inputs, tensor.into_iter().collect())) };
         }
         made
     }
@@ -88,7 +118,7 @@ pub fn topological(nodes: &[OpNode], preferred: &[usize]) -> Result<Vec<usize>, 
             readers[read].push(index);
         }
     }
-    let mut ready: std::collections::BTreeSet<(usize, usize)> =
+    let mut ready: BTreeSet<(usize, usize)> =
         (0..nodes.len()).filter(|&n| waiting[n] == 0).map(|n| (place[n], n)).collect();
     let mut order = Vec::with_capacity(nodes.len());
     while let Some((_, node)) = ready.pop_first() {

@@ -131,6 +131,7 @@ fn stand_in(name: &str, kind: &str, reads: Vec<TensorId>, outputs: Vec<TensorId>
         outputs,
         mutates: Vec::new(),
         may_reuse: Vec::new(),
+        after: Vec::new(),
         workspace: Bytes::ZERO,
         work: Work::default(),
     }

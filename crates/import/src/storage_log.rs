@@ -9,10 +9,10 @@
 //!                            t6 may reuse t5           never run again; t0, t7 a persistent pair
 //! ```
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use elbowroom_ir::trace::{Again, Mutation, Op, Persistent, Phase, Reuse, Storage, Tensor, TraceData, Work};
-use elbowroom_ir::{Bytes, Nanos, OpId, TensorId};
+use elbowroom_ir::{Bytes, Id, Nanos, OpId, Table, TensorId};
 
 use crate::Options;
 
@@ -30,7 +30,7 @@ pub enum StorageRole {
 /// A storage of the log.
 #[derive(Clone, Debug)]
 pub struct LogStorage {
-    /// Its size, in bytes. Storages of size zero are ignored.
+    /// Its size, in bytes. Storages of size zero make no tensors, but order the ops that access them.
     pub bytes: u64,
     /// For people.
     pub name: String,
@@ -161,6 +161,11 @@ impl StorageLog {
 
     /// The trace's parts and a duration for every op.
     pub fn resolve(&self, name: &str, options: &Options) -> Result<(TraceData, Vec<Nanos>), LogError> {
+        let mut read = vec![false; self.storages.len()];
+        for op in self.ops.iter().filter(|op| !op.view) {
+            let made: HashSet<usize> = op.makes.iter().copied().collect();
+            op.reads.iter().filter(|s| !made.contains(s)).for_each(|&s| read[s] = true);
+        }
         let mut resolver = Resolver {
             log: self,
             options,
@@ -170,6 +175,8 @@ impl StorageLog {
             made: self.storages.iter().map(|s| s.role != StorageRole::Made).collect(),
             viewed: vec![false; self.storages.len()],
             carried: Nanos::ZERO,
+            made_by: Table::new(),
+            empty: read.into_iter().map(|read| EmptyStorage { read, ..EmptyStorage::default() }).collect(),
         };
         let begins = resolver.begin();
         for (index, op) in self.ops.iter().enumerate() {
@@ -217,6 +224,17 @@ const ELEMENTWISE: [&str; 26] = [
 /// Views that show the elements as they lie, and questions about a tensor.
 const SAME_ELEMENTS: [&str; 5] = ["prim", "detach", "alias", "lift_fresh", "profiler"];
 
+/// The accesses to a storage without bytes.
+#[derive(Clone, Default)]
+struct EmptyStorage {
+    /// Whether an op reads what another one wrote.
+    read: bool,
+    /// The op that wrote it last.
+    writer: Option<OpId>,
+    /// The ops that have read it since.
+    readers: Vec<OpId>,
+}
+
 struct Resolver<'a> {
     log: &'a StorageLog,
     options: &'a Options,
@@ -230,6 +248,10 @@ struct Resolver<'a> {
     viewed: Vec<bool>,
     /// Duration of views since the last op, which the next op carries.
     carried: Nanos,
+    /// The op that makes each tensor.
+    made_by: Table<TensorId, Option<OpId>>,
+    /// What is known of each storage if it has no bytes.
+    empty: Vec<EmptyStorage>,
 }
 
 impl Resolver<'_> {
@@ -238,9 +260,49 @@ impl Resolver<'_> {
         self.data.tensors.push(Tensor { name, storage })
     }
 
-    fn push(&mut self, op: Op, nanos: Nanos) -> OpId {
+    fn push(&mut self, mut op: Op, nanos: Nanos) -> OpId {
+        let makers: HashSet<OpId> =
+            op.reads.iter().filter_map(|&tensor| *self.made_by.get(tensor)?).collect();
+        op.after.retain(|other| !makers.contains(other));
+        let id = self.data.ops.next_id();
+        for &output in &op.outputs {
+            while self.made_by.len() <= output.index() {
+                self.made_by.push(None);
+            }
+            self.made_by[output] = Some(id);
+        }
         self.nanos.push(nanos);
         self.data.ops.push(op)
+    }
+
+    /// The ops that an op has to follow because of storages without bytes: the writer of what it reads, and all earlier accesses to what it
+    /// writes.
+    fn after(&self, op: &LogOp) -> Vec<OpId> {
+        let mut after = BTreeSet::new();
+        for &storage in op.reads.iter().filter(|&&s| self.is_empty(s)) {
+            after.extend(self.empty[storage].writer);
+        }
+        for &storage in op.makes.iter().chain(&op.mutates).filter(|&&s| self.is_empty(s)) {
+            let EmptyStorage { writer, readers, .. } = &self.empty[storage];
+            after.extend(writer.iter().chain(readers));
+        }
+        after.into_iter().collect()
+    }
+
+    /// Notes that an op of the trace, the last that was added, accesses the storages without bytes of an op of the log.
+    fn access_empty(&mut self, op: &LogOp, id: OpId) {
+        for &storage in op.reads.iter().filter(|&&s| self.log.storages[s].bytes == 0) {
+            self.empty[storage].readers.push(id);
+        }
+        for &storage in op.makes.iter().chain(&op.mutates).filter(|&&s| self.log.storages[s].bytes == 0) {
+            let EmptyStorage { writer, readers, .. } = &mut self.empty[storage];
+            *writer = Some(id);
+            readers.clear();
+        }
+    }
+
+    fn is_empty(&self, storage: usize) -> bool {
+        self.log.storages[storage].bytes == 0
     }
 
     /// Tensors that are there at the beginning: persistent ones, and the batch.
@@ -342,12 +404,16 @@ impl Resolver<'_> {
             outputs,
             mutates: Vec::new(),
             may_reuse,
+            after: self.after(op),
             workspace: Bytes::ZERO,
             work: op.work,
         };
+        let ops = self.data.ops.len();
         if state.is_empty() {
             // An op without any effect is only bookkeeping, unless it took time.
-            if !whole.outputs.is_empty() || !nanos.is_zero() {
+            let mut written = op.makes.iter().chain(&op.mutates);
+            let orders = written.any(|&s| self.is_empty(s) && self.empty[s].read);
+            if !whole.outputs.is_empty() || !nanos.is_zero() || orders {
                 self.push(whole, nanos);
             }
         } else if whole.outputs.is_empty() || (op.depends_on_state && !whole.may_reuse.is_empty()) {
@@ -369,6 +435,9 @@ impl Resolver<'_> {
             }
             self.push(whole, nanos);
             self.update(update, &state, Nanos::ZERO);
+        }
+        if self.data.ops.len() > ops {
+            self.access_empty(op, OpId::new(self.data.ops.len() - 1));
         }
         Ok(())
     }
@@ -450,6 +519,7 @@ pub fn input_op(name: &str, value: TensorId, options: &Options) -> Op {
         outputs: vec![value],
         mutates: Vec::new(),
         may_reuse: Vec::new(),
+        after: Vec::new(),
         workspace: Bytes::ZERO,
         work: Work::default(),
     }
@@ -466,6 +536,7 @@ pub fn results_op(results: Vec<TensorId>, phase: Phase) -> Op {
         outputs: Vec::new(),
         mutates: Vec::new(),
         may_reuse: Vec::new(),
+        after: Vec::new(),
         workspace: Bytes::ZERO,
         work: Work::default(),
     }

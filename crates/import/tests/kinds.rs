@@ -5,7 +5,7 @@ use elbowroom_import::{Chain, Format, ImportError, Imported, Options, Units, imp
 use elbowroom_ir::packing::Interval;
 use elbowroom_ir::planning::CostSource;
 use elbowroom_ir::trace::{Again, Op, Phase};
-use elbowroom_ir::{Bytes, Nanos};
+use elbowroom_ir::{Bytes, Nanos, OpId};
 
 fn read(text: &str) -> Imported {
     read_with(text, &Options::default())
@@ -50,6 +50,55 @@ fn a_chain() {
     assert_eq!(imported.notes.peak, Bytes(100 + 30 + 40 + 40 + 100 + 16));
     let chain = Chain::read(CHAIN.as_bytes(), "two.json").unwrap();
     assert_eq!((chain.len(), chain.saved[1], chain.labels[0].as_str()), (2, Bytes(130), "conv"));
+}
+
+/// The ops that have to follow others, in addition to those that write what they read.
+fn follows(imported: &Imported) -> Vec<String> {
+    let name = |id: &OpId| imported.trace.ops()[*id].name.clone();
+    let followers = imported.trace.ops().values().filter(|op| !op.after.is_empty());
+    followers
+        .map(|op| format!("{} after {}", op.name, op.after.iter().map(name).collect::<Vec<_>>().join(" ")))
+        .collect()
+}
+
+/// Tensors of no bytes are left out of a trace, but the ops that would read them still follow the ops that would write them.
+#[test]
+fn tensors_without_bytes_order_the_ops() {
+    // A chain without gradients: the backward ops follow one another, and where an x is empty as well, the forward ops.
+    let chain = read(r#"{"n": 3, "uF": [1, 1, 1], "uB": [1, 1, 1], "x": [0, 8, 0, 8], "y": [0, 0, 0, 0]}"#);
+    assert_eq!(
+        lines(&chain),
+        ["F0:  -> x1", "F1: x1 -> ", "F2:  -> x3", "B2: x3 -> ", "B1: x1 -> ", "B0: x1 -> "]
+    );
+    assert_eq!(follows(&chain), ["F2 after F1", "B2 after F1", "B1 after F1 B2", "B0 after B1"]);
+    // Without a loss, the first gradient depends on the last output.
+    let short = read(r#"{"n": 1, "uF": [1], "uB": [1], "x": [0, 0], "y": [0, 0]}"#);
+    assert_eq!(follows(&short), ["B0 after F0"]);
+    assert_eq!(follows(&read(CHAIN)), Vec::<String>::new());
+
+    // An op in a graph without a result.
+    let graph = read(
+        r#"{"name": "g", "loss": 1, "T": 3, "nodes": [
+        {"id": 0, "op": "seed", "kind": "fwd", "time_ms": 1, "out_bytes": 0, "workspace_mib": 0, "fixed_bytes": 0},
+        {"id": 1, "op": "loss", "kind": "loss", "time_ms": 1, "out_bytes": 8, "workspace_mib": 0, "fixed_bytes": 0},
+        {"id": 2, "op": "grad", "kind": "bwd", "time_ms": 1, "out_bytes": 8, "workspace_mib": 0, "fixed_bytes": 0, "fwd_id": 0}],
+        "edges": [[0, 1], [1, 2], [0, 2]], "reference": []}"#,
+    );
+    assert_eq!(follows(&graph), ["loss@1 after seed@0", "grad@2 after seed@0"]);
+
+    // A storage without bytes that is written, read twice, and written again.
+    let log = read(
+        r#"{"sizes": [8, 0, 8, 8, 8, 0], "const": [0], "const_first_op": {}, "ops": [
+        {"name": "init", "t": 0, "reads": [0], "writes": [1], "allocs": [1], "frees": [], "pure": true},
+        {"name": "f", "t": 1, "reads": [0, 1], "writes": [2], "allocs": [2], "frees": [], "pure": true},
+        {"name": "g", "t": 1, "reads": [1], "writes": [3], "allocs": [3], "frees": [], "pure": true},
+        {"name": "again_", "t": 1, "reads": [2], "writes": [1], "allocs": [], "frees": [], "pure": false},
+        {"name": "h", "t": 1, "reads": [1, 2], "writes": [4, 5], "allocs": [4, 5], "frees": [], "pure": true}]}"#,
+    );
+    assert_eq!(
+        follows(&log),
+        ["f@1 after init@0", "g@2 after init@0", "again_@3 after init@0 g@2", "h@4 after again_@3"]
+    );
 }
 
 const CAPTURED_EAGER: &str = r#"{"k":"meta","model":"tiny","mode":"eager","torch":"2.15","cost_gpu":"H100","peak_MB":0.0}

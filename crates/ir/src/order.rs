@@ -33,9 +33,17 @@ pub enum OrderError {
         /// The tensor.
         tensor: TensorId,
     },
+    /// An op runs before one that it has to follow.
+    #[error("{op} would run before {other}, which it has to follow")]
+    TooEarly {
+        /// The op.
+        op: OpId,
+        /// The op that it has to follow.
+        other: OpId,
+    },
 }
 
-/// Every op of a trace once, each after the producers of its inputs.
+/// Every op of a trace once, each after the producers of its inputs and the ops that it has to follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
     trace: Fingerprint,
@@ -48,7 +56,8 @@ impl Order {
     /// Checks an order and derives last uses and recomputability.
     ///
     /// # Errors
-    /// The order does not name every op once, or an op reads a tensor that does not exist at that point.
+    /// The order does not name every op once, an op reads a tensor that does not exist at that point, or it runs before one that it has to
+    /// follow.
     pub fn new(trace: &Trace, ops: Vec<OpId>) -> Result<Self, OrderError> {
         replay(trace, &ops)?;
         let values = trace.tensors().len();
@@ -139,6 +148,9 @@ fn replay(trace: &Trace, ops: &[OpId]) -> Result<(), OrderError> {
         if let Some(&tensor) = row.reads.iter().find(|&&read| holds[trace.storage(read)] != Some(read)) {
             return Err(OrderError::NotThere { op, tensor });
         }
+        if let Some(&other) = row.after.iter().find(|other| !seen[other.index()]) {
+            return Err(OrderError::TooEarly { op, other });
+        }
         row.outputs.iter().for_each(|&output| holds[trace.storage(output)] = Some(output));
     }
     Ok(())
@@ -161,6 +173,7 @@ mod tests {
             outputs: outputs.iter().copied().map(TensorId).collect(),
             mutates: Vec::new(),
             may_reuse: Vec::new(),
+            after: Vec::new(),
             workspace: Bytes::ZERO,
             work: Default::default(),
         };

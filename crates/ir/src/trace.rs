@@ -10,6 +10,10 @@
 //! **Two facts about writing in place.** [`Op::mutates`]: the op must write this storage (an optimizer step on a weight, an accumulating
 //! gradient). [`Op::may_reuse`]: the output is permitted to take over the buffer of an input that is not needed afterwards (ReLU). The
 //! trace states both; a schedule decides about reuse.
+//!
+//! **Two kinds of dependencies.** An op runs after the ops that write the tensors it reads. Where one op depends on another although no
+//! bytes pass between them, [`Op::after`] says so: a gradient of no bytes, a random generator that is advanced, an effect outside of the
+//! trace. Tensors without bytes are therefore left out of a trace, but not the dependencies that they stand for.
 
 use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
@@ -74,7 +78,7 @@ pub struct Reuse {
 }
 
 /// One operation.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Op {
     /// For people: `layer1.0.conv1`, `layer1.0.conv1.grad_input`.
     pub name: String,
@@ -95,6 +99,9 @@ pub struct Op {
     /// Reuse permitted.
     #[serde(default)]
     pub may_reuse: Vec<Reuse>,
+    /// Earlier ops that must have been computed before it, in addition to those that write what it reads.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<OpId>,
     /// Workspace, in bytes, needed while it runs.
     #[serde(default)]
     pub workspace: Bytes,
@@ -112,6 +119,19 @@ impl Op {
     /// The tensor that overwrites `input` in place, if the op does so.
     pub fn overwritten_by(&self, input: TensorId) -> Option<TensorId> {
         self.mutates.iter().find(|m| m.old == input).map(|m| m.new)
+    }
+}
+
+impl Hash for Op {
+    /// An empty `after` adds nothing, so that traces without it keep the fingerprints that older versions gave them.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Self { name, kind, phase, again, reads, outputs, mutates, may_reuse, after, workspace, work } =
+            self;
+        (name, kind, phase, again).hash(state);
+        (reads, outputs, mutates, may_reuse, workspace, work).hash(state);
+        if !after.is_empty() {
+            after.hash(state);
+        }
     }
 }
 
@@ -278,8 +298,18 @@ pub enum TraceError {
         /// What is wrong.
         why: &'static str,
     },
+    /// An op that has to follow itself or a later one.
+    #[error("{op} is said to follow {other}, which does not come before it")]
+    BadAfter {
+        /// The op.
+        op: OpId,
+        /// The op that it names.
+        other: OpId,
+    },
     /// A storage of zero bytes.
-    #[error("{0} has no bytes; leave out tensors of size zero")]
+    #[error(
+        "{0} has no bytes; leave out its tensors, and list the ops that write them under `after` of the ops that read them"
+    )]
     EmptyStorage(StorageId),
     /// The sizes of all storages, workspaces and moved bytes add up to 2^60 or more.
     #[error("the sizes add up to 2^60 bytes or more; no device is that large")]
@@ -437,6 +467,9 @@ fn validate(data: &TraceData) -> Result<Table<TensorId, Option<OpId>>, TraceErro
     }
     for (id, op) in data.ops.iter() {
         run(data, &mut holds, id, op)?;
+        if let Some(&other) = op.after.iter().find(|&&other| other >= id) {
+            return Err(TraceError::BadAfter { op: id, other });
+        }
     }
 
     let mut ends = vec![false; data.tensors.len()];

@@ -59,6 +59,7 @@ fn generated_plans_are_legal_and_cover_everything() {
             if let Some(launch) = step.action.launch() {
                 let op = &trace.ops()[launch.op];
                 saw("mutation", op.mutates.len());
+                saw("has to follow", op.after.len());
                 saw("workspace", usize::from(launch.workspace.is_some()));
                 let in_place = launch.writes.iter().filter(|buffer| launch.reads.contains(buffer)).count();
                 saw("reuse", in_place - op.mutates.len());
@@ -80,7 +81,7 @@ fn generated_plans_are_legal_and_cover_everything() {
         arbtest(&mut case).seed(seed << 32 | 2_048).run();
     }
     let cases = seen["case"];
-    assert!(seen.values().all(|&count| count > cases / 100) && seen.len() == 17, "{seen:?}");
+    assert!(seen.values().all(|&count| count > cases / 100) && seen.len() == 18, "{seen:?}");
 }
 
 #[test]
@@ -329,6 +330,10 @@ fn errors_say_where_and_what_to_do() {
             "line 2, column 11: expected the op's phase (forward, backward, update), but found `sideways`",
         ),
         (
+            "elbowroom trace 1\nop0 x \"x\" forward pure after op0",
+            "the lines do not make a trace: op0 is said to follow op0, which does not come before it",
+        ),
+        (
             "elbowroom trace 1\ncosts measured\nop0 x \"x\" forward pure",
             "there are 0 durations for 1 ops; give every op its duration, or none",
         ),
@@ -381,6 +386,18 @@ fn formats_do_not_change_unnoticed() {
         r#""costs":{"nanos":[250],"source":"measured"},"machine":null}}"#,
     );
     assert_eq!(serde_json::to_string(&file).expect("plain data"), json);
+
+    // Fingerprints are in every plan. An op that follows no other has none of the new words, and the fingerprint of before.
+    let file: TraceFile = text.parse().expect("a trace");
+    assert_eq!(file.trace.fingerprint().to_string(), "21f033676e0030be");
+    let text = "elbowroom trace 1\nname \"two ops\"\nop0 x \"a\" forward never\nop1 x \"b\" forward pure after op0 workspace 4\n";
+    let file: File = text.parse().expect("a trace");
+    assert_eq!(file.to_string(), text);
+    assert!(
+        serde_json::to_string(&file)
+            .expect("plain data")
+            .contains(r#""may_reuse":[],"after":[0],"workspace":4"#)
+    );
 
     let text = "elbowroom plan 1\ntrace 00000000000000ff\nmachine \"m\" memory 64 align 8 host-memory 1 to-host 2 3 to-device 4 5 link \
                 shared flops-per-second 6 bytes-per-second 7 launch 8\nheight 64\nb0 64 at 0\nhome b0 host\n\

@@ -30,6 +30,7 @@ fn chain() -> Trace {
             outputs: vec![output],
             mutates: Vec::new(),
             may_reuse: Vec::new(),
+            after: Vec::new(),
             workspace: Bytes::ZERO,
             work: Work::default(),
         });
@@ -155,6 +156,7 @@ fn update(parameters: u32) -> (Trace, Schedule, Placement) {
         outputs,
         mutates,
         may_reuse: Vec::new(),
+        after: Vec::new(),
         workspace: Bytes::ZERO,
         work: Work::default(),
     };

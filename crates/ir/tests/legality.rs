@@ -9,7 +9,7 @@ use elbowroom_ir::check::{Illegal, Rule, check, check_schedule};
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::schedule::{Action, Step};
 use elbowroom_ir::text::{PlanFile, TraceFile};
-use elbowroom_ir::{BufferId, Bytes};
+use elbowroom_ir::{ActionId, BufferId, Bytes, OpId};
 
 fn path(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "tests", "legality", name].iter().collect()
@@ -96,6 +96,28 @@ fn every_rule_is_enforced() {
     for (blessed, line) in blessed.lines().zip(cases.lines()) {
         assert_eq!(blessed, line);
     }
+}
+
+/// Ops that depend on one another although no bytes pass between them.
+#[test]
+fn an_op_is_computed_after_those_that_it_has_to_follow() {
+    let text = read("small.trace");
+    let report = text.lines().find(|line| line.starts_with("op5 ")).expect("the last op");
+    let text = text.replace(report, &format!("{report} after op3 op4"));
+    let trace = Arc::new(text.parse::<TraceFile>().expect("a trace").trace);
+    assert_eq!(trace.ops()[OpId(5)].after, [OpId(3), OpId(4)]);
+    let mut file: PlanFile = read("small.plan").parse().expect("small.plan");
+    file.plan.trace = trace.fingerprint();
+    check(trace.clone(), file.machine.clone(), file.plan.clone()).expect("in the trace's order");
+    // Nothing but `after` forbids to report before the update.
+    let (update, report) = (ActionId(14), ActionId(15));
+    let steps = &mut file.plan.schedule.steps;
+    (steps[update], steps[report]) = (steps[report].clone(), steps[update].clone());
+    let illegal = check(trace, file.machine, file.plan).expect_err("another order");
+    assert_eq!(
+        illegal.first().to_string(),
+        "rule L6 is broken at a14: op5 is computed before op4, which it has to follow"
+    );
 }
 
 #[test]

@@ -263,6 +263,7 @@ fn trace(persistent: &[u64], ops: &[(&str, &[u32], u64)]) -> Trace {
             outputs: vec![output],
             mutates: vec![],
             may_reuse: vec![],
+            after: vec![],
             workspace: Bytes::ZERO,
             work: Work::default(),
         });

@@ -53,6 +53,7 @@ impl Draft {
             outputs: outputs.to_vec(),
             mutates: vec![],
             may_reuse: vec![],
+            after: vec![],
             workspace: Bytes::ZERO,
             work: Work::default(),
         };

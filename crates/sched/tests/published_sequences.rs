@@ -39,6 +39,7 @@ fn trace(name: &str, graph: &Value) -> (Trace, Costs) {
             outputs: result.into_iter().collect(),
             mutates: vec![],
             may_reuse: vec![],
+            after: vec![],
             workspace: Bytes::ZERO,
             work: Work::default(),
         });

@@ -59,6 +59,7 @@ mod tests {
             outputs: vec![],
             mutates: vec![],
             may_reuse: vec![],
+            after: vec![],
             workspace: Bytes::ZERO,
             work: Work { flops: 14_000_000_000, moved: Bytes(900) },
         };

@@ -229,6 +229,7 @@ impl TraceBuilder {
             outputs: Vec::new(),
             mutates: Vec::new(),
             may_reuse: Vec::new(),
+            after: Vec::new(),
             workspace: Bytes::ZERO,
             work: Work::default(),
         };

@@ -98,11 +98,12 @@ impl<'a> PlanDraft<'a> {
         Ok(draft)
     }
 
-    /// Whether an op's inputs exist and it overwrites nothing that an op still to come reads.
+    /// Whether an op's inputs exist, the ops that it has to follow have run, and it overwrites nothing that an op still to come reads.
     fn ready(&self, op: OpId, left: &BTreeSet<OpId>) -> bool {
         let made = |t: &TensorId| self.trace.producer(*t).is_none_or(|producer| !left.contains(&producer));
         let op_ref = &self.trace.ops()[op];
         op_ref.reads.iter().all(made)
+            && op_ref.after.iter().all(|other| !left.contains(other))
             && op_ref
                 .mutates
                 .iter()

@@ -3,7 +3,7 @@
 use ::arbitrary::{Result, Unstructured};
 
 use crate::trace::{Again, Mutation, Op, Persistent, Phase, Reuse, Storage, Tensor, Trace, TraceData, Work};
-use crate::{Bytes, StorageId, Table, TensorId};
+use crate::{Bytes, Id, OpId, StorageId, Table, TensorId};
 
 /// Draws a trace of up to eight ops and four persistent tensors.
 pub fn trace(u: &mut Unstructured<'_>) -> Result<Trace> {
@@ -122,6 +122,11 @@ impl TraceDraft {
         let work = Work { flops: u.int_in_range(0..=100)?, moved: Bytes(u.int_in_range(0..=100)?) };
         let kind = (*u.choose(&["", "relu", "conv2d", "two words", "quoted \"\\ \n"])?).to_owned();
         let name = format!("op {index}");
+        // From numbers that matter to nothing else, so that a fixed seed still draws the same ops.
+        let mut after = Vec::new();
+        if !self.data.ops.is_empty() && work.flops % 4 == 1 {
+            after.push(OpId::new(work.moved.get() as usize % self.data.ops.len()));
+        }
         self.data.ops.push(Op {
             name,
             kind,
@@ -131,6 +136,7 @@ impl TraceDraft {
             outputs,
             mutates,
             may_reuse,
+            after,
             workspace,
             work,
         });
@@ -149,6 +155,7 @@ impl TraceDraft {
             outputs: vec![output],
             mutates: Vec::new(),
             may_reuse: Vec::new(),
+            after: Vec::new(),
             workspace: Bytes::ZERO,
             work: Work::default(),
         });

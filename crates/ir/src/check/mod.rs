@@ -21,8 +21,9 @@
 //!   within its limit.)
 //! - **L5, prefetches.** A prefetch reads a host copy of the tensor that it names, one that exists at its position and is finished when it
 //!   starts, by stream order and waits alone.
-//! - **L6, ops.** Every op is computed once. It is recomputed only after that, and only if it may be run again. (The random state of an
-//!   op that draws numbers is named by the trace, so no plan can change it.)
+//! - **L6, ops.** Every op is computed once, after the ops that it has to follow ([`Op::after`](crate::trace::Op::after)). It is
+//!   recomputed only after that, and only if it may be run again. (The random state of an op that draws numbers is named by the trace, so
+//!   no plan can change it.)
 //! - **L7, races.** Any two accesses of one byte, at least one of them a write, are ordered by stream order and waits alone, in the
 //!   direction of their positions. The two directions of the link count as separate streams even if they share one: that is the harder case.
 //! - **L8, host memory.** An offload starts a host copy of a tensor that has none; the copy lives until its `HostRelease`, which names a
@@ -70,7 +71,7 @@ pub enum Rule {
     L4,
     /// A prefetch reads a finished host copy of the same tensor.
     L5,
-    /// Every op once, and again only what may be.
+    /// Every op once, after those that it has to follow, and again only what may be.
     L6,
     /// Conflicting accesses are ordered by streams and waits.
     L7,

@@ -141,6 +141,15 @@ impl ShapeChecker<'_> {
         match action {
             Action::Compute(launch) => {
                 let Some(op) = self.launch(id, launch) else { return };
+                for &other in &self.trace.ops()[op].after {
+                    if self.computed[other].is_none() {
+                        self.add(
+                            Rule::L6,
+                            id,
+                            format!("{op} is computed before {other}, which it has to follow"),
+                        );
+                    }
+                }
                 match self.computed[op] {
                     None => self.computed[op] = Some(id),
                     Some(first) => {

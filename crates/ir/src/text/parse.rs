@@ -292,7 +292,7 @@ fn op(line: &mut Line<'_>) -> Result<(Op, Option<Nanos>), FileError> {
     if let Again::Rng { stream } = &mut again {
         *stream = line.number("a stream of random numbers")?;
     }
-    let (mut reads, mut makes, mut mutates, mut reuses) = (None, None, None, None);
+    let (mut reads, mut makes, mut mutates, mut reuses, mut after) = (None, None, None, None, None);
     let (mut workspace, mut flops, mut moved, mut nanos) = (None, None, None, None);
     while let Some(word) = line.peek() {
         let tensors = |line: &mut Line<'_>| line.ids(TensorId::PREFIX, TensorId);
@@ -302,13 +302,14 @@ fn op(line: &mut Line<'_>) -> Result<(Op, Option<Nanos>), FileError> {
             "makes" => unique(line, &mut makes, tensors)?,
             "mutates" => unique(line, &mut mutates, pairs)?,
             "reuses" => unique(line, &mut reuses, pairs)?,
+            "after" => unique(line, &mut after, |line| line.ids(OpId::PREFIX, OpId))?,
             "workspace" => unique(line, &mut workspace, |line| line.number("a size in bytes"))?,
             "flops" => unique(line, &mut flops, |line| line.number("a number of operations"))?,
             "moved" => unique(line, &mut moved, |line| line.number("a number of bytes"))?,
             "nanos" => unique(line, &mut nanos, |line| line.number("a duration in nanoseconds"))?,
             _ => {
                 return Err(line.expected(
-                    "one of reads, makes, mutates, reuses, workspace, flops, moved, nanos, or the end of the line",
+                    "one of reads, makes, mutates, reuses, after, workspace, flops, moved, nanos, or the end of the line",
                 ));
             }
         }
@@ -326,6 +327,7 @@ fn op(line: &mut Line<'_>) -> Result<(Op, Option<Nanos>), FileError> {
             .into_iter()
             .map(|(input, output)| Reuse { input, output })
             .collect(),
+        after: after.unwrap_or_default(),
         workspace: Bytes(workspace.unwrap_or(0)),
         work: Work { flops: flops.unwrap_or(0), moved: Bytes(moved.unwrap_or(0)) },
     };

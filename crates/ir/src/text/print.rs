@@ -145,6 +145,7 @@ impl Display for OpFields<'_> {
         list(f, "makes", &op.outputs)?;
         pairs(f, "mutates", op.mutates.iter().map(|m| (m.old, m.new)))?;
         pairs(f, "reuses", op.may_reuse.iter().map(|r| (r.input, r.output)))?;
+        list(f, "after", &op.after)?;
         let Bytes(moved) = op.work.moved;
         for (word, number) in [("workspace", op.workspace.get()), ("flops", op.work.flops), ("moved", moved)]
         {

@@ -7,7 +7,7 @@
 use elbowroom_ir::plan::Plan;
 use elbowroom_ir::schedule::{Action, Launch};
 use elbowroom_ir::trace::{Again, Reuse, Trace};
-use elbowroom_ir::{BufferId, Bytes, Id, Table, TensorId};
+use elbowroom_ir::{BufferId, Bytes, Id, OpId, Table, TensorId};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -61,6 +61,8 @@ struct Program {
     waits: Vec<usize>,
     reads: Vec<Access>,
     writes: Vec<Access>,
+    /// The op that it computes, for the first time or again.
+    op: Option<OpId>,
 }
 
 struct Running {
@@ -175,6 +177,7 @@ impl<'a> State<'a> {
     }
 
     fn launch(&self, launch: &Launch, program: &mut Program) -> Outcome<()> {
+        program.op = Some(launch.op);
         let op = self.trace.ops().get(launch.op).ok_or("unknown op")?;
         let arity = op.reads.len() == launch.reads.len() && op.outputs.len() == launch.writes.len();
         if !arity || launch.workspace.is_none() != op.workspace.is_zero() {
@@ -243,6 +246,7 @@ impl<'a> State<'a> {
         let hurry = self.draw(4);
         let mut running: [Option<Running>; 3] = [None, None, None];
         let mut done = vec![false; self.programs.len()];
+        let mut ran = vec![false; self.trace.ops().len()];
         loop {
             let mut enabled: Vec<usize> = Vec::new();
             for stream in 0..3 {
@@ -279,6 +283,13 @@ impl<'a> State<'a> {
                 Some(state) => {
                     self.end(id, &state)?;
                     done[id] = true;
+                    let op = self.programs[id].as_ref().and_then(|program| program.op);
+                    if let Some(op) = op {
+                        if self.trace.ops()[op].after.iter().any(|other| !ran[other.index()]) {
+                            return Err("an op before one that it has to follow");
+                        }
+                        ran[op.index()] = true;
+                    }
                     queues[stream].pop();
                 }
             }

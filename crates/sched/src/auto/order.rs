@@ -1,7 +1,7 @@
 //! Another order of the ops, if dependencies permit one and the caller allows it.
 //!
-//! An op may run anywhere after the ops that make its inputs, before the ops that read its outputs, and, if it overwrites a tensor, after
-//! all other ops that read that tensor. Nothing else constrains it: ops that draw random numbers name their state, and the checker compares
+//! An op may run anywhere after the ops that make its inputs and those that it has to follow, before the ops that read its outputs or have
+//! to follow it, and, if it overwrites a tensor, after all other ops that read that tensor. Nothing else constrains it: ops that draw random numbers name their state, and the checker compares
 //! contents, not orders. Ops are moved one at a time to the latest or the earliest such place, as long as this lowers the sum over the
 //! sequence of the live memory above the limit.
 
@@ -73,7 +73,8 @@ impl Bonds {
         for (id, op) in trace.ops().iter() {
             let makers = op.reads.iter().filter_map(|&value| trace.producer(value));
             let readers = op.mutates.iter().flat_map(|mutation| trace.users(mutation.old)).copied();
-            for other in makers.chain(readers).filter(|&other| other != id) {
+            let followed = op.after.iter().copied();
+            for other in makers.chain(readers).chain(followed).filter(|&other| other != id) {
                 before[id.index()].push(other);
                 after[other.index()].push(id);
             }

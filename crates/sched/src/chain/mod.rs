@@ -15,7 +15,7 @@ pub mod segments;
 
 use elbowroom_ir::planning::{CostSource, Costs};
 use elbowroom_ir::trace::{Again, Op, Phase, Storage, Tensor, Trace, TraceData, TraceError, Work};
-use elbowroom_ir::{Bytes, Nanos, TensorId};
+use elbowroom_ir::{Bytes, Id, Nanos, OpId, TensorId};
 
 /// One layer of a chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl Chain {
     /// The chain as a trace: x_0 is made by an input op that takes no time, y_n by a loss op that takes none, and y_0 is read by a final
     /// op that takes none and runs once. The extra bytes of an op are an output that no op reads, so that a copy may begin
     /// while the op runs; a workspace, being alive at one position only, would hold such a copy up until its end. Forward ops may be
-    /// recomputed. Tensors of zero bytes are left out.
+    /// recomputed. Tensors of zero bytes are left out; the ops that would read them follow the ops that would write them.
     pub fn to_trace(&self, name: &str) -> Result<ChainTrace, TraceError> {
         let mut data = TraceData { name: name.to_owned(), ..TraceData::default() };
         let mut nanos = Vec::new();
@@ -102,20 +102,30 @@ impl Chain {
             nanos.push(time);
         };
 
+        // The ops that make x_i and y_i.
+        let forward_op = |i: usize| OpId::new(i);
+        let backward_op = |i: usize| OpId::new(2 * n + 1 - i);
         push(&mut data, op("input", Phase::Forward, Again::Pure, [], [x[0]]), Nanos::ZERO);
         for (i, layer) in self.layers.iter().enumerate() {
             let extra = value(&mut data, format!("F{i}.extra"), layer.forward_extra);
-            let forward = op(&format!("F{i}"), Phase::Forward, Again::Pure, [x[i]], [x[i + 1], extra]);
+            let mut forward = op(&format!("F{i}"), Phase::Forward, Again::Pure, [x[i]], [x[i + 1], extra]);
+            forward.after = unwritten([(x[i], forward_op(i))]);
             push(&mut data, forward, layer.forward);
         }
-        push(&mut data, op("loss", Phase::Backward, Again::Pure, [x[n]], [y[n]]), Nanos::ZERO);
+        let mut loss = op("loss", Phase::Backward, Again::Pure, [x[n]], [y[n]]);
+        loss.after = unwritten([(x[n], forward_op(n))]);
+        push(&mut data, loss, Nanos::ZERO);
         for (i, layer) in self.layers.iter().enumerate().rev() {
             let extra = value(&mut data, format!("B{i}.extra"), layer.backward_extra);
             let reads = [x[i], x[i + 1], y[i + 1]];
-            let backward = op(&format!("B{i}"), Phase::Backward, Again::Pure, reads, [y[i], extra]);
+            let mut backward = op(&format!("B{i}"), Phase::Backward, Again::Pure, reads, [y[i], extra]);
+            let makers = [forward_op(i), forward_op(i + 1), backward_op(i + 1)];
+            backward.after = unwritten(std::iter::zip(reads, makers));
             push(&mut data, backward, layer.backward);
         }
-        push(&mut data, op("done", Phase::Backward, Again::Never, [y[0]], []), Nanos::ZERO);
+        let mut done = op("done", Phase::Backward, Again::Never, [y[0]], []);
+        done.after = unwritten([(y[0], backward_op(0))]);
+        push(&mut data, done, Nanos::ZERO);
         let costs = Costs { nanos: nanos.into(), source: CostSource::Recorded };
         Ok(ChainTrace { trace: Trace::new(data)?, costs, activations: x, gradients: y })
     }
@@ -134,6 +144,11 @@ pub struct ChainTrace {
     pub gradients: Vec<Option<TensorId>>,
 }
 
+/// The ops that would write those tensors that are left out, for the op that would read them.
+fn unwritten(reads: impl IntoIterator<Item = (Option<TensorId>, OpId)>) -> Vec<OpId> {
+    reads.into_iter().filter(|(tensor, _)| tensor.is_none()).map(|(_, maker)| maker).collect()
+}
+
 fn op<const R: usize, const W: usize>(
     name: &str,
     phase: Phase,
@@ -150,6 +165,7 @@ fn op<const R: usize, const W: usize>(
         outputs: outputs.into_iter().flatten().collect(),
         mutates: Vec::new(),
         may_reuse: Vec::new(),
+        after: Vec::new(),
         workspace: Bytes::ZERO,
         work: Work::default(),
     }

@@ -45,6 +45,16 @@ pub enum PolicyError {
         /// The tensor.
         value: TensorId,
     },
+    /// An op runs before one that it has to follow.
+    #[error("at place {place}, {op} runs before {other}, which it has to follow")]
+    TooEarly {
+        /// Place in the sequence.
+        place: SequenceIndex,
+        /// The op.
+        op: OpId,
+        /// The op that it has to follow.
+        other: OpId,
+    },
     /// A tensor is overwritten in place while it is still needed from there.
     #[error("at place {place}, {op} overwrites {value}, which is needed later and has no host copy by then")]
     Overwritten {
@@ -138,8 +148,11 @@ pub(crate) fn analyse_gaps(
 
 fn sound(trace: &Trace, policy: &Policy) -> Result<(), PolicyError> {
     let mut seen = vec![false; trace.ops().len()];
-    for &op in &policy.sequence {
+    for (place, &op) in (0..).zip(&policy.sequence) {
         let row = trace.ops().get(op).ok_or(PolicyError::Unknown(op))?;
+        if let Some(&other) = row.after.iter().find(|other| !seen[other.index()]) {
+            return Err(PolicyError::TooEarly { place, op, other });
+        }
         if std::mem::replace(&mut seen[op.index()], true) && row.again == Again::Never {
             return Err(PolicyError::Again(op));
         }

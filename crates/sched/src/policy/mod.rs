@@ -169,21 +169,30 @@ impl Policy {
             }
             let makers = op.reads.iter().filter_map(|&value| trace.producer(value));
             let readers = op.mutates.iter().flat_map(|mutation| trace.users(mutation.old)).copied();
-            let needed = makers.chain(readers).filter(|&other| other < id).map(|other| after[other.index()]);
+            let before = makers.chain(readers).chain(op.after.iter().copied());
+            let needed = before.filter(|&other| other < id).map(|other| after[other.index()]);
             after.push(needed.max().unwrap_or(0).max(backward_start).min(id.index()));
         }
         // What waits for no gradient (the decay of a weight) comes right before what needs it: until then, ops that read the old tensor can
         // recomputed.
         let mut overwriter = vec![None; trace.tensors().len()];
+        let mut followers = vec![Vec::new(); trace.ops().len()];
         for (id, op) in trace.ops().iter() {
             op.mutates.iter().for_each(|mutation| overwriter[mutation.old.index()] = Some(id));
+            op.after.iter().for_each(|other| followers[other.index()].push(id));
         }
         for (id, op) in trace.ops().iter().rev() {
             if id.index() > backward_start && after[id.index()] <= backward_start {
                 let users = op.outputs.iter().flat_map(|&value| trace.users(value)).copied();
                 let overwriters = op.reads.iter().filter_map(|value| overwriter[value.index()]);
-                let later = users.chain(overwriters).filter(|&other| other > id);
-                let first = later.map(|other| after[other.index()]).min();
+                let followers = followers[id.index()].iter().copied();
+                let later = users.chain(overwriters).chain(followers).filter(|&other| other > id);
+                // Behind an op of another phase it would be too late: that op keeps its place.
+                let place = |other: OpId| match trace.ops()[other].phase {
+                    Phase::Update => after[other.index()],
+                    _ => after[other.index()] - 1,
+                };
+                let first = later.map(place).min();
                 after[id.index()] = first.unwrap_or(id.index());
             }
         }
