@@ -75,19 +75,19 @@ fn keeps_to_the_limit(name: &str, arguments: &str) {
 
 #[test]
 fn a_gpt_at_30_percent_takes_little_more_than_its_limit() {
-    keeps_to_the_limit("gpt", "--model gpt --batch 8 --memory 30% --iterations 2 --planner greedy");
+    keeps_to_the_limit("gpt", "--model gpt --batch 8 --memory 30% --iterations 2 --time 1s");
 }
 
 #[test]
 fn a_resnet_at_50_percent_takes_little_more_than_its_limit() {
-    keeps_to_the_limit("resnet", "--model resnet18 --memory 50% --iterations 2 --planner greedy");
+    keeps_to_the_limit("resnet", "--model resnet18 --memory 50% --iterations 2 --time 1s");
 }
 
 #[test]
 fn a_generous_limit_costs_no_memory() {
     let folder = tempfile::tempdir().unwrap();
     let resident = |limit: &str| {
-        let line = format!("--model resnet20 --batch 4 --iterations 2 --planner greedy --memory {limit}");
+        let line = format!("--model resnet20 --batch 4 --iterations 2 --time 1s --memory {limit}");
         report(&train(folder.path(), None, &line))["peak_resident_bytes"].as_u64().unwrap()
     };
     let (tight, generous) = (resident("9MiB"), resident("300MiB"));
@@ -97,7 +97,7 @@ fn a_generous_limit_costs_no_memory() {
 #[test]
 fn memory_for_host_copies_has_to_be_asked_for_and_is_reported() {
     let folder = tempfile::tempdir().unwrap();
-    let line = "--model resnet20 --batch 4 --iterations 2 --planner greedy --memory 60%";
+    let line = "--model resnet20 --batch 4 --iterations 2 --time 1s --memory 60%";
     let host = |option: &str| {
         let report = report(&train(folder.path(), None, &format!("{line} {option}")));
         (report["host"].as_str().unwrap().to_owned(), report["host_kind"].as_str().unwrap().to_owned())
@@ -115,4 +115,41 @@ fn memory_for_host_copies_has_to_be_asked_for_and_is_reported() {
         };
         assert!(place != "/dev/shm" && kind != "memory", "{place}, {kind}");
     }
+}
+
+/// The bytes that a training reserves with this limit on host memory, in memory and on a disk.
+fn reserved(arguments: &str, host_memory: &str) -> [(u64, u64); 2] {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    ["memory", "."].map(|place| {
+        let line = format!("train {arguments} --host-memory {host_memory} --host {place} --verify --json");
+        let out = support::expect_both(folder.path(), &line, 0).0;
+        let report: Value = serde_json::from_str(&out).unwrap();
+        let number = |name: &str| report[name].as_u64().unwrap();
+        assert_eq!(report["verified"], true, "{report}");
+        (number("host_reserved_bytes"), number("dynamic_host_bytes"))
+    })
+}
+
+#[test]
+fn host_memory_is_a_limit_on_what_is_reserved() {
+    let line = "--model resnet20 --batch 2 --memory 75% --iterations 3 --time 1s --threads 1";
+    for (text, bytes) in [("24KiB", 24 << 10), ("300KiB", 300 << 10), ("1MiB", 1 << 20)] {
+        let [memory, disk] = reserved(line, text);
+        for (reserved, used) in [memory, disk] {
+            assert!(used <= reserved && reserved <= bytes, "{used} used and {reserved} reserved of {text}");
+        }
+        assert!(memory.1 > 0, "nothing was offloaded, which would show nothing");
+    }
+}
+
+#[test]
+fn a_folder_needs_no_more_space_than_is_reserved() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let binary = env!("CARGO_BIN_EXE_elbowroom");
+    let line = "--model resnet20 --batch 2 --memory 75% --iterations 2 --time 1s --host-memory 300KiB";
+    // In blocks of 512 bytes: a file cannot have more than 300 KiB.
+    let script = format!("trap '' XFSZ; ulimit -f 600; exec {binary} train {line} --host . --json");
+    let output = Command::new("sh").args(["-c", &script]).current_dir(folder.path()).output().unwrap();
+    let report = report(&output);
+    assert!(report["host_reserved_bytes"].as_u64().unwrap() <= 300 << 10, "{report}");
 }

@@ -169,6 +169,14 @@ pub enum HostError {
         /// The operating system's error.
         source: io::Error,
     },
+    /// The host memory of the machine is too small.
+    #[error("{needed} of host copies do not fit in the {limit} that may be reserved for them")]
+    Limit {
+        /// Bytes needed.
+        needed: Bytes,
+        /// The machine's host memory.
+        limit: Bytes,
+    },
     /// The memory cannot be reserved.
     #[error("cannot reserve {0} of host memory for offloaded tensors")]
     Memory(Bytes),

@@ -48,7 +48,7 @@ pub use error::{EngineError, HostError};
 pub use host::{HostOptions, HostPlace};
 pub use interpreter::{InterpretError, Interpreter};
 pub use record::MeasuredCosts;
-pub use session::{IterationReport, Session, SessionOptions, trace};
+pub use session::{IterationReport, Session, SessionOptions, reserved_host_bytes, trace};
 pub use timing::Stopwatch;
 
 /// The README's example is a test.

@@ -16,9 +16,10 @@ use rayon::ThreadPool;
 use crate::arena::{Arena, Extent};
 use crate::chaos::{Chaos, ChaosOptions};
 use crate::device::{CpuDevice, CpuParts, Device, Exchange, IterationKey};
-use crate::dynamic::slots as dynamic_slots;
-use crate::error::EngineError;
+use crate::error::{EngineError, HostError};
 use crate::host::HostOptions;
+use crate::host::MemoryTier;
+use crate::host::slots::HostCopies;
 use crate::kernels;
 use crate::persistent::{self, PIECE, PersistentLocation};
 use crate::prepared::PreparedPlan;
@@ -139,6 +140,8 @@ struct PlannedState {
     plan: Arc<CheckedPlan>,
     /// In the graph's order.
     locations: Vec<PlannedLocation>,
+    /// Size of the host tier, in bytes.
+    host_bytes: Bytes,
 }
 
 /// The device with the persistent tensors on it, and no threads.
@@ -149,6 +152,19 @@ struct IdleMemory {
     locations: Vec<PersistentLocation>,
     /// Size of the host tier, in bytes.
     host_bytes: Bytes,
+}
+
+/// Whether a host tier that is larger than necessary is replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shrink {
+    Yes,
+    No,
+}
+
+/// Bytes that a session reserves on the host for a plan. Host copies are placed in one range of bytes each, so this can be more than the sum
+/// that rule L8 limits.
+pub fn reserved_host_bytes(plan: &CheckedPlan) -> Bytes {
+    HostCopies::place(plan).size
 }
 
 impl Session {
@@ -184,21 +200,24 @@ impl Session {
         machine: &Machine,
         options: SessionOptions,
     ) -> Result<Self, EngineError> {
-        let (slots, host_bytes) = dynamic_slots::persistent(&graph);
-        let mut session = Self::open(graph, machine, options, Bytes(host_bytes as u64))?;
         let (limit, align) = (machine.memory.get() as usize, machine.align.get() as usize);
-        let mut end = 0;
-        let values = session.graph.persistent.iter().zip(slots);
-        let locations = values.map(|(parameter, slot)| {
-            let bytes = session.graph.tensors[parameter.begin].bytes().get() as usize;
+        let (mut end, mut host_end) = (0, 0);
+        let locations = graph.persistent.iter().map(|parameter| {
+            let bytes = graph.tensors[parameter.begin].bytes().get() as usize;
             let (offset, next) = (end, end + bytes.next_multiple_of(align));
             if next > limit {
-                return PersistentLocation { bytes, device: None, host: Some(slot) };
+                host_end += bytes;
+                return PersistentLocation { bytes, device: None, host: Some(host_end - bytes) };
             }
             end = next;
             PersistentLocation { bytes, device: Some(Extent { offset, len: bytes }), host: None }
         });
         let locations = locations.collect();
+        let (needed, limit) = (Bytes(host_end as u64), machine.host_memory);
+        if needed > limit {
+            return Err(HostError::Limit { needed, limit }.into());
+        }
+        let mut session = Self::open(graph, machine, options, needed)?;
         let SessionState::Idle(memory) = &mut session.state else { return Err(EngineError::Broken) };
         memory.locations = locations;
         session.initialize()?;
@@ -288,7 +307,9 @@ impl Session {
         }
         // A failure from here on leaves persistent tensors in locations that are not recorded anywhere.
         self.broken = true;
-        let moved = self.move_persistent(&prepared.resolved_locations(), prepared.copies.size)?;
+        // A dynamic iteration reserves what it might need, a plan what it does need.
+        let shrink = if self.plan().is_none() { Shrink::Yes } else { Shrink::No };
+        let moved = self.move_persistent(&prepared.resolved_locations(), prepared.copies.size, shrink)?;
         self.replace_graph(graph);
         self.start(prepared, Arc::clone(plan))?;
         self.broken = false;
@@ -384,9 +405,7 @@ impl Session {
     /// Size of the host tier, in bytes.
     pub fn host_bytes(&self) -> Bytes {
         match &self.state {
-            SessionState::Planned(planned) => {
-                planned.shared.copies.read().unwrap_or_else(PoisonError::into_inner).size
-            }
+            SessionState::Planned(planned) => planned.host_bytes,
             SessionState::Idle(memory) => memory.host_bytes,
             SessionState::Transition => Bytes::ZERO,
         }
@@ -482,11 +501,20 @@ impl Session {
         &mut self,
         locations: &[PersistentLocation],
         host_bytes: Bytes,
+        shrink: Shrink,
     ) -> Result<Bytes, EngineError> {
         self.make_idle();
         let SessionState::Idle(memory) = &mut self.state else { return Err(EngineError::Broken) };
-        let stays =
-            host_bytes <= memory.host_bytes && persistent::host_tier_fits(&memory.locations, locations);
+        let large_enough = match shrink {
+            Shrink::No => host_bytes <= memory.host_bytes,
+            Shrink::Yes => host_bytes == memory.host_bytes,
+        };
+        let stays = large_enough && persistent::host_tier_fits(&memory.locations, locations);
+        if !stays && memory.locations.iter().all(|location| location.host.is_none()) {
+            // Nothing lies there, so that the two tiers need not exist at the same time.
+            drop(memory.device.replace_host(Box::new(MemoryTier::new(Bytes::ZERO)?)));
+            memory.host_bytes = Bytes::ZERO;
+        }
         let tier = if stays { None } else { Some(self.options.host.open(host_bytes)?) };
         let moved = persistent::relocate(&*memory.device, &memory.locations, locations, tier.as_deref())?;
         if let Some(tier) = tier {
@@ -526,13 +554,14 @@ impl Session {
         if self.options.paint {
             memory.device.guard(plan.placement().height);
         }
+        let host_bytes = memory.host_bytes;
         let shared = ExecutorState::new(program, memory.device, memory.exchange, copies);
         for extent in memory.locations.iter().filter_map(|place| place.device) {
             shared.recording.touch(extent.end());
         }
         let shared = Arc::new(shared);
         let streams = StreamThreads::start(&shared, &self.pool)?;
-        self.state = SessionState::Planned(PlannedState { streams, shared, plan, locations });
+        self.state = SessionState::Planned(PlannedState { streams, shared, plan, locations, host_bytes });
         Ok(())
     }
 

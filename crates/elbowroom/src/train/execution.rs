@@ -27,7 +27,7 @@ use elbowroom_ir::{Bytes, Nanos, TensorId, units};
 use elbowroom_sched::policy::Policy;
 
 use super::dtr::Dtr;
-use super::limit::replan;
+use super::limit::{replan, within_host_memory};
 use super::{TrainError, TrainObserver, Training};
 use crate::network::KEPT_STRUCTURES;
 use crate::pipeline::{self, PlanError, Planned, Task, Untraceable};
@@ -319,6 +319,13 @@ impl<'a> UnderLimit<'a> {
                     Err(_) => estimated.map(|estimated| pipeline::predict(&task, estimated)),
                 }
             }
+        };
+        let planned = match planned {
+            Some(planned) => {
+                let offsets = self.offsets.as_deref().unwrap_or_default();
+                within_host_memory(self.training, &task, planned, offsets, self.observer)?
+            }
+            None => None,
         };
         known.unplanned = planned.is_none();
         self.execution.plans_made += u64::from(planned.is_some());

@@ -5,7 +5,10 @@
 //! there. This is a step of training and not of the [pipeline](crate::pipeline), because it would change the answers of `plan` and
 //! `compare`, which report what a planner finds at a limit by itself.
 
+use elbowroom_engine::reserved_host_bytes;
 use elbowroom_ir::Bytes;
+use elbowroom_ir::machine::Machine;
+use elbowroom_ir::planning::Freedom;
 use elbowroom_ir::search::Budget;
 
 use super::{TrainError, Training};
@@ -16,6 +19,9 @@ use crate::size::MemorySpec;
 
 /// Shares of a limit, in percent, that are tried where the planner gives up at the limit itself.
 const SHARES: [u64; 4] = [95, 85, 70, 50];
+
+/// Plans that are made for less host memory before this step gives up.
+const HOST_ATTEMPTS: usize = 4;
 
 /// Ops of a trace for which a search is not shortened.
 const FEW_OPS: usize = 2048;
@@ -93,4 +99,42 @@ pub(super) fn replan(
         Err(PlanError::Illegal(fault)) => Err(TrainError::Plan(fault.into())),
         _ => Ok(kept),
     }
+}
+
+/// The plan if the host copies of a session that follows it fit in the host memory of the task, otherwise another one that does. A planner
+/// limits the sum of host copies; each of them takes one range of bytes, so that the bytes reserved can be more. The other plans are made for
+/// less host memory, in the end for none; `None` if none of them fits either.
+pub(super) fn within_host_memory(
+    training: &Training<'_>,
+    task: &Task,
+    planned: Planned,
+    offsets: &[Option<Bytes>],
+    observer: &dyn TrainObserver,
+) -> Result<Option<Planned>, TrainError> {
+    let limit = task.machine.host_memory;
+    let mut needed = reserved_host_bytes(&planned.plan);
+    if needed <= limit {
+        return Ok(Some(planned));
+    }
+    let mut host_memory = limit;
+    for attempt in 1..=HOST_ATTEMPTS {
+        host_memory = host_memory.saturating_sub(needed - limit);
+        let mut tighter = task.clone();
+        if attempt == HOST_ATTEMPTS {
+            host_memory = Bytes::ZERO;
+            tighter.freedom = Freedom { offload: false, ..task.freedom };
+        }
+        tighter.machine = Machine { host_memory, ..task.machine.clone() };
+        match pipeline::plan_at_offsets(&tighter, &training.method.at_once(), offsets, observer) {
+            Ok(planned) => {
+                needed = reserved_host_bytes(&planned.plan);
+                if needed <= limit {
+                    return Ok(Some(pipeline::predict(task, planned)));
+                }
+            }
+            Err(PlanError::Illegal(fault)) => return Err(TrainError::Plan(fault.into())),
+            Err(_) => {}
+        }
+    }
+    Ok(None)
 }

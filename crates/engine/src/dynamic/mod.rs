@@ -23,8 +23,8 @@
 
 mod allocator;
 pub(crate) mod dry_run;
+pub(crate) mod host_space;
 mod run;
-pub(crate) mod slots;
 
 use elbowroom_ir::order::Order;
 use elbowroom_ir::planning::Freedom;

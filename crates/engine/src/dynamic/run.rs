@@ -8,7 +8,7 @@ use elbowroom_ir::trace::{Op, Trace};
 use elbowroom_ir::{Bytes, Nanos, OpId, Table, TensorId};
 
 use super::allocator::DynamicAllocator;
-use super::slots::Slots;
+use super::host_space::{HostNeeds, HostSpace, HostUse};
 use super::{Candidate, Decider, DynamicExecution, DynamicReport, Event, Removal};
 use crate::arena::Extent;
 use crate::device::{Call, Device, Exchange, IterationKey};
@@ -43,12 +43,15 @@ pub(crate) struct DynamicRun<'a> {
     freedom: Freedom,
     decider: &'a mut dyn Decider,
     device: &'a dyn Device,
-    slots: &'a Slots,
+    needs: &'a HostNeeds,
     key: IterationKey,
     exchange: &'a mut Exchange,
     arena: DynamicAllocator,
     values: Table<TensorId, TensorState>,
-    /// Limit on the bytes of host copies, and their current sum.
+    /// The bytes of every host copy.
+    copies: Table<TensorId, Vec<Extent>>,
+    space: HostSpace,
+    /// Size of the host tier, and the current sum of all host copies.
     host: [u64; 2],
     /// Index in the order of the op in progress.
     at: OrderIndex,
@@ -59,48 +62,58 @@ pub(crate) struct DynamicRun<'a> {
 pub(crate) struct RunSetup<'a> {
     pub trace: &'a Trace,
     pub device: &'a dyn Device,
-    pub slots: &'a Slots,
+    pub needs: &'a HostNeeds,
     pub key: IterationKey,
     pub exchange: &'a mut Exchange,
     pub align: usize,
-    /// Limit on the bytes of host copies.
+    /// Size of the host tier.
     pub host: Bytes,
 }
 
 impl<'a> DynamicRun<'a> {
     /// A run that has not started, with an empty arena.
     pub fn new(setup: RunSetup<'a>, run_dynamic: DynamicExecution<'a>) -> Self {
-        let RunSetup { trace, device, slots, key, exchange, align, host } = setup;
+        let RunSetup { trace, device, needs, key, exchange, align, host } = setup;
         Self {
             trace,
             order: run_dynamic.order,
             freedom: run_dynamic.freedom,
             decider: run_dynamic.decider,
             device,
-            slots,
+            needs,
             key,
             exchange,
             arena: DynamicAllocator::new(device.limit().get() as usize, align),
             values: Table::filled(trace.tensors().len(), TensorState::default()),
+            copies: Table::filled(trace.tensors().len(), Vec::new()),
+            space: HostSpace::new(host.get() as usize),
             host: [host.get(), 0],
             at: 0,
             report: DynamicReport::default(),
         }
     }
 
-    /// Declares where a tensor is when the iteration starts: in the arena, on the host, or both. Returns false if its bytes are not free.
-    pub fn register(&mut self, value: TensorId, offset: Option<usize>, on_host: bool) -> bool {
+    /// Declares where a tensor is when the iteration starts: at an offset of the arena, of the host tier, or both. Returns false if its bytes
+    /// are not free.
+    pub fn register(&mut self, value: TensorId, offset: Option<usize>, host: Option<usize>) -> bool {
         self.values[value] = TensorState { offset, ..TensorState::default() };
-        self.set_on_host(value, on_host);
+        if let Some(offset) = host {
+            let copy = Extent { offset, len: self.bytes(value) };
+            if !self.space.take(copy) {
+                return false;
+            }
+            self.add_copy(value, vec![copy]);
+        }
         let Some(offset) = offset else { return true };
         self.decider.note(Event::Available(value));
         self.arena.allocate_at(offset, self.bytes(value), Some(value))
     }
 
-    /// Where a tensor is: its offset in the arena, and whether a host copy exists.
-    pub fn location(&self, value: TensorId) -> (Option<usize>, bool) {
+    /// Where a persistent tensor is: its offsets in the arena and in the host tier.
+    pub fn location(&self, value: TensorId) -> (Option<usize>, Option<usize>) {
         let TensorState { offset, on_host, .. } = self.values[value];
-        (offset, on_host)
+        let copy = self.copies[value].first().map_or(0, |copy| copy.offset);
+        (offset, on_host.then_some(copy))
     }
 
     /// Runs all ops. Afterwards only persistent tensors remain.
@@ -209,7 +222,7 @@ impl<'a> DynamicRun<'a> {
         for (&output, &old) in row.outputs.iter().zip(&over) {
             if let Some(old) = old {
                 let offset = self.values[old].offset.take();
-                self.set_on_host(old, false);
+                self.drop_copy(old);
                 self.values[output].offset = offset;
                 self.decider.note(Event::Unused(old));
                 if let Some(offset) = offset {
@@ -268,14 +281,18 @@ impl<'a> DynamicRun<'a> {
         if self.values[value].offset.is_some() {
             return Ok(());
         }
-        let slot = self.slots.offsets[self.trace.storage(value)];
-        let slot =
-            slot.filter(|_| self.values[value].on_host).ok_or_else(|| self.out_of_memory(Bytes::ZERO))?;
+        if !self.values[value].on_host {
+            return Err(self.out_of_memory(Bytes::ZERO));
+        }
         let len = self.bytes(value);
         let offset = self.allocate(len, Some(value))?;
         let began = Instant::now();
         let failed = |source| EngineError::Swap { value, source };
-        self.device.load(slot, Extent { offset, len }, began).map_err(failed)?;
+        let mut to = Extent { offset, len };
+        for copy in &self.copies[value] {
+            self.device.load(copy.offset, to.part(0, copy.len), Instant::now()).map_err(failed)?;
+            to = to.part(copy.len, to.len);
+        }
         self.report.prefetch_copies.push((Bytes(len as u64), began.elapsed().into()));
         self.report.traffic.to_device += Bytes(len as u64);
         self.values[value].offset = Some(offset);
@@ -371,24 +388,39 @@ impl<'a> DynamicRun<'a> {
         if self.values[value].on_host {
             return Ok(());
         }
-        let slot =
-            self.slots.offsets[self.trace.storage(value)].ok_or(EngineError::IllegalVictim { value })?;
+        let one_range = match self.needs.uses[self.trace.storage(value)] {
+            HostUse::Never => return Err(EngineError::IllegalVictim { value }),
+            HostUse::OneRange => true,
+            HostUse::Anywhere => false,
+        };
         self.free_host_copies(value)?;
+        let copies = self.space.allocate(from.len, one_range).ok_or(EngineError::IllegalVictim { value })?;
         let began = Instant::now();
-        self.device.store(from, slot, began).map_err(|source| EngineError::Swap { value, source })?;
+        let failed = |source| EngineError::Swap { value, source };
+        let mut rest = from;
+        for copy in &copies {
+            self.device.store(rest.part(0, copy.len), copy.offset, Instant::now()).map_err(failed)?;
+            rest = rest.part(copy.len, rest.len);
+        }
         self.report.offload_copies.push((Bytes(from.len as u64), began.elapsed().into()));
         self.report.traffic.to_host += Bytes(from.len as u64);
-        self.set_on_host(value, true);
+        self.add_copy(value, copies);
         Ok(())
     }
 
-    /// Records whether a host copy of a tensor exists.
-    fn set_on_host(&mut self, value: TensorId, on_host: bool) {
-        if self.values[value].on_host != on_host {
-            self.values[value].on_host = on_host;
-            let (bytes, used) = (self.bytes(value) as u64, &mut self.host[1]);
-            *used = if on_host { *used + bytes } else { *used - bytes };
-            self.report.peak_host_bytes = self.report.peak_host_bytes.max(Bytes(self.host[1]));
+    /// Records the host copy of a tensor that has none.
+    fn add_copy(&mut self, value: TensorId, copies: Vec<Extent>) {
+        self.values[value].on_host = true;
+        self.copies[value] = copies;
+        self.host[1] += self.bytes(value) as u64;
+        self.report.peak_host_bytes = self.report.peak_host_bytes.max(Bytes(self.host[1]));
+    }
+
+    /// Discards the host copy of a tensor, if there is one.
+    fn drop_copy(&mut self, value: TensorId) {
+        if std::mem::take(&mut self.values[value].on_host) {
+            self.space.free(&std::mem::take(&mut self.copies[value]));
+            self.host[1] -= self.bytes(value) as u64;
         }
     }
 
@@ -398,7 +430,7 @@ impl<'a> DynamicRun<'a> {
         while self.host[1] + bytes > self.host[0] {
             let duplicate = self.arena.owners().find(|&owner| self.values[owner].on_host);
             let duplicate = duplicate.ok_or(EngineError::IllegalVictim { value })?;
-            self.set_on_host(duplicate, false);
+            self.drop_copy(duplicate);
         }
         Ok(())
     }
@@ -409,15 +441,20 @@ impl<'a> DynamicRun<'a> {
         let duplicate = self.arena.owners().filter(|&owner| self.values[owner].on_host);
         let duplicate: u64 = duplicate.map(|owner| self.bytes(owner) as u64).sum();
         let spare = (self.host[0] + duplicate).saturating_sub(self.host[1]);
+        let largest = self.space.largest();
         let candidate = |value: TensorId| {
             let TensorState { on_host, readers: holds, pinned, .. } = self.values[value];
-            // Until its last use in the order, a tensor has a host slot of its own.
+            // Bytes on the host are counted until a tensor's last use in the order.
             let needed = self.order.last_use(value) >= self.at;
-            let slot = self.slots.offsets[self.trace.storage(value)].is_some();
+            let bytes = self.bytes(value);
+            let fits = match self.needs.uses[self.trace.storage(value)] {
+                HostUse::Never => false,
+                HostUse::OneRange => bytes <= largest,
+                HostUse::Anywhere => bytes as u64 <= spare,
+            };
             let may_evict = self.freedom.recompute && self.order.can_recompute(value) && !readers;
-            let fits = self.bytes(value) as u64 <= spare;
-            let may_offload = on_host || (self.freedom.offload && needed && slot && fits);
-            let bytes = Bytes(self.arena.rounded(self.bytes(value)) as u64);
+            let may_offload = on_host || (self.freedom.offload && needed && fits);
+            let bytes = Bytes(self.arena.rounded(bytes) as u64);
             let wanted = !pinned && (holds > 0) == readers && (may_evict || may_offload);
             wanted.then_some(Candidate { tensor: value, bytes, may_evict, may_offload, on_host })
         };
@@ -426,7 +463,7 @@ impl<'a> DynamicRun<'a> {
 
     /// Removes a tensor that no further op reads.
     fn discard(&mut self, value: TensorId) {
-        self.set_on_host(value, false);
+        self.drop_copy(value);
         if let Some(offset) = self.values[value].offset.take() {
             self.free(offset, self.bytes(value));
             self.decider.note(Event::Unused(value));

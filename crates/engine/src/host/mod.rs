@@ -112,9 +112,7 @@ impl HostOptions {
                 return Ok(None);
             }
             match self.open(Bytes(bytes as u64)) {
-                Err(HostError::Reserve { source, .. }) if source.kind() == io::ErrorKind::StorageFull => {
-                    bytes /= 2;
-                }
+                Err(HostError::Reserve { source, .. }) if is_full(&source) => bytes /= 2,
                 outcome => break outcome?,
             }
         };
@@ -152,6 +150,12 @@ impl HostPlace {
         let kind = rustix::fs::statfs(folder)?.f_type as u32;
         Ok(MEMORY_FILE_SYSTEMS.contains(&kind))
     }
+}
+
+/// Whether a disk, a quota or the largest size of a file leaves too few bytes.
+fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
 /// File systems whose files are in memory: tmpfs, ramfs and hugetlbfs (`linux/magic.h`).

@@ -16,8 +16,16 @@ use elbowroom_ir::packing::Interval;
 use elbowroom_ir::schedule::Action;
 use elbowroom_ir::{ActionId, Bytes, Id, Table, TensorId};
 
-/// Host copies start at multiples of a page, so that a file system need not read a page before overwriting it.
-const ALIGN: usize = 4096;
+/// Large host copies start at multiples of a page, so that a file system need not read a page before overwriting it.
+const PAGE: usize = 4096;
+/// From this size on a host copy is large: the bytes that it leaves unused are one part in 16 at most. Smaller copies share pages.
+const LARGE: usize = 16 * PAGE;
+/// Small host copies start at multiples of an element's size.
+const ELEMENT: usize = 4;
+
+const fn alignment(bytes: usize) -> usize {
+    if bytes < LARGE { ELEMENT } else { PAGE }
+}
 
 /// Index of a host copy in [`HostCopies`].
 pub type CopyIndex = usize;
@@ -168,7 +176,7 @@ fn first_fit_decreasing(copies: &[HostCopy]) -> (Vec<usize>, usize) {
             if offset + bytes <= start {
                 break;
             }
-            offset = offset.max(end.next_multiple_of(ALIGN));
+            offset = offset.max(end.next_multiple_of(alignment(bytes)));
         }
         for member in group {
             offsets[member] = offset;
@@ -204,7 +212,18 @@ mod tests {
                 assert!(apart || !together, "{a} {b} {offsets:?}");
             }
         }
-        assert!(offsets.iter().all(|offset| offset % ALIGN == 0));
+        let starts = offsets.iter().zip(&copies);
+        assert!(starts.into_iter().all(|(offset, copy)| offset % alignment(copy.bytes) == 0));
         assert_eq!(size, offsets.iter().zip(&copies).map(|(o, c)| o + c.bytes).max().unwrap());
+    }
+
+    #[test]
+    fn small_copies_share_pages() {
+        let copies: Vec<HostCopy> = (0..500).map(|_| copy(40, 0, 5)).collect();
+        assert_eq!(first_fit_decreasing(&copies).1, 20_000);
+        let copies = [copy(LARGE + 4, 0, 5), copy(40, 0, 5), copy(LARGE, 0, 5)];
+        let (offsets, size) = first_fit_decreasing(&copies);
+        assert_eq!((offsets[0], offsets[1], offsets[2]), (0, LARGE + 4, LARGE + PAGE));
+        assert_eq!(size, 2 * LARGE + PAGE);
     }
 }

@@ -7,13 +7,13 @@ use elbowroom_ir::Bytes;
 use elbowroom_ir::order::Order;
 use elbowroom_ir::trace::Trace;
 
-use super::{Session, SessionState, trace};
+use super::{Session, SessionState, Shrink, trace};
 use crate::arena::Extent;
 use crate::device::{Exchange, IterationKey};
 use crate::dynamic::dry_run::{DryRunDevice, NullTier};
-use crate::dynamic::slots::{self, Slots};
+use crate::dynamic::host_space::HostNeeds;
 use crate::dynamic::{DynamicExecution, DynamicReport, DynamicRun, RunSetup};
-use crate::error::EngineError;
+use crate::error::{EngineError, HostError};
 use crate::persistent::PersistentLocation;
 
 impl Session {
@@ -31,34 +31,27 @@ impl Session {
         self.expect_usable()?;
         let trace = self.trace_for(run_dynamic.order)?;
         self.broken = true;
-        let slots = Slots::new(&self.graph, &trace, run_dynamic.order);
-        let (host_slots, _) = slots::persistent(&self.graph);
-        let on_slot = |(location, &slot): (PersistentLocation, &usize)| PersistentLocation {
-            host: location.host.map(|_| slot),
-            ..location
-        };
-        let locations: Vec<PersistentLocation> =
-            self.locations()?.into_iter().zip(&host_slots).map(on_slot).collect();
-        self.move_persistent(&locations, Bytes(slots.size as u64))?;
+        let needs = HostNeeds::new(&self.graph, &trace, run_dynamic.order);
+        let (locations, host) = self.host_layout(&needs)?;
+        self.move_persistent(&locations, host, Shrink::No)?;
         let SessionState::Idle(memory) = &mut self.state else { return Err(EngineError::Broken) };
         let setup = RunSetup {
             trace: &trace,
             device: &*memory.device,
-            slots: &slots,
+            needs: &needs,
             key: IterationKey { seed: self.options.seed, iteration },
             exchange: &mut memory.exchange,
             align: self.align as usize,
-            host: self.host_memory,
+            host,
         };
         let mut run = prepare_run(setup, run_dynamic.reborrow(), &self.graph, &memory.locations)?;
         // The first access to a page costs time, which would distort the durations measured for the first ops.
         memory.device.commit(self.dynamic_peak.take().unwrap_or_default());
         self.pool.install(|| run.run())?;
-        let parameters = self.graph.persistent.iter().zip(&mut memory.locations).zip(&host_slots);
-        for ((parameter, location), &slot) in parameters {
-            let (offset, on_host) = run.location(parameter.end);
+        for (parameter, location) in self.graph.persistent.iter().zip(&mut memory.locations) {
+            let (offset, host) = run.location(parameter.end);
             location.device = offset.map(|offset| Extent { offset, len: location.bytes });
-            location.host = on_host.then_some(slot);
+            location.host = host;
         }
         let report = run.report();
         self.broken = false;
@@ -74,23 +67,44 @@ impl Session {
     pub fn dry_run(&mut self, mut run_dynamic: DynamicExecution<'_>) -> Result<DynamicReport, EngineError> {
         self.expect_usable()?;
         let trace = self.trace_for(run_dynamic.order)?;
-        let slots = Slots::new(&self.graph, &trace, run_dynamic.order);
+        let needs = HostNeeds::new(&self.graph, &trace, run_dynamic.order);
+        let (locations, host) = self.host_layout(&needs)?;
         let device = DryRunDevice { limit: self.limit()?, host: NullTier };
         let mut exchange = Exchange::default();
         let setup = RunSetup {
             trace: &trace,
             device: &device,
-            slots: &slots,
+            needs: &needs,
             key: IterationKey::default(),
             exchange: &mut exchange,
             align: self.align as usize,
-            host: self.host_memory,
+            host,
         };
-        let mut run = prepare_run(setup, run_dynamic.reborrow(), &self.graph, &self.locations()?)?;
+        let mut run = prepare_run(setup, run_dynamic.reborrow(), &self.graph, &locations)?;
         run.run()?;
         let report = run.report();
         self.dynamic_peak = Some(report.measured_peak);
         Ok(report)
+    }
+
+    /// Where the persistent tensors are when a dynamic iteration starts, and the size of its host tier: the current tier if it is large enough,
+    /// otherwise a new one that obeys the limit on host memory.
+    fn host_layout(&self, needs: &HostNeeds) -> Result<(Vec<PersistentLocation>, Bytes), EngineError> {
+        let (mut locations, now) = (self.locations()?, self.host_bytes());
+        let size = self.host_memory.min(Bytes(needs.most as u64));
+        if now >= size {
+            return Ok((locations, now));
+        }
+        let mut end = 0;
+        for location in locations.iter_mut().filter(|location| location.host.is_some()) {
+            location.host = Some(end);
+            end += location.bytes;
+        }
+        let needed = Bytes(end as u64);
+        if needed > size {
+            return Err(HostError::Limit { needed, limit: self.host_memory }.into());
+        }
+        Ok((locations, size))
     }
 
     /// The trace of the current graph. An error if the order was made for another trace.
@@ -118,7 +132,7 @@ fn prepare_run<'a>(
     let mut run = DynamicRun::new(setup, run_dynamic);
     for (parameter, place) in graph.persistent.iter().zip(locations) {
         let at = place.device.map(|extent| extent.offset);
-        if !run.register(parameter.begin, at, place.host.is_some()) {
+        if !run.register(parameter.begin, at, place.host) {
             return Err(EngineError::Broken);
         }
     }
