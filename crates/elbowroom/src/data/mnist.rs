@@ -10,6 +10,8 @@ use super::{Batch, DataError, Dataset};
 const IMAGES_MAGIC: u32 = 0x0803;
 const LABELS_MAGIC: u32 = 0x0801;
 const CLASSES: usize = 10;
+/// Maximum height and width of an image, as of the networks. A file with holes states any size without having the bytes.
+const LARGEST_SIDE: u32 = 1 << 14;
 /// Mean and standard deviation of the training set, of pixels scaled to 0..1.
 const MEAN: f32 = 0.1307;
 const DEVIATION: f32 = 0.3081;
@@ -76,6 +78,11 @@ impl Mnist {
         let labels_path = folder.join("train-labels-idx1-ubyte");
         let (images, [samples, rows, columns]) = open_idx(&images_path, IMAGES_MAGIC)?;
         let (labels, [labelled]) = open_idx(&labels_path, LABELS_MAGIC)?;
+        if rows.max(columns) > LARGEST_SIDE {
+            let why =
+                format!("its images have {rows}×{columns} pixels; the largest have {LARGEST_SIDE} a side");
+            return Err(DataError::Format { path: images_path, format: "MNIST", why });
+        }
         if labelled != samples {
             let why = format!("it labels {labelled} images, but there are {samples}");
             return Err(DataError::Format { path: labels_path, format: "MNIST", why });
@@ -170,6 +177,12 @@ mod tests {
         }
         let error = data.fill(&[1], &mut batch).unwrap_err();
         assert!(matches!(error, DataError::Index { index: 1, samples: 1 }), "{error}");
+
+        let images = Mnist::images_file(folder.path());
+        let whole = std::fs::read(&images).unwrap();
+        std::fs::write(&images, idx(IMAGES_MAGIC, &[1, 1, 1 << 15], &[0; 1 << 15])).unwrap();
+        assert!(Mnist::open(folder.path()).err().unwrap().to_string().contains("1×32768"));
+        std::fs::write(&images, whole).unwrap();
 
         std::fs::write(&labels, idx(LABELS_MAGIC, &[2], &[7])).unwrap();
         assert!(Mnist::open(folder.path()).unwrap_err().to_string().contains("9 bytes"));
