@@ -11,7 +11,8 @@ use serde_json::Value;
 use support::expect_both;
 
 /// A network whose iterations take milliseconds.
-const SMALL: &str = "--model resnet20 --batch 2 --image 8 --width 4 --threads 1 --planner keep --memory 100%";
+const SMALL: &str =
+    "--model resnet20 --batch 2 --image 8 --width 4 --threads 1 --planner keep --memory 100% --host memory";
 
 /// Starts the command under a shell that first runs `before`.
 fn start(folder: &Path, before: &str, line: &str) -> Child {
@@ -121,6 +122,51 @@ fn a_hangup_that_nohup_ignores_ends_nothing() {
     let (status, out, err) = end(child, out);
     assert_eq!(status, Some(0), "{err}");
     assert!(out.contains("iteration 29"), "{out}");
+}
+
+/// Waits until the process handles SIGTERM, as Linux says.
+#[cfg(target_os = "linux")]
+fn wait_for_handlers(child: &Child) {
+    let catches = |mask: &str| u64::from_str_radix(mask.trim(), 16).is_ok_and(|mask| mask & (1 << 14) != 0);
+    loop {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        if status.lines().find_map(|line| line.strip_prefix("SigCgt:")).is_some_and(catches) {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_signal_before_any_result_still_prints_an_object() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = "train --model resnet20 --batch 16 --memory 40% --time 100s --save m.safetensors --json";
+    let mut child = start(folder.path(), "", line);
+    wait_for_handlers(&child);
+    send(&child, "TERM");
+    let out = child.stdout.take().unwrap();
+    let (status, out, err) = end(child, out);
+    assert_eq!(status, Some(143), "{out}{err}");
+    let report: Value = serde_json::from_str(&out).expect("the object is printed");
+    assert_eq!(
+        (report["ending"].as_str(), report["losses"].as_array().unwrap().len()),
+        (Some("interrupted"), 0)
+    );
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_signal_ends_a_search_with_its_own_exit_status() {
+    let folder = tempfile::tempdir().unwrap();
+    expect_both(folder.path(), "trace --model resnet20 --batch 16 -o r.trace", 0);
+    let mut child = start(folder.path(), "", "plan r.trace --memory 75% --no-offload --time 100s");
+    wait_for_handlers(&child);
+    send(&child, "TERM");
+    let out = child.stdout.take().unwrap();
+    let (status, out, err) = end(child, out);
+    assert_eq!(status, Some(143), "{out}{err}");
+    assert!(err.contains("interrupted by SIGTERM"), "{err}");
 }
 
 /// The limit on file sizes (in blocks of 512 or 1024 bytes) stands for a full disk.

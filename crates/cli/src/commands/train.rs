@@ -10,6 +10,7 @@ use elbowroom::plot;
 use elbowroom::report::{Ending, TrainReport};
 use elbowroom::size::BatchSpec;
 use elbowroom::train::{TrainError, Training};
+use serde_json::json;
 
 use crate::Answer;
 use crate::args::TrainArgs;
@@ -37,6 +38,9 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
         }
         Err(error @ TrainError::Largest(LargestError::None(_))) => return Ok(Answer::No(error.to_string())),
         Err(error @ TrainError::Interrupted) => {
+            if args.json {
+                printer::json(&json!({ "ending": Ending::Interrupted, "losses": [] }))?;
+            }
             return unprinted
                 .map_or_else(|| Ok(Answer::Interrupted(error.to_string())), |why| Err(why.into()));
         }
