@@ -7,8 +7,10 @@
 //! Sizes are divided by their greatest common divisor. *W* is the height of a heuristic's placement, which is also the result if the solver finds
 //! none lower. An aligned offset is a multiple of the alignment by an integer variable; a fixed one has equal bounds. Solvers compute with
 //! tolerances, so only the order of the offsets is taken from the solution: the buffers are then placed in this order, each as low as
-//! possible. Problems of more than 200 buffers or 5,000 pairs get the heuristic's placement.
+//! possible. The program is solved for each component in time; one of more than 200 buffers or 5,000 pairs gets the heuristic's placement.
+//! The packer reports to the [observer](Observer::origin) how many components were solved.
 
+use std::fmt;
 use std::time::Instant;
 
 use elbowroom_ir::packing::{Packer, Placement, Problem};
@@ -34,42 +36,116 @@ impl Packer for Mip {
         "mip"
     }
 
-    fn pack(&self, problem: &Problem, budget: &Budget, _observer: &dyn Observer) -> Outcome<Placement> {
+    fn pack(&self, problem: &Problem, budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
         let start = Instant::now();
         let whole = match Instance::new(problem) {
             Ok(instance) => instance,
             Err(outcome) => return outcome,
         };
         let mut offsets = vec![0; whole.len()];
-        let (mut proved, mut evaluations) = (true, 0);
+        let mut solved = Counts::default();
+        let mut evaluations = 0;
         for component in components(&whole) {
             let heuristic = initial_placement(&component, whole.bound);
             let left = budget.time.map(|limit| limit.saturating_sub(start.elapsed()).as_secs_f64());
-            let (best, optimal) = solve(&component.instance, heuristic, left, budget.evaluations.is_some());
+            let interrupted = observer.interrupted();
+            let Solution { offsets: best, end } = match interrupted {
+                true => Solution { offsets: heuristic, end: End::Interrupted },
+                false => solve(&component.instance, heuristic, left, budget.evaluations.is_some()),
+            };
             if let Some(capacity) = whole.capacity
-                && optimal
+                && end == End::Optimal
                 && component.instance.height(&best) > capacity
             {
                 let blocks = component.instance.items.iter().map(|item| item.block).collect();
                 return infeasible(blocks, component.instance.height(&best), problem.capacity);
             }
-            proved &= optimal;
-            evaluations += 1;
+            solved.add(end);
+            evaluations += u64::from(!interrupted);
             for (&item, offset) in component.items.iter().zip(best) {
                 offsets[item as usize] = offset;
             }
         }
-        whole.conclude(
-            problem,
-            &offsets,
-            evaluations,
-            if proved { StopReason::Optimal } else { StopReason::Time },
-        )
+        observer.origin(&solved.to_string());
+        whole.conclude(problem, &offsets, evaluations, solved.stop())
     }
 }
 
-/// The lowest offsets found, and whether they are proved optimal.
-fn solve(instance: &Instance, heuristic: Vec<u64>, seconds: Option<f64>, counted: bool) -> (Vec<u64>, bool) {
+/// How the solution of one component ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The solver proved its solution optimal.
+    Optimal,
+    /// The solver reached its time limit.
+    Time,
+    /// The solver reached its node limit.
+    Nodes,
+    /// The component has too many buffers or pairs, or the solver failed: the heuristic's placement.
+    Heuristic,
+    /// The observer interrupted before.
+    Interrupted,
+}
+
+/// The offsets of a component.
+struct Solution {
+    offsets: Vec<u64>,
+    end: End,
+}
+
+/// Numbers of components by how their solution ended.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    optimal: usize,
+    time: usize,
+    nodes: usize,
+    heuristic: usize,
+    interrupted: usize,
+}
+
+impl Counts {
+    fn add(&mut self, end: End) {
+        *match end {
+            End::Optimal => &mut self.optimal,
+            End::Time => &mut self.time,
+            End::Nodes => &mut self.nodes,
+            End::Heuristic => &mut self.heuristic,
+            End::Interrupted => &mut self.interrupted,
+        } += 1;
+    }
+
+    /// The weakest of the reasons.
+    fn stop(&self) -> StopReason {
+        match self {
+            Self { interrupted: 1.., .. } => StopReason::Interrupted,
+            Self { heuristic: 1.., .. } => StopReason::Finished,
+            Self { time: 1.., .. } => StopReason::Time,
+            Self { nodes: 1.., .. } => StopReason::Evaluations,
+            _ => StopReason::Optimal,
+        }
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { optimal, time, nodes, heuristic, interrupted } = *self;
+        let all = optimal + time + nodes + heuristic + interrupted;
+        write!(f, "solver: {optimal} of {all} components optimal")?;
+        let parts = [
+            (time, "stopped by the time limit"),
+            (nodes, "stopped by the node limit"),
+            (heuristic, "placed by a heuristic, not by the program"),
+            (interrupted, "interrupted"),
+        ];
+        parts
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .try_for_each(|(count, what)| write!(f, ", {count} {what}"))
+    }
+}
+
+/// The lowest offsets found.
+fn solve(instance: &Instance, heuristic: Vec<u64>, seconds: Option<f64>, counted: bool) -> Solution {
+    let given = |offsets| Solution { offsets, end: End::Heuristic };
     let height = instance.height(&heuristic);
     let n = instance.len();
     let pairs: Vec<(usize, usize)> = (0..n)
@@ -77,7 +153,7 @@ fn solve(instance: &Instance, heuristic: Vec<u64>, seconds: Option<f64>, counted
         .filter(|&(i, j)| instance.conflict(i, j))
         .collect();
     if n > MOST_ITEMS || pairs.len() > MOST_PAIRS {
-        return (heuristic, false);
+        return given(heuristic);
     }
     let scale = scale_of(instance);
     let scaled = |bytes: u64| (bytes / scale) as f64;
@@ -107,7 +183,7 @@ fn solve(instance: &Instance, heuristic: Vec<u64>, seconds: Option<f64>, counted
             [(x[j], 1.0), (x[i], -1.0), (z, 2.0 * top)],
         );
     }
-    let Ok(mut model) = program.try_optimise(Sense::Minimise) else { return (heuristic, false) };
+    let Ok(mut model) = program.try_optimise(Sense::Minimise) else { return given(heuristic) };
     model.make_quiet();
     model.set_option("mip_rel_gap", 0.0);
     model.set_option("threads", 1);
@@ -117,11 +193,17 @@ fn solve(instance: &Instance, heuristic: Vec<u64>, seconds: Option<f64>, counted
     if let Some(seconds) = seconds {
         model.set_option("time_limit", seconds);
     }
-    let Ok(solved) = model.try_solve() else { return (heuristic, false) };
+    let Ok(solved) = model.try_solve() else { return given(heuristic) };
     let status = solved.status();
     let columns = solved.get_solution().columns().to_vec();
+    let end = match status {
+        HighsModelStatus::Optimal => End::Optimal,
+        HighsModelStatus::ReachedTimeLimit => End::Time,
+        HighsModelStatus::ReachedSolutionLimit | HighsModelStatus::ReachedIterationLimit => End::Nodes,
+        _ => End::Heuristic,
+    };
     if columns.len() <= n {
-        return (heuristic, false);
+        return Solution { offsets: heuristic, end: if end == End::Optimal { End::Heuristic } else { end } };
     }
     let mut order: Vec<usize> = (0..n).collect();
     order.sort_by(|&a, &b| columns[1 + a].total_cmp(&columns[1 + b]));
@@ -138,8 +220,8 @@ fn solve(instance: &Instance, heuristic: Vec<u64>, seconds: Option<f64>, counted
         offsets[i] + instance.items[i].size <= offsets[j] || offsets[j] + instance.items[j].size <= offsets[i]
     });
     if legal && instance.height(&offsets) <= height {
-        (offsets, status == HighsModelStatus::Optimal)
+        Solution { offsets, end }
     } else {
-        (heuristic, false)
+        Solution { offsets: heuristic, end: if end == End::Optimal { End::Heuristic } else { end } }
     }
 }

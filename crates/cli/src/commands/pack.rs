@@ -35,6 +35,9 @@ struct Packed {
     fragmentation: Option<f64>,
     proved_optimal: bool,
     stop_reason: &'static str,
+    /// What the packer reports of its search: with `mip`, how many components the solver solved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    found_by: Option<String>,
     evaluations: u64,
     packing_ns: Nanos,
 }
@@ -110,6 +113,7 @@ fn pack(
     let started = Instant::now();
     let outcome = packer.pack(problem, budget, &progress);
     let nanos = Nanos::from(started.elapsed());
+    let found_by = progress.origin();
     drop(progress);
     if let Some(placement) = &outcome.best {
         // The judge shares no code with the packers.
@@ -127,6 +131,7 @@ fn pack(
         fragmentation: height.filter(|_| !peak_live.is_zero()).map(|height| height.ratio(peak_live) - 1.0),
         proved_optimal: outcome.stop == StopReason::Optimal || height == Some(peak_live),
         stop_reason: outcome.stop.name(),
+        found_by,
         evaluations: outcome.evaluations,
         packing_ns: nanos,
     };
@@ -194,7 +199,10 @@ fn print(packed: &Packed) -> Result<()> {
         result.push(row("capacity", exact(capacity), ""));
     }
     printer::section("Result", &result)?;
-    let stopped = printer::stopped(packed.stop_reason);
+    let mut stopped = printer::stopped(packed.stop_reason).to_owned();
+    if let Some(found_by) = &packed.found_by {
+        stopped += &format!(", {found_by}");
+    }
     printer::section(
         "Search",
         &[
