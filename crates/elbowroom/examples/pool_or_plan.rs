@@ -179,6 +179,8 @@ impl Row {
                 "best_fit_bytes": self.heuristic,
                 "best_fit_ns": self.heuristic_time.as_nanos() as u64,
                 "arena_bytes": self.ours,
+                "whole_pool_bytes": self.pool + self.persistent,
+                "whole_arena_bytes": self.ours + self.persistent,
                 "packing_ns": self.our_time.as_nanos() as u64,
             });
             println!("{object}");
