@@ -170,7 +170,7 @@ pub struct FreedomArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Search")]
 pub struct SearchArgs {
-    /// Time budget of each search, like 500ms, 10s or 2m
+    /// Time budget, like 500ms, 10s or 2m: of all of `plan`, and of each search of the other commands
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     pub time: Duration,
     /// Evaluation budget instead of a time budget: reproducible with the same seed on any number of threads

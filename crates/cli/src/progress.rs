@@ -206,25 +206,6 @@ impl Observer for Progress {
     }
 }
 
-/// A search that ends when a time is over, or when the user interrupts.
-pub struct Deadline<'a> {
-    progress: &'a Progress,
-    end: Option<Instant>,
-}
-
-impl<'a> Deadline<'a> {
-    /// A search that begins now and may take this long.
-    pub fn new(progress: &'a Progress, time: Duration) -> Self {
-        Self { progress, end: Instant::now().checked_add(time) }
-    }
-}
-
-impl Observer for Deadline<'_> {
-    fn interrupted(&self) -> bool {
-        self.progress.interrupted() || self.end.is_some_and(|end| Instant::now() >= end)
-    }
-}
-
 impl TrainObserver for Progress {
     fn stage(&self, what: &str) {
         self.bar.set_style(line_style());

@@ -376,6 +376,10 @@ fn the_forward_part_runs_alone_under_a_limit() {
             format!("train --forward-only --memory 100% --iterations 1 --verify --batch 4 --model {network}");
         expect(at, &line, 0);
     }
+    // The workspaces of the algorithms that are chosen change the peak, but not what the share is of.
+    let line_of_all = "train --model resnet20 --batch 1 --forward-only --memory 100% --iterations 1 --json";
+    let report = json(&expect(at, line_of_all, 0));
+    assert_eq!(report["limit_bytes"], report["unconstrained_peak_bytes"]);
     expect_sentence(at, &format!("{line} --save x"), 2, &["--save"]);
 }
 
@@ -403,23 +407,46 @@ fn the_largest_batch_is_the_last_one_that_fits() {
 fn impossible_limits_explain_themselves() {
     let folder = tempfile::tempdir().unwrap();
     let line = format!("train {SMALL} --memory 5% --json");
-    let output = expect_sentence(
-        folder.path(),
-        &line,
-        1,
-        &["no plan exists", "op ", "missing", "smallest limit for which a plan was found"],
-    );
+    let output =
+        expect_sentence(folder.path(), &line, 1, &["no plan exists", "op ", "missing", "bytes) works"]);
     let refusal = json(&String::from_utf8(output.stdout).unwrap());
     assert_eq!(refusal["feasible"].as_bool(), Some(false));
     let (limit, missing, needed) =
         (&refusal["limit_bytes"], &refusal["missing_bytes"], &refusal["needed_bytes"]);
     assert_eq!(limit.as_u64().unwrap() + missing.as_u64().unwrap(), needed.as_u64().unwrap());
 
-    // What it calls the smallest limit works.
+    // What it says works does.
     let smallest = refusal["smallest_limit_bytes"].as_u64().unwrap();
     let report =
         json(&expect(folder.path(), &format!("train {SMALL} --iterations 1 --memory {smallest} --json"), 0));
     assert!(report["measured_peak_bytes"].as_u64().unwrap() <= smallest);
+}
+
+#[test]
+fn a_training_whose_structures_never_occur_again_says_why_it_follows_no_plan() {
+    let folder = tempfile::tempdir().unwrap();
+    let line =
+        "train --model stochastic-resnet20 --batch 2 --image 8 --memory 60% --iterations 3 --evaluations 20";
+    let printed = expect(folder.path(), line, 0);
+    assert!(printed.contains("planned iterations    0"), "{printed}");
+    let unwrapped = printed.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(unwrapped.contains("only one that occurs again is planned"), "{printed}");
+}
+
+#[test]
+fn what_is_proved_is_refused_without_a_search() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    expect(at, "trace --model resnet20 --batch 8 -o r.trace", 0);
+    let parts = ["no plan exists", "bytes) works"];
+    // With an hour for the search, a search would show.
+    let started = std::time::Instant::now();
+    for limit in ["--memory 1KiB", "--live-limit 1KiB"] {
+        expect_sentence(at, &format!("plan r.trace {limit} --time 1h"), 1, &parts);
+    }
+    assert!(started.elapsed().as_secs() < 60, "a proof took a search");
+    // The limit that holds every tensor is one that keep keeps.
+    expect(at, "plan r.trace --live-limit 100% --planner keep", 0);
 }
 
 /// A file of CIFAR-10's binary version: records of a label and 3 × 32 × 32 pixels, each class with a colour of its own under noise.

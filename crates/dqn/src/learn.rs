@@ -50,6 +50,17 @@ pub(crate) struct Guard<'g> {
 }
 
 impl Guard<'_> {
+    /// Whether time is left, between steps that are no evaluations.
+    fn check_time(&self) -> Result<(), StopReason> {
+        if self.observer.interrupted() {
+            return Err(StopReason::Interrupted);
+        }
+        match self.budget.time.is_some_and(|time| self.started.elapsed() >= time) {
+            true => Err(StopReason::Time),
+            false => Ok(()),
+        }
+    }
+
     fn check(&self, environment: &Environment<'_>) -> Result<(), StopReason> {
         if self.observer.interrupted() {
             return Err(StopReason::Interrupted);
@@ -123,6 +134,7 @@ impl<'e, 'a> Learner<'e, 'a> {
             let (gain, cost, fits) = self.episode(number, explore, guard)?;
             let rate = settings.rate * (1.0 - (number - 1) as f32 / settings.episodes as f32);
             for _ in 0..settings.updates {
+                guard.check_time()?;
                 self.update(rate, guard.budget.threads);
             }
             if number % settings.target == 0 {

@@ -108,11 +108,13 @@ impl Planner for Dqn {
             return refusal(request, None, 1);
         };
         let bound = lower_bound(request).get();
-        let rules = rules::run(request, bound, observer);
+        let end = budget.time.and_then(|time| started.checked_add(time));
+        let rules = rules::run(request, bound, end, observer);
         let rule = rules.fastest();
         let mut stop = StopReason::Optimal;
         let mut own = None;
-        let open = self.settings.through || rule.is_none_or(|rule| rule.time.get() > bound);
+        let open =
+            !rules.interrupted && (self.settings.through || rule.is_none_or(|rule| rule.time.get() > bound));
         if open && !environment.candidates.is_empty() {
             let plans = if self.settings.imitate { rules.found.as_slice() } else { &[] };
             let imitate = |entry: &Entry| {
@@ -139,6 +141,7 @@ impl Planner for Dqn {
                 observer.origin(rule.planner.name());
                 let stop = match stop {
                     _ if rule.time.get() <= bound => StopReason::Optimal,
+                    _ if rules.interrupted => StopReason::Interrupted,
                     StopReason::Optimal => StopReason::Finished,
                     stop => stop,
                 };

@@ -1,10 +1,13 @@
 //! The fixed rules that the network competes with, none of which searches. The network can take every decision that they take, so that the
 //! planner's answer is never slower than any of them.
 
+use std::time::Instant;
+
 use elbowroom_ir::Nanos;
 use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::search::{Budget, Observer};
 
+use elbowroom_sched::deadline::Until;
 use elbowroom_sched::keep::Keep;
 use elbowroom_sched::mixed::segments::Mixed;
 use elbowroom_sched::mixed::supernn::SuperNn;
@@ -20,10 +23,16 @@ use elbowroom_sched::recompute::sublinear::Sublinear;
 static RULES: [&dyn Planner; 9] =
     [&Keep, &Greedy, &Vdnn, &Tflms, &BestScore, &DropCheap, &Sublinear, &SuperNn, &Mixed];
 
-/// The schedules of all rules, or until one reaches `bound`. The rules run to their end whatever the budget: together they take seconds on a
-/// thousand ops.
-pub(crate) fn run(request: &Request<'_>, bound: u64, observer: &dyn Observer) -> Entries {
+/// The schedules of all rules, or until one reaches `bound` or the time ends: together they take seconds on a thousand ops. Evaluations do
+/// not end them.
+pub(crate) fn run(
+    request: &Request<'_>,
+    bound: u64,
+    end: Option<Instant>,
+    observer: &dyn Observer,
+) -> Entries {
+    let watch = Until::new(observer, end);
     let budget = Budget { evaluations: None, time: None, ..Budget::default() };
     let portfolio = Portfolio { planners: RULES.to_vec(), budget, threads: 1, bound: Some(Nanos(bound)) };
-    portfolio.run(request, observer)
+    portfolio.run(request, &watch)
 }

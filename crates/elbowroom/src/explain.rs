@@ -40,7 +40,7 @@ pub struct Refusal {
     pub needed_bytes: Option<Bytes>,
     /// Bytes by which the limit is too small.
     pub missing_bytes: Option<Bytes>,
-    /// The smallest limit for which a plan was found.
+    /// A limit that works: the smallest for which a plan was found. Smaller ones may work too.
     pub smallest_limit_bytes: Option<Bytes>,
 }
 
@@ -83,7 +83,7 @@ impl Refusal {
         Some(refusal)
     }
 
-    /// One sentence: the op that cannot run, the bytes that it needs, the bytes that are missing, and the smallest limit with a plan.
+    /// One sentence: the op that cannot run, the bytes that it needs, the bytes that are missing, and a limit that works.
     pub fn sentence(&self) -> String {
         let limit = self.limit_bytes;
         let mut sentence = match (&self.op, self.needed_bytes, self.missing_bytes) {
@@ -106,9 +106,7 @@ impl Refusal {
             _ => format!("no plan found within {limit} (infeasibility not proved)"),
         };
         if let Some(smallest) = self.smallest_limit_bytes {
-            let bytes = smallest.get();
-            sentence +=
-                &format!("; the smallest limit for which a plan was found is {smallest} ({bytes} bytes)");
+            sentence += &format!("; {smallest} ({} bytes) works", smallest.get());
         }
         sentence
     }

@@ -15,15 +15,17 @@ use elbowroom_ir::search::{Budget, Goal, Infeasible, Observer, Outcome, StopReas
 use elbowroom_ir::timeline::Timeline;
 use elbowroom_ir::trace::{Trace, TraceError};
 use elbowroom_ir::{Bytes, Nanos};
+use elbowroom_sched::deadline::Until;
 use elbowroom_sched::lower::waits;
 use elbowroom_sim::cost::Roofline;
 
-mod clock;
 mod evaluations;
 mod fit;
+mod smallest;
 
 pub use evaluations::{Evaluations, ParseEvaluationsError, Round};
-use fit::{Fitted, Placing, fit, place};
+use fit::{Fitted, Placed, Placing, fit, place};
+pub use smallest::{quick_smallest, smallest};
 
 /// Evaluations of a short search ([`Method::at_once`]).
 const AT_ONCE: u64 = 256;
@@ -81,6 +83,9 @@ pub struct Method<'a> {
     pub budget: Budget,
     /// Which rounds follow if a schedule cannot be packed within the limit.
     pub rounds: Rounds,
+    /// Plans of the same task, whatever their limits. A schedule whose buffers live as long as theirs gets their placement if it fits, and is
+    /// not packed again.
+    pub placed: Vec<Arc<CheckedPlan>>,
 }
 
 /// The rounds that follow if a schedule cannot be packed within the limit.
@@ -106,8 +111,11 @@ pub struct Planned {
     /// Why the planner stopped.
     pub stop: StopReason,
     /// The evaluations of the search. Passed back as [`Rounds::Recorded`], with the same seed and any number of threads, they reproduce the
-    /// plan unless the observer interrupted the search.
+    /// plan if it is [`reproducible`](Self::reproducible).
     pub evaluations: Evaluations,
+    /// Whether the evaluations reproduce the plan: not if the observer, or the clock within a part of the search that counts no evaluations,
+    /// interrupted it.
+    pub reproducible: bool,
     /// Time spent on planning, packing and checking.
     pub planning: Duration,
 }
@@ -115,13 +123,37 @@ pub struct Planned {
 impl<'a> Method<'a> {
     /// A method with [`Rounds::AsNeeded`].
     pub fn new(planner: &'a dyn Planner, packer: &'a dyn Packer, budget: Budget) -> Self {
-        Self { planner, packer, budget, rounds: Rounds::AsNeeded }
+        Self { planner, packer, budget, rounds: Rounds::AsNeeded, placed: Vec::new() }
     }
 
-    /// The same method with short searches. Planners that try a few settings still try them all; planners and packers that search stop early.
+    /// The same method with placements that may be used again: that of the [`unconstrained`] plan lets a limit that holds every tensor be met.
+    pub fn placed(self, plans: impl IntoIterator<Item = Arc<CheckedPlan>>) -> Self {
+        Self { placed: plans.into_iter().collect(), ..self }
+    }
+
+    /// The same method with the time that is left of its budget since `started`.
+    pub fn since(mut self, started: Instant) -> Self {
+        self.budget.time = self.budget.time.map(|time| time.saturating_sub(started.elapsed()));
+        self
+    }
+
+    /// The same method with short searches of at most its own evaluations, and without a time limit. Planners that try a few settings still try them all; planners and packers that search stop early.
     pub fn at_once(&self) -> Self {
-        let budget = Budget { evaluations: Some(AT_ONCE), time: None, ..self.budget.clone() };
+        let evaluations = self.budget.evaluations.map_or(AT_ONCE, |own| own.min(AT_ONCE));
+        let budget = Budget { evaluations: Some(evaluations), time: None, ..self.budget.clone() };
         Self { budget, rounds: Rounds::AtOnce, ..self.clone() }
+    }
+
+    /// As [`at_once`](Self::at_once), but within the method's time budget if it has one.
+    pub fn at_once_within_time(&self) -> Self {
+        let at_once = self.at_once();
+        Self { budget: Budget { time: self.budget.time, ..at_once.budget.clone() }, ..at_once }
+    }
+
+    /// The same method with a time budget of at most this, if it has a time budget.
+    pub fn within(mut self, time: Duration) -> Self {
+        self.budget.time = self.budget.time.map(|own| own.min(time));
+        self
     }
 
     /// How long the packer searches if no clock stops it.
@@ -201,14 +233,34 @@ pub fn plan_from(
     observer: &dyn Observer,
 ) -> Result<Planned, PlanError> {
     let started = Instant::now();
+    if let Some(proved) = impossible(task) {
+        return Err(proved);
+    }
+    // A planner that is never slower than others is not slower than a plan whose placement is known either.
+    let promises = !method.planner.peers(&task.trace).is_empty();
+    let placed = method.placed.iter().filter(|_| promises);
+    let fits = |plan: &&Arc<CheckedPlan>| plan.placement().height <= task.machine.memory;
+    let timed = known.iter().chain(placed).filter(fits);
+    let timed = timed.map(|plan| (simulate(task, plan.schedule()), plan));
+    let fastest = timed.min_by_key(|(predicted, _)| predicted.iteration);
+    if let Some((predicted, plan)) = &fastest
+        && promises
+        && predicted.iteration <= lower_bound(task)
+    {
+        let plan = check::check(task.trace.clone(), task.machine.clone(), plan.plan().clone())?;
+        return Ok(Planned {
+            plan: Arc::new(plan),
+            predicted: predicted.clone(),
+            stop: StopReason::Optimal,
+            evaluations: Evaluations::once(1),
+            reproducible: true,
+            planning: started.elapsed(),
+        });
+    }
     let schedules: Vec<&Schedule> = known.iter().map(|plan| plan.schedule()).collect();
     let (fitted, recorded) = fit(task, method, &schedules, observer);
     let found = fitted.and_then(|fitted| prove(task, fitted, recorded.clone(), started));
-    let fits = |plan: &&Arc<CheckedPlan>| plan.placement().height <= task.machine.memory;
-    let timed = known.iter().filter(fits).map(|plan| (simulate(task, plan.schedule()), plan));
-    let Some((predicted, plan)) = timed.min_by_key(|(predicted, _)| predicted.iteration) else {
-        return found;
-    };
+    let Some((predicted, plan)) = fastest else { return found };
     let stop = match &found {
         Ok(own) if own.predicted.iteration <= predicted.iteration => return found,
         Ok(own) => own.stop.clone(),
@@ -216,7 +268,9 @@ pub fn plan_from(
         Err(_) => return found,
     };
     let plan = check::check(task.trace.clone(), task.machine.clone(), plan.plan().clone())?;
-    Ok(Planned { plan: Arc::new(plan), predicted, stop, evaluations: recorded, planning: started.elapsed() })
+    let reproducible = found.as_ref().map_or(true, |own| own.reproducible);
+    let planning = started.elapsed();
+    Ok(Planned { plan: Arc::new(plan), predicted, stop, evaluations: recorded, reproducible, planning })
 }
 
 /// Offsets of the persistent tensors between iterations, in the trace's order; `None` for tensors that are on the host alone.
@@ -252,7 +306,8 @@ pub fn plan_at_offsets(
         }
     }
     let placement = place(problem, &fitted.schedule, method, method.placing(), observer);
-    let fixed = placement.ok().filter(|placement| placement.height <= task.machine.memory);
+    let fixed = placement.ok().map(|placed| placed.placement);
+    let fixed = fixed.filter(|placement| placement.height <= task.machine.memory);
     let placement = fixed.unwrap_or(fitted.placement);
     prove(task, Fitted { placement, ..fitted }, recorded, started)
 }
@@ -264,12 +319,13 @@ fn prove(
     evaluations: Evaluations,
     started: Instant,
 ) -> Result<Planned, PlanError> {
-    let Fitted { mut schedule, placement, stop } = fitted;
+    let Fitted { mut schedule, placement, stop, reproducible } = fitted;
     waits::thin(&mut schedule, &placement);
     let plan = Plan { trace: task.trace.fingerprint(), schedule, placement };
     let plan = check::check(task.trace.clone(), task.machine.clone(), plan)?;
     let predicted = simulate(task, plan.schedule());
-    Ok(Planned { plan: Arc::new(plan), predicted, stop, evaluations, planning: started.elapsed() })
+    let planning = started.elapsed();
+    Ok(Planned { plan: Arc::new(plan), predicted, stop, evaluations, reproducible, planning })
 }
 
 /// The same plan with its iteration predicted by the task's costs and link.
@@ -287,6 +343,8 @@ pub struct PlannedSchedule {
     pub stop: StopReason,
     /// Evaluations of the planner.
     pub evaluations: u64,
+    /// Whether they reproduce the schedule.
+    pub reproducible: bool,
     /// Time spent on planning and checking.
     pub planning: Duration,
 }
@@ -305,6 +363,9 @@ pub fn plan_schedule(
 ) -> Result<PlannedSchedule, PlanError> {
     let started = Instant::now();
     let limit = task.machine.memory;
+    if let Some(proved) = impossible(task) {
+        return Err(proved);
+    }
     let budget = match &method.rounds {
         Rounds::Recorded(recorded) => {
             let evaluations = recorded.rounds.first().map(|round| round.planner);
@@ -312,16 +373,22 @@ pub fn plan_schedule(
         }
         _ => method.budget.clone(),
     };
+    let watch = Until::new(observer, budget.time.and_then(|time| started.checked_add(time)));
     observer.begins(&goal(task, method.planner, &budget));
     let known_first: Vec<&Schedule> = known.iter().collect();
     let request = request(task, limit);
-    let Outcome { best, evaluations, stop } =
-        method.planner.schedule_from(&request, &known_first, &budget, observer);
+    let Outcome { best, evaluations, mut stop } =
+        method.planner.schedule_from(&request, &known_first, &budget, &watch);
+    let reproducible = stop != StopReason::Interrupted;
+    if !reproducible && !observer.interrupted() {
+        stop = StopReason::Time;
+    }
     let timed = best.iter().chain(known).map(|schedule| (simulate(task, schedule), schedule));
     let fastest = timed.min_by_key(|(predicted, _)| predicted.iteration);
     let (predicted, schedule) = fastest.ok_or_else(|| no_schedule(stop.clone(), true, limit, None))?;
     let schedule = check::check_schedule(task.trace.clone(), task.machine.clone(), schedule.clone(), limit)?;
-    Ok(PlannedSchedule { schedule, predicted, stop, evaluations, planning: started.elapsed() })
+    let planning = started.elapsed();
+    Ok(PlannedSchedule { schedule, predicted, stop, evaluations, reproducible, planning })
 }
 
 fn simulate(task: &Task, schedule: &Schedule) -> Timeline {
@@ -371,10 +438,11 @@ pub fn unconstrained(
     let (schedule, stop) = keep(task, observer)?;
     // Without a capacity the packer minimizes the arena size.
     let problem = elbowroom_sim::liveness::problem(&schedule, &task.machine);
-    let placement = place(problem, &schedule, &method, method.placing(), observer)
+    let Placed { placement, .. } = place(problem, &schedule, &method, method.placing(), observer)
         .map_err(|none| PlanError::GaveUp { limit: UNLIMITED, best: Some(none.height) })?;
     let limit = placement.height.align_up(task.machine.align);
-    prove(&task.with_memory(limit), Fitted { schedule, placement, stop }, Evaluations::once(1), started)
+    let fitted = Fitted { schedule, placement, stop, reproducible: true };
+    prove(&task.with_memory(limit), fitted, Evaluations::once(1), started)
 }
 
 /// The placement problem of the plan that keeps every tensor. Its peak of live memory is a lower bound on the unconstrained peak.
@@ -395,59 +463,21 @@ fn keep(task: &Task, observer: &dyn Observer) -> Result<(Schedule, StopReason), 
 /// More than any real limit, and far from overflow.
 const UNLIMITED: Bytes = Bytes(1 << 60);
 
-/// The smallest limit at which the method finds a plan, to within half a percent, with that plan; the limit is the memory of the plan's
-/// machine. Bisects between what is proved impossible and the unconstrained peak. Planners are not monotone, so smaller limits that work may
-/// exist that a bisection misses; the result was planned at exactly this limit.
-///
-/// # Errors
-///
-/// A [`PlanError`] if there is no plan at the unconstrained peak.
-pub fn smallest(
-    task: &Task,
-    method: &Method<'_>,
-    unconstrained: Bytes,
-    observer: &dyn Observer,
-) -> Result<Planned, PlanError> {
-    let align = task.machine.align;
-    let patient = method;
-    // Whether a limit works must not depend on the budget, and a long search at each of twenty limits would take too long.
-    let method = &patient.at_once();
-    let mut best = plan(&task.with_memory(unconstrained), method, observer)?;
-    let mut works = unconstrained;
-    let mut too_small = Bytes::ZERO;
-    while works.saturating_sub(too_small) > align.max(Bytes(works.get() / 200)) && !observer.interrupted() {
-        // A plan that needs less than its limit suggests the next candidate; otherwise bisection decides.
-        let needed = best.height().align_up(align);
-        let middle = Bytes((works.get() + too_small.get()) / 2).align_up(align);
-        let candidate = if needed > middle && needed < works { needed } else { middle };
-        if candidate >= works {
-            break;
-        }
-        match plan(&task.with_memory(candidate), method, observer) {
-            Ok(planned) => (best, works) = (planned, candidate),
-            Err(PlanError::Infeasible { proof: Infeasible::Op { needed, .. }, .. }) => {
-                too_small = candidate.max(needed.saturating_sub(align));
-            }
-            Err(PlanError::Illegal(fault)) => return Err(fault.into()),
-            Err(_) => too_small = candidate,
-        }
-    }
-    // At the limit that was found, the search uses its whole budget. Only this search is recorded: everything before is deterministic.
-    let (started, task) = (Instant::now(), task.with_memory(works));
-    let (fitted, evaluations) = fit(&task, patient, &[], observer);
-    match fitted.and_then(|fitted| prove(&task, fitted, evaluations.clone(), started)) {
-        Ok(planned) if planned.predicted.iteration < best.predicted.iteration => Ok(planned),
-        Err(PlanError::Illegal(fault)) => Err(fault.into()),
-        _ => Ok(Planned { evaluations, ..best }),
-    }
-}
-
 /// [Lower bound](elbowroom_sim::bound::lower_bound) on the iteration time at the task's limit.
 pub fn lower_bound(task: &Task) -> Nanos {
     let Task { trace, costs, machine, freedom } = task;
     let limit = machine.memory.align_up(machine.align);
     let request = Request { trace, costs, machine, live_limit: limit, freedom: *freedom, packer: None };
     elbowroom_sim::bound::lower_bound(&request)
+}
+
+/// The proof that no plan exists within the task's limit, if an op by itself exceeds it: one sum for each op, and no search.
+pub fn impossible(task: &Task) -> Option<PlanError> {
+    let limit = task.machine.memory.align_up(task.machine.align);
+    let Task { trace, costs, machine, freedom } = task;
+    let request = Request { trace, costs, machine, live_limit: limit, freedom: *freedom, packer: None };
+    let proof = elbowroom_sched::verdict::impossible_op(&request)?;
+    Some(PlanError::Infeasible { limit: machine.memory, proof })
 }
 
 /// The op that needs the most bytes by itself, and that number: no plan exists for a smaller limit.

@@ -72,8 +72,12 @@ pub struct PlanReport {
 impl PlanReport {
     /// The report of a placed plan. The task's memory is the requested limit.
     pub fn new(task: &Task, method: &Method<'_>, unconstrained_peak: Bytes, planned: &Planned) -> Self {
-        let effort =
-            Effort { planning: planned.planning, evaluations: &planned.evaluations, stop: &planned.stop };
+        let effort = Effort {
+            planning: planned.planning,
+            evaluations: &planned.evaluations,
+            reproducible: planned.reproducible,
+            stop: &planned.stop,
+        };
         Self::of(task, method, unconstrained_peak, &planned.predicted, Some(planned.height()), effort)
     }
 
@@ -85,7 +89,8 @@ impl PlanReport {
         planned: &PlannedSchedule,
     ) -> Self {
         let evaluations = &Evaluations::once(planned.evaluations);
-        let effort = Effort { planning: planned.planning, evaluations, stop: &planned.stop };
+        let reproducible = planned.reproducible;
+        let effort = Effort { planning: planned.planning, evaluations, reproducible, stop: &planned.stop };
         Self::of(task, method, unconstrained_peak, &planned.predicted, None, effort)
     }
 
@@ -121,7 +126,7 @@ impl PlanReport {
             recomputed_ops: predicted.recomputed,
             planning_ns: effort.planning.into(),
             evaluations: effort.evaluations.total(),
-            reproduce_with: Some(format!("--evaluations {}", effort.evaluations)),
+            reproduce_with: effort.reproducible.then(|| format!("--evaluations {}", effort.evaluations)),
             stop_reason: effort.stop.name(),
             found_by: None,
         }
@@ -137,6 +142,7 @@ impl PlanReport {
 struct Effort<'a> {
     planning: Duration,
     evaluations: &'a Evaluations,
+    reproducible: bool,
     stop: &'a StopReason,
 }
 

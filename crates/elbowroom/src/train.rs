@@ -91,6 +91,8 @@ impl Training<'_> {
         observer.stage("planning");
         // A plan that the choice of algorithms has made serves only if the graph is still the same.
         let key = task.trace.fingerprint();
+        // A share of the peak is resolved with the algorithms as built, so that the report relates the limit to them too.
+        let peak_as_built = unconstrained.as_ref().map(Planned::height);
         let unconstrained = match unconstrained.filter(|known| known.plan.trace().fingerprint() == key) {
             Some(known) => known,
             None => {
@@ -133,7 +135,8 @@ impl Training<'_> {
             None => None,
         };
         let outcome = Outcome { limited, unlimited, arena_above_intact: intact, resident };
-        Ok(report(&runner, &executor, unconstrained.height(), &host, outcome))
+        let peak = peak_as_built.unwrap_or(unconstrained.height());
+        Ok(report(&runner, &executor, peak, &host, outcome))
     }
 
     /// The largest structure of the network, built for the largest batch if that was requested.

@@ -93,6 +93,10 @@ impl Case<'_> {
             Err(PlanError::Illegal(fault)) => panic!("{fault}"),
             Err(_) => return None,
         };
+        // Where the clock stopped what counts no evaluations, there is no record, and the plan says so.
+        if !first.reproducible {
+            return None;
+        }
         let recorded = first.evaluations.to_string();
         let what = format!(
             "{} at {} % by {} and {}: {recorded}",

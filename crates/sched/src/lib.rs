@@ -52,6 +52,7 @@
 
 pub mod auto;
 pub mod chain;
+pub mod deadline;
 pub mod explain;
 pub mod keep;
 pub mod lower;

@@ -47,6 +47,8 @@ pub struct Entry {
 pub struct Entries {
     /// The schedules in the order of their planners; no planner has an entry after the first that reached the bound.
     pub found: Vec<Entry>,
+    /// Planners that answered, in their order and without a gap.
+    pub answers: usize,
     /// Evaluations of all planners together.
     pub evaluations: u64,
     /// The smallest live memory that a planner without a schedule reached.
@@ -74,7 +76,8 @@ struct Answer {
 
 impl Portfolio {
     /// Runs the planners until all have answered, one has reached the bound or proved infeasibility, or the observer interrupts. A planner
-    /// that has started is waited for, so that no answer is missing before the one that ended the run. With a bound, the observer is
+    /// that has started is waited for, so that no answer is missing before the one that ended the run. An interruption discards the answers
+    /// of the planners that it ended, and every later one. With a bound, the observer is
     /// notified of every improvement; the planners' own progress is in other units and is not passed on.
     pub fn run(&self, request: &Request<'_>, observer: &dyn Observer) -> Entries {
         let answers: Vec<OnceLock<Answer>> = self.planners.iter().map(|_| OnceLock::new()).collect();
@@ -85,6 +88,10 @@ impl Portfolio {
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 let Some(planner) = self.planners.get(index) else { return };
                 let answer = self.answer(*planner, request, observer);
+                // An answer that an interruption may have changed cannot be reproduced.
+                if observer.interrupted() {
+                    return;
+                }
                 decided.fetch_or(self.decides(&answer), Ordering::Relaxed);
                 if let (Some(Nanos(bound)), Some((Nanos(time), _))) = (self.bound, &answer.schedule)
                     && *time < fastest.fetch_min(*time, Ordering::Relaxed)
@@ -105,7 +112,9 @@ impl Portfolio {
         let interrupted = !all_answered && !decided.into_inner();
         let mut entries = Entries { interrupted, ..Entries::default() };
         for (planner, answer) in self.planners.iter().zip(answers) {
-            let Some(answer) = answer.into_inner() else { continue };
+            // What was found after a missing answer is left out, so that the number of answers reproduces the result.
+            let Some(answer) = answer.into_inner() else { break };
+            entries.answers += 1;
             let decides = self.decides(&answer);
             entries.evaluations += answer.evaluations;
             match (answer.schedule, answer.stop) {

@@ -36,6 +36,11 @@ impl<'a> Search<'a> {
         self.spent()
     }
 
+    /// Whether the observer interrupts: for searches that no budget ends.
+    pub(crate) fn interrupted(&self) -> bool {
+        self.observer.interrupted()
+    }
+
     /// The part of the budget that is used up, if any is: for searches that an interruption does not end.
     pub(crate) fn spent(&self) -> Option<StopReason> {
         self.budget.exhausted(self.evaluations, self.started)

@@ -38,7 +38,7 @@ fn every_golden_time_is_met() {
             backward_extra: list("exB"),
         };
         let memory = instance["M"].as_u64().unwrap() as usize;
-        let found = Optimum::of(&profile, memory).time(memory).map(|time| time.get());
+        let found = Optimum::of(&profile, memory, &Silent).unwrap().time(memory).map(|time| time.get());
         assert_eq!(found, case["rotor_persistent"].as_u64(), "{instance}");
         if let (Some(found), Some(exact)) = (found, case["exact"].as_u64()) {
             assert!(found >= exact, "{instance}");
@@ -62,7 +62,7 @@ fn homogeneous_chains_are_met() {
             forward_extra: vec![0; n],
             backward_extra: vec![0; n],
         };
-        let found = Optimum::of(&profile, slots).time(slots).map(|time| time.get() as f64);
+        let found = Optimum::of(&profile, slots, &Silent).unwrap().time(slots).map(|time| time.get() as f64);
         assert_eq!(found, case["makespan"].as_f64(), "{n} {slots}");
     }
 }
@@ -96,7 +96,7 @@ fn published_overheads_are_met() {
         for (percent, published) in [70, 50, 30].into_iter().zip(published) {
             let limit = profile.peak() * percent / 100;
             let slotted = profile.in_slots(limit.div_ceil(500));
-            let time = Optimum::of(&slotted, 500).time(500).unwrap();
+            let time = Optimum::of(&slotted, 500, &Silent).unwrap().time(500).unwrap();
             let overhead = 100.0 * (time.get() as f64 / profile.total().get() as f64 - 1.0);
             println!("{name} at {percent} %: {overhead:.2} %, published {published} %");
             assert!((overhead - published).abs() < 0.5, "{name} at {percent} %: {overhead}");

@@ -1,21 +1,22 @@
 //! How much memory a trace needs: its unconstrained peak, the smallest limit for which a plan is found, and a lower bound on every limit.
 
-use std::time::Duration;
+use std::time::Instant;
 
 use anyhow::Result;
 use elbowroom::ir::{Bytes, Nanos};
 use elbowroom::pipeline::{self, Method, Task};
 use elbowroom::registry;
 use elbowroom::report::PlanReport;
+use elbowroom::sched::deadline::Until;
 use serde::Serialize;
 
 use crate::printer::{self, row};
-use crate::progress::{Deadline, Progress};
+use crate::progress::Progress;
 
 /// The planner that offloads and evicts as much as it can: it finds small limits within seconds.
 const FRUGAL_PLANNER: &str = "floor";
 /// The packer that goes with it.
-const QUICK_PACKER: &str = "best-fit";
+pub const QUICK_PACKER: &str = "best-fit";
 
 /// The figures for choosing a limit.
 #[derive(Serialize)]
@@ -39,13 +40,12 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Looks for the smallest limit with a quick planner, and with `chosen` where one is given or the quick one finds nothing; each search ends
-    /// after `time`.
+    /// Looks for the smallest limit with a quick planner, and with `chosen` where one is given or the quick one finds nothing, until `end`.
     pub fn find(
         task: &Task,
         default: &Method<'_>,
         chosen: bool,
-        time: Duration,
+        end: Option<Instant>,
         progress: &Progress,
     ) -> Result<Self> {
         progress.stage_begins("finding the unconstrained peak");
@@ -58,8 +58,8 @@ impl Limits {
         };
         let methods = if chosen { vec![default.at_once()] } else { vec![quick, default.at_once()] };
         let found = methods.iter().find_map(|method| {
-            let observer = Deadline::new(progress, time);
-            let planned = pipeline::smallest(task, method, peak, &observer).ok()?;
+            let watch = Until::new(progress, end);
+            let planned = pipeline::smallest(task, method, peak, &watch).ok()?;
             let limit = planned.plan.machine().memory;
             // The plan that keeps everything has the unconstrained peak: that is no limit.
             (limit < peak).then(|| (method.planner.name(), limit, planned.predicted.iteration))

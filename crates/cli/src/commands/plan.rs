@@ -1,19 +1,22 @@
 //! `elbowroom plan`: a traced iteration, planned under a limit.
 
+use std::time::{Duration, Instant};
+
 use anyhow::Result;
 use elbowroom::choices::Choices;
 use elbowroom::explain::Refusal;
 use elbowroom::ir::Bytes;
 use elbowroom::ir::text::{File, PlanFile};
-use elbowroom::pipeline::{self, Method, PlanError, Task};
+use elbowroom::pipeline::{self, Method, PlanError, Planned, Task};
 use elbowroom::report::PlanReport;
+use elbowroom::sched::deadline::Until;
 use elbowroom::size::MemorySpec;
 use elbowroom::{picture, registry};
 
 use crate::Answer;
 use crate::args::PlanArgs;
 use crate::commands::explain::{self, Explained};
-use crate::commands::limits::Limits;
+use crate::commands::limits::{self, Limits};
 use crate::commands::trace::traced;
 use crate::printer::{self, Row, counted, grouped, row};
 use crate::progress::Progress;
@@ -21,28 +24,36 @@ use crate::{files, learning, settings, signals};
 
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<Answer> {
+    let started = Instant::now();
     let method = settings::method(&args.planner)?;
     let task =
         Task { freedom: settings::freedom(&args.planner.freedom), ..traced(&args.trace, &args.machine)? };
     let progress = Progress::new("planning");
     signals::catch();
     if args.memory.is_none() && args.live_limit.is_none() {
-        return suggest(args, &task, &method, &progress);
+        return suggest(args, &task, &method, started, &progress);
     }
-    let unconstrained = pipeline::unconstrained(&task, method.packer, &progress)?.height();
-
+    let limit = args.memory.or(args.live_limit).and_then(MemorySpec::absolute);
+    if let Some(error) = limit.and_then(|limit| pipeline::impossible(&task.with_memory(limit))) {
+        return refuse(args.json, &task, &method, error, started, &progress);
+    }
+    let kept = pipeline::unconstrained(&task, method.packer, &progress)?;
     if let Some(limit) = args.live_limit {
-        return by_live_memory(args, &task, &method, limit, unconstrained, &progress);
+        return by_live_memory(args, &task, &method, limit, &kept, started, &progress);
     }
+    let unconstrained = kept.height();
+    let method = method.placed([kept.plan]);
     let memory = args.memory.unwrap_or(MemorySpec::Share(1.0));
     let planned = match memory.resolve(unconstrained) {
-        Some(limit) => pipeline::plan(&task.with_memory(limit), &method, &progress),
-        None => pipeline::smallest(&task, &method, unconstrained, &progress),
+        Some(limit) => pipeline::plan(&task.with_memory(limit), &method.clone().since(started), &progress),
+        None => pipeline::smallest(&task, &method.clone().since(started), unconstrained, &progress),
     };
-    let planned = match planned {
+    let mut planned = match planned {
         Ok(planned) => planned,
-        Err(error) => return refuse(args.json, &task, &method, unconstrained, error, &progress),
+        Err(error) => return refuse(args.json, &task, &method, error, started, &progress),
     };
+    // Everything counts that the user has waited for.
+    planned.planning = started.elapsed();
     let limited = task.with_memory(planned.plan.machine().memory);
     let report = with_origin(PlanReport::new(&limited, &method, unconstrained, &planned), &progress);
     learning::save(&args.learned, &progress.learned())?;
@@ -60,9 +71,16 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
 }
 
 /// Without a limit: prints which limits are possible and what to do next.
-fn suggest(args: &PlanArgs, task: &Task, method: &Method<'_>, progress: &Progress) -> Result<Answer> {
+fn suggest(
+    args: &PlanArgs,
+    task: &Task,
+    method: &Method<'_>,
+    started: Instant,
+    progress: &Progress,
+) -> Result<Answer> {
     let chosen = args.planner.planner != registry::DEFAULT_PLANNER;
-    let limits = Limits::find(task, method, chosen, args.planner.search.time, progress)?;
+    let end = started.checked_add(args.planner.search.time);
+    let limits = Limits::find(task, method, chosen, end, progress)?;
     if args.json {
         printer::json(&limits)?;
         return Ok(Answer::Yes);
@@ -103,16 +121,19 @@ fn by_live_memory(
     task: &Task,
     method: &Method<'_>,
     limit: MemorySpec,
-    unconstrained: Bytes,
+    kept: &Planned,
+    started: Instant,
     progress: &Progress,
 ) -> Result<Answer> {
+    let unconstrained = kept.predicted.peak_live;
     let Some(limit) = limit.resolve(unconstrained) else {
         anyhow::bail!("--live-limit takes a size or a share, like 600MiB or 50%; `min` is for --memory");
     };
     let limited = task.with_memory(limit);
+    let method = &method.clone().since(started);
     let planned = match pipeline::plan_schedule(&limited, method, &[], progress) {
         Ok(planned) => planned,
-        Err(error) => return refuse(args.json, task, method, unconstrained, error, progress),
+        Err(error) => return refuse(args.json, task, method, error, started, progress),
     };
     let report = with_origin(PlanReport::of_load(&limited, method, unconstrained, &planned), progress);
     learning::save(&args.learned, &progress.learned())?;
@@ -121,28 +142,42 @@ fn by_live_memory(
     print_all(args, &report, explanation.as_ref())
 }
 
-/// Explains why there is no plan, with the smallest limit for which a plan is found.
+/// Explains why there is no plan, with a limit that works.
 pub fn refuse(
     json: bool,
     task: &Task,
     method: &Method<'_>,
-    unconstrained: Bytes,
     error: PlanError,
+    started: Instant,
     progress: &Progress,
 ) -> Result<Answer> {
-    progress.stage_begins("finding the smallest limit");
-    let smallest = pipeline::smallest(task, &method.at_once(), unconstrained, progress)
-        .ok()
-        .map(|planned| planned.plan.machine().memory);
+    progress.stage_begins("looking for a limit that works");
+    let smallest = working_limit(task, method, started, progress);
     match Refusal::new(&task.trace, &error, smallest) {
         Some(refusal) => {
             if json {
                 printer::json(&refusal)?;
             }
-            Ok(Answer::No(refusal.sentence()))
+            let ended = method.budget.time.is_some_and(|time| started.elapsed() >= time);
+            let hint = if ended && !refusal.proved { "; a longer --time may find a plan" } else { "" };
+            Ok(Answer::No(refusal.sentence() + hint))
         }
         None => Err(error.into()),
     }
+}
+
+/// The smallest limit that a quick search finds to work. It takes a second at most, and no longer than the rest of the time budget unless that
+/// is less than a fifth of it.
+fn working_limit(task: &Task, method: &Method<'_>, started: Instant, progress: &Progress) -> Option<Bytes> {
+    let second = Duration::from_secs(1);
+    let time = method
+        .budget
+        .time
+        .map_or(second, |time| time.saturating_sub(started.elapsed()).max(time / 5).min(second));
+    let end = Instant::now().checked_add(time);
+    let packer = registry::packer(limits::QUICK_PACKER).ok()?;
+    let peak = pipeline::unconstrained(task, packer, &Until::new(progress, end)).ok()?.height();
+    Some(pipeline::quick_smallest(task, packer, peak, end, progress).map_or(peak, |found| found.height()))
 }
 
 /// Prints what a plan promises: the result first, then limit, plan and search.

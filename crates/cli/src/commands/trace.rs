@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use elbowroom::graph::zoo::ZooError;
@@ -72,7 +72,8 @@ fn summarize(args: &TraceArgs, path: &Path, file: TraceFile, graph: Option<&Grap
     let planner = registry::planner(registry::DEFAULT_PLANNER)?;
     let packer = registry::packer(registry::DEFAULT_PACKER)?;
     let method = Method::new(planner, packer, Budget::default());
-    let limits = Limits::find(&task, &method, false, SUMMARY_TIME, &progress)?;
+    let end = Instant::now().checked_add(SUMMARY_TIME);
+    let limits = Limits::find(&task, &method, false, end, &progress)?;
     drop(progress);
     if args.json {
         printer::json(&limits)?;

@@ -8,17 +8,21 @@
 //! Under a time limit the clock ends planning in a round, packing, and the searches of peers. Each stop is recorded in [`Evaluations`], which
 //! reproduce the plan: a search that was stopped without a record contributes nothing.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use elbowroom_ir::Bytes;
+use elbowroom_ir::check::CheckedPlan;
 use elbowroom_ir::packing::{Placement, Problem};
 use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Infeasible, InterruptOnly, Observer, Outcome, StopReason};
+use elbowroom_pack::BestFit;
+use elbowroom_sched::deadline::Until;
+use elbowroom_sched::offload::floor::Floor;
 use elbowroom_sched::retry::{self, PACKING_EVALUATIONS, ROUNDS};
 use elbowroom_sim::liveness;
 
-use super::clock::Until;
 use super::evaluations::{Evaluations, Round};
 use super::{AT_ONCE, Method, PlanError, Rounds, Task, goal, no_schedule, request, simulate};
 
@@ -37,6 +41,8 @@ pub(super) struct Fitted {
     pub schedule: Schedule,
     pub placement: Placement,
     pub stop: StopReason,
+    /// Whether the recorded evaluations reproduce it.
+    pub reproducible: bool,
 }
 
 impl Fitted {
@@ -58,25 +64,25 @@ impl Clock {
         Self { started: Instant::now(), time }
     }
 
+    /// What is left for the planner's own rounds.
     fn left(&self) -> Option<Duration> {
-        self.time.map(|time| time.saturating_sub(self.started.elapsed()))
+        self.time.map(|time| (time / 6 * 5).saturating_sub(self.started.elapsed()))
     }
 
-    /// The end of the planner's own rounds.
+    /// The end of the planner's own rounds: before that of the peers' searches, because otherwise the rounds would use up their time.
     fn end(&self) -> Option<Instant> {
-        self.time.and_then(|time| self.started.checked_add(time))
+        self.time.and_then(|time| self.started.checked_add(time / 6 * 5))
     }
 
-    /// The end of the peers' searches: a fifth later, because otherwise the planner's rounds would use up their time.
-    fn end_of_peers(&self) -> Option<Instant> {
-        let time = self.time?;
-        self.started.checked_add(time.saturating_add(time / 5))
+    /// The end of everything.
+    fn end_of_all(&self) -> Option<Instant> {
+        self.time.and_then(|time| self.started.checked_add(time))
     }
 
     /// The share of the remaining time for planning in a round: most first placements fit, but more rounds may follow, each of which
     /// starts from the schedules of the earlier ones.
     fn for_planning(&self, round: usize) -> Option<Duration> {
-        self.left().map(|left| if round == 0 { left / 3 * 2 } else { left / 3 })
+        self.left().map(|left| if round == 0 { left / 5 * 4 } else { left / 3 })
     }
 
     /// The end of the packing attempt of a round.
@@ -93,11 +99,18 @@ pub(super) enum Placing {
     /// Until a share of its work is done.
     Briefly,
     /// Until a fixed amount of work or `most` evaluations are done, or until `end`, but at least [`PACKING_EVALUATIONS`].
-    Search { most: Option<u64>, end: Option<Instant> },
+    /// Nothing continues after `last`.
+    Search { most: Option<u64>, end: Option<Instant>, last: Option<Instant> },
 }
 
 impl Placing {
-    pub(super) const PATIENT: Self = Self::Search { most: None, end: None };
+    pub(super) const PATIENT: Self = Self::Search { most: None, end: None, last: None };
+}
+
+/// A placement, with the evaluations of the packer.
+pub(super) struct Placed {
+    pub placement: Placement,
+    pub evaluations: u64,
 }
 
 /// No placement within the limit was found.
@@ -119,14 +132,20 @@ pub(super) fn fit(
 ) -> (Result<Fitted, PlanError>, Evaluations) {
     let clock = Clock::start(method);
     let mut recorded = Evaluations::default();
-    let mut descent = Descent { task, method, clock, known, first: true, rounds: Vec::new(), cut: false };
+    let mut descent = Descent::new(task, method, clock, known, true);
+    // Before the rounds, which may use up all the time.
+    let safe = match clock.time {
+        Some(_) => safe_plan(task, method, clock.end(), observer),
+        None => None,
+    };
     let mut best = descent.run(observer);
+    let reproducible = descent.reproducible;
     let mut cut = descent.cut;
     recorded.rounds = descent.rounds;
     let in_one_round = best.is_ok() && recorded.rounds.len() == 1;
     let impossible = matches!(best, Err(PlanError::Infeasible { .. }));
     if in_one_round || impossible || matches!(method.rounds, Rounds::AtOnce) {
-        return (best, recorded);
+        return (best.or_else(|error| or_safe(error, safe, reproducible)), recorded);
     }
     let most = match &method.rounds {
         Rounds::Recorded(given) => given.peer_searches,
@@ -134,9 +153,7 @@ pub(super) fn fit(
     };
     let mut finished = 0;
     for other in peer_searches(task, method, &recorded, best.is_ok(), !known.is_empty()) {
-        // While there is no plan, short searches continue after the time limit.
-        let end = clock.end_of_peers().filter(|_| best.is_ok() || other.rounds != Rounds::AtOnce);
-        let watch = Until::new(observer, end);
+        let watch = Until::new(observer, clock.end_of_all());
         if most.is_some_and(|most| finished >= most) || watch.interrupted() {
             cut |= watch.cut();
             break;
@@ -145,8 +162,7 @@ pub(super) fn fit(
         let budget = Budget { evaluations: Some(evaluations), time: None, ..method.budget.clone() };
         let quick = Method { planner, budget, rounds, ..method.clone() };
         let clock = Clock::start(&quick);
-        let mut descent =
-            Descent { task, method: &quick, clock, known: &[], first: false, rounds: Vec::new(), cut: false };
+        let mut descent = Descent::new(task, &quick, clock, &[], false);
         let found = descent.run(&InterruptOnly(&watch));
         if watch.cut() {
             cut = true;
@@ -159,8 +175,39 @@ pub(super) fn fit(
             best = Ok(other);
         }
     }
-    recorded.peer_searches = if cut { Some(finished) } else { most };
-    (best, recorded)
+    recorded.peer_searches = if cut || (best.is_err() && safe.is_some()) { Some(finished) } else { most };
+    // A record without a plan of its own stands for the safe one.
+    let safe = safe.or_else(|| match (&best, most) {
+        (Err(PlanError::GaveUp { .. }), Some(_)) => safe_plan(task, method, None, observer),
+        _ => None,
+    });
+    (best.or_else(|error| or_safe(error, safe, reproducible)), recorded)
+}
+
+/// Under a time limit: a plan that is found at once, for a planner that is never slower than its peers but may not come to an end in time.
+/// It is the same for every time limit, so that a record without a plan of its own reproduces it.
+fn safe_plan(
+    task: &Task,
+    method: &Method<'_>,
+    end: Option<Instant>,
+    observer: &dyn Observer,
+) -> Option<Fitted> {
+    let planner = method.planner.peers(&task.trace).into_iter().find(|peer| peer.name() == Floor.name())?;
+    let budget = Budget { evaluations: Some(1), time: None, ..method.budget.clone() };
+    let quick = Method { planner, packer: &BestFit, budget, rounds: Rounds::AtOnce, placed: Vec::new() };
+    let watch = Until::new(observer, end);
+    let found = Descent::new(task, &quick, Clock::start(&quick), &[], false).run(&InterruptOnly(&watch));
+    // What the clock has changed is no plan that a record could stand for.
+    let found = found.ok().filter(|_| !watch.cut());
+    found.map(|fitted| Fitted { stop: StopReason::Time, ..fitted })
+}
+
+/// The safe plan where nothing else was found. The record reproduces it if it reproduces that nothing was found.
+fn or_safe(error: PlanError, safe: Option<Fitted>, reproducible: bool) -> Result<Fitted, PlanError> {
+    match (error, safe) {
+        (PlanError::GaveUp { .. }, Some(safe)) => Ok(Fitted { reproducible, ..safe }),
+        (error, _) => Err(error),
+    }
 }
 
 /// A short search with another planner, or with other rounds.
@@ -170,7 +217,7 @@ struct PeerSearch<'a> {
     rounds: Rounds,
 }
 
-/// The searches that follow if the first schedule does not fit, in order. If no plan `is_found` yet, the planner and its peers with short
+/// The searches that follow if the first schedule does not fit, in order. If no plan `is_found` yet, its peers and the planner with short
 /// packing attempts come first; then all of them with longer attempts.
 fn peer_searches<'a>(
     task: &Task,
@@ -185,9 +232,10 @@ fn peer_searches<'a>(
     let peer = |planner| PeerSearch { planner, evaluations: AT_ONCE, rounds: Rounds::AsNeeded };
     let peers = method.planner.peers(&task.trace).into_iter().map(peer);
     let all: Vec<PeerSearch<'a>> = std::iter::once(own).chain(peers).collect();
-    let at_once =
-        all.iter().filter(|_| !is_found).map(|other| PeerSearch { rounds: Rounds::AtOnce, ..*other });
-    let at_once: Vec<PeerSearch<'a>> = at_once.collect();
+    // While there is no plan, the quick planners come before the search.
+    let at_once = all[1..].iter().chain(&all[..1]).filter(|_| !is_found);
+    let at_once: Vec<PeerSearch<'a>> =
+        at_once.map(|other| PeerSearch { rounds: Rounds::AtOnce, ..*other }).collect();
     // A budget of at most AT_ONCE evaluations made the rounds that have just failed identical to the short search.
     let same = matches!(method.rounds, Rounds::AsNeeded)
         && method.budget.evaluations.is_some_and(|evaluations| evaluations <= AT_ONCE)
@@ -208,9 +256,21 @@ struct Descent<'a> {
     rounds: Vec<Round>,
     /// Whether the clock prevented another round.
     cut: bool,
+    /// Whether the rounds reproduce what they found.
+    reproducible: bool,
 }
 
-impl Descent<'_> {
+impl<'a> Descent<'a> {
+    fn new(
+        task: &'a Task,
+        method: &'a Method<'a>,
+        clock: Clock,
+        known: &'a [&'a Schedule],
+        first: bool,
+    ) -> Self {
+        Self { task, method, clock, known, first, rounds: Vec::new(), cut: false, reproducible: true }
+    }
+
     /// Lowers the limit on live memory until a placement fits. If the planner finds nothing, the last step was too long and is halved.
     fn run(&mut self, observer: &dyn Observer) -> Result<Fitted, PlanError> {
         let task = self.task;
@@ -234,7 +294,7 @@ impl Descent<'_> {
             let peak = liveness::problem(&schedule, &task.machine).peak_live();
             let height = match self.place(round, &schedule, observer) {
                 Ok(placement) => {
-                    let fitted = Fitted { schedule, placement, stop };
+                    let fitted = Fitted { schedule, placement, stop, reproducible: self.reproducible };
                     let taken = limits.exceeds();
                     let near = taken.saturating_sub(peak) < Bytes(limit.get() / NEAR);
                     return Ok(match round == 0 || near || self.method.rounds == Rounds::AtOnce {
@@ -276,7 +336,8 @@ impl Descent<'_> {
             };
             match self.place(round, &schedule, observer) {
                 Ok(placement) => {
-                    let other = Fitted { schedule: schedule.clone(), placement, stop };
+                    let reproducible = self.reproducible;
+                    let other = Fitted { schedule: schedule.clone(), placement, stop, reproducible };
                     if other.time(self.task) < best.time(self.task) {
                         best = other;
                     }
@@ -299,9 +360,25 @@ impl Descent<'_> {
         let machine = &self.task.machine;
         let capacity = Some(machine.memory.align_up(machine.align));
         let problem = Problem { capacity, ..liveness::problem(schedule, machine) };
+        let same = |plan: &&Arc<CheckedPlan>| {
+            let known = plan.placement().height <= machine.memory;
+            known && liveness::problem(plan.schedule(), machine).blocks == problem.blocks
+        };
+        if let Some(plan) = self.method.placed.iter().find(same) {
+            return Ok(plan.placement().clone());
+        }
+        let all = work(&problem);
         match place(problem, schedule, self.method, self.placing(round), observer) {
-            Ok(placement) if placement.height <= machine.memory => Ok(placement),
-            Ok(placement) => Err(placement.height),
+            Ok(Placed { placement, evaluations }) if placement.height <= machine.memory => {
+                let record = &mut self.rounds[round];
+                let counted = record.planner.max(PACKING_EVALUATIONS);
+                // As a budget of evaluations, the planner's number would not let the packer search for as long.
+                if self.clock.time.is_some() && counted < AT_ONCE && evaluations > counted {
+                    record.packer = Some(all);
+                }
+                Ok(placement)
+            }
+            Ok(Placed { placement, .. }) => Err(placement.height),
             Err(Unplaced { height, cut }) => {
                 self.rounds[round].packer = cut;
                 Err(height)
@@ -317,10 +394,11 @@ impl Descent<'_> {
         made: &[Schedule],
         observer: &dyn Observer,
     ) -> Option<Outcome<Schedule>> {
-        let Method { planner, packer, budget, rounds } = self.method;
-        // The first round always runs.
-        let watch = Until::new(observer, self.clock.end().filter(|_| round > 0));
-        self.cut = round > 0 && watch.interrupted() && watch.cut();
+        let Method { planner, packer, budget, rounds, .. } = self.method;
+        // The first round always runs, and what it found until the clock ended it counts.
+        let first = round == 0;
+        let watch = Until::new(observer, self.clock.end());
+        self.cut = !first && watch.interrupted() && watch.cut();
         if self.cut {
             return None;
         }
@@ -333,9 +411,15 @@ impl Descent<'_> {
         let request = Request { packer: Some(*packer), ..request(self.task, live_limit) };
         // The schedule that was found last needs the least memory.
         let known: Vec<&Schedule> = made.iter().rev().chain(self.known.iter().copied()).collect();
-        let outcome = planner.schedule_from(&request, &known, &budget, &watch);
-        self.cut = watch.cut();
+        let mut outcome = planner.schedule_from(&request, &known, &budget, &watch);
+        self.cut = watch.cut() && !first;
         (!self.cut).then(|| {
+            if outcome.stop == StopReason::Interrupted {
+                self.reproducible = false;
+                if !observer.interrupted() {
+                    outcome.stop = StopReason::Time;
+                }
+            }
             self.rounds.push(Round { planner: outcome.evaluations, packer: None });
             outcome
         })
@@ -354,12 +438,22 @@ impl Descent<'_> {
         match &self.method.rounds {
             Rounds::AtOnce => Placing::AtOnce,
             Rounds::AsNeeded if self.clock.time.is_none() && !(self.first && round == 0) => Placing::Briefly,
-            Rounds::AsNeeded => Placing::Search { most: None, end: self.clock.end_of_placing() },
+            Rounds::AsNeeded => Placing::Search {
+                most: None,
+                end: self.clock.end_of_placing(),
+                last: self.clock.end_of_all(),
+            },
             Rounds::Recorded(recorded) => {
-                Placing::Search { most: recorded.rounds.get(round).and_then(|round| round.packer), end: None }
+                let most = recorded.rounds.get(round).and_then(|round| round.packer);
+                Placing::Search { most, end: None, last: None }
             }
         }
     }
+}
+
+/// The evaluations of a long packing attempt.
+fn work(problem: &Problem) -> u64 {
+    (PLACEMENT_WORK / problem.blocks.len().max(1) as u64).max(PACKING_EVALUATIONS)
 }
 
 /// Returns a placement within the problem's capacity, or without a capacity the smallest that was found. The error is the smallest arena size
@@ -372,25 +466,33 @@ pub(super) fn place(
     method: &Method<'_>,
     placing: Placing,
     observer: &dyn Observer,
-) -> Result<Placement, Unplaced> {
+) -> Result<Placed, Unplaced> {
     let pack = |evaluations: u64, observer: &dyn Observer| {
         let budget = Budget { evaluations: Some(evaluations), time: None, ..method.budget.clone() };
         method.packer.pack(&problem, &budget, &InterruptOnly(observer))
     };
-    let work = (PLACEMENT_WORK / problem.blocks.len().max(1) as u64).max(PACKING_EVALUATIONS);
+    let all = work(&problem);
+    // A planner that may make few evaluations, less than a short search, is not followed by a long packing attempt.
+    let counted = method.budget.evaluations.filter(|_| !matches!(method.rounds, Rounds::Recorded(_)));
+    let counted = counted.filter(|&evaluations| evaluations < AT_ONCE);
+    let work = counted.map_or(all, |evaluations| all.min(evaluations.max(PACKING_EVALUATIONS)));
     let (outcome, cut) = match placing {
         Placing::AtOnce => (pack(PACKING_EVALUATIONS, observer), None),
         Placing::Briefly => {
             let most = (work / BRIEFLY).max(PACKING_EVALUATIONS);
             (pack(most, observer), Some(most))
         }
-        Placing::Search { most, end } => {
+        Placing::Search { most, end, last } => {
             let watch = Until::new(observer, end);
             let outcome = pack(most.unwrap_or(work), &watch);
             if outcome.best.is_some() || !watch.cut() {
-                (outcome, most)
+                // The record is repeated with all of the work.
+                (outcome, most.or((work < all).then_some(work)))
             } else if outcome.evaluations < PACKING_EVALUATIONS {
-                (pack(PACKING_EVALUATIONS, observer), Some(PACKING_EVALUATIONS))
+                let watch = Until::new(observer, last);
+                let outcome = pack(PACKING_EVALUATIONS, &watch);
+                let made = if watch.cut() { outcome.evaluations } else { PACKING_EVALUATIONS };
+                (outcome, Some(made))
             } else {
                 let evaluations = outcome.evaluations;
                 (outcome, Some(evaluations))
@@ -410,5 +512,6 @@ pub(super) fn place(
         return Err(Unplaced { height, cut });
     };
     let offsets = placement.offsets;
-    Ok(Placement { height: liveness::height(schedule, &offsets), offsets })
+    let placement = Placement { height: liveness::height(schedule, &offsets), offsets };
+    Ok(Placed { placement, evaluations: outcome.evaluations })
 }

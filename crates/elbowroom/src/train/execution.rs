@@ -13,6 +13,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
+use std::time::Duration;
 
 use elbowroom_engine::dynamic::{Candidate, Decider, DynamicExecution, DynamicReport, Removal};
 use elbowroom_engine::{EngineError, MeasuredCosts, Session};
@@ -27,7 +28,7 @@ use elbowroom_ir::{Bytes, Nanos, TensorId, units};
 use elbowroom_sched::policy::Policy;
 
 use super::dtr::Dtr;
-use super::limit::{replan, within_host_memory};
+use super::limit::{planning_share, replan, within_host_memory};
 use super::{TrainError, TrainObserver, Training};
 use crate::network::KEPT_STRUCTURES;
 use crate::pipeline::{self, PlanError, Planned, Task, Untraceable};
@@ -299,21 +300,28 @@ impl<'a> UnderLimit<'a> {
         Task { costs: known.costs.clone().median(), machine, ..known.task.clone() }
     }
 
+    /// The time that planning may take: a share of the training that is left, whose iterations take about this long.
+    fn share_of_the_rest(&self, iteration: Nanos) -> Duration {
+        let done = self.execution.planned_iterations + self.execution.dynamic_iterations;
+        planning_share(iteration, self.training.iterations.saturating_sub(done))
+    }
+
     /// Makes a plan for a structure: with the user's whole budget for the largest one, with a short search for others.
     fn plan(&mut self, key: Fingerprint) -> Result<(), TrainError> {
         let Some(mut known) = self.known.remove(&key) else { return Ok(()) };
         let task = self.measured_task(&known);
-        let method = &self.training.method;
+        let method = self.training.method.clone().within(self.share_of_the_rest(task.costs.total()));
         let estimated = (key == self.main).then(|| self.estimated.clone());
         let planned = match (estimated, &self.offsets) {
             (Some(estimated), None) if known.runs > 0 => {
-                Some(replan(self.training, &task, estimated, self.observer)?)
+                Some(replan(&method, &task, estimated, self.observer)?)
             }
             // Before anything is measured there is no better plan.
             (Some(estimated), None) => Some(estimated),
             (estimated, offsets) => {
                 let offsets = offsets.as_deref().unwrap_or_default();
-                match pipeline::plan_at_offsets(&task, &method.at_once(), offsets, self.observer) {
+                match pipeline::plan_at_offsets(&task, &method.at_once_within_time(), offsets, self.observer)
+                {
                     Ok(planned) => Some(planned),
                     Err(PlanError::Illegal(fault)) => return Err(TrainError::Plan(fault.into())),
                     Err(_) => estimated.map(|estimated| pipeline::predict(&task, estimated)),

@@ -5,11 +5,13 @@
 //! there. This is a step of training and not of the [pipeline](crate::pipeline), because it would change the answers of `plan` and
 //! `compare`, which report what a planner finds at a limit by itself.
 
+use std::time::{Duration, Instant};
+
 use elbowroom_engine::reserved_host_bytes;
-use elbowroom_ir::Bytes;
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::planning::Freedom;
 use elbowroom_ir::search::Budget;
+use elbowroom_ir::{Bytes, Nanos};
 
 use super::{TrainError, Training};
 use crate::explain::Refusal;
@@ -22,6 +24,9 @@ const SHARES: [u64; 4] = [95, 85, 70, 50];
 
 /// Plans that are made for less host memory before this step gives up.
 const HOST_ATTEMPTS: usize = 4;
+
+/// Time in which a limit that works is searched for after a proof that the requested one does not.
+const NAMING: Duration = Duration::from_secs(1);
 
 /// Ops of a trace for which a search is not shortened.
 const FEW_OPS: usize = 2048;
@@ -39,7 +44,10 @@ pub(super) fn plan(
         // The plan only has to fit: durations are not measured yet, so a long search would be wasted.
         Some(limit) => {
             let task = task.with_memory(limit);
-            match pipeline::plan(&task, &shortened(&at_once, task.trace.ops().len()), observer) {
+            // Nor is it worth more than a share of the training, by the estimate.
+            let share = planning_share(task.costs.total(), training.iterations);
+            let first = training.method.clone().within(share).at_once_within_time();
+            match pipeline::plan(&task, &shortened(&first, task.trace.ops().len()), observer) {
                 Err(PlanError::GaveUp { .. }) => pipeline::plan(&task, &at_once, observer),
                 done => done,
             }
@@ -62,15 +70,28 @@ pub(super) fn plan(
             return from(smaller, limit);
         }
     }
-    observer.stage("looking for the smallest limit that works");
+    observer.stage("looking for a limit that works");
     // With the link of the described machine, so that the limit named here works again, however fast the host tier is then.
     let described = Task { machine: training.machine.clone(), ..task.clone() };
-    let smallest = pipeline::smallest(&described, &at_once, unconstrained_peak, observer).ok();
+    let packer = training.method.packer;
+    let smallest = match gave_up {
+        Some(_) => pipeline::smallest(&described, &at_once, unconstrained_peak, observer).ok(),
+        // What one op needs is a proof: a limit that works is named, but not searched for long.
+        None => pipeline::quick_smallest(
+            &described,
+            packer,
+            unconstrained_peak,
+            Instant::now().checked_add(NAMING),
+            observer,
+        ),
+    };
     let smallest = match (smallest, gave_up) {
         (Some(smaller), Some(limit)) if smaller.plan.machine().memory <= limit => {
             return from(smaller, limit);
         }
-        (smallest, _) => smallest.map(|planned| planned.plan.machine().memory),
+        // Everything on the device works, whatever may be decided.
+        (None, None) => Some(unconstrained_peak),
+        (smallest, _) => smallest.map(|planned| planned.height()),
     };
     Err(match Refusal::new(&task.trace, &error, smallest) {
         Some(refusal) => TrainError::Refused(Box::new(refusal)),
@@ -86,15 +107,23 @@ fn shortened<'a>(method: &Method<'a>, ops: usize) -> Method<'a> {
     Method { budget: Budget { evaluations, ..method.budget.clone() }, ..method.clone() }
 }
 
+/// The share of a training that planning may take.
+const PLANNING_SHARE: u32 = 5;
+
+/// The time that planning may take before this many iterations, each of about this duration.
+pub(super) fn planning_share(iteration: Nanos, iterations: u64) -> Duration {
+    Duration::from_nanos(iteration.get().saturating_mul(iterations)) / PLANNING_SHARE
+}
+
 /// A plan for measured durations, or the one for estimated durations where the planner finds none that is faster: that one fits.
 pub(super) fn replan(
-    training: &Training<'_>,
+    method: &Method<'_>,
     task: &Task,
     estimated: Planned,
     observer: &dyn TrainObserver,
 ) -> Result<Planned, TrainError> {
     let kept = pipeline::predict(task, estimated);
-    match pipeline::plan(task, &training.method, observer) {
+    match pipeline::plan(task, method, observer) {
         Ok(planned) if planned.predicted.iteration <= kept.predicted.iteration => Ok(planned),
         Err(PlanError::Illegal(fault)) => Err(TrainError::Plan(fault.into())),
         _ => Ok(kept),

@@ -12,7 +12,8 @@
 //! - `warm`: warm starts, and the best of them as a fallback.
 //! - `sequence`: from decisions to a policy.
 //!
-//! An evaluation is one move of one walk.
+//! An evaluation is one move of one walk. A budget with fewer evaluations than there are warm starts makes that many warm starts and no
+//! move: this reproduces a search whose time ended among them.
 
 mod anneal;
 mod instance;
@@ -39,7 +40,7 @@ use crate::policy::Policy;
 use crate::verdict::{impossible_op, refusal};
 use instance::Instance;
 use search::SearchResult;
-use warm::WarmStart;
+use warm::{Starts, WarmStart};
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, Default)]
@@ -79,7 +80,7 @@ impl Planner for Auto {
         }
         let relaxed = request.freedom.reorder.then(|| order::relaxed(request, &plain.sequence));
         let relaxed = relaxed.filter(|relaxed| *relaxed != plain.sequence);
-        let starts = warm::starts(request, bound, budget, observer);
+        let Starts { found: starts, answers, cut } = warm::starts(request, bound, budget, observer);
         // What the starts took counts too.
         let left = budget.time.map(|time| time.saturating_sub(start.elapsed()));
         let time = left.map(|left| if relaxed.is_some() { left / 2 } else { left });
@@ -88,7 +89,7 @@ impl Planner for Auto {
         let mut warm: Vec<WarmStart> =
             starts.iter().map(|(time, schedule)| WarmStart::fitting(&inst, *time, schedule)).collect();
         warm.extend(known.iter().filter_map(|schedule| WarmStart::known(request, &inst, schedule)));
-        let mut found = in_order(request, &inst, warm, bound, &share, observer);
+        let mut found = in_order(request, &inst, warm, bound, (answers, cut), &share, observer);
         if let Some(order) = relaxed {
             found = found.or_in_order(request, order, &starts, bound, budget, observer);
         }
@@ -101,6 +102,8 @@ struct OrderResult {
     found: Option<(u64, Schedule)>,
     evaluations: u64,
     stop: StopReason,
+    /// Whether the budget ended among the warm starts.
+    cut: bool,
 }
 
 /// Searches with the ops in the order of an instance.
@@ -109,6 +112,7 @@ fn in_order(
     inst: &Instance,
     mut warm: Vec<WarmStart>,
     bound: u64,
+    (answers, cut): (u64, Option<StopReason>),
     budget: &Budget,
     observer: &dyn Observer,
 ) -> OrderResult {
@@ -119,16 +123,19 @@ fn in_order(
     }
     let SearchResult { best, evaluations, stop } = match &fallback {
         Some((time, _)) if *time <= bound => {
-            SearchResult { best: None, evaluations: 1, stop: StopReason::Optimal }
+            SearchResult { best: None, evaluations: answers.max(1), stop: StopReason::Optimal }
         }
-        _ => search::search(request, inst, &warm, bound, budget, observer),
+        _ => match &cut {
+            Some(stop) => SearchResult { best: None, evaluations: answers, stop: stop.clone() },
+            None => search::search(request, inst, &warm, bound, budget, observer),
+        },
     };
     let searched = best.and_then(|(_, decisions)| {
         let lowered = lower(request, &sequence::policy(request, inst, &decisions)).ok()?;
         Some((lowered.iteration.get(), lowered.schedule))
     });
     let found = searched.into_iter().chain(fallback).min_by_key(|(time, _)| *time);
-    OrderResult { found, evaluations, stop }
+    OrderResult { found, evaluations: evaluations.max(answers), stop, cut: cut.is_some() }
 }
 
 impl OrderResult {
@@ -143,7 +150,7 @@ impl OrderResult {
         budget: &Budget,
         observer: &dyn Observer,
     ) -> Self {
-        if matches!(self.stop, StopReason::Optimal | StopReason::Interrupted) {
+        if self.cut || matches!(self.stop, StopReason::Optimal | StopReason::Interrupted) {
             return self;
         }
         let inst = Instance::new(request, order);
@@ -152,13 +159,13 @@ impl OrderResult {
             schedules.filter_map(|schedule| WarmStart::known(request, &inst, schedule)).collect();
         warm.extend(WarmStart::kept(request, &inst));
         let budget = Budget { evaluations: Some(self.evaluations), time: None, ..budget.clone() };
-        let other = in_order(request, &inst, warm, bound, &budget, observer);
+        let other = in_order(request, &inst, warm, bound, (0, None), &budget, observer);
         let stop = match other.stop {
             StopReason::Evaluations => self.stop,
             stop => stop,
         };
         let found = self.found.into_iter().chain(other.found).min_by_key(|(time, _)| *time);
-        Self { found, evaluations: self.evaluations, stop }
+        Self { found, evaluations: self.evaluations, stop, cut: false }
     }
 
     fn into_outcome(self, request: &Request<'_>, least: Option<Bytes>) -> Outcome<Schedule> {

@@ -1,12 +1,15 @@
 //! Warm starts: the schedules of other planners, as decisions from which the search continues, and the best of them as a fallback.
 
+use std::time::Instant;
+
 use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::{Action, Schedule};
-use elbowroom_ir::search::{Budget, InterruptOnly, Observer};
+use elbowroom_ir::search::{Budget, InterruptOnly, Observer, StopReason};
 use elbowroom_ir::{Id, Nanos, OpId};
 
 use super::instance::{Instance, NONE};
 use super::sequence::{Decisions, policy};
+use crate::deadline::Until;
 use crate::lower::lower;
 use crate::mixed::segments::Mixed;
 use crate::offload::autoswap::BestScore;
@@ -15,7 +18,7 @@ use crate::offload::dynprog::DynProg;
 use crate::offload::floor::Floor;
 use crate::offload::greedy::Greedy;
 use crate::policy::PrefetchRule;
-use crate::portfolio::Portfolio;
+use crate::portfolio::{Entries, Portfolio};
 use crate::recompute::dtr::Dtr;
 use crate::recompute::rotor::Rotor;
 use crate::recompute::sublinear::Sublinear;
@@ -44,24 +47,40 @@ pub(crate) fn peers(ops: usize) -> impl Iterator<Item = &'static dyn Planner> {
     QUICK.iter().chain(slower).copied()
 }
 
-/// The schedules of the [`peers`], with their iteration times, in the order of the peers. A schedule that reaches `bound` is the last.
-pub(crate) fn starts(
-    request: &Request<'_>,
-    bound: u64,
-    budget: &Budget,
-    observer: &dyn Observer,
-) -> Vec<(u64, Schedule)> {
+/// What the planners of the warm starts found.
+pub(crate) struct Starts {
+    /// Their schedules with the iteration times, in the order of the planners. A schedule that reaches the bound is the last.
+    pub found: Vec<(u64, Schedule)>,
+    /// Planners that answered.
+    pub answers: u64,
+    /// Whether the budget ended before all had answered, so that nothing is left for a search.
+    pub cut: Option<StopReason>,
+}
+
+/// Runs the [`peers`] until the budget ends: the time, or as many planners as there are evaluations.
+pub(crate) fn starts(request: &Request<'_>, bound: u64, budget: &Budget, observer: &dyn Observer) -> Starts {
+    let start = Instant::now();
     let each = Budget { evaluations: Some(EVALUATIONS), time: None, seed: budget.seed, threads: 1 };
+    let all: Vec<&'static dyn Planner> = peers(request.trace.ops().len()).collect();
+    let most = budget.evaluations.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX);
+    let watch = Until::new(observer, budget.time.and_then(|time| start.checked_add(time)));
     // The search changes every start, so that none of them need be packed.
     let request = &Request { packer: None, ..*request };
     let portfolio = Portfolio {
-        planners: peers(request.trace.ops().len()).collect(),
+        planners: all.iter().take(most).copied().collect(),
         budget: each,
         threads: budget.threads,
         bound: Some(Nanos(bound)),
     };
-    let found = portfolio.run(request, &InterruptOnly(observer)).found;
-    found.into_iter().map(|entry| (entry.time.get(), entry.schedule)).collect()
+    let Entries { found, answers, interrupted, .. } = portfolio.run(request, &InterruptOnly(&watch));
+    let reached = found.last().is_some_and(|entry| entry.time.get() <= bound);
+    let cut = match interrupted {
+        true if observer.interrupted() => Some(StopReason::Interrupted),
+        true => Some(StopReason::Time),
+        false => (most < all.len() && !reached).then_some(StopReason::Evaluations),
+    };
+    let found = found.into_iter().map(|entry| (entry.time.get(), entry.schedule)).collect();
+    Starts { found, answers: answers as u64, cut }
 }
 
 impl WarmStart {

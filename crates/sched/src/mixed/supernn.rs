@@ -39,12 +39,13 @@ impl Planner for SuperNn {
         let mut rounds = Rounds(Search::new(request, budget, observer));
         rounds.accept(&Policy::prompt(trace));
         for again in [false, true].into_iter().filter(|again| request.freedom.recompute || !again) {
-            if rounds.0.optimal() {
+            if rounds.0.optimal() || rounds.0.interrupted() {
                 break;
             }
             rounds.evict(&rules, again);
         }
-        rounds.0.finish(StopReason::Finished)
+        let stop = if rounds.0.interrupted() { StopReason::Interrupted } else { StopReason::Finished };
+        rounds.0.finish(stop)
     }
 }
 
@@ -114,6 +115,9 @@ impl Rounds<'_> {
         }
         let leave = if self.0.request.freedom.offload { rules.leave.as_slice() } else { &[] };
         for count in 0..=leave.len() {
+            if self.0.interrupted() {
+                return;
+            }
             decided.offloaded = leave[..count].to_vec();
             let mut policy = rules.evictions.policy(self.0.request, &decided);
             policy.prefetch = PrefetchRule::Lead(rules.lead);

@@ -6,7 +6,7 @@
 use elbowroom_ir::Bytes;
 use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
-use elbowroom_ir::search::{Budget, Observer, Outcome};
+use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 
 use crate::lower::{least_live, lower};
 use crate::policy::{Boundary, Offloadable, Policy, Touches};
@@ -21,7 +21,7 @@ impl Planner for Floor {
         "floor"
     }
 
-    fn schedule(&self, request: &Request<'_>, _: &Budget, _: &dyn Observer) -> Outcome<Schedule> {
+    fn schedule(&self, request: &Request<'_>, _: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
         let offloadable = if request.freedom.offload { offloadable(request) } else { Vec::new() };
         let mut evaluations = 0;
         let mut best: Option<Bytes> = None;
@@ -40,7 +40,13 @@ impl Planner for Floor {
         if fits(0) {
             high = 0;
         }
+        // What has been found fits: an interruption leaves it as it is.
+        let mut stop = StopReason::Finished;
         while low + 1 < high {
+            if observer.interrupted() {
+                stop = StopReason::Interrupted;
+                break;
+            }
             let middle = low.midpoint(high);
             if fits(middle) {
                 high = middle;
@@ -49,7 +55,7 @@ impl Planner for Floor {
             }
         }
         match lower(request, &policy(request, &offloadable[..high])) {
-            Ok(lowered) => Outcome { evaluations, ..Outcome::finished(lowered.schedule) },
+            Ok(lowered) => Outcome { best: Some(lowered.schedule), evaluations, stop },
             Err(_) => refusal(request, best, evaluations),
         }
     }

@@ -42,7 +42,13 @@ impl Planner for Greedy {
                 offloaded += linear.chain.activations[k];
             }
         }
+        let mut stop = StopReason::Finished;
         loop {
+            // The first selection is always tried.
+            if search.evaluations() > 0 && search.interrupted() {
+                stop = StopReason::Interrupted;
+                break;
+            }
             let policy = policy(k);
             search.count();
             let Some(live_bytes) = search.least_live(&policy) else { break };
@@ -57,6 +63,6 @@ impl Planner for Greedy {
             }
             k += 1;
         }
-        search.finish(StopReason::Finished)
+        search.finish(stop)
     }
 }

@@ -32,6 +32,10 @@ impl Planner for Tflms {
         'search: for count in 0..=groups {
             let mut policy = linear.keep.clone();
             linear.offload(&mut policy, 0..count);
+            if search.interrupted() {
+                stop = StopReason::Interrupted;
+                break;
+            }
             if search.least_live(&policy).is_none_or(|live_bytes| live_bytes > request.live_limit) {
                 continue;
             }

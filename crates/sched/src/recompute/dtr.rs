@@ -10,14 +10,14 @@
 use elbowroom_ir::order::Order;
 use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
-use elbowroom_ir::search::{Budget, Observer, Outcome};
+use elbowroom_ir::search::{Budget, Observer, Outcome, Silent};
 use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Bytes, Id, Nanos, OpId, Table, TensorId};
 
 use crate::policy::Policy;
 use crate::recompute::repeats::{self, base, recompute_time};
 use crate::recompute::worth::Worth;
-use crate::recompute::{answer, least_bytes};
+use crate::recompute::{answer, interrupted, least_bytes};
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,7 +28,7 @@ impl Planner for Dtr {
         "dtr"
     }
 
-    fn schedule(&self, request: &Request<'_>, _: &Budget, _: &dyn Observer) -> Outcome<Schedule> {
+    fn schedule(&self, request: &Request<'_>, _: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
         let keep = Policy::prompt(request.trace);
         let fits = least_bytes(request, &keep).is_some_and(|live_bytes| live_bytes <= request.live_limit);
         if fits || !request.freedom.recompute {
@@ -37,7 +37,7 @@ impl Planner for Dtr {
         let mut evaluations = 1;
         let mut best: Option<(Nanos, Vec<OpId>)> = None;
         for passing in [false, true] {
-            let Some((sequence, evictions)) = sequence(request, passing) else { continue };
+            let Some((sequence, evictions)) = sequence_until(request, passing, observer) else { continue };
             evaluations += evictions;
             let time = recompute_time(&request.costs.nanos, &sequence);
             if best.as_ref().is_none_or(|&(least, _)| time < least) {
@@ -45,7 +45,10 @@ impl Planner for Dtr {
             }
         }
         let policy = best.map(|(_, sequence)| repeats::policy(request.trace, sequence));
-        answer(request, policy.as_ref(), evaluations)
+        match observer.interrupted() {
+            true => interrupted(request, policy.as_ref(), evaluations),
+            false => answer(request, policy.as_ref(), evaluations),
+        }
     }
 }
 
@@ -53,11 +56,19 @@ impl Planner for Dtr {
 /// are evicted, with the number of evictions; `None` if bytes are missing and nothing is left to evict, or if more than a hundred times
 /// the iteration's ops would run.
 pub fn sequence(request: &Request<'_>, passing: bool) -> Option<(Vec<OpId>, u64)> {
+    sequence_until(request, passing, &Silent)
+}
+
+/// The same; `None` also if the observer interrupts.
+fn sequence_until(request: &Request<'_>, passing: bool, observer: &dyn Observer) -> Option<(Vec<OpId>, u64)> {
     let order = Order::new(request.trace, base(request.trace).0).ok()?;
     let mut run = DtrRun::new(request, &order, passing);
     let most = order.ops().len() * 100;
     for (place, &op) in order.ops().iter().enumerate() {
         run.place = place as u32;
+        if observer.interrupted() {
+            return None;
+        }
         run.perform(op, most)?;
         let row = &request.trace.ops()[op];
         for &value in row.reads.iter().chain(&row.outputs) {

@@ -25,7 +25,7 @@ pub mod worth;
 use elbowroom_ir::Bytes;
 use elbowroom_ir::planning::Request;
 use elbowroom_ir::schedule::Schedule;
-use elbowroom_ir::search::Outcome;
+use elbowroom_ir::search::{Outcome, StopReason};
 
 use crate::lower::{least_live, lower};
 use crate::policy::Policy;
@@ -34,6 +34,13 @@ use crate::verdict::refusal;
 /// What the least live memory of a policy is; nothing if the policy contradicts the trace.
 fn least_bytes(request: &Request<'_>, policy: &Policy) -> Option<Bytes> {
     least_live(request, policy).ok().map(|(live_bytes, _)| live_bytes)
+}
+
+/// The answer of a planner that was interrupted: the schedule of the best policy so far, if there is one and it fits.
+fn interrupted(request: &Request<'_>, policy: Option<&Policy>, evaluations: u64) -> Outcome<Schedule> {
+    let answer = answer(request, policy, evaluations);
+    let stop = if answer.best.is_some() { StopReason::Interrupted } else { answer.stop };
+    Outcome { stop, ..answer }
 }
 
 /// The answer of a planner that has decided: the policy's schedule, if it fits.

@@ -15,7 +15,7 @@ use crate::policy::{Policy, SequenceIndex};
 use crate::recompute::cuts::Cuts;
 use crate::recompute::mirror::Mirrors;
 use crate::recompute::repeats::{base, recompute_time};
-use crate::recompute::{answer, least_bytes};
+use crate::recompute::{answer, interrupted, least_bytes};
 use crate::verdict::refusal;
 
 /// See the [module](self).
@@ -42,7 +42,7 @@ impl Planner for Recursive {
         "recursive"
     }
 
-    fn schedule(&self, request: &Request<'_>, _: &Budget, _: &dyn Observer) -> Outcome<Schedule> {
+    fn schedule(&self, request: &Request<'_>, _: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
         let keep = Policy::prompt(request.trace);
         let fits = least_bytes(request, &keep).is_some_and(|live_bytes| live_bytes <= request.live_limit);
         if fits || !request.freedom.recompute {
@@ -56,6 +56,12 @@ impl Planner for Recursive {
         let mut evaluations = 1;
         for candidates in [cuts.single(), cuts.narrow()] {
             for &k in self.cuts {
+                if observer.interrupted() {
+                    return match best {
+                        Some((_, policy)) => interrupted(request, Some(&policy), evaluations),
+                        None => refusal(request, least, evaluations),
+                    };
+                }
                 let policy = mirrors(trace, &cuts, &candidates, k).policy(trace);
                 evaluations += 1;
                 let Some(live_bytes) = least_bytes(request, &policy) else { continue };

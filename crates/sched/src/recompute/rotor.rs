@@ -16,7 +16,7 @@
 
 use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
-use elbowroom_ir::search::{Budget, Observer, Outcome};
+use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 use elbowroom_ir::{Bytes, Nanos};
 
 use crate::lower::{least_live, lower};
@@ -43,8 +43,9 @@ pub struct Optimum {
 }
 
 impl Optimum {
-    /// Fills the table for a chain in slots and every memory up to this many slots: O(n³) operations per slot.
-    pub fn of(profile: &Profile, memory: usize) -> Self {
+    /// Fills the table for a chain in slots and every memory up to this many slots: O(n³) operations per slot. `None` if the observer
+    /// interrupts.
+    pub fn of(profile: &Profile, memory: usize, observer: &dyn Observer) -> Option<Self> {
         let n = profile.forward.len();
         let at = |list: &[u64], i: usize| list.get(i).copied().unwrap_or(0);
         let x = |i: usize| at(&profile.plain, i);
@@ -71,6 +72,9 @@ impl Optimum {
         }
         for length in 1..=n {
             for i in 0..=n - length {
+                if observer.interrupted() {
+                    return None;
+                }
                 let k = i + length;
                 // Running forward to the end of the part, with y_{k+1} in memory.
                 let step = |j: usize| {
@@ -112,7 +116,7 @@ impl Optimum {
                 table.choices[row] = choice;
             }
         }
-        table
+        Some(table)
     }
 
     const fn row(&self, i: usize, k: usize) -> usize {
@@ -189,7 +193,7 @@ impl Planner for Rotor {
         "rotor"
     }
 
-    fn schedule(&self, request: &Request<'_>, _: &Budget, _: &dyn Observer) -> Outcome<Schedule> {
+    fn schedule(&self, request: &Request<'_>, _: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
         let keep = Policy::prompt(request.trace);
         if let Ok(lowered) = lower(request, &keep) {
             return Outcome::finished(lowered.schedule);
@@ -206,9 +210,16 @@ impl Planner for Rotor {
             // The chain counts some tensors twice and others for too long, so that more than the limit may do as well.
             let profile = profile.in_slots(slot);
             let memory = profile.peak().min(2 * u64::from(slots)) as usize;
-            let table = Optimum::of(&profile, memory);
-            let mut search =
-                SlotSearch { request, layered: &layered, table: &table, evaluations: 0, least, best: None };
+            let Some(table) = Optimum::of(&profile, memory, observer) else { break };
+            let mut search = SlotSearch {
+                request,
+                observer,
+                layered: &layered,
+                table: &table,
+                evaluations: 0,
+                least,
+                best: None,
+            };
             search.most_memory(memory);
             evaluations += search.evaluations;
             least = search.least;
@@ -220,7 +231,11 @@ impl Planner for Rotor {
             }
         }
         match best.map(|(_, policy)| lower(request, &policy)) {
-            Some(Ok(lowered)) => Outcome { evaluations, ..Outcome::finished(lowered.schedule) },
+            Some(Ok(lowered)) => {
+                let stop =
+                    if observer.interrupted() { StopReason::Interrupted } else { StopReason::Finished };
+                Outcome { best: Some(lowered.schedule), evaluations, stop }
+            }
             _ => refusal(request, least, evaluations),
         }
     }
@@ -229,6 +244,7 @@ impl Planner for Rotor {
 /// Searches for the largest memory whose plan fits.
 struct SlotSearch<'a> {
     request: &'a Request<'a>,
+    observer: &'a dyn Observer,
     layered: &'a Layered<'a>,
     table: &'a Optimum,
     evaluations: u64,
@@ -240,7 +256,7 @@ impl SlotSearch<'_> {
     /// Searches for the plan with most memory that fits.
     fn most_memory(&mut self, memory: usize) {
         let (mut fits, mut exceeds) = (0, memory + 1);
-        while fits + 1 < exceeds {
+        while fits + 1 < exceeds && !self.observer.interrupted() {
             let middle = fits.midpoint(exceeds);
             if self.fits(middle) != Some(false) {
                 fits = middle;

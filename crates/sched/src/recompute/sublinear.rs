@@ -17,7 +17,7 @@ use crate::policy::{Policy, SequenceIndex};
 use crate::recompute::cuts::Cuts;
 use crate::recompute::mirror::Mirrors;
 use crate::recompute::repeats::base;
-use crate::recompute::{answer, least_bytes};
+use crate::recompute::{answer, interrupted, least_bytes};
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,7 +28,7 @@ impl Planner for Sublinear {
         "sublinear"
     }
 
-    fn schedule(&self, request: &Request<'_>, _: &Budget, _: &dyn Observer) -> Outcome<Schedule> {
+    fn schedule(&self, request: &Request<'_>, _: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
         let keep = Policy::prompt(request.trace);
         if !request.freedom.recompute {
             return answer(request, Some(&keep), 1);
@@ -41,6 +41,9 @@ impl Planner for Sublinear {
         let (mut evaluations, mut tried) = (1, Vec::new());
         for candidates in [cuts.single(), cuts.narrow()] {
             for budget in budgets(trace, &cuts, &candidates) {
+                if observer.interrupted() {
+                    return interrupted(request, best.as_ref().map(|(_, policy)| policy), evaluations);
+                }
                 let chosen = divide(&cuts, &candidates, budget);
                 if tried.contains(&chosen) {
                     continue;

@@ -125,6 +125,17 @@ fn traffic(report: &TrainReport) -> Vec<Row> {
     ]
 }
 
+/// Why iterations ran without a plan.
+fn unplanned(report: &TrainReport) -> &'static str {
+    let execution = &report.execution;
+    let runs = execution.planned_iterations + execution.dynamic_iterations;
+    if execution.planned_iterations == 0 && execution.structures > 1 && execution.structures == runs {
+        "without a plan, under the same limit: every iteration had a structure of its own, and only one that occurs again is planned"
+    } else {
+        "without a plan, under the same limit"
+    }
+}
+
 /// How the iterations were executed, with and without a plan.
 fn execution(report: &TrainReport) -> Vec<Row> {
     let execution = &report.execution;
@@ -132,7 +143,7 @@ fn execution(report: &TrainReport) -> Vec<Row> {
     let structures = counted(execution.structures, "structure");
     let mut rows = vec![
         row("planned iterations", execution.planned_iterations, format!("{plans} made while training")),
-        row("dynamic iterations", execution.dynamic_iterations, "without a plan, under the same limit"),
+        row("dynamic iterations", execution.dynamic_iterations, unplanned(report)),
     ];
     if execution.dynamic_iterations > 0 {
         let time = execution.dynamic_iteration_ns.unwrap_or_default();

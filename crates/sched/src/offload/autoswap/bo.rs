@@ -61,6 +61,7 @@ impl Planner for Bo {
     fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
         let least = (!request.freedom.offload).then_some(Bytes::MAX);
         let Ok(swap) = AutoSwap::new(request, least) else { return refusal(request, None, 0) };
+        let swap = swap.until(observer);
         let total = request.costs.total();
         let mut random = Random(budget.seed ^ 0x6a09_e667_f3bc_c908);
         let mut tried: Vec<Weights> = Vec::new();
@@ -106,7 +107,7 @@ impl Planner for Bo {
                         times.push(lowered.iteration.get() as f64);
                         continue;
                     }
-                    match packed(request, lowered, select) {
+                    match packed(request, observer, lowered, select) {
                         Ok(lowered) => {
                             times.push(lowered.iteration.get() as f64);
                             search.offer(lowered);

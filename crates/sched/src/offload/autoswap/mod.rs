@@ -26,7 +26,7 @@ pub mod packed;
 
 use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
-use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
+use elbowroom_ir::search::{Budget, Observer, Outcome, Silent, StopReason};
 use elbowroom_ir::{Bytes, OpId};
 
 use crate::lower::analysis::PolicyError;
@@ -69,6 +69,7 @@ pub struct Candidate {
 /// The candidates of one trace at one limit: what straddles the peak when everything stays.
 pub struct AutoSwap<'a> {
     request: &'a Request<'a>,
+    observer: &'a dyn Observer,
     keep: Policy,
     touches: Touches,
     live_bytes: Vec<u64>,
@@ -127,9 +128,15 @@ impl<'a> AutoSwap<'a> {
         let places = keep.sequence.len();
         let peak = (0..places).rev().max_by_key(|&place| live_bytes[place]).unwrap_or(0) as SequenceIndex;
         let touches = Touches::of(request.trace, &keep.sequence);
-        let mut this = Self { request, keep, touches, live_bytes, least, candidates: Vec::new() };
+        let mut this =
+            Self { request, observer: &Silent, keep, touches, live_bytes, least, candidates: Vec::new() };
         this.candidates = this.candidates_at(peak, least, &this.keep, &this.live_bytes);
         Ok(this)
+    }
+
+    /// The same, whose selections end without a schedule when the observer interrupts.
+    pub fn until(self, observer: &'a dyn Observer) -> Self {
+        Self { observer, ..self }
     }
 
     /// What can be offloaded at a place beyond what a policy offloads, of at least a size, with scores under a profile of live memory.
@@ -237,6 +244,9 @@ impl<'a> AutoSwap<'a> {
                 return Err(least);
             };
             least = least.min(Bytes(live_bytes[peak]));
+            if self.observer.interrupted() {
+                return Err(least);
+            }
             if live_bytes[peak] <= limit.get() {
                 return lower(request, &policy).map_err(|_| least);
             }
@@ -334,6 +344,7 @@ fn best_of(
 ) -> Outcome<Schedule> {
     let least = (!request.freedom.offload).then_some(Bytes::MAX);
     let Ok(swap) = AutoSwap::new(request, least) else { return refusal(request, None, 0) };
+    let swap = swap.until(observer);
     let mut search = Search::new(request, budget, observer);
     // The best of the schedules that no round could pack within the limit: the answer if none could be packed.
     let mut unpacked: Option<Lowered> = None;
@@ -341,7 +352,7 @@ fn best_of(
     for &score in scores {
         // The first score is always tried.
         if search.evaluations() > 0
-            && let Some(reason) = search.spent()
+            && let Some(reason) = search.stopped()
         {
             stop = reason;
             break;
@@ -351,12 +362,15 @@ fn best_of(
             |candidates: &[Candidate]| ranking(candidates, |candidate| candidate.scores[score as usize]);
         let select = |limit: Bytes, prefetch: PrefetchRule| swap.select(&rank, limit, limit, prefetch);
         match select(request.live_limit, PrefetchRule::Eager) {
-            Ok(lowered) => match packed(request, lowered, select) {
+            Ok(lowered) => match packed(request, observer, lowered, select) {
                 Ok(lowered) => _ = search.offer(lowered),
                 Err(lowered) => keep_shorter(&mut unpacked, lowered),
             },
             Err(live_bytes) => search.reached(live_bytes),
         }
+    }
+    if search.interrupted() {
+        stop = StopReason::Interrupted;
     }
     let shortest = search.best().or(unpacked.as_ref());
     let optimal = shortest.is_some_and(|lowered| lowered.iteration == request.costs.total());

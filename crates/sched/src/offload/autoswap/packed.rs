@@ -7,7 +7,7 @@
 use elbowroom_ir::Bytes;
 use elbowroom_ir::packing::Problem;
 use elbowroom_ir::planning::Request;
-use elbowroom_ir::search::{Budget, Silent, StopReason};
+use elbowroom_ir::search::{Budget, InterruptOnly, Observer, StopReason};
 use elbowroom_sim::liveness;
 
 use crate::lower::Lowered;
@@ -15,9 +15,10 @@ use crate::policy::PrefetchRule;
 use crate::retry::{PACKING_EVALUATIONS, ROUNDS, RoundLimits};
 
 /// What a selection makes of ever lower limits on live memory until the request's packer finds a place for everything in the machine's memory; the first
-/// schedule if it never does. Without a packer, the caller bounds the live memory alone, and every schedule has its place.
+/// schedule if it never does, or if the observer interrupts before. Without a packer, the caller bounds the live memory alone, and every schedule has its place.
 pub(crate) fn packed(
     request: &Request<'_>,
+    observer: &dyn Observer,
     first: Lowered,
     select: impl Fn(Bytes, PrefetchRule) -> Result<Lowered, Bytes>,
 ) -> Result<Lowered, Lowered> {
@@ -26,10 +27,13 @@ pub(crate) fn packed(
         let mut fits: Option<Lowered> = None;
         let mut exceeds: Option<(Bytes, Bytes)> = None;
         for prefetch in [PrefetchRule::Eager, PrefetchRule::JustInTime] {
+            if round > 0 && observer.interrupted() {
+                return fits.ok_or(first);
+            }
             let known = round == 0 && prefetch == PrefetchRule::Eager;
             let made = if known { Ok(first.clone()) } else { select(limits.limit(), prefetch) };
             let Ok(lowered) = made else { continue };
-            match excess(request, &lowered) {
+            match excess(request, observer, &lowered) {
                 Some(Bytes::ZERO) if fits.as_ref().is_none_or(|fits| lowered.iteration < fits.iteration) => {
                     fits = Some(lowered);
                 }
@@ -53,12 +57,12 @@ pub(crate) fn packed(
 }
 
 /// By how much a schedule exceeds the machine's memory where the request's packer places it; `None` if that cannot be said.
-fn excess(request: &Request<'_>, lowered: &Lowered) -> Option<Bytes> {
+fn excess(request: &Request<'_>, observer: &dyn Observer, lowered: &Lowered) -> Option<Bytes> {
     let Some(packer) = request.packer else { return Some(Bytes::ZERO) };
     let machine = request.machine;
     let problem = liveness::problem(&lowered.schedule, machine);
     let problem = Problem { capacity: Some(machine.memory.align_up(machine.align)), ..problem };
-    let outcome = packer.pack(&problem, &Budget::evaluations(PACKING_EVALUATIONS), &Silent);
+    let outcome = packer.pack(&problem, &Budget::evaluations(PACKING_EVALUATIONS), &InterruptOnly(observer));
     let height = match (outcome.best, outcome.stop) {
         (Some(placement), _) => liveness::height(&lowered.schedule, &placement.offsets),
         (None, StopReason::GaveUp { best: Some(height) }) => height,

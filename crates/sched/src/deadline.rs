@@ -7,20 +7,20 @@ use std::time::Instant;
 use elbowroom_ir::search::{Goal, Observer};
 
 /// Forwards all progress to another observer, and interrupts after a deadline.
-pub(super) struct Until<'a> {
+pub struct Until<'a> {
     observer: &'a dyn Observer,
     end: Option<Instant>,
     over: AtomicBool,
 }
 
 impl<'a> Until<'a> {
-    /// Interrupts at `end`, if there is one.
-    pub(super) fn new(observer: &'a dyn Observer, end: Option<Instant>) -> Self {
+    /// Interrupts at `end`, if there is one, and whenever `observer` does.
+    pub fn new(observer: &'a dyn Observer, end: Option<Instant>) -> Self {
         Self { observer, end, over: AtomicBool::new(false) }
     }
 
-    /// Whether it interrupted a search, whose result then depends on the clock.
-    pub(super) fn cut(&self) -> bool {
+    /// Whether its deadline interrupted a search, whose result then depends on the clock.
+    pub fn cut(&self) -> bool {
         self.over.load(Ordering::Relaxed)
     }
 }
