@@ -1,0 +1,18 @@
+"""Train PyTorch models in the memory you have: ``elbowroom.fit(model, memory="6GiB")``."""
+
+from . import pack
+from ._native import __version__
+from .errors import ElbowroomError, InfeasibleError, UnsupportedError, VersionError
+
+_TORCH = {"fit": "fitted", "Report": "fitted", "Meter": "meter"}
+
+__all__ = ["ElbowroomError", "InfeasibleError", "UnsupportedError", "VersionError", "__version__", "pack", *_TORCH]
+
+
+def __getattr__(name):
+    # What needs PyTorch is imported when it is asked for: the packer and the planner need none.
+    if name in _TORCH:
+        from importlib import import_module
+
+        return getattr(import_module(f".{_TORCH[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

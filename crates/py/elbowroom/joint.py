@@ -1,0 +1,370 @@
+"""A joint graph of forward and backward, as an iteration to be planned.
+
+A node either computes (it makes at least one new storage) or shows (every result shares a storage that exists: views, ``getitem``, slices).
+Only computing nodes are ops of the iteration, and only storages are its tensors; what shows a storage costs nothing and is evaluated again
+wherever it is read. Storages are compared by the fake tensors of the trace, so no list of view operators is needed.
+
+What exists before the step and stays after it is no part of the iteration: parameters, buffers, the inputs. The results of the forward
+pass belong to the caller from the moment they are returned, so they count in every later op and are never evicted after that.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from dataclasses import dataclass, field
+
+import torch
+from torch import fx
+from torch.utils._pytree import tree_leaves
+
+from . import _native
+from .errors import UnsupportedError
+
+ONCE, BACKWARD, UPDATE = 1, 2, 4
+
+#: Bytes of a recorded state of the CPU's generator.
+RNG_STATE_BYTES = 5056
+
+_SEEDED = torch.Tag.nondeterministic_seeded
+
+#: Batch normalization reads running statistics that it replaces; in training its first result does not depend on them.
+_BATCH_NORM = {"_native_batch_norm_legit_functional", "_batch_norm_with_update_functional", "native_batch_norm_backward", "batch_norm_backward"}
+
+#: These change tensors that their schema says they only read.
+_HIDDEN_WRITES = {"cudnn_batch_norm", "miopen_batch_norm", "native_batch_norm", "_batch_norm_with_update"}
+
+
+@dataclass(eq=False)
+class Storage:
+    """The bytes of one result and of everything that shows them."""
+
+    bytes: int
+    node: fx.Node
+    """The node that makes it, or the placeholder or constant that holds it."""
+    index: int | None = None
+    """Which of the node's results, if it has several."""
+    tensor: int | None = None
+    """Its number among the tensors of the iteration; ``None`` if it outlives the step or has no bytes."""
+    held: bool = False
+    """Returned by the forward pass: from then on the caller holds it."""
+
+
+@dataclass(eq=False)
+class Op:
+    """A node that computes."""
+
+    node: fx.Node
+    makes: list[Storage]
+    reads: list[Storage] = field(default_factory=list)
+    random: bool = False
+    once: bool = False
+    backward: bool = False
+
+    @property
+    def device(self) -> torch.device:
+        """The device of its first result."""
+        return _tensors(self.node.meta["val"])[0].device
+
+
+def _overload_name(target) -> str:
+    return str(target).removeprefix("aten.").split(".")[0]
+
+
+def _tensors(value) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _is_fresh_scalar(value) -> bool:
+    return isinstance(value, (int, float, bool, str, torch.dtype, torch.device)) and not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+class Joint:
+    """The analysis of one joint graph. ``fwd_outputs`` is the number of leading results that the forward pass returns."""
+
+    def __init__(self, module: fx.GraphModule, fwd_outputs: int, name: str = "step"):
+        self.module, self.name = module, name
+        nodes = list(module.graph.nodes)
+        self.position = {node: number for number, node in enumerate(nodes)}
+        self.placeholders = [node for node in nodes if node.op == "placeholder"]
+        self.tangents = [node for node in self.placeholders if node.name.startswith("tangents")]
+        self.primals = [node for node in self.placeholders if not node.name.startswith("tangents")]
+        self.output = nodes[-1]
+        results = list(self.output.args[0])
+        self.forward_results, self.gradients = results[:fwd_outputs], results[fwd_outputs:]
+        self.primal_set = set(self.primals)
+        self.boundary = self._last_forward()
+        self.mutated = self._mutated()
+        #: The storage of every node with one result, and of every result of the others.
+        self.storage: dict[fx.Node, Storage] = {}
+        self.results: dict[fx.Node, list[Storage | None]] = {}
+        self._known: dict[int, Storage] = {}
+        self.ops: list[Op] = []
+        self.op_of: dict[fx.Node, Op] = {}
+        self._keep = []
+        for node in nodes[:-1]:
+            self._visit(node)
+        self._hold_results()
+        self._number()
+
+    # --- analysis -------------------------------------------------------------------------------------------------------------------
+
+    def _last_forward(self) -> int:
+        """Position of the last node that the results of the forward pass need. Tracing runs the whole forward pass first."""
+        last, pending, seen = -1, [node for node in self.forward_results if isinstance(node, fx.Node)], set()
+        while pending:
+            node = pending.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            last = max(last, self.position[node])
+            pending.extend(node.all_input_nodes)
+        return last
+
+    def _mutated(self) -> set[fx.Node]:
+        """Placeholders that are overwritten when the forward pass has ended."""
+        mutated = set()
+        by_desc = {repr(node.meta.get("desc")): node for node in self.primals}
+        for desc in self.output.meta.get("desc") or ():
+            target = getattr(desc, "mutated_input", None)
+            if target is not None and repr(target) in by_desc:
+                mutated.add(by_desc[repr(target)])
+        return mutated
+
+    def _new_storage(self, node: fx.Node, tensor: torch.Tensor, index: int | None) -> Storage:
+        storage = tensor.untyped_storage()
+        count = storage.nbytes()
+        if not isinstance(count, int):
+            try:
+                count = int(count)
+            except Exception:
+                raise UnsupportedError(f"{node} has a size that is not known when the step is planned; use static shapes") from None
+        made = Storage(count, node, index)
+        self._known[storage._cdata] = made
+        # A storage's address may be used again once it is freed.
+        self._keep.append(storage)
+        return made
+
+    def _known_storage(self, tensor: torch.Tensor) -> Storage | None:
+        return self._known.get(tensor.untyped_storage()._cdata)
+
+    def _visit(self, node: fx.Node) -> None:
+        if node.op == "placeholder" or node.op == "get_attr":
+            value = node.meta.get("val")
+            if node.op == "get_attr" and value is None:
+                value = getattr(self.module, node.target)
+            if not isinstance(value, torch.Tensor):
+                if isinstance(value, fx.GraphModule):
+                    raise UnsupportedError(f"{node} is a nested graph, which is not supported")
+                if node.users and not _is_fresh_scalar(value):
+                    raise UnsupportedError(f"the input {node} is a {type(value).__name__}; only tensors of static shape are planned")
+                return
+            self._check_plain(node, value)
+            self.storage[node] = self._known_storage(value) or self._new_storage(node, value, None)
+            return
+        if node.op != "call_function":
+            raise UnsupportedError(f"{node} is a {node.op}, which is not supported")
+        if node.target is operator.getitem:
+            source = node.args[0]
+            if source in self.results:
+                self.storage[node] = self.results[source][node.args[1]]
+                return
+        value = node.meta.get("val")
+        leaves = _tensors(value)
+        for leaf in leaves:
+            self._check_plain(node, leaf)
+        if not leaves:
+            raise UnsupportedError(f"{node} ({node.target}) returns {type(value).__name__} instead of tensors; only tensors of static shape are planned")
+        self._check_operator(node)
+        several = isinstance(value, (tuple, list))
+        makes, results = [], []
+        for index, leaf in enumerate(value if several else [value]):
+            if not isinstance(leaf, torch.Tensor):
+                results.append(None)
+                continue
+            storage = self._known_storage(leaf)
+            if storage is None:
+                storage = self._new_storage(node, leaf, index if several else None)
+                makes.append(storage)
+            elif storage.node is node:
+                raise UnsupportedError(f"two results of {node} ({node.target}) share bytes, which its schema does not say")
+            results.append(storage)
+        if several:
+            self.results[node] = results
+        else:
+            self.storage[node] = results[0]
+        if not makes:
+            return
+        if any(storage is not None and storage not in makes for storage in results):
+            raise UnsupportedError(f"{node} ({node.target}) returns both new bytes and bytes of its inputs; its aliasing is not known")
+        op = Op(node, makes, backward=self.position[node] > self.boundary)
+        op.random = _SEEDED in getattr(node.target, "tags", ())
+        self._flags(op)
+        self.ops.append(op)
+        self.op_of[node] = op
+
+    @staticmethod
+    def _check_plain(node: fx.Node, tensor: torch.Tensor) -> None:
+        if tensor.layout != torch.strided:
+            raise UnsupportedError(f"{node} is a tensor of layout {tensor.layout}; only strided tensors are planned")
+        if any(not isinstance(size, int) for size in tensor.shape):
+            raise UnsupportedError(f"{node} has a shape that is not known when the step is planned: {tuple(tensor.shape)}")
+
+    @staticmethod
+    def _check_operator(node: fx.Node) -> None:
+        target = node.target
+        if target is operator.getitem:
+            return
+        if not isinstance(target, torch._ops.OpOverload):
+            raise UnsupportedError(f"{node} is {target}, which is no operator with a schema")
+        if target._schema.is_mutable or _overload_name(target) in _HIDDEN_WRITES:
+            raise UnsupportedError(f"{node} ({target}) writes to its arguments; running it again would change the results")
+
+    def _flags(self, op: Op) -> None:
+        name = _overload_name(op.node.target)
+        op.once = op.backward and op.random
+        if str(op.node.target).startswith(("_c10d_functional", "c10d")):
+            op.once = True
+        if name not in _BATCH_NORM and any(source in self.mutated for source in self._sources(op.node)):
+            # The bytes are those of before the step only until the forward pass has returned.
+            op.once = True
+            if op.backward:
+                raise UnsupportedError(f"{op.node} ({op.node.target}) reads in the backward pass a buffer that the forward pass replaces")
+
+    def _sources(self, node: fx.Node):
+        """Placeholders whose bytes the node reads, also through views."""
+        for source in node.all_input_nodes:
+            storage = self.storage.get(source)
+            if storage is not None and storage.node.op == "placeholder":
+                yield storage.node
+
+    def storages_of(self, node: fx.Node) -> list[Storage]:
+        """The storages that a node's value lies in."""
+        if node in self.storage:
+            return [self.storage[node]]
+        return [storage for storage in self.results.get(node, ()) if storage is not None]
+
+    def _hold_results(self) -> None:
+        for node in self.forward_results:
+            if isinstance(node, fx.Node):
+                for storage in self.storages_of(node):
+                    storage.held = storage.node.op == "call_function"
+
+    def _number(self) -> None:
+        """Numbers the storages that the plan decides about."""
+        self.tensors: list[Storage] = []
+        for op in self.ops:
+            for storage in op.makes:
+                if storage.bytes:
+                    storage.tensor = len(self.tensors)
+                    self.tensors.append(storage)
+        for node in self.tangents:
+            storage = self.storage.get(node)
+            if storage is not None and storage.bytes and storage.tensor is None:
+                storage.tensor = len(self.tensors)
+                self.tensors.append(storage)
+        for op in self.ops:
+            for source in op.node.all_input_nodes:
+                for storage in self.storages_of(source):
+                    if storage not in op.reads:
+                        op.reads.append(storage)
+
+    # --- columns --------------------------------------------------------------------------------------------------------------------
+
+    def persistent_bytes(self) -> dict[int, int]:
+        """Storages of placeholders, by position of the first placeholder that shows them."""
+        return {
+            number: self.storage[node].bytes
+            for number, node in enumerate(self.primals)
+            if node in self.storage and self.storage[node].node is node
+        }
+
+    def constant_bytes(self) -> int:
+        """Bytes of constants in the graph."""
+        return sum(storage.bytes for node, storage in self.storage.items() if node.op == "get_attr" and storage.node is node)
+
+    def iteration(self, costs) -> _native.Iteration:
+        """The iteration as the planner takes it. ``costs`` gives a duration in nanoseconds for a node.
+
+        After the ops of the forward pass stands ``loss``, which reads the results and makes the tangents, and at the end ``end``, which
+        reads the gradients.
+        """
+        reads, outputs, nanos, workspaces, flags, names, kinds = ([] for _ in range(7))
+        held = sum(storage.bytes for storage in self.tensors if storage.held)
+
+        def planned(storages, backward):
+            numbers = (s.tensor for s in storages if s.tensor is not None and not (backward and s.held))
+            return list(dict.fromkeys(numbers))
+
+        def add(name, kind, read, made, duration, workspace, flag):
+            reads.append(read)
+            outputs.append(made)
+            nanos.append(duration)
+            workspaces.append(workspace)
+            flags.append(flag)
+            names.append(name)
+            kinds.append(kind)
+
+        self.op_numbers: list[Op | str] = []
+
+        def loss():
+            results = [s for node in self.forward_results if isinstance(node, fx.Node) for s in self.storages_of(node)]
+            tangents = [self.storage[node] for node in self.tangents if node in self.storage]
+            add("loss", "loss", planned(results, False), planned(tangents, True), 0, 0, ONCE)
+            self.op_numbers.append("loss")
+
+        returned = False
+        for op in self.ops:
+            if op.backward and not returned:
+                loss()
+                returned = True
+            flag = (ONCE if op.once else 0) | (BACKWARD if op.backward else 0)
+            add(
+                op.node.name,
+                _overload_name(op.node.target),
+                planned(op.reads, op.backward),
+                planned(op.makes, False),
+                costs(op.node),
+                held if op.backward else 0,
+                flag,
+            )
+            self.op_numbers.append(op)
+        if not returned:
+            loss()
+        gradients = [s for node in self.gradients if isinstance(node, fx.Node) for s in self.storages_of(node)]
+        add("end", "end", planned(gradients, True), [], 0, held, ONCE | BACKWARD)
+        self.op_numbers.append("end")
+        sizes = [storage.bytes for storage in self.tensors]
+        return _native.Iteration(self.name, sizes, reads, outputs, nanos, workspaces, flags, names, kinds)
+
+
+# --- durations ----------------------------------------------------------------------------------------------------------------------------
+
+#: Rates of the estimate: floating-point operations and bytes per second, and the fixed cost of an op in nanoseconds.
+RATES = {"cpu": (60e9, 12e9, 3000), "cuda": (60e12, 2e12, 4000)}
+
+
+def estimate(node: fx.Node) -> int:
+    """Duration of a node in nanoseconds, by its work. The same on every rank, because nothing is measured."""
+    value = node.meta.get("val")
+    made = _tensors(value)
+    read = [tensor for source in node.all_input_nodes for tensor in _tensors(source.meta.get("val"))]
+    moved = sum(tensor.numel() * tensor.element_size() for tensor in made + read)
+    device = made[0].device.type if made else "cpu"
+    flops_rate, bytes_rate, launch = RATES.get(device, RATES["cpu"])
+    return math.ceil(launch + 1e9 * max(_flops(node) / flops_rate, moved / bytes_rate))
+
+
+def _flops(node: fx.Node) -> int:
+    from torch.utils.flop_counter import flop_registry
+
+    count = flop_registry.get(getattr(node.target, "overloadpacket", None))
+    if count is None:
+        return 0
+    from torch.utils._pytree import tree_map
+
+    args, kwargs = tree_map(lambda leaf: leaf.meta.get("val") if isinstance(leaf, fx.Node) else leaf, (node.args, node.kwargs))
+    try:
+        return int(count(*args, **kwargs, out_val=node.meta.get("val")))
+    except Exception:  # A formula that does not cover this call only makes the estimate less exact.
+        return 0

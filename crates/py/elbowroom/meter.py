@@ -1,0 +1,62 @@
+"""A meter of tensor bytes that knows nothing of any plan: it sees storages come and go.
+
+A storage counts from the operator that returns it until its last reference is gone. Kernels' own workspace is not visible here: on the CPU
+it is ordinary memory of the process.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class Bytes:
+    """Counts the bytes of storages; each once, however many tensors show it."""
+
+    def __init__(self):
+        self.now = self.peak = 0
+        self._alive: dict[int, weakref.ref] = {}
+
+    def add(self, *tensors: torch.Tensor) -> None:
+        """Counts the storages of tensors until they are freed."""
+        for tensor in tensors:
+            if tensor.layout != torch.strided or isinstance(tensor, torch._subclasses.FakeTensor):
+                continue
+            storage = tensor.untyped_storage()
+            key, count = storage._cdata, storage.nbytes()
+            if not count or key in self._alive:
+                continue
+            self._alive[key] = weakref.ref(storage, lambda _, key=key, count=count: self._gone(key, count))
+            self.now += count
+        self.peak = max(self.peak, self.now)
+
+    def _gone(self, key: int, count: int) -> None:
+        if self._alive.pop(key, None) is not None:
+            self.now -= count
+
+
+class Meter(TorchDispatchMode):
+    """``with Meter(model.parameters()) as meter: step()``, then ``meter.peak`` bytes: everything that existed or was made meanwhile."""
+
+    def __init__(self, *existing):
+        super().__init__()
+        self.bytes = Bytes()
+        self.bytes.add(*(leaf for leaf in tree_leaves([list(e) if not isinstance(e, torch.Tensor) else e for e in existing]) if isinstance(leaf, torch.Tensor)))
+
+    @property
+    def peak(self) -> int:
+        """The largest number of bytes alive at once."""
+        return self.bytes.peak
+
+    @property
+    def now(self) -> int:
+        """Bytes alive."""
+        return self.bytes.now
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        self.bytes.add(*(leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)))
+        return result

@@ -1,0 +1,337 @@
+"""A schedule, as two Python functions: forward and backward, with a ``del`` where a buffer is released.
+
+The functions are generated as source, one line for each action, so that a step costs no more Python than the same calls written by hand.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from dataclasses import dataclass, field
+
+import torch
+from torch import fx
+
+from .joint import RNG_STATE_BYTES, Joint, Op, Storage
+
+COMPUTE, RECOMPUTE, OFFLOAD, PREFETCH, RELEASE, HOST_RELEASE = range(6)
+
+
+def record_state(device: torch.device):
+    """The state of the generator that an op on this device draws from."""
+    return torch.get_rng_state() if device.type == "cpu" else torch.cuda.get_rng_state(device)
+
+
+class drawn_again:
+    """Draws the numbers of a recorded state, and leaves the generator as it was."""
+
+    __slots__ = ("device", "state", "now")
+
+    def __init__(self, device, state):
+        self.device, self.state = device, state
+
+    def _set(self, state):
+        if self.device.type == "cpu":
+            torch.set_rng_state(state)
+        else:
+            torch.cuda.set_rng_state(state, self.device)
+
+    def __enter__(self):
+        self.now = record_state(self.device)
+        self._set(self.state)
+
+    def __exit__(self, *_):
+        self._set(self.now)
+
+
+@dataclass
+class Program:
+    """What runs for one plan. ``forward(args, keep, meter)`` returns the results and fills ``keep``; ``backward(args, keep, meter)`` empties it
+    and returns the gradients."""
+
+    forward: object
+    backward: object
+    peak_bytes: int
+    """Peak of live memory of the step's own tensors, without what exists before it."""
+    saved_bytes: int
+    """Bytes between forward and backward, results included."""
+    recomputed: int
+    inputs: list[int]
+    """Inputs that the backward pass reads, by number, in the order of `keep`."""
+    watched: set[int]
+    """Those of them that nobody may overwrite before."""
+    kept_first: int
+    """Number of entries of ``keep`` before the inputs."""
+    source: str = field(repr=False)
+
+
+class _Body:
+    """One function that is being written."""
+
+    def __init__(self, name):
+        self.name = name
+        self.lines: list[str] = []
+        self.views: dict[object, dict[fx.Node, str]] = {}
+        self.where: dict[Storage, str] = {}
+        self.owner: dict[Storage, object] = {}
+
+
+class Writer:
+    """Writes the program of a schedule of a joint graph."""
+
+    def __init__(self, joint: Joint, planned, metered: bool):
+        self.joint, self.metered = joint, metered
+        self.actions = planned.actions
+        self.constants: dict[str, object] = {}
+        self.targets: dict[object, str] = {}
+        self.buffer_storage: dict[int, Storage] = {}
+        self.variables = 0
+        self.again = {joint.op_numbers[op] for kind, op, _, _ in self.actions if kind == RECOMPUTE}
+        self.recomputed = sum(kind == RECOMPUTE for kind, *_ in self.actions)
+
+    # --- values ---------------------------------------------------------------------------------------------------------------------
+
+    def constant(self, value, prefix="c") -> str:
+        name = f"{prefix}{len(self.constants)}"
+        self.constants[name] = value
+        return name
+
+    def target(self, target) -> str:
+        if target not in self.targets:
+            self.targets[target] = self.constant(target, "f")
+        return self.targets[target]
+
+    def render(self, body: _Body, value) -> str:
+        """An argument as source."""
+        if isinstance(value, fx.Node):
+            return self.node(body, value)
+        if isinstance(value, (list, tuple)):
+            inner = ", ".join(self.render(body, item) for item in value)
+            return f"[{inner}]" if isinstance(value, list) else f"({inner},)" if len(value) == 1 else f"({inner})"
+        if value is None or isinstance(value, (bool, str)) or (isinstance(value, int) and type(value) is int):
+            return repr(value)
+        if type(value) is float and math.isfinite(value):
+            return repr(value)
+        if isinstance(value, slice):
+            return f"slice({self.render(body, value.start)}, {self.render(body, value.stop)}, {self.render(body, value.step)})"
+        return self.constant(value)
+
+    def node(self, body: _Body, node: fx.Node) -> str:
+        """The variable that holds a node's value, which lies in a buffer or outlives the step. Views are written here, once for each
+        residency of their bytes."""
+        storage = self.joint.storage.get(node)
+        if node.op in ("placeholder", "get_attr"):
+            return self.persistent(node)
+        storages = self.joint.storages_of(node)
+        root = storage.node if storage is not None else None
+        if storage is not None and (node is root or (node.target is operator.getitem and node.args[0] is root and node.args[1] == storage.index)):
+            return body.where[storage]
+        owner = body.owner.get(storages[0], "persistent")
+        cache = body.views.setdefault(owner, {})
+        if node not in cache:
+            call = self.call(body, node)
+            self.variables += 1
+            name = f"w{self.variables}"
+            body.lines.append(f"{name} = {call}")
+            cache[node] = name
+        return cache[node]
+
+    def call(self, body: _Body, node: fx.Node) -> str:
+        if node.target is operator.getitem:
+            return f"{self.node(body, node.args[0])}[{self.render(body, node.args[1])}]"
+        args = [self.render(body, value) for value in node.args]
+        args += [f"{key}={self.render(body, value)}" for key, value in node.kwargs.items()]
+        return f"{self.target(node.target)}({', '.join(args)})"
+
+    def persistent(self, node: fx.Node) -> str:
+        if node.op == "get_attr":
+            return self.attribute(node)
+        if node in self.joint.storage and self.joint.storage[node].tensor is not None:
+            return f"t{self.joint.tangents.index(node)}"
+        if node in self.tangent_number:
+            return f"t{self.tangent_number[node]}"
+        self.used[self.body.name].add(node)
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            return repr(value)
+        return f"p{self.primal_number[node]}"
+
+    def attribute(self, node: fx.Node) -> str:
+        name = f"a_{node.name}"
+        self.constants.setdefault(name, getattr(self.joint.module, node.target))
+        return name
+
+    # --- actions --------------------------------------------------------------------------------------------------------------------
+
+    def write(self) -> Program:
+        joint = self.joint
+        self.primal_number = {node: number for number, node in enumerate(joint.primals)}
+        self.tangent_number = {node: number for number, node in enumerate(joint.tangents)}
+        self.used = {"forward": set(), "backward": set()}
+        forward, backward = _Body("forward"), _Body("backward")
+        self.body = body = forward
+        live: dict[int, int] = {}
+        alive = peak = held = states = 0
+        saved: list[int] = []
+        self.saved_states: list[str] = []
+        zero: list[str] = []
+        results = returned = None
+        held_names: list[str] = []
+        for kind, number, reads, writes in self.actions:
+            if kind in (COMPUTE, RECOMPUTE):
+                op = joint.op_numbers[number]
+                if op == "loss":
+                    results = self.results(body, reads)
+                    # From here on the caller holds the results; what the planner releases after the loss is still theirs.
+                    held = sum(s.bytes for s in joint.tensors if s.held)
+                    dropped = [b for b in live if self.buffer_storage[b].held]
+                    for buffer in dropped:
+                        alive -= live.pop(buffer)
+                    saved = sorted(live)
+                    saved_bytes = alive + held + states
+                    body = self.body = backward
+                    for buffer in saved:
+                        storage = self.buffer_storage[buffer]
+                        body.where[storage], body.owner[storage] = f"b{buffer}", buffer
+                    for storage in joint.storage.values():
+                        if storage.held and storage in forward.where:
+                            body.where[storage] = forward.where[storage]
+                            held_names.append(forward.where[storage])
+                    for storage, name in forward.where.items():
+                        if storage.bytes == 0:
+                            body.where[storage] = name
+                            zero.append(name)
+                    tangents = [joint.storage[n] for n in joint.tangents if n in joint.storage and joint.storage[n].tensor is not None]
+                    tangents = list(dict.fromkeys(tangents))
+                    for storage, buffer in zip(tangents, writes):
+                        self.buffer_storage[buffer] = storage
+                        live[buffer] = storage.bytes
+                        alive += storage.bytes
+                        body.owner[storage] = buffer
+                    peak = max(peak, alive + held + states)
+                    continue
+                if op == "end":
+                    returned = self.gradients(body, reads)
+                    continue
+                stored = self.launch(body, op, reads, writes, kind == RECOMPUTE)
+                states += stored
+                for buffer in writes:
+                    size = self.buffer_storage[buffer].bytes
+                    live[buffer] = size
+                    alive += size
+                peak = max(peak, alive + held + states)
+            elif kind == RELEASE:
+                storage = self.buffer_storage.get(number)
+                if storage is None or number not in live:
+                    continue
+                alive -= live.pop(number)
+                self.release(body, number, storage)
+        used_primals = sorted(self.primal_number[node] for node in self.used["backward"] if node in self.primal_number)
+        kept = [f"b{b}" for b in saved] + self.saved_states + list(dict.fromkeys(held_names)) + list(dict.fromkeys(zero))
+        needed = {name for line in backward.lines + [returned] for name in _names(line)}
+        kept = [name for name in dict.fromkeys(kept) if name in needed or name.startswith("b") and name[1:].isdigit() and int(name[1:]) in saved]
+        kept += [f"p{number}" for number in used_primals]
+        source = self.source(forward, backward, kept, results, returned)
+        space = {**self.constants, "record_state": record_state, "drawn_again": drawn_again}
+        exec(compile(source, f"<elbowroom {joint.name}>", "exec"), space)  # noqa: S102 - our own source
+        watched = {number for number in used_primals if joint.primals[number] not in joint.mutated}
+        return Program(space["forward"], space["backward"], peak, saved_bytes, self.recomputed, used_primals, watched, len(kept) - len(used_primals), source)
+
+    def bind(self, body, reads, op_reads):
+        """Where the storages that an op reads are, by the buffers of its launch."""
+        for buffer in reads:
+            storage = self.buffer_storage[buffer]
+            if body.owner.get(storage) != buffer:
+                body.owner[storage] = buffer
+                if storage.node.op != "placeholder":
+                    body.where[storage] = f"b{buffer}"
+
+    def launch(self, body: _Body, op: Op, reads, writes, again: bool) -> int:
+        self.bind(body, reads, op.reads)
+        call = self.call(body, op.node)
+        states = 0
+        device = None
+        if op.random and op in self.again:
+            device = self.constant(op.device, "d")
+            if not again:
+                body.lines.append(f"s_{op.node.name} = record_state({device})")
+                self.saved_states.append(f"s_{op.node.name}")
+                states = state_bytes(op.device)
+                if self.metered:
+                    body.lines.append(f"meter(s_{op.node.name})")
+        makes = [s for s in op.makes if s.tensor is not None]
+        for storage, buffer in zip(makes, writes):
+            self.buffer_storage[buffer] = storage
+        names = {}
+        for storage in op.makes:
+            if storage.tensor is None:
+                names[storage] = f"z_{op.node.name}_{storage.index or 0}"
+            else:
+                names[storage] = f"b{writes[makes.index(storage)]}"
+        indent = ""
+        if again and op.random:
+            body.lines.append(f"with drawn_again({device}, s_{op.node.name}):")
+            indent = "    "
+        if op.makes[0].index is None:
+            body.lines.append(f"{indent}{names[op.makes[0]]} = {call}")
+        else:
+            body.lines.append(f"{indent}r = {call}")
+            for storage in op.makes:
+                body.lines.append(f"{names[storage]} = r[{storage.index}]")
+            body.lines.append("del r")
+        for storage, name in names.items():
+            # Later reads name their buffer, so a result that is still in an earlier buffer is found there again.
+            body.where[storage] = name
+            if storage.tensor is not None:
+                body.owner[storage] = writes[makes.index(storage)]
+        if self.metered:
+            body.lines.append(f"meter({', '.join(names.values())})")
+        return states
+
+    def release(self, body: _Body, buffer: int, storage: Storage) -> None:
+        if storage.node.op == "placeholder":
+            names = [f"t{self.tangent_number[n]}" for n in self.joint.tangents if self.joint.storage.get(n) is storage]
+        else:
+            names = [f"b{buffer}"]
+        names += list(body.views.pop(buffer, {}).values())
+        body.lines.append(f"del {', '.join(names)}")
+        if body.owner.get(storage) == buffer:
+            del body.owner[storage]
+            body.where.pop(storage, None)
+
+    def results(self, body, reads) -> str:
+        self.bind(body, reads, ())
+        return ", ".join("None" if node is None else self.render(body, node) for node in self.joint.forward_results)
+
+    def gradients(self, body, reads) -> str:
+        self.bind(body, reads, ())
+        return ", ".join("None" if node is None else self.render(body, node) for node in self.joint.gradients)
+
+    def source(self, forward, backward, kept, results, returned) -> str:
+        primals = "".join(f"p{n}, " for n in range(len(self.joint.primals)))
+        tangents = "".join(f"t{n}, " for n in range(len(self.joint.tangents)))
+        names = ", ".join(kept)
+        lines = ["def forward(args, keep, meter):"]
+        lines += [f"    {primals}= args"] if primals else []
+        lines += ["    args.clear()"]
+        lines += [f"    {line}" for line in forward.lines]
+        lines += [f"    keep.extend(({names}{',' if kept else ''}))"]
+        lines += [f"    return [{results}]", "", "def backward(args, keep, meter):"]
+        lines += [f"    {tangents}= args"] if tangents else []
+        lines += ["    args.clear()"]
+        lines += [f"    {names}, = keep"] if kept else []
+        lines += ["    keep.clear()"]
+        lines += [f"    meter({tangents})"] if tangents and self.metered else []
+        lines += [f"    {line}" for line in backward.lines]
+        lines += [f"    return [{returned}]", ""]
+        return "\n".join(lines)
+
+
+def state_bytes(device: torch.device) -> int:
+    """Bytes of a recorded generator state."""
+    return RNG_STATE_BYTES if device.type == "cpu" else 16
+
+
+def _names(line: str) -> list[str]:
+    return re.findall(r"[A-Za-z_]\w*", line)

@@ -1,0 +1,80 @@
+"""Bytes of an optimizer's state and of its update, before it has made any step."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from .meter import Bytes
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class _FakeBytes(Bytes):
+    """Counts fake tensors, whose storages have sizes but no memory."""
+
+    def add(self, *tensors):
+        import weakref
+
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            key, count = storage._cdata, storage.nbytes()
+            if count and key not in self._alive:
+                self._alive[key] = weakref.ref(storage, lambda _, key=key, count=count: self._gone(key, count))
+                self.now += count
+        self.peak = max(self.peak, self.now)
+
+
+class _FakeMeter(TorchDispatchMode):
+    def __init__(self, counter):
+        super().__init__()
+        self.counter = counter
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        self.counter.add(*(leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)))
+        return result
+
+
+def state_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """Bytes of the state as it is."""
+    storages = {}
+    for leaf in tree_leaves(list(optimizer.state.values())):
+        if isinstance(leaf, torch.Tensor):
+            storages[leaf.untyped_storage()._cdata] = leaf.untyped_storage().nbytes()
+    return sum(storages.values())
+
+
+def predict(optimizer: torch.optim.Optimizer) -> tuple[int, int]:
+    """Bytes of the state after a step, and the most that a step needs at once beyond parameters, gradients and that state.
+
+    Runs one step of an optimizer of the same class and settings on fake tensors. An optimizer that cannot be run so counts as it is now.
+    """
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            groups = []
+            for group in optimizer.param_groups:
+                fake = []
+                for parameter in group["params"]:
+                    if not parameter.requires_grad:
+                        continue
+                    stand_in = torch.nn.Parameter(torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device))
+                    stand_in.grad = torch.empty_like(stand_in)
+                    fake.append(stand_in)
+                groups.append({**{key: value for key, value in group.items() if key != "params"}, "params": fake})
+            twin = copy.copy(optimizer)
+            twin.__dict__ = {**optimizer.__dict__}
+            twin.state = type(optimizer.state)(dict) if optimizer.state else type(optimizer.state)(dict)
+            twin.param_groups = groups
+            counter = _FakeBytes()
+            for group in groups:
+                counter.add(*group["params"], *(p.grad for p in group["params"]))
+            before = counter.now
+            with _FakeMeter(counter), torch.no_grad():
+                type(optimizer).step.__wrapped__(twin) if hasattr(type(optimizer).step, "__wrapped__") else twin.step()
+            state = state_bytes(twin)
+            return state, max(0, counter.peak - before - state)
+    except Exception:
+        return state_bytes(optimizer), 0

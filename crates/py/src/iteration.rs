@@ -1,0 +1,376 @@
+//! One iteration as columns, and its schedules under limits on live memory.
+//!
+//! The limit is on live memory and not on an arena, because PyTorch's allocator assigns the addresses: a schedule's peak is what a meter of
+//! tensor bytes measures.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use elbowroom_ir::check;
+use elbowroom_ir::machine::{Channel, Machine};
+use elbowroom_ir::planning::{CostSource, Costs, Freedom, Planner, Request};
+use elbowroom_ir::schedule::{Action, Schedule};
+use elbowroom_ir::search::{Budget, Infeasible, Silent, StopReason};
+use elbowroom_ir::trace::{
+    Again, Op, Phase, Storage, Tensor, Trace, TraceData, Work,
+};
+use elbowroom_ir::{Bytes, Nanos, StorageId, TensorId};
+use elbowroom_sched::keep::Keep;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::InfeasibleError;
+use crate::pack::duration;
+
+/// The op may run only once.
+const ONCE: u8 = 1;
+/// The op belongs to the backward pass.
+const BACKWARD: u8 = 2;
+/// The op belongs to the update.
+const UPDATE: u8 = 4;
+
+/// More than any real limit, and far from overflow.
+const UNLIMITED: Bytes = Bytes(1 << 60);
+
+/// One iteration: its ops in execution order, and the tensors that they read and write.
+#[pyclass(frozen, module = "elbowroom._native")]
+pub(crate) struct Iteration {
+    trace: Arc<Trace>,
+    costs: Costs,
+}
+
+/// A checked schedule with its predictions.
+#[pyclass(frozen, module = "elbowroom._native")]
+pub(crate) struct Planned {
+    /// `(kind, id, reads, writes)` for each action. Kinds: 0 compute op `id`, 1 recompute op `id`, 2 offload tensor `id` from the buffer in
+    /// `reads`, 3 prefetch tensor `id` to the buffer in `writes`, 4 release buffer `id`, 5 discard the host copy of tensor `id`.
+    #[pyo3(get)]
+    actions: Vec<(u8, u32, Vec<u32>, Vec<u32>)>,
+    /// The limit on live memory.
+    #[pyo3(get)]
+    limit_bytes: u64,
+    /// Peak of live memory, computed by the checker.
+    #[pyo3(get)]
+    peak_bytes: u64,
+    /// Predicted iteration time.
+    #[pyo3(get)]
+    nanos: u64,
+    /// Iteration time without a limit: the sum of all op durations.
+    #[pyo3(get)]
+    unlimited_nanos: u64,
+    /// Lower bound on the iteration time at this limit.
+    #[pyo3(get)]
+    bound_nanos: u64,
+    /// Ops that are recomputed, counted by launches.
+    #[pyo3(get)]
+    recomputed: usize,
+    /// Bytes offloaded.
+    #[pyo3(get)]
+    offloaded_bytes: u64,
+    /// Evaluations of the search.
+    #[pyo3(get)]
+    evaluations: u64,
+    /// Why the search ended.
+    #[pyo3(get)]
+    stop: &'static str,
+    /// The largest gaps, one line each.
+    #[pyo3(get)]
+    explanation: String,
+}
+
+/// How to search, and for which machine.
+struct Settings {
+    machine: Machine,
+    freedom: Freedom,
+    budget: Budget,
+    planner: &'static dyn Planner,
+}
+
+#[pymethods]
+impl Iteration {
+    /// Columns: one row an op, one row a tensor. `flags` are 1 (may run only once), 2 (backward), 4 (update).
+    #[new]
+    #[pyo3(signature = (name, sizes, reads, outputs, nanos, workspaces, flags, names, kinds))]
+    #[expect(clippy::too_many_arguments, reason = "the Python side names them")]
+    fn new(
+        name: String,
+        sizes: Vec<u64>,
+        reads: Vec<Vec<u32>>,
+        outputs: Vec<Vec<u32>>,
+        nanos: Vec<u64>,
+        workspaces: Vec<u64>,
+        flags: Vec<u8>,
+        names: Vec<String>,
+        kinds: Vec<String>,
+    ) -> PyResult<Self> {
+        let rows = reads.len();
+        let lengths = [outputs.len(), nanos.len(), workspaces.len(), flags.len(), names.len(), kinds.len()];
+        if lengths.iter().any(|&length| length != rows) {
+            return Err(PyValueError::new_err("all columns of ops must have the same length"));
+        }
+        let mut data = TraceData { name, ..TraceData::default() };
+        for (number, &bytes) in sizes.iter().enumerate() {
+            let storage = data.storages.push(Storage { bytes: Bytes(bytes) });
+            data.tensors.push(Tensor { name: format!("t{number}"), storage });
+        }
+        let tensors = |ids: &[u32]| ids.iter().map(|&id| TensorId(id)).collect::<Vec<_>>();
+        for row in 0..rows {
+            let flags = flags[row];
+            let phase = match flags {
+                _ if flags & UPDATE != 0 => Phase::Update,
+                _ if flags & BACKWARD != 0 => Phase::Backward,
+                _ => Phase::Forward,
+            };
+            for &id in &outputs[row] {
+                if (id as usize) < data.tensors.len() {
+                    data.tensors[TensorId(id)].name.clone_from(&names[row]);
+                }
+            }
+            data.ops.push(Op {
+                name: names[row].clone(),
+                kind: kinds[row].clone(),
+                phase,
+                again: if flags & ONCE == 0 { Again::Pure } else { Again::Never },
+                reads: tensors(&reads[row]),
+                outputs: tensors(&outputs[row]),
+                mutates: Vec::new(),
+                may_reuse: Vec::new(),
+                workspace: Bytes(workspaces[row]),
+                work: Work::default(),
+            });
+        }
+        let trace = Trace::new(data).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let costs = Costs { nanos: nanos.into_iter().map(Nanos).collect(), source: CostSource::Recorded };
+        Ok(Self { trace: Arc::new(trace), costs })
+    }
+
+    /// Hash of the trace: ranks with equal traces have equal plans.
+    #[getter]
+    fn fingerprint(&self) -> String {
+        self.trace.fingerprint().to_string()
+    }
+
+    /// The schedule that keeps every tensor until its last use.
+    fn keep(&self, py: Python<'_>) -> PyResult<Planned> {
+        let settings = Settings {
+            machine: machine(UNLIMITED, None)?,
+            freedom: Freedom { offload: false, recompute: false, reorder: false },
+            budget: Budget::evaluations(1),
+            planner: &Keep,
+        };
+        py.detach(|| self.at(UNLIMITED, &settings))
+    }
+
+    /// The largest op, and the bytes of its inputs, outputs and workspace: no limit below can be met.
+    fn largest_op(&self) -> (String, u64) {
+        let largest = elbowroom_sim::bound::largest_op(&self.trace, Bytes(1));
+        largest.map_or_else(Default::default, |(op, bytes)| (self.trace.ops()[op].name.clone(), bytes.get()))
+    }
+
+    /// A schedule within the limit, as fast as the search finds.
+    #[pyo3(signature = (limit, *, link=None, host_memory=None, evaluations=None, seconds=None, seed=0, threads=1, planner="auto"))]
+    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
+    fn plan(
+        &self,
+        py: Python<'_>,
+        limit: u64,
+        link: Option<(u64, u64)>,
+        host_memory: Option<u64>,
+        evaluations: Option<u64>,
+        seconds: Option<f64>,
+        seed: u64,
+        threads: usize,
+        planner: &str,
+    ) -> PyResult<Planned> {
+        let settings =
+            settings(limit, link, host_memory, evaluations, seconds, seed, threads, planner)?;
+        py.detach(|| self.at(Bytes(limit), &settings))
+    }
+
+    /// The schedule at the smallest limit that the search finds, to within half a percent.
+    #[pyo3(signature = (*, link=None, host_memory=None, evaluations=None, seconds=None, seed=0, threads=1, planner="auto"))]
+    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
+    fn smallest(
+        &self,
+        py: Python<'_>,
+        link: Option<(u64, u64)>,
+        host_memory: Option<u64>,
+        evaluations: Option<u64>,
+        seconds: Option<f64>,
+        seed: u64,
+        threads: usize,
+        planner: &str,
+    ) -> PyResult<Planned> {
+        let keep = self.keep(py)?;
+        let settings =
+            settings(keep.peak_bytes, link, host_memory, evaluations, seconds, seed, threads, planner)?;
+        py.detach(|| self.bisect(keep, &settings))
+    }
+}
+
+impl Iteration {
+    /// Plans at a limit and has the schedule checked.
+    fn at(&self, limit: Bytes, settings: &Settings) -> PyResult<Planned> {
+        let machine = settings.machine.clone().with_memory(limit);
+        let request = Request {
+            trace: &self.trace,
+            costs: &self.costs,
+            machine: &machine,
+            live_limit: limit,
+            freedom: settings.freedom,
+            packer: None,
+        };
+        let outcome = settings.planner.schedule(&request, &settings.budget, &Silent);
+        let Some(schedule) = outcome.best else {
+            return Err(InfeasibleError::new_err(self.refusal(limit, &outcome.stop)));
+        };
+        let fault = |error: String| {
+            PyRuntimeError::new_err(format!("the schedule is illegal, which is a fault in elbowroom: {error}"))
+        };
+        let checked = check::check_schedule(self.trace.clone(), machine.clone(), schedule, limit)
+            .map_err(|illegal| fault(illegal.to_string()))?;
+        let schedule = checked.schedule();
+        let timeline = elbowroom_sim::simulate(&self.trace, &self.costs, &machine, schedule)
+            .map_err(|error| fault(error.to_string()))?;
+        let gaps = elbowroom_sched::explain::gap_costs(&self.trace, &self.costs, &machine, schedule, &timeline);
+        let lines: Vec<String> = gaps
+            .iter()
+            .map(|gap| {
+                let tensor = &self.trace.tensors()[gap.value].name;
+                format!("{tensor}: {} {:?}, away {}, costs {}", gap.bytes, gap.how, gap.time(), gap.cost)
+            })
+            .collect();
+        Ok(Planned {
+            actions: actions(schedule),
+            limit_bytes: limit.get(),
+            peak_bytes: checked.peak_live().get(),
+            nanos: timeline.iteration.get(),
+            unlimited_nanos: self.costs.total().get(),
+            bound_nanos: elbowroom_sim::bound::lower_bound(&request).get(),
+            recomputed: schedule.steps.values().filter(|s| matches!(s.action, Action::Recompute(_))).count(),
+            offloaded_bytes: offloaded(&self.trace, schedule),
+            evaluations: outcome.evaluations,
+            stop: outcome.stop.name(),
+            explanation: lines.join("\n"),
+        })
+    }
+
+    /// Bisects between the largest op and the peak that keeps everything.
+    fn bisect(&self, keep: Planned, settings: &Settings) -> PyResult<Planned> {
+        let mut works = keep.peak_bytes;
+        let mut best = keep;
+        let mut too_small = self.largest_op().1.saturating_sub(1);
+        while works.saturating_sub(too_small) > (works / 200).max(1) {
+            let middle = too_small + (works - too_small) / 2;
+            match self.at(Bytes(middle), settings) {
+                Ok(planned) => {
+                    works = planned.peak_bytes.min(middle);
+                    best = planned;
+                }
+                Err(_) => too_small = middle,
+            }
+        }
+        Ok(best)
+    }
+
+    fn refusal(&self, limit: Bytes, stop: &StopReason) -> String {
+        match stop {
+            StopReason::Infeasible(proof) => match proof.as_ref() {
+                Infeasible::Op { op, values, needed, .. } => {
+                    // Equal storages count once.
+                    let tensors: BTreeMap<StorageId, (&str, Bytes)> = values
+                        .iter()
+                        .map(|&value| {
+                            let row = &self.trace.tensors()[value];
+                            (row.storage, (row.name.as_str(), self.trace.bytes(value)))
+                        })
+                        .collect();
+                    let mut tensors: Vec<_> = tensors.into_values().collect();
+                    tensors.sort_by_key(|&(_, bytes)| std::cmp::Reverse(bytes));
+                    let listed: Vec<String> =
+                        tensors.iter().take(4).map(|(name, bytes)| format!("{name} ({bytes})")).collect();
+                    format!(
+                        "no schedule exists within {limit}: op {} needs {needed} at once: {}",
+                        self.trace.ops()[*op].name,
+                        listed.join(", ")
+                    )
+                }
+                Infeasible::Blocks { needed, .. } => {
+                    format!("no schedule exists within {limit}: {needed} are needed at once")
+                }
+            },
+            StopReason::GaveUp { best: Some(best) } => {
+                format!("no schedule was found within {limit} (infeasibility not proved); one was found for {best}")
+            }
+            _ => format!("no schedule was found within {limit} (infeasibility not proved)"),
+        }
+    }
+}
+
+/// The actions, with ids as numbers.
+fn actions(schedule: &Schedule) -> Vec<(u8, u32, Vec<u32>, Vec<u32>)> {
+    let row = |action: &Action| match action {
+        Action::Compute(launch) | Action::Recompute(launch) => {
+            let numbers = |ids: &[elbowroom_ir::BufferId]| ids.iter().map(|id| id.0).collect::<Vec<_>>();
+            let again = u8::from(matches!(action, Action::Recompute(_)));
+            (again, launch.op.0, numbers(&launch.reads), numbers(&launch.writes))
+        }
+        Action::Offload { tensor, from } => (2, tensor.0, vec![from.0], Vec::new()),
+        Action::Prefetch { tensor, to } => (3, tensor.0, Vec::new(), vec![to.0]),
+        Action::Release { buffer } => (4, buffer.0, Vec::new(), Vec::new()),
+        Action::HostRelease { tensor } => (5, tensor.0, Vec::new(), Vec::new()),
+    };
+    schedule.steps.values().map(|step| row(&step.action)).collect()
+}
+
+fn offloaded(trace: &Trace, schedule: &Schedule) -> u64 {
+    let copied = schedule.steps.values().filter_map(|step| match step.action {
+        Action::Offload { tensor, .. } => Some(trace.bytes(tensor).get()),
+        _ => None,
+    });
+    copied.sum()
+}
+
+/// A device with this much memory. Rates and latencies of ops do not matter: every op has its duration.
+fn machine(memory: Bytes, link: Option<((u64, u64), Bytes)>) -> PyResult<Machine> {
+    let ((to_host, to_device), host_memory) = link.unwrap_or(((1, 1), Bytes::ZERO));
+    let machine = Machine {
+        name: "python".to_owned(),
+        memory,
+        align: Bytes(1),
+        host_memory,
+        to_host: Channel::with_rate(to_host),
+        to_device: Channel::with_rate(to_device),
+        shared_link: false,
+        flops_per_second: 1,
+        bytes_per_second: 1,
+        launch: Nanos::ZERO,
+    };
+    machine.validate().map_err(|error| PyValueError::new_err(format!("the machine cannot be planned for: {error}")))?;
+    Ok(machine)
+}
+
+#[expect(clippy::too_many_arguments, reason = "keywords in Python")]
+fn settings(
+    limit: u64,
+    link: Option<(u64, u64)>,
+    host_memory: Option<u64>,
+    evaluations: Option<u64>,
+    seconds: Option<f64>,
+    seed: u64,
+    threads: usize,
+    planner: &str,
+) -> PyResult<Settings> {
+    let planner = elbowroom_sched::PLANNERS
+        .iter()
+        .copied()
+        .find(|known| known.name() == planner)
+        .ok_or_else(|| PyValueError::new_err(format!("there is no planner `{planner}`")))?;
+    let host = Bytes(host_memory.unwrap_or(1 << 60));
+    Ok(Settings {
+        machine: machine(Bytes(limit), link.map(|link| (link, host)))?,
+        freedom: Freedom { offload: link.is_some(), recompute: true, reorder: false },
+        budget: Budget { evaluations, time: duration(seconds)?, seed, threads: threads.max(1) },
+        planner,
+    })
+}
