@@ -156,6 +156,7 @@ def make(step):
         program = step.without_gradients(joint)
 
         def run(args):
+            step.runs += 1
             return program.forward(args, [], None)
 
         return _boxed(run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from dataclasses import asdict, dataclass, field
 
 import torch
@@ -70,7 +71,7 @@ class Step:
         self._keeps: dict[int, object] = {}
         self._iterations: dict[int, object] = {}
         self._bytes: Bytes | None = None
-        self._base = 0
+        self.runs = 0
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._optimizer_bytes = None
 
@@ -91,6 +92,11 @@ class Step:
             stack = getattr(reason, "user_stack", None)
             where = f" at {stack[-1].filename}:{stack[-1].lineno}" if stack else ""
             self.report.graph_breaks.append(f"{reason.reason.splitlines()[0]}{where}")
+            warnings.warn(
+                f"elbowroom: PyTorch captured the model in parts; what runs between them is not planned, and the limit holds for each part "
+                f"and what the others keep. The capture ended{where}: {reason.reason.splitlines()[0]}",
+                stacklevel=2,
+            )
 
     def program(self, graph: Graph, args) -> tuple[Program, object]:
         """The program for the state in which the step begins, planned the first time that it occurs."""
@@ -102,6 +108,7 @@ class Step:
         )
         key = (graph.number, grads, others)
         plan = self._plans.get(key)
+        self.runs += 1
         if plan is None:
             base = self.base(graph, args) + others
             plan = self._plans[key] = self.plan(graph, base)
@@ -155,6 +162,14 @@ class Step:
             self._optimizer_bytes = predict(self.optimizer)
         return max(0, self._optimizer_bytes[0] - state_bytes(self.optimizer))
 
+    def _update_bytes(self) -> int:
+        """Bytes of the optimizer's step beyond what exists during the whole step: gradients, and what the update makes and frees."""
+        if self.optimizer is None:
+            return 0
+        missing = (p for p in self._parameters if p.grad is None)
+        self._missing_state()
+        return sum(p.numel() * p.element_size() for p in missing) + self._optimizer_bytes[1]
+
     def base(self, graph: Graph, args) -> int:
         """Bytes that exist during the whole step."""
         return sum(_storages(self.existing(args)).values()) + graph.joint.constant_bytes() + self._missing_state()
@@ -174,7 +189,7 @@ class Step:
             self._keeps[graph.number] = iteration.keep()
         keep = self._keeps[graph.number]
         kept = Writer(joint, keep, False).write()
-        unlimited = base + kept.peak_bytes
+        unlimited = max(base + kept.peak_bytes, base + self._update_bytes())
         self.report.unlimited_peak_bytes = max(self.report.unlimited_peak_bytes, unlimited)
         limit = size.resolve(self.memory, self.report.unlimited_peak_bytes)
         options = dict(evaluations=self.evaluations, seconds=self.seconds, seed=self.seed)
@@ -196,8 +211,15 @@ class Step:
                 room -= excess
             else:
                 raise InfeasibleError(f"no plan was found within {size.show(limit)}")
+        update = base + self._update_bytes()
+        if update > limit and self.memory != "min":
+            raise InfeasibleError(
+                f"no plan exists within {size.show(limit)}: the optimizer's step needs {update} bytes ({size.show(update)}) for parameters, "
+                "gradients, its state and its largest update"
+            )
+        limit = max(limit, update)
         self.report.limit_bytes = limit
-        self.report.predicted_peak_bytes = max(self.report.predicted_peak_bytes, base + program.peak_bytes)
+        self.report.predicted_peak_bytes = max(self.report.predicted_peak_bytes, base + program.peak_bytes, update)
         self.report.recomputed = max(self.report.recomputed, program.recomputed)
         metered = Writer(joint, planned, True).write()
         plan = _Plan(program, metered, planned.nanos, planned.unlimited_nanos, base + program.peak_bytes)
@@ -244,8 +266,15 @@ def fit(model, memory, optimizer=None, mode="exact", *, evaluations=2000, second
     @functools.wraps(model._call_impl)
     def call(*args, **kwargs):
         try:
-            with torch._dynamo.config.patch(recompile_limit=64, allow_rnn=True):
-                return compiled(*args, **kwargs)
+            runs = step.runs
+            with torch._dynamo.config.patch(recompile_limit=64):
+                result = compiled(*args, **kwargs)
+            if step.runs == runs and not torch.compiler.is_compiling():
+                raise UnsupportedError(
+                    "PyTorch ran the model without capturing it, so the limit was not kept: a dispatch mode is active, compilation is "
+                    "switched off (TORCHDYNAMO_DISABLE), or the model's forward is marked as not to be compiled"
+                )
+            return result
         except torch._dynamo.exc.BackendCompilerFailed as error:
             if isinstance(error.inner_exception, (UnsupportedError, InfeasibleError)):
                 raise error.inner_exception from None

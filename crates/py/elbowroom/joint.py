@@ -124,10 +124,14 @@ class Joint:
     def _mutated(self) -> set[fx.Node]:
         """Placeholders that are overwritten when the forward pass has ended."""
         mutated = set()
+        self.replacing: set[int] = set()
         by_desc = {repr(node.meta.get("desc")): node for node in self.primals}
-        for desc in self.output.meta.get("desc") or ():
+        for index, desc in enumerate(self.output.meta.get("desc") or ()):
             target = getattr(desc, "mutated_input", None)
-            if target is not None and repr(target) in by_desc:
+            if target is None:
+                continue
+            self.replacing.add(index)
+            if repr(target) in by_desc:
                 mutated.add(by_desc[repr(target)])
         return mutated
 
@@ -245,8 +249,9 @@ class Joint:
         return [storage for storage in self.results.get(node, ()) if storage is not None]
 
     def _hold_results(self) -> None:
-        for node in self.forward_results:
-            if isinstance(node, fx.Node):
+        for index, node in enumerate(self.forward_results):
+            # A new value of a buffer is copied into the buffer and freed.
+            if isinstance(node, fx.Node) and index not in self.replacing:
                 for storage in self.storages_of(node):
                     storage.held = storage.node.op == "call_function"
 
@@ -332,6 +337,8 @@ class Joint:
         if not returned:
             loss()
         gradients = [s for node in self.gradients if isinstance(node, fx.Node) for s in self.storages_of(node)]
+        # Whoever starts the backward pass holds the gradient of the loss until it ends.
+        gradients += [self.storage[node] for node in self.tangents if node in self.storage and node.meta["val"].numel() == 1]
         add("end", "end", planned(gradients, True), [], 0, held, ONCE | BACKWARD)
         self.op_numbers.append("end")
         sizes = [storage.bytes for storage in self.tensors]

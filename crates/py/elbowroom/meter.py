@@ -23,7 +23,7 @@ class Bytes:
     def add(self, *tensors: torch.Tensor) -> None:
         """Counts the storages of tensors until they are freed."""
         for tensor in tensors:
-            if tensor.layout != torch.strided or isinstance(tensor, torch._subclasses.FakeTensor):
+            if tensor.layout != torch.strided or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
                 continue
             storage = tensor.untyped_storage()
             key, count = storage._cdata, storage.nbytes()
@@ -45,6 +45,11 @@ class Meter(TorchDispatchMode):
         super().__init__()
         self.bytes = Bytes()
         self.bytes.add(*(leaf for leaf in tree_leaves([list(e) if not isinstance(e, torch.Tensor) else e for e in existing]) if isinstance(leaf, torch.Tensor)))
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Lets PyTorch compile models inside this mode, which changes nothing that they compute."""
+        return True
 
     @property
     def peak(self) -> int:

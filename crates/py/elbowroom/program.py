@@ -212,8 +212,9 @@ class Writer:
                     peak = max(peak, alive + held + states)
                     continue
                 if op == "end":
+                    # What is alive here is returned; the function's end releases it.
                     returned = self.gradients(body, reads)
-                    continue
+                    break
                 stored = self.launch(body, op, reads, writes, kind == RECOMPUTE)
                 states += stored
                 for buffer in writes:
@@ -282,6 +283,8 @@ class Writer:
             body.lines.append("del r")
         for storage, name in names.items():
             # Later reads name their buffer, so a result that is still in an earlier buffer is found there again.
+            if storage.held and body.name == "backward":
+                continue  # The caller's copy is read.
             body.where[storage] = name
             if storage.tensor is not None:
                 body.owner[storage] = writes[makes.index(storage)]

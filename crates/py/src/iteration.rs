@@ -11,9 +11,7 @@ use elbowroom_ir::machine::{Channel, Machine};
 use elbowroom_ir::planning::{CostSource, Costs, Freedom, Planner, Request};
 use elbowroom_ir::schedule::{Action, Schedule};
 use elbowroom_ir::search::{Budget, Infeasible, Silent, StopReason};
-use elbowroom_ir::trace::{
-    Again, Op, Phase, Storage, Tensor, Trace, TraceData, Work,
-};
+use elbowroom_ir::trace::{Again, Op, Phase, Storage, Tensor, Trace, TraceData, Work};
 use elbowroom_ir::{Bytes, Nanos, StorageId, TensorId};
 use elbowroom_sched::keep::Keep;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -182,8 +180,7 @@ impl Iteration {
         threads: usize,
         planner: &str,
     ) -> PyResult<Planned> {
-        let settings =
-            settings(limit, link, host_memory, evaluations, seconds, seed, threads, planner)?;
+        let settings = settings(limit, link, host_memory, evaluations, seconds, seed, threads, planner)?;
         py.detach(|| self.at(Bytes(limit), &settings))
     }
 
@@ -225,14 +222,17 @@ impl Iteration {
             return Err(InfeasibleError::new_err(self.refusal(limit, &outcome.stop)));
         };
         let fault = |error: String| {
-            PyRuntimeError::new_err(format!("the schedule is illegal, which is a fault in elbowroom: {error}"))
+            PyRuntimeError::new_err(format!(
+                "the schedule is illegal, which is a fault in elbowroom: {error}"
+            ))
         };
         let checked = check::check_schedule(self.trace.clone(), machine.clone(), schedule, limit)
             .map_err(|illegal| fault(illegal.to_string()))?;
         let schedule = checked.schedule();
         let timeline = elbowroom_sim::simulate(&self.trace, &self.costs, &machine, schedule)
             .map_err(|error| fault(error.to_string()))?;
-        let gaps = elbowroom_sched::explain::gap_costs(&self.trace, &self.costs, &machine, schedule, &timeline);
+        let gaps =
+            elbowroom_sched::explain::gap_costs(&self.trace, &self.costs, &machine, schedule, &timeline);
         let lines: Vec<String> = gaps
             .iter()
             .map(|gap| {
@@ -300,7 +300,9 @@ impl Iteration {
                 }
             },
             StopReason::GaveUp { best: Some(best) } => {
-                format!("no schedule was found within {limit} (infeasibility not proved); one was found for {best}")
+                format!(
+                    "no schedule was found within {limit} (infeasibility not proved); one was found for {best}"
+                )
             }
             _ => format!("no schedule was found within {limit} (infeasibility not proved)"),
         }
@@ -346,7 +348,9 @@ fn machine(memory: Bytes, link: Option<((u64, u64), Bytes)>) -> PyResult<Machine
         bytes_per_second: 1,
         launch: Nanos::ZERO,
     };
-    machine.validate().map_err(|error| PyValueError::new_err(format!("the machine cannot be planned for: {error}")))?;
+    machine
+        .validate()
+        .map_err(|error| PyValueError::new_err(format!("the machine cannot be planned for: {error}")))?;
     Ok(machine)
 }
 

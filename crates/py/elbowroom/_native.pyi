@@ -1,0 +1,86 @@
+from collections.abc import Sequence
+from typing import Literal
+
+__version__: str
+
+class InfeasibleError(RuntimeError):
+    """No schedule exists within the limit, or none was found."""
+
+class Planned:
+    """A checked schedule with its predictions."""
+
+    actions: list[tuple[int, int, list[int], list[int]]]
+    """``(kind, id, reads, writes)``. Kinds: 0 compute op ``id``, 1 recompute op ``id``, 2 offload tensor ``id`` from the buffer in ``reads``,
+    3 prefetch tensor ``id`` to the buffer in ``writes``, 4 release buffer ``id``, 5 discard the host copy of tensor ``id``."""
+    limit_bytes: int
+    peak_bytes: int
+    nanos: int
+    unlimited_nanos: int
+    bound_nanos: int
+    recomputed: int
+    offloaded_bytes: int
+    evaluations: int
+    stop: Literal["optimal", "finished", "evaluations", "time", "interrupted"]
+    explanation: str
+
+class Iteration:
+    """One iteration: its ops in execution order, and the tensors that they read and write.
+
+    ``flags`` of an op are the sum of 1 (may run only once), 2 (backward) and 4 (update). Sizes and workspaces are in bytes.
+    """
+
+    fingerprint: str
+    def __init__(
+        self,
+        name: str,
+        sizes: Sequence[int],
+        reads: Sequence[Sequence[int]],
+        outputs: Sequence[Sequence[int]],
+        nanos: Sequence[int],
+        workspaces: Sequence[int],
+        flags: Sequence[int],
+        names: Sequence[str],
+        kinds: Sequence[str],
+    ) -> None: ...
+    def keep(self) -> Planned:
+        """The schedule that keeps every tensor until its last use."""
+    def largest_op(self) -> tuple[str, int]:
+        """The largest op, and the bytes that it needs at once: no limit below can be met."""
+    def plan(
+        self,
+        limit: int,
+        *,
+        link: tuple[int, int] | None = None,
+        host_memory: int | None = None,
+        evaluations: int | None = None,
+        seconds: float | None = None,
+        seed: int = 0,
+        threads: int = 1,
+        planner: str = "auto",
+    ) -> Planned:
+        """A schedule within ``limit`` bytes of live memory. ``link`` is bytes per second to the host and back; without it nothing is
+        offloaded. Raises :class:`InfeasibleError`."""
+    def smallest(
+        self,
+        *,
+        link: tuple[int, int] | None = None,
+        host_memory: int | None = None,
+        evaluations: int | None = None,
+        seconds: float | None = None,
+        seed: int = 0,
+        threads: int = 1,
+        planner: str = "auto",
+    ) -> Planned:
+        """The schedule at the smallest limit that the search finds, to within half a percent."""
+
+def place(
+    sizes: Sequence[int],
+    starts: Sequence[int],
+    ends: Sequence[int],
+    aligns: Sequence[int],
+    capacity: int | None,
+    packer: str,
+    evaluations: int | None,
+    seconds: float | None,
+    seed: int,
+) -> tuple[list[int], int, str]: ...

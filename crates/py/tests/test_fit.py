@@ -1,0 +1,239 @@
+"""``fit``: equal bits, and peaks that hold."""
+
+import copy
+import io
+import re
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import elbowroom  # noqa: E402
+from loops import WithLoss, adamw, assert_same, check, cnn, mlp, train  # noqa: E402
+from torch import nn  # noqa: E402
+
+
+@pytest.mark.parametrize("memory", ["100%", "85%", "70%", "min"])
+@pytest.mark.parametrize("make", [mlp, cnn])
+def test_bits_and_peak(make, memory):
+    report, _ = check(make, memory)
+    assert report.measured_peak_bytes == report.predicted_peak_bytes
+    assert report.graphs == report.plans == 1
+    assert (report.recomputed > 0) == (memory != "100%")
+    assert (report.overhead > 0) == (memory != "100%")
+
+
+def test_nothing_recomputed_is_what_a_meter_sees_to_the_byte():
+    report, meter = check(mlp, "100%")
+    assert meter.peak == report.predicted_peak_bytes == report.unlimited_peak_bytes
+
+
+def test_a_smaller_limit_never_raises_the_peak():
+    peaks = []
+    for share in (100, 90, 80, 70):
+        torch._dynamo.reset()
+        peaks.append(check(cnn, f"{share}%", steps=1)[0].measured_peak_bytes)
+    assert peaks == sorted(peaks, reverse=True)
+
+
+def test_gradients_agree_with_a_central_difference_with_dropout_on():
+    torch.manual_seed(0)
+    # Smooth activations: a difference across a kink would be no derivative.
+    layers = [layer for _ in range(5) for layer in (nn.Linear(32, 32), nn.Tanh(), nn.Dropout(0.2))]
+    model = WithLoss(nn.Sequential(*layers), nn.functional.mse_loss).double()
+    x, y = torch.randn(256, 32).double(), torch.randn(256, 32).double()
+    directions = [torch.randn_like(p) for p in model.parameters()]
+    for memory in ("100%", "80%", "60%", "min"):
+        torch._dynamo.reset()
+        fitted = elbowroom.fit(copy.deepcopy(model), memory, evaluations=300)
+        torch.manual_seed(3)
+        fitted(x, y).backward()
+        slope = sum((p.grad * d).sum() for p, d in zip(fitted.parameters(), directions)).item()
+
+        def loss_at(step):
+            moved = copy.deepcopy(model)
+            with torch.no_grad():
+                for parameter, direction in zip(moved.parameters(), directions):
+                    parameter += step * direction
+            torch.manual_seed(3)
+            return moved(x, y).item()
+
+        difference = (loss_at(1e-5) - loss_at(-1e-5)) / 2e-5
+        assert slope == pytest.approx(difference, rel=1e-6)
+
+
+def test_gradients_are_accumulated_as_without_a_limit():
+    def accumulate(model, args, optimizer):
+        torch.manual_seed(1)
+        for _ in range(2):
+            for _ in range(3):
+                model(*args).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    plain, args = cnn()
+    plain_optimizer = adamw(plain)
+    accumulate(plain, args, plain_optimizer)
+    fitted, _ = cnn()
+    fitted_optimizer = adamw(fitted)
+    elbowroom.fit(fitted, "70%", optimizer=fitted_optimizer, evaluations=300)
+    accumulate(fitted, args, fitted_optimizer)
+    assert_same(plain, plain_optimizer, fitted, fitted_optimizer)
+    assert fitted.elbowroom.report.plans == 2
+
+
+def test_two_forward_passes_before_one_backward_pass():
+    plain, args = mlp()
+    fitted, _ = mlp()
+    elbowroom.fit(fitted, "90%", evaluations=300)
+    for model in (plain, fitted):
+        torch.manual_seed(1)
+        (model(*args) * 2 + model(*args)).backward()
+    for one, two in zip(plain.parameters(), fitted.parameters()):
+        assert torch.equal(one.grad, two.grad)
+
+
+def test_autocast():
+    plain, args = mlp()
+    fitted, _ = mlp()
+    elbowroom.fit(fitted, "70%", evaluations=300)
+    for model in (plain, fitted):
+        torch.manual_seed(1)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(*args)
+        loss.backward()
+    for one, two in zip(plain.parameters(), fitted.parameters()):
+        assert torch.equal(one.grad, two.grad)
+
+
+def test_checkpointing_inside_the_model_is_planned_through():
+    class Checkpointed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, _ = mlp()
+
+        def forward(self, x, y):
+            hidden = torch.utils.checkpoint.checkpoint(self.inner.model[:9], x, use_reentrant=False)
+            return self.inner.loss(self.inner.model[9:](hidden), y)
+
+    def make():
+        _, args = mlp()
+        return Checkpointed(), args
+
+    check(make, "80%")
+
+
+def test_a_criterion_outside_of_the_model():
+    plain, (x, y) = mlp()
+    fitted, _ = mlp()
+    elbowroom.fit(fitted.model, "80%", evaluations=300)
+    for model in (plain.model, fitted.model):
+        torch.manual_seed(1)
+        nn.functional.cross_entropy(model(x), y).backward()
+    for one, two in zip(plain.parameters(), fitted.parameters()):
+        assert torch.equal(one.grad, two.grad)
+
+
+def test_evaluation_without_gradients():
+    plain, args = cnn()
+    fitted, _ = cnn()
+    elbowroom.fit(fitted, "70%", evaluations=300)
+    for model in (plain, fitted):
+        model.eval()
+    with torch.no_grad():
+        assert torch.equal(plain(*args), fitted(*args))
+
+
+def test_every_shape_has_a_plan():
+    fitted, (x, y) = mlp()
+    elbowroom.fit(fitted, "80%", evaluations=100)
+    for batch in (512, 256, 512):
+        fitted(x[:batch], y[:batch]).backward()
+        fitted.zero_grad()
+    assert fitted.elbowroom.report.plans == 2
+
+
+def test_the_model_saves_as_it_is():
+    plain, _ = mlp()
+    fitted, args = mlp()
+    elbowroom.fit(fitted, "80%", evaluations=100)
+    fitted(*args).backward()
+    assert list(plain.state_dict()) == list(fitted.state_dict())
+    file = io.BytesIO()
+    torch.save(fitted.state_dict(), file)
+    file.seek(0)
+    plain.load_state_dict(torch.load(file))
+
+
+def test_an_infeasible_limit_names_the_smallest_that_works():
+    fitted, args = cnn()
+    elbowroom.fit(fitted, "20%", evaluations=100)
+    with pytest.raises(elbowroom.InfeasibleError, match="no schedule .* at once|no schedule was found") as error:
+        fitted(*args)
+    smallest = int(re.search(r"the smallest limit for which a plan was found is (\d+) bytes", str(error.value))[1])
+    torch._dynamo.reset()
+    fitted, args = cnn()
+    elbowroom.fit(fitted, smallest, evaluations=300)
+    fitted(*args).backward()
+    assert fitted.elbowroom.report.measured_peak_bytes <= smallest
+
+
+def test_a_limit_below_the_parameters_says_so():
+    fitted, args = mlp()
+    elbowroom.fit(fitted, 1000)
+    with pytest.raises(elbowroom.InfeasibleError, match="by themselves"):
+        fitted(*args)
+
+
+@pytest.mark.parametrize("memory", ["lots", "-3GiB", 0, "0%", True])
+def test_sizes_that_are_none(memory):
+    with pytest.raises(ValueError):
+        elbowroom.fit(nn.Linear(1, 1), memory)
+
+
+def test_a_second_backward_pass_is_refused():
+    fitted, args = mlp()
+    elbowroom.fit(fitted, "80%", evaluations=100)
+    loss = fitted(*args)
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="retain_graph"):
+        loss.backward()
+
+
+def test_a_parameter_overwritten_before_the_backward_pass_is_an_error_as_without_a_limit():
+    fitted, args = mlp()
+    elbowroom.fit(fitted, "80%", evaluations=100)
+    loss = fitted(*args)
+    with torch.no_grad():
+        fitted.model[3].weight.add_(1)
+    with pytest.raises(RuntimeError, match="inplace operation"):
+        loss.backward()
+
+
+def test_a_forward_pass_whose_result_is_dropped_frees_what_it_kept():
+    fitted, args = mlp()
+    elbowroom.fit(fitted, "80%", evaluations=100)
+    loss = fitted(*args)
+    graph = fitted.elbowroom.graphs[0]
+    assert len(graph.contexts) == 1
+    del loss
+    assert not graph.contexts
+
+
+def test_a_step_that_pytorch_does_not_capture_is_refused():
+
+    fitted, args = mlp()
+    elbowroom.fit(fitted, "80%")
+    with torch._dynamo.config.patch(disable=True), pytest.raises(elbowroom.UnsupportedError, match="without capturing"):
+        fitted(*args)
+
+
+def test_ranks_plan_alike():
+    programs = []
+    for _ in range(2):
+        torch._dynamo.reset()
+        fitted, args = cnn()
+        elbowroom.fit(fitted, "70%", evaluations=300)
+        fitted(*args).backward()
+        programs.append(fitted.elbowroom.graphs[0].program.source)
+    assert programs[0] == programs[1]
