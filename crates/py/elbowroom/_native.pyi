@@ -27,6 +27,8 @@ class Iteration:
     """One iteration: its ops in execution order, and the tensors that they read and write.
 
     ``flags`` of an op are the sum of 1 (may run only once), 2 (backward) and 4 (update). Sizes and workspaces are in bytes.
+    ``persistent`` tensors, each with its name, exist before the iteration and after it; ``mutates`` lists those that an op reads and
+    overwrites.
     """
 
     fingerprint: str
@@ -41,6 +43,8 @@ class Iteration:
         flags: Sequence[int],
         names: Sequence[str],
         kinds: Sequence[str],
+        persistent: Sequence[tuple[int, str]] = (),
+        mutates: Sequence[Sequence[int]] | None = None,
     ) -> None: ...
     def keep(self) -> Planned:
         """The schedule that keeps every tensor until its last use."""

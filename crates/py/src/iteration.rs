@@ -11,7 +11,7 @@ use elbowroom_ir::machine::{Channel, Machine};
 use elbowroom_ir::planning::{CostSource, Costs, Freedom, Planner, Request};
 use elbowroom_ir::schedule::{Action, Schedule};
 use elbowroom_ir::search::{Budget, Infeasible, Silent, StopReason};
-use elbowroom_ir::trace::{Again, Op, Phase, Storage, Tensor, Trace, TraceData, Work};
+use elbowroom_ir::trace::{Again, Mutation, Op, Persistent, Phase, Storage, Tensor, Trace, TraceData, Work};
 use elbowroom_ir::{Bytes, Nanos, StorageId, TensorId};
 use elbowroom_sched::keep::Keep;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -86,9 +86,10 @@ struct Settings {
 
 #[pymethods]
 impl Iteration {
-    /// Columns: one row an op, one row a tensor. `flags` are 1 (may run only once), 2 (backward), 4 (update).
+    /// Columns: one row an op, one row a tensor. `flags` are 1 (may run only once), 2 (backward), 4 (update). The `persistent` tensors exist
+    /// before the iteration and after it; `mutates` lists those that an op overwrites, which it also reads.
     #[new]
-    #[pyo3(signature = (name, sizes, reads, outputs, nanos, workspaces, flags, names, kinds))]
+    #[pyo3(signature = (name, sizes, reads, outputs, nanos, workspaces, flags, names, kinds, persistent=Vec::new(), mutates=None))]
     #[expect(clippy::too_many_arguments, reason = "the Python side names them")]
     fn new(
         name: String,
@@ -100,9 +101,20 @@ impl Iteration {
         flags: Vec<u8>,
         names: Vec<String>,
         kinds: Vec<String>,
+        persistent: Vec<(u32, String)>,
+        mutates: Option<Vec<Vec<u32>>>,
     ) -> PyResult<Self> {
         let rows = reads.len();
-        let lengths = [outputs.len(), nanos.len(), workspaces.len(), flags.len(), names.len(), kinds.len()];
+        let mutates = mutates.unwrap_or_else(|| vec![Vec::new(); rows]);
+        let lengths = [
+            outputs.len(),
+            nanos.len(),
+            workspaces.len(),
+            flags.len(),
+            names.len(),
+            kinds.len(),
+            mutates.len(),
+        ];
         if lengths.iter().any(|&length| length != rows) {
             return Err(PyValueError::new_err("all columns of ops must have the same length"));
         }
@@ -111,7 +123,17 @@ impl Iteration {
             let storage = data.storages.push(Storage { bytes: Bytes(bytes) });
             data.tensors.push(Tensor { name: format!("t{number}"), storage });
         }
-        let tensors = |ids: &[u32]| ids.iter().map(|&id| TensorId(id)).collect::<Vec<_>>();
+        let known = sizes.len();
+        if let Some((id, _)) = persistent.iter().find(|(id, _)| *id as usize >= known) {
+            return Err(PyValueError::new_err(format!(
+                "persistent tensor {id} is not among the {known} tensors"
+            )));
+        }
+        for (id, name) in &persistent {
+            data.tensors[TensorId(*id)].name.clone_from(name);
+        }
+        // The tensor that each storage holds: an overwritten one is followed by a new tensor in the same storage.
+        let mut holds: Vec<TensorId> = data.tensors.ids().collect();
         for row in 0..rows {
             let flags = flags[row];
             let phase = match flags {
@@ -124,19 +146,42 @@ impl Iteration {
                     data.tensors[TensorId(id)].name.clone_from(&names[row]);
                 }
             }
+            let tensors = |ids: &[u32]| -> Vec<TensorId> {
+                ids.iter().map(|&id| holds.get(id as usize).copied().unwrap_or(TensorId(id))).collect()
+            };
+            let (reads, mut outputs) = (tensors(&reads[row]), tensors(&outputs[row]));
+            let mut mutations = Vec::new();
+            for &id in &mutates[row] {
+                let Some(&old) = holds.get(id as usize) else {
+                    return Err(PyValueError::new_err(format!(
+                        "op {row} overwrites tensor {id}, which does not exist"
+                    )));
+                };
+                let Tensor { name, storage } = data.tensors[old].clone();
+                let new = data.tensors.push(Tensor { name, storage });
+                outputs.push(new);
+                mutations.push(Mutation { old, new });
+                holds[id as usize] = new;
+            }
             data.ops.push(Op {
                 name: names[row].clone(),
                 kind: kinds[row].clone(),
                 phase,
                 again: if flags & ONCE == 0 { Again::Pure } else { Again::Never },
-                reads: tensors(&reads[row]),
-                outputs: tensors(&outputs[row]),
-                mutates: Vec::new(),
+                reads,
+                outputs,
+                mutates: mutations,
                 may_reuse: Vec::new(),
                 workspace: Bytes(workspaces[row]),
                 work: Work::default(),
             });
         }
+        let mut pairs: Vec<Persistent> = persistent
+            .iter()
+            .map(|&(id, _)| Persistent { begin: TensorId(id), end: holds[id as usize] })
+            .collect();
+        pairs.sort_by_key(|pair| pair.begin);
+        data.persistent = pairs;
         let trace = Trace::new(data).map_err(|error| PyValueError::new_err(error.to_string()))?;
         let costs = Costs { nanos: nanos.into_iter().map(Nanos).collect(), source: CostSource::Recorded };
         Ok(Self { trace: Arc::new(trace), costs })
@@ -276,9 +321,9 @@ impl Iteration {
     fn refusal(&self, limit: Bytes, stop: &StopReason) -> String {
         match stop {
             StopReason::Infeasible(proof) => match proof.as_ref() {
-                Infeasible::Op { op, values, needed, .. } => {
+                Infeasible::Op { op, tensors: needs, needed, .. } => {
                     // Equal storages count once.
-                    let tensors: BTreeMap<StorageId, (&str, Bytes)> = values
+                    let tensors: BTreeMap<StorageId, (&str, Bytes)> = needs
                         .iter()
                         .map(|&value| {
                             let row = &self.trace.tensors()[value];
