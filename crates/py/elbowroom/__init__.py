@@ -4,7 +4,16 @@ from . import pack
 from ._native import __version__
 from .errors import ElbowroomError, InfeasibleError, UnsupportedError, VersionError
 
-_TORCH = {"fit": "fitted", "Report": "fitted", "Meter": "meter"}
+_TORCH = {
+    "fit": "fitted",
+    "Report": "fitted",
+    "Meter": "meter",
+    "Machine": "tracing",
+    "Plan": "tracing",
+    "Trace": "tracing",
+    "plan": "tracing",
+    "trace": "tracing",
+}
 
 __all__ = ["ElbowroomError", "InfeasibleError", "UnsupportedError", "VersionError", "__version__", "pack", *_TORCH]
 

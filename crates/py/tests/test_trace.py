@@ -1,0 +1,65 @@
+"""``trace`` and ``plan``: a step that is planned and not run."""
+
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import elbowroom  # noqa: E402
+from torch import nn  # noqa: E402
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(*[layer for _ in range(8) for layer in (nn.Linear(64, 64), nn.GELU())])
+
+    def forward(self, x, target):
+        return nn.functional.mse_loss(self.layers(x), target)
+
+
+def traced(optimizer=True):
+    with torch.device("meta"):
+        model = Net()
+    x = torch.empty(512, 64, device="meta")
+    update = torch.optim.AdamW(model.parameters()) if optimizer else None
+    return elbowroom.trace(model, x, target=x, optimizer=update), sum(p.numel() * 4 for p in model.parameters())
+
+
+def test_a_model_without_memory_is_planned_with_its_optimizer():
+    trace, parameters = traced()
+    # Parameters, two moments of each, the input and the target, which are one tensor each.
+    assert trace.persistent_bytes == 3 * parameters + 2 * 512 * 64 * 4
+    half = elbowroom.plan(trace, "60%", evaluations=200)
+    assert half.peak <= 0.6 * trace.unlimited_peak
+    assert half.overhead >= half.bound > 0
+    assert "Recomputed" in half.explain()
+
+
+def test_a_link_lowers_the_smallest_limit_below_the_parameters():
+    trace, parameters = traced()
+    smallest = elbowroom.plan(trace, "min", elbowroom.Machine(link=25e9), evaluations=50)
+    assert smallest.peak < trace.persistent_bytes
+    assert smallest.native.offloaded_bytes > 0
+
+
+def test_gradients_that_no_optimizer_consumes_stay():
+    with_update, without = traced()[0], traced(optimizer=False)[0]
+    assert without.keep.nanos < with_update.keep.nanos
+
+
+def test_a_plan_is_saved_and_shown(tmp_path):
+    trace, _ = traced()
+    plan = elbowroom.plan(trace, "70%", evaluations=100)
+    plan.save(tmp_path / "step.json")
+    saved = json.loads((tmp_path / "step.json").read_text())
+    assert saved["trace"] == trace.iteration.fingerprint and saved["peak_bytes"] == plan.peak
+    assert "<table>" in plan._repr_html_()
+
+
+def test_a_model_without_a_loss_is_refused():
+    with torch.device("meta"):
+        model = nn.Linear(4, 4)
+    with pytest.raises(elbowroom.UnsupportedError, match="must return its loss"):
+        elbowroom.trace(model, torch.empty(2, 4, device="meta"))
