@@ -172,6 +172,7 @@ impl Iteration {
                 outputs,
                 mutates: mutations,
                 may_reuse: Vec::new(),
+                after: Vec::new(),
                 workspace: Bytes(workspaces[row]),
                 work: Work::default(),
             });
