@@ -85,6 +85,14 @@ pub enum EngineError {
     /// The session has no plan.
     #[error("the session has no plan to run")]
     NoPlan,
+    /// The graph was changed after a [`Builder`](elbowroom_graph::Builder) made it, so that kernels may not run it.
+    #[error("{graph} cannot run: {why}")]
+    Graph {
+        /// Name of the graph.
+        graph: String,
+        /// The first fault.
+        why: String,
+    },
     /// The graph has no trace.
     #[error(transparent)]
     Trace(#[from] TraceError),

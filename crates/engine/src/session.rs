@@ -154,6 +154,14 @@ struct IdleMemory {
     host_bytes: Bytes,
 }
 
+/// Refuses a graph that kernels may not run.
+fn expect_sound(graph: &Graph) -> Result<(), EngineError> {
+    match kernels::graph_fault(graph) {
+        Some(why) => Err(EngineError::Graph { graph: graph.name.clone(), why }),
+        None => Ok(()),
+    }
+}
+
 /// Whether a host tier that is larger than necessary is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shrink {
@@ -179,6 +187,7 @@ impl Session {
         plan: Arc<CheckedPlan>,
         options: SessionOptions,
     ) -> Result<Self, EngineError> {
+        expect_sound(&graph)?;
         let fingerprint = trace(&graph)?.fingerprint();
         let prepared = PreparedPlan::new(&graph, fingerprint, &plan)?;
         let mut session = Self::open(graph, plan.machine(), options, prepared.copies.size)?;
@@ -200,6 +209,7 @@ impl Session {
         machine: &Machine,
         options: SessionOptions,
     ) -> Result<Self, EngineError> {
+        expect_sound(&graph)?;
         let (limit, align) = (machine.memory.get() as usize, machine.align.get() as usize);
         let (mut end, mut host_end) = (0, 0);
         let locations = graph.persistent.iter().map(|parameter| {
@@ -323,6 +333,7 @@ impl Session {
         if let Some(&(_, fingerprint)) = known {
             return Ok(fingerprint);
         }
+        expect_sound(graph)?;
         let fingerprint = trace(graph)?.fingerprint();
         self.traced.retain(|(known, _)| known.strong_count() > 0);
         self.traced.push((Arc::downgrade(graph), fingerprint));
@@ -338,6 +349,7 @@ impl Session {
         self.expect_usable()?;
         self.expect_same_parameters(graph)?;
         if !Arc::ptr_eq(&self.graph, graph) {
+            expect_sound(graph)?;
             self.make_idle();
             self.replace_graph(graph);
         }

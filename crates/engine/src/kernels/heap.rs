@@ -8,8 +8,8 @@ use elbowroom_graph::Graph;
 use elbowroom_ir::{Id, TensorId};
 use rayon::ThreadPool;
 
-use super::owned::{Memory, expect_apart};
-use super::{Context, Operands, run, workspace};
+use super::owned::Memory;
+use super::{Context, Operands, graph_fault, run, workspace};
 
 /// A graph with a buffer for each storage.
 pub struct HeapRun {
@@ -22,7 +22,12 @@ pub struct HeapRun {
 
 impl HeapRun {
     /// Prepares the first iteration: parameters are initialized from the seed.
+    ///
+    /// # Panics
+    /// The graph was changed after a [`Builder`](elbowroom_graph::Builder) made it, so that kernels may not run it.
     pub fn new(graph: Arc<Graph>, pool: Arc<ThreadPool>, seed: u64) -> Self {
+        let fault = graph_fault(&graph);
+        assert!(fault.is_none(), "{}", fault.unwrap_or_default());
         let mut memory: Vec<Memory> =
             graph.storages.values().map(|bytes| Memory::poisoned(bytes.get() as usize)).collect();
         let place = |value: &TensorId| graph.tensors[*value].storage;
@@ -32,9 +37,6 @@ impl HeapRun {
         }
         let mut scratch = 0;
         for node in graph.nodes.values() {
-            let reads: Vec<usize> = node.inputs.iter().map(|v| place(v).index()).collect();
-            let writes: Vec<usize> = node.outputs.iter().map(|v| place(v).index()).collect();
-            expect_apart(&node.kind, &reads, &writes);
             scratch = scratch.max(workspace(&node.kind).get() as usize);
         }
         Self { graph, memory, scratch: Memory::poisoned(scratch), pool, seed }

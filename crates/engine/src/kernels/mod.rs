@@ -8,6 +8,9 @@
 //! workspace is aligned to 4 bytes, and faster at 64. A result that mutates an operand lies at its address. A result that may reuse
 //! an operand lies at its address or apart from it. Nothing else overlaps.
 //!
+//! **Kinds.** The extents of a kind belong together, and there is a kernel for its algorithm. Fields are public, so every safe function here
+//! checks that before a kernel runs.
+//!
 //! **Bits.** A result depends on the operands alone (and on seed and iteration, for random ones): not on threads, addresses or what the
 //! workspace held. Work is cut by extents; sums are trees or chains fixed by extents; elementwise loops round the same way at every
 //! vector width because they never contract, and the matrix product always does. So they are equal on all processors as well.
@@ -36,6 +39,7 @@ mod product;
 mod reduce;
 mod response;
 mod rows;
+mod sound;
 mod tile;
 mod windows;
 mod winograd;
@@ -44,6 +48,8 @@ use elbowroom_graph::OpKind;
 use elbowroom_graph::op::Algorithm;
 use elbowroom_ir::Bytes;
 use rayon::ThreadPool;
+
+pub(crate) use sound::graph_fault;
 
 /// Inputs of a kernel apart from its operands. They change from iteration to iteration, not from op to op.
 #[derive(Clone, Copy)]
@@ -123,7 +129,8 @@ impl Element for i32 {}
 impl Element for u8 {}
 
 fn check<T>(start: *const T, bytes: usize, len: usize) {
-    assert!(bytes >= len * size_of::<T>(), "an operand of {bytes} bytes should hold {len} elements");
+    let fits = len.checked_mul(size_of::<T>()).is_some_and(|needed| bytes >= needed);
+    assert!(fits, "an operand of {bytes} bytes should hold {len} elements");
     assert!(len == 0 || (!start.is_null() && start.is_aligned()), "operands are aligned to their elements");
 }
 
@@ -153,7 +160,7 @@ pub fn algorithms(kind: &OpKind) -> impl Iterator<Item = Algorithm> + use<'_> {
 /// Computes one op.
 ///
 /// # Safety
-/// The operands are those that the kind lists, as the module's documentation requires: valid ranges that nothing else writes (or, for
+/// The kind is one of a graph that a [`Builder`](elbowroom_graph::Builder) has made. The operands are those that the kind lists, as the module's documentation requires: valid ranges that nothing else writes (or, for
 /// results and workspace, reads) during the call, and that overlap only where the kind mutates or may reuse.
 pub unsafe fn run(kind: &OpKind, operands: &Operands<'_>, context: &Context<'_>) {
     let (o, pool) = (operands, context.pool);
