@@ -132,6 +132,17 @@ class Step:
 
     def went_back(self, graph) -> None:
         self._measured()
+        changed = graph.joint.correct()
+        if changed:
+            # The figures are those of the plans that follow.
+            self.report.notes.append(
+                f"{changed} tensors of {graph.joint.name} have more bytes than PyTorch states for them; the first step, planned without them, "
+                f"measured {self.report.measured_peak_bytes} bytes, and the plan was made again"
+            )
+            self._plans = {key: plan for key, plan in self._plans.items() if key[0] != graph.number}
+            self._iterations.pop(graph.number, None)
+            self._keeps.pop(graph.number, None)
+            self.report.measured_peak_bytes = self.report.predicted_peak_bytes = self.report.unlimited_peak_bytes = 0
 
     def _measured(self):
         if self._bytes is not None:

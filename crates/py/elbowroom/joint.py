@@ -100,6 +100,8 @@ class Joint:
         self.results: dict[fx.Node, list[Storage | None]] = {}
         self._known: dict[int, Storage] = {}
         self.ops: list[Op] = []
+        #: Sizes that differ in the running step from those of the fake tensors.
+        self.corrections: dict[Storage, int] = {}
         self.op_of: dict[fx.Node, Op] = {}
         self._keep = []
         for node in nodes[:-1]:
@@ -275,6 +277,14 @@ class Joint:
                 for storage in self.storages_of(source):
                     if storage not in op.reads:
                         op.reads.append(storage)
+
+    def correct(self) -> int:
+        """Adopts the sizes that the running step has shown; the number of storages that changed."""
+        changed = len(self.corrections)
+        for storage, count in self.corrections.items():
+            storage.bytes = count
+        self.corrections.clear()
+        return changed
 
     # --- columns --------------------------------------------------------------------------------------------------------------------
 

@@ -234,7 +234,7 @@ class Writer:
         kept = [name for name in dict.fromkeys(kept) if name in needed or name.startswith("b") and name[1:].isdigit() and int(name[1:]) in saved]
         kept += [f"p{number}" for number in used_primals]
         source = self.source(forward, backward, kept, results, returned)
-        space = {**self.constants, "record_state": record_state, "drawn_again": drawn_again}
+        space = {**self.constants, "record_state": record_state, "drawn_again": drawn_again, "seen": self.seen}
         exec(compile(source, f"<elbowroom {joint.name}>", "exec"), space)  # noqa: S102 - our own source
         watched = {number for number in used_primals if joint.primals[number] not in joint.mutated}
         return Program(space["forward"], space["backward"], peak, saved_bytes, self.recomputed, used_primals, watched, len(kept) - len(used_primals), source)
@@ -289,8 +289,17 @@ class Writer:
             if storage.tensor is not None:
                 body.owner[storage] = writes[makes.index(storage)]
         if self.metered:
-            body.lines.append(f"meter({', '.join(names.values())})")
+            body.lines.append(f"seen(meter, {self.joint.ops.index(op)}, {', '.join(names.values())})")
         return states
+
+    def seen(self, meter, number: int, *tensors) -> None:
+        """Counts the results of an op, and notes storages whose size is not that of the traced step: some kernels return a small tensor in
+        the bytes of a larger one."""
+        meter(*tensors)
+        for storage, tensor in zip(self.joint.ops[number].makes, tensors):
+            count = tensor.untyped_storage().nbytes()
+            if count != storage.bytes and storage.tensor is not None and count:
+                self.joint.corrections[storage] = count
 
     def release(self, body: _Body, buffer: int, storage: Storage) -> None:
         if storage.node.op == "placeholder":

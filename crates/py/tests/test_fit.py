@@ -237,3 +237,15 @@ def test_ranks_plan_alike():
         fitted(*args).backward()
         programs.append(fitted.elbowroom.graphs[0].program.source)
     assert programs[0] == programs[1]
+
+
+def test_a_kernel_that_returns_more_bytes_than_pytorch_states_is_planned_for():
+    def make():
+        torch.manual_seed(0)
+        layers = [layer for _ in range(6) for layer in (nn.Linear(64, 64), nn.GELU())]
+        model = WithLoss(nn.Sequential(*layers), nn.functional.mse_loss)
+        return model, (torch.randn(512, 64), torch.randn(512, 64))
+
+    report, meter = check(make, "60%")
+    assert meter.peak == report.measured_peak_bytes == report.predicted_peak_bytes
+    assert "more bytes than PyTorch states" in report.notes[0]

@@ -1,0 +1,139 @@
+"""Models of other libraries, trained plainly and within a limit: prints the rows of the README's table.
+
+`python models.py [NAME,NAME…] [LIMIT…]` needs transformers, diffusers and torchvision for the models that are theirs. A limit that is
+infeasible is followed by the smallest for which a plan is found.
+"""
+
+import sys
+
+import elbowroom
+import torch
+from loops import adamw, assert_same, train
+from torch import nn
+
+SMALL = dict(vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=4)
+
+
+class Call(nn.Module):
+    """A model with a loss that is computed from its result."""
+
+    def __init__(self, model, loss):
+        super().__init__()
+        self.model, self.loss = model, loss
+
+    def forward(self, *args):
+        return self.loss(self.model, *args)
+
+
+def language(config, model, **options):
+    def make():
+        import transformers
+
+        torch.manual_seed(0)
+        built = getattr(transformers, model)(getattr(transformers, config)(**options)).train()
+        return Call(built, lambda m, ids: m(input_ids=ids, labels=ids).loss), (torch.randint(3, 128, (16, 64)),)
+
+    return make
+
+
+def whisper():
+    import transformers
+
+    torch.manual_seed(0)
+    sizes = dict(encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=128, decoder_ffn_dim=128)
+    tokens = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1, begin_suppress_tokens=None, suppress_tokens=None)
+    config = transformers.WhisperConfig(
+        vocab_size=128, d_model=64, num_mel_bins=16, max_source_positions=50, max_target_positions=32, dropout=0.1, **sizes, **tokens
+    )
+    built = transformers.WhisperForConditionalGeneration(config).train()
+    args = torch.randn(16, 16, 100), torch.randint(3, 128, (16, 16))
+    return Call(built, lambda m, x, y: m(input_features=x, labels=y).loss), args
+
+
+def unet():
+    import diffusers
+
+    torch.manual_seed(0)
+    built = diffusers.UNet2DConditionModel(
+        sample_size=16,
+        block_out_channels=(32, 64),
+        layers_per_block=1,
+        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
+        cross_attention_dim=32,
+        attention_head_dim=8,
+        norm_num_groups=8,
+        dropout=0.1,
+    ).train()
+    args = torch.randn(16, 4, 16, 16), torch.randint(0, 100, (16,)), torch.randn(16, 8, 32), torch.randn(16, 4, 16, 16)
+    return Call(built, lambda m, x, t, e, n: nn.functional.mse_loss(m(x, t, e).sample, n)), args
+
+
+def vision(name, batch, **options):
+    def make():
+        import torchvision
+
+        torch.manual_seed(0)
+        built = getattr(torchvision.models, name)(num_classes=10, **options).train()
+        args = torch.randn(batch, 3, 64, 64), torch.randint(0, 10, (batch,))
+        return Call(built, lambda m, x, y: nn.functional.cross_entropy(m(x), y)), args
+
+    return make
+
+
+MODELS = {
+    "llama": language("LlamaConfig", "LlamaForCausalLM", num_key_value_heads=2, attention_dropout=0.1, **SMALL),
+    "qwen3": language("Qwen3Config", "Qwen3ForCausalLM", num_key_value_heads=2, head_dim=16, attention_dropout=0.1, **SMALL),
+    "gemma3": language("Gemma3TextConfig", "Gemma3ForCausalLM", num_key_value_heads=2, head_dim=16, attention_dropout=0.1, **SMALL),
+    "bert": language("BertConfig", "BertForMaskedLM", **SMALL),
+    "t5": language(
+        "T5Config",
+        "T5ForConditionalGeneration",
+        **dict(vocab_size=128, d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4, decoder_start_token_id=0, pad_token_id=0),
+    ),
+    "gpt2": language("GPT2Config", "GPT2LMHeadModel", vocab_size=128, n_embd=64, n_layer=3, n_head=4),
+    "whisper": whisper,
+    "unet": unet,
+    "vit": vision("VisionTransformer", 16, image_size=64, patch_size=16, num_layers=3, num_heads=4, hidden_dim=64, mlp_dim=128, dropout=0.1),
+    "resnet50": vision("resnet50", 16),
+    "densenet121": vision("densenet121", 8),
+    "vgg16": vision("vgg16", 8),
+}
+
+
+def row(name, memory, steps=5):
+    """One row: trains, compares and measures."""
+    torch._dynamo.reset()
+    plain, args = MODELS[name]()
+    plain_optimizer = adamw(plain)
+    losses = train(plain, args, plain_optimizer, steps)
+    fitted, args = MODELS[name]()
+    optimizer = adamw(fitted)
+    elbowroom.fit(fitted, memory, optimizer=optimizer)
+    try:
+        with elbowroom.Meter(fitted.parameters(), fitted.buffers(), args) as meter:
+            same = train(fitted, args, optimizer, steps) == losses
+    except elbowroom.InfeasibleError:
+        return row(name, "min", steps)
+    assert_same(plain, plain_optimizer, fitted, optimizer)
+    report = fitted.elbowroom.report
+    cells = [
+        name,
+        memory,
+        f"{report.unlimited_peak_bytes:,}",
+        f"{report.limit_bytes:,}",
+        f"{report.predicted_peak_bytes:,}",
+        f"{meter.peak:,}",
+        f"+{report.overhead:.1%}",
+        str(report.graphs),
+        "equal" if same else "DIFFERENT",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    names = sys.argv[1].split(",") if len(sys.argv) > 1 else MODELS
+    for name in names:
+        for memory in sys.argv[2:] or ["70%", "50%"]:
+            print(row(name, memory), flush=True)
