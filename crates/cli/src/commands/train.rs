@@ -1,21 +1,18 @@
 //! `elbowroom train`: arguments become a training of the library, its report becomes output.
 
+mod ending;
 mod print;
 
 use anyhow::Result;
 use elbowroom::algorithms::AlgorithmChoice;
-use elbowroom::largest::LargestError;
 use elbowroom::network::Model;
 use elbowroom::plot;
-use elbowroom::report::{Ending, TrainReport};
 use elbowroom::size::BatchSpec;
-use elbowroom::train::{TrainError, Training};
-use serde_json::json;
+use elbowroom::train::Training;
 
 use crate::Answer;
 use crate::args::TrainArgs;
 use crate::commands::trace;
-use crate::printer::counted;
 use crate::progress::Progress;
 use crate::{files, networks, printer, settings, signals};
 
@@ -30,32 +27,9 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
     drop(observer);
     let report = match outcome {
         Ok(report) => report,
-        Err(TrainError::Refused(refusal)) => {
-            if args.json {
-                printer::json(&refusal)?;
-            }
-            return Ok(Answer::No(refusal.sentence()));
-        }
-        Err(error @ TrainError::Largest(LargestError::None(_))) => return Ok(Answer::No(error.to_string())),
-        Err(error @ TrainError::Interrupted) => {
-            if args.json {
-                printer::json(&json!({ "ending": Ending::Interrupted, "losses": [] }))?;
-            }
-            return unprinted
-                .map_or_else(|| Ok(Answer::Interrupted(error.to_string())), |why| Err(why.into()));
-        }
-        Err(error) => {
-            let error = anyhow::Error::from(error);
-            return Err(match saved {
-                Some((path, iterations)) => {
-                    let iterations = counted(iterations, "iteration");
-                    error.context(format!("training stopped; {} contains {iterations}", path.display()))
-                }
-                None => error,
-            });
-        }
+        Err(error) => return ending::without_report(args, error, saved, unprinted),
     };
-    let answer = answer(args, &report);
+    let answer = ending::answer(args, &report);
     let title = format!("{} under {}", report.plan.trace, report.plan.limit_bytes);
     let losses =
         args.plot.as_ref().map(|path| (path, plot::losses(&title, report.first_iteration, &report.losses)));
@@ -71,35 +45,6 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
         (Answer::Interrupted(_), Some(why)) => Err(why.into()),
         // After a signal the terminal may be gone as well. Output that fails changes nothing about the answer.
         (answer, _) => drawn.map(|()| answer),
-    }
-}
-
-/// What the exit status and the sentence on standard error say of a training.
-fn answer(args: &TrainArgs, report: &TrainReport) -> Answer {
-    let done =
-        report.first_iteration + report.execution.planned_iterations + report.execution.dynamic_iterations;
-    let done = counted(done, "iteration");
-    let checkpoint = match (&args.save, report.saved.saved_iterations) {
-        (Some(path), Some(saved)) => format!("{} contains {}", path.display(), counted(saved, "iteration")),
-        (Some(_), None) => "nothing was saved".to_owned(),
-        (None, _) => "nothing was saved, because --save was not given".to_owned(),
-    };
-    if let Some(error) = &report.saved.save_error {
-        return Answer::NotKept(format!("the state after {done} is lost: {error}"));
-    }
-    match (report.ending, report.verified) {
-        (_, Some(false)) => {
-            Answer::No("the run under the limit is not bit-exact with the run without one, which is a fault in elbowroom".into())
-        }
-        (Ending::Diverged, _) => {
-            let what = report.diverged.as_deref().unwrap_or("the state is not finite");
-            Answer::No(format!("{what}, so that training stopped; {checkpoint}; a smaller --learning-rate may help"))
-        }
-        (Ending::Interrupted, _) => Answer::Interrupted(format!("training stopped after {done}; {checkpoint}")),
-        (_, None) if args.verify => {
-            Answer::Interrupted(format!("the comparison with a run without a limit was not finished; {checkpoint}"))
-        }
-        _ => Answer::Yes,
     }
 }
 
