@@ -10,11 +10,14 @@ import torch
 
 from . import size
 from .backend import Graph, make
-from .errors import InfeasibleError, UnsupportedError
+from .errors import InfeasibleError, UnsupportedError, VersionError
 from .joint import Joint, estimate
 from .meter import Bytes
 from .program import Program, Writer
 from .state import predict, state_bytes
+
+#: The oldest PyTorch that is accepted, and the one that the tests run with.
+OLDEST, TESTED = (2, 12), (2, 15)
 
 #: Steps of every plan whose bytes are counted.
 _METERED_STEPS = 3
@@ -258,6 +261,16 @@ def _ignore(*_):
     pass
 
 
+def _check_version(report: Report) -> None:
+    """Refuses a PyTorch that lacks what the backend needs, and notes one that was never tested."""
+    version = torch.__version__
+    release = tuple(int(part) for part in version.split(".")[:2])
+    if release < OLDEST:
+        raise VersionError(f"elbowroom needs PyTorch {OLDEST[0]}.{OLDEST[1]} or later; this is {version}")
+    if release != TESTED:
+        report.notes.append(f"tested with PyTorch {TESTED[0]}.{TESTED[1]}; this is {version}")
+
+
 def fit(model, memory, optimizer=None, mode="exact", *, evaluations=2000, seconds=None, seed=0):
     """Makes the training step of ``model`` keep to ``memory``, and returns the model. The training loop stays as it is.
 
@@ -272,6 +285,7 @@ def fit(model, memory, optimizer=None, mode="exact", *, evaluations=2000, second
         raise UnsupportedError(f"there is no mode {mode!r}; the mode is 'exact'")
     size.resolve(memory, 1)
     step = Step(model, memory, optimizer, evaluations, seconds, seed)
+    _check_version(step.report)
     compiled = torch.compile(model._call_impl, backend=make(step), dynamic=False)
 
     @functools.wraps(model._call_impl)

@@ -363,14 +363,14 @@ class Joint:
 RATES = {"cpu": (60e9, 12e9, 3000), "cuda": (60e12, 2e12, 4000)}
 
 
-def estimate(node: fx.Node) -> int:
-    """Duration of a node in nanoseconds, by its work. The same on every rank, because nothing is measured."""
+def estimate(node: fx.Node, rates: tuple[float, float, float] | None = None) -> int:
+    """Duration of a node in nanoseconds, by its work and the `rates` (see :data:`RATES`). The same on every rank, because nothing is measured."""
     value = node.meta.get("val")
     made = _tensors(value)
     read = [tensor for source in node.all_input_nodes for tensor in _tensors(source.meta.get("val"))]
     moved = sum(tensor.numel() * tensor.element_size() for tensor in made + read)
     device = made[0].device.type if made else "cpu"
-    flops_rate, bytes_rate, launch = RATES.get(device, RATES["cpu"])
+    flops_rate, bytes_rate, launch = rates or RATES.get(device, RATES["cpu"])
     return math.ceil(launch + 1e9 * max(_flops(node) / flops_rate, moved / bytes_rate))
 
 

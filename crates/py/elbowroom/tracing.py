@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 
 from . import _native, size
 from .errors import UnsupportedError
-from .joint import BACKWARD, ONCE, UPDATE, Joint, _overload_name, estimate
+from .joint import BACKWARD, ONCE, RATES, UPDATE, Joint, _overload_name, estimate
 from .state import predict
 
 
@@ -121,10 +121,11 @@ class _Loss(torch.nn.Module):
         return (loss,)
 
 
-def trace(model, *args, optimizer=None, device="cpu", name=None, **kwargs) -> Trace:
+def trace(model, *args, optimizer=None, device="cpu", rates=None, name=None, **kwargs) -> Trace:
     """Traces one training step of ``model(*args, **kwargs)``, which returns its loss. Nothing is allocated: the model may be on the meta device.
 
-    ``optimizer`` is an optimizer of the model's parameters, whose state and update join the step. Durations are estimated for ``device``.
+    ``optimizer`` is an optimizer of the model's parameters, whose state and update join the step. Durations are estimated for ``device``,
+    or for ``rates``: floating-point operations and bytes per second, and the fixed nanoseconds of an op.
     Raises :class:`UnsupportedError` if the step cannot be traced as one graph.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -141,7 +142,7 @@ def trace(model, *args, optimizer=None, device="cpu", name=None, **kwargs) -> Tr
     with _replaced(model, fake), mode, _compiling():
         module, signature = aot_export_module(whole, tree_map(fake, [*args, *kwargs.values()]), trace_joint=True, output_loss_index=0)
         joint = Joint(module, len(module.graph.output_node().args[0]) - len(signature.backward_signature.gradients_to_parameters), name or type(model).__name__)
-        return _with_update(joint, signature, model, optimizer)
+        return _with_update(joint, signature, optimizer, rates or RATES.get(device.type, RATES["cpu"]))
 
 
 @contextlib.contextmanager
@@ -161,7 +162,7 @@ def _replaced(model, fake):
             table[key] = tensor
 
 
-def _with_update(joint, signature, model, optimizer) -> Trace:
+def _with_update(joint, signature, optimizer, rates) -> Trace:
     """The columns of the whole step."""
     reads, outputs, nanos, workspaces, flags, names, kinds, mutates = ([] for _ in range(8))
     sizes = [storage.bytes for storage in joint.tensors]
@@ -207,7 +208,7 @@ def _with_update(joint, signature, model, optimizer) -> Trace:
     for position, op in enumerate(joint.ops):
         flag = (ONCE if op.once else 0) | (BACKWARD if op.backward else 0)
         made = [storage.tensor for storage in op.makes if storage.tensor is not None]
-        add(op.node.name, _overload_name(op.node.target), ids(op.reads), made, estimate(op.node), 0, flag)
+        add(op.node.name, _overload_name(op.node.target), ids(op.reads), made, estimate(op.node, rates), 0, flag)
         if optimizer is None:
             continue
         for target, parameter, gradient in parameters.get(position, ()):
@@ -218,7 +219,7 @@ def _with_update(joint, signature, model, optimizer) -> Trace:
                 sizes.append(bytes_of)
             changed = [number[parameter], *state]
             moved = parameter.bytes * (2 + 2 * len(state))
-            add(f"update {target}", "update", [*changed, *ids([gradient])], [], math.ceil(4000 + moved / 12), parameter.bytes, ONCE | UPDATE, changed)
+            add(f"update {target}", "update", [*changed, *ids([gradient])], [], math.ceil(rates[2] + 1e9 * moved / rates[1]), parameter.bytes, ONCE | UPDATE, changed)
     results = [s for node in joint.forward_results if isinstance(node, fx.Node) for s in joint.storages_of(node)]
     ends = [] if optimizer is not None else [s for node in joint.gradients if isinstance(node, fx.Node) for s in joint.storages_of(node)]
     add("end", "end", ids([s for s in results + ends if s.tensor is not None]), [], 0, 0, ONCE | UPDATE)

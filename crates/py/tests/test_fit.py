@@ -249,3 +249,11 @@ def test_a_kernel_that_returns_more_bytes_than_pytorch_states_is_planned_for():
     report, meter = check(make, "60%")
     assert meter.peak == report.measured_peak_bytes == report.predicted_peak_bytes
     assert "more bytes than PyTorch states" in report.notes[0]
+
+
+def test_an_old_pytorch_is_refused_and_an_untested_one_is_noted(monkeypatch):
+    monkeypatch.setattr(torch, "__version__", "2.4.1+cpu")
+    with pytest.raises(elbowroom.VersionError, match="2.12 or later; this is 2.4.1"):
+        elbowroom.fit(nn.Linear(1, 1), "70%")
+    monkeypatch.setattr(torch, "__version__", "2.99.0")
+    assert "this is 2.99.0" in elbowroom.fit(nn.Linear(1, 1), "70%").elbowroom.report.notes[0]

@@ -37,6 +37,14 @@ def test_a_model_without_memory_is_planned_with_its_optimizer():
     assert "Recomputed" in half.explain()
 
 
+def test_rates_replace_those_of_the_device():
+    with torch.device("meta"):
+        model = Net()
+    x = torch.empty(512, 64, device="meta")
+    slow, fast = (elbowroom.trace(model, x, target=x, rates=(rate, rate, 0)) for rate in (1e9, 1e12))
+    assert 900 * fast.keep.nanos < slow.keep.nanos <= 1000 * fast.keep.nanos
+
+
 def test_a_link_lowers_the_smallest_limit_below_the_parameters():
     trace, parameters = traced()
     smallest = elbowroom.plan(trace, "min", elbowroom.Machine(link=25e9), evaluations=50)
