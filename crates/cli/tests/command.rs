@@ -239,7 +239,11 @@ fn a_plan_within_a_time_tells_what_makes_it_again() {
     for limit in ["--memory 40%", "--memory 30% --reorder", "--memory min --no-offload"] {
         let line = format!("plan r.trace {limit} --seed 3");
         let timed = json(&expect(at, &format!("{line} --time 300ms --threads 2 -o timed.plan --json"), 0));
-        let again = timed["reproduce_with"].as_str().unwrap();
+        // Only the search for the smallest limit depends on the clock in what no evaluations count: it may end before the half percent.
+        let Some(again) = timed["reproduce_with"].as_str() else {
+            assert!(limit.starts_with("--memory min"), "{limit}: {timed:?}");
+            continue;
+        };
         assert!(again.starts_with("--evaluations "), "{again}");
         // The table prints the same option, and the reproduced plan reports the same.
         let table = expect(at, &format!("{line} {again} --threads 1 -o counted.plan"), 0);
