@@ -33,6 +33,8 @@ const NEAR: u64 = 500;
 /// The work of one packing attempt, in evaluations × blocks. Not a time: a placement that is found on an idle machine must be found on a
 /// busy one.
 const PLACEMENT_WORK: u64 = 300_000;
+/// A budget of fewer evaluations limits the packer, too: who grants 20 evaluations does not want to wait half a minute for placements.
+const FEW: u64 = 64;
 /// The share of that work for an attempt that no clock ends and that is one of many: in later rounds and in the searches of peers.
 const BRIEFLY: u64 = 16;
 
@@ -373,7 +375,7 @@ impl<'a> Descent<'a> {
                 let record = &mut self.rounds[round];
                 let counted = record.planner.max(PACKING_EVALUATIONS);
                 // As a budget of evaluations, the planner's number would not let the packer search for as long.
-                if self.clock.time.is_some() && counted < AT_ONCE && evaluations > counted {
+                if self.clock.time.is_some() && counted < FEW && evaluations > counted {
                     record.packer = Some(all);
                 }
                 Ok(placement)
@@ -472,9 +474,9 @@ pub(super) fn place(
         method.packer.pack(&problem, &budget, &InterruptOnly(observer))
     };
     let all = work(&problem);
-    // A planner that may make few evaluations, less than a short search, is not followed by a long packing attempt.
+    // A planner that may make few evaluations is not followed by a long packing attempt.
     let counted = method.budget.evaluations.filter(|_| !matches!(method.rounds, Rounds::Recorded(_)));
-    let counted = counted.filter(|&evaluations| evaluations < AT_ONCE);
+    let counted = counted.filter(|&evaluations| evaluations < FEW);
     let work = counted.map_or(all, |evaluations| all.min(evaluations.max(PACKING_EVALUATIONS)));
     let (outcome, cut) = match placing {
         Placing::AtOnce => (pack(PACKING_EVALUATIONS, observer), None),
