@@ -6,7 +6,7 @@ mod support;
 use std::fmt::Write as _;
 use std::fs;
 
-use support::run;
+use support::expect_both;
 
 /// A table of buffers that are all alive together.
 fn table(buffers: usize) -> String {
@@ -25,8 +25,8 @@ fn the_command_says_what_the_solver_solved() {
         (250, "solver: 0 of 1 components optimal, 1 placed by a heuristic, not by the program", "finished"),
     ] {
         fs::write(folder.path().join("buffers.csv"), table(buffers)).unwrap();
-        let printed = run(folder.path(), "pack buffers.csv --packer mip --json");
-        let printed: serde_json::Value = serde_json::from_slice(&printed.stdout).unwrap();
+        let (printed, _) = expect_both(folder.path(), "pack buffers.csv --packer mip --json", 0);
+        let printed: serde_json::Value = serde_json::from_str(&printed).unwrap();
         assert_eq!(printed["found_by"], says, "{printed}");
         // A heuristic that meets the peak of live memory is optimal too.
         assert!(

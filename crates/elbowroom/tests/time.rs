@@ -1,7 +1,7 @@
 //! A time limit is kept by every part of planning, and what one sum proves takes no search.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use elbowroom::algorithms::AlgorithmChoice;
@@ -170,4 +170,43 @@ fn planning_takes_no_longer_than_a_share_of_the_training_that_is_left() {
     let report = training.run_observed(&Count(&trained)).unwrap();
     assert_eq!(report.execution.planned_iterations, 3, "by the plan for estimated durations");
     assert_eq!(faults.into_inner(), 0, "planning took longer than the training");
+}
+
+/// Interrupts its own search when it has found a schedule, as a user does who has waited long enough.
+struct Interrupts<'a>(&'a Stop);
+
+/// What a user sets with Ctrl-C.
+#[derive(Default)]
+struct Stop(AtomicBool);
+
+impl Observer for Stop {
+    fn interrupted(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Planner for Interrupts<'_> {
+    fn name(&self) -> &'static str {
+        "interrupts"
+    }
+
+    fn schedule(&self, request: &Request<'_>, _: &Budget, _: &dyn Observer) -> Outcome<Schedule> {
+        let floor = registry::planner("floor").unwrap().schedule(request, &Budget::default(), &Silent);
+        self.0.0.store(true, Ordering::Relaxed);
+        Outcome { stop: StopReason::Interrupted, ..floor }
+    }
+}
+
+#[test]
+fn what_an_interrupted_search_has_found_is_placed() {
+    let task = task("resnet20");
+    let packer = registry::packer("auto").unwrap();
+    let peak = pipeline::unconstrained(&task, packer, &Silent).unwrap().height();
+    let task = task.with_memory(Bytes(peak.get() / 10 * 7));
+    let stop = Stop::default();
+    let planner = Interrupts(&stop);
+    let planned = pipeline::plan(&task, &Method::new(&planner, packer, Budget::default()), &stop).unwrap();
+    assert!(planned.height() <= task.machine.memory);
+    assert_eq!(planned.stop, StopReason::Interrupted);
+    assert!(!planned.reproducible);
 }
