@@ -1,8 +1,8 @@
 """The backend that captures forward and backward, imposes a plan, and runs it.
 
 PyTorch's own wrapper around a captured graph decides once, at compilation, which tensors it saves for the backward pass. Plans change later:
-with gradients that are already there, or when another graph joins the step. So that wrapper saves a token of eight bytes only, and what the
-plan keeps lies in a :class:`Context` under the token's number.
+with gradients that are already there, or when another graph joins the step. So that wrapper saves only a token, an empty tensor whose shape
+is a number, and what the plan keeps lies in a :class:`Context` under that number.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def _gradient(token, index):
 class Context:
     """What one forward pass keeps for its backward pass."""
 
-    __slots__ = ("program", "keep", "versions", "__weakref__")
+    __slots__ = ("program", "keep", "versions", "results", "__weakref__")
 
     def __init__(self, program: Program):
-        self.program, self.keep, self.versions = program, [], ()
+        self.program, self.keep, self.versions, self.results = program, [], (), ()
 
 
 class Graph:
@@ -43,17 +43,29 @@ class Graph:
         self.number = next(_numbers)
         self.contexts: dict[int, Context] = {}
         self.program: Program | None = None
+        #: Bytes that exist when it begins, apart from what the plans of other graphs count.
+        self.base_bytes = 0
+        #: Whether the model goes on after it.
+        self.breaks = reason is not None and getattr(reason, "graph_break", False)
         _graphs[self.number] = self
         step.add(self)
 
     def forward(self, args):
         """Runs the forward pass; ``args`` is emptied, so that inputs can be freed as they are used up."""
+        self.step.inside = True
+        try:
+            return self._forward(args)
+        finally:
+            self.step.inside = False
+
+    def _forward(self, args):
         program, meter = self.step.program(self, args)
         context = Context(program)
         outputs = program.forward(args, context.keep, meter)
         context.versions = [tensor._version for tensor in context.keep[program.kept_first :]]
         number = next(_numbers)
-        token = torch.tensor([number])
+        token = torch.empty((0, number))
+        context.results = [weakref.ref(output.untyped_storage()) for output in outputs if isinstance(output, torch.Tensor)]
         self.contexts[number] = context
         weakref.finalize(token, self.contexts.pop, number, None)
         self.step.returned(self)
@@ -61,7 +73,7 @@ class Graph:
 
     def backward(self, args):
         """Runs the backward pass of the forward pass whose token comes first in ``args``."""
-        number = int(args[0])
+        number = args[0].shape[1]
         context = self.contexts.pop(number, None)
         if context is None:
             raise RuntimeError(
@@ -98,7 +110,7 @@ def _stand_ins(graph: Graph, module: fx.GraphModule) -> tuple[fx.GraphModule, fx
     joint = graph.joint
     fake = next(node.meta["val"] for node in joint.primals + joint.tangents if isinstance(node.meta.get("val"), torch.Tensor))
     with fake.fake_mode:
-        token_value = torch.empty([1], dtype=torch.int64)
+        token_value = torch.empty((0, 1))
     needed, pending = set(), [node for node in joint.forward_results if isinstance(node, fx.Node)]
     while pending:
         node = pending.pop()
@@ -109,7 +121,7 @@ def _stand_ins(graph: Graph, module: fx.GraphModule) -> tuple[fx.GraphModule, fx
     for node in module.graph.nodes:
         if node in joint.primal_set or (node in needed and node.op != "placeholder"):
             copies[node] = forward.node_copy(node, copies.__getitem__)
-    token = forward.call_function(torch.ops.aten.empty.memory_format, ([1],), {"dtype": torch.int64})
+    token = forward.call_function(torch.ops.aten.empty.memory_format, ([0, 1],))
     token.meta["val"] = token_value
     results = [copies[node] if isinstance(node, fx.Node) else node for node in joint.forward_results]
     forward.output((*results, token))
@@ -157,7 +169,11 @@ def make(step):
 
         def run(args):
             step.runs += 1
-            return program.forward(args, [], None)
+            step.inside = True
+            try:
+                return program.forward(args, [], None)
+            finally:
+                step.inside = False
 
         return _boxed(run)
 

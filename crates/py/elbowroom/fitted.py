@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import logging
 import warnings
 from dataclasses import asdict, dataclass, field
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from . import size
 from .backend import Graph, make
@@ -18,6 +21,11 @@ from .state import predict, state_bytes
 
 #: The oldest PyTorch that is accepted, and the one that the tests run with.
 OLDEST, TESTED = (2, 12), (2, 15)
+
+_NOT_CAPTURED = (
+    "PyTorch ran the model without capturing it, so the limit was not kept: a dispatch mode is active, compilation is switched off "
+    "(TORCHDYNAMO_DISABLE), or the model's forward is marked as not to be compiled"
+)
 
 #: Steps of every plan whose bytes are counted.
 _METERED_STEPS = 3
@@ -76,6 +84,12 @@ class Step:
         self._bytes: Bytes | None = None
         self.runs = 0
         self._parameters = [p for p in model.parameters() if p.requires_grad]
+        #: Whether a captured graph runs, and whether the ops between graphs are watched.
+        self.inside, self.watching = False, True
+        self._outside = Bytes()
+        self._inputs: list[torch.Tensor] = []
+        self._running: list[int] = []
+        self._after: dict[int, list[Graph]] = {}
         self._optimizer_bytes = None
 
     def __getstate__(self):
@@ -91,41 +105,56 @@ class Step:
         self.graphs.append(graph)
         self.report.graphs = len(self.graphs)
         reason = graph.reason
-        if reason is not None and getattr(reason, "graph_break", False):
+        if graph.breaks:
             stack = getattr(reason, "user_stack", None)
             where = f" at {stack[-1].filename}:{stack[-1].lineno}" if stack else ""
             self.report.graph_breaks.append(f"{reason.reason.splitlines()[0]}{where}")
             warnings.warn(
-                f"elbowroom: PyTorch captured the model in parts; what runs between them is not planned, and the limit holds for each part "
-                f"and what the others keep. The capture ended{where}: {reason.reason.splitlines()[0]}",
+                f"elbowroom: PyTorch captured the model in parts, which share the limit. The capture ended{where}: {reason.reason.splitlines()[0]}",
                 stacklevel=2,
             )
 
     def program(self, graph: Graph, args) -> tuple[Program, object]:
         """The program for the state in which the step begins, planned the first time that it occurs."""
         grads = sum(p.grad is not None for p in self._parameters)
-        others = sum(
-            context.program.saved_bytes
-            for other in self.graphs
-            for context in other.contexts.values()
-        )
-        key = (graph.number, grads, others)
+        contexts = [context for other in self.graphs for context in other.contexts.values()]
+        others = sum(context.program.saved_bytes for context in contexts)
+        self._follow(graph, bool(contexts))
+        after = self._after.get(graph.number, ())
+        key = (graph.number, grads, others, tuple(other.number for other in after))
         plan = self._plans.get(key)
         self.runs += 1
         if plan is None:
-            base = self.base(graph, args) + others
-            plan = self._plans[key] = self.plan(graph, base)
+            graph.base_bytes = self.base(graph, args, contexts)
+            plan = self._plans[key] = self.plan(graph, graph.base_bytes + others, after)
             self.report.plans = len(self._plans)
             plan.steps = 0
+            self.watching = True
         graph.program = plan.program
         if plan.steps < _METERED_STEPS:
             plan.steps += 1
             if self._bytes is None or not self._live():
                 self._bytes = Bytes()
-                self._bytes.add(*self.existing(args))
+                self._bytes.add(*self.existing([*args, *self._inputs]))
             return plan.metered, self._bytes.add
         self._bytes = None
         return plan.program, None
+
+    def _follow(self, graph: Graph, joins: bool) -> None:
+        """Notes which graphs run after which in one step."""
+        if not joins:
+            self._running = []
+        for number in self._running:
+            known = self._after.setdefault(number, [])
+            if number != graph.number and graph not in known:
+                known.append(graph)
+        self._running.append(graph.number)
+
+    def outside(self, tensors) -> None:
+        """Counts what is made between graphs."""
+        self._outside.add(*tensors)
+        if self._bytes is not None:
+            self._bytes.add(*tensors)
 
     def meter(self):
         return self._bytes.add if self._bytes is not None else _ignore
@@ -151,6 +180,10 @@ class Step:
         if self._bytes is not None:
             # The state of an optimizer that has not made a step is planned for and does not exist yet.
             self.report.measured_peak_bytes = max(self.report.measured_peak_bytes, self._bytes.peak + self._missing_state())
+            if self.report.measured_peak_bytes > self.report.limit_bytes and not any(graph.joint.corrections for graph in self.graphs):
+                warnings.warn(
+                    f"elbowroom: a step took {self.report.measured_peak_bytes} bytes, more than the limit of {self.report.limit_bytes}", stacklevel=2
+                )
 
     def _live(self) -> bool:
         return any(graph.contexts for graph in self.graphs)
@@ -184,9 +217,14 @@ class Step:
         self._missing_state()
         return sum(p.numel() * p.element_size() for p in missing) + self._optimizer_bytes[1]
 
-    def base(self, graph: Graph, args) -> int:
-        """Bytes that exist during the whole step."""
-        return sum(_storages(self.existing(args)).values()) + graph.joint.constant_bytes() + self._missing_state()
+    def base(self, graph: Graph, args, contexts=()) -> int:
+        """Bytes that exist during the whole step, without those that another graph's plan counts."""
+        found = {**self._outside.alive(), **_storages(self.existing([*args, *self._inputs]))}
+        for context in contexts:
+            for storage in context.results:
+                if storage() is not None:
+                    found.pop(storage()._cdata, None)
+        return sum(found.values()) + graph.joint.constant_bytes() + self._missing_state()
 
     # --- plans ----------------------------------------------------------------------------------------------------------------------
 
@@ -194,37 +232,41 @@ class Step:
         """The program of a graph without a backward pass: everything is freed after its last use."""
         return Writer(joint, joint.iteration(estimate).keep(), False).write()
 
-    def plan(self, graph: Graph, base: int) -> _Plan:
-        """Plans a graph on top of what exists, and simulates its program to the byte."""
+    def plan(self, graph: Graph, base: int, after=()) -> _Plan:
+        """Plans a graph on top of what exists, and simulates its program to the byte. The graphs that run ``after`` it share the limit."""
         joint = graph.joint
-        iteration = self._iterations.get(graph.number)
-        if iteration is None:
-            iteration = self._iterations[graph.number] = joint.iteration(estimate)
-            self._keeps[graph.number] = iteration.keep()
-        keep = self._keeps[graph.number]
+        iteration, keep = self._iteration(graph)
         kept = Writer(joint, keep, False).write()
-        unlimited = max(base + kept.peak_bytes, base + self._update_bytes())
+        parts = graph.breaks and self.memory != "100%"
+        if graph.breaks:
+            # The gradients of later graphs are there when this graph's backward pass begins.
+            base += sum(other.joint.gradient_bytes() for other in after) if after else sum(p.numel() * p.element_size() for p in self._parameters)
+        unlimited = base + kept.peak_bytes
+        saved = kept.saved_bytes
+        for other in after:
+            _, other_keep = self._iteration(other)
+            other_kept = Writer(other.joint, other_keep, False).write()
+            unlimited = max(unlimited, other.base_bytes + saved + other_kept.peak_bytes)
+            saved += other_kept.saved_bytes
+        unlimited = max(unlimited, base + self._update_bytes())
         self.report.unlimited_peak_bytes = max(self.report.unlimited_peak_bytes, unlimited)
         limit = size.resolve(self.memory, self.report.unlimited_peak_bytes)
-        options = dict(evaluations=self.evaluations, seconds=self.seconds, seed=self.seed)
         if limit is None:
-            planned = iteration.smallest(**options)
+            planned = iteration.smallest(**self._options)
             program = Writer(joint, planned, False).write()
-            limit = base + program.peak_bytes
+            limit = max(self.report.limit_bytes, base + program.peak_bytes)
+        elif parts and not after:
+            # More graphs follow, and nothing is known of them: this step leaves them as much as it can.
+            planned = iteration.smallest(**self._options)
+            program = Writer(joint, planned, False).write()
+            if base + program.peak_bytes > limit:
+                self._at(iteration, limit - base, base, limit)
+        elif after:
+            planned, program = self._share(graph, base, after, limit, keep, kept)
         elif unlimited <= limit:
             planned, program = keep, kept
         else:
-            room = limit - base
-            for _ in range(4):
-                planned = self._at(iteration, room, base, limit, options)
-                program = Writer(joint, planned, False).write()
-                excess = base + program.peak_bytes - limit
-                if excess <= 0:
-                    break
-                # Recorded generator states are known only with the plan.
-                room -= excess
-            else:
-                raise InfeasibleError(f"no plan was found within {size.show(limit)}")
+            planned, program = self._within(graph, base, limit)
         update = base + self._update_bytes()
         if update > limit and self.memory != "min":
             raise InfeasibleError(
@@ -241,14 +283,63 @@ class Step:
         self.report.overhead = sum(p.nanos for p in [*self._plans.values(), plan]) / total - 1 if total else 0.0
         return plan
 
-    def _at(self, iteration, room, base, limit, options):
+    @property
+    def _options(self):
+        return dict(evaluations=self.evaluations, seconds=self.seconds, seed=self.seed)
+
+    def _iteration(self, graph: Graph):
+        """The iteration of a graph, and the schedule that keeps everything."""
+        if graph.number not in self._iterations:
+            iteration = self._iterations[graph.number] = graph.joint.iteration(estimate)
+            self._keeps[graph.number] = iteration.keep()
+        return self._iterations[graph.number], self._keeps[graph.number]
+
+    def _within(self, graph: Graph, base: int, limit: int):
+        """A schedule and its program within a limit."""
+        iteration, keep = self._iteration(graph)
+        program = Writer(graph.joint, keep, False).write()
+        if base + program.peak_bytes <= limit:
+            return keep, program
+        room = limit - base
+        for _ in range(4):
+            planned = self._at(iteration, room, base, limit)
+            program = Writer(graph.joint, planned, False).write()
+            excess = base + program.peak_bytes - limit
+            if excess <= 0:
+                return planned, program
+            # Recorded generator states are known only with the plan.
+            room -= excess
+        raise InfeasibleError(f"no plan was found within {size.show(limit)}")
+
+    def _share(self, graph: Graph, base: int, after, limit: int, keep, kept):
+        """The fastest of several divisions of the limit between a graph and those that run after it in a step."""
+        best = refusal = None
+        for eighths in range(8, 1, -1):
+            try:
+                own = base + (limit - base) * eighths // 8
+                planned, program = self._within(graph, base, own)
+                nanos, saved = planned.nanos, program.saved_bytes
+                for other in after:
+                    planned_other, program_other = self._within(other, other.base_bytes + saved, limit)
+                    nanos += planned_other.nanos
+                    saved += program_other.saved_bytes
+            except InfeasibleError as error:
+                refusal = refusal or str(error)  # The error itself would hold this frame, and with it the step's tensors.
+                continue
+            if best is None or nanos < best[0]:
+                best = nanos, planned, program
+        if best is None:
+            raise InfeasibleError(refusal)
+        return best[1:]
+
+    def _at(self, iteration, room, base, limit):
         if room <= 0:
             raise InfeasibleError(
                 f"no plan exists within {size.show(limit)}: parameters, buffers, gradients, optimizer state and inputs take "
                 f"{size.show(base)} by themselves"
             )
         try:
-            return iteration.plan(room, **options)
+            return iteration.plan(room, **self._options)
         except InfeasibleError as error:
             smallest = iteration.smallest(evaluations=min(self.evaluations or 200, 200), seed=self.seed).peak_bytes
             raise InfeasibleError(
@@ -259,6 +350,42 @@ class Step:
 
 def _ignore(*_):
     pass
+
+
+class _Between(TorchDispatchMode):
+    """Sees the ops that PyTorch runs outside of the captured graphs, whose memory no plan covers.
+
+    Bytes of those without gradients are counted. Those with gradients have a backward pass that cannot be planned, so they are refused.
+    """
+
+    def __init__(self, step: Step):
+        super().__init__()
+        self.step = step
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if self.step.inside:
+            return result
+        made = [leaf for leaf in tree_leaves(result) if type(leaf) is torch.Tensor and leaf.device.type != "meta"]
+        read = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        if any(type(leaf) not in (torch.Tensor, torch.nn.Parameter) for leaf in read):
+            return result  # The compiler's own.
+        known = {leaf.untyped_storage()._cdata for leaf in read}
+        fresh = [leaf for leaf in made if leaf.untyped_storage()._cdata not in known]
+        if fresh and torch.is_grad_enabled() and any(leaf.requires_grad for leaf in read):
+            if not self.step.graphs and torch._dynamo.config.disable:
+                raise UnsupportedError(_NOT_CAPTURED)
+            breaks = "; ".join(self.step.report.graph_breaks) or "the model calls what PyTorch does not capture, such as torch.nn.LSTM"
+            raise UnsupportedError(
+                f"PyTorch runs {func} outside of the captured graphs, so its memory in the backward pass cannot be planned and no limit would "
+                f"hold. Why the capture ended: {breaks}"
+            )
+        self.step.outside(fresh)
+        return result
 
 
 def _check_version(report: Report) -> None:
@@ -288,22 +415,31 @@ def fit(model, memory, optimizer=None, mode="exact", *, evaluations=2000, second
     _check_version(step.report)
     compiled = torch.compile(model._call_impl, backend=make(step), dynamic=False)
 
+    # A message in the model's forward would end the capture there.
+    ignored = torch._dynamo.config.ignore_logging_functions | {value for value in vars(logging.Logger).values() if callable(value)}
+
     @functools.wraps(model._call_impl)
     def call(*args, **kwargs):
         try:
             runs = step.runs
-            with torch._dynamo.config.patch(recompile_limit=64):
-                result = compiled(*args, **kwargs)
+            with torch._dynamo.config.patch(recompile_limit=64, ignore_logging_functions=ignored):
+                step._inputs = tree_leaves((args, kwargs))
+                if step.watching:
+                    plans = len(step._plans)
+                    with _Between(step):
+                        result = compiled(*args, **kwargs)
+                    step.watching = len(step._plans) > plans
+                else:
+                    result = compiled(*args, **kwargs)
             if step.runs == runs and not torch.compiler.is_compiling():
-                raise UnsupportedError(
-                    "PyTorch ran the model without capturing it, so the limit was not kept: a dispatch mode is active, compilation is "
-                    "switched off (TORCHDYNAMO_DISABLE), or the model's forward is marked as not to be compiled"
-                )
+                raise UnsupportedError(_NOT_CAPTURED)
             return result
         except torch._dynamo.exc.BackendCompilerFailed as error:
             if isinstance(error.inner_exception, (UnsupportedError, InfeasibleError)):
                 raise error.inner_exception from None
             raise
+        finally:
+            step._inputs = []
 
     model._compiled_call_impl = call
     model.elbowroom = step

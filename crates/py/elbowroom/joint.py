@@ -296,6 +296,11 @@ class Joint:
             if node in self.storage and self.storage[node].node is node
         }
 
+    def gradient_bytes(self) -> int:
+        """Bytes of the gradients that the backward pass returns."""
+        found = {s for node in self.gradients if isinstance(node, fx.Node) for s in self.storages_of(node)}
+        return sum(storage.bytes for storage in found)
+
     def constant_bytes(self) -> int:
         """Bytes of constants in the graph."""
         return sum(storage.bytes for node, storage in self.storage.items() if node.op == "get_attr" and storage.node is node)

@@ -33,6 +33,10 @@ class Bytes:
             self.now += count
         self.peak = max(self.peak, self.now)
 
+    def alive(self) -> dict[int, int]:
+        """Bytes of the storages that exist, by storage."""
+        return {key: storage().nbytes() for key, storage in self._alive.items() if storage() is not None}
+
     def _gone(self, key: int, count: int) -> None:
         if self._alive.pop(key, None) is not None:
             self.now -= count

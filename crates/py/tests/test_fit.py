@@ -257,3 +257,60 @@ def test_an_old_pytorch_is_refused_and_an_untested_one_is_noted(monkeypatch):
         elbowroom.fit(nn.Linear(1, 1), "70%")
     monkeypatch.setattr(torch, "__version__", "2.99.0")
     assert "this is 2.99.0" in elbowroom.fit(nn.Linear(1, 1), "70%").elbowroom.report.notes[0]
+
+
+class Parts(nn.Module):
+    """A model that PyTorch captures in three graphs, without tensors between them."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = (mlp()[0].model[:12] for _ in range(3))
+        self.last = nn.Linear(64, 10)
+
+    def forward(self, x, y):
+        hidden = self.first(x)
+        torch._dynamo.graph_break()
+        hidden = self.second(hidden)
+        torch._dynamo.graph_break()
+        return nn.functional.cross_entropy(self.last(self.third(hidden)), y)
+
+
+@pytest.mark.parametrize("memory", ["100%", "90%", "min"])
+def test_graphs_share_a_limit(memory):
+    def make():
+        _, args = mlp()
+        return Parts(), args
+
+    with pytest.warns(UserWarning, match="in parts"):
+        report, _ = check(make, memory)
+    assert report.graphs == 3
+
+
+def test_ops_with_gradients_between_graphs_are_refused():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn, self.last = nn.LSTM(16, 16, batch_first=True), nn.Linear(16, 1)
+
+        def forward(self, x):
+            return self.last(self.rnn(x)[0]).sum()
+
+    model = elbowroom.fit(Recurrent(), "80%")
+    with pytest.raises(elbowroom.UnsupportedError, match="outside of the captured graphs"):
+        model(torch.randn(4, 8, 16))
+
+
+def test_a_message_in_the_model_does_not_end_the_capture():
+    import logging
+
+    class Talks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = mlp()[0]
+
+        def forward(self, x, y):
+            logging.getLogger("talks").warning("hello")
+            return self.inner(x, y)
+
+    report, _ = check(lambda: (Talks(), mlp()[1]), "80%")
+    assert report.graphs == 1
