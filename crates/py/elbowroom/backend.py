@@ -14,6 +14,7 @@ import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 
+from .errors import UnsupportedError
 from .joint import Joint
 from .program import Program
 
@@ -80,6 +81,10 @@ class Graph:
                 "elbowroom: this backward pass has run before, and its plan has freed what it kept; "
                 "retain_graph=True is not supported. Run the forward pass again, or use torch.autograd.grad with all outputs at once."
             )
+        if self.joint.updates:
+            if self.contexts:
+                raise UnsupportedError("a forward pass waits for its backward pass; gradients that are consumed belong to one forward pass")
+            self.step.consumer.begin()
         program = context.program
         now = [tensor._version for tensor in context.keep[program.kept_first :]]
         for position, (before, after) in enumerate(zip(context.versions, now)):

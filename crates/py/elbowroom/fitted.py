@@ -8,11 +8,13 @@ import warnings
 from dataclasses import asdict, dataclass, field
 
 import torch
+from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from . import size
 from .backend import Graph, make
+from .consume import Consumer
 from .errors import InfeasibleError, UnsupportedError, VersionError
 from .joint import Joint, estimate
 from .meter import Bytes
@@ -72,14 +74,17 @@ def _storages(tensors):
 class Step:
     """The training step of one model: its graphs, the limit that they share, and what was measured."""
 
-    def __init__(self, model, memory, optimizer, evaluations, seconds, seed):
+    def __init__(self, model, memory, optimizer, evaluations, seconds, seed, consumer=None):
         self.model, self.memory, self.optimizer = model, memory, optimizer
         self.evaluations, self.seconds, self.seed = evaluations, seconds, seed
         self.graphs: list[Graph] = []
         self.reason = None
         self.report = Report()
+        self.consumer = consumer
         self._plans: dict[tuple, _Plan] = {}
         self._keeps: dict[int, object] = {}
+        #: Peaks of the graphs without a plan and with all gradients.
+        self._plain: dict[int, int] = {}
         self._iterations: dict[int, object] = {}
         self._bytes: Bytes | None = None
         self.runs = 0
@@ -125,6 +130,8 @@ class Step:
         plan = self._plans.get(key)
         self.runs += 1
         if plan is None:
+            if self.consumer is not None:
+                self._consume(graph, args)
             graph.base_bytes = self.base(graph, args, contexts)
             plan = self._plans[key] = self.plan(graph, graph.base_bytes + others, after)
             self.report.plans = len(self._plans)
@@ -139,6 +146,21 @@ class Step:
             return plan.metered, self._bytes.add
         self._bytes = None
         return plan.program, None
+
+    def _consume(self, graph: Graph, args) -> None:
+        """Marks the gradients of a graph that its backward pass consumes."""
+        joint, consumer = graph.joint, self.consumer
+        if graph.breaks or len(self.graphs) > 1 and any(other.contexts for other in self.graphs):
+            raise UnsupportedError("gradients are consumed only if PyTorch captures the model in one graph")
+        if joint.updates or len(joint.gradients) != len(joint.primals):
+            return
+        parameters = {}
+        for index, (node, arg) in enumerate(zip(joint.gradients, args)):
+            parameter = consumer.parameter(arg) if isinstance(arg, torch.Tensor) and isinstance(node, fx.Node) else None
+            if parameter is not None:
+                parameters[index] = parameter
+                joint.updates[index] = consumer.temporary_bytes(parameter)
+        joint.consume = lambda index, gradient: consumer.update(parameters[index], gradient)
 
     def _follow(self, graph: Graph, joins: bool) -> None:
         """Notes which graphs run after which in one step."""
@@ -241,7 +263,7 @@ class Step:
         if graph.breaks:
             # The gradients of later graphs are there when this graph's backward pass begins.
             base += sum(other.joint.gradient_bytes() for other in after) if after else sum(p.numel() * p.element_size() for p in self._parameters)
-        unlimited = base + kept.peak_bytes
+        unlimited = base + self._plain[graph.number]
         saved = kept.saved_bytes
         for other in after:
             _, other_keep = self._iteration(other)
@@ -263,11 +285,9 @@ class Step:
                 self._at(iteration, limit - base, base, limit)
         elif after:
             planned, program = self._share(graph, base, after, limit, keep, kept)
-        elif unlimited <= limit:
-            planned, program = keep, kept
         else:
             planned, program = self._within(graph, base, limit)
-        update = base + self._update_bytes()
+        update = base + (0 if joint.updates else self._update_bytes())
         if update > limit and self.memory != "min":
             raise InfeasibleError(
                 f"no plan exists within {size.show(limit)}: the optimizer's step needs {update} bytes ({size.show(update)}) for parameters, "
@@ -290,6 +310,9 @@ class Step:
     def _iteration(self, graph: Graph):
         """The iteration of a graph, and the schedule that keeps everything."""
         if graph.number not in self._iterations:
+            updates, graph.joint.updates = graph.joint.updates, {}
+            self._plain[graph.number] = Writer(graph.joint, graph.joint.iteration(estimate).keep(), False).write().peak_bytes
+            graph.joint.updates = updates
             iteration = self._iterations[graph.number] = graph.joint.iteration(estimate)
             self._keeps[graph.number] = iteration.keep()
         return self._iterations[graph.number], self._keeps[graph.number]
@@ -302,7 +325,7 @@ class Step:
             return keep, program
         room = limit - base
         for _ in range(4):
-            planned = self._at(iteration, room, base, limit)
+            planned = self._at(iteration, room, base, limit, graph.joint.updated_bytes())
             program = Writer(graph.joint, planned, False).write()
             excess = base + program.peak_bytes - limit
             if excess <= 0:
@@ -332,16 +355,16 @@ class Step:
             raise InfeasibleError(refusal)
         return best[1:]
 
-    def _at(self, iteration, room, base, limit):
+    def _at(self, iteration, room, base, limit, parameters=0):
         if room <= 0:
             raise InfeasibleError(
                 f"no plan exists within {size.show(limit)}: parameters, buffers, gradients, optimizer state and inputs take "
                 f"{size.show(base)} by themselves"
             )
         try:
-            return iteration.plan(room, **self._options)
+            return iteration.plan(room + parameters, **self._options)
         except InfeasibleError as error:
-            smallest = iteration.smallest(evaluations=min(self.evaluations or 200, 200), seed=self.seed).peak_bytes
+            smallest = iteration.smallest(evaluations=min(self.evaluations or 200, 200), seed=self.seed).peak_bytes - parameters
             raise InfeasibleError(
                 f"{error} (on top of {size.show(base)} of parameters, buffers, gradients, optimizer state and inputs); the smallest limit "
                 f"for which a plan was found is {base + smallest} bytes ({size.show(base + smallest)})"
@@ -398,12 +421,16 @@ def _check_version(report: Report) -> None:
         report.notes.append(f"tested with PyTorch {TESTED[0]}.{TESTED[1]}; this is {version}")
 
 
-def fit(model, memory, optimizer=None, mode="exact", *, evaluations=2000, seconds=None, seed=0):
+def fit(model, memory, optimizer=None, mode="exact", *, consume_gradients=False, evaluations=2000, seconds=None, seed=0):
     """Makes the training step of ``model`` keep to ``memory``, and returns the model. The training loop stays as it is.
 
     ``memory`` is a number of bytes, a size like ``"6GiB"``, a share of the unlimited peak like ``"70%"``, or ``"min"``. It covers parameters,
     buffers, gradients, the inputs, every tensor of the forward and backward pass, and, if an ``optimizer`` is given, its state. Results equal
     those of the model as it was, to the bit. ``evaluations`` and ``seed`` determine the plan, on every machine and every rank.
+
+    With ``consume_gradients`` the optimizer updates every parameter in the backward pass, as soon as its gradient is complete, and frees the
+    gradient; ``optimizer.step()`` then finds nothing left to do. The loop must call it after every backward pass, and must not read, clip
+    or scale gradients.
 
     The figures are in ``model.elbowroom.report``. Raises :class:`InfeasibleError` at the first step if the limit cannot be met and
     :class:`UnsupportedError` if the model cannot be planned without a risk to its results.
@@ -411,7 +438,9 @@ def fit(model, memory, optimizer=None, mode="exact", *, evaluations=2000, second
     if mode != "exact":
         raise UnsupportedError(f"there is no mode {mode!r}; the mode is 'exact'")
     size.resolve(memory, 1)
-    step = Step(model, memory, optimizer, evaluations, seconds, seed)
+    if consume_gradients and optimizer is None:
+        raise ValueError("consume_gradients needs the optimizer")
+    step = Step(model, memory, optimizer, evaluations, seconds, seed, Consumer(model, optimizer) if consume_gradients else None)
     _check_version(step.report)
     compiled = torch.compile(model._call_impl, backend=make(step), dynamic=False)
 

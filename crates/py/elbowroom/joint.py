@@ -67,6 +67,14 @@ class Op:
         return _tensors(self.node.meta["val"])[0].device
 
 
+@dataclass
+class Update:
+    """The optimizer's step of the parameter whose gradient is the result ``index`` of the backward pass."""
+
+    index: int
+    temporary: int
+
+
 def _overload_name(target) -> str:
     return str(target).removeprefix("aten.").split(".")[0]
 
@@ -103,6 +111,9 @@ class Joint:
         #: Sizes that differ in the running step from those of the fake tensors.
         self.corrections: dict[Storage, int] = {}
         self.op_of: dict[fx.Node, Op] = {}
+        #: Gradients that are consumed in the backward pass, by position, each with the temporary bytes of its update.
+        self.updates: dict[int, int] = {}
+        self.consume = None
         self._keep = []
         for node in nodes[:-1]:
             self._visit(node)
@@ -305,20 +316,40 @@ class Joint:
         """Bytes of constants in the graph."""
         return sum(storage.bytes for node, storage in self.storage.items() if node.op == "get_attr" and storage.node is node)
 
+    def _updates_after(self) -> dict[int, list[tuple[int, Storage]]]:
+        """The updates, by the position of the op after which the gradient is complete and the parameter is read no more."""
+        last: dict[Storage, int] = {}
+        for position, op in enumerate(self.ops):
+            for storage in [*op.reads, *op.makes]:
+                last[storage] = position
+        found = {}
+        for index in self.updates:
+            gradient = self.storages_of(self.gradients[index])[0]
+            parameter = self.storage[self.primals[index]]
+            found.setdefault(max(last.get(gradient, 0), last.get(parameter, 0)), []).append((index, gradient))
+        return found
+
+    def updated_bytes(self) -> int:
+        """Bytes of the parameters that the iteration contains, because the backward pass updates them."""
+        return sum(self.storage[self.primals[index]].bytes for index in self.updates)
+
     def iteration(self, costs) -> _native.Iteration:
         """The iteration as the planner takes it. ``costs`` gives a duration in nanoseconds for a node.
 
         After the ops of the forward pass stands ``loss``, which reads the results and makes the tangents, and at the end ``end``, which
         reads the gradients.
         """
-        reads, outputs, nanos, workspaces, flags, names, kinds = ([] for _ in range(7))
+        reads, outputs, nanos, workspaces, flags, names, kinds, mutates = ([] for _ in range(8))
+        # Parameters that are updated in the backward pass: no op that reads one may be recomputed afterwards.
+        updated = {self.storage[self.primals[index]]: len(self.tensors) + at for at, index in enumerate(self.updates)}
         held = sum(storage.bytes for storage in self.tensors if storage.held)
 
         def planned(storages, backward):
-            numbers = (s.tensor for s in storages if s.tensor is not None and not (backward and s.held))
+            numbers = [s.tensor for s in storages if s.tensor is not None and not (backward and s.held)]
+            numbers += [updated[s] for s in storages if s in updated]
             return list(dict.fromkeys(numbers))
 
-        def add(name, kind, read, made, duration, workspace, flag):
+        def add(name, kind, read, made, duration, workspace, flag, changed=()):
             reads.append(read)
             outputs.append(made)
             nanos.append(duration)
@@ -326,8 +357,18 @@ class Joint:
             flags.append(flag)
             names.append(name)
             kinds.append(kind)
+            mutates.append(list(changed))
 
-        self.op_numbers: list[Op | str] = []
+        self.op_numbers: list[Op | Update | str] = []
+        updates = self._updates_after()
+
+        def update(position):
+            for index, gradient in updates.pop(position, ()):
+                node = self.gradients[index]
+                parameter = self.storage[self.primals[index]]
+                read = planned([gradient, parameter], True)
+                add(f"update {index}", "update", read, [], costs(node), held + self.updates[index], ONCE | BACKWARD, [updated[parameter]])
+                self.op_numbers.append(Update(index, self.updates[index]))
 
         def loss():
             results = [s for node in self.forward_results if isinstance(node, fx.Node) for s in self.storages_of(node)]
@@ -336,7 +377,7 @@ class Joint:
             self.op_numbers.append("loss")
 
         returned = False
-        for op in self.ops:
+        for position, op in enumerate(self.ops):
             if op.backward and not returned:
                 loss()
                 returned = True
@@ -351,15 +392,21 @@ class Joint:
                 flag,
             )
             self.op_numbers.append(op)
+            if returned:
+                update(position)
         if not returned:
             loss()
-        gradients = [s for node in self.gradients if isinstance(node, fx.Node) for s in self.storages_of(node)]
+        for position in sorted(updates):
+            update(position)
+        returned_gradients = [node for index, node in enumerate(self.gradients) if isinstance(node, fx.Node) and index not in self.updates]
+        gradients = [s for node in returned_gradients for s in self.storages_of(node)]
         # Whoever starts the backward pass holds the gradient of the loss until it ends.
         gradients += [self.storage[node] for node in self.tangents if node in self.storage and node.meta["val"].numel() == 1]
         add("end", "end", planned(gradients, True), [], 0, held, ONCE | BACKWARD)
         self.op_numbers.append("end")
-        sizes = [storage.bytes for storage in self.tensors]
-        return _native.Iteration(self.name, sizes, reads, outputs, nanos, workspaces, flags, names, kinds)
+        sizes = [storage.bytes for storage in self.tensors] + [storage.bytes for storage in updated]
+        persistent = [(number, storage.node.name) for storage, number in updated.items()]
+        return _native.Iteration(self.name, sizes, reads, outputs, nanos, workspaces, flags, names, kinds, persistent, mutates)
 
 
 # --- durations ----------------------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import fx
 
-from .joint import RNG_STATE_BYTES, Joint, Op, Storage
+from .joint import RNG_STATE_BYTES, Joint, Op, Storage, Update
 
 COMPUTE, RECOMPUTE, OFFLOAD, PREFETCH, RELEASE, HOST_RELEASE = range(6)
 
@@ -211,6 +211,11 @@ class Writer:
                         body.owner[storage] = buffer
                     peak = max(peak, alive + held + states)
                     continue
+                if isinstance(op, Update):
+                    self.bind(body, reads, ())
+                    body.lines.append(f"consume({op.index}, {self.render(body, joint.gradients[op.index])})")
+                    peak = max(peak, alive + held + states + op.temporary)
+                    continue
                 if op == "end":
                     # What is alive here is returned; the function's end releases it.
                     returned = self.gradients(body, reads)
@@ -234,7 +239,7 @@ class Writer:
         kept = [name for name in dict.fromkeys(kept) if name in needed or name.startswith("b") and name[1:].isdigit() and int(name[1:]) in saved]
         kept += [f"p{number}" for number in used_primals]
         source = self.source(forward, backward, kept, results, returned)
-        space = {**self.constants, "record_state": record_state, "drawn_again": drawn_again, "seen": self.seen}
+        space = {**self.constants, "record_state": record_state, "drawn_again": drawn_again, "seen": self.seen, "consume": joint.consume}
         exec(compile(source, f"<elbowroom {joint.name}>", "exec"), space)  # noqa: S102 - our own source
         watched = {number for number in used_primals if joint.primals[number] not in joint.mutated}
         return Program(space["forward"], space["backward"], peak, saved_bytes, self.recomputed, used_primals, watched, len(kept) - len(used_primals), source)
@@ -242,7 +247,9 @@ class Writer:
     def bind(self, body, reads, op_reads):
         """Where the storages that an op reads are, by the buffers of its launch."""
         for buffer in reads:
-            storage = self.buffer_storage[buffer]
+            storage = self.buffer_storage.get(buffer)
+            if storage is None:
+                continue  # A parameter.
             if body.owner.get(storage) != buffer:
                 body.owner[storage] = buffer
                 if storage.node.op != "placeholder":
@@ -318,7 +325,8 @@ class Writer:
 
     def gradients(self, body, reads) -> str:
         self.bind(body, reads, ())
-        return ", ".join("None" if node is None else self.render(body, node) for node in self.joint.gradients)
+        gradients = enumerate(self.joint.gradients)
+        return ", ".join("None" if node is None or index in self.joint.updates else self.render(body, node) for index, node in gradients)
 
     def source(self, forward, backward, kept, results, returned) -> str:
         primals = "".join(f"p{n}, " for n in range(len(self.joint.primals)))

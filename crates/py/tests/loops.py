@@ -53,7 +53,7 @@ def train(model, args, optimizer, steps=5, before=None):
 
 
 def leaves(optimizer):
-    return [leaf for state in optimizer.state_dict()["state"].values() for leaf in state.values()]
+    return [leaf for _, state in sorted(optimizer.state_dict()["state"].items()) for leaf in state.values()]
 
 
 def assert_same(first, first_optimizer, second, second_optimizer):
@@ -64,14 +64,14 @@ def assert_same(first, first_optimizer, second, second_optimizer):
         assert torch.equal(one, two) if isinstance(one, torch.Tensor) else one == two
 
 
-def check(make, memory, optimizer=adamw, steps=5):
+def check(make, memory, optimizer=adamw, steps=5, **options):
     """Trains plainly and fitted; requires equal bits, and that what an independent meter saw is what was predicted and within the limit."""
     plain, args = make()
     plain_optimizer = optimizer(plain)
     losses = train(plain, args, plain_optimizer, steps)
     fitted, args = make()
     fitted_optimizer = optimizer(fitted)
-    elbowroom.fit(fitted, memory, optimizer=fitted_optimizer, evaluations=300)
+    elbowroom.fit(fitted, memory, optimizer=fitted_optimizer, evaluations=300, **options)
     with elbowroom.Meter(fitted.parameters(), fitted.buffers(), args) as meter:
         assert train(fitted, args, fitted_optimizer, steps) == losses
     assert_same(plain, plain_optimizer, fitted, fitted_optimizer)

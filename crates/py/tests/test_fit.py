@@ -314,3 +314,41 @@ def test_a_message_in_the_model_does_not_end_the_capture():
 
     report, _ = check(lambda: (Talks(), mlp()[1]), "80%")
     assert report.graphs == 1
+
+
+@pytest.mark.parametrize("memory", ["100%", "70%", "min"])
+@pytest.mark.parametrize("make", [mlp, cnn])
+@pytest.mark.parametrize("optimizer", [adamw, lambda m: torch.optim.SGD(m.parameters(), 0.1, momentum=0.9, weight_decay=0.1)])
+def test_consumed_gradients(make, memory, optimizer):
+    check(make, memory, optimizer, consume_gradients=True)
+
+
+def test_consumed_gradients_lower_the_smallest_limit():
+    def wide():
+        torch.manual_seed(0)
+        layers = [layer for _ in range(6) for layer in (nn.Linear(128, 128), nn.ReLU())]
+        return WithLoss(nn.Sequential(*layers, nn.Linear(128, 10)), nn.functional.cross_entropy), (torch.randn(32, 128), torch.randint(0, 10, (32,)))
+
+    smallest = []
+    for consume in (False, True):
+        torch._dynamo.reset()
+        smallest.append(check(wide, "min", consume_gradients=consume)[0].predicted_peak_bytes)
+    assert smallest[1] < 0.9 * smallest[0]
+
+
+def test_loops_that_consumed_gradients_would_change_are_refused():
+    model, args = mlp()
+    optimizer = adamw(model)
+    elbowroom.fit(model, "100%", optimizer, consume_gradients=True)
+    model(*args).backward()
+    with pytest.raises(elbowroom.UnsupportedError, match="accumulated"):
+        model(*args).backward()
+    with pytest.raises(elbowroom.UnsupportedError, match="may not treat every parameter by itself"):
+        elbowroom.fit(mlp()[0], "100%", torch.optim.LBFGS(model.parameters()), consume_gradients=True)
+    torch._dynamo.reset()
+    model, args = mlp()
+    optimizer = adamw(model)
+    elbowroom.fit(model, "100%", optimizer, consume_gradients=True)
+    (model(*args) + sum(p.square().sum() for p in model.parameters())).backward()
+    with pytest.raises(elbowroom.UnsupportedError, match="second gradient"):
+        optimizer.step()
