@@ -17,6 +17,7 @@ from torch._dynamo.backends.common import aot_autograd
 from .errors import UnsupportedError
 from .joint import Joint
 from .program import Program
+from .recurrent import replace
 
 _numbers = itertools.count(1)
 _graphs: "weakref.WeakValueDictionary[int, Graph]" = weakref.WeakValueDictionary()
@@ -190,6 +191,7 @@ def make(step):
     )
 
     def backend(module, example_inputs, **kwargs):
+        replace(module)
         step.reason = getattr(module, "compile_subgraph_reason", None)
         with torch._functorch.config.patch(donated_buffer=False):
             return inner(module, example_inputs)

@@ -246,7 +246,15 @@ class Step:
             for storage in context.results:
                 if storage() is not None:
                     found.pop(storage()._cdata, None)
-        return sum(found.values()) + graph.joint.constant_bytes() + self._missing_state()
+        return sum(found.values()) + graph.joint.constant_bytes() + self._missing_state() + self._buckets()
+
+    def _buckets(self) -> int:
+        """Bytes in which DistributedDataParallel collects the gradients that it averages."""
+        if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+            return 0
+        if torch.nn.parallel.DistributedDataParallel._get_active_ddp_module() is None:
+            return 0
+        return sum(p.numel() * p.element_size() for p in self._parameters)
 
     # --- plans ----------------------------------------------------------------------------------------------------------------------
 
@@ -451,7 +459,8 @@ def fit(model, memory, optimizer=None, mode="exact", *, consume_gradients=False,
     def call(*args, **kwargs):
         try:
             runs = step.runs
-            with torch._dynamo.config.patch(recompile_limit=64, ignore_logging_functions=ignored):
+            # DistributedDataParallel would have the graph split at its buckets.
+            with torch._dynamo.config.patch(recompile_limit=64, ignore_logging_functions=ignored, optimize_ddp=False, allow_rnn=True):
                 step._inputs = tree_leaves((args, kwargs))
                 if step.watching:
                     plans = len(step._plans)

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from . import _native
 from .errors import UnsupportedError
+from .recurrent import workspace_bytes
 
 ONCE, BACKWARD, UPDATE = 1, 2, 4
 
@@ -204,6 +205,12 @@ class Joint:
             storage = self._known_storage(leaf)
             if storage is None:
                 storage = self._new_storage(node, leaf, index if several else None)
+                if node.target is torch.ops.aten.mkldnn_rnn_layer.default and index == 3:
+                    storage.bytes = workspace_bytes(node)
+                makes.append(storage)
+            elif storage.node is node and node.target is torch.ops.aten.mkldnn_rnn_layer_backward.default:
+                # The traced op returns the gradient of both biases as one tensor; the kernel returns two.
+                storage = Storage(storage.bytes, node, index)
                 makes.append(storage)
             elif storage.node is node:
                 raise UnsupportedError(f"two results of {node} ({node.target}) share bytes, which its schema does not say")
@@ -307,6 +314,11 @@ class Joint:
             if node in self.storage and self.storage[node].node is node
         }
 
+    def copied_gradient_bytes(self) -> int:
+        """Bytes of gradients that several parameters share, for each of which autograd makes a copy."""
+        returned = [node for i, node in enumerate(self.gradients) if isinstance(node, fx.Node) and i not in self.updates]
+        return sum(self.storages_of(node)[0].bytes for node in returned if returned.count(node) > 1)
+
     def gradient_bytes(self) -> int:
         """Bytes of the gradients that the backward pass returns."""
         found = {s for node in self.gradients if isinstance(node, fx.Node) for s in self.storages_of(node)}
@@ -402,7 +414,7 @@ class Joint:
         gradients = [s for node in returned_gradients for s in self.storages_of(node)]
         # Whoever starts the backward pass holds the gradient of the loss until it ends.
         gradients += [self.storage[node] for node in self.tangents if node in self.storage and node.meta["val"].numel() == 1]
-        add("end", "end", planned(gradients, True), [], 0, held, ONCE | BACKWARD)
+        add("end", "end", planned(gradients, True), [], 0, held + self.copied_gradient_bytes(), ONCE | BACKWARD)
         self.op_numbers.append("end")
         sizes = [storage.bytes for storage in self.tensors] + [storage.bytes for storage in updated]
         persistent = [(number, storage.node.name) for storage, number in updated.items()]

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from .joint import RNG_STATE_BYTES, Joint, Op, Storage, Update
+from .recurrent import layer
 
 COMPUTE, RECOMPUTE, OFFLOAD, PREFETCH, RELEASE, HOST_RELEASE = range(6)
 
@@ -125,7 +126,7 @@ class Writer:
             return self.persistent(node)
         storages = self.joint.storages_of(node)
         root = storage.node if storage is not None else None
-        if storage is not None and (node is root or (node.target is operator.getitem and node.args[0] is root and node.args[1] == storage.index)):
+        if storage is not None and (node is root or (node.target is operator.getitem and node.args[0] is root and self.joint.results[root][node.args[1]] is storage)):
             return body.where[storage]
         owner = body.owner.get(storages[0], "persistent")
         cache = body.views.setdefault(owner, {})
@@ -142,7 +143,8 @@ class Writer:
             return f"{self.node(body, node.args[0])}[{self.render(body, node.args[1])}]"
         args = [self.render(body, value) for value in node.args]
         args += [f"{key}={self.render(body, value)}" for key, value in node.kwargs.items()]
-        return f"{self.target(node.target)}({', '.join(args)})"
+        target = layer if node.target is torch.ops.aten.mkldnn_rnn_layer.default else node.target
+        return f"{self.target(target)}({', '.join(args)})"
 
     def persistent(self, node: fx.Node) -> str:
         if node.op == "get_attr":
@@ -217,6 +219,7 @@ class Writer:
                     peak = max(peak, alive + held + states + op.temporary)
                     continue
                 if op == "end":
+                    peak = max(peak, alive + held + states + joint.copied_gradient_bytes())
                     # What is alive here is returned; the function's end releases it.
                     returned = self.gradients(body, reads)
                     break

@@ -287,16 +287,51 @@ def test_graphs_share_a_limit(memory):
 
 
 def test_ops_with_gradients_between_graphs_are_refused():
-    class Recurrent(nn.Module):
+    class Hidden(nn.Module):
         def __init__(self):
             super().__init__()
-            self.rnn, self.last = nn.LSTM(16, 16, batch_first=True), nn.Linear(16, 1)
+            self.first, self.last = nn.Linear(16, 16), nn.Linear(16, 1)
+
+        @torch._dynamo.disable
+        def between(self, x):
+            return torch.tanh(x)
 
         def forward(self, x):
-            return self.last(self.rnn(x)[0]).sum()
+            return self.last(self.between(self.first(x))).sum()
 
-    model = elbowroom.fit(Recurrent(), "80%")
-    with pytest.raises(elbowroom.UnsupportedError, match="outside of the captured graphs"):
+    model = elbowroom.fit(Hidden(), "1GiB")
+    with pytest.raises(elbowroom.UnsupportedError, match="aten.tanh.default outside of the captured graphs"):
+        model(torch.randn(4, 8, 16))
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind, **options):
+        super().__init__()
+        torch.manual_seed(0)
+        self.rnn = kind(16, 16, batch_first=True, **options)
+        self.last = nn.LazyLinear(8)
+        self.last(self.rnn(torch.randn(1, 2, 16))[0])
+
+    def forward(self, x):
+        return self.last(self.rnn(x)[0]).square().mean()
+
+
+@pytest.mark.parametrize("memory", ["100%", "70%"])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_lstm(memory, bidirectional):
+    def make():
+        model = Recurrent(nn.LSTM, num_layers=3, dropout=0.1, bidirectional=bidirectional)
+        return model, (torch.randn(16, 32, 16),)
+
+    report, _ = check(make, memory)
+    assert report.graphs == 1
+    assert (report.recomputed > 0) == (memory != "100%")
+
+
+@pytest.mark.parametrize(("kind", "reason"), [(nn.GRU, "torch.gru"), (nn.RNN, "torch.rnn_tanh"), (nn.LSTM, "without bias")])
+def test_recurrent_layers_that_are_refused(kind, reason):
+    model = elbowroom.fit(Recurrent(kind, bias=kind is not nn.LSTM), "80%")
+    with pytest.raises(elbowroom.UnsupportedError, match=reason):
         model(torch.randn(4, 8, 16))
 
 
