@@ -454,13 +454,14 @@ def fit(model, memory, optimizer=None, mode="exact", *, consume_gradients=False,
 
     # A message in the model's forward would end the capture there.
     ignored = torch._dynamo.config.ignore_logging_functions | {value for value in vars(logging.Logger).values() if callable(value)}
+    # DistributedDataParallel would have the graph split at its buckets. The settings are made once: that takes most of a millisecond.
+    settings = torch._dynamo.config.patch(recompile_limit=64, ignore_logging_functions=ignored, optimize_ddp=False, allow_rnn=True)
 
     @functools.wraps(model._call_impl)
     def call(*args, **kwargs):
         try:
             runs = step.runs
-            # DistributedDataParallel would have the graph split at its buckets.
-            with torch._dynamo.config.patch(recompile_limit=64, ignore_logging_functions=ignored, optimize_ddp=False, allow_rnn=True):
+            with settings:
                 step._inputs = tree_leaves((args, kwargs))
                 if step.watching:
                     plans = len(step._plans)
