@@ -14,10 +14,15 @@ use support::expect_both;
 const SMALL: &str =
     "--model resnet20 --batch 2 --image 8 --width 4 --threads 1 --planner keep --memory 100% --host memory";
 
-/// Starts the command under a shell that first runs `before`.
+/// Starts the command under a shell that first runs `before`. Signals have their default effects even if these tests run under `nohup`.
 fn start(folder: &Path, before: &str, line: &str) -> Child {
-    Command::new("sh")
-        .args(["-c", &format!("{before} exec {} {line}", env!("CARGO_BIN_EXE_elbowroom"))])
+    Command::new("env")
+        .args([
+            "--default-signal",
+            "sh",
+            "-c",
+            &format!("{before} exec {} {line}", env!("CARGO_BIN_EXE_elbowroom")),
+        ])
         .current_dir(folder)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

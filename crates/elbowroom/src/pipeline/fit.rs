@@ -81,6 +81,11 @@ impl Clock {
         self.time.and_then(|time| self.started.checked_add(time))
     }
 
+    /// The end of the search for a plan that is found at once.
+    fn end_of_safe(&self) -> Option<Instant> {
+        self.time.and_then(|time| self.started.checked_add(time / 2))
+    }
+
     /// The share of the remaining time for planning in a round: most first placements fit, but more rounds may follow, each of which
     /// starts from the schedules of the earlier ones.
     fn for_planning(&self, round: usize) -> Option<Duration> {
@@ -137,7 +142,7 @@ pub(super) fn fit(
     let mut descent = Descent::new(task, method, clock, known, true);
     // Before the rounds, which may use up all the time.
     let safe = match clock.time {
-        Some(_) => safe_plan(task, method, clock.end(), observer),
+        Some(_) => safe_plan(task, method, clock, observer),
         None => None,
     };
     let mut best = descent.run(observer);
@@ -180,28 +185,37 @@ pub(super) fn fit(
     recorded.peer_searches = if cut || (best.is_err() && safe.is_some()) { Some(finished) } else { most };
     // A record without a plan of its own stands for the safe one.
     let safe = safe.or_else(|| match (&best, most) {
-        (Err(PlanError::GaveUp { .. }), Some(_)) => safe_plan(task, method, None, observer),
+        (Err(PlanError::GaveUp { .. }), Some(_)) => safe_plan(task, method, clock, observer),
         _ => None,
     });
     (best.or_else(|error| or_safe(error, safe, reproducible)), recorded)
 }
 
-/// Under a time limit: a plan that is found at once, for a planner that is never slower than its peers but may not come to an end in time.
-/// It is the same for every time limit, so that a record without a plan of its own reproduces it.
-fn safe_plan(
-    task: &Task,
-    method: &Method<'_>,
-    end: Option<Instant>,
-    observer: &dyn Observer,
-) -> Option<Fitted> {
-    let planner = method.planner.peers(&task.trace).into_iter().find(|peer| peer.name() == Floor.name())?;
-    let budget = Budget { evaluations: Some(1), time: None, ..method.budget.clone() };
-    let quick = Method { planner, packer: &BestFit, budget, rounds: Rounds::AtOnce, placed: Vec::new() };
-    let watch = Until::new(observer, end);
-    let found = Descent::new(task, &quick, Clock::start(&quick), &[], false).run(&InterruptOnly(&watch));
-    // What the clock has changed is no plan that a record could stand for.
-    let found = found.ok().filter(|_| !watch.cut());
-    found.map(|fitted| Fitted { stop: StopReason::Time, ..fitted })
+/// Under a time limit: a plan that is found at once, for a planner that is never slower than its peers but may not come to an end in time. It is
+/// that of `floor` with a quick packer, or where that does not fit the first that a short search of a peer finds in half of the time. A
+/// search that the clock ends gives none, so that it is the same for every time limit that suffices, and a record without a plan of its own
+/// reproduces it.
+fn safe_plan(task: &Task, method: &Method<'_>, clock: Clock, observer: &dyn Observer) -> Option<Fitted> {
+    let peers = method.planner.peers(&task.trace);
+    let floor = peers.iter().find(|peer| peer.name() == Floor.name())?;
+    let quick = |planner, packer, evaluations| {
+        let budget = Budget { evaluations: Some(evaluations), time: None, ..method.budget.clone() };
+        Method { planner, packer, budget, rounds: Rounds::AtOnce, placed: Vec::new() }
+    };
+    let searches = std::iter::once(quick(*floor, &BestFit, 1))
+        .chain(peers.iter().map(|&peer| quick(peer, method.packer, AT_ONCE)));
+    let watch = Until::new(observer, clock.end_of_safe());
+    for search in searches {
+        let found =
+            Descent::new(task, &search, Clock::start(&search), &[], false).run(&InterruptOnly(&watch));
+        if watch.interrupted() {
+            return None;
+        }
+        if let Ok(fitted) = found {
+            return Some(Fitted { stop: StopReason::Time, ..fitted });
+        }
+    }
+    None
 }
 
 /// The safe plan where nothing else was found. The record reproduces it if it reproduces that nothing was found.
