@@ -16,10 +16,13 @@
 use elbowroom_ir::trace::Phase;
 use elbowroom_ir::{Id, OpId, TensorId};
 
-use crate::builder::{BuildError, Builder, Var};
+use crate::builder::{BuildError, Builder, Mode, Var};
 use crate::graph::{Graph, Node, Role};
 use crate::init::Init;
 use crate::op::{Adam, Channels, OpKind, Sgd};
+
+/// Name of the op that makes the derivative of the loss to itself.
+pub(crate) const SEED: &str = "loss.seed";
 
 /// How parameters are updated from their gradients.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,7 +34,8 @@ pub enum Optimizer {
 }
 
 impl Builder {
-    /// Completes the graph of a training iteration: the loss as an output, its derivatives to all weights, and the updates.
+    /// Completes the graph of a training iteration: the loss as an output, its derivatives to all weights, and the updates. In evaluation
+    /// there are no derivatives and no updates; the outputs are the loss and, as `hits`, the number of rows that were classified correctly.
     ///
     /// # Errors
     /// An op between the loss and a weight has no derivative.
@@ -41,6 +45,16 @@ impl Builder {
             return Err(BuildError::Extents { node: "loss".to_owned(), why });
         }
         self.output("loss", loss);
+        if self.mode() == Mode::Evaluation {
+            let hits = std::mem::take(&mut self.hits);
+            let Some((&first, rest)) = hits.split_first() else { return Ok(self.graph) };
+            let mut sum = first;
+            for (index, &more) in rest.iter().enumerate() {
+                sum = self.add(&format!("hits.sum{}", index + 1), sum, more)?;
+            }
+            self.output("hits", sum);
+            return Ok(self.graph);
+        }
         let forward = self.graph.nodes.len();
         let mut backward = Backward::new(&mut self, optimizer);
         backward.seed(loss)?;
@@ -107,7 +121,7 @@ impl<'a> Backward<'a> {
 
     fn seed(&mut self, loss: Var) -> Result<(), BuildError> {
         self.builder.phase = Phase::Backward;
-        let one = self.builder.push1("loss.seed", OpKind::Fill { len: 1, value: 1.0 }, &[])?;
+        let one = self.builder.push1(SEED, OpKind::Fill { len: 1, value: 1.0 }, &[])?;
         self.gradients[loss.id.index()] = Some(Gradient { value: one.id, owned: true, parts: 1 });
         Ok(())
     }

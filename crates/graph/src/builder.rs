@@ -111,6 +111,8 @@ pub enum Mode {
     Training,
     /// Forward only: running statistics, no dropout, no changes to parameters.
     Inference,
+    /// As inference, with labels: the sum of the losses and the number of rows that are classified correctly.
+    Evaluation,
 }
 
 /// A graph under construction.
@@ -124,6 +126,8 @@ pub struct Builder {
     /// Which persistent tensor a storage holds, if any.
     owner: Vec<Option<usize>>,
     masks: u32,
+    /// In evaluation, the number of correct rows of every loss so far.
+    pub(crate) hits: Vec<Var>,
 }
 
 impl Builder {
@@ -144,6 +148,7 @@ impl Builder {
             holds: Table::new(),
             owner: Vec::new(),
             masks: 0,
+            hits: Vec::new(),
         }
     }
 

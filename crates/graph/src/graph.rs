@@ -3,6 +3,7 @@
 use elbowroom_ir::trace::Phase;
 use elbowroom_ir::{Bytes, OpId, StorageId, Table, TensorId};
 
+use crate::builder::BuildError;
 use crate::init::Init;
 use crate::op::OpKind;
 use crate::shape::{DType, Shape};
@@ -28,6 +29,39 @@ pub struct Graph {
     pub inputs: Vec<InputSpec>,
     /// Tensors that the host receives in each iteration.
     pub outputs: Vec<OutputSpec>,
+}
+
+impl Graph {
+    /// The same graph with the persistent tensors of another one, in their order, so that both can run in one session. Persistent tensors
+    /// that this graph does not use stay as they are.
+    ///
+    /// # Errors
+    /// [`BuildError::Extents`] if this graph has a persistent tensor that `other` lacks or has in another shape.
+    pub fn with_persistent_of(mut self, other: &Self) -> Result<Self, BuildError> {
+        let mut own = std::mem::take(&mut self.persistent);
+        for theirs in &other.persistent {
+            let tensor = &other.tensors[theirs.begin];
+            let found = own.iter().position(|parameter| {
+                parameter.name == theirs.name && self.tensors[parameter.begin].shape == tensor.shape
+            });
+            let parameter = match found {
+                Some(at) => own.swap_remove(at),
+                None => {
+                    let storage = self.storages.push(other.storages[tensor.storage]);
+                    let id = self.tensors.push(GraphTensor { storage, ..tensor.clone() });
+                    Parameter { begin: id, end: id, ..theirs.clone() }
+                }
+            };
+            self.persistent.push(parameter);
+        }
+        match own.first() {
+            None => Ok(self),
+            Some(Parameter { name, begin, .. }) => Err(BuildError::Extents {
+                node: name.clone(),
+                why: format!("{} has no such parameter of shape {}", other.name, self.tensors[*begin].shape),
+            }),
+        }
+    }
 }
 
 /// One operation.

@@ -29,6 +29,7 @@ impl OpKind {
             Self::Scale { .. }
             | Self::Map { .. }
             | Self::Dropout(_)
+            | Self::ScaleBy { .. }
             | Self::AddRow { .. }
             | Self::AddChannel(_) => const { &[over(0, 0)] },
             Self::BatchNormInference { .. } => const { &[over(0, 0)] },
@@ -64,6 +65,7 @@ mod tests {
         let channels = Channels { batch: 2, channels: 3, spatial: 5 };
         let kinds = [
             OpKind::Add { len: 7 },
+            OpKind::ScaleBy { len: 7 },
             OpKind::AddRow { outer: 3, inner: 4 },
             OpKind::Map { len: 7, function: Function::Relu },
             OpKind::MapGrad { len: 7, function: Function::Gelu },

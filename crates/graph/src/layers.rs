@@ -220,7 +220,7 @@ impl Builder {
             let why = format!("a dropout probability lies in 0..1, and {probability} does not");
             return Err(BuildError::Extents { node: name.to_owned(), why });
         }
-        if self.mode() == Mode::Inference || probability == 0.0 {
+        if self.mode() != Mode::Training || probability == 0.0 {
             return Ok(x);
         }
         let mask = Mask::new(x.shape.len(), probability, self.mask_stream());
@@ -379,7 +379,8 @@ impl Builder {
         )
     }
 
-    /// `scale` times the sum over the rows of `logits [.., classes]` of the cross entropy with their labels.
+    /// `scale` times the sum over the rows of `logits [.., classes]` of the cross entropy with their labels. In evaluation the sum itself, and
+    /// the rows that are classified correctly are counted.
     pub fn cross_entropy(
         &mut self,
         name: &str,
@@ -389,7 +390,13 @@ impl Builder {
     ) -> Result<Var, BuildError> {
         let classes = logits.shape.dims().last().copied().unwrap_or(1);
         let rows = logits.shape.len() / classes.max(1);
+        let evaluates = self.mode() == Mode::Evaluation;
+        let scale = if evaluates { 1.0 } else { scale };
         let loss = Classification { rows, classes, offset: part.offset, stride: part.stride, scale };
+        if evaluates {
+            let hits = self.push1(format!("{name}.hits"), OpKind::Hits(loss), &[logits.id, labels.id])?;
+            self.hits.push(hits);
+        }
         self.push1(name, OpKind::CrossEntropy(loss), &[logits.id, labels.id])
     }
 

@@ -35,6 +35,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod accumulate;
 pub mod autodiff;
 pub mod builder;
 mod export;

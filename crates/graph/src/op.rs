@@ -73,7 +73,7 @@ impl Mask {
 /// Stochastic gradient descent with momentum and weight decay, as PyTorch's `SGD` with dampening 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sgd {
-    /// η
+    /// η, times the [rate](OpKind::SgdStep) of the iteration.
     pub learning_rate: f32,
     /// µ; at 0 there is no momentum tensor.
     pub momentum: f32,
@@ -126,6 +126,17 @@ pub enum OpKind {
         len: usize,
         /// The factor.
         factor: f32,
+    },
+    /// `(x [len], s []) → (y [len])`: `y = s · x`: a gradient that is clipped.
+    ScaleBy {
+        /// Number of elements.
+        len: usize,
+    },
+    /// `(q []) → (s [])`: `s = min(1, max_norm / (√q + 10⁻⁶))`, where q is the sum of the squares of all gradients; computed in `f64`. A q that is
+    /// no number gives no number.
+    ClipFactor {
+        /// The largest norm.
+        max_norm: f32,
     },
     /// `(a [outer, inner], b [inner]) → (y [outer, inner])`: `y[o, i] = a[o, i] + b[i]`: position embeddings.
     AddRow {
@@ -330,6 +341,9 @@ pub enum OpKind {
     /// `(logits, labels i32, lse, dloss []) → (dlogits)`: `dlogits[r, c] = dloss·scale·(e^{logits[r, c] − lse[r]} − [c = label])`; zero
     /// in a row whose label is outside `0..classes`.
     CrossEntropyGrad(Classification),
+    /// `(logits, labels i32) → (hits [])`: the number of rows whose largest logit is that of their label; of several largest ones the first
+    /// counts. A row whose label is outside `0..classes` is none of them. The scale has no effect.
+    Hits(Classification),
 
     /// `(x₀ [outer, w₀], x₁ [outer, w₁], …) → (y [outer, Σ wᵢ])`: rows side by side. For channels: outer = batch, wᵢ = cᵢ·h·w.
     Concat {
@@ -399,7 +413,8 @@ pub enum OpKind {
     },
 
     /// `(w, g, m if momentum ≠ 0) → (w′, m′ if momentum ≠ 0)`, all `[len]`; w′ mutates w, m′ mutates m. `d = g + λ·w`,
-    /// `m′ = µ·m + d`, `w′ = w − η·m′` (`w − η·d` without momentum).
+    /// `m′ = µ·m + d`, `w′ = w − η·m′` (`w − η·d` without momentum). Here and in Adam, η is the learning rate times a factor that every
+    /// iteration has besides its number, 1 by default: a schedule changes it, and the plan stays.
     SgdStep {
         /// Number of elements.
         len: usize,
@@ -471,6 +486,8 @@ impl OpKind {
             Self::Fill { .. } => "fill",
             Self::Add { .. } => "add",
             Self::Scale { .. } => "scale",
+            Self::ScaleBy { .. } => "scale-by",
+            Self::ClipFactor { .. } => "clip-factor",
             Self::AddRow { .. } => "add-row",
             Self::AddChannel(_) => "add-channel",
             Self::Sum { .. } => "sum",
@@ -515,6 +532,7 @@ impl OpKind {
             Self::AttentionGrad(_) => "attention-grad",
             Self::CrossEntropy(_) => "cross-entropy",
             Self::CrossEntropyGrad(_) => "cross-entropy-grad",
+            Self::Hits(_) => "hits",
             Self::Concat { .. } => "concat",
             Self::Slice { .. } => "slice",
             Self::Pad { .. } => "pad",

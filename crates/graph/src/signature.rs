@@ -52,6 +52,8 @@ impl OpKind {
                 floats(&[len, len], &[&[len]])
             }
             Self::Scale { len, .. } | Self::Map { len, .. } => floats(&[len], &[&[len]]),
+            Self::ScaleBy { len } => floats(&[len, 1], &[&[len]]),
+            Self::ClipFactor { .. } => floats(&[1], &[&[]]),
             Self::AddRow { outer, inner } => floats(&[outer * inner, inner], &[&[outer, inner]]),
             Self::AddChannel(c) => floats(&[c.len(), c.channels], &[&[c.batch, c.channels, c.spatial]]),
             Self::Sum { len, .. } => floats(&[len], &[&[]]),
@@ -150,6 +152,11 @@ impl OpKind {
 
             Self::CrossEntropy(loss) => {
                 let mut signature = floats(&[loss.rows * loss.classes], &[&[], &[loss.rows]]);
+                signature.inputs.push((Size::AtLeast(loss.span()), I32));
+                signature
+            }
+            Self::Hits(loss) => {
+                let mut signature = floats(&[loss.rows * loss.classes], &[&[]]);
                 signature.inputs.push((Size::AtLeast(loss.span()), I32));
                 signature
             }

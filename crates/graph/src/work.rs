@@ -37,6 +37,8 @@ impl OpKind {
             Self::Transpose { .. } => 0,
             Self::Embedding(_) | Self::Concat { .. } | Self::Slice { .. } | Self::Pad { .. } => 0,
             Self::Add { len } | Self::Accumulate { len } | Self::Scale { len, .. } => elements(*len, 1),
+            Self::ScaleBy { len } => elements(*len, 1),
+            Self::ClipFactor { .. } => elements(1, TRANSCENDENTAL),
             Self::AddRow { outer, inner } => elements(outer * inner, 1),
             Self::AddChannel(channels) => elements(channels.len(), 1),
             Self::Sum { len, .. } => elements(*len, 1),
@@ -75,6 +77,7 @@ impl OpKind {
             // Two products of [tokens, width] by [width, tokens] in each head forward, five backward; half of each where causal.
             Self::Attention(heads) => heads.pairs() * (4 * heads.width as u64 + TRANSCENDENTAL),
             Self::AttentionGrad(heads) => heads.pairs() * (10 * heads.width as u64 + TRANSCENDENTAL),
+            Self::Hits(loss) => elements(loss.rows * loss.classes, 1),
             Self::CrossEntropy(loss) | Self::CrossEntropyGrad(loss) => {
                 elements(loss.rows * loss.classes, TRANSCENDENTAL + 2)
             }

@@ -296,6 +296,24 @@ fn what_cannot_be_is_refused_in_a_sentence() {
     let refused = |name: &str, options: Options| zoo::build(name, &options).unwrap_err();
     let error = refused("resnet51x", Options::new(2));
     assert!(matches!(error, ZooError::Unknown { .. }) && error.to_string().contains("vgg16"), "{error}");
+    for name in ["resnet8", "resnet49", "stochastic-resnet7", "resnet99999999999999999999"] {
+        let error = refused(name, Options::new(2));
+        let text = error.to_string();
+        assert!(matches!(error, ZooError::Depth { .. }) && text.contains("from 10 to 48"), "{error}");
+    }
+    for name in ["resnetN", "resnet", "resnet+18", "my-resnet18"] {
+        assert!(matches!(refused(name, Options::new(2)), ZooError::Unknown { .. }), "{name}");
+    }
+    // The sentence on depths is true.
+    for depth in 0..20_010 {
+        let said =
+            (10..=48).contains(&depth) && depth % 2 == 0 || (50..=20_000).contains(&depth) && depth % 3 == 2;
+        let kept = !matches!(
+            zoo::resolved(&format!("resnet{depth}"), &Options::new(1)),
+            Err(ZooError::Depth { .. })
+        );
+        assert_eq!(kept, said, "{depth}");
+    }
     assert!(matches!(refused("vgg16", Options::new(0)), ZooError::Option { what: "batch", .. }));
     assert!(matches!(refused("vgg16", Options::new(usize::MAX)), ZooError::Option { .. }));
     let error = refused("vgg16", image(2, 8));

@@ -1,7 +1,7 @@
 //! The last step of every importer: checks the parts, bounds the sums, and computes the peak.
 
 use elbowroom_ir::planning::{CostSource, Costs};
-use elbowroom_ir::trace::{Trace, TraceData};
+use elbowroom_ir::trace::{LONGEST_NAME, Trace, TraceData};
 use elbowroom_ir::{Bytes, Nanos};
 
 use crate::error::ImportError;
@@ -28,7 +28,13 @@ pub struct ImportDraft {
 /// # Errors
 /// The parts do not form a trace, or a sum is too large.
 pub fn finish(source: &Source<'_>, draft: ImportDraft) -> Result<Imported, ImportError> {
-    let ImportDraft { data, nanos, costs_from, mut notes } = draft;
+    let ImportDraft { mut data, nanos, costs_from, mut notes } = draft;
+    let shortened = shorten_names(&mut data);
+    if shortened > 0 {
+        notes.remarks.push(format!(
+            "{shortened} names or kinds of ops were longer than {LONGEST_NAME} bytes and have lost their ends, because no trace holds them."
+        ));
+    }
     bounded(source, "durations", nanos.iter().map(|n| n.get()))?;
     bounded(source, "floating-point operations", data.ops.values().map(|op| op.work.flops))?;
     bounded(source, "bytes read and written", data.ops.values().map(|op| op.work.moved.get()))?;
@@ -42,6 +48,22 @@ pub fn finish(source: &Source<'_>, draft: ImportDraft) -> Result<Imported, Impor
         ));
     }
     Ok(Imported { trace, costs: Costs { nanos: nanos.into(), source: costs_from }, notes })
+}
+
+/// Shortens names and kinds that no trace can hold, and counts them.
+fn shorten_names(data: &mut TraceData) -> usize {
+    const END: &str = "...";
+    let tensors = data.tensors.iter_mut().map(|(_, tensor)| &mut tensor.name);
+    let ops = data.ops.iter_mut().flat_map(|(_, op)| [&mut op.name, &mut op.kind]);
+    let names = std::iter::once(&mut data.name).chain(tensors).chain(ops);
+    let mut shortened = 0;
+    for name in names.filter(|name| name.len() > LONGEST_NAME) {
+        let end = (0..=LONGEST_NAME - END.len()).rev().find(|&at| name.is_char_boundary(at));
+        name.truncate(end.unwrap_or_default());
+        name.push_str(END);
+        shortened += 1;
+    }
+    shortened
 }
 
 fn bounded(source: &Source<'_>, what: &str, numbers: impl Iterator<Item = u64>) -> Result<(), ImportError> {

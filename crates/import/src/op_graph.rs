@@ -24,8 +24,8 @@ pub struct OpNode {
     pub reads: Vec<usize>,
 }
 
-/// The result of an op, or a tensor that no op writes. A result without bytes is no tensor of the trace, but whoever reads it follows the
-/// op that makes it.
+/// The result of an op, or a tensor that no op writes. A result without bytes is no tensor of the trace, but an op that reads it
+/// follows the op that makes it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Value {
     /// Its tensor; `None` without bytes.

@@ -71,7 +71,7 @@ impl Snapshot {
                 // Position 0 is before the first event.
                 let start = a.from.map_or(0, |event| event as u64 + 1);
                 let alive = vec![Interval::new(start, a.to.map_or(end, |event| event as u64 + 1))];
-                Block { size: a.bytes, alive, align, fixed: None }
+                Block { size: a.bytes, alive, windows: Vec::new(), align, fixed: None, hint: None }
             })
             .collect();
         Problem { blocks, capacity: None }

@@ -3,6 +3,8 @@
 use arbtest::arbitrary::{Result, Unstructured};
 use elbowroom_import::{Options, Units, import};
 use elbowroom_ir::Nanos;
+use elbowroom_ir::text::{File, TraceFile};
+use elbowroom_ir::trace::LONGEST_NAME;
 
 #[path = "../../../golden/shared.rs"]
 mod shared;
@@ -29,6 +31,26 @@ fn try_import(bytes: &[u8], options: &Options) {
             let sentence = error.to_string();
             assert!(sentence.starts_with("hostile") && !sentence.contains('\n'), "{sentence}");
         }
+    }
+}
+
+#[test]
+fn names_that_no_trace_can_hold_are_shortened() {
+    let long = "å".repeat(LONGEST_NAME);
+    let recorded = format!(
+        r#"{{"sizes": [10, 10], "const": [0], "const_first_op": {{"0": 0}}, "backward_starts_at_op": 2, "ops": [
+        {{"name": "{long}", "t": 9, "reads": [0], "writes": [1], "allocs": [1], "frees": [], "pure": true}},
+        {{"name": "relu", "t": 9, "reads": [1], "writes": [1], "allocs": [], "frees": [1], "pure": false}}]}}"#
+    );
+    let chain = format!(r#"{{ "n": 2, "name": "{long}", "uF": [1, 1], "uB": [2, 2], "x": [10, 20, 10] }}"#);
+    for text in [recorded, chain] {
+        let imported = import(text.as_bytes(), "long", &Options::default()).unwrap();
+        let remark = imported.notes.remarks.join(" ");
+        assert!(remark.contains("longer than 65536 bytes"), "{remark}");
+        let file = TraceFile::new(imported.trace.clone(), Some(imported.costs), None).unwrap();
+        let written = File::Trace(Box::new(file)).to_string();
+        let read = written.parse::<File>().and_then(File::into_trace).unwrap();
+        assert_eq!(read.trace.fingerprint(), imported.trace.fingerprint());
     }
 }
 

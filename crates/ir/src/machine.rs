@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::trace::LONGEST_NAME;
 use crate::{Bytes, Nanos};
 
 /// One direction of the link between device and host.
@@ -35,6 +36,9 @@ pub enum MachineError {
     /// Alignment that is zero or not a power of two.
     #[error("its alignment is {0}; it must be a power of two")]
     Align(u64),
+    /// A name that no file can hold.
+    #[error("its name is longer than {LONGEST_NAME} bytes; shorten it")]
+    LongName,
     /// A rate of zero.
     #[error("its {0} is zero; leave no rate at zero")]
     ZeroRate(&'static str),
@@ -79,6 +83,9 @@ impl Machine {
     pub fn validate(&self) -> Result<(), MachineError> {
         if !self.align.get().is_power_of_two() {
             return Err(MachineError::Align(self.align.get()));
+        }
+        if self.name.len() > LONGEST_NAME {
+            return Err(MachineError::LongName);
         }
         let rates = [
             ("rate to the host", self.to_host.rate),

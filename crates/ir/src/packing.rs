@@ -45,6 +45,24 @@ impl Interval {
     }
 }
 
+/// Bytes of a buffer that stay occupied at positions at which the rest of it is free.
+///
+/// ```text
+/// bytes ▲ ┌────┐    ┌──┐     A buffer of 10 bytes, alive in 0..4 and 8..10, whose bytes 0..3 stay occupied in 4..8: other buffers
+///    10 │ │    │    │  │     may use its bytes 3..10 meanwhile.
+///     3 │ │    └────┘  │
+///     0 └─┴────────────┴──▶ position
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Window {
+    /// The positions, at none of which the block is alive as a whole.
+    pub during: Interval,
+    /// First occupied byte, counted from the start of the buffer.
+    pub from: Bytes,
+    /// First byte above that is free again; greater than `from` and at most the size of the buffer.
+    pub to: Bytes,
+}
+
 /// One bar of the picture.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Block {
@@ -53,21 +71,43 @@ pub struct Block {
     /// When it is alive: disjoint, ascending, none empty. Most blocks have one interval. A residency that wraps around the end of the
     /// iteration has two: it is absent in between and returns to the same offset.
     pub alive: Vec<Interval>,
+    /// Positions outside `alive` at which it occupies only some of its bytes, in ascending order, disjoint. Wherever two blocks with windows
+    /// occupy bytes at the same positions, the same one of the two lies below (MiniMalloc's rule).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub windows: Vec<Window>,
     /// Its offset must be a multiple of this; at least 1.
     pub align: Bytes,
     /// An offset that is already fixed, or `None` to choose one.
     pub fixed: Option<Bytes>,
+    /// An offset to try first, such as that of an earlier placement. Packers that search begin with the hints; it binds no packer, and it
+    /// need not be a multiple of the alignment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<Bytes>,
 }
 
 impl Block {
     /// A block with one interval, no alignment and no fixed offset.
     pub fn new(start: u64, end: u64, size: Bytes) -> Self {
-        Self { size, alive: vec![Interval::new(start, end)], align: Bytes(1), fixed: None }
+        Self {
+            size,
+            alive: vec![Interval::new(start, end)],
+            windows: Vec::new(),
+            align: Bytes(1),
+            fixed: None,
+            hint: None,
+        }
+    }
+
+    /// What it occupies: the intervals in which it is alive with all of its bytes, then those of its windows, each with the first byte and
+    /// the first free byte above, counted from the start of the buffer.
+    pub fn parts(&self) -> impl Iterator<Item = (Interval, u64, u64)> {
+        let whole = self.alive.iter().map(|&interval| (interval, 0, self.size.get()));
+        whole.chain(self.windows.iter().map(|window| (window.during, window.from.get(), window.to.get())))
     }
 
     /// Whether the two are alive at the same position. Compares every pair of intervals in order; blocks have one or two.
     pub fn conflicts(&self, other: &Self) -> bool {
-        self.alive.iter().any(|a| other.alive.iter().any(|b| a.overlaps(*b)))
+        self.parts().any(|(a, ..)| other.parts().any(|(b, ..)| a.overlaps(b)))
     }
 }
 
@@ -112,6 +152,22 @@ pub enum ProblemError {
         /// End of the interval.
         end: u64,
     },
+    /// A window is empty, exceeds the buffer or overlaps another interval or window, or the windows descend.
+    #[error(
+        "{block}: window {from}:{to} in {start}..{end} is empty, exceeds the buffer, or overlaps another interval"
+    )]
+    Window {
+        /// The block.
+        block: BufferId,
+        /// Start of the window's interval.
+        start: u64,
+        /// End of the window's interval.
+        end: u64,
+        /// First occupied byte.
+        from: u64,
+        /// First free byte above.
+        to: u64,
+    },
     /// No interval at all.
     #[error("{0} is never alive; give it an interval or leave it out")]
     NeverAlive(BufferId),
@@ -141,7 +197,7 @@ impl Problem {
     pub fn validate(&self) -> Result<(), ProblemError> {
         let mut total: u64 = 0;
         for (id, block) in self.blocks.iter() {
-            if block.alive.is_empty() {
+            if block.alive.is_empty() && block.windows.is_empty() {
                 return Err(ProblemError::NeverAlive(id));
             }
             let mut last_end = 0;
@@ -155,6 +211,7 @@ impl Problem {
                 }
                 last_end = interval.end;
             }
+            check_windows(id, block)?;
             if block.align.is_zero() {
                 return Err(ProblemError::ZeroAlignment(id));
             }
@@ -180,9 +237,9 @@ impl Problem {
     pub fn peak_live(&self) -> Bytes {
         let mut events: Vec<(u64, bool, u64)> = Vec::with_capacity(2 * self.blocks.len());
         for block in self.blocks.values() {
-            for interval in &block.alive {
-                events.push((interval.start, true, block.size.get()));
-                events.push((interval.end, false, block.size.get()));
+            for (interval, from, to) in block.parts() {
+                events.push((interval.start, true, to - from));
+                events.push((interval.end, false, to - from));
             }
         }
         events.sort_unstable();
@@ -197,6 +254,25 @@ impl Problem {
         }
         Bytes(peak)
     }
+}
+
+/// Checks the windows of one block.
+fn check_windows(id: BufferId, block: &Block) -> Result<(), ProblemError> {
+    let mut last_end = 0;
+    for &Window { during, from, to } in &block.windows {
+        let meets = block.alive.iter().any(|interval| interval.overlaps(during));
+        if during.is_empty() || during.start < last_end || meets || from >= to || to > block.size {
+            return Err(ProblemError::Window {
+                block: id,
+                start: during.start,
+                end: during.end,
+                from: from.get(),
+                to: to.get(),
+            });
+        }
+        last_end = during.end;
+    }
+    Ok(())
 }
 
 /// An algorithm that places blocks.

@@ -97,7 +97,9 @@ pub enum Infeasible {
         op: OpId,
         /// Its inputs and outputs.
         tensors: Vec<TensorId>,
-        /// Bytes of its inputs, outputs and workspace together, alignment included.
+        /// Other tensors, which nothing that is permitted can remove from the device meanwhile.
+        held: Vec<TensorId>,
+        /// Bytes of its inputs, outputs, workspace and the held tensors together, alignment included.
         needed: Bytes,
         /// The limit, in bytes.
         limit: Bytes,
@@ -166,6 +168,10 @@ pub trait Observer: Sync {
     fn interrupted(&self) -> bool {
         false
     }
+    /// When it will interrupt at the latest, if that is known: for a search whose evaluations are too long to wait for the end of one.
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
 }
 
 /// Ignores all events and never interrupts.
@@ -180,5 +186,8 @@ pub struct InterruptOnly<'a>(pub &'a dyn Observer);
 impl Observer for InterruptOnly<'_> {
     fn interrupted(&self) -> bool {
         self.0.interrupted()
+    }
+    fn deadline(&self) -> Option<Instant> {
+        self.0.deadline()
     }
 }

@@ -125,7 +125,15 @@ impl From<std::time::Duration> for Nanos {
 }
 
 const KIB: u64 = 1 << 10;
-const UNITS: [(&str, u64); 4] = [("GiB", KIB * KIB * KIB), ("MiB", KIB * KIB), ("KiB", KIB), ("B", 1)];
+const UNITS: [(&str, u64); 7] = [
+    ("EiB", KIB.pow(6)),
+    ("PiB", KIB.pow(5)),
+    ("TiB", KIB.pow(4)),
+    ("GiB", KIB.pow(3)),
+    ("MiB", KIB.pow(2)),
+    ("KiB", KIB),
+    ("B", 1),
+];
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -166,7 +174,7 @@ pub enum ParseBytesError {
 impl FromStr for Bytes {
     type Err = ParseBytesError;
 
-    /// Parses `600MiB`, `1.5GiB`, `2GB`, `64k`, `1048576`. Binary units count in 1024, decimal ones (`kB MB GB TB`) in 1000; a fraction of
+    /// Parses `600MiB`, `1.5GiB`, `2GB`, `64k`, `1048576`. Binary units count in 1024, decimal ones (`kB MB GB TB PB EB`) in 1000; a fraction of
     /// a byte is cut off. Zero and negative sizes are rejected.
     fn from_str(text: &str) -> Result<Self, ParseBytesError> {
         let malformed = || ParseBytesError::Malformed(text.to_owned());
@@ -179,10 +187,14 @@ impl FromStr for Bytes {
             "m" | "mib" => KIB.pow(2),
             "g" | "gib" => KIB.pow(3),
             "t" | "tib" => KIB.pow(4),
+            "p" | "pib" => KIB.pow(5),
+            "e" | "eib" => KIB.pow(6),
             "kb" => 1_000,
             "mb" => 1_000_000,
             "gb" => 1_000_000_000,
             "tb" => 1_000_000_000_000,
+            "pb" => 1_000_000_000_000_000,
+            "eb" => 1_000_000_000_000_000_000,
             _ => return Err(malformed()),
         };
         // Whole numbers are parsed as integers: a float has too few digits for large ones.
@@ -213,6 +225,8 @@ mod tests {
         {
             assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
         }
+        assert_eq!("3PiB".parse(), Ok(Bytes(3 << 50)));
+        assert_eq!("1.5EB".parse(), Ok(Bytes(1_500_000_000_000_000_000)));
         for text in ["", "MiB", "12 parsecs", "1.2.3", "nan", "infMiB"] {
             assert!(text.parse::<Bytes>().is_err(), "{text}");
         }
@@ -224,6 +238,15 @@ mod tests {
     #[test]
     fn quantities_print_for_people_and_align() {
         assert_eq!(Bytes(1536 << 20).to_string(), "1.50 GiB");
+        for (bytes, text) in [
+            (1023, "1023 B"),
+            (1 << 40, "1.00 TiB"),
+            (5 << 49, "2.50 PiB"),
+            (1 << 60, "1.00 EiB"),
+            (u64::MAX, "16.00 EiB"),
+        ] {
+            assert_eq!(Bytes(bytes).to_string(), text);
+        }
         assert_eq!(format!("{:>10}|", Bytes(17)), "      17 B|");
         assert_eq!(Nanos(12_345_678).to_string(), "12.3 ms");
     }

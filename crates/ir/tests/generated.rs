@@ -6,10 +6,12 @@ use arbtest::arbitrary::Unstructured;
 use arbtest::arbtest;
 use elbowroom_ir::arbitrary::{Case, placement};
 use elbowroom_ir::check::{check, check_schedule};
+use elbowroom_ir::machine::MachineError;
 use elbowroom_ir::planning::{CostSource, Costs};
 use elbowroom_ir::schedule::{Action, Schedule};
 use elbowroom_ir::text::{File, FileError, PlanFile, TraceFile, is_json};
-use elbowroom_ir::{Bytes, Nanos};
+use elbowroom_ir::trace::{LONGEST_NAME, Trace, TraceData, TraceError};
+use elbowroom_ir::{Bytes, Nanos, OpId, TensorId};
 
 fn trace_file(u: &mut Unstructured<'_>, case: &Case) -> arbtest::arbitrary::Result<TraceFile> {
     let source = *u.choose(&[CostSource::Measured, CostSource::Recorded, CostSource::Roofline])?;
@@ -419,4 +421,29 @@ fn formats_do_not_change_unnoticed() {
     let error =
         serde_json::from_str::<File>(&json.replace("\"rate\":5", "\"rate\":0")).expect_err("a rate of zero");
     assert!(error.to_string().contains("its rate to the device is zero"), "{error}");
+}
+
+/// What can be made can be written and read: a name is refused where it enters, not by the reader of the file.
+#[test]
+fn a_name_is_at_most_as_long_as_files_allow() {
+    let text = "elbowroom trace 1\ns0 8\nt0 s0 \"t\"\nop0 relu \"op\" forward pure makes t0\n";
+    let small: TraceData = text.parse::<File>().and_then(File::into_trace).unwrap().trace.into();
+    let (most, more) = ("x".repeat(LONGEST_NAME), "x".repeat(LONGEST_NAME + 1));
+    for name in 0..4 {
+        let named = |long: &String| {
+            let mut data = small.clone();
+            let (tensor, op) = (&mut data.tensors[TensorId(0)], &mut data.ops[OpId(0)]);
+            let names = [&mut data.name, &mut tensor.name, &mut op.name, &mut op.kind];
+            names.into_iter().nth(name).unwrap().clone_from(long);
+            Trace::new(data)
+        };
+        let file = File::Trace(Box::new(TraceFile::new(named(&most).unwrap(), None, None).unwrap()));
+        assert_eq!(file.to_string().parse::<File>().unwrap(), file);
+        assert!(matches!(named(&more), Err(TraceError::LongName(_))), "{name}");
+    }
+    let mut machine = Case::arbitrary(&mut Unstructured::new(&[7; 4096])).unwrap().machine;
+    machine.name = most;
+    assert_eq!(machine.validate(), Ok(()));
+    machine.name = more;
+    assert_eq!(machine.validate(), Err(MachineError::LongName));
 }

@@ -1,7 +1,7 @@
 //! What every network uses where [`Options`] leave something open, as values that a program can print. Tests build each network both ways
 //! and compare the graphs.
 
-use super::{OptimizerKind, Options, SMALL_IMAGE, ZooError, resnet_depth, unknown};
+use super::{OptimizerKind, Options, SMALL_IMAGE, ZooError, resnet_depth};
 use crate::builder::Mode;
 
 /// Sizes of a network that reads images: its image size and its classes, where those do not follow from the image size.
@@ -12,7 +12,7 @@ struct Images(usize, Option<usize>);
 ///
 /// # Errors
 ///
-/// [`ZooError::Unknown`] if no network has this name.
+/// [`ZooError::Unknown`] or [`ZooError::Depth`] if no network has this name.
 pub fn resolved(name: &str, options: &Options) -> Result<Options, ZooError> {
     let open = Options::new(options.batch).mode(options.mode).draw(options.draw);
     let images = |Images(image, classes): Images, width: Option<usize>| {
@@ -56,15 +56,16 @@ pub fn resolved(name: &str, options: &Options) -> Result<Options, ZooError> {
         "gpt" => (tokens(128, 256, 256, 4), Some((OptimizerKind::Adam, 1e-3))),
         "gpt2" => (tokens(1024, 50_257, 768, 12), Some((OptimizerKind::Adam, 1e-3))),
         _ => {
-            let depth = name.strip_prefix("stochastic-").unwrap_or(name).strip_prefix("resnet");
-            let depth = depth.and_then(|depth| depth.parse().ok()).ok_or_else(|| unknown(name))?;
-            let width = resnet_depth(name, depth, options)?.width();
+            let width = resnet_depth(name, options)?.1.width();
             (images(Images(32, None), Some(width)), Some((OptimizerKind::Sgd, 0.02)))
         }
     };
     Ok(match optimizer.filter(|_| options.mode == Mode::Training) {
         Some((kind, rate)) => sizes
             .optimizer(options.optimizer.or(Some(kind)))
+            .weight_decay(
+                options.weight_decay.or(Some(options.optimizer.unwrap_or(kind).default_weight_decay())),
+            )
             .learning_rate(options.learning_rate_or(kind, rate)),
         None => sizes,
     })
@@ -75,7 +76,7 @@ pub fn resolved(name: &str, options: &Options) -> Result<Options, ZooError> {
 ///
 /// # Errors
 ///
-/// [`ZooError::Unknown`] if no network has this name.
+/// [`ZooError::Unknown`] or [`ZooError::Depth`] if no network has this name.
 pub fn without_effect(name: &str, options: &Options) -> Result<Vec<&'static str>, ZooError> {
     let taken = resolved(name, options)?;
     let fields = [
@@ -87,6 +88,7 @@ pub fn without_effect(name: &str, options: &Options) -> Result<Vec<&'static str>
         ("width", options.width.is_some(), taken.width.is_some()),
         ("layers", options.layers.is_some(), taken.layers.is_some()),
         ("optimizer", options.optimizer.is_some(), taken.optimizer.is_some()),
+        ("weight_decay", options.weight_decay.is_some(), taken.weight_decay.is_some()),
         ("learning_rate", options.learning_rate.is_some(), taken.learning_rate.is_some()),
     ];
     Ok(fields.into_iter().filter(|&(_, given, taken)| given && !taken).map(|(field, ..)| field).collect())

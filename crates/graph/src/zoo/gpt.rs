@@ -41,7 +41,7 @@ pub fn build(name: &str, size: &GptSize, options: &Options) -> Result<Graph, Bui
     let mut b = Builder::new(format!("{name} batch {batch} length {length}"), options.mode);
     let content = Content::Class { classes: vocabulary };
     let tokens = b.input("tokens", [batch, length], content);
-    let labels = (options.mode == Mode::Training).then(|| b.input("labels", [batch, length], content));
+    let labels = (options.mode != Mode::Inference).then(|| b.input("labels", [batch, length], content));
 
     let table = Init::Normal { std: STD, stream: b.init_stream() };
     let table = b.weight("wte.weight", [vocabulary, width], table);

@@ -63,11 +63,10 @@ pub fn build(name: &str, options: &Options) -> Result<Graph, BuildError> {
     let length = options.length.unwrap_or(LENGTH);
     let vocabulary = options.vocabulary.unwrap_or(VOCABULARY);
     let width = options.width.unwrap_or(WIDTH);
-    let training = options.mode == Mode::Training;
     let mut b = Builder::new(format!("{name} batch {batch} length {length}"), options.mode);
     let content = Content::Class { classes: vocabulary };
     let tokens = b.input("tokens", [batch, length], content);
-    let labels = training.then(|| b.input("labels", [batch, length], content));
+    let labels = (options.mode != Mode::Inference).then(|| b.input("labels", [batch, length], content));
 
     let table = Init::Uniform { bound: 0.1, stream: b.init_stream() };
     let table = b.weight("encoder.weight", [vocabulary, width], table);

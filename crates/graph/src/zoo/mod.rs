@@ -36,6 +36,15 @@ pub enum ZooError {
         /// The name.
         name: String,
     },
+    /// A residual network of a depth that no number of blocks makes.
+    #[error(
+        "no network is called `{name}`: the depth of a residual network is an even number from 10 to 48, or from 50 to 20000 a number that \
+         leaves 2 when divided by 3, as in resnet18 or resnet50"
+    )]
+    Depth {
+        /// The name.
+        name: String,
+    },
     /// An option is out of range.
     #[error("the {what} cannot be {value}; it is {range}")]
     Option {
@@ -103,26 +112,25 @@ pub fn build(name: &str, options: &Options) -> Result<Graph, ZooError> {
         "lstm" => lstm::build(name, options),
         "gpt" => gpt::build(name, &gpt::SMALL, options),
         "gpt2" => gpt::build(name, &gpt::GPT2, options),
-        _ => match name.split_once("resnet").and_then(|(kind, depth)| Some((kind, depth.parse().ok()?))) {
-            Some(("", depth)) => resnet::build(name, &resnet_depth(name, depth, options)?, options),
-            Some((resnet::STOCHASTIC, depth)) => {
-                resnet::stochastic(name, &resnet_depth(name, depth, options)?, options)
-            }
-            _ => return Err(unknown(name)),
+        _ => match resnet_depth(name, options)? {
+            ("", depth) => resnet::build(name, &depth, options),
+            (_, depth) => resnet::stochastic(name, &depth, options),
         },
     };
     Ok(graph?)
 }
 
-fn unknown(name: &str) -> ZooError {
-    ZooError::Unknown { name: name.to_owned() }
-}
-
-fn resnet_depth(name: &str, depth: usize, options: &Options) -> Result<resnet::Depth, ZooError> {
-    let published = resnet::Depth::of(depth).ok_or_else(|| unknown(name))?;
+/// What precedes `resnet` in the name of a residual network, and its depth.
+fn resnet_depth<'n>(name: &'n str, options: &Options) -> Result<(&'n str, resnet::Depth), ZooError> {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let parts = name.split_once("resnet");
+    let known = parts.filter(|(kind, depth)| ["", resnet::STOCHASTIC].contains(kind) && is_number(depth));
+    let (kind, depth) = known.ok_or_else(|| ZooError::Unknown { name: name.to_owned() })?;
+    let published = depth.parse().ok().and_then(resnet::Depth::of);
+    let published = published.ok_or_else(|| ZooError::Depth { name: name.to_owned() })?;
     Ok(match options.width {
-        Some(width) => published.with_width(width),
-        None => published,
+        Some(width) => (kind, published.with_width(width)),
+        None => (kind, published),
     })
 }
 
@@ -158,7 +166,7 @@ impl Vision {
         let title = format!("{name} batch {} image {size}", options.batch);
         let mut builder = Builder::new(title, options.mode);
         let images = builder.input("images", [options.batch, 3, size, size], Content::Real);
-        let labels = (options.mode == Mode::Training)
+        let labels = (options.mode != Mode::Inference)
             .then(|| builder.input("labels", [options.batch], Content::Class { classes }));
         Self { builder, images, labels, size, classes }
     }

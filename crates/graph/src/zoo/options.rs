@@ -43,6 +43,8 @@ pub struct Options {
     pub optimizer: Option<OptimizerKind>,
     /// Step size of the optimizer.
     pub learning_rate: Option<f32>,
+    /// Weight decay of the optimizer: of SGD added to the gradient, of Adam decoupled from it.
+    pub weight_decay: Option<f32>,
 }
 
 impl Options {
@@ -61,6 +63,7 @@ impl Options {
             draw: None,
             optimizer: None,
             learning_rate: None,
+            weight_decay: None,
         }
     }
 
@@ -136,6 +139,12 @@ impl Options {
         Self { learning_rate: learning_rate.into(), ..self }
     }
 
+    /// Sets the weight decay of the optimizer.
+    #[must_use]
+    pub fn weight_decay(self, weight_decay: impl Into<Option<f32>>) -> Self {
+        Self { weight_decay: weight_decay.into(), ..self }
+    }
+
     /// Rejects options beyond generous bounds that keep every product of extents below 2⁶⁴ and every graph in memory.
     pub(super) fn validate(&self) -> Result<(), ZooError> {
         let (image, length) =
@@ -172,12 +181,23 @@ impl Options {
             let range = "a positive number".to_owned();
             return Err(ZooError::Option { what: "learning rate", value: rate.to_string(), range });
         }
+        if let Some(decay) = self.weight_decay.filter(|decay| !(decay.is_finite() && *decay >= 0.0)) {
+            let range = "zero or a positive number".to_owned();
+            return Err(ZooError::Option { what: "weight decay", value: decay.to_string(), range });
+        }
         Ok(())
     }
 
     /// The optimizer and its learning rate, where the network's own are `kind` and `rate`.
     pub(super) fn optimizer_or(&self, kind: OptimizerKind, rate: f32) -> Optimizer {
-        self.optimizer.unwrap_or(kind).with_rate(self.learning_rate_or(kind, rate))
+        let mut optimizer = self.optimizer.unwrap_or(kind).with_rate(self.learning_rate_or(kind, rate));
+        if let Some(decay) = self.weight_decay {
+            match &mut optimizer {
+                Optimizer::Sgd(sgd) => sgd.weight_decay = decay,
+                Optimizer::Adam(adam) => adam.weight_decay = decay,
+            }
+        }
+        optimizer
     }
 
     /// The learning rate. The network's own rate is for its own optimizer.
@@ -210,6 +230,14 @@ impl OptimizerKind {
         match self {
             Self::Sgd => 0.01,
             Self::Adam => 1e-3,
+        }
+    }
+
+    /// The weight decay that it has by default.
+    pub(super) const fn default_weight_decay(self) -> f32 {
+        match self {
+            Self::Sgd => 5e-4,
+            Self::Adam => 0.0,
         }
     }
 

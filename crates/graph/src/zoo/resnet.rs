@@ -70,7 +70,7 @@ pub fn build(name: &str, depth: &Depth, options: &Options) -> Result<Graph, Buil
 pub fn stochastic(name: &str, depth: &Depth, options: &Options) -> Result<Graph, BuildError> {
     let survival = |block: usize, of: usize| 1.0 - (block + 1) as f32 / (2 * of) as f32;
     let branch = |block: usize, of: usize| match (options.mode, options.draw) {
-        (Mode::Inference, _) => Branch::Weighted(survival(block, of)),
+        (Mode::Inference | Mode::Evaluation, _) => Branch::Weighted(survival(block, of)),
         (Mode::Training, None) => Branch::Taken,
         (Mode::Training, Some(draw)) => {
             let word = philox([block as u32, 0, 0, 0], [draw as u32, (draw >> 32) as u32])[0];

@@ -49,7 +49,7 @@ impl Side {
 
 /// Every batch has the lengths of its sentences: up to 50 tokens in training, up to 100 in inference.
 pub fn variation(mode: Mode) -> Variation {
-    Variation::Lengths { longest: if mode == Mode::Training { 50 } else { 100 } }
+    Variation::Lengths { longest: if mode == Mode::Inference { 100 } else { 50 } }
 }
 
 /// The network.
@@ -64,7 +64,7 @@ pub fn build(name: &str, options: &Options) -> Result<Graph, BuildError> {
     let mut b = Builder::new(format!("{name} batch {batch} lengths {source} and {target}"), options.mode);
     let content = Content::Class { classes: vocabulary };
     let tokens = b.input("tokens", [batch, length], content);
-    let labels = (options.mode == Mode::Training).then(|| b.input("labels", [batch, length], content));
+    let labels = (options.mode != Mode::Inference).then(|| b.input("labels", [batch, length], content));
     let mut encoder = Side::new(&mut b, "encoder", [vocabulary, width, layers]);
     let mut decoder = Side::new(&mut b, "decoder", [vocabulary, width, layers]);
     let output = b.linear_weights("output", [width, vocabulary], true, WeightInit::FanInUniform);

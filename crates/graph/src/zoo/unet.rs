@@ -29,7 +29,7 @@ pub fn build(name: &str, options: &Options) -> Result<Graph, BuildError> {
     }
     let mut b = Builder::new(format!("{name} batch {batch} image {size}"), options.mode);
     let images = b.input("images", [batch, 3, size, size], Content::Real);
-    let labels = (options.mode == Mode::Training)
+    let labels = (options.mode != Mode::Inference)
         .then(|| b.input("labels", [batch, size, size], Content::Class { classes }));
 
     let mut skips = Vec::new();

@@ -1,6 +1,7 @@
 //! One line of text, taken apart word by word.
 
 use super::FileError;
+use crate::trace::LONGEST_NAME;
 
 /// The unread part of a line.
 pub struct Line<'a> {
@@ -8,9 +9,6 @@ pub struct Line<'a> {
     number: usize,
     at: usize,
 }
-
-/// Maximum length of a string.
-const LONGEST_STRING: usize = 1 << 16;
 
 /// Whether a string can stand without quotes where a word is expected.
 pub fn is_bare(text: &str) -> bool {
@@ -172,8 +170,8 @@ impl<'a> Line<'a> {
                 }
                 c => string.push(c),
             }
-            if string.len() > LONGEST_STRING {
-                return Err(self.error(format!("{what} is longer than {LONGEST_STRING} bytes; shorten it")));
+            if string.len() > LONGEST_NAME {
+                return Err(self.error(format!("{what} is longer than {LONGEST_NAME} bytes; shorten it")));
             }
         }
         Err(self.error(format!("the quotes of {what} are not closed; a string ends on its line")))
@@ -182,7 +180,7 @@ impl<'a> Line<'a> {
     /// A word without quotes, or a string in quotes.
     pub fn word_or_string(&mut self, what: &str) -> Result<String, FileError> {
         match self.peek() {
-            Some(word) if is_bare(word) && word.len() <= LONGEST_STRING => {
+            Some(word) if is_bare(word) && word.len() <= LONGEST_NAME => {
                 self.at += word.len();
                 Ok(word.to_owned())
             }
