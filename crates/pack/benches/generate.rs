@@ -1,4 +1,4 @@
-//! Generated problems for benchmarks and tests: shaped like training, perfect tilings, and very many blocks.
+//! Generated problems for benchmarks and tests: shaped like training, perfect tilings, tilings with holes, and very many blocks.
 
 use elbowroom_ir::Bytes;
 use elbowroom_ir::packing::{Block, Problem};
@@ -111,4 +111,86 @@ pub fn tiling(len: usize, height: u64, seed: u64) -> Problem {
     }
     let blocks = pieces.into_iter().map(|(start, end, low, high)| Block::new(start, end, Bytes(high - low)));
     Problem { blocks: blocks.collect(), capacity: None }
+}
+
+/// A hard problem like MiniMalloc's A to E: a strip of 1,024 × 1,024 units of 1,024 bytes, cut into `len` blocks whose ends often coincide, some
+/// of which are then shortened or made smaller, so that 2 to 11 % of the strip is empty. The blocks alive at one time fill it wholly; the
+/// optimum is therefore 1,048,576 bytes.
+pub fn strip(len: usize, seed: u64) -> Problem {
+    const SIDE: u64 = 1_024;
+    let mut random = Random::new(seed);
+    let mut times: Vec<u64> = vec![0, SIDE];
+    let mut pieces: Vec<[u64; 4]> = vec![[0, SIDE, 0, SIDE]];
+    let area = |&[start, end, low, high]: &[u64; 4]| (end - start) * (high - low);
+    while pieces.len() < len {
+        let contest =
+            (0..6).map(|_| random.below(pieces.len() as u64) as usize).max_by_key(|&at| area(&pieces[at]));
+        let Some(at) = contest else { break };
+        let [start, end, low, high] = pieces[at];
+        let (width, tall) = (end - start, high - low);
+        // A time within the piece at which another piece already ends, or a new one.
+        let mut time = |random: &mut Random, from: u64, to: u64| {
+            let known: Vec<u64> = times.iter().copied().filter(|&t| from < t && t < to).collect();
+            if !known.is_empty() && random.below(3) > 0 {
+                return known[random.below(known.len() as u64) as usize];
+            }
+            let new = from + 1 + random.below(to - from - 1);
+            times.push(new);
+            new
+        };
+        if width > 8 && tall > 8 && random.below(4) == 0 {
+            let middle = start + width / 2;
+            let (a, b) = (time(&mut random, start, middle), time(&mut random, middle, end));
+            let (c, d) =
+                (low + 1 + random.below(tall / 2 - 1), low + tall / 2 + 1 + random.below(tall / 2 - 1));
+            pieces.swap_remove(at);
+            pieces.extend([
+                [start, b, low, c],
+                [b, end, low, d],
+                [a, end, d, high],
+                [start, a, c, high],
+                [a, b, c, d],
+            ]);
+        } else if width > 1 && (tall < 3 || random.below(5) < 2) {
+            let cut = time(&mut random, start, end);
+            pieces.swap_remove(at);
+            pieces.extend([[start, cut, low, high], [cut, end, low, high]]);
+        } else if tall > 1 {
+            let cut = low + 1 + random.below(tall - 1);
+            pieces.swap_remove(at);
+            pieces.extend([[start, end, low, cut], [start, end, cut, high]]);
+        }
+    }
+    let full = random.below(SIDE);
+    let (mut spare, whole) = ((20 + random.below(91)) * SIDE * SIDE / 1_000, pieces.len() as u64);
+    for _ in 0..20 * whole {
+        let piece = &mut pieces[random.below(whole) as usize];
+        let [start, end, low, high] = *piece;
+        if (start <= full && full < end) || area(piece) > SIDE * SIDE / 40 {
+            continue;
+        }
+        match random.below(3) {
+            0 if end - start > 3 => piece[0] += 1 + random.below((end - start) / 3),
+            1 if end - start > 3 => piece[1] -= 1 + random.below((end - start) / 3),
+            2 if high - low > 3 => piece[3] -= 1 + random.below((high - low) / 3),
+            _ => {}
+        }
+        let lost = (end - start) * (high - low) - area(piece);
+        match spare.checked_sub(lost) {
+            Some(rest) => spare = rest,
+            None => {
+                *piece = [start, end, low, high];
+                break;
+            }
+        }
+    }
+    let block = |&[start, end, low, high]: &[u64; 4]| {
+        Block::new(SIDE * start, SIDE * end, Bytes(SIDE * (high - low)))
+    };
+    let mut blocks: Vec<Block> = pieces.iter().map(block).collect();
+    // The order in which pieces were cut gives the tiling away.
+    for at in (1..blocks.len()).rev() {
+        blocks.swap(at, random.below(at as u64 + 1) as usize);
+    }
+    Problem { blocks: blocks.into(), capacity: None }
 }

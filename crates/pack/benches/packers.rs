@@ -30,6 +30,11 @@ fn tiling_200(bencher: Bencher<'_, '_>, name: &str) {
     bench(bencher, name, &generate::tiling(200, 1 << 20, 1));
 }
 
+#[divan::bench(args = NAMES, sample_count = 10)]
+fn strip_200(bencher: Bencher<'_, '_>, name: &str) {
+    bench(bencher, name, &generate::strip(200, 1));
+}
+
 #[divan::bench(args = ["auto", "best-fit", "pool", "sharing"], sample_count = 3)]
 fn training_100_000(bencher: Bencher<'_, '_>, name: &str) {
     bench(bencher, name, &generate::training(100_000, 1));

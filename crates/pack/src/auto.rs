@@ -8,6 +8,7 @@ use elbowroom_ir::search::{Budget, Observer, Outcome};
 
 use crate::improver::NodeLimits;
 use crate::search::PackingSearch;
+use crate::windowed;
 
 /// The portfolio. An evaluation is one heuristic, or one search with a limited number of nodes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,6 +20,9 @@ impl Packer for Auto {
     }
 
     fn pack(&self, problem: &Problem, budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
+        if windowed::has_windows(problem) {
+            return windowed::search(problem, budget, observer);
+        }
         let mut search = match PackingSearch::new(problem, budget, observer, NodeLimits::Short) {
             Ok(search) => search,
             Err(outcome) => return outcome,

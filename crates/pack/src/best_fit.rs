@@ -24,7 +24,8 @@ use elbowroom_ir::packing::{Packer, Placement, Problem};
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 
 use crate::instance::{Instance, Span};
-use crate::partial_placement::order_by;
+use crate::partial_placement::{Fit, order_by};
+use crate::windowed;
 
 /// Sekiyama's best-fit heuristic.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,13 +36,16 @@ impl Packer for BestFit {
         "best-fit"
     }
 
-    fn pack(&self, problem: &Problem, _budget: &Budget, _observer: &dyn Observer) -> Outcome<Placement> {
+    fn pack(&self, problem: &Problem, _budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
+        if windowed::has_windows(problem) {
+            return windowed::in_order(problem, longest_first, Fit::First, observer);
+        }
         let instance = match Instance::new(problem) {
             Ok(instance) => instance,
             Err(outcome) => return outcome,
         };
         let offsets = best_fit(&instance, &longest_first(&instance));
-        instance.conclude(problem, &offsets, 1, StopReason::Finished)
+        instance.conclude(problem, &offsets, 1, observer, StopReason::Finished)
     }
 }
 

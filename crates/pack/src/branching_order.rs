@@ -4,7 +4,11 @@
 //! made. The first use plain orders by lifetime, size and peak of live memory; later ones add noise to these, or to one of the orders
 //! that placed the most area before they reached their node limit.
 
+use std::cmp::Reverse;
+
 use crate::instance::Instance;
+use crate::order_keys::peak_live;
+use crate::partial_placement::order_by;
 use crate::random::Random;
 
 /// Weights of lifetime and size (both as logarithms) and of the peak of live memory.
@@ -22,6 +26,23 @@ const SHIFTS: [f64; 4] = [0.02, 0.05, 0.1, 0.3];
 const KEPT: usize = 8;
 /// Searches without a better order after which the kept orders are dropped.
 const STALE: u32 = 300;
+
+/// MiniMalloc's static orders, each by three descending keys: the most live memory of any section (total), the area and the lifetime (width).
+pub(crate) fn static_orders(instance: &Instance) -> Vec<Vec<u32>> {
+    let totals = peak_live(instance);
+    let keys = |i: usize| {
+        let item = &instance.items[i];
+        let area = u128::from(item.size) * u128::from(item.lifetime);
+        (u128::from(totals[i]), area, u128::from(item.lifetime))
+    };
+    let sorted = |key: fn((u128, u128, u128)) -> [u128; 3]| order_by(instance, |i| Reverse(key(keys(i))));
+    vec![
+        sorted(|(total, area, width)| [total, area, width]),
+        sorted(|(total, area, width)| [width, area, total]),
+        sorted(|(total, area, width)| [total, width, area]),
+        sorted(|(total, area, width)| [area, total, width]),
+    ]
+}
 
 /// Makes orders for one instance.
 pub(crate) struct BranchingOrders {

@@ -67,7 +67,7 @@ pub(crate) struct Tree<N> {
     hull: Vec<(u32, u32)>,
     /// All spans of the items that have several; empty for the others.
     spans: Vec<Vec<(u32, u32)>>,
-    /// Items with the same spans have the same class, unless they are fixed or alignments make a difference.
+    /// Items with the same spans that are rounded up by as many bytes have the same class, unless they are fixed or alignments make a difference.
     class: Vec<u32>,
     /// The items that conflict with each item.
     conflicts: Vec<Vec<u32>>,
@@ -102,7 +102,9 @@ impl<N: Number> Tree<N> {
                 .map(|i| {
                     let next = classes.len() as u32;
                     let alone = instance.any_align || instance.items[i].fixed.is_some();
-                    *classes.entry((pairs(i), if alone { i } else { n })).or_insert(next)
+                    // Of two items that are exchanged, either may be the topmost and end at its own bytes: they must be rounded up equally.
+                    let spare = instance.items[i].size - instance.items[i].bytes;
+                    *classes.entry((pairs(i), spare, if alone { i } else { n })).or_insert(next)
                 })
                 .collect(),
             conflicts: (0..n)

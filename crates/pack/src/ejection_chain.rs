@@ -19,6 +19,9 @@ const MOST_OFFSETS: usize = 128;
 /// Up to this many items, all placed items are kept in one sorted list; above, the overlapping ones are looked up and sorted.
 const MOST_SORTED: usize = 50_000;
 
+/// The weight of displacing a byte that has left its home already, where one that is at home weighs 1.
+const AWAY: f64 = 0.1;
+
 /// A placed item: its offset and end, itself, and its first and last section.
 type Row = (u64, u64, u32, Span);
 
@@ -35,6 +38,8 @@ struct EjectionChain<'a> {
     /// Items without an offset, the largest on top.
     unplaced: BinaryHeap<(u64, u32)>,
     penalty: Vec<u32>,
+    /// Offsets at which items should stay if they can, by item; empty if there are none.
+    homes: &'a [Option<u64>],
     offsets: Vec<u64>,
     /// Placed items that conflict with the item of this step, as (offset, end, item), ascending.
     rows: Vec<(u64, u64, u32)>,
@@ -152,9 +157,7 @@ impl EjectionChain<'_> {
                 }
                 if end > offset {
                     let displaced = &instance.items[other as usize];
-                    let width = f64::from(displaced.hull.hi - displaced.hull.lo);
-                    let bytes =
-                        displaced.size as f64 * width.sqrt() * f64::from(self.penalty[other as usize]);
+                    let bytes = self.weight(other) * f64::from(self.penalty[other as usize]);
                     cost += if displaced.fixed.is_some() { f64::INFINITY } else { noise * bytes };
                 }
             }
@@ -165,11 +168,30 @@ impl EjectionChain<'_> {
         best.map(|(_, offset)| offset)
     }
 
+    /// What it costs to displace an item for the first time. Where items have homes, what counts is the bytes that leave theirs.
+    fn weight(&self, item: u32) -> f64 {
+        let (at, item) = (item as usize, &self.instance.items[item as usize]);
+        if self.homes.is_empty() {
+            return item.size as f64 * f64::from(item.hull.hi - item.hull.lo).sqrt();
+        }
+        let at_home = self.homes[at] == Some(self.offsets[at]);
+        item.size as f64 * if at_home { 1.0 } else { AWAY }
+    }
+
+    /// The home of an item, if no placed item is there.
+    fn home(&self, item: usize) -> Option<u64> {
+        let home = (*self.homes.get(item)?)?;
+        let end = home + self.instance.items[item].size;
+        let ends_below = home + self.instance.items[item].bytes <= self.ceiling;
+        (ends_below && !self.rows.iter().any(|&(start, stop, _)| start < end && home < stop)).then_some(home)
+    }
+
     /// Places one item, displacing others if there is no hole; false if fixed items leave no offset for it.
     fn step(&mut self, item: u32, random: &mut Random) -> bool {
         self.collect_conflicts(item);
         let at = item as usize;
-        let Some(offset) = self.tightest_hole(at).or_else(|| self.cheapest_offset(at, random)) else {
+        let hole = self.home(at).or_else(|| self.tightest_hole(at));
+        let Some(offset) = hole.or_else(|| self.cheapest_offset(at, random)) else {
             return false;
         };
         let end = offset + self.instance.items[at].size;
@@ -198,36 +220,64 @@ pub(crate) fn eject_above(
     let above = |&i: &u32| offsets[i as usize] + instance.items[i as usize].bytes > ceiling;
     let unplaced: Vec<u32> = (0..instance.len() as u32).filter(above).collect();
     // Constructing a new placement is faster than this many chains.
-    let too_many = unplaced.len() > 8 * steps as usize;
-    if too_many || unplaced.iter().any(|&i| instance.items[i as usize].bytes > ceiling) {
+    if unplaced.len() > 8 * steps as usize {
         return None;
-    }
-    let mut chain = EjectionChain {
-        instance,
-        ceiling,
-        placed: Placed::Indexed(overlaps, vec![true; instance.len()]),
-        unplaced: BinaryHeap::new(),
-        penalty: vec![1; instance.len()],
-        offsets: offsets.to_vec(),
-        rows: Vec::new(),
-        tops: Vec::new(),
-    };
-    if instance.len() <= MOST_SORTED {
-        let mut rows: Vec<Row> = (0..instance.len() as u32).map(|i| chain.row(i)).collect();
-        rows.sort_unstable_by_key(|row| (row.0, row.2));
-        chain.placed = Placed::Sorted(rows);
     }
     // Enough steps for every item that has to move.
     let steps = steps.max(2 * unplaced.len() as u32);
-    unplaced.into_iter().for_each(|item| chain.eject(item));
-    for step in 0..steps {
-        let Some((_, item)) = chain.unplaced.pop() else { return Some(chain.offsets) };
-        if step % 8 == 7 && stop() {
+    let request = Request { instance, overlaps, ceiling, homes: &[], steps };
+    request.place(offsets, unplaced, random, stop)
+}
+
+/// Items to be placed below a ceiling among others, which may be displaced.
+pub(crate) struct Request<'a> {
+    pub(crate) instance: &'a Instance,
+    pub(crate) overlaps: &'a OverlapIndex,
+    pub(crate) ceiling: u64,
+    /// Offsets at which items should stay if they can, by item; empty if there are none.
+    pub(crate) homes: &'a [Option<u64>],
+    pub(crate) steps: u32,
+}
+
+impl Request<'_> {
+    /// The offsets after the `unplaced` items are placed; `None` if that takes too many steps, or is impossible.
+    pub(crate) fn place(
+        &self,
+        offsets: &[u64],
+        unplaced: Vec<u32>,
+        random: &mut Random,
+        stop: &dyn Fn() -> bool,
+    ) -> Option<Vec<u64>> {
+        let &Self { instance, overlaps, ceiling, homes, steps } = self;
+        if unplaced.iter().any(|&i| instance.items[i as usize].bytes > ceiling) {
             return None;
         }
-        if !chain.step(item, random) {
-            return None;
+        let mut chain = EjectionChain {
+            instance,
+            ceiling,
+            placed: Placed::Indexed(overlaps, vec![true; instance.len()]),
+            unplaced: BinaryHeap::new(),
+            penalty: vec![1; instance.len()],
+            homes,
+            offsets: offsets.to_vec(),
+            rows: Vec::new(),
+            tops: Vec::new(),
+        };
+        if instance.len() <= MOST_SORTED {
+            let mut rows: Vec<Row> = (0..instance.len() as u32).map(|i| chain.row(i)).collect();
+            rows.sort_unstable_by_key(|row| (row.0, row.2));
+            chain.placed = Placed::Sorted(rows);
         }
+        unplaced.into_iter().for_each(|item| chain.eject(item));
+        for step in 0..steps {
+            let Some((_, item)) = chain.unplaced.pop() else { return Some(chain.offsets) };
+            if step % 8 == 7 && stop() {
+                return None;
+            }
+            if !chain.step(item, random) {
+                return None;
+            }
+        }
+        None
     }
-    None
 }

@@ -13,6 +13,7 @@ use elbowroom_ir::search::{Budget, Observer, Outcome};
 
 use crate::improver::NodeLimits;
 use crate::search::PackingSearch;
+use crate::windowed;
 
 /// Branch and bound. An evaluation is one search with a limited number of nodes; the limit doubles every four searches.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,6 +25,9 @@ impl Packer for Exact {
     }
 
     fn pack(&self, problem: &Problem, budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
+        if windowed::has_windows(problem) {
+            return windowed::search(problem, budget, observer);
+        }
         let mut search = match PackingSearch::new(problem, budget, observer, NodeLimits::Growing) {
             Ok(search) => search,
             Err(outcome) => return outcome,

@@ -10,6 +10,8 @@ use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 
 use crate::instance::Instance;
 use crate::partial_placement::{Fit, order_by, place_in_order};
+use crate::squeaky_wheel::Order;
+use crate::windowed;
 
 /// Largest first, at the lowest free offset.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,8 +26,8 @@ impl Packer for GreedyBySize {
         "size"
     }
 
-    fn pack(&self, problem: &Problem, _budget: &Budget, _observer: &dyn Observer) -> Outcome<Placement> {
-        greedy(problem, size_order)
+    fn pack(&self, problem: &Problem, _budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
+        greedy(problem, size_order, observer)
     }
 }
 
@@ -34,8 +36,8 @@ impl Packer for GreedyByConflict {
         "conflict"
     }
 
-    fn pack(&self, problem: &Problem, _budget: &Budget, _observer: &dyn Observer) -> Outcome<Placement> {
-        greedy(problem, conflict_order)
+    fn pack(&self, problem: &Problem, _budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
+        greedy(problem, conflict_order, observer)
     }
 }
 
@@ -59,11 +61,14 @@ pub(crate) fn conflict_order(instance: &Instance) -> Vec<u32> {
     })
 }
 
-fn greedy(problem: &Problem, order: impl Fn(&Instance) -> Vec<u32>) -> Outcome<Placement> {
+fn greedy(problem: &Problem, order: Order, observer: &dyn Observer) -> Outcome<Placement> {
+    if windowed::has_windows(problem) {
+        return windowed::in_order(problem, order, Fit::First, observer);
+    }
     let instance = match Instance::new(problem) {
         Ok(instance) => instance,
         Err(outcome) => return outcome,
     };
     let offsets = place_in_order(&instance, order(&instance), Fit::First);
-    instance.conclude(problem, &offsets, 1, StopReason::Finished)
+    instance.conclude(problem, &offsets, 1, observer, StopReason::Finished)
 }

@@ -3,30 +3,35 @@
 //! Each component has a proved lower bound and a best placement. The *goal* is the capacity or, without one, the highest lower bound of any
 //! component, below which the height of the whole cannot be. A component is done when its height is no higher than the goal.
 //!
-//! An evaluation is one search of a component's tree with a limited number of nodes. Most evaluations ask for a placement below the goal; the
-//! others ask for one below a ceiling between the goal and the best height, so that placements improve even if the goal is out of reach.
-//! A search that visits its whole tree without a placement raises the component's lower bound.
+//! An evaluation is one search of a component's tree with a limited number of nodes ([`crate::search_plan`] decides which). Most evaluations ask
+//! for a placement below the goal; the others ask for one below a ceiling between the goal and the best height, so that placements improve even
+//! if the goal is out of reach. A search that visits its whole tree without a placement raises the component's lower bound.
 //!
-//! Evaluations are prepared in batches of a fixed length, and their results are applied in order of their numbers, whichever thread computed
-//! them. Seed and number of evaluations therefore reproduce the result on any number of threads.
+//! Evaluations are prepared ahead of their results: number *k* + [`AHEAD`] once the results up to *k* are applied, in order of their numbers,
+//! whichever thread computed them. A result that decides something voids the evaluations prepared before it was known. Seed and number of
+//! evaluations therefore reproduce the result on any number of threads, and no thread waits for the end of a batch.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use elbowroom_ir::search::{Budget, Observer, StopReason};
 
-use crate::branching_order::BranchingOrders;
+use crate::branching_order::{BranchingOrders, static_orders};
 use crate::canonical_tree::{Number, Tree, TreeSearch, Verdict, scale_of};
 use crate::component::Component;
 use crate::instance::{Instance, gcd};
 use crate::random::Random;
+use crate::search_plan::{Kind, SearchPlan};
 use crate::squeaky_wheel::{self, Move, SqueakyWheel};
 
 /// Components with more items are not searched: the search recurses once per item and must fit a stack of 2 MiB, one descent takes quadratic
 /// time, and the tree lists all conflicting pairs (at most 9 MB for this many items).
 pub(crate) const MOST_ITEMS: usize = 1_500;
 
-const BATCH: u64 = 8;
+/// Evaluations that are prepared ahead of the result that is applied next.
+const AHEAD: u64 = 32;
 /// Components with fewer items are searched at once, without squeaky wheel optimization.
 const FEWEST_REORDERED: usize = 500;
 /// Moves of squeaky wheel optimization on a component that is also searched.
@@ -46,9 +51,11 @@ pub(crate) struct ComponentState {
     pub(crate) offsets: Vec<u64>,
     /// Every height is a multiple of this.
     grain: u64,
-    tree: Option<AnyTree>,
+    tree: Option<Arc<AnyTree>>,
     orders: BranchingOrders,
-    searches: u64,
+    /// The orders of its deep searches.
+    deep: Vec<Vec<u32>>,
+    plan: SearchPlan,
     /// Nodes of the search that proved the bound.
     pub(crate) proof_nodes: u64,
 }
@@ -68,7 +75,8 @@ impl ComponentState {
             offsets,
             tree: None,
             component,
-            searches: 0,
+            deep: Vec::new(),
+            plan: SearchPlan::default(),
             proof_nodes: 0,
         }
     }
@@ -117,10 +125,28 @@ pub(crate) fn fits(
 struct Evaluation {
     number: u64,
     state: usize,
+    tree: Arc<AnyTree>,
     ceiling: u64,
-    at_goal: bool,
+    kind: Kind,
     order: Vec<u32>,
     nodes: u64,
+    /// The component's plan before this evaluation.
+    before: SearchPlan,
+}
+
+impl Evaluation {
+    fn search(&self, stop: &dyn Fn() -> bool) -> Searched {
+        fn with<N: Number>(tree: &Tree<N>, task: &Evaluation, stop: &dyn Fn() -> bool) -> Searched {
+            let mut search = TreeSearch::new(tree, stop);
+            let verdict = search.run(task.ceiling, &task.order, task.nodes);
+            let offsets = if verdict == Verdict::Fits { search.offsets() } else { Vec::new() };
+            Searched { verdict, offsets, area: search.most_area, nodes: search.nodes }
+        }
+        match self.tree.as_ref() {
+            AnyTree::Narrow(tree) => with(tree, self, stop),
+            AnyTree::Wide(tree) => with(tree, self, stop),
+        }
+    }
 }
 
 /// The result of one evaluation.
@@ -134,28 +160,10 @@ struct Searched {
 /// How many nodes searches may visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeLimits {
-    /// Short searches, with a longer one now and then.
+    /// Short searches, and deep ones that take as many nodes in all.
     Short,
     /// Searches that double in length until one of them proves something.
     Growing,
-}
-
-impl NodeLimits {
-    /// One of this many searches aims between the goal and the height; the others aim at the goal.
-    fn ceiling_period(self) -> u64 {
-        match self {
-            Self::Short => 6,
-            Self::Growing => 2,
-        }
-    }
-
-    fn nodes(self, search: u64) -> u64 {
-        match self {
-            Self::Short if search % 16 == 12 => 4_000 << (search / 128).min(20),
-            Self::Short => [1_000, 2_000, 2_000, 4_000][(search / 6 % 4) as usize],
-            Self::Growing => 1_000 << (search / 4).min(40),
-        }
-    }
 }
 
 /// The search over all components.
@@ -180,6 +188,11 @@ impl<'a> Improver<'a> {
         evaluations: u64,
     ) -> Self {
         Self { states, capacity, limits, budget, observer, start, evaluations }
+    }
+
+    /// Receives the progress of the search.
+    pub(crate) fn observer(&self) -> &'a dyn Observer {
+        self.observer
     }
 
     /// The height that every component should reach, in bytes.
@@ -207,44 +220,47 @@ impl<'a> Improver<'a> {
 
     /// Searches until every searchable component is done, one is proved not to fit the capacity, or the budget ends.
     pub(crate) fn run(&mut self) -> StopReason {
-        loop {
-            let goal = self.goal();
-            if self.states.iter().any(|state| state.bound > goal) {
-                return StopReason::Finished;
-            }
-            let open: Vec<usize> = (0..self.states.len())
-                .filter(|&s| self.states[s].height > goal && self.states[s].searchable())
-                .collect();
-            if open.is_empty() {
-                let done = self.height() <= goal;
-                let used_up = self.budget.evaluations.is_some_and(|limit| self.evaluations >= limit);
-                let stop = if used_up { StopReason::Evaluations } else { StopReason::Finished };
-                return if done { stop } else { self.stop_reason().unwrap_or(stop) };
-            }
-            if let Some(stop) = self.stop_reason() {
-                return stop;
-            }
-            let left = self
-                .budget
-                .evaluations
-                .map_or(BATCH, |limit| limit.saturating_sub(self.evaluations).min(BATCH));
-            if left == 0 {
-                return StopReason::Evaluations;
-            }
-            let tasks = self.prepare(goal, &open, left);
-            let done = self.evaluate(&tasks);
-            let complete = done.len() == tasks.len();
-            let before = self.height();
-            for (task, searched) in tasks.into_iter().zip(done) {
-                self.accept(task, searched);
-            }
-            if self.height() < before {
-                self.observer.improved(self.height(), self.bound());
-            }
-            self.observer.progress(self.evaluations);
-            if !complete && let Some(stop) = self.stop_reason() {
-                return stop;
-            }
+        let threads = self.budget.threads.max(1);
+        let (budget, observer, start) = (self.budget, self.observer, self.start);
+        let mut line = Line { improver: self, queue: VecDeque::new(), ended: None };
+        line.fill();
+        let shared = Shared { line: Mutex::new(line), wake: Condvar::new(), void: AtomicU64::new(0) };
+        let stopped = || observer.interrupted() || budget.time.is_some_and(|limit| start.elapsed() >= limit);
+        if threads == 1 {
+            shared.work(&stopped);
+        } else {
+            std::thread::scope(|scope| {
+                let workers: Vec<_> = (1..threads).map(|_| scope.spawn(|| shared.work(&stopped))).collect();
+                shared.work(&stopped);
+                for worker in workers {
+                    if let Err(panic) = worker.join() {
+                        std::panic::resume_unwind(panic);
+                    }
+                }
+            });
+        }
+        let line = shared.line.into_inner().unwrap_or_else(PoisonError::into_inner);
+        line.ended.unwrap_or(StopReason::Finished)
+    }
+
+    /// The components to search, or why there is nothing to search any more.
+    fn open(&self) -> Result<Vec<usize>, StopReason> {
+        let goal = self.goal();
+        if self.states.iter().any(|state| state.bound > goal) {
+            return Err(StopReason::Finished);
+        }
+        let open: Vec<usize> = (0..self.states.len())
+            .filter(|&s| self.states[s].height > goal && self.states[s].searchable())
+            .collect();
+        let used_up = self.budget.evaluations.is_some_and(|limit| self.evaluations >= limit);
+        let stop = if used_up { StopReason::Evaluations } else { StopReason::Finished };
+        if open.is_empty() {
+            return Err(if self.height() <= goal { stop } else { self.stop_reason().unwrap_or(stop) });
+        }
+        match self.stop_reason() {
+            Some(reason) => Err(reason),
+            None if used_up => Err(StopReason::Evaluations),
+            None => Ok(open),
         }
     }
 
@@ -294,111 +310,35 @@ impl<'a> Improver<'a> {
         }
     }
 
-    /// Prepares the next batch: at most `left` evaluations, over the open components in turn.
-    fn prepare(&mut self, goal: u64, open: &[usize], left: u64) -> Vec<Evaluation> {
-        let mut tasks = Vec::new();
-        for number in self.evaluations..self.evaluations + left {
-            let s = open[(number % open.len() as u64) as usize];
-            let state = &mut self.states[s];
-            let search = state.searches;
-            state.searches += 1;
-            let mut random = Random::new(self.budget.seed, number);
-            let gap = state.height - goal;
-            let at_goal =
-                gap < 2 || search % self.limits.ceiling_period() != self.limits.ceiling_period() - 1;
-            // Without a capacity, bounds are proved from below and heights improved from above until they meet.
-            let ceiling =
-                if at_goal { goal } else { state.height - (gap >> [1, 2, 4, 6][random.below(4)]).max(1) };
-            tasks.push(Evaluation {
-                number,
-                state: s,
-                ceiling,
-                at_goal,
-                order: state.orders.order(search, &mut random),
-                nodes: self.limits.nodes(search),
-            });
+    /// Prepares the evaluation of a number.
+    fn prepare(&mut self, number: u64, goal: u64, open: &[usize]) -> Evaluation {
+        let s = open[(number % open.len() as u64) as usize];
+        let limits = self.limits;
+        let mut random = Random::new(self.budget.seed, number);
+        let state = &mut self.states[s];
+        let before = state.plan;
+        let (kind, nodes) = state.plan.next(limits, state.component.items.len() as u64);
+        if let Kind::Deep { .. } = kind
+            && state.deep.is_empty()
+        {
+            state.deep = static_orders(&state.component.instance);
         }
-        for task in &tasks {
-            let state = &mut self.states[task.state];
-            if state.tree.is_none() {
-                state.tree = Some(any_tree(&state.component.instance));
-            }
-        }
-        tasks
-    }
-
-    /// Evaluates a batch. The result ends after the first evaluation that decided something, and before the first that was stopped.
-    fn evaluate(&self, tasks: &[Evaluation]) -> Vec<Searched> {
-        let threads = self.budget.threads.clamp(1, tasks.len());
-        let next = AtomicUsize::new(0);
-        // The results of evaluations from this number on are not used.
-        let cut = AtomicU64::new(u64::MAX);
-        let work = || {
-            let mut done = Vec::new();
-            loop {
-                let at = next.fetch_add(1, Ordering::Relaxed);
-                let Some(task) = tasks.get(at) else { return done };
-                let stop = || cut.load(Ordering::Relaxed) <= task.number || self.stop_reason().is_some();
-                if stop() {
-                    return done;
-                }
-                let searched = self.search(task, &stop);
-                if stop() && searched.verdict == Verdict::OutOfNodes {
-                    cut.fetch_min(task.number, Ordering::Relaxed);
-                    return done;
-                }
-                if searched.verdict != Verdict::OutOfNodes {
-                    cut.fetch_min(task.number + 1, Ordering::Relaxed);
-                }
-                done.push((at, searched));
-            }
+        let gap = state.height - goal;
+        let kind = if gap < 2 { kind.at_goal() } else { kind };
+        // Without a capacity, bounds are proved from below and heights improved from above until they meet.
+        let ceiling = match kind {
+            Kind::Between { .. } => state.height - (gap >> [1, 2, 4, 6][random.below(4)]).max(1),
+            _ => goal,
         };
-        let mut done: Vec<(usize, Searched)> = if threads == 1 {
-            work()
-        } else {
-            std::thread::scope(|scope| {
-                let workers: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-                let mut done = work();
-                for worker in workers {
-                    match worker.join() {
-                        Ok(more) => done.extend(more),
-                        Err(panic) => std::panic::resume_unwind(panic),
-                    }
-                }
-                done
-            })
+        let order = match kind {
+            Kind::Deep { order } => state.deep[order % state.deep.len()].clone(),
+            Kind::AtGoal { search } | Kind::Between { search } => state.orders.order(search, &mut random),
         };
-        done.sort_by_key(|&(at, _)| at);
-        // Keep an unbroken prefix, up to the first evaluation that decided something.
-        let mut kept = Vec::new();
-        for (at, searched) in done {
-            if at != kept.len() {
-                break;
-            }
-            let decided = searched.verdict != Verdict::OutOfNodes;
-            kept.push(searched);
-            if decided {
-                break;
-            }
-        }
-        kept
+        let tree = state.tree.get_or_insert_with(|| Arc::new(any_tree(&state.component.instance)));
+        Evaluation { number, state: s, tree: Arc::clone(tree), ceiling, kind, order, nodes, before }
     }
 
-    fn search(&self, task: &Evaluation, stop: &dyn Fn() -> bool) -> Searched {
-        fn with<N: Number>(tree: &Tree<N>, task: &Evaluation, stop: &dyn Fn() -> bool) -> Searched {
-            let mut search = TreeSearch::new(tree, stop);
-            let verdict = search.run(task.ceiling, &task.order, task.nodes);
-            let offsets = if verdict == Verdict::Fits { search.offsets() } else { Vec::new() };
-            Searched { verdict, offsets, area: search.most_area, nodes: search.nodes }
-        }
-        match &self.states[task.state].tree {
-            Some(AnyTree::Narrow(tree)) => with(tree, task, stop),
-            Some(AnyTree::Wide(tree)) => with(tree, task, stop),
-            None => Searched { verdict: Verdict::OutOfNodes, offsets: Vec::new(), area: 0, nodes: 0 },
-        }
-    }
-
-    fn accept(&mut self, task: Evaluation, searched: Searched) {
+    fn accept(&mut self, task: &Evaluation, searched: Searched) {
         self.evaluations += 1;
         let state = &mut self.states[task.state];
         match searched.verdict {
@@ -408,10 +348,142 @@ impl<'a> Improver<'a> {
                 state.proof_nodes = state.proof_nodes.max(searched.nodes);
             }
             Verdict::OutOfNodes => {
-                if task.at_goal {
+                // A deep search places more area than a short one only because it lasts longer.
+                if let Kind::AtGoal { .. } = task.kind {
                     state.orders.record(searched.area, &task.order);
                 }
             }
+        }
+    }
+}
+
+/// An evaluation in the line.
+enum Slot {
+    Waiting(Arc<Evaluation>),
+    Running(Arc<Evaluation>),
+    Done(Arc<Evaluation>, Searched),
+}
+
+impl Slot {
+    fn task(&self) -> &Arc<Evaluation> {
+        match self {
+            Self::Waiting(task) | Self::Running(task) | Self::Done(task, _) => task,
+        }
+    }
+}
+
+/// The evaluations whose results are not applied yet, in order of their numbers.
+struct Line<'i, 'a> {
+    improver: &'i mut Improver<'a>,
+    queue: VecDeque<Slot>,
+    /// Why no more evaluations are done.
+    ended: Option<StopReason>,
+}
+
+impl Line<'_, '_> {
+    /// Prepares evaluations up to [`AHEAD`] of the next result, or to the end of the budget.
+    fn fill(&mut self) {
+        let open = match self.improver.open() {
+            Ok(open) => open,
+            Err(reason) => {
+                self.ended = Some(reason);
+                return;
+            }
+        };
+        let goal = self.improver.goal();
+        let first = self.improver.evaluations;
+        let last = self.improver.budget.evaluations.unwrap_or(u64::MAX).min(first.saturating_add(AHEAD));
+        for number in first + self.queue.len() as u64..last {
+            let task = self.improver.prepare(number, goal, &open);
+            self.queue.push_back(Slot::Waiting(Arc::new(task)));
+        }
+    }
+
+    /// Applies the results at the front of the line. Returns whether one of them decided something, so that the others are void.
+    fn apply(&mut self) -> bool {
+        let before = self.improver.height();
+        while let Some(Slot::Done(..)) = self.queue.front()
+            && let Some(Slot::Done(task, searched)) = self.queue.pop_front()
+        {
+            let decided = searched.verdict != Verdict::OutOfNodes;
+            self.improver.accept(&task, searched);
+            if decided {
+                for slot in std::mem::take(&mut self.queue).iter().rev() {
+                    let task = slot.task();
+                    self.improver.states[task.state].plan = task.before;
+                }
+            }
+            if self.improver.height() < before {
+                self.improver.observer.improved(self.improver.height(), self.improver.bound());
+            }
+            self.improver.observer.progress(self.improver.evaluations);
+            self.fill();
+            if decided || self.ended.is_some() {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// Ends the line if its thread panics, so that no other thread waits for a result that will not come.
+struct Alarm<'s, 'i, 'a>(&'s Shared<'i, 'a>);
+
+impl Drop for Alarm<'_, '_, '_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.lock().ended = Some(StopReason::Interrupted);
+        }
+        self.0.wake.notify_all();
+    }
+}
+
+/// What the threads share.
+struct Shared<'i, 'a> {
+    line: Mutex<Line<'i, 'a>>,
+    /// Rung when the line has changed.
+    wake: Condvar,
+    /// How often evaluations became void.
+    void: AtomicU64,
+}
+
+impl<'i, 'a> Shared<'i, 'a> {
+    fn lock(&self) -> MutexGuard<'_, Line<'i, 'a>> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does evaluations until the line ends.
+    fn work(&self, stopped: &(dyn Fn() -> bool + Sync)) {
+        // Declared before the lock is taken, and therefore dropped after it is released.
+        let _alarm = Alarm(self);
+        let mut line = self.lock();
+        while line.ended.is_none() {
+            let Some(slot) = line.queue.iter_mut().find(|slot| matches!(slot, Slot::Waiting(_))) else {
+                line = self.wake.wait(line).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let task = Arc::clone(slot.task());
+            *slot = Slot::Running(Arc::clone(&task));
+            let void = self.void.load(Ordering::Relaxed);
+            drop(line);
+            let searched = task.search(&|| self.void.load(Ordering::Relaxed) != void || stopped());
+            line = self.lock();
+            if self.void.load(Ordering::Relaxed) != void || line.ended.is_some() {
+                continue;
+            }
+            // A search that ends for want of nodes has visited more than it was allowed.
+            if searched.verdict == Verdict::OutOfNodes && searched.nodes <= task.nodes {
+                line.ended = line.improver.stop_reason().or(Some(StopReason::Interrupted));
+            } else {
+                let at = (task.number - line.improver.evaluations) as usize;
+                if let Some(slot) = line.queue.get_mut(at) {
+                    *slot = Slot::Done(task, searched);
+                }
+                if line.apply() {
+                    self.void.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            self.wake.notify_all();
         }
     }
 }

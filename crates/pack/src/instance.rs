@@ -5,8 +5,12 @@
 //! keeps every optimum (MiniMalloc's sweeper does the same). The compression costs one sort of the interval ends.
 
 use elbowroom_ir::packing::{Placement, Problem};
-use elbowroom_ir::search::{Infeasible, Outcome, StopReason};
+use elbowroom_ir::search::{Infeasible, Observer, Outcome, StopReason};
 use elbowroom_ir::{BufferId, Bytes, Id, Table};
+
+/// The lowest placement found where none fits the capacity. Packers pass it to the observer as a [note](Observer::note).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missed(pub Placement);
 
 /// A half-open range of sections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +45,8 @@ pub(crate) struct Item {
     /// Number of positions alive, in the problem's own time.
     pub(crate) lifetime: u64,
     pub(crate) fixed: Option<u64>,
+    /// An offset to try first.
+    pub(crate) hint: Option<u64>,
     /// Index of its first span in [`Instance::spans`]; the span of an item with only one is its `hull`.
     first_span: u32,
     span_count: u32,
@@ -84,7 +90,7 @@ impl Instance {
         Ok(instance)
     }
 
-    fn cut(problem: &Problem) -> Self {
+    pub(crate) fn cut(problem: &Problem) -> Self {
         let mut events: Vec<(u64, bool, u32)> = Vec::with_capacity(2 * problem.blocks.len());
         let mut items = Vec::with_capacity(problem.blocks.len());
         let mut spans: Vec<Span> = Vec::with_capacity(problem.blocks.len());
@@ -111,6 +117,7 @@ impl Instance {
                 first_position: block.alive[0].start,
                 lifetime: block.alive.iter().map(|interval| interval.len()).sum(),
                 fixed: block.fixed.map(Bytes::get),
+                hint: block.hint.map(Bytes::get),
                 first_span,
                 span_count: spans.len() as u32 - first_span,
             });
@@ -368,17 +375,19 @@ impl Instance {
         self.items.iter().zip(offsets).map(|(item, &offset)| offset + item.bytes).max().unwrap_or(0)
     }
 
-    /// The outcome of a packer that stopped with `stop` and these offsets. It is optimal at the lower bound and has no placement above the capacity.
+    /// The outcome of a packer that stopped with `stop` and these offsets. It is optimal at the lower bound and has no placement above the
+    /// capacity; the observer then receives the placement as a [`Missed`].
     pub(crate) fn conclude(
         &self,
         problem: &Problem,
         offsets: &[u64],
         evaluations: u64,
+        observer: &dyn Observer,
         stop: StopReason,
     ) -> Outcome<Placement> {
         let best = self.placement(problem, offsets);
         if self.capacity.is_some_and(|capacity| best.height.get() > capacity) {
-            return Outcome { evaluations, stop: StopReason::GaveUp { best: Some(best.height) }, best: None };
+            return missed(best, evaluations, observer);
         }
         let stop = if best.height.get() <= self.bound { StopReason::Optimal } else { stop };
         Outcome { best: Some(best), evaluations, stop }
@@ -397,6 +406,13 @@ fn unpainted(next: &mut [u32], mut section: u32) -> u32 {
 /// Greatest common divisor; 0 divides nothing.
 pub(crate) fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// The outcome of a search whose lowest placement is above the capacity.
+pub(crate) fn missed(best: Placement, evaluations: u64, observer: &dyn Observer) -> Outcome<Placement> {
+    let stop = StopReason::GaveUp { best: Some(best.height) };
+    observer.note(&Missed(best));
+    Outcome { best: None, evaluations, stop }
 }
 
 /// The outcome for blocks that cannot be placed together.

@@ -2,14 +2,14 @@
 //!
 //! # The model
 //!
-//! A [`Problem`](elbowroom_ir::packing::Problem) is a list of *blocks* (buffers). A block has a size, the positions of a schedule at which it is
+//! A [`Problem`] is a list of *blocks* (buffers). A block has a size, the positions of a schedule at which it is
 //! alive (one or more half-open intervals), an alignment, and possibly a fixed offset. A problem may have a *capacity*. A
-//! [`Placement`](elbowroom_ir::packing::Placement) gives each block an offset; it is legal if blocks that are alive at the same position share
+//! [`Placement`] gives each block an offset; it is legal if blocks that are alive at the same position share
 //! no bytes. Its *height* is the highest end of any block. No placement is lower than the peak of live memory; many reach it.
 //!
 //! A [`Packer`] is an algorithm that returns a placement. Each has a file of its own; [`PACKERS`] lists all, [`packer`] finds one by name, and
 //! [`validate`] checks their results. Every packer follows the same contract:
-//! - lifetimes, gaps, alignments and fixed offsets are respected, also by methods whose papers do not consider them;
+//! - lifetimes, gaps and their windows, alignments and fixed offsets are respected, also by methods whose papers do not consider them;
 //! - without a capacity a placement is always returned, unless two fixed blocks overlap, which is `Infeasible`;
 //! - with a capacity, `best` is a placement that fits; otherwise the outcome is `Infeasible`, with a proof and the conflicting blocks, or
 //!   `GaveUp` with the lowest height found;
@@ -21,7 +21,7 @@
 //! `instance` compresses time to *sections* between which the set of live items changes; packers work on its *items*. `partial_placement`
 //! inserts items into holes for the greedy packers, `best_fit` follows a skyline. `search` runs them for `auto` and `exact` and then the
 //! `improver`: depth-first searches of the `canonical_tree` for components of up to 1,500 items, and for larger ones `squeaky_wheel`
-//! optimization with `large_neighbourhood` and `ejection_chain` moves.
+//! optimization with `large_neighbourhood` and `ejection_chain` moves. `windowed` packs problems in which some blocks have windows.
 //!
 //! ## From buffers to offsets
 //!
@@ -29,9 +29,11 @@
 #![forbid(unsafe_code)]
 
 mod auto;
+mod banks;
 mod best_fit;
 mod branching_order;
 mod canonical_tree;
+mod choice;
 mod component;
 pub mod csv;
 mod ejection_chain;
@@ -48,24 +50,35 @@ mod overlap;
 mod partial_placement;
 mod pool;
 mod random;
+mod repack;
 mod search;
+mod search_plan;
 mod sharing;
 mod smart_pool;
 mod squeaky_wheel;
 mod validate;
+mod windowed;
 
 pub use auto::Auto;
+pub use banks::{
+    Bank, BankedError, BankedPlacement, BankedPlacementError, BankedProblem, pack_banks, validate_banks,
+};
 pub use best_fit::BestFit;
 pub use exact::Exact;
 pub use greedy::{GreedyByConflict, GreedyBySize};
+pub use instance::Missed;
 #[cfg(feature = "highs")]
 pub use mip::Mip;
 pub use pool::Pool;
+pub use repack::{Repacked, repack};
 pub use sharing::Sharing;
 pub use smart_pool::{SmartPoolBest, SmartPoolFirst};
 pub use validate::{PlacementError, validate};
 
-use elbowroom_ir::packing::Packer;
+// What a caller needs of `elbowroom-ir`, so that one dependency is enough.
+pub use elbowroom_ir::packing::{Block, Interval, Packer, Placement, Problem, ProblemError, Window};
+pub use elbowroom_ir::search::{Budget, Infeasible, Observer, Outcome, Silent, StopReason};
+pub use elbowroom_ir::{BufferId, Bytes, Id, Table};
 
 /// All packers, the default packer first.
 pub static PACKERS: &[&dyn Packer] = &[

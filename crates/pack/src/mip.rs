@@ -19,8 +19,11 @@ use highs::{HighsModelStatus, RowProblem, Sense};
 
 use crate::canonical_tree::scale_of;
 use crate::component::components;
+use crate::greedy::size_order;
 use crate::instance::{Instance, infeasible};
+use crate::partial_placement::Fit;
 use crate::search::initial_placement;
+use crate::windowed;
 
 /// The mixed-integer program. An evaluation is one connected component in time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,6 +40,10 @@ impl Packer for Mip {
     }
 
     fn pack(&self, problem: &Problem, budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
+        if windowed::has_windows(problem) {
+            // The program has one binary variable per pair and no windows.
+            return windowed::in_order(problem, size_order, Fit::First, observer);
+        }
         let start = Instant::now();
         let whole = match Instance::new(problem) {
             Ok(instance) => instance,
@@ -47,7 +54,10 @@ impl Packer for Mip {
         let mut evaluations = 0;
         for component in components(&whole) {
             let heuristic = initial_placement(&component, whole.bound);
-            let left = budget.time.map(|limit| limit.saturating_sub(start.elapsed()).as_secs_f64());
+            let of_budget = budget.time.map(|limit| limit.saturating_sub(start.elapsed()));
+            // A solve does not ask the observer, so it gets the deadline.
+            let until = observer.deadline().map(|end| end.saturating_duration_since(Instant::now()));
+            let left = of_budget.into_iter().chain(until).min().map(|time| time.as_secs_f64());
             let interrupted = observer.interrupted();
             let Solution { offsets: best, end } = match interrupted {
                 true => Solution { offsets: heuristic, end: End::Interrupted },
@@ -60,6 +70,7 @@ impl Packer for Mip {
                 let blocks = component.instance.items.iter().map(|item| item.block).collect();
                 return infeasible(blocks, component.instance.height(&best), problem.capacity);
             }
+            let end = if end == End::Time && observer.interrupted() { End::Interrupted } else { end };
             solved.add(end);
             evaluations += u64::from(!interrupted);
             for (&item, offset) in component.items.iter().zip(best) {
@@ -67,7 +78,7 @@ impl Packer for Mip {
             }
         }
         observer.origin(&solved.to_string());
-        whole.conclude(problem, &offsets, evaluations, solved.stop())
+        whole.conclude(problem, &offsets, evaluations, observer, solved.stop())
     }
 }
 
@@ -82,7 +93,7 @@ enum End {
     Nodes,
     /// The component has too many buffers or pairs, or the solver failed: the heuristic's placement.
     Heuristic,
-    /// The observer interrupted before.
+    /// The observer interrupted before, or its deadline ended the solve.
     Interrupted,
 }
 

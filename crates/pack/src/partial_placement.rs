@@ -124,6 +124,38 @@ impl<'a> PartialPlacement<'a> {
 
     /// Places an item that is not fixed, by the rule of this placement. Returns its offset.
     pub(crate) fn place(&mut self, item: usize) -> u64 {
+        let offset = self.next_offset(item);
+        self.insert(item, offset);
+        offset
+    }
+
+    /// The same, but only if the item then ends at or below a ceiling.
+    pub(crate) fn place_within(&mut self, item: usize, ceiling: u64) -> Option<u64> {
+        let offset = self.next_offset(item);
+        let fits = offset + self.instance.items[item].bytes <= ceiling;
+        fits.then(|| self.insert(item, offset))?;
+        Some(offset)
+    }
+
+    /// Places an item at an offset, if no placed item is in the way.
+    pub(crate) fn place_at(&mut self, item: usize, offset: u64) -> bool {
+        let hull = self.instance.items[item].hull;
+        let end = offset + self.instance.items[item].size;
+        let free = self.near(hull).iter().flatten().all(|row| {
+            row.hi <= hull.lo
+                || hull.hi <= row.lo
+                || row.end <= offset
+                || end <= row.offset
+                || (self.instance.any_gaps && !self.instance.conflict(item, row.item as usize))
+        });
+        if free {
+            self.insert(item, offset);
+        }
+        free
+    }
+
+    /// The offset that the rule of this placement gives an item.
+    fn next_offset(&self, item: usize) -> u64 {
         let size = self.instance.items[item].size;
         let hull = self.instance.items[item].hull;
         // The bytes below `top` are examined; `best` is the smallest hole so far as (slack, offset).
@@ -146,9 +178,7 @@ impl<'a> PartialPlacement<'a> {
             }
             top = end;
         }
-        let offset = best.map_or_else(|| self.instance.align_up(item, top), |(_, start)| start);
-        self.insert(item, offset);
-        offset
+        best.map_or_else(|| self.instance.align_up(item, top), |(_, start)| start)
     }
 
     /// Places an item at its highest free offset below a ceiling. Returns the offset, or `None` if there is none.

@@ -10,7 +10,8 @@ use elbowroom_ir::packing::{Packer, Placement, Problem};
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 
 use crate::instance::Instance;
-use crate::partial_placement::order_by;
+use crate::partial_placement::{Fit, order_by};
+use crate::windowed;
 
 /// Online best-fit with splitting and coalescing.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,7 +22,10 @@ impl Packer for Pool {
         "pool"
     }
 
-    fn pack(&self, problem: &Problem, _budget: &Budget, _observer: &dyn Observer) -> Outcome<Placement> {
+    fn pack(&self, problem: &Problem, _budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
+        if windowed::has_windows(problem) {
+            return windowed::in_order(problem, windowed::time_order, Fit::Best, observer);
+        }
         let instance = match Instance::new(problem) {
             Ok(instance) => instance,
             Err(outcome) => return outcome,
@@ -40,7 +44,7 @@ impl Packer for Pool {
             }
             offsets[item as usize] = ranges.allocate(&instance, item as usize);
         }
-        instance.conclude(problem, &offsets, 1, StopReason::Finished)
+        instance.conclude(problem, &offsets, 1, observer, StopReason::Finished)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The frame of the packers `auto` and `exact`: initial heuristics, the search of [`crate::improver`], and the outcome.
 
+use std::cmp::Reverse;
 use std::time::Instant;
 
 use elbowroom_ir::packing::{Placement, Problem};
@@ -9,18 +10,33 @@ use crate::best_fit::{best_fit, longest_first};
 use crate::component::{Component, components};
 use crate::improver::{ComponentState, Improver, NodeLimits};
 use crate::infeasibility::refuted;
-use crate::instance::Instance;
-use crate::partial_placement::place_in_order;
+use crate::instance::{Instance, Missed};
+use crate::partial_placement::{Fit, order_by, place_in_order};
 use crate::squeaky_wheel::GREEDY;
 
 /// Up to this many items all greedy heuristics run before the search; for larger instances the search runs them later
 /// ([`crate::squeaky_wheel`]).
 const MOST_FOR_GREEDY: usize = 4_000;
 
+/// Items with hints in ascending order of these, then the others, larger ones first. First-fit in this order raises no item above its hint if
+/// all items have hints that are legal together.
+pub(crate) fn hint_order(instance: &Instance) -> Vec<u32> {
+    order_by(instance, |i| {
+        let item = &instance.items[i];
+        (item.hint.unwrap_or(u64::MAX), Reverse(item.size))
+    })
+}
+
 /// The best placement of a component by the heuristics. They run one after another until one is no higher than `goal` bytes.
 pub(crate) fn initial_placement(component: &Component, goal: u64) -> Vec<u64> {
     let instance = &component.instance;
     let mut best = best_fit(instance, &longest_first(instance));
+    if instance.items.iter().any(|item| item.hint.is_some()) {
+        let offsets = place_in_order(instance, hint_order(instance), Fit::First);
+        if instance.height(&offsets) < instance.height(&best) {
+            best = offsets;
+        }
+    }
     for (order, fit) in GREEDY {
         if instance.height(&best) <= goal || instance.len() > MOST_FOR_GREEDY {
             break;
@@ -64,17 +80,18 @@ impl<'a> PackingSearch<'a> {
     /// The outcome for the whole problem, after the search has stopped with `stop`.
     pub(crate) fn finish(&self, stop: StopReason) -> Outcome<Placement> {
         let Self { problem, whole, improver } = self;
-        if let Some(outcome) = refuted(problem, improver) {
-            return outcome;
-        }
         let mut offsets = vec![0; whole.len()];
         for state in &improver.states {
             for (&item, &offset) in state.component.items.iter().zip(&state.offsets) {
                 offsets[item as usize] = offset;
             }
         }
+        if let Some(outcome) = refuted(problem, improver) {
+            improver.observer().note(&Missed(whole.placement(problem, &offsets)));
+            return outcome;
+        }
         let proved = improver.height().max(whole.bound) <= improver.bound().max(whole.bound);
         let stop = if proved { StopReason::Optimal } else { stop };
-        whole.conclude(problem, &offsets, improver.evaluations, stop)
+        whole.conclude(problem, &offsets, improver.evaluations, improver.observer(), stop)
     }
 }

@@ -12,8 +12,9 @@ use elbowroom_ir::packing::{Packer, Placement, Problem};
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 
 use crate::instance::Instance;
-use crate::partial_placement::order_by;
+use crate::partial_placement::{Fit, order_by};
 use crate::pool::fixed_ranges;
+use crate::windowed;
 
 /// Whole-buffer reuse.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,7 +30,10 @@ impl Packer for Sharing {
         "sharing"
     }
 
-    fn pack(&self, problem: &Problem, _budget: &Budget, _observer: &dyn Observer) -> Outcome<Placement> {
+    fn pack(&self, problem: &Problem, _budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
+        if windowed::has_windows(problem) {
+            return windowed::in_order(problem, windowed::time_order, Fit::First, observer);
+        }
         let instance = match Instance::new(problem) {
             Ok(instance) => instance,
             Err(outcome) => return outcome,
@@ -39,7 +43,7 @@ impl Packer for Sharing {
         let offset =
             |item: usize| instance.items[item].fixed.unwrap_or_else(|| offsets[tag_of[item] as usize]);
         let offsets: Vec<u64> = (0..instance.len()).map(offset).collect();
-        instance.conclude(problem, &offsets, 1, StopReason::Finished)
+        instance.conclude(problem, &offsets, 1, observer, StopReason::Finished)
     }
 }
 

@@ -72,3 +72,32 @@ fn mip_agrees_with_every_stated_optimum() {
         assert_eq!(best.height, Bytes(number(case, "optimum")), "{}", case["id"]);
     }
 }
+
+/// Interrupts after a millisecond, and says so beforehand.
+#[cfg(feature = "highs")]
+struct Soon(std::time::Instant);
+
+#[cfg(feature = "highs")]
+impl elbowroom_ir::search::Observer for Soon {
+    fn interrupted(&self) -> bool {
+        std::time::Instant::now() >= self.0
+    }
+    fn deadline(&self) -> Option<std::time::Instant> {
+        Some(self.0)
+    }
+}
+
+#[cfg(feature = "highs")]
+#[test]
+fn mip_stops_within_a_solve_at_the_deadline_of_its_observer() {
+    // Sizes that share no divisor and lifetimes that cross each other: after 20 seconds the solver has not finished.
+    let block = |i: u64| {
+        let start = 37 * i % 61;
+        Block::new(start, start + 4 + 11 * i % 23, Bytes(1_000 + 7_919 * i * i % 9_973))
+    };
+    let problem = Problem { blocks: (0..110).map(block).collect(), capacity: None };
+    let soon = Soon(std::time::Instant::now() + std::time::Duration::from_millis(1));
+    let outcome = packer("mip").expect("mip").pack(&problem, &Budget::default(), &soon);
+    assert_eq!(outcome.stop.name(), "interrupted");
+    assert_eq!(validate(&problem, &outcome.best.expect("the heuristic's placement")), Ok(()));
+}

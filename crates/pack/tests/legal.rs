@@ -119,9 +119,11 @@ mod generate;
 #[test]
 fn seed_and_evaluations_reproduce_the_result_on_any_number_of_threads() {
     // One problem for the tree search, and one large enough for orders and ejection chains.
-    for (problem, evaluations) in
-        [(generate::tiling(120, 1 << 16, 5), 40), (generate::training(1_800, 5), 12)]
-    {
+    for (problem, evaluations) in [
+        (generate::tiling(120, 1 << 16, 5), 40),
+        (generate::strip(150, 4), 90),
+        (generate::training(1_800, 5), 12),
+    ] {
         let pack = |threads| {
             let budget = Budget { threads, seed: 3, ..Budget::evaluations(evaluations) };
             elbowroom_pack::Auto.pack(&problem, &budget, &Silent)
@@ -131,6 +133,31 @@ fn seed_and_evaluations_reproduce_the_result_on_any_number_of_threads() {
         assert_eq!(alone, pack(3));
         let placement = alone.best.expect("there is always a placement");
         assert_eq!(validate(&problem, &placement), Ok(()));
+    }
+}
+
+#[test]
+fn a_larger_budget_continues_a_smaller_one() {
+    let problem = generate::strip(60, 5);
+    let mut last = (0, Bytes::MAX);
+    for evaluations in 1..120 {
+        let budget = Budget { threads: 1 + (evaluations % 3) as usize, ..Budget::evaluations(evaluations) };
+        let outcome = elbowroom_pack::Auto.pack(&problem, &budget, &Silent);
+        let placement = outcome.best.expect("there is always a placement");
+        assert_eq!(validate(&problem, &placement), Ok(()));
+        assert!(
+            outcome.evaluations <= evaluations && placement.height <= last.1,
+            "{evaluations} after {last:?}"
+        );
+        last = (evaluations, placement.height);
+    }
+}
+
+#[test]
+fn strips_have_their_stated_optimum_as_the_peak() {
+    for seed in 0..20 {
+        let problem = generate::strip(150 + 15 * seed as usize, seed);
+        assert_eq!((problem.validate(), problem.peak_live()), (Ok(()), Bytes(1 << 20)));
     }
 }
 

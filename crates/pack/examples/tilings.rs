@@ -1,0 +1,117 @@
+//! Hard problems with a known optimum, for comparisons with other packers.
+//!
+//! ```text
+//! cargo run --release -p elbowroom-pack --example tilings -- write 200 7 > tiling.csv     # 200 buffers, seed 7
+//! cargo run --release -p elbowroom-pack --example tilings -- solve 0..40 10 2             # seeds, seconds, threads
+//! ```
+//!
+//! `file TABLE SECONDS THREADS` packs a table. `solve` packs one problem of 150 to 450 buffers per seed with `auto` and prints how long each took, then the median, the 90th and the 99th
+//! percentile and how many were not solved. Even seeds serve for tuning, odd ones for judging: `0..40/2` takes every second one.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use elbowroom_ir::packing::{Packer, Placement};
+use elbowroom_ir::search::{Budget, Silent, StopReason};
+use elbowroom_ir::{Bytes, Id};
+
+#[path = "../benches/generate.rs"]
+#[expect(dead_code, reason = "the benchmarks use the other kinds of problems")]
+mod generate;
+
+/// The optimum of every problem, in bytes.
+const OPTIMUM: Bytes = Bytes(1 << 20);
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let done = match args[..] {
+        ["write", len, seed] => len.parse().ok().zip(seed.parse().ok()).map(|(len, seed)| write(len, seed)),
+        ["solve", seeds, seconds, threads] => {
+            let range = parse_seeds(seeds);
+            range
+                .zip(seconds.parse().ok().zip(threads.parse().ok()))
+                .map(|(seeds, (s, t))| solve(&seeds, s, t))
+        }
+        ["file", path, seconds, threads] => {
+            let numbers = seconds.parse().ok().zip(threads.parse().ok());
+            numbers.and_then(|(seconds, threads)| file(path, seconds, threads))
+        }
+        _ => None,
+    };
+    match done {
+        Some(()) => ExitCode::SUCCESS,
+        None => {
+            eprintln!(
+                "usage: tilings write LENGTH SEED | solve FROM..TO[/STEP] SECONDS THREADS | file PATH SECONDS THREADS"
+            );
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The seeds of `from..to` or `from..to/step`.
+fn parse_seeds(text: &str) -> Option<Vec<u64>> {
+    let (range, step) = text.split_once('/').unwrap_or((text, "1"));
+    let (from, to) = range.split_once("..")?;
+    let step = step.parse().ok().filter(|&step| step > 0)?;
+    Some((from.parse().ok()?..to.parse().ok()?).step_by(step).collect())
+}
+
+fn write(len: usize, seed: u64) {
+    println!("id,lower,upper,size");
+    for (id, block) in generate::strip(len, seed).blocks.iter() {
+        println!("{},{},{},{}", id.index(), block.alive[0].start, block.alive[0].end, block.size.get());
+    }
+}
+
+/// Packs a table and prints how long that took.
+fn file(path: &str, seconds: u64, threads: usize) -> Option<()> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let problem = elbowroom_pack::csv::read(&text).ok()?.problem;
+    let budget = Budget { threads, ..Budget::time(Duration::from_secs(seconds)) };
+    let start = Instant::now();
+    let outcome = elbowroom_pack::Auto.pack(&problem, &budget, &Silent);
+    let height = outcome.best.map_or(Bytes::MAX, |Placement { height, .. }| height);
+    let (height, seconds) = (height.get(), start.elapsed().as_secs_f64());
+    println!("{path}: {height} bytes, {}, {seconds:.3} s", outcome.stop.name());
+    Some(())
+}
+
+/// The number of buffers of the problem of a seed.
+fn length(seed: u64) -> usize {
+    150 + (seed as usize).wrapping_mul(77) % 301
+}
+
+fn solve(seeds: &[u64], seconds: u64, threads: usize) {
+    let mut times: Vec<f64> = Vec::new();
+    let mut unsolved = 0;
+    for &seed in seeds {
+        let problem = generate::strip(length(seed), seed);
+        let budget = Budget { threads, ..Budget::time(Duration::from_secs(seconds)) };
+        let start = Instant::now();
+        let outcome = elbowroom_pack::Auto.pack(&problem, &budget, &Silent);
+        let took = start.elapsed().as_secs_f64();
+        let height = outcome.best.map_or(Bytes::MAX, |Placement { height, .. }| height);
+        let solved = outcome.stop == StopReason::Optimal && height == OPTIMUM;
+        unsolved += usize::from(!solved);
+        times.push(if solved { took } else { f64::INFINITY });
+        println!(
+            "seed {seed}: {} buffers, {took:.3} s, {} evaluations, {:+.3} %",
+            problem.blocks.len(),
+            outcome.evaluations,
+            100.0 * (height.ratio(OPTIMUM) - 1.0)
+        );
+    }
+    times.sort_by(f64::total_cmp);
+    let percentile = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize];
+    if !times.is_empty() {
+        println!(
+            "median {:.3} s, 90 % {:.3} s, 99 % {:.3} s, {unsolved} of {} not solved in {seconds} s",
+            percentile(0.5),
+            percentile(0.9),
+            percentile(0.99),
+            times.len()
+        );
+    }
+}
