@@ -128,7 +128,8 @@ impl Planner for Dqn {
             stop = learned.stop;
             own = learned.best;
         }
-        let evaluations = rules.evaluations + environment.simulated;
+        // The budget counts these alone: with those of the rules, the number would let a repeated search go further than this one went.
+        let evaluations = environment.simulated;
         if let Some(best) = own
             && rule.is_none_or(|rule| best.time < rule.time.get())
             && let Ok(lowered) = lower(request, &environment.policy(&best.decisions))

@@ -215,6 +215,8 @@ fn evaluations_and_impossible_limits_end_it() {
     let few = Budget { evaluations: Some(40), ..budget(0, 1) };
     let outcome = dqn.schedule(&case.request(0.6, Freedom::ALL), &few, &Silent);
     assert_eq!(outcome.stop, StopReason::Evaluations);
+    // The number that repeats the search is that of its own evaluations, without those of the fixed rules.
+    assert_eq!(outcome.evaluations, 40);
     let outcome = dqn.schedule(&case.request(0.01, Freedom::ALL), &few, &Silent);
     assert!(matches!(outcome.stop, StopReason::Infeasible(_)) && outcome.best.is_none());
     let outcome = dqn.schedule(&case.request(1.0, Freedom::ALL), &few, &Silent);

@@ -48,4 +48,7 @@ impl Observer for Until<'_> {
         }
         over || self.observer.interrupted()
     }
+    fn deadline(&self) -> Option<Instant> {
+        self.end.into_iter().chain(self.observer.deadline()).min()
+    }
 }

@@ -45,6 +45,7 @@
 //! | [`portfolio`] | several planners on one request |
 //! | [`retry`] | lower limits until a schedule can be packed |
 //! | [`verdict`] | the answer when there is no schedule |
+//! | [`mod@derive`] | the plan of a part from the plan of the whole |
 //! | [`explain`] | what each decision of a schedule saves and costs |
 //! | [`random`] | reproducible random numbers |
 
@@ -53,6 +54,7 @@
 pub mod auto;
 pub mod chain;
 pub mod deadline;
+pub mod derive;
 pub mod explain;
 pub mod keep;
 pub mod lower;

@@ -4,7 +4,7 @@ use elbowroom_ir::planning::Request;
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Infeasible, Outcome, StopReason};
 use elbowroom_ir::{Bytes, TensorId};
-use elbowroom_sim::bound::largest_op;
+use elbowroom_sim::bound::{Floor, floor};
 
 /// The answer when nothing was found at the limit: infeasible if a single op cannot run within it, else given up, with the least live memory
 /// at which something was found.
@@ -16,15 +16,17 @@ pub fn refusal(request: &Request<'_>, best: Option<Bytes>, evaluations: u64) -> 
     Outcome { best: None, evaluations, stop }
 }
 
-/// An op whose inputs, outputs and workspace exceed the live memory limit by themselves: a proof that no schedule exists.
+/// An op that exceeds the live memory limit with its inputs, outputs, workspace and what cannot leave the device meanwhile: a proof that no
+/// schedule exists.
 pub fn impossible_op(request: &Request<'_>) -> Option<Infeasible> {
     let limit = request.live_limit;
-    let (id, needed) = largest_op(request.trace, request.machine.align)?;
+    let Floor { op: id, held, bytes: needed, .. } =
+        floor(request.trace, request.freedom, request.machine.align)?;
     let op = &request.trace.ops()[id];
     (needed > limit).then(|| {
         let mut tensors: Vec<TensorId> = op.reads.iter().chain(&op.outputs).copied().collect();
         tensors.sort_unstable();
         tensors.dedup();
-        Infeasible::Op { op: id, tensors, needed, limit }
+        Infeasible::Op { op: id, tensors, held, needed, limit }
     })
 }

@@ -1,6 +1,7 @@
 //! The golden chains of Beaumont's problem: exact no-offload times, lower bounds, greedy times, and the replay of optimal schedules.
 //! Times and sizes are scaled by six, so that every fraction (denominators 1, 2, 3) is a whole number of nanoseconds.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use elbowroom_ir::check::check_schedule;
@@ -13,7 +14,7 @@ use elbowroom_ir::{BufferId, Bytes, Id, Nanos, OpId, Table, TensorId};
 use elbowroom_sched::chain::linearize::Linear;
 use elbowroom_sched::chain::relaxation::{Effort, Units};
 use elbowroom_sched::chain::{Chain, ChainTrace, Layer};
-use elbowroom_sched::policy::{GapAction, Policy, PrefetchRule, Touches};
+use elbowroom_sched::policy::{CopyOrder, GapAction, Policy, PrefetchRule, Touches};
 use elbowroom_sched::{lower, planner, waits};
 use elbowroom_sim::bound::{lower_bound, proposition_3};
 use elbowroom_sim::simulate;
@@ -336,4 +337,48 @@ fn exact_schedules_replay_to_their_stated_times() {
         check_schedule(trace, machine.clone(), schedule, machine.memory)
             .unwrap_or_else(|illegal| panic!("{}: {illegal}", case["id"]));
     }
+}
+
+#[test]
+fn auto_finds_the_exact_optimum_of_nearly_all() {
+    let mut equal = 0;
+    for case in cases() {
+        let traced = chain(&case["instance"]).to_trace("golden").unwrap();
+        for (shared, optimum) in [(true, "exact_half_duplex"), (false, "exact_full_duplex")] {
+            let machine = machine(&case["instance"], shared);
+            let freedom = Freedom { offload: true, recompute: false, ..Freedom::ALL };
+            let request = Request { freedom, ..request(&traced, &machine, machine.memory) };
+            let outcome = planner("auto").unwrap().schedule(&request, &Budget::evaluations(2_000), &Silent);
+            let timeline = simulate(&traced.trace, &traced.costs, &machine, &outcome.best.unwrap()).unwrap();
+            let (found, exact) = (timeline.iteration, time(&case[optimum]));
+            assert!(
+                exact <= found && found.get() * 100 <= exact.get() * 106,
+                "{} {found} {exact}",
+                case["id"]
+            );
+            equal += u32::from(found == exact);
+        }
+    }
+    // The optimum of off062 runs B_3 while x_0 is still being copied.
+    assert!(equal >= 98, "{equal} of 100");
+}
+
+#[test]
+fn offloads_in_another_order_than_that_of_the_ops_can_be_faster() {
+    let case = cases().into_iter().find(|case| case["id"] == "off032").unwrap();
+    let traced = chain(&case["instance"]).to_trace("golden").unwrap();
+    let machine = machine(&case["instance"], false);
+    let request = request(&traced, &machine, machine.memory);
+    let mut policy = offload(&traced, [0, 1]);
+    policy.prefetch = PrefetchRule::Eager;
+    let unconstrained = lower(&request, &policy).unwrap();
+    let mut gaps: Vec<_> = policy.gaps.keys().copied().collect();
+    gaps.sort_by_key(|gap| Reverse(gap.after));
+    // The link is idle until x_1 exists, so that x_1 leaves before x_0.
+    policy.offloads = CopyOrder::Listed(gaps);
+    let listed = lower(&request, &policy).unwrap();
+    assert_eq!(listed.iteration, time(&case["exact_full_duplex"]));
+    assert!(listed.iteration < unconstrained.iteration);
+    let timeline = simulate(&traced.trace, &traced.costs, &machine, &listed.schedule).unwrap();
+    assert_eq!((timeline.iteration, timeline.peak_live), (listed.iteration, listed.peak));
 }

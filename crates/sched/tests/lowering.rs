@@ -15,7 +15,7 @@ use elbowroom_ir::{BufferId, Bytes, Nanos, Table};
 use elbowroom_sched::lower::{evaluate, least_live};
 use elbowroom_sched::policy::{Boundary, CopyOrder, Gap, GapAction, Policy, PrefetchRule, Reuses, Touches};
 use elbowroom_sched::{PLANNERS, lower, waits};
-use elbowroom_sim::bound::lower_bound;
+use elbowroom_sim::bound::{floor, lower_bound};
 use elbowroom_sim::live::LiveMemory;
 use elbowroom_sim::liveness::{height, problem};
 use elbowroom_sim::simulate;
@@ -168,6 +168,8 @@ fn what_lowers_is_legal() {
             let time = timeline.iteration;
             assert!(time >= bound, "{time} < {bound}\n{trace:?}\n{policy:?}\n{:?}", lowered.schedule);
             tight += usize::from(bound > costs.total());
+            let floor = floor(&trace, freedom, machine.align).map_or(Bytes::ZERO, |floor| floor.bytes);
+            assert!(lowered.peak >= floor, "{} < {floor}\n{trace:?}\n{policy:?}", lowered.peak);
         }
 
         // One byte less than the least live memory is too little, and the error names the place.
@@ -210,7 +212,9 @@ fn what_lowers_is_legal() {
 }
 
 #[test]
-fn keeping_everything_always_lowers() {
+fn keeping_everything_always_lowers_to_the_floor_or_above() {
+    let none = Freedom { offload: false, recompute: false, reorder: false };
+    let [mut held, mut tight] = [0; 2];
     let mut case = |u: &mut Unstructured<'_>| {
         let trace = Arc::new(elbowroom_ir::arbitrary::trace(u)?);
         let (machine, costs) = (machine(u)?, costs(u, &trace)?);
@@ -226,12 +230,17 @@ fn keeping_everything_always_lowers() {
             let lowered =
                 lower(&request, &policy).unwrap_or_else(|error| panic!("{error} {:?}", trace.data()));
             check_schedule(trace.clone(), machine.clone(), lowered.schedule, request.live_limit).unwrap();
+            let Some(floor) = floor(&trace, none, machine.align) else { continue };
+            assert!(lowered.peak >= floor.bytes, "{} {floor:?} {:?}", lowered.peak, trace.data());
+            held += usize::from(!floor.held.is_empty());
+            tight += usize::from(lowered.peak == floor.bytes);
         }
         Ok(())
     };
     for seed in 0..1_000u64 {
         arbtest(&mut case).seed(seed << 32 | 2_048).run();
     }
+    assert!(held > 1_000 && tight > 500, "{held} {tight}");
 }
 
 #[test]

@@ -19,6 +19,7 @@ use elbowroom_sched::lower::{least_live, live_memory};
 use elbowroom_sched::policy::Policy;
 use elbowroom_sched::verdict::impossible_op;
 use elbowroom_sched::{PLANNERS, lower};
+use elbowroom_sim::bound::floor;
 use elbowroom_sim::{presets, simulate};
 
 const MIB: u64 = 1 << 20;
@@ -271,6 +272,29 @@ fn the_floor_is_what_the_largest_op_needs() {
     assert_eq!(timeline.peak_live, needed);
     request.live_limit = Bytes(needed.get() - 1);
     assert!(matches!(planned(&request, "floor"), Err(StopReason::Infeasible(_))));
+}
+
+#[test]
+fn without_offload_what_persists_is_part_of_the_floor() {
+    let (trace, costs) = residual(6, 16);
+    let machine = machine();
+    let mut request = request(&trace, &costs, &machine, Bytes(1));
+    let floor_with = |offload, recompute| {
+        floor(&trace, Freedom { offload, recompute, reorder: false }, machine.align).unwrap()
+    };
+    let (all, recompute, none) = (floor_with(true, true), floor_with(false, true), floor_with(false, false));
+    assert!(all.bytes < recompute.bytes && recompute.bytes < none.bytes);
+    // Where nothing may leave and nothing may run again, the earliest updates need exactly the floor.
+    let kept = live_memory(&request, &Policy::prompt(&trace)).unwrap();
+    assert_eq!(kept.into_iter().max().map(Bytes), Some(none.bytes));
+    // A limit one byte below is refused at once, with what is held named.
+    request.freedom.offload = false;
+    request.live_limit = Bytes(recompute.bytes.get() - 1);
+    for name in ["auto", "dtr", "sublinear", "rotor"] {
+        let Err(StopReason::Infeasible(proof)) = planned(&request, name) else { panic!("{name}") };
+        let Infeasible::Op { held, needed, .. } = *proof else { panic!("{name}") };
+        assert!(needed == recompute.bytes && !held.is_empty(), "{name}");
+    }
 }
 
 #[test]

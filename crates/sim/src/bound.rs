@@ -19,12 +19,18 @@
 //! Tensors to be restored count at their true sizes, because an aligned buffer has no more bytes to copy. Tensors on the device count at
 //! their aligned sizes, as in live memory, and every permitted reuse of an input is assumed to happen.
 
+mod floor;
+mod needs;
+
 use std::cmp::Reverse;
 
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::planning::Request;
-use elbowroom_ir::trace::{Again, Op, Phase, Trace};
-use elbowroom_ir::{Bytes, Id, Nanos, OpId, StorageId, TensorId};
+use elbowroom_ir::trace::Again;
+use elbowroom_ir::{Bytes, Nanos, OpId, TensorId};
+
+pub use self::floor::{Floor, floor};
+use self::needs::{Needs, early};
 
 /// Maximum number of ops examined: those with the most missing bytes.
 const MAX_TIGHT_OPS: usize = 64;
@@ -60,96 +66,6 @@ pub fn proposition_3(total: Nanos, peak: Bytes, limit: Bytes, machine: &Machine)
     total.max(Nanos(u64::try_from(link).unwrap_or(u64::MAX)))
 }
 
-/// The op that needs the most memory by itself, and the bytes that must be resident together for it: operands, results and workspace, each
-/// rounded up to the alignment. No plan fits into less. Outputs that the op may write over an input count as zero.
-pub fn largest_op(trace: &Trace, align: Bytes) -> Option<(OpId, Bytes)> {
-    let needs = trace.ops().iter().map(|(id, op)| (id, least_bytes(trace, op, align)));
-    needs.max_by_key(|&(id, bytes)| (bytes, Reverse(id)))
-}
-
-/// The fewest bytes with which an op can run.
-fn least_bytes(trace: &Trace, op: &Op, align: Bytes) -> Bytes {
-    let inputs = distinct(&op.reads).into_iter().map(|value| trace.bytes(value).align_up(align));
-    let own = |value: &&TensorId| {
-        op.overwrites(**value).is_none() && !op.may_reuse.iter().any(|pair| pair.output == **value)
-    };
-    let outputs = op.outputs.iter().filter(own).map(|&value| trace.bytes(value).align_up(align));
-    inputs.chain(outputs).sum::<Bytes>() + op.workspace.align_up(align)
-}
-
-fn distinct(values: &[TensorId]) -> Vec<TensorId> {
-    let mut values = values.to_vec();
-    values.sort_unstable();
-    values.dedup();
-    values
-}
-
-/// Whether an op may run as soon as possible: update ops need not wait for their position in the trace.
-fn early(op: &Op) -> bool {
-    op.phase == Phase::Update
-}
-
-/// When each tensor is needed.
-struct Needs {
-    /// For every tensor that the iteration computes and discards: its producer and its last reader, which run in any case. The tensor is
-    /// needed at every op in between.
-    spans: Vec<Option<(usize, usize)>>,
-    /// Storages of the persistent tensors that are needed throughout, begin and end, with their size in bytes.
-    persistent: Vec<([StorageId; 2], u64)>,
-}
-
-impl Needs {
-    fn of(trace: &Trace) -> Self {
-        let mut persists = vec![false; trace.storages().len()];
-        for pair in trace.persistent() {
-            persists[trace.storage(pair.begin).index()] = true;
-            persists[trace.storage(pair.end).index()] = true;
-        }
-        let span = |value: TensorId| {
-            let maker = trace.producer(value).filter(|_| !persists[trace.storage(value).index()])?;
-            let last = trace.users(value).iter().rev().copied().find(|&op| !early(&trace.ops()[op]))?;
-            (!early(&trace.ops()[maker]) && last > maker).then_some((maker.index(), last.index()))
-        };
-        let needed =
-            trace.persistent().iter().filter(|pair| follows(trace, pair.end, pair.begin)).map(|pair| {
-                ([trace.storage(pair.begin), trace.storage(pair.end)], trace.bytes(pair.begin).get())
-            });
-        Self { spans: trace.tensors().ids().map(span).collect(), persistent: needed.collect() }
-    }
-
-    /// Tensors needed both before and after an op but not while it runs.
-    fn idle<'a>(&'a self, trace: &'a Trace, id: OpId) -> impl Iterator<Item = TensorId> + 'a {
-        let (op, at) = (&trace.ops()[id], id.index());
-        let between = move |value: &TensorId| {
-            self.spans[value.index()].is_some_and(|(maker, last)| maker < at && at < last)
-        };
-        let away = move |value: &TensorId| !op.reads.contains(value) || may_overwrite(op, *value);
-        trace.tensors().ids().filter(between).filter(away)
-    }
-}
-
-/// Whether a persistent tensor is needed from the start until its successor exists: an op reads it, and the successor is the tensor itself,
-/// is computed from it, or lies in its storage.
-fn follows(trace: &Trace, end: TensorId, begin: TensorId) -> bool {
-    let mut value = end;
-    loop {
-        if value == begin {
-            return !trace.users(begin).is_empty();
-        }
-        let Some(maker) = trace.producer(value).map(|op| &trace.ops()[op]) else { return false };
-        if maker.reads.contains(&begin) {
-            return true;
-        }
-        let Some(old) = maker.overwrites(value) else { return false };
-        value = old;
-    }
-}
-
-/// Whether an op may write a result over this operand.
-fn may_overwrite(op: &Op, input: TensorId) -> bool {
-    op.may_reuse.iter().any(|pair| pair.input == input)
-}
-
 /// An op that, with all tensors needed then, exceeds the limit.
 struct TightOp {
     op: OpId,
@@ -166,66 +82,20 @@ struct TightOp {
 /// The ops at which bytes must be absent, in the trace's order.
 fn tight_ops(request: &Request<'_>, needs: &Needs) -> Vec<TightOp> {
     let Request { trace, costs, .. } = *request;
-    let align = request.machine.align;
     let time = |op: OpId| costs.nanos.get(op).map_or(0, |time| time.get());
-    let aligned = |value: TensorId| trace.bytes(value).align_up(align).get();
-    let mut made: Vec<Vec<TensorId>> = vec![Vec::new(); trace.ops().len()];
-    let mut ends = made.clone();
-    for (value, span) in trace.tensors().ids().zip(&needs.spans) {
-        if let Some((maker, last)) = *span {
-            made[maker].push(value);
-            ends[last].push(value);
-        }
-    }
-    let persistent: u64 = needs.persistent.iter().map(|&(_, bytes)| bytes).sum();
-    let mut by_storage = vec![Vec::new(); trace.storages().len()];
-    for (index, (storages, _)) in needs.persistent.iter().enumerate() {
-        storages.iter().for_each(|storage| by_storage[storage.index()].push(index));
-    }
     let regular: u64 = trace.ops().iter().filter(|(_, op)| !early(op)).map(|(id, _)| time(id)).sum();
-
+    let mut before = 0;
     let mut tight_ops = Vec::new();
-    let (mut live, mut before) = (0u64, 0u64);
-    for (id, op) in trace.ops().iter() {
-        let reads = distinct(&op.reads);
-        let needed_later = |value: TensorId| {
-            needs.spans[value.index()].is_some_and(|(_, last)| last > id.index()) && !early(op)
-        };
-        let leaves = |value: &TensorId| needed_later(*value) && may_overwrite(op, *value);
-        // The op's own bytes, less those of operands that it may overwrite because they are not needed any more.
-        let operands: u64 = reads.iter().filter(|value| !leaves(value)).map(|&value| aligned(value)).sum();
-        let fresh = op.outputs.iter().copied().filter(|&value| op.overwrites(value).is_none());
-        let results: u64 = fresh.clone().map(aligned).sum();
-        let over_dying = |value: &TensorId| {
-            op.may_reuse.iter().any(|pair| pair.output == *value && !needed_later(pair.input))
-        };
-        let saved: u64 = fresh.filter(over_dying).map(aligned).sum();
-        let dying = reads.iter().filter(|&&value| may_overwrite(op, value) && !needed_later(value));
-        let saved = saved.min(dying.map(|&value| aligned(value)).sum());
-        let own = operands + results - saved + op.workspace.align_up(align).get();
-
-        let mut touched: Vec<usize> = Vec::new();
-        for &value in op.reads.iter().chain(&op.outputs) {
-            touched.extend(&by_storage[trace.storage(value).index()]);
-        }
-        touched.sort_unstable();
-        touched.dedup();
-        let persistent = persistent - touched.iter().map(|&index| needs.persistent[index].1).sum::<u64>();
-        let stays = |value: &&TensorId| {
-            needs.spans[value.index()].is_some_and(|(maker, _)| maker < id.index()) && !leaves(value)
-        };
-        let read: u64 = reads.iter().filter(stays).map(|&value| trace.bytes(value).get()).sum();
-        // Tensors needed by regular ops may already have been discarded when an update op runs.
-        let idle = if early(op) { 0 } else { live - read };
-        let excess = (idle + persistent + own).saturating_sub(request.live_limit.get());
-        let own_time = if early(op) { 0 } else { time(id) };
+    for demand in needs.demands(trace, request.machine.align, &|value| trace.bytes(value).get()) {
+        let early = early(&trace.ops()[demand.op]);
+        let own_time = if early { 0 } else { time(demand.op) };
+        let excess = demand.total().saturating_sub(request.live_limit.get());
         if excess > 0 {
-            let (before, after) = if early(op) { (0, 0) } else { (before, regular - before - own_time) };
-            tight_ops.push(TightOp { op: id, excess, persistent, before, time: time(id), after });
+            let (before, after) = if early { (0, 0) } else { (before, regular - before - own_time) };
+            let (op, persistent) = (demand.op, demand.persistent);
+            tight_ops.push(TightOp { op, excess, persistent, before, time: time(op), after });
         }
         before += own_time;
-        live += made[id.index()].iter().map(|&value| trace.bytes(value).get()).sum::<u64>();
-        live -= ends[id.index()].iter().map(|&value| trace.bytes(value).get()).sum::<u64>();
     }
     tight_ops
 }

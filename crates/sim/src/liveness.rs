@@ -72,7 +72,7 @@ pub fn problem(schedule: &Schedule, machine: &Machine) -> Problem {
             } else {
                 (buffer.bytes.align_up(machine.align), alive.clone())
             };
-            Block { size, alive, align: machine.align, fixed: None }
+            Block { size, alive, windows: Vec::new(), align: machine.align, fixed: None, hint: None }
         })
         .collect();
     Problem { blocks, capacity: None }

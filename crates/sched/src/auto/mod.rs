@@ -9,13 +9,15 @@
 //! - `window`: a few recomputed ops at a time, solved exactly.
 //! - `joint`: a walk over recompute and copies, judged by the exact iteration time.
 //! - `search`: several walks in parallel, with the same result on any number of threads.
+//! - `copies`: the order of the copies, once the sets are decided.
 //! - `warm`: warm starts, and the best of them as a fallback.
 //! - `sequence`: from decisions to a policy.
 //!
-//! An evaluation is one move of one walk. A budget with fewer evaluations than there are warm starts makes that many warm starts and no
+//! An evaluation is one move of one walk; a descent over orders of copies is not counted. A budget with fewer evaluations than there are warm starts makes that many warm starts and no
 //! move: this reproduces a search whose time ended among them.
 
 mod anneal;
+mod copies;
 mod instance;
 mod joint;
 mod moves;
@@ -40,6 +42,7 @@ use crate::policy::Policy;
 use crate::verdict::{impossible_op, refusal};
 use instance::Instance;
 use search::SearchResult;
+use sequence::Decisions;
 use warm::{Starts, WarmStart};
 
 /// See the [module](self).
@@ -121,21 +124,58 @@ fn in_order(
     if let Some((time, _)) = &fallback {
         observer.improved(*time, bound);
     }
-    let SearchResult { best, evaluations, stop } = match &fallback {
+    let SearchResult { best, joint, evaluations, stop } = match &fallback {
         Some((time, _)) if *time <= bound => {
-            SearchResult { best: None, evaluations: answers.max(1), stop: StopReason::Optimal }
+            SearchResult::without_search(answers.max(1), StopReason::Optimal)
         }
         _ => match &cut {
-            Some(stop) => SearchResult { best: None, evaluations: answers, stop: stop.clone() },
+            Some(stop) => SearchResult::without_search(answers, stop.clone()),
             None => search::search(request, inst, &warm, bound, budget, observer),
         },
     };
-    let searched = best.and_then(|(_, decisions)| {
-        let lowered = lower(request, &sequence::policy(request, inst, &decisions)).ok()?;
+    // Another set of copies may have the better order.
+    let found = best.iter().chain(&joint).map(|(_, decisions)| decisions);
+    let found: Vec<&Decisions> = match best {
+        Some(_) => found.chain(warm.iter().map(|warm| &warm.decisions)).collect(),
+        None => Vec::new(),
+    };
+    let left = copies::evaluations(evaluations, inst.ops.len());
+    let ordered = in_best_order(request, inst, &found, bound, left);
+    let searched = ordered.and_then(|policy| {
+        let lowered = lower(request, &policy).ok()?;
         Some((lowered.iteration.get(), lowered.schedule))
     });
     let found = searched.into_iter().chain(fallback).min_by_key(|(time, _)| *time);
     OrderResult { found, evaluations: evaluations.max(answers), stop, cut: cut.is_some() }
+}
+
+/// The policy of the decisions that are the fastest with the best order of their copies. `found` begins with the fastest in the order of
+/// their ops.
+fn in_best_order(
+    request: &Request<'_>,
+    inst: &Instance,
+    found: &[&Decisions],
+    bound: u64,
+    mut left: u64,
+) -> Option<Policy> {
+    let mut best: Option<(u64, Policy)> = None;
+    for (index, decisions) in found.iter().enumerate() {
+        let proved = best.as_ref().is_some_and(|(time, _)| *time <= bound);
+        if index > 0 && (proved || left == 0) {
+            break;
+        }
+        if found[..index].contains(decisions) {
+            continue;
+        }
+        let ordered =
+            copies::reordered(request, sequence::policy(request, inst, decisions), bound, &mut left);
+        if let Some((time, policy)) = ordered
+            && best.as_ref().is_none_or(|(shortest, _)| time < *shortest)
+        {
+            best = Some((time, policy));
+        }
+    }
+    best.map(|(_, policy)| policy)
 }
 
 impl OrderResult {

@@ -57,10 +57,19 @@ const CROWDED: [f64; WALKS] = [1.0, 0.9, 0.75, 0.6];
 pub(crate) struct SearchResult {
     /// The shortest iteration that fits.
     pub best: Option<(u64, Decisions)>,
+    /// The shortest of every joint walk.
+    pub joint: Vec<(u64, Decisions)>,
     /// Moves and steps tried.
     pub evaluations: u64,
     /// Why it ended.
     pub stop: StopReason,
+}
+
+impl SearchResult {
+    /// That of no search, after this many evaluations of other planners.
+    pub(crate) fn without_search(evaluations: u64, stop: StopReason) -> Self {
+        Self { best: None, joint: Vec::new(), evaluations, stop }
+    }
 }
 
 /// The walks and what they have found.
@@ -130,7 +139,8 @@ pub(crate) fn search<'a>(
     search.alone = search.walks.iter().fold(None, |best, walk| better(best, &walk.fitting()));
     search.collect();
     let stop = search.run();
-    SearchResult { best: search.best, evaluations: search.evaluations, stop }
+    let joint = search.joints.into_iter().filter_map(|walk| walk.best).collect();
+    SearchResult { best: search.best, joint, evaluations: search.evaluations, stop }
 }
 
 /// Walks in which copies take time, each with another view of how crowded the link may become.

@@ -9,7 +9,7 @@ use elbowroom_ir::schedule::{Action, BoundaryState, Launch, Schedule, Step, Stre
 use elbowroom_ir::{ActionId, Bytes, Id, Nanos, OpId, TensorId};
 
 use super::outcome::{LowerError, Lowered, shortfall};
-use super::prefetches::{PrefetchStarts, Rank, ranks};
+use super::prefetches::{PrefetchStarts, Rank, UNLISTED, ranks};
 use super::program::{Close, Offload, Open, Program};
 use super::waits::Conservative;
 use crate::policy::{Boundary, Policy, PrefetchRule, SequenceIndex};
@@ -91,6 +91,8 @@ pub(crate) struct Gate<'a> {
     copied: Vec<Option<u64>>,
     used: Vec<Option<u64>>,
     offload_rank: Vec<Rank>,
+    /// Ranks of the offloads that are still to be made, if the policy lists an order.
+    in_order: BTreeSet<Rank>,
     /// Offloads whose tensor exists, by rank.
     offers: BinaryHeap<Reverse<(Rank, u32)>>,
     /// Offloads that have not been made yet.
@@ -130,7 +132,10 @@ impl<'a> Gate<'a> {
             .iter()
             .flatten()
             .map(|&at_boundary| program.residencies[at_boundary as usize].buffer);
-        let unconstrained = |copy: &Offload| copy.gap.after.map_or(0, |place| place + 1);
+        let offload_rank = ranks(&policy.offloads, program.offloads.iter().map(|c| (c.gap, c.idle_from())));
+        let listed =
+            offloads().map(|(i, _)| offload_rank[i as usize]).filter(|&(listed, _)| listed != UNLISTED);
+        let in_order = listed.collect();
         Self {
             request,
             policy,
@@ -155,7 +160,8 @@ impl<'a> Gate<'a> {
             released: vec![false; program.residencies.len()],
             copied: vec![None; program.offloads.len()],
             used: vec![None; program.offloads.len()],
-            offload_rank: ranks(&policy.offloads, program.offloads.iter().map(|c| (c.gap, unconstrained(c)))),
+            offload_rank,
+            in_order,
             offers: BinaryHeap::new(),
             offloads_left: offloads().count(),
             prefetch_rank: starts.rank,
@@ -426,11 +432,14 @@ impl<'a> Gate<'a> {
         }
     }
 
-    /// Starts offloads as long as their stream is free before a time, the first in rank among those whose tensor exists.
+    /// Starts offloads as long as their stream is free before a time, the first in rank among those whose tensor exists. If the policy lists
+    /// them, the stream stays idle until the tensor of the next one exists.
     fn offload_until(&mut self, time: u64) {
         while self.free[Stream::ToHost.index()] < time
-            && let Some(Reverse((_, copy))) = self.offers.pop()
+            && let Some(&Reverse((rank, copy))) = self.offers.peek()
+            && self.in_order.first().is_none_or(|&next| rank <= next)
         {
+            self.offers.pop();
             self.offload(copy);
         }
     }
@@ -470,6 +479,7 @@ impl<'a> Gate<'a> {
         self.keep_copy(gap.value);
         let end = self.emit(Action::Offload { tensor: gap.value, from }, duration);
         self.copied[copy as usize] = Some(end);
+        self.in_order.remove(&self.offload_rank[copy as usize]);
         self.offloads_left -= 1;
         if closes {
             self.leave(copy);

@@ -27,7 +27,7 @@ use elbowroom_ir::{Bytes, Nanos};
 
 pub use outcome::{LowerError, Lowered, Shortfall};
 
-use crate::policy::{GapAction, Policy, SequenceIndex, Touches};
+use crate::policy::{Gap, GapAction, Policy, SequenceIndex, Touches};
 use analysis::{PolicyError, analyse, analyse_gaps};
 use gate::Gate;
 use outcome::shortfall;
@@ -60,6 +60,36 @@ pub fn evaluate(request: &Request<'_>, policy: &Policy) -> Result<(Nanos, Bytes)
     let program = analyse(request.trace, request.machine, policy)?;
     let starts = starts(request, policy, &program)?;
     Gate::new(request, policy, &program, starts).measure()
+}
+
+/// A policy analysed once, for evaluations with several orders of its copies.
+pub(crate) struct Analysed<'a> {
+    request: &'a Request<'a>,
+    program: Program,
+}
+
+impl<'a> Analysed<'a> {
+    /// Analyses a policy.
+    pub(crate) fn new(request: &'a Request<'a>, policy: &Policy) -> Result<Self, LowerError> {
+        Ok(Self { request, program: analyse(request.trace, request.machine, policy)? })
+    }
+
+    /// As [`evaluate`], for the analysed policy or one that differs from it in the order of copies and the rule for prefetches only.
+    pub(crate) fn evaluate(&self, policy: &Policy) -> Result<(Nanos, Bytes), LowerError> {
+        let starts = starts(self.request, policy, &self.program)?;
+        Gate::new(self.request, policy, &self.program, starts).measure()
+    }
+
+    /// The gaps with offloads, and those with prefetches, in the order in which an unconstrained policy considers them.
+    pub(crate) fn copies(&self) -> [Vec<Gap>; 2] {
+        let mut offloads: Vec<_> =
+            self.program.offloads.iter().map(|copy| (copy.idle_from(), copy.gap)).collect();
+        let mut prefetches: Vec<_> =
+            self.program.prefetches.iter().map(|copy| (copy.needed, copy.gap)).collect();
+        offloads.sort_by_key(|&(rank, _)| rank);
+        prefetches.sort_by_key(|&(rank, _)| rank);
+        [offloads, prefetches].map(|copies| copies.into_iter().map(|(_, gap)| gap).collect())
+    }
 }
 
 /// The same for a policy given as for [`analyse_gaps`]; `None` if the iteration is longer than `worst`, mostly long before its end.

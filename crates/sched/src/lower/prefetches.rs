@@ -9,13 +9,16 @@ use super::profile::LiveProfile;
 use super::program::Program;
 use crate::policy::{CopyOrder, Gap, Policy, PrefetchRule, SequenceIndex};
 
+/// Place in the list of a copy that is not listed.
+pub(crate) const UNLISTED: u32 = u32::MAX;
+
 /// Position of every copy in its order.
 pub(crate) fn ranks(order: &CopyOrder, gaps: impl Iterator<Item = (Gap, SequenceIndex)>) -> Vec<Rank> {
     let listed: HashMap<Gap, u32> = match order {
         CopyOrder::Unconstrained => HashMap::new(),
         CopyOrder::Listed(list) => list.iter().enumerate().map(|(i, &gap)| (gap, i as u32)).collect(),
     };
-    gaps.map(|(gap, unconstrained)| (listed.get(&gap).copied().unwrap_or(u32::MAX), unconstrained)).collect()
+    gaps.map(|(gap, unconstrained)| (listed.get(&gap).copied().unwrap_or(UNLISTED), unconstrained)).collect()
 }
 
 /// When prefetches may start: the order in which they are considered, and the earliest place of each.

@@ -51,6 +51,13 @@ pub(crate) struct Offload {
     pub closes: bool,
 }
 
+impl Offload {
+    /// The place from which its tensor is idle.
+    pub(crate) fn idle_from(&self) -> SequenceIndex {
+        self.gap.after.map_or(0, |place| place + 1)
+    }
+}
+
 /// One copy back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prefetch {

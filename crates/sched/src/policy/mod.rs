@@ -92,7 +92,8 @@ pub enum Reuses {
 pub enum CopyOrder {
     /// Offloads: the tensor whose gap begins first. Prefetches: the tensor that is needed first.
     Unconstrained,
-    /// As listed; gaps that are not listed come after, in unconstrained order.
+    /// As listed; gaps that are not listed come after, in unconstrained order. An offload waits for the ones before it, even for those whose
+    /// tensors do not exist yet, unless an op needs its bytes; a prefetch goes before those that do not fit yet.
     Listed(Vec<Gap>),
 }
 
