@@ -41,6 +41,7 @@ pub struct Interpreter<'g> {
     graph: &'g Graph,
     seed: u64,
     iteration: u64,
+    rate: f32,
     memory: Vec<Memory>,
     /// The last op that accesses a storage; `None` for storages that outlive the iteration.
     last: Table<StorageId, Option<OpId>>,
@@ -64,7 +65,7 @@ impl<'g> Interpreter<'g> {
             parameter.init.fill(seed, 0, values.floats_mut());
             memory[storage.index()] = values;
         }
-        Self { graph, seed, iteration: 0, memory, last, keep: false }
+        Self { graph, seed, iteration: 0, rate: 1.0, memory, last, keep: false }
     }
 
     /// Keeps all tensors until the next iteration, for [`value`](Self::value). By default their memory is freed after their last use.
@@ -86,7 +87,14 @@ impl<'g> Interpreter<'g> {
                 bytes.clone_into(&mut output);
             }
         };
-        let context = Context { pool, seed: self.seed, iteration: self.iteration, inputs, outputs: &take };
+        let context = Context {
+            pool,
+            seed: self.seed,
+            iteration: self.iteration,
+            rate: self.rate,
+            inputs,
+            outputs: &take,
+        };
         for (id, node) in graph.nodes.iter() {
             let place = |value: &TensorId| graph.tensors[*value].storage.index();
             let reads: Vec<usize> = node.inputs.iter().map(place).collect();
@@ -103,6 +111,11 @@ impl<'g> Interpreter<'g> {
         }
         self.iteration += 1;
         Ok(outputs.into_iter().map(|output| output.into_inner().unwrap_or_default()).collect())
+    }
+
+    /// Sets the factor of every learning rate from the next iteration on; 1 at first.
+    pub fn set_rate(&mut self, rate: f32) {
+        self.rate = rate;
     }
 
     /// Iterations run so far.

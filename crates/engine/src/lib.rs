@@ -44,6 +44,7 @@ mod timing;
 
 pub use chaos::ChaosOptions;
 pub use compare::{Difference, Digest, first_difference};
+pub use device::return_freed_memory;
 pub use error::{EngineError, HostError};
 pub use host::{HostOptions, HostPlace};
 pub use interpreter::{InterpretError, Interpreter};

@@ -8,7 +8,6 @@ use rayon::prelude::*;
 use crate::arena::Extent;
 use crate::device::Device;
 use crate::error::EngineError;
-use crate::host::HostTier;
 
 /// Bytes copied at a time.
 pub(crate) const PIECE: usize = 1 << 20;
@@ -74,60 +73,106 @@ pub(crate) fn initialize(
     Ok(())
 }
 
-/// Whether the current host tier can be kept: no host copy moves onto bytes of another one.
-pub(crate) fn host_tier_fits(from: &[PersistentLocation], to: &[PersistentLocation]) -> bool {
-    let nothing_there = from.iter().all(|location| location.host.is_none());
-    nothing_there || from.iter().zip(to).all(|(from, to)| to.host.is_none() || to.host == from.host)
+/// Where the value of a tensor is while tensors move.
+enum Source {
+    Device(Extent),
+    /// At this offset of the host tier.
+    Host(usize),
+    /// In a buffer, because other tensors move to where it was.
+    Buffer(Vec<u8>),
 }
 
-/// Copies tensors from their current locations to new ones. `host` is the new host tier, if it is replaced. Nothing else lies in the arena.
+/// Copies tensors from their current locations to new ones. The host tier is large enough for both. Nothing else lies in the arena or in the tier.
 /// Returns the bytes moved.
 pub(crate) fn relocate(
     device: &dyn Device,
     from: &[PersistentLocation],
     to: &[PersistentLocation],
-    host: Option<&dyn HostTier>,
 ) -> Result<Bytes, EngineError> {
-    let mut moved = 0;
-    let mut buffer = vec![0; PIECE];
-    // First to the host, while the sources are still intact.
-    for (from, to) in from.iter().zip(to) {
-        let Some(offset) = to.host.filter(|_| host.is_some() || to.host != from.host) else { continue };
-        for skip in (0..from.bytes).step_by(PIECE) {
-            let piece = &mut buffer[..PIECE.min(from.bytes - skip)];
-            from.read(device, skip, piece)?;
-            host.unwrap_or(device.host()).store(offset + skip, piece)?;
+    // First to the host, while the sources in the arena are still intact.
+    let (mut moved, mut sources) = store_all(device, from, to)?;
+    moved += move_in_arena(device, from, to);
+    // Finally from the host, into bytes that are now free.
+    for ((from, to), source) in from.iter().zip(to).zip(&mut sources) {
+        let (None, Some(extent)) = (from.device, to.device) else { continue };
+        match source {
+            Source::Device(_) => continue,
+            Source::Buffer(value) => device.write(extent, value),
+            Source::Host(offset) => {
+                let mut buffer = vec![0; PIECE.min(from.bytes)];
+                for skip in (0..from.bytes).step_by(PIECE) {
+                    let piece = &mut buffer[..PIECE.min(from.bytes - skip)];
+                    device.host().load(*offset + skip, piece)?;
+                    device.write(extent.part(skip, piece.len()), piece);
+                }
+            }
         }
+        *source = Source::Device(extent);
         moved += from.bytes;
     }
-    // Then within the arena: a tensor moves once its target covers no tensor that has yet to move. If the rest forms cycles, one tensor is
-    // moved through a buffer.
-    let mut waiting: Vec<(Extent, Extent)> = from
-        .iter()
-        .zip(to)
-        .filter_map(|(from, to)| from.device.zip(to.device))
-        .filter(|(from, to)| from.offset != to.offset)
-        .collect();
-    moved += waiting.iter().map(|(from, _)| from.len).sum::<usize>();
+    Ok(Bytes(moved as u64))
+}
+
+/// A tensor that is to move within the arena.
+struct Move {
+    source: Extent,
+    target: Extent,
+    /// Whether it was moved aside before.
+    aside: bool,
+}
+
+fn overlap(a: Extent, b: Extent) -> bool {
+    a.offset < b.end() && b.offset < a.end()
+}
+
+/// Moves tensors within the arena: each once its target covers no tensor that has yet to move. Of those that wait for each other in a circle,
+/// the smallest moves aside into unused bytes of the arena, or into a buffer if there is no room. Returns the bytes moved.
+fn move_in_arena(device: &dyn Device, from: &[PersistentLocation], to: &[PersistentLocation]) -> usize {
+    let pairs = from.iter().zip(to).filter_map(|(from, to)| from.device.zip(to.device));
+    let (stays, moves): (Vec<_>, Vec<_>) = pairs.partition(|(from, to)| from.offset == to.offset);
+    let mut settled: Vec<Extent> = stays.into_iter().map(|(extent, _)| extent).collect();
+    let mut waiting: Vec<Move> =
+        moves.into_iter().map(|(source, target)| Move { source, target, aside: false }).collect();
+    let mut moved = waiting.iter().map(|tensor| tensor.source.len).sum();
     let mut buffered: Vec<(Extent, Vec<u8>)> = Vec::new();
     while !waiting.is_empty() {
         let before = waiting.len();
         let mut index = 0;
         while index < waiting.len() {
-            let (source, target) = waiting[index];
-            let covers = |other: usize| {
-                let source = waiting[other].0;
-                other != index && source.offset < target.end() && target.offset < source.end()
-            };
+            let target = waiting[index].target;
+            let covers = |other: usize| other != index && overlap(waiting[other].source, target);
             if (0..waiting.len()).any(covers) {
                 index += 1;
             } else {
-                device.move_within(source, target.offset);
+                device.move_within(waiting[index].source, target.offset);
+                settled.push(target);
                 waiting.swap_remove(index);
             }
         }
-        if waiting.len() == before {
-            let (source, target) = waiting.swap_remove(0);
+        if waiting.len() < before {
+            continue;
+        }
+        let occupied = || settled.iter().copied().chain(waiting.iter().map(|tensor| tensor.source));
+        let targets = || waiting.iter().map(|tensor| tensor.target);
+        let limit = device.limit().get() as usize;
+        // Best where no other tensor has to go.
+        let room = |len: usize| {
+            hole(limit, occupied().chain(targets()).collect(), len)
+                .or_else(|| hole(limit, occupied().collect(), len))
+        };
+        // One of a circle has to go; if there is no room for the smallest, there is none for the others.
+        let circle = circle(&waiting);
+        let Some(&smallest) = circle.iter().min_by_key(|&&index| waiting[index].source.len) else { break };
+        let may_go = circle.into_iter().filter(|&index| !waiting[index].aside);
+        let aside = may_go.min_by_key(|&index| waiting[index].source.len);
+        let aside = aside.and_then(|index| Some((index, room(waiting[index].source.len)?)));
+        if let Some((index, offset)) = aside {
+            let tensor = &mut waiting[index];
+            device.move_within(tensor.source, offset);
+            moved += tensor.source.len;
+            (tensor.source.offset, tensor.aside) = (offset, true);
+        } else {
+            let Move { source, target, .. } = waiting.swap_remove(smallest);
             let mut value = vec![0; source.len];
             device.read(source, &mut value);
             buffered.push((target, value));
@@ -136,15 +181,117 @@ pub(crate) fn relocate(
     for (target, value) in buffered {
         device.write(target, &value);
     }
-    // Finally from the host, into bytes that are now free.
-    for (from, to) in from.iter().zip(to) {
-        let (None, Some(extent), Some(offset)) = (from.device, to.device, from.host) else { continue };
-        for skip in (0..from.bytes).step_by(PIECE) {
-            let piece = &mut buffer[..PIECE.min(from.bytes - skip)];
-            device.host().load(offset + skip, piece)?;
-            device.write(extent.part(skip, piece.len()), piece);
-        }
-        moved += from.bytes;
-    }
-    Ok(Bytes(moved as u64))
+    moved
 }
+
+/// Tensors of which each waits for the next to leave its target, and the last for the first. All of them wait.
+fn circle(waiting: &[Move]) -> Vec<usize> {
+    let mut order: Vec<usize> = Vec::new();
+    let mut position = vec![None; waiting.len()];
+    let mut current = 0;
+    while current < waiting.len() {
+        if let Some(first) = position[current] {
+            return order.split_off(first);
+        }
+        position[current] = Some(order.len());
+        order.push(current);
+        let blocks =
+            |&other: &usize| other != current && overlap(waiting[other].source, waiting[current].target);
+        current = (0..waiting.len()).find(blocks).unwrap_or(waiting.len());
+    }
+    order
+}
+
+/// The lowest offset below `limit` at which `len` bytes lie in none of the occupied ranges.
+fn hole(limit: usize, mut occupied: Vec<Extent>, len: usize) -> Option<usize> {
+    occupied.sort_unstable_by_key(|extent| extent.offset);
+    let mut offset = 0;
+    for extent in occupied {
+        if extent.offset >= offset + len {
+            break;
+        }
+        offset = offset.max(extent.end());
+    }
+    (offset + len <= limit).then_some(offset)
+}
+
+/// Writes the host copies that are not where they have to be. A copy is written once it covers no tensor that is on the host alone and has yet to
+/// be read. If the rest forms cycles, one tensor waits in a buffer. Returns the bytes moved, and where the tensors are then.
+fn store_all(
+    device: &dyn Device,
+    from: &[PersistentLocation],
+    to: &[PersistentLocation],
+) -> Result<(usize, Vec<Source>), EngineError> {
+    let source = |location: &PersistentLocation| match (location.device, location.host) {
+        (Some(extent), _) => Source::Device(extent),
+        (None, Some(offset)) => Source::Host(offset),
+        (None, None) => Source::Buffer(Vec::new()),
+    };
+    let mut sources: Vec<Source> = from.iter().map(source).collect();
+    let mut waiting: Vec<(usize, usize)> = to
+        .iter()
+        .zip(from)
+        .enumerate()
+        .filter_map(|(tensor, (to, from))| Some((tensor, to.host.filter(|_| to.host != from.host)?)))
+        .collect();
+    let mut moved = 0;
+    while !waiting.is_empty() {
+        let (before, mut index, mut in_the_way) = (waiting.len(), 0, None);
+        while index < waiting.len() {
+            let (tensor, target) = waiting[index];
+            let end = target + from[tensor].bytes;
+            let covered = sources.iter().enumerate().position(|(other, source)| {
+                let is_there =
+                    |&offset: &usize| offset < end && target < offset + from[other].bytes && other != tensor;
+                matches!(source, Source::Host(offset) if is_there(offset))
+            });
+            match covered {
+                Some(other) => {
+                    in_the_way = Some(other);
+                    index += 1;
+                }
+                None => {
+                    store(device, &sources[tensor], target, from[tensor].bytes)?;
+                    if !matches!(sources[tensor], Source::Device(_)) {
+                        sources[tensor] = Source::Host(target);
+                    }
+                    moved += from[tensor].bytes;
+                    waiting.swap_remove(index);
+                }
+            }
+        }
+        if let Some(other) = in_the_way.filter(|_| waiting.len() == before)
+            && let Source::Host(offset) = sources[other]
+        {
+            let mut value = vec![0; from[other].bytes];
+            device.host().load(offset, &mut value)?;
+            sources[other] = Source::Buffer(value);
+        }
+    }
+    Ok((moved, sources))
+}
+
+/// Copies a tensor to an offset of the host tier, where it may overlap the bytes from which it comes.
+fn store(device: &dyn Device, source: &Source, target: usize, bytes: usize) -> Result<(), EngineError> {
+    if let Source::Buffer(value) = source {
+        return Ok(device.host().store(target, value)?);
+    }
+    let mut buffer = vec![0; PIECE.min(bytes)];
+    let upwards = matches!(source, Source::Host(offset) if *offset < target);
+    let pieces = bytes.div_ceil(PIECE);
+    for index in 0..pieces {
+        // Upwards from the last piece, so that none is overwritten before it is read.
+        let skip = PIECE * if upwards { pieces - 1 - index } else { index };
+        let piece = &mut buffer[..PIECE.min(bytes - skip)];
+        match source {
+            Source::Device(extent) => device.read(extent.part(skip, piece.len()), piece),
+            Source::Host(offset) => device.host().load(offset + skip, piece)?,
+            Source::Buffer(_) => {}
+        }
+        device.host().store(target + skip, piece)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -67,6 +67,8 @@ pub struct Session {
     options: SessionOptions,
     /// Bytes of the arena that the next dynamic iteration uses, if a dry run has determined them.
     dynamic_peak: Option<Bytes>,
+    /// The factor of every learning rate.
+    rate: f32,
     broken: bool,
 }
 
@@ -101,6 +103,20 @@ struct IdleMemory {
     host_bytes: Bytes,
 }
 
+impl IdleMemory {
+    /// Changes the size of the host tier.
+    fn resize_host(&mut self, bytes: Bytes) -> Result<(), EngineError> {
+        if bytes != self.host_bytes {
+            let mut tier = self.device.replace_host(Box::new(MemoryTier::new(Bytes::ZERO)?));
+            let resized = tier.resize(bytes);
+            drop(self.device.replace_host(tier));
+            resized?;
+            self.host_bytes = bytes;
+        }
+        Ok(())
+    }
+}
+
 /// Refuses a graph that kernels may not run.
 fn expect_sound(graph: &Graph) -> Result<(), EngineError> {
     match kernels::graph_fault(graph) {
@@ -109,7 +125,16 @@ fn expect_sound(graph: &Graph) -> Result<(), EngineError> {
     }
 }
 
-/// Whether a host tier that is larger than necessary is replaced.
+/// Refuses a plan whose host copies, each in one range of bytes, do not fit in the host memory of its machine.
+fn expect_host_memory(prepared: &PreparedPlan, plan: &CheckedPlan) -> Result<(), EngineError> {
+    let (needed, limit) = (prepared.copies.size, plan.machine().host_memory);
+    if needed > limit {
+        return Err(HostError::Limit { needed, limit }.into());
+    }
+    Ok(())
+}
+
+/// Whether a host tier that is larger than necessary is made smaller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shrink {
     Yes,
@@ -127,8 +152,8 @@ impl Session {
     /// tensors. The arena is as large as the memory of the plan's machine.
     ///
     /// # Errors
-    /// The plan is for another trace than the graph's; memory, host tier or threads cannot be had; the machine's alignment is not a
-    /// multiple of four bytes.
+    /// The plan is for another trace than the graph's; its host copies need more than the host memory of its machine
+    /// ([`HostError::Limit`]); memory, host tier or threads cannot be had; the machine's alignment is not a multiple of four bytes.
     pub fn new(
         graph: Arc<Graph>,
         plan: Arc<CheckedPlan>,
@@ -137,6 +162,7 @@ impl Session {
         expect_sound(&graph)?;
         let fingerprint = trace(&graph)?.fingerprint();
         let prepared = PreparedPlan::new(&graph, fingerprint, &plan)?;
+        expect_host_memory(&prepared, &plan)?;
         let mut session = Self::open(graph, plan.machine(), options, prepared.copies.size)?;
         session.traced.push((Arc::downgrade(&session.graph), fingerprint));
         let SessionState::Idle(memory) = &mut session.state else { return Err(EngineError::Broken) };
@@ -223,6 +249,7 @@ impl Session {
             host_memory,
             options,
             dynamic_peak: None,
+            rate: 1.0,
             broken: false,
         })
     }
@@ -230,6 +257,11 @@ impl Session {
     fn initialize(&self) -> Result<(), EngineError> {
         let SessionState::Idle(memory) = &self.state else { return Err(EngineError::Broken) };
         persistent::initialize(&*memory.device, &memory.locations, &self.graph, self.options.seed, &self.pool)
+    }
+
+    /// Sets the factor of every learning rate from the next iteration on; 1 at first. No plan depends on it.
+    pub fn set_rate(&mut self, rate: f32) {
+        self.rate = rate;
     }
 
     /// The plan in use, if there is one.
@@ -249,7 +281,7 @@ impl Session {
     /// Returns the bytes moved.
     ///
     /// # Errors
-    /// The plan is for another trace or another arena size, or the graph has other persistent tensors: the session is unchanged. If a copy
+    /// The plan is for another trace or another arena size, its host copies need more than the host memory of its machine, or the graph has other persistent tensors: the session is unchanged. If a copy
     /// fails, the session is unusable afterwards.
     pub fn set_plan(&mut self, graph: &Arc<Graph>, plan: &Arc<CheckedPlan>) -> Result<Bytes, EngineError> {
         self.expect_usable()?;
@@ -262,6 +294,7 @@ impl Session {
         if machine.memory != arena {
             return Err(EngineError::ArenaMismatch { plan: machine.memory, arena });
         }
+        expect_host_memory(&prepared, plan)?;
         // A failure from here on leaves persistent tensors in locations that are not recorded anywhere.
         self.broken = true;
         // A dynamic iteration reserves what it might need, a plan what it does need.
@@ -341,7 +374,8 @@ impl Session {
         let SessionState::Planned(PlannedState { streams, shared, .. }) = &self.state else {
             return Err(EngineError::NoPlan);
         };
-        let outcome = streams.run(shared, IterationKey { seed: self.options.seed, iteration });
+        let outcome =
+            streams.run(shared, IterationKey { seed: self.options.seed, iteration, rate: self.rate });
         self.broken = outcome.is_err();
         outcome?;
         shared.copies.write().unwrap_or_else(PoisonError::into_inner).swap_boundary_slots();
@@ -455,7 +489,7 @@ impl Session {
         };
     }
 
-    /// Stops the streams, moves the persistent tensors to `locations`, and enlarges the host tier if necessary. Returns the bytes moved.
+    /// Stops the streams, moves the persistent tensors to `locations`, and changes the size of the host tier if necessary. Returns the bytes moved.
     fn move_persistent(
         &mut self,
         locations: &[PersistentLocation],
@@ -464,22 +498,16 @@ impl Session {
     ) -> Result<Bytes, EngineError> {
         self.make_idle();
         let SessionState::Idle(memory) = &mut self.state else { return Err(EngineError::Broken) };
-        let large_enough = match shrink {
-            Shrink::No => host_bytes <= memory.host_bytes,
-            Shrink::Yes => host_bytes == memory.host_bytes,
+        let keep = match shrink {
+            Shrink::Yes => host_bytes,
+            Shrink::No => host_bytes.max(memory.host_bytes),
         };
-        let stays = large_enough && persistent::host_tier_fits(&memory.locations, locations);
-        if !stays && memory.locations.iter().all(|location| location.host.is_none()) {
-            // Nothing lies there, so that the two tiers need not exist at the same time.
-            drop(memory.device.replace_host(Box::new(MemoryTier::new(Bytes::ZERO)?)));
-            memory.host_bytes = Bytes::ZERO;
-        }
-        let tier = if stays { None } else { Some(self.options.host.open(host_bytes)?) };
-        let moved = persistent::relocate(&*memory.device, &memory.locations, locations, tier.as_deref())?;
-        if let Some(tier) = tier {
-            drop(memory.device.replace_host(tier));
-            memory.host_bytes = host_bytes;
-        }
+        // One tier, large enough for the host copies of before and after: two at once would take the sum of both.
+        let is_empty = memory.locations.iter().all(|location| location.host.is_none());
+        let during = if is_empty { keep } else { keep.max(memory.host_bytes) };
+        memory.resize_host(during)?;
+        let moved = persistent::relocate(&*memory.device, &memory.locations, locations)?;
+        memory.resize_host(keep)?;
         memory.locations = locations.to_vec();
         Ok(moved)
     }

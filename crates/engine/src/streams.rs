@@ -6,7 +6,7 @@
 //!
 //! The order of a stream's tasks matters, not the thread that runs them. Waking a thread takes longer than copying a small tensor. If the
 //! device permits it, the compute stream therefore makes small copies itself, as soon as its ops make them possible, and also makes those
-//! copies that it would otherwise wait for. The mutex around a stream's next task guarantees that one thread at a time advances the stream.
+//! copies that it would otherwise wait for. It wakes no thread for a copy that its next op waits for. The mutex around a stream's next task guarantees that one thread at a time advances the stream.
 //!
 //! If work fails on one stream, the executor stops the device: the waits of the other streams fail and all streams finish. The first
 //! failure is reported.
@@ -166,21 +166,36 @@ impl ExecutorState {
 
     fn run_ops(&self, run: &StreamRun<'_>, key: IterationKey) -> Result<(), Halted> {
         let mut exchange = self.exchange();
-        for task in &self.program.streams[Stream::Compute.index()] {
+        let tasks = &self.program.streams[Stream::Compute.index()];
+        // Streams whose threads sleep because this op was left their next copies.
+        let mut left = [false; 3];
+        for (index, task) in tasks.iter().enumerate() {
             let TaskWork::Launch { op, ref reads, ref writes, workspace } = task.work else { continue };
-            for (stream, &action) in Stream::ALL.into_iter().zip(&task.after) {
-                if let Some(action) = action.filter(|&action| !self.device.reached(Stream::Compute, action)) {
-                    if self.device.inline_copy_limit() > 0 {
-                        self.help(run, stream, CopyBound { last: Some(action), ..ALL })?;
-                    }
-                    self.device.wait(Stream::Compute, action)?;
+            let awaited = || {
+                let awaited = Stream::ALL.into_iter().zip(task.after);
+                let awaited = awaited.filter_map(|(stream, action)| Some((stream, action?)));
+                awaited.filter(|&(_, action)| !self.device.reached(Stream::Compute, action))
+            };
+            // All copies before the first wait: one may depend on another whose thread was not woken.
+            for (stream, action) in awaited() {
+                if !left[stream.index()] && self.device.inline_copy_limit() == 0 {
+                    continue;
                 }
+                if !self.help(run, stream, CopyBound { last: Some(action), ..ALL })? {
+                    // The copies after this one are for the stream's own thread, which has slept so far.
+                    self.device.wake(stream);
+                }
+            }
+            for (_, action) in awaited() {
+                self.device.wait(Stream::Compute, action)?;
             }
             self.recording.start(task.action, Stream::Compute, task.end, run.origin, Instant::now());
             let extents = &self.program.extents;
             let (reads, writes) = (&extents[reads.clone()], &extents[writes.clone()]);
             self.device.launch(Call { op, reads, writes, workspace, key, exchange: &mut exchange })?;
-            self.finish(run, Stream::Compute, task)?;
+            // What the next op waits for.
+            let next = tasks.get(index + 1).map_or([None; 3], |next| next.after);
+            left = self.finish(run, Stream::Compute, task, next)?;
         }
         Ok(())
     }
@@ -216,12 +231,13 @@ impl ExecutorState {
             let before = next.checked_sub(1).map(|before| tasks[before].action);
             self.copy(run, stream, task, before)?;
             *next += 1;
-            self.finish(run, stream, task)?;
+            self.finish(run, stream, task, [None; 3])?;
         }
         Ok(StopCause::End)
     }
 
-    /// Runs tasks of another stream unless a thread is already doing so. Returns whether that stream's own thread may stay asleep.
+    /// Runs tasks of another stream unless a thread is already doing so. Returns whether that stream's own thread may stay asleep: its next copy
+    /// is not possible yet.
     fn help(&self, run: &StreamRun<'_>, stream: Stream, bound: CopyBound) -> Result<bool, Halted> {
         match self.next[stream.index()].try_lock() {
             Ok(mut next) => {
@@ -256,20 +272,39 @@ impl ExecutorState {
         outcome.map_err(|source| EngineError::Copy { action: task.action, value, source })
     }
 
-    /// Records that a task is done and wakes or serves the streams that wait for it. The compute stream makes small copies itself.
-    fn finish(&self, run: &StreamRun<'_>, stream: Stream, task: &Task) -> Result<(), Halted> {
+    /// Records that a task is done and wakes or serves the streams that wait for it. The compute stream makes small copies itself, and leaves
+    /// those for which its next op waits, up to the actions `next`, to that op. Returns the streams whose copies that op must make.
+    fn finish(
+        &self,
+        run: &StreamRun<'_>,
+        stream: Stream,
+        task: &Task,
+        next: [Option<ActionId>; 3],
+    ) -> Result<[bool; 3], Halted> {
+        let mut left = [false; 3];
         self.recording.end(task.action, run.origin);
         self.retire(task);
         for waiting in
             self.device.signal(stream, task.action).streams().filter(|&waiting| waiting != run.stream)
         {
             let bytes = if run.stream == Stream::Compute { self.device.inline_copy_limit() } else { 0 };
-            let served = bytes > 0 && self.help(run, waiting, CopyBound { bytes, ..ALL })?;
-            if !served {
+            if bytes > 0 {
+                if self.help(run, waiting, CopyBound { bytes, ..ALL })? {
+                    continue;
+                }
+                left[waiting.index()] = self.is_next(waiting, next[waiting.index()]);
+            }
+            if !left[waiting.index()] {
                 self.device.wake(waiting);
             }
         }
-        Ok(())
+        Ok(left)
+    }
+
+    /// Whether the next copy of a stream is among those up to an action, which the compute stream makes now. False if a thread runs the stream.
+    fn is_next(&self, stream: Stream, last: Option<ActionId>) -> bool {
+        let Some((last, next)) = last.zip(self.next[stream.index()].try_lock().ok()) else { return false };
+        self.program.streams[stream.index()].get(*next).is_some_and(|copy| copy.action <= last)
     }
 
     /// Retires the residencies of which this was the last access in time. A program makes every later use of their common bytes wait for
@@ -392,3 +427,6 @@ impl Drop for StreamThreads {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -56,7 +56,8 @@ impl Stopwatch {
             }
         }
         let outputs = |_: usize, _: &[u8]| ();
-        let context = Context { pool: &self.pool, seed: 0, iteration: 0, inputs: &[], outputs: &outputs };
+        let context =
+            Context { pool: &self.pool, seed: 0, iteration: 0, rate: 1.0, inputs: &[], outputs: &outputs };
         let mut scratch = Memory::zeroed(workspace(kind).get() as usize);
         let mut run = || {
             let started = Instant::now();

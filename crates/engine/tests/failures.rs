@@ -7,8 +7,12 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use elbowroom_engine::{ChaosOptions, EngineError, HostError, HostOptions, HostPlace, Session};
+use elbowroom_engine::{
+    ChaosOptions, EngineError, HostError, HostOptions, HostPlace, Session, reserved_host_bytes,
+};
+use elbowroom_ir::Bytes;
 use elbowroom_ir::check::check;
+use elbowroom_ir::machine::Machine;
 use elbowroom_ir::schedule::Stream;
 use elbowroom_ir::timeline::Span;
 
@@ -74,6 +78,28 @@ fn a_full_disk_is_found_before_the_first_iteration() {
     assert!(matches!(error, EngineError::Host(HostError::Reserve { .. })), "{error}");
     let text = error.to_string();
     assert!(text.contains(&place.path().display().to_string()) && text.contains("bytes"), "{text}");
+}
+
+/// The checker limits the sum of host copies; each lies in one range of bytes, so that a session may have to reserve more.
+#[test]
+fn host_copies_that_do_not_fit_in_host_memory_are_refused() {
+    let graph = convnet();
+    let (trace, graph) = (trace(&graph), Arc::new(graph));
+    let legal_but_too_small = (0..200).find_map(|number| {
+        let (machine, plan) = drawn(&trace, number, |plan| counts(plan).0[1] > 5);
+        let ample = Arc::new(check(trace.clone(), machine.clone(), plan.clone()).unwrap());
+        let host_memory = reserved_host_bytes(&ample).saturating_sub(Bytes(1));
+        let tight = check(trace.clone(), Machine { host_memory, ..machine }, plan).ok()?;
+        Some((ample, Arc::new(tight)))
+    });
+    let (ample, tight) = legal_but_too_small.expect("some plan leaves holes between its host copies");
+    let refused = Session::new(graph.clone(), tight.clone(), threads(1)).map(|_| ()).unwrap_err();
+    assert!(matches!(refused, EngineError::Host(HostError::Limit { .. })), "{refused}");
+    let mut session = Session::new(graph.clone(), ample, threads(1)).unwrap();
+    let refused = session.set_plan(&graph, &tight).unwrap_err();
+    assert!(matches!(refused, EngineError::Host(HostError::Limit { .. })), "{refused}");
+    fill(&mut session, 0);
+    session.run_iteration(0).expect("the session is unchanged");
 }
 
 #[test]

@@ -38,13 +38,14 @@ fn operands(kind: &OpKind) -> Vec<Vec<f64>> {
                 (OpKind::Embedding(l) | OpKind::EmbeddingGrad { lookup: l, .. }, DType::I32, _) => {
                     (x * (l.vocabulary as f64 + 1.0)).floor()
                 }
-                (OpKind::CrossEntropy(l) | OpKind::CrossEntropyGrad(l), DType::I32, _) => {
+                (OpKind::CrossEntropy(l) | OpKind::CrossEntropyGrad(l) | OpKind::Hits(l), DType::I32, _) => {
                     ((x + 0.9) / 1.7 * l.classes as f64).floor()
                 }
                 (OpKind::CentroidUpdate { clusters, .. }, DType::I32, _) => {
                     (x.abs() * *clusters as f64).floor()
                 }
                 (OpKind::ResponseNormGrad(_), _, 2) => x.abs() + 1.0,
+                (OpKind::ClipFactor { .. }, _, 0) => x.abs(),
                 // Variances and second moments.
                 (OpKind::BatchNormGrad { .. }, _, 3) | (OpKind::BatchNormInference { .. }, _, 4) => {
                     x.abs() + 0.1
@@ -122,7 +123,8 @@ fn compute(pool: &ThreadPool, kind: &OpKind, operands: &[Vec<f64>], over: &[Opti
             memory.len() - 1
         }));
     }
-    let context = Context { pool, seed: SEED, iteration: ITERATION, inputs: &[], outputs: &|_, _| {} };
+    let context =
+        Context { pool, seed: SEED, iteration: ITERATION, rate: 1.0, inputs: &[], outputs: &|_, _| {} };
     run_owned(kind, &mut memory, &reads, &writes, &context);
     writes.iter().map(|&write| memory[write].clone()).collect()
 }
@@ -303,6 +305,7 @@ fn elementwise_operations() {
         check(&OpKind::Add { len });
         check(&OpKind::Accumulate { len });
         check(&OpKind::Scale { len, factor: -0.3 });
+        check(&OpKind::ScaleBy { len });
         for function in [Function::Relu, Function::Gelu, Function::Tanh, Function::Sigmoid] {
             check(&OpKind::Map { len, function });
             check(&OpKind::MapGrad { len, function });
@@ -315,6 +318,8 @@ fn elementwise_operations() {
         let adam = Adam { learning_rate: 0.01, betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: 0.1 };
         check(&OpKind::AdamStep { len, adam });
     }
+    check(&OpKind::ClipFactor { max_norm: 0.25 });
+    check(&OpKind::ClipFactor { max_norm: 25.0 });
     check(&OpKind::AddRow { outer: 1, inner: 3 });
     check(&OpKind::AddRow { outer: 37, inner: 1001 });
 }
@@ -392,6 +397,7 @@ fn language_operations() {
         let loss = Classification { rows, classes, offset, stride, scale: 1.0 / rows as f32 };
         check(&OpKind::CrossEntropy(loss));
         check(&OpKind::CrossEntropyGrad(loss));
+        check(&OpKind::Hits(loss));
     }
 }
 

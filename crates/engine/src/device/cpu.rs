@@ -64,6 +64,7 @@ impl CpuDevice {
             pool: &self.parts.pool,
             seed: call.key.seed,
             iteration: call.key.iteration,
+            rate: call.key.rate,
             inputs: &[],
             outputs: &|_, _| (),
         };

@@ -34,6 +34,12 @@ pub struct Events {
 pub struct Waiting(u8);
 
 impl Waiting {
+    /// These streams.
+    #[cfg(test)]
+    pub fn of(streams: impl Iterator<Item = Stream>) -> Self {
+        Self(streams.fold(0, |bits, stream| bits | bit(stream)))
+    }
+
     /// The streams, in order.
     pub fn streams(self) -> impl Iterator<Item = Stream> {
         Stream::ALL.into_iter().filter(move |&stream| self.0 & bit(stream) != 0)

@@ -7,6 +7,7 @@
 
 mod cpu;
 mod events;
+mod heap;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,6 +18,7 @@ use elbowroom_ir::{ActionId, Bytes, OpId};
 
 pub use cpu::{CpuDevice, CpuParts};
 pub use events::Waiting;
+pub use heap::return_freed_memory;
 
 use crate::arena::Extent;
 use crate::error::{EngineError, HostError};
@@ -31,13 +33,15 @@ pub struct Exchange {
     pub outputs: Vec<Vec<u8>>,
 }
 
-/// What random ops depend on apart from their operands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What random ops and updates depend on apart from their operands.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct IterationKey {
     /// The run's seed.
     pub seed: u64,
     /// The iteration's number, from zero.
     pub iteration: u64,
+    /// The factor of every learning rate.
+    pub rate: f32,
 }
 
 /// One run of an op at addresses. Calls are made by programs of checked plans and by dynamic iterations, which run one call at a time.

@@ -29,6 +29,10 @@ impl HostTier for NullTier {
     fn load(&self, _: usize, _: &mut [u8]) -> Result<(), HostError> {
         Ok(())
     }
+
+    fn resize(&mut self, _: Bytes) -> Result<(), HostError> {
+        Ok(())
+    }
 }
 
 impl Device for DryRunDevice {

@@ -27,31 +27,30 @@ impl FileTier {
     /// The file cannot be created, or the disk has not enough space.
     pub fn new(folder: &Path, size: Bytes) -> Result<Self, HostError> {
         let create = |source| HostError::Create { folder: folder.to_owned(), source };
-        let reserve = |source| HostError::Reserve { folder: folder.to_owned(), bytes: size, source };
         // Opened without a name where the system supports it, otherwise unlinked at once.
         let file = tempfile::tempfile_in(folder).map_err(create)?;
-        if !size.is_zero() {
-            loop {
-                match fallocate(&file, FallocateFlags::empty(), 0, size.get()) {
-                    Ok(()) => break,
-                    Err(Errno::INTR) => {}
-                    Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-                        write_zeros(&file, size).map_err(reserve)?;
-                        break;
-                    }
-                    Err(error) => return Err(reserve(error.into())),
-                }
-            }
-        }
-        Ok(Self { file, folder: folder.to_owned() })
+        let mut tier = Self { file, folder: folder.to_owned() };
+        tier.resize(size)?;
+        Ok(tier)
     }
 }
 
-fn write_zeros(file: &File, size: Bytes) -> io::Result<()> {
+/// Reserves the bytes from `offset` to `size`, which must be more.
+fn reserve(file: &File, offset: u64, size: u64) -> io::Result<()> {
+    loop {
+        match fallocate(file, FallocateFlags::empty(), offset, size - offset) {
+            Ok(()) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => return write_zeros(file, offset, size),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn write_zeros(file: &File, mut offset: u64, size: u64) -> io::Result<()> {
     let zeros = vec![0; 1 << 20];
-    let mut offset = 0;
-    while offset < size.get() {
-        let count = (size.get() - offset).min(zeros.len() as u64);
+    while offset < size {
+        let count = (size - offset).min(zeros.len() as u64);
         file.write_all_at(&zeros[..count as usize], offset)?;
         offset += count;
     }
@@ -74,6 +73,19 @@ impl HostTier for FileTier {
             bytes: len,
             source,
         })
+    }
+
+    fn resize(&mut self, size: Bytes) -> Result<(), HostError> {
+        let before = self.file.metadata().map(|metadata| metadata.len());
+        let changed = before.and_then(|before| {
+            if size.get() > before {
+                let reserved = reserve(&self.file, before, size.get());
+                // What was reserved of it is given back.
+                return reserved.inspect_err(|_| drop(self.file.set_len(before)));
+            }
+            self.file.set_len(size.get())
+        });
+        changed.map_err(|source| HostError::Reserve { folder: self.folder.clone(), bytes: size, source })
     }
 
     fn drop_cache(&self) -> Result<(), HostError> {

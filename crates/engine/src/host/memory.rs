@@ -27,13 +27,9 @@ impl MemoryTier {
     /// # Errors
     /// The memory cannot be reserved.
     pub fn new(size: Bytes) -> Result<Self, HostError> {
-        let failed = || HostError::Memory(size);
-        let bytes = usize::try_from(size.get()).map_err(|_| failed())?;
-        let count = bytes.div_ceil(CHUNK);
-        let mut chunks = Vec::new();
-        chunks.try_reserve_exact(count).map_err(|_| failed())?;
-        chunks.extend((0..count).map(|i| Mutex::new(vec![0; CHUNK.min(bytes - i * CHUNK)])));
-        Ok(Self { chunks })
+        let mut tier = Self { chunks: Vec::new() };
+        tier.resize(size)?;
+        Ok(tier)
     }
 
     /// Calls `visit` for every part of the range that lies in one chunk, with its position in the range and its bytes.
@@ -58,6 +54,24 @@ impl HostTier for MemoryTier {
 
     fn load(&self, offset: usize, bytes: &mut [u8]) -> Result<(), HostError> {
         self.stretches(offset, bytes.len(), |place, stretch| bytes[place].copy_from_slice(stretch));
+        Ok(())
+    }
+
+    fn resize(&mut self, size: Bytes) -> Result<(), HostError> {
+        let failed = || HostError::Memory(size);
+        let bytes = usize::try_from(size.get()).map_err(|_| failed())?;
+        let (before, count) = (self.chunks.len(), bytes.div_ceil(CHUNK));
+        self.chunks.try_reserve_exact(count.saturating_sub(before)).map_err(|_| failed())?;
+        self.chunks.truncate(count);
+        self.chunks.shrink_to_fit();
+        let len = |chunk: usize| CHUNK.min(bytes - chunk * CHUNK);
+        // The last chunk may have been shorter, or have to be.
+        if let Some((chunk, last)) = self.chunks.iter_mut().enumerate().last() {
+            let last = last.get_mut().unwrap_or_else(PoisonError::into_inner);
+            last.resize(len(chunk), 0);
+            last.shrink_to_fit();
+        }
+        self.chunks.extend((before..count).map(|chunk| Mutex::new(vec![0; len(chunk)])));
         Ok(())
     }
 

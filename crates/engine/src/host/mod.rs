@@ -27,6 +27,11 @@ pub trait HostTier: Send + Sync {
     fn store(&self, offset: usize, bytes: &[u8]) -> Result<(), HostError>;
     /// Reads bytes from an offset.
     fn load(&self, offset: usize, bytes: &mut [u8]) -> Result<(), HostError>;
+    /// Changes the size. Bytes below both sizes keep their contents. What is added is reserved now.
+    ///
+    /// # Errors
+    /// Memory or disk space cannot be reserved; the tier has its old size then.
+    fn resize(&mut self, size: Bytes) -> Result<(), HostError>;
     /// Copies of up to this many bytes finish before a sleeping thread would run; the compute stream makes them itself.
     fn inline_copy_limit(&self) -> usize {
         0

@@ -159,6 +159,16 @@ pub unsafe fn scale(o: &Operands<'_>, pool: &ThreadPool, len: usize, factor: f32
 
 /// # Safety
 /// As [`super::run`].
+pub unsafe fn scale_by(o: &Operands<'_>, pool: &ThreadPool, len: usize) {
+    // SAFETY: the factor is not written; the result is the first operand or apart.
+    unsafe {
+        let factor = o.read::<f32>(1, 1)[0];
+        parallel1(pool, len, o.source(0, len), o.target(0, len), |x| factor * x);
+    }
+}
+
+/// # Safety
+/// As [`super::run`].
 pub unsafe fn add_row(o: &Operands<'_>, pool: &ThreadPool, outer: usize, inner: usize) {
     if inner == 0 {
         return;

@@ -52,7 +52,7 @@ impl HeapRun {
             bytes.clone_into(&mut outputs[slot].lock().unwrap_or_else(PoisonError::into_inner));
         };
         let pool = Arc::clone(&self.pool);
-        let context = Context { pool: &pool, seed: self.seed, iteration, inputs, outputs: &take };
+        let context = Context { pool: &pool, seed: self.seed, iteration, rate: 1.0, inputs, outputs: &take };
         // As on the compute stream: one switch of threads for all ops.
         pool.install(|| self.operations(&context));
         outputs.into_iter().map(|output| output.into_inner().unwrap_or_default()).collect()

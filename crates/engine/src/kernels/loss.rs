@@ -1,4 +1,6 @@
-//! Cross entropy over a softmax, and its gradient.
+//! Cross entropy over a softmax, its gradient, and the rows that are classified correctly.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use elbowroom_graph::op::Classification;
 use rayon::ThreadPool;
@@ -99,4 +101,28 @@ pub unsafe fn grad(o: &Operands<'_>, pool: &ThreadPool, loss: Classification) {
             }
         }
     });
+}
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn hits(o: &Operands<'_>, pool: &ThreadPool, loss: Classification) {
+    let Classification { rows, classes, offset, stride, .. } = loss;
+    // SAFETY: the result is apart from all operands.
+    let (logits, labels) = unsafe { (o.read::<f32>(0, rows * classes), o.read::<i32>(1, loss.span())) };
+    let together = CHUNK.div_ceil(classes.max(1));
+    let count = AtomicUsize::new(0);
+    each(pool, rows.div_ceil(together), |task| {
+        let hit = |&r: &usize| {
+            let row = &logits[r * classes..(r + 1) * classes];
+            class(labels[offset + r * stride], classes).is_some_and(|class| {
+                let at_label = row[class];
+                // A row with an undefined logit is no hit.
+                row[..class].iter().all(|&x| x < at_label) && row[class..].iter().all(|&x| x <= at_label)
+            })
+        };
+        let hits = (task * together..((task + 1) * together).min(rows)).filter(hit).count();
+        count.fetch_add(hits, Ordering::Relaxed);
+    });
+    // SAFETY: the result is apart.
+    unsafe { o.write::<f32>(0, 1)[0] = count.into_inner() as f32 };
 }

@@ -45,7 +45,7 @@ mod windows;
 mod winograd;
 
 use elbowroom_graph::OpKind;
-use elbowroom_graph::op::Algorithm;
+use elbowroom_graph::op::{Adam, Algorithm, Sgd};
 use elbowroom_ir::Bytes;
 use rayon::ThreadPool;
 
@@ -60,6 +60,8 @@ pub struct Context<'a> {
     pub seed: u64,
     /// Number of the iteration, from zero.
     pub iteration: u64,
+    /// The factor of every learning rate: 1 without a schedule.
+    pub rate: f32,
     /// The bytes of every input slot of the graph.
     pub inputs: &'a [&'a [u8]],
     /// Receives the bytes of an output slot.
@@ -172,6 +174,8 @@ pub unsafe fn run(kind: &OpKind, operands: &Operands<'_>, context: &Context<'_>)
             OpKind::Fill { len, value } => elementwise::fill(o, pool, len, value),
             OpKind::Add { len } => elementwise::add(o, pool, len),
             OpKind::Scale { len, factor } => elementwise::scale(o, pool, len, factor),
+            OpKind::ScaleBy { len } => elementwise::scale_by(o, pool, len),
+            OpKind::ClipFactor { max_norm } => optimizer::clip_factor(o, max_norm),
             OpKind::AddRow { outer, inner } => elementwise::add_row(o, pool, outer, inner),
             OpKind::AddChannel(channels) => elementwise::add_channel(o, pool, channels),
             OpKind::Sum { len, factor } => cluster::sum(o, len, factor),
@@ -218,6 +222,7 @@ pub unsafe fn run(kind: &OpKind, operands: &Operands<'_>, context: &Context<'_>)
             OpKind::AttentionGrad(heads) => attention::grad(o, pool, heads),
             OpKind::CrossEntropy(loss) => loss::forward(o, pool, loss),
             OpKind::CrossEntropyGrad(loss) => loss::grad(o, pool, loss),
+            OpKind::Hits(loss) => loss::hits(o, pool, loss),
             OpKind::Concat { outer, ref widths } => rows::concat(o, pool, outer, widths),
             OpKind::Slice { outer, total, start, width } => {
                 rows::slice(o, pool, outer, total, start..start + width)
@@ -231,8 +236,14 @@ pub unsafe fn run(kind: &OpKind, operands: &Operands<'_>, context: &Context<'_>)
             OpKind::CentroidUpdate { rows, clusters, width } => {
                 cluster::centroid_update(o, pool, rows, [clusters, width]);
             }
-            OpKind::SgdStep { len, sgd } => optimizer::sgd(o, pool, len, sgd),
-            OpKind::AdamStep { len, adam } => optimizer::adam(o, pool, len, adam, context.iteration),
+            OpKind::SgdStep { len, sgd } => {
+                let learning_rate = sgd.learning_rate * context.rate;
+                optimizer::sgd(o, pool, len, Sgd { learning_rate, ..sgd });
+            }
+            OpKind::AdamStep { len, adam } => {
+                let learning_rate = adam.learning_rate * context.rate;
+                optimizer::adam(o, pool, len, Adam { learning_rate, ..adam }, context.iteration);
+            }
         }
     }
 }

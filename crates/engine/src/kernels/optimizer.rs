@@ -1,4 +1,4 @@
-//! Steps of the optimizers, in place.
+//! Steps of the optimizers, in place, and the factor by which gradients are clipped.
 
 use elbowroom_graph::op::{Adam, Sgd};
 use rayon::ThreadPool;
@@ -7,6 +7,21 @@ use super::Operands;
 use super::elementwise::chunks;
 use super::isa::vectorized;
 use super::parallel::Shared;
+
+/// PyTorch's term that keeps the quotient finite.
+const CLIP_EPSILON: f64 = 1e-6;
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn clip_factor(o: &Operands<'_>, max_norm: f32) {
+    // SAFETY: the result is apart.
+    unsafe {
+        let norm = f64::from(o.read::<f32>(0, 1)[0]).sqrt();
+        let factor = f64::from(max_norm) / (norm + CLIP_EPSILON);
+        // Not `min`, which would hide a norm that is no number.
+        o.write::<f32>(0, 1)[0] = if factor > 1.0 { 1.0 } else { factor as f32 };
+    }
+}
 
 /// # Safety
 /// As [`super::run`].

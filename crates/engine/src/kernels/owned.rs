@@ -118,7 +118,8 @@ mod tests {
     fn is_refused(kind: &OpKind) -> bool {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
         let outputs = |_: usize, _: &[u8]| ();
-        let context = Context { pool: &pool, seed: 0, iteration: 0, inputs: &[], outputs: &outputs };
+        let context =
+            Context { pool: &pool, seed: 0, iteration: 0, rate: 1.0, inputs: &[], outputs: &outputs };
         let mut memory = vec![Memory::zeroed(1 << 16); 6];
         let run = || run_owned(kind, &mut memory, &[0, 1, 2], &[3, 4, 5], &context);
         catch_unwind(AssertUnwindSafe(run)).is_err()

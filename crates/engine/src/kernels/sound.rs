@@ -150,12 +150,14 @@ fn volumes(kind: &OpKind) -> Vec<Vec<usize>> {
         OpKind::Fill { len, .. }
         | OpKind::Add { len }
         | OpKind::Scale { len, .. }
+        | OpKind::ScaleBy { len }
         | OpKind::Sum { len, .. }
         | OpKind::Accumulate { len }
         | OpKind::Map { len, .. }
         | OpKind::MapGrad { len, .. }
         | OpKind::SgdStep { len, .. }
         | OpKind::AdamStep { len, .. } => vec![vec![len]],
+        OpKind::ClipFactor { .. } => Vec::new(),
         OpKind::Dropout(mask) => vec![vec![mask.len]],
         OpKind::AddRow { outer, inner } => vec![vec![outer, inner]],
         OpKind::Conv2d { conv, .. } | OpKind::Conv2dGradInput(conv) | OpKind::Conv2dGradWeight(conv) => {
@@ -200,7 +202,7 @@ fn volumes(kind: &OpKind) -> Vec<Vec<usize>> {
         | OpKind::AttentionGrad(Heads { batch, tokens, heads, width, .. }) => {
             vec![vec![3, batch, tokens, heads, width], vec![batch, heads, tokens, tokens]]
         }
-        OpKind::CrossEntropy(loss) | OpKind::CrossEntropyGrad(loss) => {
+        OpKind::CrossEntropy(loss) | OpKind::CrossEntropyGrad(loss) | OpKind::Hits(loss) => {
             vec![vec![loss.rows, loss.classes], vec![loss.rows, loss.stride], vec![loss.offset]]
         }
         OpKind::Concat { outer, ref widths } => {

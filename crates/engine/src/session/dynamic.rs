@@ -39,7 +39,7 @@ impl Session {
             trace: &trace,
             device: &*memory.device,
             needs: &needs,
-            key: IterationKey { seed: self.options.seed, iteration },
+            key: IterationKey { seed: self.options.seed, iteration, rate: self.rate },
             exchange: &mut memory.exchange,
             align: self.align as usize,
             host,

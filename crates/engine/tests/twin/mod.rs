@@ -10,6 +10,10 @@ pub fn twin(kind: &OpKind, x: &[&[f64]], seed: u64, iteration: u64) -> Vec<Vec<f
         OpKind::Output { .. } => Vec::new(),
         OpKind::Fill { len, value } => vec![vec![f64::from(value); len]],
         OpKind::Add { .. } | OpKind::Accumulate { .. } => vec![zip(x[0], x[1], |a, b| a + b)],
+        OpKind::ScaleBy { .. } => vec![x[0].iter().map(|value| x[1][0] * value).collect()],
+        OpKind::ClipFactor { max_norm } => {
+            vec![vec![(f64::from(max_norm) / (x[0][0].sqrt() + 1e-6)).min(1.0)]]
+        }
         OpKind::Scale { factor, .. } => vec![x[0].iter().map(|x| f64::from(factor) * x).collect()],
         OpKind::AddRow { inner, .. } => {
             vec![x[0].iter().enumerate().map(|(i, a)| a + x[1][i % inner]).collect()]
@@ -189,6 +193,14 @@ pub fn twin(kind: &OpKind, x: &[&[f64]], seed: u64, iteration: u64) -> Vec<Vec<f
                 .filter_map(|r| Some(lse[r] - x[0][r * loss.classes + class(&loss, x[1], r)?]))
                 .sum();
             vec![vec![f64::from(loss.scale) * total], lse]
+        }
+        OpKind::Hits(loss) => {
+            let hit = |&r: &usize| {
+                let row = &x[0][r * loss.classes..(r + 1) * loss.classes];
+                let first = |best: usize, c: usize| if row[c] > row[best] { c } else { best };
+                class(&loss, x[1], r) == Some((0..loss.classes).fold(0, first))
+            };
+            vec![vec![(0..loss.rows).filter(hit).count() as f64]]
         }
         OpKind::CrossEntropyGrad(loss) => {
             let mut d = vec![0.0; loss.rows * loss.classes];
