@@ -169,10 +169,17 @@ impl Directory {
         self.woken.load(Ordering::Relaxed) && self.woken.swap(false, Ordering::Relaxed)
     }
 
+    /// Whether an address lies between the first byte of the lowest arena so far and the last byte of the highest. All other addresses lie in
+    /// none.
+    #[inline]
+    pub(crate) fn spans(&self, address: usize) -> bool {
+        address >= self.lowest.load(Ordering::Relaxed) && address < self.highest.load(Ordering::Relaxed)
+    }
+
     /// The arena that contains an address.
     #[inline]
     pub(crate) fn find(&self, address: usize) -> Option<&Arena> {
-        if address < self.lowest.load(Ordering::Relaxed) || address >= self.highest.load(Ordering::Relaxed) {
+        if !self.spans(address) {
             return None;
         }
         // SAFETY: as in `replace_sorted`.

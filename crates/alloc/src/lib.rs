@@ -42,6 +42,7 @@ mod caching;
 mod detect;
 pub mod device;
 mod directory;
+mod gram;
 mod layout;
 mod memory;
 mod pages;
@@ -52,6 +53,7 @@ mod replay;
 mod request;
 mod sequence;
 mod stats;
+mod watch;
 
 pub use arena::Release;
 pub use caching::CachingAllocator;

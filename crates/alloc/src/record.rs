@@ -6,6 +6,7 @@
 use crate::detect::Detector;
 use crate::pages::PageVec;
 use crate::request::{Request, RequestTime, Ticket};
+use crate::watch::{Observed, Watch};
 
 /// One request of an iteration, with the lifetime of its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,10 +29,25 @@ const ALIVE: u64 = u64::MAX;
 /// After this many requests, a record in which nothing recurred counts as full: it would cost time and memory for nothing.
 const JUDGED: usize = 1 << 13;
 
+/// From this many requests on, a record in which nothing recurred so far is *sparse* until something does: see [`Sparse`].
+const SPARSE_FROM: usize = 1 << 10;
+
+/// A record to which requests are added without tickets, so that the times of their frees stay unknown, and without the detector. A watch
+/// observes them at a fraction of the cost. When they recur, the detector observes all of them at once.
+#[derive(Clone, Debug)]
+struct Sparse {
+    watch: Watch,
+    /// Entries that the detector has observed.
+    observed: usize,
+}
+
 /// A bounded record of the latest requests, with the detector of iterations.
 #[derive(Clone, Debug)]
 pub struct Record {
     entries: PageVec<RecordEntry>,
+    sparse: Option<Sparse>,
+    /// Entries before the first one that follows the last sparse part. An iteration is reported only if it begins behind them.
+    without_tickets: usize,
     /// Ticket of the first entry.
     first: u64,
     detector: Detector,
@@ -40,58 +56,15 @@ pub struct Record {
     /// Requests to skip before recording resumes: few after the first full record, because the program may have been starting up; then
     /// doubled after each full record without an iteration. After the pause, [`Watch`] decides.
     pause: u64,
+    /// Requests to skip from now on.
     skipped: u64,
+    /// The time of the first request in which no iteration was found.
+    began: u64,
     /// After a pause: what decides when recording resumes.
     watch: Option<Watch>,
     /// The first request served from a plan, and the bytes of blocks that were requested before it and freed after it.
     planned_from: u64,
     left: usize,
-}
-
-/// Watches, at the cost of one bit per request, whether short sequences of requests recur. A program that never repeats anything is not
-/// recorded again.
-#[derive(Clone, Debug)]
-struct Watch {
-    /// A bit for each hash of the last eight requests.
-    seen: PageVec<u64>,
-    inserted: usize,
-    hash: u64,
-    /// How many of the latest sequences had occurred before.
-    run: usize,
-}
-
-/// Bits of [`Watch::seen`], and how many sequences are inserted before it is cleared: more than the longest iteration.
-const WATCH_BITS: usize = 1 << 18;
-const WATCH_INSERTED: usize = 1 << 16;
-
-/// Sequences in a row that must have occurred before for recording to resume.
-const WATCH_RUN: usize = 64;
-
-impl Watch {
-    fn new() -> Option<Self> {
-        Some(Self { seen: PageVec::filled(WATCH_BITS / 64, 0)?, inserted: 0, hash: 0, run: 0 })
-    }
-
-    /// Observes a request. Returns whether requests recur.
-    #[inline]
-    fn observe(&mut self, request: Request) -> bool {
-        // Eight bits of each request: the ninth shift removes it.
-        self.hash = (self.hash << 8) ^ (request.token() >> 56);
-        let bit = (self.hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % WATCH_BITS;
-        let (word, mask) = (bit / 64, 1 << (bit % 64));
-        if self.seen[word] & mask != 0 {
-            self.run += 1;
-            return self.run >= WATCH_RUN;
-        }
-        self.seen[word] |= mask;
-        self.run = 0;
-        self.inserted += 1;
-        if self.inserted == WATCH_INSERTED {
-            self.seen.fill(0);
-            self.inserted = 0;
-        }
-        false
-    }
 }
 
 impl Record {
@@ -100,11 +73,14 @@ impl Record {
         let capacity = capacity.max(16);
         Self {
             entries: PageVec::new(),
+            sparse: None,
+            without_tickets: 0,
             first: 0,
             detector: Detector::new(),
             capacity,
             pause: (capacity / 16) as u64,
             skipped: 0,
+            began: 0,
             watch: None,
             planned_from: 0,
             left: 0,
@@ -114,34 +90,95 @@ impl Record {
     /// Records a request. Returns its ticket, if it was recorded, and the length of the iteration that has just repeated, if there is one.
     pub fn request(&mut self, request: Request) -> (Option<Ticket>, Option<usize>) {
         if self.skipped > 0 {
-            self.skipped -= 1;
-            self.first += 1;
+            self.skip(1);
             return (None, None);
         }
         if let Some(watch) = &mut self.watch {
-            if !watch.observe(request) {
-                self.first += 1;
-                return (None, None);
+            match watch.observe(request) {
+                Observed::Recurring => self.watch = None,
+                other => {
+                    if let Observed::Pause(requests) = other {
+                        self.skipped = requests;
+                    }
+                    self.first += 1;
+                    return (None, None);
+                }
             }
-            self.watch = None;
         }
         if self.entries.len() == self.capacity
-            || (self.entries.len() == JUDGED && self.detector.is_all_new())
+            || (self.entries.len() == JUDGED && (self.sparse.is_some() || self.detector.is_all_new()))
             || self.entries.push(RecordEntry { request, freed: ALIVE }).is_none()
         {
+            let began = self.began;
             self.clear();
+            self.began = began;
             self.skipped = self.pause;
+            self.watch = Watch::new(self.first - began + self.pause, self.capacity / 4);
             self.pause = self.pause.saturating_mul(2);
-            self.watch = Watch::new();
             self.first += 1;
             return (None, None);
         }
-        (Some(Ticket(self.first + self.entries.len() as u64 - 1)), self.detector.observe(request))
+        if let Some(sparse) = &mut self.sparse {
+            if sparse.watch.observe(request) != Observed::Recurring {
+                return (None, None);
+            }
+            self.end_sparse(self.entries.len() - 1);
+        }
+        let period = self.detector.observe(request);
+        let with_tickets = self.entries.len() - self.without_tickets;
+        (
+            Some(Ticket(self.first + self.entries.len() as u64 - 1)),
+            period.filter(|&period| period <= with_tickets),
+        )
     }
 
-    /// Whether requests are recorded now.
+    /// Makes the record sparse if it is long enough and nothing has recurred. For requests that no plan serves.
+    pub fn economize(&mut self) {
+        let len = self.entries.len();
+        if (SPARSE_FROM..JUDGED).contains(&len)
+            && len.is_power_of_two()
+            && self.sparse.is_none()
+            && self.detector.is_all_new()
+        {
+            let Some(mut watch) = Watch::new(0, self.capacity / 4) else { return };
+            for entry in self.entries.iter() {
+                watch.observe(entry.request);
+            }
+            self.sparse = Some(Sparse { watch, observed: len });
+        }
+    }
+
+    /// Ends a sparse part: the next request gets a ticket, whether requests recur or not.
+    pub fn end_economy(&mut self) {
+        if self.sparse.is_some() {
+            self.end_sparse(self.entries.len());
+        }
+    }
+
+    /// Ends a sparse part: the detector observes its requests, and the entry at `until` is the first with a ticket.
+    #[cold]
+    fn end_sparse(&mut self, until: usize) {
+        let Some(sparse) = self.sparse.take() else { return };
+        for entry in &self.entries[sparse.observed..until] {
+            self.detector.observe(entry.request);
+        }
+        self.without_tickets = until;
+    }
+
+    /// How many of the next requests are not even looked at.
+    pub fn to_skip(&self) -> u64 {
+        self.skipped
+    }
+
+    /// Counts requests of a pause.
+    pub fn skip(&mut self, requests: u64) {
+        self.skipped = self.skipped.saturating_sub(requests);
+        self.first += requests;
+    }
+
+    /// Whether requests get tickets now.
     pub fn is_recording(&self) -> bool {
-        self.skipped == 0 && self.watch.is_none()
+        self.skipped == 0 && self.watch.is_none() && self.sparse.is_none()
     }
 
     /// From the next request on, a plan serves: blocks requested before leave the fallback for good.
@@ -223,7 +260,9 @@ impl Record {
     pub fn clear(&mut self) {
         self.first += self.entries.len() as u64;
         self.entries = PageVec::new();
+        (self.sparse, self.without_tickets) = (None, 0);
         self.detector.clear();
+        self.began = self.first;
         (self.skipped, self.watch) = (0, None);
     }
 }

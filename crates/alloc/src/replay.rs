@@ -19,10 +19,9 @@
 //! follows omitted ones. A smaller one gets the slot. Any other unexpected request goes to the fallback, and the next requests decide which
 //! case it was. The search is limited to a window of constant length.
 
-use std::collections::HashMap;
-
 use crate::arena::{Arena, Occupied};
 use crate::directory::ArenaId;
+use crate::gram::{GRAM, Grams, Recent};
 use crate::layout::Layout;
 use crate::record::ProfiledRequest;
 use crate::request::Request;
@@ -37,9 +36,6 @@ const MAX_OVERDUE: usize = 16;
 /// Requests that make resuming a plan worthwhile, and how many times in a row there may be fewer.
 const MIN_USEFUL_REQUESTS: usize = 64 + WINDOW;
 const MAX_SHORT_USES: u32 = 4;
-
-/// Number of latest requests by which an abandoned plan is recognized.
-pub(crate) const GRAM: usize = 8;
 
 /// How a request was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +95,7 @@ pub struct Replay {
     /// Sizes and lifetimes as observed.
     profile: Vec<ProfiledRequest>,
     changed: bool,
-    grams: HashMap<u64, Option<u32>>,
+    grams: Grams,
     finished: Option<Finished>,
     /// Live blocks whose bytes another slot needs. Tracked until they are freed, to record their lifetimes.
     overdue: Vec<u32>,
@@ -118,11 +114,6 @@ pub struct Finished {
     pub served: usize,
     /// Whether a request was larger, or a block lived longer, than the plan assumed.
     pub changed: bool,
-}
-
-/// The hash of consecutive requests.
-pub(crate) fn gram_hash(tokens: impl Iterator<Item = u64>) -> u64 {
-    tokens.fold(0, |hash: u64, token| hash.rotate_left(7).wrapping_mul(0x0100_0000_01b3) ^ token)
 }
 
 impl Replay {
@@ -149,12 +140,7 @@ impl Replay {
                 iteration: 0,
             });
         }
-        let n = profile.len();
-        let mut grams = HashMap::with_capacity(n);
-        for end in 0..n {
-            let tokens = (0..GRAM).map(|i| profile[(end + n * GRAM + i + 1 - GRAM) % n].request.token());
-            grams.entry(gram_hash(tokens)).and_modify(|at| *at = None).or_insert(Some(end as u32));
-        }
+        let requests: Vec<Request> = profile.iter().map(|entry| entry.request).collect();
         Self {
             entries: entries.into(),
             predecessors: predecessors.into(),
@@ -167,7 +153,7 @@ impl Replay {
             served: 0,
             profile,
             changed: false,
-            grams,
+            grams: Grams::new(&requests),
             finished: None,
             overdue: Vec::new(),
             marked: false,
@@ -430,19 +416,18 @@ impl Replay {
         self.exhausted = false;
     }
 
-    /// Whether the latest [`GRAM`] requests, given by their hash, occur in this iteration at exactly one position. If so, continues behind
-    /// that position.
-    pub(crate) fn recognize(&mut self, hash: u64, recent: impl Iterator<Item = Request>) -> bool {
-        let Some(end) = self.grams.get(&hash).copied().flatten() else { return false };
+    /// Whether the latest gram occurs in this iteration at exactly one position. If so, continues behind that position.
+    pub(crate) fn recognize(&mut self, recent: &Recent) -> bool {
+        let Some(end) = recent.hash().and_then(|hash| self.grams.end(hash)) else { return false };
         let n = self.entries.len();
-        let mut expected = (0..GRAM).map(|i| (end as usize + n * GRAM + i + 1 - GRAM) % n);
-        if !recent.zip(&mut expected).all(|(request, at)| self.equals(at, request)) {
+        let mut expected = (0..GRAM).map(|i| (end + n * GRAM + i + 1 - GRAM) % n);
+        if !recent.iter().zip(&mut expected).all(|(request, at)| self.equals(at, request)) {
             return false;
         }
         self.unexplained = None;
         self.overdue.clear();
         self.exhausted = false;
-        self.cursor = (end as usize + 1) % n;
+        self.cursor = (end + 1) % n;
         // Advances by two iterations, so that no slot counts as served in its latest one and all slots are checked once.
         self.iteration += 2;
         self.served = 0;

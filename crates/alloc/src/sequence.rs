@@ -10,16 +10,15 @@
 //!     └── cleared when full                 reoptimized when an iteration ends         └──▶ replaying
 //! ```
 
-use std::collections::VecDeque;
-
 use elbowroom_ir::search::Budget;
 
 use crate::arena::Arena;
 use crate::directory::{ArenaId, SharedDirectory};
+use crate::gram::Recent;
 use crate::layout::{Layout, Planning, unrolled};
 use crate::memory::Backing;
 use crate::record::{ProfiledRequest, Record};
-use crate::replay::{Finished, GRAM, Replay, ReplayStep, gram_hash};
+use crate::replay::{Finished, Replay, ReplayStep};
 use crate::request::{Request, RequestTime, Ticket};
 use crate::stats::Stats;
 
@@ -101,7 +100,7 @@ pub struct Sequence<B: Backing, D: SharedDirectory> {
     directory: D,
     settings: Settings,
     record: Record,
-    recent: VecDeque<Request>,
+    recent: Recent,
     plans: Vec<Replay>,
     active: Option<usize>,
     reserved: Vec<ReservedArena>,
@@ -143,7 +142,7 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
             directory,
             record: Record::new(settings.history),
             settings,
-            recent: VecDeque::with_capacity(GRAM),
+            recent: Recent::new(),
             plans: Vec::new(),
             active: None,
             reserved: Vec::new(),
@@ -240,6 +239,7 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
     #[cold]
     fn replay_unconfirmed(&mut self, active: usize, request: Request) -> Answer {
         self.requests_since += 1;
+        self.record.end_economy();
         let (ticket, period) = self.record.request(request);
         let answer = self.replay(active, request);
         if self.active == Some(active) {
@@ -290,6 +290,20 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
         if self.active.is_some() { !self.confirmed } else { self.record.is_recording() }
     }
 
+    /// How many of the next requests the fallback may serve without a call of [`request`](Self::request), because nothing would come of it.
+    #[inline]
+    pub(crate) fn pause(&self) -> u64 {
+        let nothing_to_resume = self.active.is_none() && self.plans.is_empty() && self.marks.is_none();
+        if nothing_to_resume && self.interruptions == 0 { self.record.to_skip() } else { 0 }
+    }
+
+    /// Counts requests that the fallback served in a [`pause`](Self::pause).
+    pub(crate) fn skip(&mut self, requests: u64, bytes: u64) {
+        self.stats.requests += requests;
+        self.stats.bytes = self.stats.bytes.saturating_add(bytes);
+        self.record.skip(requests);
+    }
+
     /// Whether at least `enough` bytes of blocks that were recorded for the plan in use have left the fallback since this was last true.
     pub(crate) fn take_left(&mut self, enough: usize) -> bool {
         self.active.is_some() && self.record.take_left(enough) > 0
@@ -314,6 +328,7 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
     /// Marks the start of an iteration. If a program marks its iterations, two consecutive ones with the same number of requests, of
     /// whatever sizes, are planned; automatic detection is off.
     pub fn mark_iteration(&mut self) {
+        self.record.end_economy();
         let marks = self.marks.get_or_insert_default();
         if let Some(active) = self.active {
             let plan = &mut self.plans[active];
@@ -352,10 +367,10 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
             return Answer::Fallback(None);
         }
         let (ticket, period) = self.record.request(request);
-        if self.recent.len() == GRAM {
-            self.recent.pop_front();
+        if self.marks.is_none() {
+            self.record.economize();
         }
-        self.recent.push_back(request);
+        self.recent.push(request);
         if self.recognize() {
             return Answer::Fallback(ticket);
         }
@@ -375,12 +390,7 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
 
     /// Resumes an abandoned plan if the latest requests occur in it.
     fn recognize(&mut self) -> bool {
-        if self.recent.len() < GRAM || self.plans.is_empty() {
-            return false;
-        }
-        let hash = gram_hash(self.recent.iter().map(|request| request.token()));
-        let recent = &self.recent;
-        let found = self.plans.iter_mut().position(|plan| plan.recognize(hash, recent.iter().copied()));
+        let found = self.plans.iter_mut().position(|plan| plan.recognize(&self.recent));
         if let Some(plan) = found {
             self.activate(plan);
             self.detected = false;

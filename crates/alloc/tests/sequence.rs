@@ -229,6 +229,53 @@ fn a_program_that_never_repeats_is_left_alone() {
     assert_eq!((shadow.stats().planned, shadow.stats().plans), (0, 0));
 }
 
+/// To follow a block costs ten times as much as to write down its size.
+#[test]
+fn of_requests_that_never_recur_few_are_followed() {
+    let mut shadow = Shadow::new();
+    let mut program = Program::new(vec![]);
+    for i in 0..times(8_000, 2_000) {
+        program.request(&mut shadow, 64 + i, 3);
+    }
+    assert!((1_000..=1_100).contains(&shadow.tickets), "{}", shadow.tickets);
+}
+
+#[test]
+fn a_loop_after_requests_that_never_recurred_is_planned_soon() {
+    let starts: &[usize] = if cfg!(miri) { &[1_100] } else { &[1_030, 1_100, 2_047, 3_000, 4_096, 7_000] };
+    for &start in starts {
+        let mut shadow = Shadow::new();
+        let mut program = Program::new(vec![]);
+        (0..start).for_each(|i| program.request(&mut shadow, 64 + i, 3));
+        let mut program = Program::new(training(if cfg!(miri) { 12 } else { 40 }));
+        (0..5).for_each(|_| program.iterate(&mut shadow));
+        let stats = shadow.stats();
+        assert!(stats.planned as usize >= 2 * program.pattern.len() - 100, "{start}: {stats:?}");
+        (0..times(40, 20)).for_each(|_| program.iterate(&mut shadow));
+        let before = shadow.stats();
+        (0..3).for_each(|_| program.iterate(&mut shadow));
+        let stats = shadow.stats();
+        assert_eq!(stats.planned - before.planned, 3 * program.pattern.len() as u64, "{start}: {stats:?}");
+    }
+}
+
+#[test]
+fn a_long_iteration_without_inner_loops_is_planned_when_it_begins_for_the_third_time() {
+    let mut shadow = Shadow::new();
+    let size = |i: usize| 4096 + 64 * (i * 7_919 % 10_007);
+    let length = times(3_000, 1_100);
+    let mut program = Program::new((0..length).map(|i| (size(i), 1 + i * i % 50)).collect());
+    (0..3).for_each(|_| program.iterate(&mut shadow));
+    let stats = shadow.stats();
+    assert!(stats.planned as usize >= length - 200, "{stats:?}");
+    assert_eq!(stats.plans, 1);
+    (0..3).for_each(|_| program.iterate(&mut shadow));
+    let before = shadow.stats();
+    program.iterate(&mut shadow);
+    let stats = shadow.stats();
+    assert_eq!(stats.planned - before.planned, length as u64, "{stats:?}");
+}
+
 #[test]
 fn a_million_alternating_sizes_are_an_iteration_of_two() {
     let mut shadow = Shadow::new();

@@ -15,6 +15,8 @@
 //! This is a crate of its own because a library that defines `malloc` must not be linked into the ordinary programs of this workspace.
 
 mod cuda;
+mod libm;
+mod logarithm;
 mod malloc;
 mod next;
 mod pool;

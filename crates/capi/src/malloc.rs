@@ -34,7 +34,7 @@ fn request(size: usize, align: usize, next: impl FnOnce() -> *mut c_void) -> *mu
 /// See the C library.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
-    request(size, ALIGN, || next::malloc(size))
+    request(size, ALIGN, move || next::malloc(size))
 }
 
 /// See the C library.
@@ -150,7 +150,7 @@ pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
     if !align.is_power_of_two() {
         return next::memalign(align, size);
     }
-    request(size, align.max(ALIGN), || next::memalign(align, size))
+    request(size, align.max(ALIGN), move || next::memalign(align, size))
 }
 
 /// See the C library.

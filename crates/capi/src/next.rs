@@ -41,32 +41,60 @@ fn bootstrap_bytes(block: *mut c_void) -> usize {
     MEMORY.0.get() as usize + BOOTSTRAP - block as usize
 }
 
-/// The address of the next library's function of this name; 0 during the look-up, or if there is none.
-fn address(known: &AtomicUsize, name: &CStr) -> usize {
-    match known.load(Ordering::Relaxed) {
-        0 if LOOKING_UP.replace(true) => 0,
-        0 => {
-            // SAFETY: a name ended by zero.
-            let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize;
-            known.store(found, Ordering::Relaxed);
-            LOOKING_UP.set(false);
-            found
+/// A function of the next library.
+struct Next {
+    name: &'static CStr,
+    /// Its address; 0 before the look-up, or if there is none.
+    address: AtomicUsize,
+}
+
+impl Next {
+    const fn new(name: &'static CStr) -> Self {
+        Self { name, address: AtomicUsize::new(0) }
+    }
+
+    /// Its address; 0 during the look-up, or if there is none.
+    #[inline]
+    fn address(&self) -> usize {
+        match self.address.load(Ordering::Relaxed) {
+            0 => self.look_up(),
+            found => found,
         }
-        found => found,
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn look_up(&self) -> usize {
+        if LOOKING_UP.replace(true) {
+            return 0;
+        }
+        // SAFETY: a name ended by zero.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) } as usize;
+        self.address.store(found, Ordering::Relaxed);
+        LOOKING_UP.set(false);
+        found
     }
 }
 
-/// The next allocator's function of this name and type.
+static MALLOC: Next = Next::new(c"malloc");
+static CALLOC: Next = Next::new(c"calloc");
+static FREE: Next = Next::new(c"free");
+static REALLOC: Next = Next::new(c"realloc");
+static POSIX_MEMALIGN: Next = Next::new(c"posix_memalign");
+static MEMALIGN: Next = Next::new(c"memalign");
+static MALLOC_USABLE_SIZE: Next = Next::new(c"malloc_usable_size");
+static MALLOC_TRIM: Next = Next::new(c"malloc_trim");
+
+/// A function of the next allocator, with its type.
 macro_rules! next {
-    ($name:literal, $type:ty) => {{
-        static KNOWN: AtomicUsize = AtomicUsize::new(0);
+    ($function:ident, $type:ty) => {
         // SAFETY: the C library's function of this name has this type; 0 is `None`.
-        unsafe { transmute::<usize, Option<$type>>(address(&KNOWN, $name)) }
-    }};
+        unsafe { transmute::<usize, Option<$type>>($function.address()) }
+    };
 }
 
 pub fn malloc(size: usize) -> *mut c_void {
-    match next!(c"malloc", unsafe extern "C" fn(usize) -> *mut c_void) {
+    match next!(MALLOC, unsafe extern "C" fn(usize) -> *mut c_void) {
         // SAFETY: any size may be asked for.
         Some(malloc) => unsafe { malloc(size) },
         None => bootstrap(size, 16),
@@ -74,7 +102,7 @@ pub fn malloc(size: usize) -> *mut c_void {
 }
 
 pub fn calloc(count: usize, size: usize) -> *mut c_void {
-    match next!(c"calloc", unsafe extern "C" fn(usize, usize) -> *mut c_void) {
+    match next!(CALLOC, unsafe extern "C" fn(usize, usize) -> *mut c_void) {
         // SAFETY: any size may be asked for.
         Some(calloc) => unsafe { calloc(count, size) },
         None => count.checked_mul(size).map_or(std::ptr::null_mut(), |bytes| bootstrap(bytes, 16)),
@@ -87,7 +115,7 @@ pub unsafe fn free(block: *mut c_void) {
     if is_bootstrap(block) {
         return;
     }
-    if let Some(free) = next!(c"free", unsafe extern "C" fn(*mut c_void)) {
+    if let Some(free) = next!(FREE, unsafe extern "C" fn(*mut c_void)) {
         // SAFETY: the caller's promise.
         unsafe { free(block) };
     }
@@ -104,7 +132,7 @@ pub unsafe fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
         }
         return new;
     }
-    match next!(c"realloc", unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void) {
+    match next!(REALLOC, unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void) {
         // SAFETY: the caller's promise.
         Some(realloc) => unsafe { realloc(block, size) },
         None => bootstrap(size, 16),
@@ -112,7 +140,7 @@ pub unsafe fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
 }
 
 pub fn posix_memalign(out: &mut *mut c_void, align: usize, size: usize) -> c_int {
-    match next!(c"posix_memalign", unsafe extern "C" fn(*mut *mut c_void, usize, usize) -> c_int) {
+    match next!(POSIX_MEMALIGN, unsafe extern "C" fn(*mut *mut c_void, usize, usize) -> c_int) {
         // SAFETY: the place is ours; any alignment and size may be asked for.
         Some(posix_memalign) => unsafe { posix_memalign(out, align, size) },
         None => {
@@ -123,7 +151,7 @@ pub fn posix_memalign(out: &mut *mut c_void, align: usize, size: usize) -> c_int
 }
 
 pub fn memalign(align: usize, size: usize) -> *mut c_void {
-    match next!(c"memalign", unsafe extern "C" fn(usize, usize) -> *mut c_void) {
+    match next!(MEMALIGN, unsafe extern "C" fn(usize, usize) -> *mut c_void) {
         // SAFETY: any alignment and size may be asked for.
         Some(memalign) => unsafe { memalign(align, size) },
         None => bootstrap(size, align.max(16)),
@@ -136,7 +164,7 @@ pub unsafe fn malloc_usable_size(block: *mut c_void) -> usize {
     if is_bootstrap(block) {
         return 0;
     }
-    match next!(c"malloc_usable_size", unsafe extern "C" fn(*mut c_void) -> usize) {
+    match next!(MALLOC_USABLE_SIZE, unsafe extern "C" fn(*mut c_void) -> usize) {
         // SAFETY: the caller's promise.
         Some(usable) => unsafe { usable(block) },
         None => 0,
@@ -145,27 +173,18 @@ pub unsafe fn malloc_usable_size(block: *mut c_void) -> usize {
 
 /// Returns free pages to the system, if the next allocator is libc's.
 pub extern "C" fn trim() {
-    if let Some(trim) = next!(c"malloc_trim", unsafe extern "C" fn(usize) -> c_int) {
+    if let Some(trim) = next!(MALLOC_TRIM, unsafe extern "C" fn(usize) -> c_int) {
         // SAFETY: any number of bytes may be left at the top.
         unsafe { trim(0) };
     }
 }
 
-/// Calls each function that a program needs, so that none is looked up later: the look-up takes the dynamic linker's lock, which another
-/// thread may hold when the program forks.
+/// Looks up all functions, so that none is looked up later: the look-up takes the dynamic linker's lock, which another thread may hold when
+/// the program forks. None is called: a program that never allocates needs no heap.
 pub fn look_up_all() {
-    let mut aligned = std::ptr::null_mut();
-    let blocks = [malloc(1), calloc(1, 1), memalign(64, 64)];
-    if posix_memalign(&mut aligned, 64, 64) != 0 {
-        aligned = std::ptr::null_mut();
+    for function in
+        [&MALLOC, &CALLOC, &FREE, &REALLOC, &POSIX_MEMALIGN, &MEMALIGN, &MALLOC_USABLE_SIZE, &MALLOC_TRIM]
+    {
+        function.address();
     }
-    for block in blocks.into_iter().chain([aligned]).filter(|block| !block.is_null()) {
-        // SAFETY: each block lives, is passed on by `realloc`, and is freed once.
-        unsafe {
-            malloc_usable_size(block);
-            let moved = realloc(block, 128);
-            free(if moved.is_null() { block } else { moved });
-        }
-    }
-    trim();
 }

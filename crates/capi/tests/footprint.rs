@@ -73,6 +73,20 @@ fn phases() {
     }
 }
 
+/// As `phases`, with a rest before the last phase, in which the arenas of the others are given back.
+fn later() {
+    for phase in 0..3usize {
+        if phase == 2 {
+            std::thread::sleep(Duration::from_millis(2_500));
+        }
+        for _ in 0..8 {
+            let size = |i: usize| scale() * (1_500_000 + 400_000 * phase + 64 * ((i * 7 + phase) % 11));
+            let blocks: Vec<Written> = (0..64).map(|i| Written::new(size(i))).collect();
+            drop(blocks);
+        }
+    }
+}
+
 /// Larson's server: each of two threads replaces one of its blocks after the other by one of another size, 1 to 60 KB.
 fn larson() {
     let threads = (0..2u64).map(|thread| {
@@ -117,10 +131,11 @@ fn training() {
     }
 }
 
-const PROGRAMS: [(&str, fn()); 5] = [
+const PROGRAMS: [(&str, fn()); 6] = [
     ("rounds", rounds),
     ("threads", threads),
     ("phases", phases),
+    ("later", later),
     ("larson", larson),
     ("training", training),
 ];

@@ -429,6 +429,36 @@ fn without_a_driver_cuda_says_so() {
     }
 }
 
+/// Requests that pass unobserved are counted, and a loop that begins behind them is planned all the same.
+fn repeats_after_long_noise() {
+    const NOISE: u64 = 400_000;
+    let before = stats();
+    let (mut seed, mut bytes, mut large) = (1u64, 0, 0);
+    for _ in 0..NOISE {
+        seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        let size = 1_024 + (seed >> 33) as usize % 59_000;
+        // SAFETY: the block is freed at once.
+        unsafe { libc::free(black_box(libc::malloc(size))) };
+        bytes += size as u64;
+        large += u64::from(size >= 16 << 10);
+    }
+    let noisy = stats();
+    let requests = |stats: &Stats| stats.requests + stats.middle;
+    let sum = |stats: &Stats| stats.bytes + stats.middle_bytes;
+    assert_eq!(noisy.planned + noisy.middle_planned, 0, "{noisy:?}");
+    // The standard library makes some requests of its own.
+    assert!((NOISE..NOISE + 10).contains(&(requests(&noisy) - requests(&before))), "{noisy:?}");
+    assert!((bytes..bytes + 100_000).contains(&(sum(&noisy) - sum(&before))), "{noisy:?} {bytes}");
+    let allowed = large / 5 / 32;
+    let first = (1..=2 * allowed).find(|_| {
+        iterate();
+        stats().planned > 0
+    });
+    assert!(first.is_some_and(|iterations| iterations <= allowed), "{first:?} of {allowed}");
+    (0..40).for_each(|_| iterate());
+    assert!(stats().planned >= 30 * 32, "{:?}", stats());
+}
+
 const SCENARIOS: &[(&str, fn())] = &[
     ("repeats", repeats),
     ("bands", bands),
@@ -442,6 +472,7 @@ const SCENARIOS: &[(&str, fn())] = &[
     ("forks_with_many_handlers", forks_with_handlers),
     ("a_child_plans", a_child_plans),
     ("never_repeats", never_repeats),
+    ("repeats_after_long_noise", repeats_after_long_noise),
     ("a_million_alternating_sizes", a_million_alternating_sizes),
     ("without_a_driver_cuda_says_so", without_a_driver_cuda_says_so),
 ];

@@ -1,6 +1,8 @@
 //! The requests of an iteration, from a file that `elbowroom-import` reads.
 
 use std::error::Error;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use elbowroom_import::{Imported, Options, import};
@@ -39,7 +41,7 @@ impl Iteration {
     /// their op.
     pub fn read(path: &Path) -> Result<Self, Box<dyn Error>> {
         let name = path.to_string_lossy();
-        let Imported { trace, .. } = import(&std::fs::read(path)?, &name, &Options::default())?;
+        let Imported { trace, .. } = import(&contents(path)?, &name, &Options::default())?;
         let storages = trace.storages().len();
         // Values that an iteration leaves to the next in the storage in which it found them never move.
         let mut fixed: Table<StorageId, bool> = Table::filled(storages, false);
@@ -86,4 +88,19 @@ impl Iteration {
         let unplannable = bytes(&kept).iter().sum();
         Ok(Self { fixed: bytes(&fixed), events, blocks, unplannable })
     }
+}
+
+/// Bytes of the longest file that is read.
+const LONGEST: u64 = 1 << 30;
+
+/// A file's contents. Not everything that can be opened ends.
+fn contents(path: &Path) -> Result<Vec<u8>, Box<dyn Error>> {
+    let failed = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
+    let mut contents = Vec::new();
+    let file = File::open(path).map_err(|error| failed(&error))?;
+    file.take(LONGEST + 1).read_to_end(&mut contents).map_err(|error| failed(&error))?;
+    if contents.len() as u64 > LONGEST {
+        return Err(failed(&format_args!("longer than {LONGEST} bytes, the most that is read")).into());
+    }
+    Ok(contents)
 }

@@ -14,7 +14,8 @@
 //! table that counts recorded blocks by a hash of their addresses lets all other frees skip the lock, except for hash collisions. When a
 //! thread ends, its band sequences become available to the next new thread, which uses their plans if it does the same work.
 //!
-//! Repetition is detected per thread. A thread whose requests never repeat is served by the fallback.
+//! Repetition is detected per thread. A thread whose requests never repeat is served by the fallback, and is watched in ever rarer windows:
+//! between them a request costs a comparison and a count ([`Pause`](thread::Pause)), and its free a comparison with the range of all arenas.
 //!
 //! # Reentrancy
 //!
@@ -30,6 +31,7 @@ mod band;
 mod fork;
 mod global;
 mod lock;
+mod stats;
 mod thread;
 mod tracked;
 
@@ -44,13 +46,13 @@ use thread::{THREAD, THREAD_EXIT, ThreadState};
 use tracked::TrackedBlocks;
 
 pub use global::Planned;
+pub use stats::ProcessStats;
 
 use crate::arena::{Arena, Release};
 use crate::directory::Directory;
 use crate::memory::{Backing, HostMemory};
 use crate::request::{Request, RequestTime, Ticket};
 use crate::sequence::Answer;
-use crate::stats::Stats;
 
 /// The band sequences of all threads and their shared state. The only instance is [`PROCESS`].
 #[derive(Debug)]
@@ -71,6 +73,9 @@ pub struct Process {
     /// Called when arenas are in use and nothing watches for idle ones.
     on_watch: OnceLock<extern "C" fn()>,
     watched: AtomicBool,
+    /// Requests of all sequences with plans at the last look for idle arenas, and whether there were new ones at that look.
+    looked_at: AtomicU64,
+    was_busy: AtomicBool,
     /// Held while free pages of one idle arena are discarded.
     discarding: Lock,
     lock: Lock,
@@ -101,8 +106,12 @@ fn hint(address: usize) -> usize {
 /// At the end of an iteration the counters are published if at least this many requests have been served since.
 const PUBLISH_AFTER: u64 = 64;
 
-/// The fallback is trimmed whenever recorded blocks of this many bytes, or of an eighth of the arena, have been freed.
-const MIN_TRIMMED: usize = 1 << 20;
+/// Without iterations, they are published after this many.
+const PUBLISH_ALWAYS_AFTER: u64 = 1 << 10;
+
+/// The fallback is trimmed whenever recorded blocks of this many bytes, or of 1/32 of the arena, have been freed: for that long the process
+/// has the memory twice.
+const MIN_TRIMMED: usize = 1 << 18;
 
 /// Arenas of fewer bytes alone need no watching.
 const MIN_WATCHED: usize = 1 << 20;
@@ -123,6 +132,8 @@ impl Process {
             on_plan: OnceLock::new(),
             on_watch: OnceLock::new(),
             watched: AtomicBool::new(false),
+            looked_at: AtomicU64::new(0),
+            was_busy: AtomicBool::new(false),
             discarding: Lock::new(),
             lock: Lock::new(),
             tracked: UnsafeCell::new(TrackedBlocks::new()),
@@ -148,13 +159,27 @@ impl Process {
             self.count_small(request.size);
             return fallback();
         }
+        let band = Band::of(request.size);
+        if THREAD.with(|thread| thread.busy.get() || thread.pauses[band as usize].take(request.size)) {
+            return fallback();
+        }
+        self.allocate_from(band, request, fallback)
+    }
+
+    /// Allocates a block of the band's sequence. The thread must not be busy. Not inlined, so that other requests need save no registers for
+    /// it.
+    #[inline(never)]
+    fn allocate_from(
+        &'static self,
+        band: Band,
+        request: Request,
+        fallback: impl FnOnce() -> *mut u8,
+    ) -> *mut u8 {
         let answer = THREAD.with(|thread| {
-            if thread.busy.replace(true) {
-                return None;
-            }
+            thread.busy.set(true);
             std::sync::atomic::compiler_fence(Ordering::SeqCst);
-            let owner = self.band_sequence(thread, Band::of(request.size));
-            let answer = owner.map(|owner| (owner, self.request_from(owner, request)));
+            let owner = self.band_sequence(thread, band);
+            let answer = owner.map(|owner| (owner, self.request_from(thread, owner, request)));
             std::sync::atomic::compiler_fence(Ordering::SeqCst);
             thread.busy.set(false);
             answer
@@ -186,34 +211,54 @@ impl Process {
         THREAD.with(|thread| {
             thread.small.set(thread.small.get() + 1);
             thread.small_bytes.set(thread.small_bytes.get() + bytes as u64);
-            if thread.small.get() == REPORT_AFTER {
-                self.small.fetch_add(thread.small.replace(0), Ordering::Relaxed);
-                self.small_bytes.fetch_add(thread.small_bytes.replace(0), Ordering::Relaxed);
+            if thread.small.get() >= REPORT_AFTER {
+                self.report_small(thread);
             }
         });
     }
 
+    #[cold]
+    #[inline(never)]
+    fn report_small(&self, thread: &ThreadState) {
+        self.small.fetch_add(thread.small.replace(0), Ordering::Relaxed);
+        self.small_bytes.fetch_add(thread.small_bytes.replace(0), Ordering::Relaxed);
+    }
+
     /// Requests memory from this thread's sequence.
     #[inline]
-    fn request_from(&self, owner: &'static BandSequence, request: Request) -> Answer {
+    fn request_from(&self, thread: &ThreadState, owner: &'static BandSequence, request: Request) -> Answer {
         // SAFETY: the owner is this thread's, and the thread is busy, so that nothing it calls comes here again.
         let sequence = unsafe { &mut *owner.sequence.get() };
+        self.end_pause(thread, owner, sequence);
         if !owner.recording.load(Ordering::Relaxed) {
             let answer = sequence.request(request);
             let stats = sequence.stats_ref();
             let published = owner.published.get();
             let is_new = (published.plans, published.lost) != (stats.plans, stats.lost);
             // An iteration may be a single request, so the counters are not published after every iteration.
-            let is_due = published.iterations != stats.iterations
-                && stats.requests >= published.requests + PUBLISH_AFTER;
+            let since = stats.requests - published.requests;
+            let is_due = since >= PUBLISH_AFTER
+                && (published.iterations != stats.iterations || since >= PUBLISH_ALWAYS_AFTER);
             // With a ticket, recording has resumed after a pause.
             let is_recorded = matches!(answer, Answer::Fallback(Some(_)) | Answer::Planned(_, Some(_)));
             if is_new || is_due || is_recorded {
                 self.publish(owner, sequence);
             }
+            if answer == Answer::Fallback(None) {
+                thread.pauses[owner.band as usize].begin(sequence.pause());
+            }
             return answer;
         }
         self.request_recording(owner, sequence, request)
+    }
+
+    /// Ends this thread's pause in a band, if there is one. The thread must be busy.
+    #[inline]
+    fn end_pause(&self, thread: &ThreadState, owner: &BandSequence, sequence: &mut HostSequence) {
+        if let Some((requests, bytes)) = thread.pauses[owner.band as usize].end() {
+            sequence.skip(requests, bytes);
+            self.publish(owner, sequence);
+        }
     }
 
     #[cold]
@@ -230,7 +275,7 @@ impl Process {
                 freed.iter().for_each(|&(ticket, at)| sequence.freed(ticket, at));
                 freed.clear();
             });
-            if sequence.take_left(MIN_TRIMMED.max(sequence.stats_ref().arena_bytes / 8)) {
+            if sequence.take_left(MIN_TRIMMED.max(sequence.stats_ref().arena_bytes / 32)) {
                 self.trim();
             }
         }
@@ -244,13 +289,14 @@ impl Process {
     #[cold]
     fn publish(&self, owner: &BandSequence, sequence: &HostSequence) {
         let stats = sequence.stats();
-        if stats.plans > owner.published.get().plans {
-            if owner.band == Band::Large {
-                self.trim();
-            }
-            if stats.arena_bytes >= MIN_WATCHED {
-                self.watch();
-            }
+        let published = owner.published.get();
+        if stats.plans > published.plans && owner.band == Band::Large {
+            self.trim();
+        }
+        // After a loss, the fallback serves what the arena did.
+        if (stats.plans, stats.lost) != (published.plans, published.lost) && stats.arena_bytes >= MIN_WATCHED
+        {
+            self.watch();
         }
         owner.published.set(stats);
         owner.stats.publish(&stats);
@@ -290,11 +336,14 @@ impl Process {
         self.on_watch.get_or_init(|| call);
     }
 
-    /// Returns the free pages of arenas to the system from which nothing was served since the last call. Returns whether there are others;
-    /// after false, the function that [`on_watch`](Self::on_watch) sets is called when an arena is in use again.
+    /// Returns the free pages of arenas to the system from which nothing was served since the last call, and those of the fallback once
+    /// threads that have plans make no more requests. Returns whether to call again; after false, the function that
+    /// [`on_watch`](Self::on_watch) sets is called when an arena is in use again.
     pub fn discard_idle(&'static self) -> bool {
         let look = || {
-            let (mut again, mut discarded) = (false, false);
+            let mut again = self.was_busy_since_last_look();
+            // A phase without a plan of its own leaves its blocks in the fallback, where later small ones may keep them from the system.
+            let mut discarded = self.was_busy.swap(again, Ordering::Relaxed) && !again;
             for arena in self.directory.arenas() {
                 self.discarding.acquire(THREAD.with(ThreadState::token));
                 again |= arena.discard_if_idle(|address, bytes| {
@@ -317,6 +366,16 @@ impl Process {
             again
         };
         self.busy(look).unwrap_or(true)
+    }
+
+    /// Whether threads that have plans have made requests since this was last called.
+    fn was_busy_since_last_look(&'static self) -> bool {
+        let mut requests = 0;
+        self.for_each_sequence(|owner| {
+            let stats = owner.stats.read();
+            requests += if stats.plans > 0 { stats.requests } else { 0 };
+        });
+        self.looked_at.swap(requests, Ordering::Relaxed) != requests
     }
 
     fn stop_recording(&self, owner: &BandSequence) {
@@ -432,8 +491,23 @@ impl Process {
     /// If a block begins at the address, nothing uses its bytes any more.
     #[inline]
     pub unsafe fn release(&self, address: usize) -> Release {
-        if self.recording.load(Ordering::Relaxed) > 0 && self.hints[hint(address)].load(Ordering::Relaxed) > 0
-        {
+        let is_hinted = self.recording.load(Ordering::Relaxed) > 0
+            && self.hints[hint(address)].load(Ordering::Relaxed) > 0;
+        if !is_hinted && !self.directory.spans(address) {
+            return Release::Elsewhere;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.release_known(address, is_hinted) }
+    }
+
+    /// As [`release`](Self::release), for an address that may be tracked, if it is hinted, or planned. Not inlined, so that frees of all other
+    /// blocks need save no registers for it.
+    ///
+    /// # Safety
+    /// If a block begins at the address, nothing uses its bytes any more.
+    #[inline(never)]
+    unsafe fn release_known(&self, address: usize, is_hinted: bool) -> Release {
+        if is_hinted {
             self.untrack(address);
         }
         // SAFETY: the caller's promise.
@@ -481,6 +555,7 @@ impl Process {
                 let Some(owner) = THREAD.with(|thread| self.band_sequence(thread, band)) else { return };
                 // SAFETY: the owner is this thread's, and the thread is busy.
                 let sequence = unsafe { &mut *owner.sequence.get() };
+                THREAD.with(|thread| self.end_pause(thread, owner, sequence));
                 action(sequence);
                 self.publish(owner, sequence);
             }
@@ -506,65 +581,5 @@ impl Process {
     /// to the system. Only the first call has an effect. Requests of the function go to the fallback. A panic in it ends the process.
     pub fn on_plan(&self, call: extern "C" fn()) {
         self.on_plan.get_or_init(|| call);
-    }
-
-    /// Counters of all sequences together. Exact for this thread; for others up to the request that they recorded last, or, for a sequence
-    /// in replay, except for the current iteration and at most 64 requests before it.
-    pub fn stats(&'static self) -> ProcessStats {
-        self.busy(|| {
-            THREAD.with(|thread| {
-                for owner in &thread.sequences {
-                    // SAFETY: sequences are never freed.
-                    if let Some(owner) = unsafe { owner.get().as_ref() } {
-                        // SAFETY: the owner is this thread's, and the thread is busy.
-                        self.publish(owner, unsafe { &*owner.sequence.get() });
-                    }
-                }
-            });
-        });
-        let mut sum = ProcessStats {
-            small: self.small.load(Ordering::Relaxed) + THREAD.with(|thread| thread.small.get()),
-            small_bytes: self.small_bytes.load(Ordering::Relaxed)
-                + THREAD.with(|thread| thread.small_bytes.get()),
-            bad_frees: self.bad_frees.load(Ordering::Relaxed),
-            ..ProcessStats::default()
-        };
-        self.for_each_sequence(|owner| {
-            let stats = owner.stats.read();
-            match owner.band {
-                Band::Middle => sum.middle.add(&stats),
-                Band::Large => {
-                    sum.large.add(&stats);
-                    sum.threads += 1;
-                }
-            }
-        });
-        sum
-    }
-}
-
-/// Counters of a process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ProcessStats {
-    /// Requests of at least 16 KiB.
-    pub large: Stats,
-    /// Requests of less, down to the threshold.
-    pub middle: Stats,
-    /// Requests below the threshold, exact to a thousand per thread.
-    pub small: u64,
-    /// Their bytes.
-    pub small_bytes: u64,
-    /// The largest number of threads that made large requests at the same time.
-    pub threads: usize,
-    /// Planned addresses that were freed although no block began there.
-    pub bad_frees: u64,
-}
-
-impl ProcessStats {
-    /// Share of all requested bytes, including small requests, that plans served.
-    pub fn planned_share(&self) -> f64 {
-        let all = self.large.bytes.saturating_add(self.middle.bytes).saturating_add(self.small_bytes);
-        let planned = self.large.planned_bytes.saturating_add(self.middle.planned_bytes);
-        if all == 0 { 0.0 } else { planned as f64 / all as f64 }
     }
 }

@@ -13,10 +13,53 @@ pub(super) struct ThreadState {
     pub busy: Cell<bool>,
     /// One per band.
     pub sequences: [Cell<*mut BandSequence>; BANDS.len()],
+    /// One per band.
+    pub pauses: [Pause; BANDS.len()],
     pub small: Cell<u64>,
     pub small_bytes: Cell<u64>,
     /// During a fork: what to restore after it.
     pub fork: Cell<Option<BeforeFork>>,
+}
+
+/// Requests that go to the fallback without a look at the sequence. See [`Sequence::pause`](crate::Sequence).
+pub(super) struct Pause {
+    granted: Cell<u64>,
+    left: Cell<u64>,
+    bytes: Cell<u64>,
+}
+
+impl Pause {
+    const fn new() -> Self {
+        Self { granted: Cell::new(0), left: Cell::new(0), bytes: Cell::new(0) }
+    }
+
+    /// Whether a request goes to the fallback; counts it if so.
+    #[inline]
+    pub fn take(&self, bytes: usize) -> bool {
+        let left = self.left.get();
+        if left == 0 {
+            return false;
+        }
+        self.left.set(left - 1);
+        self.bytes.set(self.bytes.get().wrapping_add(bytes as u64));
+        true
+    }
+
+    /// Begins a pause. The one before must have been ended.
+    pub fn begin(&self, requests: u64) {
+        self.granted.set(requests);
+        self.left.set(requests);
+    }
+
+    /// Ends the pause. Returns the requests in it and their bytes; `None` if there was no pause.
+    #[inline]
+    pub fn end(&self) -> Option<(u64, u64)> {
+        if self.granted.get() == 0 {
+            return None;
+        }
+        let left = self.left.replace(0);
+        Some((self.granted.replace(0) - left, self.bytes.replace(0)))
+    }
 }
 
 /// The state of the forking thread before the fork.
@@ -34,6 +77,7 @@ thread_local! {
         ThreadState {
             busy: Cell::new(false),
             sequences: [const { Cell::new(null_mut()) }; BANDS.len()],
+            pauses: [const { Pause::new() }; BANDS.len()],
             small: Cell::new(0),
             small_bytes: Cell::new(0),
             fork: Cell::new(None),
@@ -57,12 +101,14 @@ impl Drop for ThreadExit {
         THREAD.with(|thread| {
             // From here on the thread has no band sequences and claims no others.
             thread.busy.set(true);
-            for owner in &thread.sequences {
+            for band in BANDS {
                 // SAFETY: sequences are never freed.
-                if let Some(owner) = unsafe { owner.replace(null_mut()).as_ref() } {
-                    PROCESS.stop_recording(owner);
+                if let Some(owner) = unsafe { thread.sequences[band as usize].replace(null_mut()).as_ref() } {
                     // SAFETY: the owner is still this thread's, and the thread is busy.
-                    unsafe { &*owner.sequence.get() }.discard_all_free_pages();
+                    let sequence = unsafe { &mut *owner.sequence.get() };
+                    PROCESS.end_pause(thread, owner, sequence);
+                    PROCESS.stop_recording(owner);
+                    sequence.discard_all_free_pages();
                     owner.claimed.store(false, Ordering::Release);
                 }
             }

@@ -61,6 +61,8 @@ pub struct Block {
 pub struct Shadow {
     pub sequence: Sequence<Imaginary, Rc<Directory>>,
     pub directory: Rc<Directory>,
+    /// Blocks whose frees were asked for.
+    pub tickets: usize,
     backing: Imaginary,
     fallback: usize,
 }
@@ -74,7 +76,7 @@ impl Shadow {
     pub fn with(settings: Settings) -> Self {
         let (directory, backing) = (Rc::new(Directory::new()), Imaginary::default());
         let sequence = Sequence::new(backing.clone(), directory.clone(), settings);
-        Self { sequence, directory, backing, fallback: 1 << 20 }
+        Self { sequence, directory, tickets: 0, backing, fallback: 1 << 20 }
     }
 
     /// Asks, and checks what is given.
@@ -97,6 +99,7 @@ impl Shadow {
                 (address, ticket)
             }
         };
+        self.tickets += usize::from(ticket.is_some());
         let block = Block { address, bytes: size.max(1), ticket };
         let mut living = self.backing.living.borrow_mut();
         if let Some((_, before)) = living.range(..address + block.bytes).next_back() {
