@@ -26,6 +26,8 @@ use crate::size::MemorySpec;
 const NOISE: f64 = 0.03;
 /// Iterations from which timing the ops pays even where little can be gained.
 const WORTH_TIMING: u64 = 100;
+/// Selections that are planned at most.
+const SELECTIONS: u32 = 4;
 /// A limit of this many times the bytes that smaller workspaces save is not worth saving them.
 const TIGHT: u64 = 50;
 
@@ -320,7 +322,9 @@ fn planned(
 ) -> Result<Option<Planned>, AlgorithmError> {
     let task = Task::estimate(&selection.graph, conditions.machine, conditions.freedom)?;
     let task = Task { costs: selection.costs.clone(), ..task }.with_memory(limit);
-    Ok(pipeline::plan_at_once(&task, conditions.method, observer)?.ok())
+    // All selections together are worth no more than the plan that follows them.
+    let share = pipeline::planning_share(task.costs.total(), conditions.iterations) / SELECTIONS;
+    Ok(pipeline::plan_at_once(&task, &conditions.method.clone().within(share), observer)?.ok())
 }
 
 /// Workspace that every op could have in a schedule: the bytes that are free at its launch, the fewest if there are several launches, plus

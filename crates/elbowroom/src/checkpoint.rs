@@ -19,20 +19,22 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 
 pub use safetensors::Dtype;
 
+use crate::safetensors_head::{HeadError, SafetensorsHead};
+
 /// Key of the checksum in the file's metadata. It comes first, so that its place in the file is known.
 const CHECKSUM: &str = "checksum";
 /// Key of the number of finished iterations.
 const ITERATION: &str = "iteration";
 /// Key of the model's name.
 const MODEL: &str = "model";
+/// Key of the schedule of the learning rate.
+const SCHEDULE: &str = "schedule";
 /// Key of the seed.
 const SEED: &str = "seed";
 /// What precedes the checksum in the head.
 const BEFORE_CHECKSUM: &str = r#"{"__metadata__":{"checksum":""#;
 /// What stands for the checksum while it is computed: as many digits as it has.
 const NO_CHECKSUM: &str = "00000000000000000000000000000000";
-/// The format's own bound on its head.
-const MAX_HEAD: u64 = 100_000_000;
 
 /// Why a checkpoint cannot be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -111,6 +113,8 @@ pub struct Header {
     pub iterations_done: u64,
     /// Seed of the training.
     pub seed: u64,
+    /// The schedule of the learning rate with the iterations that it is made for; `None` if the rate is constant.
+    pub schedule: Option<String>,
 }
 
 /// One tensor of a checkpoint: its name, type and extents.
@@ -211,6 +215,7 @@ pub fn save(
         (SEED, header.seed.to_string().into()),
     ];
     let mut head = Head { notes: BTreeMap::from(notes), entries };
+    head.notes.extend(header.schedule.iter().map(|schedule| (SCHEDULE, schedule.as_str().into())));
     let checksum = checksum(&head.bytes().map_err(failed)?, &digests);
     head.notes.insert(CHECKSUM, checksum.into());
     let head = head.bytes().map_err(failed)?;
@@ -249,30 +254,12 @@ impl Checkpoint {
     /// [`CheckpointError::Read`] if the file cannot be read, [`CheckpointError::Format`] if it is not a complete checkpoint or was changed after
     /// it was written, [`CheckpointError::NotFinite`] if a value is not finite.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
-        let unreadable = |source| CheckpointError::Read { path: path.to_owned(), source };
         let broken = |why: String| CheckpointError::Format { path: path.to_owned(), why };
-        let kind = path.metadata().map_err(unreadable)?;
-        if !kind.is_file() {
-            let what = if kind.is_dir() { "a folder" } else { "not a regular file" };
-            return Err(broken(format!("it is {what}")));
-        }
-        let file = File::open(path).map_err(unreadable)?;
-        let len = file.metadata().map_err(unreadable)?.len();
-        let mut word = [0; 8];
-        file.read_exact_at(&mut word, 0).map_err(|_| broken(format!("it has only {len} bytes")))?;
-        let head_len = u64::from_le_bytes(word);
-        if head_len > MAX_HEAD || head_len > len.saturating_sub(8) {
-            return Err(broken("its head is cut off, or it is no safetensors file".to_owned()));
-        }
-        let mut head = vec![0; head_len as usize];
-        file.read_exact_at(&mut head, 8).map_err(unreadable)?;
-        let metadata: Metadata =
-            serde_json::from_slice(&head).map_err(|e| broken(format!("its head cannot be read ({e})")))?;
-        let expected = (metadata.data_len() as u64).checked_add(8 + head_len);
-        if expected != Some(len) {
-            let promised = expected.map_or("more".to_owned(), |bytes| bytes.to_string());
-            return Err(broken(format!("it has {len} bytes, its head promises {promised}")));
-        }
+        let head = SafetensorsHead::open(path).map_err(|error| match error {
+            HeadError::Io(source) => CheckpointError::Read { path: path.to_owned(), source },
+            HeadError::Format(why) => broken(why),
+        })?;
+        let SafetensorsHead { file, text: mut head, metadata, data_start } = head;
         let first = BEFORE_CHECKSUM.len();
         let place = first..first + NO_CHECKSUM.len();
         if !head.starts_with(BEFORE_CHECKSUM.as_bytes()) || head.len() < place.end {
@@ -293,7 +280,7 @@ impl Checkpoint {
                 )
             })?,
             metadata,
-            data_start: 8 + head_len,
+            data_start,
             digests: HashMap::new(),
         };
         let (mut value, mut digests, mut infinite) = (Vec::new(), Vec::new(), None);
@@ -302,8 +289,9 @@ impl Checkpoint {
             value.resize(info.data_offsets.1 - info.data_offsets.0, 0);
             checkpoint.read_unchecked(info, &mut value)?;
             infinite = infinite.or_else(|| Some((name.clone(), not_finite(info.dtype, &value)?)));
-            digests.push(Digest::of(&value));
-            checkpoint.digests.insert(name, Digest::of(&value));
+            let digest = Digest::of(&value);
+            digests.push(digest);
+            checkpoint.digests.insert(name, digest);
         }
         if checksum(&head, &digests).as_bytes() != found {
             return Err(broken(
@@ -398,7 +386,8 @@ fn header(metadata: &Metadata) -> Option<Header> {
     let notes = metadata.metadata().as_ref()?;
     let number = |key: &str| notes.get(key)?.parse().ok();
     let model = notes.get(MODEL)?.clone();
-    Some(Header { model, iterations_done: number(ITERATION)?, seed: number(SEED)? })
+    let schedule = notes.get(SCHEDULE).cloned();
+    Some(Header { model, iterations_done: number(ITERATION)?, seed: number(SEED)?, schedule })
 }
 
 #[cfg(test)]
@@ -412,7 +401,7 @@ mod tests {
     }
 
     fn header(iterations_done: u64) -> Header {
-        Header { model: "m".to_owned(), iterations_done, seed: 5 }
+        Header { model: "m".to_owned(), iterations_done, seed: 5, schedule: None }
     }
 
     fn fill(index: usize, value: &mut [u8]) -> io::Result<()> {

@@ -36,7 +36,11 @@ pub struct Refusal {
     pub tensors: Vec<Needed>,
     /// The workspace of this op.
     pub workspace_bytes: Bytes,
-    /// Bytes of these tensors and the workspace together.
+    /// Other tensors that may be neither offloaded nor recomputed, and are therefore on the device as well.
+    pub held_tensors: usize,
+    /// Their size.
+    pub held_bytes: Bytes,
+    /// Bytes of all these tensors and the workspace together, alignment included.
     pub needed_bytes: Option<Bytes>,
     /// Bytes by which the limit is too small.
     pub missing_bytes: Option<Bytes>,
@@ -58,14 +62,18 @@ impl Refusal {
             op: None,
             tensors: Vec::new(),
             workspace_bytes: Bytes::ZERO,
+            held_tensors: 0,
+            held_bytes: Bytes::ZERO,
             needed_bytes: None,
             missing_bytes: None,
             smallest_limit_bytes: smallest,
         };
-        if let PlanError::Infeasible { proof: Infeasible::Op { op, tensors, needed, .. }, .. } = error {
+        if let PlanError::Infeasible { proof: Infeasible::Op { op, tensors, held, needed, .. }, .. } = error {
             let row = &trace.ops()[*op];
             refusal.op = Some(row.name.clone());
             refusal.workspace_bytes = row.workspace;
+            refusal.held_tensors = held.len();
+            refusal.held_bytes = held.iter().map(|&tensor| trace.bytes(tensor)).sum();
             refusal.needed_bytes = Some(*needed);
             refusal.missing_bytes = Some(needed.saturating_sub(limit));
             // An op that writes in place reads and writes the same bytes, which count once.
@@ -83,7 +91,8 @@ impl Refusal {
         Some(refusal)
     }
 
-    /// One sentence: the op that cannot run, the bytes that it needs, the bytes that are missing, and a limit that works.
+    /// One sentence: the op that cannot run, the bytes that it needs, what else cannot leave the device, the bytes that are missing, and a
+    /// limit that works.
     pub fn sentence(&self) -> String {
         let limit = self.limit_bytes;
         let mut sentence = match (&self.op, self.needed_bytes, self.missing_bytes) {
@@ -98,8 +107,15 @@ impl Refusal {
                 if !self.workspace_bytes.is_zero() {
                     parts.push(format!("workspace ({})", self.workspace_bytes));
                 }
+                let held = match self.held_tensors {
+                    0 => String::new(),
+                    1 => format!(" while another tensor ({}) may not leave it", self.held_bytes),
+                    count => {
+                        format!(" while {count} other tensors ({}) may not leave it", self.held_bytes)
+                    }
+                };
                 format!(
-                    "no plan exists within {limit}: op {op} needs {} on the device together, {needed} in all, so {missing} are missing",
+                    "no plan exists within {limit}: op {op} needs {} on the device together{held}, {needed} in all, so {missing} are missing",
                     parts.join(", ")
                 )
             }

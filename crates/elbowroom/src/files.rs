@@ -66,7 +66,7 @@ pub fn write_whole(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result
     out.flush()?;
     drop(out);
     if let Some(old) = old {
-        // Only a privileged process may give a file away; what counts is that nobody may read more than before.
+        // Only a privileged process may give a file away; what counts is that no other user may read more than before.
         let _ = fchown(file, Some(old.uid()), Some(old.gid()));
         file.set_permissions(Permissions::from_mode(old.mode() & 0o7777))?;
     }
@@ -130,7 +130,7 @@ fn temporary(folder: &Path, private: bool) -> io::Result<NamedTempFile> {
     }
 }
 
-/// Removes the temporary files of this user whose processes have ended: nobody holds their locks. What cannot be removed stays.
+/// Removes the temporary files of this user whose processes have ended, which no process has locked. Files that cannot be removed stay.
 fn remove_stale(folder: &Path, user: u32) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_temporary)) {

@@ -1,10 +1,13 @@
 //! The largest batch that fits a limit, found by planning.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use elbowroom_graph::Graph;
 use elbowroom_ir::Bytes;
+use elbowroom_ir::machine::Machine;
 use elbowroom_ir::search::Observer;
+use elbowroom_sched::deadline::Until;
 
 use crate::algorithms::{self, Conditions};
 use crate::network::{Network, NetworkError};
@@ -48,7 +51,8 @@ pub struct Largest {
 }
 
 /// The largest batch for which a plan is found within the limit, where the same search finds none for one sample more. A batch fits if
-/// the first plan of a training would be found: from estimated durations and without a long search.
+/// the first plan of a training would be found: from estimated durations and without a long search. If the method has a time budget, the search
+/// ends after that time with the largest batch found so far.
 ///
 /// # Errors
 ///
@@ -58,18 +62,33 @@ pub fn largest(
     conditions: &Conditions<'_>,
     observer: &dyn Observer,
 ) -> Result<Largest, LargestError> {
+    largest_for(network, conditions, &[conditions.machine], observer)
+}
+
+/// As [`largest`], where a batch fits if it fits one of these machines: those whose links a training plans for.
+pub(crate) fn largest_for(
+    network: &dyn Network,
+    conditions: &Conditions<'_>,
+    machines: &[&Machine],
+    observer: &dyn Observer,
+) -> Result<Largest, LargestError> {
     let limit = conditions.memory.absolute().ok_or(LargestError::Relative)?;
-    let fits = |batch: usize| fit(network, conditions, batch, limit, observer);
-    let mut best = match fits(1)? {
+    // The clock ends the search, not the first answer. Until then each plan may take the whole of its own time.
+    let end = conditions.method.budget.time.and_then(|time| Instant::now().checked_add(time));
+    let mut best = match fit(network, conditions, machines, 1, limit, observer)? {
         Ok(graph) => graph,
         Err(why) => return Err(LargestError::None(why)),
     };
+    let watch = Until::new(observer, end);
+    let fits = |batch: usize| fit(network, conditions, machines, batch, limit, &watch);
     let (mut works, mut fails) = (1, MOST + 1);
-    while works + 1 < fails && !observer.interrupted() {
+    while works + 1 < fails && !watch.interrupted() {
         // Doubles until a batch does not fit, then halves the gap.
         let batch = if fails > MOST { (2 * works).min(MOST) } else { works.midpoint(fails) };
         match fits(batch) {
             Ok(Ok(graph)) => (best, works) = (graph, batch),
+            // What was interrupted is no answer.
+            Ok(Err(_)) if watch.interrupted() => break,
             // A network that is too large to be built does not fit.
             Ok(Err(_)) | Err(LargestError::Network(_)) => fails = batch,
             Err(error) => return Err(error),
@@ -78,22 +97,42 @@ pub fn largest(
     Ok(Largest { samples: works, graph: best })
 }
 
-/// The graph of a batch if it fits, with the smallest workspaces if only those fit and the [choice](algorithms::choose) of the training
-/// considers them; or why it does not fit.
+/// The graph of a batch if it [fits], or why it does not fit.
 fn fit(
     network: &dyn Network,
     conditions: &Conditions<'_>,
+    machines: &[&Machine],
     batch: usize,
     limit: Bytes,
     observer: &dyn Observer,
 ) -> Result<Result<Arc<Graph>, PlanError>, LargestError> {
-    let plan = |graph: &Graph| -> Result<_, LargestError> {
-        let task = Task::estimate(graph, conditions.machine, conditions.freedom)?.with_memory(limit);
-        pipeline::plan_at_once(&task, conditions.method, observer).map_err(LargestError::Plan)
-    };
     let graph = network.with_batch(batch).ok_or(LargestError::Fixed)?.largest()?;
+    fits(graph, conditions, machines, limit, observer)
+}
+
+/// The graph if it fits, with the smallest workspaces if only those fit and the [choice](algorithms::choose) of the training considers
+/// them; or why it does not fit.
+pub(crate) fn fits(
+    graph: Arc<Graph>,
+    conditions: &Conditions<'_>,
+    machines: &[&Machine],
+    limit: Bytes,
+    observer: &dyn Observer,
+) -> Result<Result<Arc<Graph>, PlanError>, LargestError> {
+    let plan = |graph: &Graph| -> Result<_, LargestError> {
+        let mut first = None;
+        for machine in machines {
+            let task = Task::estimate(graph, machine, conditions.freedom)?.with_memory(limit);
+            match pipeline::plan_or_for_less(&task, &conditions.method.at_once_within_time(), observer) {
+                Err(error @ PlanError::Illegal(_)) => return Err(LargestError::Plan(error)),
+                Err(error @ PlanError::GaveUp { .. }) => first = first.or(Some(error)),
+                done => return Ok(done.map(|_| ())),
+            }
+        }
+        Ok(first.map_or(Ok(()), Err))
+    };
     let why = match plan(&graph)? {
-        Ok(_) => return Ok(Ok(graph)),
+        Ok(()) => return Ok(Ok(graph)),
         Err(why) => why,
     };
     if algorithms::is_worth_choosing(conditions, &graph, limit) {

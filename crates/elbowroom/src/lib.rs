@@ -45,8 +45,10 @@ pub mod plot;
 pub mod registry;
 pub mod report;
 pub mod resident;
+mod safetensors_head;
 pub mod size;
 pub mod train;
+pub mod weights;
 
 pub use elbowroom_alloc as alloc;
 #[cfg(feature = "dqn")]

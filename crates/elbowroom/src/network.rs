@@ -1,6 +1,7 @@
 //! Networks as a training sees them: one graph, or another structure in every iteration.
 
 mod model;
+mod parts;
 
 use std::error::Error;
 use std::sync::Arc;
@@ -11,6 +12,12 @@ use elbowroom_graph::{BuildError, Graph};
 use crate::data::{POOL, Samples};
 
 pub use model::Model;
+pub(crate) use parts::InParts;
+
+/// Name of the output that holds the loss.
+pub(crate) const LOSS: &str = "loss";
+/// Name of the output that holds the number of rows classified correctly.
+pub(crate) const HITS: &str = "hits";
 
 /// Structures that are kept in memory at most; those that have not run for longest are forgotten first.
 pub(crate) const KEPT_STRUCTURES: usize = 64;
@@ -49,6 +56,24 @@ pub trait Network {
     /// Any [`NetworkError`]. It ends the training.
     fn structure(&self, iteration: u64, _seed: u64) -> Result<Structure, NetworkError> {
         Structure::of(self.largest()?, iteration)
+    }
+
+    /// Samples after which an epoch ends, if its last batch may be smaller than the others; `None`, as by default, if all batches are of one
+    /// size.
+    fn samples_in_epoch(&self) -> Option<u64> {
+        None
+    }
+
+    /// The network for evaluation: forward only, with the sum of the losses of its samples as output `loss` and the number of rows that it
+    /// classifies correctly as output `hits`. Its inputs and its persistent tensors are those of the [largest](Self::largest) structure, in
+    /// the same order ([`Graph::with_persistent_of`]); a label outside the classes counts for neither output. `None`, as by default, if the
+    /// network cannot be evaluated.
+    ///
+    /// # Errors
+    ///
+    /// Any [`NetworkError`]. It ends the training.
+    fn evaluation(&self) -> Result<Option<Arc<Graph>>, NetworkError> {
+        Ok(None)
     }
 
     /// The same network for batches of this many samples, or `None` if it cannot be built for another batch, as by default.
@@ -106,10 +131,11 @@ fn first_sample(iteration: u64, batch: usize) -> Result<u64, NetworkError> {
     end.map(|_| iteration * batch as u64).ok_or(NetworkError::Iteration { iteration })
 }
 
-/// Samples in a batch: the first extent of the first input; 1 without inputs.
+/// Samples in a batch: the first extent of the first input, of all its parts if the batch is computed in parts; 1 without inputs.
 pub fn samples(graph: &Graph) -> usize {
-    let first = graph.inputs.first().and_then(|input| graph.tensors[input.tensor].shape.dims().first());
-    first.copied().unwrap_or(1)
+    let Some(first) = graph.inputs.first() else { return 1 };
+    let parts = graph.inputs.iter().filter(|input| input.name == first.name).count();
+    parts * graph.tensors[first.tensor].shape.dims().first().copied().unwrap_or(1)
 }
 
 impl Network for Arc<Graph> {
@@ -133,6 +159,12 @@ impl<N: Network + ?Sized> Network for &N {
     }
     fn structure(&self, iteration: u64, seed: u64) -> Result<Structure, NetworkError> {
         (**self).structure(iteration, seed)
+    }
+    fn samples_in_epoch(&self) -> Option<u64> {
+        (**self).samples_in_epoch()
+    }
+    fn evaluation(&self) -> Result<Option<Arc<Graph>>, NetworkError> {
+        (**self).evaluation()
     }
     fn with_batch(&self, samples: usize) -> Option<Box<dyn Network>> {
         (**self).with_batch(samples)

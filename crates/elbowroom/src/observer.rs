@@ -7,6 +7,7 @@ use elbowroom_ir::search::Observer;
 use elbowroom_ir::{Bytes, Nanos};
 
 use crate::checkpoint::CheckpointError;
+use crate::report::Evaluation;
 
 /// Receives the progress of a training, and that of its searches as an [`Observer`]. Every method does nothing by default.
 pub trait TrainObserver: Observer {
@@ -21,6 +22,15 @@ pub trait TrainObserver: Observer {
 
     /// An iteration has ended.
     fn iteration(&self, _done: &Iteration) {}
+
+    /// An evaluation of this many batches begins.
+    fn evaluation_begins(&self, _batches: u64) {}
+
+    /// An evaluation has ended.
+    fn evaluated(&self, _evaluation: &Evaluation) {}
+
+    /// The outputs of a batch of [one pass](crate::train::Training::one_pass).
+    fn outputs(&self, _outputs: &Outputs) {}
 
     /// A checkpoint of this many iterations, those before the run included, was written to a file.
     fn saved(&self, _path: &Path, _iterations_done: u64) {}
@@ -50,6 +60,26 @@ pub struct Iteration {
     pub structures: u64,
     /// Plans made while training so far.
     pub plans: u64,
+}
+
+/// What the forward part gave for one batch.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Outputs {
+    /// Index of its first sample.
+    pub first: u64,
+    /// Samples that the network takes at once.
+    pub batch: usize,
+    /// Samples of the data in this batch; the others fill it up.
+    pub samples: usize,
+    /// Labels that count; none where the network takes no labels.
+    pub labels: u64,
+    /// Extent of a row of logits; 0 if the first output has no rows.
+    pub classes: usize,
+    /// Whether the network reads tokens.
+    pub language: bool,
+    /// Every output with its name, row-major, sample after sample.
+    pub values: Vec<(String, Vec<f32>)>,
 }
 
 /// Ignores all progress and never interrupts.

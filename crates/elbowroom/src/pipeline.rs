@@ -19,12 +19,17 @@ use elbowroom_sched::deadline::Until;
 use elbowroom_sched::lower::waits;
 use elbowroom_sim::cost::Roofline;
 
+mod derive;
 mod evaluations;
 mod fit;
+mod share;
 mod smallest;
 
+pub use derive::{Underived, derived_plan};
 pub use evaluations::{Evaluations, ParseEvaluationsError, Round};
 use fit::{Fitted, Placed, Placing, fit, place};
+pub(crate) use share::planning_share;
+pub(crate) use smallest::smallest_soon;
 pub use smallest::{quick_smallest, smallest};
 
 /// Evaluations of a short search ([`Method::at_once`]).
@@ -97,6 +102,9 @@ pub enum Rounds {
     AsNeeded,
     /// The same rounds with short packing attempts and no peers: for quick answers, not for the best plan.
     AtOnce,
+    /// As needed, for plans that are made while a training waits: peers that pack every candidate of their search, which takes a hundred times
+    /// as long as the candidate itself, do not pack them. The record of evaluations does not reproduce what such a search finds.
+    Sparing,
     /// Exactly the rounds recorded with a plan, instead of the budget's evaluations and time: this reproduces the plan.
     Recorded(Evaluations),
 }
@@ -116,6 +124,9 @@ pub struct Planned {
     /// Whether the evaluations reproduce the plan: not if the observer, or the clock within a part of the search that counts no evaluations,
     /// interrupted it.
     pub reproducible: bool,
+    /// The same of a plan at the limit that [`smallest`] found, as a plan for that limit: also if the clock ended the search for the limit.
+    /// As `reproducible` for every other plan.
+    pub reproducible_at_limit: bool,
     /// Time spent on planning, packing and checking.
     pub planning: Duration,
 }
@@ -137,7 +148,8 @@ impl<'a> Method<'a> {
         self
     }
 
-    /// The same method with short searches of at most its own evaluations, and without a time limit. Planners that try a few settings still try them all; planners and packers that search stop early.
+    /// The same method with short searches of at most its own evaluations, and without a time limit. Planners that try a few
+    /// settings still try them all; planners and packers that search stop early.
     pub fn at_once(&self) -> Self {
         let evaluations = self.budget.evaluations.map_or(AT_ONCE, |own| own.min(AT_ONCE));
         let budget = Budget { evaluations: Some(evaluations), time: None, ..self.budget.clone() };
@@ -203,8 +215,39 @@ pub fn plan(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Result
     plan_from(task, method, &[], observer)
 }
 
-/// Plans a task with a short search ([`Method::at_once`]). The inner error is the reason why there is no plan; the outer error is always an
-/// illegal plan.
+/// Shares of a limit, in percent, that are tried where the planner gives up at the limit itself.
+const SHARES: [u64; 4] = [95, 85, 70, 50];
+
+/// Plans a task as [`plan`] does, or where the planner gives up, [for less memory](plan_for_less).
+///
+/// # Errors
+///
+/// The [`PlanError`] of the task itself.
+pub(crate) fn plan_or_for_less(
+    task: &Task,
+    method: &Method<'_>,
+    observer: &dyn Observer,
+) -> Result<Planned, PlanError> {
+    match plan(task, method, observer) {
+        Err(error @ PlanError::GaveUp { .. }) => plan_for_less(task, method, observer).ok_or(error),
+        done => done,
+    }
+}
+
+/// Plans a task for less memory than it has: not every planner that finds a plan finds one for every larger limit. A time budget is for all
+/// attempts together.
+pub(crate) fn plan_for_less(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Option<Planned> {
+    let started = Instant::now();
+    let memory = task.machine.memory.get();
+    let less = |percent: u64| {
+        let task = task.with_memory(Bytes(memory / 100 * percent));
+        plan(&task, &method.clone().since(started), observer).ok()
+    };
+    SHARES.into_iter().find_map(less)
+}
+
+/// Plans a task with a short search ([`Method::at_once_within_time`]). The inner error is the reason why there is no plan; the outer error
+/// is always an illegal plan.
 ///
 /// # Errors
 ///
@@ -214,7 +257,7 @@ pub fn plan_at_once(
     method: &Method<'_>,
     observer: &dyn Observer,
 ) -> Result<Result<Planned, PlanError>, PlanError> {
-    match plan(task, &method.at_once(), observer) {
+    match plan(task, &method.at_once_within_time(), observer) {
         Err(error @ PlanError::Illegal(_)) => Err(error),
         done => Ok(done),
     }
@@ -254,6 +297,7 @@ pub fn plan_from(
             stop: StopReason::Optimal,
             evaluations: Evaluations::once(1),
             reproducible: true,
+            reproducible_at_limit: true,
             planning: started.elapsed(),
         });
     }
@@ -270,7 +314,10 @@ pub fn plan_from(
     let plan = check::check(task.trace.clone(), task.machine.clone(), plan.plan().clone())?;
     let reproducible = found.as_ref().map_or(true, |own| own.reproducible);
     let planning = started.elapsed();
-    Ok(Planned { plan: Arc::new(plan), predicted, stop, evaluations: recorded, reproducible, planning })
+    let evaluations = recorded;
+    let reproducible_at_limit = reproducible;
+    let plan = Arc::new(plan);
+    Ok(Planned { plan, predicted, stop, evaluations, reproducible, reproducible_at_limit, planning })
 }
 
 /// Offsets of the persistent tensors between iterations, in the trace's order; `None` for tensors that are on the host alone.
@@ -325,12 +372,19 @@ fn prove(
     let plan = check::check(task.trace.clone(), task.machine.clone(), plan)?;
     let predicted = simulate(task, plan.schedule());
     let planning = started.elapsed();
-    Ok(Planned { plan: Arc::new(plan), predicted, stop, evaluations, reproducible, planning })
+    let reproducible_at_limit = reproducible;
+    let plan = Arc::new(plan);
+    Ok(Planned { plan, predicted, stop, evaluations, reproducible, reproducible_at_limit, planning })
 }
 
 /// The same plan with its iteration predicted by the task's costs and link.
 pub fn predict(task: &Task, planned: Planned) -> Planned {
     Planned { predicted: simulate(task, planned.plan.schedule()), ..planned }
+}
+
+/// The predicted iteration time of a plan for the task's trace, by the task's costs and link.
+pub(crate) fn iteration_time(task: &Task, plan: &CheckedPlan) -> Nanos {
+    simulate(task, plan.schedule()).iteration
 }
 
 /// A schedule checked under a limit on live memory alone, with its predicted iteration. It cannot run, because no buffer has an offset.
@@ -368,8 +422,8 @@ pub fn plan_schedule(
     }
     let budget = match &method.rounds {
         Rounds::Recorded(recorded) => {
-            let evaluations = recorded.rounds.first().map(|round| round.planner);
-            Budget { evaluations, time: None, ..method.budget.clone() }
+            let evaluations = recorded.rounds.first().map_or(0, |round| round.planner);
+            Budget { evaluations: Some(evaluations), time: None, ..method.budget.clone() }
         }
         _ => method.budget.clone(),
     };
@@ -473,7 +527,7 @@ pub fn lower_bound(task: &Task) -> Nanos {
     elbowroom_sim::bound::lower_bound(&request)
 }
 
-/// The proof that no plan exists within the task's limit, if an op by itself exceeds it: one sum for each op, and no search.
+/// The proof that no plan exists within the task's limit, if the [floor] exceeds it: one sum for each op, and no search.
 pub fn impossible(task: &Task) -> Option<PlanError> {
     let limit = task.machine.memory.align_up(task.machine.align);
     let Task { trace, costs, machine, freedom } = task;
@@ -482,8 +536,18 @@ pub fn impossible(task: &Task) -> Option<PlanError> {
     Some(PlanError::Infeasible { limit: machine.memory, proof })
 }
 
-/// The op that needs the most bytes by itself, and that number: no plan exists for a smaller limit.
+/// The op that needs the most bytes by itself, and that number.
 pub fn largest_op(task: &Task) -> (String, Bytes) {
-    let largest = elbowroom_sim::bound::largest_op(&task.trace, task.machine.align);
-    largest.map_or_else(Default::default, |(op, bytes)| (task.trace.ops()[op].name.clone(), bytes))
+    floor_of(task, Freedom::ALL)
+}
+
+/// The op during which the most bytes must be on the device: its own, and those of tensors that the task permits neither to offload nor to
+/// recompute. No plan exists for a smaller limit.
+pub fn floor(task: &Task) -> (String, Bytes) {
+    floor_of(task, task.freedom)
+}
+
+fn floor_of(task: &Task, freedom: Freedom) -> (String, Bytes) {
+    let floor = elbowroom_sim::bound::floor(&task.trace, freedom, task.machine.align);
+    floor.map_or_else(Default::default, |floor| (task.trace.ops()[floor.op].name.clone(), floor.bytes))
 }

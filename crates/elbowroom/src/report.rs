@@ -42,10 +42,15 @@ pub struct PlanReport {
     pub lower_bound_ns: Nanos,
     /// Iteration time ÷ lower bound; 1 is optimal.
     pub ratio_to_bound: f64,
-    /// Bytes that the largest op needs by itself. No plan exists for a smaller limit.
+    /// Bytes that the largest op needs by itself.
     pub largest_op_bytes: Bytes,
     /// Name of that op.
     pub largest_op: String,
+    /// Bytes that must be on the device together: those of an op, and of the tensors that may be neither offloaded nor recomputed. No plan
+    /// exists for a smaller limit.
+    pub floor_bytes: Bytes,
+    /// Name of that op.
+    pub floor_op: String,
     /// Iteration time ÷ unlimited iteration time − 1.
     pub overhead: f64,
     /// Bytes copied to the host.
@@ -59,7 +64,8 @@ pub struct PlanReport {
     /// Evaluations of the planner in all rounds together.
     pub evaluations: u64,
     /// The option of `elbowroom plan` that reproduces this plan in place of a time budget, with the same seed and any number of threads,
-    /// like `--evaluations 812,40,3`. Absent if nothing reproduces it: the search was interrupted, or its durations were measured.
+    /// like `--evaluations 812,40,3`; with `--memory 12345` in place of `--memory min` if the time ended the search for the limit. Absent
+    /// if nothing reproduces it: the search was interrupted, or its durations were measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reproduce_with: Option<String>,
     /// Why the planner stopped.
@@ -76,6 +82,7 @@ impl PlanReport {
             planning: planned.planning,
             evaluations: &planned.evaluations,
             reproducible: planned.reproducible,
+            reproducible_at_limit: planned.reproducible_at_limit,
             stop: &planned.stop,
         };
         Self::of(task, method, unconstrained_peak, &planned.predicted, Some(planned.height()), effort)
@@ -89,8 +96,13 @@ impl PlanReport {
         planned: &PlannedSchedule,
     ) -> Self {
         let evaluations = &Evaluations::once(planned.evaluations);
-        let reproducible = planned.reproducible;
-        let effort = Effort { planning: planned.planning, evaluations, reproducible, stop: &planned.stop };
+        let effort = Effort {
+            planning: planned.planning,
+            evaluations,
+            reproducible: planned.reproducible,
+            reproducible_at_limit: planned.reproducible,
+            stop: &planned.stop,
+        };
         Self::of(task, method, unconstrained_peak, &planned.predicted, None, effort)
     }
 
@@ -105,6 +117,7 @@ impl PlanReport {
         let unlimited = task.costs.total();
         let bound = pipeline::lower_bound(task);
         let (largest_op, largest_op_bytes) = pipeline::largest_op(task);
+        let (floor_op, floor_bytes) = pipeline::floor(task);
         Self {
             trace: task.trace.name().to_owned(),
             machine: task.machine.name.clone(),
@@ -120,13 +133,15 @@ impl PlanReport {
             ratio_to_bound: predicted.iteration.ratio(bound),
             largest_op_bytes,
             largest_op,
+            floor_bytes,
+            floor_op,
             overhead: Self::overhead(predicted.iteration, unlimited),
             to_host_bytes: predicted.traffic.to_host,
             to_device_bytes: predicted.traffic.to_device,
             recomputed_ops: predicted.recomputed,
             planning_ns: effort.planning.into(),
             evaluations: effort.evaluations.total(),
-            reproduce_with: effort.reproducible.then(|| format!("--evaluations {}", effort.evaluations)),
+            reproduce_with: effort.reproducing_options(task.machine.memory),
             stop_reason: effort.stop.name(),
             found_by: None,
         }
@@ -143,7 +158,20 @@ struct Effort<'a> {
     planning: Duration,
     evaluations: &'a Evaluations,
     reproducible: bool,
+    reproducible_at_limit: bool,
     stop: &'a StopReason,
+}
+
+impl Effort<'_> {
+    /// The options that reproduce the plan. Where the time ended the search for the smallest limit, they name the limit that it had found.
+    fn reproducing_options(&self, limit: Bytes) -> Option<String> {
+        let evaluations = format!("--evaluations {}", self.evaluations);
+        match (self.reproducible, self.reproducible_at_limit) {
+            (true, _) => Some(evaluations),
+            (false, true) => Some(format!("--memory {} {evaluations}", limit.get())),
+            (false, false) => None,
+        }
+    }
 }
 
 /// How the iterations of a training were executed: by plans or dynamically.
@@ -156,8 +184,15 @@ pub struct Execution {
     pub dynamic_iterations: u64,
     /// Different structures that ran. A structure that was forgotten to save memory and then ran again counts twice.
     pub structures: u64,
-    /// Plans made while training: one for each structure that ran more than once or that dynamic execution could not run.
+    /// Plans made while training: one for each structure that ran more than once or that dynamic execution could not run, and one for the
+    /// largest structure if others were derived from it.
     pub plans_made: u64,
+    /// Plans derived from that of the largest structure, without a search. A structure that was forgotten counts again.
+    pub derived_plans: u64,
+    /// Planned iterations that followed a derived plan.
+    pub derived_iterations: u64,
+    /// Dynamic iterations of structures for which no plan could be derived.
+    pub underived_iterations: u64,
     /// Bytes of persistent tensors moved when one plan followed another, or when the first plan followed dynamic execution.
     pub switch_moved_bytes: Bytes,
     /// Largest end of a range of the arena in use during dynamic execution.
@@ -221,6 +256,29 @@ pub enum Ending {
     Diverged,
 }
 
+/// What an evaluation on held-out data gave.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Evaluation {
+    /// Iterations before it, those of earlier runs included.
+    pub iterations: u64,
+    /// Samples of the data.
+    pub samples: u64,
+    /// Mean loss over all labels. Not a number if no label counts.
+    pub loss: f64,
+    /// Share of the labels that the network found, from 0 to 1.
+    pub accuracy: f64,
+    /// Whether the network is a language model.
+    pub language: bool,
+}
+
+impl Evaluation {
+    /// Of a language model, e raised to the mean loss.
+    pub fn perplexity(&self) -> Option<f64> {
+        self.language.then(|| self.loss.exp())
+    }
+}
+
 /// What a training saved.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -272,6 +330,14 @@ pub struct TrainReport {
     pub saved: Saved,
     /// Loss of every iteration; empty where only the forward part ran. One that is not finite is `null` in JSON.
     pub losses: Vec<f32>,
+    /// Iterations before each evaluation, those of earlier runs included.
+    pub eval_iterations: Vec<u64>,
+    /// Mean loss of each evaluation over all labels.
+    pub eval_loss: Vec<f64>,
+    /// Share of the labels that the network found, of each evaluation, from 0 to 1.
+    pub eval_accuracy: Vec<f64>,
+    /// Of a language model, e raised to the mean loss of each evaluation; empty for other networks.
+    pub eval_perplexity: Vec<f64>,
     /// Largest end of a range of the arena that a kernel or a copy used, over all iterations.
     pub measured_peak_bytes: Bytes,
     /// Whether the bytes of the arena above the plan's arena size were left untouched.
@@ -294,6 +360,9 @@ pub struct TrainReport {
     /// How the iterations were executed.
     #[serde(flatten)]
     pub execution: Execution,
+    /// Why no plan was derived, for the last structure for which none was. Absent if there was no such structure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub underived_reason: Option<String>,
     /// Whether the unlimited run gave the same results and parameters to the bit; `null` if there was none or if it was
     /// interrupted.
     pub verified: Option<bool>,

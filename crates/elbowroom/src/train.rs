@@ -1,19 +1,24 @@
 //! Training under a limit.
 //!
 //! A training plans with estimated durations, executes the first iteration dynamically and measures it, plans again with measured
-//! durations, and follows that plan. Every iteration counts towards the training, and every iteration stays under the limit.
+//! durations, and follows that plan. Where structures vary, the first iteration of another one than the largest follows a plan derived from
+//! the first plan. Every iteration counts towards the training, and every iteration stays under the limit.
 //!
 //! ```text
 //! network ─▶ largest batch ─▶ algorithms ─▶ plan from estimates ─▶ iterations ─▶ unlimited run ─▶ report
 //!            if requested     under limit   limit.rs               execution.rs  if verified
 //! ```
 
+mod derived;
 mod dtr;
 mod error;
+mod evaluating;
 mod execution;
 mod host;
 mod limit;
+mod parts;
 mod saving;
+mod schedule;
 mod session;
 mod settings;
 
@@ -26,20 +31,24 @@ use elbowroom_ir::machine::Machine;
 
 use crate::algorithms::{self, AlgorithmChoice, Chosen};
 use crate::checkpoint::Checkpoint;
-use crate::largest::{Largest, largest};
-use crate::network::samples;
-use crate::pipeline::{self, Planned, Task};
-use crate::report::{PlanReport, TrainReport};
+use crate::data::Feed;
+use crate::largest::{Largest, largest_for};
+use crate::network::{NetworkError, samples};
+use crate::pipeline::{self, Planned, Rounds, Task};
+use crate::report::{Evaluation, PlanReport, TrainReport};
 use crate::resident;
+use evaluating::{Due, Epoch, Evaluator};
 use execution::{ByPlan, Executor, UnderLimit, Unlimited};
 use host::Host;
 use session::{Run, Runner, Start};
+use settings::Data;
 
-pub use crate::observer::{Iteration, Silent, TrainObserver};
+pub use crate::observer::{Iteration, Outputs, Silent, TrainObserver};
 pub use error::TrainError;
+pub use schedule::{Schedule, ScheduleError};
 pub use settings::Training;
 
-impl Training<'_> {
+impl<'a> Training<'a> {
     /// Trains in silence.
     ///
     /// # Errors
@@ -65,20 +74,34 @@ impl Training<'_> {
         let checkpoint = self.resume.as_deref().map(Checkpoint::open).transpose()?;
         self.seed = self.seed.or(checkpoint.as_ref().map(|checkpoint| checkpoint.header.seed));
         (self.method.budget.seed, self.method.budget.threads) = (self.effective_seed(), self.threads);
+        if self.method.rounds == Rounds::AsNeeded {
+            self.method.rounds = Rounds::Sparing;
+        }
         if let Some((to_host, to_device)) = self.host.link() {
             (self.machine.to_host, self.machine.to_device) = (to_host, to_device);
         }
         let host = self.host.resolve().map_err(EngineError::from)?;
         (self.machine, self.freedom) = (host.limit(&self.machine), host.freedom(self.freedom));
-        let graph = self.sized(observer)?;
+        self.split(&host, observer)?;
+        let (graph, measured) = self.sized(&host, observer)?;
         // Data and checkpoint are opened before anything long begins.
         let seed = self.effective_seed();
-        let feed = std::mem::take(&mut self.data).open(&graph, seed)?;
+        if let Some(share) = self.held_out {
+            let [rest, held_out] = std::mem::take(&mut self.data).split(&graph, share, seed)?;
+            (self.data, self.evaluation) = (rest, held_out);
+        }
+        let mut feed =
+            std::mem::take(&mut self.data).open(&graph, seed, self.one_pass)?.augmented(self.augmentation);
+        if self.one_pass {
+            let (pass, samples_of_data) = feed.in_one_pass()?;
+            (feed, self.iterations) = (pass, samples_of_data.div_ceil(samples(&graph).max(1) as u64));
+        }
+        let evaluator = self.resolve_epochs(&graph, &feed, checkpoint.as_ref())?;
         let training = &self;
-        let mut runner = Runner::new(training, &graph, feed, checkpoint)?;
+        let mut runner = Runner::new(training, &graph, feed, checkpoint, evaluator)?;
         go_on()?;
         observer.network(&graph);
-        let machine = measured_link(training, &host)?;
+        let machine = measured.map_or_else(|| measured_link(training, &host), Ok)?;
         let Chosen { graph, memory, unconstrained } =
             training.choose_algorithms(graph, &machine, observer)?;
         runner.graph = graph.clone();
@@ -110,6 +133,9 @@ impl Training<'_> {
         let mut session = runner.open(&Start::Memory(&machine), host.options.clone())?;
         let saving = training.save.as_ref();
         let limited = runner.run(&mut session, &mut executor, training.iterations, saving, observer)?;
+        if limited.diverged.is_none() {
+            runner.save_weights(&session, limited.iterations)?;
+        }
         let intact = executor.arena_above_intact(&session);
         // Digests, not values: the parameters of both runs at once would need more memory than either run.
         let verify = training.verify && !observer.interrupted();
@@ -139,17 +165,59 @@ impl Training<'_> {
         Ok(report(&runner, &executor, peak, &host, outcome))
     }
 
-    /// The largest structure of the network, built for the largest batch if that was requested.
-    fn sized(&mut self, observer: &dyn TrainObserver) -> Result<Arc<Graph>, TrainError> {
+    /// The largest structure of the network, built for the largest batch if that was requested; then also the machine with the measured link.
+    fn sized(
+        &mut self,
+        host: &Host,
+        observer: &dyn TrainObserver,
+    ) -> Result<(Arc<Graph>, Option<Machine>), TrainError> {
         if !self.largest_batch {
-            return Ok(self.network.largest()?);
+            return Ok((self.network.largest()?, None));
         }
         observer.stage("looking for the largest batch");
-        let Largest { samples, graph } = largest(&*self.network, &self.conditions(&self.machine), observer)?;
+        let measured = measured_link(self, host)?;
+        let machines = [&measured, &self.machine];
+        let conditions = self.conditions(&measured);
+        let Largest { samples, graph } = largest_for(&*self.network, &conditions, &machines, observer)?;
         if let Some(network) = self.network.with_batch(samples) {
             self.network = network;
         }
-        Ok(graph)
+        Ok((graph, Some(measured)))
+    }
+
+    /// Turns epochs into iterations, less those of the checkpoint, and opens the data for evaluations.
+    fn resolve_epochs(
+        &mut self,
+        graph: &Graph,
+        feed: &Feed<'a>,
+        checkpoint: Option<&Checkpoint>,
+    ) -> Result<Option<Evaluator<'a>>, TrainError> {
+        let batch = samples(graph) as u64;
+        let epoch = match self.network.samples_in_epoch() {
+            Some(samples) => Some(Epoch { samples, batch, cut: true }),
+            None => feed.epoch(graph).map(|samples| Epoch { samples, batch, cut: false }),
+        };
+        if let Some(epochs) = self.epochs {
+            let total = epoch.ok_or(TrainError::NoEpochs)?.iterations(epochs);
+            let total = total.ok_or(NetworkError::Iteration { iteration: u64::MAX })?;
+            let done = checkpoint.map_or(0, |checkpoint| checkpoint.header.iterations_done);
+            self.iterations = total.saturating_sub(done);
+            if self.iterations == 0 {
+                return Err(TrainError::Complete { done, epochs, total });
+            }
+        }
+        let data = std::mem::replace(&mut self.evaluation, Data::None);
+        if matches!(data, Data::None) {
+            return Ok(None);
+        }
+        let graph = self.network.evaluation()?.ok_or(TrainError::Unevaluable)?;
+        let Some(dataset) = data.open_evaluation(&graph)? else { return Ok(None) };
+        let due = match (self.evaluate_every, epoch) {
+            (Some(every), _) => Due::Every(every),
+            (None, Some(epoch)) if self.epochs.is_some() => Due::Epochs(epoch),
+            (None, _) => Due::End,
+        };
+        Ok(Some(Evaluator::new(dataset, graph, due)?))
     }
 
     /// The graph with its algorithms chosen. Structures that vary keep the algorithms that they were built with.
@@ -179,7 +247,8 @@ impl Training<'_> {
     ) -> Result<Run, TrainError> {
         let everything = self.machine.clone().with_memory(all_tensors(task));
         let (mut by_plan, mut dynamic) = (ByPlan { plan: unconstrained.plan.clone() }, Unlimited::default());
-        let (start, executor): (_, &mut dyn Executor) = match self.network.varies() {
+        // The plan is for one structure, and an evaluation runs another one.
+        let (start, executor): (_, &mut dyn Executor) = match self.network.varies() || runner.evaluates() {
             false => (Start::Plan(&unconstrained.plan), &mut by_plan),
             true => (Start::Memory(&everything), &mut dynamic),
         };
@@ -231,6 +300,7 @@ fn report(
     let measured_unlimited = unlimited.as_ref().map(|(run, _)| run.iteration);
     let baseline = measured_unlimited.unwrap_or_else(|| executor.sum_of_op_times());
     let batch = samples(&runner.graph);
+    let evaluations = &limited.evaluations;
     TrainReport {
         plan: executor.plan_report(unconstrained_peak),
         host: host.name(),
@@ -253,9 +323,14 @@ fn report(
         measured_to_device_bytes: limited.last.traffic.to_device,
         measured_recomputed_ops: limited.last.recomputed,
         execution: executor.execution(),
+        underived_reason: executor.underived(),
         ending: limited.ending,
         diverged: limited.diverged,
         saved: limited.saved,
+        eval_iterations: evaluations.iter().map(|evaluation| evaluation.iterations).collect(),
+        eval_loss: evaluations.iter().map(|evaluation| evaluation.loss).collect(),
+        eval_accuracy: evaluations.iter().map(|evaluation| evaluation.accuracy).collect(),
+        eval_perplexity: evaluations.iter().filter_map(Evaluation::perplexity).collect(),
         losses: limited.losses,
         verified: unlimited.map(|(_, equal)| equal),
     }

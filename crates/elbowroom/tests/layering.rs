@@ -17,6 +17,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("elbowroom-engine", &["elbowroom-ir", "elbowroom-graph"]),
     ("elbowroom-alloc", &["elbowroom-ir", "elbowroom-pack"]),
     ("elbowroom-capi", &["elbowroom-alloc"]),
+    ("elbowroom-pack-capi", &["elbowroom-pack"]),
     (
         "elbowroom",
         &[
@@ -43,6 +44,7 @@ const UNSAFE: &[&str] = &[
     "crates/engine/src/kernels",
     "crates/alloc/src",
     "crates/capi/src",
+    "crates/pack-capi/src",
 ];
 
 fn root() -> PathBuf {

@@ -5,12 +5,15 @@ use std::sync::Arc;
 
 use elbowroom::algorithms::AlgorithmChoice;
 use elbowroom::engine;
+use elbowroom::graph::Graph;
 use elbowroom::graph::zoo::{self, Options};
 use elbowroom::ir::Bytes;
+use elbowroom::ir::machine::Channel;
 use elbowroom::ir::planning::{Costs, Freedom, Planner, Request};
 use elbowroom::ir::schedule::Schedule;
 use elbowroom::ir::search::{Budget, Observer, Outcome, Silent, StopReason};
 use elbowroom::pipeline::{self, Method, PlanError, Task};
+use elbowroom::report::TrainReport;
 use elbowroom::sim::cost::Roofline;
 use elbowroom::size::MemorySpec;
 use elbowroom::train::Training;
@@ -66,25 +69,56 @@ impl Planner for Fussy {
     }
 }
 
-#[test]
-fn a_plan_for_less_serves_where_none_is_found() {
-    let graph = Arc::new(zoo::build("resnet18", &Options::new(8).width(8)).unwrap());
-    let machine = sim::presets::machine("cpu").unwrap();
-    let trace = engine::trace(&graph).unwrap();
-    let costs = Costs::estimate(&trace, &Roofline::new(&machine));
-    let task = Task { trace: Arc::new(trace), costs, machine: machine.clone(), freedom: Freedom::ALL };
-    let unconstrained = pipeline::unconstrained(&task, method().packer, &Silent).unwrap().height();
-    let fussy = Fussy(unconstrained);
+/// Two verified iterations at half of the unconstrained peak, on the machine of the presets.
+fn trained_at_half(graph: Arc<Graph>, planner: &dyn Planner) -> TrainReport {
     let half: MemorySpec = "50%".parse().unwrap();
     let training = Training::new(graph, half)
-        .method(Method { planner: &fussy, ..method() })
+        .machine(sim::presets::machine("cpu").unwrap())
+        .method(Method { planner, ..method() })
         .algorithms(AlgorithmChoice::AsBuilt)
         .iterations(2)
         .threads(1)
         .verify(true);
     let report = training.run_observed(&Quiet).unwrap();
     assert_eq!(report.verified, Some(true));
+    assert_eq!(report.measured_peak_bytes, report.plan.predicted_peak_bytes);
+    report
+}
+
+#[test]
+fn a_plan_for_less_serves_where_none_is_found() {
+    let graph = Arc::new(zoo::build("resnet18", &Options::new(8).width(8)).unwrap());
+    let machine = sim::presets::machine("cpu").unwrap();
+    let trace = engine::trace(&graph).unwrap();
+    let costs = Costs::estimate(&trace, &Roofline::new(&machine));
+    let task = Task { trace: Arc::new(trace), costs, machine, freedom: Freedom::ALL };
+    let unconstrained = pipeline::unconstrained(&task, method().packer, &Silent).unwrap().height();
+    let report = trained_at_half(graph, &Fussy(unconstrained));
     assert_eq!(report.plan.limit_bytes, Bytes(unconstrained.get() / 2));
     assert!(report.measured_peak_bytes <= Bytes(unconstrained.get() / 3), "by a plan for less");
-    assert_eq!(report.measured_peak_bytes, report.plan.predicted_peak_bytes);
+}
+
+/// `auto`, but only for this link.
+struct OnlyFor(Channel);
+
+impl Planner for OnlyFor {
+    fn name(&self) -> &'static str {
+        "only-for"
+    }
+
+    fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
+        if request.machine.to_host != self.0 {
+            return Outcome { best: None, evaluations: 1, stop: StopReason::GaveUp { best: None } };
+        }
+        registry::planner("auto").unwrap().schedule(request, budget, observer)
+    }
+}
+
+#[test]
+fn a_plan_for_the_described_link_serves_where_none_is_found_for_the_measured_one() {
+    let graph = Arc::new(zoo::build("resnet18", &Options::new(8).width(8)).unwrap());
+    let described = sim::presets::machine("cpu").unwrap();
+    let report = trained_at_half(graph, &OnlyFor(described.to_host));
+    let used = report.measured_peak_bytes.ratio(report.plan.limit_bytes);
+    assert!(used > 0.8, "a plan for this limit and not for less: {used}");
 }

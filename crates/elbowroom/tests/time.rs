@@ -1,18 +1,20 @@
 //! A time limit is kept by every part of planning, and what one sum proves takes no search.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use elbowroom::algorithms::AlgorithmChoice;
+use elbowroom::algorithms::{AlgorithmChoice, Conditions};
 use elbowroom::engine;
 use elbowroom::graph::zoo::{self, Options};
 use elbowroom::ir::Bytes;
 use elbowroom::ir::planning::{Costs, Freedom, Planner, Request};
 use elbowroom::ir::schedule::Schedule;
 use elbowroom::ir::search::{Budget, Observer, Outcome, Silent, StopReason};
+use elbowroom::ir::trace::Trace;
+use elbowroom::largest::largest;
 use elbowroom::network::Model;
-use elbowroom::pipeline::{self, Method, PlanError, Task};
+use elbowroom::pipeline::{self, Method, PlanError, Rounds, Task};
 use elbowroom::sim::cost::Roofline;
 use elbowroom::size::MemorySpec;
 use elbowroom::train::{Iteration, TrainObserver, Training};
@@ -144,6 +146,85 @@ impl Planner for EndlessLater<'_> {
     }
 }
 
+#[test]
+fn short_searches_keep_to_the_time_too() {
+    let (task, planner) = (task("resnet20"), endless());
+    let packer = registry::packer("auto").unwrap();
+    let method = Method::new(&planner, packer, Budget::time(Duration::from_millis(50)));
+    let peak = pipeline::unconstrained(&task, packer, &Silent).unwrap().height();
+    // As the choice of algorithms plans.
+    let half = task.with_memory(Bytes(peak.get() / 2));
+    assert!(pipeline::plan_at_once(&half, &method, &Silent).unwrap().is_err());
+    let network = Model::new("resnet20", Options::new(1).image(16)).unwrap();
+    let conditions = Conditions {
+        memory: MemorySpec::Absolute(peak),
+        machine: &task.machine,
+        method: &method,
+        freedom: Freedom::ALL,
+        iterations: 1,
+        threads: 1,
+        algorithms: AlgorithmChoice::AsBuilt,
+    };
+    let largest = largest(&network, &conditions, &Silent).unwrap();
+    assert!((1..=2).contains(&largest.samples), "the peak is that of two samples, and nothing leaves");
+    assert_eq!(planner.faults.into_inner(), 0, "the planner was not interrupted");
+}
+
+/// Gives up, so that its peer is asked.
+struct GivesUp;
+
+/// Remembers the largest number of evaluations that it was granted.
+struct Granted(AtomicU64);
+
+static GRANTED: Granted = Granted(AtomicU64::new(0));
+
+impl Planner for GivesUp {
+    fn name(&self) -> &'static str {
+        "gives-up"
+    }
+    fn schedule(&self, _: &Request<'_>, _: &Budget, _: &dyn Observer) -> Outcome<Schedule> {
+        Outcome { best: None, evaluations: 7, stop: StopReason::GaveUp { best: None } }
+    }
+    fn peers(&self, _: &Trace) -> Vec<&'static dyn Planner> {
+        vec![&GRANTED]
+    }
+}
+
+impl Planner for Granted {
+    fn name(&self) -> &'static str {
+        "granted"
+    }
+    fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
+        self.0.fetch_max(budget.evaluations.unwrap_or(u64::MAX), Ordering::Relaxed);
+        registry::planner("floor").unwrap().schedule(request, budget, observer)
+    }
+}
+
+#[test]
+fn peers_search_no_longer_than_the_budget_allows_and_the_record_says_so() {
+    let task = task("resnet20");
+    let packer = registry::packer("auto").unwrap();
+    let peak = pipeline::unconstrained(&task, packer, &Silent).unwrap().height();
+    let task = task.with_memory(Bytes(peak.get() / 10 * 7));
+    let method = Method::new(&GivesUp, packer, Budget::evaluations(20));
+    let first = pipeline::plan(&task, &method, &Silent).unwrap();
+    assert_eq!(GRANTED.0.swap(0, Ordering::Relaxed), 20);
+    let recorded = first.evaluations.to_string();
+    assert_eq!(recorded, "7~20");
+    let budget = Budget { evaluations: None, ..method.budget.clone() };
+    let rounds = Rounds::Recorded(recorded.parse().unwrap());
+    let again = pipeline::plan(&task, &Method { rounds, budget, ..method.clone() }, &Silent).unwrap();
+    assert_eq!(GRANTED.0.swap(0, Ordering::Relaxed), 20);
+    assert_eq!(again.plan.plan(), first.plan.plan());
+    // A larger budget does not make these searches longer.
+    let plenty = Method { budget: Budget::evaluations(5_000), ..method };
+    let planned = pipeline::plan(&task, &plenty, &Silent).unwrap();
+    assert_eq!(
+        (GRANTED.0.swap(0, Ordering::Relaxed), planned.evaluations.to_string().as_str()),
+        (256, "7~256")
+    );
+}
+
 /// Counts the iterations.
 struct Count<'a>(&'a AtomicU64);
 
@@ -209,4 +290,101 @@ fn what_an_interrupted_search_has_found_is_placed() {
     assert!(planned.height() <= task.machine.memory);
     assert_eq!(planned.stop, StopReason::Interrupted);
     assert!(!planned.reproducible);
+}
+
+/// Finds nothing, and remembers what it was asked: memory, live limit, link and evaluations.
+#[derive(Default)]
+struct Asked(Mutex<Vec<[u64; 4]>>);
+
+impl Planner for Asked {
+    fn name(&self) -> &'static str {
+        "asked"
+    }
+
+    fn schedule(&self, request: &Request<'_>, budget: &Budget, _: &dyn Observer) -> Outcome<Schedule> {
+        let machine = request.machine;
+        let [memory, live] = [machine.memory, request.live_limit].map(Bytes::get);
+        self.0.lock().unwrap().push([memory, live, machine.to_host.rate, budget.evaluations.unwrap_or(0)]);
+        Outcome { best: None, evaluations: 1, stop: StopReason::GaveUp { best: None } }
+    }
+}
+
+#[test]
+fn a_training_that_is_refused_repeats_no_search() {
+    for training in [
+        |training: Training<'static>| training.evaluations(20),
+        |training: Training<'static>| training.time(Duration::from_secs(3600)),
+    ] {
+        let asked: &'static Asked = Box::leak(Box::default());
+        let network = Model::new("resnet20", Options::new(2).image(16)).unwrap();
+        let half: MemorySpec = "50%".parse().unwrap();
+        let settings = Training::new(network, half).planner(asked).algorithms(AlgorithmChoice::AsBuilt);
+        training(settings).run().unwrap_err();
+        let mut calls = asked.0.lock().unwrap().clone();
+        let all = calls.len();
+        calls.sort_unstable();
+        calls.dedup();
+        assert!(all >= 10, "the limit and smaller ones, by two links: {all}");
+        assert_eq!(calls.len(), all, "a search was repeated");
+    }
+}
+
+#[test]
+fn the_smallest_limit_of_a_training_is_found_within_a_share_of_it() {
+    let planner: &'static Endless = Box::leak(Box::new(endless()));
+    let network = Model::new("resnet20", Options::new(2).image(16)).unwrap();
+    let training = Training::new(network, "min".parse::<MemorySpec>().unwrap())
+        .planner(planner)
+        .time(Duration::from_secs(3600))
+        .iterations(2);
+    let report = training.run().unwrap();
+    assert_eq!(planner.faults.load(Ordering::Relaxed), 0, "the bisection was not interrupted");
+    assert!(planner.calls.load(Ordering::Relaxed) > 1, "a smaller limit was tried");
+    assert_eq!(report.measured_peak_bytes, report.plan.limit_bytes);
+}
+
+/// Needs half of the memory that it is allowed, and counts the searches for which it got a packer and those for which it did not.
+#[derive(Default)]
+struct Packs([AtomicU64; 2]);
+
+static PACKS: Packs = Packs([AtomicU64::new(0), AtomicU64::new(0)]);
+
+impl Planner for Packs {
+    fn name(&self) -> &'static str {
+        "packs"
+    }
+    fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
+        self.0[usize::from(request.packer.is_some())].fetch_add(1, Ordering::Relaxed);
+        registry::planner("floor").unwrap().schedule(request, budget, observer)
+    }
+}
+
+/// Gives up, so that its peer that packs is asked.
+struct GivesUpToo;
+
+impl Planner for GivesUpToo {
+    fn name(&self) -> &'static str {
+        "gives-up-too"
+    }
+    fn schedule(&self, _: &Request<'_>, _: &Budget, _: &dyn Observer) -> Outcome<Schedule> {
+        Outcome { best: None, evaluations: 7, stop: StopReason::GaveUp { best: None } }
+    }
+    fn peers(&self, _: &Trace) -> Vec<&'static dyn Planner> {
+        vec![&PACKS]
+    }
+}
+
+#[test]
+fn peers_do_not_pack_every_candidate_while_a_training_waits() {
+    let task = task("resnet20");
+    let packer = registry::packer("auto").unwrap();
+    let peak = pipeline::unconstrained(&task, packer, &Silent).unwrap().height();
+    let task = task.with_memory(Bytes(peak.get() / 10 * 7));
+    let searches = |rounds: Rounds| {
+        let method = Method { rounds, ..Method::new(&GivesUpToo, packer, Budget::evaluations(20)) };
+        let planned = pipeline::plan(&task, &method, &Silent).unwrap();
+        (planned.reproducible, PACKS.0.each_ref().map(|count| count.swap(0, Ordering::Relaxed) > 0))
+    };
+    assert_eq!(searches(Rounds::AsNeeded), (true, [false, true]));
+    assert_eq!(searches(Rounds::Sparing), (false, [true, false]));
 }

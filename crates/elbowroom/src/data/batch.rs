@@ -8,6 +8,8 @@ use super::DataError;
 #[derive(Clone, Debug)]
 pub struct Batch {
     inputs: Vec<Input>,
+    /// Parts in which the graph takes the batch, each with inputs of the same names.
+    parts: usize,
     /// Number of classes of the network, if no input holds them.
     classes: usize,
 }
@@ -27,6 +29,9 @@ enum Values {
     Reals(Vec<f32>),
     Classes(Vec<i32>),
 }
+
+/// A label that is no class and therefore counts for no loss.
+pub(super) const NO_LABEL: i32 = -1;
 
 /// Extents of a batch of images: `[batch, channels, height, width]`, row-major.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,12 +106,19 @@ impl Input {
 impl Batch {
     /// The inputs of a graph, all zero.
     pub fn new(graph: &Graph) -> Self {
-        let inputs = graph.inputs.iter();
-        let inputs = inputs.map(|i| Input::new(&i.name, graph.tensors[i.tensor].shape, i.content)).collect();
+        let first = graph.inputs.first().map(|input| input.name.as_str());
+        let parts = graph.inputs.iter().filter(|input| Some(input.name.as_str()) == first).count().max(1);
+        let inputs = graph.inputs.iter().take(graph.inputs.len() / parts);
+        let inputs = inputs.map(|i| {
+            let mut extents = graph.tensors[i.tensor].shape.dims().to_vec();
+            extents.iter_mut().take(1).for_each(|samples| *samples *= parts);
+            Input::new(&i.name, Shape::new(&extents), i.content)
+        });
+        let inputs = inputs.collect();
         let output = graph.outputs.first().map(|output| graph.tensors[output.tensor].shape);
         // Without labels, the number of classes is the second extent of its first output.
         let classes = output.and_then(|shape| shape.dims().get(1).copied()).unwrap_or(1);
-        Self { inputs, classes }
+        Self { inputs, parts, classes }
     }
 
     /// Sequences of tokens with their labels, apart from any graph.
@@ -115,7 +127,7 @@ impl Batch {
         let extents = Shape::new(&[shape.batch, shape.length]);
         let names = if labelled { &["tokens", "labels"][..] } else { &["tokens"] };
         let inputs = names.iter().map(|name| Input::new(name, extents, content)).collect();
-        Self { inputs, classes: shape.vocabulary }
+        Self { inputs, parts: 1, classes: shape.vocabulary }
     }
 
     /// Samples in the batch: the first extent of every input.
@@ -214,6 +226,26 @@ impl Batch {
         }
     }
 
+    /// Gives the samples from this one on labels that count for nothing.
+    pub(super) fn ignore_labels_after(&mut self, samples: usize) {
+        let batch = self.samples().max(1);
+        if let Some((_, labels)) = self.parts() {
+            let per_sample = labels.len() / batch;
+            labels.iter_mut().skip(samples * per_sample).for_each(|label| *label = NO_LABEL);
+        }
+    }
+
+    /// Labels that are classes of the network.
+    pub(super) fn counted_labels(&self) -> u64 {
+        let Some(Input { content: Content::Class { classes }, values: Values::Classes(labels), .. }) =
+            self.inputs.get(1)
+        else {
+            return 0;
+        };
+        labels.iter().filter(|&&label| usize::try_from(label).is_ok_and(|label| label < *classes)).count()
+            as u64
+    }
+
     /// Whether the network takes labels.
     pub(super) fn labelled(&self) -> bool {
         self.inputs.len() > 1
@@ -259,9 +291,15 @@ impl Batch {
 
     /// The bytes of the inputs by slot, in the machine's byte order.
     pub fn slots(&self) -> impl Iterator<Item = &[u8]> {
-        self.inputs.iter().map(|input| match &input.values {
-            Values::Reals(values) => bytemuck::cast_slice(values),
-            Values::Classes(values) => bytemuck::cast_slice(values),
+        (0..self.parts).flat_map(move |part| {
+            self.inputs.iter().map(move |input| {
+                let bytes: &[u8] = match &input.values {
+                    Values::Reals(values) => bytemuck::cast_slice(values),
+                    Values::Classes(values) => bytemuck::cast_slice(values),
+                };
+                let size = bytes.len() / self.parts;
+                &bytes[part * size..(part + 1) * size]
+            })
         })
     }
 }

@@ -17,7 +17,22 @@ const FILES: usize = 5;
 /// Mean and standard deviation of the training set, per channel, of pixels scaled to 0..1.
 const NORMAL: [(f32, f32); CHANNELS] = [(0.4914, 0.2470), (0.4822, 0.2435), (0.4465, 0.2616)];
 
-/// The training files of one folder.
+/// The file of test images.
+const TEST: &str = "test_batch.bin";
+
+/// Opens a file of whole records and counts them.
+fn open_part(path: PathBuf) -> Result<(PathBuf, File, u64), DataError> {
+    let file = File::open(&path).map_err(DataError::io(&path))?;
+    let len = file.metadata().map_err(DataError::io(&path))?.len();
+    let records = len / RECORD as u64;
+    if len == 0 || len % RECORD as u64 != 0 {
+        let why = format!("{len} bytes are no multiple of {RECORD}-byte records; download it again");
+        return Err(DataError::Format { path, format: "CIFAR-10", why });
+    }
+    Ok((path, file, records))
+}
+
+/// The training files of one folder, or its test file.
 #[derive(Debug)]
 pub struct Cifar10 {
     /// The files with the number of records in each.
@@ -45,15 +60,9 @@ impl Cifar10 {
         let mut files = Vec::new();
         let mut samples = 0;
         for path in (1..).map(|number| Self::file(folder, number)).take_while(|path| path.is_file()) {
-            let file = File::open(&path).map_err(DataError::io(&path))?;
-            let len = file.metadata().map_err(DataError::io(&path))?.len();
-            let records = len / RECORD as u64;
-            if len == 0 || len % RECORD as u64 != 0 {
-                let why = format!("{len} bytes are no multiple of {RECORD}-byte records; download it again");
-                return Err(DataError::Format { path, format: "CIFAR-10", why });
-            }
-            samples += records;
-            files.push((path, file, records));
+            let part = open_part(path)?;
+            samples += part.2;
+            files.push(part);
         }
         if files.is_empty() {
             return Err(DataError::Unknown(folder.to_owned()));
@@ -65,6 +74,22 @@ impl Cifar10 {
             return Err(DataError::Format { path: Self::file(folder, missing), format: "CIFAR-10", why });
         }
         Ok(Self { files, samples, record: vec![0; RECORD] })
+    }
+
+    /// Whether a folder holds the test file, or the path is a file that is named like it.
+    pub fn is_test_in(path: &Path) -> bool {
+        path.join(TEST).is_file() || path.is_file() && path.extension().is_some_and(|end| end == "bin")
+    }
+
+    /// Opens the test file in a folder, or one file of records, and checks that it holds whole records.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::Io`] if it cannot be opened, [`DataError::Format`] if it is cut off.
+    pub fn open_test(path: &Path) -> Result<Self, DataError> {
+        let file = if path.is_file() { path.to_owned() } else { path.join(TEST) };
+        let part = open_part(file)?;
+        Ok(Self { samples: part.2, files: vec![part], record: vec![0; RECORD] })
     }
 
     /// Reads the record of a sample.

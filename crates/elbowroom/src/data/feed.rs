@@ -4,10 +4,10 @@ use std::path::Path;
 
 use elbowroom_graph::{Graph, Shape};
 
-use super::batch::Kind;
+use super::batch::{Kind, NO_LABEL};
 use super::order::EpochOrder;
 use super::sentences::SentenceBatch;
-use super::{Batch, DataError, Dataset, TokenShape, open};
+use super::{Augmentation, Batch, DataError, Dataset, TokenShape, open};
 
 /// The samples of one iteration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,8 +20,6 @@ pub enum Samples {
 
 /// The token that fills up a sentence. Any would do, because its label counts for no loss.
 const PADDING: i32 = 0;
-/// A label that is no token and therefore counts for no loss.
-const NO_LABEL: i32 = -1;
 
 /// A data set in the order in which a training sees it. Buffers are kept from one iteration to the next.
 pub struct Feed<'a> {
@@ -31,6 +29,12 @@ pub struct Feed<'a> {
     /// Buffers by the shapes of a graph's inputs.
     batches: Vec<(Vec<Shape>, Batch)>,
     indices: Vec<u64>,
+    /// How images are changed, and the seed that decides it.
+    augmentation: (Augmentation, u64),
+    /// Whether the samples come once and in their own order.
+    one_pass: bool,
+    /// Samples of the last batch, and its labels that count.
+    part: (usize, u64),
 }
 
 impl<'a> Feed<'a> {
@@ -45,7 +49,37 @@ impl<'a> Feed<'a> {
             _ => Err(DataError::Samples { samples }),
         };
         let order = dataset.samples().map(order).transpose()?;
-        Ok(Self { dataset, order, batches: Vec::new(), indices: Vec::new() })
+        Ok(Self {
+            dataset,
+            order,
+            batches: Vec::new(),
+            indices: Vec::new(),
+            augmentation: (Augmentation::default(), seed),
+            one_pass: false,
+            part: (0, 0),
+        })
+    }
+
+    /// Changes images before the network sees them; other data stays as it is.
+    pub fn augmented(mut self, augmentation: Augmentation) -> Self {
+        self.augmentation.0 = augmentation;
+        self
+    }
+
+    /// Reads the samples once and in their own order. What fills up the last batch repeats the first sample, without a label.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::Endless`] if the data has no end.
+    pub(crate) fn in_one_pass(mut self) -> Result<(Self, u64), DataError> {
+        let samples = self.dataset.samples().ok_or(DataError::Endless)?;
+        (self.order, self.one_pass) = (None, true);
+        Ok((self, samples))
+    }
+
+    /// Samples of the last batch that was read in one pass, and its labels that count.
+    pub(crate) fn part(&self) -> (usize, u64) {
+        self.part
     }
 
     /// The data at a path for a graph, or synthetic data without one ([`open()`]).
@@ -61,6 +95,11 @@ impl<'a> Feed<'a> {
         Self::new(dataset, seed)
     }
 
+    /// Samples of an epoch for a graph; `None` if the data has no epochs.
+    pub fn epoch(&self, graph: &Graph) -> Option<u64> {
+        self.dataset.epoch(&Batch::new(graph))
+    }
+
     /// Reads the samples of an iteration into the inputs of a graph.
     ///
     /// # Errors
@@ -72,7 +111,8 @@ impl<'a> Feed<'a> {
             self.batches.push((shapes, Batch::new(graph)));
             self.batches.len() - 1
         });
-        let Self { dataset, order, batches, indices } = self;
+        let Self { dataset, order, batches, indices, augmentation: (augmentation, seed), one_pass, part } =
+            self;
         let batch = &mut batches[at].1;
         let mut index = |position: u64| match order {
             Some(order) => u64::from(order.sample(position)),
@@ -82,7 +122,21 @@ impl<'a> Feed<'a> {
             Samples::From(first) => {
                 indices.clear();
                 indices.extend((*first..).take(batch.samples()).map(index));
+                let samples = dataset.samples().filter(|_| *one_pass);
+                if let Some(samples) = samples {
+                    indices.iter_mut().filter(|index| **index >= samples).for_each(|index| *index = 0);
+                }
                 dataset.fill(indices, batch)?;
+                if let Some(samples) = samples {
+                    let here = samples.saturating_sub(*first).min(batch.samples() as u64) as usize;
+                    batch.ignore_labels_after(here);
+                    *part = (here, batch.counted_labels());
+                }
+                if *augmentation != Augmentation::default()
+                    && let Ok(mut images) = batch.images("augmentation")
+                {
+                    augmentation.apply(&mut images, *seed, *first);
+                }
             }
             Samples::Sentences(sentences) => {
                 read_sentences(dataset.as_mut(), &mut index, sentences, batch)?;

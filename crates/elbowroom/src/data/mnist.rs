@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use super::batch::ImageBatch;
 use super::{Batch, DataError, Dataset};
 
+/// The file of test images.
+const TEST_IMAGES: &str = "t10k-images-idx3-ubyte";
 const IMAGES_MAGIC: u32 = 0x0803;
 const LABELS_MAGIC: u32 = 0x0801;
 const CLASSES: usize = 10;
@@ -63,6 +65,20 @@ impl Mnist {
         folder.join("train-images-idx3-ubyte")
     }
 
+    /// Whether a folder holds the test images.
+    pub fn is_test_in(folder: &Path) -> bool {
+        folder.join(TEST_IMAGES).is_file()
+    }
+
+    /// Opens both test files, as [`open`](Self::open) opens the training files.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Self::open).
+    pub fn open_test(folder: &Path) -> Result<Self, DataError> {
+        Self::open_pair(folder.join(TEST_IMAGES), folder.join("t10k-labels-idx1-ubyte"))
+    }
+
     /// Whether a folder holds the training images.
     pub fn is_in(folder: &Path) -> bool {
         Self::images_file(folder).is_file()
@@ -74,8 +90,10 @@ impl Mnist {
     ///
     /// [`DataError::Io`] if a file is missing, [`DataError::Format`] if one is cut off or still compressed.
     pub fn open(folder: &Path) -> Result<Self, DataError> {
-        let images_path = Self::images_file(folder);
-        let labels_path = folder.join("train-labels-idx1-ubyte");
+        Self::open_pair(Self::images_file(folder), folder.join("train-labels-idx1-ubyte"))
+    }
+
+    fn open_pair(images_path: PathBuf, labels_path: PathBuf) -> Result<Self, DataError> {
         let (images, [samples, rows, columns]) = open_idx(&images_path, IMAGES_MAGIC)?;
         let (labels, [labelled]) = open_idx(&labels_path, LABELS_MAGIC)?;
         if rows.max(columns) > LARGEST_SIDE {

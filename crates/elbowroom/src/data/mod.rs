@@ -7,13 +7,18 @@
 //!
 //! Files are streamed: a reader keeps a file handle, never the data.
 
+mod augment;
 mod batch;
 mod cifar10;
 mod feed;
+mod images;
 mod mnist;
 mod order;
+mod pass;
 pub(crate) use order::mix;
+pub(crate) use pass::Pass;
 pub mod sentences;
+mod split;
 mod synthetic;
 mod text;
 
@@ -21,13 +26,16 @@ use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub use augment::Augmentation;
 pub use batch::{Batch, ImageShape, TokenShape};
 pub use cifar10::Cifar10;
 pub use feed::{Feed, Samples};
+pub use images::Images;
 pub use mnist::Mnist;
 pub(crate) use sentences::POOL;
+pub use split::Subset;
 pub use synthetic::Synthetic;
-pub use text::Text;
+pub use text::{Text, Windows};
 
 use batch::Kind;
 
@@ -67,6 +75,12 @@ pub trait Dataset: Send {
     ///
     /// Any [`DataError`]. It ends the training.
     fn fill(&mut self, indices: &[u64], batch: &mut Batch) -> Result<(), DataError>;
+
+    /// Samples that one epoch has, for batches like this one; `None` if the data has no epochs. By default the number of
+    /// [samples](Self::samples). Data without an end can have epochs as well: the windows that fit into a text side by side.
+    fn epoch(&self, _batch: &Batch) -> Option<u64> {
+        self.samples()
+    }
 }
 
 /// Why there is no data.
@@ -93,7 +107,7 @@ pub enum DataError {
     },
     /// The folder holds no known data.
     #[error(
-        "{} holds no data that can be read: expected data_batch_1.bin (CIFAR-10), train-images-idx3-ubyte (MNIST) or a plain text file",
+        "{} holds no data that can be read: expected data_batch_1.bin (CIFAR-10), train-images-idx3-ubyte (MNIST), a folder of JPEG or PNG images for each class, or a plain text file",
         .0.display()
     )]
     Unknown(PathBuf),
@@ -106,6 +120,9 @@ pub enum DataError {
         /// Samples of the data set.
         samples: u64,
     },
+    /// Data without an end cannot be evaluated on.
+    #[error("this data has no end, so that it cannot be evaluated on; name files with --eval-data")]
+    Endless,
     /// There is no sample of this index.
     #[error("there is no sample {index}: the data set has {samples}")]
     Index {
@@ -146,21 +163,25 @@ pub fn open(batch: &Batch, path: Option<&Path>, seed: u64) -> Result<Box<dyn Dat
     match kind {
         Kind::Images(_) if Cifar10::is_in(path) => Ok(Box::new(Cifar10::open(path)?)),
         Kind::Images(_) if Mnist::is_in(path) => Ok(Box::new(Mnist::open(path)?)),
+        Kind::Images(_) if Images::is_in(path) => Ok(Box::new(Images::open(path)?)),
+        Kind::Images(_) if is_table(path) => Ok(Box::new(Images::open_table(path)?)),
         Kind::Images(_) if path.is_dir() && Text::is_in(path) => Err(DataError::Mismatch(format!(
-            "it takes images, and {} holds text; give a folder with the files of CIFAR-10 or MNIST",
+            "it takes images, and {} holds text; give a folder with the files of CIFAR-10 or MNIST, or with a folder of images for each class",
             path.display()
         ))),
         Kind::Images(_) => {
             if std::fs::metadata(path).map_err(DataError::io(path))?.is_file() {
                 let why = format!(
-                    "it takes images, and {} is a file; give the folder that holds the files of CIFAR-10 or MNIST",
+                    "it takes images, and {} is a file; give the folder that holds the files of CIFAR-10 or MNIST, or a table of images that ends in .csv",
                     path.display()
                 );
                 return Err(DataError::Mismatch(why));
             }
             Err(DataError::Unknown(path.to_owned()))
         }
-        Kind::Tokens(_) if !Text::is_in(path) && (Cifar10::is_in(path) || Mnist::is_in(path)) => {
+        Kind::Tokens(_)
+            if !Text::is_in(path) && (Cifar10::is_in(path) || Mnist::is_in(path) || Images::is_in(path)) =>
+        {
             let why = format!("it reads text, and {} holds images; give a text file", path.display());
             Err(DataError::Mismatch(why))
         }
@@ -170,4 +191,30 @@ pub fn open(batch: &Batch, path: Option<&Path>, seed: u64) -> Result<Box<dyn Dat
             path.display()
         ))),
     }
+}
+
+/// Whether a path is a file that is named like a table.
+fn is_table(path: &Path) -> bool {
+    path.is_file() && path.extension().is_some_and(|end| end.eq_ignore_ascii_case("csv"))
+}
+
+/// Opens the held-out data at a path for a network whose inputs are those of `batch`, in an order of its own and with an end: for images the
+/// test files of CIFAR-10 (`test_batch.bin`) or MNIST (`t10k-…`) in a folder, or its training files if it holds no test files, or one file
+/// of CIFAR-10's form; for tokens the windows of a text, side by side.
+///
+/// # Errors
+///
+/// Those of [`open()`].
+pub fn open_evaluation(batch: &Batch, path: &Path) -> Result<Box<dyn Dataset>, DataError> {
+    match batch.kind() {
+        Some(Kind::Images(_)) if Cifar10::is_test_in(path) => Ok(Box::new(Cifar10::open_test(path)?)),
+        Some(Kind::Images(_)) if Mnist::is_test_in(path) => Ok(Box::new(Mnist::open_test(path)?)),
+        Some(Kind::Tokens(shape)) if Text::is_text(path) => Ok(Box::new(Windows::open(path, shape.length)?)),
+        _ => open(batch, Some(path), 0),
+    }
+}
+
+/// Whether a folder of training data holds test data as well.
+pub fn holds_test_data(path: &Path) -> bool {
+    Cifar10::is_test_in(path) && path.is_dir() || Mnist::is_test_in(path)
 }

@@ -1,10 +1,10 @@
-//! Plain text for language models: every byte is a token, sequences are windows at random offsets.
+//! Plain text for language models: every byte is a token. Training reads windows at random offsets, evaluation windows side by side.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::batch::TokenBatch;
+use super::batch::{Kind, TokenBatch};
 use super::order::mix;
 use super::{Batch, DataError, Dataset};
 
@@ -17,8 +17,15 @@ pub struct Text {
     path: PathBuf,
     file: File,
     len: u64,
-    seed: u64,
+    order: Order,
     window: Vec<u8>,
+}
+
+/// Where windows begin.
+#[derive(Clone, Copy, Debug)]
+enum Order {
+    Random { seed: u64 },
+    SideBySide,
 }
 
 impl Text {
@@ -31,6 +38,11 @@ impl Text {
     fn first_in(folder: &Path) -> std::io::Result<Option<PathBuf>> {
         let files = std::fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
         Ok(files.filter(|file| file.extension().is_some_and(|extension| extension == "txt")).min())
+    }
+
+    /// Whether the path is a file or a folder that holds text.
+    pub(super) fn is_text(path: &Path) -> bool {
+        path.is_file() || Self::is_in(path)
     }
 
     /// Opens a file, or in a folder the first file by name that ends in `.txt`. The seed determines where windows begin.
@@ -46,7 +58,7 @@ impl Text {
         }
         let file = File::open(&path).map_err(DataError::io(&path))?;
         let len = file.metadata().map_err(DataError::io(&path))?.len();
-        Ok(Self { path, file, len, seed, window: Vec::new() })
+        Ok(Self { path, file, len, order: Order::Random { seed }, window: Vec::new() })
     }
 }
 
@@ -56,12 +68,20 @@ impl Dataset for Text {
         None
     }
 
+    fn epoch(&self, batch: &Batch) -> Option<u64> {
+        match batch.kind() {
+            Some(Kind::Tokens(shape)) => Some(windows(self.len, shape.length)).filter(|&windows| windows > 0),
+            _ => None,
+        }
+    }
+
     fn fill(&mut self, indices: &[u64], batch: &mut Batch) -> Result<(), DataError> {
         let TokenBatch { shape, tokens, following } = batch.tokens("text")?;
         let window = shape.length as u64 + 1;
         if shape.vocabulary < VOCABULARY {
             return Err(DataError::Mismatch(format!(
-                "text has 256 different bytes, the network has {} tokens",
+                "{} is a text, whose tokens are the 256 different bytes, and the network has {} tokens; use --vocabulary 256",
+                self.path.display(),
                 shape.vocabulary
             )));
         }
@@ -72,7 +92,10 @@ impl Dataset for Text {
         }
         self.window.resize(shape.length + 1, 0);
         for (row, (tokens, &index)) in tokens.chunks_exact_mut(shape.length.max(1)).zip(indices).enumerate() {
-            let offset = mix(self.seed, index) % (self.len - window + 1);
+            let offset = match self.order {
+                Order::Random { seed } => mix(seed, index) % (self.len - window + 1),
+                Order::SideBySide => (index * shape.length as u64).min(self.len - window),
+            };
             self.file.read_exact_at(&mut self.window, offset).map_err(DataError::io(&self.path))?;
             for (token, &byte) in tokens.iter_mut().zip(&self.window) {
                 *token = i32::from(byte);
@@ -83,6 +106,49 @@ impl Dataset for Text {
             }
         }
         Ok(())
+    }
+}
+
+/// The windows of a text side by side: a data set with an end.
+#[derive(Debug)]
+pub struct Windows {
+    text: Text,
+    samples: u64,
+}
+
+impl Windows {
+    /// Opens a text, like [`Text::open`], for sequences of this many tokens. What is left behind the last whole window is not read.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Text::open`], and [`DataError::Format`] if the text is shorter than one window.
+    pub fn open(path: &Path, length: usize) -> Result<Self, DataError> {
+        let text = Text { order: Order::SideBySide, ..Text::open(path, 0)? };
+        let samples = windows(text.len, length);
+        if samples == 0 {
+            let why = format!(
+                "{} bytes are too few for one sequence of {}; use a longer text",
+                text.len,
+                length + 1
+            );
+            return Err(DataError::Format { path: text.path, format: "text", why });
+        }
+        Ok(Self { text, samples })
+    }
+}
+
+/// Windows of this many tokens, each with the token that follows it, that fit side by side.
+fn windows(len: u64, length: usize) -> u64 {
+    len.saturating_sub(1) / length.max(1) as u64
+}
+
+impl Dataset for Windows {
+    fn samples(&self) -> Option<u64> {
+        Some(self.samples)
+    }
+
+    fn fill(&mut self, indices: &[u64], batch: &mut Batch) -> Result<(), DataError> {
+        self.text.fill(indices, batch)
     }
 }
 
@@ -102,6 +168,12 @@ mod tests {
         let TokenBatch { tokens, following, .. } = batch.tokens("text").unwrap();
         assert!(tokens.iter().zip(following.iter()).all(|(t, f)| t + 1 == *f));
         assert!(tokens[0] != tokens[16] || tokens[16] != tokens[32]);
+        let mut windows = Windows::open(folder.path(), 16).unwrap();
+        assert_eq!((windows.samples(), text.epoch(&batch)), (Some(15), Some(15)));
+        windows.fill(&[0, 1, 2, 14], &mut batch).unwrap();
+        let TokenBatch { tokens, .. } = batch.tokens("text").unwrap();
+        assert_eq!([0, 16, 32, 48].map(|at| tokens[at]), [0, 16, 32, 224]);
+        assert!(Windows::open(folder.path(), 256).is_err());
         let mut long = Batch::of_tokens(TokenShape { length: 256, ..shape }, true);
         let error = text.fill(&[0], &mut long).unwrap_err();
         assert!(error.to_string().contains("too few"), "{error}");

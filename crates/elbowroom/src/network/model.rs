@@ -3,10 +3,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use elbowroom_graph::Graph;
 use elbowroom_graph::zoo::{self, Options, Variation, ZooError, variation};
+use elbowroom_graph::{Graph, Mode};
 
-use super::{KEPT_STRUCTURES, Network, NetworkError, Structure, first_sample};
+use super::{HITS, KEPT_STRUCTURES, Network, NetworkError, Structure, first_sample};
 use crate::data::sentences::Sentences;
 use crate::data::{Samples, mix};
 
@@ -145,6 +145,23 @@ impl Network for Model {
         Ok(Structure { graph, samples: Samples::From(first) })
     }
 
+    fn samples_in_epoch(&self) -> Option<u64> {
+        self.epoch
+    }
+
+    fn evaluation(&self) -> Result<Option<Arc<Graph>>, NetworkError> {
+        let options = self.options.clone().mode(Mode::Evaluation);
+        if matches!(self.variation, Some(Variation::Lengths { .. })) {
+            return Ok(None);
+        }
+        let graph = zoo::build(&self.name, &options)?;
+        if !graph.outputs.iter().any(|output| output.name == HITS) {
+            return Ok(None);
+        }
+        let training = zoo::build(&self.name, &self.options)?;
+        Ok(Some(Arc::new(graph.with_persistent_of(&training)?)))
+    }
+
     fn with_batch(&self, samples: usize) -> Option<Box<dyn Network>> {
         let options = self.options.clone().batch(samples);
         let Self { name, variation, epoch, .. } = self;
@@ -161,8 +178,6 @@ impl Network for Model {
 
 #[cfg(test)]
 mod tests {
-    use elbowroom_graph::Mode;
-
     use super::*;
 
     #[test]

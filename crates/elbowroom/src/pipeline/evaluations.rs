@@ -5,13 +5,16 @@ use std::num::ParseIntError;
 use std::str::FromStr;
 
 /// Evaluations of a plan, round by round. As text, `812` for one round and `812,40,3` for three. If the clock stopped the packer of the first
-/// round after 350 evaluations, `812/350,40`; if only two searches of peers finished in time, `812,40+2`.
+/// round after 350 evaluations, `812/350,40`; if only two searches of peers finished in time, `812,40+2`. Without a round, `+0`: the plan
+/// that a time limit finds at once, where the search found no other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evaluations {
     /// The rounds of the planner, in order.
     pub rounds: Vec<Round>,
     /// Number of searches that finished after the rounds: short searches of the planner, and searches of its peers. `None` for all of them.
     pub peer_searches: Option<u32>,
+    /// Evaluations that each of these searches may make: present if the budget allowed fewer than they make otherwise, or if there was one round.
+    pub peer_evaluations: Option<u64>,
 }
 
 /// One round.
@@ -36,7 +39,12 @@ pub struct ParseEvaluationsError {
 impl Evaluations {
     /// A single round with this many evaluations of the planner.
     pub fn once(planner: u64) -> Self {
-        Self { rounds: vec![Round { planner, packer: None }], peer_searches: None }
+        Self { rounds: vec![Round { planner, packer: None }], peer_searches: None, peer_evaluations: None }
+    }
+
+    /// No round and no search: what reproduces the plan that is found at once.
+    pub(super) fn at_once() -> Self {
+        Self { rounds: Vec::new(), peer_searches: Some(0), peer_evaluations: None }
     }
 
     /// Sum of the planner's evaluations over all rounds.
@@ -46,8 +54,8 @@ impl Evaluations {
 
     /// The evaluations of the only round if nothing else was recorded. As a budget, this number applies to every round.
     pub fn single(&self) -> Option<u64> {
-        match (self.rounds.as_slice(), self.peer_searches) {
-            (&[Round { planner, packer: None }], None) => Some(planner),
+        match (self.rounds.as_slice(), self.peer_searches, self.peer_evaluations) {
+            (&[Round { planner, packer: None }], None, None) => Some(planner),
             _ => None,
         }
     }
@@ -60,7 +68,8 @@ impl fmt::Display for Evaluations {
             write!(f, "{comma}{planner}")?;
             packer.map_or(Ok(()), |packer| write!(f, "/{packer}"))?;
         }
-        self.peer_searches.map_or(Ok(()), |searches| write!(f, "+{searches}"))
+        self.peer_searches.map_or(Ok(()), |searches| write!(f, "+{searches}"))?;
+        self.peer_evaluations.map_or(Ok(()), |evaluations| write!(f, "~{evaluations}"))
     }
 }
 
@@ -69,6 +78,10 @@ impl FromStr for Evaluations {
 
     fn from_str(text: &str) -> Result<Self, ParseEvaluationsError> {
         let read = || -> Result<Self, ParseIntError> {
+            let (text, peer_evaluations) = match text.split_once('~') {
+                Some((text, evaluations)) => (text, Some(evaluations.trim().parse()?)),
+                None => (text, None),
+            };
             let (rounds, peer_searches) = match text.split_once('+') {
                 Some((rounds, searches)) => (rounds, Some(searches.trim().parse()?)),
                 None => (text, None),
@@ -80,7 +93,9 @@ impl FromStr for Evaluations {
                 };
                 Ok(Round { planner: planner.trim().parse()?, packer })
             };
-            Ok(Self { rounds: rounds.split(',').map(round).collect::<Result<_, _>>()?, peer_searches })
+            let none = rounds.is_empty() && peer_searches.is_some();
+            let rounds = rounds.split(',').filter(|_| !none).map(round);
+            Ok(Self { rounds: rounds.collect::<Result<_, _>>()?, peer_searches, peer_evaluations })
         };
         read().map_err(|source| ParseEvaluationsError { text: text.to_owned(), source })
     }
@@ -92,14 +107,27 @@ mod tests {
 
     #[test]
     fn text_is_parsed_to_the_same_evaluations() {
-        for text in ["812", "0", "812,40,3", "812/350,40", "812,40+2", "1/20,2/3,4+0"] {
+        for text in [
+            "812",
+            "0",
+            "812,40,3",
+            "812/350,40",
+            "812,40+2",
+            "1/20,2/3,4+0",
+            "20,20~20",
+            "20~20",
+            "20,7+3~20",
+            "+0",
+        ] {
             assert_eq!(text.parse::<Evaluations>().unwrap().to_string(), text);
         }
         assert_eq!("812".parse::<Evaluations>().unwrap().single(), Some(812));
-        for text in ["812,812", "812/20", "812+0"] {
+        for text in ["812,812", "812/20", "812+0", "20~20"] {
             assert_eq!(text.parse::<Evaluations>().unwrap().single(), None, "{text}");
         }
-        for text in ["", "many", "1,", "1+", "1/", "-3", "1+2+3", "1;2"] {
+        for text in
+            ["", "many", "1,", "1+", "+", ",+1", "1/", "-3", "1+2+3", "1;2", "1~", "1~2~3", "1~2+3", "~1"]
+        {
             assert!(text.parse::<Evaluations>().is_err(), "{text}");
         }
     }

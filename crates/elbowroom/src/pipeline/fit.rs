@@ -146,18 +146,24 @@ pub(super) fn fit(
         None => None,
     };
     let mut best = descent.run(observer);
-    let reproducible = descent.reproducible;
     let mut cut = descent.cut;
     recorded.rounds = descent.rounds;
     let in_one_round = best.is_ok() && recorded.rounds.len() == 1;
     let impossible = matches!(best, Err(PlanError::Infeasible { .. }));
     if in_one_round || impossible || matches!(method.rounds, Rounds::AtOnce) {
-        return (best.or_else(|error| or_safe(error, safe, reproducible)), recorded);
+        return or_safe(best, safe, recorded);
     }
     let most = match &method.rounds {
         Rounds::Recorded(given) => given.peer_searches,
         _ => None,
     };
+    let each = match &method.rounds {
+        Rounds::Recorded(given) => given.peer_evaluations,
+        _ => method.budget.evaluations,
+    };
+    let each = each.map_or(AT_ONCE, |evaluations| evaluations.min(AT_ONCE));
+    // A single number without this would be read as the budget of these searches too.
+    recorded.peer_evaluations = (each < AT_ONCE || recorded.rounds.len() == 1).then_some(each);
     let mut finished = 0;
     for other in peer_searches(task, method, &recorded, best.is_ok(), !known.is_empty()) {
         let watch = Until::new(observer, clock.end_of_all());
@@ -170,6 +176,7 @@ pub(super) fn fit(
         let quick = Method { planner, budget, rounds, ..method.clone() };
         let clock = Clock::start(&quick);
         let mut descent = Descent::new(task, &quick, clock, &[], false);
+        descent.sparing = method.rounds == Rounds::Sparing;
         let found = descent.run(&InterruptOnly(&watch));
         if watch.cut() {
             cut = true;
@@ -182,13 +189,16 @@ pub(super) fn fit(
             best = Ok(other);
         }
     }
-    recorded.peer_searches = if cut || (best.is_err() && safe.is_some()) { Some(finished) } else { most };
+    recorded.peer_searches = if cut { Some(finished) } else { most };
+    if method.rounds == Rounds::Sparing {
+        best = best.map(|best| Fitted { reproducible: false, ..best });
+    }
     // A record without a plan of its own stands for the safe one.
     let safe = safe.or_else(|| match (&best, most) {
         (Err(PlanError::GaveUp { .. }), Some(_)) => safe_plan(task, method, clock, observer),
         _ => None,
     });
-    (best.or_else(|error| or_safe(error, safe, reproducible)), recorded)
+    or_safe(best, safe, recorded)
 }
 
 /// Under a time limit: a plan that is found at once, for a planner that is never slower than its peers but may not come to an end in time. It is
@@ -218,11 +228,16 @@ fn safe_plan(task: &Task, method: &Method<'_>, clock: Clock, observer: &dyn Obse
     None
 }
 
-/// The safe plan where nothing else was found. The record reproduces it if it reproduces that nothing was found.
-fn or_safe(error: PlanError, safe: Option<Fitted>, reproducible: bool) -> Result<Fitted, PlanError> {
-    match (error, safe) {
-        (PlanError::GaveUp { .. }, Some(safe)) => Ok(Fitted { reproducible, ..safe }),
-        (error, _) => Err(error),
+/// The safe plan where nothing else was found. It is made before everything else and does not depend on the clock, so that a record of
+/// nothing else reproduces it.
+fn or_safe(
+    best: Result<Fitted, PlanError>,
+    safe: Option<Fitted>,
+    recorded: Evaluations,
+) -> (Result<Fitted, PlanError>, Evaluations) {
+    match (best, safe) {
+        (Err(PlanError::GaveUp { .. }), Some(safe)) => (Ok(safe), Evaluations::at_once()),
+        (best, _) => (best, recorded),
     }
 }
 
@@ -245,7 +260,9 @@ fn peer_searches<'a>(
     let most = recorded.rounds.iter().map(|round| round.planner).max().unwrap_or_default();
     let own =
         PeerSearch { planner: method.planner, evaluations: most.min(AT_ONCE), rounds: Rounds::AsNeeded };
-    let peer = |planner| PeerSearch { planner, evaluations: AT_ONCE, rounds: Rounds::AsNeeded };
+    let each = recorded.peer_evaluations.unwrap_or(AT_ONCE);
+    let rounds = if method.rounds == Rounds::Sparing { Rounds::Sparing } else { Rounds::AsNeeded };
+    let peer = |planner| PeerSearch { planner, evaluations: each, rounds: rounds.clone() };
     let peers = method.planner.peers(&task.trace).into_iter().map(peer);
     let all: Vec<PeerSearch<'a>> = std::iter::once(own).chain(peers).collect();
     // While there is no plan, the quick planners come before the search.
@@ -253,7 +270,7 @@ fn peer_searches<'a>(
     let at_once: Vec<PeerSearch<'a>> =
         at_once.map(|other| PeerSearch { rounds: Rounds::AtOnce, ..*other }).collect();
     // A budget of at most AT_ONCE evaluations made the rounds that have just failed identical to the short search.
-    let same = matches!(method.rounds, Rounds::AsNeeded)
+    let same = matches!(method.rounds, Rounds::AsNeeded | Rounds::Sparing)
         && method.budget.evaluations.is_some_and(|evaluations| evaluations <= AT_ONCE)
         && method.budget.time.is_none()
         && !started_from_known;
@@ -268,6 +285,8 @@ struct Descent<'a> {
     known: &'a [&'a Schedule],
     /// Whether this is the planner of the method, not a peer.
     first: bool,
+    /// Whether the planner gets no packer for its candidates.
+    sparing: bool,
     /// The rounds that have finished.
     rounds: Vec<Round>,
     /// Whether the clock prevented another round.
@@ -284,7 +303,8 @@ impl<'a> Descent<'a> {
         known: &'a [&'a Schedule],
         first: bool,
     ) -> Self {
-        Self { task, method, clock, known, first, rounds: Vec::new(), cut: false, reproducible: true }
+        let (sparing, rounds, cut, reproducible) = (false, Vec::new(), false, true);
+        Self { task, method, clock, known, first, sparing, rounds, cut, reproducible }
     }
 
     /// Lowers the limit on live memory until a placement fits. If the planner finds nothing, the last step was too long and is halved.
@@ -424,7 +444,8 @@ impl<'a> Descent<'a> {
         };
         let budget = Budget { evaluations, time: self.clock.for_planning(round), ..budget.clone() };
         observer.begins(&goal(self.task, *planner, &budget));
-        let request = Request { packer: Some(*packer), ..request(self.task, live_limit) };
+        let packer = (!self.sparing).then_some(*packer);
+        let request = Request { packer, ..request(self.task, live_limit) };
         // The schedule that was found last needs the least memory.
         let known: Vec<&Schedule> = made.iter().rev().chain(self.known.iter().copied()).collect();
         let mut outcome = planner.schedule_from(&request, &known, &budget, &watch);
@@ -453,8 +474,12 @@ impl<'a> Descent<'a> {
     fn placing(&self, round: usize) -> Placing {
         match &self.method.rounds {
             Rounds::AtOnce => Placing::AtOnce,
-            Rounds::AsNeeded if self.clock.time.is_none() && !(self.first && round == 0) => Placing::Briefly,
-            Rounds::AsNeeded => Placing::Search {
+            Rounds::AsNeeded | Rounds::Sparing
+                if self.clock.time.is_none() && !(self.first && round == 0) =>
+            {
+                Placing::Briefly
+            }
+            Rounds::AsNeeded | Rounds::Sparing => Placing::Search {
                 most: None,
                 end: self.clock.end_of_placing(),
                 last: self.clock.end_of_all(),

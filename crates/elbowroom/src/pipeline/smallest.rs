@@ -11,10 +11,11 @@ use elbowroom_ir::check;
 use elbowroom_ir::packing::Packer;
 use elbowroom_ir::planning::Planner;
 use elbowroom_ir::search::{Budget, Infeasible, Observer};
+use elbowroom_pack::BestFit;
 use elbowroom_sched::deadline::Until;
 use elbowroom_sched::offload::floor::Floor;
 
-use super::{Method, PlanError, Planned, Task, fit, largest_op, plan, prove};
+use super::{Method, PlanError, Planned, Task, fit, floor, plan, prove};
 
 /// The planner that offloads as much as it can.
 const FLOOR: &dyn Planner = &Floor;
@@ -32,7 +33,8 @@ struct Bisection<'a> {
 /// exist that a bisection misses; the result was planned at exactly this limit.
 ///
 /// A budget of time bounds the whole: half of it is for the bisection, whose result is then no longer
-/// [`reproducible`](Planned::reproducible) if the time ended it, and the rest for a plan at the limit that was found.
+/// [`reproducible`](Planned::reproducible) if the time ended it but [at the limit](Planned::reproducible_at_limit), and the rest for a plan at
+/// the limit that was found.
 ///
 /// # Errors
 ///
@@ -80,11 +82,50 @@ pub fn smallest(
             let kept = found.map_or(true, |planned| planned.reproducible);
             let plan = check::check(task.trace.clone(), task.machine.clone(), best.plan.plan().clone())?;
             let reproducible = best.reproducible && kept;
-            Planned { plan: Arc::new(plan), evaluations, reproducible, ..best }
+            // The search at this limit alone does not find it.
+            let reproducible_at_limit = false;
+            Planned { plan: Arc::new(plan), evaluations, reproducible, reproducible_at_limit, ..best }
         }
     };
     let reproducible = reproducible && planned.reproducible;
     Ok(Planned { reproducible, planning: started.elapsed(), ..planned })
+}
+
+/// The first plan of a training at the smallest limit, which must not wait for long: the planner's bisection begins at the smallest limit at
+/// which offload alone and a quick packer succeed, and stops at `end`, if there is one. The plan is that of the bisection. As in
+/// [`smallest`], the limit is the memory of the plan's machine.
+///
+/// # Errors
+///
+/// A [`PlanError`] if there is no plan at the unconstrained peak.
+pub(crate) fn smallest_soon(
+    task: &Task,
+    method: &Method<'_>,
+    unconstrained: Bytes,
+    end: Option<Instant>,
+    observer: &dyn Observer,
+) -> Result<Planned, PlanError> {
+    let started = Instant::now();
+    let watch = Until::new(observer, end);
+    let method = method.at_once();
+    let offloads = method.planner.peers(&task.trace).iter().any(|peer| peer.name() == FLOOR.name());
+    let coarse = if offloads { quick_smallest(task, &BestFit, unconstrained, end, observer) } else { None };
+    let first = match coarse {
+        Some(found) => match plan(&task.with_memory(found.height()), &method, &watch) {
+            Err(PlanError::Illegal(fault)) => return Err(fault.into()),
+            planned => planned.unwrap_or(found),
+        },
+        // Without a plan there is no training: this one is not interrupted.
+        None => plan(&task.with_memory(unconstrained), &method, observer)?,
+    };
+    let mut bisection = Bisection::new(task, first);
+    bisection.run(&watch, |task| plan(task, &method, &watch))?;
+    let Bisection { best, works, .. } = bisection;
+    let machine = task.machine.clone().with_memory(works);
+    let plan = check::check(task.trace.clone(), machine, best.plan.plan().clone())?;
+    let (reproducible, reproducible_at_limit) = (best.reproducible && !watch.cut(), false);
+    let planning = started.elapsed();
+    Ok(Planned { plan: Arc::new(plan), reproducible, reproducible_at_limit, planning, ..best })
 }
 
 /// The plan of the smallest arena size that a planner which only offloads finds until `end`; `None` if nothing is smaller than the unconstrained
@@ -104,9 +145,9 @@ pub fn quick_smallest(
     (bisection.works < unconstrained).then_some(bisection.best)
 }
 
-/// The largest limit below which a single op proves that no plan exists, less one alignment.
+/// The largest limit below which the bytes needed during one op prove that no plan exists, less one alignment.
 fn proved(task: &Task) -> Bytes {
-    largest_op(task).1.saturating_sub(task.machine.align)
+    floor(task).1.saturating_sub(task.machine.align)
 }
 
 impl<'a> Bisection<'a> {

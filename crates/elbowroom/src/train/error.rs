@@ -9,6 +9,7 @@ use crate::explain::Refusal;
 use crate::largest::LargestError;
 use crate::network::NetworkError;
 use crate::pipeline::{PlanError, Untraceable};
+use crate::weights::WeightsError;
 
 /// Why a training did not reach its end.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +29,36 @@ pub enum TrainError {
         "numerically different algorithms are for networks whose structure does not vary: each structure would choose its own"
     )]
     NumericChanges,
+    /// The network has no form for evaluation.
+    #[error(
+        "this network cannot be evaluated: it has no classes to find, or its structures have no common form"
+    )]
+    Unevaluable,
+    /// The length of the training is in epochs, and the data has none.
+    #[error("this data has no epochs: name the number of iterations, or the samples of an epoch")]
+    NoEpochs,
+    /// The batch cannot be computed in parts.
+    #[error("a batch of {batch} cannot be computed in parts of {part}: {why}")]
+    Parts {
+        /// Samples of the batch.
+        batch: usize,
+        /// Samples of a part.
+        part: usize,
+        /// What is wrong, and what to do.
+        why: &'static str,
+    },
+    /// The checkpoint contains all iterations of the training already.
+    #[error(
+        "nothing is left to train: the checkpoint contains {done} iterations, and {epochs} epochs are {total}"
+    )]
+    Complete {
+        /// Iterations of the checkpoint.
+        done: u64,
+        /// Epochs requested.
+        epochs: u64,
+        /// Their iterations.
+        total: u64,
+    },
     /// No algorithms could be chosen.
     #[error(transparent)]
     Algorithms(#[from] AlgorithmError),
@@ -43,6 +74,9 @@ pub enum TrainError {
     /// A checkpoint cannot be written or read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// Weights cannot be read or written.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
     /// The sizes of the network cannot be traced.
     #[error(transparent)]
     Untraceable(#[from] Untraceable),

@@ -1,19 +1,22 @@
-//! How every iteration of a training is executed: dynamically the first time that its structure occurs, by a plan from then on.
+//! How every iteration of a training is executed: by the plan of its structure, by one that is derived from the plan of the largest structure,
+//! or dynamically.
 //!
 //! ```text
-//! structure   A        A     B        A     B     C        A
-//! executed    dynamic  plan  dynamic  plan  plan  dynamic  plan
+//! structure   A        A     B        A     B     C        A        A: the largest
+//! executed    dynamic  plan  derived  plan  plan  derived  plan
 //! planned              ▲A                   ▲B
 //! ```
 //!
-//! The dynamic iteration measures the durations that the plan is made for. A structure that dynamic execution cannot run within the limit
-//! follows a plan for estimated durations instead. Every plan has the persistent tensors at the offsets of the first plan if they fit
-//! there, so that nothing moves between two plans.
+//! The first iteration of the largest structure is dynamic and measures the durations that its plan is made for. Another structure that is a
+//! part of it follows a [derived](super::derived) plan, which is there at once, and gets a plan of its own when it occurs again. One that is
+//! no part of it is executed dynamically the first time. A structure that dynamic execution cannot run within the limit follows a plan for
+//! estimated durations instead. Every plan has the persistent tensors at the offsets of the first plan if they fit there, so that nothing
+//! moves between two plans.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use elbowroom_engine::dynamic::{Candidate, Decider, DynamicExecution, DynamicReport, Removal};
 use elbowroom_engine::{EngineError, MeasuredCosts, Session};
@@ -27,8 +30,9 @@ use elbowroom_ir::trace::Fingerprint;
 use elbowroom_ir::{Bytes, Nanos, TensorId, units};
 use elbowroom_sched::policy::Policy;
 
+use super::derived::Derivation;
 use super::dtr::Dtr;
-use super::limit::{planning_share, replan, within_host_memory};
+use super::limit::{replan, within_host_memory};
 use super::{TrainError, TrainObserver, Training};
 use crate::network::KEPT_STRUCTURES;
 use crate::pipeline::{self, PlanError, Planned, Task, Untraceable};
@@ -53,6 +57,17 @@ pub(super) trait Executor {
         graph: &Arc<Graph>,
         fill: &mut dyn FnMut(&mut Session),
     ) -> Result<Measured, TrainError>;
+
+    /// Executes one batch of an evaluation, which is no iteration of the training.
+    fn evaluate(
+        &mut self,
+        session: &mut Session,
+        number: u64,
+        graph: &Arc<Graph>,
+        fill: &mut dyn FnMut(&mut Session),
+    ) -> Result<Measured, TrainError> {
+        self.step(session, number, graph, fill)
+    }
 
     /// Different structures that have run, and plans made, so far.
     fn structures_and_plans(&self) -> [u64; 2] {
@@ -152,33 +167,35 @@ fn measured(report: &DynamicReport) -> Measured {
 const COPIES: usize = 10_000;
 
 /// A structure that has occurred.
-struct Known {
+pub(super) struct Known {
     graph: Arc<Graph>,
     /// With the durations that its plan was made for; with estimated ones while there is no plan.
-    task: Task,
+    pub task: Task,
     order: Order,
-    costs: MeasuredCosts,
+    pub costs: MeasuredCosts,
     /// Iterations that ran.
-    runs: u64,
+    pub runs: u64,
     /// When it last occurred: the number of occurrences of any structure until then.
     last_used: u64,
-    planned: Option<Planned>,
+    pub planned: Option<Planned>,
     /// Whether no plan was found.
-    unplanned: bool,
+    pub unplanned: bool,
+    /// What follows for it from the plan of the largest structure, once that has been asked for.
+    pub derived: Option<Derivation>,
 }
 
 /// Every iteration under the limit.
 pub(super) struct UnderLimit<'a> {
-    training: &'a Training<'a>,
-    observer: &'a dyn TrainObserver,
-    known: HashMap<Fingerprint, Known>,
+    pub(super) training: &'a Training<'a>,
+    pub(super) observer: &'a dyn TrainObserver,
+    pub(super) known: HashMap<Fingerprint, Known>,
     /// Occurrences of structures so far.
     occurrences: u64,
-    /// Largest arena size of all plans.
+    /// Largest arena size of all plans that have been followed.
     arena: Option<Bytes>,
-    main: Fingerprint,
+    pub(super) main: Fingerprint,
     /// A plan of the largest structure for estimated durations.
-    estimated: Planned,
+    pub(super) estimated: Planned,
     /// Offsets of the persistent tensors in the first plan.
     offsets: Option<Vec<Option<Bytes>>>,
     /// With the limit as its memory, and with the link of the host tier.
@@ -186,8 +203,12 @@ pub(super) struct UnderLimit<'a> {
     /// Bytes and time of copies made during dynamic execution, to the host and to the device.
     copies: [Vec<(Bytes, Nanos)>; 2],
     intact: bool,
-    execution: Execution,
+    pub(super) execution: Execution,
+    /// Why no plan was derived, the last time that none was.
+    pub(super) underived: Option<String>,
     dynamic_times: Vec<Nanos>,
+    /// Time that all plans so far have taken.
+    planning: Duration,
 }
 
 impl<'a> UnderLimit<'a> {
@@ -210,11 +231,13 @@ impl<'a> UnderLimit<'a> {
             occurrences: 0,
             arena: None,
             main,
+            planning: estimated.planning,
             estimated,
             offsets: None,
             copies: Default::default(),
             intact: true,
             execution: Execution::default(),
+            underived: None,
             dynamic_times: Vec::new(),
         })
     }
@@ -230,6 +253,11 @@ impl<'a> UnderLimit<'a> {
         Execution { dynamic_iteration_ns: median, ..self.execution }
     }
 
+    /// Why no plan was derived for the last structure for which none was.
+    pub(super) fn underived(&self) -> Option<String> {
+        self.underived.clone()
+    }
+
     /// Whether the bytes above the plans' arena sizes were left untouched.
     pub(super) fn arena_above_intact(&mut self, session: &Session) -> bool {
         self.inspect(session);
@@ -237,7 +265,7 @@ impl<'a> UnderLimit<'a> {
     }
 
     /// The report of the plan of the largest structure, by the durations that it was made for, or of the plan for estimated durations if
-    /// that structure never had another. The arena size is the largest of all plans.
+    /// that structure never had another. The arena size is the largest of all plans that have been followed.
     pub(super) fn plan_report(&self, unconstrained_peak: Bytes) -> PlanReport {
         let known = &self.known[&self.main];
         let planned = known.planned.as_ref().unwrap_or(&self.estimated);
@@ -287,35 +315,38 @@ impl<'a> UnderLimit<'a> {
         }
     }
 
-    /// The task of a structure with measured durations and rates where there are any.
-    fn measured_task(&self, known: &Known) -> Task {
-        if known.runs == 0 {
-            return known.task.clone();
-        }
+    /// The task of a structure with measured durations and rates; `None` if nothing is measured.
+    fn measured_task(&self, key: Fingerprint, known: &Known) -> Option<Task> {
+        let costs = match known.runs {
+            0 if key == self.main => self.costs_of_parts(&known.task)?,
+            0 => return None,
+            _ => known.costs.clone().median(),
+        };
         let mut machine = known.task.machine.clone();
         let channels = [&mut machine.to_host, &mut machine.to_device];
         for (copies, channel) in self.copies.iter().zip(channels) {
             *channel = rate(copies).map_or(*channel, Channel::with_rate);
         }
-        Task { costs: known.costs.clone().median(), machine, ..known.task.clone() }
+        Some(Task { costs, machine, ..known.task.clone() })
     }
 
-    /// The time that planning may take: a share of the training that is left, whose iterations take about this long.
-    fn share_of_the_rest(&self, iteration: Nanos) -> Duration {
-        let done = self.execution.planned_iterations + self.execution.dynamic_iterations;
-        planning_share(iteration, self.training.iterations.saturating_sub(done))
+    /// The time that planning may still take if iterations take about this long: a share of the training, less what all plans so far have
+    /// taken.
+    fn time_left_for_planning(&self, iteration: Nanos) -> Duration {
+        pipeline::planning_share(iteration, self.training.iterations).saturating_sub(self.planning)
     }
 
     /// Makes a plan for a structure: with the user's whole budget for the largest one, with a short search for others.
     fn plan(&mut self, key: Fingerprint) -> Result<(), TrainError> {
+        let started = Instant::now();
         let Some(mut known) = self.known.remove(&key) else { return Ok(()) };
-        let task = self.measured_task(&known);
-        let method = self.training.method.clone().within(self.share_of_the_rest(task.costs.total()));
+        let measured = self.measured_task(key, &known);
+        let is_measured = measured.is_some();
+        let task = measured.unwrap_or_else(|| known.task.clone());
+        let method = self.training.method.clone().within(self.time_left_for_planning(task.costs.total()));
         let estimated = (key == self.main).then(|| self.estimated.clone());
         let planned = match (estimated, &self.offsets) {
-            (Some(estimated), None) if known.runs > 0 => {
-                Some(replan(&method, &task, estimated, self.observer)?)
-            }
+            (Some(estimated), None) if is_measured => Some(replan(&method, &task, estimated, self.observer)?),
             // Before anything is measured there is no better plan.
             (Some(estimated), None) => Some(estimated),
             (estimated, offsets) => {
@@ -335,15 +366,46 @@ impl<'a> UnderLimit<'a> {
             }
             None => None,
         };
+        // A derived plan may be faster than what a short search finds.
+        let derived = known.derived.as_ref().and_then(Derivation::plan);
+        let derived = derived.map(|plan| pipeline::iteration_time(&task, plan));
+        let planned = planned.filter(|own| derived.is_none_or(|derived| own.predicted.iteration < derived));
         known.unplanned = planned.is_none();
         self.execution.plans_made += u64::from(planned.is_some());
         if let Some(planned) = &planned {
             known.task = task;
-            self.arena = self.arena.max(Some(planned.height()));
             self.offsets.get_or_insert_with(|| pipeline::persistent_offsets(&planned.plan));
         }
         known.planned = planned;
         self.known.insert(key, known);
+        self.planning += started.elapsed();
+        if key == self.main {
+            // What was derived from the plan for estimated durations has the persistent tensors at other offsets.
+            self.known.values_mut().for_each(|known| known.derived = None);
+        }
+        Ok(())
+    }
+
+    /// Makes the plans that are due before an iteration of this structure.
+    fn plan_what_is_due(&mut self, key: Fingerprint) -> Result<(), TrainError> {
+        if self.training.dynamic {
+            return Ok(());
+        }
+        let ran = self.execution.planned_iterations + self.execution.dynamic_iterations;
+        let unplanned = |known: &Known| known.planned.is_none() && !known.unplanned;
+        // The largest structure may never occur by itself. Its plan is for the durations that its parts have shown.
+        if key != self.main && ran > 0 && unplanned(&self.known[&self.main]) {
+            self.plan(self.main)?;
+        }
+        let known = &self.known[&key];
+        // A single iteration is not worth measuring: it follows the plan for estimated durations.
+        let alone = self.training.iterations == 1 && key == self.main;
+        if (known.runs > 0 || alone) && unplanned(known) {
+            self.plan(key)?;
+        }
+        if key != self.main && self.known[&key].planned.is_none() {
+            self.derive(key);
+        }
         Ok(())
     }
 
@@ -360,13 +422,16 @@ impl<'a> UnderLimit<'a> {
         key: Fingerprint,
         fill: &mut dyn FnMut(&mut Session),
     ) -> Result<Option<Measured>, TrainError> {
-        let Some(Known { graph, planned: Some(planned), .. }) = self.known.get(&key) else { return Ok(None) };
-        let (graph, plan) = (graph.clone(), planned.plan.clone());
+        let Some(known) = self.known.get(&key) else { return Ok(None) };
+        let Some(plan) = known.plan().cloned() else { return Ok(None) };
+        let (graph, derived) = (known.graph.clone(), known.planned.is_none());
         if session.plan().is_some_and(|now| !Arc::ptr_eq(now, &plan)) {
             self.inspect(session);
         }
         let (measured, moved) = follow(session, number, &graph, &plan, fill)?;
         self.execution.switch_moved_bytes += moved;
+        self.execution.derived_iterations += u64::from(derived);
+        self.arena = self.arena.max(Some(plan.placement().height));
         if let Some(known) = self.known.get_mut(&key) {
             known.costs.add(plan.schedule(), &measured.timeline);
             known.runs += 1;
@@ -427,13 +492,38 @@ impl Known {
     fn new(graph: Arc<Graph>, task: Task) -> Result<Self, TrainError> {
         let order = default_order(&task.trace)?;
         let costs = MeasuredCosts::new(&task.trace);
-        Ok(Self { graph, task, order, costs, runs: 0, last_used: 0, planned: None, unplanned: false })
+        let (planned, unplanned, derived) = (None, false, None);
+        Ok(Self { graph, task, order, costs, runs: 0, last_used: 0, planned, unplanned, derived })
+    }
+
+    /// The plan to follow: its own, or else a derived one.
+    fn plan(&self) -> Option<&Arc<CheckedPlan>> {
+        let derived = || self.derived.as_ref().and_then(Derivation::plan);
+        self.planned.as_ref().map(|planned| &planned.plan).or_else(derived)
     }
 }
 
 impl Executor for UnderLimit<'_> {
     fn structures_and_plans(&self) -> [u64; 2] {
         [self.execution.structures, self.execution.plans_made]
+    }
+
+    /// The report counts iterations of the training. What an evaluation uses of arena and host counts as well.
+    fn evaluate(
+        &mut self,
+        session: &mut Session,
+        number: u64,
+        graph: &Arc<Graph>,
+        fill: &mut dyn FnMut(&mut Session),
+    ) -> Result<Measured, TrainError> {
+        let (before, underived) = (self.execution, self.underived.clone());
+        let dynamic_times = self.dynamic_times.len();
+        let measured = self.step(session, number, graph, fill)?;
+        self.dynamic_times.truncate(dynamic_times);
+        let Execution { dynamic_peak_bytes, dynamic_host_bytes, switch_moved_bytes, .. } = self.execution;
+        self.execution = Execution { dynamic_peak_bytes, dynamic_host_bytes, switch_moved_bytes, ..before };
+        self.underived = underived;
+        Ok(measured)
     }
 
     fn step(
@@ -444,17 +534,13 @@ impl Executor for UnderLimit<'_> {
         fill: &mut dyn FnMut(&mut Session),
     ) -> Result<Measured, TrainError> {
         let key = self.key(graph)?;
-        let known = &self.known[&key];
-        // A single iteration is not worth measuring: it follows the plan for estimated durations.
-        let alone = self.training.iterations == 1 && key == self.main;
-        let due = (known.runs > 0 || alone) && known.planned.is_none() && !known.unplanned;
-        if due && !self.training.dynamic {
-            self.plan(key)?;
-        }
+        self.plan_what_is_due(key)?;
         if let Some(measured) = self.by_plan(session, number, key, fill)? {
             return Ok(measured);
         }
         if let Some(measured) = self.dynamically(session, number, key, fill)? {
+            let underived = matches!(self.known[&key].derived, Some(Derivation::Refused));
+            self.execution.underived_iterations += u64::from(underived);
             return Ok(measured);
         }
         // Dynamic execution does not succeed within the limit, so the structure is planned before it is measured.

@@ -5,22 +5,21 @@
 //! there. This is a step of training and not of the [pipeline](crate::pipeline), because it would change the answers of `plan` and
 //! `compare`, which report what a planner finds at a limit by itself.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use elbowroom_engine::reserved_host_bytes;
+use elbowroom_ir::Bytes;
+use elbowroom_ir::check;
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::planning::Freedom;
 use elbowroom_ir::search::Budget;
-use elbowroom_ir::{Bytes, Nanos};
 
 use super::{TrainError, Training};
 use crate::explain::Refusal;
 use crate::observer::TrainObserver;
 use crate::pipeline::{self, Method, PlanError, Planned, Task};
 use crate::size::MemorySpec;
-
-/// Shares of a limit, in percent, that are tried where the planner gives up at the limit itself.
-const SHARES: [u64; 4] = [95, 85, 70, 50];
 
 /// Plans that are made for less host memory before this step gives up.
 const HOST_ATTEMPTS: usize = 4;
@@ -39,51 +38,66 @@ pub(super) fn plan(
     unconstrained_peak: Bytes,
     observer: &dyn TrainObserver,
 ) -> Result<Planned, TrainError> {
-    let at_once = training.method.at_once();
+    let started = Instant::now();
+    // A time budget is for everything here together.
+    let patient = || training.method.clone().since(started).at_once_within_time();
+    let share = pipeline::planning_share(task.costs.total(), training.iterations);
     let planned = match memory.resolve(unconstrained_peak) {
         // The plan only has to fit: durations are not measured yet, so a long search would be wasted.
         Some(limit) => {
             let task = task.with_memory(limit);
-            // Nor is it worth more than a share of the training, by the estimate.
-            let share = planning_share(task.costs.total(), training.iterations);
-            let first = training.method.clone().within(share).at_once_within_time();
-            match pipeline::plan(&task, &shortened(&first, task.trace.ops().len()), observer) {
-                Err(PlanError::GaveUp { .. }) => pipeline::plan(&task, &at_once, observer),
+            // Nor is it worth more than half of what planning may take, by the estimate: the plan for measured durations matters more.
+            let first = training.method.clone().within(share / 2).at_once_within_time();
+            let first = shortened(&first, task.trace.ops().len());
+            match pipeline::plan(&task, &first, observer) {
+                // What was shortened may have ended too early. No search gets less than an eighth of the time.
+                Err(PlanError::GaveUp { .. })
+                    if first.budget.evaluations != patient().budget.evaluations
+                        || first.budget.time.is_some_and(|time| started.elapsed() >= time / 8) =>
+                {
+                    pipeline::plan(&task, &patient(), observer)
+                }
                 done => done,
             }
         }
-        None => pipeline::smallest(task, &at_once, unconstrained_peak, observer),
+        None => {
+            let end = training.method.budget.time.and_then(|time| started.checked_add(time.min(share)));
+            pipeline::smallest_soon(task, &training.method, unconstrained_peak, end, observer)
+        }
     };
     let error = match planned {
         Ok(planned) => return Ok(planned),
         Err(error) => error,
     };
-    let from = |smaller: Planned, limit| {
+    let from = |known: Planned, limit| {
         let task = task.with_memory(limit);
-        pipeline::plan_from(&task, &at_once, &[smaller.plan], observer).map_err(TrainError::Plan)
+        pipeline::plan_from(&task, &patient(), &[known.plan], observer).map_err(TrainError::Plan)
     };
     let gave_up = if let PlanError::GaveUp { limit, .. } = error { Some(limit) } else { None };
+    // With the link of the described machine, so that what is found and what is refused do not depend on how fast the host tier is now.
+    let described = Task { machine: training.machine.clone(), ..task.clone() };
     if let Some(limit) = gave_up {
-        let within = |percent| task.with_memory(Bytes(limit.get() / 100 * percent));
-        let found = SHARES.iter().find_map(|&share| pipeline::plan(&within(share), &at_once, observer).ok());
-        if let Some(smaller) = found {
-            return from(smaller, limit);
+        // The largest batch was found so: by either link. The task itself has been planned above.
+        let for_less = pipeline::plan_for_less(&task.with_memory(limit), &patient(), observer);
+        let other_link = || {
+            let described = described.with_memory(limit);
+            let differs = described.machine != task.with_memory(limit).machine;
+            differs.then(|| pipeline::plan_or_for_less(&described, &patient(), observer).ok()).flatten()
+        };
+        if let Some(found) = for_less.or_else(other_link) {
+            return from(found, limit);
         }
     }
     observer.stage("looking for a limit that works");
-    // With the link of the described machine, so that the limit named here works again, however fast the host tier is then.
-    let described = Task { machine: training.machine.clone(), ..task.clone() };
     let packer = training.method.packer;
+    // What one op needs is a proof: a limit that works is named, but not searched for long.
+    let naming = Instant::now().checked_add(NAMING);
     let smallest = match gave_up {
-        Some(_) => pipeline::smallest(&described, &at_once, unconstrained_peak, observer).ok(),
-        // What one op needs is a proof: a limit that works is named, but not searched for long.
-        None => pipeline::quick_smallest(
-            &described,
-            packer,
-            unconstrained_peak,
-            Instant::now().checked_add(NAMING),
-            observer,
-        ),
+        Some(_) => {
+            let end = training.method.budget.time.and_then(|time| started.checked_add(time).max(naming));
+            pipeline::smallest_soon(&described, &training.method, unconstrained_peak, end, observer).ok()
+        }
+        None => pipeline::quick_smallest(&described, packer, unconstrained_peak, naming, observer),
     };
     let smallest = match (smallest, gave_up) {
         (Some(smaller), Some(limit)) if smaller.plan.machine().memory <= limit => {
@@ -105,14 +119,6 @@ fn shortened<'a>(method: &Method<'a>, ops: usize) -> Method<'a> {
     let share = |all: u64| (all * FEW_OPS as u64 / ops.max(FEW_OPS) as u64).max(1);
     let evaluations = method.budget.evaluations.map(share);
     Method { budget: Budget { evaluations, ..method.budget.clone() }, ..method.clone() }
-}
-
-/// The share of a training that planning may take.
-const PLANNING_SHARE: u32 = 5;
-
-/// The time that planning may take before this many iterations, each of about this duration.
-pub(super) fn planning_share(iteration: Nanos, iterations: u64) -> Duration {
-    Duration::from_nanos(iteration.get().saturating_mul(iterations)) / PLANNING_SHARE
 }
 
 /// A plan for measured durations, or the one for estimated durations where the planner finds none that is faster: that one fits.
@@ -158,6 +164,11 @@ pub(super) fn within_host_memory(
             Ok(planned) => {
                 needed = reserved_host_bytes(&planned.plan);
                 if needed <= limit {
+                    // The session limits what it reserves to the host memory of the plan's machine.
+                    let plan = planned.plan.plan().clone();
+                    let plan = check::check(task.trace.clone(), task.machine.clone(), plan)
+                        .map_err(|fault| TrainError::Plan(fault.into()))?;
+                    let planned = Planned { plan: Arc::new(plan), ..planned };
                     return Ok(Some(pipeline::predict(task, planned)));
                 }
             }

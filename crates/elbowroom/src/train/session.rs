@@ -1,5 +1,6 @@
 //! Runs of a training: a session is opened from seed or checkpoint, reads its data, runs its iterations and is saved.
 
+use std::io;
 use std::sync::Arc;
 
 use elbowroom_engine::{Digest, HostOptions, Session, SessionOptions};
@@ -9,18 +10,18 @@ use elbowroom_ir::machine::Machine;
 use elbowroom_ir::timeline::Timeline;
 use elbowroom_ir::{Bytes, Nanos, units};
 
+use super::evaluating::{Evaluated, Evaluator};
 use super::execution::{Executor, Measured};
 use super::saving::Saver;
+use super::schedule::{Course, Schedule};
 use super::settings::{Saving, Training};
-use super::{Iteration, TrainError, TrainObserver};
+use super::{Iteration, Outputs, TrainError, TrainObserver};
 use crate::checkpoint::{Checkpoint, CheckpointError, Dtype, Entry, Header};
 use crate::data::Feed;
 use crate::files::expect_writable;
-use crate::network::{NetworkError, Structure};
-use crate::report::{Ending, Saved};
-
-/// Name of the output that holds the loss.
-const LOSS: &str = "loss";
+use crate::network::{self, LOSS, NetworkError, Structure};
+use crate::report::{Ending, Evaluation, Saved};
+use crate::weights::{self, Weights, WeightsError};
 
 /// What the runs of one training have in common.
 pub(super) struct Runner<'a> {
@@ -29,7 +30,11 @@ pub(super) struct Runner<'a> {
     pub(super) graph: Arc<Graph>,
     feed: Feed<'a>,
     checkpoint: Option<Checkpoint>,
+    weights: Option<Weights>,
     entries: Vec<Entry>,
+    evaluator: Option<Evaluator<'a>>,
+    /// The schedule of the learning rate.
+    course: Option<Course>,
     /// Number of the first iteration: earlier ones ran before the checkpoint was saved.
     pub(super) first: u64,
 }
@@ -41,6 +46,8 @@ pub(super) struct Run {
     pub iterations: u64,
     /// One for each iteration; none where only the forward part runs.
     pub losses: Vec<f32>,
+    /// Evaluations on held-out data.
+    pub evaluations: Vec<Evaluation>,
     /// Every output of every iteration, for comparison bit by bit.
     pub results: Vec<Digest>,
     /// The persistent tensors after the run, if it is compared with another.
@@ -77,11 +84,17 @@ impl<'a> Runner<'a> {
         graph: &Arc<Graph>,
         feed: Feed<'a>,
         checkpoint: Option<Checkpoint>,
+        evaluator: Option<Evaluator<'a>>,
     ) -> Result<Self, TrainError> {
         if let Some(Saving { path, .. }) = &training.save {
             let failed = |source| CheckpointError::Write { path: path.clone(), source };
             expect_writable(path).map_err(failed)?;
         }
+        if let Some(path) = &training.save_weights {
+            let failed = |source| WeightsError::Io { path: path.clone(), source };
+            expect_writable(path).map_err(failed)?;
+        }
+        let weights = training.weights.as_ref().map(|path| Weights::open(path, graph)).transpose()?;
         let entries = entries(graph);
         if let Some(checkpoint) = &checkpoint {
             // Training needs every persistent tensor. Forward iterations need the parameters, which any checkpoint of a training has.
@@ -94,7 +107,12 @@ impl<'a> Runner<'a> {
             }
         }
         let first = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.header.iterations_done);
-        let mut runner = Self { training, graph: graph.clone(), feed, checkpoint, entries, first };
+        let saved =
+            checkpoint.as_ref().and_then(|checkpoint| Course::parse(checkpoint.header.schedule.as_ref()?));
+        let course = training.course(saved, first);
+        let graph = graph.clone();
+        let mut runner =
+            Self { training, graph, feed, checkpoint, weights, entries, evaluator, course, first };
         let Structure { graph, samples } = runner.structure(first)?;
         runner.feed.read(&graph, &samples)?;
         Ok(runner)
@@ -129,7 +147,24 @@ impl<'a> Runner<'a> {
                 session.write_persistent(index, &value)?;
             }
         }
+        if let Some(weights) = &self.weights {
+            let mut value = Vec::new();
+            for (index, entry) in self.entries.iter().enumerate() {
+                value.resize(entry.bytes(), 0);
+                if weights.read(index, &entry.shape, &mut value)? {
+                    session.write_persistent(index, &value)?;
+                }
+            }
+        }
         Ok(session)
+    }
+
+    /// Writes the weights after so many iterations of this run, if that was requested.
+    pub(super) fn save_weights(&self, session: &Session, iterations: u64) -> Result<(), TrainError> {
+        let Some(path) = &self.training.save_weights else { return Ok(()) };
+        let read =
+            |index: usize, value: &mut [u8]| session.read_persistent(index, value).map_err(io::Error::other);
+        Ok(weights::save(path, &self.graph, self.first + iterations, read)?)
     }
 
     /// Runs iterations from the first on and saves checkpoints in between and at the end. An error that leaves the state of the training
@@ -150,23 +185,21 @@ impl<'a> Runner<'a> {
             model: self.graph.name.clone(),
             iterations_done: self.first,
             seed: self.training.effective_seed(),
+            schedule: self
+                .course
+                .filter(|course| course.schedule != Schedule::Constant)
+                .map(|course| course.to_string()),
         };
         let mut saver =
             saving.map(|saving| Saver::new(saving, header, self.entries.clone(), iterations, observer));
         for done in 1..=iterations {
             let (number, graph, measured) = match self.iterate(session, executor, done) {
                 Ok(iteration) => iteration,
-                Err(error) => {
-                    if run.iterations > 0 && error.leaves_state() {
-                        let saved = saver.as_mut().map_or(Ok(()), |saver| saver.save_unsaved(session));
-                        if observer.interrupted() {
-                            run.end(Ending::Interrupted, saved);
-                            break;
-                        }
-                    }
-                    return Err(error);
-                }
+                Err(error) => return self.failed(error, run, saver, session, observer),
             };
+            if self.training.one_pass {
+                observer.outputs(&self.outputs(session, &graph, number));
+            }
             for slot in 0..graph.outputs.len() {
                 let output = session.output(slot);
                 run.results.push(Digest::of(bytemuck::cast_slice(&output)));
@@ -189,22 +222,87 @@ impl<'a> Runner<'a> {
             }
             let limit = session.limit()?;
             let ([structures, plans], loss) = (executor.structures_and_plans(), run.losses.last().copied());
-            let planned = by_plan;
-            observer.iteration(&Iteration { number, loss, time, peak, limit, planned, structures, plans });
+            let now = Iteration { number, loss, time, peak, limit, planned: by_plan, structures, plans };
+            observer.iteration(&now);
             if let Some(loss) = loss.filter(|loss| !loss.is_finite()) {
                 run.end(Ending::Diverged, Err(format!("the loss of iteration {number} is {loss}")));
                 break;
             }
-            let stopping = done == iterations || observer.interrupted();
+            let last = done == iterations;
+            match self.evaluate_if_due(session, executor, done, last, observer) {
+                Ok(evaluated) => run.add(evaluated, planned),
+                Err(error) => return self.failed(error, run, saver, session, observer),
+            }
+            let stopping = last || observer.interrupted();
             let saved = saver.as_mut().map_or(Ok(()), |saver| saver.iteration_ended(session, done, stopping));
             if stopping || saved.is_err() {
-                run.end(if done == iterations { Ending::Finished } else { Ending::Interrupted }, saved);
+                run.end(if last { Ending::Finished } else { Ending::Interrupted }, saved);
                 break;
             }
         }
         run.saved = saver.map(Saver::saved).unwrap_or_default();
         run.iteration = units::median(&mut times).unwrap_or_default();
         Ok(run)
+    }
+
+    /// The end of a run by an error. One that leaves the state of the training intact is returned after the state has been saved; one by
+    /// which an interrupted search only says that it found nothing is no error.
+    fn failed(
+        &self,
+        error: TrainError,
+        mut run: Run,
+        mut saver: Option<Saver<'_>>,
+        session: &Session,
+        observer: &dyn TrainObserver,
+    ) -> Result<Run, TrainError> {
+        if run.iterations == 0 || !error.leaves_state() {
+            return Err(error);
+        }
+        let saved = saver.as_mut().map_or(Ok(()), |saver| saver.save_unsaved(session));
+        if !observer.interrupted() {
+            return Err(error);
+        }
+        run.end(Ending::Interrupted, saved);
+        run.saved = saver.map(Saver::saved).unwrap_or_default();
+        Ok(run)
+    }
+
+    /// Evaluates if that is due after this many iterations of this run.
+    fn evaluate_if_due(
+        &mut self,
+        session: &mut Session,
+        executor: &mut dyn Executor,
+        done: u64,
+        last: bool,
+        observer: &dyn TrainObserver,
+    ) -> Result<Option<Evaluated>, TrainError> {
+        let iterations = self.first + done;
+        let due = |evaluator: &&mut Evaluator<'_>| evaluator.due.is_due(iterations, last);
+        let Some(evaluator) = self.evaluator.as_mut().filter(due) else { return Ok(None) };
+        let evaluated = evaluator.evaluate(session, executor, iterations, observer)?;
+        if let Some(evaluated) = &evaluated {
+            observer.evaluated(&evaluated.evaluation);
+        }
+        Ok(evaluated)
+    }
+
+    /// What the last batch of a pass gave.
+    fn outputs(&self, session: &Session, graph: &Graph, number: u64) -> Outputs {
+        let (samples, labels) = self.feed.part();
+        let batch = network::samples(graph);
+        let values = graph.outputs.iter().enumerate();
+        let values = values.map(|(slot, output)| (output.name.clone(), session.output(slot))).collect();
+        let shape = graph.outputs.first().map(|output| graph.tensors[output.tensor].shape);
+        let classes = shape.filter(|shape| (2..=3).contains(&shape.dims().len()));
+        let classes = classes.and_then(|shape| shape.dims().last().copied()).unwrap_or(0);
+        let content = graph.inputs.first().map(|input| input.content);
+        let language = matches!(content, Some(elbowroom_graph::Content::Class { .. }));
+        Outputs { first: number * batch as u64, batch, samples, labels, classes, language, values }
+    }
+
+    /// Whether the training evaluates.
+    pub(super) fn evaluates(&self) -> bool {
+        self.evaluator.is_some()
     }
 
     /// Runs one iteration, the `done`th of this run. Returns its number and its graph.
@@ -224,12 +322,23 @@ impl<'a> Runner<'a> {
                 session.fill_input(slot, |input| input.copy_from_slice(bytes));
             }
         };
+        session.set_rate(self.course.map_or(1.0, |course| course.factor(number)));
         let measured = executor.step(session, number, &graph, &mut fill)?;
         Ok((number, graph, measured))
     }
 }
 
 impl Run {
+    /// Adds what an evaluation gave. Peaks count as those of iterations do.
+    fn add(&mut self, evaluated: Option<Evaluated>, planned: bool) {
+        let Some(Evaluated { evaluation, results, planned_peak }) = evaluated else { return };
+        self.evaluations.push(evaluation);
+        self.results.extend(results);
+        if planned {
+            self.peak = self.peak.max(planned_peak.unwrap_or_default());
+        }
+    }
+
     /// Ends the run. What was to be saved is not finite if `saved` is an error, which says where.
     fn end(&mut self, ending: Ending, saved: Result<(), String>) {
         self.ending = if saved.is_err() { Ending::Diverged } else { ending };
@@ -268,7 +377,7 @@ mod tests {
             Ok(())
         };
         for iterations_done in [u64::MAX, u64::MAX / 2] {
-            let header = Header { model: graph.name.clone(), iterations_done, seed: 0 };
+            let header = Header { model: graph.name.clone(), iterations_done, seed: 0, schedule: None };
             checkpoint::save(&path, &header, &entries(&graph), zeros).unwrap();
             let training = Training::new(graph.clone(), Bytes(1 << 30)).resume(&path).iterations(3);
             let error = training.run().err().map(|error| error.to_string()).unwrap_or_default();

@@ -13,8 +13,9 @@ use elbowroom_ir::search::Budget;
 
 use super::TrainError;
 use super::host::HostSetting;
+use super::schedule::{Course, Schedule};
 use crate::algorithms::{AlgorithmChoice, Conditions};
-use crate::data::{Dataset, Feed};
+use crate::data::{self, Augmentation, Batch, DataError, Dataset, Feed, Subset};
 use crate::network::Network;
 use crate::pipeline::Method;
 use crate::registry;
@@ -24,6 +25,8 @@ use crate::size::MemorySpec;
 const TIME: Duration = Duration::from_secs(10);
 /// Iterations by default.
 const ITERATIONS: u64 = 5;
+/// Stands for the iterations of a training whose length in epochs is not resolved yet: the search for the largest batch precedes the data.
+const UNKNOWN_ITERATIONS: u64 = 1000;
 
 /// A training that is to run: a network, a limit, and settings that all have defaults.
 ///
@@ -50,6 +53,16 @@ pub struct Training<'a> {
     pub(super) freedom: Freedom,
     pub(super) algorithms: AlgorithmChoice,
     pub(super) iterations: u64,
+    pub(super) epochs: Option<u64>,
+    pub(super) schedule: Option<Schedule>,
+    pub(super) schedule_length: Option<u64>,
+    pub(super) micro_batch: Option<MicroBatch>,
+    pub(super) clip: Option<f32>,
+    pub(super) evaluation: Data<'a>,
+    pub(super) evaluate_every: Option<u64>,
+    pub(super) held_out: Option<f64>,
+    pub(super) augmentation: Augmentation,
+    pub(super) one_pass: bool,
     pub(super) data: Data<'a>,
     pub(super) host: HostSetting,
     pub(super) seed: Option<u64>,
@@ -57,6 +70,8 @@ pub struct Training<'a> {
     pub(super) verify: bool,
     pub(super) save: Option<Saving>,
     pub(super) resume: Option<PathBuf>,
+    pub(super) weights: Option<PathBuf>,
+    pub(super) save_weights: Option<PathBuf>,
     pub(super) dynamic: bool,
 }
 
@@ -68,19 +83,52 @@ pub(super) enum Data<'a> {
     Synthetic,
     /// Files that a reader of this crate knows.
     Path(PathBuf),
+    /// Nothing: without evaluation.
+    None,
     /// The user's own.
     Own(Box<dyn Dataset + 'a>),
 }
 
 impl<'a> Data<'a> {
     /// Opens the data for a graph.
-    pub(super) fn open(self, graph: &Graph, seed: u64) -> Result<Feed<'a>, TrainError> {
+    pub(super) fn open(self, graph: &Graph, seed: u64, one_pass: bool) -> Result<Feed<'a>, TrainError> {
         Ok(match self {
-            Self::Synthetic => Feed::open(graph, None, seed)?,
+            Self::Path(path) if one_pass => {
+                Feed::new(data::open_evaluation(&Batch::new(graph), &path)?, seed)?
+            }
+            Self::Synthetic | Self::None => Feed::open(graph, None, seed)?,
             Self::Path(path) => Feed::open(graph, Some(&path), seed)?,
             Self::Own(dataset) => Feed::new(dataset, seed)?,
         })
     }
+
+    /// The data of a training and a share of it that is held out.
+    pub(super) fn split(self, graph: &Graph, share: f64, seed: u64) -> Result<[Self; 2], TrainError> {
+        let dataset = match self {
+            Self::Synthetic | Self::None => return Err(DataError::Endless.into()),
+            Self::Path(path) => data::open(&Batch::new(graph), Some(&path), seed)?,
+            Self::Own(dataset) => dataset,
+        };
+        Ok(Subset::split(dataset, share, seed)?.map(|part| Self::Own(Box::new(part))))
+    }
+
+    /// Opens the data for an evaluation; `None` if there is none.
+    pub(super) fn open_evaluation(self, graph: &Graph) -> Result<Option<Box<dyn Dataset + 'a>>, TrainError> {
+        Ok(match self {
+            Self::Synthetic | Self::None => None,
+            Self::Path(path) => Some(data::open_evaluation(&Batch::new(graph), &path)?),
+            Self::Own(dataset) => Some(dataset),
+        })
+    }
+}
+
+/// In which parts a batch is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MicroBatch {
+    /// Of this many samples.
+    Samples(usize),
+    /// Of as many samples as fit.
+    Largest,
 }
 
 /// Where and how often to save.
@@ -111,6 +159,16 @@ impl<'a> Training<'a> {
             freedom: Freedom::ALL,
             algorithms: AlgorithmChoice::default(),
             iterations: ITERATIONS,
+            epochs: None,
+            schedule: None,
+            schedule_length: None,
+            micro_batch: None,
+            clip: None,
+            evaluation: Data::None,
+            evaluate_every: None,
+            held_out: None,
+            augmentation: Augmentation::default(),
+            one_pass: false,
             data: Data::default(),
             host: HostSetting::default(),
             seed: None,
@@ -118,13 +176,82 @@ impl<'a> Training<'a> {
             verify: false,
             save: None,
             resume: None,
+            weights: None,
+            save_weights: None,
             dynamic: false,
         }
     }
 
     /// Sets the number of iterations.
     pub fn iterations(self, iterations: u64) -> Self {
-        Self { iterations, ..self }
+        Self { iterations, epochs: None, ..self }
+    }
+
+    /// Sets the length of the training to this many passes over the data, those before a checkpoint included: a training that is resumed with
+    /// the same number ends where an uninterrupted one would have ended.
+    pub fn epochs(self, epochs: u64) -> Self {
+        Self { iterations: UNKNOWN_ITERATIONS, epochs: Some(epochs), ..self }
+    }
+
+    /// Holds this share of the samples out of the training, at least one sample, and evaluates the network on them. The seed decides which.
+    pub fn hold_out(self, share: f64) -> Self {
+        Self { held_out: Some(share), ..self }
+    }
+
+    /// Shifts and mirrors images before the network sees them in training; evaluations see them as they are.
+    pub fn augmentation(self, augmentation: Augmentation) -> Self {
+        Self { augmentation, ..self }
+    }
+
+    /// Runs over the data once, in its own order, instead of training: for a network that only runs forward. The observer receives the
+    /// [outputs](super::TrainObserver::outputs) of every batch. Held-out files are read where a folder has them.
+    pub fn one_pass(self) -> Self {
+        Self { one_pass: true, ..self }
+    }
+
+    /// Sets how the learning rate changes; by default as in the checkpoint from which the training starts, or not at all. A schedule that spans
+    /// the training spans all of it: with a length in [epochs](Self::epochs), those before the checkpoint included; otherwise as many iterations
+    /// as in the checkpoint, if that has the same schedule.
+    pub fn schedule(self, schedule: Schedule) -> Self {
+        Self { schedule: Some(schedule), ..self }
+    }
+
+    /// Sets the number of iterations, those before a checkpoint included, that a schedule spans, for trainings in several runs whose length is in
+    /// iterations.
+    pub fn schedule_length(self, iterations: u64) -> Self {
+        Self { schedule_length: Some(iterations), ..self }
+    }
+
+    /// Computes each batch in parts of this many samples, whose gradients are added up before the update: activations of one part at a time are
+    /// alive. The network must be one that can be built for another batch and has one structure; the batch must be a multiple of the part.
+    pub fn micro_batch(self, samples: usize) -> Self {
+        Self { micro_batch: Some(MicroBatch::Samples(samples)), ..self }
+    }
+
+    /// As [`micro_batch`](Self::micro_batch), with the largest part for which a plan is found within the limit, which must be in bytes.
+    pub fn largest_micro_batch(self) -> Self {
+        Self { micro_batch: Some(MicroBatch::Largest), ..self }
+    }
+
+    /// Multiplies the gradients by a common factor where their global norm is larger than this. All gradients are alive at the update then.
+    pub fn clip_norm(self, norm: f32) -> Self {
+        Self { clip: Some(norm), ..self }
+    }
+
+    /// Evaluates the network on this data set, which has an end: at the end of every epoch and of the training, unless
+    /// [`evaluate_every`](Self::evaluate_every) is set.
+    pub fn evaluation_data(self, dataset: impl Dataset + 'a) -> Self {
+        Self { evaluation: Data::Own(Box::new(dataset)), ..self }
+    }
+
+    /// Evaluates the network on the files at this path ([`open_evaluation`](crate::data::open_evaluation)).
+    pub fn evaluation_path(self, path: impl Into<PathBuf>) -> Self {
+        Self { evaluation: Data::Path(path.into()), ..self }
+    }
+
+    /// Evaluates whenever this many more iterations have ended, at least one, those before a checkpoint included, and at the end.
+    pub fn evaluate_every(self, iterations: u64) -> Self {
+        Self { evaluate_every: Some(iterations.max(1)), ..self }
     }
 
     /// Trains on this data set.
@@ -231,9 +358,32 @@ impl<'a> Training<'a> {
         Self { resume: Some(path.into()), ..self }
     }
 
+    /// Begins with the weights and statistics in this safetensors file, with an optimizer state of zero at iteration zero: a file of
+    /// [`save_weights`](Self::save_weights), a checkpoint, or what PyTorch saved of the same network ([`weights`](crate::weights)).
+    pub fn weights(self, path: impl Into<PathBuf>) -> Self {
+        Self { weights: Some(path.into()), ..self }
+    }
+
+    /// Writes weights and statistics after the last iteration so that PyTorch's module loads them.
+    pub fn save_weights(self, path: impl Into<PathBuf>) -> Self {
+        Self { save_weights: Some(path.into()), ..self }
+    }
+
     /// Sets whether to execute all iterations dynamically, none by a plan.
     pub fn dynamic(self, dynamic: bool) -> Self {
         Self { dynamic, ..self }
+    }
+
+    /// The schedule that applies, where that of the checkpoint is `saved`.
+    pub(super) fn course(&self, saved: Option<Course>, first: u64) -> Option<Course> {
+        let schedule = self.schedule.or(saved.map(|saved| saved.schedule))?;
+        let same = saved.filter(|saved| saved.schedule == schedule && self.epochs.is_none());
+        let total = match (self.schedule_length, same) {
+            (Some(total), _) => total,
+            (None, Some(saved)) => saved.total,
+            (None, None) => first.saturating_add(self.iterations),
+        };
+        Some(Course { schedule, total })
     }
 
     /// The seed that applies.

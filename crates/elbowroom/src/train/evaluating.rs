@@ -1,0 +1,153 @@
+//! Evaluation during a training: the network runs forward over held-out data, under the same limit and in the same session, by a plan of its
+//! own. The optimizer state stays where the limit permits; nothing that is trained changes.
+
+use std::sync::Arc;
+
+use elbowroom_engine::{Digest, Session};
+use elbowroom_graph::{Content, Graph};
+use elbowroom_ir::Bytes;
+
+use super::execution::{Executor, Measured};
+use super::{TrainError, TrainObserver};
+use crate::data::{Dataset, Pass};
+use crate::network::{HITS, LOSS};
+use crate::report::Evaluation;
+
+/// When a training evaluates, counted in iterations since the first one of all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    /// Whenever this many more have ended.
+    Every(u64),
+    /// At the end of every epoch.
+    Epochs(Epoch),
+    /// At the end of the training only.
+    End,
+}
+
+/// How many iterations an epoch has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Epoch {
+    /// Samples of the data.
+    pub samples: u64,
+    /// Samples of a batch.
+    pub batch: u64,
+    /// Whether an epoch ends with a smaller batch. Otherwise the next epoch begins in the middle of a batch.
+    pub cut: bool,
+}
+
+impl Epoch {
+    /// Iterations after which so many epochs have ended; `None` beyond 64 bits.
+    pub fn iterations(&self, epochs: u64) -> Option<u64> {
+        match self.cut {
+            true => self.samples.div_ceil(self.batch).checked_mul(epochs),
+            false => Some(self.samples.checked_mul(epochs)?.div_ceil(self.batch)),
+        }
+    }
+
+    /// Whether an epoch ends with the last of so many iterations.
+    pub fn ends_after(&self, iterations: u64) -> bool {
+        let per_epoch = self.samples.div_ceil(self.batch).max(1);
+        if self.cut {
+            return iterations.is_multiple_of(per_epoch);
+        }
+        // Samples seen after this iteration and before it lie in different epochs.
+        let epochs =
+            |iterations: u64| u128::from(iterations) * u128::from(self.batch) / u128::from(self.samples);
+        iterations > 0 && epochs(iterations) > epochs(iterations - 1)
+    }
+}
+
+impl Due {
+    /// Whether an evaluation is due after so many iterations, of which the last is the last of the training if `last`.
+    pub fn is_due(&self, iterations: u64, last: bool) -> bool {
+        last || match self {
+            Self::Every(every) => iterations.is_multiple_of(*every),
+            Self::Epochs(epoch) => epoch.ends_after(iterations),
+            Self::End => false,
+        }
+    }
+}
+
+/// Evaluates a network whenever it is due.
+pub(super) struct Evaluator<'a> {
+    graph: Arc<Graph>,
+    pass: Pass<'a>,
+    pub due: Due,
+}
+
+/// What an evaluation gave, and what it needed.
+pub(super) struct Evaluated {
+    pub evaluation: Evaluation,
+    /// The outputs of every batch.
+    pub results: Vec<Digest>,
+    /// Peak over the batches that followed a plan.
+    pub planned_peak: Option<Bytes>,
+}
+
+impl<'a> Evaluator<'a> {
+    /// Before the first iteration. The first batch is read, so that data that does not fit the network is found early.
+    ///
+    /// # Errors
+    ///
+    /// Those of the data.
+    pub fn new(dataset: Box<dyn Dataset + 'a>, graph: Arc<Graph>, due: Due) -> Result<Self, TrainError> {
+        let mut pass = Pass::new(dataset, &graph)?;
+        pass.read(0)?;
+        Ok(Self { graph, pass, due })
+    }
+
+    /// One pass over the data; `None` if it was interrupted. `iterations` ran before.
+    pub fn evaluate(
+        &mut self,
+        session: &mut Session,
+        executor: &mut dyn Executor,
+        iterations: u64,
+        observer: &dyn TrainObserver,
+    ) -> Result<Option<Evaluated>, TrainError> {
+        let slot = |name: &str| self.graph.outputs.iter().position(|output| output.name == name);
+        let (Some(loss_slot), Some(hits_slot)) = (slot(LOSS), slot(HITS)) else {
+            return Err(TrainError::Unevaluable);
+        };
+        let (mut loss, mut hits, mut labels, mut samples) = (0.0f64, 0.0f64, 0, 0);
+        let (mut results, mut planned_peak) = (Vec::new(), None);
+        observer.evaluation_begins(self.pass.batches());
+        for number in 0..self.pass.batches() {
+            if observer.interrupted() {
+                return Ok(None);
+            }
+            let part = self.pass.read(number)?;
+            (labels, samples) = (labels + part.labels, samples + part.samples as u64);
+            let mut fill = |session: &mut Session| {
+                for (slot, bytes) in part.batch.slots().enumerate() {
+                    session.fill_input(slot, |input| input.copy_from_slice(bytes));
+                }
+            };
+            let Measured { planned, peak, .. } =
+                executor.evaluate(session, number, &self.graph, &mut fill)?;
+            if planned {
+                planned_peak = planned_peak.max(Some(peak));
+            }
+            for (slot, total) in [(loss_slot, &mut loss), (hits_slot, &mut hits)] {
+                let output = session.output(slot);
+                results.push(Digest::of(bytemuck::cast_slice(&output)));
+                *total += output.first().copied().map_or(f64::NAN, f64::from);
+            }
+        }
+        // Data without a label that counts has no mean.
+        let count = labels as f64;
+        let evaluation = Evaluation {
+            iterations,
+            samples,
+            loss: loss / count,
+            accuracy: hits / count,
+            language: reads_tokens(&self.graph),
+        };
+        Ok(Some(Evaluated { evaluation, results, planned_peak }))
+    }
+}
+
+/// Whether a graph reads tokens.
+fn reads_tokens(graph: &Graph) -> bool {
+    let content = graph.inputs.first().map(|input| input.content);
+    matches!(content, Some(Content::Class { .. }))
+}

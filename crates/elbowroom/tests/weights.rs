@@ -1,0 +1,106 @@
+//! Weights in PyTorch's names: what is written has exactly the names, types and shapes of the real modules, and what has them is read.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use elbowroom::graph::zoo::{self, Options};
+use elbowroom::network::Model;
+use elbowroom::report::TrainReport;
+use elbowroom::size::MemorySpec;
+use elbowroom::train::Training;
+use elbowroom::weights;
+use support::{Quiet, method};
+
+/// What `tests/data/torch_names.py` wrote.
+const NAMES: &str = include_str!("data/torch_names.txt");
+
+#[test]
+fn the_files_have_the_names_and_shapes_of_the_real_modules() {
+    for model in ["resnet18", "resnet50", "vgg16", "densenet121", "gpt2"] {
+        let own = |name: &&str| name.split('\t').next() == Some(model);
+        let expected: BTreeSet<String> = NAMES.lines().filter(own).map(str::to_owned).collect();
+        assert!(expected.len() > 30, "{model}");
+        let graph = zoo::build(model, &Options::new(1).image((model != "gpt2").then_some(224))).unwrap();
+        let found = weights::layout(&graph).into_iter().map(|tensor| {
+            let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
+            format!("{model}\t{}\t{:?}\t{}", tensor.name, tensor.dtype(), shape.join(","))
+        });
+        assert_eq!(found.collect::<BTreeSet<String>>(), expected, "{model}");
+    }
+}
+
+fn training(name: &str, options: &Options) -> Training<'static> {
+    let most: MemorySpec = "80%".parse().unwrap();
+    Training::new(Model::new(name, options.clone()).unwrap(), most).method(method()).threads(2).iterations(1)
+}
+
+fn run(training: Training<'_>) -> TrainReport {
+    training.run_observed(&Quiet).unwrap()
+}
+
+#[test]
+fn a_training_begins_where_saved_weights_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let (saved, weights) = (folder.path().join("checkpoint"), folder.path().join("weights"));
+    let small = Options::new(2).image(16).width(8);
+    let cases = [("resnet18", small), ("gpt", Options::new(2).length(8).width(64).layers(1))];
+    for (name, options) in cases {
+        run(training(name, &options).save(&saved, 10).save_weights(&weights));
+        let read = |path: &Path| run(training(name, &options).weights(path).seed(7)).losses;
+        // The checkpoint has our own names and the same values. The seed decides data and dropout, not the weights.
+        assert_eq!(read(&weights), read(&saved), "{name}");
+        assert_ne!(read(&weights), run(training(name, &options).seed(7)).losses, "{name}");
+    }
+    // The last file is of a GPT.
+    let error =
+        training("resnet18", &Options::new(2).image(16).width(8)).weights(&weights).run().err().unwrap();
+    assert!(error.to_string().contains("has no conv1.weight"), "{error}");
+}
+
+#[test]
+fn files_that_hold_no_weights_are_refused_with_what_is_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weights");
+    let options = Options::new(2).image(16).width(8);
+    let graph = zoo::build("resnet18", &options).unwrap();
+    let refusal = |path: &Path| weights::Weights::open(path, &graph).unwrap_err().to_string();
+    assert!(refusal(folder.path()).contains("it is a folder"));
+    assert!(refusal(&path).contains("No such file"));
+    run(training("resnet18", &options).save_weights(&path));
+    let whole = std::fs::read(&path).unwrap();
+    let cases: [(&[u8], &str); 4] = [
+        (b"", "only 0 bytes"),
+        (b"not weights", "head is cut off"),
+        (&whole[..whole.len() - 1], "its head promises"),
+        (&[&whole[..8], b"[", &whole[9..]].concat(), "its head cannot be read"),
+    ];
+    for (content, says) in cases {
+        std::fs::write(&path, content).unwrap();
+        let refusal = refusal(&path);
+        assert!(refusal.contains(says) && refusal.contains("safetensors.torch.save_file"), "{refusal}");
+    }
+    // A value that is not finite.
+    let mut damaged = whole;
+    let end = damaged.len();
+    damaged[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(&path, &damaged).unwrap();
+    let error = training("resnet18", &options).weights(&path).run().err().unwrap();
+    assert!(error.to_string().contains("NaN"), "{error}");
+}
+
+#[test]
+fn another_number_of_classes_keeps_the_last_layer_as_it_begins() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weights");
+    let options = Options::new(2).image(16).width(8);
+    run(training("resnet18", &options).save_weights(&path));
+    let fewer = options.clone().classes(3);
+    let graph = zoo::build("resnet18", &fewer).unwrap();
+    let open = weights::Weights::open(&path, &graph).unwrap();
+    assert_eq!(open.kept, ["fc.weight", "fc.bias"]);
+    assert!(run(training("resnet18", &fewer).weights(&path)).losses[0].is_finite());
+    let wider = zoo::build("resnet18", &options.width(16)).unwrap();
+    assert!(weights::Weights::open(&path, &wider).unwrap_err().to_string().contains("has shape"));
+}
