@@ -1,5 +1,8 @@
 //! The command line as it is typed. [`settings`](crate::settings) turns it into what the library takes.
 
+mod forward;
+mod train;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,12 +11,17 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use elbowroom::dqn::settings::Settings;
 use elbowroom::graph::zoo::OptimizerKind;
 use elbowroom::ir::Bytes;
-use elbowroom::machine::{LinkSpec, Rate};
+use elbowroom::machine::LinkSpec;
 use elbowroom::pipeline::Evaluations;
 use elbowroom::size::{BatchSpec, MemoryRange, MemorySpec};
 
 use crate::networks;
-use crate::values::{NetworkName, machine_name, packer_name, parse_duration, parse_percent, planner_name};
+use crate::values::{
+    BankSpec, NetworkName, machine_name, packer_name, parse_duration, parse_percent, planner_name,
+};
+
+pub use forward::{EvaluateArgs, ForwardArgs, PredictArgs};
+pub use train::TrainArgs;
 
 /// Train neural networks in the memory you have.
 ///
@@ -45,6 +53,10 @@ pub struct Cli {
 pub enum Command {
     /// Train a network under a memory limit: trace, plan, check and run
     Train(Box<TrainArgs>),
+    /// Compute loss and accuracy of trained weights on a data set, under a memory limit
+    Evaluate(Box<EvaluateArgs>),
+    /// Write the most probable class of every sample of a data set, under a memory limit
+    Predict(Box<PredictArgs>),
     /// Write a trace of one training iteration of a network
     Trace(TraceArgs),
     /// Plan a trace under a memory limit
@@ -91,13 +103,16 @@ pub struct NetworkArgs {
     /// Layers of a language model [default: 2 for lstm and seq2seq, 4 for gpt, 12 for gpt2]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub layers: Option<u32>,
-    /// The optimizer: sgd (momentum 0.9, weight decay 0.0005) or adam [default: sgd for images, adam for tokens]
+    /// The optimizer: sgd (momentum 0.9) or adam [default: sgd for images, adam for tokens]
     #[arg(long, value_name = "sgd|adam")]
     pub optimizer: Option<OptimizerKind>,
     /// The optimizer's step size [default: the network's own, 0.02 for ResNet; with another optimizer than the network's own, 0.01 for sgd and
     /// 0.001 for adam]
     #[arg(long, value_name = "RATE")]
     pub learning_rate: Option<f32>,
+    /// Weight decay [default: 0.0005 for sgd, 0 for adam]
+    #[arg(long, value_name = "DECAY")]
+    pub weight_decay: Option<f32>,
 }
 
 /// How to plan.
@@ -175,7 +190,8 @@ pub struct SearchArgs {
     pub time: Duration,
     /// Evaluation budget instead of a time budget: reproducible with the same seed on any number of threads
     ///
-    /// A list has one number for each round of the pipeline. `plan` prints the list that reproduces a plan made within a time budget.
+    /// A list has one number for each round of the pipeline. `plan` prints the list that reproduces a plan made within a time budget. In it, /N is
+    /// where the clock stopped the packer, +N how many searches followed the rounds, and ~N the budget of each of these.
     #[arg(long, value_name = "N[,N...]")]
     pub evaluations: Option<Evaluations>,
     /// Seed of all random numbers [default: 0, or that of the checkpoint with --resume]
@@ -203,77 +219,6 @@ pub struct MachineArgs {
     #[arg(long, value_name = "BYTES")]
     pub align: Option<Bytes>,
 }
-
-/// `elbowroom train`
-#[derive(Debug, Args)]
-#[command(after_help = TRAIN_EXAMPLES, after_long_help = format!("{TRAIN_EXAMPLES}\n\n{}", networks::defaults()))]
-pub struct TrainArgs {
-    /// The limit on the arena: bytes (600MiB, 1.5GiB), a share of the unconstrained peak (70%), or min, the smallest limit for which a plan is
-    /// found
-    #[arg(long, default_value = "50%", value_name = "SIZE")]
-    pub memory: MemorySpec,
-    /// Number of training iterations
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
-    pub iterations: u64,
-    /// A folder with the files of CIFAR-10 (binary version) or MNIST, or a text file for language models [default: synthetic data]
-    #[arg(long, value_name = "PATH")]
-    pub data: Option<PathBuf>,
-    /// Samples in an epoch; the last batch of an epoch holds the remainder [default: all samples, whole batches only]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub samples: Option<u64>,
-    /// Longest sentence of seq2seq, whose batches vary in length; with --length all sentences have that length [default: 50, or 100 with
-    /// --forward-only]
-    #[arg(long, value_name = "WORDS", conflicts_with = "length", value_parser = clap::value_parser!(u32).range(1..))]
-    pub longest: Option<u32>,
-    /// Also run the same iterations without a limit, and compare losses and parameters bit by bit
-    #[arg(long)]
-    pub verify: bool,
-    /// Use dynamic execution for all iterations: no plan; tensors are evicted, offloaded and recomputed when bytes are missing
-    #[arg(long, alias = "reactive")]
-    pub dynamic: bool,
-    /// Also use algorithms for convolutions that round differently (Winograd), where they are faster [default: bit-exact algorithms only]
-    #[arg(long, alias = "allow-other-bits")]
-    pub allow_numeric_changes: bool,
-    #[command(flatten)]
-    pub network: NetworkArgs,
-    /// Where offloaded tensors go: disk, a file in the folder for temporary files or in /var/tmp, whichever lies on a disk (if neither does,
-    /// nothing is offloaded); a folder that holds the file; or memory of the process, which adds to the limit
-    #[arg(long, default_value = "disk", value_name = "disk|memory|FOLDER", help_heading = "Host")]
-    pub host: String,
-    /// Bytes that may be reserved for offloaded tensors on the host, like 8GiB [default: 64GiB, or the free space of the folder]
-    #[arg(long, value_name = "SIZE", help_heading = "Host")]
-    pub host_memory: Option<Bytes>,
-    /// Slow copies down to this rate in each direction, like 2GB/s [default: as fast as the host copies]
-    #[arg(long, value_name = "RATE", help_heading = "Host")]
-    pub host_rate: Option<Rate>,
-    #[command(flatten)]
-    pub planner: PlannerArgs,
-    /// Write a checkpoint to this file after the last iteration, and every --save-every iterations; also if a signal ends the training
-    #[arg(long, value_name = "FILE", conflicts_with = "forward_only", help_heading = "Files and output")]
-    pub save: Option<PathBuf>,
-    /// Iterations from one checkpoint to the next
-    #[arg(
-        long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..),
-        help_heading = "Files and output"
-    )]
-    pub save_every: u64,
-    /// Continue from this checkpoint
-    #[arg(long, value_name = "FILE", help_heading = "Files and output")]
-    pub resume: Option<PathBuf>,
-    /// Draw the losses as an SVG file
-    #[arg(long, value_name = "FILE", conflicts_with = "forward_only", help_heading = "Files and output")]
-    pub plot: Option<PathBuf>,
-    /// Print one JSON object instead of text
-    #[arg(long, help_heading = "Files and output")]
-    pub json: bool,
-}
-
-const TRAIN_EXAMPLES: &str = "Examples:
-  elbowroom train --iterations 20 --memory 40%
-  elbowroom train --model lstm --memory min --verify
-  elbowroom train --model vgg16 --batch max --memory 600MiB --plot loss.svg
-  elbowroom train --model gpt --forward-only --resume gpt.safetensors
-  elbowroom train --model resnet50 --batch 16 --memory 300MiB --host /tmp --save r50.safetensors";
 
 /// How files of other programs are read.
 #[derive(Debug, Clone, Default, Args)]
@@ -503,8 +448,8 @@ the last position at which the buffer is alive. `start` and `begin` are other na
 Optional columns: alignment, offset (the buffer is pinned there), hint (ignored) and gaps (like 4-6 8-9).
 A trace stands for its buffers when every tensor stays on the device.")]
 pub struct PackArgs {
-    /// Tables of buffers (CSV), traces, or files that `trace --import` reads. Several give a table of results
-    #[arg(required = true, value_name = "FILE")]
+    /// Tables of buffers (CSV), traces, or files that `trace --import` reads; - for standard input. Several give a table of results
+    #[arg(required_unless_present = "minimalloc", value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Bytes that the arena may take [default: search for the smallest arena]
     #[arg(long, value_name = "SIZE")]
@@ -518,6 +463,19 @@ pub struct PackArgs {
     /// Where to write the buffers with their offsets, as CSV
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// A memory, as NAME=CAPACITY@COST; repeat it for several. COST is that of a byte of traffic [default: 1 for the first, 2 for the second, ...].
+    /// The table's column `bank` lists the banks in which a buffer may lie (empty: all), `traffic` the bytes read and written [default: its size]
+    #[arg(long, value_name = "NAME=CAPACITY@COST", conflicts_with_all = ["capacity", "packer", "previous"])]
+    pub bank: Vec<BankSpec>,
+    /// A placed table of an earlier version of FILE, with offsets. Buffers of the same id stay where they were if they can; the fewest bytes move
+    #[arg(long, value_name = "PLACED", conflicts_with = "packer")]
+    pub previous: Option<PathBuf>,
+    /// Take MiniMalloc's command line from here on: --capacity=12 --input=IN.csv --output=OUT.csv --timeout=5s --validate --minimize_capacity
+    #[arg(long, value_name = "FLAGS", num_args = 0.., allow_hyphen_values = true, conflicts_with = "files")]
+    pub minimalloc: Option<Vec<String>>,
+    /// With -o, write the best placement even if it does not fit the capacity
+    #[arg(long, requires = "output")]
+    pub keep_missed: bool,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,

@@ -6,11 +6,23 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use elbowroom::ir::text::{self, File};
 
-/// More bytes than any trace, plan or table has. The limit counts bytes as they are read, because a pipe or a device states no size.
-const LARGEST: u64 = 2 << 30;
-
-/// Bytes from which [`content`] decides whether to read on.
+/// Bytes from which [`content`] decides what the file is and how much of it to read.
 const HEAD: u64 = 1 << 16;
+
+/// More bytes than any file of a kind has. The limits count bytes as they are read, because a pipe or a device states no size, and
+/// hold a few million ops or buffers.
+mod largest {
+    /// A table of buffers.
+    pub const TABLE: u64 = 256 << 20;
+    /// A trace or a plan in text.
+    pub const TEXT: u64 = 512 << 20;
+    /// A trace or a plan in JSON, or a recorded iteration.
+    pub const JSON: u64 = 512 << 20;
+    /// A recorded iteration, compressed.
+    pub const GZIP: u64 = 256 << 20;
+    /// A memory snapshot of PyTorch, which names the Python code behind every allocation.
+    pub const PICKLE: u64 = 1 << 30;
+}
 
 /// Refuses a folder where a file is meant.
 pub fn expect_file(path: &Path, what: &str) -> Result<()> {
@@ -22,18 +34,27 @@ pub fn expect_file(path: &Path, what: &str) -> Result<()> {
 
 /// The bytes of a file that holds a trace, a plan, a table of buffers or a recorded iteration. `what` names the kind for messages.
 ///
-/// If the head is of none of these kinds, the result is the head alone: whoever parses it reports the same error as for the whole file,
+/// If the head is of none of these kinds, the result is the head alone: parsing it fails with the same error as parsing the whole file,
 /// and a device like `/dev/zero` is not read without end.
 pub fn content(path: &Path, what: &str) -> Result<Vec<u8>> {
     expect_file(path, what)?;
-    let mut file = open(path)?;
+    content_of(open(path)?, path)
+}
+
+/// The same of standard input.
+pub fn standard_input() -> Result<Vec<u8>> {
+    content_of(io::stdin().lock(), Path::new("standard input"))
+}
+
+/// The bytes of a stream, which messages call `path`.
+fn content_of(mut file: impl Read, path: &Path) -> Result<Vec<u8>> {
     let mut head = Vec::new();
     let read = Read::by_ref(&mut file).take(HEAD).read_to_end(&mut head);
     read.with_context(|| format!("cannot read {}", path.display()))?;
-    if (head.len() as u64) < HEAD || !is_known(&head) {
-        return Ok(head);
+    match largest(&head) {
+        Some(limit) if head.len() as u64 == HEAD => rest(path, head, file, limit),
+        _ => Ok(head),
     }
-    rest(path, head, file, LARGEST)
 }
 
 /// The bytes of a file of at most `limit` bytes, which may be a pipe or a device.
@@ -46,10 +67,11 @@ fn open(path: &Path) -> Result<std::fs::File> {
 }
 
 /// Appends what follows the head, up to a file of `limit` bytes.
-fn rest(path: &Path, mut head: Vec<u8>, file: std::fs::File, limit: u64) -> Result<Vec<u8>> {
-    let complete =
-        append(file, &mut head, limit).with_context(|| format!("cannot read {}", path.display()))?;
-    if !complete {
+fn rest(path: &Path, mut head: Vec<u8>, file: impl Read, limit: u64) -> Result<Vec<u8>> {
+    let cannot_read = || format!("cannot read {}", path.display());
+    // A regular file states its size, so that one that is too large need not be read. That of a pipe or a device is 0.
+    let fits = path.metadata().is_ok_and(|file| file.len() <= limit) || !path.exists();
+    if !fits || !append(file, &mut head, limit).with_context(cannot_read)? {
         bail!(
             "{} has more than {limit} bytes; no file of this kind is that large, so check that this is the file you mean",
             path.display()
@@ -64,19 +86,30 @@ fn append(mut stream: impl Read, bytes: &mut Vec<u8>, limit: u64) -> io::Result<
     Ok(stream.read(&mut [0])? == 0)
 }
 
-/// Whether a file with this head may be a trace, a plan, a table or a recorded iteration.
-fn is_known(head: &[u8]) -> bool {
-    let gzip_or_pickle = head.starts_with(&[0x1f, 0x8b]) || head.starts_with(&[0x80]);
+/// The largest size of a file with this head; `None` if it is no trace, plan, table or recorded iteration.
+fn largest(head: &[u8]) -> Option<u64> {
     let start = head.strip_prefix("\u{feff}".as_bytes()).unwrap_or(head).trim_ascii_start();
-    let text = [&b"elbowroom"[..], b"#", b"{"].into_iter().any(|word| start.starts_with(word));
-    gzip_or_pickle || ((text || is_table(head)) && !head.contains(&0))
+    match head {
+        [0x1f, 0x8b, ..] => Some(largest::GZIP),
+        [0x80, ..] => Some(largest::PICKLE),
+        _ if head.contains(&0) => None,
+        _ if start.starts_with(b"{") => Some(largest::JSON),
+        _ if start.starts_with(b"elbowroom") || start.starts_with(b"#") => Some(largest::TEXT),
+        _ => is_table(head).then_some(largest::TABLE),
+    }
 }
 
-/// Whether the first line is the head of a table: nothing else that is read begins with plain words between commas.
+/// Whether the first line, blank lines and comments apart, is that of a table: nothing else that is read begins with words between commas,
+/// semicolons or tabs, without brackets.
 pub fn is_table(bytes: &[u8]) -> bool {
-    let head = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
-    let plain = |&byte: &u8| byte.is_ascii_alphanumeric() || b", _-\"\r\t".contains(&byte);
-    bytes.is_empty() || (head.contains(&b',') && head.iter().all(plain))
+    let text = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
+    let mut lines = text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii_end);
+    let head = lines.find(|line| !line.trim_ascii().is_empty() && !line.trim_ascii().starts_with(b"#"));
+    let Some(head) = head else { return text.is_empty() };
+    let plain = |&byte: &u8| (byte >= b' ' || byte == b'\t') && !b"{}[]".contains(&byte);
+    head.iter().any(|byte| b",;\t".contains(byte))
+        && head.iter().all(plain)
+        && !head.starts_with(b"elbowroom")
 }
 
 /// The text of a file's bytes. `what` says what to give instead if they are none.
@@ -114,14 +147,37 @@ pub fn write(path: Option<&Path>, text: &str) -> Result<()> {
         io::stdout().lock().write_all(text.as_bytes())?;
         return Ok(());
     };
+    write_bytes(path, text.as_bytes())
+}
+
+/// Writes bytes to a file, whole or not at all.
+pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
     expect_file(path, "the name of the file to write")?;
-    elbowroom::files::write_whole(path, |file| file.write_all(text.as_bytes()))
+    elbowroom::files::write_whole(path, |file| file.write_all(bytes))
         .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Writes a file part by part, whole or not at all.
+pub fn write_parts(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
+    expect_file(path, "the name of the file to write")?;
+    elbowroom::files::write_whole(path, write).with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tables_are_known_by_their_first_line() {
+        for table in ["", "a,b", "\u{feff}id;lower", "# note\n\n1\t2\t3\n", "conv1/relu:0,1,2,3\r\n"] {
+            assert!(is_table(table.as_bytes()), "{table:?}");
+        }
+        for other in
+            ["elbowroom trace 1, x", "{\"a\": 1, \"b\": 2}", "[1, 2]", "# elbowroom", "\0,\0", "plain"]
+        {
+            assert!(!is_table(other.as_bytes()), "{other:?}");
+        }
+    }
 
     #[test]
     fn streams_are_read_up_to_the_limit() {
@@ -143,14 +199,30 @@ mod tests {
 
     #[test]
     fn only_heads_of_known_kinds_are_read_on() {
-        for known in ["elbowroom trace 1\n", "\u{feff} {\"k\"", "# a comment", "id,lower,upper,size\n1,2"] {
-            assert!(is_known(known.as_bytes()), "{known}");
-        }
-        for known in [&[0x1f, 0x8b, 8][..], &[0x80, 4]] {
-            assert!(is_known(known), "{known:?}");
+        for (limit, heads) in [
+            (largest::TEXT, &[&b"elbowroom trace 1\n"[..], b"# a comment"][..]),
+            (largest::JSON, &["\u{feff} {\"k\"".as_bytes()]),
+            (largest::TABLE, &[b"id,lower,upper,size\n1,2"]),
+            (largest::GZIP, &[&[0x1f, 0x8b, 8]]),
+            (largest::PICKLE, &[&[0x80, 4]]),
+        ] {
+            assert!(heads.iter().all(|head| largest(head) == Some(limit)), "{heads:?}");
         }
         for unknown in ["y\ny\ny\n", "\0\0", "{\0", "PK\u{3}\u{4}"] {
-            assert!(!is_known(unknown.as_bytes()), "{unknown}");
+            assert_eq!(largest(unknown.as_bytes()), None, "{unknown}");
         }
+    }
+
+    #[test]
+    fn a_file_that_is_too_large_is_refused_unread() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("large.csv");
+        let file = std::fs::File::create(&path).unwrap();
+        (&file).write_all(b"id,lower,upper,size\n").unwrap();
+        // The rest is a hole: it takes no space, and reading it would take memory.
+        file.set_len(1 << 40).unwrap();
+        (&file).write_all(&vec![b'1'; HEAD as usize]).unwrap();
+        let error = content(&path, "a table").unwrap_err().to_string();
+        assert!(error.contains("large.csv has more than 268435456 bytes"), "{error}");
     }
 }

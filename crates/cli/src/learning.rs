@@ -10,8 +10,8 @@ pub use without::{Learned, planner, save};
 mod with {
     use std::any::Any;
     use std::fmt::Write;
-    use std::fs;
     use std::path::Path;
+    use std::sync::OnceLock;
 
     use anyhow::{Context, Result, bail};
     use elbowroom::dqn::network::Weights;
@@ -25,6 +25,9 @@ mod with {
     /// More than any network of 256 hidden units: a guard against reading a disk image by mistake.
     const LARGEST: u64 = 1 << 26;
 
+    /// The planner with the settings of the command line, of which a process has one.
+    static AS_SET: OnceLock<Dqn> = OnceLock::new();
+
     /// The planner of a name, where `dqn` has the user's settings.
     pub fn planner(name: &str, args: &DqnArgs) -> Result<&'static dyn Planner> {
         let known = registry::planner(name)?;
@@ -33,8 +36,7 @@ mod with {
         if known.name() != Dqn::NAME || args.settings.is_none() && initial.is_none() {
             return Ok(known);
         }
-        // Planners are constants of the program; one with the user's settings lives as long as the command.
-        Ok(Box::leak(Box::new(Dqn::new(args.settings.clone().unwrap_or_default(), initial))))
+        Ok(AS_SET.get_or_init(|| Dqn::new(args.settings.clone().unwrap_or_default(), initial)))
     }
 
     fn read(path: &Path) -> Result<Weights> {
@@ -86,8 +88,7 @@ mod with {
                      (--dqn through=1 trains all the same)"
                 );
             };
-            let bytes = weights.to_safetensors()?;
-            fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
+            files::write_bytes(path, &weights.to_safetensors()?)?;
         }
         if let Some(path) = &args.curve {
             files::write(Some(path), &csv(&learned.episodes))?;

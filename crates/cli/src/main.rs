@@ -40,6 +40,8 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let answer = match &cli.command {
         Command::Train(args) => commands::train::run(args),
+        Command::Evaluate(args) => commands::forward::evaluate(args),
+        Command::Predict(args) => commands::forward::predict(args),
         Command::Trace(args) => commands::trace::run(args),
         Command::Plan(args) => commands::plan::run(args),
         Command::Check(args) => commands::check::run(args),
@@ -70,13 +72,30 @@ fn main() -> ExitCode {
     ExitCode::from(status)
 }
 
-/// Prints a sentence on standard error. The exit status counts even where nobody can read the sentence.
+/// Characters of a sentence that are shown at its beginning and at its end if it is longer than both together. Sentences quote names
+/// and values, and a file can contain one of any length.
+const SHOWN: [usize; 2] = [600, 300];
+
+/// Prints a sentence on standard error, on one line. The exit status is the same if the sentence cannot be written.
 pub fn say(sentence: &str) {
+    let sentence = shortened(&printer::printable(sentence));
     let _ = writeln!(std::io::stderr(), "elbowroom: {sentence}");
 }
 
+/// A sentence without the middle if it is too long: its beginning names the file, its end says what to do.
+fn shortened(sentence: &str) -> String {
+    let [first, last] = SHOWN;
+    let count = sentence.chars().count();
+    if count <= first + last {
+        return sentence.to_owned();
+    }
+    let beginning: String = sentence.chars().take(first).collect();
+    let end: String = sentence.chars().skip(count - last).collect();
+    format!("{beginning} [...] {end}")
+}
+
 /// An error with its causes, on one line, no cause repeated that its effect has already quoted.
-fn one_sentence(error: &anyhow::Error) -> String {
+pub fn one_sentence(error: &anyhow::Error) -> String {
     let mut sentence = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
         if !sentence.contains(&cause) {
@@ -91,4 +110,18 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
         .chain()
         .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
         .any(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_sentences_keep_their_beginning_and_their_end() {
+        let fits = "é".repeat(900);
+        assert_eq!(shortened(&fits), fits);
+        let long = shortened(&format!("f.csv: `{}` is no number", "9".repeat(100_000)));
+        assert!(long.starts_with("f.csv: `99") && long.ends_with("99` is no number"), "{long}");
+        assert!(long.chars().count() < 910);
+    }
 }

@@ -72,8 +72,10 @@ pub fn description(graph: &Graph) -> Vec<Row> {
         graph.inputs.get(index).map(|input| (input.content, graph.tensors[input.tensor].shape.dims()))
     };
     let first = input(0);
-    if let Some((_, [batch, ..])) = first {
-        rows.push(plain("batch", printer::counted(*batch as u64, "sample")));
+    if let Some((_, [part, ..])) = first {
+        let batch = elbowroom::network::samples(graph);
+        let parts = if batch == *part { String::new() } else { format!(" in parts of {part}") };
+        rows.push(plain("batch", printer::counted(batch as u64, "sample") + &parts));
     }
     match first {
         Some((Content::Real, [_, channels, height, width])) => {

@@ -1,8 +1,10 @@
 //! Output on standard output: sections and aligned tables for people, one JSON object for programs.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use elbowroom::ir::{Bytes, Nanos};
+use elbowroom::report::Evaluation;
 use serde::Serialize;
 
 /// Columns of a terminal into which sections fit.
@@ -18,10 +20,27 @@ pub fn json(value: &impl Serialize) -> io::Result<()> {
     writeln!(out)
 }
 
+/// A text with escapes in place of the characters that a terminal obeys instead of showing: control characters, line ends and those that
+/// change the direction of writing. Names come from files, and a file must not be able to rewrite what the command prints.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    let obeyed = |c: char| c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    if !text.contains(obeyed) {
+        return text.into();
+    }
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match obeyed(c) {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
+    shown.into()
+}
+
 /// Prints one line.
 pub fn line(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{}", text.trim_end())?;
+    writeln!(out, "{}", printable(text.trim_end()))?;
     out.flush()
 }
 
@@ -53,7 +72,8 @@ pub fn section(heading: &str, rows: &[Row]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "\n{heading}")?;
     for Row { name, figure, note } in rows {
-        let note = wrapped(note, WIDTH.saturating_sub(indent).max(24), indent);
+        let (name, figure) = (printable(name), printable(figure));
+        let note = wrapped(&printable(note), WIDTH.saturating_sub(indent).max(24), indent);
         writeln!(out, "{}", format!("  {name:<names$}  {figure:<figures$}  {note}").trim_end())?;
     }
     out.flush()
@@ -219,6 +239,20 @@ pub fn percent(share: f64) -> String {
     format!("{:+.1} %", share * 100.0)
 }
 
+/// What an evaluation gave.
+pub fn evaluation(evaluation: &Evaluation) -> Row {
+    let Evaluation { iterations, samples, loss, accuracy, .. } = *evaluation;
+    let perplexity =
+        evaluation.perplexity().map_or_else(String::new, |value| format!("perplexity {value:.3}, "));
+    let note = format!(
+        "{perplexity}accuracy {:.2} % on {} after {}",
+        100.0 * accuracy,
+        counted(samples, "sample"),
+        counted(iterations, "iteration")
+    );
+    row("evaluation", format!("loss {loss:.6}"), note)
+}
+
 /// Why a search stopped, in words.
 pub fn stopped(reason: &str) -> &str {
     match reason {
@@ -242,6 +276,12 @@ mod tests {
         assert_eq!(wrapped("one two three", 7, 2), "one two\n  three");
         assert_eq!(wrapped("extraordinary", 3, 2), "extraordinary");
         assert_eq!(wrapped("", 3, 2), "");
+    }
+
+    #[test]
+    fn what_a_terminal_would_obey_is_escaped() {
+        assert_eq!(printable("a é 😀 \\"), "a é 😀 \\");
+        assert_eq!(printable("a\u{1b}[31m\r\nb\u{85}\u{202e}"), "a\\u{1b}[31m\\r\\nb\\u{85}\\u{202e}");
     }
 
     #[test]

@@ -1,19 +1,22 @@
 //! Progress of long work, on standard error. Only this file draws.
 
 use std::any::Any;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use elbowroom::checkpoint::CheckpointError;
 use elbowroom::graph::Graph;
 use elbowroom::ir::Nanos;
 use elbowroom::ir::search::{Budget, Goal, Observer};
-use elbowroom::report::PlanReport;
+use elbowroom::report::{Evaluation, PlanReport};
 use elbowroom::train::{Iteration, TrainObserver};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
 
 use crate::learning::Learned;
 use crate::printer::{self, counted, row};
@@ -84,6 +87,8 @@ pub struct Progress {
     unprinted: Mutex<Option<io::Error>>,
     /// The last checkpoint that was written, with the number of iterations before it.
     saved: Mutex<Option<(PathBuf, u64)>>,
+    /// The file to which iterations and evaluations are appended.
+    log: Option<Mutex<File>>,
 }
 
 impl Progress {
@@ -96,6 +101,7 @@ impl Progress {
             runs: AtomicUsize::new(0),
             unprinted: Mutex::default(),
             saved: Mutex::default(),
+            log: None,
         }
     }
 
@@ -104,6 +110,23 @@ impl Progress {
         let mut progress = Self::new("");
         progress.prints = prints;
         progress
+    }
+
+    /// Appends every iteration and every evaluation to a file.
+    pub fn log_to(&mut self, path: &Path) -> anyhow::Result<()> {
+        let file = File::options().create(true).append(true).open(path);
+        self.log =
+            Some(Mutex::new(file.with_context(|| format!("cannot write the log {}", path.display()))?));
+        Ok(())
+    }
+
+    /// Appends a line to the log of the first run. A log that cannot be written ends the work as Ctrl-C does.
+    fn log(&self, line: &serde_json::Value) {
+        let Some(log) = self.log.as_ref().filter(|_| self.runs.load(Ordering::Relaxed) == 1) else { return };
+        if let Err(error) = writeln!(lock(log), "{line}") {
+            lock(&self.unprinted).get_or_insert(error);
+            signals::interrupt();
+        }
     }
 
     /// Prints a part of the results. A reader that closed the pipe ends the work as Ctrl-C does.
@@ -232,6 +255,10 @@ impl TrainObserver for Progress {
 
     fn iteration(&self, done: &Iteration) {
         let &Iteration { number, loss, time, peak, limit, planned, .. } = done;
+        self.log(&json!({
+            "iteration": number, "loss": loss, "iteration_ns": time.get(), "planned": planned,
+            "measured_peak_bytes": peak.get(),
+        }));
         if self.runs.load(Ordering::Relaxed) == 1 {
             let how = if planned { "planned" } else { "dynamic" };
             let loss = loss.map_or_else(|| "no loss".to_owned(), |loss| format!("loss {loss:.6}"));
@@ -242,6 +269,21 @@ impl TrainObserver for Progress {
         let memory = gauge(peak.get(), limit.get());
         self.bar.set_message(format!("iteration {number}: {loss}{time}, memory {memory} {peak} of {limit}"));
         self.bar.inc(1);
+    }
+
+    fn evaluation_begins(&self, batches: u64) {
+        self.bar.set_message(format!("evaluating on {}", counted(batches, "batch")));
+    }
+
+    fn evaluated(&self, evaluation: &Evaluation) {
+        if self.runs.load(Ordering::Relaxed) == 1 {
+            self.print(|| printer::item(&printer::evaluation(evaluation)));
+            let &Evaluation { iterations, samples, loss, accuracy, .. } = evaluation;
+            self.log(&json!({
+                "eval_iterations": iterations, "eval_samples": samples, "eval_loss": loss, "eval_accuracy": accuracy,
+                "eval_perplexity": evaluation.perplexity(),
+            }));
+        }
     }
 
     fn saved(&self, path: &Path, iterations_done: u64) {

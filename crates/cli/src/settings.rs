@@ -13,7 +13,7 @@ use elbowroom::pipeline::{Evaluations, Method, Rounds};
 use elbowroom::registry;
 use elbowroom::train::Training;
 
-use crate::args::{FreedomArgs, MachineArgs, PlannerArgs, SearchArgs, TrainArgs};
+use crate::args::{FreedomArgs, MachineArgs, PlannerArgs, SearchArgs};
 use crate::learning;
 
 /// The planner, the packer and how long to look.
@@ -84,9 +84,8 @@ pub fn expect_alignment(align: Bytes) -> Result<()> {
 
 /// Where host copies lie, and the link to which copies are slowed down. By default a file in the folder for temporary files if that lies on
 /// a disk, or in `/var/tmp`.
-pub fn host<'a>(args: &TrainArgs, training: Training<'a>) -> Training<'a> {
-    let link = args.host_rate.map(|rate| (Channel::with_rate(rate.0), Channel::with_rate(rate.0)));
-    let place = match args.host.as_str() {
+pub fn host_at<'a>(host: &str, link: Option<(Channel, Channel)>, training: Training<'a>) -> Training<'a> {
+    let place = match host {
         "disk" => return training.host_on_disk(vec![std::env::temp_dir(), "/var/tmp".into()], link),
         "memory" => HostPlace::Memory,
         folder => HostPlace::Folder(PathBuf::from(folder)),

@@ -1,11 +1,13 @@
 //! Values of options: names with the list of possible ones, durations and percentages.
 
 use std::ffi::OsStr;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
 use clap::{Arg, Command};
 use elbowroom::graph::zoo;
+use elbowroom::ir::Bytes;
 use elbowroom::{pack, registry, sim};
 
 /// The name of a network. Help lists the names and patterns such as `resnetN`; which depths `N` may be is decided where the network is
@@ -49,6 +51,14 @@ pub fn parse_percent(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Reads a norm: a positive number.
+pub fn parse_norm(text: &str) -> Result<f32, String> {
+    match text.trim().parse::<f32>() {
+        Ok(norm) if norm.is_finite() && norm > 0.0 => Ok(norm),
+        _ => Err(format!("`{text}` is not a norm; write a positive number, like 1 or 0.5")),
+    }
+}
+
 /// Reads `500ms`, `10s`, `2m`, `1h` or bare seconds.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let malformed = || format!("`{text}` is not a duration; write it like 500ms, 10s or 2m");
@@ -68,6 +78,43 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * seconds_per_unit).map_err(|_| malformed())
 }
 
+/// `NAME=CAPACITY@COST` of the command line; the capacity may be `unlimited`, and the cost may be left out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BankSpec {
+    /// Its name.
+    pub name: String,
+    /// Its bytes; `None` for no limit.
+    pub capacity: Option<Bytes>,
+    /// What a byte of traffic costs.
+    pub cost: Option<u64>,
+}
+
+impl FromStr for BankSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let form = "a bank is NAME=CAPACITY or NAME=CAPACITY@COST, like tcm=64KiB@1; the capacity may be `unlimited`";
+        let (name, rest) = text.split_once('=').ok_or(form)?;
+        let (capacity, cost) =
+            rest.split_once('@').map_or((rest, None), |(capacity, cost)| (capacity, Some(cost)));
+        if name.trim().is_empty() || name.contains(char::is_whitespace) {
+            return Err("the name of a bank may not be empty or contain spaces".to_owned());
+        }
+        let capacity = match capacity.trim() {
+            "unlimited" => None,
+            bytes => Some(bytes.parse::<Bytes>().map_err(|error| format!("{error}; {form}"))?),
+        };
+        let cost = match cost.map(str::trim) {
+            None => None,
+            Some(cost) => match cost.parse::<u64>() {
+                Ok(cost) => Some(cost),
+                Err(_) => return Err(format!("the cost `{cost}` is not a whole number; {form}")),
+            },
+        };
+        Ok(Self { name: name.trim().to_owned(), capacity, cost })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,5 +127,22 @@ mod tests {
         for text in ["", "s", "-1s", "1 fortnight", "nans", "1e300h"] {
             assert!(parse_duration(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn banks_are_read_and_mistakes_named() {
+        let read = |text: &str| text.parse::<BankSpec>();
+        let bank = |capacity, cost| BankSpec { name: "tcm".to_owned(), capacity, cost };
+        assert_eq!(read("tcm=64KiB@2"), Ok(bank(Some(Bytes(65_536)), Some(2))));
+        assert_eq!(read("tcm=unlimited"), Ok(bank(None, None)));
+        for (text, message) in [
+            ("tcm", "a bank is NAME=CAPACITY"),
+            ("=4", "the name of a bank"),
+            ("a b=4", "the name of a bank"),
+            ("tcm=4@fast", "the cost `fast`"),
+        ] {
+            assert!(read(text).unwrap_err().starts_with(message), "{text}");
+        }
+        assert!(read("tcm=lots").is_err());
     }
 }

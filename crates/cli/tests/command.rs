@@ -261,12 +261,16 @@ fn a_plan_within_a_time_tells_what_makes_it_again() {
             assert!(!is_ample, "{line}: {timed:?}");
             continue;
         };
-        assert!(again.starts_with("--evaluations "), "{again}");
-        // The table prints the same option, and the reproduced plan reports the same.
+        // Where the clock ended the search for the smallest limit, the option names the one that was found.
+        let names_a_limit = again.starts_with("--memory ") && line.starts_with("--memory min");
+        assert!(again.starts_with("--evaluations ") || names_a_limit, "{again}");
+        // The table prints the same option, and the reproduced plan reports the same; its limit was given.
+        let evaluations = &again[again.find("--evaluations").unwrap()..];
         let (untimed, _) = line.split_once(" --time").unwrap();
+        let untimed = if names_a_limit { untimed.trim_start_matches("--memory min") } else { untimed };
         let counted = format!("plan r.trace {untimed} {again} --threads 1 {}", output("counted.plan"));
         let table = expect(at, &counted, 0);
-        let named = |line: &str| line.trim().starts_with("reproduce with") && line.ends_with(again);
+        let named = |line: &str| line.trim().starts_with("reproduce with") && line.ends_with(evaluations);
         assert!(table.lines().any(named), "{again}: {table}");
         let counted = json(&expect(at, &format!("{counted} --json"), 0));
         assert_eq!(counted["iteration_ns"], timed["iteration_ns"], "{line} {again}");
@@ -447,14 +451,40 @@ fn impossible_limits_explain_themselves() {
 }
 
 #[test]
-fn a_training_whose_structures_never_occur_again_says_why_it_follows_no_plan() {
+fn without_offload_what_persists_proves_a_limit_impossible_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    expect(folder.path(), "trace --model vgg16 --batch 2 --image 32 -o v.trace", 0);
+    let line = "plan v.trace --memory 50% --no-offload --json";
+    let output =
+        expect_sentence(folder.path(), line, 1, &["no plan exists", "other tensors (", "may not leave it"]);
+    let refusal = json(&String::from_utf8(output.stdout).unwrap());
+    assert_eq!(refusal["proved"].as_bool(), Some(true));
+    assert!(refusal["held_bytes"].as_u64().unwrap() > refusal["limit_bytes"].as_u64().unwrap());
+    // The bound that `plan` prints is the one that it refuses by, and holds with offload no longer.
+    let needed = refusal["needed_bytes"].as_u64().unwrap();
+    let report = json(&expect(folder.path(), "plan v.trace --memory 100% --no-offload --json", 0));
+    assert_eq!(report["floor_bytes"].as_u64(), Some(needed));
+    assert!(report["largest_op_bytes"].as_u64().unwrap() < needed);
+    let printed = expect(folder.path(), "plan v.trace --memory 100% --no-offload", 0);
+    let words: Vec<&str> = printed.split_whitespace().collect();
+    assert!(words.join(" ").contains("and tensors that may not leave the device then"), "{printed}");
+    expect(folder.path(), "plan v.trace --memory 50% --evaluations 20", 0);
+}
+
+#[test]
+fn a_training_whose_structures_never_occur_again_follows_derived_plans_and_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let line =
         "train --model stochastic-resnet20 --batch 2 --image 8 --memory 60% --iterations 3 --evaluations 20";
     let printed = expect(folder.path(), line, 0);
-    assert!(printed.contains("planned iterations    0"), "{printed}");
+    assert!(printed.contains("planned iterations    3"), "{printed}");
+    assert!(printed.contains("dynamic iterations    0"), "{printed}");
+    assert!(printed.contains("exactly as planned"), "{printed}");
     let unwrapped = printed.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(unwrapped.contains("only one that occurs again is planned"), "{printed}");
+    assert!(
+        unwrapped.contains("derived from the plan of the largest structure for 3 iterations"),
+        "{printed}"
+    );
 }
 
 #[test]

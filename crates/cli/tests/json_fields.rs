@@ -49,7 +49,9 @@ fn every_field_of_a_report_is_documented() {
         ("check r.trace r.plan --json", 0),
         ("simulate r.trace r.plan --json", 0),
         ("compare r.trace --memory 70%..80% --steps 2 --planners floor,greedy --json", 0),
-        ("pack b.csv --json", 0),
+        ("pack b.csv --json -o placed.csv", 0),
+        ("pack b.csv --bank fast=1KiB --json", 0),
+        ("pack b.csv --previous placed.csv --json", 0),
         (
             "train --model resnet20 --batch 2 --image 16 --iterations 2 --memory 70% --planner floor --verify --save m --json",
             0,
@@ -61,8 +63,9 @@ fn every_field_of_a_report_is_documented() {
     let documented = documented();
     let missing: Vec<_> = found.difference(&documented).collect();
     assert!(missing.is_empty(), "not in docs/formats.md: {missing:?}");
-    // Printed only where a planner reports it, where a clock ended the search, or where something failed.
-    let rare = ["found_by", "reproduce_with", "diverged", "save_error"].map(str::to_owned);
+    // Printed only where a planner reports it, where a clock ended the search, or where something failed or was refused.
+    let rare =
+        ["found_by", "reproduce_with", "diverged", "save_error", "underived_reason"].map(str::to_owned);
     let gone: Vec<_> = documented.difference(&found).filter(|field| !rare.contains(field)).collect();
     assert!(gone.is_empty(), "in docs/formats.md, but never printed: {gone:?}");
 }

@@ -118,6 +118,30 @@ fn a_signal_before_the_first_iteration_ends_the_command() {
 }
 
 #[test]
+fn a_signal_that_ends_inference_speaks_of_no_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = format!("train {SMALL} --iterations 1000000 --forward-only");
+    for (text, sentence) in [
+        ("iteration 3", "inference stopped after"),
+        ("Network", "inference stopped before the first iteration"),
+    ] {
+        // Planning without end keeps the second one from its first iteration.
+        let search =
+            if text == "Network" { "--planner auto --memory 70% --batch 64 --time 100s" } else { "" };
+        let line = match search {
+            "" => line.clone(),
+            search => format!("train --model resnet56 --forward-only --threads 1 --host memory {search}"),
+        };
+        let mut child = start(folder.path(), "", &line);
+        let out = wait_for(&mut child, text);
+        send(&child, "TERM");
+        let (status, _, err) = end(child, out);
+        assert_eq!(status, Some(143), "{err}");
+        assert!(err.contains(sentence) && !err.contains("save"), "{err}");
+    }
+}
+
+#[test]
 fn a_hangup_that_nohup_ignores_ends_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let line = format!("train {SMALL} --iterations 30");

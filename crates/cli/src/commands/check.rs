@@ -35,7 +35,7 @@ pub fn run(args: &CheckArgs) -> Result<Answer> {
     let trace = trace_file(&args.trace)?;
     let file = read_plan(&args.plan)?;
     let judge = Judge::new(&args.judge, trace.machine.as_ref(), &file.machine)?;
-    let task = task(trace, &MachineArgs::default())?;
+    let task = task(&args.trace, trace, &MachineArgs::default())?;
     let height = file.plan.placement.height;
     let result = check::check(task.trace, judge.machine(&file.machine), file.plan);
     if args.json {

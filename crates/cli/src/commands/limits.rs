@@ -10,6 +10,7 @@ use elbowroom::report::PlanReport;
 use elbowroom::sched::deadline::Until;
 use serde::Serialize;
 
+use super::plan::floor;
 use crate::printer::{self, row};
 use crate::progress::Progress;
 
@@ -37,6 +38,11 @@ pub struct Limits {
     largest_op_bytes: Bytes,
     /// Name of that op.
     largest_op: String,
+    /// Bytes that must be on the device together: those of an op, and of the tensors that may be neither offloaded nor recomputed. No plan
+    /// exists for a smaller limit.
+    floor_bytes: Bytes,
+    /// Name of that op.
+    floor_op: String,
 }
 
 impl Limits {
@@ -65,6 +71,7 @@ impl Limits {
             (limit < peak).then(|| (method.planner.name(), limit, planned.predicted.iteration))
         });
         let (largest_op, largest_op_bytes) = pipeline::largest_op(task);
+        let (floor_op, floor_bytes) = pipeline::floor(task);
         let unlimited = task.costs.total();
         Ok(Self {
             trace: task.trace.name().to_owned(),
@@ -76,6 +83,8 @@ impl Limits {
             smallest_limit_planner: found.map(|(planner, ..)| planner),
             largest_op_bytes,
             largest_op,
+            floor_bytes,
+            floor_op,
         })
     }
 
@@ -93,8 +102,7 @@ impl Limits {
             }
             _ => row("smallest limit found", peak, "no plan was found for less"),
         });
-        let note = format!("needed by op {} alone; no plan exists below", self.largest_op);
-        rows.push(row("lower bound on limit", self.largest_op_bytes, note));
+        rows.push(floor(self.largest_op_bytes, self.floor_bytes, &self.floor_op));
         let note = format!("without a limit, on {}", self.machine);
         rows.push(row("iteration time", self.unlimited_iteration_ns, note));
         printer::section("Memory", &rows)?;

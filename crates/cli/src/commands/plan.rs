@@ -1,11 +1,13 @@
 //! `elbowroom plan`: a traced iteration, planned under a limit.
 
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use elbowroom::choices::Choices;
 use elbowroom::explain::Refusal;
 use elbowroom::ir::Bytes;
+use elbowroom::ir::machine::Machine;
 use elbowroom::ir::text::{File, PlanFile};
 use elbowroom::pipeline::{self, Method, PlanError, Planned, Task};
 use elbowroom::report::PlanReport;
@@ -17,7 +19,7 @@ use crate::Answer;
 use crate::args::PlanArgs;
 use crate::commands::explain::{self, Explained};
 use crate::commands::limits::{self, Limits};
-use crate::commands::trace::traced;
+use crate::commands::trace::{task, trace_file};
 use crate::printer::{self, Row, counted, grouped, row};
 use crate::progress::Progress;
 use crate::{files, learning, settings, signals};
@@ -26,8 +28,10 @@ use crate::{files, learning, settings, signals};
 pub fn run(args: &PlanArgs) -> Result<Answer> {
     let started = Instant::now();
     let method = settings::method(&args.planner)?;
-    let task =
-        Task { freedom: settings::freedom(&args.planner.freedom), ..traced(&args.trace, &args.machine)? };
+    let file = trace_file(&args.trace)?;
+    let machine_is_named = args.machine.machine.is_some() || file.machine.is_some();
+    let task = task(&args.trace, file, &args.machine)?;
+    let task = Task { freedom: settings::freedom(&args.planner.freedom), ..task };
     let progress = Progress::new("planning");
     signals::catch();
     if args.memory.is_none() && args.live_limit.is_none() {
@@ -58,6 +62,9 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     let report = with_origin(PlanReport::new(&limited, &method, unconstrained, &planned), &progress);
     learning::save(&args.learned, &progress.learned())?;
     drop(progress);
+    if machine_is_named {
+        warn_of_missing_memory(&task.machine, planned.height());
+    }
     if let Some(path) = &args.svg {
         files::write(Some(path), &picture::svg(&planned.plan, &planned.predicted))?;
     }
@@ -68,6 +75,19 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     let explanation =
         args.explain.then(|| Choices::of(&limited, planned.plan.schedule(), &planned.predicted));
     print_all(args, &report, explanation.as_ref())
+}
+
+/// Says that the machine has too little memory for a plan whose limit the user has set above it: `check` refuses such a plan.
+fn warn_of_missing_memory(machine: &Machine, arena: Bytes) {
+    if arena > machine.memory {
+        let _ = writeln!(
+            std::io::stderr(),
+            "warning: the arena of {arena} does not fit in the {} of {}; check accepts this plan only with --memory {}",
+            machine.memory,
+            printer::printable(&machine.name),
+            arena.get()
+        );
+    }
 }
 
 /// Without a limit: prints which limits are possible and what to do next.
@@ -89,7 +109,8 @@ fn suggest(
     printer::line(&format!("{} on {}", task.trace.name(), task.machine.name))?;
     limits.print()?;
     let trace = args.trace.display();
-    printer::line("\nNo limit was given, so nothing was planned. Examples:")?;
+    printer::line("")?;
+    printer::line("No limit was given, so nothing was planned. Examples:")?;
     for rest in ["--memory 50% -o FILE", "--memory min -o FILE"] {
         printer::line(&format!("  elbowroom plan {trace} {rest}"))?;
     }
@@ -220,12 +241,18 @@ pub fn limit(report: &PlanReport) -> Vec<Row> {
             report.unconstrained_peak_bytes,
             "arena size with every tensor on the device",
         ),
-        row(
-            "lower bound on limit",
-            report.largest_op_bytes,
-            format!("needed by op {} alone; no plan exists below", report.largest_op),
-        ),
+        floor(report.largest_op_bytes, report.floor_bytes, &report.floor_op),
     ]
+}
+
+/// The limit below which no plan exists, and what needs so much.
+pub fn floor(largest_op: Bytes, floor: Bytes, op: &str) -> Row {
+    let needed_by = if floor > largest_op {
+        format!("op {op} and tensors that may not leave the device then")
+    } else {
+        format!("op {op} alone")
+    };
+    row("lower bound on limit", floor, format!("needed by {needed_by}; no plan exists below"))
 }
 
 /// What the plan does in one iteration.

@@ -42,12 +42,18 @@ pub fn run(args: &SimulateArgs) -> Result<Answer> {
     let trace = trace_file(&args.trace)?;
     let file = read_plan(&args.plan)?;
     // Another machine changes speeds and link. The proof is for the machine of the trace, and the plan's memory is its limit.
-    let judge_args = JudgeArgs { align: args.machine.align, ..JudgeArgs::default() };
+    // A plan that was made for the machine that the user names is aligned for that one.
+    let named = args.machine.machine.as_deref().and_then(sim::presets::machine);
+    let align = match (args.machine.align, &named, &trace.machine) {
+        (None, Some(named), Some(traced)) => Some(named.align.min(traced.align)),
+        (align, ..) => align,
+    };
+    let judge_args = JudgeArgs { align, ..JudgeArgs::default() };
     let judge = Judge::new(&judge_args, trace.machine.as_ref(), &file.machine)?;
-    let task = task(trace, &args.machine)?;
+    let task = task(&args.trace, trace, &args.machine)?;
     let memory = judge.memory.bytes;
-    let named = args.machine.machine.is_some() || args.machine.link.is_some();
-    let machine = if named {
+    let is_named = args.machine.machine.is_some() || args.machine.link.is_some();
+    let machine = if is_named {
         task.machine.clone().with_memory(memory)
     } else {
         settings::machine(&args.machine, file.machine.clone())?

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use elbowroom::graph::zoo::ZooError;
 use elbowroom::graph::{Graph, Mode, zoo};
 use elbowroom::import::{self, ImportError, Imported};
+use elbowroom::ir::Bytes;
 use elbowroom::ir::machine::Machine;
 use elbowroom::ir::planning::{CostSource, Costs, Freedom};
 use elbowroom::ir::search::Budget;
@@ -35,7 +36,9 @@ pub fn run(args: &TraceArgs) -> Result<Answer> {
         Some(path) => {
             let bytes = files::content(path, "the recorded file, for example one of those in it")?;
             let imported = imported(path, &bytes, &args.importing)?;
-            let _ = writeln!(std::io::stderr(), "{}", imported.notes);
+            for line in imported.notes.to_string().lines() {
+                let _ = writeln!(std::io::stderr(), "{}", printer::printable(line));
+            }
             // Recorded durations are kept; a machine is noted only if the user names one, for the file does not.
             let named =
                 args.machine.machine.is_some() || args.machine.link.is_some() || args.machine.align.is_some();
@@ -144,13 +147,14 @@ pub fn options(args: &NetworkArgs, batch: usize) -> zoo::Options {
         .layers(number(args.layers))
         .optimizer(args.optimizer)
         .learning_rate(args.learning_rate)
+        .weight_decay(args.weight_decay)
         .mode(if args.forward_only { Mode::Inference } else { Mode::Training })
 }
 
 /// A trace from a file, of our own kind or of one that is imported, with its costs and machine, or those of the machine that the user
 /// named.
 pub fn traced(path: &Path, machine_args: &MachineArgs) -> Result<Task> {
-    task(trace_file(path)?, machine_args)
+    task(path, trace_file(path)?, machine_args)
 }
 
 /// What a file with a trace holds: our own kind, or one that is imported.
@@ -166,8 +170,27 @@ pub fn trace_content(path: &Path, bytes: &[u8]) -> Result<TraceFile> {
     }
 }
 
+/// More bytes than all tensors and workspaces of a trace may take together: sums of sizes and offsets then stay far from overflow.
+const LARGEST: u64 = 1 << 60;
+
+/// Refuses a trace whose buffers, each rounded up to the alignment, take more than [`LARGEST`] bytes together.
+fn expect_sizes(path: &Path, task: &Task) -> Result<()> {
+    let align = u128::from(task.machine.align.get());
+    let rounded = |bytes: Bytes| u128::from(bytes.get()).next_multiple_of(align);
+    let storages = task.trace.storages().values().map(|storage| rounded(storage.bytes));
+    let workspaces = task.trace.ops().values().map(|op| rounded(op.workspace));
+    if storages.chain(workspaces).sum::<u128>() > u128::from(LARGEST) {
+        bail!(
+            "cannot use {}: its tensors take more than 1 EiB together if each starts at a multiple of {align} bytes; \
+             use a smaller alignment",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
 /// What is planned for a trace, with the costs and the machine of its file, or those of the machine that the user named.
-pub fn task(file: TraceFile, machine_args: &MachineArgs) -> Result<Task> {
+pub fn task(path: &Path, file: TraceFile, machine_args: &MachineArgs) -> Result<Task> {
     let own = file.machine.map_or_else(cpu, Ok)?;
     let machine = settings::machine(machine_args, own)?;
     // Costs in the file were made for the file's machine; another machine has others, unless they were measured or recorded.
@@ -175,5 +198,7 @@ pub fn task(file: TraceFile, machine_args: &MachineArgs) -> Result<Task> {
         Some(costs) if machine_args.machine.is_none() || costs.source != CostSource::Roofline => costs,
         _ => Costs::estimate(&file.trace, &Roofline::new(&machine)),
     };
-    Ok(Task { trace: Arc::new(file.trace), costs, machine, freedom: Freedom::ALL })
+    let task = Task { trace: Arc::new(file.trace), costs, machine, freedom: Freedom::ALL };
+    expect_sizes(path, &task)?;
+    Ok(task)
 }

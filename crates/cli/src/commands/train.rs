@@ -3,8 +3,13 @@
 mod ending;
 mod print;
 
-use anyhow::Result;
+use std::path::Path;
+
+use anyhow::{Result, bail};
 use elbowroom::algorithms::AlgorithmChoice;
+use elbowroom::data::{Augmentation, holds_test_data};
+use elbowroom::engine;
+use elbowroom::ir::machine::Channel;
 use elbowroom::network::Model;
 use elbowroom::plot;
 use elbowroom::size::BatchSpec;
@@ -18,10 +23,15 @@ use crate::{files, networks, printer, settings, signals};
 
 /// Runs the command.
 pub fn run(args: &TrainArgs) -> Result<Answer> {
+    // The limit is a promise about the process.
+    engine::return_freed_memory();
     args.plot.as_deref().map_or(Ok(()), files::expect_writable)?;
     let training = training(args)?;
     signals::catch();
-    let observer = Progress::of_training(!args.json);
+    let mut observer = Progress::of_training(!args.json);
+    if let Some(path) = &args.log {
+        observer.log_to(path)?;
+    }
     let outcome = training.run_observed(&observer);
     let (saved, unprinted) = (observer.last_saved(), observer.unprinted());
     drop(observer);
@@ -31,8 +41,12 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
     };
     let answer = ending::answer(args, &report);
     let title = format!("{} under {}", report.plan.trace, report.plan.limit_bytes);
-    let losses =
-        args.plot.as_ref().map(|path| (path, plot::losses(&title, report.first_iteration, &report.losses)));
+    let evaluations: Vec<(u64, f64)> =
+        report.eval_iterations.iter().copied().zip(report.eval_loss.iter().copied()).collect();
+    let losses = args
+        .plot
+        .as_ref()
+        .map(|path| (path, plot::losses(&title, report.first_iteration, &report.losses, &evaluations)));
     let printed = match args.json {
         true => printer::json(&report).map_err(Into::into),
         false => print::print(&report, args.save.as_deref()),
@@ -45,6 +59,19 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
         (Answer::Interrupted(_), Some(why)) => Err(why.into()),
         // After a signal the terminal may be gone as well. Output that fails changes nothing about the answer.
         (answer, _) => drawn.map(|()| answer),
+    }
+}
+
+/// The held-out data that the arguments name, if any.
+fn evaluation_data(args: &TrainArgs) -> Result<Option<&Path>> {
+    match (&args.eval_data, &args.data, args.eval_every) {
+        (Some(path), _, _) => Ok(Some(path)),
+        (None, _, _) if args.val_split.is_some() => Ok(None),
+        (None, _, None) => Ok(None),
+        (None, Some(data), Some(_)) if holds_test_data(data) => Ok(Some(data)),
+        (None, _, Some(_)) => bail!(
+            "--eval-every needs held-out data: name it with --eval-data, or give a --data folder with test_batch.bin or t10k-images-idx3-ubyte"
+        ),
     }
 }
 
@@ -69,12 +96,12 @@ fn training(args: &TrainArgs) -> Result<Training<'static>> {
     let mut training = Training::new(model, args.memory)
         .method(settings::method(&args.planner)?)
         .freedom(settings::freedom(&args.planner.freedom))
-        .iterations(args.iterations)
         .threads(settings::threads(&args.planner.search))
         .algorithms(algorithms)
         .verify(args.verify)
         .dynamic(args.dynamic);
-    training = settings::host(args, training);
+    let link = args.host_rate.map(|rate| (Channel::with_rate(rate.0), Channel::with_rate(rate.0)));
+    training = settings::host_at(&args.host, link, training);
     if let Some(seed) = args.planner.search.seed {
         training = training.seed(seed);
     }
@@ -84,8 +111,43 @@ fn training(args: &TrainArgs) -> Result<Training<'static>> {
     if let Some(path) = &args.data {
         training = training.data_path(path);
     }
+    training = match args.epochs {
+        Some(epochs) => training.epochs(epochs),
+        None => training.iterations(args.iterations),
+    };
+    if let Some(schedule) = args.schedule {
+        training = training.schedule(schedule);
+    }
+    if let Some(length) = args.schedule_length {
+        training = training.schedule_length(length);
+    }
+    if let Some(norm) = args.clip_norm {
+        training = training.clip_norm(norm);
+    }
+    training = match args.micro_batch {
+        None => training,
+        Some(BatchSpec::Samples(samples)) => training.micro_batch(samples as usize),
+        Some(BatchSpec::Largest) => training.largest_micro_batch(),
+    };
+    if let Some(every) = args.eval_every {
+        training = training.evaluate_every(every);
+    }
+    if let Some(share) = args.val_split {
+        training = training.hold_out(share);
+    }
+    training = training.augmentation(Augmentation { flip: args.flip, crop: args.crop as usize });
+    if let Some(path) = evaluation_data(args)? {
+        training = training.evaluation_path(path);
+    }
     if let Some(path) = &args.save {
         training = training.save(path, args.save_every);
+    }
+    if let Some(path) = &args.weights {
+        files::expect_file(path, "the weights")?;
+        training = training.weights(path);
+    }
+    if let Some(path) = &args.save_weights {
+        training = training.save_weights(path);
     }
     if let Some(path) = &args.resume {
         files::expect_file(path, "the checkpoint that --save wrote")?;

@@ -99,7 +99,7 @@ impl<'a> Output<'a> {
                     printer::line(&format!(
                         "{who} {start} from the plans of the other rows at the same limit"
                     ))?;
-                    printer::line("(--alone plans every row on its own).\n")?;
+                    printer::line("(--alone plans every row on its own).")?;
                 }
                 self.table =
                     Some(self.head(SizeUnit::for_size(peak), TimeUnit::for_time(task.costs.total()))?);

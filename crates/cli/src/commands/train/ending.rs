@@ -33,7 +33,11 @@ pub fn without_report(
             if args.json {
                 printer::json(&json!({ "ending": Ending::Interrupted, "losses": [] }))?;
             }
-            unprinted.map_or_else(|| Ok(Answer::Interrupted(error.to_string())), |why| Err(why.into()))
+            let sentence = match args.network.forward_only {
+                true => "inference stopped before the first iteration".to_owned(),
+                false => error.to_string(),
+            };
+            unprinted.map_or_else(|| Ok(Answer::Interrupted(sentence)), |why| Err(why.into()))
         }
         _ => {
             let error = anyhow::Error::from(error);
@@ -61,17 +65,22 @@ pub fn answer(args: &TrainArgs, report: &TrainReport) -> Answer {
     if let Some(error) = &report.saved.save_error {
         return Answer::NotKept(format!("the state after {done} is lost: {error}"));
     }
+    // Inference changes nothing that could be saved.
+    let (work, kept) = match args.network.forward_only {
+        true => ("inference", String::new()),
+        false => ("training", format!("; {checkpoint}")),
+    };
     match (report.ending, report.verified) {
         (_, Some(false)) => {
             Answer::No("the run under the limit is not bit-exact with the run without one, which is a fault in elbowroom".into())
         }
         (Ending::Diverged, _) => {
             let what = report.diverged.as_deref().unwrap_or("the state is not finite");
-            Answer::No(format!("{what}, so that training stopped; {checkpoint}; a smaller --learning-rate may help"))
+            Answer::No(format!("{what}, so that {work} stopped{kept}; a smaller --learning-rate may help"))
         }
-        (Ending::Interrupted, _) => Answer::Interrupted(format!("training stopped after {done}; {checkpoint}")),
+        (Ending::Interrupted, _) => Answer::Interrupted(format!("{work} stopped after {done}{kept}")),
         (_, None) if args.verify => {
-            Answer::Interrupted(format!("the comparison with a run without a limit was not finished; {checkpoint}"))
+            Answer::Interrupted(format!("the comparison with a run without a limit was not finished{kept}"))
         }
         _ => Answer::Yes,
     }

@@ -126,23 +126,36 @@ fn traffic(report: &TrainReport) -> Vec<Row> {
 }
 
 /// Why iterations ran without a plan.
-fn unplanned(report: &TrainReport) -> &'static str {
+fn unplanned(report: &TrainReport) -> String {
+    let underived = report.execution.underived_iterations;
+    match &report.underived_reason {
+        Some(why) if underived > 0 => {
+            let iterations = counted(underived, "iteration");
+            format!("without a plan, under the same limit; none was derived for {iterations}: {why}")
+        }
+        _ => "without a plan, under the same limit".to_owned(),
+    }
+}
+
+/// How many plans there were.
+fn plans(report: &TrainReport) -> String {
     let execution = &report.execution;
-    let runs = execution.planned_iterations + execution.dynamic_iterations;
-    if execution.planned_iterations == 0 && execution.structures > 1 && execution.structures == runs {
-        "without a plan, under the same limit: every iteration had a structure of its own, and only one that occurs again is planned"
-    } else {
-        "without a plan, under the same limit"
+    let made = counted(execution.plans_made, "plan");
+    match execution.derived_plans {
+        0 => format!("{made} made while training"),
+        derived => format!(
+            "{made} made while training, {derived} derived from the plan of the largest structure for {}",
+            counted(execution.derived_iterations, "iteration")
+        ),
     }
 }
 
 /// How the iterations were executed, with and without a plan.
 fn execution(report: &TrainReport) -> Vec<Row> {
     let execution = &report.execution;
-    let plans = counted(execution.plans_made, "plan");
     let structures = counted(execution.structures, "structure");
     let mut rows = vec![
-        row("planned iterations", execution.planned_iterations, format!("{plans} made while training")),
+        row("planned iterations", execution.planned_iterations, plans(report)),
         row("dynamic iterations", execution.dynamic_iterations, unplanned(report)),
     ];
     if execution.dynamic_iterations > 0 {
