@@ -6,6 +6,9 @@ from .errors import ElbowroomError, InfeasibleError, UnsupportedError, VersionEr
 
 _TORCH = {
     "fit": "fitted",
+    "limit": "limited",
+    "Limit": "limited",
+    "LimitReport": "limited",
     "Report": "fitted",
     "Meter": "meter",
     "Machine": "tracing",

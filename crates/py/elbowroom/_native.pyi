@@ -12,6 +12,8 @@ class Planned:
     actions: list[tuple[int, int, list[int], list[int]]]
     """``(kind, id, reads, writes)``. Kinds: 0 compute op ``id``, 1 recompute op ``id``, 2 offload tensor ``id`` from the buffer in ``reads``,
     3 prefetch tensor ``id`` to the buffer in ``writes``, 4 release buffer ``id``, 5 discard the host copy of tensor ``id``."""
+    boundary: list[tuple[int | None, bool]]
+    """Where each persistent tensor is between two iterations, in ascending order: its device buffer, if any, and whether there is a host copy."""
     limit_bytes: int
     peak_bytes: int
     nanos: int
@@ -55,6 +57,7 @@ class Iteration:
         limit: int,
         *,
         link: tuple[int, int] | None = None,
+        latency: int = 0,
         host_memory: int | None = None,
         evaluations: int | None = None,
         seconds: float | None = None,
@@ -62,12 +65,13 @@ class Iteration:
         threads: int = 1,
         planner: str = "auto",
     ) -> Planned:
-        """A schedule within ``limit`` bytes of live memory. ``link`` is bytes per second to the host and back; without it nothing is
-        offloaded. Raises :class:`InfeasibleError`."""
+        """A schedule within ``limit`` bytes of live memory. ``link`` is bytes per second to the host and back, ``latency`` the fixed
+        nanoseconds of a copy; without a link nothing is offloaded. Raises :class:`InfeasibleError`."""
     def smallest(
         self,
         *,
         link: tuple[int, int] | None = None,
+        latency: int = 0,
         host_memory: int | None = None,
         evaluations: int | None = None,
         seconds: float | None = None,

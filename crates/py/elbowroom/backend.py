@@ -16,11 +16,12 @@ from torch._dynamo.backends.common import aot_autograd
 
 from .errors import UnsupportedError
 from .joint import Joint
+from .kernels import compiled_only
 from .program import Program
 from .recurrent import replace
 
 _numbers = itertools.count(1)
-_graphs: "weakref.WeakValueDictionary[int, Graph]" = weakref.WeakValueDictionary()
+graphs_by_number: "weakref.WeakValueDictionary[int, Graph]" = weakref.WeakValueDictionary()
 
 
 def _gradient(token, index):
@@ -31,10 +32,10 @@ def _gradient(token, index):
 class Context:
     """What one forward pass keeps for its backward pass."""
 
-    __slots__ = ("program", "keep", "versions", "results", "__weakref__")
+    __slots__ = ("program", "keep", "versions", "results", "shown", "__weakref__")
 
     def __init__(self, program: Program):
-        self.program, self.keep, self.versions, self.results = program, [], (), ()
+        self.program, self.keep, self.versions, self.results, self.shown = program, [], (), (), ()
 
 
 class Graph:
@@ -45,11 +46,15 @@ class Graph:
         self.number = next(_numbers)
         self.contexts: dict[int, Context] = {}
         self.program: Program | None = None
+        #: The model's parameters among its inputs, by position.
+        self.parameters: dict[int, torch.nn.Parameter] = {}
         #: Bytes that exist when it begins, apart from what the plans of other graphs count.
         self.base_bytes = 0
+        #: Results that are views made in the graph, by position; their overwriting has to be seen (see `share_versions`).
+        self.views: list[int] = []
         #: Whether the model goes on after it.
         self.breaks = reason is not None and getattr(reason, "graph_break", False)
-        _graphs[self.number] = self
+        graphs_by_number[self.number] = self
         step.add(self)
 
     def forward(self, args):
@@ -64,7 +69,11 @@ class Graph:
         program, meter = self.step.program(self, args)
         context = Context(program)
         outputs = program.forward(args, context.keep, meter)
-        context.versions = [tensor._version for tensor in context.keep[program.kept_first :]]
+        for position in self.views:
+            outputs[position] = outputs[position].detach()
+        # The caller holds these too.
+        context.shown = [context.keep[position] for position in program.results]
+        context.versions = self._versions(context)
         number = next(_numbers)
         token = torch.empty((0, number))
         context.results = [weakref.ref(output.untyped_storage()) for output in outputs if isinstance(output, torch.Tensor)]
@@ -87,23 +96,59 @@ class Graph:
                 raise UnsupportedError("a forward pass waits for its backward pass; gradients that are consumed belong to one forward pass")
             self.step.consumer.begin()
         program = context.program
-        now = [tensor._version for tensor in context.keep[program.kept_first :]]
-        for position, (before, after) in enumerate(zip(context.versions, now)):
-            tensor = program.inputs[position]
-            if before != after and tensor in program.watched:
-                raise RuntimeError(
-                    f"one of the tensors that the backward pass reads has been modified by an inplace operation: input {tensor} of "
-                    f"{self.joint.name} is at version {after}, expected version {before}"
-                )
-        rest = args[1:]
+        now = self._versions(context)
+        if context.versions != now:
+            self._overwritten(context, now)
+        rest, context.shown = args[1:], ()
         args.clear()
         meter = self.step.meter()
         gradients = program.backward(rest, context.keep, meter)
         self.step.went_back(self)
         return gradients
 
+    def shares_versions(self, leaf: torch.Tensor) -> bool:
+        """Whether writing to a tensor that the caller holds changes the version of what a backward pass reads of its bytes."""
+        storage, version = leaf.untyped_storage()._cdata, leaf._version
+        for context in self.contexts.values():
+            for shown in context.shown:
+                if shown.untyped_storage()._cdata == storage:
+                    torch._C._autograd._unsafe_set_version_counter((leaf,), (version + 1,))
+                    shared = shown._version == version + 1
+                    torch._C._autograd._unsafe_set_version_counter((leaf,), (version,))
+                    if not shared:
+                        return False
+        return True
 
-def _boxed(run):
+    @staticmethod
+    def _versions(context: Context) -> list[int]:
+        """Versions of the tensors that the backward pass reads and others may overwrite: inputs, then results."""
+        inputs = context.keep[context.program.kept_first :]
+        return [tensor._version for tensor in inputs] + [tensor._version for tensor in context.shown]
+
+    def _overwritten(self, context: Context, now) -> None:
+        """Raises the error that PyTorch raises without a plan, unless the input is one that the step itself replaces."""
+        program = context.program
+        names = [f"input {number}" if number in program.watched else None for number in program.inputs] + ["a result"] * len(context.shown)
+        for name, old, new in zip(names, context.versions, now, strict=True):
+            if name is not None and old != new:
+                raise RuntimeError(
+                    f"one of the tensors that the backward pass reads has been modified by an inplace operation: {name} of "
+                    f"{self.joint.name} is at version {new}, expected version {old}"
+                )
+
+
+def share_versions() -> list[int]:
+    """Has PyTorch return views as the graph made them; their positions among the results of the forward pass.
+
+    PyTorch hides from autograd that a result is a view made in the graph, and gives it a version counter of its own. Overwriting it would
+    then change what the backward pass reads and leave no trace. A detached tensor is no view either, and has the counter of its bytes.
+    """
+    metadata = torch._guards.TracingContext.get().fw_metadata
+    views, metadata.unsafe_view_out_indices, metadata.num_unsafe_view_outputs = metadata.unsafe_view_out_indices, [], 0
+    return [metadata.num_mutated_inp_runtime_indices + index for index in views]
+
+
+def boxed(run):
     def call(args):
         return run(args)
 
@@ -111,7 +156,7 @@ def _boxed(run):
     return call
 
 
-def _stand_ins(graph: Graph, module: fx.GraphModule) -> tuple[fx.GraphModule, fx.GraphModule]:
+def stand_ins(graph: Graph, module: fx.GraphModule) -> tuple[fx.GraphModule, fx.GraphModule]:
     """The two graphs that PyTorch inspects: right inputs, results and fake values, and a token between them."""
     joint = graph.joint
     fake = next(node.meta["val"] for node in joint.primals + joint.tangents if isinstance(node.meta.get("val"), torch.Tensor))
@@ -160,13 +205,15 @@ def make(step):
     def partition(module, joint_inputs, *, num_fwd_outputs, **_):
         joint = Joint(module, num_fwd_outputs, f"graph {len(step.graphs)}")
         graph = Graph(step, joint, step.reason)
-        return _stand_ins(graph, module)
+        return stand_ins(graph, module)
 
     def forward_compiler(module, example_inputs):
-        return _boxed(_graphs[module.meta["elbowroom"]].forward)
+        graph = graphs_by_number[module.meta["elbowroom"]]
+        graph.views = share_versions()
+        return boxed(graph.forward)
 
     def backward_compiler(module, example_inputs):
-        return _boxed(_graphs[module.meta["elbowroom"]].backward)
+        return boxed(graphs_by_number[module.meta["elbowroom"]].backward)
 
     def inference_compiler(module, example_inputs):
         output = next(iter(module.graph.find_nodes(op="output")))
@@ -181,7 +228,7 @@ def make(step):
             finally:
                 step.inside = False
 
-        return _boxed(run)
+        return boxed(run)
 
     inner = aot_autograd(
         fw_compiler=forward_compiler,
@@ -193,7 +240,7 @@ def make(step):
     def backend(module, example_inputs, **kwargs):
         replace(module)
         step.reason = getattr(module, "compile_subgraph_reason", None)
-        with torch._functorch.config.patch(donated_buffer=False):
+        with torch._functorch.config.patch(donated_buffer=False), compiled_only():
             return inner(module, example_inputs)
 
     return backend

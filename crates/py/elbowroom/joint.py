@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from dataclasses import dataclass, field
 
 import torch
@@ -21,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 from . import _native
 from .errors import UnsupportedError
 from .recurrent import workspace_bytes
+from .rewrite import FUNCTIONS, rewrite, values
 
 ONCE, BACKWARD, UPDATE = 1, 2, 4
 
@@ -28,6 +30,10 @@ ONCE, BACKWARD, UPDATE = 1, 2, 4
 RNG_STATE_BYTES = 5056
 
 _SEEDED = torch.Tag.nondeterministic_seeded
+
+_PLACE = re.compile(r'File "([^"]+)", line (\d+)')
+
+_COPY = torch.ops.aten.copy_.default
 
 #: Batch normalization reads running statistics that it replaces; in training its first result does not depend on them.
 _BATCH_NORM = {"_native_batch_norm_legit_functional", "_batch_norm_with_update_functional", "native_batch_norm_backward", "batch_norm_backward"}
@@ -63,6 +69,11 @@ class Op:
     backward: bool = False
 
     @property
+    def workspace(self) -> int:
+        """Bytes that the op makes and frees."""
+        return self.node.meta.get("workspace", 0)
+
+    @property
     def device(self) -> torch.device:
         """The device of its first result."""
         return _tensors(self.node.meta["val"])[0].device
@@ -76,8 +87,40 @@ class Update:
     temporary: int
 
 
-def _overload_name(target) -> str:
-    return str(target).removeprefix("aten.").split(".")[0]
+@dataclass
+class Store:
+    """The result ``index`` of the backward pass, a gradient, is written to the host tier."""
+
+    index: int
+    temporary: int
+
+
+def overload_name(target) -> str:
+    """The operator's name without its namespace and overload."""
+    return getattr(target, "__name__", "") if target in FUNCTIONS else str(target).removeprefix("aten.").split(".")[0]
+
+
+def place(node: fx.Node) -> str:
+    """Where the model calls an op, as ``file:line``; empty if the trace does not say."""
+    found = _PLACE.findall(node.meta.get("stack_trace") or "")
+    return f"{found[-1][0]}:{found[-1][1]}" if found else ""
+
+
+def _called(node: fx.Node) -> str:
+    """The place where the model calls an op and the module that calls it, as the end of a sentence."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    module = f" in {stack[-1][0]} ({getattr(stack[-1][1], '__name__', stack[-1][1])})" if stack else ""
+    where = place(node)
+    return f"; called at {where}{module}" if where else f"; called{module}" if module else ""
+
+
+def _masked_results(node: fx.Node) -> set[int]:
+    """Results that a kernel does not make, because the call says that nobody reads them. PyTorch traces some of them as tensors."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        for argument, value in zip(node.target._schema.arguments, node.args):
+            if argument.name == "output_mask":
+                return {index for index, wanted in enumerate(value) if wanted is False}
+    return set()
 
 
 def _tensors(value) -> list[torch.Tensor]:
@@ -89,10 +132,16 @@ def _is_fresh_scalar(value) -> bool:
 
 
 class Joint:
-    """The analysis of one joint graph. ``fwd_outputs`` is the number of leading results that the forward pass returns."""
+    """The analysis of one joint graph. ``fwd_outputs`` is the number of leading results that the forward pass returns. The graph is rewritten first,
+    so that it needs less (see ``rewrite``), unless another compiler is to read it. A graph that is ``compiled`` may write its new buffers itself,
+    and cannot draw recorded random numbers again."""
 
-    def __init__(self, module: fx.GraphModule, fwd_outputs: int, name: str = "step"):
-        self.module, self.name = module, name
+    def __init__(self, module: fx.GraphModule, fwd_outputs: int, name: str = "step", rewritten: bool = True, compiled: bool = False):
+        if rewritten:
+            rewrite(module)
+        self.module, self.name, self.compiled = module, name, compiled
+        #: Nodes that write a new value into an input when the forward pass ends.
+        self.writes: list[fx.Node] = []
         nodes = list(module.graph.nodes)
         self.position = {node: number for number, node in enumerate(nodes)}
         self.placeholders = [node for node in nodes if node.op == "placeholder"]
@@ -115,9 +164,22 @@ class Joint:
         #: Gradients that are consumed in the backward pass, by position, each with the temporary bytes of its update.
         self.updates: dict[int, int] = {}
         self.consume = None
+        #: What to call for a node, found when it is first written.
+        self.calls: dict[fx.Node, object] = {}
+        #: Gradients that are written to the host tier, by position, each with the temporary bytes of that; `store` does it.
+        self.stored: dict[int, int] = {}
+        self.store = None
+        #: Parameters in the host tier, by position, of which a step makes resident what it needs; rates to the tier and back.
+        self.filed: set[int] = set()
+        self.rates = (1, 1)
+        #: Bytes that the update of such a parameter reads and writes ÷ bytes of the parameter.
+        self.update_traffic = 1
         self._keep = []
         for node in nodes[:-1]:
-            self._visit(node)
+            try:
+                self._visit(node)
+            except UnsupportedError as error:
+                raise UnsupportedError(f"{error}{_called(node)}") from None
         self._hold_results()
         self._number()
 
@@ -147,6 +209,8 @@ class Joint:
             self.replacing.add(index)
             if repr(target) in by_desc:
                 mutated.add(by_desc[repr(target)])
+        if self.compiled:
+            mutated |= {node.args[0] for node in self.module.graph.find_nodes(op="call_function", target=_COPY) if node.args[0] in self.primal_set}
         return mutated
 
     def _new_storage(self, node: fx.Node, tensor: torch.Tensor, index: int | None) -> Storage:
@@ -195,11 +259,15 @@ class Joint:
             self._check_plain(node, leaf)
         if not leaves:
             raise UnsupportedError(f"{node} ({node.target}) returns {type(value).__name__} instead of tensors; only tensors of static shape are planned")
+        if self.compiled and node.target is _COPY and node.args[0] in self.primal_set and not node.users:
+            self.writes.append(node)
+            return
         self._check_operator(node)
         several = isinstance(value, (tuple, list))
+        masked = _masked_results(node)
         makes, results = [], []
         for index, leaf in enumerate(value if several else [value]):
-            if not isinstance(leaf, torch.Tensor):
+            if not isinstance(leaf, torch.Tensor) or index in masked:
                 results.append(None)
                 continue
             storage = self._known_storage(leaf)
@@ -239,16 +307,16 @@ class Joint:
     @staticmethod
     def _check_operator(node: fx.Node) -> None:
         target = node.target
-        if target is operator.getitem:
+        if target is operator.getitem or target in FUNCTIONS:
             return
         if not isinstance(target, torch._ops.OpOverload):
             raise UnsupportedError(f"{node} is {target}, which is no operator with a schema")
-        if target._schema.is_mutable or _overload_name(target) in _HIDDEN_WRITES:
+        if target._schema.is_mutable or overload_name(target) in _HIDDEN_WRITES:
             raise UnsupportedError(f"{node} ({target}) writes to its arguments; running it again would change the results")
 
     def _flags(self, op: Op) -> None:
-        name = _overload_name(op.node.target)
-        op.once = op.backward and op.random
+        name = overload_name(op.node.target)
+        op.once = op.random and (op.backward or self.compiled)
         if str(op.node.target).startswith(("_c10d_functional", "c10d")):
             op.once = True
         if name not in _BATCH_NORM and any(source in self.mutated for source in self._sources(op.node)):
@@ -279,6 +347,7 @@ class Joint:
 
     def _number(self) -> None:
         """Numbers the storages that the plan decides about."""
+        self.scalar_tangent_bytes = 0
         self.tensors: list[Storage] = []
         for op in self.ops:
             for storage in op.makes:
@@ -287,7 +356,10 @@ class Joint:
                     self.tensors.append(storage)
         for node in self.tangents:
             storage = self.storage.get(node)
-            if storage is not None and storage.bytes and storage.tensor is None:
+            if node.meta["val"].numel() == 1:
+                # Whoever starts the backward pass holds the gradient of the loss until it ends.
+                self.scalar_tangent_bytes += storage.bytes
+            elif storage is not None and storage.bytes and storage.tensor is None:
                 storage.tensor = len(self.tensors)
                 self.tensors.append(storage)
         for op in self.ops:
@@ -314,9 +386,14 @@ class Joint:
             if node in self.storage and self.storage[node].node is node
         }
 
+    def returned_gradients(self) -> list[fx.Node]:
+        """The gradients that the backward pass returns in memory."""
+        gone = self.updates.keys() | self.stored.keys()
+        return [node for index, node in enumerate(self.gradients) if isinstance(node, fx.Node) and index not in gone]
+
     def copied_gradient_bytes(self) -> int:
         """Bytes of gradients that several parameters share, for each of which autograd makes a copy."""
-        returned = [node for i, node in enumerate(self.gradients) if isinstance(node, fx.Node) and i not in self.updates]
+        returned = self.returned_gradients()
         return sum(self.storages_of(node)[0].bytes for node in returned if returned.count(node) > 1)
 
     def gradient_bytes(self) -> int:
@@ -328,22 +405,26 @@ class Joint:
         """Bytes of constants in the graph."""
         return sum(storage.bytes for node, storage in self.storage.items() if node.op == "get_attr" and storage.node is node)
 
-    def _updates_after(self) -> dict[int, list[tuple[int, Storage]]]:
-        """The updates, by the position of the op after which the gradient is complete and the parameter is read no more."""
+    def _updates_after(self) -> dict[int, list[tuple[object, Storage]]]:
+        """The updates, by the position of the op after which the gradient is complete and the parameter is read no more; and where
+        gradients are stored, which need only be complete."""
         last: dict[Storage, int] = {}
         for position, op in enumerate(self.ops):
             for storage in [*op.reads, *op.makes]:
                 last[storage] = position
         found = {}
-        for index in self.updates:
+        for index, temporary in self.updates.items():
             gradient = self.storages_of(self.gradients[index])[0]
             parameter = self.storage[self.primals[index]]
-            found.setdefault(max(last.get(gradient, 0), last.get(parameter, 0)), []).append((index, gradient))
+            found.setdefault(max(last.get(gradient, 0), last.get(parameter, 0)), []).append((Update(index, temporary), gradient))
+        for index, temporary in self.stored.items():
+            gradient = self.storages_of(self.gradients[index])[0]
+            found.setdefault(last.get(gradient, 0), []).append((Store(index, temporary), gradient))
         return found
 
-    def updated_bytes(self) -> int:
-        """Bytes of the parameters that the iteration contains, because the backward pass updates them."""
-        return sum(self.storage[self.primals[index]].bytes for index in self.updates)
+    def _copied(self, written: int, read: int) -> int:
+        """Nanoseconds for bytes written to the host tier and read from it."""
+        return math.ceil(1e9 * (written / self.rates[0] + read / self.rates[1]))
 
     def iteration(self, costs) -> _native.Iteration:
         """The iteration as the planner takes it. ``costs`` gives a duration in nanoseconds for a node.
@@ -352,13 +433,17 @@ class Joint:
         reads the gradients.
         """
         reads, outputs, nanos, workspaces, flags, names, kinds, mutates = ([] for _ in range(8))
-        # Parameters that are updated in the backward pass: no op that reads one may be recomputed afterwards.
+        # Parameters that are updated in the backward pass: no op that reads one may be recomputed afterwards. A token of one byte stands for
+        # each, which the update overwrites.
         updated = {self.storage[self.primals[index]]: len(self.tensors) + at for at, index in enumerate(self.updates)}
-        held = sum(storage.bytes for storage in self.tensors if storage.held)
+        first = len(self.tensors) + len(updated)
+        placed = {self.storage[self.primals[index]]: first + at for at, index in enumerate(sorted(self.filed))}
+        self.placed = {number: storage for storage, number in placed.items()}
+        held = sum(storage.bytes for storage in self.tensors if storage.held) + self.scalar_tangent_bytes
 
         def planned(storages, backward):
             numbers = [s.tensor for s in storages if s.tensor is not None and not (backward and s.held)]
-            numbers += [updated[s] for s in storages if s in updated]
+            numbers += [updated[s] for s in storages if s in updated] + [placed[s] for s in storages if s in placed]
             return list(dict.fromkeys(numbers))
 
         def add(name, kind, read, made, duration, workspace, flag, changed=()):
@@ -371,19 +456,29 @@ class Joint:
             kinds.append(kind)
             mutates.append(list(changed))
 
-        self.op_numbers: list[Op | Update | str] = []
+        self.op_numbers: list[Op | Update | Store | str] = []
         updates = self._updates_after()
 
         def update(position):
-            for index, gradient in updates.pop(position, ()):
-                node = self.gradients[index]
-                parameter = self.storage[self.primals[index]]
-                read = planned([gradient, parameter], True)
-                add(f"update {index}", "update", read, [], costs(node), held + self.updates[index], ONCE | BACKWARD, [updated[parameter]])
-                self.op_numbers.append(Update(index, self.updates[index]))
+            for step, gradient in updates.pop(position, ()):
+                node = self.gradients[step.index]
+                parameter = self.storage[self.primals[step.index]]
+                duration, flag = costs(node), ONCE | BACKWARD
+                if isinstance(step, Update):
+                    # The parameter itself need not be resident: its update brings what it needs.
+                    read, changed = [*planned([gradient], True), updated[parameter]], [updated[parameter]]
+                    if parameter in placed:
+                        duration += self._copied(self.update_traffic * parameter.bytes, self.update_traffic * parameter.bytes)
+                else:
+                    read, changed = planned([gradient], True), ()
+                    duration += self._copied(gradient.bytes, 0)
+                kind = type(step).__name__.lower()
+                add(f"{kind} {step.index}", kind, read, [], duration, held + step.temporary, flag, changed)
+                self.op_numbers.append(step)
 
         def loss():
-            results = [s for node in self.forward_results if isinstance(node, fx.Node) for s in self.storages_of(node)]
+            last = [*self.forward_results, *(node.args[1] for node in self.writes)]
+            results = [s for node in last if isinstance(node, fx.Node) for s in self.storages_of(node)]
             tangents = [self.storage[node] for node in self.tangents if node in self.storage]
             add("loss", "loss", planned(results, False), planned(tangents, True), 0, 0, ONCE)
             self.op_numbers.append("loss")
@@ -396,11 +491,11 @@ class Joint:
             flag = (ONCE if op.once else 0) | (BACKWARD if op.backward else 0)
             add(
                 op.node.name,
-                _overload_name(op.node.target),
+                overload_name(op.node.target),
                 planned(op.reads, op.backward),
                 planned(op.makes, False),
                 costs(op.node),
-                held if op.backward else 0,
+                (held if op.backward else 0) + op.workspace,
                 flag,
             )
             self.op_numbers.append(op)
@@ -410,14 +505,13 @@ class Joint:
             loss()
         for position in sorted(updates):
             update(position)
-        returned_gradients = [node for index, node in enumerate(self.gradients) if isinstance(node, fx.Node) and index not in self.updates]
-        gradients = [s for node in returned_gradients for s in self.storages_of(node)]
-        # Whoever starts the backward pass holds the gradient of the loss until it ends.
-        gradients += [self.storage[node] for node in self.tangents if node in self.storage and node.meta["val"].numel() == 1]
+        gradients = [s for node in self.returned_gradients() for s in self.storages_of(node)]
         add("end", "end", planned(gradients, True), [], 0, held + self.copied_gradient_bytes(), ONCE | BACKWARD)
         self.op_numbers.append("end")
-        sizes = [storage.bytes for storage in self.tensors] + [storage.bytes for storage in updated]
-        persistent = [(number, storage.node.name) for storage, number in updated.items()]
+        sizes = [storage.bytes for storage in self.tensors] + [1] * len(updated) + [storage.bytes for storage in placed]
+        persistent = [(number, f"update of {storage.node.name}") for storage, number in updated.items()]
+        persistent += [(number, storage.node.name) for storage, number in placed.items()]
+        self.persistent_numbers = sorted(number for number, _ in persistent)
         return _native.Iteration(self.name, sizes, reads, outputs, nanos, workspaces, flags, names, kinds, persistent, mutates)
 
 
@@ -429,25 +523,31 @@ RATES = {"cpu": (60e9, 12e9, 3000), "cuda": (60e12, 2e12, 4000)}
 
 def estimate(node: fx.Node, rates: tuple[float, float, float] | None = None) -> int:
     """Duration of a node in nanoseconds, by its work and the `rates` (see :data:`RATES`). The same on every rank, because nothing is measured."""
-    value = node.meta.get("val")
-    made = _tensors(value)
-    read = [tensor for source in node.all_input_nodes for tensor in _tensors(source.meta.get("val"))]
-    moved = sum(tensor.numel() * tensor.element_size() for tensor in made + read)
+    return sum(duration(*call, rates) for call in node.meta.get("stands_for") or [values(node)])
+
+
+#: Operators that make a tensor without writing it.
+_ALLOCATIONS = ("empty", "new_empty")
+
+
+def duration(target, args, kwargs, result, rates: tuple[float, float, float] | None = None) -> int:
+    """Duration of one call of an operator in nanoseconds."""
+    made = _tensors(result)
+    # An argument that is read twice is loaded once, and one that receives the result not at all.
+    read = {id(tensor): tensor for tensor in _tensors((args, {key: value for key, value in kwargs.items() if key != "out"}))}.values()
+    moved = 0 if overload_name(target).startswith(_ALLOCATIONS) else sum(tensor.numel() * tensor.element_size() for tensor in [*made, *read])
     device = made[0].device.type if made else "cpu"
     flops_rate, bytes_rate, launch = rates or RATES.get(device, RATES["cpu"])
-    return math.ceil(launch + 1e9 * max(_flops(node) / flops_rate, moved / bytes_rate))
+    return math.ceil(launch + 1e9 * max(_flops(target, args, kwargs, result) / flops_rate, moved / bytes_rate))
 
 
-def _flops(node: fx.Node) -> int:
+def _flops(target, args, kwargs, result) -> int:
     from torch.utils.flop_counter import flop_registry
 
-    count = flop_registry.get(getattr(node.target, "overloadpacket", None))
+    count = flop_registry.get(getattr(target, "overloadpacket", None))
     if count is None:
         return 0
-    from torch.utils._pytree import tree_map
-
-    args, kwargs = tree_map(lambda leaf: leaf.meta.get("val") if isinstance(leaf, fx.Node) else leaf, (node.args, node.kwargs))
     try:
-        return int(count(*args, **kwargs, out_val=node.meta.get("val")))
+        return int(count(*args, **kwargs, out_val=result))
     except Exception:  # A formula that does not cover this call only makes the estimate less exact.
         return 0

@@ -1,6 +1,7 @@
 """A meter of tensor bytes that knows nothing of any plan: it sees storages come and go.
 
-A storage counts from the operator that returns it until its last reference is gone. Kernels' own workspace is not visible here: on the CPU
+A storage counts from the operator that returns it until its last reference is gone. Of tensors in the host tier, those bytes count that an
+operator has read or written, until the tier releases them. Kernels' own workspace is not visible here: on the CPU
 it is ordinary memory of the process.
 """
 
@@ -12,6 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from .tier import extent, mapped
 
 class Bytes:
     """Counts the bytes of storages; each once, however many tensors show it."""
@@ -29,8 +31,19 @@ class Bytes:
             key, count = storage._cdata, storage.nbytes()
             if not count or key in self._alive:
                 continue
+            pages = mapped(tensor)
+            if pages is not None:
+                if self not in pages.watchers:
+                    pages.watchers.add(self)
+                    self.changed(pages.resident)
+                continue
             self._alive[key] = weakref.ref(storage, lambda _, key=key, count=count: self._gone(key, count))
             self.now += count
+        self.peak = max(self.peak, self.now)
+
+    def changed(self, difference: int) -> None:
+        """Bytes of the host tier have become resident, or are no longer."""
+        self.now += difference
         self.peak = max(self.peak, self.now)
 
     def alive(self) -> dict[int, int]:
@@ -40,6 +53,12 @@ class Bytes:
     def _gone(self, key: int, count: int) -> None:
         if self._alive.pop(key, None) is not None:
             self.now -= count
+
+
+def _shows(func) -> bool:
+    """Whether an operator only returns views, so that it touches no bytes."""
+    returns = func._schema.returns
+    return bool(returns) and all(result.alias_info is not None and not result.alias_info.is_write for result in returns)
 
 
 class Meter(TorchDispatchMode):
@@ -66,6 +85,12 @@ class Meter(TorchDispatchMode):
         return self.bytes.now
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if not _shows(func):
+            for leaf in tree_leaves((args, kwargs)):
+                pages = mapped(leaf) if isinstance(leaf, torch.Tensor) else None
+                if pages is not None:
+                    self.bytes.add(leaf)
+                    pages.touch(*extent(leaf))
         result = func(*args, **(kwargs or {}))
         self.bytes.add(*(leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)))
         return result

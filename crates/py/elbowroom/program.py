@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import fx
 
-from .joint import RNG_STATE_BYTES, Joint, Op, Storage, Update
+from .calls import quickest
+from .joint import RNG_STATE_BYTES, Joint, Op, Storage, Store, Update
 from .recurrent import layer
+from .tier import mapped
 
 COMPUTE, RECOMPUTE, OFFLOAD, PREFETCH, RELEASE, HOST_RELEASE = range(6)
 
@@ -46,6 +48,20 @@ class drawn_again:
         self._set(self.now)
 
 
+def bring(tensor) -> None:
+    """Makes a parameter in the host tier resident."""
+    pages = mapped(tensor)
+    if pages is not None:
+        pages.prefetch()
+
+
+def drop(tensor) -> None:
+    """Frees the memory of a parameter in the host tier."""
+    pages = mapped(tensor)
+    if pages is not None:
+        pages.release()
+
+
 @dataclass
 class Program:
     """What runs for one plan. ``forward(args, keep, meter)`` returns the results and fills ``keep``; ``backward(args, keep, meter)`` empties it
@@ -64,6 +80,8 @@ class Program:
     """Those of them that nobody may overwrite before."""
     kept_first: int
     """Number of entries of ``keep`` before the inputs."""
+    results: list[int]
+    """Entries of ``keep`` that are results: the caller holds them too, and must not overwrite them before the backward pass."""
     source: str = field(repr=False)
 
 
@@ -81,15 +99,19 @@ class _Body:
 class Writer:
     """Writes the program of a schedule of a joint graph."""
 
-    def __init__(self, joint: Joint, planned, metered: bool):
-        self.joint, self.metered = joint, metered
-        self.actions = planned.actions
+    def __init__(self, joint: Joint, planned, metered: bool, tier=None):
+        self.joint, self.metered, self.tier = joint, metered, tier
+        self.actions, self.boundary = planned.actions, planned.boundary
         self.constants: dict[str, object] = {}
         self.targets: dict[object, str] = {}
         self.buffer_storage: dict[int, Storage] = {}
         self.variables = 0
         self.again = {joint.op_numbers[op] for kind, op, _, _ in self.actions if kind == RECOMPUTE}
         self.recomputed = sum(kind == RECOMPUTE for kind, *_ in self.actions)
+        #: Tensors with a host copy; the tensor whose copy a buffer's release waits for; buffers that a prefetch still fills.
+        self.copies: set[int] = set()
+        self.writing: dict[int, int] = {}
+        self.filling: set[int] = set()
 
     # --- values ---------------------------------------------------------------------------------------------------------------------
 
@@ -143,8 +165,9 @@ class Writer:
             return f"{self.node(body, node.args[0])}[{self.render(body, node.args[1])}]"
         args = [self.render(body, value) for value in node.args]
         args += [f"{key}={self.render(body, value)}" for key, value in node.kwargs.items()]
-        target = layer if node.target is torch.ops.aten.mkldnn_rnn_layer.default else node.target
-        return f"{self.target(target)}({', '.join(args)})"
+        if node not in self.joint.calls:
+            self.joint.calls[node] = layer if node.target is torch.ops.aten.mkldnn_rnn_layer.default else quickest(node)
+        return f"{self.target(self.joint.calls[node])}({', '.join(args)})"
 
     def persistent(self, node: fx.Node) -> str:
         if node.op == "get_attr":
@@ -174,28 +197,44 @@ class Writer:
         forward, backward = _Body("forward"), _Body("backward")
         self.body = body = forward
         live: dict[int, int] = {}
-        alive = peak = held = states = 0
+        alive = held = states = 0
+        placed = set(joint.placed.values())
         saved: list[int] = []
         self.saved_states: list[str] = []
         zero: list[str] = []
         results = returned = None
         held_names: list[str] = []
+        for number, (buffer, _) in zip(joint.persistent_numbers, self.boundary):
+            if buffer is not None and number in joint.placed:
+                storage = self.buffer_storage[buffer] = joint.placed[number]
+                live[buffer] = storage.bytes
+                alive += storage.bytes
+                self.bring(body, storage)
+        peak = alive
         for kind, number, reads, writes in self.actions:
             if kind in (COMPUTE, RECOMPUTE):
                 op = joint.op_numbers[number]
                 if op == "loss":
                     results = self.results(body, reads)
+                    self.wait(body, *sorted(self.filling))
                     # From here on the caller holds the results; what the planner releases after the loss is still theirs.
                     held = sum(s.bytes for s in joint.tensors if s.held)
                     dropped = [b for b in live if self.buffer_storage[b].held]
                     for buffer in dropped:
                         alive -= live.pop(buffer)
                     saved = sorted(live)
+                    copies = [f"h{number}" for number in sorted(self.copies)]
                     saved_bytes = alive + held + states
+                    held += joint.scalar_tangent_bytes
                     body = self.body = backward
                     for buffer in saved:
                         storage = self.buffer_storage[buffer]
-                        body.where[storage], body.owner[storage] = f"b{buffer}", buffer
+                        body.owner[storage] = buffer
+                        if storage in placed:
+                            # Another forward pass may have released it.
+                            self.bring(body, storage)
+                        else:
+                            body.where[storage] = f"b{buffer}"
                     for storage in joint.storage.values():
                         if storage.held and storage in forward.where:
                             body.where[storage] = forward.where[storage]
@@ -218,10 +257,17 @@ class Writer:
                     body.lines.append(f"consume({op.index}, {self.render(body, joint.gradients[op.index])})")
                     peak = max(peak, alive + held + states + op.temporary)
                     continue
+                if isinstance(op, Store):
+                    self.bind(body, reads, ())
+                    body.lines.append(f"g{op.index} = store({op.index}, {self.render(body, joint.gradients[op.index])})")
+                    peak = max(peak, alive + held + states + op.temporary)
+                    continue
                 if op == "end":
                     peak = max(peak, alive + held + states + joint.copied_gradient_bytes())
                     # What is alive here is returned; the function's end releases it.
                     returned = self.gradients(body, reads)
+                    for storage in placed & {self.buffer_storage[buffer] for buffer in live}:
+                        body.lines.append(f"drop({self.persistent(storage.node)})")
                     break
                 stored = self.launch(body, op, reads, writes, kind == RECOMPUTE)
                 states += stored
@@ -229,23 +275,44 @@ class Writer:
                     size = self.buffer_storage[buffer].bytes
                     live[buffer] = size
                     alive += size
-                peak = max(peak, alive + held + states)
+                peak = max(peak, alive + held + states + op.workspace)
             elif kind == RELEASE:
                 storage = self.buffer_storage.get(number)
                 if storage is None or number not in live:
                     continue
                 alive -= live.pop(number)
                 self.release(body, number, storage)
+            elif kind == PREFETCH and number in joint.placed:
+                storage = self.buffer_storage[writes[0]] = joint.placed[number]
+                live[writes[0]] = storage.bytes
+                alive += storage.bytes
+                peak = max(peak, alive + held + states)
+                self.bring(body, storage)
+            elif kind == OFFLOAD and reads[0] in live and number not in joint.placed:
+                self.offload(body, number, reads[0])
+            elif kind == PREFETCH and number in self.copies:
+                storage = self.buffer_storage[writes[0]] = joint.tensors[number]
+                live[writes[0]] = storage.bytes
+                alive += storage.bytes
+                peak = max(peak, alive + held + states)
+                self.prefetch(body, number, writes[0])
+            elif kind == HOST_RELEASE and number in self.copies:
+                self.host_release(body, number)
         used_primals = sorted(self.primal_number[node] for node in self.used["backward"] if node in self.primal_number)
-        kept = [f"b{b}" for b in saved] + self.saved_states + list(dict.fromkeys(held_names)) + list(dict.fromkeys(zero))
+        kept = [name for buffer in saved if self.buffer_storage[buffer] not in placed for name in self.names(buffer)] + copies + self.saved_states + list(dict.fromkeys(held_names)) + list(dict.fromkeys(zero))
         needed = {name for line in backward.lines + [returned] for name in _names(line)}
         kept = [name for name in dict.fromkeys(kept) if name in needed or name.startswith("b") and name[1:].isdigit() and int(name[1:]) in saved]
         kept += [f"p{number}" for number in used_primals]
         source = self.source(forward, backward, kept, results, returned)
         space = {**self.constants, "record_state": record_state, "drawn_again": drawn_again, "seen": self.seen, "consume": joint.consume}
+        space |= {"store": joint.store, "bring": bring, "drop": drop}
+        if self.tier is not None:
+            space |= {"offload": self.tier.offload, "prefetch": self.tier.prefetch}
         exec(compile(source, f"<elbowroom {joint.name}>", "exec"), space)  # noqa: S102 - our own source
+        first = len(kept) - len(used_primals)
+        shown = [position for position, name in enumerate(kept[:first]) if name in held_names]
         watched = {number for number in used_primals if joint.primals[number] not in joint.mutated}
-        return Program(space["forward"], space["backward"], peak, saved_bytes, self.recomputed, used_primals, watched, len(kept) - len(used_primals), source)
+        return Program(space["forward"], space["backward"], peak, saved_bytes, self.recomputed, used_primals, watched, first, shown, source)
 
     def bind(self, body, reads, op_reads):
         """Where the storages that an op reads are, by the buffers of its launch."""
@@ -253,6 +320,9 @@ class Writer:
             storage = self.buffer_storage.get(buffer)
             if storage is None:
                 continue  # A parameter.
+            self.wait(body, buffer)
+            if storage.held and body.name == "backward":
+                continue  # The caller's copy is read, which outlives one that is made again.
             if body.owner.get(storage) != buffer:
                 body.owner[storage] = buffer
                 if storage.node.op != "placeholder":
@@ -311,13 +381,55 @@ class Writer:
             if count != storage.bytes and storage.tensor is not None and count:
                 self.joint.corrections[storage] = count
 
-    def release(self, body: _Body, buffer: int, storage: Storage) -> None:
+    def bring(self, body: _Body, storage: Storage) -> None:
+        body.lines.append(f"bring({self.persistent(storage.node)})")
+
+    def names(self, buffer: int) -> list[str]:
+        """The variables that hold a buffer."""
+        storage = self.buffer_storage[buffer]
         if storage.node.op == "placeholder":
-            names = [f"t{self.tangent_number[n]}" for n in self.joint.tangents if self.joint.storage.get(n) is storage]
+            return [f"t{self.tangent_number[n]}" for n in self.joint.tangents if self.joint.storage.get(n) is storage]
+        return [f"b{buffer}"]
+
+    def wait(self, body: _Body, *buffers: int) -> None:
+        """Waits for the prefetches that fill these buffers."""
+        for buffer in buffers:
+            if buffer in self.filling:
+                self.filling.remove(buffer)
+                body.lines += [f"l{buffer}.result()", f"del l{buffer}"]
+
+    def offload(self, body: _Body, tensor: int, buffer: int) -> None:
+        self.wait(body, buffer)
+        body.lines.append(f"h{tensor} = offload({', '.join(self.names(buffer))})")
+        self.copies.add(tensor)
+        self.writing[buffer] = tensor
+
+    def prefetch(self, body: _Body, tensor: int, buffer: int) -> None:
+        names = ", ".join(self.names(buffer))
+        body.lines.append(f"({names}), l{buffer} = prefetch(h{tensor})")
+        self.filling.add(buffer)
+        if self.metered:
+            body.lines.append(f"meter({names})")
+
+    def host_release(self, body: _Body, tensor: int) -> None:
+        for buffer in [buffer for buffer, number in self.writing.items() if number == tensor]:
+            body.lines.append(f"h{tensor}.wait()")
+            del self.writing[buffer]
+        body.lines.append(f"del h{tensor}")
+        self.copies.remove(tensor)
+
+    def release(self, body: _Body, buffer: int, storage: Storage) -> None:
+        self.wait(body, buffer)
+        if buffer in self.writing:
+            body.lines.append(f"h{self.writing.pop(buffer)}.wait()")
+        if storage in self.joint.placed.values():
+            body.lines.append(f"drop({self.persistent(storage.node)})")
+            names = []
         else:
-            names = [f"b{buffer}"]
+            names = self.names(buffer)
         names += list(body.views.pop(buffer, {}).values())
-        body.lines.append(f"del {', '.join(names)}")
+        if names:
+            body.lines.append(f"del {', '.join(names)}")
         if body.owner.get(storage) == buffer:
             del body.owner[storage]
             body.where.pop(storage, None)
@@ -329,7 +441,10 @@ class Writer:
     def gradients(self, body, reads) -> str:
         self.bind(body, reads, ())
         gradients = enumerate(self.joint.gradients)
-        return ", ".join("None" if node is None or index in self.joint.updates else self.render(body, node) for index, node in gradients)
+        updates, stored = self.joint.updates, self.joint.stored
+        return ", ".join(
+            "None" if node is None or index in updates else f"g{index}" if index in stored else self.render(body, node) for index, node in gradients
+        )
 
     def source(self, forward, backward, kept, results, returned) -> str:
         primals = "".join(f"p{n}, " for n in range(len(self.joint.primals)))

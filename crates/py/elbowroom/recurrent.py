@@ -60,6 +60,11 @@ def lstm(inputs, hidden, weights, biased, layers, dropout, training, bidirection
 def replace(module: fx.GraphModule) -> None:
     """Replaces the recurrent layers of a captured graph; refuses those whose kernels are not known."""
     for node in module.graph.nodes:
+        if "associative_scan" in (node.stack_trace or ""):
+            raise UnsupportedError(
+                f"{node} belongs to an associative scan, which adds in another order than the loop that models run where they are not compiled; "
+                "where the model has a setting for it (use_associative_scan=False), switch it off"
+            )
         if node.op != "call_function" or not str(getattr(node.target, "__module__", "")).startswith(("torch", "None")):
             continue
         name = getattr(node.target, "__name__", "")
@@ -70,6 +75,13 @@ def replace(module: fx.GraphModule) -> None:
         elif name in _OTHERS:
             raise UnsupportedError(f"{node} is torch.{name}: PyTorch captures it as ops that round differently, so it is not planned")
     module.recompile()
+
+
+def refuse(module: fx.GraphModule) -> None:
+    """Refuses a captured graph with recurrent layers: what Inductor makes of them has no dropout between layers."""
+    for node in module.graph.nodes:
+        if node.op == "call_function" and getattr(node.target, "__name__", "") in _OTHERS | {"lstm"}:
+            raise UnsupportedError(f"{node} is a recurrent layer ({node.target.__name__}), which is planned in mode='exact' only, if at all")
 
 
 def layer(*args):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 import re
 
@@ -49,3 +50,20 @@ def show(count: int) -> str:
             break
         number /= 1024
     return f"{count} bytes" if unit == "bytes" else f"{number:.1f} {unit}"
+
+
+def table(report, bytes: tuple[str, ...], shares: tuple[str, ...]) -> str:
+    """A data class as an HTML table, one row a field. Fields of ``bytes`` are named without ``_bytes``; ``shares`` are percentages."""
+    rows = []
+    for key, value in vars(report).items():
+        name = key.removesuffix("_bytes")
+        if name in bytes:
+            shown = show(value)
+        elif key in shares:
+            shown = f"{value:.1%}"
+        elif isinstance(value, list):
+            shown = "\n".join(map(str, value))
+        else:
+            shown = str(value)
+        rows.append(f"<tr><th>{html.escape(name.replace('_', ' '))}</th><td>{html.escape(shown)}</td></tr>")
+    return f"<table>{''.join(rows)}</table>"

@@ -38,29 +38,40 @@ class _FakeMeter(TorchDispatchMode):
         return result
 
 
-def state_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """Bytes of the state as it is."""
+def storages(tensors):
+    """Bytes of distinct storages, by storage."""
+    found = {}
+    for tensor in tensors:
+        if tensor is not None and tensor.layout == torch.strided:
+            storage = tensor.untyped_storage()
+            found[storage._cdata] = storage.nbytes()
+    return found
+
+
+def state_bytes(optimizer: torch.optim.Optimizer, without=()) -> int:
+    """Bytes of the state as it is, but for that of some parameters."""
     storages = {}
-    for leaf in tree_leaves(list(optimizer.state.values())):
+    for leaf in tree_leaves([state for parameter, state in optimizer.state.items() if parameter not in without]):
         if isinstance(leaf, torch.Tensor):
             storages[leaf.untyped_storage()._cdata] = leaf.untyped_storage().nbytes()
     return sum(storages.values())
 
 
-def predict(optimizer: torch.optim.Optimizer) -> tuple[int, int]:
+def predict(optimizer: torch.optim.Optimizer, param_groups=None, device=None, without=()) -> tuple[int, int]:
     """Bytes of the state after a step, and the most that a step needs at once beyond parameters, gradients and that state.
 
+    ``param_groups`` replace those of the optimizer, ``device`` that of the parameters; parameters in ``without`` have no part in the step.
     Runs one step of an optimizer of the same class and settings on fake tensors. An optimizer that cannot be run so counts as it is now.
     """
     try:
         with FakeTensorMode(allow_non_fake_inputs=True):
             groups = []
-            for group in optimizer.param_groups:
+            for group in param_groups or optimizer.param_groups:
                 fake = []
                 for parameter in group["params"]:
-                    if not parameter.requires_grad:
+                    if not parameter.requires_grad or parameter in without:
                         continue
-                    stand_in = torch.nn.Parameter(torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device))
+                    stand_in = torch.nn.Parameter(torch.empty(parameter.shape, dtype=parameter.dtype, device=device or parameter.device))
                     stand_in.grad = torch.empty_like(stand_in)
                     fake.append(stand_in)
                 groups.append({**{key: value for key, value in group.items() if key != "params"}, "params": fake})
@@ -77,4 +88,4 @@ def predict(optimizer: torch.optim.Optimizer) -> tuple[int, int]:
             state = state_bytes(twin)
             return state, max(0, counter.peak - before - state)
     except Exception:
-        return state_bytes(optimizer), 0
+        return state_bytes(optimizer, without), 0

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 
 from . import _native, size
 from .errors import UnsupportedError
-from .joint import BACKWARD, ONCE, RATES, UPDATE, Joint, _overload_name, estimate
+from .joint import BACKWARD, ONCE, RATES, UPDATE, Joint, overload_name, estimate
 from .state import predict
 
 
@@ -208,7 +208,7 @@ def _with_update(joint, signature, optimizer, rates) -> Trace:
     for position, op in enumerate(joint.ops):
         flag = (ONCE if op.once else 0) | (BACKWARD if op.backward else 0)
         made = [storage.tensor for storage in op.makes if storage.tensor is not None]
-        add(op.node.name, _overload_name(op.node.target), ids(op.reads), made, estimate(op.node, rates), 0, flag)
+        add(op.node.name, overload_name(op.node.target), ids(op.reads), made, estimate(op.node, rates), op.workspace, flag)
         if optimizer is None:
             continue
         for target, parameter, gradient in parameters.get(position, ()):

@@ -12,7 +12,7 @@ use elbowroom_ir::planning::{CostSource, Costs, Freedom, Planner, Request};
 use elbowroom_ir::schedule::{Action, Schedule};
 use elbowroom_ir::search::{Budget, Infeasible, Silent, StopReason};
 use elbowroom_ir::trace::{Again, Mutation, Op, Persistent, Phase, Storage, Tensor, Trace, TraceData, Work};
-use elbowroom_ir::{Bytes, Nanos, StorageId, TensorId};
+use elbowroom_ir::{Bytes, Nanos, OpId, StorageId, TensorId};
 use elbowroom_sched::keep::Keep;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -44,6 +44,10 @@ pub(crate) struct Planned {
     /// `reads`, 3 prefetch tensor `id` to the buffer in `writes`, 4 release buffer `id`, 5 discard the host copy of tensor `id`.
     #[pyo3(get)]
     actions: Vec<(u8, u32, Vec<u32>, Vec<u32>)>,
+    /// Where each persistent tensor is between two iterations, in ascending order of tensors: its device buffer, if any, and whether there
+    /// is a host copy.
+    #[pyo3(get)]
+    boundary: Vec<(Option<u32>, bool)>,
     /// The limit on live memory.
     #[pyo3(get)]
     limit_bytes: u64,
@@ -197,7 +201,7 @@ impl Iteration {
     /// The schedule that keeps every tensor until its last use.
     fn keep(&self, py: Python<'_>) -> PyResult<Planned> {
         let settings = Settings {
-            machine: machine(UNLIMITED, None)?,
+            machine: machine(UNLIMITED, None, Nanos::ZERO)?,
             freedom: Freedom { offload: false, recompute: false, reorder: false },
             budget: Budget::evaluations(1),
             planner: &Keep,
@@ -207,18 +211,19 @@ impl Iteration {
 
     /// The largest op, and the bytes of its inputs, outputs and workspace: no limit below can be met.
     fn largest_op(&self) -> (String, u64) {
-        let largest = elbowroom_sim::bound::largest_op(&self.trace, Bytes(1));
-        largest.map_or_else(Default::default, |(op, bytes)| (self.trace.ops()[op].name.clone(), bytes.get()))
+        let (op, bytes) = self.floor(Freedom::ALL);
+        (op.map_or_else(String::new, |op| self.trace.ops()[op].name.clone()), bytes)
     }
 
     /// A schedule within the limit, as fast as the search finds.
-    #[pyo3(signature = (limit, *, link=None, host_memory=None, evaluations=None, seconds=None, seed=0, threads=1, planner="auto"))]
+    #[pyo3(signature = (limit, *, link=None, latency=0, host_memory=None, evaluations=None, seconds=None, seed=0, threads=1, planner="auto"))]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn plan(
         &self,
         py: Python<'_>,
         limit: u64,
         link: Option<(u64, u64)>,
+        latency: u64,
         host_memory: Option<u64>,
         evaluations: Option<u64>,
         seconds: Option<f64>,
@@ -226,17 +231,19 @@ impl Iteration {
         threads: usize,
         planner: &str,
     ) -> PyResult<Planned> {
-        let settings = settings(limit, link, host_memory, evaluations, seconds, seed, threads, planner)?;
+        let settings =
+            settings(limit, link, latency, host_memory, evaluations, seconds, seed, threads, planner)?;
         py.detach(|| self.at(Bytes(limit), &settings))
     }
 
     /// The schedule at the smallest limit that the search finds, to within half a percent.
-    #[pyo3(signature = (*, link=None, host_memory=None, evaluations=None, seconds=None, seed=0, threads=1, planner="auto"))]
+    #[pyo3(signature = (*, link=None, latency=0, host_memory=None, evaluations=None, seconds=None, seed=0, threads=1, planner="auto"))]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn smallest(
         &self,
         py: Python<'_>,
         link: Option<(u64, u64)>,
+        latency: u64,
         host_memory: Option<u64>,
         evaluations: Option<u64>,
         seconds: Option<f64>,
@@ -245,8 +252,17 @@ impl Iteration {
         planner: &str,
     ) -> PyResult<Planned> {
         let keep = self.keep(py)?;
-        let settings =
-            settings(keep.peak_bytes, link, host_memory, evaluations, seconds, seed, threads, planner)?;
+        let settings = settings(
+            keep.peak_bytes,
+            link,
+            latency,
+            host_memory,
+            evaluations,
+            seconds,
+            seed,
+            threads,
+            planner,
+        )?;
         py.detach(|| self.bisect(keep, &settings))
     }
 }
@@ -288,6 +304,11 @@ impl Iteration {
             .collect();
         Ok(Planned {
             actions: actions(schedule),
+            boundary: schedule
+                .boundary
+                .iter()
+                .map(|at| (at.device.map(|buffer| buffer.0), at.host))
+                .collect(),
             limit_bytes: limit.get(),
             peak_bytes: checked.peak_live().get(),
             nanos: timeline.iteration.get(),
@@ -305,7 +326,7 @@ impl Iteration {
     fn bisect(&self, keep: Planned, settings: &Settings) -> PyResult<Planned> {
         let mut works = keep.peak_bytes;
         let mut best = keep;
-        let mut too_small = self.largest_op().1.saturating_sub(1);
+        let mut too_small = self.floor(settings.freedom).1.saturating_sub(1);
         while works.saturating_sub(too_small) > (works / 200).max(1) {
             let middle = too_small + (works - too_small) / 2;
             match self.at(Bytes(middle), settings) {
@@ -319,10 +340,16 @@ impl Iteration {
         Ok(best)
     }
 
+    /// The op during which the most bytes must be on the device if only this is permitted, and their number.
+    fn floor(&self, freedom: Freedom) -> (Option<OpId>, u64) {
+        let floor = elbowroom_sim::bound::floor(&self.trace, freedom, Bytes(1));
+        floor.map_or((None, 0), |floor| (Some(floor.op), floor.bytes.get()))
+    }
+
     fn refusal(&self, limit: Bytes, stop: &StopReason) -> String {
         match stop {
             StopReason::Infeasible(proof) => match proof.as_ref() {
-                Infeasible::Op { op, tensors: needs, needed, .. } => {
+                Infeasible::Op { op, tensors: needs, held, needed, .. } => {
                     // Equal storages count once.
                     let tensors: BTreeMap<StorageId, (&str, Bytes)> = needs
                         .iter()
@@ -335,8 +362,12 @@ impl Iteration {
                     tensors.sort_by_key(|&(_, bytes)| std::cmp::Reverse(bytes));
                     let listed: Vec<String> =
                         tensors.iter().take(4).map(|(name, bytes)| format!("{name} ({bytes})")).collect();
+                    let others = match held.iter().map(|&value| self.trace.bytes(value)).sum::<Bytes>() {
+                        Bytes(0) => String::new(),
+                        bytes => format!(", and {bytes} of tensors that may not leave the device meanwhile"),
+                    };
                     format!(
-                        "no schedule exists within {limit}: op {} needs {needed} at once: {}",
+                        "no schedule exists within {limit}: op {} needs {needed} at once: {}{others}",
                         self.trace.ops()[*op].name,
                         listed.join(", ")
                     )
@@ -379,16 +410,16 @@ fn offloaded(trace: &Trace, schedule: &Schedule) -> u64 {
     copied.sum()
 }
 
-/// A device with this much memory. Rates and latencies of ops do not matter: every op has its duration.
-fn machine(memory: Bytes, link: Option<((u64, u64), Bytes)>) -> PyResult<Machine> {
+/// A device with this much memory and a link whose copies have a fixed cost. Rates of ops do not matter: every op has its duration.
+fn machine(memory: Bytes, link: Option<((u64, u64), Bytes)>, latency: Nanos) -> PyResult<Machine> {
     let ((to_host, to_device), host_memory) = link.unwrap_or(((1, 1), Bytes::ZERO));
     let machine = Machine {
         name: "python".to_owned(),
         memory,
         align: Bytes(1),
         host_memory,
-        to_host: Channel::with_rate(to_host),
-        to_device: Channel::with_rate(to_device),
+        to_host: Channel { latency, rate: to_host },
+        to_device: Channel { latency, rate: to_device },
         shared_link: false,
         flops_per_second: 1,
         bytes_per_second: 1,
@@ -404,6 +435,7 @@ fn machine(memory: Bytes, link: Option<((u64, u64), Bytes)>) -> PyResult<Machine
 fn settings(
     limit: u64,
     link: Option<(u64, u64)>,
+    latency: u64,
     host_memory: Option<u64>,
     evaluations: Option<u64>,
     seconds: Option<f64>,
@@ -411,14 +443,11 @@ fn settings(
     threads: usize,
     planner: &str,
 ) -> PyResult<Settings> {
-    let planner = elbowroom_sched::PLANNERS
-        .iter()
-        .copied()
-        .find(|known| known.name() == planner)
+    let planner = elbowroom_sched::planner(planner)
         .ok_or_else(|| PyValueError::new_err(format!("there is no planner `{planner}`")))?;
     let host = Bytes(host_memory.unwrap_or(1 << 60));
     Ok(Settings {
-        machine: machine(Bytes(limit), link.map(|link| (link, host)))?,
+        machine: machine(Bytes(limit), link.map(|link| (link, host)), Nanos(latency))?,
         freedom: Freedom { offload: link.is_some(), recompute: true, reorder: false },
         budget: Budget { evaluations, time: duration(seconds)?, seed, threads: threads.max(1) },
         planner,

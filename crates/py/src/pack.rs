@@ -10,10 +10,10 @@ use pyo3::prelude::*;
 
 use crate::InfeasibleError;
 
-/// The buffers, as columns of equal length: sizes and alignments in bytes, lifetimes as half-open intervals of positions. Returns the offsets,
+/// The buffers, as columns of equal length: sizes, alignments, fixed offsets and hints in bytes, lifetimes as half-open intervals of positions. Returns the offsets,
 /// the arena size, and why the packer stopped.
 #[pyfunction]
-#[pyo3(signature = (sizes, starts, ends, aligns, capacity, packer, evaluations, seconds, seed))]
+#[pyo3(signature = (sizes, starts, ends, aligns, fixed, hints, capacity, packer, evaluations, seconds, seed))]
 #[expect(clippy::too_many_arguments, reason = "the Python side names them")]
 pub(crate) fn place(
     py: Python<'_>,
@@ -21,6 +21,8 @@ pub(crate) fn place(
     starts: Vec<u64>,
     ends: Vec<u64>,
     aligns: Vec<u64>,
+    fixed: Option<Vec<Option<u64>>>,
+    hints: Option<Vec<Option<u64>>>,
     capacity: Option<u64>,
     packer: &str,
     evaluations: Option<u64>,
@@ -30,17 +32,25 @@ pub(crate) fn place(
     if starts.len() != sizes.len() || ends.len() != sizes.len() || aligns.len() != sizes.len() {
         return Err(PyValueError::new_err("sizes, starts, ends and aligns must have the same length"));
     }
+    let optional = |column: Option<Vec<Option<u64>>>, name: &str| match column {
+        None => Ok(vec![None; sizes.len()]),
+        Some(column) if column.len() == sizes.len() => Ok(column),
+        Some(_) => Err(PyValueError::new_err(format!("sizes and {name} must have the same length"))),
+    };
+    let (fixed, hints) = (optional(fixed, "fixed")?, optional(hints, "hints")?);
     let packer = elbowroom_pack::packer(packer).ok_or_else(|| {
         let known: Vec<&str> = elbowroom_pack::PACKERS.iter().map(|known| known.name()).collect();
         PyValueError::new_err(format!("there is no packer `{packer}`; there are: {}", known.join(", ")))
     })?;
-    let rows = sizes.iter().zip(&starts).zip(&ends).zip(&aligns);
+    let rows = sizes.iter().zip(&starts).zip(&ends).zip(&aligns).zip(fixed.iter().zip(&hints));
     let blocks: Table<_, _> = rows
-        .map(|(((&size, &start), &end), &align)| Block {
+        .map(|((((&size, &start), &end), &align), (&fixed, &hint))| Block {
             size: Bytes(size),
             alive: vec![Interval::new(start, end)],
             align: Bytes(align),
-            fixed: None,
+            windows: Vec::new(),
+            fixed: fixed.map(Bytes),
+            hint: hint.map(Bytes),
         })
         .collect();
     let problem = Problem { blocks, capacity: capacity.map(Bytes) };

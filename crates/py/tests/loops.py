@@ -64,6 +64,11 @@ def assert_same(first, first_optimizer, second, second_optimizer):
         assert torch.equal(one, two) if isinstance(one, torch.Tensor) else one == two
 
 
+def assert_same_gradients(first, second):
+    for one, two in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(one.grad, two.grad)
+
+
 def check(make, memory, optimizer=adamw, steps=5, **options):
     """Trains plainly and fitted; requires equal bits, and that what an independent meter saw is what was predicted and within the limit."""
     plain, args = make()
@@ -79,3 +84,25 @@ def check(make, memory, optimizer=adamw, steps=5, **options):
     assert meter.peak <= report.predicted_peak_bytes <= report.limit_bytes
     assert report.measured_peak_bytes <= report.predicted_peak_bytes
     return report, meter
+
+
+def check_accumulation(memory, **options):
+    """Trains with three backward passes before each update, plainly and fitted, and requires equal bits."""
+
+    def accumulate(model, args, optimizer):
+        torch.manual_seed(1)
+        for _ in range(2):
+            for _ in range(3):
+                model(*args).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    plain, args = cnn()
+    plain_optimizer = adamw(plain)
+    accumulate(plain, args, plain_optimizer)
+    fitted, _ = cnn()
+    fitted_optimizer = adamw(fitted)
+    elbowroom.fit(fitted, memory, optimizer=fitted_optimizer, evaluations=300, **options)
+    accumulate(fitted, args, fitted_optimizer)
+    assert_same(plain, plain_optimizer, fitted, fitted_optimizer)
+    return fitted.elbowroom.report

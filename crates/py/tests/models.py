@@ -1,7 +1,9 @@
-"""Models of other libraries, trained plainly and within a limit: prints the rows of the README's table.
+"""Models of other libraries, trained plainly and within a limit: prints the rows of the README's tables.
 
-`python models.py [NAME,NAME…] [LIMIT…]` needs transformers, diffusers and torchvision for the models that are theirs. It fails if the metered
-peak is above the predicted one, or parameters, buffers or optimizer state differ in one bit.
+`python models.py [NAME,NAME…] [LIMIT…]` needs transformers, diffusers and torchvision for the models that are theirs; `python models.py further`
+runs those of `zoo.py` at 70 %, `python models.py menagerie` those of `menagerie.py`. These plans recompute only; `python models.py file …` lets them use the host tier too (`host="auto"`). A model that
+is refused has a row with the reason. Exit status 1 if a metered peak is above the predicted one, losses, parameters, buffers or optimizer state
+differ in one bit, or anything but a refusal is raised; the row says which.
 """
 
 import sys
@@ -9,20 +11,11 @@ import sys
 import elbowroom
 import torch
 from loops import adamw, assert_same, train
+from menagerie import MENAGERIE
 from torch import nn
+from zoo import FURTHER, Call
 
 SMALL = dict(vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=4)
-
-
-class Call(nn.Module):
-    """A model with a loss that is computed from its result."""
-
-    def __init__(self, model, loss):
-        super().__init__()
-        self.model, self.loss = model, loss
-
-    def forward(self, *args):
-        return self.loss(self.model, *args)
 
 
 def language(config, model, **options):
@@ -114,61 +107,99 @@ def lstm():
     return Call(Recurrent(), lambda m, ids: nn.functional.cross_entropy(m(ids), ids.flatten())), (torch.randint(0, 128, (16, 32)),)
 
 
-MODELS["lstm"] = lstm
+NAMED = [*MODELS, "lstm"]
+LISTS = {"further": FURTHER, "menagerie": MENAGERIE}
+MODELS.update(lstm=lstm, **FURTHER, **MENAGERIE)
 
-HEAD = ["model", "limit", "gradients", "unlimited peak", "limit in bytes", "predicted peak", "metered peak", "overhead (predicted)", "graphs", "bits"]
+HEAD = ["model", "limit", "plan", "unlimited peak", "limit in bytes", "predicted peak", "metered peak", "overhead (predicted)", "graphs", "bits"]
 
 
-def attempt(name, memory, consume, plain, losses, plain_optimizer, steps):
+
+def used(report, consume):
+    """What a plan does besides keeping tensors."""
+    files = [note.split(" lie in a file")[0] for note in report.notes if " lie in a file" in note]
+    does = ["recomputes"] * (report.recomputed > 0) + ["offloads"] * (report.offloaded_bytes > 0) + ["consumes gradients"] * consume
+    return ", ".join(does + [f"{what} in the file" for what in files[-1:]]) or "keeps all"
+
+
+def attempt(name, memory, consume, host, plain, losses, plain_optimizer, steps):
     torch._dynamo.reset()
     fitted, args = MODELS[name]()
     optimizer = adamw(fitted)
-    elbowroom.fit(fitted, memory, optimizer=optimizer, consume_gradients=consume)
+    elbowroom.fit(fitted, memory, optimizer=optimizer, consume_gradients=consume, host=host)
     with elbowroom.Meter(fitted.parameters(), fitted.buffers(), args) as meter:
-        same = train(fitted, args, optimizer, steps) == losses
-    assert_same(plain, plain_optimizer, fitted, optimizer)
+        built = meter.now
+
+        def begin(step):
+            # A model that is larger than the limit as it was built begins to keep to it when its parameters have moved to the file.
+            if step == 1 and built > fitted.elbowroom.report.limit_bytes:
+                meter.bytes.peak = meter.now
+
+        same = train(fitted, args, optimizer, steps, begin) == losses
     report = fitted.elbowroom.report
-    assert meter.peak <= report.predicted_peak_bytes <= report.limit_bytes
+    verdict = "equal" if same else "DIFFERENT losses"
+    try:
+        assert_same(plain, plain_optimizer, fitted, optimizer)
+    except AssertionError as error:
+        verdict = f"DIFFERENT {error}"
+    if not meter.peak <= report.predicted_peak_bytes <= report.limit_bytes:
+        verdict += ", ABOVE THE LIMIT"
     return [
         name,
         memory,
-        "consumed" if consume else "kept",
+        used(report, consume),
         f"{report.unlimited_peak_bytes:,}",
         f"{report.limit_bytes:,}",
         f"{report.predicted_peak_bytes:,}",
         f"{meter.peak:,}",
         f"+{report.overhead:.1%}",
         str(report.graphs),
-        "equal" if same else "DIFFERENT",
+        verdict,
     ]
 
 
-def rows(name, limits, steps=5):
+def rows(name, limits, host, steps):
     """Trains once plainly and then at every limit; compares and measures. A limit that is infeasible with all gradients at once is tried with
-    consumed gradients, and if it is infeasible then too, the smallest limit is taken."""
+    consumed gradients, and if it is infeasible then too, or they cannot be consumed, the smallest limit is taken."""
     plain, args = MODELS[name]()
     plain_optimizer = adamw(plain)
     losses = train(plain, args, plain_optimizer, steps)
     smallest = False
     for memory in limits:
-        for limit, consume in ((memory, False), (memory, True), ("min", True)):
+        for limit, consume in ((memory, False), (memory, True), ("min", True), ("min", False)):
             if limit == "min" and smallest:
                 break
             try:
-                yield attempt(name, limit, consume, plain, losses, plain_optimizer, steps)
+                yield attempt(name, limit, consume, host, plain, losses, plain_optimizer, steps)
                 smallest = smallest or limit == "min"
                 break
             except elbowroom.InfeasibleError:
                 continue
             except elbowroom.UnsupportedError as error:
-                yield [name, memory, "", "", "", "", "", "", "", f"refused: {error}"]
-                return
+                # That gradients cannot be consumed is no reason yet: the limit is tried without.
+                if not consume:
+                    yield [name, memory, *[""] * 7, f"refused: {error}"]
+                    return
+
+
+def main(arguments):
+    torch.set_num_threads(1)
+    host = "auto" if arguments[:1] == ["file"] else None
+    arguments = arguments[host is not None :]
+    names = NAMED if not arguments else LISTS.get(arguments[0]) or arguments[0].split(",")
+    print(f"| {' | '.join(HEAD)} |\n|{' --- |' * 3}{' --: |' * 6} --- |", flush=True)
+    faults = 0
+    for name in names:
+        limits = arguments[1:] or (["70%", "50%"] if name in NAMED else ["70%"])
+        try:
+            for cells in rows(name, limits, host, 5 if name in NAMED else 3):
+                faults += "DIFFERENT" in cells[-1] or "ABOVE" in cells[-1]
+                print(f"| {' | '.join(cells)} |", flush=True)
+        except Exception as error:  # One model's fault must not hide those of the others.
+            faults += 1
+            print(f"| {name} |{'  |' * 8} ERROR {type(error).__name__}: {' '.join(str(error).split())[:300]} |", flush=True)
+    return int(faults > 0)
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    names = sys.argv[1].split(",") if len(sys.argv) > 1 else MODELS
-    print(f"| {' | '.join(HEAD)} |\n|{' --- |' * 3}{' --: |' * 6} --- |", flush=True)
-    for name in names:
-        for cells in rows(name, sys.argv[2:] or ["70%", "50%"]):
-            print(f"| {' | '.join(cells)} |", flush=True)
+    sys.exit(main(sys.argv[1:]))

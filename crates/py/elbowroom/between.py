@@ -1,0 +1,50 @@
+"""Ops that PyTorch runs outside of the captured graphs of a step."""
+
+from __future__ import annotations
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from .errors import UnsupportedError
+
+NOT_CAPTURED = (
+    "PyTorch ran the model without capturing it, so the limit was not kept: a dispatch mode is active, compilation is switched off "
+    "(TORCHDYNAMO_DISABLE), or the model's forward is marked as not to be compiled"
+)
+
+
+class Between(TorchDispatchMode):
+    """Sees the ops that PyTorch runs outside of the captured graphs, whose memory no plan covers.
+
+    Bytes of those without gradients are counted. Those with gradients have a backward pass that cannot be planned, so they are refused.
+    """
+
+    def __init__(self, step):
+        super().__init__()
+        self.step = step
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if self.step.inside:
+            return result
+        made = [leaf for leaf in tree_leaves(result) if type(leaf) is torch.Tensor and leaf.device.type != "meta"]
+        read = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        if any(type(leaf) not in (torch.Tensor, torch.nn.Parameter) for leaf in read):
+            return result  # The compiler's own.
+        known = {leaf.untyped_storage()._cdata for leaf in read}
+        fresh = [leaf for leaf in made if leaf.untyped_storage()._cdata not in known]
+        if fresh and torch.is_grad_enabled() and any(leaf.requires_grad for leaf in read):
+            if not self.step.graphs and torch._dynamo.config.disable:
+                raise UnsupportedError(NOT_CAPTURED)
+            breaks = "; ".join(self.step.report.graph_breaks) or "the model calls what PyTorch does not capture, such as torch.nn.LSTM"
+            raise UnsupportedError(
+                f"PyTorch runs {func} outside of the captured graphs, so its memory in the backward pass cannot be planned and no limit would "
+                f"hold. Why the capture ended: {breaks}"
+            )
+        self.step.outside(fresh)
+        return result
