@@ -65,6 +65,8 @@ pub enum Command {
     Check(CheckArgs),
     /// Predict the iteration time and the traffic of a plan
     Simulate(SimulateArgs),
+    /// Explain the peak of memory: what is alive there, and what would lower it
+    Why(WhyArgs),
     /// Plan a trace with several planners under several limits, side by side
     Compare(CompareArgs),
     /// Place buffers with known lifetimes in one arena
@@ -358,6 +360,28 @@ pub struct SimulateArgs {
     /// The text output shows the first 20; --json shows all.
     #[arg(long)]
     pub explain: bool,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub machine: MachineArgs,
+}
+
+/// `elbowroom why`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  elbowroom why r50.trace                   the iteration without a limit
+  elbowroom why r50.trace r50.plan          the peak of a plan
+  elbowroom why snapshot.pickle             what torch.cuda.memory._dump_snapshot wrote
+  elbowroom why r50.trace --machine a100 --json")]
+pub struct WhyArgs {
+    /// The trace, or a file that `trace --import` reads, for example a memory snapshot of PyTorch
+    pub trace: PathBuf,
+    /// A plan for the trace, to explain its peak instead of the peak without a limit
+    pub plan: Option<PathBuf>,
+    /// Time budget for the suggestions, which are plans at several limits
+    #[arg(long, default_value = "10s", value_name = "DURATION", value_parser = parse_duration)]
+    pub time: Duration,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,

@@ -46,6 +46,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => commands::plan::run(args),
         Command::Check(args) => commands::check::run(args),
         Command::Simulate(args) => commands::simulate::run(args),
+        Command::Why(args) => commands::why::run(args),
         Command::Compare(args) => commands::compare::run(args),
         Command::Pack(args) => commands::pack::run(args),
     };

@@ -49,6 +49,7 @@ mod safetensors_head;
 pub mod size;
 pub mod train;
 pub mod weights;
+pub mod why;
 
 pub use elbowroom_alloc as alloc;
 #[cfg(feature = "dqn")]

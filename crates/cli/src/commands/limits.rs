@@ -15,7 +15,7 @@ use crate::printer::{self, row};
 use crate::progress::Progress;
 
 /// The planner that offloads and evicts as much as it can: it finds small limits within seconds.
-const FRUGAL_PLANNER: &str = "floor";
+pub const FRUGAL_PLANNER: &str = "floor";
 /// The packer that goes with it.
 pub const QUICK_PACKER: &str = "best-fit";
 

@@ -11,3 +11,4 @@ pub mod plan;
 pub mod simulate;
 pub mod trace;
 pub mod train;
+pub mod why;

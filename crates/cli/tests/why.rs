@@ -1,0 +1,157 @@
+//! `elbowroom why`: plans, traces, and snapshots of PyTorch's allocator.
+
+mod support;
+
+use serde_json::Value;
+use support::expect_both;
+
+/// The events of one device as a pickle of protocol 2: (allocation, address, bytes, microseconds, line of the program).
+fn snapshot(events: &[(bool, u64, u64, u64, &str)]) -> Vec<u8> {
+    let mut out = vec![0x80, 2];
+    let text = |out: &mut Vec<u8>, text: &str| {
+        out.push(b'X');
+        out.extend((text.len() as u32).to_le_bytes());
+        out.extend(text.as_bytes());
+    };
+    let number = |out: &mut Vec<u8>, number: u64| {
+        out.extend([0x8a, 9]);
+        out.extend(number.to_le_bytes());
+        out.push(0);
+    };
+    let dict = |out: &mut Vec<u8>, fill: &dyn Fn(&mut Vec<u8>)| {
+        out.extend(b"}(");
+        fill(out);
+        out.push(b'u');
+    };
+    let list = |out: &mut Vec<u8>, fill: &dyn Fn(&mut Vec<u8>)| {
+        out.extend(b"](");
+        fill(out);
+        out.push(b'e');
+    };
+    dict(&mut out, &|out| {
+        text(out, "segments");
+        out.push(b']');
+        text(out, "device_traces");
+        list(out, &|out| {
+            list(out, &|out| {
+                for &(is_alloc, address, bytes, time, line) in events {
+                    dict(out, &|out| {
+                        text(out, "action");
+                        text(out, if is_alloc { "alloc" } else { "free_completed" });
+                        for (key, value) in [("addr", address), ("size", bytes), ("time_us", time)] {
+                            text(out, key);
+                            number(out, value);
+                        }
+                        text(out, "frames");
+                        list(out, &|out| {
+                            dict(out, &|out| {
+                                text(out, "filename");
+                                text(out, "model.py");
+                                text(out, "line");
+                                number(out, line.bytes().map(u64::from).sum());
+                                text(out, "name");
+                                text(out, line);
+                            });
+                        });
+                    });
+                }
+            });
+        });
+    });
+    out.push(b'.');
+    out
+}
+
+const MIB: u64 = 1 << 20;
+
+/// Four checkpointed blocks: the input of each is kept, 16 MiB in all, until its backward pass, in which the block's activations are made
+/// again. The head at the end of the forward pass is the peak, or else a block's own backward pass.
+fn checkpointed(head: u64, inside: u64) -> Vec<u8> {
+    let mut events = Vec::new();
+    let mut time = 0;
+    let mut push = |is_alloc, address: u64, bytes, line| {
+        time += 10;
+        events.push((is_alloc, address * (1 << 32), bytes, time, line));
+    };
+    push(true, 90, 30 * MIB, "parameters");
+    for block in 0..4 {
+        push(true, 1 + block, 4 * MIB, "boundary input");
+    }
+    push(true, 20, head, "logits");
+    push(false, 20, head, "logits");
+    for block in (0..4).rev() {
+        // The input is used up before the block's activations are largest, as where it was offloaded.
+        push(false, 1 + block, 4 * MIB, "boundary input");
+        let bytes = if block == 0 { inside } else { inside / 4 };
+        push(true, 30, bytes, "inside the block");
+        push(false, 30, bytes, "inside the block");
+    }
+    snapshot(&events)
+}
+
+fn why(folder: &std::path::Path, line: &str) -> Value {
+    let (output, _) = expect_both(folder, line, 0);
+    serde_json::from_str(&output).unwrap()
+}
+
+fn group<'a>(why: &'a Value, module: &str) -> &'a Value {
+    let groups = why["groups"].as_array().unwrap();
+    groups
+        .iter()
+        .find(|g| g["module"].as_str().unwrap().contains(module))
+        .unwrap_or_else(|| panic!("{module} in {why}"))
+}
+
+#[test]
+fn offloading_what_is_not_alive_at_the_peak_saves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    std::fs::write(at.join("snapshot.pickle"), checkpointed(2 * MIB, 60 * MIB)).unwrap();
+    let explained = why(at, "why snapshot.pickle --json");
+    assert_eq!(explained["allocations_only"], true);
+    assert_eq!(explained["peak_live_bytes"].as_u64(), Some(90 * MIB));
+    let boundary = group(&explained, "boundary input");
+    assert_eq!(boundary["bytes"].as_u64(), Some(0));
+    assert_eq!(boundary["most_bytes"].as_u64(), Some(16 * MIB));
+    assert_eq!(boundary["peak_without_bytes"].as_u64(), Some(90 * MIB), "offloading them saves 0 bytes");
+    // What would lower it: the block itself, until the logits or the first backward pass are the peak.
+    let inside = group(&explained, "inside the block");
+    assert_eq!(inside["peak_without_bytes"].as_u64(), Some((30 + 16 + 2) * MIB));
+    assert!(
+        explained["suggestions"][0]["text"].as_str().unwrap().contains("inside the block"),
+        "{explained}"
+    );
+    let (text, _) = expect_both(at, "why snapshot.pickle", 0);
+    assert!(text.contains("boundary input") && text.contains("saves 0 bytes of the peak"), "{text}");
+}
+
+#[test]
+fn the_same_inputs_count_where_the_head_is_the_peak() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    std::fs::write(at.join("s.pickle"), checkpointed(50 * MIB, 8 * MIB)).unwrap();
+    let explained = why(at, "why s.pickle --json");
+    assert_eq!(explained["peak_live_bytes"].as_u64(), Some((30 + 16 + 50) * MIB));
+    assert_eq!(group(&explained, "boundary input")["peak_without_bytes"].as_u64(), Some(80 * MIB));
+    assert_eq!(group(&explained, "logits")["peak_without_bytes"].as_u64(), Some(46 * MIB));
+}
+
+#[test]
+fn plans_are_proved_first_and_wrong_files_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    expect_both(at, "trace --model resnet20 --batch 2 --image 16 -o a.trace", 0);
+    expect_both(at, "trace --model resnet20 --batch 4 --image 16 -o b.trace", 0);
+    expect_both(at, "plan a.trace --memory 60% --evaluations 5 -o a.plan", 0);
+    let explained = why(at, "why a.trace a.plan --json");
+    assert_eq!(explained["planned"], true);
+    let (text, _) = expect_both(at, "why a.trace a.plan", 0);
+    assert!(text.contains("the peak of the plan") && text.contains("What lowers it"), "{text}");
+    let (_, wrong) = expect_both(at, "why b.trace a.plan", 1);
+    assert!(wrong.contains("a.plan"), "{wrong}");
+    let (_, none) = expect_both(at, "why nowhere.trace", 2);
+    assert!(none.contains("nowhere.trace"), "{none}");
+    std::fs::write(at.join("bad.pickle"), b"\x80\x02}.").unwrap();
+    let (_, bad) = expect_both(at, "why bad.pickle", 2);
+    assert!(bad.contains("device_traces"), "{bad}");
+}
