@@ -14,6 +14,29 @@ NOT_CAPTURED = (
 )
 
 
+#: Where PyTorch defines functions with a backward pass of their own that a captured step may have: the graphs themselves, and wrappers of the model.
+_OWN = ("torch._functorch", "torch._dynamo", "torch.nn.parallel")
+
+
+def check_functions(results, inputs) -> None:
+    """Refuses results that come from a ``torch.autograd.Function`` which PyTorch did not capture: no op of its forward pass shows gradients,
+    so :class:`Between` does not refuse them, and the memory of its backward pass is in no plan."""
+    pending = [leaf.grad_fn for leaf in results if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None]
+    seen = {leaf.grad_fn for leaf in inputs if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None}
+    while pending:
+        node = pending.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        function = getattr(type(node), "_forward_cls", None)
+        if function is not None and not function.__module__.startswith(_OWN):
+            raise UnsupportedError(
+                f"PyTorch runs the function {function.__module__}.{function.__qualname__} outside of the captured graphs, and the memory of its backward "
+                "pass cannot be planned, so no limit would hold"
+            )
+        pending.extend(after for after, _ in node.next_functions if after is not None)
+
+
 class Between(TorchDispatchMode):
     """Sees the ops that PyTorch runs outside of the captured graphs, whose memory no plan covers.
 

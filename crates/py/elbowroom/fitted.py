@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from . import size, version
 from .backend import make
-from .between import NOT_CAPTURED, Between
+from .between import NOT_CAPTURED, Between, check_functions
 from .consume import Consumer
 from .errors import InfeasibleError, UnsupportedError
 from .report import Report  # noqa: F401 - part of the interface
@@ -103,6 +103,7 @@ def fit(
                     with Between(step):
                         result = compiled(*args, **kwargs)
                     step.watching = len(step._plans) > plans
+                    check_functions(tree_leaves(result), step._inputs)
                     step.check_results(tree_leaves(result))
                 else:
                     result = compiled(*args, **kwargs)
@@ -113,6 +114,10 @@ def fit(
             if isinstance(error.inner_exception, (UnsupportedError, InfeasibleError)):
                 raise error.inner_exception from None
             raise
+        except torch._dynamo.exc.TorchRuntimeError as error:
+            # Ops that fail on tensors without memory: the model's own fault, or a model that computes otherwise when it is captured.
+            reason = " ".join(str(error).split("Hint:")[0].split())
+            raise UnsupportedError(f"PyTorch cannot capture the model: {reason}") from error
         finally:
             step._inputs = []
 

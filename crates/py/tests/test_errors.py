@@ -144,3 +144,19 @@ def test_a_pytorch_that_was_never_tested_is_noted(monkeypatch):
     fitted = elbowroom.fit(nn.Linear(1, 1), "1GiB").elbowroom
     for report in (fitted.report, elbowroom.limit("1GiB").report):
         assert any(re.search(r"tested with PyTorch .*; this is 2\.99\.0", note) for note in report.notes)
+
+
+def test_a_model_that_fails_where_it_is_captured_is_refused():
+    class Otherwise(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(16, 16)
+
+        def forward(self, x):
+            mask = torch.ones(3, 16) if torch.compiler.is_compiling() else torch.ones(4, 16)
+            return (self.layer(x) + mask).sum()
+
+    Otherwise()(torch.randn(4, 16)).backward()
+    model = elbowroom.fit(Otherwise(), "1GiB")
+    with pytest.raises(elbowroom.UnsupportedError, match="PyTorch cannot capture the model: .*size"):
+        model(torch.randn(4, 16))

@@ -333,6 +333,35 @@ def test_ops_with_gradients_between_graphs_are_refused():
         model(torch.randn(4, 8, 16))
 
 
+def test_a_function_with_its_own_backward_pass_between_graphs_is_refused():
+    class Squared(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, gradient):
+            (x,) = ctx.saved_tensors
+            return torch.cat([gradient * x for _ in range(64)])[: len(x)] * 2
+
+    class Hidden(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(16, 16), nn.Linear(16, 1)
+
+        @torch._dynamo.disable
+        def between(self, x):
+            return Squared.apply(x)
+
+        def forward(self, x):
+            return self.last(self.between(self.first(x))).sum()
+
+    model = elbowroom.fit(Hidden(), "1GiB")
+    with pytest.raises(elbowroom.UnsupportedError, match="Squared outside of the captured graphs"):
+        model(torch.randn(4, 8, 16))
+
+
 @pytest.mark.parametrize(
     "layer",
     [
