@@ -160,7 +160,8 @@ pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
 /// Writes a file part by part, whole or not at all.
 pub fn write_parts(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
     expect_file(path, "the name of the file to write")?;
-    elbowroom::files::write_whole(path, write).with_context(|| format!("cannot write {}", path.display()))
+    elbowroom::files::write_whole(path, |out| write(out))
+        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[cfg(test)]

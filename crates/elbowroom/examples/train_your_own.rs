@@ -1,10 +1,9 @@
 //! Trains a network of your own on data of your own in 6 MiB: `cargo run --release --example train_your_own`
 
 use elbowroom::data::{Batch, DataError, Dataset};
-use elbowroom::graph::layers::{Part, WeightInit};
-use elbowroom::graph::op::Adam;
-use elbowroom::graph::{BuildError, Builder, Content, Graph, Mode, Optimizer};
+use elbowroom::graph::layers::WeightInit;
 use elbowroom::ir::Bytes;
+use elbowroom::nn::{Activation, Classifier, Linear, Sequential};
 use elbowroom::train::Training;
 
 /// Two spirals around each other; each point belongs to one of them.
@@ -28,26 +27,17 @@ impl Dataset for Spirals {
     }
 }
 
-/// Eight hidden layers of 128 units, for batches of this size.
-fn network(batch: usize) -> Result<Graph, BuildError> {
-    let mut b = Builder::new("spirals", Mode::Training);
-    let mut x = b.input("points", [batch, 2], Content::Real);
-    let labels = b.input("labels", [batch], Content::Class { classes: 2 });
-    for layer in 0..8 {
-        let name = format!("hidden{layer}");
-        let weights = b.linear_weights(&name, [x.dim(1), 128], true, WeightInit::KaimingFanIn);
-        x = b.linear(&name, x, weights)?;
-        x = b.relu(&format!("{name}.relu"), x)?;
-    }
-    let weights = b.linear_weights("logits", [128, 2], true, WeightInit::FanInUniform);
-    let logits = b.linear("logits", x, weights)?;
-    let loss = b.cross_entropy("loss", [logits, labels], Part::ALL, 1.0 / batch as f32)?;
-    let adam = Adam { learning_rate: 1e-3, betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: 0.0 };
-    b.finish_training(loss, Optimizer::Adam(adam))
+/// Eight hidden layers of 128 units.
+fn network() -> Classifier {
+    let hidden = |layers: Sequential, _| {
+        layers.then(Linear::new(128).init(WeightInit::KaimingFanIn)).then(Activation::RELU)
+    };
+    let layers = (0..8).fold(Sequential::new(), hidden).then(Linear::new(2));
+    Classifier::of_reals("points", &[2], 2, layers).name("spirals").batch(2048)
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let training = Training::new(network(2048)?, Bytes(6 << 20)).data(Spirals);
+    let training = Training::new(network(), Bytes(6 << 20)).data(Spirals);
     let report = training.iterations(20).evaluations(200).verify(true).run()?;
     println!("unlimited, it takes {}", report.plan.unconstrained_peak_bytes);
     println!("measured peak {} of {}", report.measured_peak_bytes, report.plan.limit_bytes);

@@ -47,7 +47,10 @@ pub fn expect_writable(path: &Path) -> io::Result<()> {
 /// # Errors
 ///
 /// Those of the system, and those of `write`.
-pub fn write_whole(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+pub fn write_whole(
+    path: &Path,
+    write: impl FnOnce(&mut (dyn Write + Send)) -> io::Result<()>,
+) -> io::Result<()> {
     let (path, old) = match Target::of(path)? {
         Target::Stream => {
             let mut out = BufWriter::new(File::options().write(true).open(path)?);

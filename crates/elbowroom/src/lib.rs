@@ -13,6 +13,7 @@
 //! | --- | --- |
 //! | [`train`] | train a network under a limit |
 //! | [`network`], [`data`] | what is trained: your own graph or a model of the zoo, your own samples or files |
+//! | [`nn`] | networks of your own from layers, whose shapes follow from one another |
 //! | [`pipeline`] | plan a trace under a limit: schedule, pack, check, and lower the limit on live memory until the placement fits |
 //! | [`compare`], [`choices`], [`explain`] | compare planners, list the decisions of a plan, explain why there is none |
 //! | [`registry`], [`size`], [`machine`] | names of planners and packers, sizes and links as users write them |
@@ -38,6 +39,7 @@ pub mod files;
 pub mod largest;
 pub mod machine;
 pub mod network;
+pub mod nn;
 pub mod observer;
 pub mod picture;
 pub mod pipeline;

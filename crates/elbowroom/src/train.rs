@@ -17,6 +17,7 @@ mod execution;
 mod host;
 mod limit;
 mod parts;
+mod reading;
 mod saving;
 mod schedule;
 mod session;
@@ -239,7 +240,7 @@ impl<'a> Training<'a> {
     /// Runs the same iterations without a limit: by the plan that keeps every tensor, or dynamically if the network varies.
     fn run_unlimited(
         &self,
-        runner: &mut Runner<'_>,
+        runner: &mut Runner<'_, '_>,
         task: &Task,
         unconstrained: &Planned,
         iterations: u64,
@@ -289,7 +290,7 @@ struct Outcome {
 
 /// Builds the report: measured against predicted.
 fn report(
-    runner: &Runner<'_>,
+    runner: &Runner<'_, '_>,
     executor: &UnderLimit<'_>,
     unconstrained_peak: Bytes,
     host: &Host,

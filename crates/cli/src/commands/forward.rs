@@ -1,10 +1,10 @@
 //! `elbowroom evaluate` and `elbowroom predict`: one pass over a data set, forward only, under a limit.
 
-use std::fmt::Write;
-use std::io;
+use std::io::{self, BufWriter, Write};
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use elbowroom::files::write_whole;
 use elbowroom::graph::Mode;
 use elbowroom::ir::search::Observer;
 use elbowroom::network::Model;
@@ -134,49 +134,99 @@ fn most_probable(logits: &[f32]) -> (usize, f64) {
     (best, 1.0 / sum)
 }
 
-/// Runs `elbowroom predict`.
-pub fn predict(args: &PredictArgs) -> Result<Answer> {
-    args.output.as_deref().map_or(Ok(()), files::expect_writable)?;
-    let mut lines = String::new();
-    let mut unusable = false;
-    let collect = |outputs: &Outputs| {
+/// Writes a line for every sample as its batch ends.
+struct Lines<'w> {
+    out: &'w mut (dyn Write + Send),
+    begun: bool,
+    /// Whether the network gives nothing that could be predicted.
+    unusable: bool,
+    /// Why lines could not be written.
+    failed: Option<io::Error>,
+}
+
+impl<'w> Lines<'w> {
+    fn new(out: &'w mut (dyn Write + Send)) -> Self {
+        Self { out, begun: false, unusable: false, failed: None }
+    }
+
+    /// Writes the lines of a batch. If that fails, the pass ends as Ctrl-C ends it.
+    fn add(&mut self, outputs: &Outputs) {
+        if self.failed.is_none()
+            && let Err(error) = self.write(outputs)
+        {
+            self.failed = Some(error);
+            signals::interrupt();
+        }
+    }
+
+    fn write(&mut self, outputs: &Outputs) -> io::Result<()> {
         let logits = outputs.values.iter().find(|(name, _)| name == "logits" && outputs.classes > 0);
         let Some((_, logits)) = logits else {
-            unusable = true;
-            return;
+            self.unusable = true;
+            return Ok(());
         };
+        if !std::mem::replace(&mut self.begun, true) {
+            let head =
+                if outputs.language { "sample,token,probability,text" } else { "sample,class,probability" };
+            writeln!(self.out, "{head}")?;
+        }
         let (size, classes) = (logits.len() / outputs.batch.max(1), outputs.classes.max(1));
         for (row, logits) in logits.chunks_exact(size.max(1)).take(outputs.samples).enumerate() {
             let sample = outputs.first + row as u64;
             let Some(last) = logits.chunks_exact(classes).last() else { continue };
             let (class, probability) = most_probable(last);
-            // Writing to a string cannot fail.
-            let _ = write!(lines, "{sample},{class},{probability:.6}");
+            write!(self.out, "{sample},{class},{probability:.6}")?;
             if outputs.language {
                 let bytes: Vec<u8> = logits
                     .chunks_exact(classes)
                     .filter_map(|row| u8::try_from(most_probable(row).0).ok())
                     .collect();
                 let text = String::from_utf8_lossy(&bytes).replace('"', "\"\"");
-                let _ = write!(lines, ",\"{}\"", printer::printable(&text));
+                write!(self.out, ",\"{}\"", printer::printable(&text))?;
             }
-            lines.push('\n');
+            writeln!(self.out)?;
         }
+        Ok(())
+    }
+}
+
+/// Runs `elbowroom predict`. Lines are written as they come; a file appears whole or not at all.
+pub fn predict(args: &PredictArgs) -> Result<Answer> {
+    let Some(path) = &args.output else {
+        return predict_to(args, &mut BufWriter::new(io::stdout()));
     };
-    match pass(&args.forward, Mode::Inference, Box::new(collect))? {
+    files::expect_writable(path)?;
+    let mut answer = None;
+    let written = write_whole(path, |out| {
+        let ended = answer.insert(predict_to(args, out));
+        match ended {
+            Ok(Answer::Yes) => Ok(()),
+            // The file must not appear; the answer says why.
+            _ => Err(io::Error::other("the pass over the data was not finished")),
+        }
+    });
+    match answer {
+        Some(Ok(Answer::Yes)) | None => {
+            written.with_context(|| format!("cannot write {}", path.display()))?;
+            Ok(Answer::Yes)
+        }
+        Some(answer) => answer,
+    }
+}
+
+fn predict_to(args: &PredictArgs, out: &mut (dyn Write + Send)) -> Result<Answer> {
+    let mut lines = Lines::new(out);
+    let ended = pass(&args.forward, Mode::Inference, Box::new(|outputs| lines.add(outputs)));
+    let Lines { out, unusable, failed, .. } = lines;
+    if let Some(error) = failed {
+        return Err(error).context("the predictions cannot be written");
+    }
+    match ended? {
         Ok(_) if unusable => bail!("{} gives no classes to predict", args.forward.network.model),
         Ok(_) => {}
         Err(answer) => return Ok(answer),
     }
-    let language = lines.lines().next().is_some_and(|line| line.matches(',').count() > 2);
-    let head = if language { "sample,token,probability,text\n" } else { "sample,class,probability\n" };
-    match &args.output {
-        Some(path) => files::write(Some(path), &(head.to_owned() + &lines))?,
-        None => {
-            let mut out = io::stdout().lock();
-            io::Write::write_all(&mut out, (head.to_owned() + &lines).as_bytes())?;
-        }
-    }
+    out.flush()?;
     Ok(Answer::Yes)
 }
 

@@ -35,6 +35,8 @@ pub struct Feed<'a> {
     one_pass: bool,
     /// Samples of the last batch, and its labels that count.
     part: (usize, u64),
+    /// Position of the last batch in `batches`.
+    last: usize,
 }
 
 impl<'a> Feed<'a> {
@@ -57,6 +59,7 @@ impl<'a> Feed<'a> {
             augmentation: (Augmentation::default(), seed),
             one_pass: false,
             part: (0, 0),
+            last: 0,
         })
     }
 
@@ -80,6 +83,11 @@ impl<'a> Feed<'a> {
     /// Samples of the last batch that was read in one pass, and its labels that count.
     pub(crate) fn part(&self) -> (usize, u64) {
         self.part
+    }
+
+    /// The last batch that was read.
+    pub(crate) fn batch(&self) -> Option<&Batch> {
+        self.batches.get(self.last).map(|(_, batch)| batch)
     }
 
     /// The data at a path for a graph, or synthetic data without one ([`open()`]).
@@ -111,8 +119,10 @@ impl<'a> Feed<'a> {
             self.batches.push((shapes, Batch::new(graph)));
             self.batches.len() - 1
         });
-        let Self { dataset, order, batches, indices, augmentation: (augmentation, seed), one_pass, part } =
-            self;
+        self.last = at;
+        let Self {
+            dataset, order, batches, indices, augmentation: (augmentation, seed), one_pass, part, ..
+        } = self;
         let batch = &mut batches[at].1;
         let mut index = |position: u64| match order {
             Some(order) => u64::from(order.sample(position)),

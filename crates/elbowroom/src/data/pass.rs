@@ -10,6 +10,8 @@ pub(crate) struct Pass<'a> {
     samples: u64,
     batch: Batch,
     indices: Vec<u64>,
+    /// Number of the last batch that was read.
+    last: u64,
 }
 
 /// One batch of a pass.
@@ -33,7 +35,7 @@ impl<'a> Pass<'a> {
         if samples == 0 {
             return Err(DataError::Samples { samples });
         }
-        Ok(Self { dataset, samples, batch: Batch::new(graph), indices: Vec::new() })
+        Ok(Self { dataset, samples, batch: Batch::new(graph), indices: Vec::new(), last: 0 })
     }
 
     /// Batches of the pass.
@@ -49,14 +51,24 @@ impl<'a> Pass<'a> {
     pub fn read(&mut self, number: u64) -> Result<Part<'_>, DataError> {
         let size = self.batch.samples().max(1) as u64;
         let first = number * size;
+        self.last = number;
         let index = |position: u64| if position < self.samples { position } else { 0 };
         self.indices.clear();
         self.indices.extend((first..first + size).map(index));
         self.dataset.fill(&self.indices, &mut self.batch)?;
-        let samples = self.samples.saturating_sub(first).min(size) as usize;
-        self.batch.ignore_labels_after(samples);
-        let labels = self.batch.counted_labels();
-        Ok(Part { batch: &self.batch, samples, labels })
+        self.batch.ignore_labels_after(self.samples_in(number));
+        Ok(self.part())
+    }
+
+    /// The last batch that was read.
+    pub fn part(&self) -> Part<'_> {
+        Part { batch: &self.batch, samples: self.samples_in(self.last), labels: self.batch.counted_labels() }
+    }
+
+    /// Samples of the data set in the batch of this number.
+    fn samples_in(&self, number: u64) -> usize {
+        let size = self.batch.samples().max(1) as u64;
+        self.samples.saturating_sub(number * size).min(size) as usize
     }
 }
 

@@ -8,6 +8,7 @@ use elbowroom_graph::{Content, Graph};
 use elbowroom_ir::Bytes;
 
 use super::execution::{Executor, Measured};
+use super::reading::{Ahead, Reader};
 use super::{TrainError, TrainObserver};
 use crate::data::{Dataset, Pass};
 use crate::network::{HITS, LOSS};
@@ -71,7 +72,8 @@ impl Due {
 /// Evaluates a network whenever it is due.
 pub(super) struct Evaluator<'a> {
     graph: Arc<Graph>,
-    pass: Pass<'a>,
+    pass: Ahead<Pass<'a>>,
+    batches: u64,
     pub due: Due,
 }
 
@@ -91,39 +93,52 @@ impl<'a> Evaluator<'a> {
     ///
     /// Those of the data.
     pub fn new(dataset: Box<dyn Dataset + 'a>, graph: Arc<Graph>, due: Due) -> Result<Self, TrainError> {
-        let mut pass = Pass::new(dataset, &graph)?;
-        pass.read(0)?;
-        Ok(Self { graph, pass, due })
+        let pass = Pass::new(dataset, &graph)?;
+        let batches = pass.batches();
+        let mut pass = Ahead::new(pass);
+        pass.batch(0, || 0)?;
+        Ok(Self { graph, pass, batches, due })
+    }
+
+    /// Waits until the thread that reads batches has ended.
+    pub fn settle(&mut self) {
+        // A batch that could not be read counts only if an evaluation needs it.
+        let _ = self.pass.settle();
     }
 
     /// One pass over the data; `None` if it was interrupted. `iterations` ran before.
-    pub fn evaluate(
+    pub fn evaluate<'s>(
         &mut self,
         session: &mut Session,
         executor: &mut dyn Executor,
+        reader: &Reader<'s>,
         iterations: u64,
         observer: &dyn TrainObserver,
-    ) -> Result<Option<Evaluated>, TrainError> {
+    ) -> Result<Option<Evaluated>, TrainError>
+    where
+        'a: 's,
+    {
         let slot = |name: &str| self.graph.outputs.iter().position(|output| output.name == name);
         let (Some(loss_slot), Some(hits_slot)) = (slot(LOSS), slot(HITS)) else {
             return Err(TrainError::Unevaluable);
         };
         let (mut loss, mut hits, mut labels, mut samples) = (0.0f64, 0.0f64, 0, 0);
         let (mut results, mut planned_peak) = (Vec::new(), None);
-        observer.evaluation_begins(self.pass.batches());
-        for number in 0..self.pass.batches() {
+        observer.evaluation_begins(self.batches);
+        for number in 0..self.batches {
             if observer.interrupted() {
                 return Ok(None);
             }
-            let part = self.pass.read(number)?;
+            let part = self.pass.batch(number, || number)?.part();
             (labels, samples) = (labels + part.labels, samples + part.samples as u64);
+            let next = Some(number + 1).filter(|&next| next < self.batches);
+            let mut read = Ok(());
             let mut fill = |session: &mut Session| {
-                for (slot, bytes) in part.batch.slots().enumerate() {
-                    session.fill_input(slot, |input| input.copy_from_slice(bytes));
-                }
+                read = self.pass.fill(session, reader, (number, || number), next.map(|next| (next, next)));
             };
             let Measured { planned, peak, .. } =
                 executor.evaluate(session, number, &self.graph, &mut fill)?;
+            read?;
             if planned {
                 planned_peak = planned_peak.max(Some(peak));
             }

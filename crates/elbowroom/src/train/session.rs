@@ -12,6 +12,7 @@ use elbowroom_ir::{Bytes, Nanos, units};
 
 use super::evaluating::{Evaluated, Evaluator};
 use super::execution::{Executor, Measured};
+use super::reading::{Ahead, Reader};
 use super::saving::Saver;
 use super::schedule::{Course, Schedule};
 use super::settings::{Saving, Training};
@@ -24,11 +25,15 @@ use crate::report::{Ending, Evaluation, Saved};
 use crate::weights::{self, Weights, WeightsError};
 
 /// What the runs of one training have in common.
-pub(super) struct Runner<'a> {
-    training: &'a Training<'a>,
+pub(super) struct Runner<'t, 'a> {
+    training: &'t Training<'a>,
     /// The largest structure, with its algorithms chosen.
     pub(super) graph: Arc<Graph>,
-    feed: Feed<'a>,
+    feed: Ahead<Feed<'a>>,
+    /// What the iteration of this number runs, whose batch is being read.
+    next: Option<(u64, Structure)>,
+    /// Samples of the last batch of a pass, and its labels that count.
+    part: (usize, u64),
     checkpoint: Option<Checkpoint>,
     weights: Option<Weights>,
     entries: Vec<Entry>,
@@ -76,11 +81,11 @@ pub(super) enum Start<'p> {
     Memory(&'p Machine),
 }
 
-impl<'a> Runner<'a> {
+impl<'t, 'a> Runner<'t, 'a> {
     /// Compares the checkpoint with the network and reads the first batch, to find out before anything long begins whether both fit the
     /// network and whether checkpoints can be written.
     pub(super) fn new(
-        training: &'a Training<'a>,
+        training: &'t Training<'a>,
         graph: &Arc<Graph>,
         feed: Feed<'a>,
         checkpoint: Option<Checkpoint>,
@@ -111,14 +116,26 @@ impl<'a> Runner<'a> {
             checkpoint.as_ref().and_then(|checkpoint| Course::parse(checkpoint.header.schedule.as_ref()?));
         let course = training.course(saved, first);
         let graph = graph.clone();
-        let mut runner =
-            Self { training, graph, feed, checkpoint, weights, entries, evaluator, course, first };
+        let (feed, next, part) = (Ahead::new(feed), None, (0, 0));
+        let mut runner = Self {
+            training,
+            graph,
+            feed,
+            next,
+            part,
+            checkpoint,
+            weights,
+            entries,
+            evaluator,
+            course,
+            first,
+        };
         let Structure { graph, samples } = runner.structure(first)?;
-        runner.feed.read(&graph, &samples)?;
+        runner.feed.batch(first, || (graph, samples))?;
         Ok(runner)
     }
 
-    pub(super) fn training(&self) -> &'a Training<'a> {
+    pub(super) fn training(&self) -> &'t Training<'a> {
         self.training
     }
 
@@ -177,6 +194,37 @@ impl<'a> Runner<'a> {
         saving: Option<&Saving>,
         observer: &dyn TrainObserver,
     ) -> Result<Run, TrainError> {
+        std::thread::scope(|scope| {
+            let reader = Reader::start(scope);
+            let run = self.run_reading(session, executor, &reader, iterations, saving, observer);
+            // The thread may still read a batch that is not needed any more.
+            self.settle();
+            run
+        })
+    }
+
+    /// Waits until the thread has ended reading.
+    fn settle(&mut self) {
+        // A batch that could not be read counts only if an iteration needs it.
+        let _ = self.feed.settle();
+        self.next = None;
+        if let Some(evaluator) = &mut self.evaluator {
+            evaluator.settle();
+        }
+    }
+
+    fn run_reading<'s>(
+        &mut self,
+        session: &mut Session,
+        executor: &mut dyn Executor,
+        reader: &Reader<'s>,
+        iterations: u64,
+        saving: Option<&Saving>,
+        observer: &dyn TrainObserver,
+    ) -> Result<Run, TrainError>
+    where
+        'a: 's,
+    {
         observer.begin(iterations);
         let mut run = Run::default();
         let (mut planned, mut times) = (false, Vec::new());
@@ -193,7 +241,7 @@ impl<'a> Runner<'a> {
         let mut saver =
             saving.map(|saving| Saver::new(saving, header, self.entries.clone(), iterations, observer));
         for done in 1..=iterations {
-            let (number, graph, measured) = match self.iterate(session, executor, done) {
+            let (number, graph, measured) = match self.iterate(session, executor, reader, done, iterations) {
                 Ok(iteration) => iteration,
                 Err(error) => return self.failed(error, run, saver, session, observer),
             };
@@ -229,7 +277,7 @@ impl<'a> Runner<'a> {
                 break;
             }
             let last = done == iterations;
-            match self.evaluate_if_due(session, executor, done, last, observer) {
+            match self.evaluate_if_due(session, executor, reader, done, last, observer) {
                 Ok(evaluated) => run.add(evaluated, planned),
                 Err(error) => return self.failed(error, run, saver, session, observer),
             }
@@ -268,18 +316,22 @@ impl<'a> Runner<'a> {
     }
 
     /// Evaluates if that is due after this many iterations of this run.
-    fn evaluate_if_due(
+    fn evaluate_if_due<'s>(
         &mut self,
         session: &mut Session,
         executor: &mut dyn Executor,
+        reader: &Reader<'s>,
         done: u64,
         last: bool,
         observer: &dyn TrainObserver,
-    ) -> Result<Option<Evaluated>, TrainError> {
+    ) -> Result<Option<Evaluated>, TrainError>
+    where
+        'a: 's,
+    {
         let iterations = self.first + done;
         let due = |evaluator: &&mut Evaluator<'_>| evaluator.due.is_due(iterations, last);
         let Some(evaluator) = self.evaluator.as_mut().filter(due) else { return Ok(None) };
-        let evaluated = evaluator.evaluate(session, executor, iterations, observer)?;
+        let evaluated = evaluator.evaluate(session, executor, reader, iterations, observer)?;
         if let Some(evaluated) = &evaluated {
             observer.evaluated(&evaluated.evaluation);
         }
@@ -288,7 +340,7 @@ impl<'a> Runner<'a> {
 
     /// What the last batch of a pass gave.
     fn outputs(&self, session: &Session, graph: &Graph, number: u64) -> Outputs {
-        let (samples, labels) = self.feed.part();
+        let (samples, labels) = self.part;
         let batch = network::samples(graph);
         let values = graph.outputs.iter().enumerate();
         let values = values.map(|(slot, output)| (output.name.clone(), session.output(slot))).collect();
@@ -305,25 +357,41 @@ impl<'a> Runner<'a> {
         self.evaluator.is_some()
     }
 
-    /// Runs one iteration, the `done`th of this run. Returns its number and its graph.
-    fn iterate(
+    /// Runs one iteration, the `done`th of `iterations` of this run. Returns its number and its graph.
+    fn iterate<'s>(
         &mut self,
         session: &mut Session,
         executor: &mut dyn Executor,
+        reader: &Reader<'s>,
         done: u64,
-    ) -> Result<(u64, Arc<Graph>, Measured), TrainError> {
+        iterations: u64,
+    ) -> Result<(u64, Arc<Graph>, Measured), TrainError>
+    where
+        'a: 's,
+    {
         let iterations_done =
             self.first.checked_add(done).ok_or(NetworkError::Iteration { iteration: u64::MAX })?;
         let number = iterations_done - 1;
-        let Structure { graph, samples } = self.structure(number)?;
-        let batch = self.feed.read(&graph, &samples)?;
-        let mut fill = |session: &mut Session| {
-            for (slot, bytes) in batch.slots().enumerate() {
-                session.fill_input(slot, |input| input.copy_from_slice(bytes));
-            }
+        let Structure { graph, samples } = match self.next.take().filter(|(next, _)| *next == number) {
+            Some((_, structure)) => structure,
+            None => self.structure(number)?,
         };
+        // An error in the next structure belongs to the next iteration.
+        self.next = match done < iterations {
+            true => self.structure(iterations_done).ok().map(|next| (iterations_done, next)),
+            false => None,
+        };
+        let request = || (graph.clone(), samples.clone());
+        self.part = self.feed.batch(number, request)?.part();
         session.set_rate(self.course.map_or(1.0, |course| course.factor(number)));
+        let (next, feed) = (&self.next, &mut self.feed);
+        let mut read = Ok(());
+        let mut fill = |session: &mut Session| {
+            let next = next.as_ref().map(|(at, next)| (*at, (next.graph.clone(), next.samples.clone())));
+            read = feed.fill(session, reader, (number, request), next);
+        };
         let measured = executor.step(session, number, &graph, &mut fill)?;
+        read?;
         Ok((number, graph, measured))
     }
 }
