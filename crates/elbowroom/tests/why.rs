@@ -64,7 +64,9 @@ fn figures_add_up_on_networks_of_every_family() {
         let why = explain(&task(network, batch), None);
         assert!(!why.planned && !why.allocations_only);
         consistent(&why);
-        assert!(why.groups.iter().any(|group| group.offload.is_some()), "{network}");
+        // In k-means the op at the peak uses all that is there.
+        let idle = why.in_use_bytes < why.peak_live_bytes;
+        assert_eq!(why.groups.iter().any(|group| group.offload.is_some()), idle, "{network}");
     }
 }
 
