@@ -5,24 +5,23 @@ mod shadow;
 use elbowroom_alloc::{Backing, OutOfMemory, Release, Request, Sequence, Settings};
 use shadow::{Program, Shadow, training};
 
-/// How often something is repeated: often, or as often as Miri, which is a few hundred times slower, can show the same.
-const fn times(often: usize, under_miri: usize) -> usize {
-    if cfg!(miri) { under_miri } else { often }
+/// A count or a length: the full one, or the smallest that still shows the same under Miri, which needs a millisecond and more for a request.
+const fn times(full: usize, under_miri: usize) -> usize {
+    if cfg!(miri) { under_miri } else { full }
 }
 
 #[test]
 fn the_third_iteration_is_planned_as_a_whole() {
     let mut shadow = Shadow::new();
-    let mut program = Program::new(training(20));
+    let mut program = Program::new(training(times(20, 13)));
     program.iterate(&mut shadow);
     program.iterate(&mut shadow);
     assert_eq!(shadow.stats().planned, 0);
     assert_eq!(shadow.stats().plans, 1, "two equal iterations are enough");
-    for _ in 0..10 {
-        program.iterate(&mut shadow);
-    }
+    let more = times(10, 3);
+    (0..more).for_each(|_| program.iterate(&mut shadow));
     let stats = shadow.stats();
-    assert_eq!(stats.planned, 10 * program.pattern.len() as u64, "{stats:?}");
+    assert_eq!(stats.planned, (more * program.pattern.len()) as u64, "{stats:?}");
     assert_eq!((stats.mismatches, stats.late, stats.plans), (0, 0, 1));
     assert!(stats.competitive_ratio() < 1.003, "{}", stats.competitive_ratio());
 }
@@ -59,7 +58,7 @@ fn noise_before_training_does_not_matter() {
     let mut shadow = Shadow::new();
     let mut noise = Program::new((0..57).map(|i| (1000 + 77 * (i * i % 41), 1 + i % 9)).collect());
     noise.iterate(&mut shadow);
-    let mut program = Program::new(training(30));
+    let mut program = Program::new(training(times(30, 13)));
     (0..6).for_each(|_| program.iterate(&mut shadow));
     assert!(shadow.stats().planned >= 3 * program.pattern.len() as u64, "{:?}", shadow.stats());
 }
@@ -67,12 +66,12 @@ fn noise_before_training_does_not_matter() {
 /// An interpreter makes requests by the hundred thousand before it trains: a record that they fill is soon begun anew.
 #[test]
 fn a_start_that_fills_the_record_delays_little() {
-    let mut shadow = Shadow::with(Settings::default().history(1_000));
+    let mut shadow = Shadow::with(Settings::default().history(times(1_000, 300)));
     let mut start = Program::new(vec![]);
-    for i in 0..5_000 {
+    for i in 0..times(5_000, 700) {
         start.request(&mut shadow, 64 + i, 3);
     }
-    let mut program = Program::new(training(30));
+    let mut program = Program::new(training(times(30, 13)));
     (0..12).for_each(|_| program.iterate(&mut shadow));
     assert!(shadow.stats().planned >= 4 * program.pattern.len() as u64, "{:?}", shadow.stats());
 }
@@ -107,7 +106,7 @@ fn smaller_requests_are_served_and_larger_ones_are_planned_again() {
 #[test]
 fn an_extra_request_and_a_missing_one_cost_little() {
     let mut shadow = Shadow::new();
-    let mut program = Program::new(training(20));
+    let mut program = Program::new(training(times(20, 13)));
     (0..3).for_each(|_| program.iterate(&mut shadow));
     let before = shadow.stats();
     let pattern = program.pattern.clone();
@@ -148,8 +147,8 @@ fn a_block_that_lives_longer_is_not_overwritten_and_is_planned_longer() {
 #[test]
 fn evaluation_between_training_finds_both_plans_again() {
     let mut shadow = Shadow::new();
-    let mut train = Program::new(training(20));
-    let mut evaluate = Program::new((0..40).map(|i| (70_000 + 640 * (i * 13 % 37), 2)).collect());
+    let mut train = Program::new(training(times(20, 8)));
+    let mut evaluate = Program::new((0..times(40, 24)).map(|i| (70_000 + 640 * (i * 13 % 37), 2)).collect());
     for _ in 0..4 {
         (0..6).for_each(|_| train.iterate(&mut shadow));
         (0..6).for_each(|_| evaluate.iterate(&mut shadow));
@@ -173,7 +172,7 @@ fn a_plan_that_is_taken_up_in_vain_again_and_again_is_forgotten() {
     (0..200).for_each(|_| same.iterate(&mut shadow));
     assert_eq!(shadow.stats().plans, 1);
     let mut program = Program::new(vec![]);
-    for i in 0..times(40_000, 2_000) {
+    for i in 0..times(40_000, 1_000) {
         let size = if i % 40 < 8 { 4096 } else { 10_000 + 64 * i };
         program.request(&mut shadow, size, 2);
     }
@@ -223,7 +222,7 @@ fn marked_iterations_of_changing_sizes_are_planned_like_sentences_of_one_length(
 fn a_program_that_never_repeats_is_left_alone() {
     let mut shadow = Shadow::with(Settings::default().history(1_000));
     let mut program = Program::new(vec![]);
-    for i in 0..times(50_000, 4_000) {
+    for i in 0..times(50_000, 1_500) {
         program.request(&mut shadow, 64 + i, 3);
     }
     assert_eq!((shadow.stats().planned, shadow.stats().plans), (0, 0));
@@ -234,7 +233,7 @@ fn a_program_that_never_repeats_is_left_alone() {
 fn of_requests_that_never_recur_few_are_followed() {
     let mut shadow = Shadow::new();
     let mut program = Program::new(vec![]);
-    for i in 0..times(8_000, 2_000) {
+    for i in 0..times(8_000, 1_300) {
         program.request(&mut shadow, 64 + i, 3);
     }
     assert!((1_000..=1_100).contains(&shadow.tickets), "{}", shadow.tickets);
@@ -242,16 +241,16 @@ fn of_requests_that_never_recur_few_are_followed() {
 
 #[test]
 fn a_loop_after_requests_that_never_recurred_is_planned_soon() {
-    let starts: &[usize] = if cfg!(miri) { &[1_100] } else { &[1_030, 1_100, 2_047, 3_000, 4_096, 7_000] };
+    let starts: &[usize] = if cfg!(miri) { &[1_030] } else { &[1_030, 1_100, 2_047, 3_000, 4_096, 7_000] };
     for &start in starts {
         let mut shadow = Shadow::new();
         let mut program = Program::new(vec![]);
         (0..start).for_each(|i| program.request(&mut shadow, 64 + i, 3));
-        let mut program = Program::new(training(if cfg!(miri) { 12 } else { 40 }));
+        let mut program = Program::new(training(times(40, 12)));
         (0..5).for_each(|_| program.iterate(&mut shadow));
         let stats = shadow.stats();
         assert!(stats.planned as usize >= 2 * program.pattern.len() - 100, "{start}: {stats:?}");
-        (0..times(40, 20)).for_each(|_| program.iterate(&mut shadow));
+        (0..times(40, 28)).for_each(|_| program.iterate(&mut shadow));
         let before = shadow.stats();
         (0..3).for_each(|_| program.iterate(&mut shadow));
         let stats = shadow.stats();
@@ -263,12 +262,16 @@ fn a_loop_after_requests_that_never_recurred_is_planned_soon() {
 fn a_long_iteration_without_inner_loops_is_planned_when_it_begins_for_the_third_time() {
     let mut shadow = Shadow::new();
     let size = |i: usize| 4096 + 64 * (i * 7_919 % 10_007);
-    let length = times(3_000, 1_100);
+    let length = times(3_000, 1_040);
     let mut program = Program::new((0..length).map(|i| (size(i), 1 + i * i % 50)).collect());
     (0..3).for_each(|_| program.iterate(&mut shadow));
     let stats = shadow.stats();
     assert!(stats.planned as usize >= length - 200, "{stats:?}");
     assert_eq!(stats.plans, 1);
+    if cfg!(miri) {
+        // Two more iterations would confirm the plan, as those of other tests.
+        return;
+    }
     (0..3).for_each(|_| program.iterate(&mut shadow));
     let before = shadow.stats();
     program.iterate(&mut shadow);
@@ -280,10 +283,10 @@ fn a_long_iteration_without_inner_loops_is_planned_when_it_begins_for_the_third_
 fn a_million_alternating_sizes_are_an_iteration_of_two() {
     let mut shadow = Shadow::new();
     let mut program = Program::new(vec![(64, 1), (1 << 20, 1)]);
-    let pairs = times(500_000, 2_000);
+    let pairs = times(500_000, 400);
     (0..pairs).for_each(|_| program.iterate(&mut shadow));
     let stats = shadow.stats();
-    assert!(stats.planned as usize > 2 * pairs - 1_000, "{stats:?}");
+    assert!(stats.planned as usize > 2 * pairs - times(1_000, 300), "{stats:?}");
     assert!(stats.plans <= 3, "{stats:?}");
 }
 
