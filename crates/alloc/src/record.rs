@@ -170,8 +170,11 @@ impl Record {
         self.skipped
     }
 
-    /// Counts requests of a pause.
+    /// Counts requests that are not recorded. What was recorded before them is dropped, because the record has no gaps.
     pub fn skip(&mut self, requests: u64) {
+        if requests > 0 && !self.entries.is_empty() {
+            self.clear();
+        }
         self.skipped = self.skipped.saturating_sub(requests);
         self.first += requests;
     }
@@ -264,5 +267,29 @@ impl Record {
         self.detector.clear();
         self.began = self.first;
         (self.skipped, self.watch) = (0, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_has_no_gaps() {
+        let mut record = Record::new(1_000);
+        let ticket = (0..100).filter_map(|i| record.request(Request::new(1_000 + i, 16)).0).last().unwrap();
+        record.skip(0);
+        assert_eq!((record.now(), record.len()), (RequestTime(100), 100));
+        record.skip(7);
+        assert_eq!((record.now(), record.len()), (RequestTime(107), 0));
+        record.freed(ticket, record.now());
+        let mut period = None;
+        for i in 0..140 {
+            let (ticket, found) = record.request(Request::new(2_000 + 64 * (i * i % 70), 16));
+            record.freed(ticket.unwrap(), record.now());
+            period = period.or(found);
+        }
+        assert_eq!((period, record.now()), (Some(70), RequestTime(247)));
+        assert!(record.iteration(70).iter().all(|entry| entry.span == Some(1)));
     }
 }

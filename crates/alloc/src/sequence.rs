@@ -293,11 +293,16 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
     /// How many of the next requests the fallback may serve without a call of [`request`](Self::request), because nothing would come of it.
     #[inline]
     pub(crate) fn pause(&self) -> u64 {
-        let nothing_to_resume = self.active.is_none() && self.plans.is_empty() && self.marks.is_none();
-        if nothing_to_resume && self.interruptions == 0 { self.record.to_skip() } else { 0 }
+        if self.may_pause() { self.record.to_skip() } else { 0 }
     }
 
-    /// Counts requests that the fallback served in a [`pause`](Self::pause).
+    /// Whether the fallback may serve requests without a call of [`request`](Self::request): there is no plan that they could belong to.
+    #[inline]
+    pub(crate) fn may_pause(&self) -> bool {
+        self.active.is_none() && self.plans.is_empty() && self.marks.is_none() && self.interruptions == 0
+    }
+
+    /// Counts requests that the fallback served without a call of [`request`](Self::request). What was recorded before them is dropped.
     pub(crate) fn skip(&mut self, requests: u64, bytes: u64) {
         self.stats.requests += requests;
         self.stats.bytes = self.stats.bytes.saturating_add(bytes);

@@ -353,6 +353,41 @@ fn forks_with_handlers() {
     assert!(HANDLED.load(Ordering::Relaxed) > 0);
 }
 
+/// Pages that a child copies for a few requests of a size, in a process whose requests are recorded.
+fn pages_copied(size: usize) -> i64 {
+    // SAFETY: the child only allocates and leaves without running anybody's destructors; zeros are a valid `rusage`.
+    unsafe {
+        let faults = || {
+            let mut usage: libc::rusage = std::mem::zeroed();
+            libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+            usage.ru_minflt
+        };
+        let child = libc::fork();
+        if child == 0 {
+            let before = faults();
+            (0..8).for_each(|_| drop(Filled::new(size, 1)));
+            libc::_exit(c_int::try_from(faults() - before).unwrap_or(c_int::MAX).min(255));
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(child, &mut status, 0), child);
+        assert!(libc::WIFEXITED(status), "the child was killed");
+        i64::from(libc::WEXITSTATUS(status))
+    }
+}
+
+/// A shell forks for most of what it does. Each child has its own copies of the pages that it writes to.
+fn short_children_record_nothing() {
+    for i in 0..500 {
+        drop(Filled::new(1_100 + 16 * (i * i % 401), 1));
+    }
+    for _ in 0..10 {
+        drop(Filled::new(900, 1));
+        drop(Filled::new(2_000, 1));
+        let (unrecorded, copied) = (pages_copied(900), pages_copied(2_000));
+        assert!(copied <= unrecorded + 4, "{copied}, and {unrecorded} for requests that are never recorded");
+    }
+}
+
 /// After a fork during which other threads record, a child makes plans in its own threads, old and new.
 fn a_child_plans() {
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -468,6 +503,7 @@ const SCENARIOS: &[(&str, fn())] = &[
     ("foreign_free", foreign_free),
     ("signals", signals),
     ("forks", forks),
+    ("short_children_record_nothing", short_children_record_nothing),
     ("forks_with_handlers_that_allocate", forks_with_handlers),
     ("forks_with_many_handlers", forks_with_handlers),
     ("a_child_plans", a_child_plans),

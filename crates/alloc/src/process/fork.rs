@@ -7,12 +7,22 @@
 //!
 //! The child consists of the forking thread alone. The sequences of all others may be half changed, so they are never claimed again, and
 //! their blocks are only freed.
+//!
+//! Most children make a few requests and end or become another program, as those of a shell do. To record a request writes to a dozen pages
+//! that parent and child share, and the system copies each. A child therefore records nothing at first, and a parent records nothing while
+//! it forks again and again.
 
 use std::sync::atomic::Ordering;
 
-use super::thread::{BeforeFork, THREAD};
+use super::band::BANDS;
+use super::thread::{BeforeFork, THREAD, ThreadState};
 use super::{PROCESS, Process};
 use crate::arena::Arena;
+use crate::sequence::Sequence;
+
+/// Requests of a band that a child does not record, and fewer of which between two forks a parent does not record: as many as a short
+/// iteration must repeat for before it is believed.
+const UNRECORDED: u64 = 64;
 
 impl Process {
     fn before_fork(&self) {
@@ -38,8 +48,27 @@ impl Process {
             if before.locked {
                 self.lock.release();
             }
+            if !before.busy {
+                Self::pause_after_fork(thread, is_child);
+            }
             thread.busy.set(before.busy);
         });
+    }
+
+    /// Begins pauses of this thread's sequences that have no plans. The thread must be busy, and must not have been before the fork.
+    fn pause_after_fork(thread: &ThreadState, is_child: bool) {
+        for band in BANDS {
+            // SAFETY: sequences are never freed.
+            let owner = unsafe { thread.sequences[band as usize].get().as_ref() };
+            // SAFETY: the owner is this thread's, and nothing else uses the sequence while the thread is busy.
+            let sequence = owner.map(|owner| unsafe { &*owner.sequence.get() });
+            let pause = &thread.pauses[band as usize];
+            let requests = sequence.map_or(0, |sequence| sequence.stats_ref().requests) + pause.taken();
+            let since = requests.saturating_sub(thread.requests_at_fork[band as usize].replace(requests));
+            if (is_child || since < UNRECORDED) && sequence.is_none_or(Sequence::may_pause) {
+                pause.extend(UNRECORDED);
+            }
+        }
     }
 
     /// In the child, while the lock is held: stops the recording of threads that exist in the parent only.

@@ -17,6 +17,8 @@ pub(super) struct ThreadState {
     pub pauses: [Pause; BANDS.len()],
     pub small: Cell<u64>,
     pub small_bytes: Cell<u64>,
+    /// One per band: requests of the thread up to its latest fork.
+    pub requests_at_fork: [Cell<u64>; BANDS.len()],
     /// During a fork: what to restore after it.
     pub fork: Cell<Option<BeforeFork>>,
 }
@@ -51,6 +53,18 @@ impl Pause {
         self.left.set(requests);
     }
 
+    /// Requests in the pause so far.
+    pub fn taken(&self) -> u64 {
+        self.granted.get() - self.left.get()
+    }
+
+    /// Begins a pause, or extends the one that lasts, so that at least this many requests are left.
+    pub fn extend(&self, requests: u64) {
+        let missing = requests.saturating_sub(self.left.get());
+        self.granted.set(self.granted.get() + missing);
+        self.left.set(self.left.get() + missing);
+    }
+
     /// Ends the pause. Returns the requests in it and their bytes; `None` if there was no pause.
     #[inline]
     pub fn end(&self) -> Option<(u64, u64)> {
@@ -80,6 +94,7 @@ thread_local! {
             pauses: [const { Pause::new() }; BANDS.len()],
             small: Cell::new(0),
             small_bytes: Cell::new(0),
+            requests_at_fork: [const { Cell::new(0) }; BANDS.len()],
             fork: Cell::new(None),
         }
     };
