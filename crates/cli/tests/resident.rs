@@ -90,6 +90,12 @@ fn a_deep_network_takes_little_more_than_its_limit() {
     keeps_to_the_limit("deep", line);
 }
 
+/// Large weights change places when the first plan follows dynamic execution: they were held in memory as a whole, 63 MiB above the limit.
+#[test]
+fn weights_that_change_places_take_no_memory() {
+    keeps_to_the_limit("places", "--model unet --batch 2 --image 64 --memory 50% --iterations 2 --time 1s");
+}
+
 #[test]
 fn a_generous_limit_costs_no_memory() {
     let folder = tempfile::tempdir().unwrap();
@@ -159,4 +165,26 @@ fn a_folder_needs_no_more_space_than_is_reserved() {
     let output = Command::new("sh").args(["-c", &script]).current_dir(folder.path()).output().unwrap();
     let report = report(&output);
     assert!(report["host_reserved_bytes"].as_u64().unwrap() <= 300 << 10, "{report}");
+}
+
+/// What a full disk or a limit on host memory leaves too little of is named with what is needed and what to do.
+#[test]
+fn too_little_host_memory_is_named() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let line = "train --model resnet20 --batch 8 --memory 35% --iterations 1 --time 1s --threads 1 --no-recompute";
+    let refused = |options: &str| {
+        let (out, err) = support::expect_both(folder.path(), &format!("{line} {options} --json"), 1);
+        let refusal: Value = serde_json::from_str(&out).unwrap();
+        (refusal, err)
+    };
+    let number = |refusal: &Value, name: &str| refusal[name].as_u64().unwrap();
+    let (refusal, err) = refused("--host memory --host-memory 100KiB");
+    let needed = number(&refusal, "host_needed_bytes");
+    assert_eq!(number(&refusal, "host_available_bytes"), 100 << 10, "{refusal}");
+    assert!(refusal["host_folder"].is_null() && needed > 100 << 10, "{refusal}");
+    assert!(err.contains("limited to 100.00 KiB: a larger --host-memory works"), "{err}");
+    // As it says.
+    support::expect_both(folder.path(), &format!("{line} --host memory --host-memory {needed}"), 0);
+    let more = refused("--host memory --host-memory 100KiB --memory 1KiB").0;
+    assert!(more["host_needed_bytes"].is_null(), "more host memory does not help: {more}");
 }

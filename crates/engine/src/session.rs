@@ -506,7 +506,7 @@ impl Session {
         let is_empty = memory.locations.iter().all(|location| location.host.is_none());
         let during = if is_empty { keep } else { keep.max(memory.host_bytes) };
         memory.resize_host(during)?;
-        let moved = persistent::relocate(&*memory.device, &memory.locations, locations)?;
+        let moved = persistent::relocate(&*memory.device, &memory.locations, locations)?.moved;
         memory.resize_host(keep)?;
         memory.locations = locations.to_vec();
         Ok(moved)
