@@ -193,7 +193,8 @@ pub struct SearchArgs {
     /// Evaluation budget instead of a time budget: reproducible with the same seed on any number of threads
     ///
     /// A list has one number for each round of the pipeline. `plan` prints the list that reproduces a plan made within a time budget. In it, /N is
-    /// where the clock stopped the packer, +N how many searches followed the rounds, and ~N the budget of each of these.
+    /// where the clock stopped the packer, +N how many searches followed the rounds, and ~N the budget of each of these. N@BYTES is a short search
+    /// for that limit, whose plan the search for the smallest limit found.
     #[arg(long, value_name = "N[,N...]")]
     pub evaluations: Option<Evaluations>,
     /// Seed of all random numbers [default: 0, or that of the checkpoint with --resume]

@@ -171,7 +171,8 @@ fn a_folder_needs_no_more_space_than_is_reserved() {
 #[test]
 fn too_little_host_memory_is_named() {
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();
-    let line = "train --model resnet20 --batch 8 --memory 35% --iterations 1 --time 1s --threads 1 --no-recompute";
+    let line =
+        "train --model resnet20 --batch 8 --memory 35% --iterations 1 --time 1s --threads 1 --no-recompute";
     let refused = |options: &str| {
         let (out, err) = support::expect_both(folder.path(), &format!("{line} {options} --json"), 1);
         let refusal: Value = serde_json::from_str(&out).unwrap();

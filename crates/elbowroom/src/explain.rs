@@ -46,6 +46,23 @@ pub struct Refusal {
     pub missing_bytes: Option<Bytes>,
     /// A limit that works: the smallest for which a plan was found. Smaller ones may work too.
     pub smallest_limit_bytes: Option<Bytes>,
+    /// The host memory that a plan within the limit takes, if there was too little of it.
+    pub host_needed_bytes: Option<Bytes>,
+    /// The host memory that there was.
+    pub host_available_bytes: Option<Bytes>,
+    /// The folder for host copies, if its free space was too small.
+    pub host_folder: Option<String>,
+}
+
+/// Too little host memory for any plan within a limit that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostShortage {
+    /// Bytes that a plan within the limit takes.
+    pub needed: Bytes,
+    /// Bytes that there were.
+    pub available: Bytes,
+    /// The folder with too little free space; `None` if the machine or the user limits host memory.
+    pub folder: Option<String>,
 }
 
 impl Refusal {
@@ -67,6 +84,9 @@ impl Refusal {
             needed_bytes: None,
             missing_bytes: None,
             smallest_limit_bytes: smallest,
+            host_needed_bytes: None,
+            host_available_bytes: None,
+            host_folder: None,
         };
         if let PlanError::Infeasible { proof: Infeasible::Op { op, tensors, held, needed, .. }, .. } = error {
             let row = &trace.ops()[*op];
@@ -89,6 +109,34 @@ impl Refusal {
             refusal.tensors.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
         }
         Some(refusal)
+    }
+
+    /// The same refusal where more host memory would have sufficed.
+    #[must_use]
+    pub fn short_of_host_memory(self, shortage: Option<HostShortage>) -> Self {
+        let Some(HostShortage { needed, available, folder }) = shortage else { return self };
+        Self {
+            host_needed_bytes: Some(needed),
+            host_available_bytes: Some(available),
+            host_folder: folder,
+            ..self
+        }
+    }
+
+    /// What a shortage of host memory is, and what to do.
+    fn host_sentence(&self) -> Option<String> {
+        let (needed, available) = self.host_needed_bytes.zip(self.host_available_bytes)?;
+        Some(match &self.host_folder {
+            Some(folder) => format!(
+                "; a plan within it needs {needed} in the folder {folder}, which has {available} left for host copies: free space there, or name another folder with --host"
+            ),
+            None if available.is_zero() => format!(
+                "; a plan within it needs {needed} for host copies, and there is no folder on a disk to hold them: name one with --host"
+            ),
+            None => format!(
+                "; a plan within it needs {needed} of host memory, which is limited to {available}: a larger --host-memory works"
+            ),
+        })
     }
 
     /// One sentence: the op that cannot run, the bytes that it needs, what else cannot leave the device, the bytes that are missing, and a
@@ -121,6 +169,7 @@ impl Refusal {
             }
             _ => format!("no plan found within {limit} (infeasibility not proved)"),
         };
+        sentence += &self.host_sentence().unwrap_or_default();
         if let Some(smallest) = self.smallest_limit_bytes {
             sentence += &format!("; {smallest} ({} bytes) works", smallest.get());
         }

@@ -26,10 +26,10 @@ mod share;
 mod smallest;
 
 pub use derive::{Underived, derived_plan};
-pub use evaluations::{Evaluations, ParseEvaluationsError, Round};
+pub use evaluations::{Evaluations, ParseEvaluationsError, Quick, Round};
 use fit::{Fitted, Placed, Placing, fit, place};
 pub(crate) use share::planning_share;
-pub(crate) use smallest::smallest_soon;
+pub(crate) use smallest::{only_offload, smallest_soon};
 pub use smallest::{quick_smallest, smallest};
 
 /// Evaluations of a short search ([`Method::at_once`]).
@@ -74,6 +74,11 @@ impl Task {
     /// The same task under another limit.
     pub fn with_memory(&self, memory: Bytes) -> Self {
         Self { machine: self.machine.clone().with_memory(memory), ..self.clone() }
+    }
+
+    /// The same task with another limit on host memory.
+    pub fn with_host_memory(&self, host_memory: Bytes) -> Self {
+        Self { machine: Machine { host_memory, ..self.machine.clone() }, ..self.clone() }
     }
 }
 
@@ -278,6 +283,9 @@ pub fn plan_from(
     let started = Instant::now();
     if let Some(proved) = impossible(task) {
         return Err(proved);
+    }
+    if let Rounds::Recorded(Evaluations { quick: Some(quick), .. }) = &method.rounds {
+        return smallest::again(*quick, task, method, observer);
     }
     // A planner that is never slower than others is not slower than a plan whose placement is known either.
     let promises = !method.planner.peers(&task.trace).is_empty();

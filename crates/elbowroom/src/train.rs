@@ -82,7 +82,8 @@ impl<'a> Training<'a> {
             (self.machine.to_host, self.machine.to_device) = (to_host, to_device);
         }
         let host = self.host.resolve().map_err(EngineError::from)?;
-        (self.machine, self.freedom) = (host.limit(&self.machine), host.freedom(self.freedom));
+        let freedom = self.freedom;
+        (self.machine, self.freedom) = (host.limit(&self.machine), host.freedom(freedom));
         self.split(&host, observer)?;
         let (graph, measured) = self.sized(&host, observer)?;
         // Data and checkpoint are opened before anything long begins.
@@ -123,7 +124,15 @@ impl<'a> Training<'a> {
                 pipeline::unconstrained(&task, training.method.packer, observer).map_err(TrainError::Plan)?
             }
         };
-        let estimated = limit::plan(training, memory, &task, unconstrained.height(), observer)?;
+        let estimated =
+            limit::plan(training, memory, &task, unconstrained.height(), observer).map_err(|error| {
+                match error {
+                    TrainError::Refused(refusal) => {
+                        limit::explain_shortage(*refusal, training, &task, &host, freedom, observer)
+                    }
+                    error => error,
+                }
+            })?;
         let machine = machine.with_memory(estimated.plan.machine().memory);
 
         go_on()?;

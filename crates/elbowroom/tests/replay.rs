@@ -5,16 +5,19 @@
 //! kind of record is also made without a clock, from evaluations that stand in this file, and those are counted.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use elbowroom::engine;
 use elbowroom::graph::zoo::{self, Options};
 use elbowroom::import;
 use elbowroom::ir::Bytes;
 use elbowroom::ir::packing::{Packer, Placement, Problem};
-use elbowroom::ir::planning::{Costs, Freedom};
+use elbowroom::ir::planning::{Costs, Freedom, Planner, Request};
+use elbowroom::ir::schedule::Schedule;
 use elbowroom::ir::search::{Budget, Observer, Outcome, Silent, StopReason};
 use elbowroom::ir::text::{File, PlanFile};
+use elbowroom::ir::trace::Trace;
 use elbowroom::pipeline::{self, Evaluations, Method, PlanError, Planned, Rounds, Task};
 use elbowroom::sim::cost::Roofline;
 use elbowroom::{registry, sim};
@@ -180,6 +183,77 @@ fn plans_that_meet_a_bound_are_placed_as_patiently_again() {
         let counted = Case { task: &task, planner: "auto", packer: auto(), percent: 100, budget };
         assert!(counted.reproduce(Rounds::AsNeeded).is_some(), "{model}");
     }
+}
+
+/// Another planner for this many calls. After that it finds nothing and has no end.
+struct Ending {
+    planner: &'static dyn Planner,
+    calls: u64,
+    made: AtomicU64,
+}
+
+impl Planner for Ending {
+    fn name(&self) -> &'static str {
+        self.planner.name()
+    }
+
+    fn peers(&self, trace: &Trace) -> Vec<&'static dyn Planner> {
+        self.planner.peers(trace)
+    }
+
+    fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
+        if self.made.fetch_add(1, Ordering::Relaxed) < self.calls {
+            return self.planner.schedule(request, budget, observer);
+        }
+        let started = Instant::now();
+        while !observer.interrupted() && started.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Outcome { best: None, evaluations: 1, stop: StopReason::GaveUp { best: None } }
+    }
+}
+
+#[test]
+fn what_reproduces_the_plan_is_known_where_the_clock_ended_the_search_for_the_smallest_limit() {
+    let task = network("resnet20", 8);
+    let kept = pipeline::unconstrained(&task, auto(), &Silent).unwrap();
+    let unconstrained = kept.height();
+    let (mut below, mut quick) = (0, 0);
+    for (planner, calls) in [("greedy", 1), ("greedy", 4), ("sublinear", 3), ("auto", 0), ("auto", 2)] {
+        let planner = registry::planner(planner).unwrap();
+        let budget = Budget { seed: 7, ..Budget::time(Duration::from_secs(2)) };
+        let ending = Ending { planner, calls, made: AtomicU64::new(0) };
+        let method = Method::new(&ending, auto(), budget.clone()).placed([kept.plan.clone()]);
+        let first = pipeline::smallest(&task, &method, unconstrained, &Silent).unwrap();
+        let what = format!("{} after {calls} calls: {}", planner.name(), first.evaluations);
+        assert!(!first.reproducible && first.reproducible_at_limit, "{what}");
+        let limit = first.plan.machine().memory;
+        below += usize::from(limit < unconstrained);
+        // As the command reads it.
+        let rounds = Rounds::Recorded(first.evaluations.to_string().parse().unwrap());
+        for threads in [1, 3] {
+            let budget = Budget { threads, time: None, ..budget.clone() };
+            let method = Method::new(planner, auto(), budget).placed([kept.plan.clone()]);
+            let method = Method { rounds: rounds.clone(), ..method };
+            let again = |limit: Bytes| pipeline::plan(&task.with_memory(limit), &method, &Silent);
+            let second = again(limit).unwrap();
+            assert_eq!(text(&first), text(&second), "{what}");
+            assert_eq!(first.evaluations, second.evaluations, "{what}");
+            assert!(second.reproducible, "{what}");
+            if first.evaluations.quick.is_some() {
+                let smallest = pipeline::smallest(&task, &method, unconstrained, &Silent).unwrap();
+                assert_eq!(text(&first), text(&smallest), "{what}");
+                let less = again(limit - task.machine.align);
+                assert!(
+                    matches!(less, Err(PlanError::GaveUp { .. } | PlanError::Infeasible { .. })),
+                    "{what}"
+                );
+                quick += 1;
+            }
+        }
+        println!("{what}, {limit}");
+    }
+    assert!(below > 1 && quick >= 6, "{below}, {quick}");
 }
 
 /// Planners that only keep every tensor on the device, so that none of the limits suffices.

@@ -4,9 +4,11 @@ use std::fmt;
 use std::num::ParseIntError;
 use std::str::FromStr;
 
+use elbowroom_ir::Bytes;
+
 /// Evaluations of a plan, round by round. As text, `812` for one round and `812,40,3` for three. If the clock stopped the packer of the first
 /// round after 350 evaluations, `812/350,40`; if only two searches of peers finished in time, `812,40+2`. Without a round, `+0`: the plan
-/// that a time limit finds at once, where the search found no other.
+/// that a time limit finds at once, where the search found no other. `256@40960` is a plan of the search for the smallest limit ([`Quick`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evaluations {
     /// The rounds of the planner, in order.
@@ -15,6 +17,18 @@ pub struct Evaluations {
     pub peer_searches: Option<u32>,
     /// Evaluations that each of these searches may make: present if the budget allowed fewer than they make otherwise, or if there was one round.
     pub peer_evaluations: Option<u64>,
+    /// The short search for another limit that found the plan, in place of rounds.
+    pub quick: Option<Quick>,
+}
+
+/// A short search for a limit, as the search for the smallest limit makes many. Its plan serves every limit that holds its arena. As text, `256@40960`
+/// for 256 evaluations and a limit of 40,960 bytes, and `@40960` if the planner was `floor`, with which that search begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quick {
+    /// Evaluations of the planner; `None` for the planner `floor`.
+    pub evaluations: Option<u64>,
+    /// The limit.
+    pub limit: Bytes,
 }
 
 /// One round.
@@ -39,12 +53,17 @@ pub struct ParseEvaluationsError {
 impl Evaluations {
     /// A single round with this many evaluations of the planner.
     pub fn once(planner: u64) -> Self {
-        Self { rounds: vec![Round { planner, packer: None }], peer_searches: None, peer_evaluations: None }
+        Self { rounds: vec![Round { planner, packer: None }], ..Self::default() }
     }
 
     /// No round and no search: what reproduces the plan that is found at once.
     pub(super) fn at_once() -> Self {
-        Self { rounds: Vec::new(), peer_searches: Some(0), peer_evaluations: None }
+        Self { peer_searches: Some(0), ..Self::default() }
+    }
+
+    /// A short search for another limit.
+    pub(super) fn quick(evaluations: Option<u64>, limit: Bytes) -> Self {
+        Self { quick: Some(Quick { evaluations, limit }), ..Self::default() }
     }
 
     /// Sum of the planner's evaluations over all rounds.
@@ -63,6 +82,10 @@ impl Evaluations {
 
 impl fmt::Display for Evaluations {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(Quick { evaluations, limit }) = self.quick {
+            evaluations.map_or(Ok(()), |evaluations| write!(f, "{evaluations}"))?;
+            return write!(f, "@{}", limit.get());
+        }
         for (index, Round { planner, packer }) in self.rounds.iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };
             write!(f, "{comma}{planner}")?;
@@ -78,6 +101,11 @@ impl FromStr for Evaluations {
 
     fn from_str(text: &str) -> Result<Self, ParseEvaluationsError> {
         let read = || -> Result<Self, ParseIntError> {
+            if let Some((evaluations, limit)) = text.split_once('@') {
+                let evaluations = Some(evaluations.trim()).filter(|text| !text.is_empty());
+                let evaluations = evaluations.map(str::parse).transpose()?;
+                return Ok(Self::quick(evaluations, Bytes(limit.trim().parse()?)));
+            }
             let (text, peer_evaluations) = match text.split_once('~') {
                 Some((text, evaluations)) => (text, Some(evaluations.trim().parse()?)),
                 None => (text, None),
@@ -95,7 +123,8 @@ impl FromStr for Evaluations {
             };
             let none = rounds.is_empty() && peer_searches.is_some();
             let rounds = rounds.split(',').filter(|_| !none).map(round);
-            Ok(Self { rounds: rounds.collect::<Result<_, _>>()?, peer_searches, peer_evaluations })
+            let rounds = rounds.collect::<Result<_, _>>()?;
+            Ok(Self { rounds, peer_searches, peer_evaluations, quick: None })
         };
         read().map_err(|source| ParseEvaluationsError { text: text.to_owned(), source })
     }
@@ -118,16 +147,19 @@ mod tests {
             "20~20",
             "20,7+3~20",
             "+0",
+            "256@40960",
+            "@40960",
         ] {
             assert_eq!(text.parse::<Evaluations>().unwrap().to_string(), text);
         }
         assert_eq!("812".parse::<Evaluations>().unwrap().single(), Some(812));
-        for text in ["812,812", "812/20", "812+0", "20~20"] {
+        for text in ["812,812", "812/20", "812+0", "20~20", "812@64", "@64"] {
             assert_eq!(text.parse::<Evaluations>().unwrap().single(), None, "{text}");
         }
-        for text in
-            ["", "many", "1,", "1+", "+", ",+1", "1/", "-3", "1+2+3", "1;2", "1~", "1~2~3", "1~2+3", "~1"]
-        {
+        for text in [
+            "", "many", "1,", "1+", "+", ",+1", "1/", "-3", "1+2+3", "1;2", "1~", "1~2~3", "1~2+3", "~1",
+            "@", "1@", "1,2@3", "1@2@3",
+        ] {
             assert!(text.parse::<Evaluations>().is_err(), "{text}");
         }
     }

@@ -15,7 +15,7 @@ use elbowroom_pack::BestFit;
 use elbowroom_sched::deadline::Until;
 use elbowroom_sched::offload::floor::Floor;
 
-use super::{Method, PlanError, Planned, Task, fit, floor, plan, prove};
+use super::{Evaluations, Method, PlanError, Planned, Quick, Rounds, Task, fit, floor, plan, prove};
 
 /// The planner that offloads as much as it can.
 const FLOOR: &dyn Planner = &Floor;
@@ -23,6 +23,7 @@ const FLOOR: &dyn Planner = &Floor;
 /// A limit that a bisection has found to work, with its plan.
 struct Bisection<'a> {
     task: &'a Task,
+    /// Its evaluations are the short search that found it.
     best: Planned,
     works: Bytes,
     too_small: Bytes,
@@ -34,7 +35,8 @@ struct Bisection<'a> {
 ///
 /// A budget of time bounds the whole: half of it is for the bisection, whose result is then no longer
 /// [`reproducible`](Planned::reproducible) if the time ended it but [at the limit](Planned::reproducible_at_limit), and the rest for a plan at
-/// the limit that was found.
+/// the limit that was found. If that is not faster, the plan of the bisection is returned, and its [`Evaluations`] are the short search that
+/// found it.
 ///
 /// # Errors
 ///
@@ -46,6 +48,12 @@ pub fn smallest(
     observer: &dyn Observer,
 ) -> Result<Planned, PlanError> {
     let started = Instant::now();
+    if let Rounds::Recorded(Evaluations { quick: Some(quick), .. }) = method.rounds {
+        let planned = again(quick, &task.with_memory(quick.limit), method, observer)?;
+        let machine = task.machine.clone().with_memory(planned.height());
+        let plan = check::check(task.trace.clone(), machine, planned.plan.plan().clone())?;
+        return Ok(Planned { plan: Arc::new(plan), ..planned });
+    }
     let half = method.budget.time.and_then(|time| started.checked_add(time / 2));
     let watch = Until::new(observer, half);
     // Whether a limit works must not depend on the budget, and a long search at each of twenty limits would take too long.
@@ -53,21 +61,25 @@ pub fn smallest(
     let offloads = method.planner.peers(&task.trace).iter().any(|peer| peer.name() == FLOOR.name());
     let limit =
         if offloads { quick_smallest(task, method.packer, unconstrained, None, &watch) } else { None };
+    let own = |limit: Bytes| {
+        let planned = plan(&task.with_memory(limit), quick, &watch)?;
+        Ok(Planned { evaluations: Evaluations::quick(quick.budget.evaluations, limit), ..planned })
+    };
     // The planner itself starts from there if it finds a plan, and else from the unconstrained peak. If the time ends before, the quick plan
     // serves: such a planner is never slower than that one.
-    let there = limit.as_ref().map(|found| plan(&task.with_memory(found.height()), quick, &watch));
+    let there = limit.as_ref().map(|found| own(found.height()));
     let first = match there {
         Some(Err(PlanError::Illegal(fault))) => return Err(fault.into()),
-        Some(Ok(planned)) => planned,
+        Some(Ok(planned)) if !watch.interrupted() => planned,
         _ if watch.interrupted()
             && let Some(found) = limit =>
         {
             found
         }
-        _ => plan(&task.with_memory(unconstrained), quick, &watch)?,
+        _ => own(unconstrained)?,
     };
     let mut bisection = Bisection::new(task, first);
-    bisection.run(&watch, |task| plan(task, quick, &watch))?;
+    bisection.run(&watch, own)?;
     let Bisection { best, works, .. } = bisection;
     let reproducible = !watch.cut();
     // At the limit that was found, the search uses its whole budget. Only this search is recorded: everything before is deterministic.
@@ -78,17 +90,57 @@ pub fn smallest(
         Ok(planned) if planned.predicted.iteration < best.predicted.iteration => planned,
         Err(PlanError::Illegal(fault)) => return Err(fault.into()),
         found => {
+            let plan =
+                Arc::new(check::check(task.trace.clone(), task.machine.clone(), best.plan.plan().clone())?);
             // What did not come first must not be reproduced in its place.
             let kept = found.map_or(true, |planned| planned.reproducible);
-            let plan = check::check(task.trace.clone(), task.machine.clone(), best.plan.plan().clone())?;
-            let reproducible = best.reproducible && kept;
-            // The search at this limit alone does not find it.
-            let reproducible_at_limit = false;
-            Planned { plan: Arc::new(plan), evaluations, reproducible, reproducible_at_limit, ..best }
+            let reproducible_at_limit = best.reproducible;
+            if reproducible && best.reproducible && kept {
+                // The same bisection finds it again, and the search at its limit is again not faster.
+                Planned { plan, evaluations, ..best }
+            } else {
+                // The search at this limit alone does not find it.
+                Planned { plan, reproducible: false, reproducible_at_limit, ..best }
+            }
         }
     };
     let reproducible = reproducible && planned.reproducible;
     Ok(Planned { reproducible, planning: started.elapsed(), ..planned })
+}
+
+/// The plan of a short search for a limit, for a task whose limit holds its arena. A planner that searches is passed the evaluations
+/// of its bisection; without a number it is that of the planner that only offloads.
+///
+/// # Errors
+///
+/// A [`PlanError`] if the search finds no plan, or one whose arena exceeds the task's limit.
+pub(super) fn again(
+    quick: Quick,
+    task: &Task,
+    method: &Method<'_>,
+    observer: &dyn Observer,
+) -> Result<Planned, PlanError> {
+    let started = Instant::now();
+    let there = task.with_memory(quick.limit);
+    let planned = match quick.evaluations {
+        Some(evaluations) => {
+            let budget = Budget { evaluations: Some(evaluations), ..method.budget.clone() };
+            plan(&there, &Method { budget, ..method.clone() }.at_once(), observer)?
+        }
+        None => plan(&there, &only_offload(method.packer), observer)?,
+    };
+    let limit = task.machine.memory;
+    if planned.height() > limit {
+        return Err(PlanError::GaveUp { limit, best: Some(planned.height()) });
+    }
+    let plan = check::check(task.trace.clone(), task.machine.clone(), planned.plan.plan().clone())?;
+    let evaluations = Evaluations::quick(quick.evaluations, quick.limit);
+    Ok(Planned { plan: Arc::new(plan), evaluations, planning: started.elapsed(), ..planned })
+}
+
+/// The short search of the planner that only offloads.
+pub(crate) fn only_offload(packer: &dyn Packer) -> Method<'_> {
+    Method::new(FLOOR, packer, Budget::default()).at_once()
 }
 
 /// The first plan of a training at the smallest limit, which must not wait for long: the planner's bisection begins at the smallest limit at
@@ -119,7 +171,7 @@ pub(crate) fn smallest_soon(
         None => plan(&task.with_memory(unconstrained), &method, observer)?,
     };
     let mut bisection = Bisection::new(task, first);
-    bisection.run(&watch, |task| plan(task, &method, &watch))?;
+    bisection.run(&watch, |limit| plan(&task.with_memory(limit), &method, &watch))?;
     let Bisection { best, works, .. } = bisection;
     let machine = task.machine.clone().with_memory(works);
     let plan = check::check(task.trace.clone(), machine, best.plan.plan().clone())?;
@@ -138,10 +190,14 @@ pub fn quick_smallest(
     observer: &dyn Observer,
 ) -> Option<Planned> {
     let watch = Until::new(observer, end);
-    let method = Method::new(FLOOR, packer, Budget::default()).at_once();
-    let first = plan(&task.with_memory(unconstrained), &method, &watch).ok()?;
+    let method = only_offload(packer);
+    let floor = |limit: Bytes| {
+        let planned = plan(&task.with_memory(limit), &method, &watch)?;
+        Ok(Planned { evaluations: Evaluations::quick(None, limit), ..planned })
+    };
+    let first = floor(unconstrained).ok().filter(|_| !watch.interrupted())?;
     let mut bisection = Bisection::new(task, first);
-    bisection.run(&watch, |task| plan(task, &method, &watch)).ok()?;
+    bisection.run(&watch, floor).ok()?;
     (bisection.works < unconstrained).then_some(bisection.best)
 }
 
@@ -160,7 +216,7 @@ impl<'a> Bisection<'a> {
     fn run(
         &mut self,
         observer: &dyn Observer,
-        plan: impl Fn(&Task) -> Result<Planned, PlanError>,
+        plan: impl Fn(Bytes) -> Result<Planned, PlanError>,
     ) -> Result<(), PlanError> {
         let align = self.task.machine.align;
         while self.works.saturating_sub(self.too_small) > align.max(Bytes(self.works.get() / 200))
@@ -170,7 +226,9 @@ impl<'a> Bisection<'a> {
             if candidate >= self.works {
                 break;
             }
-            match plan(&self.task.with_memory(candidate)) {
+            match plan(candidate) {
+                // An interrupted search may have found what no other run finds.
+                Ok(_) if observer.interrupted() => break,
                 Ok(planned) => {
                     self.works = planned.height();
                     self.best = planned;

@@ -7,6 +7,7 @@ use elbowroom_ir::Bytes;
 use elbowroom_ir::machine::{Channel, Machine};
 use elbowroom_ir::planning::Freedom;
 
+use crate::explain::HostShortage;
 use crate::report::HostKind;
 
 /// Folders for large temporary files (Filesystem Hierarchy Standard, 5.15 and 3.18). The second is in memory on many systems.
@@ -73,6 +74,13 @@ impl Host {
     pub fn limit(&self, machine: &Machine) -> Machine {
         let host_memory = self.available.map_or(machine.host_memory, |bytes| bytes.min(machine.host_memory));
         Machine { host_memory, ..machine.clone() }
+    }
+
+    /// Says that plans need more host memory than there is.
+    pub fn shortage(&self, needed: Bytes, available: Bytes) -> HostShortage {
+        // What limits is the smaller of both.
+        let is_folder = self.kind != HostKind::None && self.available == Some(available);
+        HostShortage { needed, available, folder: is_folder.then(|| self.name()) }
     }
 
     /// What plans may decide with this tier.

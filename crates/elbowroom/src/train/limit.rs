@@ -14,7 +14,9 @@ use elbowroom_ir::check;
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::planning::Freedom;
 use elbowroom_ir::search::Budget;
+use elbowroom_sched::deadline::Until;
 
+use super::host::Host;
 use super::{TrainError, Training};
 use crate::explain::Refusal;
 use crate::observer::TrainObserver;
@@ -26,6 +28,9 @@ const HOST_ATTEMPTS: usize = 4;
 
 /// Time in which a limit that works is searched for after a proof that the requested one does not.
 const NAMING: Duration = Duration::from_secs(1);
+
+/// More host memory than any plan takes, and far from overflow.
+const AMPLE: Bytes = Bytes(1 << 60);
 
 /// Ops of a trace for which a search is not shortened.
 const FEW_OPS: usize = 2048;
@@ -111,6 +116,34 @@ pub(super) fn plan(
         Some(refusal) => TrainError::Refused(Box::new(refusal)),
         None => TrainError::Plan(error),
     })
+}
+
+/// The refusal with the host memory that a plan within the limit needs, if there was too little: found by a quick search with as much host memory
+/// as it takes. `freedom` is what the user permits, also if there is nowhere to offload to.
+pub(super) fn explain_shortage(
+    refusal: Refusal,
+    training: &Training<'_>,
+    task: &Task,
+    host: &Host,
+    freedom: Freedom,
+    observer: &dyn TrainObserver,
+) -> TrainError {
+    let limit = refusal.limit_bytes;
+    let available = task.machine.host_memory;
+    let found = freedom
+        .offload
+        .then(|| {
+            let roomy = Task { freedom, ..task.with_memory(limit) }.with_host_memory(AMPLE);
+            let watch = Until::new(observer, Instant::now().checked_add(NAMING));
+            let quick = training.method.at_once();
+            let floor = pipeline::plan(&roomy, &pipeline::only_offload(training.method.packer), &watch);
+            floor.or_else(|_| pipeline::plan(&roomy, &quick, &watch)).ok()
+        })
+        .flatten();
+    let needed = found.map(|planned| reserved_host_bytes(&planned.plan));
+    let shortage = needed.filter(|&needed| needed > available);
+    let shortage = shortage.map(|needed| host.shortage(needed, available));
+    TrainError::Refused(Box::new(refusal.short_of_host_memory(shortage)))
 }
 
 /// The method with fewer evaluations for a trace of many ops: each evaluation takes longer in proportion, and thousands of layers must not
