@@ -25,7 +25,7 @@ def fit(
     mode="exact",
     *,
     consume_gradients=False,
-    evaluations=2000,
+    evaluations=20_000,
     seconds=None,
     seed=0,
     background=True,
