@@ -49,6 +49,7 @@ pub mod report;
 pub mod resident;
 mod safetensors_head;
 pub mod size;
+pub mod tiles;
 pub mod train;
 pub mod weights;
 pub mod why;

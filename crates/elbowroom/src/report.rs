@@ -13,6 +13,7 @@ use elbowroom_ir::{Bytes, Nanos};
 use serde::Serialize;
 
 use crate::pipeline::{self, Evaluations, Method, Planned, PlannedSchedule, Task};
+use crate::tiles::TiledWeight;
 
 /// What a plan predicts for one iteration.
 #[derive(Clone, Debug, Serialize)]
@@ -314,6 +315,8 @@ pub struct TrainReport {
     pub threads: usize,
     /// Convolutions and their gradients, counted by algorithm.
     pub algorithms: BTreeMap<&'static str, usize>,
+    /// Weights that were cut into tiles because their updates need too many bytes for the limit.
+    pub tiled_weights: Vec<TiledWeight>,
     /// Number of the first iteration of this run.
     pub first_iteration: u64,
     /// Samples in a batch.

@@ -5,8 +5,8 @@
 //! the first plan. Every iteration counts towards the training, and every iteration stays under the limit.
 //!
 //! ```text
-//! network ─▶ largest batch ─▶ algorithms ─▶ plan from estimates ─▶ iterations ─▶ unlimited run ─▶ report
-//!            if requested     under limit   limit.rs               execution.rs  if verified
+//! network ─▶ largest batch ─▶ tiles and algorithms ─▶ plan from estimates ─▶ iterations ─▶ unlimited run ─▶ report
+//!            if requested     under limit             limit.rs               execution.rs  if verified
 //! ```
 
 mod derived;
@@ -23,14 +23,15 @@ mod schedule;
 mod session;
 mod settings;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use elbowroom_engine::{EngineError, HostOptions};
-use elbowroom_graph::Graph;
+use elbowroom_graph::{Graph, Tiling};
 use elbowroom_ir::Bytes;
 use elbowroom_ir::machine::Machine;
 
-use crate::algorithms::{self, AlgorithmChoice, Chosen};
+use crate::algorithms::{self, AlgorithmChoice, Chosen, Conditions};
 use crate::checkpoint::Checkpoint;
 use crate::data::Feed;
 use crate::largest::{Largest, largest_for};
@@ -38,6 +39,8 @@ use crate::network::{NetworkError, samples};
 use crate::pipeline::{self, Planned, Rounds, Task};
 use crate::report::{Evaluation, PlanReport, TrainReport};
 use crate::resident;
+use crate::size::MemorySpec;
+use crate::tiles::{self, TiledWeight};
 use evaluating::{Due, Epoch, Evaluator};
 use execution::{ByPlan, Executor, UnderLimit, Unlimited};
 use host::Host;
@@ -104,9 +107,11 @@ impl<'a> Training<'a> {
         go_on()?;
         observer.network(&graph);
         let machine = measured.map_or_else(|| measured_link(training, &host), Ok)?;
+        let untiled = graph.clone();
+        let Cut { graph, tiling, memory, whole } = training.cut(graph, &machine, observer)?;
         let Chosen { graph, memory, unconstrained } =
-            training.choose_algorithms(graph, &machine, observer)?;
-        runner.graph = graph.clone();
+            training.choose_algorithms(graph, memory, &machine, observer)?;
+        runner.set_graph(graph.clone(), tiling)?;
 
         go_on()?;
 
@@ -117,7 +122,7 @@ impl<'a> Training<'a> {
         // A plan that the choice of algorithms has made serves only if the graph is still the same.
         let key = task.trace.fingerprint();
         // A share of the peak is resolved with the algorithms as built, so that the report relates the limit to them too.
-        let peak_as_built = unconstrained.as_ref().map(Planned::height);
+        let peak_as_built = whole.as_ref().or(unconstrained.as_ref()).map(Planned::height);
         let unconstrained = match unconstrained.filter(|known| known.plan.trace().fingerprint() == key) {
             Some(known) => known,
             None => {
@@ -139,7 +144,7 @@ impl<'a> Training<'a> {
 
         observer.stage("training");
         let task = task.with_memory(machine.memory);
-        let mut executor = UnderLimit::new(training, graph, &task, estimated, observer)?;
+        let mut executor = UnderLimit::new(training, graph.clone(), &task, estimated, observer)?;
         let mut session = runner.open(&Start::Memory(&machine), host.options.clone())?;
         let saving = training.save.as_ref();
         let limited = runner.run(&mut session, &mut executor, training.iterations, saving, observer)?;
@@ -157,20 +162,25 @@ impl<'a> Training<'a> {
         let unlimited = match digests {
             Some(digests) => {
                 observer.stage("running the same iterations without a limit");
-                let run = training.run_unlimited(
-                    &mut runner,
-                    &task,
-                    &unconstrained,
-                    limited.iterations,
-                    observer,
-                )?;
+                // Without tiles either.
+                let (task, unconstrained) = match &whole {
+                    None => (&task, &unconstrained),
+                    Some(whole) => {
+                        runner.set_graph(untiled.clone(), Tiling::default())?;
+                        (&Task::estimate(&untiled, &machine, training.freedom)?, whole)
+                    }
+                };
+                let iterations = limited.iterations;
+                let run = training.run_unlimited(&mut runner, task, unconstrained, iterations, observer)?;
                 let equal = run.results == limited.results && run.digests == digests;
                 // An interrupted run has fewer iterations to compare.
                 (run.iterations == limited.iterations).then_some((run, equal))
             }
             None => None,
         };
-        let outcome = Outcome { limited, unlimited, arena_above_intact: intact, resident };
+        let (algorithms, tiled_weights) = (algorithms::counts(&graph), tiles::tiled_weights(&graph));
+        let outcome =
+            Outcome { algorithms, tiled_weights, limited, unlimited, arena_above_intact: intact, resident };
         let peak = peak_as_built.unwrap_or(unconstrained.height());
         Ok(report(&runner, &executor, peak, &host, outcome))
     }
@@ -230,19 +240,50 @@ impl<'a> Training<'a> {
         Ok(Some(Evaluator::new(dataset, graph, due)?))
     }
 
-    /// The graph with its algorithms chosen. Structures that vary keep the algorithms that they were built with.
-    fn choose_algorithms(
+    /// The graph with those weights in tiles whose updates need too much for the limit.
+    fn cut(
         &self,
         graph: Arc<Graph>,
         machine: &Machine,
         observer: &dyn TrainObserver,
+    ) -> Result<Cut, TrainError> {
+        let whole = |graph| Cut { graph, tiling: Tiling::default(), memory: self.memory, whole: None };
+        // The unconstrained peak is at least all that is persistent: often that alone shows that nothing is to be cut.
+        let persistent = graph.wholes().iter().map(|whole| Bytes(whole.bytes() as u64)).sum();
+        let least = self.memory.resolve(persistent).unwrap_or(Bytes::ZERO);
+        if self.algorithms == AlgorithmChoice::NumericChanges || !tiles::may_cut(&graph, self.tiles, least) {
+            return Ok(whole(graph));
+        }
+        let task = Task::estimate(&graph, machine, self.freedom)?;
+        let Ok(unconstrained) = pipeline::unconstrained(&task, self.method.packer, observer) else {
+            return Ok(whole(graph));
+        };
+        let limit = self.memory.resolve(unconstrained.height());
+        let tiling = tiles::choose(&graph, self.tiles, limit, machine, self.freedom)?;
+        if tiling.is_empty() {
+            return Ok(whole(graph));
+        }
+        let graph = Arc::new(graph.tiled(&tiling).map_err(NetworkError::from)?);
+        // A share is one of the peak without tiles.
+        let memory = limit.map_or(self.memory, MemorySpec::Absolute);
+        Ok(Cut { graph, tiling, memory, whole: Some(unconstrained) })
+    }
+
+    /// The graph with its algorithms chosen. Structures that vary keep the algorithms that they were built with.
+    fn choose_algorithms(
+        &self,
+        graph: Arc<Graph>,
+        memory: MemorySpec,
+        machine: &Machine,
+        observer: &dyn TrainObserver,
     ) -> Result<Chosen, TrainError> {
         if !self.network.varies() {
-            return Ok(algorithms::choose(&graph, &self.conditions(machine), observer)?);
+            let conditions = Conditions { memory, ..self.conditions(machine) };
+            return Ok(algorithms::choose(&graph, &conditions, observer)?);
         }
         match self.algorithms {
             AlgorithmChoice::NumericChanges => Err(TrainError::NumericChanges),
-            _ => Ok(Chosen { graph, memory: self.memory, unconstrained: None }),
+            _ => Ok(Chosen { graph, memory, unconstrained: None }),
         }
     }
 
@@ -288,8 +329,20 @@ fn measured_link(training: &Training<'_>, host: &Host) -> Result<Machine, TrainE
     Ok(Machine { to_host, to_device, ..machine })
 }
 
+/// A graph with some weights in tiles.
+struct Cut {
+    graph: Arc<Graph>,
+    tiling: Tiling,
+    /// The limit.
+    memory: MemorySpec,
+    /// The plan that keeps every tensor of the graph without tiles on the device, if there are tiles.
+    whole: Option<Planned>,
+}
+
 /// What the runs of a training gave.
 struct Outcome {
+    algorithms: BTreeMap<&'static str, usize>,
+    tiled_weights: Vec<TiledWeight>,
     limited: Run,
     /// The unlimited run, and whether the limited one equals it.
     unlimited: Option<(Run, bool)>,
@@ -305,7 +358,7 @@ fn report(
     host: &Host,
     outcome: Outcome,
 ) -> TrainReport {
-    let Outcome { limited, unlimited, arena_above_intact, resident } = outcome;
+    let Outcome { algorithms, tiled_weights, limited, unlimited, arena_above_intact, resident } = outcome;
     let training = runner.training();
     let measured_unlimited = unlimited.as_ref().map(|(run, _)| run.iteration);
     let baseline = measured_unlimited.unwrap_or_else(|| executor.sum_of_op_times());
@@ -319,7 +372,8 @@ fn report(
         to_host_rate: executor.machine().to_host.rate,
         to_device_rate: executor.machine().to_device.rate,
         threads: training.threads,
-        algorithms: algorithms::counts(&runner.graph),
+        algorithms,
+        tiled_weights,
         first_iteration: runner.first,
         measured_peak_bytes: limited.peak,
         arena_above_intact,

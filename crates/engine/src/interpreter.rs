@@ -62,7 +62,7 @@ impl<'g> Interpreter<'g> {
             let storage = graph.tensors[parameter.begin].storage;
             last[storage] = None;
             let mut values = Memory::poisoned(graph.storages[storage].get() as usize);
-            parameter.init.fill(seed, 0, values.floats_mut());
+            parameter.fill(seed, 0, values.floats_mut());
             memory[storage.index()] = values;
         }
         Self { graph, seed, iteration: 0, rate: 1.0, memory, last, keep: false }

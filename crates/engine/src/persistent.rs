@@ -14,7 +14,7 @@ pub(crate) use relocate::relocate;
 
 /// Bytes copied at a time.
 pub(crate) const PIECE: usize = 1 << 20;
-/// Initial values drawn by one task; a multiple of four, which `Init::fill` requires.
+/// Initial values drawn by one task.
 const VALUES_PER_TASK: usize = 1 << 14;
 
 /// Where a persistent tensor is between iterations: in the arena, on the host, or in both.
@@ -64,7 +64,7 @@ pub(crate) fn initialize(
             let values = &mut values[..count];
             pool.install(|| {
                 values.par_chunks_mut(VALUES_PER_TASK).enumerate().for_each(|(chunk, values)| {
-                    parameter.init.fill(seed, skip / 4 + chunk * VALUES_PER_TASK, values);
+                    parameter.fill(seed, skip / 4 + chunk * VALUES_PER_TASK, values);
                 });
             });
             for (value, bytes) in values.iter().zip(bytes.chunks_exact_mut(4)) {

@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, PoisonError, Weak};
 
-use elbowroom_graph::{Graph, Parameter};
+use elbowroom_graph::{Graph, Parameter, Whole};
 use elbowroom_ir::check::CheckedPlan;
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::timeline::Timeline;
@@ -56,6 +56,8 @@ pub struct Session {
     state: SessionState,
     pool: Arc<ThreadPool>,
     graph: Arc<Graph>,
+    /// The persistent tensors of the graph, and of every other one that it may be replaced by.
+    persistent: Vec<Whole>,
     /// The trace of the current graph, once it has been needed.
     trace: Option<Arc<Trace>>,
     /// The graphs for which plans have been run, with the fingerprints of their traces. Networks with changing structure return to the same
@@ -242,6 +244,7 @@ impl Session {
         Ok(Self {
             state,
             pool,
+            persistent: graph.wholes(),
             graph,
             trace: None,
             traced: Vec::new(),
@@ -414,14 +417,14 @@ impl Session {
         planned.shared.device.first_overwritten(planned.plan.placement().height)
     }
 
-    /// The persistent tensors. Their positions are the indices that the methods below take.
-    pub fn persistent(&self) -> &[Parameter] {
-        &self.graph.persistent
+    /// The persistent tensors, each of those in tiles as one. Their positions are the indices that the methods below take.
+    pub fn persistent(&self) -> &[Whole] {
+        &self.persistent
     }
 
     /// Size of a persistent tensor, in bytes.
     pub fn persistent_bytes(&self, index: usize) -> usize {
-        self.graph.tensors[self.graph.persistent[index].begin].bytes().get() as usize
+        self.persistent[index].bytes()
     }
 
     /// Copies a whole persistent tensor into `value`.
@@ -429,7 +432,7 @@ impl Session {
         self.expect_usable()?;
         self.expect_size(index, value.len())?;
         for (piece, bytes) in value.chunks_mut(PIECE).enumerate() {
-            self.location(index)?.read(self.device()?, piece * PIECE, bytes)?;
+            self.read_piece(index, piece * PIECE, bytes)?;
         }
         Ok(())
     }
@@ -437,8 +440,14 @@ impl Session {
     /// Overwrites a whole persistent tensor, for example with a checkpoint's.
     pub fn write_persistent(&mut self, index: usize, value: &[u8]) -> Result<(), EngineError> {
         self.expect_size(index, value.len())?;
-        for (piece, bytes) in value.chunks(PIECE).enumerate() {
-            self.location(index)?.write(self.device()?, piece * PIECE, bytes)?;
+        let mut rest = value;
+        for position in self.persistent[index].tiles.clone() {
+            let location = self.location(position)?;
+            let (tile, others) = rest.split_at(location.bytes.min(rest.len()));
+            for (piece, bytes) in tile.chunks(PIECE).enumerate() {
+                location.write(self.device()?, piece * PIECE, bytes)?;
+            }
+            rest = others;
         }
         Ok(())
     }
@@ -446,7 +455,17 @@ impl Session {
     /// Reads part of a persistent tensor, from byte `skip` on.
     pub(crate) fn read_piece(&self, index: usize, skip: usize, bytes: &mut [u8]) -> Result<(), EngineError> {
         self.expect_usable()?;
-        self.location(index)?.read(self.device()?, skip, bytes)
+        let (mut skip, mut rest) = (skip, bytes);
+        for position in self.persistent[index].tiles.clone() {
+            let location = self.location(position)?;
+            let here = location.bytes.saturating_sub(skip).min(rest.len());
+            let (tile, others) = rest.split_at_mut(here);
+            if here > 0 {
+                location.read(self.device()?, skip, tile)?;
+            }
+            (skip, rest) = (skip.saturating_sub(location.bytes), others);
+        }
+        Ok(())
     }
 
     fn device(&self) -> Result<&dyn Device, EngineError> {
@@ -457,6 +476,7 @@ impl Session {
         }
     }
 
+    /// Where the tensor at a position in the graph's list is.
     fn location(&self, index: usize) -> Result<PersistentLocation, EngineError> {
         match &self.state {
             SessionState::Planned(planned) => {
@@ -558,7 +578,7 @@ impl Session {
 
     fn expect_size(&self, index: usize, found: usize) -> Result<(), EngineError> {
         let expected = self.persistent_bytes(index);
-        let what = || self.graph.persistent[index].name.clone();
+        let what = || self.persistent[index].name.clone();
         if found == expected { Ok(()) } else { Err(EngineError::WrongSize { what: what(), expected, found }) }
     }
 

@@ -35,9 +35,11 @@ fn operands(kind: &OpKind) -> Vec<Vec<f64>> {
             let x = number(i, position);
             match (kind, dtype, position) {
                 (OpKind::MaxPoolGrad(pool), DType::U8, _) => inside(pool, i, x),
-                (OpKind::Embedding(l) | OpKind::EmbeddingGrad { lookup: l, .. }, DType::I32, _) => {
-                    (x * (l.vocabulary as f64 + 1.0)).floor()
-                }
+                (
+                    OpKind::Embedding(l) | OpKind::EmbeddingTile(l) | OpKind::EmbeddingGrad { lookup: l, .. },
+                    DType::I32,
+                    _,
+                ) => (x * ((l.first + l.vocabulary) as f64 + 1.0)).floor(),
                 (OpKind::CrossEntropy(l) | OpKind::CrossEntropyGrad(l) | OpKind::Hits(l), DType::I32, _) => {
                     ((x + 0.9) / 1.7 * l.classes as f64).floor()
                 }
@@ -229,6 +231,8 @@ fn convolutions() {
         check(&OpKind::Conv2d { conv, bias: false });
         check(&OpKind::Conv2d { conv, bias: true });
         check(&OpKind::Conv2dGradInput(conv));
+        check(&OpKind::Conv2dGradInputTile { conv, whole: conv.out_channels });
+        check(&OpKind::Conv2dGradInputTile { conv, whole: 3 * conv.out_channels + 100 });
         check(&OpKind::Conv2dGradWeight(conv));
     }
 }
@@ -293,6 +297,8 @@ fn linear_products() {
         check(&OpKind::Linear { product, bias: false });
         check(&OpKind::Linear { product, bias: true });
         check(&OpKind::LinearGradInput(product));
+        check(&OpKind::LinearGradInputTile { product, whole: outputs });
+        check(&OpKind::LinearGradInputTile { product, whole: 3 * outputs + 100 });
         check(&OpKind::LinearGradWeight { product, accumulate: false });
         check(&OpKind::LinearGradWeight { product, accumulate: true });
     }
@@ -374,10 +380,13 @@ fn language_operations() {
     for (rows, offset, stride, vocabulary, width) in
         [(1, 0, 1, 1, 1), (30, 4, 5, 11, 65), (200, 0, 1, 50, 130)]
     {
-        let lookup = Lookup { rows, offset, stride, vocabulary, width };
-        check(&OpKind::Embedding(lookup));
-        check(&OpKind::EmbeddingGrad { lookup, accumulate: false });
-        check(&OpKind::EmbeddingGrad { lookup, accumulate: true });
+        for first in [0, 3, vocabulary] {
+            let lookup = Lookup { rows, offset, stride, first, vocabulary, width };
+            check(&OpKind::Embedding(lookup));
+            check(&OpKind::EmbeddingTile(lookup));
+            check(&OpKind::EmbeddingGrad { lookup, accumulate: false });
+            check(&OpKind::EmbeddingGrad { lookup, accumulate: true });
+        }
     }
     for (batch, hidden) in [(1, 1), (3, 65), (20, 130), (70, 200)] {
         check(&OpKind::LstmCell { batch, hidden });

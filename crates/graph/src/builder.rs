@@ -195,7 +195,7 @@ impl Builder {
         let id = self.fresh(name.clone(), shape, DType::F32);
         let storage = self.graph.tensors[id].storage;
         self.owner[storage.index()] = Some(self.graph.persistent.len());
-        self.graph.persistent.push(Parameter { name, role, begin: id, end: id, init });
+        self.graph.persistent.push(Parameter { name, role, begin: id, end: id, init, tile: None });
         Var { id, shape }
     }
 

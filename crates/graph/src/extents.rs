@@ -188,8 +188,8 @@ pub struct Product {
     pub outputs: usize,
 }
 
-/// Extents of an embedding: `ids i32 [any]`, of which row `r` reads the one at `offset + r·stride`; `table [vocabulary, width]`;
-/// `y [rows, width]`.
+/// Extents of an embedding: `ids i32 [any]`, of which row `r` reads the one at `offset + r·stride`; `table [vocabulary, width]`, whose first
+/// row has the id `first`; `y [rows, width]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lookup {
     /// Ids that are read.
@@ -198,6 +198,8 @@ pub struct Lookup {
     pub offset: usize,
     /// Distance between ids that are read: 1, or the length of a sequence where the ids are one step of all sequences.
     pub stride: usize,
+    /// The id of the table's first row: zero unless the table is a tile of a larger one.
+    pub first: usize,
     /// Rows of the table.
     pub vocabulary: usize,
     /// Columns of the table.

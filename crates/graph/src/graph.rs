@@ -1,5 +1,7 @@
 //! A graph: the ops of one iteration in order, the tensors between them, and the persistent tensors.
 
+use std::ops::Range;
+
 use elbowroom_ir::trace::Phase;
 use elbowroom_ir::{Bytes, OpId, StorageId, Table, TensorId};
 
@@ -32,6 +34,29 @@ pub struct Graph {
 }
 
 impl Graph {
+    /// The persistent tensors as users and files know them, those in tiles as one, in order.
+    pub fn wholes(&self) -> Vec<Whole> {
+        let mut wholes: Vec<Whole> = Vec::new();
+        for (position, parameter) in self.persistent.iter().enumerate() {
+            let GraphTensor { shape, dtype, .. } = self.tensors[parameter.begin];
+            let (name, shape, start) = match &parameter.tile {
+                Some(tile) => (&tile.of, tile.shape, tile.start),
+                None => (&parameter.name, shape, 0),
+            };
+            match wholes.last_mut() {
+                Some(last) if start > 0 && last.name == *name => last.tiles.end = position + 1,
+                _ => wholes.push(Whole {
+                    name: name.clone(),
+                    role: parameter.role,
+                    shape,
+                    dtype,
+                    tiles: position..position + 1,
+                }),
+            }
+        }
+        wholes
+    }
+
     /// The same graph with the persistent tensors of another one, in their order, so that both can run in one session. Persistent tensors
     /// that this graph does not use stay as they are.
     ///
@@ -110,8 +135,51 @@ pub struct Parameter {
     pub begin: TensorId,
     /// The tensor when it ends; `begin` itself if nothing changes it.
     pub end: TensorId,
-    /// Its contents before the first iteration.
+    /// Its contents before the first iteration; of a tile, those of the whole tensor.
     pub init: Init,
+    /// What it is a tile of, if it is one.
+    pub tile: Option<Tile>,
+}
+
+impl Parameter {
+    /// Writes its elements before the first iteration, from `start` on, into `part`.
+    pub fn fill(&self, seed: u64, start: usize, part: &mut [f32]) {
+        self.init.fill(seed, self.tile.as_ref().map_or(0, |tile| tile.start) + start, part);
+    }
+}
+
+/// A persistent tensor that holds some rows of a larger one, by which users and files know it ([`Graph::tiled`]). The tiles of a tensor
+/// follow each other in [`Graph::persistent`], from its first row to its last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tile {
+    /// Name of the larger tensor.
+    pub of: String,
+    /// Extents of the larger tensor.
+    pub shape: Shape,
+    /// Elements of the larger tensor before the tile.
+    pub start: usize,
+}
+
+/// A persistent tensor as users and files know it, in one piece or in tiles.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Whole {
+    /// Its name in checkpoints.
+    pub name: String,
+    /// Its purpose.
+    pub role: Role,
+    /// Its extents.
+    pub shape: Shape,
+    /// The type of its elements.
+    pub dtype: DType,
+    /// Positions in [`Graph::persistent`]: of itself, or of its tiles.
+    pub tiles: Range<usize>,
+}
+
+impl Whole {
+    /// Its size, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.shape.len() * self.dtype.size()
+    }
 }
 
 /// The purpose of a persistent tensor.

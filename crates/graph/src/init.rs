@@ -24,7 +24,7 @@ pub enum Init {
 }
 
 impl Init {
-    /// Writes the elements from `start` on into `part`; `start` is a multiple of four. Parts of one tensor may be filled in any order.
+    /// Writes the elements from `start` on into `part`. Parts of one tensor may be filled in any order.
     pub fn fill(&self, seed: u64, start: usize, part: &mut [f32]) {
         match *self {
             Self::Constant(value) => part.fill(value),
@@ -46,11 +46,16 @@ impl Init {
 const BEFORE_ALL: u32 = u32::MAX;
 
 fn draw(seed: u64, stream: u32, start: usize, part: &mut [f32], four: impl Fn([u32; 4]) -> [f32; 4]) {
-    debug_assert!(start.is_multiple_of(4));
     let key = [seed as u32, (seed >> 32) as u32];
-    for (block, chunk) in part.chunks_mut(4).enumerate() {
-        let values = four(philox([(start / 4 + block) as u32, stream, BEFORE_ALL, BEFORE_ALL], key));
-        chunk.copy_from_slice(&values[..chunk.len()]);
+    let values = |block: usize| four(philox([block as u32, stream, BEFORE_ALL, BEFORE_ALL], key));
+    // Elements that precede the first whole block of four.
+    let (skipped, before) = (start % 4, start.next_multiple_of(4) - start);
+    let (head, rest) = part.split_at_mut(before.min(part.len()));
+    if !head.is_empty() {
+        head.copy_from_slice(&values(start / 4)[skipped..][..head.len()]);
+    }
+    for (block, chunk) in rest.chunks_mut(4).enumerate() {
+        chunk.copy_from_slice(&values(start.div_ceil(4) + block)[..chunk.len()]);
     }
 }
 
@@ -74,8 +79,9 @@ mod tests {
         for init in [Init::Normal { std: 0.5, stream: 3 }, Init::Uniform { bound: 2.0, stream: 3 }] {
             let (mut whole, mut parts, mut other) = (vec![0.0; 1003], vec![0.0; 1003], vec![0.0; 1003]);
             init.fill(7, 0, &mut whole);
-            init.fill(7, 400, &mut parts[400..]);
-            init.fill(7, 0, &mut parts[..400]);
+            init.fill(7, 402, &mut parts[402..]);
+            init.fill(7, 401, &mut parts[401..402]);
+            init.fill(7, 0, &mut parts[..401]);
             init.fill(8, 0, &mut other);
             assert_eq!(whole, parts);
             assert_ne!(whole, other);

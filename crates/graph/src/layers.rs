@@ -365,7 +365,7 @@ impl Builder {
     pub fn embedding(&mut self, name: &str, ids: Var, table: Var, part: Part) -> Result<Var, BuildError> {
         let rows = part.rows.unwrap_or(ids.shape.len());
         let (vocabulary, width) = (table.dim(0), table.dim(1));
-        let lookup = Lookup { rows, offset: part.offset, stride: part.stride, vocabulary, width };
+        let lookup = Lookup { rows, offset: part.offset, stride: part.stride, first: 0, vocabulary, width };
         self.push1(name, OpKind::Embedding(lookup), &[ids.id, table.id])
     }
 

@@ -48,15 +48,17 @@ pub mod op;
 pub mod philox;
 pub mod shape;
 pub mod signature;
+mod tile;
 mod work;
 pub mod zoo;
 
 pub use autodiff::Optimizer;
 pub use builder::{BuildError, Builder, Mode, Var};
-pub use graph::{Content, Graph, GraphTensor, InputSpec, Node, OutputSpec, Parameter, Role};
+pub use graph::{Content, Graph, GraphTensor, InputSpec, Node, OutputSpec, Parameter, Role, Tile, Whole};
 pub use init::Init;
 pub use op::OpKind;
 pub use shape::{DType, Shape};
+pub use tile::{Tileable, Tiling};
 
 /// The README's example is a test.
 #[cfg(doctest)]

@@ -188,6 +188,15 @@ pub enum OpKind {
     },
     /// `(dy, w) → (dx)`: the gradient of [`Self::Conv2d`] to `x`. It is a transposed convolution too, from `dy` to `dx`.
     Conv2dGradInput(Conv),
+    /// `(dy, w, acc like x) → (dx)`: what a tile of the weight adds to the gradient to `x`; dx mutates acc. `conv` has the tile's output
+    /// channels, of `whole`. The tile begins where one of the parts begins into which the kernel cuts the sum over all output channels, so
+    /// that tiles in ascending order add up to the bits of [`Self::Conv2dGradInput`].
+    Conv2dGradInputTile {
+        /// Extents of the tile.
+        conv: Conv,
+        /// Output channels of the whole weight.
+        whole: usize,
+    },
     /// `(x, dy) → (dw)`: the gradient of [`Self::Conv2d`] to `w`.
     Conv2dGradWeight(Conv),
     /// `(dy [batch, channels, spatial]) → (db [channels])`: `db[c] = Σ_{n, s} dy[n, c, s]`: the gradient of every bias, those of
@@ -285,6 +294,15 @@ pub enum OpKind {
     },
     /// `(dy, w) → (dx)`: `dx[r, i] = Σ_o dy[r, o]·w[o, i]`.
     LinearGradInput(Product),
+    /// `(dy, w, acc like x) → (dx)`: what a tile of the weight adds to the gradient to `x`; dx mutates acc. `product` has the tile's outputs,
+    /// of `whole`. The tile begins where one of the parts begins into which the kernel cuts the sum over all outputs, so that tiles in
+    /// ascending order add up to the bits of [`Self::LinearGradInput`].
+    LinearGradInputTile {
+        /// Extents of the tile.
+        product: Product,
+        /// Outputs of the whole weight.
+        whole: usize,
+    },
     /// `(x, dy, acc like w if accumulate) → (dw)`: `dw[o, i] = acc[o, i] + Σ_r dy[r, o]·x[r, i]`; with `accumulate`, dw mutates acc,
     /// otherwise acc is zero.
     LinearGradWeight {
@@ -294,10 +312,13 @@ pub enum OpKind {
         accumulate: bool,
     },
 
-    /// `(ids i32, table) → (y)`: `y[r, :] = table[ids[offset + r·stride], :]`; zeros for an id outside `0..vocabulary`.
+    /// `(ids i32, table) → (y)`: `y[r, :] = table[ids[offset + r·stride] − first, :]`; zeros for an id outside `first..first + vocabulary`.
     Embedding(Lookup),
-    /// `(ids i32, dy [rows, width], acc like table if accumulate) → (dtable)`: `dtable[v, :] = acc[v, :] + Σ_{r: ids[offset + r·stride] = v}
-    /// dy[r, :]`, summed in ascending r; with `accumulate`, dtable mutates acc, otherwise acc is zero.
+    /// `(ids i32, table, y [rows, width]) → (y′)`: as [`Self::Embedding`], but y′ mutates y, and rows stay as they are whose ids lie outside
+    /// the table: a lookup in the next tile of a table.
+    EmbeddingTile(Lookup),
+    /// `(ids i32, dy [rows, width], acc like table if accumulate) → (dtable)`: `dtable[v, :] = acc[v, :] + Σ_{r: ids[offset + r·stride] =
+    /// first + v} dy[r, :]`, summed in ascending r; with `accumulate`, dtable mutates acc, otherwise acc is zero.
     EmbeddingGrad {
         /// Extents.
         lookup: Lookup,
@@ -439,7 +460,10 @@ impl OpKind {
             Self::Accumulate { .. } => vec![(0, 0)],
             Self::LinearGradWeight { accumulate: true, .. }
             | Self::EmbeddingGrad { accumulate: true, .. } => vec![(2, 0)],
-            Self::CentroidUpdate { .. } => vec![(2, 0)],
+            Self::CentroidUpdate { .. }
+            | Self::LinearGradInputTile { .. }
+            | Self::Conv2dGradInputTile { .. }
+            | Self::EmbeddingTile(_) => vec![(2, 0)],
             Self::RunningUpdate { .. } => vec![(2, 0), (3, 1)],
             Self::SgdStep { sgd, .. } if sgd.momentum == 0.0 => vec![(0, 0)],
             Self::SgdStep { .. } => vec![(0, 0), (2, 1)],
@@ -461,9 +485,10 @@ impl OpKind {
     /// The convolution that the op computes, or whose gradient it computes.
     pub const fn conv(&self) -> Option<&Conv> {
         match self {
-            Self::Conv2d { conv, .. } | Self::Conv2dGradInput(conv) | Self::Conv2dGradWeight(conv) => {
-                Some(conv)
-            }
+            Self::Conv2d { conv, .. }
+            | Self::Conv2dGradInput(conv)
+            | Self::Conv2dGradInputTile { conv, .. }
+            | Self::Conv2dGradWeight(conv) => Some(conv),
             _ => None,
         }
     }
@@ -474,6 +499,7 @@ impl OpKind {
         Some(match *self {
             Self::Conv2d { bias, .. } => Self::Conv2d { conv, bias },
             Self::Conv2dGradInput(_) => Self::Conv2dGradInput(conv),
+            Self::Conv2dGradInputTile { whole, .. } => Self::Conv2dGradInputTile { conv, whole },
             _ => Self::Conv2dGradWeight(conv),
         })
     }
@@ -509,6 +535,7 @@ impl OpKind {
             Self::Dropout(_) => "dropout",
             Self::Conv2d { .. } => "conv2d",
             Self::Conv2dGradInput(_) => "conv2d-grad-input",
+            Self::Conv2dGradInputTile { .. } => "conv2d-grad-input-tile",
             Self::Conv2dGradWeight(_) => "conv2d-grad-weight",
             Self::BiasGrad(_) => "bias-grad",
             Self::BatchNorm { .. } => "batch-norm",
@@ -523,8 +550,10 @@ impl OpKind {
             Self::AveragePoolGrad { .. } => "average-pool-grad",
             Self::Linear { .. } => "linear",
             Self::LinearGradInput(_) => "linear-grad-input",
+            Self::LinearGradInputTile { .. } => "linear-grad-input-tile",
             Self::LinearGradWeight { .. } => "linear-grad-weight",
             Self::Embedding(_) => "embedding",
+            Self::EmbeddingTile(_) => "embedding-tile",
             Self::EmbeddingGrad { .. } => "embedding-grad",
             Self::LstmCell { .. } => "lstm-cell",
             Self::LstmCellGrad { .. } => "lstm-cell-grad",

@@ -64,6 +64,9 @@ impl OpKind {
                 floats(&operands[..2 + usize::from(bias)], &[conv.y().dims()])
             }
             Self::Conv2dGradInput(conv) => floats(&[conv.y().len(), conv.w().len()], &[conv.x().dims()]),
+            Self::Conv2dGradInputTile { conv, .. } => {
+                floats(&[conv.y().len(), conv.w().len(), conv.x().len()], &[conv.x().dims()])
+            }
             Self::Conv2dGradWeight(conv) => floats(&[conv.x().len(), conv.y().len()], &[conv.w().dims()]),
             Self::BiasGrad(c) => floats(&[c.len()], &[&[c.channels]]),
 
@@ -114,6 +117,9 @@ impl OpKind {
                 floats(&operands[..2 + usize::from(bias)], &[p.y().dims()])
             }
             Self::LinearGradInput(p) => floats(&[p.y().len(), p.w().len()], &[p.x().dims()]),
+            Self::LinearGradInputTile { product: p, .. } => {
+                floats(&[p.y().len(), p.w().len(), p.x().len()], &[p.x().dims()])
+            }
             Self::LinearGradWeight { product: p, accumulate } => {
                 let operands = [p.x().len(), p.y().len(), p.w().len()];
                 floats(&operands[..2 + usize::from(accumulate)], &[p.w().dims()])
@@ -126,6 +132,11 @@ impl OpKind {
                 ],
                 outputs: vec![([lookup.rows, lookup.width].into(), F32)],
             },
+            Self::EmbeddingTile(lookup) => {
+                let mut signature = Self::Embedding(lookup).signature();
+                signature.inputs.push((Size::Exactly(lookup.rows * lookup.width), F32));
+                signature
+            }
             Self::EmbeddingGrad { lookup, accumulate } => {
                 let table = [lookup.vocabulary, lookup.width];
                 let operands = [lookup.rows * lookup.width, table[0] * table[1]];

@@ -17,7 +17,9 @@ impl Graph {
         let size = |&value: &elbowroom_ir::TensorId| self.tensors[value].bytes();
         let all = node.inputs.iter().chain(&node.outputs).map(size).sum::<Bytes>();
         let moved = match &node.kind {
-            OpKind::Embedding(lookup) => Bytes((8 * lookup.rows * lookup.width + 4 * lookup.rows) as u64),
+            OpKind::Embedding(lookup) | OpKind::EmbeddingTile(lookup) => {
+                Bytes((8 * lookup.rows * lookup.width + 4 * lookup.rows) as u64)
+            }
             OpKind::EmbeddingGrad { lookup, accumulate: true } => {
                 Bytes((12 * lookup.rows * lookup.width + 4 * lookup.rows) as u64)
             }
@@ -35,7 +37,8 @@ impl OpKind {
         match self {
             Self::Input { .. } | Self::Output { .. } | Self::Fill { .. } => 0,
             Self::Transpose { .. } => 0,
-            Self::Embedding(_) | Self::Concat { .. } | Self::Slice { .. } | Self::Pad { .. } => 0,
+            Self::Embedding(_) | Self::EmbeddingTile(_) => 0,
+            Self::Concat { .. } | Self::Slice { .. } | Self::Pad { .. } => 0,
             Self::Add { len } | Self::Accumulate { len } | Self::Scale { len, .. } => elements(*len, 1),
             Self::ScaleBy { len } => elements(*len, 1),
             Self::ClipFactor { .. } => elements(1, TRANSCENDENTAL),
@@ -52,9 +55,10 @@ impl OpKind {
             }
             // The mask's ten rounds, for four elements.
             Self::Dropout(mask) => elements(mask.len, 16),
-            Self::Conv2d { conv, .. } | Self::Conv2dGradInput(conv) | Self::Conv2dGradWeight(conv) => {
-                2 * conv.multiply_adds()
-            }
+            Self::Conv2d { conv, .. }
+            | Self::Conv2dGradInput(conv)
+            | Self::Conv2dGradInputTile { conv, .. }
+            | Self::Conv2dGradWeight(conv) => 2 * conv.multiply_adds(),
             Self::BiasGrad(channels) => elements(channels.len(), 1),
             Self::BatchNorm { channels, .. } => elements(channels.len(), 6),
             Self::BatchNormGrad { channels, .. } => elements(channels.len(), 9),
@@ -68,6 +72,7 @@ impl OpKind {
             Self::MaxPoolGrad(pool) => elements(pool.y().len(), 1),
             Self::Linear { product, .. }
             | Self::LinearGradInput(product)
+            | Self::LinearGradInputTile { product, .. }
             | Self::LinearGradWeight { product, .. } => {
                 elements(product.rows * product.inputs, 2 * product.outputs as u64)
             }

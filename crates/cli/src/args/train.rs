@@ -6,6 +6,7 @@ use clap::Args;
 use elbowroom::ir::Bytes;
 use elbowroom::machine::Rate;
 use elbowroom::size::{BatchSpec, MemorySpec};
+use elbowroom::tiles::TileChoice;
 use elbowroom::train::Schedule;
 
 use super::{NetworkArgs, PlannerArgs};
@@ -38,7 +39,8 @@ pub struct TrainArgs {
     /// Iterations that the schedule spans, those before --resume included [default: the length of the training, or that of the checkpoint]
     #[arg(long, value_name = "N", conflicts_with = "epochs", value_parser = clap::value_parser!(u64).range(1..))]
     pub schedule_length: Option<u64>,
-    /// Multiply the gradients by a common factor where their global norm is larger than this
+    /// Multiply the gradients by a common factor where their global norm is larger than this; no weight is cut into tiles then, because all
+    /// gradients are needed whole before the first update
     #[arg(long, value_name = "NORM", conflicts_with = "forward_only", value_parser = parse_norm)]
     pub clip_norm: Option<f32>,
     /// Compute each batch in parts of this many samples and add up their gradients; max is the largest part for which a plan is found (needs a
@@ -81,6 +83,10 @@ pub struct TrainArgs {
     /// Also use algorithms for convolutions that round differently (Winograd), where they are faster [default: bit-exact algorithms only]
     #[arg(long, alias = "allow-other-bits")]
     pub allow_numeric_changes: bool,
+    /// Which weights may be cut into tiles, each updated right behind its gradient: auto (large ones, if the limit is too small for whole ones),
+    /// never, or the size of a tile like 16MiB (every weight that is larger and can be cut). Results are the same to the bit
+    #[arg(long, default_value_t = TileChoice::Auto, value_name = "auto|never|SIZE")]
+    pub tiles: TileChoice,
     #[command(flatten)]
     pub network: NetworkArgs,
     /// Where offloaded tensors go: disk, a file in the folder for temporary files or in /var/tmp, whichever lies on a disk (if neither does,

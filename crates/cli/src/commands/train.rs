@@ -98,6 +98,7 @@ fn training(args: &TrainArgs) -> Result<Training<'static>> {
         .freedom(settings::freedom(&args.planner.freedom))
         .threads(settings::threads(&args.planner.search))
         .algorithms(algorithms)
+        .tiles(args.tiles)
         .verify(args.verify)
         .dynamic(args.dynamic);
     let link = args.host_rate.map(|rate| (Channel::with_rate(rate.0), Channel::with_rate(rate.0)));

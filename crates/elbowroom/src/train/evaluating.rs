@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use elbowroom_engine::{Digest, Session};
-use elbowroom_graph::{Content, Graph};
+use elbowroom_graph::{BuildError, Content, Graph, Tiling};
 use elbowroom_ir::Bytes;
 
 use super::execution::{Executor, Measured};
@@ -72,6 +72,8 @@ impl Due {
 /// Evaluates a network whenever it is due.
 pub(super) struct Evaluator<'a> {
     graph: Arc<Graph>,
+    /// As the network built it.
+    as_built: Arc<Graph>,
     pass: Ahead<Pass<'a>>,
     batches: u64,
     pub due: Due,
@@ -97,13 +99,26 @@ impl<'a> Evaluator<'a> {
         let batches = pass.batches();
         let mut pass = Ahead::new(pass);
         pass.batch(0, || 0)?;
-        Ok(Self { graph, pass, batches, due })
+        Ok(Self { as_built: graph.clone(), graph, pass, batches, due })
     }
 
     /// Waits until the thread that reads batches has ended.
     pub fn settle(&mut self) {
         // A batch that could not be read counts only if an evaluation needs it.
         let _ = self.pass.settle();
+    }
+
+    /// Cuts the weights into the tiles in which they are trained.
+    ///
+    /// # Errors
+    ///
+    /// The graph uses one of them in another way than the training does.
+    pub fn cut(&mut self, tiling: &Tiling) -> Result<(), BuildError> {
+        self.graph = match tiling.is_empty() {
+            true => self.as_built.clone(),
+            false => Arc::new(self.as_built.tiled(tiling)?),
+        };
+        Ok(())
     }
 
     /// One pass over the data; `None` if it was interrupted. `iterations` ran before.

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use elbowroom_engine::{Digest, HostOptions, Session, SessionOptions};
-use elbowroom_graph::{DType, Graph};
+use elbowroom_graph::{DType, Graph, Tiling};
 use elbowroom_ir::check::CheckedPlan;
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::timeline::Timeline;
@@ -20,15 +20,20 @@ use super::{Iteration, Outputs, TrainError, TrainObserver};
 use crate::checkpoint::{Checkpoint, CheckpointError, Dtype, Entry, Header};
 use crate::data::Feed;
 use crate::files::expect_writable;
-use crate::network::{self, LOSS, NetworkError, Structure};
+use crate::network::{self, KEPT_STRUCTURES, LOSS, NetworkError, Structure};
 use crate::report::{Ending, Evaluation, Saved};
 use crate::weights::{self, Weights, WeightsError};
 
 /// What the runs of one training have in common.
 pub(super) struct Runner<'t, 'a> {
     training: &'t Training<'a>,
-    /// The largest structure, with its algorithms chosen.
+    /// The largest structure, with its algorithms and its tiles chosen.
     pub(super) graph: Arc<Graph>,
+    /// The largest structure as the network built it. Files name its persistent tensors.
+    as_built: Arc<Graph>,
+    /// The weights that are in tiles, and structures with and without them.
+    tiling: Tiling,
+    cut: Vec<(Arc<Graph>, Arc<Graph>)>,
     feed: Ahead<Feed<'a>>,
     /// What the iteration of this number runs, whose batch is being read.
     next: Option<(u64, Structure)>,
@@ -115,11 +120,13 @@ impl<'t, 'a> Runner<'t, 'a> {
         let saved =
             checkpoint.as_ref().and_then(|checkpoint| Course::parse(checkpoint.header.schedule.as_ref()?));
         let course = training.course(saved, first);
-        let graph = graph.clone();
         let (feed, next, part) = (Ahead::new(feed), None, (0, 0));
         let mut runner = Self {
             training,
-            graph,
+            graph: graph.clone(),
+            as_built: graph.clone(),
+            tiling: Tiling::default(),
+            cut: Vec::new(),
             feed,
             next,
             part,
@@ -139,12 +146,36 @@ impl<'t, 'a> Runner<'t, 'a> {
         self.training
     }
 
-    /// What an iteration runs.
-    fn structure(&self, number: u64) -> Result<Structure, TrainError> {
-        match self.training.network.varies() {
-            true => Ok(self.training.network.structure(number, self.training.effective_seed())?),
-            false => Ok(Structure::of(self.graph.clone(), number)?),
+    /// Runs this graph from now on, with the weights of all structures in these tiles.
+    pub(super) fn set_graph(&mut self, graph: Arc<Graph>, tiling: Tiling) -> Result<(), TrainError> {
+        if let Some(evaluator) = &mut self.evaluator {
+            evaluator.cut(&tiling).map_err(NetworkError::from)?;
         }
+        self.cut.clear();
+        (self.graph, self.tiling, self.next) = (graph, tiling, None);
+        Ok(())
+    }
+
+    /// What an iteration runs.
+    fn structure(&mut self, number: u64) -> Result<Structure, TrainError> {
+        if !self.training.network.varies() {
+            return Ok(Structure::of(self.graph.clone(), number)?);
+        }
+        let Structure { graph, samples } =
+            self.training.network.structure(number, self.training.effective_seed())?;
+        if self.tiling.is_empty() {
+            return Ok(Structure { graph, samples });
+        }
+        // The same graph every time while it is kept, as the network's own is.
+        if let Some((_, cut)) = self.cut.iter().find(|(whole, _)| Arc::ptr_eq(whole, &graph)) {
+            return Ok(Structure { graph: cut.clone(), samples });
+        }
+        let cut = Arc::new(graph.tiled(&self.tiling).map_err(NetworkError::from)?);
+        if self.cut.len() >= KEPT_STRUCTURES {
+            self.cut.remove(0);
+        }
+        self.cut.push((graph, cut.clone()));
+        Ok(Structure { graph: cut, samples })
     }
 
     /// A session with initial values, or with those of the checkpoint.
@@ -181,7 +212,7 @@ impl<'t, 'a> Runner<'t, 'a> {
         let Some(path) = &self.training.save_weights else { return Ok(()) };
         let read =
             |index: usize, value: &mut [u8]| session.read_persistent(index, value).map_err(io::Error::other);
-        Ok(weights::save(path, &self.graph, self.first + iterations, read)?)
+        Ok(weights::save(path, &self.as_built, self.first + iterations, read)?)
     }
 
     /// Runs iterations from the first on and saves checkpoints in between and at the end. An error that leaves the state of the training

@@ -20,6 +20,7 @@ use crate::network::Network;
 use crate::pipeline::Method;
 use crate::registry;
 use crate::size::MemorySpec;
+use crate::tiles::TileChoice;
 
 /// Time that each search for a plan may take by default.
 const TIME: Duration = Duration::from_secs(10);
@@ -52,6 +53,7 @@ pub struct Training<'a> {
     pub(super) method: Method<'a>,
     pub(super) freedom: Freedom,
     pub(super) algorithms: AlgorithmChoice,
+    pub(super) tiles: TileChoice,
     pub(super) iterations: u64,
     pub(super) epochs: Option<u64>,
     pub(super) schedule: Option<Schedule>,
@@ -158,6 +160,7 @@ impl<'a> Training<'a> {
             method: Method::new(planner, packer, Budget::time(TIME)),
             freedom: Freedom::ALL,
             algorithms: AlgorithmChoice::default(),
+            tiles: TileChoice::default(),
             iterations: ITERATIONS,
             epochs: None,
             schedule: None,
@@ -317,6 +320,12 @@ impl<'a> Training<'a> {
     /// Sets which algorithms may be chosen for convolutions.
     pub fn algorithms(self, algorithms: AlgorithmChoice) -> Self {
         Self { algorithms, ..self }
+    }
+
+    /// Sets which weights may be cut into tiles that are updated one by one; by default large ones, if the limit is too small for whole ones.
+    /// Nothing is cut if [numerically different algorithms](AlgorithmChoice::NumericChanges) may be chosen.
+    pub fn tiles(self, tiles: TileChoice) -> Self {
+        Self { tiles, ..self }
     }
 
     /// Sets the machine. Its memory is replaced by the limit and its link by what the host tier measures when training begins.

@@ -33,6 +33,7 @@ const fn extents(conv: &Conv) -> Extents {
         rows: conv.out_channels,
         columns: conv.batch * area(conv.out_size),
         depth: conv.in_channels * conv.window.area(),
+        whole_depth: conv.in_channels * conv.window.area(),
         scratch_level: scratch_level(conv),
     }
 }
@@ -42,6 +43,7 @@ const fn grad_weight_extents(conv: &Conv) -> Extents {
         rows: conv.out_channels,
         columns: conv.in_channels * conv.window.area(),
         depth: conv.batch * area(conv.out_size),
+        whole_depth: conv.batch * area(conv.out_size),
         scratch_level: scratch_level(conv),
     }
 }
@@ -50,6 +52,7 @@ const fn grad_weight_extents(conv: &Conv) -> Extents {
 pub fn computes(kind: &OpKind) -> bool {
     kind.conv().is_some_and(|conv| match conv.algorithm {
         Algorithm::Tiled | Algorithm::Lean => true,
+        _ if matches!(kind, OpKind::Conv2dGradInputTile { .. }) => false,
         Algorithm::Winograd => winograd::computes(conv),
         Algorithm::Direct => {
             // Only where lines follow each other in both is the width of a line that of a whole plane.
@@ -86,13 +89,34 @@ pub fn grad_weight_scratch(conv: &Conv) -> usize {
 
 /// Floats of scratch of [`grad_input`].
 pub fn grad_input_scratch(conv: &Conv) -> usize {
+    grad_input_tile_scratch(conv, conv.out_channels)
+}
+
+/// Floats of scratch of [`grad_input_tile`], for a tile of a weight with `whole` output channels.
+pub fn grad_input_tile_scratch(conv: &Conv, whole: usize) -> usize {
     match conv.algorithm {
         Algorithm::Tiled | Algorithm::Lean => {
-            residues(conv).map(|residue| residue.extents(conv).scratch()).max().unwrap_or(0)
+            residues(conv).map(|residue| residue.extents(conv, whole).scratch()).max().unwrap_or(0)
         }
         Algorithm::Direct => 0,
         Algorithm::Winograd => winograd::grad_input_scratch(conv),
     }
+}
+
+/// The output channels, or a multiple of them, with which every sum of [`grad_input`] begins a new part.
+pub fn grad_input_grain(conv: &Conv) -> usize {
+    let grain = |residue: Residue| {
+        let taps = area(residue.taps);
+        let part = residue.extents(conv, conv.out_channels).part();
+        part / gcd(part, taps)
+    };
+    let reached = residues(conv).filter(|residue| area(residue.taps) > 0);
+    reached.map(grain).fold(1, super::common_multiple)
+}
+
+/// The greatest common divisor of two numbers above zero.
+pub const fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 fn windows<'a>(conv: &Conv, x: &'a [f32]) -> Windows<'a> {
@@ -185,23 +209,46 @@ pub unsafe fn grad_input(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
             };
             return direct.run(pool, dx);
         }
-        let scratch = o.scratch(grad_input_scratch(conv));
         // Positions that no tap reaches are zero; where there are such, all are zeroed first, line after line.
         if residues(conv).any(|residue| area(residue.taps) == 0) {
             let len = conv.x().len();
             chunks(pool, len, |start, len| dx.slice(start, len).fill(0.0));
         }
-        for residue in residues(conv).filter(|residue| area(residue.taps) > 0) {
-            let operands = (&residue.weights(conv, w), &residue.windows(conv, dy));
-            product(
-                Some(pool),
-                residue.extents(conv),
-                operands,
-                Initial::Zero,
-                residue.target(conv, dx),
-                scratch,
-            );
-        }
+        let scratch = o.scratch(grad_input_scratch(conv));
+        sums(pool, conv, conv.out_channels, (dy, w), Initial::Zero, dx, scratch);
+    }
+}
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn grad_input_tile(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv, whole: usize) {
+    // SAFETY: the result is the sum so far, which only the products touch.
+    unsafe {
+        let (dy, w) = (o.read(0, conv.y().len()), o.read(1, conv.w().len()));
+        let dx = Shared::new(o.target(0, conv.x().len()));
+        let scratch = o.scratch(grad_input_tile_scratch(conv, whole));
+        sums(pool, conv, whole, (dy, w), Initial::Keep, dx, scratch);
+    }
+}
+
+/// The gradient to the input, residue by residue.
+///
+/// # Safety
+/// As [`product`], for all of `dx`.
+unsafe fn sums(
+    pool: &ThreadPool,
+    conv: &Conv,
+    whole: usize,
+    (dy, w): (&[f32], &[f32]),
+    initial: Initial<'_>,
+    dx: Shared<f32>,
+    scratch: &mut [f32],
+) {
+    for residue in residues(conv).filter(|residue| area(residue.taps) > 0) {
+        let operands = (&residue.weights(conv, w), &residue.windows(conv, dy));
+        let (extents, target) = (residue.extents(conv, whole), residue.target(conv, dx));
+        // SAFETY: the caller's promise.
+        unsafe { product(Some(pool), extents, operands, initial, target, scratch) };
     }
 }
 
@@ -245,11 +292,13 @@ impl Residue {
         }
     }
 
-    fn extents(&self, conv: &Conv) -> Extents {
+    /// Extents for a weight with `whole` output channels, of which `conv` may have some.
+    fn extents(&self, conv: &Conv, whole: usize) -> Extents {
         Extents {
             rows: conv.in_channels,
             columns: conv.batch * area(self.positions),
             depth: conv.out_channels * area(self.taps),
+            whole_depth: whole * area(self.taps),
             scratch_level: scratch_level(conv),
         }
     }

@@ -11,15 +11,24 @@ use super::parallel::{Shared, each};
 const COLUMNS: usize = 64;
 
 /// The row of the table that an id names.
-fn row_of(id: i32, vocabulary: usize) -> Option<usize> {
-    usize::try_from(id).ok().filter(|&id| id < vocabulary)
+fn row_of(id: i32, lookup: &Lookup) -> Option<usize> {
+    usize::try_from(id).ok()?.checked_sub(lookup.first).filter(|&row| row < lookup.vocabulary)
+}
+
+/// What happens to rows whose ids lie outside the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outside {
+    /// They are zero.
+    Zero,
+    /// They stay as they are.
+    Keep,
 }
 
 /// # Safety
 /// As [`super::run`].
-pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, lookup: Lookup) {
-    let Lookup { rows, offset, stride, vocabulary, width } = lookup;
-    // SAFETY: the result is apart from all operands.
+pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, lookup: Lookup, outside: Outside) {
+    let Lookup { rows, offset, stride, vocabulary, width, .. } = lookup;
+    // SAFETY: the result is apart from these operands.
     let (ids, table) = unsafe { (o.read::<i32>(0, lookup.span()), o.read::<f32>(1, vocabulary * width)) };
     let y = Shared::new(o.target::<f32>(0, rows * width));
     let together = CHUNK.div_ceil(width.max(1));
@@ -27,9 +36,10 @@ pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, lookup: Lookup) {
         for r in task * together..((task + 1) * together).min(rows) {
             // SAFETY: every task has its own rows.
             let to = unsafe { y.slice(r * width, width) };
-            match row_of(ids[offset + r * stride], vocabulary) {
-                Some(id) => to.copy_from_slice(&table[id * width..(id + 1) * width]),
-                None => to.fill(0.0),
+            match (row_of(ids[offset + r * stride], &lookup), outside) {
+                (Some(row), _) => to.copy_from_slice(&table[row * width..(row + 1) * width]),
+                (None, Outside::Zero) => to.fill(0.0),
+                (None, Outside::Keep) => {}
             }
         }
     });
@@ -40,7 +50,7 @@ pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, lookup: Lookup) {
 /// # Safety
 /// As [`super::run`].
 pub unsafe fn grad(o: &Operands<'_>, pool: &ThreadPool, lookup: Lookup, accumulate: bool) {
-    let Lookup { rows, offset, stride, vocabulary, width } = lookup;
+    let Lookup { rows, offset, stride, vocabulary, width, .. } = lookup;
     // SAFETY: the result is apart from these operands.
     let (ids, dy) = unsafe { (o.read::<i32>(0, lookup.span()), o.read::<f32>(1, rows * width)) };
     let table = Shared::new(o.target::<f32>(0, vocabulary * width));
@@ -53,8 +63,8 @@ pub unsafe fn grad(o: &Operands<'_>, pool: &ThreadPool, lookup: Lookup, accumula
             (0..vocabulary).for_each(|row| part(row).fill(0.0));
         }
         for r in 0..rows {
-            if let Some(id) = row_of(ids[offset + r * stride], vocabulary) {
-                for (sum, &dy) in part(id).iter_mut().zip(&dy[r * width + start..][..count]) {
+            if let Some(row) = row_of(ids[offset + r * stride], &lookup) {
+                for (sum, &dy) in part(row).iter_mut().zip(&dy[r * width + start..][..count]) {
                     *sum += dy;
                 }
             }

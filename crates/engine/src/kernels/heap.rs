@@ -33,7 +33,7 @@ impl HeapRun {
         let place = |value: &TensorId| graph.tensors[*value].storage;
         for parameter in &graph.persistent {
             let storage = place(&parameter.begin);
-            parameter.init.fill(seed, 0, memory[storage.index()].floats_mut());
+            parameter.fill(seed, 0, memory[storage.index()].floats_mut());
         }
         let mut scratch = 0;
         for node in graph.nodes.values() {

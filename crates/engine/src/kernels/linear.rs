@@ -18,6 +18,11 @@ pub const fn grad_input_extents(p: Product) -> Extents {
     Extents::new(p.rows, p.inputs, p.outputs)
 }
 
+/// As [`grad_input_extents`], for a tile of a weight with `whole` outputs.
+pub const fn grad_input_tile_extents(p: Product, whole: usize) -> Extents {
+    Extents { whole_depth: whole, ..grad_input_extents(p) }
+}
+
 /// `dw [outputs, inputs]`, over the rows.
 pub const fn grad_weight_extents(p: Product) -> Extents {
     Extents::new(p.outputs, p.inputs, p.rows)
@@ -53,6 +58,19 @@ pub unsafe fn grad_input(o: &Operands<'_>, pool: &ThreadPool, p: Product) {
         let w = lines(o.read(1, p.outputs * p.inputs), p.inputs, false);
         let dx = Target::matrix(Shared::new(o.target(0, p.rows * p.inputs)), p.inputs);
         product(Some(pool), extents, (&dy, &w), Initial::Zero, dx, o.scratch(extents.scratch()));
+    }
+}
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn grad_input_tile(o: &Operands<'_>, pool: &ThreadPool, p: Product, whole: usize) {
+    let extents = grad_input_tile_extents(p, whole);
+    // SAFETY: the result is the sum so far, which only the product touches.
+    unsafe {
+        let dy = lines(o.read(0, p.rows * p.outputs), p.outputs, true);
+        let w = lines(o.read(1, p.outputs * p.inputs), p.inputs, false);
+        let dx = Target::matrix(Shared::new(o.target(0, p.rows * p.inputs)), p.inputs);
+        product(Some(pool), extents, (&dy, &w), Initial::Keep, dx, o.scratch(extents.scratch()));
     }
 }
 

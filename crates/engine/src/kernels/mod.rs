@@ -44,9 +44,9 @@ mod tile;
 mod windows;
 mod winograd;
 
-use elbowroom_graph::OpKind;
 use elbowroom_graph::op::{Adam, Algorithm, Sgd};
-use elbowroom_ir::Bytes;
+use elbowroom_graph::{Graph, OpKind, Tileable};
+use elbowroom_ir::{Bytes, OpId};
 use rayon::ThreadPool;
 
 pub(crate) use sound::graph_fault;
@@ -141,9 +141,13 @@ pub fn workspace(kind: &OpKind) -> Bytes {
     let floats = match *kind {
         OpKind::Conv2d { conv, .. } => convolution::scratch(&conv),
         OpKind::Conv2dGradInput(conv) => convolution::grad_input_scratch(&conv),
+        OpKind::Conv2dGradInputTile { conv, whole } => convolution::grad_input_tile_scratch(&conv, whole),
         OpKind::Conv2dGradWeight(conv) => convolution::grad_weight_scratch(&conv),
         OpKind::Linear { product, .. } => linear::extents(product).scratch(),
         OpKind::LinearGradInput(product) => linear::grad_input_extents(product).scratch(),
+        OpKind::LinearGradInputTile { product, whole } => {
+            linear::grad_input_tile_extents(product, whole).scratch()
+        }
         OpKind::LinearGradWeight { product, .. } => linear::grad_weight_extents(product).scratch(),
         OpKind::Attention(heads) => attention::scratch(heads),
         OpKind::AttentionGrad(heads) => attention::grad_scratch(heads),
@@ -157,6 +161,22 @@ pub fn algorithms(kind: &OpKind) -> impl Iterator<Item = Algorithm> + use<'_> {
     let computes =
         |&algorithm: &Algorithm| kind.computed_by(algorithm).is_some_and(|kind| convolution::computes(&kind));
     Algorithm::ALL.into_iter().filter(computes)
+}
+
+/// The rows of which every tile of a weight, but its last one, must have a multiple, so that no bit of a result changes: wherever a tile begins,
+/// every op that sums over the rows of the weight begins a new part of its sum. As many as the weight has, or more, if it cannot be cut.
+pub fn tile_grain(graph: &Graph, weight: &Tileable) -> usize {
+    let grain = |&op: &OpId| match &graph.nodes[op].kind {
+        OpKind::LinearGradInput(product) => linear::grad_input_extents(*product).part(),
+        OpKind::Conv2dGradInput(conv) => convolution::grad_input_grain(conv),
+        _ => 1,
+    };
+    weight.sums.iter().map(grain).fold(1, common_multiple)
+}
+
+/// The least common multiple of two numbers above zero.
+const fn common_multiple(a: usize, b: usize) -> usize {
+    a / convolution::gcd(a, b) * b
 }
 
 /// Computes one op.
@@ -185,6 +205,9 @@ pub unsafe fn run(kind: &OpKind, operands: &Operands<'_>, context: &Context<'_>)
             OpKind::Dropout(mask) => dropout::dropout(o, context, mask),
             OpKind::Conv2d { conv, bias } => convolution::forward(o, pool, &conv, bias),
             OpKind::Conv2dGradInput(conv) => convolution::grad_input(o, pool, &conv),
+            OpKind::Conv2dGradInputTile { conv, whole } => {
+                convolution::grad_input_tile(o, pool, &conv, whole)
+            }
             OpKind::Conv2dGradWeight(conv) => convolution::grad_weight(o, pool, &conv),
             OpKind::BiasGrad(channels) => batch_norm::bias_grad(o, pool, channels),
             OpKind::BatchNorm { channels, epsilon } => batch_norm::forward(o, pool, channels, epsilon),
@@ -211,10 +234,14 @@ pub unsafe fn run(kind: &OpKind, operands: &Operands<'_>, context: &Context<'_>)
             }
             OpKind::Linear { product, bias } => linear::forward(o, pool, product, bias),
             OpKind::LinearGradInput(product) => linear::grad_input(o, pool, product),
+            OpKind::LinearGradInputTile { product, whole } => {
+                linear::grad_input_tile(o, pool, product, whole)
+            }
             OpKind::LinearGradWeight { product, accumulate } => {
                 linear::grad_weight(o, pool, product, accumulate)
             }
-            OpKind::Embedding(lookup) => embedding::forward(o, pool, lookup),
+            OpKind::Embedding(lookup) => embedding::forward(o, pool, lookup, embedding::Outside::Zero),
+            OpKind::EmbeddingTile(lookup) => embedding::forward(o, pool, lookup, embedding::Outside::Keep),
             OpKind::EmbeddingGrad { lookup, accumulate } => embedding::grad(o, pool, lookup, accumulate),
             OpKind::LstmCell { batch, hidden } => lstm::forward(o, pool, [batch, hidden]),
             OpKind::LstmCellGrad { batch, hidden, carry } => lstm::grad(o, pool, [batch, hidden], carry),

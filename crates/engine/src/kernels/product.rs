@@ -43,6 +43,8 @@ pub struct Extents {
     pub columns: usize,
     /// Columns of A, rows of B.
     pub depth: usize,
+    /// The depth of a larger product that this one continues, whose parts are this one's too; otherwise its own depth.
+    pub whole_depth: usize,
     /// How much scratch it may use.
     pub scratch_level: ScratchLevel,
 }
@@ -81,12 +83,12 @@ pub fn even_part(total: usize, most: usize, unit: usize) -> usize {
 impl Extents {
     /// Extents with [`ScratchLevel::Full`].
     pub const fn new(rows: usize, columns: usize, depth: usize) -> Self {
-        Self { rows, columns, depth, scratch_level: ScratchLevel::Full }
+        Self { rows, columns, depth, whole_depth: depth, scratch_level: ScratchLevel::Full }
     }
 
     /// Depth of one part: an element is a sum over parts, in order, of one chain each.
     pub fn part(self) -> usize {
-        even_part(self.depth, DEPTH, 1)
+        even_part(self.whole_depth, DEPTH, 1)
     }
 
     fn blocks(self) -> Blocks {

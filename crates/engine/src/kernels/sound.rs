@@ -18,7 +18,10 @@ pub fn fault(kind: &OpKind) -> Option<String> {
         return Some(format!("the extents of {name} are too large"));
     }
     let fits = match kind {
-        OpKind::Conv2d { conv, .. } | OpKind::Conv2dGradInput(conv) | OpKind::Conv2dGradWeight(conv) => {
+        OpKind::Conv2d { conv, .. }
+        | OpKind::Conv2dGradInput(conv)
+        | OpKind::Conv2dGradInputTile { conv, .. }
+        | OpKind::Conv2dGradWeight(conv) => {
             if !algorithms(kind).any(|algorithm| algorithm == conv.algorithm) {
                 return Some(format!("there is no kernel {} for this {name}", conv.algorithm.name()));
             }
@@ -160,12 +163,15 @@ fn volumes(kind: &OpKind) -> Vec<Vec<usize>> {
         OpKind::ClipFactor { .. } => Vec::new(),
         OpKind::Dropout(mask) => vec![vec![mask.len]],
         OpKind::AddRow { outer, inner } => vec![vec![outer, inner]],
-        OpKind::Conv2d { conv, .. } | OpKind::Conv2dGradInput(conv) | OpKind::Conv2dGradWeight(conv) => {
-            windows(
-                [conv.in_size, conv.out_size],
-                &conv.window,
-                [conv.batch, conv.in_channels, conv.out_channels],
-            )
+        OpKind::Conv2d { conv, .. }
+        | OpKind::Conv2dGradInput(conv)
+        | OpKind::Conv2dGradInputTile { conv, .. }
+        | OpKind::Conv2dGradWeight(conv) => {
+            let channels = match *kind {
+                OpKind::Conv2dGradInputTile { whole, .. } => conv.out_channels.max(whole),
+                _ => conv.out_channels,
+            };
+            windows([conv.in_size, conv.out_size], &conv.window, [conv.batch, conv.in_channels, channels])
         }
         OpKind::MaxPool(pool)
         | OpKind::MaxPoolGrad(pool)
@@ -189,12 +195,17 @@ fn volumes(kind: &OpKind) -> Vec<Vec<usize>> {
         OpKind::Linear { product: p, .. }
         | OpKind::LinearGradInput(p)
         | OpKind::LinearGradWeight { product: p, .. } => vec![vec![p.rows, p.inputs, p.outputs]],
-        OpKind::Embedding(lookup) | OpKind::EmbeddingGrad { lookup, .. } => vec![
-            vec![lookup.rows, lookup.width],
-            vec![lookup.vocabulary, lookup.width],
-            vec![lookup.rows, lookup.stride],
-            vec![lookup.offset],
-        ],
+        OpKind::LinearGradInputTile { product: p, whole } => {
+            vec![vec![p.rows, p.inputs, p.outputs.max(whole)]]
+        }
+        OpKind::Embedding(lookup) | OpKind::EmbeddingTile(lookup) | OpKind::EmbeddingGrad { lookup, .. } => {
+            vec![
+                vec![lookup.rows, lookup.width],
+                vec![lookup.vocabulary, lookup.width],
+                vec![lookup.rows, lookup.stride],
+                vec![lookup.offset],
+            ]
+        }
         OpKind::LstmCell { batch, hidden } | OpKind::LstmCellGrad { batch, hidden, .. } => {
             vec![vec![4, batch, hidden]]
         }

@@ -39,6 +39,11 @@ pub fn twin(kind: &OpKind, x: &[&[f64]], seed: u64, iteration: u64) -> Vec<Vec<f
             taps(&conv, |at_x, at_w, at_y| dx[at_x] += x[0][at_y] * x[1][at_w]);
             vec![dx]
         }
+        OpKind::Conv2dGradInputTile { conv, .. } => {
+            let mut dx = x[2].to_vec();
+            taps(&conv, |at_x, at_w, at_y| dx[at_x] += x[0][at_y] * x[1][at_w]);
+            vec![dx]
+        }
         OpKind::Conv2dGradWeight(conv) => {
             let mut dw = vec![0.0; conv.w().len()];
             taps(&conv, |at_x, at_w, at_y| dw[at_w] += x[0][at_x] * x[1][at_y]);
@@ -167,6 +172,11 @@ pub fn twin(kind: &OpKind, x: &[&[f64]], seed: u64, iteration: u64) -> Vec<Vec<f
             products(p, |at_x, at_w, at_y| dx[at_x] += x[0][at_y] * x[1][at_w]);
             vec![dx]
         }
+        OpKind::LinearGradInputTile { product: p, .. } => {
+            let mut dx = x[2].to_vec();
+            products(p, |at_x, at_w, at_y| dx[at_x] += x[0][at_y] * x[1][at_w]);
+            vec![dx]
+        }
         OpKind::LinearGradWeight { product: p, accumulate } => {
             let mut dw = if accumulate { x[2].to_vec() } else { vec![0.0; p.w().len()] };
             products(p, |at_x, at_w, at_y| dw[at_w] += x[0][at_x] * x[1][at_y]);
@@ -174,6 +184,11 @@ pub fn twin(kind: &OpKind, x: &[&[f64]], seed: u64, iteration: u64) -> Vec<Vec<f
         }
         OpKind::Embedding(lookup) => {
             let mut y = vec![0.0; lookup.rows * lookup.width];
+            looked_up(lookup, x[0], |at_table, at_y| y[at_y] = x[1][at_table]);
+            vec![y]
+        }
+        OpKind::EmbeddingTile(lookup) => {
+            let mut y = x[2].to_vec();
             looked_up(lookup, x[0], |at_table, at_y| y[at_y] = x[1][at_table]);
             vec![y]
         }
@@ -419,7 +434,7 @@ fn normalize(
 
 fn looked_up(lookup: Lookup, ids: &[f64], mut f: impl FnMut(usize, usize)) {
     for (r, i) in pairs([lookup.rows, lookup.width]) {
-        let id = ids[lookup.offset + r * lookup.stride];
+        let id = ids[lookup.offset + r * lookup.stride] - lookup.first as f64;
         if id >= 0.0 && id < lookup.vocabulary as f64 {
             f(id as usize * lookup.width + i, r * lookup.width + i);
         }

@@ -40,7 +40,7 @@ pub fn build(name: &str, options: &Options) -> Result<Graph, BuildError> {
     b.output("loss", loss);
 
     b.phase = Phase::Update;
-    let lookup = Lookup { rows, offset: 0, stride: 1, vocabulary: clusters, width };
+    let lookup = Lookup { rows, offset: 0, stride: 1, first: 0, vocabulary: clusters, width };
     let sums = OpKind::EmbeddingGrad { lookup, accumulate: false };
     let sums = b.push1("centroids.sums", sums, &[nearest[0].id, points.id])?;
     let step = OpKind::CentroidUpdate { rows, clusters, width };

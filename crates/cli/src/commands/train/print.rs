@@ -178,6 +178,12 @@ fn execution(report: &TrainReport) -> Vec<Row> {
         let note = "persistent tensors moved when a plan began to be followed";
         rows.push(row("plan changes", execution.switch_moved_bytes, note));
     }
+    if let Some(largest) = report.tiled_weights.iter().map(|weight| weight.tile_bytes).max() {
+        let weights = report.tiled_weights.iter();
+        let weights = weights.map(|weight| format!("{} in {}", weight.name, weight.tiles));
+        let note = format!("tiles of at most {largest}, each updated right behind its gradient");
+        rows.push(row("tiled weights", weights.collect::<Vec<_>>().join(", "), note));
+    }
     // If all convolutions use the default algorithm, the row is omitted.
     if report.algorithms.keys().any(|&algorithm| algorithm != Algorithm::default().name()) {
         let counts = report.algorithms.iter().map(|(name, count)| format!("{count} {name}"));
