@@ -80,7 +80,7 @@ pub struct NetworkArgs {
     /// The network. N stands for a depth, as in resnet56
     #[arg(long, default_value = "resnet18", value_parser = NetworkName)]
     pub model: String,
-    /// Samples in a batch; `train` also takes max, the largest batch for which a plan is found
+    /// Samples in a batch; `train` and `plan` also take max, the largest batch for which a plan is found
     #[arg(long, default_value = "64", value_name = "SAMPLES|max")]
     pub batch: BatchSpec,
     /// Run the forward part only: no gradients, no updates, no dropout, normalization by running statistics
@@ -274,10 +274,18 @@ const TRACE_EXAMPLES: &str = "Examples:
   elbowroom plan r50.trace --memory 1.5GiB -o r50.plan
   elbowroom plan r50.trace --memory 40% --planner greedy --link shared:12.2GB/s --no-recompute
   elbowroom plan r50.trace --memory 30% --explain
-      Also lists which tensors are offloaded or evicted, what that saves and what it costs.")]
+      Also lists which tensors are offloaded or evicted, what that saves and what it costs.
+  elbowroom plan --model resnet152 --image 224 --batch max --memory 24GiB --machine a100
+      Finds the largest batch for which a plan is found, for a machine that need not be here.")]
 pub struct PlanArgs {
-    /// The trace, or a file that `trace --import` reads
-    pub trace: PathBuf,
+    /// The trace, or a file that `trace --import` reads; or a network instead, by --model
+    #[arg(
+        required_unless_present = "model",
+        conflicts_with_all = [
+            "model", "forward_only", "image", "classes", "length", "vocabulary", "width", "layers", "optimizer", "learning_rate", "weight_decay",
+        ]
+    )]
+    pub trace: Option<PathBuf>,
     /// The limit on the arena: bytes (600MiB), a share of the unconstrained peak (70%), or min, the smallest limit for which a plan is found
     ///
     /// Without a limit nothing is planned; the command prints the unconstrained peak and the smallest limit for which a plan is found.
@@ -302,6 +310,8 @@ pub struct PlanArgs {
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub network: NetworkArgs,
     #[command(flatten)]
     pub planner: PlannerArgs,
     #[command(flatten)]

@@ -13,6 +13,7 @@ use elbowroom::checkpoint::CheckpointError;
 use elbowroom::graph::Graph;
 use elbowroom::ir::Nanos;
 use elbowroom::ir::search::{Budget, Goal, Observer};
+use elbowroom::largest::TriedBatch;
 use elbowroom::report::{Evaluation, PlanReport};
 use elbowroom::train::{Iteration, TrainObserver};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -219,6 +220,10 @@ impl Observer for Progress {
         self.hear(|search| search.evaluations = evaluations);
     }
     fn note(&self, note: &dyn Any) {
+        if let Some(TriedBatch(samples)) = note.downcast_ref() {
+            self.stage_begins(format!("trying a batch of {}", counted(*samples as u64, "sample")));
+            return;
+        }
         self.hear(|search| search.learned.note(note));
     }
     fn origin(&self, origin: &str) {

@@ -46,6 +46,7 @@ fn every_field_of_a_report_is_documented() {
         ("plan r.trace --json", 0),
         ("plan r.trace --memory 60% --planner auto --evaluations 5 --explain --json -o r.plan", 0),
         ("plan r.trace --memory 1KiB --evaluations 5 --json", 1),
+        ("plan --model resnet20 --image 8 --batch max --memory 1MiB --evaluations 5 --json", 0),
         ("check r.trace r.plan --json", 0),
         ("simulate r.trace r.plan --json", 0),
         ("why r.trace --json", 0),

@@ -42,12 +42,18 @@ pub enum LargestError {
     Plan(PlanError),
 }
 
+/// A note to the observer: whether a batch of this many samples fits is tried now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TriedBatch(pub usize);
+
 /// The largest batch with its graph.
 pub struct Largest {
     /// Samples in the batch.
     pub samples: usize,
     /// The network's largest structure for it.
     pub graph: Arc<Graph>,
+    /// Whether the search ended by itself: one sample more does not fit. Otherwise time or observer ended it.
+    pub complete: bool,
 }
 
 /// The largest batch for which a plan is found within the limit, where the same search finds none for one sample more. A batch fits if
@@ -75,6 +81,7 @@ pub(crate) fn largest_for(
     let limit = conditions.memory.absolute().ok_or(LargestError::Relative)?;
     // The clock ends the search, not the first answer. Until then each plan may take the whole of its own time.
     let end = conditions.method.budget.time.and_then(|time| Instant::now().checked_add(time));
+    observer.note(&TriedBatch(1));
     let mut best = match fit(network, conditions, machines, 1, limit, observer)? {
         Ok(graph) => graph,
         Err(why) => return Err(LargestError::None(why)),
@@ -85,6 +92,7 @@ pub(crate) fn largest_for(
     while works + 1 < fails && !watch.interrupted() {
         // Doubles until a batch does not fit, then halves the gap.
         let batch = if fails > MOST { (2 * works).min(MOST) } else { works.midpoint(fails) };
+        observer.note(&TriedBatch(batch));
         match fits(batch) {
             Ok(Ok(graph)) => (best, works) = (graph, batch),
             // What was interrupted is no answer.
@@ -94,7 +102,7 @@ pub(crate) fn largest_for(
             Err(error) => return Err(error),
         }
     }
-    Ok(Largest { samples: works, graph: best })
+    Ok(Largest { samples: works, graph: best, complete: works + 1 >= fails })
 }
 
 /// The graph of a batch if it [fits], or why it does not fit.

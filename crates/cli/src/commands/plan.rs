@@ -1,39 +1,63 @@
 //! `elbowroom plan`: a traced iteration, planned under a limit.
 
 use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use elbowroom::algorithms::{AlgorithmChoice, Conditions};
 use elbowroom::choices::Choices;
 use elbowroom::explain::Refusal;
 use elbowroom::ir::Bytes;
 use elbowroom::ir::machine::Machine;
+use elbowroom::ir::planning::Freedom;
 use elbowroom::ir::text::{File, PlanFile};
+use elbowroom::largest::{Largest, LargestError, largest};
+use elbowroom::network::Model;
 use elbowroom::pipeline::{self, Method, PlanError, Planned, Task};
 use elbowroom::report::PlanReport;
 use elbowroom::sched::deadline::Until;
-use elbowroom::size::MemorySpec;
+use elbowroom::size::{BatchSpec, MemorySpec};
 use elbowroom::{picture, registry};
+use serde::Serialize;
 
 use crate::Answer;
 use crate::args::PlanArgs;
 use crate::commands::explain::{self, Explained};
 use crate::commands::limits::{self, Limits};
-use crate::commands::trace::{task, trace_file};
+use crate::commands::trace::{self, task, trace_file};
 use crate::printer::{self, Row, counted, grouped, row};
 use crate::progress::Progress;
-use crate::{files, learning, settings, signals};
+use crate::{files, learning, networks, settings, signals};
+
+/// What `--batch` is where the user gives none.
+const DEFAULT_BATCH: u32 = 64;
 
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<Answer> {
     let started = Instant::now();
     let method = settings::method(&args.planner)?;
-    let file = trace_file(&args.trace)?;
-    let machine_is_named = args.machine.machine.is_some() || file.machine.is_some();
-    let task = task(&args.trace, file, &args.machine)?;
-    let task = Task { freedom: settings::freedom(&args.planner.freedom), ..task };
+    let freedom = settings::freedom(&args.planner.freedom);
     let progress = Progress::new("planning");
+    let (task, machine_is_named, largest) = match &args.trace {
+        Some(path) => {
+            expect_own_batch(path, args)?;
+            let file = trace_file(path)?;
+            let machine_is_named = args.machine.machine.is_some() || file.machine.is_some();
+            (Task { freedom, ..task(path, file, &args.machine)? }, machine_is_named, None)
+        }
+        None => {
+            signals::catch();
+            let (task, largest) = match traced_network(args, &method, freedom, &progress)? {
+                Ok(found) => found,
+                Err(answer) => return Ok(answer),
+            };
+            (task, args.machine.machine.is_some(), largest)
+        }
+    };
     signals::catch();
+    progress.stage_begins("planning");
     if args.memory.is_none() && args.live_limit.is_none() {
         return suggest(args, &task, &method, started, &progress);
     }
@@ -74,7 +98,81 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     }
     let explanation =
         args.explain.then(|| Choices::of(&limited, planned.plan.schedule(), &planned.predicted));
-    print_all(args, &report, explanation.as_ref())
+    print_all(args, &report, explanation.as_ref(), largest)
+}
+
+/// The answer to `--batch max`.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct LargestBatch {
+    /// Samples of the largest batch for which a plan was found.
+    largest_batch: usize,
+    /// Whether the search ended by itself: for one sample more its short searches found no plan.
+    largest_batch_complete: bool,
+}
+
+/// The JSON report.
+#[derive(Serialize)]
+struct WithBatch<'a> {
+    #[serde(flatten)]
+    plan: Explained<'a, PlanReport>,
+    #[serde(flatten)]
+    largest: Option<LargestBatch>,
+}
+
+/// Refuses a batch for a trace, which has its own.
+fn expect_own_batch(path: &Path, args: &PlanArgs) -> Result<()> {
+    match args.network.batch {
+        BatchSpec::Largest => anyhow::bail!(
+            "{} is one iteration with the batch that was traced or recorded, and shapes and durations of other batches do not follow from it; \
+             --batch max is for networks that can be built, like --model resnet152",
+            path.display()
+        ),
+        batch if batch != BatchSpec::Samples(DEFAULT_BATCH) => {
+            anyhow::bail!("{} is a trace and has its own batch; --batch is for --model", path.display())
+        }
+        BatchSpec::Samples(_) => Ok(()),
+    }
+}
+
+/// The network that `--model` names, traced, and the largest batch if that was asked for; the answer instead if not even one sample fits.
+fn traced_network(
+    args: &PlanArgs,
+    method: &Method<'_>,
+    freedom: Freedom,
+    progress: &Progress,
+) -> Result<Result<(Task, Option<LargestBatch>), Answer>> {
+    let machine = settings::machine(&args.machine, trace::cpu()?)?;
+    let (graph, found) = match args.network.batch {
+        BatchSpec::Samples(samples) => (Arc::new(trace::network(&args.network, samples as usize)?), None),
+        BatchSpec::Largest => {
+            let options = trace::options(&args.network, 1);
+            networks::warn_of_options_without_effect(&args.network.model, &options);
+            let Some(memory) = args.memory else {
+                anyhow::bail!("--batch max needs a limit in bytes, like --memory 24GiB");
+            };
+            // The other half of the time is for the plan.
+            let mut method = method.clone();
+            method.budget.time = method.budget.time.map(|time| time / 2);
+            let conditions = Conditions {
+                memory,
+                machine: &machine,
+                method: &method,
+                freedom,
+                iterations: 1,
+                threads: method.budget.threads,
+                algorithms: AlgorithmChoice::AsBuilt,
+            };
+            let model = Model::new(&args.network.model, options)?;
+            match largest(&model, &conditions, progress) {
+                Ok(Largest { samples, graph, complete, .. }) => {
+                    (graph, Some(LargestBatch { largest_batch: samples, largest_batch_complete: complete }))
+                }
+                Err(error @ LargestError::None(_)) => return Ok(Err(Answer::No(error.to_string()))),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    };
+    Ok(Ok((Task::estimate(&graph, &machine, freedom)?, found)))
 }
 
 /// Says that the machine has too little memory for a plan whose limit the user has set above it: `check` refuses such a plan.
@@ -108,7 +206,10 @@ fn suggest(
     progress.clear();
     printer::line(&format!("{} on {}", task.trace.name(), task.machine.name))?;
     limits.print()?;
-    let trace = args.trace.display();
+    let trace = match &args.trace {
+        Some(path) => path.display().to_string(),
+        None => format!("--model {} …", args.network.model),
+    };
     printer::line("")?;
     printer::line("No limit was given, so nothing was planned. Examples:")?;
     for rest in ["--memory 50% -o FILE", "--memory min -o FILE"] {
@@ -126,10 +227,22 @@ fn with_origin(mut report: PlanReport, progress: &Progress) -> PlanReport {
 }
 
 /// Prints the predictions of a plan and, if requested, the reasons for its decisions.
-fn print_all(args: &PlanArgs, report: &PlanReport, explanation: Option<&Choices>) -> Result<Answer> {
+fn print_all(
+    args: &PlanArgs,
+    report: &PlanReport,
+    explanation: Option<&Choices>,
+    largest: Option<LargestBatch>,
+) -> Result<Answer> {
     if args.json {
-        printer::json(&Explained { report, explanation })?;
+        printer::json(&WithBatch { plan: Explained { report, explanation }, largest })?;
     } else {
+        if let Some(LargestBatch { largest_batch, largest_batch_complete }) = largest {
+            let more = if largest_batch_complete { "" } else { " or more: --time ended the search" };
+            printer::line(&format!(
+                "largest batch {largest_batch}{more}, for {} within {} on {}",
+                args.network.model, report.limit_bytes, report.machine
+            ))?;
+        }
         print(report)?;
         explanation.map_or(Ok(()), explain::print)?;
     }
@@ -160,7 +273,7 @@ fn by_live_memory(
     learning::save(&args.learned, &progress.learned())?;
     let schedule = planned.schedule.schedule();
     let explanation = args.explain.then(|| Choices::of(&limited, schedule, &planned.predicted));
-    print_all(args, &report, explanation.as_ref())
+    print_all(args, &report, explanation.as_ref(), None)
 }
 
 /// Explains why there is no plan, with a limit that works.

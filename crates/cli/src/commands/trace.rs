@@ -91,7 +91,7 @@ fn summarize(args: &TraceArgs, path: &Path, file: TraceFile, graph: Option<&Grap
 }
 
 /// The machine of traces that name none.
-fn cpu() -> Result<Machine> {
+pub fn cpu() -> Result<Machine> {
     sim::presets::machine("cpu").context("the preset cpu exists")
 }
 
