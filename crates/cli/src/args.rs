@@ -67,6 +67,8 @@ pub enum Command {
     Simulate(SimulateArgs),
     /// Explain the peak of memory: what is alive there, and what would lower it
     Why(WhyArgs),
+    /// Write a page for the browser: the arena over time, the streams, and why the peak is there
+    Report(ReportArgs),
     /// Plan a trace with several planners under several limits, side by side
     Compare(CompareArgs),
     /// Place buffers with known lifetimes in one arena
@@ -386,6 +388,32 @@ pub struct SimulateArgs {
   elbowroom why snapshot.pickle             what torch.cuda.memory._dump_snapshot wrote
   elbowroom why r50.trace --machine a100 --json")]
 pub struct WhyArgs {
+    #[command(flatten)]
+    pub peak: PeakArgs,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `elbowroom report`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  elbowroom report r50.trace r50.plan -o r50.html --open
+  elbowroom report snapshot.pickle -o snapshot.html     what torch.cuda.memory._dump_snapshot wrote")]
+pub struct ReportArgs {
+    #[command(flatten)]
+    pub peak: PeakArgs,
+    /// Where to write the page, one HTML file that loads nothing else
+    #[arg(short, long, default_value = "report.html", value_name = "FILE")]
+    pub output: PathBuf,
+    /// Open the page in the browser
+    #[arg(long)]
+    pub open: bool,
+}
+
+/// Whose peak is explained.
+#[derive(Debug, Args)]
+pub struct PeakArgs {
     /// The trace, or a file that `trace --import` reads, for example a memory snapshot of PyTorch
     pub trace: PathBuf,
     /// A plan for the trace, to explain its peak instead of the peak without a limit
@@ -393,9 +421,6 @@ pub struct WhyArgs {
     /// Time budget for the suggestions, which are plans at several limits
     #[arg(long, default_value = "10s", value_name = "DURATION", value_parser = parse_duration)]
     pub time: Duration,
-    /// Print one JSON object instead of text
-    #[arg(long)]
-    pub json: bool,
     #[command(flatten)]
     pub machine: MachineArgs,
 }

@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         Command::Check(args) => commands::check::run(args),
         Command::Simulate(args) => commands::simulate::run(args),
         Command::Why(args) => commands::why::run(args),
+        Command::Report(args) => commands::report::run(args),
         Command::Compare(args) => commands::compare::run(args),
         Command::Pack(args) => commands::pack::run(args),
     };

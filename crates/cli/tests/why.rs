@@ -155,3 +155,57 @@ fn plans_are_proved_first_and_wrong_files_named() {
     let (_, bad) = expect_both(at, "why bad.pickle", 2);
     assert!(bad.contains("device_traces"), "{bad}");
 }
+
+/// The object in the page's script element.
+fn page_data(page: &str) -> Value {
+    let (_, rest) = page.split_once("type=\"application/json\">").unwrap();
+    let (data, _) = rest.split_once("</script>").unwrap();
+    serde_json::from_str(data).unwrap()
+}
+
+#[test]
+fn the_page_states_the_figures_of_the_other_commands() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    expect_both(at, "trace --model resnet20 --batch 2 --image 16 -o a.trace", 0);
+    let (planned, _) = expect_both(at, "plan a.trace --memory 50% --evaluations 5 --json -o a.plan", 0);
+    let planned: Value = serde_json::from_str(&planned).unwrap();
+    expect_both(at, "report a.trace a.plan -o a.html --time 5m", 0);
+    let page = std::fs::read_to_string(at.join("a.html")).unwrap();
+    let data = page_data(&page);
+    for field in ["limit_bytes", "arena_bytes", "unconstrained_peak_bytes", "iteration_ns", "overhead"] {
+        assert_eq!(data[field], planned[field], "{field}");
+    }
+    assert_eq!(data["why"], why(at, "why a.trace a.plan --json --time 5m"));
+    // Every residency lies within the arena, and their sum at the peak is the live memory there, but for the alignment.
+    let column = |name: &str| -> Vec<u64> {
+        data["residencies"][name].as_array().unwrap().iter().map(|v| v.as_u64().unwrap()).collect()
+    };
+    let (offset, bytes, from, to) = (column("offset"), column("bytes"), column("from"), column("to"));
+    let end = offset.iter().zip(&bytes).map(|(offset, bytes)| offset + bytes).max();
+    assert_eq!(end, data["arena_bytes"].as_u64());
+    let peak = data["peak_at"].as_u64().unwrap();
+    let alive = (0..from.len()).filter(|&i| from[i] <= peak && peak < to[i]);
+    let alive: u64 = alive.map(|i| bytes[i].next_multiple_of(64)).sum();
+    assert_eq!(Some(alive), data["why"]["peak_live_bytes"].as_u64());
+    // Nothing is loaded from anywhere.
+    assert!(!page.contains("http://") && !page.contains("https://") && !page.contains(" src="));
+}
+
+#[test]
+fn names_cannot_leave_the_pages_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    std::fs::write(
+        at.join("x.trace"),
+        "elbowroom trace 1\nname \"{{data}}</title><script>\"\ns0 64\ns1 64\nt0 s0 \"</script><b>\"\nt1 s1 \"y\"\n\
+         op0 relu \"r\" forward pure reads t0 makes t1\npersistent t0->t0\n",
+    )
+    .unwrap();
+    expect_both(at, "report x.trace -o x.html", 0);
+    let page = std::fs::read_to_string(at.join("x.html")).unwrap();
+    assert_eq!(page.matches("</script>").count(), 2, "of the data and of the script");
+    assert_eq!(page_data(&page)["why"]["trace"], "{{data}}</title><script>");
+    let (_, unwritable) = expect_both(at, "report x.trace -o nowhere/x.html", 2);
+    assert!(unwritable.contains("nowhere/x.html"), "{unwritable}");
+}

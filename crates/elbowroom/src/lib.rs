@@ -41,6 +41,7 @@ pub mod machine;
 pub mod network;
 pub mod nn;
 pub mod observer;
+pub mod page;
 pub mod picture;
 pub mod pipeline;
 pub mod plot;

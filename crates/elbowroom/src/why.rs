@@ -12,12 +12,11 @@
 //!     └────────────────▶ actions
 //! ```
 
-mod groups;
+pub(crate) mod groups;
 mod savings;
 mod suggestions;
 
 use elbowroom_ir::check::CheckedPlan;
-use elbowroom_ir::packing::Packer;
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::Observer;
 use elbowroom_ir::trace::{Again, Trace};
@@ -25,7 +24,7 @@ use elbowroom_ir::{Bytes, Id, Nanos};
 use elbowroom_sim::live::LiveMemory;
 use serde::Serialize;
 
-use crate::pipeline::{self, Method, PlanError, Task};
+use crate::pipeline::{self, Method, Planned, Task};
 use groups::Residencies;
 pub use groups::{Group, Kind, Moment};
 pub use savings::Saving;
@@ -96,23 +95,17 @@ pub struct Means<'a> {
     pub method: &'a Method<'a>,
     /// The method that looks for the smallest limit.
     pub smallest: &'a Method<'a>,
-    /// The packer that determines the unconstrained peak.
-    pub packer: &'a dyn Packer,
 }
 
 impl Why {
-    /// Explains the peak of a plan for the task's trace, or without a plan that of the iteration without a limit.
-    ///
-    /// # Errors
-    ///
-    /// A [`PlanError`] if the iteration without a limit cannot be scheduled or packed.
+    /// Explains the peak of a plan for the task's trace, or without a plan that of its [unconstrained](pipeline::unconstrained) plan.
     pub fn of(
         task: &Task,
         plan: Option<&CheckedPlan>,
+        unconstrained: &Planned,
         means: &Means<'_>,
         observer: &dyn Observer,
-    ) -> Result<Self, PlanError> {
-        let unconstrained = pipeline::unconstrained(task, means.packer, observer)?;
+    ) -> Self {
         let shown = plan.unwrap_or(&unconstrained.plan);
         let schedule = shown.schedule();
         let allocations_only = allocations_only(&task.trace);
@@ -144,8 +137,8 @@ impl Why {
             smallest_limit_bytes: None,
             suggestions: Vec::new(),
         };
-        suggestions::complete(&mut why, task, means, &unconstrained, observer);
-        Ok(why)
+        suggestions::complete(&mut why, task, means, unconstrained, observer);
+        why
     }
 }
 

@@ -20,7 +20,8 @@ fn explain(task: &Task, limit: Option<Bytes>) -> Why {
     let smallest =
         Method::new(registry::planner("floor").unwrap(), packer, Budget::evaluations(50)).at_once();
     let plan = limit.map(|limit| pipeline::plan(&task.with_memory(limit), &method, &Silent).unwrap().plan);
-    Why::of(task, plan.as_deref(), &Means { method: &method, smallest: &smallest, packer }, &Silent).unwrap()
+    let kept = pipeline::unconstrained(task, packer, &Silent).unwrap();
+    Why::of(task, plan.as_deref(), &kept, &Means { method: &method, smallest: &smallest }, &Silent)
 }
 
 /// What holds of every explanation.

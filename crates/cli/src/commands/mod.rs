@@ -8,6 +8,7 @@ pub mod judge;
 pub mod limits;
 pub mod pack;
 pub mod plan;
+pub mod report;
 pub mod simulate;
 pub mod trace;
 pub mod train;

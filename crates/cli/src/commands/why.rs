@@ -3,14 +3,16 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use elbowroom::ir::{Bytes, check};
-use elbowroom::pipeline::Method;
+use elbowroom::ir::Bytes;
+use elbowroom::ir::check::{self, CheckedPlan};
+use elbowroom::ir::search::Budget;
+use elbowroom::pipeline::{self, Method, Planned, Task};
 use elbowroom::registry;
 use elbowroom::sched::deadline::Until;
 use elbowroom::why::{Group, Means, Saving, Why};
 
 use crate::Answer;
-use crate::args::{JudgeArgs, WhyArgs};
+use crate::args::{JudgeArgs, PeakArgs, WhyArgs};
 use crate::commands::check::read_plan;
 use crate::commands::judge::Judge;
 use crate::commands::limits::{FRUGAL_PLANNER, QUICK_PACKER};
@@ -22,8 +24,34 @@ use crate::signals;
 /// Characters of a group's name that are shown. The end of a line of code is what distinguishes it.
 const SHOWN: usize = 48;
 
+/// A trace whose peak is explained.
+pub struct Explained {
+    /// What is planned.
+    pub task: Task,
+    /// The plan whose peak it is; without one it is that of the iteration without a limit.
+    pub plan: Option<CheckedPlan>,
+    /// The iteration without a limit.
+    pub unconstrained: Planned,
+    /// The explanation.
+    pub why: Why,
+}
+
 /// Runs the command.
 pub fn run(args: &WhyArgs) -> Result<Answer> {
+    let why = match explain(&args.peak)? {
+        Ok(explained) => explained.why,
+        Err(refusal) => return Ok(refusal),
+    };
+    if args.json {
+        printer::json(&why)?;
+    } else {
+        print(&why)?;
+    }
+    Ok(Answer::Yes)
+}
+
+/// Reads a trace and maybe a plan, and explains the peak; the inner error is the answer to an illegal plan.
+pub fn explain(args: &PeakArgs) -> Result<Result<Explained, Answer>> {
     let end = Instant::now().checked_add(args.time);
     let file = trace_file(&args.trace)?;
     let own_machine = file.machine.clone();
@@ -35,27 +63,22 @@ pub fn run(args: &WhyArgs) -> Result<Answer> {
             let judge = Judge::new(&JudgeArgs::default(), own_machine.as_ref(), &file.machine)?;
             match check::check(task.trace.clone(), judge.machine(&file.machine), file.plan) {
                 Ok(plan) => Some(plan),
-                Err(illegal) => return Ok(Answer::No(judge.refusal(path, &illegal))),
+                Err(illegal) => return Ok(Err(Answer::No(judge.refusal(path, &illegal)))),
             }
         }
     };
     let progress = Progress::new("explaining the peak");
     signals::catch();
-    let budget = elbowroom::ir::search::Budget { time: Some(args.time), ..Default::default() };
+    let budget = Budget { time: Some(args.time), ..Budget::default() };
     let packer = registry::packer(registry::DEFAULT_PACKER)?;
     let quick = registry::packer(QUICK_PACKER)?;
-    let method = Method::new(registry::planner(registry::DEFAULT_PLANNER)?, packer, budget.clone())
-        .at_once_within_time();
+    let planner = registry::planner(registry::DEFAULT_PLANNER)?;
+    let method = Method::new(planner, packer, budget.clone()).at_once_within_time();
     let smallest = Method::new(registry::planner(FRUGAL_PLANNER)?, quick, budget).at_once_within_time();
-    let means = Means { method: &method, smallest: &smallest, packer };
-    let why = Why::of(&task, plan.as_ref(), &means, &Until::new(&progress, end))?;
-    drop(progress);
-    if args.json {
-        printer::json(&why)?;
-    } else {
-        print(&why)?;
-    }
-    Ok(Answer::Yes)
+    let unconstrained = pipeline::unconstrained(&task, packer, &progress)?;
+    let means = Means { method: &method, smallest: &smallest };
+    let why = Why::of(&task, plan.as_ref(), &unconstrained, &means, &Until::new(&progress, end));
+    Ok(Ok(Explained { task, plan, unconstrained, why }))
 }
 
 /// Prints the peak in words, then its groups, then the suggestions.

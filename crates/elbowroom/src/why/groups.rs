@@ -44,6 +44,17 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// All kinds, in the order of legends.
+    pub const ALL: [Self; 7] = [
+        Self::Parameter,
+        Self::OptimizerState,
+        Self::Activation,
+        Self::Gradient,
+        Self::Update,
+        Self::Workspace,
+        Self::Allocation,
+    ];
+
     /// The name in reports.
     pub const fn name(self) -> &'static str {
         match self {
@@ -117,20 +128,25 @@ pub struct Group {
 
 /// What a buffer holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Content {
+pub(crate) enum Content {
     Tensor(TensorId),
     Workspace(OpId),
 }
 
 /// A stretch of positions in which a buffer holds the same.
-struct Residency {
-    content: Content,
+pub(crate) struct Residency {
+    /// What it is.
+    pub content: Content,
+    /// The buffer that holds it.
+    pub buffer: BufferId,
+    /// Where it is alive, in positions.
+    pub alive: Interval,
+    /// Its size, a multiple of the alignment.
     bytes: u64,
-    alive: Interval,
 }
 
 /// Everything that a schedule holds on the device.
-pub(super) struct Residencies<'a> {
+pub(crate) struct Residencies<'a> {
     trace: &'a Trace,
     schedule: &'a Schedule,
     residencies: Vec<Residency>,
@@ -139,7 +155,7 @@ pub(super) struct Residencies<'a> {
 
 impl<'a> Residencies<'a> {
     /// Lists the residencies of a schedule, which is legal for the trace.
-    pub(super) fn of(
+    pub(crate) fn of(
         trace: &'a Trace,
         schedule: &'a Schedule,
         machine: &Machine,
@@ -159,7 +175,8 @@ impl<'a> Residencies<'a> {
                 for (index, &(start, content)) in starts.iter().enumerate() {
                     let end = starts.get(index + 1).map_or(interval.end, |&(next, _)| next);
                     if start < end {
-                        residencies.push(Residency { content, bytes, alive: Interval::new(start, end) });
+                        let alive = Interval::new(start, end);
+                        residencies.push(Residency { content, buffer, alive, bytes });
                     }
                 }
             }
@@ -167,7 +184,13 @@ impl<'a> Residencies<'a> {
         Self { trace, schedule, residencies, kinds: kinds(trace, allocations_only) }
     }
 
-    fn kind(&self, content: Content) -> Kind {
+    /// All of them, by buffer.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Residency> {
+        self.residencies.iter()
+    }
+
+    /// The kind of a content.
+    pub(crate) fn kind(&self, content: Content) -> Kind {
         match content {
             Content::Tensor(tensor) => self.kinds[tensor],
             Content::Workspace(_) => Kind::Workspace,
