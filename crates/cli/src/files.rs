@@ -6,6 +6,8 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use elbowroom::ir::text::{self, File};
 
+use crate::printer;
+
 /// Bytes from which [`content`] decides what the file is and how much of it to read.
 const HEAD: u64 = 1 << 16;
 
@@ -144,7 +146,9 @@ pub fn expect_writable(path: &Path) -> Result<()> {
 /// Writes a text to a file, whole or not at all; to standard output without one.
 pub fn write(path: Option<&Path>, text: &str) -> Result<()> {
     let Some(path) = path else {
-        io::stdout().lock().write_all(text.as_bytes())?;
+        let mut out = printer::output();
+        out.write_all(text.as_bytes())?;
+        out.flush()?;
         return Ok(());
     };
     write_bytes(path, text.as_bytes())

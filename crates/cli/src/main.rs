@@ -37,7 +37,10 @@ pub enum Answer {
 
 fn main() -> ExitCode {
     signals::survive_size_limits();
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(answer) => return said(&answer),
+    };
     let answer = match &cli.command {
         Command::Train(args) => commands::train::run(args),
         Command::Evaluate(args) => commands::forward::evaluate(args),
@@ -72,6 +75,18 @@ fn main() -> ExitCode {
         say(&sentence);
     }
     ExitCode::from(status)
+}
+
+/// Prints help, the version or what is wrong with the arguments.
+fn said(answer: &clap::Error) -> ExitCode {
+    let printed = answer.print().and_then(|()| std::io::stdout().flush());
+    match printed {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            say(&printer::unwritable("standard output", &error).to_string());
+            ExitCode::from(2)
+        }
+        _ => ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(2)),
+    }
 }
 
 /// Characters of a sentence that are shown at its beginning and at its end if it is longer than both together. Sentences quote names

@@ -1,7 +1,7 @@
 //! Output on standard output: sections and aligned tables for people, one JSON object for programs.
 
 use std::borrow::Cow;
-use std::io::{self, Write};
+use std::io::{self, Stdout, Write};
 
 use elbowroom::ir::{Bytes, Nanos};
 use elbowroom::report::Evaluation;
@@ -13,9 +13,36 @@ const WIDTH: usize = 80;
 const NAMES: usize = 20;
 const FIGURES: usize = 12;
 
+/// Standard output, whose errors name it: a full disk behind it must not read like one behind another file.
+pub struct Output(Stdout);
+
+/// Standard output.
+pub fn output() -> Output {
+    Output(io::stdout())
+}
+
+/// An error of the same kind that says what cannot be written.
+pub fn unwritable(what: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot write {what}: {error}"))
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(|error| match error.kind() {
+            // Callers repeat the call.
+            io::ErrorKind::Interrupted => error,
+            _ => unwritable("standard output", &error),
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(|error| unwritable("standard output", &error))
+    }
+}
+
 /// Prints one JSON object on a line of its own.
 pub fn json(value: &impl Serialize) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = output();
     serde_json::to_writer(&mut out, value)?;
     writeln!(out)
 }
@@ -39,7 +66,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
 
 /// Prints one line.
 pub fn line(text: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = output();
     writeln!(out, "{}", printable(text.trim_end()))?;
     out.flush()
 }
@@ -69,7 +96,7 @@ pub fn section(heading: &str, rows: &[Row]) -> io::Result<()> {
     let figures = rows.iter().filter(|row| !row.note.is_empty()).map(|row| row.figure.chars().count());
     let figures = figures.max().unwrap_or(0).max(FIGURES);
     let indent = names + figures + 6;
-    let mut out = io::stdout().lock();
+    let mut out = output();
     writeln!(out, "\n{heading}")?;
     for Row { name, figure, note } in rows {
         let (name, figure) = (printable(name), printable(figure));

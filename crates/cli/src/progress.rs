@@ -75,6 +75,13 @@ fn line_style() -> ProgressStyle {
         .unwrap_or_else(|_| ProgressStyle::default_spinner())
 }
 
+/// The file to which iterations and evaluations are appended.
+struct Log {
+    file: Mutex<File>,
+    /// What it is, for people.
+    name: String,
+}
+
 /// A line that names the current stage and shows the current search; in training also a bar over the iterations. It ends
 /// without a trace. Nothing is drawn where standard error is no terminal.
 pub struct Progress {
@@ -89,7 +96,7 @@ pub struct Progress {
     /// The last checkpoint that was written, with the number of iterations before it.
     saved: Mutex<Option<(PathBuf, u64)>>,
     /// The file to which iterations and evaluations are appended.
-    log: Option<Mutex<File>>,
+    log: Option<Log>,
 }
 
 impl Progress {
@@ -115,17 +122,18 @@ impl Progress {
 
     /// Appends every iteration and every evaluation to a file.
     pub fn log_to(&mut self, path: &Path) -> anyhow::Result<()> {
+        let name = format!("the log {}", path.display());
         let file = File::options().create(true).append(true).open(path);
-        self.log =
-            Some(Mutex::new(file.with_context(|| format!("cannot write the log {}", path.display()))?));
+        let file = file.with_context(|| format!("cannot write {name}"))?;
+        self.log = Some(Log { file: Mutex::new(file), name });
         Ok(())
     }
 
     /// Appends a line to the log of the first run. A log that cannot be written ends the work as Ctrl-C does.
     fn log(&self, line: &serde_json::Value) {
         let Some(log) = self.log.as_ref().filter(|_| self.runs.load(Ordering::Relaxed) == 1) else { return };
-        if let Err(error) = writeln!(lock(log), "{line}") {
-            lock(&self.unprinted).get_or_insert(error);
+        if let Err(error) = writeln!(lock(&log.file), "{line}") {
+            lock(&self.unprinted).get_or_insert(printer::unwritable(&log.name, &error));
             signals::interrupt();
         }
     }

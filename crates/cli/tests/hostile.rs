@@ -5,6 +5,7 @@ mod support;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use support::expect_both;
 
@@ -137,4 +138,42 @@ fn a_plan_for_another_machine_is_simulated_on_that_machine() {
     let (out, _) = expect_both(at, "simulate v.trace v.plan --machine cpu", 0);
     assert!(out.contains("on cpu"), "{out}");
     sentence(at, "simulate v.trace v.plan", 1);
+}
+
+#[test]
+fn a_full_disk_is_named_whatever_lies_on_it() {
+    if !Path::new("/dev/full").exists() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    fs::write(at.join("two.trace"), trace("n", "1024")).unwrap();
+    fs::write(at.join("b.csv"), "id,lower,upper,size\na,0,1,8\n").unwrap();
+    let small = "train --model resnet20 --batch 2 --image 8 --width 4 --threads 1 --planner keep --memory 100% --iterations 1 --host memory";
+    for line in [
+        "plan two.trace --memory 100% --json",
+        "plan two.trace --memory 100%",
+        "compare two.trace --planners keep --csv",
+        "pack b.csv --json",
+        "trace --model lstm --batch 1 --length 2 --width 8 --layers 1 --vocabulary 8",
+        small,
+        &format!("{small} --json"),
+        "--help",
+        "train --help",
+        "--version",
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_elbowroom"))
+            .args(line.split_whitespace())
+            .current_dir(at)
+            .stdout(fs::File::options().write(true).open("/dev/full").unwrap())
+            .stderr(Stdio::piped())
+            .output()
+            .unwrap();
+        let err = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{line}: {err}");
+        assert!(err.starts_with("elbowroom: cannot write standard output: No space left"), "{line}: {err}");
+        assert_eq!(err.trim_end().lines().count(), 1, "{line}: {err}");
+    }
+    let (_, err) = expect_both(at, &format!("{small} --log /dev/full"), 2);
+    assert!(err.contains("cannot write the log /dev/full: No space left"), "{err}");
 }

@@ -193,7 +193,7 @@ impl<'w> Lines<'w> {
 /// Runs `elbowroom predict`. Lines are written as they come; a file appears whole or not at all.
 pub fn predict(args: &PredictArgs) -> Result<Answer> {
     let Some(path) = &args.output else {
-        return predict_to(args, &mut BufWriter::new(io::stdout()));
+        return predict_to(args, &mut BufWriter::new(printer::output()));
     };
     files::expect_writable(path)?;
     let mut answer = None;
