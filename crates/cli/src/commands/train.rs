@@ -55,7 +55,9 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
     // The reader of the output may have ended the training, instead of a signal.
     let gone = unprinted.filter(|_| signals::received().is_none());
     match (answer, gone) {
-        (Answer::Yes, _) => printed.and(drawn).map(|()| Answer::Yes),
+        // What failed in the last iteration did not end the training, but is missing all the same.
+        (Answer::Yes, Some(why)) => printed.and(drawn).and(Err(why.into())),
+        (Answer::Yes, None) => printed.and(drawn).map(|()| Answer::Yes),
         (Answer::Interrupted(_), Some(why)) => Err(why.into()),
         // After a signal the terminal may be gone as well. Output that fails changes nothing about the answer.
         (answer, _) => drawn.map(|()| answer),
