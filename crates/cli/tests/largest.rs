@@ -22,6 +22,9 @@ fn the_largest_batch_is_the_first_line_and_fits_by_itself() {
     // The same batch by itself.
     expect_both(at, &format!("{PLAN} --batch {batch} --memory 12MiB -o p"), 0);
     assert!(at.join("p").exists());
+    // Four times as many samples are more than any plan can hold: one of the first convolutions needs more by itself.
+    let (_, err) = expect_both(at, &format!("{PLAN} --batch {} --memory 12MiB", 4 * batch), 1);
+    assert!(err.contains("no plan exists"), "{err}");
 }
 
 #[test]

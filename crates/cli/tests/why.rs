@@ -178,15 +178,22 @@ fn the_page_states_the_figures_of_the_other_commands() {
     }
     assert_eq!(data["why"], why(at, "why a.trace a.plan --json --time 5m"));
     // Every residency lies within the arena, and their sum at the peak is the live memory there, but for the alignment.
-    let column = |name: &str| -> Vec<u64> {
-        data["residencies"][name].as_array().unwrap().iter().map(|v| v.as_u64().unwrap()).collect()
+    let column = |name: &str| -> Vec<i64> {
+        data["residencies"][name].as_array().unwrap().iter().map(|v| v.as_i64().unwrap()).collect()
     };
-    let (offset, bytes, from, to) = (column("offset"), column("bytes"), column("from"), column("to"));
+    let (offset, bytes, length) = (column("offset"), column("bytes"), column("length"));
+    let from: Vec<i64> = column("from")
+        .iter()
+        .scan(0, |sum, difference| {
+            *sum += difference;
+            Some(*sum)
+        })
+        .collect();
     let end = offset.iter().zip(&bytes).map(|(offset, bytes)| offset + bytes).max();
-    assert_eq!(end, data["arena_bytes"].as_u64());
-    let peak = data["peak_at"].as_u64().unwrap();
-    let alive = (0..from.len()).filter(|&i| from[i] <= peak && peak < to[i]);
-    let alive: u64 = alive.map(|i| bytes[i].next_multiple_of(64)).sum();
+    assert_eq!(end, data["arena_bytes"].as_i64());
+    let peak = data["peak_at"].as_i64().unwrap();
+    let alive = (0..from.len()).filter(|&i| from[i] <= peak && peak < from[i] + length[i]);
+    let alive: u64 = alive.map(|i| (bytes[i] as u64).next_multiple_of(64)).sum();
     assert_eq!(Some(alive), data["why"]["peak_live_bytes"].as_u64());
     // Nothing is loaded from anywhere.
     assert!(!page.contains("http://") && !page.contains("https://") && !page.contains(" src="));

@@ -1,8 +1,8 @@
 //! A plan, or an iteration without a limit, as one self-contained HTML page: the arena as time × address, live memory before and after
 //! planning, the three streams, and [why](crate::why) the peak is where it is.
 //!
-//! The page loads nothing: its data is one JSON object inside it, and its charts are drawn by the script beside this file. Columns instead of
-//! rows keep a page of 50,000 residencies below 5 MB.
+//! The page loads nothing: its data is one JSON object inside it, and its charts are drawn by the script in the folder of this module. Columns
+//! instead of rows, and differences instead of growing numbers, keep a page of 50,000 residencies below 5 MB.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -43,33 +43,33 @@ struct Columns {
     kind: Vec<u8>,
     offset: Vec<u64>,
     bytes: Vec<u64>,
-    /// First position, and the one after the last.
-    from: Vec<u32>,
-    to: Vec<u32>,
-    /// The op that wrote it, or -1.
+    /// First position, less that of the row before, and the number of positions.
+    from: Vec<i64>,
+    length: Vec<u64>,
+    /// The op that wrote it, less that of the row before; -1 where no op did.
     op: Vec<i64>,
     /// As [`Origin`].
     origin: Vec<u8>,
 }
 
-/// A curve of bytes over time.
+/// A curve of bytes over time, which is stated as differences.
 #[derive(Default, Serialize)]
 struct Curve {
     at: Vec<u64>,
     live: Vec<u64>,
 }
 
-/// Positions in time.
+/// Positions in time, as differences.
 #[derive(Serialize)]
 struct Steps {
     at: Vec<u64>,
 }
 
-/// What runs on the streams.
+/// What runs on the streams: starts as differences, and durations.
 #[derive(Default, Serialize)]
 struct Spans {
-    start: Vec<u64>,
-    end: Vec<u64>,
+    start: Vec<i64>,
+    duration: Vec<u64>,
     stream: Vec<u8>,
     recompute: Vec<u8>,
 }
@@ -138,7 +138,7 @@ pub fn html(
         names: names.names,
         live: steps_of(curve),
         before: steps_of(unconstrained.predicted.live.iter().map(|&(time, bytes)| (time.get(), bytes.get()))),
-        steps: Steps { at },
+        steps: Steps { at: differences(&at) },
         spans: spans(shown, predicted),
         choices: by_tensor,
         why,
@@ -193,6 +193,7 @@ fn times(plan: &CheckedPlan, timeline: &Timeline) -> Vec<u64> {
 fn columns<'a>(task: &'a Task, plan: &CheckedPlan, why: &Why, names: &mut Names<'a>) -> Columns {
     let schedule = plan.schedule();
     let mut columns = Columns::default();
+    let mut before = (0, 0);
     let all = Residencies::of(&task.trace, schedule, &task.machine, why.allocations_only);
     for residency in all.iter() {
         let (name, op, origin) = match residency.content {
@@ -218,9 +219,10 @@ fn columns<'a>(task: &'a Task, plan: &CheckedPlan, why: &Why, names: &mut Names<
         columns.kind.push(kind as u8);
         columns.offset.push(plan.placement().offsets[residency.buffer].get());
         columns.bytes.push(schedule.buffers[residency.buffer].bytes.get());
-        columns.from.push(residency.alive.start as u32);
-        columns.to.push(residency.alive.end as u32);
-        columns.op.push(op.map_or(-1, |op| i64::from(op.0)));
+        let (start, op) = (residency.alive.start as i64, op.map_or(-1, |op| i64::from(op.0)));
+        columns.from.push(start - std::mem::replace(&mut before.0, start));
+        columns.length.push(residency.alive.end - residency.alive.start);
+        columns.op.push(op - std::mem::replace(&mut before.1, op));
         columns.origin.push(origin as u8);
     }
     columns
@@ -235,15 +237,24 @@ fn steps_of(points: impl Iterator<Item = (u64, u64)>) -> Curve {
             curve.live.push(bytes);
         }
     }
+    curve.at = differences(&curve.at);
     curve
+}
+
+/// Each of these numbers, which do not fall, less the one before.
+fn differences(numbers: &[u64]) -> Vec<u64> {
+    let before = [0].iter().chain(numbers);
+    numbers.iter().zip(before).map(|(number, before)| number - before).collect()
 }
 
 fn spans(plan: &CheckedPlan, timeline: &Timeline) -> Spans {
     let mut spans = Spans::default();
+    let mut before = 0;
     for span in &timeline.spans {
         let action = plan.schedule().steps.get(span.action).map(|step| &step.action);
-        spans.start.push(span.start.get());
-        spans.end.push(span.end.get());
+        let start = span.start.get() as i64;
+        spans.start.push(start - std::mem::replace(&mut before, start));
+        spans.duration.push(span.end.get() - span.start.get());
         spans.stream.push(span.stream.index() as u8);
         spans.recompute.push(u8::from(matches!(action, Some(Action::Recompute(_)))));
     }

@@ -13,7 +13,6 @@ use elbowroom_ir::{Bytes, Nanos};
 use serde::Serialize;
 
 use crate::pipeline::{self, Evaluations, Method, Planned, PlannedSchedule, Task};
-use crate::tiles::TiledWeight;
 
 /// What a plan predicts for one iteration.
 #[derive(Clone, Debug, Serialize)]
@@ -291,6 +290,20 @@ pub struct Saved {
     /// Why the last attempt failed. Absent if it succeeded, or if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub save_error: Option<String>,
+}
+
+/// A weight that is cut into [tiles](crate::tiles).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct TiledWeight {
+    /// Its name.
+    pub name: String,
+    /// Number of its tiles.
+    pub tiles: usize,
+    /// Bytes of the whole weight.
+    pub weight_bytes: Bytes,
+    /// Bytes of its largest tile.
+    pub tile_bytes: Bytes,
 }
 
 /// What a training measured, with what its plan predicted.

@@ -14,10 +14,10 @@ use elbowroom_ir::Bytes;
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::planning::Freedom;
 use elbowroom_ir::units::ParseBytesError;
-use serde::Serialize;
 
 use crate::algorithms;
 use crate::pipeline::{self, Task, Untraceable};
+pub use crate::report::TiledWeight;
 
 /// Weights are cut if the limit is below this share of what the iteration needs without tiles: a plan at the last byte of that is slow.
 const NEAR: f64 = 1.1;
@@ -73,20 +73,6 @@ impl fmt::Display for TileChoice {
             Self::AtMost(bytes) => write!(f, "{bytes}"),
         }
     }
-}
-
-/// A weight that is cut.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct TiledWeight {
-    /// Its name.
-    pub name: String,
-    /// Number of its tiles.
-    pub tiles: usize,
-    /// Bytes of the whole weight.
-    pub weight_bytes: Bytes,
-    /// Bytes of its largest tile.
-    pub tile_bytes: Bytes,
 }
 
 /// A weight with what limits its tiles.

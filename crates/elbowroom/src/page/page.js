@@ -4,6 +4,11 @@ const page = JSON.parse(document.getElementById("data").textContent);
 const why = page.why;
 const byId = id => document.getElementById(id);
 const r = page.residencies, steps = page.steps;
+// Growing numbers are written as differences.
+const summed = numbers => { let sum = 0; return numbers.map(n => sum += n); };
+r.from = summed(r.from); r.op = summed(r.op); r.to = r.from.map((from, i) => from + r.length[i]);
+for (const curve of [steps, page.live, page.before]) curve.at = summed(curve.at);
+page.spans.start = summed(page.spans.start); page.spans.end = page.spans.start.map((start, i) => start + page.spans.duration[i]);
 const COLOURS = {
   "parameter": ["#5b6b8c", "#8fa0c4"], "optimizer-state": ["#8a6d3b", "#c8a66b"], "activation": ["#2a78c2", "#5aa7ee"],
   "gradient": ["#1f8a70", "#4fc3a1"], "update": ["#7b5ea7", "#b39ddb"], "workspace": ["#b8860b", "#e6c35c"],
