@@ -171,21 +171,24 @@ fn a_folder_needs_no_more_space_than_is_reserved() {
 #[test]
 fn too_little_host_memory_is_named() {
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();
-    let line =
-        "train --model resnet20 --batch 8 --memory 35% --iterations 1 --time 1s --threads 1 --no-recompute";
+    let line = "train --model resnet20 --batch 8 --iterations 1 --time 1s --threads 1 --no-recompute";
     let refused = |options: &str| {
         let (out, err) = support::expect_both(folder.path(), &format!("{line} {options} --json"), 1);
         let refusal: Value = serde_json::from_str(&out).unwrap();
         (refusal, err)
     };
     let number = |refusal: &Value, name: &str| refusal[name].as_u64().unwrap();
-    let (refusal, err) = refused("--host memory --host-memory 100KiB");
+    let (refusal, err) = refused("--memory 35% --host memory --host-memory 100KiB");
     let needed = number(&refusal, "host_needed_bytes");
     assert_eq!(number(&refusal, "host_available_bytes"), 100 << 10, "{refusal}");
     assert!(refusal["host_folder"].is_null() && needed > 100 << 10, "{refusal}");
     assert!(err.contains("limited to 100.00 KiB: a larger --host-memory works"), "{err}");
     // As it says.
-    support::expect_both(folder.path(), &format!("{line} --host memory --host-memory {needed}"), 0);
-    let more = refused("--host memory --host-memory 100KiB --memory 1KiB").0;
+    support::expect_both(
+        folder.path(),
+        &format!("{line} --memory 35% --host memory --host-memory {needed}"),
+        0,
+    );
+    let more = refused("--memory 1KiB --host memory --host-memory 100KiB").0;
     assert!(more["host_needed_bytes"].is_null(), "more host memory does not help: {more}");
 }
