@@ -466,7 +466,7 @@ fn goal<'a>(task: &Task, planner: &'a dyn Planner, budget: &'a Budget) -> Goal<'
 }
 
 /// The request to a planner whose schedule is not packed, and which therefore gets no packer.
-fn request(task: &Task, live_limit: Bytes) -> Request<'_> {
+pub(crate) fn request(task: &Task, live_limit: Bytes) -> Request<'_> {
     Request {
         trace: &task.trace,
         costs: &task.costs,
@@ -525,7 +525,7 @@ fn keep(task: &Task, observer: &dyn Observer) -> Result<(Schedule, StopReason), 
 }
 
 /// More than any real limit, and far from overflow.
-const UNLIMITED: Bytes = Bytes(1 << 60);
+pub(crate) const UNLIMITED: Bytes = Bytes(1 << 60);
 
 /// [Lower bound](elbowroom_sim::bound::lower_bound) on the iteration time at the task's limit.
 pub fn lower_bound(task: &Task) -> Nanos {

@@ -37,7 +37,7 @@ pub(super) struct Epoch {
 }
 
 impl Epoch {
-    /// Iterations after which so many epochs have ended; `None` beyond 64 bits.
+    /// Iterations after which this number of epochs has ended; `None` beyond 64 bits.
     pub fn iterations(&self, epochs: u64) -> Option<u64> {
         match self.cut {
             true => self.samples.div_ceil(self.batch).checked_mul(epochs),
@@ -45,7 +45,7 @@ impl Epoch {
         }
     }
 
-    /// Whether an epoch ends with the last of so many iterations.
+    /// Whether an epoch ends with the last of this number of iterations.
     pub fn ends_after(&self, iterations: u64) -> bool {
         let per_epoch = self.samples.div_ceil(self.batch).max(1);
         if self.cut {
@@ -59,7 +59,7 @@ impl Epoch {
 }
 
 impl Due {
-    /// Whether an evaluation is due after so many iterations, of which the last is the last of the training if `last`.
+    /// Whether an evaluation is due after this number of iterations; `last` says that the training ends there.
     pub fn is_due(&self, iterations: u64, last: bool) -> bool {
         last || match self {
             Self::Every(every) => iterations.is_multiple_of(*every),

@@ -43,7 +43,7 @@ pub enum Schedule {
 pub struct ScheduleError(String);
 
 impl Schedule {
-    /// The factor of the learning rate in an iteration, counted from zero, of a training with so many in all.
+    /// The factor of the learning rate in an iteration, counted from zero, of a training of `total` iterations.
     pub fn factor(&self, iteration: u64, total: u64) -> f32 {
         match *self {
             Self::Constant => 1.0,

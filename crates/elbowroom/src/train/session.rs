@@ -207,7 +207,7 @@ impl<'t, 'a> Runner<'t, 'a> {
         Ok(session)
     }
 
-    /// Writes the weights after so many iterations of this run, if that was requested.
+    /// Writes the weights after this number of iterations of this run, if that was requested.
     pub(super) fn save_weights(&self, session: &Session, iterations: u64) -> Result<(), TrainError> {
         let Some(path) = &self.training.save_weights else { return Ok(()) };
         let read =

@@ -1,6 +1,7 @@
 //! What a treatment of some tensors saves *of the peak*, and what it costs: the schedule of the treatment is evaluated, not estimated.
 
-use elbowroom_ir::planning::{Freedom, Request};
+use std::collections::BTreeMap;
+
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::trace::{Again, Phase};
 use elbowroom_ir::{Bytes, Id, Nanos, OpId, TensorId};
@@ -11,7 +12,7 @@ use serde::Serialize;
 
 use super::groups::{Group, Moment, moment_of};
 use super::{next_op, unlimited};
-use crate::pipeline::Task;
+use crate::pipeline::{Task, UNLIMITED, request};
 use crate::report::PlanReport;
 
 /// What one treatment saves of the peak.
@@ -30,20 +31,6 @@ pub struct Saving {
     pub overhead: f64,
     /// Tensors that are treated.
     pub tensors: usize,
-}
-
-/// A limit that binds nothing.
-const UNLIMITED: Bytes = Bytes(1 << 60);
-
-fn request(task: &Task, live_limit: Bytes) -> Request<'_> {
-    Request {
-        trace: &task.trace,
-        costs: &task.costs,
-        machine: &task.machine,
-        live_limit,
-        freedom: Freedom::ALL,
-        packer: None,
-    }
 }
 
 /// Evaluates a policy within the live memory that it cannot do without.
@@ -87,8 +74,12 @@ pub(super) fn complete(
     let Some(peak_op) = next_op(trace, keep_schedule, at) else { return };
     let touches = Touches::of(trace, &keep.sequence);
     let evictions = EvictionPolicies::new(trace, &keep.sequence, touches.clone());
+    // One tensor's end can be another one's beginning: the first counts.
+    let pairs = trace.persistent().iter().enumerate().rev();
+    let persistent: BTreeMap<TensorId, usize> =
+        pairs.flat_map(|(index, pair)| [(pair.begin, index), (pair.end, index)]).collect();
     for group in groups {
-        let (policy, count) = offloaded(task, &keep, &touches, peak_op, &group.idle);
+        let (policy, count) = offloaded(&keep, &touches, &persistent, peak_op, &group.idle);
         if count > 0 {
             group.offload = saving(task, &policy, before, count);
         }
@@ -102,11 +93,12 @@ pub(super) fn complete(
     }
 }
 
-/// The policy that offloads these tensors while the op of the peak runs, and how many of them can be offloaded.
+/// The policy that offloads these tensors while the op of the peak runs, and how many of them can be offloaded. `persistent` has the indices of
+/// tensors that outlive the iteration.
 fn offloaded(
-    task: &Task,
     keep: &Policy,
     touches: &Touches,
+    persistent: &BTreeMap<TensorId, usize>,
     peak_op: OpId,
     tensors: &[TensorId],
 ) -> (Policy, usize) {
@@ -115,11 +107,9 @@ fn offloaded(
     let mut count = 0;
     for &tensor in tensors {
         let around = touches.gaps(tensor).find(|(gap, until)| gap.after < Some(place) && place < until.place);
-        let persistent =
-            task.trace.persistent().iter().position(|pair| [pair.begin, pair.end].contains(&tensor));
         if let Some((gap, _)) = around {
             policy.set(gap, GapAction::Offload);
-        } else if let Some(index) = persistent {
+        } else if let Some(&index) = persistent.get(&tensor) {
             policy.boundaries[index] = Boundary::Host;
         } else {
             continue;

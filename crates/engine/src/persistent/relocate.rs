@@ -149,7 +149,7 @@ impl<'a> Relocation<'a> {
                 (None, Some(offset)) => Place::Host(offset),
                 (None, None) => continue,
             };
-            // A tensor that stays where it is, too, is in nobody's way.
+            // A tensor that stays where it is blocks no other one.
             let stays = match source {
                 Place::Device(offset) => to.device.is_some_and(|extent| extent.offset == offset),
                 Place::Host(offset) => to.host == Some(offset),

@@ -297,7 +297,7 @@ impl<'a> Repacking<'a> {
         Repacked { placement, moved, moved_bytes, least_moved: Bytes::ZERO }
     }
 
-    /// Places the blocks that are not kept around the kept ones, in at most so many evaluations.
+    /// Places the blocks that are not kept around the kept ones, within a number of evaluations.
     fn probe(&mut self, kept: &[bool], packer: &dyn Packer, evaluations: Option<u64>) -> Probe {
         let blocks = &self.problem.blocks;
         let fixed = |id: BufferId| {
