@@ -57,11 +57,25 @@ pub(crate) fn longest_first(instance: &Instance) -> Vec<u32> {
 /// Runs the heuristic with another order of preference, most preferred item first.
 pub(crate) fn best_fit(instance: &Instance, order: &[u32]) -> Vec<u64> {
     let gapped = (0..instance.len()).any(|i| instance.spans(i).len() > 1);
-    from_low_lines(instance, order, gapped)
+    from_low_lines(instance, order, gapped, Merging::AtLiftUp)
+}
+
+/// When neighbouring lines of equal offset become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Merging {
+    /// When one of them is lifted to the other, as section 3.2 says.
+    AtLiftUp,
+    /// As soon as they are equal.
+    AtOnce,
+}
+
+/// The heuristic as section 3.2 states it: each step takes the lowest of all lines, the leftmost of several.
+pub(crate) fn lowest_line_first(instance: &Instance, order: &[u32], merging: Merging) -> Vec<u64> {
+    from_low_lines(instance, order, true, merging)
 }
 
 /// The same; with `lowest_of_all`, each step takes the lowest of all lines.
-fn from_low_lines(instance: &Instance, order: &[u32], lowest_of_all: bool) -> Vec<u64> {
+fn from_low_lines(instance: &Instance, order: &[u32], lowest_of_all: bool, merging: Merging) -> Vec<u64> {
     let mut unplaced = Unplaced::new(instance, order);
     let mut gapped: Vec<u32> = order.iter().copied().filter(|&i| unplaced.is_gapped(i as usize)).collect();
     let mut skyline = Skyline::new(instance.sections() as u32, lowest_of_all);
@@ -99,7 +113,7 @@ fn from_low_lines(instance: &Instance, order: &[u32], lowest_of_all: bool) -> Ve
                 for &span in instance.spans(item) {
                     let whole = instance.spans(item).len() == 1;
                     let lo = if whole { line.lo } else { skyline.line_over(span.lo) };
-                    skyline.raise(lo, span, offset + instance.items[item].size);
+                    skyline.raise(lo, span, offset + instance.items[item].size, merging);
                 }
                 left -= 1;
             }
@@ -199,7 +213,7 @@ impl Skyline {
     }
 
     /// Replaces the skyline over a span and splits the lines at its ends. `lo` is the first section of the line over the start of the span.
-    fn raise(&mut self, mut lo: u32, span: Span, offset: u64) {
+    fn raise(&mut self, mut lo: u32, mut span: Span, offset: u64, merging: Merging) {
         while lo < span.hi {
             let (line, old) = self.remove(lo);
             if line.lo < span.lo {
@@ -209,6 +223,16 @@ impl Skyline {
                 self.insert(Span { lo: span.hi, hi: line.hi }, old);
             }
             lo = line.hi;
+        }
+        if merging == Merging::AtOnce {
+            let last = self.end.len() as u32 - 1;
+            let left = (span.lo > 0).then(|| self.before[span.lo as usize]);
+            if let Some(lo) = left.filter(|&lo| self.offset[lo as usize] == offset) {
+                span.lo = self.remove(lo).0.lo;
+            }
+            if span.hi < last && self.offset[span.hi as usize] == offset {
+                span.hi = self.remove(span.hi).0.hi;
+            }
         }
         self.insert(span, offset);
     }
@@ -384,8 +408,8 @@ mod tests {
             let blocks = (0..len).map(|_| block()).collect();
             let Ok(instance) = Instance::new(&Problem { blocks, capacity: None }) else { continue };
             let order = longest_first(&instance);
-            let start = from_low_lines(&instance, &order, false);
-            assert_eq!(start, from_low_lines(&instance, &order, true), "round {round}");
+            let start = from_low_lines(&instance, &order, false, Merging::AtLiftUp);
+            assert_eq!(start, from_low_lines(&instance, &order, true, Merging::AtLiftUp), "round {round}");
         }
     }
 }

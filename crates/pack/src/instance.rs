@@ -75,7 +75,16 @@ pub(crate) struct Instance {
 impl Instance {
     /// Compresses time and rejects problems that are infeasible for every packer; the error is the outcome to return.
     pub(crate) fn new(problem: &Problem) -> Result<Self, Outcome<Placement>> {
-        let instance = Self::cut(problem);
+        Self::usable(Self::cut(problem), problem)
+    }
+
+    /// The same over the problem's own time: a section begins at every position at which a block starts or ends, so that a row of sections
+    /// differs from the row of positions in nothing that a skyline can see.
+    pub(crate) fn on_original_time(problem: &Problem) -> Result<Self, Outcome<Placement>> {
+        Self::usable(Self::cut_at(problem, true), problem)
+    }
+
+    fn usable(instance: Self, problem: &Problem) -> Result<Self, Outcome<Placement>> {
         if let Some((a, b)) = instance.fixed_clash() {
             let pair = [a, b].map(|i| instance.items[i]);
             let needed = pair.iter().filter_map(|item| Some(item.fixed? + item.bytes)).max().unwrap_or(0) + 1;
@@ -91,6 +100,11 @@ impl Instance {
     }
 
     pub(crate) fn cut(problem: &Problem) -> Self {
+        Self::cut_at(problem, false)
+    }
+
+    /// Cuts time into sections: where a block starts after another has ended, or at every start and end.
+    fn cut_at(problem: &Problem, everywhere: bool) -> Self {
         let mut events: Vec<(u64, bool, u32)> = Vec::with_capacity(2 * problem.blocks.len());
         let mut items = Vec::with_capacity(problem.blocks.len());
         let mut spans: Vec<Span> = Vec::with_capacity(problem.blocks.len());
@@ -124,18 +138,22 @@ impl Instance {
         }
         // Ends sort before starts at equal positions, because `false < true`.
         events.sort_unstable();
-        let (mut section, mut after_end) = (0u32, false);
-        for (_, starts, span) in events {
-            if starts {
-                section += u32::from(after_end);
-                after_end = false;
-                spans[span as usize].lo = section;
-            } else {
-                after_end = true;
-                spans[span as usize].hi = section + 1;
+        let sections = if everywhere {
+            positions(&events, &mut spans)
+        } else {
+            let (mut section, mut after_end) = (0u32, false);
+            for (_, starts, span) in events {
+                if starts {
+                    section += u32::from(after_end);
+                    after_end = false;
+                    spans[span as usize].lo = section;
+                } else {
+                    after_end = true;
+                    spans[span as usize].hi = section + 1;
+                }
             }
-        }
-        let sections = if items.is_empty() { 0 } else { section as usize + 1 };
+            if items.is_empty() { 0 } else { section as usize + 1 }
+        };
         let mut difference = vec![0i64; sections + 1];
         for item in &mut items {
             // Adjacent intervals may become adjacent spans; keeping them separate changes nothing.
@@ -392,6 +410,21 @@ impl Instance {
         let stop = if best.height.get() <= self.bound { StopReason::Optimal } else { stop };
         Outcome { best: Some(best), evaluations, stop }
     }
+}
+
+/// Sections between consecutive positions at which something starts or ends; returns their number.
+fn positions(events: &[(u64, bool, u32)], spans: &mut [Span]) -> usize {
+    let (mut section, mut last) = (0u32, None);
+    for &(position, starts, span) in events {
+        section += u32::from(last.is_some_and(|last| last != position));
+        last = Some(position);
+        if starts {
+            spans[span as usize].lo = section;
+        } else {
+            spans[span as usize].hi = section;
+        }
+    }
+    section as usize
 }
 
 /// The first section at or after `section` that is not painted. Halves the path on the way.

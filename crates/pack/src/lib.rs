@@ -31,6 +31,7 @@
 mod auto;
 mod banks;
 mod best_fit;
+mod best_fit_paper;
 mod branching_order;
 mod canonical_tree;
 mod choice;
@@ -64,6 +65,7 @@ pub use banks::{
     Bank, BankedError, BankedPlacement, BankedPlacementError, BankedProblem, pack_banks, validate_banks,
 };
 pub use best_fit::BestFit;
+pub use best_fit_paper::{BestFitPaper, BestFitPaperMerged};
 pub use exact::Exact;
 pub use greedy::{GreedyByConflict, GreedyBySize};
 pub use instance::Missed;
@@ -84,6 +86,8 @@ pub use elbowroom_ir::{BufferId, Bytes, Id, Table};
 pub static PACKERS: &[&dyn Packer] = &[
     &Auto,
     &BestFit,
+    &BestFitPaper,
+    &BestFitPaperMerged,
     &SmartPoolBest,
     &SmartPoolFirst,
     &GreedyBySize,

@@ -33,6 +33,8 @@ fn seed_heuristics_give_the_stated_heights() {
         for (name, key) in [
             ("best-fit", "sekiyama_bestfit_nomerge"),
             ("best-fit", "sekiyama_bestfit_merge"),
+            ("best-fit-paper", "sekiyama_bestfit_nomerge"),
+            ("best-fit-paper-merged", "sekiyama_bestfit_merge"),
             ("smartpool-best", "smartpool_bestfit"),
             ("smartpool-first", "smartpool_firstfit"),
         ] {

@@ -94,6 +94,7 @@ pub static PLANNERS: &[&dyn Planner] = &[
     &recompute::in_place::InPlace,
     &recompute::in_place::Sharing,
     &recompute::drop_cheap::DropCheap,
+    &recompute::drop_cheap_cost::DropCheapCost,
     &recompute::sublinear::Sublinear,
     &recompute::recursive::Recursive::DEFAULT,
     &recompute::rotor::Rotor::DEFAULT,

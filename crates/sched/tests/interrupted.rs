@@ -24,7 +24,7 @@ impl Observer for Stop {
 }
 
 /// Planners that lower a handful of policies at most.
-const IMMEDIATE: [&str; 5] = ["keep", "none", "inplace", "sharing", "drop-cheap"];
+const IMMEDIATE: [&str; 6] = ["keep", "none", "inplace", "sharing", "drop-cheap", "drop-cheap-cost"];
 
 /// How often a planner may ask after it was told to end: a few loops inside each other, and the planners of a portfolio.
 const MOST: u64 = 300;

@@ -10,7 +10,7 @@ use elbowroom_ir::trace::{Again, Op, Trace};
 use elbowroom_ir::{Bytes, Id, OpId, TensorId};
 
 use crate::lower::program::{Close, Offload, Open, Prefetch, Program, Residency};
-use crate::policy::{Boundary, Gap, GapAction, Policy, Reuses, SequenceIndex, Touch, Touches};
+use crate::policy::{Boundary, Gap, GapAction, Policy, Releases, Reuses, SequenceIndex, Touch, Touches};
 
 /// Why a policy contradicts itself or its trace. None of these depends on a limit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -143,6 +143,9 @@ pub(crate) fn analyse_gaps(
         pass.place(place as SequenceIndex)?;
     }
     pass.end()?;
+    if policy.releases == Releases::End {
+        pass.program.close_at_the_end(policy.sequence.len());
+    }
     Ok(pass.program)
 }
 

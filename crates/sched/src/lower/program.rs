@@ -112,6 +112,20 @@ impl Program {
         self.buffers = buffers;
     }
 
+    /// Moves the end of every residency that an op ends to the last op, except where another tensor has to follow in the same buffer.
+    pub(crate) fn close_at_the_end(&mut self, places: usize) {
+        let Some(last) = places.checked_sub(1) else { return };
+        let mut followed = vec![false; self.residencies.len()];
+        for residency in self.residencies.iter().filter_map(|residency| residency.follows) {
+            followed[residency as usize] = true;
+        }
+        for (residency, followed) in self.residencies.iter_mut().zip(followed) {
+            if let (Close::After(Some(place)), false) = (&mut residency.close, followed) {
+                *place = last as SequenceIndex;
+            }
+        }
+    }
+
     /// Residencies of a place's operands: reads, then outputs.
     pub(crate) fn operands(&self, place: usize) -> &[u32] {
         &self.operands[self.operand_starts[place] as usize..self.operand_starts[place + 1] as usize]

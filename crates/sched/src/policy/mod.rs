@@ -87,6 +87,15 @@ pub enum Reuses {
     Only(BTreeSet<TensorId>),
 }
 
+/// When the bytes of a tensor that nothing needs any more are released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Releases {
+    /// After its last use.
+    LastUse,
+    /// At the end of the iteration: no bytes are used twice, except by outputs that take the buffer of a dying input.
+    End,
+}
+
 /// Which copy goes first when several could.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CopyOrder {
@@ -125,6 +134,8 @@ pub struct Policy {
     pub boundaries: Vec<Boundary>,
     /// Reuse of dying inputs.
     pub reuses: Reuses,
+    /// When residencies end that no copy ends.
+    pub releases: Releases,
     /// Order of offloads.
     pub offloads: CopyOrder,
     /// Order of prefetches.
@@ -143,6 +154,7 @@ impl Policy {
             gaps: BTreeMap::new(),
             boundaries: trace.persistent().iter().map(|pair| natural_boundary(trace, &uses, pair)).collect(),
             reuses: Reuses::Every,
+            releases: Releases::LastUse,
             offloads: CopyOrder::Unconstrained,
             prefetches: CopyOrder::Unconstrained,
             prefetch: PrefetchRule::Eager,

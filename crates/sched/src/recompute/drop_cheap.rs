@@ -1,22 +1,45 @@
-//! `drop-cheap`: Chen et al., section 3. Evicts the results of ops that are cheap to recompute (batch normalization, activation and pooling in
-//! their experiments), and keeps those of expensive ones (convolutions).
+//! `drop-cheap`: Chen et al., section 4.2. Evicts the results of low-cost operations and keeps those that take long to compute: *we can always
+//! keep the result of convolution, but drop the result of the batch normalization, activation function and pooling*.
 //!
-//! An op is cheap by its time, not its name: if a byte that it makes costs less than half of the average cost of a byte for the backward
-//! phase over the forward phase. In a convolutional network the convolutions take nearly all the time and make a third of the bytes. Like the
-//! other passes of the paper this one is unconditional: it evicts cheap results even where everything would fit, because a user who names a
-//! pass wants that pass; `auto` recomputes only as much as the limit requires. If half the average does not meet the limit, the bound is
-//! raised to three quarters, once and one and a half times the average.
+//! An op is cheap by its kind. Kinds are words like `batch-norm`, `relu` or `aten::max_pool2d`; an op whose kind has one of the words of
+//! [`CHEAP`] as a part is cheap, whatever it costs. Everything else is kept, so that no convolution and no product runs again. As in the paper the pass
+//! is unconditional: it evicts cheap results even where everything would fit, because a user who names a pass wants that pass.
+//! [`drop-cheap-cost`](super::drop_cheap_cost) decides by the cost of a byte instead.
 
+use elbowroom_ir::Id;
+use elbowroom_ir::OpId;
 use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome};
-use elbowroom_ir::{OpId, TensorId};
+use elbowroom_ir::trace::Trace;
 
 use crate::policy::Policy;
+use crate::recompute::answer;
 use crate::recompute::cuts::Cuts;
 use crate::recompute::mirror::Mirrors;
 use crate::recompute::repeats::base;
-use crate::recompute::{answer, least_bytes};
+
+/// Words of the kinds of cheap ops, without `-` and `_`: normalization, activation functions and pooling, the three of section 4.2, and
+/// dropout, which came with activation functions in the networks of the time.
+pub const CHEAP: [&str; 17] = [
+    "batchnorm",
+    "layernorm",
+    "groupnorm",
+    "instancenorm",
+    "responsenorm",
+    "bn",
+    "relu",
+    "gelu",
+    "silu",
+    "swish",
+    "elu",
+    "tanh",
+    "sigmoid",
+    "hardtanh",
+    "hardswish",
+    "pool",
+    "dropout",
+];
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,43 +51,37 @@ impl Planner for DropCheap {
     }
 
     fn schedule(&self, request: &Request<'_>, _: &Budget, _: &dyn Observer) -> Outcome<Schedule> {
-        let keep = Policy::prompt(request.trace);
         if !request.freedom.recompute {
-            return answer(request, Some(&keep), 1);
+            return answer(request, Some(&Policy::prompt(request.trace)), 1);
         }
-        let mut tried: Vec<Policy> = Vec::new();
-        for quarters in [2, 3, 4, 6] {
-            let policy = mirrors(request, quarters).policy(request.trace);
-            let fits =
-                least_bytes(request, &policy).is_some_and(|live_bytes| live_bytes <= request.live_limit);
-            tried.push(policy);
-            if fits {
-                break;
-            }
-        }
-        answer(request, tried.last(), tried.len() as u64)
+        answer(request, Some(&mirrors(request.trace).policy(request.trace)), 1)
     }
 }
 
-/// A count of one for every result of a forward op that is cheap by this many quarters of the average.
-pub fn mirrors(request: &Request<'_>, quarters: u8) -> Mirrors {
-    let trace = request.trace;
+/// Whether ops of a kind are cheap by section 4.2.
+///
+/// ```
+/// use elbowroom_sched::recompute::drop_cheap::is_cheap;
+/// assert!(["batch-norm", "relu", "aten::max_pool2d", "BatchNormalization", "dropout"].into_iter().all(is_cheap));
+/// assert!(!["conv2d", "linear", "aten::convolution", "lstm-cell", "relu-grad", "matmul"].into_iter().any(is_cheap));
+/// ```
+pub fn is_cheap(kind: &str) -> bool {
+    let kind: String = kind.chars().filter(|c| c.is_alphanumeric()).map(|c| c.to_ascii_lowercase()).collect();
+    // Fused ops (a convolution with its activation) are as expensive as their most expensive part.
+    let expensive =
+        ["conv", "linear", "matmul", "addmm", "gemm", "lstm", "gru", "attention", "grad", "backward"];
+    CHEAP.iter().any(|word| kind.contains(word)) && !expensive.iter().any(|word| kind.contains(word))
+}
+
+/// A count of one for every result of a cheap forward op.
+pub fn mirrors(trace: &Trace) -> Mirrors {
     let (_, backward_start) = base(trace);
     let cuts = Cuts::of(trace, backward_start);
     let mut mirrors = Mirrors::none(trace);
-    let nanos = |op: OpId| request.costs.nanos.get(op).map_or(0, |nanos| u128::from(nanos.get()));
-    let all_time: u128 = (0..backward_start).map(|place| nanos(OpId(place))).sum();
-    let all_bytes: u128 = cuts.stash.iter().map(|&bytes| u128::from(bytes)).sum();
     for &(value, made, _) in &cuts.forward {
-        let op = OpId(made);
-        let bytes: u128 = made_by(trace, op).map(|value| u128::from(trace.bytes(value).get())).sum();
-        if 4 * nanos(op) * all_bytes <= u128::from(quarters) * all_time * bytes {
+        if is_cheap(trace.ops()[OpId::new(made as usize)].kind.as_str()) {
             mirrors.mark(value, 1);
         }
     }
     mirrors
-}
-
-fn made_by(trace: &elbowroom_ir::trace::Trace, op: OpId) -> impl Iterator<Item = TensorId> + '_ {
-    trace.ops()[op].outputs.iter().copied()
 }

@@ -1,8 +1,13 @@
-//! `none`, `inplace` and `sharing`: Chen et al., section 3. Reuse of the buffers of dying inputs, without any eviction.
+//! `none`, `inplace` and `sharing`: Chen et al., section 3 and the first three allocation algorithms of section 5.1. Nothing is evicted.
 //!
-//! `none` gives every tensor a buffer of its own. `inplace` lets an output take the buffer of an input that dies there, wherever the
-//! trace permits it. `sharing` decides the same; the rest of it, reuse of whole buffers whose tensors are dead (Fig. 2), is done by the packer
-//! of that name.
+//! | planner | an output takes the bytes of a dying input | bytes of dead tensors are used again |
+//! | --- | --- | --- |
+//! | `none` | no | no |
+//! | `inplace` | wherever the trace permits it | no |
+//! | `sharing` | wherever the trace permits it | yes |
+//!
+//! `none` and `inplace` release nothing before the end of the iteration, so that every packer gives each of their buffers bytes of its own; only
+//! workspaces, which the paper does not count, are shared. The packer `sharing` is the paper's way to use dead bytes again (Fig. 2).
 
 use std::collections::BTreeSet;
 
@@ -11,7 +16,7 @@ use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome};
 use elbowroom_ir::trace::Trace;
 
-use crate::policy::{Boundary, Policy, Reuses};
+use crate::policy::{Boundary, Policy, Releases, Reuses};
 use crate::recompute::answer;
 
 /// Every tensor has its own buffer. See the [module](self).
@@ -22,7 +27,7 @@ pub struct Separate;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InPlace;
 
-/// The same, for the packer that shares whole buffers. See the [module](self).
+/// The same, and the bytes of dead tensors are used again. See the [module](self).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sharing;
 
@@ -42,7 +47,8 @@ impl Planner for InPlace {
     }
 
     fn schedule(&self, request: &Request<'_>, _: &Budget, _: &dyn Observer) -> Outcome<Schedule> {
-        answer(request, Some(&Policy::keep(request.trace)), 1)
+        let policy = Policy { releases: Releases::End, ..Policy::keep(request.trace) };
+        answer(request, Some(&policy), 1)
     }
 }
 
@@ -56,9 +62,9 @@ impl Planner for Sharing {
     }
 }
 
-/// Keeps everything and reuses nothing, unless the end of a persistent tensor can be in the buffer of its beginning only by reuse.
+/// Keeps everything to the end and reuses nothing, unless the end of a persistent tensor can be in the buffer of its beginning only by reuse.
 fn separate(trace: &Trace) -> Policy {
-    let mut policy = Policy::keep(trace);
+    let mut policy = Policy { releases: Releases::End, ..Policy::keep(trace) };
     let at_boundaries = trace.persistent().iter().zip(&policy.boundaries);
     let bound: BTreeSet<_> = at_boundaries
         .filter(|(pair, boundary)| {

@@ -1,14 +1,15 @@
 //! Planners that evict tensors and recompute them, and that offload nothing. Each decides a sequence of ops with repeats, and [`repeats`] derives
 //! the evictions from it.
 //!
-//! - Chen et al. (*Training deep nets with sublinear memory cost*, 2016): [`in_place`], [`drop_cheap`], [`sqrt`], [`sublinear`], [`recursive`].
-//!   [`cuts`] and [`mirror`] are the terms of the paper's algorithms.
+//! - Chen et al. (*Training deep nets with sublinear memory cost*, 2016): [`in_place`], [`drop_cheap`], [`drop_cheap_cost`], [`sqrt`], [`sublinear`],
+//!   [`recursive`]. [`cuts`] and [`mirror`] are the terms of the paper's algorithms.
 //! - Persistent checkpointing of a chain: [`rotor`], with [`profile`] and [`layered`].
 //! - Dynamic tensor rematerialization: [`dtr`], with [`worth`].
 //! - [`evictions`]: evicted tensors recomputed on the way to others, for planners that also offload.
 
 pub mod cuts;
 pub mod drop_cheap;
+pub mod drop_cheap_cost;
 pub mod dtr;
 pub mod evictions;
 pub mod in_place;
