@@ -26,6 +26,9 @@ use crate::registry;
 /// Plans with the pipeline: a swap schedule first, a placement second (Zhang, section V).
 pub struct Swap {
     planner: &'static dyn Planner,
+    to_host: u64,
+    to_device: u64,
+    shared: bool,
 }
 
 impl Default for Swap {
@@ -43,7 +46,14 @@ impl Swap {
     }
 
     fn by(planner: &'static dyn Planner) -> Self {
-        Self { planner }
+        Self { planner, to_host: COPIES, to_device: COPIES, shared: true }
+    }
+
+    /// Sets the bytes per second of copies in each direction, and whether the directions share one link. The default is 8 GB/s, shared, as
+    /// for copies within the host; a GPU's directions are apart.
+    #[must_use]
+    pub fn link(self, to_host: u64, to_device: u64, shared: bool) -> Self {
+        Self { to_host: to_host.max(1), to_device: to_device.max(1), shared, ..self }
     }
 }
 
@@ -58,9 +68,9 @@ impl SwapPlanner for Swap {
             align,
             // No limit: the program has asked for these bytes.
             host_memory: Bytes(1 << 60),
-            to_host: Channel::with_rate(COPIES),
-            to_device: Channel::with_rate(COPIES),
-            shared_link: true,
+            to_host: Channel::with_rate(self.to_host),
+            to_device: Channel::with_rate(self.to_device),
+            shared_link: self.shared,
             flops_per_second: COPIES,
             bytes_per_second: COPIES,
             launch: Nanos::ZERO,

@@ -2,9 +2,16 @@
 //!
 //! Contents always survive: before a block's bytes are used for another block, they are copied to the host unless an equal copy exists. A
 //! plan therefore determines only how much is copied and when, never what an operation reads.
+//!
+//! All of this is issued, not done: a block counts as on the host once its copy has been issued. What uses bytes later waits for the tasks
+//! that still use them ([`Order`]).
 
 use std::collections::BTreeMap;
+use std::ffi::c_void;
 
+use super::accelerator::{Accelerator, AcceleratorError, Queue};
+use super::order::{Order, Remains, Uses, later};
+use super::tier::{HostTier, Slot};
 use super::{ALIGN, BlockHandle, DeviceError, DeviceStats};
 
 /// The location of a block's contents. Without either copy it holds zeros.
@@ -13,44 +20,56 @@ struct Contents {
     bytes: usize,
     /// Offset on the device.
     device: Option<usize>,
+    /// The tasks that use its bytes on the device.
+    uses: Uses,
     /// The host copy. If the block is on the device as well, both are equal.
-    host: Option<Box<[u8]>>,
+    host: Option<Slot>,
     /// The time at which an operation last used it.
     used: u64,
 }
 
 /// A fixed number of bytes, and the blocks on the device and on the host.
-pub(super) struct DeviceMemory {
-    /// The device, plus the bytes needed to align its start. Pages are committed by the first write.
-    bytes: Box<[u8]>,
-    /// The index in `bytes` at which the device begins.
-    start: usize,
+pub(super) struct DeviceMemory<A: Accelerator> {
+    pub order: Order<A>,
+    /// The address at which the device's bytes begin, and how many are reserved.
+    base: usize,
+    reserved: usize,
     limit: usize,
     blocks: BTreeMap<BlockHandle, Contents>,
     /// Blocks on the device by offset; they do not overlap.
     resident: BTreeMap<usize, BlockHandle>,
+    /// What left the device while tasks used it, by offset.
+    remains: Remains,
+    tier: HostTier,
     clock: u64,
     height: usize,
 }
+
+/// An operation's events: before and behind it.
+pub(super) type Timing<A> = (<A as Accelerator>::Event, <A as Accelerator>::Event);
 
 fn aligned(bytes: usize) -> usize {
     bytes.checked_next_multiple_of(ALIGN).unwrap_or(usize::MAX)
 }
 
-impl DeviceMemory {
-    pub fn new(limit: usize) -> Self {
-        let bytes = vec![0; limit + ALIGN - 1].into_boxed_slice();
-        let start = bytes.as_ptr().align_offset(ALIGN).min(ALIGN - 1);
-        Self {
-            bytes,
-            start,
-            // The remainder below a whole alignment unit is unusable.
-            limit: limit / ALIGN * ALIGN,
+impl<A: Accelerator> DeviceMemory<A> {
+    pub fn new(accelerator: A, bytes: usize) -> Result<Self, AcceleratorError> {
+        // The remainder below a whole alignment unit is unusable.
+        let limit = bytes / ALIGN * ALIGN;
+        let reserved = limit.max(ALIGN);
+        let base = accelerator.reserve(reserved)?;
+        Ok(Self {
+            order: Order::new(accelerator),
+            base,
+            reserved,
+            limit,
             blocks: BTreeMap::new(),
             resident: BTreeMap::new(),
+            remains: Remains::default(),
+            tier: HostTier::default(),
             clock: 0,
             height: 0,
-        }
+        })
     }
 
     /// Usable bytes.
@@ -70,74 +89,104 @@ impl DeviceMemory {
 
     pub fn remove(&mut self, block: BlockHandle) {
         self.release_device_bytes(block);
-        self.blocks.remove(&block);
-    }
-
-    fn range(&mut self, offset: usize, bytes: usize) -> &mut [u8] {
-        &mut self.bytes[self.start + offset..][..bytes]
+        if let Some(slot) = self.blocks.remove(&block).and_then(|contents| contents.host) {
+            self.tier.give(slot);
+        }
     }
 
     /// Frees a block's device bytes without a copy.
     fn release_device_bytes(&mut self, block: BlockHandle) {
-        if let Some(offset) = self.blocks.get_mut(&block).and_then(|contents| contents.device.take()) {
+        let Some(contents) = self.blocks.get_mut(&block) else { return };
+        if let Some(offset) = contents.device.take() {
             self.resident.remove(&offset);
+            let uses = std::mem::take(&mut contents.uses);
+            self.remains.add(offset, offset + contents.bytes, uses.any);
         }
     }
 
     /// Copies a block to the host unless an equal copy exists or the block is not on the device.
-    pub fn copy_to_host(&mut self, block: BlockHandle, stats: &mut DeviceStats) {
-        let Some(&Contents { bytes, device: Some(offset), host: None, .. }) = self.blocks.get(&block) else {
-            return;
-        };
-        let copy: Box<[u8]> = self.range(offset, bytes).into();
-        stats.to_host += bytes as u64;
-        if let Some(contents) = self.blocks.get_mut(&block) {
-            contents.host = Some(copy);
+    pub fn copy_to_host(
+        &mut self,
+        block: BlockHandle,
+        stats: &mut DeviceStats,
+    ) -> Result<(), AcceleratorError> {
+        let Some(contents) = self.blocks.get_mut(&block) else { return Ok(()) };
+        let (Some(offset), None) = (contents.device, &contents.host) else { return Ok(()) };
+        let mut slot = self.tier.take(contents.bytes, &mut self.order)?;
+        let after = later(contents.uses.written, slot.uses.any);
+        let position = self.order.begin(Queue::ToHost, after)?;
+        // SAFETY: the block's bytes and the slot's are reserved, and both are as long as the copy; it waits for what wrote the first and
+        // used the second, and what uses them later waits for it.
+        unsafe {
+            let from = self.base + offset;
+            self.order.accelerator.to_host(Queue::ToHost, from, slot.address, contents.bytes)?;
         }
+        contents.uses.read(Queue::ToHost, position);
+        slot.uses.write(Queue::ToHost, position);
+        stats.to_host += contents.bytes as u64;
+        contents.host = Some(slot);
+        self.order.mark(Queue::ToHost)
     }
 
     /// Copies a block to the host, if necessary, and frees its device bytes.
-    fn offload(&mut self, block: BlockHandle, stats: &mut DeviceStats) {
-        self.copy_to_host(block, stats);
+    fn offload(&mut self, block: BlockHandle, stats: &mut DeviceStats) -> Result<(), AcceleratorError> {
+        self.copy_to_host(block, stats)?;
         self.release_device_bytes(block);
+        Ok(())
     }
 
     /// Discards a block's host copy if the block is on the device.
     pub fn drop_host_copy(&mut self, block: BlockHandle) {
-        if let Some(contents) = self.blocks.get_mut(&block).filter(|contents| contents.device.is_some()) {
-            contents.host = None;
+        if let Some(contents) = self.blocks.get_mut(&block).filter(|contents| contents.device.is_some())
+            && let Some(slot) = contents.host.take()
+        {
+            self.tier.give(slot);
         }
     }
 
     /// Places a block at an offset and offloads the blocks that overlap with it. Has no effect if the range exceeds the device.
-    pub fn place(&mut self, block: BlockHandle, offset: usize, stats: &mut DeviceStats) {
-        let Some(&Contents { bytes, device, .. }) = self.blocks.get(&block) else { return };
+    pub fn place(
+        &mut self,
+        block: BlockHandle,
+        offset: usize,
+        stats: &mut DeviceStats,
+    ) -> Result<(), AcceleratorError> {
+        let Some(&Contents { bytes, device, .. }) = self.blocks.get(&block) else { return Ok(()) };
         if device == Some(offset) || offset.checked_add(bytes).is_none_or(|end| end > self.limit) {
-            return;
+            return Ok(());
         }
-        self.offload(block, stats);
+        self.offload(block, stats)?;
         while let Some((&before, &other)) = self.resident.range(..offset + bytes).next_back() {
             if before + self.blocks.get(&other).map_or(0, |contents| contents.bytes) <= offset {
                 break;
             }
-            self.offload(other, stats);
+            self.offload(other, stats)?;
         }
-        let copy = self.blocks.get_mut(&block).and_then(|contents| {
-            contents.device = Some(offset);
-            contents.host.take()
-        });
+        let mut after = self.remains.take(offset, offset + bytes, &self.order);
+        let Some(contents) = self.blocks.get_mut(&block) else { return Ok(()) };
+        let to = self.base + offset;
+        let queue = if contents.host.is_some() { Queue::ToDevice } else { Queue::Compute };
+        if let Some(slot) = &contents.host {
+            after = later(after, slot.uses.written);
+        }
+        let position = self.order.begin(queue, after)?;
+        let accelerator = &self.order.accelerator;
+        match &mut contents.host {
+            Some(slot) => {
+                // SAFETY: the bytes are within the device, the slot is as long as the block, and the copy waits for what wrote the slot and
+                // for what used the bytes; what uses either later waits for it.
+                unsafe { accelerator.to_device(queue, slot.address, to, bytes)? };
+                slot.uses.read(queue, position);
+                stats.to_device += bytes as u64;
+            }
+            // SAFETY: as above.
+            None => unsafe { accelerator.fill(queue, to, bytes)? },
+        }
+        contents.device = Some(offset);
+        contents.uses.write(queue, position);
         self.resident.insert(offset, block);
         self.height = self.height.max(offset + bytes);
-        match &copy {
-            Some(copy) => {
-                stats.to_device += bytes as u64;
-                self.range(offset, bytes).copy_from_slice(copy);
-            }
-            None => self.range(offset, bytes).fill(0),
-        }
-        if let Some(contents) = self.blocks.get_mut(&block) {
-            contents.host = copy;
-        }
+        self.order.mark(queue)
     }
 
     /// The lowest offset with this many free bytes.
@@ -184,51 +233,90 @@ impl DeviceMemory {
                     match others
                         .min_by_key(|other| self.blocks.get(other).map_or(0, |contents| contents.used))
                     {
-                        Some(other) => self.offload(other, stats),
+                        Some(other) => self.offload(other, stats)?,
                         // Only the operation's own blocks are left, with holes between them.
-                        None => wanted.iter().for_each(|&other| self.offload(other, stats)),
+                        None => wanted.iter().try_for_each(|&other| self.offload(other, stats))?,
                     }
                 };
-                self.place(block, offset, stats);
+                self.place(block, offset, stats)?;
             }
         }
         Ok(())
     }
 
-    /// Runs an operation on blocks that are all on the device. Each written block is named once and is not among those read. Written blocks
-    /// lose their host copies, even if the operation panics.
-    pub fn run(
+    /// Issues an operation on blocks that are all on the device, given their addresses and the queue's handle. Each written block is named
+    /// once and is not among those read. Written blocks lose their host copies, even if the operation panics. The events are those before
+    /// and behind the operation, if it is `timed`.
+    pub fn run<R>(
         &mut self,
-        operation: impl FnOnce(&[&[u8]], &mut [&mut [u8]]),
+        operation: impl FnOnce(&A, &[usize], &[usize], *mut c_void) -> R,
         reads: &[BlockHandle],
         writes: &[BlockHandle],
-    ) {
+        timed: bool,
+    ) -> Result<(R, Option<Timing<A>>), AcceleratorError> {
         self.clock += 1;
-        // The range of each block by offset, and whether it is written.
-        let mut ranges: BTreeMap<usize, (usize, BlockHandle, bool)> = BTreeMap::new();
-        for (block, written) in reads.iter().map(|b| (b, false)).chain(writes.iter().map(|b| (b, true))) {
-            let Some(contents) = self.blocks.get_mut(block) else { return };
-            contents.used = self.clock;
-            if written {
-                contents.host = None;
+        let mut after = [0; 3];
+        for (block, is_written) in reads.iter().map(|b| (b, false)).chain(writes.iter().map(|b| (b, true))) {
+            if let Some(contents) = self.blocks.get_mut(block) {
+                contents.used = self.clock;
+                let uses = if is_written { contents.uses.any } else { contents.uses.written };
+                after = later(after, uses);
             }
-            let Some(offset) = contents.device else { return };
-            ranges.insert(offset, (contents.bytes, *block, written));
         }
-        let mut rest = &mut self.bytes[self.start..];
-        let mut taken = 0;
-        let (mut read, mut written) = (BTreeMap::new(), BTreeMap::new());
-        for (offset, (bytes, block, writes)) in ranges {
-            let (range, after) = rest.split_at_mut(offset - taken).1.split_at_mut(bytes);
-            if writes {
-                written.insert(block, range);
+        let position = self.order.begin(Queue::Compute, after)?;
+        for (block, is_written) in reads.iter().map(|b| (b, false)).chain(writes.iter().map(|b| (b, true))) {
+            let Some(contents) = self.blocks.get_mut(block) else { continue };
+            if is_written {
+                contents.uses.write(Queue::Compute, position);
+                self.drop_host_copy(*block);
             } else {
-                read.insert(block, &*range);
+                contents.uses.read(Queue::Compute, position);
             }
-            (rest, taken) = (after, offset + bytes);
         }
-        let read: Vec<&[u8]> = reads.iter().filter_map(|block| read.get(block).copied()).collect();
-        let mut written: Vec<&mut [u8]> = writes.iter().filter_map(|block| written.remove(block)).collect();
-        operation(&read, &mut written);
+        let start = if timed { Some(self.event_now()?) } else { None };
+        let address = |block: &BlockHandle| {
+            self.blocks.get(block).and_then(|contents| contents.device).map_or(0, |offset| self.base + offset)
+        };
+        let (read, written): (Vec<usize>, Vec<usize>) =
+            (reads.iter().map(address).collect(), writes.iter().map(address).collect());
+        let accelerator = &self.order.accelerator;
+        let outcome = operation(accelerator, &read, &written, accelerator.handle(Queue::Compute));
+        let timing = match start {
+            Some(start) => Some((start, self.event_now()?)),
+            None => None,
+        };
+        self.order.mark(Queue::Compute)?;
+        Ok((outcome, timing))
+    }
+
+    fn event_now(&mut self) -> Result<A::Event, AcceleratorError> {
+        let mut event = self.order.event()?;
+        self.order.accelerator.record(Queue::Compute, &mut event)?;
+        Ok(event)
+    }
+
+    /// A slot of the host for a transfer of the program's.
+    pub fn staging(&mut self, bytes: usize) -> Result<Slot, AcceleratorError> {
+        self.tier.take(bytes, &mut self.order)
+    }
+
+    /// Takes a slot back, which no task uses any more.
+    pub fn end_staging(&mut self, slot: Slot) {
+        self.tier.give(slot);
+    }
+}
+
+impl<A: Accelerator> Drop for DeviceMemory<A> {
+    fn drop(&mut self) {
+        if self.order.finish().is_err() {
+            // The device is lost, and with it the knowledge which bytes it still uses: they are left to it.
+            return;
+        }
+        for slot in std::mem::take(&mut self.blocks).into_values().filter_map(|contents| contents.host) {
+            self.tier.give(slot);
+        }
+        self.tier.release_all(&self.order);
+        // SAFETY: reserved in `new`, and every task has ended.
+        unsafe { self.order.accelerator.release(self.base, self.reserved) };
     }
 }

@@ -6,6 +6,7 @@ use elbowroom_ir::check::CheckedPlan;
 use elbowroom_ir::schedule::Action;
 use elbowroom_ir::{ActionId, BufferId, Id, TensorId};
 
+use super::accelerator::{Accelerator, AcceleratorError};
 use super::events::{DeviceEvent, DeviceIteration, ExpectedEvent};
 use super::memory::DeviceMemory;
 use super::{ALIGN, BlockHandle, DeviceStats};
@@ -28,12 +29,12 @@ pub(super) struct PlannedRun {
 impl PlannedRun {
     /// Moves all blocks to where the plan expects them at the start of an iteration. `None` if the plan does not fit this iteration and
     /// memory.
-    pub fn new(
+    pub fn new<A: Accelerator>(
         plan: CheckedPlan,
         iteration: DeviceIteration,
-        memory: &mut DeviceMemory,
+        memory: &mut DeviceMemory<A>,
         stats: &mut DeviceStats,
-    ) -> Option<Self> {
+    ) -> Result<Option<Self>, AcceleratorError> {
         let steps = || plan.schedule().steps.values();
         let computed = steps().filter_map(|step| match &step.action {
             Action::Compute(launch) => Some(launch.op),
@@ -47,7 +48,7 @@ impl PlannedRun {
             && plan.machine().align.get().is_multiple_of(ALIGN as u64)
             && steps().all(|step| !matches!(step.action, Action::Recompute(_)));
         if !fits {
-            return None;
+            return Ok(None);
         }
         let mut run = Self {
             plan,
@@ -62,13 +63,13 @@ impl PlannedRun {
         run.begin();
         for (&block, at_boundary) in run.numbers.iter().zip(&run.plan.schedule().boundary) {
             if let Some(buffer) = at_boundary.device {
-                memory.place(block, run.offset(buffer), stats);
+                memory.place(block, run.offset(buffer), stats)?;
                 if !at_boundary.host {
                     memory.drop_host_copy(block);
                 }
             }
         }
-        Some(run)
+        Ok(Some(run))
     }
 
     /// Events per iteration.
@@ -97,12 +98,12 @@ impl PlannedRun {
 
     /// Advances to an event. Returns false if it is not the expected one. Before an operation, all actions of the plan that precede it have
     /// been carried out when this returns.
-    pub fn advance_to(
+    pub fn advance_to<A: Accelerator>(
         &mut self,
         event: &DeviceEvent,
-        memory: &mut DeviceMemory,
+        memory: &mut DeviceMemory<A>,
         stats: &mut DeviceStats,
-    ) -> bool {
+    ) -> Result<bool, AcceleratorError> {
         let is = |block: &BlockHandle, number: &usize| self.numbers.get(*number) == Some(block);
         let are = |blocks: &[BlockHandle], numbers: &[usize]| {
             blocks.len() == numbers.len() && blocks.iter().zip(numbers).all(|(block, n)| is(block, n))
@@ -114,37 +115,42 @@ impl PlannedRun {
             _ => false,
         };
         if !expected {
-            return false;
+            return Ok(false);
         }
         match event {
             DeviceEvent::Malloc(block, _) => {
                 self.numbers.push(*block);
-                self.done(memory, stats);
+                self.done(memory, stats)?;
             }
-            DeviceEvent::Free(_) => self.done(memory, stats),
-            DeviceEvent::Exec(_, writes) => self.advance(Some(writes), memory, stats),
+            DeviceEvent::Free(_) => self.done(memory, stats)?,
+            DeviceEvent::Exec(_, writes) => self.advance(Some(writes), memory, stats)?,
         }
-        true
+        Ok(true)
     }
 
     /// Completes the event. After the last one, carries out the rest of the plan and starts the next iteration.
-    pub fn done(&mut self, memory: &mut DeviceMemory, stats: &mut DeviceStats) {
+    pub fn done<A: Accelerator>(
+        &mut self,
+        memory: &mut DeviceMemory<A>,
+        stats: &mut DeviceStats,
+    ) -> Result<(), AcceleratorError> {
         self.event += 1;
         if self.event == self.iteration.events.len() {
-            self.advance(None, memory, stats);
+            self.advance(None, memory, stats)?;
             self.iteration.blocks = self.iteration.successors.iter().map(|&n| self.numbers[n]).collect();
             self.begin();
             self.iterations += 1;
         }
+        Ok(())
     }
 
     /// Carries out the plan's actions up to and including the next operation, which writes the given blocks, or to the end.
-    fn advance(
+    fn advance<A: Accelerator>(
         &mut self,
         operation: Option<&[BlockHandle]>,
-        memory: &mut DeviceMemory,
+        memory: &mut DeviceMemory<A>,
         stats: &mut DeviceStats,
-    ) {
+    ) -> Result<(), AcceleratorError> {
         while self.step < self.plan.schedule().steps.len() {
             let action = &self.plan.schedule().steps[ActionId::new(self.step)].action;
             self.step += 1;
@@ -155,20 +161,20 @@ impl PlannedRun {
                     for ((&value, &buffer), &block) in outputs.iter().zip(&launch.writes).zip(blocks) {
                         self.of_value.insert(value, block);
                         if self.in_buffer.insert(buffer, value).is_none() {
-                            memory.place(block, self.offset(buffer), stats);
+                            memory.place(block, self.offset(buffer), stats)?;
                         }
                     }
-                    return;
+                    return Ok(());
                 }
                 &Action::Offload { tensor: value, .. } => {
                     if let Some(&block) = self.of_value.get(&value) {
-                        memory.copy_to_host(block, stats);
+                        memory.copy_to_host(block, stats)?;
                     }
                 }
                 &Action::Prefetch { tensor: value, to } => {
                     self.in_buffer.insert(to, value);
                     if let Some(&block) = self.of_value.get(&value) {
-                        memory.place(block, self.offset(to), stats);
+                        memory.place(block, self.offset(to), stats)?;
                     }
                 }
                 // The block stays on the device until its bytes are needed. If the program frees it before that, which it does if nothing
@@ -187,5 +193,6 @@ impl PlannedRun {
                 }
             }
         }
+        Ok(())
     }
 }

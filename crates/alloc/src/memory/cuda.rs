@@ -7,11 +7,15 @@ use libloading::Library;
 
 use super::{Backing, OutOfMemory};
 
-type Status = c_uint;
-type CudaContext = *mut c_void;
-type DeviceAddress = u64;
+pub(crate) type Status = c_uint;
+pub(crate) type CudaContext = *mut c_void;
+pub(crate) type CudaStream = *mut c_void;
+pub(crate) type CudaEvent = *mut c_void;
+pub(crate) type DeviceAddress = u64;
 
 const SUCCESS: Status = 0;
+const OUT_OF_MEMORY: Status = 2;
+pub(crate) const NOT_READY: Status = 600;
 
 /// Names of the driver's library, by platform; the first one that opens is used.
 const NAMES: [&str; 3] = ["libcuda.so.1", "libcuda.so", "nvcuda.dll"];
@@ -33,11 +37,20 @@ pub enum CudaError {
         what: &'static str,
         /// The driver's message.
         why: String,
+        /// The driver's number of the error, a `CUresult`.
+        code: u32,
     },
 }
 
+impl CudaError {
+    /// Whether only memory is missing: the device goes on.
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::Refused { code: OUT_OF_MEMORY, .. })
+    }
+}
+
 /// The driver's functions that are used. The library stays loaded as long as this value lives.
-struct Driver {
+pub(crate) struct Driver {
     init: unsafe extern "C" fn(c_uint) -> Status,
     device_get: unsafe extern "C" fn(*mut c_int, c_int) -> Status,
     retain: unsafe extern "C" fn(*mut CudaContext, c_int) -> Status,
@@ -45,6 +58,20 @@ struct Driver {
     pop: unsafe extern "C" fn(*mut CudaContext) -> Status,
     alloc: unsafe extern "C" fn(*mut DeviceAddress, usize) -> Status,
     free: unsafe extern "C" fn(DeviceAddress) -> Status,
+    pub host_alloc: unsafe extern "C" fn(*mut *mut c_void, usize, c_uint) -> Status,
+    pub host_free: unsafe extern "C" fn(*mut c_void) -> Status,
+    pub fill: unsafe extern "C" fn(DeviceAddress, u8, usize, CudaStream) -> Status,
+    pub to_device: unsafe extern "C" fn(DeviceAddress, *const c_void, usize, CudaStream) -> Status,
+    pub to_host: unsafe extern "C" fn(*mut c_void, DeviceAddress, usize, CudaStream) -> Status,
+    pub stream_create: unsafe extern "C" fn(*mut CudaStream, c_uint) -> Status,
+    pub stream_destroy: unsafe extern "C" fn(CudaStream) -> Status,
+    pub stream_wait: unsafe extern "C" fn(CudaStream, CudaEvent, c_uint) -> Status,
+    pub event_create: unsafe extern "C" fn(*mut CudaEvent, c_uint) -> Status,
+    pub event_destroy: unsafe extern "C" fn(CudaEvent) -> Status,
+    pub event_record: unsafe extern "C" fn(CudaEvent, CudaStream) -> Status,
+    pub event_query: unsafe extern "C" fn(CudaEvent) -> Status,
+    pub event_synchronize: unsafe extern "C" fn(CudaEvent) -> Status,
+    pub event_elapsed: unsafe extern "C" fn(*mut f32, CudaEvent, CudaEvent) -> Status,
     error_string: unsafe extern "C" fn(Status, *mut *const c_char) -> Status,
     _library: Library,
 }
@@ -75,7 +102,7 @@ impl Driver {
             // SAFETY: a constant string of the driver, ended by zero.
             unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
         };
-        Err(CudaError::Refused { what, why })
+        Err(CudaError::Refused { what, why, code: status })
     }
 }
 
@@ -106,6 +133,20 @@ impl Cuda {
             pop: function!("cuCtxPopCurrent_v2"),
             alloc: function!("cuMemAlloc_v2"),
             free: function!("cuMemFree_v2"),
+            host_alloc: function!("cuMemHostAlloc"),
+            host_free: function!("cuMemFreeHost"),
+            fill: function!("cuMemsetD8Async"),
+            to_device: function!("cuMemcpyHtoDAsync_v2"),
+            to_host: function!("cuMemcpyDtoHAsync_v2"),
+            stream_create: function!("cuStreamCreate"),
+            stream_destroy: function!("cuStreamDestroy_v2"),
+            stream_wait: function!("cuStreamWaitEvent"),
+            event_create: function!("cuEventCreate"),
+            event_destroy: function!("cuEventDestroy_v2"),
+            event_record: function!("cuEventRecord"),
+            event_query: function!("cuEventQuery"),
+            event_synchronize: function!("cuEventSynchronize"),
+            event_elapsed: function!("cuEventElapsedTime"),
             error_string: function!("cuGetErrorString"),
             _library: library,
         };
@@ -151,8 +192,20 @@ impl std::fmt::Debug for CudaMemory {
 }
 
 impl CudaMemory {
+    /// A new range of the device.
+    pub(crate) fn take(&self, bytes: usize) -> Result<usize, CudaError> {
+        let mut address: DeviceAddress = 0;
+        // SAFETY: the driver writes the address of a new range.
+        self.within("give memory", |driver| unsafe { (driver.alloc)(&mut address, bytes) })?;
+        Ok(address as usize)
+    }
+
     /// Runs a call of the driver in the device's context.
-    fn within(&self, what: &'static str, call: impl FnOnce(&Driver) -> Status) -> Result<(), CudaError> {
+    pub(crate) fn within(
+        &self,
+        what: &'static str,
+        call: impl FnOnce(&Driver) -> Status,
+    ) -> Result<(), CudaError> {
         // SAFETY: the context is retained; it is taken off again below.
         self.driver.check("take up the device", unsafe { (self.driver.push)(self.context) })?;
         let outcome = self.driver.check(what, call(&self.driver));
@@ -169,12 +222,7 @@ unsafe impl Backing for CudaMemory {
         if !align.is_power_of_two() {
             return Err(OutOfMemory::new(bytes, "the alignment is no power of two"));
         }
-        let mut address: DeviceAddress = 0;
-        // SAFETY: the driver writes the address of a new range.
-        let taken =
-            self.within("give memory", |driver| unsafe { (driver.alloc)(&mut address, bytes.max(1)) });
-        taken.map_err(|error| OutOfMemory::new(bytes, error))?;
-        let address = address as usize;
+        let address = self.take(bytes.max(1)).map_err(|error| OutOfMemory::new(bytes, error))?;
         if !address.is_multiple_of(align) {
             // SAFETY: reserved above, and known to nothing else.
             unsafe { self.release(address, bytes, align) };

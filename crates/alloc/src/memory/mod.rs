@@ -6,6 +6,7 @@ mod host;
 use std::fmt;
 
 pub use cuda::{Cuda, CudaError, CudaMemory};
+pub(crate) use cuda::{CudaEvent, CudaStream, DeviceAddress, NOT_READY};
 pub use host::HostMemory;
 
 /// A kind of memory. Addresses are numbers; this process may dereference only the host's.
