@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::hint::black_box;
 use std::process::{Command, ExitCode, ExitStatus};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// The library that cargo has built beside this program.
@@ -311,6 +311,67 @@ extern "C" fn allocating_handler() {
 static HANDLERS: AtomicUsize = AtomicUsize::new(0);
 static HANDLED: AtomicUsize = AtomicUsize::new(0);
 
+/// Whether the thread of [`starting_handler`] is to end.
+static STOP: AtomicBool = AtomicBool::new(false);
+
+/// Starts a thread whose requests are recorded, in the middle of a fork, as a handler of another library may.
+extern "C" fn starting_handler() {
+    extern "C" fn requests(_: *mut c_void) -> *mut c_void {
+        let mut i = 0usize;
+        while !STOP.load(Ordering::Relaxed) {
+            drop(Filled::new(1_100 + 16 * (i * i % 4_001), 1));
+            i += 1;
+        }
+        null_mut()
+    }
+    STOP.store(false, Ordering::Relaxed);
+    // SAFETY: plain calls of the C library; the thread is never joined.
+    unsafe {
+        let mut thread = std::mem::zeroed();
+        assert_eq!(libc::pthread_create(&mut thread, std::ptr::null(), requests, null_mut()), 0);
+        libc::pthread_detach(thread);
+        // Time for the thread to be somewhere in the middle of a request.
+        libc::usleep(300);
+    }
+    HANDLED.fetch_add(1, Ordering::Relaxed);
+}
+
+extern "C" fn stopping_handler() {
+    STOP.store(true, Ordering::Relaxed);
+}
+
+/// A process with a single thread forks, and so does its child: a handler between the library's starts a thread that the child does not have.
+fn a_handler_starts_a_thread() {
+    for i in 0..300usize {
+        drop(Filled::new(1_100 + 16 * (i * i % 401), 1));
+    }
+    for depth in 0..60usize {
+        let held = Filled::new(2_000 + 16 * depth, 7);
+        // SAFETY: parent and child have a single thread that runs Rust code.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0);
+        if child > 0 {
+            let mut status = 0;
+            // SAFETY: waits for the child, and ends at once.
+            unsafe {
+                assert_eq!(libc::waitpid(child, &mut status, 0), child);
+                assert_eq!(HANDLED.load(Ordering::Relaxed), depth + 1);
+                assert_eq!(status, 0, "the child of depth {depth} failed");
+                if depth > 0 {
+                    libc::_exit(0);
+                }
+            }
+            return;
+        }
+        held.check();
+        for i in 0..300usize {
+            drop(Filled::new(1_100 + 16 * (i * i % 401), 1));
+        }
+    }
+    // SAFETY: the last child ends at once.
+    unsafe { libc::_exit(0) };
+}
+
 /// Runs before the constructors of all libraries, so that its fork handlers are registered before the library's. The C library's own
 /// variables are not set yet either.
 extern "C" fn before_all_libraries(_: c_int, _: *const *const c_char, mut environment: *const *const c_char) {
@@ -331,6 +392,12 @@ extern "C" fn before_all_libraries(_: c_int, _: *const *const c_char, mut enviro
         b"forks_with_many_handlers" => 300,
         _ => 0,
     };
+    if scenario.to_bytes() == b"a_handler_starts_a_thread" {
+        let (start, stop) =
+            (starting_handler as unsafe extern "C" fn(), stopping_handler as unsafe extern "C" fn());
+        // SAFETY: the handlers may be called at any fork.
+        unsafe { libc::pthread_atfork(Some(start), Some(stop), Some(stop)) };
+    }
     HANDLERS.store(handlers, Ordering::Relaxed);
     for _ in 0..handlers {
         let handler = Some(allocating_handler as unsafe extern "C" fn());
@@ -506,6 +573,7 @@ const SCENARIOS: &[(&str, fn())] = &[
     ("short_children_record_nothing", short_children_record_nothing),
     ("forks_with_handlers_that_allocate", forks_with_handlers),
     ("forks_with_many_handlers", forks_with_handlers),
+    ("a_handler_starts_a_thread", a_handler_starts_a_thread),
     ("a_child_plans", a_child_plans),
     ("never_repeats", never_repeats),
     ("repeats_after_long_noise", repeats_after_long_noise),

@@ -5,6 +5,10 @@
 //! thread is therefore *busy* between our handlers: its requests go to the fallback, and its frees are not recorded. No other lock is
 //! needed, because our lock is never held while another allocator is called.
 //!
+//! Where the C library says that the process has a single thread, nobody else can hold our lock, so that it is not acquired: that would
+//! write to a page that parent and child share, and the system would copy it for both. Should a handler between ours start a thread that
+//! holds the lock when the process forks, the child forgets what the lock guards.
+//!
 //! The child consists of the forking thread alone. The sequences of all others may be half changed, so they are never claimed again, and
 //! their blocks are only freed.
 //!
@@ -16,6 +20,7 @@ use std::sync::atomic::Ordering;
 
 use super::band::BANDS;
 use super::thread::{BeforeFork, THREAD, ThreadState};
+use super::tracked::TrackedBlocks;
 use super::{PROCESS, Process};
 use crate::arena::Arena;
 use crate::sequence::Sequence;
@@ -29,9 +34,10 @@ impl Process {
         THREAD.with(|thread| {
             if thread.fork.get().is_none() {
                 let busy = thread.busy.replace(true);
-                let locked = self.lock.acquire(thread.token());
-                let discarding = self.discarding.acquire(thread.token());
-                thread.fork.set(Some(BeforeFork { busy, locked, discarding }));
+                let alone = single::is_single_threaded();
+                let locked = !alone && self.lock.acquire(thread.token());
+                let discarding = !alone && self.discarding.acquire(thread.token());
+                thread.fork.set(Some(BeforeFork { busy, alone, locked, discarding }));
             }
         });
     }
@@ -39,8 +45,10 @@ impl Process {
     fn after_fork(&self, is_child: bool) {
         THREAD.with(|thread| {
             let Some(before) = thread.fork.take() else { return };
-            if is_child {
+            if is_child && !before.alone {
                 self.disown_other_threads();
+            } else if is_child {
+                self.forget_what_a_lost_thread_holds(thread);
             }
             if before.discarding {
                 self.discarding.release();
@@ -68,6 +76,19 @@ impl Process {
             if (is_child || since < UNRECORDED) && sequence.is_none_or(Sequence::may_pause) {
                 pause.extend(UNRECORDED);
             }
+        }
+    }
+
+    /// In the child of a process that had a single thread before the first handler: frees locks that a thread holds which a later handler
+    /// started. It may have half changed the table of tracked blocks, whose memory is not given back.
+    fn forget_what_a_lost_thread_holds(&self, thread: &ThreadState) {
+        if self.lock.is_held_by_other_than(thread.token()) {
+            // SAFETY: the child has no other thread, and this one does not hold the lock, so that nothing else uses the table.
+            unsafe { self.tracked.get().write(TrackedBlocks::new()) };
+            self.lock.release();
+        }
+        if self.discarding.is_held_by_other_than(thread.token()) {
+            self.discarding.release();
         }
     }
 
@@ -102,6 +123,46 @@ extern "C" fn after_fork_in_child() {
     PROCESS.after_fork(true);
 }
 
+/// Whether the process has a single thread, as the C library knows it.
+#[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
+mod single {
+    use std::ffi::{c_char, c_void};
+    use std::ptr::null_mut;
+    use std::sync::atomic::{AtomicPtr, Ordering};
+
+    /// `__libc_single_threaded`; null before it is looked up, and in a C library that has none (glibc before 2.32).
+    static KNOWN: AtomicPtr<c_char> = AtomicPtr::new(null_mut());
+
+    unsafe extern "C" {
+        fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
+    }
+
+    /// Looks the variable up. Takes the dynamic linker's lock and may allocate, so that it is called when the library is loaded, and never
+    /// by a request.
+    pub fn look_up() {
+        // SAFETY: a name ended by zero; a null library stands for all that are loaded.
+        let found = unsafe { dlsym(null_mut(), c"__libc_single_threaded".as_ptr()) };
+        KNOWN.store(found.cast(), Ordering::Relaxed);
+    }
+
+    /// False if that is not known.
+    pub fn is_single_threaded() -> bool {
+        let known = KNOWN.load(Ordering::Relaxed);
+        // SAFETY: the C library's variable of this name is a `char`, which changes only while this thread starts or joins another.
+        !known.is_null() && unsafe { known.read_volatile() } != 0
+    }
+}
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu", not(miri))))]
+mod single {
+    #[cfg(all(target_os = "linux", not(miri)))]
+    pub fn look_up() {}
+
+    pub fn is_single_threaded() -> bool {
+        false
+    }
+}
+
 #[cfg(all(target_os = "linux", not(miri)))]
 mod load {
     use std::ffi::c_int;
@@ -113,6 +174,7 @@ mod load {
     }
 
     extern "C" fn register() {
+        super::single::look_up();
         // SAFETY: the handlers may be called around any fork, in any thread.
         unsafe {
             pthread_atfork(super::before_fork, super::after_fork_in_parent, super::after_fork_in_child)

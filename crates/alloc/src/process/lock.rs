@@ -27,7 +27,13 @@ impl Lock {
         }
     }
 
-    /// Releases the lock. Only the thread that acquired it may call this.
+    /// Whether a thread other than this one holds the lock.
+    pub fn is_held_by_other_than(&self, thread: usize) -> bool {
+        let owner = self.owner.load(Ordering::Relaxed);
+        owner != 0 && owner != thread
+    }
+
+    /// Releases the lock. Only the thread that acquired it may call this, or in a child the only thread.
     pub fn release(&self) {
         self.owner.store(0, Ordering::Release);
     }

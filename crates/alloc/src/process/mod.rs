@@ -24,8 +24,8 @@
 //!
 //! # Fork
 //!
-//! Arenas are private pages, which the child inherits. The module `fork` acquires the only lock before a fork, so that no thread holds it in
-//! the child.
+//! Arenas are private pages, which the child inherits. If there are other threads, the module `fork` acquires the locks before a
+//! fork, so that none of them holds one in the child.
 
 mod band;
 mod fork;

@@ -80,7 +80,9 @@ impl Pause {
 #[derive(Clone, Copy)]
 pub(super) struct BeforeFork {
     pub busy: bool,
-    /// Whether the fork handler acquired the lock. Otherwise a signal handler forks while its own thread holds it.
+    /// Whether the process had no other thread. Then no lock is acquired.
+    pub alone: bool,
+    /// Whether the fork handler acquired the lock. If not, and the thread is not alone, a signal handler forks while its own thread holds it.
     pub locked: bool,
     /// The same for the lock of those who discard pages.
     pub discarding: bool,
