@@ -394,7 +394,13 @@ fn the_forward_part_runs_alone_under_a_limit() {
     assert_eq!(report["measured_peak_bytes"], report["predicted_peak_bytes"]);
     assert!(report["losses"].as_array().unwrap().is_empty() && report["first_iteration"].as_u64() == Some(1));
     assert!(report["samples_per_second"].as_f64() > Some(0.0));
+    // What was computed: the loss of the trained weights, here on synthetic data.
+    let [loss, accuracy] = ["eval_loss", "eval_accuracy"].map(|field| report[field][0].as_f64().unwrap());
+    assert!(loss > 0.0 && (0.0..=1.0).contains(&accuracy), "{report}");
+    assert_eq!([&report["eval_samples"][0], &report["eval_labels"][0]], [16, 16]);
     let table = expect(at, line, 0);
+    let first = table.lines().skip_while(|line| *line != "Result").nth(1).unwrap_or_default();
+    assert!(first.contains("16 samples"), "{table}");
     let exact = |line: &str| line.trim().starts_with("verified") && line.contains("bit-exact");
     assert!(table.lines().any(exact), "{table}");
     // Every other kind of input; a translation puts out one value for each word.
@@ -402,7 +408,11 @@ fn the_forward_part_runs_alone_under_a_limit() {
     {
         let line =
             format!("train --forward-only --memory 100% --iterations 1 --verify --batch 4 --model {network}");
-        expect(at, &line, 0);
+        let table = expect(at, &line, 0);
+        let judged = table.contains(" labels") && table.contains("accuracy");
+        assert_eq!(judged, network != "kmeans", "{table}");
+        let language = network.starts_with("gpt") || network.starts_with("seq2seq");
+        assert_eq!(table.contains("perplexity"), language, "{table}");
     }
     // The workspaces of the algorithms that are chosen change the peak, but not what the share is of.
     let line_of_all = "train --model resnet20 --batch 1 --forward-only --memory 100% --iterations 1 --json";

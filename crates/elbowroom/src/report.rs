@@ -262,8 +262,10 @@ pub enum Ending {
 pub struct Evaluation {
     /// Iterations before it, those of earlier runs included.
     pub iterations: u64,
-    /// Samples of the data.
+    /// Samples that were computed.
     pub samples: u64,
+    /// Their labels that count.
+    pub labels: u64,
     /// Mean loss over all labels. Not a number if no label counts.
     pub loss: f64,
     /// Share of the labels that the network found, from 0 to 1.
@@ -346,8 +348,13 @@ pub struct TrainReport {
     pub saved: Saved,
     /// Loss of every iteration; empty where only the forward part ran. One that is not finite is `null` in JSON.
     pub losses: Vec<f32>,
-    /// Iterations before each evaluation, those of earlier runs included.
+    /// Iterations before each evaluation, those of earlier runs included. Where only the forward part ran, all its iterations together are
+    /// one evaluation; there is none without labels.
     pub eval_iterations: Vec<u64>,
+    /// Samples of each evaluation.
+    pub eval_samples: Vec<u64>,
+    /// Labels of each evaluation that count.
+    pub eval_labels: Vec<u64>,
     /// Mean loss of each evaluation over all labels.
     pub eval_loss: Vec<f64>,
     /// Share of the labels that the network found, of each evaluation, from 0 to 1.

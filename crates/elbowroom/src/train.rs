@@ -392,6 +392,8 @@ fn report(
         diverged: limited.diverged,
         saved: limited.saved,
         eval_iterations: evaluations.iter().map(|evaluation| evaluation.iterations).collect(),
+        eval_samples: evaluations.iter().map(|evaluation| evaluation.samples).collect(),
+        eval_labels: evaluations.iter().map(|evaluation| evaluation.labels).collect(),
         eval_loss: evaluations.iter().map(|evaluation| evaluation.loss).collect(),
         eval_accuracy: evaluations.iter().map(|evaluation| evaluation.accuracy).collect(),
         eval_perplexity: evaluations.iter().filter_map(Evaluation::perplexity).collect(),

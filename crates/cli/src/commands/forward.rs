@@ -16,7 +16,8 @@ use serde_json::json;
 use crate::Answer;
 use crate::args::{EvaluateArgs, ForwardArgs, PredictArgs};
 use crate::commands::trace;
-use crate::printer::{self, counted, row};
+use crate::commands::train::print;
+use crate::printer::{self, row};
 use crate::progress::Progress;
 use crate::{files, networks, settings, signals};
 
@@ -78,33 +79,18 @@ fn pass(args: &ForwardArgs, mode: Mode, collect: Collect<'_>) -> Result<Result<T
 
 /// Runs `elbowroom evaluate`.
 pub fn evaluate(args: &EvaluateArgs) -> Result<Answer> {
-    let (mut loss, mut hits, mut labels, mut samples, mut language) = (0.0, 0.0, 0, 0, false);
-    let collect = |outputs: &Outputs| {
-        (labels, samples) = (labels + outputs.labels, samples + outputs.samples as u64);
-        language = outputs.language;
-        for (name, values) in &outputs.values {
-            let value = values.first().copied().map_or(f64::NAN, f64::from);
-            match name.as_str() {
-                "loss" => loss += value,
-                "hits" => hits += value,
-                _ => {}
-            }
-        }
-    };
-    let report = match pass(&args.forward, Mode::Evaluation, Box::new(collect))? {
+    let report = match pass(&args.forward, Mode::Evaluation, Box::new(|_| ()))? {
         Ok(report) => report,
         Err(answer) => return Ok(answer),
     };
-    if labels == 0 {
+    let [samples] = report.eval_samples[..] else {
         bail!("{} has no labels to compare with", args.forward.data.display());
-    }
-    let (loss, accuracy) = (loss / labels as f64, hits / labels as f64);
-    let perplexity = language.then(|| loss.exp());
+    };
     if args.json {
         printer::json(&json!({
-            "eval_loss": [loss],
-            "eval_accuracy": [accuracy],
-            "eval_perplexity": perplexity.into_iter().collect::<Vec<f64>>(),
+            "eval_loss": report.eval_loss,
+            "eval_accuracy": report.eval_accuracy,
+            "eval_perplexity": report.eval_perplexity,
             "samples": samples,
             "limit_bytes": report.plan.limit_bytes,
             "measured_peak_bytes": report.measured_peak_bytes,
@@ -112,11 +98,7 @@ pub fn evaluate(args: &EvaluateArgs) -> Result<Answer> {
         return Ok(Answer::Yes);
     }
     printer::line(&report.plan.trace)?;
-    let mut rows = vec![
-        row("loss", format!("{loss:.6}"), "mean over all labels"),
-        row("accuracy", format!("{:.2} %", 100.0 * accuracy), format!("of {}", counted(labels, "label"))),
-    ];
-    rows.extend(perplexity.map(|perplexity| row("perplexity", format!("{perplexity:.3}"), "")));
+    let mut rows = print::evaluated(&report);
     rows.push(row("samples", printer::grouped(samples), ""));
     let limit = format!("of {}", report.plan.limit_bytes);
     rows.push(row("measured peak", report.measured_peak_bytes, limit));

@@ -1,7 +1,7 @@
 //! `elbowroom train`: arguments become a training of the library, its report becomes output.
 
 mod ending;
-mod print;
+pub mod print;
 
 use std::path::Path;
 
@@ -9,6 +9,7 @@ use anyhow::{Result, bail};
 use elbowroom::algorithms::AlgorithmChoice;
 use elbowroom::data::{Augmentation, holds_test_data};
 use elbowroom::engine;
+use elbowroom::graph::Mode;
 use elbowroom::ir::machine::Channel;
 use elbowroom::network::Model;
 use elbowroom::plot;
@@ -86,6 +87,11 @@ fn training(args: &TrainArgs) -> Result<Training<'static>> {
     };
     let options = trace::options(network, batch);
     networks::warn_of_options_without_effect(&network.model, &options);
+    // The forward part is judged by its labels if the network has any.
+    let options = match args.network.forward_only && Model::can_evaluate(&network.model, &options)? {
+        true => options.mode(Mode::Evaluation),
+        false => options,
+    };
     let model = Model::new(&network.model, options)?.epoch(args.samples.unwrap_or(0));
     let model = match args.longest {
         Some(words) => model.longest(words as usize)?,

@@ -80,7 +80,7 @@ impl<'a> Feed<'a> {
         Ok((self, samples))
     }
 
-    /// Samples of the last batch that was read in one pass, and its labels that count.
+    /// Samples of the last batch that was read, and its labels that count.
     pub(crate) fn part(&self) -> (usize, u64) {
         self.part
     }
@@ -141,6 +141,8 @@ impl<'a> Feed<'a> {
                     let here = samples.saturating_sub(*first).min(batch.samples() as u64) as usize;
                     batch.ignore_labels_after(here);
                     *part = (here, batch.counted_labels());
+                } else {
+                    *part = (batch.samples(), batch.counted_labels());
                 }
                 if *augmentation != Augmentation::default()
                     && let Ok(mut images) = batch.images("augmentation")
@@ -150,6 +152,7 @@ impl<'a> Feed<'a> {
             }
             Samples::Sentences(sentences) => {
                 read_sentences(dataset.as_mut(), &mut index, sentences, batch)?;
+                *part = (batch.samples(), batch.counted_labels());
             }
         }
         Ok(batch)

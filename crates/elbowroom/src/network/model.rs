@@ -80,6 +80,16 @@ impl Model {
         }
     }
 
+    /// Whether the network, run forward, can be judged by labels: by a loss and by a count of labels that it finds.
+    ///
+    /// # Errors
+    ///
+    /// [`NetworkError::Zoo`] if it cannot be built.
+    pub fn can_evaluate(name: &str, options: &Options) -> Result<bool, NetworkError> {
+        let graph = zoo::build(name, &options.clone().mode(Mode::Evaluation))?;
+        Ok(graph.outputs.iter().any(|output| output.name == HITS))
+    }
+
     fn with_lengths(self, longest: usize) -> Self {
         let options = self.options.length(longest).target(longest);
         Self { options, variation: Some(Variation::Lengths { longest }), ..self }

@@ -133,11 +133,10 @@ impl<'a> Evaluator<'a> {
     where
         'a: 's,
     {
-        let slot = |name: &str| self.graph.outputs.iter().position(|output| output.name == name);
-        let (Some(loss_slot), Some(hits_slot)) = (slot(LOSS), slot(HITS)) else {
+        if !counts_hits(&self.graph) {
             return Err(TrainError::Unevaluable);
-        };
-        let (mut loss, mut hits, mut labels, mut samples) = (0.0f64, 0.0f64, 0, 0);
+        }
+        let mut totals = Totals::default();
         let (mut results, mut planned_peak) = (Vec::new(), None);
         observer.evaluation_begins(self.batches);
         for number in 0..self.batches {
@@ -145,7 +144,7 @@ impl<'a> Evaluator<'a> {
                 return Ok(None);
             }
             let part = self.pass.batch(number, || number)?.part();
-            (labels, samples) = (labels + part.labels, samples + part.samples as u64);
+            let part = (part.samples, part.labels);
             let next = Some(number + 1).filter(|&next| next < self.batches);
             let mut read = Ok(());
             let mut fill = |session: &mut Session| {
@@ -157,27 +156,65 @@ impl<'a> Evaluator<'a> {
             if planned {
                 planned_peak = planned_peak.max(Some(peak));
             }
-            for (slot, total) in [(loss_slot, &mut loss), (hits_slot, &mut hits)] {
-                let output = session.output(slot);
-                results.push(Digest::of(bytemuck::cast_slice(&output)));
-                *total += output.first().copied().map_or(f64::NAN, f64::from);
+            for slot in 0..self.graph.outputs.len() {
+                results.push(Digest::of(bytemuck::cast_slice(&session.output(slot))));
             }
+            totals.add(session, &self.graph, part);
         }
-        // Data without a label that counts has no mean.
-        let count = labels as f64;
-        let evaluation = Evaluation {
-            iterations,
-            samples,
-            loss: loss / count,
-            accuracy: hits / count,
-            language: reads_tokens(&self.graph),
-        };
+        let evaluation = totals.evaluation(iterations, &self.graph);
         Ok(Some(Evaluated { evaluation, results, planned_peak }))
     }
 }
 
+/// What the batches of a graph that evaluates have given together.
+#[derive(Default)]
+pub(super) struct Totals {
+    loss: f64,
+    hits: f64,
+    labels: u64,
+    samples: u64,
+}
+
+impl Totals {
+    /// Adds the outputs of a batch with this many samples and labels that count. Returns its mean loss, if a label counts.
+    pub fn add(&mut self, session: &Session, graph: &Graph, (samples, labels): (usize, u64)) -> Option<f32> {
+        let output = |name: &str| {
+            let slot = graph.outputs.iter().position(|output| output.name == name)?;
+            session.output(slot).first().copied().map(f64::from)
+        };
+        let loss = output(LOSS).unwrap_or(f64::NAN);
+        self.loss += loss;
+        self.hits += output(HITS).unwrap_or(f64::NAN);
+        (self.labels, self.samples) = (self.labels + labels, self.samples + samples as u64);
+        (labels > 0).then(|| (loss / labels as f64) as f32)
+    }
+
+    /// Whether any label counts.
+    pub fn is_labelled(&self) -> bool {
+        self.labels > 0
+    }
+
+    /// The means over all labels after this many iterations. Data without a label that counts has none.
+    pub fn evaluation(&self, iterations: u64, graph: &Graph) -> Evaluation {
+        let labels = self.labels as f64;
+        Evaluation {
+            iterations,
+            samples: self.samples,
+            labels: self.labels,
+            loss: self.loss / labels,
+            accuracy: self.hits / labels,
+            language: reads_tokens(graph),
+        }
+    }
+}
+
+/// Whether a graph evaluates: it gives the sum of the losses and counts the labels that it finds.
+pub(super) fn counts_hits(graph: &Graph) -> bool {
+    [LOSS, HITS].iter().all(|name| graph.outputs.iter().any(|output| output.name == *name))
+}
+
 /// Whether a graph reads tokens.
-fn reads_tokens(graph: &Graph) -> bool {
+pub(super) fn reads_tokens(graph: &Graph) -> bool {
     let content = graph.inputs.first().map(|input| input.content);
     matches!(content, Some(Content::Class { .. }))
 }

@@ -10,7 +10,7 @@ use elbowroom_ir::machine::Machine;
 use elbowroom_ir::timeline::Timeline;
 use elbowroom_ir::{Bytes, Nanos, units};
 
-use super::evaluating::{Evaluated, Evaluator};
+use super::evaluating::{Evaluated, Evaluator, Totals, counts_hits, reads_tokens};
 use super::execution::{Executor, Measured};
 use super::reading::{Ahead, Reader};
 use super::saving::Saver;
@@ -56,7 +56,7 @@ pub(super) struct Run {
     pub iterations: u64,
     /// One for each iteration; none where only the forward part runs.
     pub losses: Vec<f32>,
-    /// Evaluations on held-out data.
+    /// Evaluations on held-out data; if only the forward part runs and takes labels, what it gave over all iterations.
     pub evaluations: Vec<Evaluation>,
     /// Every output of every iteration, for comparison bit by bit.
     pub results: Vec<Digest>,
@@ -259,7 +259,12 @@ impl<'t, 'a> Runner<'t, 'a> {
         observer.begin(iterations);
         let mut run = Run::default();
         let (mut planned, mut times) = (false, Vec::new());
-        let loss_slot = self.graph.outputs.iter().position(|output| output.name == LOSS);
+        // A graph that counts hits evaluates: its loss is a sum over labels, not one that is minimized.
+        let mut forward = counts_hits(&self.graph).then(Totals::default);
+        let loss_slot = match &forward {
+            None => self.graph.outputs.iter().position(|output| output.name == LOSS),
+            Some(_) => None,
+        };
         let header = Header {
             model: self.graph.name.clone(),
             iterations_done: self.first,
@@ -286,6 +291,7 @@ impl<'t, 'a> Runner<'t, 'a> {
                     run.losses.extend(output.first());
                 }
             }
+            let mean = forward.as_mut().and_then(|totals| totals.add(session, &graph, self.part));
             run.iterations += 1;
             run.host = run.host.max(session.host_bytes());
             let Measured { time, peak, timeline, planned: by_plan } = measured;
@@ -300,7 +306,8 @@ impl<'t, 'a> Runner<'t, 'a> {
                 run.last = timeline;
             }
             let limit = session.limit()?;
-            let ([structures, plans], loss) = (executor.structures_and_plans(), run.losses.last().copied());
+            let loss = mean.or(run.losses.last().copied());
+            let [structures, plans] = executor.structures_and_plans();
             let now = Iteration { number, loss, time, peak, limit, planned: by_plan, structures, plans };
             observer.iteration(&now);
             if let Some(loss) = loss.filter(|loss| !loss.is_finite()) {
@@ -319,6 +326,9 @@ impl<'t, 'a> Runner<'t, 'a> {
                 break;
             }
         }
+        let done = self.first + run.iterations;
+        let given = forward.filter(Totals::is_labelled).map(|totals| totals.evaluation(done, &self.graph));
+        run.evaluations.extend(given);
         run.saved = saver.map(Saver::saved).unwrap_or_default();
         run.iteration = units::median(&mut times).unwrap_or_default();
         Ok(run)
@@ -378,8 +388,7 @@ impl<'t, 'a> Runner<'t, 'a> {
         let shape = graph.outputs.first().map(|output| graph.tensors[output.tensor].shape);
         let classes = shape.filter(|shape| (2..=3).contains(&shape.dims().len()));
         let classes = classes.and_then(|shape| shape.dims().last().copied()).unwrap_or(0);
-        let content = graph.inputs.first().map(|input| input.content);
-        let language = matches!(content, Some(elbowroom_graph::Content::Class { .. }));
+        let language = reads_tokens(graph);
         Outputs { first: number * batch as u64, batch, samples, labels, classes, language, values }
     }
 

@@ -49,7 +49,7 @@ impl Side {
 
 /// Every batch has the lengths of its sentences: up to 50 tokens in training, up to 100 in inference.
 pub fn variation(mode: Mode) -> Variation {
-    Variation::Lengths { longest: if mode == Mode::Inference { 100 } else { 50 } }
+    Variation::Lengths { longest: if mode == Mode::Training { 50 } else { 100 } }
 }
 
 /// The network.

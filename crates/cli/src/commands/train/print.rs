@@ -16,6 +16,9 @@ pub fn print(report: &TrainReport, save: Option<&Path>) -> Result<()> {
     if let Some((path, iterations)) = save.zip(report.saved.saved_iterations) {
         rows.push(row("checkpoint", counted(iterations, "iteration"), format!("in {}", path.display())));
     }
+    if report.losses.is_empty() {
+        rows.splice(0..0, computed(report));
+    }
     printer::section("Result", &rows)?;
     let mut limit = plan::limit(&report.plan);
     limit.extend(resident(report));
@@ -28,6 +31,32 @@ pub fn print(report: &TrainReport, save: Option<&Path>) -> Result<()> {
     printer::section("Execution", &execution(report))?;
     printer::section("Process", &[row("threads", report.threads, "")])?;
     Ok(())
+}
+
+/// What forward iterations computed.
+fn computed(report: &TrainReport) -> Vec<Row> {
+    let iterations = report.execution.planned_iterations + report.execution.dynamic_iterations;
+    let iterations = counted(iterations, "iteration");
+    let Some(&samples) = report.eval_samples.first() else {
+        return vec![row("computed", iterations, "the forward part; without labels there is no loss")];
+    };
+    let mut rows = vec![row("computed", counted(samples, "sample"), format!("the forward part, {iterations}"))];
+    rows.extend(evaluated(report));
+    rows
+}
+
+/// The last evaluation: mean loss, accuracy, and the perplexity of language models.
+pub fn evaluated(report: &TrainReport) -> Vec<Row> {
+    let last = (report.eval_loss.last(), report.eval_accuracy.last(), report.eval_labels.last());
+    let (Some(loss), Some(accuracy), Some(&labels)) = last else { return Vec::new() };
+    let mut rows = vec![
+        row("loss", format!("{loss:.6}"), "mean over all labels"),
+        row("accuracy", format!("{:.2} %", 100.0 * accuracy), format!("of {}", counted(labels, "label"))),
+    ];
+    rows.extend(
+        report.eval_perplexity.last().map(|perplexity| row("perplexity", format!("{perplexity:.3}"), "")),
+    );
+    rows
 }
 
 /// Resident memory next to the limit.
