@@ -30,6 +30,7 @@ VISION = {
     "resnet50": (224, True),
     "densenet121": (224, True),
     "vgg16": (224, False),
+    "inception-v3": (299, False),
 }
 
 
@@ -114,9 +115,11 @@ chosen = sys.argv[2:] or [*VISION, "gpt2"]
 for name in chosen:
     torch.manual_seed(7)
     if name == "gpt2":
-        # A network for shorter sequences has as many positions as they need.
-        config = transformers.GPT2Config(n_positions=TOKENS)
+        # Sequences are shorter than the module's positions, which are all kept.
+        config = transformers.GPT2Config()
         compare(name, transformers.GPT2LMHeadModel(config), None, False)
     else:
         size, same_in_training = VISION[name]
-        compare(name, getattr(torchvision.models, name)(num_classes=CLASSES), size, same_in_training)
+        more = {"init_weights": False} if name == "inception-v3" else {}
+        module = getattr(torchvision.models, name.replace("-", "_"))(num_classes=CLASSES, **more)
+        compare(name, module, size, same_in_training)

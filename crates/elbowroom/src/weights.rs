@@ -1,6 +1,6 @@
 //! Weights alone, in safetensors files whose names PyTorch's modules use: read to begin a training from, written for a module to load.
 //!
-//! The networks ResNet, VGG and DenseNet have the names and shapes of torchvision's modules, GPT those of Hugging Face's `GPT2LMHeadModel`, whose
+//! The networks ResNet, VGG, DenseNet and Inception-v3 have the names and shapes of torchvision's modules, GPT those of Hugging Face's `GPT2LMHeadModel`, whose
 //! dense layers are transposed and whose names begin with `transformer.`. A file that this crate saved, a checkpoint included, is read as well.
 //! What a module has in addition is written too, so that `load_state_dict(…, strict=True)` accepts the file: the counters of batch
 //! normalizations and the tied output layer of GPT.
@@ -21,6 +21,24 @@ const PREFIX: &str = "transformer.";
 /// Dense layers that Hugging Face stores as `[inputs, outputs]`.
 const TRANSPOSED: [&str; 4] =
     ["attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight"];
+
+/// Networks of the zoo that are another architecture than torchvision's of the same name: a tensor of torchvision's, and the difference.
+const TORCHVISION: [(&str, &str, &str); 2] = [
+    (
+        "alexnet",
+        "features.0.weight",
+        "it has torchvision's AlexNet, which is that of 2014 (64, 192, 384, 256 and 256 channels, no response normalization); alexnet here is that of \
+         2012 (96, 256, 384, 384, 256, with it), so no weights can be shared",
+    ),
+    (
+        "googlenet",
+        "inception3a.branch1.conv.weight",
+        "it has torchvision's GoogLeNet, which normalizes by batches and has 3x3 convolutions for 5x5; googlenet here is that of the paper (response \
+         normalization, biases, 5x5), so no weights can be shared",
+    ),
+];
+/// What the first layers of Inception begin with here, and not there.
+const STEM: &str = "stem.";
 
 /// Why weights cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -78,6 +96,15 @@ fn is_gpt(graph: &Graph) -> bool {
     graph.persistent.iter().any(|parameter| parameter.name == "wte.weight")
 }
 
+/// How torchvision's network of the same name differs, if these are the names of its tensors.
+fn torchvision(graph: &Graph, metadata: &Metadata) -> Option<&'static str> {
+    let name = graph.name.split(' ').next().unwrap_or_default();
+    TORCHVISION
+        .iter()
+        .find(|(network, tensor, _)| *network == name && metadata.info(tensor).is_some())
+        .map(|(_, _, difference)| *difference)
+}
+
 /// The layer that gives the logits: what the name of the last weight begins with.
 fn head(graph: &Graph) -> Option<&str> {
     let last = graph.persistent.iter().rfind(|parameter| parameter.role == Role::Weight)?;
@@ -108,7 +135,8 @@ impl Weights {
         let (gpt, last) = (is_gpt(graph), head(graph));
         let info = |name: &str| {
             let prefixed = || metadata.info(&format!("{PREFIX}{name}")).filter(|_| gpt);
-            metadata.info(name).or_else(prefixed).cloned()
+            let bare = || name.strip_prefix(STEM).and_then(|bare| metadata.info(bare));
+            metadata.info(name).or_else(prefixed).or_else(bare).cloned()
         };
         // Square layers have the same shape in both forms; the first layer of attention has three times as many outputs as inputs.
         let columns =
@@ -122,7 +150,10 @@ impl Weights {
             let (name, shape) = (&parameter.name, graph.tensors[parameter.begin].shape.dims());
             let mismatch = |why| Err(WeightsError::Mismatch { path: path.clone(), why });
             let Some(info) = info(name) else {
-                return mismatch(format!("it has no {name}; is it of another network, or of another size?"));
+                return mismatch(match torchvision(graph, metadata) {
+                    Some(difference) => difference.to_owned(),
+                    None => format!("it has no {name}; is it of another network, or of another size?"),
+                });
             };
             if info.dtype != Dtype::F32 {
                 return mismatch(format!("{name} is of type {:?}; convert it to 32-bit floats", info.dtype));
@@ -187,6 +218,14 @@ impl Weights {
     }
 }
 
+impl Weights {
+    /// Reads what follows the first bytes of the tensor in the file for this position.
+    fn read_rest(&self, position: usize, value: &mut [u8], from: u64) -> io::Result<()> {
+        let Some((info, _)) = self.found.get(position).and_then(Option::as_ref) else { return Ok(()) };
+        self.file.read_exact_at(value, self.data_start + info.data_offsets.0 as u64 + from)
+    }
+}
+
 /// Writes a matrix of `[rows, columns]` floats with rows and columns exchanged.
 fn transpose(from: &[u8], to: &mut [u8], [rows, columns]: [usize; 2]) {
     for row in 0..rows {
@@ -213,6 +252,8 @@ pub struct Saved {
 enum Content {
     /// The persistent tensor at this position.
     Persistent(usize, Form),
+    /// The persistent tensor at this position, and behind it the rows of the file that the training began with, which it did not use.
+    Extended(usize),
     /// The number of iterations, as a 64-bit integer.
     Iterations,
 }
@@ -245,6 +286,9 @@ pub fn layout(graph: &Graph) -> Vec<Saved> {
             }
             name.insert_str(0, PREFIX);
         }
+        if let Some(bare) = name.strip_prefix(STEM) {
+            name = bare.to_owned();
+        }
         if let Some(norm) = name.strip_suffix(".running_var") {
             let name = format!("{norm}.num_batches_tracked");
             tensors.push(Saved { name, shape: Vec::new(), content: Content::Iterations });
@@ -255,7 +299,8 @@ pub fn layout(graph: &Graph) -> Vec<Saved> {
     tensors
 }
 
-/// Writes the weights and statistics of a network. `read` fills a buffer with the persistent tensor at a position; `iterations` is what the
+/// Writes the weights and statistics of a network. If it began with weights that have more positions than its sequences (`wpe` of GPT), the
+/// others are written as they are in `begun`. `read` fills a buffer with the persistent tensor at a position; `iterations` is what the
 /// counters of batch normalizations show. An earlier file is replaced whole or not at all.
 ///
 /// # Errors
@@ -265,9 +310,18 @@ pub fn save(
     path: &Path,
     graph: &Graph,
     iterations: u64,
+    begun: Option<&Weights>,
     mut read: impl FnMut(usize, &mut [u8]) -> io::Result<()>,
 ) -> Result<(), WeightsError> {
-    let tensors = layout(graph);
+    let mut tensors = layout(graph);
+    for tensor in &mut tensors {
+        if let Content::Persistent(position, Form::Plain) = tensor.content
+            && let Some((theirs, _)) = begun.and_then(|begun| begun.found.get(position)?.as_ref())
+            && theirs.shape.first() > tensor.shape.first()
+        {
+            (tensor.shape, tensor.content) = (theirs.shape.clone(), Content::Extended(position));
+        }
+    }
     let size = |tensor: &Saved| tensor.shape.iter().product::<usize>() * tensor.dtype().bitsize() / 8;
     // Integers of eight bytes come first, as the format's own writer orders them.
     let (counters, floats): (Vec<_>, Vec<_>) =
@@ -294,6 +348,13 @@ pub fn save(
             match tensor.content {
                 Content::Iterations => value.copy_from_slice(&iterations.to_le_bytes()),
                 Content::Persistent(position, Form::Plain) => read(position, &mut value)?,
+                Content::Extended(position) => {
+                    let own = graph.tensors[graph.persistent[position].begin].shape.len() * 4;
+                    read(position, &mut value[..own])?;
+                    if let Some(begun) = begun {
+                        begun.read_rest(position, &mut value[own..], own as u64)?;
+                    }
+                }
                 Content::Persistent(position, Form::Transposed) => {
                     let mut rows = vec![0; value.len()];
                     read(position, &mut rows)?;

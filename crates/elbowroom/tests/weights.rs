@@ -11,6 +11,8 @@ use elbowroom::report::TrainReport;
 use elbowroom::size::MemorySpec;
 use elbowroom::train::Training;
 use elbowroom::weights;
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
 use support::{Quiet, method};
 
 /// What `tests/data/torch_names.py` wrote.
@@ -18,11 +20,15 @@ const NAMES: &str = include_str!("data/torch_names.txt");
 
 #[test]
 fn the_files_have_the_names_and_shapes_of_the_real_modules() {
-    for model in ["resnet18", "resnet50", "vgg16", "densenet121", "gpt2"] {
+    for model in ["resnet18", "resnet50", "vgg16", "densenet121", "inception-v3", "gpt2"] {
         let own = |name: &&str| name.split('\t').next() == Some(model);
         let expected: BTreeSet<String> = NAMES.lines().filter(own).map(str::to_owned).collect();
         assert!(expected.len() > 30, "{model}");
-        let graph = zoo::build(model, &Options::new(1).image((model != "gpt2").then_some(224))).unwrap();
+        let graph = {
+            // The auxiliary classifier of Inception needs the images of the paper.
+            let image = if model == "inception-v3" { 299 } else { 224 };
+            zoo::build(model, &Options::new(1).image((model != "gpt2").then_some(image))).unwrap()
+        };
         let found = weights::layout(&graph).into_iter().map(|tensor| {
             let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
             format!("{model}\t{}\t{:?}\t{}", tensor.name, tensor.dtype(), shape.join(","))
@@ -57,6 +63,57 @@ fn a_training_begins_where_saved_weights_are() {
     let error =
         training("resnet18", &Options::new(2).image(16).width(8)).weights(&weights).run().err().unwrap();
     assert!(error.to_string().contains("has no conv1.weight"), "{error}");
+}
+
+/// A file of zeros with these names and shapes.
+fn write(path: &Path, tensors: &[(&str, &[usize])]) {
+    let bytes: Vec<Vec<u8>> =
+        tensors.iter().map(|(_, shape)| vec![0; 4 * shape.iter().product::<usize>()]).collect();
+    let views = tensors
+        .iter()
+        .zip(&bytes)
+        .map(|((name, shape), bytes)| (*name, TensorView::new(Dtype::F32, shape.to_vec(), bytes).unwrap()));
+    std::fs::write(path, safetensors::serialize(views, None).unwrap()).unwrap();
+}
+
+#[test]
+fn torchvisions_other_networks_of_the_same_name_are_refused_with_the_difference() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weights");
+    write(
+        &path,
+        &[("features.0.weight", &[64, 3, 11, 11]), ("inception3a.branch1.conv.weight", &[64, 192, 1, 1])],
+    );
+    for (name, words) in [("alexnet", "that of 2014"), ("googlenet", "normalizes by batches")] {
+        let graph = zoo::build(name, &Options::new(1)).unwrap();
+        let error = weights::Weights::open(&path, &graph).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[test]
+fn positions_that_a_shorter_sequence_does_not_use_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let [long, short, tuned] = ["long", "short", "tuned"].map(|name| folder.path().join(name));
+    let options = |length| Options::new(2).length(length).width(64).layers(1);
+    run(training("gpt", &options(12)).save_weights(&long));
+    run(training("gpt", &options(8)).weights(&long).save_weights(&tuned));
+    run(training("gpt", &options(8)).save_weights(&short));
+    let positions = |path: &Path| {
+        let bytes = std::fs::read(path).unwrap();
+        let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let table = file.tensor("transformer.wpe.weight").unwrap();
+        (table.shape().to_vec(), table.data().to_vec())
+    };
+    let ((shape, before), (_, after)) = (positions(&long), positions(&tuned));
+    assert_eq!((shape, positions(&short).0), (vec![12, 64], vec![8, 64]));
+    let used = 8 * 64 * 4;
+    assert_ne!(before[..used], after[..used]);
+    assert_eq!(before[used..], after[used..]);
+    // The file is read again for either length.
+    for length in [8, 12] {
+        run(training("gpt", &options(length)).weights(&tuned));
+    }
 }
 
 #[test]

@@ -212,7 +212,7 @@ impl<'t, 'a> Runner<'t, 'a> {
         let Some(path) = &self.training.save_weights else { return Ok(()) };
         let read =
             |index: usize, value: &mut [u8]| session.read_persistent(index, value).map_err(io::Error::other);
-        Ok(weights::save(path, &self.as_built, self.first + iterations, read)?)
+        Ok(weights::save(path, &self.as_built, self.first + iterations, self.weights.as_ref(), read)?)
     }
 
     /// Runs iterations from the first on and saves checkpoints in between and at the end. An error that leaves the state of the training

@@ -14,6 +14,8 @@ def modules():
         with torch.device("meta"):
             yield name, getattr(torchvision.models, name)()
     with torch.device("meta"):
+        yield "inception-v3", torchvision.models.inception_v3(init_weights=False)
+    with torch.device("meta"):
         yield "gpt2", transformers.GPT2LMHeadModel(transformers.GPT2Config())
 
 
