@@ -1,7 +1,10 @@
 //! Networks as the command presents them: the table of defaults for the help, and what a network was built with.
 
 use std::io::Write;
+use std::path::Path;
 
+use anyhow::{Result, bail};
+use elbowroom::data::Tokenizer;
 use elbowroom::graph::zoo::{self, Options};
 use elbowroom::graph::{Content, Graph, Mode, OpKind, Role};
 use elbowroom::ir::Bytes;
@@ -62,6 +65,19 @@ pub fn warn_of_options_without_effect(name: &str, options: &Options) {
         let _ =
             writeln!(std::io::stderr(), "warning: --{option} has no effect: {name} has no such option{part}");
     }
+}
+
+/// How texts become tokens, as `--tokenizer` says, and the options with the number of tokens that this needs, unless the user chose one.
+pub fn tokenized(name: &str, options: Options, tokenizer: &str) -> Result<(Tokenizer, Options)> {
+    if tokenizer == "bytes" {
+        return Ok((Tokenizer::default(), options));
+    }
+    if zoo::resolved(name, &options)?.vocabulary.is_none() {
+        bail!("--tokenizer is for networks that read text, and {name} takes no tokens");
+    }
+    let tokenizer = Tokenizer::open(Path::new(tokenizer))?;
+    let vocabulary = options.vocabulary.or(Some(tokenizer.vocabulary()));
+    Ok((tokenizer, options.vocabulary(vocabulary)))
 }
 
 /// What a network was built with: its inputs, classes, optimizer, batch and parameters.

@@ -82,9 +82,12 @@ fn own_images_are_split_and_messages_say_what_to_type() {
         (format!("{train} --eval-every 1"), "--eval-data"),
         (
             format!("train {NETWORK} --iterations 1 --data images/ape"),
-            "a folder of JPEG or PNG images for each class",
+            "give the folder of all classes, images",
         ),
-        (format!("train {NETWORK} --iterations 1 --data images/ape/1.png"), "is a file; give the folder"),
+        (
+            format!("train {NETWORK} --iterations 1 --data images/ape/1.png"),
+            "is one image; give the folder of all classes, images",
+        ),
         ("train --model gpt --iterations 1 --data images".to_owned(), "reads text"),
         (format!("train {NETWORK} --epochs 1"), "no epochs"),
         (format!("train {NETWORK} --micro-batch 4 --iterations 1"), "no multiple"),

@@ -67,7 +67,7 @@ pub enum CheckpointError {
         source: io::Error,
     },
     /// The file is not a complete checkpoint.
-    #[error("{} is not a whole checkpoint: {why}", path.display())]
+    #[error("{} is not a whole checkpoint: {why}; give one that --save wrote", path.display())]
     Format {
         /// The file.
         path: PathBuf,

@@ -33,7 +33,7 @@ use elbowroom_ir::machine::Machine;
 
 use crate::algorithms::{self, AlgorithmChoice, Chosen, Conditions};
 use crate::checkpoint::Checkpoint;
-use crate::data::Feed;
+use crate::data::{Augmentation, Batch, DataError, Feed};
 use crate::largest::{Largest, largest_for};
 use crate::network::{NetworkError, samples};
 use crate::pipeline::{self, Planned, Rounds, Task};
@@ -92,11 +92,19 @@ impl<'a> Training<'a> {
         // Data and checkpoint are opened before anything long begins.
         let seed = self.effective_seed();
         if let Some(share) = self.held_out {
-            let [rest, held_out] = std::mem::take(&mut self.data).split(&graph, share, seed)?;
+            let [rest, held_out] =
+                std::mem::take(&mut self.data).split(&graph, share, seed, &self.tokenizer)?;
             (self.data, self.evaluation) = (rest, held_out);
         }
-        let mut feed =
-            std::mem::take(&mut self.data).open(&graph, seed, self.one_pass)?.augmented(self.augmentation);
+        let mut feed = std::mem::take(&mut self.data).open(&graph, seed, self.one_pass, &self.tokenizer)?;
+        if self.augmentation != Augmentation::default() && !Batch::new(&graph).takes_images() {
+            return Err(DataError::Mismatch(format!(
+                "{} takes no images that could be mirrored or shifted; leave out --flip and --crop",
+                graph.name
+            ))
+            .into());
+        }
+        feed = feed.augmented(self.augmentation);
         if self.one_pass {
             let (pass, samples_of_data) = feed.in_one_pass()?;
             (feed, self.iterations) = (pass, samples_of_data.div_ceil(samples(&graph).max(1) as u64));
@@ -231,7 +239,10 @@ impl<'a> Training<'a> {
             return Ok(None);
         }
         let graph = self.network.evaluation()?.ok_or(TrainError::Unevaluable)?;
-        let Some(dataset) = data.open_evaluation(&graph)? else { return Ok(None) };
+        let Some(mut dataset) = data.open_evaluation(&graph, &self.tokenizer)? else { return Ok(None) };
+        if let Some(names) = feed.class_names() {
+            dataset.number_classes_as(&names)?;
+        }
         let due = match (self.evaluate_every, epoch) {
             (Some(every), _) => Due::Every(every),
             (None, Some(epoch)) if self.epochs.is_some() => Due::Epochs(epoch),

@@ -18,6 +18,9 @@ pub struct ForwardArgs {
     /// JPEG or PNG images for each class, a table of PATH,LABEL lines, or a text file
     #[arg(long, value_name = "PATH")]
     pub data: PathBuf,
+    /// How texts become tokens, as for `train`: bytes, or a tokenizer.json
+    #[arg(long, default_value = "bytes", value_name = "bytes|FILE")]
+    pub tokenizer: String,
     /// The limit on the arena: bytes (600MiB, 1.5GiB), a share of the unconstrained peak (70%), or min, the smallest limit for which a plan is
     /// found
     #[arg(long, default_value = "50%", value_name = "SIZE")]

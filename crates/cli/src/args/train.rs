@@ -31,6 +31,10 @@ pub struct TrainArgs {
     /// of PATH,LABEL lines, or a text file for language models [default: synthetic data]
     #[arg(long, value_name = "PATH")]
     pub data: Option<PathBuf>,
+    /// How texts become tokens: bytes, or a tokenizer.json of Hugging Face with byte pairs (GPT-2, Llama 3). With a file, --vocabulary is by
+    /// default what the tokenizer needs
+    #[arg(long, default_value = "bytes", value_name = "bytes|FILE")]
+    pub tokenizer: String,
     /// How the learning rate changes: constant, cosine:WARMUP (rises over WARMUP iterations, then falls along half a cosine to zero at the end of
     /// the training) or steps:EVERY:FACTOR (times FACTOR, 0.1 by default, after every EVERY iterations) [default: constant, or that of the
     /// checkpoint with --resume]
@@ -113,7 +117,7 @@ pub struct TrainArgs {
     /// Continue from this checkpoint
     #[arg(long, value_name = "FILE", help_heading = "Files and output")]
     pub resume: Option<PathBuf>,
-    /// Begin with the weights in this safetensors file, ours or PyTorch's (torchvision's ResNet, VGG and DenseNet, Hugging Face's GPT-2); with
+    /// Begin with the weights in this safetensors file, ours or PyTorch's (torchvision's ResNet, VGG, DenseNet and Inception-v3, Hugging Face's GPT-2); with
     /// another number of classes the last layer begins as without it
     #[arg(long, value_name = "FILE", conflicts_with = "resume", help_heading = "Files and output")]
     pub weights: Option<PathBuf>,
@@ -138,6 +142,8 @@ const TRAIN_EXAMPLES: &str = "Examples:
       command continues after an interruption.
   elbowroom train --model gpt --data book.txt --iterations 2000 --schedule cosine:100 --clip-norm 1 --weight-decay 0.1
       Trains a language model with a warm-up of 100 iterations.
+  elbowroom train --model gpt --data book.txt --tokenizer tokenizer.json --length 256 --save-weights gpt.safetensors
+      Trains on byte pairs in place of bytes.
   elbowroom train --model resnet50 --batch 256 --micro-batch max --memory 600MiB
       Trains on batches of 256 in parts that fit in 600 MiB.
   elbowroom train --model resnet18 --image 224 --classes 5 --weights resnet18.safetensors --save-weights tuned.safetensors

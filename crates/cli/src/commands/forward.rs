@@ -4,6 +4,7 @@ use std::io::{self, BufWriter, Write};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
+use elbowroom::data::Tokenizer;
 use elbowroom::files::write_whole;
 use elbowroom::graph::Mode;
 use elbowroom::ir::search::Observer;
@@ -46,20 +47,27 @@ impl TrainObserver for Collector<'_> {
     }
 }
 
-/// Runs the pass; the answer instead of a report if there is none.
-fn pass(args: &ForwardArgs, mode: Mode, collect: Collect<'_>) -> Result<Result<TrainReport, Answer>> {
+/// Runs the pass; the answer instead of a report if there is none. `collect` takes the outputs.
+fn pass<'c>(
+    args: &ForwardArgs,
+    mode: Mode,
+    collect: impl FnOnce(Tokenizer) -> Collect<'c>,
+) -> Result<Result<TrainReport, Answer>> {
     let BatchSpec::Samples(batch) = args.network.batch else {
         bail!("--batch max is for `train`; give a number of samples, like --batch 32");
     };
     let options = trace::options(&args.network, batch as usize).mode(mode);
     networks::warn_of_options_without_effect(&args.network.model, &options);
     files::expect_file(&args.weights, "the weights")?;
+    let (tokenizer, options) = networks::tokenized(&args.network.model, options, &args.tokenizer)?;
+    let collect = collect(tokenizer.clone());
     let mut training = Training::new(Model::new(&args.network.model, options)?, args.memory)
         .method(settings::method(&args.planner)?)
         .freedom(settings::freedom(&args.planner.freedom))
         .threads(settings::threads(&args.planner.search))
         .weights(&args.weights)
         .data_path(&args.data)
+        .tokenizer(tokenizer)
         .one_pass();
     training = settings::host_at(&args.host, None, training);
     signals::catch();
@@ -79,7 +87,7 @@ fn pass(args: &ForwardArgs, mode: Mode, collect: Collect<'_>) -> Result<Result<T
 
 /// Runs `elbowroom evaluate`.
 pub fn evaluate(args: &EvaluateArgs) -> Result<Answer> {
-    let report = match pass(&args.forward, Mode::Evaluation, Box::new(|_| ()))? {
+    let report = match pass(&args.forward, Mode::Evaluation, |_| Box::new(|_| ()))? {
         Ok(report) => report,
         Err(answer) => return Ok(answer),
     };
@@ -132,16 +140,16 @@ impl<'w> Lines<'w> {
     }
 
     /// Writes the lines of a batch. If that fails, the pass ends as Ctrl-C ends it.
-    fn add(&mut self, outputs: &Outputs) {
+    fn add(&mut self, outputs: &Outputs, tokenizer: &Tokenizer) {
         if self.failed.is_none()
-            && let Err(error) = self.write(outputs)
+            && let Err(error) = self.write(outputs, tokenizer)
         {
             self.failed = Some(error);
             signals::interrupt();
         }
     }
 
-    fn write(&mut self, outputs: &Outputs) -> io::Result<()> {
+    fn write(&mut self, outputs: &Outputs, tokenizer: &Tokenizer) -> io::Result<()> {
         let logits = outputs.values.iter().find(|(name, _)| name == "logits" && outputs.classes > 0);
         let Some((_, logits)) = logits else {
             self.unusable = true;
@@ -159,11 +167,9 @@ impl<'w> Lines<'w> {
             let (class, probability) = most_probable(last);
             write!(self.out, "{sample},{class},{probability:.6}")?;
             if outputs.language {
-                let bytes: Vec<u8> = logits
-                    .chunks_exact(classes)
-                    .filter_map(|row| u8::try_from(most_probable(row).0).ok())
-                    .collect();
-                let text = String::from_utf8_lossy(&bytes).replace('"', "\"\"");
+                let tokens: Vec<u32> =
+                    logits.chunks_exact(classes).map(|row| most_probable(row).0 as u32).collect();
+                let text = tokenizer.decode(&tokens).replace('"', "\"\"");
                 write!(self.out, ",\"{}\"", printer::printable(&text))?;
             }
             writeln!(self.out)?;
@@ -198,7 +204,10 @@ pub fn predict(args: &PredictArgs) -> Result<Answer> {
 
 fn predict_to(args: &PredictArgs, out: &mut (dyn Write + Send)) -> Result<Answer> {
     let mut lines = Lines::new(out);
-    let ended = pass(&args.forward, Mode::Inference, Box::new(|outputs| lines.add(outputs)));
+    let ended = pass(&args.forward, Mode::Inference, |tokenizer| {
+        let lines = &mut lines;
+        Box::new(move |outputs| lines.add(outputs, &tokenizer))
+    });
     let Lines { out, unusable, failed, .. } = lines;
     if let Some(error) = failed {
         return Err(error).context("the predictions cannot be written");

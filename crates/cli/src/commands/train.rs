@@ -87,6 +87,7 @@ fn training(args: &TrainArgs) -> Result<Training<'static>> {
     };
     let options = trace::options(network, batch);
     networks::warn_of_options_without_effect(&network.model, &options);
+    let (tokenizer, options) = networks::tokenized(&network.model, options, &args.tokenizer)?;
     // The forward part is judged by its labels if the network has any.
     let options = match args.network.forward_only && Model::can_evaluate(&network.model, &options)? {
         true => options.mode(Mode::Evaluation),
@@ -107,6 +108,7 @@ fn training(args: &TrainArgs) -> Result<Training<'static>> {
         .threads(settings::threads(&args.planner.search))
         .algorithms(algorithms)
         .tiles(args.tiles)
+        .tokenizer(tokenizer)
         .verify(args.verify)
         .dynamic(args.dynamic);
     let link = args.host_rate.map(|rate| (Channel::with_rate(rate.0), Channel::with_rate(rate.0)));

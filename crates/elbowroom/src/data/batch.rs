@@ -269,6 +269,11 @@ impl Batch {
         }
     }
 
+    /// Whether the network takes images, each with one label or none.
+    pub(crate) fn takes_images(&self) -> bool {
+        matches!(self.kind(), Some(Kind::Images(_)))
+    }
+
     /// The batch as labelled images of the data set `what`.
     pub(super) fn images(&mut self, what: &str) -> Result<ImageBatch<'_>, DataError> {
         match (self.kind(), self.parts()) {

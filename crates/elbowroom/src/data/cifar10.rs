@@ -120,7 +120,7 @@ impl Dataset for Cifar10 {
         let ImageBatch { shape, pixels, labels } = batch.images("CIFAR-10")?;
         if (shape.channels, shape.height, shape.width) != (CHANNELS, SIDE, SIDE) || shape.classes < CLASSES {
             return Err(DataError::Mismatch(format!(
-                "CIFAR-10 has 3×32×32 images of 10 classes, the network takes {}×{}×{} of {}",
+                "CIFAR-10 has 3×32×32 images of 10 classes, the network takes {}×{}×{} of {}; use --image 32 --classes 10",
                 shape.channels, shape.height, shape.width, shape.classes
             )));
         }

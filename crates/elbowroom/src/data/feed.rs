@@ -7,7 +7,7 @@ use elbowroom_graph::{Graph, Shape};
 use super::batch::{Kind, NO_LABEL};
 use super::order::EpochOrder;
 use super::sentences::SentenceBatch;
-use super::{Augmentation, Batch, DataError, Dataset, TokenShape, open};
+use super::{Augmentation, Batch, DataError, Dataset, TokenShape, Tokenizer, open_tokenized};
 
 /// The samples of one iteration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,11 +96,31 @@ impl<'a> Feed<'a> {
     ///
     /// Those of [`open()`].
     pub fn open(graph: &Graph, path: Option<&Path>, seed: u64) -> Result<Self, DataError> {
-        let dataset = open(&Batch::new(graph), path, seed).map_err(|error| match error {
-            DataError::Mismatch(why) => DataError::Mismatch(format!("{}: {why}", graph.name)),
-            error => error,
-        })?;
+        Self::open_tokenized(graph, path, seed, &Tokenizer::default())
+    }
+
+    /// As [`open`](Self::open), where a text is cut into tokens in another way.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open()`].
+    pub fn open_tokenized(
+        graph: &Graph,
+        path: Option<&Path>,
+        seed: u64,
+        tokenizer: &Tokenizer,
+    ) -> Result<Self, DataError> {
+        let dataset =
+            open_tokenized(&Batch::new(graph), path, seed, tokenizer).map_err(|error| match error {
+                DataError::Mismatch(why) => DataError::Mismatch(format!("{}: {why}", graph.name)),
+                error => error,
+            })?;
         Self::new(dataset, seed)
+    }
+
+    /// Names of the classes of the data, if it has any.
+    pub(crate) fn class_names(&self) -> Option<Vec<String>> {
+        self.dataset.class_names()
     }
 
     /// Samples of an epoch for a graph; `None` if the data has no epochs.

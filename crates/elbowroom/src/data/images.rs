@@ -61,12 +61,13 @@ impl Images {
     }
 
     /// Opens a table of two columns separated by a comma: the path of an image, relative to the folder of the table, and its label. A first
-    /// line whose file does not exist and whose label is `label` or `class` is a head. Labels that are all whole numbers are the numbers of the
+    /// line whose file does not exist is a head if its label is `label` or `class` or if its path is not named like an image. Labels that are all whole numbers are the numbers of the
     /// classes; otherwise classes are numbered in the order of their names.
     ///
     /// # Errors
     ///
-    /// [`DataError::Io`] if the table cannot be read, [`DataError::Format`] if a line has no two columns or there are no lines.
+    /// [`DataError::Io`] if the table cannot be read, [`DataError::Format`] if a line has no two columns or names no file, or if there are no
+    /// lines.
     pub fn open_table(path: &Path) -> Result<Self, DataError> {
         let format =
             |why: String| DataError::Format { path: path.to_owned(), format: "table of images", why };
@@ -74,7 +75,8 @@ impl Images {
         if bytes > TABLE_BYTES {
             return Err(format(format!("it has {bytes} bytes, and a table may have {TABLE_BYTES}")));
         }
-        let text = std::fs::read_to_string(path).map_err(DataError::io(path))?;
+        let text = String::from_utf8(std::fs::read(path).map_err(DataError::io(path))?)
+            .map_err(|_| format("it is no text; write lines of PATH,LABEL in UTF-8".to_owned()))?;
         let folder = path.parent().unwrap_or(Path::new("."));
         let mut rows = Vec::new();
         for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
@@ -82,13 +84,28 @@ impl Images {
                 return Err(format(format!("line {} has no comma; write PATH,LABEL", number + 1)));
             };
             let (file, label) = (file.trim().trim_matches('"'), label.trim().trim_matches('"'));
-            let head = number == 0 && ["label", "class"].contains(&label.to_lowercase().as_str());
-            if !head || folder.join(file).is_file() {
+            let head = number == 0
+                && (["label", "class"].contains(&label.to_lowercase().as_str())
+                    || !Self::is_image(Path::new(file)));
+            if folder.join(file).is_file() {
                 rows.push((folder.join(file), label.to_owned()));
+            } else if !head {
+                return Err(format(format!(
+                    "line {} names {file}, and there is no file {}; write paths relative to the folder of the table",
+                    number + 1,
+                    folder.join(file).display()
+                )));
             }
         }
         if rows.is_empty() {
             return Err(format("it names no image; write one line PATH,LABEL for each".to_owned()));
+        }
+        if let Some((_, label)) =
+            rows.iter().find(|(_, label)| label.parse::<i64>().is_ok_and(|label| label < 0))
+        {
+            return Err(format(format!(
+                "it has label {label}; number the classes from 0, or give them names"
+            )));
         }
         let numbers: Option<Vec<u32>> = rows.iter().map(|(_, label)| label.parse().ok()).collect();
         let (classes, labels) = match numbers {
@@ -114,6 +131,12 @@ impl Images {
         Ok(Self { path: path.to_owned(), classes, files })
     }
 
+    /// Whether a path is named like an image that is read.
+    pub(super) fn is_image(path: &Path) -> bool {
+        let end = path.extension().map(|end| end.to_string_lossy().to_lowercase());
+        end.is_some_and(|end| ENDS.contains(&end.as_str()))
+    }
+
     /// Names of the classes, in the order of their numbers.
     pub fn classes(&self) -> &[String] {
         &self.classes
@@ -123,7 +146,10 @@ impl Images {
     fn decode(file: &Path, [channels, height, width]: [usize; 3], out: &mut [f32]) -> Result<(), DataError> {
         let broken = |why: image::ImageError| match why {
             image::ImageError::IoError(source) => DataError::Io { path: file.to_owned(), source },
-            why => DataError::Format { path: file.to_owned(), format: "JPEG or PNG", why: why.to_string() },
+            why => {
+                let why = format!("{why}; replace it, or remove it from the data");
+                DataError::Format { path: file.to_owned(), format: "JPEG or PNG", why }
+            }
         };
         let mut reader = ImageReader::open(file).map_err(DataError::io(file))?;
         let mut limits = Limits::default();
@@ -156,14 +182,42 @@ fn entries(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 
 /// The image files of a folder.
 fn images_in(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
-    let is_image = |path: &PathBuf| {
-        let end = path.extension().map(|end| end.to_string_lossy().to_lowercase());
-        end.is_some_and(|end| ENDS.contains(&end.as_str()))
-    };
-    Ok(entries(folder)?.into_iter().filter(is_image).collect())
+    Ok(entries(folder)?.into_iter().filter(|path| Images::is_image(path)).collect())
+}
+
+/// Whether classes are called by their own numbers.
+fn are_numbers(names: &[String]) -> bool {
+    names.iter().enumerate().all(|(number, name)| *name == number.to_string())
 }
 
 impl Dataset for Images {
+    fn class_names(&self) -> Option<Vec<String>> {
+        Some(self.classes.clone())
+    }
+
+    fn number_classes_as(&mut self, names: &[String]) -> Result<(), DataError> {
+        // Numbers mean the same in both.
+        if are_numbers(names) && are_numbers(&self.classes) {
+            return Ok(());
+        }
+        let number = |name: &String| {
+            let found = names.iter().position(|other| other == name);
+            found.map(|number| number as u32).ok_or_else(|| {
+                DataError::Mismatch(format!(
+                    "{} has a class {name}, and the training data only {}; use the same names in both",
+                    self.path.display(),
+                    names.join(", ")
+                ))
+            })
+        };
+        let numbers = self.classes.iter().map(number).collect::<Result<Vec<u32>, _>>()?;
+        for (_, class) in &mut self.files {
+            *class = numbers[*class as usize];
+        }
+        names.clone_into(&mut self.classes);
+        Ok(())
+    }
+
     fn samples(&self) -> Option<u64> {
         Some(self.files.len() as u64)
     }
@@ -262,7 +316,7 @@ mod tests {
         for text in ["", "x/1.png\n", "path,label\n", "x/1.png,4000000000\n"] {
             assert!(table(text).is_err(), "{text}");
         }
-        let error = table("y/2.png,0").unwrap().fill(&[0, 0], &mut batch(3)).unwrap_err();
-        assert!(error.to_string().contains("2.png"), "{error}");
+        let error = table("x/1.png,0\ny/2.png,0").unwrap_err().to_string();
+        assert!(error.contains("2.png") && error.contains("line 2"), "{error}");
     }
 }

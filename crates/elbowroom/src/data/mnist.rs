@@ -126,8 +126,13 @@ impl Dataset for Mnist {
         let ImageBatch { shape, pixels, labels } = batch.images("MNIST")?;
         if shape.height < self.rows || shape.width < self.columns || shape.classes < CLASSES {
             return Err(DataError::Mismatch(format!(
-                "MNIST has {}×{} images of 10 classes, the network takes {}×{} of {}",
-                self.rows, self.columns, shape.height, shape.width, shape.classes
+                "MNIST has {}×{} images of 10 classes, the network takes {}×{} of {}; use --image {} --classes 10",
+                self.rows,
+                self.columns,
+                shape.height,
+                shape.width,
+                shape.classes,
+                self.rows.max(self.columns).max(shape.height)
             )));
         }
         let (top, left) = ((shape.height - self.rows) / 2, (shape.width - self.columns) / 2);

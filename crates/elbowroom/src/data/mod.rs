@@ -12,6 +12,7 @@ mod batch;
 mod cifar10;
 mod feed;
 mod images;
+mod misfit;
 mod mnist;
 mod order;
 mod pass;
@@ -21,6 +22,7 @@ pub mod sentences;
 mod split;
 mod synthetic;
 mod text;
+mod tokenizer;
 
 use std::error::Error;
 use std::io;
@@ -36,6 +38,7 @@ pub(crate) use sentences::POOL;
 pub use split::Subset;
 pub use synthetic::Synthetic;
 pub use text::{Text, Windows};
+pub use tokenizer::Tokenizer;
 
 use batch::Kind;
 
@@ -75,6 +78,20 @@ pub trait Dataset: Send {
     ///
     /// Any [`DataError`]. It ends the training.
     fn fill(&mut self, indices: &[u64], batch: &mut Batch) -> Result<(), DataError>;
+
+    /// Names of the classes, in the order of their numbers; `None` if classes have numbers only.
+    fn class_names(&self) -> Option<Vec<String>> {
+        None
+    }
+
+    /// Gives the classes the numbers that they have in other data, which has these names in this order: held-out data may lack classes.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::Mismatch`] if the data has a class that the other data lacks.
+    fn number_classes_as(&mut self, _names: &[String]) -> Result<(), DataError> {
+        Ok(())
+    }
 
     /// Samples that one epoch has, for batches like this one; `None` if the data has no epochs. By default the number of
     /// [samples](Self::samples). Data without an end can have epochs as well: the windows that fit into a text side by side.
@@ -155,6 +172,20 @@ impl DataError {
 ///
 /// [`DataError::Mismatch`] if no reader makes what the network takes, and the errors of the readers.
 pub fn open(batch: &Batch, path: Option<&Path>, seed: u64) -> Result<Box<dyn Dataset>, DataError> {
+    open_tokenized(batch, path, seed, &Tokenizer::default())
+}
+
+/// As [`open()`], where a text is cut into tokens in another way.
+///
+/// # Errors
+///
+/// Those of [`open()`].
+pub fn open_tokenized(
+    batch: &Batch,
+    path: Option<&Path>,
+    seed: u64,
+    tokenizer: &Tokenizer,
+) -> Result<Box<dyn Dataset>, DataError> {
     let Some(kind) = batch.kind() else {
         let why = "no reader makes the inputs that it takes; implement Dataset for your data".to_owned();
         return Err(DataError::Mismatch(why));
@@ -165,27 +196,11 @@ pub fn open(batch: &Batch, path: Option<&Path>, seed: u64) -> Result<Box<dyn Dat
         Kind::Images(_) if Mnist::is_in(path) => Ok(Box::new(Mnist::open(path)?)),
         Kind::Images(_) if Images::is_in(path) => Ok(Box::new(Images::open(path)?)),
         Kind::Images(_) if is_table(path) => Ok(Box::new(Images::open_table(path)?)),
-        Kind::Images(_) if path.is_dir() && Text::is_in(path) => Err(DataError::Mismatch(format!(
-            "it takes images, and {} holds text; give a folder with the files of CIFAR-10 or MNIST, or with a folder of images for each class",
-            path.display()
-        ))),
-        Kind::Images(_) => {
-            if std::fs::metadata(path).map_err(DataError::io(path))?.is_file() {
-                let why = format!(
-                    "it takes images, and {} is a file; give the folder that holds the files of CIFAR-10 or MNIST, or a table of images that ends in .csv",
-                    path.display()
-                );
-                return Err(DataError::Mismatch(why));
-            }
-            Err(DataError::Unknown(path.to_owned()))
+        Kind::Images(_) => Err(misfit::for_images(path)),
+        Kind::Tokens(_) if !Text::is_in(path) && (path.is_dir() || misfit::holds_images(path)) => {
+            Err(misfit::for_text(path))
         }
-        Kind::Tokens(_)
-            if !Text::is_in(path) && (Cifar10::is_in(path) || Mnist::is_in(path) || Images::is_in(path)) =>
-        {
-            let why = format!("it reads text, and {} holds images; give a text file", path.display());
-            Err(DataError::Mismatch(why))
-        }
-        Kind::Tokens(_) => Ok(Box::new(Text::open(path, seed)?)),
+        Kind::Tokens(_) => Ok(Box::new(Text::open_tokenized(path, seed, tokenizer)?)),
         Kind::Segments(_) | Kind::Points(_) => Err(DataError::Mismatch(format!(
             "it trains on synthetic data only and cannot use {}; leave out --data",
             path.display()
@@ -205,12 +220,18 @@ fn is_table(path: &Path) -> bool {
 /// # Errors
 ///
 /// Those of [`open()`].
-pub fn open_evaluation(batch: &Batch, path: &Path) -> Result<Box<dyn Dataset>, DataError> {
+pub fn open_evaluation(
+    batch: &Batch,
+    path: &Path,
+    tokenizer: &Tokenizer,
+) -> Result<Box<dyn Dataset>, DataError> {
     match batch.kind() {
         Some(Kind::Images(_)) if Cifar10::is_test_in(path) => Ok(Box::new(Cifar10::open_test(path)?)),
         Some(Kind::Images(_)) if Mnist::is_test_in(path) => Ok(Box::new(Mnist::open_test(path)?)),
-        Some(Kind::Tokens(shape)) if Text::is_text(path) => Ok(Box::new(Windows::open(path, shape.length)?)),
-        _ => open(batch, Some(path), 0),
+        Some(Kind::Tokens(shape)) if Text::is_text(path) => {
+            Ok(Box::new(Windows::open_tokenized(path, shape.length, tokenizer)?))
+        }
+        _ => open_tokenized(batch, Some(path), 0, tokenizer),
     }
 }
 

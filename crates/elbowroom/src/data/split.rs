@@ -19,9 +19,13 @@ impl<'a> Subset<'a> {
     ///
     /// # Errors
     ///
-    /// [`DataError::Endless`] for data without an end, [`DataError::Samples`] if there are fewer than two samples or more than 2³² − 1.
+    /// [`DataError::Endless`] for data without an end, [`DataError::Mismatch`] if there is one sample, [`DataError::Samples`] if there are none or more than 2³² − 1.
     pub fn split(dataset: Box<dyn Dataset + 'a>, held_out: f64, seed: u64) -> Result<[Self; 2], DataError> {
         let samples = dataset.samples().ok_or(DataError::Endless)?;
+        if samples == 1 {
+            let why = "the data has 1 sample, of which none can be held out; give at least two";
+            return Err(DataError::Mismatch(why.to_owned()));
+        }
         let count = u32::try_from(samples).ok().filter(|&count| count > 1);
         let count = count.ok_or(DataError::Samples { samples })?;
         let held = ((held_out * f64::from(count)).round() as u32).clamp(1, count - 1);
@@ -38,6 +42,10 @@ impl<'a> Subset<'a> {
 }
 
 impl Dataset for Subset<'_> {
+    fn class_names(&self) -> Option<Vec<String>> {
+        self.dataset.lock().unwrap_or_else(PoisonError::into_inner).class_names()
+    }
+
     fn samples(&self) -> Option<u64> {
         Some(self.samples.len() as u64)
     }

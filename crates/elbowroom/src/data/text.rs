@@ -1,4 +1,5 @@
-//! Plain text for language models: every byte is a token. Training reads windows at random offsets, evaluation windows side by side.
+//! Plain text for language models: every byte is a token, or a [`Tokenizer`] cuts the text into tokens. Training reads windows at random offsets,
+//! evaluation windows side by side.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -6,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::batch::{Kind, TokenBatch};
 use super::order::mix;
-use super::{Batch, DataError, Dataset};
+use super::{Batch, DataError, Dataset, Tokenizer};
 
 /// Different tokens: the values of a byte.
 pub const VOCABULARY: usize = 256;
@@ -15,8 +16,14 @@ pub const VOCABULARY: usize = 256;
 #[derive(Debug)]
 pub struct Text {
     path: PathBuf,
+    /// The text, or its tokens.
     file: File,
+    /// Number of tokens.
     len: u64,
+    /// Bytes of a token in the file.
+    width: usize,
+    /// Number of different tokens, and what has them.
+    vocabulary: usize,
     order: Order,
     window: Vec<u8>,
 }
@@ -51,14 +58,46 @@ impl Text {
     ///
     /// [`DataError::Io`] if it cannot be opened, [`DataError::Unknown`] if a folder holds no text.
     pub fn open(path: &Path, seed: u64) -> Result<Self, DataError> {
+        Self::open_tokenized(path, seed, &Tokenizer::default())
+    }
+
+    /// As [`open`](Self::open), cut into tokens in another way. The tokens are kept in a file without a name in the folder for temporary files.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Self::open), and [`DataError::Format`] if the text is not in UTF-8.
+    pub fn open_tokenized(path: &Path, seed: u64, tokenizer: &Tokenizer) -> Result<Self, DataError> {
         let mut path = path.to_owned();
         if path.is_dir() {
             let first = Self::first_in(&path).map_err(DataError::io(&path))?;
             path = first.ok_or(DataError::Unknown(path))?;
         }
-        let file = File::open(&path).map_err(DataError::io(&path))?;
-        let len = file.metadata().map_err(DataError::io(&path))?.len();
-        Ok(Self { path, file, len, order: Order::Random { seed }, window: Vec::new() })
+        let (width, (file, len)) = match tokenizer.is_bytes() {
+            true => {
+                let file = File::open(&path).map_err(DataError::io(&path))?;
+                let len = file.metadata().map_err(DataError::io(&path))?.len();
+                (1, (file, len))
+            }
+            false => (4, tokenizer.encode_file(&path)?),
+        };
+        let (order, vocabulary) = (Order::Random { seed }, tokenizer.vocabulary());
+        Ok(Self { path, file, len, width, vocabulary, order, window: Vec::new() })
+    }
+}
+
+impl Text {
+    /// The error for a text that is shorter than one sequence and the token that follows it.
+    fn too_short(&self, length: usize) -> DataError {
+        let what = if self.width == 1 { "bytes" } else { "tokens" };
+        let shorter = match self.len {
+            0 | 1 => String::new(),
+            len => format!(", or --length {}", (len - 1).min(length as u64)),
+        };
+        let why = format!(
+            "{} {what} are too few for one sequence of {length} and the one that follows; use a longer text{shorter}",
+            self.len
+        );
+        DataError::Format { path: self.path.clone(), format: "text", why }
     }
 }
 
@@ -78,35 +117,45 @@ impl Dataset for Text {
     fn fill(&mut self, indices: &[u64], batch: &mut Batch) -> Result<(), DataError> {
         let TokenBatch { shape, tokens, following } = batch.tokens("text")?;
         let window = shape.length as u64 + 1;
-        if shape.vocabulary < VOCABULARY {
+        if shape.vocabulary < self.vocabulary {
+            let tokens = match self.width {
+                1 => "whose tokens are the 256 different bytes".to_owned(),
+                _ => format!("whose tokenizer has {} tokens", self.vocabulary),
+            };
             return Err(DataError::Mismatch(format!(
-                "{} is a text, whose tokens are the 256 different bytes, and the network has {} tokens; use --vocabulary 256",
+                "{} is a text, {tokens}, and the network has {} tokens; use --vocabulary {}",
                 self.path.display(),
-                shape.vocabulary
+                shape.vocabulary,
+                self.vocabulary
             )));
         }
         if self.len < window {
-            let why =
-                format!("{} bytes are too few for one sequence of {window}; use a longer text", self.len);
-            return Err(DataError::Format { path: self.path.clone(), format: "text", why });
+            return Err(self.too_short(shape.length));
         }
-        self.window.resize(shape.length + 1, 0);
+        let width = self.width;
+        self.window.resize(width * (shape.length + 1), 0);
         for (row, (tokens, &index)) in tokens.chunks_exact_mut(shape.length.max(1)).zip(indices).enumerate() {
             let offset = match self.order {
                 Order::Random { seed } => mix(seed, index) % (self.len - window + 1),
                 Order::SideBySide => (index * shape.length as u64).min(self.len - window),
             };
-            self.file.read_exact_at(&mut self.window, offset).map_err(DataError::io(&self.path))?;
-            for (token, &byte) in tokens.iter_mut().zip(&self.window) {
-                *token = i32::from(byte);
+            let at = offset * width as u64;
+            self.file.read_exact_at(&mut self.window, at).map_err(DataError::io(&self.path))?;
+            for (token, bytes) in tokens.iter_mut().zip(self.window.chunks_exact(width)) {
+                *token = number(bytes);
             }
             let following = following.iter_mut().skip(row * shape.length).take(shape.length);
-            for (token, &byte) in following.zip(&self.window[1..]) {
-                *token = i32::from(byte);
+            for (token, bytes) in following.zip(self.window[width..].chunks_exact(width)) {
+                *token = number(bytes);
             }
         }
         Ok(())
     }
+}
+
+/// The token that these little-endian bytes are.
+fn number(bytes: &[u8]) -> i32 {
+    bytes.iter().rev().fold(0, |number, &byte| number << 8 | i32::from(byte))
 }
 
 /// The windows of a text side by side: a data set with an end.
@@ -123,15 +172,19 @@ impl Windows {
     ///
     /// Those of [`Text::open`], and [`DataError::Format`] if the text is shorter than one window.
     pub fn open(path: &Path, length: usize) -> Result<Self, DataError> {
-        let text = Text { order: Order::SideBySide, ..Text::open(path, 0)? };
+        Self::open_tokenized(path, length, &Tokenizer::default())
+    }
+
+    /// As [`open`](Self::open), cut into tokens in another way.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Self::open) and of [`Text::open_tokenized`].
+    pub fn open_tokenized(path: &Path, length: usize, tokenizer: &Tokenizer) -> Result<Self, DataError> {
+        let text = Text { order: Order::SideBySide, ..Text::open_tokenized(path, 0, tokenizer)? };
         let samples = windows(text.len, length);
         if samples == 0 {
-            let why = format!(
-                "{} bytes are too few for one sequence of {}; use a longer text",
-                text.len,
-                length + 1
-            );
-            return Err(DataError::Format { path: text.path, format: "text", why });
+            return Err(text.too_short(length));
         }
         Ok(Self { text, samples })
     }

@@ -15,7 +15,7 @@ use super::TrainError;
 use super::host::HostSetting;
 use super::schedule::{Course, Schedule};
 use crate::algorithms::{AlgorithmChoice, Conditions};
-use crate::data::{self, Augmentation, Batch, DataError, Dataset, Feed, Subset};
+use crate::data::{self, Augmentation, Batch, DataError, Dataset, Feed, Subset, Tokenizer};
 use crate::network::Network;
 use crate::pipeline::Method;
 use crate::registry;
@@ -65,6 +65,7 @@ pub struct Training<'a> {
     pub(super) held_out: Option<f64>,
     pub(super) augmentation: Augmentation,
     pub(super) one_pass: bool,
+    pub(super) tokenizer: Tokenizer,
     pub(super) data: Data<'a>,
     pub(super) host: HostSetting,
     pub(super) seed: Option<u64>,
@@ -93,32 +94,48 @@ pub(super) enum Data<'a> {
 
 impl<'a> Data<'a> {
     /// Opens the data for a graph.
-    pub(super) fn open(self, graph: &Graph, seed: u64, one_pass: bool) -> Result<Feed<'a>, TrainError> {
+    pub(super) fn open(
+        self,
+        graph: &Graph,
+        seed: u64,
+        one_pass: bool,
+        tokenizer: &Tokenizer,
+    ) -> Result<Feed<'a>, TrainError> {
         Ok(match self {
             Self::Path(path) if one_pass => {
-                Feed::new(data::open_evaluation(&Batch::new(graph), &path)?, seed)?
+                Feed::new(data::open_evaluation(&Batch::new(graph), &path, tokenizer)?, seed)?
             }
             Self::Synthetic | Self::None => Feed::open(graph, None, seed)?,
-            Self::Path(path) => Feed::open(graph, Some(&path), seed)?,
+            Self::Path(path) => Feed::open_tokenized(graph, Some(&path), seed, tokenizer)?,
             Self::Own(dataset) => Feed::new(dataset, seed)?,
         })
     }
 
     /// The data of a training and a share of it that is held out.
-    pub(super) fn split(self, graph: &Graph, share: f64, seed: u64) -> Result<[Self; 2], TrainError> {
+    pub(super) fn split(
+        self,
+        graph: &Graph,
+        share: f64,
+        seed: u64,
+        tokenizer: &Tokenizer,
+    ) -> Result<[Self; 2], TrainError> {
         let dataset = match self {
             Self::Synthetic | Self::None => return Err(DataError::Endless.into()),
-            Self::Path(path) => data::open(&Batch::new(graph), Some(&path), seed)?,
+            Self::Path(path) => data::open_tokenized(&Batch::new(graph), Some(&path), seed, tokenizer)?,
             Self::Own(dataset) => dataset,
         };
         Ok(Subset::split(dataset, share, seed)?.map(|part| Self::Own(Box::new(part))))
     }
 
     /// Opens the data for an evaluation; `None` if there is none.
-    pub(super) fn open_evaluation(self, graph: &Graph) -> Result<Option<Box<dyn Dataset + 'a>>, TrainError> {
+    pub(super) fn open_evaluation(
+        self,
+        graph: &Graph,
+        tokenizer: &Tokenizer,
+    ) -> Result<Option<Box<dyn Dataset + 'a>>, TrainError> {
         Ok(match self {
             Self::Synthetic | Self::None => None,
-            Self::Path(path) => Some(data::open_evaluation(&Batch::new(graph), &path)?),
+            Self::Path(path) => Some(data::open_evaluation(&Batch::new(graph), &path, tokenizer)?),
             Self::Own(dataset) => Some(dataset),
         })
     }
@@ -172,6 +189,7 @@ impl<'a> Training<'a> {
             held_out: None,
             augmentation: Augmentation::default(),
             one_pass: false,
+            tokenizer: Tokenizer::default(),
             data: Data::default(),
             host: HostSetting::default(),
             seed: None,
@@ -245,6 +263,11 @@ impl<'a> Training<'a> {
     /// [`evaluate_every`](Self::evaluate_every) is set.
     pub fn evaluation_data(self, dataset: impl Dataset + 'a) -> Self {
         Self { evaluation: Data::Own(Box::new(dataset)), ..self }
+    }
+
+    /// Cuts texts into tokens in this way. The network needs at least as many tokens as the tokenizer has.
+    pub fn tokenizer(self, tokenizer: Tokenizer) -> Self {
+        Self { tokenizer, ..self }
     }
 
     /// Evaluates the network on the files at this path ([`open_evaluation`](crate::data::open_evaluation)).

@@ -40,7 +40,8 @@ fn computed(report: &TrainReport) -> Vec<Row> {
     let Some(&samples) = report.eval_samples.first() else {
         return vec![row("computed", iterations, "the forward part; without labels there is no loss")];
     };
-    let mut rows = vec![row("computed", counted(samples, "sample"), format!("the forward part, {iterations}"))];
+    let mut rows =
+        vec![row("computed", counted(samples, "sample"), format!("the forward part, {iterations}"))];
     rows.extend(evaluated(report));
     rows
 }
