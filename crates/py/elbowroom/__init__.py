@@ -15,6 +15,9 @@ _TORCH = {
     "Plan": "tracing",
     "Trace": "tracing",
     "plan": "tracing",
+    "Race": "simulated",
+    "RaceReport": "racing",
+    "races": "racing",
     "trace": "tracing",
 }
 
