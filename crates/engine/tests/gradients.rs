@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use elbowroom_engine::Interpreter;
 use elbowroom_engine::kernels::algorithms;
-use elbowroom_graph::layers::{ConvLayer, EPSILON, Part, WeightInit};
+use elbowroom_graph::layers::{ConvLayer, EPSILON, Part, TransposedLayer, WeightInit};
 use elbowroom_graph::op::{Algorithm, Function, OpKind, Sgd, Window};
 use elbowroom_graph::zoo::{self, OptimizerKind, Options};
 use elbowroom_graph::{BuildError, Builder, Content, Graph, Mode, Optimizer, Role, Var};
@@ -235,6 +235,100 @@ fn branches_and_dropout() {
         let part = b.push1("part", OpKind::Slice { outer, total, start: 100, width: 320 }, &[both.id])?;
         b.push1("padded", OpKind::Pad { outer, total: 400, start: 30, width: 320 }, &[part.id])
     }));
+}
+
+/// Ops that layers of today are made of, each between a convolution and a linear layer.
+#[test]
+fn convolutions_in_groups() {
+    let conv = |b: &mut Builder, x: Var, channels: usize, window: Window, [groups, dilation]: [usize; 2]| {
+        b.grouped_conv2d("a", x, layer(channels, window, true), groups, [dilation; 2])
+    };
+    for (name, channels, window, form) in [
+        ("depthwise", 4, Window::square(3, 1, 1), [4, 1]),
+        ("depthwise, strided", 8, Window::square(3, 2, 1), [4, 1]),
+        ("grouped", 6, Window::square(3, 1, 1), [2, 1]),
+        ("dilated", 5, Window::square(3, 1, 2), [1, 2]),
+        ("dilated and strided", 3, Window::square(3, 2, 2), [1, 2]),
+    ] {
+        check(&classifier(name, move |b, x| {
+            let x = conv(b, x, channels, window, form)?;
+            b.map("silu", x, Function::Silu)
+        }));
+    }
+    for (name, groups, extra) in [("transposed in groups", 2, 0), ("transposed with one more line", 1, 1)] {
+        check(&classifier(name, move |b, x| {
+            let up = TransposedLayer {
+                layer: layer(4, Window::square(3, 2, 1), true),
+                groups,
+                dilation: [1, 1],
+                extra: [extra; 2],
+            };
+            let x = b.grouped_conv_transpose2d("up", x, up)?;
+            b.map("relu6", x, Function::Relu6)
+        }));
+    }
+}
+
+#[test]
+fn products_and_normalizations_of_today() {
+    check(&classifier("gated", |b, x| {
+        let gate = b.global_average_pool("pool", x)?;
+        let gate = b.map("gate", gate, Function::Sigmoid)?;
+        let x = b.scale_planes("scaled", x, gate)?;
+        let y = b.map("gelu", x, Function::GeluExact)?;
+        b.mul("product", x, y)
+    }));
+    check(&classifier("group norm", |b, x| {
+        let x = b.group_norm("norm", x, 2, EPSILON)?;
+        b.map("tanh", x, Function::Tanh)
+    }));
+    check(&classifier("root mean square", |b, x| {
+        let x = b.channels_last("turned", x)?;
+        let x = b.rms_norm("norm", x, EPSILON)?;
+        b.scale_columns("scale", x, 0.5)
+    }));
+    check(&classifier("square", |b, x| b.mul("square", x, x)));
+    check(&classifier("parts", |b, x| {
+        let parts = b.split("parts", x.rows(), &[100, 56, 100])?;
+        let y = b.add("sum", parts[0], parts[2])?;
+        b.map("tanh", y, Function::Tanh)
+    }));
+}
+
+#[test]
+fn attention_with_separate_operands() {
+    check(&classifier("attention", |b, x| {
+        // 64 tokens of four columns; 16 keys of two heads, shared by four.
+        let tokens = b.channels_last("tokens", x)?;
+        let tokens = Var { shape: [3, 16, 16].into(), ..tokens };
+        let project = |b: &mut Builder, name: &str, outputs: usize| {
+            let weights = b.linear_weights(name, [16, outputs], true, WeightInit::FanInUniform);
+            let y = b.linear(name, tokens, weights)?;
+            Ok(Var { shape: [3, 16, outputs].into(), ..y })
+        };
+        let [q, k, v] = [("q", 16), ("k", 8), ("v", 8)].map(|(name, outputs)| project(b, name, outputs));
+        let q = b.rotary("q.turned", q?, 4, 10_000.0)?;
+        let k = b.rotary("k.turned", k?, 2, 10_000.0)?;
+        b.cross_attention("attention", [q, k, v?], [4, 2], true)
+    }));
+}
+
+#[test]
+fn squared_errors() {
+    let build = || {
+        let mut b = Builder::new("regression", Mode::Training);
+        let x = b.input("points", [5, 6], Content::Real);
+        let y = b.input("targets", [5, 4], Content::Real);
+        let [w, v] = ["a", "b"].map(|name| b.linear_weights(name, [6, 4], true, WeightInit::FanInUniform));
+        let first = b.linear("a", x, w)?;
+        let second = b.linear("b", x, v)?;
+        let near = b.squared_error("near", first, y, 0.05)?;
+        // Both operands have a gradient.
+        let apart = b.squared_error("apart", first, second, 0.02)?;
+        let loss = b.add("loss", near, apart)?;
+        b.finish_training(loss, sgd())
+    };
+    check(&build().expect("the graph is well formed"));
 }
 
 #[test]

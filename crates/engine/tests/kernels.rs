@@ -5,8 +5,8 @@ mod twin;
 use elbowroom_engine::kernels::owned::{Memory, run_owned};
 use elbowroom_engine::kernels::{Context, algorithms, workspace};
 use elbowroom_graph::op::{
-    Adam, Algorithm, Channels, Classification, Conv, Function, Heads, Lookup, Mask, Pool, Product, Response,
-    Sgd, Window,
+    Adam, Algorithm, Channels, Classification, Conv, Diffusion, Function, GroupedConv, Groups, Heads, Lookup,
+    Mask, Pool, Product, Queries, Response, Rotation, Sgd, Window,
 };
 use elbowroom_graph::signature::Size;
 use elbowroom_graph::{DType, OpKind};
@@ -46,6 +46,14 @@ fn operands(kind: &OpKind) -> Vec<Vec<f64>> {
                 (OpKind::CentroidUpdate { clusters, .. }, DType::I32, _) => {
                     (x.abs() * *clusters as f64).floor()
                 }
+                (OpKind::Diffuse(diffusion), DType::I32, _) => (x * (diffusion.steps as f64 + 2.0)).floor(),
+                (OpKind::Sinusoid { .. }, _, _) => (x.abs() * 1000.0).floor(),
+                (OpKind::GroupNormGrad(_), _, 3) | (OpKind::RmsNormGrad { .. }, _, 2) => x.abs() + 0.5,
+                (OpKind::Map { function, .. } | OpKind::MapGrad { function, .. }, _, _)
+                    if *function == Function::Relu6 =>
+                {
+                    9.0 * x
+                }
                 (OpKind::ResponseNormGrad(_), _, 2) => x.abs() + 1.0,
                 (OpKind::ClipFactor { .. }, _, 0) => x.abs(),
                 // Variances and second moments.
@@ -66,6 +74,16 @@ fn operands(kind: &OpKind) -> Vec<Vec<f64>> {
             let made = twin::twin(&OpKind::Attention(*heads), &[&operands[0]], SEED, ITERATION);
             operands[1] = made[0].iter().map(|&x| f64::from(x as f32)).collect();
             operands[2] = made[1].iter().map(|&x| f64::from(x as f32)).collect();
+        }
+        OpKind::CrossAttentionGrad(extents) => {
+            let made = twin::twin(
+                &OpKind::CrossAttention(*extents),
+                &[&operands[0], &operands[1], &operands[2]],
+                SEED,
+                ITERATION,
+            );
+            operands[3] = made[0].iter().map(|&x| f64::from(x as f32)).collect();
+            operands[4] = made[1].iter().map(|&x| f64::from(x as f32)).collect();
         }
         OpKind::CrossEntropyGrad(loss) => {
             let made =
@@ -312,7 +330,20 @@ fn elementwise_operations() {
         check(&OpKind::Accumulate { len });
         check(&OpKind::Scale { len, factor: -0.3 });
         check(&OpKind::ScaleBy { len });
-        for function in [Function::Relu, Function::Gelu, Function::Tanh, Function::Sigmoid] {
+        check(&OpKind::Mul { len });
+        check(&OpKind::SquaredError { len, factor: 1.0 / len as f32 });
+        check(&OpKind::SquaredErrorGrad { len, factor: 0.3 });
+        check(&OpKind::Noise { len, stream: 3 });
+        check(&OpKind::RandomSteps { rows: len, steps: 1000, stream: 4 });
+        for function in [
+            Function::Relu,
+            Function::Gelu,
+            Function::Tanh,
+            Function::Sigmoid,
+            Function::Relu6,
+            Function::Silu,
+            Function::GeluExact,
+        ] {
             check(&OpKind::Map { len, function });
             check(&OpKind::MapGrad { len, function });
         }
@@ -337,6 +368,14 @@ fn normalizations() {
     {
         let channels = Channels { batch, channels, spatial };
         check(&OpKind::BiasGrad(channels));
+        check(&OpKind::AddChannel(channels));
+        check(&OpKind::MulChannel(channels));
+        check(&OpKind::MulChannelGrad(channels));
+        for groups in (1..=channels.channels).filter(|&groups| channels.channels.is_multiple_of(groups)) {
+            let groups = Groups { channels, groups };
+            check(&OpKind::GroupNorm { groups, epsilon: 1e-5 });
+            check(&OpKind::GroupNormGrad(groups));
+        }
         check(&OpKind::BatchNorm { channels, epsilon: 1e-5 });
         check(&OpKind::BatchNormGrad { channels, epsilon: 1e-5 });
         check(&OpKind::BatchNormInference { channels, epsilon: 1e-3 });
@@ -346,6 +385,8 @@ fn normalizations() {
     for (rows, width) in [(1, 2), (7, 64), (40, 130), (500, 70)] {
         check(&OpKind::LayerNorm { rows, width, epsilon: 1e-5 });
         check(&OpKind::LayerNormGrad { rows, width });
+        check(&OpKind::RmsNorm { rows, width, epsilon: 1e-6 });
+        check(&OpKind::RmsNormGrad { rows, width });
     }
 }
 
@@ -412,6 +453,8 @@ fn language_operations() {
 
 #[test]
 fn rows_side_by_side() {
+    check(&OpKind::Split { outer: 5, widths: vec![3] });
+    check(&OpKind::Split { outer: 70, widths: vec![300, 1, 77] });
     check(&OpKind::Concat { outer: 5, widths: vec![3] });
     check(&OpKind::Concat { outer: 70, widths: vec![300, 1, 77] });
     for (outer, total, start, width) in [(1, 3, 0, 3), (40, 1000, 300, 77), (7, 9, 8, 1)] {
@@ -450,4 +493,102 @@ fn clusters() {
     }
     // More centroids than points: some have none.
     check(&OpKind::CentroidUpdate { rows: 3, clusters: 9, width: 4 });
+}
+
+fn grouped(batch: usize, channels: [usize; 2], in_size: [usize; 2], window: Window) -> GroupedConv {
+    GroupedConv { conv: conv(batch, channels, in_size, window), groups: 1, dilation: [1, 1] }
+}
+
+/// The same with groups and a distance between taps.
+fn spread(grouped: GroupedConv, groups: usize, dilation: [usize; 2]) -> GroupedConv {
+    let mut conv = grouped.conv;
+    conv.out_size = GroupedConv::span(conv.window, dilation).output(conv.in_size).expect("the window fits");
+    GroupedConv { conv, groups, dilation }
+}
+
+#[test]
+fn convolutions_in_groups() {
+    for conv in [
+        // Depthwise, with one output channel or several per input channel.
+        spread(grouped(2, [5, 5], [9, 7], Window::square(3, 1, 1)), 5, [1, 1]),
+        spread(grouped(3, [20, 20], [14, 14], Window::square(3, 2, 1)), 20, [1, 1]),
+        spread(grouped(2, [6, 18], [12, 11], Window::square(5, 2, 2)), 6, [1, 1]),
+        spread(grouped(1, [33, 33], [7, 7], Window::square(7, 1, 3)), 33, [1, 1]),
+        spread(grouped(2, [4, 4], [40, 30], window([3, 5], [3, 2], [2, 0])), 4, [2, 3]),
+        spread(grouped(2, [3, 3], [2, 2], Window::square(2, 3, 1)), 3, [1, 1]),
+        spread(grouped(2, [2, 2], [9, 10], Window::square(1, 4, 0)), 2, [1, 1]),
+        spread(grouped(1, [2, 4], [5, 6], Window::square(3, 1, 4)), 2, [2, 2]),
+        // Groups of several channels.
+        spread(grouped(2, [8, 12], [9, 7], Window::square(3, 1, 1)), 4, [1, 1]),
+        spread(grouped(3, [64, 64], [8, 8], Window::square(3, 2, 1)), 2, [1, 1]),
+        spread(grouped(2, [6, 4], [11, 13], Window::square(3, 2, 2)), 2, [2, 1]),
+        spread(grouped(1, [40, 80], [5, 5], Window::square(1, 1, 0)), 20, [1, 1]),
+        // Taps apart, without groups.
+        spread(grouped(2, [5, 7], [12, 14], Window::square(3, 1, 2)), 1, [2, 2]),
+        spread(grouped(2, [5, 7], [15, 14], Window::square(3, 2, 3)), 1, [3, 2]),
+        spread(grouped(1, [3, 40], [21, 18], window([4, 3], [2, 4], [1, 2])), 1, [2, 6]),
+        spread(grouped(2, [3, 4], [9, 9], Window::square(2, 3, 0)), 1, [3, 5]),
+    ] {
+        check(&OpKind::GroupedConv2d { conv, bias: false });
+        check(&OpKind::GroupedConv2d { conv, bias: true });
+        check(&OpKind::GroupedConv2dGradInput(conv));
+        check(&OpKind::GroupedConv2dGradWeight(conv));
+    }
+}
+
+#[test]
+fn attention_with_separate_operands() {
+    for (batch, [queries, keys], [heads, shared], width) in [
+        (1, [1, 1], [1, 1], 1),
+        (2, [9, 9], [6, 3], 5),
+        (3, [70, 70], [4, 1], 16),
+        (2, [10, 77], [2, 2], 8),
+        (1, [130, 20], [8, 2], 64),
+        (9, [64, 65], [2, 1], 8),
+    ] {
+        for causal in [false, true] {
+            let extents = Queries { batch, queries, keys, heads, shared, width, causal };
+            check(&OpKind::CrossAttention(extents));
+            check(&OpKind::CrossAttentionGrad(extents));
+        }
+        for back in [false, true] {
+            let width = 2 * width;
+            check(&OpKind::Rotary(Rotation { batch, tokens: keys, heads, width, base: 1e4, back }));
+        }
+    }
+}
+
+#[test]
+fn separate_operands_have_the_bits_of_joined_ones() {
+    let (batch, tokens, count, width) = (2, 70, 3, 16);
+    let heads = Heads { batch, tokens, heads: count, width, causal: true };
+    let joined = OpKind::Attention(heads);
+    let operand = operands(&joined).swap_remove(0);
+    let wide = count * width;
+    let part = |part: usize| -> Vec<f64> {
+        operand.chunks(3 * wide).flat_map(|row| row[part * wide..(part + 1) * wide].to_vec()).collect()
+    };
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("threads start");
+    let one = compute(&pool, &joined, std::slice::from_ref(&operand), &[None, None]);
+    let extents =
+        Queries { batch, queries: tokens, keys: tokens, heads: count, shared: count, width, causal: true };
+    let three = compute(&pool, &OpKind::CrossAttention(extents), &[part(0), part(1), part(2)], &[None, None]);
+    assert!(one.iter().zip(&three).all(|(one, three)| one.bytes() == three.bytes()));
+}
+
+#[test]
+fn diffusion_of_images() {
+    for (batch, size, steps) in [(1, 1, 1), (5, 700, 1000), (3, 40_000, 10)] {
+        check(&OpKind::Diffuse(Diffusion { batch, size, steps }));
+        check(&OpKind::Sinusoid { rows: batch, width: 2 * (1 + size % 50) });
+    }
+    // The draws are normal, and every step is drawn.
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("threads start");
+    let noise = compute(&pool, &OpKind::Noise { len: 100_000, stream: 1 }, &[], &[None]);
+    let (mut mean, mut square) = (0.0, 0.0);
+    for x in noise[0].floats() {
+        mean += f64::from(*x) / 1e5;
+        square += f64::from(*x).powi(2) / 1e5;
+    }
+    assert!(mean.abs() < 0.01 && (square - 1.0).abs() < 0.02, "{mean} {square}");
 }

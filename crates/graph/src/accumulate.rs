@@ -82,6 +82,7 @@ impl<'g> Copy<'g> {
         let gradients = steps.map(|step| (step.inputs[1], None)).collect();
         let masks = graph.nodes.values().filter_map(|node| match node.kind {
             OpKind::Dropout(mask) => Some(mask.stream + 1),
+            OpKind::Noise { stream, .. } | OpKind::RandomSteps { stream, .. } => Some(stream + 1),
             _ => None,
         });
         let masks = masks.max().unwrap_or(0);
@@ -121,6 +122,12 @@ impl<'g> Copy<'g> {
                     let kind = match kind {
                         OpKind::Dropout(mask) => {
                             OpKind::Dropout(Mask { stream: mask.stream + part as u32 * self.masks, ..*mask })
+                        }
+                        &OpKind::Noise { len, stream } => {
+                            OpKind::Noise { len, stream: stream + part as u32 * self.masks }
+                        }
+                        &OpKind::RandomSteps { rows, steps, stream } => {
+                            OpKind::RandomSteps { rows, steps, stream: stream + part as u32 * self.masks }
                         }
                         // The derivative of the mean over the parts.
                         OpKind::Fill { len, value } if node.name == SEED => {

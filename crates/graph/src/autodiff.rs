@@ -19,7 +19,7 @@ use elbowroom_ir::{Id, OpId, TensorId};
 use crate::builder::{BuildError, Builder, Mode, Var};
 use crate::graph::{Graph, Node, Role};
 use crate::init::Init;
-use crate::op::{Adam, Channels, OpKind, Sgd};
+use crate::op::{Adam, Channels, OpKind, Rotation, Sgd};
 
 /// Name of the op that makes the derivative of the loss to itself.
 pub(crate) const SEED: &str = "loss.seed";
@@ -209,6 +209,9 @@ impl<'a> Backward<'a> {
         if let OpKind::LstmCell { batch, hidden } = node.kind {
             return self.lstm_cell(&node, from[0], from[1], [batch, hidden]);
         }
+        if let OpKind::Split { outer, ref widths } = node.kind {
+            return self.split(&node, &from, outer, widths);
+        }
         // All others are differentiated with respect to their first output; the rest are statistics.
         let Some(dy) = from[0] else {
             return Ok(());
@@ -217,6 +220,19 @@ impl<'a> Backward<'a> {
             OpKind::Add { .. } => {
                 self.contribute(x[0], dy, false)?;
                 self.contribute(x[1], dy, false)
+            }
+            OpKind::Mul { .. } => {
+                self.emit(&node, "grad0", node.kind.clone(), &[dy, x[1]], &x[..1])?;
+                self.emit(&node, "grad1", node.kind.clone(), &[dy, x[0]], &x[1..])
+            }
+            OpKind::MulChannel(channels) => {
+                self.emit(&node, "grad-weight", OpKind::MulChannelGrad(channels), &[dy, x[0]], &x[1..])?;
+                self.emit(&node, "grad-input", node.kind.clone(), &[dy, x[1]], &x[..1])
+            }
+            OpKind::SquaredError { len, factor } => {
+                let kind = OpKind::SquaredErrorGrad { len, factor };
+                self.emit(&node, "grad0", kind.clone(), &[x[0], x[1], dy], &x[..1])?;
+                self.emit(&node, "grad1", kind, &[x[1], x[0], dy], &x[1..])
             }
             OpKind::Scale { .. } => self.emit(&node, "grad", node.kind.clone(), &[dy], &x[..1]),
             OpKind::AddRow { outer, inner } => {
@@ -246,6 +262,37 @@ impl<'a> Backward<'a> {
             OpKind::Conv2dGradInput(conv) => {
                 self.emit(&node, "grad-weight", OpKind::Conv2dGradWeight(conv), &[dy, x[0]], &x[1..])?;
                 self.emit(&node, "grad-input", OpKind::Conv2d { conv, bias: false }, &[dy, x[1]], &x[..1])
+            }
+            OpKind::GroupedConv2d { conv, bias } => {
+                if bias {
+                    let spatial = conv.conv.out_size[0] * conv.conv.out_size[1];
+                    let sum = Channels { batch: conv.conv.batch, channels: conv.conv.out_channels, spatial };
+                    self.emit(&node, "grad-bias", OpKind::BiasGrad(sum), &[dy], &x[2..])?;
+                }
+                let weight = OpKind::GroupedConv2dGradWeight(conv);
+                self.emit(&node, "grad-weight", weight, &[x[0], dy], &x[1..2])?;
+                self.emit(&node, "grad-input", OpKind::GroupedConv2dGradInput(conv), &[dy, x[1]], &x[..1])
+            }
+            OpKind::GroupedConv2dGradInput(conv) => {
+                self.emit(&node, "grad-weight", OpKind::GroupedConv2dGradWeight(conv), &[dy, x[0]], &x[1..])?;
+                let back = OpKind::GroupedConv2d { conv, bias: false };
+                self.emit(&node, "grad-input", back, &[dy, x[1]], &x[..1])
+            }
+            OpKind::GroupNorm { groups, .. } => {
+                let operands = [dy, x[0], y[1], y[2], x[1]];
+                self.emit(&node, "grad", OpKind::GroupNormGrad(groups), &operands, x)
+            }
+            OpKind::RmsNorm { rows, width, .. } => {
+                let operands = [dy, x[0], y[1], x[1]];
+                self.emit(&node, "grad", OpKind::RmsNormGrad { rows, width }, &operands, x)
+            }
+            OpKind::CrossAttention(extents) => {
+                let operands = [x[0], x[1], x[2], y[0], y[1], dy];
+                self.emit(&node, "grad", OpKind::CrossAttentionGrad(extents), &operands, x)
+            }
+            OpKind::Rotary(rotation) => {
+                let back = OpKind::Rotary(Rotation { back: !rotation.back, ..rotation });
+                self.emit(&node, "grad", back, &[dy], x)
             }
             OpKind::ResponseNorm(response) => {
                 self.emit(&node, "grad", OpKind::ResponseNormGrad(response), &[dy, x[0], y[1]], x)
@@ -303,6 +350,31 @@ impl<'a> Backward<'a> {
             }
             _ => Err(BuildError::NotDifferentiable { node: node.name.clone(), kind: node.kind.name() }),
         }
+    }
+
+    /// The gradient of a tensor that was split: its parts side by side, zeros for parts that nobody used.
+    fn split(
+        &mut self,
+        node: &Node,
+        from: &[Option<TensorId>],
+        outer: usize,
+        widths: &[usize],
+    ) -> Result<(), BuildError> {
+        if !self.needs(node.inputs[0]) {
+            return Ok(());
+        }
+        let mut parts = Vec::with_capacity(from.len());
+        for (part, (gradient, &width)) in from.iter().zip(widths).enumerate() {
+            parts.push(match gradient {
+                Some(gradient) => *gradient,
+                None => {
+                    let zeros = OpKind::Fill { len: outer * width, value: 0.0 };
+                    self.builder.push1(format!("{}.no-grad{part}", node.name), zeros, &[])?.id
+                }
+            });
+        }
+        let kind = OpKind::Concat { outer, widths: widths.to_vec() };
+        self.emit(node, "grad", kind, &parts, &node.inputs)
     }
 
     fn lstm_cell(

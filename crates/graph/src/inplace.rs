@@ -25,16 +25,24 @@ impl OpKind {
     pub fn reusable(&self) -> &'static [Reusable] {
         match self {
             // Elementwise in every input named.
-            Self::Add { .. } | Self::MapGrad { .. } => const { &[over(0, 0), over(1, 0)] },
+            Self::Add { .. } | Self::Mul { .. } | Self::MapGrad { .. } | Self::SquaredErrorGrad { .. } => {
+                const { &[over(0, 0), over(1, 0)] }
+            }
             Self::Scale { .. }
             | Self::Map { .. }
             | Self::Dropout(_)
             | Self::ScaleBy { .. }
             | Self::AddRow { .. }
-            | Self::AddChannel(_) => const { &[over(0, 0)] },
+            | Self::AddChannel(_)
+            | Self::MulChannel(_) => const { &[over(0, 0)] },
+            // Both columns of a pair are read before either is written.
+            Self::Rotary(_) => const { &[over(0, 0)] },
+            // Noise and image at one place make the result there.
+            Self::Diffuse(_) => const { &[over(0, 0), over(1, 0)] },
             Self::BatchNormInference { .. } => const { &[over(0, 0)] },
             // The statistics of a channel (a row) are complete before the first element of that channel (row) is written.
             Self::BatchNorm { .. } | Self::LayerNorm { .. } => const { &[over(0, 0)] },
+            Self::GroupNorm { .. } | Self::RmsNorm { .. } => const { &[over(0, 0)] },
             // Both sums of a channel are complete before its first dx; dx then needs dy and x at its own position only.
             Self::BatchNormGrad { .. } => const { &[over(0, 0), over(1, 0)] },
             // The kernel reads all operands of one (row, column), then writes all results of it: gates over a or b, c′ over c.
@@ -57,7 +65,7 @@ impl OpKind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::{Channels, Function, Mask};
+    use crate::op::{Channels, Diffusion, Function, Groups, Mask, Rotation};
     use crate::signature::Size;
 
     #[test]
@@ -65,6 +73,13 @@ mod tests {
         let channels = Channels { batch: 2, channels: 3, spatial: 5 };
         let kinds = [
             OpKind::Add { len: 7 },
+            OpKind::Mul { len: 7 },
+            OpKind::MulChannel(channels),
+            OpKind::SquaredErrorGrad { len: 7, factor: 0.5 },
+            OpKind::GroupNorm { groups: Groups { channels, groups: 3 }, epsilon: 1e-5 },
+            OpKind::RmsNorm { rows: 3, width: 4, epsilon: 1e-5 },
+            OpKind::Rotary(Rotation { batch: 2, tokens: 3, heads: 2, width: 4, base: 1e4, back: false }),
+            OpKind::Diffuse(Diffusion { batch: 2, size: 3, steps: 10 }),
             OpKind::ScaleBy { len: 7 },
             OpKind::AddRow { outer: 3, inner: 4 },
             OpKind::Map { len: 7, function: Function::Relu },

@@ -1,5 +1,10 @@
 //! Layers, as networks are described by them: ops together with their parameters, statistics and initial values.
 
+mod grouped;
+mod transformer;
+
+pub use grouped::TransposedLayer;
+
 use elbowroom_ir::TensorId;
 
 use crate::builder::{BuildError, Builder, Mode, Var};
@@ -190,16 +195,6 @@ impl Builder {
             let operands = [x.id, gamma.id, beta.id, mean.id, variance.id];
             self.push1(name, OpKind::BatchNormInference { channels, epsilon }, &operands)?
         };
-        Ok(Var { id: y.id, shape: x.shape })
-    }
-
-    /// Layer normalization over the last extent of `x`: `name.weight`, `name.bias`.
-    pub fn layer_norm(&mut self, name: &str, x: Var) -> Result<Var, BuildError> {
-        let width = x.shape.dims().last().copied().unwrap_or(1);
-        let gamma = self.weight(format!("{name}.weight"), [width], Init::Constant(1.0));
-        let beta = self.weight(format!("{name}.bias"), [width], Init::Constant(0.0));
-        let kind = OpKind::LayerNorm { rows: x.shape.len() / width, width, epsilon: EPSILON };
-        let y = self.push1(name, kind, &[x.id, gamma.id, beta.id])?;
         Ok(Var { id: y.id, shape: x.shape })
     }
 

@@ -16,6 +16,7 @@ use elbowroom_ir::trace::Again;
 pub use crate::extents::{
     Algorithm, Channels, Classification, Conv, Heads, Lookup, Pool, Product, Response, Window,
 };
+pub use crate::groups::{Diffusion, GroupedConv, Groups, Queries, Rotation};
 use crate::philox::philox;
 
 /// An elementwise function of one argument.
@@ -29,12 +30,18 @@ pub enum Function {
     Tanh,
     /// `1 / (1 + e^−x)`; derivative from `y`: `y·(1 − y)`.
     Sigmoid,
+    /// `min(max(x, 0), 6)`; derivative from `y`: `0 < y < 6 ? 1 : 0`.
+    Relu6,
+    /// `x / (1 + e^−x)`, also called swish; derivative from `x`.
+    Silu,
+    /// `½·x·(1 + erf(x / √2))`, the form of BERT, of vision transformers and of ConvNeXt; derivative from `x`.
+    GeluExact,
 }
 
 impl Function {
     /// Whether the derivative is computed from `y`; otherwise it is computed from `x`.
     pub const fn grad_from_output(self) -> bool {
-        !matches!(self, Self::Gelu)
+        !matches!(self, Self::Gelu | Self::GeluExact | Self::Silu)
     }
 }
 
@@ -120,6 +127,16 @@ pub enum OpKind {
         /// Number of elements.
         len: usize,
     },
+    /// `(a [len], b [len]) → (y [len])`: `y = a · b`, element by element. It is its own derivative: `da = dy · b`.
+    Mul {
+        /// Number of elements.
+        len: usize,
+    },
+    /// `(x [batch, channels, spatial], w [channels]) → (y)`: `y[n, c, s] = x[n, c, s] · w[c]`: a scale for each channel; for each plane of each
+    /// image, where batch is 1; for each column, where spatial is 1. The derivative to `x` is the same op.
+    MulChannel(Channels),
+    /// `(dy, x) → (dw [channels])`: `dw[c] = Σ_{n, s} dy[n, c, s] · x[n, c, s]`: the gradient of [`Self::MulChannel`] to `w`.
+    MulChannelGrad(Channels),
     /// `(x [len]) → (y [len])`: `y = factor · x`.
     Scale {
         /// Number of elements.
@@ -199,6 +216,19 @@ pub enum OpKind {
     },
     /// `(x, dy) → (dw)`: the gradient of [`Self::Conv2d`] to `w`.
     Conv2dGradWeight(Conv),
+    /// `(x, w, b [out_channels] if bias) → (y)`: [`Self::Conv2d`] in groups of channels, with a distance between the taps of a window: output
+    /// channel `o` of group `g` sees the input channels of group `g`, and tap `(i, j)` lies at `p·stride + i·dilation − padding`. With as
+    /// many groups as input channels it is a depthwise convolution.
+    GroupedConv2d {
+        /// Extents.
+        conv: GroupedConv,
+        /// Whether there is a bias.
+        bias: bool,
+    },
+    /// `(dy, w) → (dx)`: the gradient of [`Self::GroupedConv2d`] to `x`; the transposed convolution in groups.
+    GroupedConv2dGradInput(GroupedConv),
+    /// `(x, dy) → (dw)`: the gradient of [`Self::GroupedConv2d`] to `w`.
+    GroupedConv2dGradWeight(GroupedConv),
     /// `(dy [batch, channels, spatial]) → (db [channels])`: `db[c] = Σ_{n, s} dy[n, c, s]`: the gradient of every bias, those of
     /// [`Self::Linear`] and [`Self::AddRow`] included (spatial = 1).
     BiasGrad(Channels),
@@ -252,6 +282,36 @@ pub enum OpKind {
     /// `x̂ = (x − mean)·inverse_std` and `g = dy·γ`: `dβ = Σ_rows dy`, `dγ = Σ_rows dy·x̂`,
     /// `dx = inverse_std·(g − Σ_w g/width − x̂·Σ_w (g·x̂)/width)`.
     LayerNormGrad {
+        /// Number of rows.
+        rows: usize,
+        /// Columns.
+        width: usize,
+    },
+
+    /// `(x [batch, channels, spatial], γ [channels], β [channels]) → (y, mean [batch, groups], inverse_std [batch, groups])`: normalizes the
+    /// channels of every group of every image together: `y = γ[c]·(x − mean)·inverse_std + β[c]` (Wu and He, 2018).
+    GroupNorm {
+        /// Extents.
+        groups: Groups,
+        /// ε
+        epsilon: f32,
+    },
+    /// `(dy, x, mean, inverse_std, γ) → (dx, dγ [channels], dβ [channels])`. With `x̂ = (x − mean)·inverse_std`, `g = dy·γ[c]` and m elements
+    /// in a group: `dβ = Σ dy`, `dγ = Σ dy·x̂`, `dx = inverse_std·(g − Σ g/m − x̂·Σ (g·x̂)/m)`.
+    GroupNormGrad(Groups),
+    /// `(x [rows, width], γ [width]) → (y [rows, width], inverse_rms [rows])`: `inverse_rms = 1/√(Σ x²/width + ε)`, `y = γ·x·inverse_rms` (Zhang and
+    /// Sennrich, 2019).
+    RmsNorm {
+        /// Number of rows.
+        rows: usize,
+        /// Columns.
+        width: usize,
+        /// ε
+        epsilon: f32,
+    },
+    /// `(dy [rows, width], x, inverse_rms, γ) → (dx, dγ [width])`. With `x̂ = x·inverse_rms` and `g = dy·γ`: `dγ = Σ_rows dy·x̂`,
+    /// `dx = inverse_rms·(g − x̂·Σ_w (g·x̂)/width)`.
+    RmsNormGrad {
         /// Number of rows.
         rows: usize,
         /// Columns.
@@ -356,6 +416,31 @@ pub enum OpKind {
     /// (Dao et al., 2022, Algorithm 4).
     AttentionGrad(Heads),
 
+    /// `(q [batch, queries, heads·width], k [batch, keys, shared·width], v like k) → (y like q, lse [batch, heads, queries])`: as
+    /// [`Self::Attention`], with queries, keys and values of their own; `heads / shared` heads of queries share one of keys and values (Ainslie et
+    /// al., 2023).
+    CrossAttention(Queries),
+    /// `(q, k, v, y, lse, dy) → (dq, dk, dv)`: the gradient of [`Self::CrossAttention`], as [`Self::AttentionGrad`].
+    CrossAttentionGrad(Queries),
+    /// `(x [batch, tokens, heads·width]) → (y)`: turns columns `i` and `i + width/2` of every head at token `t` by the angle
+    /// `t·base^(−2i/width)` (Su et al., 2021, in the form of LLaMA). The gradient turns back.
+    Rotary(Rotation),
+
+    /// `(a [len], b [len]) → (loss [])`: `loss = factor·Σ (a − b)²`.
+    SquaredError {
+        /// Number of elements.
+        len: usize,
+        /// The factor: `1 / len` for a mean.
+        factor: f32,
+    },
+    /// `(a, b, dloss []) → (da [len])`: `da = 2·factor·dloss·(a − b)`; the gradient to `b` with both exchanged.
+    SquaredErrorGrad {
+        /// Number of elements.
+        len: usize,
+        /// The factor of the loss.
+        factor: f32,
+    },
+
     /// `(logits, labels i32) → (loss [], lse [rows])`: `lse[r] = ln Σ_c e^{logits[r, c]}`,
     /// `loss = scale · Σ_r (lse[r] − logits[r, labels[offset + r·stride]])`. A row whose label is outside `0..classes` counts for nothing.
     CrossEntropy(Classification),
@@ -371,6 +456,13 @@ pub enum OpKind {
         /// Rows.
         outer: usize,
         /// Columns of every input.
+        widths: Vec<usize>,
+    },
+    /// `(x [outer, Σ wᵢ]) → (y₀ [outer, w₀], y₁ [outer, w₁], …)`: parts of rows: the reverse of [`Self::Concat`].
+    Split {
+        /// Rows.
+        outer: usize,
+        /// Columns of every output.
         widths: Vec<usize>,
     },
     /// `(x [outer, total]) → (y [outer, width])`: `y[o, j] = x[o, start + j]`: the gradient of [`Self::Concat`] to one input.
@@ -404,6 +496,35 @@ pub enum OpKind {
         rows: usize,
         /// Columns of x.
         columns: usize,
+    },
+
+    /// `() → (e [len])`: independent draws from the standard normal distribution, from the random words of a stream, of the run's seed and of the
+    /// iteration (Box and Muller, 1958).
+    Noise {
+        /// Number of elements.
+        len: usize,
+        /// Which random sequence.
+        stream: u32,
+    },
+    /// `() → (t i32 [rows])`: independent uniform draws from `0..steps`: element `i` is `⌊word·steps / 2³²⌋` of the words of [`Self::Noise`].
+    RandomSteps {
+        /// Number of elements.
+        rows: usize,
+        /// Number of steps.
+        steps: usize,
+        /// Which random sequence.
+        stream: u32,
+    },
+    /// `(x [batch, size], e [batch, size], t i32 [batch]) → (y)`: `y = √ᾱ_t·x + √(1 − ᾱ_t)·e`: the images x after t + 1 steps of diffusion (Ho et
+    /// al., 2020, equation 4).
+    Diffuse(Diffusion),
+    /// `(t i32 [rows]) → (y [rows, width])`: `y[r, i] = cos(t·10000^(−i/h))` for `i < h = width / 2`, and the sine of the same angle in column
+    /// `h + i`: the embedding of a time step.
+    Sinusoid {
+        /// Number of time steps.
+        rows: usize,
+        /// Columns, an even number.
+        width: usize,
     },
 
     /// `(x [rows, width]) → (q [rows])`: `q[r] = Σ_i x[r, i]²`.
@@ -476,6 +597,9 @@ impl OpKind {
     pub fn again(&self) -> Again {
         match self {
             Self::Dropout(mask) => Again::Rng { stream: u64::from(mask.stream) },
+            Self::Noise { stream, .. } | Self::RandomSteps { stream, .. } => {
+                Again::Rng { stream: u64::from(*stream) }
+            }
             Self::Output { .. } => Again::Never,
             _ if !self.mutations().is_empty() => Again::Never,
             _ => Again::Pure,
@@ -502,71 +626,5 @@ impl OpKind {
             Self::Conv2dGradInputTile { whole, .. } => Self::Conv2dGradInputTile { conv, whole },
             _ => Self::Conv2dGradWeight(conv),
         })
-    }
-
-    /// A short name, as it appears in traces: `conv2d`, `batch-norm-grad`.
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Input { .. } => "input",
-            Self::Output { .. } => "output",
-            Self::Fill { .. } => "fill",
-            Self::Add { .. } => "add",
-            Self::Scale { .. } => "scale",
-            Self::ScaleBy { .. } => "scale-by",
-            Self::ClipFactor { .. } => "clip-factor",
-            Self::AddRow { .. } => "add-row",
-            Self::AddChannel(_) => "add-channel",
-            Self::Sum { .. } => "sum",
-            Self::Accumulate { .. } => "accumulate",
-            Self::ResponseNorm(_) => "response-norm",
-            Self::ResponseNormGrad(_) => "response-norm-grad",
-            Self::Transpose { .. } => "transpose",
-            Self::RowSquares { .. } => "row-squares",
-            Self::Nearest { .. } => "nearest",
-            Self::CentroidUpdate { .. } => "centroid-update",
-            Self::Map { function: Function::Relu, .. } => "relu",
-            Self::Map { function: Function::Gelu, .. } => "gelu",
-            Self::Map { function: Function::Tanh, .. } => "tanh",
-            Self::Map { function: Function::Sigmoid, .. } => "sigmoid",
-            Self::MapGrad { function: Function::Relu, .. } => "relu-grad",
-            Self::MapGrad { function: Function::Gelu, .. } => "gelu-grad",
-            Self::MapGrad { function: Function::Tanh, .. } => "tanh-grad",
-            Self::MapGrad { function: Function::Sigmoid, .. } => "sigmoid-grad",
-            Self::Dropout(_) => "dropout",
-            Self::Conv2d { .. } => "conv2d",
-            Self::Conv2dGradInput(_) => "conv2d-grad-input",
-            Self::Conv2dGradInputTile { .. } => "conv2d-grad-input-tile",
-            Self::Conv2dGradWeight(_) => "conv2d-grad-weight",
-            Self::BiasGrad(_) => "bias-grad",
-            Self::BatchNorm { .. } => "batch-norm",
-            Self::BatchNormGrad { .. } => "batch-norm-grad",
-            Self::RunningUpdate { .. } => "running-update",
-            Self::BatchNormInference { .. } => "batch-norm-inference",
-            Self::LayerNorm { .. } => "layer-norm",
-            Self::LayerNormGrad { .. } => "layer-norm-grad",
-            Self::MaxPool(_) => "max-pool",
-            Self::MaxPoolGrad(_) => "max-pool-grad",
-            Self::AveragePool { .. } => "average-pool",
-            Self::AveragePoolGrad { .. } => "average-pool-grad",
-            Self::Linear { .. } => "linear",
-            Self::LinearGradInput(_) => "linear-grad-input",
-            Self::LinearGradInputTile { .. } => "linear-grad-input-tile",
-            Self::LinearGradWeight { .. } => "linear-grad-weight",
-            Self::Embedding(_) => "embedding",
-            Self::EmbeddingTile(_) => "embedding-tile",
-            Self::EmbeddingGrad { .. } => "embedding-grad",
-            Self::LstmCell { .. } => "lstm-cell",
-            Self::LstmCellGrad { .. } => "lstm-cell-grad",
-            Self::Attention(_) => "attention",
-            Self::AttentionGrad(_) => "attention-grad",
-            Self::CrossEntropy(_) => "cross-entropy",
-            Self::CrossEntropyGrad(_) => "cross-entropy-grad",
-            Self::Hits(_) => "hits",
-            Self::Concat { .. } => "concat",
-            Self::Slice { .. } => "slice",
-            Self::Pad { .. } => "pad",
-            Self::SgdStep { .. } => "sgd-step",
-            Self::AdamStep { .. } => "adam-step",
-        }
     }
 }

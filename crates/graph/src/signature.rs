@@ -48,14 +48,16 @@ impl OpKind {
         match *self {
             Self::Input { .. } | Self::Output { .. } => floats(&[], &[]),
             Self::Fill { len, .. } => floats(&[], &[&[len]]),
-            Self::Add { len } | Self::Accumulate { len } | Self::MapGrad { len, .. } => {
+            Self::Add { len } | Self::Mul { len } | Self::Accumulate { len } | Self::MapGrad { len, .. } => {
                 floats(&[len, len], &[&[len]])
             }
             Self::Scale { len, .. } | Self::Map { len, .. } => floats(&[len], &[&[len]]),
             Self::ScaleBy { len } => floats(&[len, 1], &[&[len]]),
             Self::ClipFactor { .. } => floats(&[1], &[&[]]),
             Self::AddRow { outer, inner } => floats(&[outer * inner, inner], &[&[outer, inner]]),
-            Self::AddChannel(c) => floats(&[c.len(), c.channels], &[&[c.batch, c.channels, c.spatial]]),
+            Self::AddChannel(c) | Self::MulChannel(c) => {
+                floats(&[c.len(), c.channels], &[&[c.batch, c.channels, c.spatial]])
+            }
             Self::Sum { len, .. } => floats(&[len], &[&[]]),
             Self::Dropout(mask) => floats(&[mask.len], &[&[mask.len]]),
 
@@ -68,6 +70,17 @@ impl OpKind {
                 floats(&[conv.y().len(), conv.w().len(), conv.x().len()], &[conv.x().dims()])
             }
             Self::Conv2dGradWeight(conv) => floats(&[conv.x().len(), conv.y().len()], &[conv.w().dims()]),
+            Self::GroupedConv2d { conv, bias } => {
+                let operands = [conv.conv.x().len(), conv.w().len(), conv.conv.out_channels];
+                floats(&operands[..2 + usize::from(bias)], &[conv.conv.y().dims()])
+            }
+            Self::GroupedConv2dGradInput(conv) => {
+                floats(&[conv.conv.y().len(), conv.w().len()], &[conv.conv.x().dims()])
+            }
+            Self::GroupedConv2dGradWeight(conv) => {
+                floats(&[conv.conv.x().len(), conv.conv.y().len()], &[conv.w().dims()])
+            }
+            Self::MulChannelGrad(c) => floats(&[c.len(); 2], &[&[c.channels]]),
             Self::BiasGrad(c) => floats(&[c.len()], &[&[c.channels]]),
 
             Self::BatchNorm { channels: c, .. } => {
@@ -89,6 +102,23 @@ impl OpKind {
             Self::LayerNormGrad { rows, width } => {
                 let len = rows * width;
                 floats(&[len, len, rows, rows, width], &[&[rows, width], &[width], &[width]])
+            }
+
+            Self::GroupNorm { groups, .. } => {
+                let c = groups.channels;
+                let statistics: &[usize] = &[c.batch, groups.groups];
+                let y: &[usize] = &[c.batch, c.channels, c.spatial];
+                floats(&[c.len(), c.channels, c.channels], &[y, statistics, statistics])
+            }
+            Self::GroupNormGrad(groups) => {
+                let (c, per) = (groups.channels, groups.channels.channels);
+                let operands = [c.len(), c.len(), groups.count(), groups.count(), per];
+                floats(&operands, &[&[c.batch, per, c.spatial], &[per], &[per]])
+            }
+            Self::RmsNorm { rows, width, .. } => floats(&[rows * width, width], &[&[rows, width], &[rows]]),
+            Self::RmsNormGrad { rows, width } => {
+                let len = rows * width;
+                floats(&[len, len, rows, width], &[&[rows, width], &[width]])
             }
 
             Self::ResponseNorm(Response { channels: c, .. }) => {
@@ -161,6 +191,19 @@ impl OpKind {
                 floats(&[heads.qkv().len(), y, lse, y], &[heads.qkv().dims()])
             }
 
+            Self::CrossAttention(extents) => {
+                let (q, k) = (extents.q(), extents.k().len());
+                floats(&[q.len(), k, k], &[q.dims(), extents.lse().dims()])
+            }
+            Self::CrossAttentionGrad(extents) => {
+                let (q, k) = (extents.q(), extents.k());
+                let operands = [q.len(), k.len(), k.len(), q.len(), extents.lse().len(), q.len()];
+                floats(&operands, &[q.dims(), k.dims(), k.dims()])
+            }
+            Self::Rotary(rotation) => floats(&[rotation.x().len()], &[rotation.x().dims()]),
+            Self::SquaredError { len, .. } => floats(&[len, len], &[&[]]),
+            Self::SquaredErrorGrad { len, .. } => floats(&[len, len, 1], &[&[len]]),
+
             Self::CrossEntropy(loss) => {
                 let mut signature = floats(&[loss.rows * loss.classes], &[&[], &[loss.rows]]);
                 signature.inputs.push((Size::AtLeast(loss.span()), I32));
@@ -182,6 +225,24 @@ impl OpKind {
                 let operands: Vec<usize> = widths.iter().map(|width| outer * width).collect();
                 floats(&operands, &[&[outer, widths.iter().sum()]])
             }
+            Self::Split { outer, ref widths } => Signature {
+                inputs: vec![(Size::Exactly(outer * widths.iter().sum::<usize>()), F32)],
+                outputs: widths.iter().map(|&width| ([outer, width].into(), F32)).collect(),
+            },
+            Self::Noise { len, .. } => floats(&[], &[&[len]]),
+            Self::RandomSteps { rows, .. } => {
+                Signature { inputs: Vec::new(), outputs: vec![([rows].into(), I32)] }
+            }
+            Self::Diffuse(diffusion) => {
+                let len = diffusion.batch * diffusion.size;
+                let mut signature = floats(&[len, len], &[&[diffusion.batch, diffusion.size]]);
+                signature.inputs.push((Size::Exactly(diffusion.batch), I32));
+                signature
+            }
+            Self::Sinusoid { rows, width } => Signature {
+                inputs: vec![(Size::Exactly(rows), I32)],
+                outputs: vec![([rows, width].into(), F32)],
+            },
             Self::Slice { outer, total, width, .. } => floats(&[outer * total], &[&[outer, width]]),
             Self::Pad { outer, total, width, .. } => floats(&[outer * width], &[&[outer, total]]),
 
@@ -213,14 +274,19 @@ impl OpKind {
     pub const fn output_suffixes(&self) -> &'static [&'static str] {
         match self {
             Self::BatchNorm { .. } => &["", "mean", "variance"],
-            Self::LayerNorm { .. } => &["", "mean", "inverse-std"],
-            Self::BatchNormGrad { .. } | Self::LayerNormGrad { .. } => &["", "weight", "bias"],
+            Self::LayerNorm { .. } | Self::GroupNorm { .. } => &["", "mean", "inverse-std"],
+            Self::RmsNorm { .. } => &["", "inverse-rms"],
+            Self::BatchNormGrad { .. } | Self::LayerNormGrad { .. } | Self::GroupNormGrad(_) => {
+                &["", "weight", "bias"]
+            }
+            Self::RmsNormGrad { .. } => &["", "weight"],
+            Self::CrossAttentionGrad(_) => &["q", "k", "v"],
             Self::MaxPool(_) => &["", "argmax"],
             Self::ResponseNorm(_) => &["", "scale"],
             Self::Nearest { .. } => &["", "gap"],
             Self::LstmCell { .. } => &["", "cell", "gates"],
             Self::LstmCellGrad { .. } => &["gates", "cell"],
-            Self::Attention(_) | Self::CrossEntropy(_) => &["", "lse"],
+            Self::Attention(_) | Self::CrossAttention(_) | Self::CrossEntropy(_) => &["", "lse"],
             _ => &[],
         }
     }

@@ -38,7 +38,29 @@ impl OpKind {
             Self::Input { .. } | Self::Output { .. } | Self::Fill { .. } => 0,
             Self::Transpose { .. } => 0,
             Self::Embedding(_) | Self::EmbeddingTile(_) => 0,
-            Self::Concat { .. } | Self::Slice { .. } | Self::Pad { .. } => 0,
+            Self::Concat { .. } | Self::Split { .. } | Self::Slice { .. } | Self::Pad { .. } => 0,
+            Self::Mul { len } => elements(*len, 1),
+            Self::MulChannel(channels) => elements(channels.len(), 1),
+            Self::MulChannelGrad(channels) => elements(channels.len(), 2),
+            Self::SquaredError { len, .. } | Self::SquaredErrorGrad { len, .. } => elements(*len, 3),
+            Self::GroupedConv2d { conv, .. }
+            | Self::GroupedConv2dGradInput(conv)
+            | Self::GroupedConv2dGradWeight(conv) => 2 * conv.multiply_adds(),
+            Self::GroupNorm { groups, .. } => elements(groups.channels.len(), 6),
+            Self::GroupNormGrad(groups) => elements(groups.channels.len(), 12),
+            Self::RmsNorm { rows, width, .. } => elements(rows * width, 4),
+            Self::RmsNormGrad { rows, width } => elements(rows * width, 10),
+            Self::CrossAttention(extents) => extents.pairs() * (4 * extents.width as u64 + TRANSCENDENTAL),
+            Self::CrossAttentionGrad(extents) => {
+                extents.pairs() * (10 * extents.width as u64 + TRANSCENDENTAL)
+            }
+            // Two multiply-adds each; cosine and sine are shared by all heads and sequences.
+            Self::Rotary(rotation) => elements(rotation.x().len(), 3),
+            // The words' ten rounds and a root, a logarithm, a sine and a cosine, for two elements.
+            Self::Noise { len, .. } => elements(*len, 16 + 2 * TRANSCENDENTAL),
+            Self::RandomSteps { rows, .. } => elements(*rows, 16),
+            Self::Diffuse(diffusion) => elements(diffusion.batch * diffusion.size, 3),
+            Self::Sinusoid { rows, width } => elements(rows * width, TRANSCENDENTAL),
             Self::Add { len } | Self::Accumulate { len } | Self::Scale { len, .. } => elements(*len, 1),
             Self::ScaleBy { len } => elements(*len, 1),
             Self::ClipFactor { .. } => elements(1, TRANSCENDENTAL),
@@ -50,9 +72,10 @@ impl OpKind {
             Self::RowSquares { rows, width } => elements(rows * width, 2),
             Self::Nearest { rows, clusters } => elements(rows * clusters, 3),
             Self::CentroidUpdate { clusters, width, .. } => elements(clusters * width, 1),
-            Self::Map { len, function } | Self::MapGrad { len, function } => {
-                elements(*len, if *function == Function::Relu { 1 } else { TRANSCENDENTAL })
-            }
+            Self::Map { len, function } | Self::MapGrad { len, function } => elements(
+                *len,
+                if matches!(function, Function::Relu | Function::Relu6) { 1 } else { TRANSCENDENTAL },
+            ),
             // The mask's ten rounds, for four elements.
             Self::Dropout(mask) => elements(mask.len, 16),
             Self::Conv2d { conv, .. }

@@ -56,6 +56,50 @@ pub unsafe fn bias_grad(o: &Operands<'_>, pool: &ThreadPool, c: Channels) {
     });
 }
 
+/// The gradient of a product by channel: as [`bias_grad`], of `dy · x`.
+///
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn mul_channel_grad(o: &Operands<'_>, pool: &ThreadPool, c: Channels) {
+    let dw = Shared::new(o.target::<f32>(0, c.channels));
+    // SAFETY: the result is apart.
+    let (dy, x) = unsafe { (o.read::<f32>(0, c.len()), o.read::<f32>(1, c.len())) };
+    if c.spatial == 1 {
+        each(pool, c.channels.div_ceil(COLUMNS), |task| {
+            let start = task * COLUMNS;
+            let width = COLUMNS.min(c.channels - start);
+            let mut sums = [0.0f32; COLUMNS];
+            vectorized(
+                #[inline(always)]
+                || {
+                    for (dy, x) in dy.chunks_exact(c.channels).zip(x.chunks_exact(c.channels)) {
+                        let both = dy[start..start + width].iter().zip(&x[start..start + width]);
+                        for (sum, (&dy, &x)) in sums.iter_mut().zip(both) {
+                            *sum += dy * x;
+                        }
+                    }
+                },
+            );
+            // SAFETY: every task has its own channels.
+            unsafe { dw.slice(start, width) }.copy_from_slice(&sums[..width]);
+        });
+        return;
+    }
+    each(pool, c.channels, |channel| {
+        let mut sums = Sums::<1>::new();
+        vectorized(
+            #[inline(always)]
+            || {
+                for at in planes(c, channel) {
+                    sums.add2(&dy[at..at + c.spatial], &x[at..at + c.spatial], |dy, x| [dy * x]);
+                }
+            },
+        );
+        // SAFETY: every task has its own channel.
+        unsafe { *dw.add(channel) = sums.total()[0] as f32 };
+    });
+}
+
 /// Where the planes of a channel start.
 #[inline(always)]
 fn planes(c: Channels, channel: usize) -> impl Iterator<Item = usize> {

@@ -16,7 +16,7 @@ use super::product::{Extents, Initial, ScratchLevel, Target, product};
 use super::windows::{Planes, Reversed, Taps, Windows};
 use super::winograd;
 
-const fn area(size: [usize; 2]) -> usize {
+pub const fn area(size: [usize; 2]) -> usize {
     size[0] * size[1]
 }
 
@@ -28,7 +28,7 @@ const fn scratch_level(conv: &Conv) -> ScratchLevel {
     }
 }
 
-const fn extents(conv: &Conv) -> Extents {
+pub const fn extents(conv: &Conv) -> Extents {
     Extents {
         rows: conv.out_channels,
         columns: conv.batch * area(conv.out_size),
@@ -38,7 +38,7 @@ const fn extents(conv: &Conv) -> Extents {
     }
 }
 
-const fn grad_weight_extents(conv: &Conv) -> Extents {
+pub const fn grad_weight_extents(conv: &Conv) -> Extents {
     Extents {
         rows: conv.out_channels,
         columns: conv.in_channels * conv.window.area(),
@@ -96,7 +96,7 @@ pub fn grad_input_scratch(conv: &Conv) -> usize {
 pub fn grad_input_tile_scratch(conv: &Conv, whole: usize) -> usize {
     match conv.algorithm {
         Algorithm::Tiled | Algorithm::Lean => {
-            residues(conv).map(|residue| residue.extents(conv, whole).scratch()).max().unwrap_or(0)
+            residues(conv, [1, 1]).map(|residue| residue.extents(conv, whole).scratch()).max().unwrap_or(0)
         }
         Algorithm::Direct => 0,
         Algorithm::Winograd => winograd::grad_input_scratch(conv),
@@ -110,7 +110,7 @@ pub fn grad_input_grain(conv: &Conv) -> usize {
         let part = residue.extents(conv, conv.out_channels).part();
         part / gcd(part, taps)
     };
-    let reached = residues(conv).filter(|residue| area(residue.taps) > 0);
+    let reached = residues(conv, [1, 1]).filter(|residue| area(residue.taps) > 0);
     reached.map(grain).fold(1, super::common_multiple)
 }
 
@@ -119,7 +119,8 @@ pub const fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-fn windows<'a>(conv: &Conv, x: &'a [f32]) -> Windows<'a> {
+/// The windows of a convolution whose taps are `dilation` apart.
+pub fn windows<'a>(conv: &Conv, dilation: [usize; 2], x: &'a [f32]) -> Windows<'a> {
     Windows {
         images: x,
         channels: conv.in_channels,
@@ -128,7 +129,7 @@ fn windows<'a>(conv: &Conv, x: &'a [f32]) -> Windows<'a> {
         taps: conv.window.kernel,
         start: conv.window.padding.map(|padding| -(padding as isize)),
         stride: conv.window.stride,
-        step: [1, 1],
+        step: dilation.map(|distance| distance as isize),
     }
     .joined()
 }
@@ -146,7 +147,7 @@ pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv, bias: bo
             let taps = conv.window.area();
             let direct = Direct {
                 rows: conv.out_channels,
-                windows: windows(conv, o.read(0, conv.x().len())),
+                windows: windows(conv, [1, 1], o.read(0, conv.x().len())),
                 weights: o.read(1, conv.w().len()),
                 row_step: conv.in_channels * taps,
                 channel_step: taps,
@@ -159,7 +160,7 @@ pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv, bias: bo
     let plane = area(conv.out_size);
     // SAFETY: the result is apart from all operands.
     unsafe {
-        let x = windows(conv, o.read(0, conv.x().len()));
+        let x = windows(conv, [1, 1], o.read(0, conv.x().len()));
         let w = Strided { data: o.read(1, conv.w().len()), line_step: extents.depth, depth_step: 1 };
         let initial = if bias { Initial::Rows(o.read(2, conv.out_channels)) } else { Initial::Zero };
         let y = Target::planes(Shared::new(o.target(0, conv.y().len())), conv.out_channels * plane, plane);
@@ -177,7 +178,7 @@ pub unsafe fn grad_weight(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
     let extents = grad_weight_extents(conv);
     // SAFETY: the result is apart from all operands.
     unsafe {
-        let x = Taps(windows(conv, o.read(0, conv.x().len())));
+        let x = Taps(windows(conv, [1, 1], o.read(0, conv.x().len())));
         let images = o.read(1, conv.y().len());
         let dy = Planes { images, channels: conv.out_channels, plane: area(conv.out_size) };
         let dw = Target::matrix(Shared::new(o.target(0, conv.w().len())), extents.columns);
@@ -201,7 +202,7 @@ pub unsafe fn grad_input(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
             let direct = Direct {
                 rows: conv.in_channels,
                 // At a stride of one all positions are of one residue.
-                windows: Residue::new(conv, [0, 0]).windows(conv, dy),
+                windows: Residue::new(conv, [1, 1], [0, 0]).windows(conv, dy),
                 weights: w,
                 row_step: taps,
                 channel_step: conv.in_channels * taps,
@@ -210,12 +211,12 @@ pub unsafe fn grad_input(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
             return direct.run(pool, dx);
         }
         // Positions that no tap reaches are zero; where there are such, all are zeroed first, line after line.
-        if residues(conv).any(|residue| area(residue.taps) == 0) {
+        if leaves_gaps(conv, [1, 1]) {
             let len = conv.x().len();
             chunks(pool, len, |start, len| dx.slice(start, len).fill(0.0));
         }
         let scratch = o.scratch(grad_input_scratch(conv));
-        sums(pool, conv, conv.out_channels, (dy, w), Initial::Zero, dx, scratch);
+        sums(Some(pool), (conv, [1, 1]), conv.out_channels, (dy, w), Initial::Zero, dx, scratch);
     }
 }
 
@@ -227,73 +228,88 @@ pub unsafe fn grad_input_tile(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv, 
         let (dy, w) = (o.read(0, conv.y().len()), o.read(1, conv.w().len()));
         let dx = Shared::new(o.target(0, conv.x().len()));
         let scratch = o.scratch(grad_input_tile_scratch(conv, whole));
-        sums(pool, conv, whole, (dy, w), Initial::Keep, dx, scratch);
+        sums(Some(pool), (conv, [1, 1]), whole, (dy, w), Initial::Keep, dx, scratch);
     }
 }
 
-/// The gradient to the input, residue by residue.
+/// Whether there are input positions that no tap reaches.
+pub fn leaves_gaps(conv: &Conv, dilation: [usize; 2]) -> bool {
+    residues(conv, dilation).any(|residue| area(residue.taps) == 0)
+}
+
+/// The gradient to the input of a convolution whose taps are `dilation` apart, residue by residue.
 ///
 /// # Safety
 /// As [`product`], for all of `dx`.
-unsafe fn sums(
-    pool: &ThreadPool,
-    conv: &Conv,
+pub unsafe fn sums(
+    pool: Option<&ThreadPool>,
+    (conv, dilation): (&Conv, [usize; 2]),
     whole: usize,
     (dy, w): (&[f32], &[f32]),
     initial: Initial<'_>,
     dx: Shared<f32>,
     scratch: &mut [f32],
 ) {
-    for residue in residues(conv).filter(|residue| area(residue.taps) > 0) {
+    for residue in residues(conv, dilation).filter(|residue| area(residue.taps) > 0) {
         let operands = (&residue.weights(conv, w), &residue.windows(conv, dy));
         let (extents, target) = (residue.extents(conv, whole), residue.target(conv, dx));
         // SAFETY: the caller's promise.
-        unsafe { product(Some(pool), extents, operands, initial, target, scratch) };
+        unsafe { product(pool, extents, operands, initial, target, scratch) };
     }
 }
 
 /// The input positions `stride · p + residue`, and the taps that reach them, along both axes.
-struct Residue {
+pub struct Residue {
     residue: [usize; 2],
     /// Number of positions.
     positions: [usize; 2],
-    /// First tap and number of taps, `stride` apart.
+    /// First tap and number of taps, and the distance between them.
     first: [usize; 2],
     taps: [usize; 2],
-    /// Where the first tap lies in `dy` at position 0; the next ones lie before it.
+    apart: [usize; 2],
+    /// Where the first tap lies in `dy` at position 0, and how far each next one lies before it.
     start: [isize; 2],
+    step: [isize; 2],
 }
 
 /// Residues along both axes that have positions.
-fn residues(conv: &Conv) -> impl Iterator<Item = Residue> {
+pub fn residues(conv: &Conv, dilation: [usize; 2]) -> impl Iterator<Item = Residue> {
     let [down, across] = conv.window.stride;
     (0..down)
-        .flat_map(move |y| (0..across).map(move |x| Residue::new(conv, [y, x])))
+        .flat_map(move |y| (0..across).map(move |x| Residue::new(conv, dilation, [y, x])))
         .filter(|residue| area(residue.positions) > 0)
 }
 
 impl Residue {
-    fn new(conv: &Conv, residue: [usize; 2]) -> Self {
-        // `position · stride + padding − tap` must be a multiple of the stride.
+    fn new(conv: &Conv, dilation: [usize; 2], residue: [usize; 2]) -> Self {
+        // `position · stride + padding − tap · dilation` must be a multiple of the stride: every `apart`-th tap, if any.
         let axes = [0, 1].map(|axis| {
-            let stride = conv.window.stride[axis];
+            let (stride, dilation, kernel) =
+                (conv.window.stride[axis], dilation[axis], conv.window.kernel[axis]);
             let from = residue[axis] + conv.window.padding[axis];
-            let first = from % stride;
+            let common = gcd(stride, dilation);
+            let apart = stride / common;
             let positions = conv.in_size[axis].saturating_sub(residue[axis]).div_ceil(stride);
-            let taps = conv.window.kernel[axis].saturating_sub(first).div_ceil(stride);
-            (positions, first, taps, ((from - first) / stride) as isize)
+            let meets = |&tap: &usize| (from as isize - (tap * dilation) as isize) % stride as isize == 0;
+            let first = (0..apart.min(kernel)).find(meets);
+            let taps = first.map_or(0, |first| (kernel - first).div_ceil(apart));
+            let first = first.unwrap_or(0);
+            let start = (from as isize - (first * dilation) as isize) / stride as isize;
+            (positions, first, taps, apart, start, -((dilation / common) as isize))
         });
         Self {
             residue,
             positions: axes.map(|axis| axis.0),
             first: axes.map(|axis| axis.1),
             taps: axes.map(|axis| axis.2),
-            start: axes.map(|axis| axis.3),
+            apart: axes.map(|axis| axis.3),
+            start: axes.map(|axis| axis.4),
+            step: axes.map(|axis| axis.5),
         }
     }
 
     /// Extents for a weight with `whole` output channels, of which `conv` may have some.
-    fn extents(&self, conv: &Conv, whole: usize) -> Extents {
+    pub fn extents(&self, conv: &Conv, whole: usize) -> Extents {
         Extents {
             rows: conv.in_channels,
             columns: conv.batch * area(self.positions),
@@ -304,8 +320,14 @@ impl Residue {
     }
 
     fn weights<'a>(&self, conv: &Conv, weights: &'a [f32]) -> Reversed<'a> {
-        let (kernel, stride) = (conv.window.kernel, conv.window.stride);
-        Reversed { weights, inputs: conv.in_channels, kernel, first: self.first, stride, taps: self.taps }
+        Reversed {
+            weights,
+            inputs: conv.in_channels,
+            kernel: conv.window.kernel,
+            first: self.first,
+            stride: self.apart,
+            taps: self.taps,
+        }
     }
 
     fn windows<'a>(&self, conv: &Conv, dy: &'a [f32]) -> Windows<'a> {
@@ -317,7 +339,7 @@ impl Residue {
             taps: self.taps,
             start: self.start,
             stride: [1, 1],
-            step: [-1, -1],
+            step: self.step,
         }
         .joined()
     }

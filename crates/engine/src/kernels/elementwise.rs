@@ -144,6 +144,13 @@ pub unsafe fn add(o: &Operands<'_>, pool: &ThreadPool, len: usize) {
 
 /// # Safety
 /// As [`super::run`].
+pub unsafe fn mul(o: &Operands<'_>, pool: &ThreadPool, len: usize) {
+    // SAFETY: the result is one of the operands or apart.
+    unsafe { parallel2(pool, len, [o.source(0, len), o.source(1, len)], o.target(0, len), |a, b| a * b) }
+}
+
+/// # Safety
+/// As [`super::run`].
 pub unsafe fn accumulate(o: &Operands<'_>, pool: &ThreadPool, len: usize) {
     let sum: *mut f32 = o.target(0, len);
     // SAFETY: the result is the first operand.
@@ -195,21 +202,58 @@ pub unsafe fn add_row(o: &Operands<'_>, pool: &ThreadPool, outer: usize, inner: 
 /// # Safety
 /// As [`super::run`].
 pub unsafe fn add_channel(o: &Operands<'_>, pool: &ThreadPool, c: Channels) {
-    // SAFETY: the bias is never overwritten; the result is the first operand or apart.
-    let bias = unsafe { o.read::<f32>(1, c.channels) };
+    // SAFETY: the caller's promise.
+    unsafe { with_channel(o, pool, c, |x, bias| x + bias) }
+}
+
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn mul_channel(o: &Operands<'_>, pool: &ThreadPool, c: Channels) {
+    // SAFETY: the caller's promise.
+    unsafe { with_channel(o, pool, c, |x, factor| x * factor) }
+}
+
+/// `y[n, c, s] = f(x[n, c, s], w[c])`.
+///
+/// # Safety
+/// As [`super::run`].
+#[inline(always)]
+unsafe fn with_channel(
+    o: &Operands<'_>,
+    pool: &ThreadPool,
+    c: Channels,
+    f: impl Fn(f32, f32) -> f32 + Copy + Sync + Send,
+) {
+    // SAFETY: what a channel has is never overwritten; the result is the first operand or apart.
+    let w = unsafe { o.read::<f32>(1, c.channels) };
     let x = Shared::new(o.source::<f32>(0, c.len()).cast_mut());
     let y = Shared::new(o.target::<f32>(0, c.len()));
+    if c.spatial == 1 && c.channels > 0 {
+        let together = CHUNK.div_ceil(c.channels);
+        return each(pool, c.batch.div_ceil(together), |task| {
+            for row in task * together..((task + 1) * together).min(c.batch) {
+                // SAFETY: every task has its own rows.
+                unsafe {
+                    let (x, y) = (x.add(row * c.channels), y.add(row * c.channels));
+                    vectorized(
+                        #[inline(always)]
+                        || map2(c.channels, [x, w.as_ptr()], y, f),
+                    );
+                }
+            }
+        });
+    }
     let planes = c.batch * c.channels;
     let together = CHUNK.div_ceil(c.spatial.max(1));
     each(pool, planes.div_ceil(together), |task| {
         for plane in task * together..((task + 1) * together).min(planes) {
-            let bias = bias[plane % c.channels];
+            let w = w[plane % c.channels];
             // SAFETY: every task has its own planes.
             unsafe {
                 let (x, y) = (x.add(plane * c.spatial), y.add(plane * c.spatial));
                 vectorized(
                     #[inline(always)]
-                    || map1(c.spatial, x, y, |x| x + bias),
+                    || map1(c.spatial, x, y, |x| f(x, w)),
                 );
             }
         }
@@ -218,12 +262,15 @@ pub unsafe fn add_channel(o: &Operands<'_>, pool: &ThreadPool, c: Channels) {
 
 /// Calls a loop with the function of a kind.
 macro_rules! by_function {
-    ($function:expr, $call:ident($($operand:expr),+), |$($x:ident),+| [$relu:ident, $gelu:ident, $tanh:ident, $sigmoid:ident]) => {
+    ($function:expr, $call:ident($($operand:expr),+), |$($x:ident),+| [$relu:ident, $gelu:ident, $tanh:ident, $sigmoid:ident, $relu6:ident, $silu:ident, $gelu_exact:ident]) => {
         match $function {
             Function::Relu => $call($($operand),+, #[inline(always)] |$($x),+| math::$relu($($x),+)),
             Function::Gelu => $call($($operand),+, #[inline(always)] |$($x),+| math::$gelu($($x),+)),
             Function::Tanh => $call($($operand),+, #[inline(always)] |$($x),+| math::$tanh($($x),+)),
             Function::Sigmoid => $call($($operand),+, #[inline(always)] |$($x),+| math::$sigmoid($($x),+)),
+            Function::Relu6 => $call($($operand),+, #[inline(always)] |$($x),+| math::$relu6($($x),+)),
+            Function::Silu => $call($($operand),+, #[inline(always)] |$($x),+| math::$silu($($x),+)),
+            Function::GeluExact => $call($($operand),+, #[inline(always)] |$($x),+| math::$gelu_exact($($x),+)),
         }
     };
 }
@@ -234,7 +281,9 @@ pub unsafe fn map(o: &Operands<'_>, pool: &ThreadPool, len: usize, function: Fun
     let (x, y) = (o.source(0, len), o.target(0, len));
     // SAFETY: the result is the operand or apart.
     unsafe {
-        by_function!(function, parallel1(pool, len, x, y), |x| [relu, gelu, tanh, sigmoid]);
+        by_function!(function, parallel1(pool, len, x, y), |x| [
+            relu, gelu, tanh, sigmoid, relu6, silu, gelu_exact
+        ]);
     }
 }
 
@@ -248,7 +297,10 @@ pub unsafe fn map_grad(o: &Operands<'_>, pool: &ThreadPool, len: usize, function
             relu_grad,
             gelu_grad,
             tanh_grad,
-            sigmoid_grad
+            sigmoid_grad,
+            relu6_grad,
+            silu_grad,
+            gelu_exact_grad
         ]);
     }
 }

@@ -75,6 +75,64 @@ pub fn gelu_grad(dy: f32, x: f32) -> f32 {
     dy * (0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * inner)
 }
 
+/// `erf x` with an absolute error below 3·10⁻⁷: Chebyshev's fit of `erfc` (Press et al., *Numerical recipes*, section 6.2).
+#[inline(always)]
+fn erf(x: f32) -> f32 {
+    let z = x.abs();
+    let t = 1.0 / (1.0 + 0.5 * z);
+    let mut p = 0.170_872_77;
+    p = p * t - 0.822_152_2;
+    p = p * t + 1.488_515_9;
+    p = p * t - 1.135_204;
+    p = p * t + 0.278_868_07;
+    p = p * t - 0.186_288_06;
+    p = p * t + 0.096_784_18;
+    p = p * t + 0.374_091_96;
+    p = p * t + 1.000_023_7;
+    p = p * t - 1.265_512_2;
+    (1.0 - t * exp(p - z * z)).copysign(x)
+}
+
+/// `½·x·(1 + erf(x / √2))`.
+#[inline(always)]
+pub fn gelu_exact(x: f32) -> f32 {
+    0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2))
+}
+
+/// `dy` times the derivative of [`gelu_exact`] at `x`.
+#[inline(always)]
+pub fn gelu_exact_grad(dy: f32, x: f32) -> f32 {
+    const INVERSE_ROOT_OF_TWO_PI: f32 = 0.398_942_3;
+    let density = INVERSE_ROOT_OF_TWO_PI * exp(-0.5 * x * x);
+    dy * (0.5 * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2)) + x * density)
+}
+
+/// `x / (1 + e^−x)`.
+#[inline(always)]
+pub fn silu(x: f32) -> f32 {
+    x * sigmoid(x)
+}
+
+/// `dy` times the derivative of [`silu`] at `x`.
+#[inline(always)]
+pub fn silu_grad(dy: f32, x: f32) -> f32 {
+    let s = sigmoid(x);
+    dy * (s * (1.0 + x * (1.0 - s)))
+}
+
+/// `min(max(x, 0), 6)`, but a NaN stays one.
+#[inline(always)]
+pub fn relu6(x: f32) -> f32 {
+    let x = relu(x);
+    if x > 6.0 { 6.0 } else { x }
+}
+
+/// `dy` times the derivative of [`relu6`] where it gave `y`.
+#[inline(always)]
+pub fn relu6_grad(dy: f32, y: f32) -> f32 {
+    if y > 0.0 && y < 6.0 { dy } else { 0.0 }
+}
+
 /// `max(x, 0)`, but a NaN stays one.
 #[inline(always)]
 pub fn relu(x: f32) -> f32 {

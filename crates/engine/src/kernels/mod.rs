@@ -19,10 +19,14 @@ mod attention;
 mod batch_norm;
 mod cluster;
 mod convolution;
+mod depthwise;
+mod diffusion;
 mod direct;
 mod dropout;
 mod elementwise;
 mod embedding;
+mod group_norm;
+mod grouped;
 pub mod heap;
 mod isa;
 mod layer_norm;
@@ -38,8 +42,11 @@ mod pooling;
 mod product;
 mod reduce;
 mod response;
+mod rms_norm;
+mod rotary;
 mod rows;
 mod sound;
+mod squared_error;
 mod tile;
 mod windows;
 mod winograd;
@@ -149,8 +156,13 @@ pub fn workspace(kind: &OpKind) -> Bytes {
             linear::grad_input_tile_extents(product, whole).scratch()
         }
         OpKind::LinearGradWeight { product, .. } => linear::grad_weight_extents(product).scratch(),
-        OpKind::Attention(heads) => attention::scratch(heads),
-        OpKind::AttentionGrad(heads) => attention::grad_scratch(heads),
+        OpKind::GroupedConv2d { ref conv, .. } => grouped::scratch(conv),
+        OpKind::GroupedConv2dGradInput(ref conv) => grouped::grad_input_scratch(conv),
+        OpKind::GroupedConv2dGradWeight(ref conv) => grouped::grad_weight_scratch(conv),
+        OpKind::Attention(heads) => attention::scratch(heads.into()),
+        OpKind::AttentionGrad(heads) => attention::grad_scratch(heads.into()),
+        OpKind::CrossAttention(extents) => attention::scratch(extents.into()),
+        OpKind::CrossAttentionGrad(extents) => attention::grad_scratch(extents.into()),
         _ => 0,
     };
     Bytes((floats * size_of::<f32>()) as u64)
@@ -245,8 +257,30 @@ pub unsafe fn run(kind: &OpKind, operands: &Operands<'_>, context: &Context<'_>)
             OpKind::EmbeddingGrad { lookup, accumulate } => embedding::grad(o, pool, lookup, accumulate),
             OpKind::LstmCell { batch, hidden } => lstm::forward(o, pool, [batch, hidden]),
             OpKind::LstmCellGrad { batch, hidden, carry } => lstm::grad(o, pool, [batch, hidden], carry),
-            OpKind::Attention(heads) => attention::forward(o, pool, heads),
-            OpKind::AttentionGrad(heads) => attention::grad(o, pool, heads),
+            OpKind::Attention(heads) => attention::forward(o, pool, heads.into()),
+            OpKind::AttentionGrad(heads) => attention::grad(o, pool, heads.into()),
+            OpKind::CrossAttention(extents) => attention::forward(o, pool, extents.into()),
+            OpKind::CrossAttentionGrad(extents) => attention::grad(o, pool, extents.into()),
+            OpKind::Rotary(rotation) => rotary::rotate(o, pool, rotation),
+            OpKind::SquaredError { len, factor } => squared_error::forward(o, len, factor),
+            OpKind::SquaredErrorGrad { len, factor } => squared_error::grad(o, pool, len, factor),
+            OpKind::Split { outer, ref widths } => rows::split(o, pool, outer, widths),
+            OpKind::Noise { len, stream } => diffusion::noise(o, context, len, stream),
+            OpKind::RandomSteps { rows, steps, stream } => {
+                diffusion::random_steps(o, context, [rows, steps], stream);
+            }
+            OpKind::Diffuse(extents) => diffusion::diffuse(o, pool, extents),
+            OpKind::Sinusoid { rows, width } => diffusion::sinusoid(o, pool, [rows, width]),
+            OpKind::Mul { len } => elementwise::mul(o, pool, len),
+            OpKind::MulChannel(channels) => elementwise::mul_channel(o, pool, channels),
+            OpKind::MulChannelGrad(channels) => batch_norm::mul_channel_grad(o, pool, channels),
+            OpKind::GroupedConv2d { ref conv, bias } => grouped::forward(o, pool, conv, bias),
+            OpKind::GroupedConv2dGradInput(ref conv) => grouped::grad_input(o, pool, conv),
+            OpKind::GroupedConv2dGradWeight(ref conv) => grouped::grad_weight(o, pool, conv),
+            OpKind::GroupNorm { groups, epsilon } => group_norm::forward(o, pool, groups, epsilon),
+            OpKind::GroupNormGrad(groups) => group_norm::grad(o, pool, groups),
+            OpKind::RmsNorm { rows, width, epsilon } => rms_norm::forward(o, pool, [rows, width], epsilon),
+            OpKind::RmsNormGrad { rows, width } => rms_norm::grad(o, pool, [rows, width]),
             OpKind::CrossEntropy(loss) => loss::forward(o, pool, loss),
             OpKind::CrossEntropyGrad(loss) => loss::grad(o, pool, loss),
             OpKind::Hits(loss) => loss::hits(o, pool, loss),

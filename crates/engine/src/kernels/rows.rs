@@ -51,6 +51,26 @@ pub unsafe fn concat(o: &Operands<'_>, pool: &ThreadPool, outer: usize, widths: 
 
 /// # Safety
 /// As [`super::run`].
+pub unsafe fn split(o: &Operands<'_>, pool: &ThreadPool, outer: usize, widths: &[usize]) {
+    let total: usize = widths.iter().sum();
+    // SAFETY: the results are apart from the operand.
+    let x = unsafe { o.read::<f32>(0, outer * total) };
+    let mut start = 0;
+    for (position, &width) in widths.iter().enumerate() {
+        let y = Shared::new(o.target::<f32>(position, outer * width));
+        over_rows(pool, outer, width, |rows| {
+            for r in rows {
+                // SAFETY: every row of a result is written once.
+                let to = unsafe { y.slice(r * width, width) };
+                to.copy_from_slice(&x[r * total + start..][..width]);
+            }
+        });
+        start += width;
+    }
+}
+
+/// # Safety
+/// As [`super::run`].
 pub unsafe fn slice(o: &Operands<'_>, pool: &ThreadPool, outer: usize, total: usize, part: Range<usize>) {
     // SAFETY: the result is apart from the operand.
     let x = unsafe { o.read::<f32>(0, outer * total) };

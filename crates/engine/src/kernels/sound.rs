@@ -1,7 +1,7 @@
 //! Which kinds of ops kernels may run: kernels rely on extents that belong together. The fields of kinds and graphs are public, so that safe
 //! code can put any numbers there; what is unsound is rejected here, before a kernel runs.
 
-use elbowroom_graph::op::{Conv, Heads, Pool};
+use elbowroom_graph::op::{Conv, GroupedConv, Heads, Pool};
 use elbowroom_graph::{Graph, OpKind};
 use elbowroom_ir::Id;
 
@@ -31,6 +31,19 @@ pub fn fault(kind: &OpKind) -> Option<String> {
         | OpKind::MaxPoolGrad(pool)
         | OpKind::AveragePool { pool, .. }
         | OpKind::AveragePoolGrad { pool, .. } => pools(pool),
+        OpKind::GroupedConv2d { conv, .. }
+        | OpKind::GroupedConv2dGradInput(conv)
+        | OpKind::GroupedConv2dGradWeight(conv) => grouped_covers(conv),
+        OpKind::GroupNorm { groups, .. } | OpKind::GroupNormGrad(groups) => {
+            divides(groups.groups, groups.channels.channels)
+        }
+        OpKind::CrossAttention(extents) | OpKind::CrossAttentionGrad(extents) => {
+            divides(extents.shared, extents.heads)
+        }
+        OpKind::Rotary(rotation) => rotation.width.is_multiple_of(2),
+        OpKind::Sinusoid { width, .. } => width.is_multiple_of(2),
+        OpKind::Diffuse(diffusion) => diffusion.steps > 0,
+        OpKind::RandomSteps { steps, .. } => *steps > 0 && *steps <= i32::MAX as usize,
         OpKind::Slice { total, start, width, .. } | OpKind::Pad { total, start, width, .. } => {
             start + width <= *total
         }
@@ -119,6 +132,20 @@ fn covers(conv: &Conv) -> bool {
     strides(conv.window.stride) && conv.window.output(conv.in_size) == Some(conv.out_size)
 }
 
+fn divides(part: usize, whole: usize) -> bool {
+    part > 0 && whole.is_multiple_of(part)
+}
+
+fn grouped_covers(grouped: &GroupedConv) -> bool {
+    let GroupedConv { conv, groups, dilation } = *grouped;
+    divides(groups, conv.in_channels)
+        && divides(groups, conv.out_channels)
+        && strides(conv.window.stride)
+        && strides(dilation)
+        && strides(conv.window.kernel)
+        && GroupedConv::span(conv.window, dilation).output(conv.in_size) == Some(conv.out_size)
+}
+
 fn pools(pool: &Pool) -> bool {
     let sizes = [pool.window.output(pool.in_size), pool.window.output_ceil(pool.in_size)];
     // A position in the window is stored in a byte.
@@ -152,6 +179,10 @@ fn volumes(kind: &OpKind) -> Vec<Vec<usize>> {
         OpKind::Input { .. } | OpKind::Output { .. } => Vec::new(),
         OpKind::Fill { len, .. }
         | OpKind::Add { len }
+        | OpKind::Mul { len }
+        | OpKind::SquaredError { len, .. }
+        | OpKind::SquaredErrorGrad { len, .. }
+        | OpKind::Noise { len, .. }
         | OpKind::Scale { len, .. }
         | OpKind::ScaleBy { len }
         | OpKind::Sum { len, .. }
@@ -173,6 +204,23 @@ fn volumes(kind: &OpKind) -> Vec<Vec<usize>> {
             };
             windows([conv.in_size, conv.out_size], &conv.window, [conv.batch, conv.in_channels, channels])
         }
+        OpKind::GroupedConv2d { conv: grouped, .. }
+        | OpKind::GroupedConv2dGradInput(grouped)
+        | OpKind::GroupedConv2dGradWeight(grouped) => {
+            let GroupedConv { conv, groups, dilation } = grouped;
+            let span = GroupedConv::span(conv.window, dilation);
+            let channels = [conv.batch, conv.in_channels, conv.out_channels];
+            let mut all = windows([conv.in_size, conv.out_size], &conv.window, channels);
+            all.push(span.kernel.to_vec());
+            // The padded plane, cut by strides and with the reach of taps behind.
+            let padded = [0, 1].map(|axis| {
+                let size = conv.in_size[axis].saturating_add(conv.window.padding[axis].saturating_mul(2));
+                size.saturating_add(conv.window.stride[axis]).saturating_add(span.kernel[axis])
+            });
+            all.push(vec![16, padded[0], padded[1]]);
+            all.extend([dilation.to_vec(), vec![groups]]);
+            all
+        }
         OpKind::MaxPool(pool)
         | OpKind::MaxPoolGrad(pool)
         | OpKind::AveragePool { pool, .. }
@@ -180,6 +228,8 @@ fn volumes(kind: &OpKind) -> Vec<Vec<usize>> {
             windows([pool.in_size, pool.out_size], &pool.window, [pool.planes, 1, 1])
         }
         OpKind::AddChannel(c)
+        | OpKind::MulChannel(c)
+        | OpKind::MulChannelGrad(c)
         | OpKind::BiasGrad(c)
         | OpKind::BatchNorm { channels: c, .. }
         | OpKind::BatchNormGrad { channels: c, .. }
@@ -189,8 +239,15 @@ fn volumes(kind: &OpKind) -> Vec<Vec<usize>> {
             vec![vec![c.batch, c.channels, c.spatial], vec![response.size]]
         }
         OpKind::RunningUpdate { channels, count, .. } => vec![vec![channels], vec![count]],
+        OpKind::GroupNorm { groups, .. } | OpKind::GroupNormGrad(groups) => {
+            let c = groups.channels;
+            vec![vec![c.batch, c.channels, c.spatial], vec![c.batch, groups.groups]]
+        }
         OpKind::LayerNorm { rows, width, .. }
         | OpKind::LayerNormGrad { rows, width }
+        | OpKind::RmsNorm { rows, width, .. }
+        | OpKind::RmsNormGrad { rows, width }
+        | OpKind::Sinusoid { rows, width }
         | OpKind::RowSquares { rows, width } => vec![vec![rows, width]],
         OpKind::Linear { product: p, .. }
         | OpKind::LinearGradInput(p)
@@ -213,10 +270,18 @@ fn volumes(kind: &OpKind) -> Vec<Vec<usize>> {
         | OpKind::AttentionGrad(Heads { batch, tokens, heads, width, .. }) => {
             vec![vec![3, batch, tokens, heads, width], vec![batch, heads, tokens, tokens]]
         }
+        OpKind::CrossAttention(e) | OpKind::CrossAttentionGrad(e) => vec![
+            vec![e.batch, e.queries, e.heads, e.width],
+            vec![e.batch, e.keys, e.shared, e.width],
+            vec![e.batch, e.heads, e.queries, e.keys],
+        ],
+        OpKind::Rotary(r) => vec![vec![r.batch, r.tokens, r.heads, r.width]],
+        OpKind::RandomSteps { rows, steps, .. } => vec![vec![rows], vec![steps]],
+        OpKind::Diffuse(diffusion) => vec![vec![diffusion.batch, diffusion.size], vec![diffusion.steps]],
         OpKind::CrossEntropy(loss) | OpKind::CrossEntropyGrad(loss) | OpKind::Hits(loss) => {
             vec![vec![loss.rows, loss.classes], vec![loss.rows, loss.stride], vec![loss.offset]]
         }
-        OpKind::Concat { outer, ref widths } => {
+        OpKind::Concat { outer, ref widths } | OpKind::Split { outer, ref widths } => {
             let total = widths.iter().fold(0, |total: usize, &width| total.saturating_add(width));
             vec![vec![outer, total]]
         }

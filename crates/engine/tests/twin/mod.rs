@@ -1,5 +1,7 @@
 //! Every operation once more, in `f64` and as its definition reads: slow, obvious loops without blocks, threads or workspace.
 
+mod groups;
+
 use elbowroom_graph::OpKind;
 use elbowroom_graph::op::{Channels, Classification, Conv, Function, Heads, Lookup, Pool, Product, Response};
 
@@ -269,6 +271,25 @@ pub fn twin(kind: &OpKind, x: &[&[f64]], seed: u64, iteration: u64) -> Vec<Vec<f
             };
             vec![x[0].iter().enumerate().map(mean).collect()]
         }
+        OpKind::Mul { .. }
+        | OpKind::MulChannel(_)
+        | OpKind::MulChannelGrad(_)
+        | OpKind::SquaredError { .. }
+        | OpKind::SquaredErrorGrad { .. }
+        | OpKind::Split { .. } => groups::pointwise(kind, x),
+        OpKind::GroupedConv2d { .. }
+        | OpKind::GroupedConv2dGradInput(_)
+        | OpKind::GroupedConv2dGradWeight(_) => groups::convolution(kind, x),
+        OpKind::GroupNorm { .. }
+        | OpKind::GroupNormGrad(_)
+        | OpKind::RmsNorm { .. }
+        | OpKind::RmsNormGrad { .. } => groups::normalization(kind, x),
+        OpKind::CrossAttention(extents) => groups::attention(extents, x),
+        OpKind::CrossAttentionGrad(extents) => groups::attention_grad(extents, x),
+        OpKind::Rotary(rotation) => groups::rotary(rotation, x[0]),
+        OpKind::Noise { .. } | OpKind::RandomSteps { .. } | OpKind::Diffuse(_) | OpKind::Sinusoid { .. } => {
+            groups::diffusion(kind, x, seed, iteration)
+        }
         OpKind::SgdStep { sgd, .. } => {
             let d = zip(x[1], x[0], |g, w| g + f64::from(sgd.weight_decay) * w);
             if sgd.momentum == 0.0 {
@@ -300,6 +321,20 @@ fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
+/// The normal distribution, by the series of its density around zero.
+fn normal(x: f64) -> f64 {
+    if x.abs() > 8.0 {
+        return f64::from(u8::from(x > 0.0));
+    }
+    // Φ(x) = ½ + φ(x)·(x + x³/3 + x⁵/(3·5) + …)
+    let (mut term, mut sum) = (x, x);
+    for k in 1..400 {
+        term *= x * x / f64::from(2 * k + 1);
+        sum += term;
+    }
+    0.5 + sum * (-0.5 * x * x).exp() / (2.0 * std::f64::consts::PI).sqrt()
+}
+
 const GELU: f64 = 0.797_884_560_802_865_4;
 
 fn apply(function: Function, x: f64) -> f64 {
@@ -308,6 +343,9 @@ fn apply(function: Function, x: f64) -> f64 {
         Function::Gelu => 0.5 * x * (1.0 + (GELU * (x + 0.044_715 * x.powi(3))).tanh()),
         Function::Tanh => x.tanh(),
         Function::Sigmoid => sigmoid(x),
+        Function::Relu6 => x.clamp(0.0, 6.0),
+        Function::Silu => x * sigmoid(x),
+        Function::GeluExact => x * normal(x),
     }
 }
 
@@ -320,6 +358,9 @@ fn slope(function: Function, s: f64) -> f64 {
         }
         Function::Tanh => 1.0 - s * s,
         Function::Sigmoid => s * (1.0 - s),
+        Function::Relu6 => f64::from(u8::from(s > 0.0 && s < 6.0)),
+        Function::Silu => sigmoid(s) * (1.0 + s * (1.0 - sigmoid(s))),
+        Function::GeluExact => normal(s) + s * (-0.5 * s * s).exp() / (2.0 * std::f64::consts::PI).sqrt(),
     }
 }
 
