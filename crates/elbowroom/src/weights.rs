@@ -1,7 +1,8 @@
 //! Weights alone, in safetensors files whose names PyTorch's modules use: read to begin a training from, written for a module to load.
 //!
-//! The networks ResNet, VGG, DenseNet and Inception-v3 have the names and shapes of torchvision's modules, GPT those of Hugging Face's `GPT2LMHeadModel`, whose
-//! dense layers are transposed and whose names begin with `transformer.`. A file that this crate saved, a checkpoint included, is read as well.
+//! The networks ResNet, VGG, DenseNet, Inception-v3, MobileNet-v2, EfficientNet-B0, ConvNeXt-Tiny and ViT-B/16 have the names and shapes of
+//! torchvision's modules, LLaMA those of Hugging Face's `LlamaForCausalLM`, GPT those of its `GPT2LMHeadModel`, whose dense layers are transposed and whose names begin with
+//! `transformer.`. A file that this crate saved, a checkpoint included, is read as well.
 //! What a module has in addition is written too, so that `load_state_dict(…, strict=True)` accepts the file: the counters of batch
 //! normalizations and the tied output layer of GPT.
 

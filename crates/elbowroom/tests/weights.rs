@@ -20,15 +20,19 @@ const NAMES: &str = include_str!("data/torch_names.txt");
 
 #[test]
 fn the_files_have_the_names_and_shapes_of_the_real_modules() {
-    for model in ["resnet18", "resnet50", "vgg16", "densenet121", "inception-v3", "gpt2"] {
+    let models = ["resnet18", "resnet50", "vgg16", "densenet121", "inception-v3", "gpt2"];
+    let today = ["mobilenet_v2", "efficientnet_b0", "convnext_tiny", "vit_b_16", "tinyllama"];
+    for model in models.into_iter().chain(today) {
         let own = |name: &&str| name.split('\t').next() == Some(model);
         let expected: BTreeSet<String> = NAMES.lines().filter(own).map(str::to_owned).collect();
         assert!(expected.len() > 30, "{model}");
-        let graph = {
+        let image = match model {
+            "gpt2" | "tinyllama" => None,
             // The auxiliary classifier of Inception needs the images of the paper.
-            let image = if model == "inception-v3" { 299 } else { 224 };
-            zoo::build(model, &Options::new(1).image((model != "gpt2").then_some(image))).unwrap()
+            "inception-v3" => Some(299),
+            _ => Some(224),
         };
+        let graph = zoo::build(&model.replace('_', "-"), &Options::new(1).image(image)).unwrap();
         let found = weights::layout(&graph).into_iter().map(|tensor| {
             let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
             format!("{model}\t{}\t{:?}\t{}", tensor.name, tensor.dtype(), shape.join(","))

@@ -50,6 +50,10 @@ fn parameter_counts_are_the_published_ones() {
         ("densenet161", 28_681_000),
         ("densenet169", 14_149_480),
         ("densenet201", 20_013_928),
+        ("mobilenet-v2", 3_504_872),
+        ("efficientnet-b0", 5_288_548),
+        ("convnext-tiny", 28_589_128),
+        ("vit-b-16", 86_567_656),
     ];
     for (name, count) in torchvision {
         assert_eq!(parameters(&build(name, &image(2, 224))), count, "{name}");
@@ -86,6 +90,8 @@ fn parameter_counts_are_the_published_ones() {
     assert!((269_722 / 4..269_722 / 3).contains(&narrow), "{narrow}");
     // Hugging Face's `gpt2`, and PyTorch's word language model on Penn Treebank at its default width.
     assert_eq!(parameters(&build("gpt2", &Options::new(1))), 124_439_808);
+    // `TinyLlama-1.1B` of Hugging Face.
+    assert_eq!(parameters(&build("tinyllama", &Options::new(1).length(8))), 1_100_048_384);
     let lstm = Options::new(2).vocabulary(10_000);
     assert_eq!(parameters(&build("lstm", &lstm)), 4_653_200);
 }
@@ -383,10 +389,9 @@ fn the_largest_options_overflow_nothing() {
 
 /// Multiply-adds of the forward products, per image, in billions.
 fn giga_multiply_adds(graph: &Graph, batch: usize) -> f64 {
-    let products = graph
-        .nodes
-        .values()
-        .filter(|node| matches!(node.kind, OpKind::Conv2d { .. } | OpKind::Linear { .. }));
+    let products = graph.nodes.values().filter(|node| {
+        matches!(node.kind, OpKind::Conv2d { .. } | OpKind::GroupedConv2d { .. } | OpKind::Linear { .. })
+    });
     products.map(|node| node.kind.flops()).sum::<u64>() as f64 / (2 * batch) as f64 / 1e9
 }
 
@@ -408,6 +413,9 @@ fn forward_work_is_the_published_one() {
         ("densenet169", 224, 3.360),
         ("densenet201", 224, 4.291),
         ("inception-v3", 299, 5.713),
+        ("mobilenet-v2", 224, 0.301),
+        ("efficientnet-b0", 224, 0.386),
+        ("convnext-tiny", 224, 4.456),
     ];
     for (name, size, published) in torchvision {
         let graph = build(name, &image(3, size).mode(Mode::Inference));

@@ -10,13 +10,19 @@ transformers.logging.set_verbosity_error()
 
 
 def modules():
-    for name in ["resnet18", "resnet50", "vgg16", "densenet121"]:
+    today = ["mobilenet_v2", "efficientnet_b0", "convnext_tiny", "vit_b_16"]
+    for name in ["resnet18", "resnet50", "vgg16", "densenet121", *today]:
         with torch.device("meta"):
             yield name, getattr(torchvision.models, name)()
     with torch.device("meta"):
         yield "inception-v3", torchvision.models.inception_v3(init_weights=False)
     with torch.device("meta"):
         yield "gpt2", transformers.GPT2LMHeadModel(transformers.GPT2Config())
+        # The shape of TinyLlama.
+        config = transformers.LlamaConfig(
+            hidden_size=2048, intermediate_size=5632, num_hidden_layers=22, num_key_value_heads=4
+        )
+        yield "tinyllama", transformers.LlamaForCausalLM(config)
 
 
 for model, module in modules():

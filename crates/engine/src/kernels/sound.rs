@@ -27,10 +27,9 @@ pub fn fault(kind: &OpKind) -> Option<String> {
             }
             covers(conv)
         }
-        OpKind::MaxPool(pool)
-        | OpKind::MaxPoolGrad(pool)
-        | OpKind::AveragePool { pool, .. }
-        | OpKind::AveragePoolGrad { pool, .. } => pools(pool),
+        // A position in the window is stored in a byte.
+        OpKind::MaxPool(pool) | OpKind::MaxPoolGrad(pool) => pool.window.area() <= 256 && pools(pool),
+        OpKind::AveragePool { pool, .. } | OpKind::AveragePoolGrad { pool, .. } => pools(pool),
         OpKind::GroupedConv2d { conv, .. }
         | OpKind::GroupedConv2dGradInput(conv)
         | OpKind::GroupedConv2dGradWeight(conv) => grouped_covers(conv),
@@ -148,8 +147,7 @@ fn grouped_covers(grouped: &GroupedConv) -> bool {
 
 fn pools(pool: &Pool) -> bool {
     let sizes = [pool.window.output(pool.in_size), pool.window.output_ceil(pool.in_size)];
-    // A position in the window is stored in a byte.
-    strides(pool.window.stride) && pool.window.area() <= 256 && sizes.contains(&Some(pool.out_size))
+    strides(pool.window.stride) && sizes.contains(&Some(pool.out_size))
 }
 
 fn strides(stride: [usize; 2]) -> bool {

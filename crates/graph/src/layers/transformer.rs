@@ -115,6 +115,20 @@ impl Builder {
         self.push(name, OpKind::Split { outer: x.dim(0), widths: widths.to_vec() }, &[x.id])
     }
 
+    /// `x [batch, height, width, channels]` with the channels outside: `[batch, channels, height, width]`.
+    pub fn channels_first(&mut self, name: &str, x: Var) -> Result<Var, BuildError> {
+        let [batch, height, width, channels] = [0, 1, 2, 3].map(|axis| x.dim(axis));
+        let kind = OpKind::Transpose { batch, rows: height * width, columns: channels };
+        let y = self.push1(name, kind, &[x.id])?;
+        Ok(Var { id: y.id, shape: [batch, channels, height, width].into() })
+    }
+
+    /// A step in `0..steps` for each of `rows`, others in every iteration.
+    pub fn random_steps(&mut self, name: &str, rows: usize, steps: usize) -> Result<Var, BuildError> {
+        let stream = self.mask_stream();
+        self.push1(name, OpKind::RandomSteps { rows, steps, stream }, &[])
+    }
+
     /// Numbers from the standard normal distribution, others in every iteration.
     pub fn noise(&mut self, name: &str, shape: impl Into<crate::Shape>) -> Result<Var, BuildError> {
         let shape = shape.into();

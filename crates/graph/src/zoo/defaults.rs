@@ -1,7 +1,7 @@
 //! What every network uses where [`Options`] leave something open, as values that a program can print. Tests build each network both ways
 //! and compare the graphs.
 
-use super::{OptimizerKind, Options, SMALL_IMAGE, ZooError, resnet_depth};
+use super::{OptimizerKind, Options, SMALL_IMAGE, ZooError, convnext, diffusion, llama, resnet_depth, vit};
 use crate::builder::Mode;
 
 /// Sizes of a network that reads images: its image size and its classes, where those do not follow from the image size.
@@ -41,6 +41,24 @@ pub fn resolved(name: &str, options: &Options) -> Result<Options, ZooError> {
         }
         "inception-v3" | "inception-resnet-v2" => {
             (images(Images(299, None), None), Some((OptimizerKind::Sgd, 0.02)))
+        }
+        "mobilenet-v2" => (images(Images(32, None), None), Some((OptimizerKind::Sgd, 0.02))),
+        "efficientnet-b0" => (images(Images(224, None), None), Some((OptimizerKind::Sgd, 0.02))),
+        "convnext-tiny" => {
+            (images(Images(224, None), Some(convnext::WIDTH)), Some((OptimizerKind::Adam, 1e-3)))
+        }
+        "vit-b-16" => {
+            let sizes = images(Images(224, None), Some(vit::WIDTH));
+            (sizes.layers(options.layers.or(Some(vit::LAYERS))), Some((OptimizerKind::Adam, 1e-3)))
+        }
+        "diffusion" => {
+            let sizes = images(Images(diffusion::IMAGE, None), Some(diffusion::WIDTH));
+            (sizes.classes(None), Some((OptimizerKind::Adam, 2e-4)))
+        }
+        "llama" | "tinyllama" => {
+            let size = if name == "llama" { llama::SMALL } else { llama::TINY };
+            let llama::LlamaSize { length, vocabulary, width, layers, .. } = size;
+            (tokens(length, vocabulary, width, layers), Some((OptimizerKind::Adam, 1e-3)))
         }
         "unet" => (images(Images(128, Some(2)), Some(64)), Some((OptimizerKind::Sgd, 0.01))),
         "kmeans" => {

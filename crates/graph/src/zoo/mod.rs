@@ -1,20 +1,26 @@
 //! Networks by name, one file each, at any size: building a graph takes no memory for its tensors.
 
 mod alexnet;
+mod convnext;
 mod defaults;
 mod densenet;
+mod diffusion;
+mod efficientnet;
 mod googlenet;
 mod gpt;
 mod inception;
 mod inception_resnet;
 mod kmeans;
+mod llama;
 mod lstm;
+mod mobilenet;
 mod options;
 mod resnet;
 mod seq2seq;
 mod unet;
 mod variation;
 mod vgg;
+mod vit;
 
 pub use defaults::{resolved, without_effect};
 pub use options::{OptimizerKind, Options};
@@ -82,12 +88,19 @@ pub const NAMES: &[&str] = &[
     "googlenet",
     "inception-v3",
     "inception-resnet-v2",
+    "mobilenet-v2",
+    "efficientnet-b0",
+    "convnext-tiny",
+    "vit-b-16",
     "unet",
+    "diffusion",
     "kmeans",
     "lstm",
     "seq2seq",
     "gpt",
     "gpt2",
+    "llama",
+    "tinyllama",
 ];
 
 /// The network of this name.
@@ -104,6 +117,13 @@ pub fn build(name: &str, options: &Options) -> Result<Graph, ZooError> {
         "densenet201" => densenet::build(name, &densenet::DENSENET201, options),
         "alexnet" => alexnet::build(name, options),
         "googlenet" => googlenet::build(name, options),
+        "mobilenet-v2" => mobilenet::build(name, options),
+        "efficientnet-b0" => efficientnet::build(name, options),
+        "convnext-tiny" => convnext::build(name, options),
+        "vit-b-16" => vit::build(name, options),
+        "diffusion" => diffusion::build(name, options),
+        "llama" => llama::build(name, &llama::SMALL, options),
+        "tinyllama" => llama::build(name, &llama::TINY, options),
         "unet" => unet::build(name, options),
         "kmeans" => kmeans::build(name, options),
         "inception-v3" => inception::build(name, options),

@@ -32,10 +32,10 @@ pub struct Options {
     pub target: Option<usize>,
     /// Number of different tokens: by default 256, the bytes.
     pub vocabulary: Option<usize>,
-    /// Columns of the hidden state of a language model; channels of U-Net at the full size and of ResNet's first stage; columns of a
-    /// point of k-means.
+    /// Columns of the hidden state of a language model or of a vision transformer; channels of U-Net and of the diffusion model at the full size,
+    /// and of the first stage of ResNet and ConvNeXt; columns of a point of k-means.
     pub width: Option<usize>,
-    /// Layers of a language model.
+    /// Layers of a language model or of a vision transformer.
     pub layers: Option<usize>,
     /// Selects the random structure, for networks whose structure changes from iteration to iteration.
     pub draw: Option<u64>,
