@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import weakref
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
+from .errors import UnsupportedError
 from .simulated import Device, Event, Race, RanOut, Stream
 
 _CUDA = torch.device("cuda", 0)
@@ -90,12 +92,15 @@ def _run(step, memory, seed, found):
     """The leaves that a step returns, as tensors of the host; adds its races."""
     device = Device(memory, seed)
     try:
-        with _Kernels(device) as kernels:
+        # Kernels of oneDNN return workspaces of which shapes are not known beforehand.
+        with _without_onednn(), _Kernels(device) as kernels:
             names = _Names(device, kernels)
             with _Patched(device, names), names:
                 result = step()
         device.finish()
-        if device.errors and seed is not None:
+        if device.errors and seed is None:
+            raise UnsupportedError(f"the simulated device cannot run {device.errors[0]}")
+        if device.errors:
             raise RuntimeError(device.errors[0])
         return [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in tree_leaves(result)]
     finally:
@@ -103,6 +108,16 @@ def _run(step, memory, seed, found):
             found.setdefault(key, race)
         device.uses.clear()
         Device.current = None
+
+
+@contextlib.contextmanager
+def _without_onednn():
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
 
 
 def _is_cuda(device) -> bool:
@@ -485,6 +500,12 @@ class _Patched:
             "empty_cache": lambda: None,
             "init": lambda: None,
             "is_current_stream_capturing": lambda: False,
+            "is_bf16_supported": lambda *_, **__: True,
+            "get_device_name": lambda *_: "simulated",
+            "get_device_capability": lambda *_: (8, 0),
+            "get_device_properties": lambda *_: properties,
+            "memory_allocated": lambda *_: sum(block.size for block in device.blocks.values()),
+            "mem_get_info": lambda *_: (len(device.arena) - device.top, len(device.arena)),
             "_lazy_init": lambda: None,
         }
         generic = {"Stream": Stream, "Event": Event}
@@ -498,6 +519,8 @@ class _Patched:
             "device_count": lambda: 1,
         }
 
+        properties = SimpleNamespace(name="simulated", major=8, minor=0, total_memory=len(device.arena), multi_processor_count=1)
+
         def record_stream(tensor, wanted):
             with _disable_current_modes():
                 block = device.block_of(tensor)
@@ -508,7 +531,17 @@ class _Patched:
         engine = {"_engine_run_backward": backward}
         hooks = {"_push_saved_tensors_default_hooks": push}
         tensor = {"record_stream": record_stream}
-        for module, replaced in ((torch.Tensor, tensor), (torch._C._autograd, hooks), (torch.autograd, engine), (torch.cuda, names), (torch, generic), (torch.accelerator, accelerator)):
+        cudnn = {"is_acceptable": lambda *_: False}
+        everything = (
+            (torch.backends.cudnn, cudnn),
+            (torch.Tensor, tensor),
+            (torch._C._autograd, hooks),
+            (torch.autograd, engine),
+            (torch.cuda, names),
+            (torch, generic),
+            (torch.accelerator, accelerator),
+        )
+        for module, replaced in everything:
             for name, value in replaced.items():
                 if hasattr(module, name):
                     self.before.append((module, name, vars(module).get(name)))

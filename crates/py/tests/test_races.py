@@ -7,6 +7,7 @@ while a copy reads it).
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch.autograd.graph import saved_tensors_hooks
 
 import elbowroom
@@ -129,7 +130,10 @@ def test_a_step_on_one_stream_equals_that_of_the_cpu():
         assert str(loss.device).startswith(device) and loss.is_cuda == (device == "cuda")
         return [loss, *(t.cpu() for t in model.state_dict().values())]
 
+    # The device has the kernels of the CPU without those of oneDNN.
+    torch._C._set_mkldnn_enabled(False)
     expected, found = step("cpu"), []
+    torch._C._set_mkldnn_enabled(True)
     names = torch.cuda.Stream, torch.cuda.current_stream, torch.Tensor.record_stream, torch.accelerator.is_available
 
     def kept():
@@ -142,6 +146,45 @@ def test_a_step_on_one_stream_equals_that_of_the_cpu():
     assert all(torch.equal(a, b.cpu()) for a, b in zip(expected, found[0]))
     after = torch.cuda.Stream, torch.cuda.current_stream, torch.Tensor.record_stream, torch.accelerator.is_available
     assert names == after and "record_stream" not in vars(torch.Tensor), "PyTorch is what it was"
+
+
+class Checkpointed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.dropout = torch.nn.Linear(8, 8), torch.nn.Dropout(0.3)
+
+    def forward(self, x):
+        return torch.utils.checkpoint.checkpoint(lambda t: self.dropout(self.layer(t)).relu(), x, use_reentrant=False)
+
+
+MODELS = {
+    "checkpoint": (Checkpointed, (3, 8)),
+    "lstm": (lambda: torch.nn.LSTM(4, 8), (5, 2, 4)),
+    "transformer": (lambda: torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), (2, 5, 16)),
+    "save_on_cpu": (lambda: torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8)), (3, 8)),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_of_all_kinds_pass(name):
+    make, shape = MODELS[name]
+
+    def step():
+        model = make().cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        x = torch.randn(shape, device="cuda")
+        context = torch.autograd.graph.save_on_cpu(pin_memory=True) if name == "save_on_cpu" else torch.enable_grad()
+        for _ in range(2):
+            with context:
+                out = model(x)
+                loss = (out[0] if isinstance(out, tuple) else out).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return [loss, *model.parameters()]
+
+    report = elbowroom.races(step, schedules=5)
+    assert not report, (report, report.errors)
 
 
 def test_the_host_must_wait_for_a_copy_that_it_reads():
