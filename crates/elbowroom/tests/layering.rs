@@ -32,6 +32,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "elbowroom-alloc",
         ],
     ),
+    ("elbowroom-device-capi", &["elbowroom"]),
     ("elbowroom-cli", &["elbowroom"]),
     // It runs the command, so that its figures are what a user gets.
     ("elbowroom-results", &[]),
@@ -45,6 +46,7 @@ const UNSAFE: &[&str] = &[
     "crates/alloc/src",
     "crates/capi/src",
     "crates/pack-capi/src",
+    "crates/device-capi/src",
 ];
 
 fn root() -> PathBuf {
