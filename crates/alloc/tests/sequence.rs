@@ -262,8 +262,9 @@ fn a_loop_after_requests_that_never_recurred_is_planned_soon() {
 fn a_long_iteration_without_inner_loops_is_planned_when_it_begins_for_the_third_time() {
     let mut shadow = Shadow::new();
     let size = |i: usize| 4096 + 64 * (i * 7_919 % 10_007);
-    let length = times(3_000, 300);
-    let mut program = Program::new((0..length).map(|i| (size(i), 1 + i * i % 50)).collect());
+    // Under Miri, a block that is alive across the end of the iteration costs the packer a look at the whole skyline in each step.
+    let (length, longest) = (times(3_000, 120), times(50, 12));
+    let mut program = Program::new((0..length).map(|i| (size(i), 1 + i * i % longest)).collect());
     (0..3).for_each(|_| program.iterate(&mut shadow));
     let stats = shadow.stats();
     assert!(stats.planned as usize >= length - times(200, 30), "{stats:?}");
