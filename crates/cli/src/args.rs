@@ -73,6 +73,8 @@ pub enum Command {
     Compare(CompareArgs),
     /// Place buffers with known lifetimes in one arena
     Pack(PackArgs),
+    /// Compute the tables and figures of five papers again, beside the printed figures
+    Reproduce(ReproduceArgs),
 }
 
 /// Which network, how large.
@@ -541,6 +543,27 @@ pub struct PackArgs {
     pub json: bool,
     #[command(flatten)]
     pub search: SearchArgs,
+}
+
+/// `elbowroom reproduce`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  elbowroom reproduce                          lists every table and figure by name
+  elbowroom reproduce zhang-table-2            the paper's figures, ours, their ratio and the reason for a difference
+  elbowroom reproduce all --quick -o papers    fewer networks and limits, in less than two minutes; with pictures")]
+pub struct ReproduceArgs {
+    /// Tables and figures by name, or all [default: list the names]
+    #[arg(value_name = "NAME|all")]
+    pub names: Vec<String>,
+    /// Compute fewer networks, limits and batch sizes
+    #[arg(long)]
+    pub quick: bool,
+    /// Print a JSON list of rows instead of text
+    #[arg(long)]
+    pub json: bool,
+    /// Also write the rows (reproduce.json) and a picture of every figure with curves (SVG) to this folder
+    #[arg(short, long, value_name = "FOLDER")]
+    pub output: Option<PathBuf>,
 }
 
 #[cfg(test)]

@@ -53,6 +53,7 @@ fn main() -> ExitCode {
         Command::Report(args) => commands::report::run(args),
         Command::Compare(args) => commands::compare::run(args),
         Command::Pack(args) => commands::pack::run(args),
+        Command::Reproduce(args) => commands::reproduce::run(args),
     };
     let (status, sentence) = match answer {
         Ok(Answer::Yes) => (0, None),

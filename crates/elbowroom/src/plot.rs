@@ -65,6 +65,21 @@ pub fn svg(title: &str, rows: &[Row]) -> String {
     .svg()
 }
 
+/// Draws named lines over two axes with these labels, x before y. The lower axis begins at the least point, the upright one at zero or below.
+pub fn curves(title: &str, axes: [&str; 2], lines: &[(String, Vec<(f64, f64)>)]) -> String {
+    let finite = |&&(x, y): &&(f64, f64)| x.is_finite() && y.is_finite();
+    let of = |points: &[(f64, f64)]| points.iter().filter(finite).copied().collect::<Vec<_>>();
+    let lines: Vec<Line<'_>> = lines.iter().map(|(name, points)| Line { name, points: of(points) }).collect();
+    let all = || lines.iter().flat_map(|line| line.points.iter().copied());
+    let left = all().map(|(x, _)| x).fold(f64::INFINITY, f64::min);
+    let left = if left.is_finite() { left } else { 0.0 };
+    let right = all().map(|(x, _)| x).fold(left + 1e-9, f64::max);
+    let low = all().map(|(_, y)| y).fold(0.0, f64::min);
+    let high = all().map(|(_, y)| y).fold(low + 1e-9, f64::max);
+    let ranges = [[left, right], [low, low + 1.05 * (high - low)]];
+    Chart { title, axes, ranges, digits: [1, 2], lines, empty: " (nothing found)" }.svg()
+}
+
 /// Draws the losses of a training whose first iteration has this number, and of its evaluations: the iterations before each, and its loss.
 pub fn losses(title: &str, first: u64, losses: &[f32], evaluations: &[(u64, f64)]) -> String {
     let point = |(i, &loss): (usize, &f32)| ((first + i as u64) as f64, f64::from(loss));
@@ -227,6 +242,16 @@ mod tests {
         assert_eq!((picture.matches("<path").count(), picture.matches("<circle").count()), (1, 2));
         assert!(picture.contains(">306</text>") && picture.contains("greedy: 306.0 at 30"), "{picture}");
         assert!(picture.contains(">200</text>") && !picture.contains(">210</text>"), "{picture}");
+    }
+
+    #[test]
+    fn curves_have_a_circle_for_every_finite_point() {
+        let lines = [("a".to_owned(), vec![(1.0, 2.0), (2.0, f64::NAN)]), ("b".to_owned(), Vec::new())];
+        for lines in [&lines[..], &[]] {
+            let picture = curves("a < b", ["x", "y"], lines);
+            assert_eq!(picture.matches("<circle").count(), usize::from(!lines.is_empty()));
+            assert!(!picture.contains("NaN") && !picture.contains("inf") && picture.contains("a &lt; b"));
+        }
     }
 
     #[test]

@@ -33,7 +33,8 @@ const CRATES: &[(&str, &[&str])] = &[
         ],
     ),
     ("elbowroom-device-capi", &["elbowroom"]),
-    ("elbowroom-cli", &["elbowroom"]),
+    ("elbowroom-reproduce", &["elbowroom"]),
+    ("elbowroom-cli", &["elbowroom", "elbowroom-reproduce"]),
     // It runs the command, so that its figures are what a user gets.
     ("elbowroom-results", &[]),
 ];

@@ -149,7 +149,7 @@ fn the_three_allocations_of_figure_1_differ() {
 
 /// The two-layer network of Figure 1, every result of 1,000 bytes. Sigmoid, softmax and the sigmoid's gradient may be computed in place.
 fn figure_1() -> Trace {
-    let text = include_str!("../../../golden/chen_figure_1.txt");
+    let text = include_str!("../../reproduce/src/chen_figure_1.txt");
     match text.parse() {
         Ok(File::Trace(file)) => file.trace,
         other => panic!("{other:?}"),

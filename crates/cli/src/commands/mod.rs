@@ -9,6 +9,7 @@ pub mod limits;
 pub mod pack;
 pub mod plan;
 pub mod report;
+pub mod reproduce;
 pub mod simulate;
 pub mod trace;
 pub mod train;

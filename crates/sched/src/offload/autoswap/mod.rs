@@ -139,6 +139,19 @@ impl<'a> AutoSwap<'a> {
         Self { observer, ..self }
     }
 
+    /// The paper's load_min: the least live memory with every candidate offloaded and copies that take no time.
+    ///
+    /// # Errors
+    ///
+    /// [`PolicyError`] if offloading them together contradicts the trace.
+    pub fn load_min(&self) -> Result<Bytes, PolicyError> {
+        let mut policy = self.keep.clone();
+        for candidate in &self.candidates {
+            candidate.offload(&mut policy);
+        }
+        least_live(self.request, &policy).map(|(live_bytes, _)| live_bytes)
+    }
+
     /// What can be offloaded at a place beyond what a policy offloads, of at least a size, with scores under a profile of live memory.
     fn candidates_at(
         &self,

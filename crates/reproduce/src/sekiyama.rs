@@ -1,0 +1,223 @@
+//! Sekiyama et al. (2018), *Profile-guided memory optimization for deep neural networks*.
+
+use std::time::Instant;
+
+use elbowroom::graph::Mode;
+use elbowroom::graph::zoo::Options;
+use elbowroom::ir::Bytes;
+use elbowroom::ir::packing::{Block, Interval, Problem};
+use elbowroom::ir::planning::Freedom;
+use elbowroom::ir::search::{Budget, Silent};
+use elbowroom::registry;
+
+use crate::bench::{self, buffers, height};
+use crate::row::{Curves, Row, Sheet};
+use crate::{Bench, Error};
+
+/// The paper's networks that read images, with the names of the zoo.
+const IMAGES: [(&str, &str); 4] = [
+    ("AlexNet", "alexnet"),
+    ("GoogLeNet", "googlenet"),
+    ("ResNet-50", "resnet50"),
+    ("Inception-ResNet", "inception-resnet-v2"),
+];
+
+/// Chainer rounds requests up to this many bytes.
+const CHAINER: u64 = 512;
+
+const BARS: &str = "the figure prints bars without numbers";
+
+fn images(network: &str, batch: usize, mode: Mode) -> Result<Problem, Error> {
+    let size = if network == "resnet50" { Options::new(batch).image(224) } else { Options::new(batch) };
+    let task = bench::task(network, &size.classes(1_000).mode(mode), "p100", CHAINER, Freedom::ALL)?;
+    buffers(&task, &Silent)
+}
+
+fn seq2seq(batch: usize, length: usize, mode: Mode) -> Result<Problem, Error> {
+    let options = Options::new(batch).length(length).width(1_024).layers(3).vocabulary(40_000).mode(mode);
+    buffers(&bench::task("seq2seq", &options, "p100", CHAINER, Freedom::ALL)?, &Silent)
+}
+
+/// Arena of the pool and of best-fit, in GB.
+fn both(problem: &Problem, bench: &Bench<'_>) -> Result<[f64; 2], Error> {
+    let gb = |packer| height(problem, packer, bench.observer).map(|bytes| bytes.get() as f64 / 1e9);
+    Ok([gb("pool")?, gb("best-fit-paper")?])
+}
+
+/// Figure 2: memory of the original pool and of best-fit.
+pub(crate) fn figure_2(bench: &Bench<'_>) -> Result<Sheet, Error> {
+    let mut rows = Vec::new();
+    let mut lines = vec![("orig (pool)".to_owned(), Vec::new()), ("opt (best-fit)".to_owned(), Vec::new())];
+    let batches: &[usize] = bench.pick(&[32], &[32, 64, 128]);
+    for (name, network) in IMAGES {
+        for &batch in batches {
+            if bench.stopped() {
+                break;
+            }
+            bench.begins(&format!("{name}, batch {batch}"));
+            let problem = images(network, batch, Mode::Training)?;
+            let [pool, planned] = both(&problem, bench)?;
+            let bar = lines[0].1.len() as f64;
+            lines[0].1.push((bar, pool));
+            lines[1].1.push((bar, planned));
+            let printed = (network == "alexnet" && batch == 32).then_some(1.21);
+            let reason = if printed.is_some() {
+                "section 5.1; Chainer's requests add up to 1.50 GB where ours add up to less (the row of network-wise allocation), and include cuDNN's workspaces of 8 MB"
+            } else {
+                BARS
+            };
+            rows.push(
+                Row::new(format!("2a: {name}, batch {batch}, orig"), "GB", printed, pool).because(reason),
+            );
+            rows.push(Row::new(format!("2a: {name}, batch {batch}, opt"), "GB", None, planned).because(BARS));
+            if printed.is_some() {
+                let sum: u64 = problem.blocks.values().map(|block| block.size.get()).sum();
+                rows.push(Row::new("2a: AlexNet, batch 32, network-wise allocation", "GB", 1.5, sum as f64 / 1e9).because(
+                    "section 5.1: a block of its own for each request; ours takes every buffer of the iteration, in-place results counted once",
+                ));
+            }
+            if network == "inception-resnet-v2" && batch == 64 {
+                let fits = |gb: f64| f64::from(u8::from(gb * 1e9 <= (16u64 << 30) as f64));
+                let why = "16 GB is the P100's memory; the same network takes less here than in Chainer";
+                rows.push(
+                    Row::new("2a: Inception-ResNet, batch 64, orig fits 16 GB", "1 = yes", 0.0, fits(pool))
+                        .because(why),
+                );
+                rows.push(
+                    Row::new("2a: Inception-ResNet, batch 64, opt fits 16 GB", "1 = yes", 1.0, fits(planned))
+                        .because(why),
+                );
+            }
+        }
+        let [pool, planned] = both(&images(network, 1, Mode::Inference)?, bench)?;
+        let printed = match network {
+            "googlenet" => Some(12.6),
+            "resnet50" => Some(10.0),
+            _ => None,
+        };
+        let reason = if printed.is_some() {
+            "the pool here merges and splits free ranges at once and loses less than Chainer's; parameters, which no packing reduces, are most of both"
+        } else {
+            BARS
+        };
+        rows.push(
+            Row::new(
+                format!("2b: {name}, inference, opt below orig"),
+                "%",
+                printed,
+                100.0 * (1.0 - planned / pool),
+            )
+            .because(reason),
+        );
+    }
+    let batch = bench.pick(32, 128);
+    bench.begins("seq2seq");
+    let [pool, planned] = ten_batches(batch, bench)?;
+    rows.push(
+        Row::new(format!("2c: seq2seq, batch {batch}, after 10 mini-batches, orig"), "GB", None, pool)
+            .because(BARS),
+    );
+    rows.push(
+        Row::new(format!("2c: seq2seq, batch {batch}, after 10 mini-batches, opt"), "GB", None, planned)
+            .because(BARS),
+    );
+    let [pool, planned] = both(&seq2seq(1, bench.pick(25, 100), Mode::Inference)?, bench)?;
+    rows.push(Row::new("2d: seq2seq, inference, opt below orig", "%", 14.6, 100.0 * (1.0 - planned / pool)).because(
+        "sizes of the network are those of Chainer's example, which the paper does not print; parameters, which no packing reduces, are most of both",
+    ));
+    let curves = Curves {
+        title: "memory of training".to_owned(),
+        axes: ["bars: AlexNet, GoogLeNet, ResNet-50, Inception-ResNet", "GB"],
+        lines,
+    };
+    Ok(Sheet::of(rows).with(curves))
+}
+
+/// Ten mini-batches of different lengths, one after another: the pool over all of them, and the largest of their plans, in GB.
+fn ten_batches(batch: usize, bench: &Bench<'_>) -> Result<[f64; 2], Error> {
+    let mut all: Vec<Block> = Vec::new();
+    let mut largest = Bytes::ZERO;
+    let mut now = 0;
+    for length in [23, 41, 12, 35, 50, 18, 29, 47, 10, 38] {
+        let problem = seq2seq(batch, length, Mode::Training)?;
+        largest = largest.max(height(&problem, "best-fit-paper", bench.observer)?);
+        let end =
+            problem.blocks.values().flat_map(|block| &block.alive).map(|alive| alive.end).max().unwrap_or(0);
+        for block in problem.blocks.values() {
+            let alive = block.alive.iter().map(|alive| Interval::new(now + alive.start, now + alive.end));
+            all.push(Block { alive: alive.collect(), ..block.clone() });
+        }
+        now += end;
+    }
+    let pool =
+        height(&Problem { blocks: all.into_iter().collect(), capacity: None }, "pool", bench.observer)?;
+    Ok([pool, largest].map(|bytes| bytes.get() as f64 / 1e9))
+}
+
+/// Figure 3: time per mini-batch.
+pub(crate) fn figure_3(_: &Bench<'_>) -> Result<Sheet, Error> {
+    let reason = "times of Chainer 3 on a POWER8 with P100 cards; what differs between its two versions is the time of Chainer's own search in its pool, which no other program has. docs/design/allocator.md compares our allocator with glibc's and PyTorch's";
+    let rows = vec![
+        Row::new("3a: Inception-ResNet, batch 32, speed over orig", "x", 2.19, None).because(reason),
+        Row::new("3a: Inception-ResNet, images per second, batch 64 over orig's 32", "x", 3.95, None)
+            .because(reason),
+        Row::new("3d: seq2seq, inference, less time", "%", 23.8, None).because(reason),
+        Row::new("3b, 3c: inference and training", "ms", None, None).because(reason),
+    ];
+    Ok(Sheet::of(rows))
+}
+
+/// Figure 4: how long best-fit takes.
+pub(crate) fn figure_4(bench: &Bench<'_>) -> Result<Sheet, Error> {
+    let packer = registry::packer("best-fit-paper")?;
+    let mut rows = Vec::new();
+    let mut timed = |what: String, problem: &Problem| {
+        let started = Instant::now();
+        packer.pack(problem, &Budget::default(), bench.observer);
+        let time = started.elapsed().as_secs_f64() * 1e3;
+        let reason = format!(
+            "{BARS}, of a program in Python; {} buffers here, measured on this machine",
+            problem.blocks.len()
+        );
+        rows.push(Row::new(what, "ms", None, time).timed().because(reason));
+    };
+    for (name, network) in IMAGES {
+        timed(format!("4a: {name}, inference"), &images(network, 1, Mode::Inference)?);
+        timed(format!("4a: {name}, batch 32"), &images(network, 32, Mode::Training)?);
+    }
+    timed("4b: seq2seq, training, 50 words".to_owned(), &seq2seq(32, 50, Mode::Training)?);
+    timed("4b: seq2seq, inference, 100 words".to_owned(), &seq2seq(1, 100, Mode::Inference)?);
+    Ok(Sheet::of(rows))
+}
+
+/// Section 5.2, Heuristic: where the optimum is known, best-fit has it.
+pub(crate) fn heuristic(bench: &Bench<'_>) -> Result<Sheet, Error> {
+    let mut rows = Vec::new();
+    for (name, network, printed) in
+        [("AlexNet", "alexnet", 10_169_344.0), ("GoogLeNet", "googlenet", 12_202_496.0)]
+    {
+        let problem = without_parameters(images(network, 1, Mode::Inference)?);
+        let planned = height(&problem, "best-fit-paper", bench.observer)?;
+        let exact = registry::packer("exact")?.pack(&problem, &Budget::evaluations(200_000), bench.observer);
+        let optimum = exact.best.map(|placement| placement.height).filter(|_| exact.stop.name() == "optimal");
+        rows.push(Row::new(format!("{name}, inference, best-fit"), "B", printed, planned.get() as f64).because(
+            "Chainer's requests, with cuDNN's workspaces of 8 MB and results that are not computed in place",
+        ));
+        let ratio = optimum.map(|optimum| planned.get() as f64 / optimum.get() as f64);
+        let row = Row::new(format!("{name}, inference, best-fit ÷ optimum"), "", 1.0, ratio);
+        rows.push(if row.agrees() {
+            row
+        } else {
+            row.because("the optimum is proved by the packer exact, CPLEX's in the paper")
+        });
+    }
+    Ok(Sheet::of(rows))
+}
+
+/// The buffers that are not alive all the time: what the paper's method places.
+fn without_parameters(problem: Problem) -> Problem {
+    let all = || problem.blocks.values().flat_map(|block| &block.alive);
+    let (from, to) = (all().map(|a| a.start).min().unwrap_or(0), all().map(|a| a.end).max().unwrap_or(0));
+    let whole = |block: &&Block| block.alive != [Interval::new(from, to)];
+    Problem { blocks: problem.blocks.values().filter(whole).cloned().collect(), capacity: None }
+}
