@@ -14,6 +14,7 @@ use elbowroom::ir::Bytes;
 use elbowroom::machine::LinkSpec;
 use elbowroom::pipeline::Evaluations;
 use elbowroom::size::{BatchSpec, MemoryRange, MemorySpec};
+use elbowroom::tiles::TileChoice;
 
 use crate::networks;
 use crate::values::{
@@ -303,6 +304,10 @@ pub struct PlanArgs {
     /// Where to write the plan [default: only the report is printed]
     #[arg(short, long, value_name = "FILE", conflicts_with = "live_limit", requires = "memory")]
     pub output: Option<PathBuf>,
+    /// Which weights of --model may be cut into tiles, as `train` cuts them: auto, never, or the size of a tile like 16MiB. A plan file is for a
+    /// trace, whose weights are whole [default: auto, or never with --output]
+    #[arg(long, value_name = "auto|never|SIZE", conflicts_with_all = ["trace", "output"])]
+    pub tiles: Option<TileChoice>,
     /// List which tensors are offloaded or evicted, with what that saves (bytes x time) and costs, largest saving first
     ///
     /// The text output shows the first 20; --json shows all.

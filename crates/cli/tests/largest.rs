@@ -28,6 +28,27 @@ fn the_largest_batch_is_the_first_line_and_fits_by_itself() {
 }
 
 #[test]
+fn a_batch_that_fits_only_with_tiles_is_found_as_the_training_would_run_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    // The update of a dense layer of 4096 x 4096 needs 192 MiB at once.
+    let network = "--model alexnet --image 67 --evaluations 5 --threads 2 --memory 120MiB";
+    let largest = |line: &str| -> u64 {
+        let (json, _) = expect_both(at, line, 0);
+        serde_json::from_str::<Value>(&json).unwrap()["largest_batch"].as_u64().unwrap()
+    };
+    expect_both(at, &format!("plan {network} --batch max --tiles never"), 1);
+    assert!(largest(&format!("plan {network} --batch max --json")) >= 1);
+    expect_both(at, &format!("plan {network} --batch 1"), 0);
+    let (json, _) = expect_both(at, &format!("train {network} --batch max --iterations 1 --json"), 0);
+    let report: Value = serde_json::from_str(&json).unwrap();
+    assert!(!report["tiled_weights"].as_array().unwrap().is_empty());
+    assert!(report["measured_peak_bytes"].as_u64().unwrap() <= 120 << 20);
+    let (_, err) = expect_both(at, &format!("plan {network} --batch 1 --tiles auto -o p"), 2);
+    assert!(err.contains("--output"), "{err}");
+}
+
+#[test]
 fn what_has_no_largest_batch_says_why() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();

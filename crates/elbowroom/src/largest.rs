@@ -9,9 +9,10 @@ use elbowroom_ir::machine::Machine;
 use elbowroom_ir::search::Observer;
 use elbowroom_sched::deadline::Until;
 
-use crate::algorithms::{self, Conditions};
+use crate::algorithms::{self, AlgorithmChoice, Conditions};
 use crate::network::{Network, NetworkError};
 use crate::pipeline::{self, PlanError, Task, Untraceable};
+use crate::tiles::{self, TileChoice};
 
 /// The largest batch that is tried: the zoo's own bound.
 const MOST: usize = 1 << 20;
@@ -37,6 +38,9 @@ pub enum LargestError {
     /// The network cannot be traced.
     #[error(transparent)]
     Untraceable(#[from] Untraceable),
+    /// Weights cannot be cut into tiles.
+    #[error(transparent)]
+    Tiles(#[from] tiles::CutError),
     /// An illegal plan: a fault in this project.
     #[error(transparent)]
     Plan(PlanError),
@@ -57,7 +61,7 @@ pub struct Largest {
 }
 
 /// The largest batch for which a plan is found within the limit, where the same search finds none for one sample more. A batch fits if
-/// the first plan of a training would be found: from estimated durations and without a long search. If the method has a time budget, the search
+/// the first plan of a training would be found: from estimated durations, with large weights in tiles if need be, and without a long search. If the method has a time budget, the search
 /// ends after that time with the largest batch found so far.
 ///
 /// # Errors
@@ -66,15 +70,17 @@ pub struct Largest {
 pub fn largest(
     network: &dyn Network,
     conditions: &Conditions<'_>,
+    tiles: TileChoice,
     observer: &dyn Observer,
 ) -> Result<Largest, LargestError> {
-    largest_for(network, conditions, &[conditions.machine], observer)
+    largest_for(network, conditions, tiles, &[conditions.machine], observer)
 }
 
 /// As [`largest`], where a batch fits if it fits one of these machines: those whose links a training plans for.
 pub(crate) fn largest_for(
     network: &dyn Network,
     conditions: &Conditions<'_>,
+    tiles: TileChoice,
     machines: &[&Machine],
     observer: &dyn Observer,
 ) -> Result<Largest, LargestError> {
@@ -82,12 +88,12 @@ pub(crate) fn largest_for(
     // The clock ends the search, not the first answer. Until then each plan may take the whole of its own time.
     let end = conditions.method.budget.time.and_then(|time| Instant::now().checked_add(time));
     observer.note(&TriedBatch(1));
-    let mut best = match fit(network, conditions, machines, 1, limit, observer)? {
+    let mut best = match fit(network, conditions, tiles, machines, 1, limit, observer)? {
         Ok(graph) => graph,
         Err(why) => return Err(LargestError::None(why)),
     };
     let watch = Until::new(observer, end);
-    let fits = |batch: usize| fit(network, conditions, machines, batch, limit, &watch);
+    let fits = |batch: usize| fit(network, conditions, tiles, machines, batch, limit, &watch);
     let (mut works, mut fails) = (1, MOST + 1);
     while works + 1 < fails && !watch.interrupted() {
         // Doubles until a batch does not fit, then halves the gap.
@@ -109,13 +115,14 @@ pub(crate) fn largest_for(
 fn fit(
     network: &dyn Network,
     conditions: &Conditions<'_>,
+    tiles: TileChoice,
     machines: &[&Machine],
     batch: usize,
     limit: Bytes,
     observer: &dyn Observer,
 ) -> Result<Result<Arc<Graph>, PlanError>, LargestError> {
     let graph = network.with_batch(batch).ok_or(LargestError::Fixed)?.largest()?;
-    fits(graph, conditions, machines, limit, observer)
+    fits(graph, conditions, tiles, machines, limit, observer)
 }
 
 /// The graph if it fits, with the smallest workspaces if only those fit and the [choice](algorithms::choose) of the training considers
@@ -123,6 +130,7 @@ fn fit(
 pub(crate) fn fits(
     graph: Arc<Graph>,
     conditions: &Conditions<'_>,
+    tiles: TileChoice,
     machines: &[&Machine],
     limit: Bytes,
     observer: &dyn Observer,
@@ -139,15 +147,20 @@ pub(crate) fn fits(
         }
         Ok(first.map_or(Ok(()), Err))
     };
-    let why = match plan(&graph)? {
+    // A training cuts large weights where the limit is too small for whole ones, and chooses algorithms for what it has cut.
+    let tiled = match (conditions.algorithms, machines.first()) {
+        (AlgorithmChoice::NumericChanges, _) | (_, None) => graph.clone(),
+        (_, Some(machine)) => tiles::cut(&graph, tiles, limit, machine, conditions.freedom)?,
+    };
+    let why = match plan(&tiled)? {
         Ok(()) => return Ok(Ok(graph)),
         Err(why) => why,
     };
-    if algorithms::is_worth_choosing(conditions, &graph, limit) {
-        let graph = algorithms::smallest(&graph);
-        if plan(&graph)?.is_ok() {
-            return Ok(Ok(graph));
-        }
+    if algorithms::is_worth_choosing(conditions, &tiled, limit)
+        && plan(&algorithms::smallest(&tiled))?.is_ok()
+    {
+        // What is cut is cut again, from the whole weights.
+        return Ok(Ok(if Arc::ptr_eq(&tiled, &graph) { algorithms::smallest(&graph) } else { graph }));
     }
     Ok(Err(why))
 }

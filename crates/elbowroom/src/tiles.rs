@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use elbowroom_engine::kernels::tile_grain;
-use elbowroom_graph::{Graph, Tileable, Tiling};
+use elbowroom_graph::{BuildError, Graph, Tileable, Tiling};
 use elbowroom_ir::Bytes;
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::planning::Freedom;
@@ -165,6 +165,37 @@ pub fn choose(
         }
     }
     Ok(tiling)
+}
+
+/// The graph with the weights in tiles that [`choose`] cuts for a limit; the same graph if none is.
+///
+/// # Errors
+///
+/// A [`CutError`] if the graph cannot be traced or cut.
+pub fn cut(
+    graph: &Arc<Graph>,
+    choice: TileChoice,
+    limit: Bytes,
+    machine: &Machine,
+    freedom: Freedom,
+) -> Result<Arc<Graph>, CutError> {
+    if !may_cut(graph, choice, limit) {
+        return Ok(graph.clone());
+    }
+    let tiling = choose(graph, choice, Some(limit), machine, freedom)?;
+    Ok(if tiling.is_empty() { graph.clone() } else { Arc::new(graph.tiled(&tiling)?) })
+}
+
+/// Why weights cannot be cut.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CutError {
+    /// The graph cannot be traced.
+    #[error(transparent)]
+    Untraceable(#[from] Untraceable),
+    /// The graph uses a weight in another way than was expected.
+    #[error(transparent)]
+    Build(#[from] BuildError),
 }
 
 /// Whether any weight could be cut for a limit that is at least this large.

@@ -206,7 +206,8 @@ impl<'a> Training<'a> {
         let measured = measured_link(self, host)?;
         let machines = [&measured, &self.machine];
         let conditions = self.conditions(&measured);
-        let Largest { samples, graph, .. } = largest_for(&*self.network, &conditions, &machines, observer)?;
+        let Largest { samples, graph, .. } =
+            largest_for(&*self.network, &conditions, self.tiles, &machines, observer)?;
         if let Some(network) = self.network.with_batch(samples) {
             self.network = network;
         }

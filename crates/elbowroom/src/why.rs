@@ -64,6 +64,8 @@ pub struct Why {
     pub groups: Vec<Group>,
     /// Bytes alive at the peak that belong to groups which are not listed.
     pub other_bytes: Bytes,
+    /// Listed groups of which no saving was evaluated because the time ended.
+    pub unevaluated_groups: usize,
     /// The saving if every op of the update phase ran as soon as its gradient exists; `None` for a plan.
     pub prompt_updates: Option<Saving>,
     /// No plan exists for a smaller limit: an op needs these bytes together with the tensors that cannot leave the device.
@@ -113,9 +115,10 @@ impl Why {
         let residencies = Residencies::of(&task.trace, schedule, &task.machine, allocations_only);
         let at = live.at.map_or(0, |action| action.index() as u64);
         let (mut groups, other_bytes) = residencies.groups(&live, LISTED, ELSEWHERE);
-        if plan.is_none() {
-            savings::complete(task, schedule, at, &mut groups, allocations_only);
-        }
+        let unevaluated_groups = match plan {
+            None => savings::complete(task, schedule, at, &mut groups, allocations_only, observer),
+            Some(_) => 0,
+        };
         let (floor_op, floor_bytes) = pipeline::floor(task);
         let arena_bytes = shown.placement().height;
         let mut why = Self {
@@ -131,7 +134,10 @@ impl Why {
             kinds: residencies.kinds(at),
             groups,
             other_bytes,
-            prompt_updates: plan.is_none().then(|| savings::prompt_updates(task)).flatten(),
+            unevaluated_groups,
+            prompt_updates: (plan.is_none() && !observer.interrupted())
+                .then(|| savings::prompt_updates(task))
+                .flatten(),
             floor_bytes,
             floor_op,
             smallest_limit_bytes: None,

@@ -17,6 +17,7 @@ use elbowroom::network::Model;
 use elbowroom::pipeline::{self, Method, PlanError, Rounds, Task};
 use elbowroom::sim::cost::Roofline;
 use elbowroom::size::MemorySpec;
+use elbowroom::tiles::TileChoice;
 use elbowroom::train::{Iteration, TrainObserver, Training};
 use elbowroom::{registry, sim};
 
@@ -165,7 +166,7 @@ fn short_searches_keep_to_the_time_too() {
         threads: 1,
         algorithms: AlgorithmChoice::AsBuilt,
     };
-    let largest = largest(&network, &conditions, &Silent).unwrap();
+    let largest = largest(&network, &conditions, TileChoice::Auto, &Silent).unwrap();
     assert!((1..=2).contains(&largest.samples), "the peak is that of two samples, and nothing leaves");
     assert_eq!(planner.faults.into_inner(), 0, "the planner was not interrupted");
 }

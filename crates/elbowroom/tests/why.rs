@@ -2,7 +2,7 @@
 
 use elbowroom::graph::zoo;
 use elbowroom::ir::planning::Freedom;
-use elbowroom::ir::search::{Budget, Silent};
+use elbowroom::ir::search::{Budget, Observer, Silent};
 use elbowroom::ir::{Bytes, Nanos};
 use elbowroom::pipeline::{self, Method, Task};
 use elbowroom::registry;
@@ -100,4 +100,31 @@ fn what_is_alive_elsewhere_saves_nothing() {
         assert_eq!(group.peak_without_bytes, why.peak_live_bytes, "{}", group.module);
         assert!(group.offload.is_none() && group.recompute.is_none(), "nothing of it is alive at the peak");
     }
+}
+
+/// Interrupts from the beginning, as a clock does that has run out.
+struct Late;
+
+impl Observer for Late {
+    fn interrupted(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn savings_that_the_time_leaves_out_are_counted() {
+    let task = task("resnet20", 4);
+    let packer = registry::packer("best-fit").unwrap();
+    let method = Method::new(registry::planner("auto").unwrap(), packer, Budget::evaluations(50)).at_once();
+    let kept = pipeline::unconstrained(&task, packer, &Silent).unwrap();
+    let means = Means { method: &method, smallest: &method };
+    let treated = |why: &Why| {
+        why.groups.iter().filter(|group| group.offload.is_some() || group.recompute.is_some()).count()
+    };
+    let why = Why::of(&task, None, &kept, &means, &Silent);
+    assert!(why.unevaluated_groups == 0 && treated(&why) > 0);
+    let late = Why::of(&task, None, &kept, &means, &Late);
+    assert!(late.unevaluated_groups >= treated(&why) && treated(&late) == 0);
+    assert_eq!((late.peak_live_bytes, late.groups.len()), (why.peak_live_bytes, why.groups.len()));
+    consistent(&late);
 }

@@ -19,6 +19,7 @@ use elbowroom::pipeline::{self, Method, PlanError, Planned, Task};
 use elbowroom::report::PlanReport;
 use elbowroom::sched::deadline::Until;
 use elbowroom::size::{BatchSpec, MemorySpec};
+use elbowroom::tiles::{self, TileChoice};
 use elbowroom::{picture, registry};
 use serde::Serialize;
 
@@ -142,6 +143,8 @@ fn traced_network(
     progress: &Progress,
 ) -> Result<Result<(Task, Option<LargestBatch>), Answer>> {
     let machine = settings::machine(&args.machine, trace::cpu()?)?;
+    let tiles =
+        args.tiles.unwrap_or(if args.output.is_some() { TileChoice::Never } else { TileChoice::Auto });
     let (graph, found) = match args.network.batch {
         BatchSpec::Samples(samples) => (Arc::new(trace::network(&args.network, samples as usize)?), None),
         BatchSpec::Largest => {
@@ -163,7 +166,7 @@ fn traced_network(
                 algorithms: AlgorithmChoice::AsBuilt,
             };
             let model = Model::new(&args.network.model, options)?;
-            match largest(&model, &conditions, progress) {
+            match largest(&model, &conditions, tiles, progress) {
                 Ok(Largest { samples, graph, complete, .. }) => {
                     (graph, Some(LargestBatch { largest_batch: samples, largest_batch_complete: complete }))
                 }
@@ -171,6 +174,11 @@ fn traced_network(
                 Err(error) => return Err(error.into()),
             }
         }
+    };
+    let limit = args.memory.and_then(MemorySpec::absolute);
+    let graph = match limit {
+        Some(limit) => tiles::cut(&graph, tiles, limit, &machine, freedom)?,
+        None => graph,
     };
     Ok(Ok((Task::estimate(&graph, &machine, freedom)?, found)))
 }

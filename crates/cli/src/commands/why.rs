@@ -116,6 +116,10 @@ fn print(why: &Why) -> Result<()> {
         let note = format!("less if each update runs right behind its gradient ({})", saving.peak_bytes);
         rows.push(row("order of updates", saving.saved_bytes, note));
     }
+    if why.unevaluated_groups > 0 {
+        let note = "whose savings were not evaluated: --time ended";
+        rows.push(row("groups left out", why.unevaluated_groups, note));
+    }
     printer::section("Peak", &rows)?;
     groups(why)?;
     suggestions(why)

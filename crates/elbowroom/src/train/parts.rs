@@ -59,7 +59,7 @@ impl Training<'_> {
         for parts in (1..=batch).filter(|&parts| batch.is_multiple_of(parts)) {
             let network = self.network.with_batch(batch / parts).ok_or(LargestError::Fixed)?;
             let graph = InParts::new(network, parts, self.clip).largest()?;
-            match largest::fits(graph, &conditions, &machines, limit, observer)? {
+            match largest::fits(graph, &conditions, self.tiles, &machines, limit, observer)? {
                 Ok(_) => return Ok(batch / parts),
                 Err(error) if observer.interrupted() => return Err(TrainError::Plan(error)),
                 Err(error) => why = Some(error),

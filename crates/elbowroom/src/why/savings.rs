@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use elbowroom_ir::schedule::Schedule;
+use elbowroom_ir::search::Observer;
 use elbowroom_ir::trace::{Again, Phase};
 use elbowroom_ir::{Bytes, Id, Nanos, OpId, TensorId};
 use elbowroom_sched::lower::{evaluate, least_live};
@@ -59,26 +60,33 @@ pub(super) fn prompt_updates(task: &Task) -> Option<Saving> {
     saving(task, &prompt, before, updates).filter(|saving| !saving.saved_bytes.is_zero())
 }
 
-/// Adds to every group what offloading and recomputing its idle tensors saves.
+/// Adds to every group what offloading and recomputing its idle tensors saves, those with most bytes at the peak first, until the observer
+/// interrupts. Returns the number of groups with idle tensors that were not evaluated.
 pub(super) fn complete(
     task: &Task,
     keep_schedule: &Schedule,
     at: u64,
     groups: &mut [Group],
     allocations_only: bool,
-) {
+    observer: &dyn Observer,
+) -> usize {
     let trace = &task.trace;
     let keep = Policy::keep(trace);
-    let Ok((before, _)) = least_live(&request(task, UNLIMITED), &keep) else { return };
+    let Ok((before, _)) = least_live(&request(task, UNLIMITED), &keep) else { return 0 };
     // In the schedule that keeps everything the ops run in the trace's order, so that an op's number is its place.
-    let Some(peak_op) = next_op(trace, keep_schedule, at) else { return };
+    let Some(peak_op) = next_op(trace, keep_schedule, at) else { return 0 };
     let touches = Touches::of(trace, &keep.sequence);
     let evictions = EvictionPolicies::new(trace, &keep.sequence, touches.clone());
     // One tensor's end can be another one's beginning: the first counts.
     let pairs = trace.persistent().iter().enumerate().rev();
     let persistent: BTreeMap<TensorId, usize> =
         pairs.flat_map(|(index, pair)| [(pair.begin, index), (pair.end, index)]).collect();
+    let mut unevaluated = 0;
     for group in groups {
+        if observer.interrupted() {
+            unevaluated += usize::from(!group.idle.is_empty());
+            continue;
+        }
         let (policy, count) = offloaded(&keep, &touches, &persistent, peak_op, &group.idle);
         if count > 0 {
             group.offload = saving(task, &policy, before, count);
@@ -91,6 +99,7 @@ pub(super) fn complete(
             group.recompute = saving(task, &policy, before, tensors);
         }
     }
+    unevaluated
 }
 
 /// The policy that offloads these tensors while the op of the peak runs, and how many of them can be offloaded. `persistent` has the indices of
