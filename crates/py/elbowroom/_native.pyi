@@ -48,6 +48,8 @@ class Iteration:
         persistent: Sequence[tuple[int, str]] = (),
         mutates: Sequence[Sequence[int]] | None = None,
     ) -> None: ...
+    def text(self) -> str:
+        """The trace with its durations in the text format of the command's trace files."""
     def keep(self) -> Planned:
         """The schedule that keeps every tensor until its last use."""
     def largest_op(self) -> tuple[str, int]:

@@ -47,6 +47,11 @@ class Trace:
         """Peak of live memory if everything is kept until its last use."""
         return self.keep.peak_bytes
 
+    def save(self, path) -> None:
+        """Writes the trace with its durations to a file that the command reads: ``elbowroom plan FILE --machine a100 --memory 50%``."""
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self.iteration.text())
+
 
 @dataclass
 class Plan:

@@ -11,6 +11,7 @@ use elbowroom_ir::machine::{Channel, Machine};
 use elbowroom_ir::planning::{CostSource, Costs, Freedom, Planner, Request};
 use elbowroom_ir::schedule::{Action, Schedule};
 use elbowroom_ir::search::{Budget, Infeasible, Silent, StopReason};
+use elbowroom_ir::text::TraceFile;
 use elbowroom_ir::trace::{Again, Mutation, Op, Persistent, Phase, Storage, Tensor, Trace, TraceData, Work};
 use elbowroom_ir::{Bytes, Nanos, OpId, StorageId, TensorId};
 use elbowroom_sched::keep::Keep;
@@ -196,6 +197,13 @@ impl Iteration {
     #[getter]
     fn fingerprint(&self) -> String {
         self.trace.fingerprint().to_string()
+    }
+
+    /// The trace with its durations in the text format of the command's trace files (`docs/formats.md`).
+    fn text(&self) -> PyResult<String> {
+        let file = TraceFile::new((*self.trace).clone(), Some(self.costs.clone()), None)
+            .map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(file.to_string())
     }
 
     /// The schedule that keeps every tensor until its last use.
