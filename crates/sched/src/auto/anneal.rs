@@ -21,8 +21,8 @@ pub(crate) struct AnnealWalk<'a> {
     pub best: Option<(u64, Decisions)>,
     over: u32,
     steps: u32,
-    /// Time for copies to the host, and for copies back.
-    room: [f64; 2],
+    /// Time for copies, in the order of [`AnnealState::copying`].
+    room: [f64; 4],
 }
 
 impl<'a> AnnealWalk<'a> {
@@ -34,11 +34,11 @@ impl<'a> AnnealWalk<'a> {
         let sizes = editor.again.iter().map(|&value| f64::from(inst.values[value as usize].size));
         let typical = sizes.sum::<f64>() / editor.again.len().max(1) as f64 / f64::from(1u32 << inst.shift);
         let price = mean / (typical * inst.ops.len() as f64 * 0.05).max(1e-9);
-        Self { editor, price, first_price: price, best: None, over: 0, steps: 0, room: [0.0; 2] }
+        Self { editor, price, first_price: price, best: None, over: 0, steps: 0, room: [0.0; 4] }
     }
 
-    /// A walk in which copies take time: so much of it may be spent on copies to the host, and so much on copies back.
-    pub(crate) fn with_copies(state: AnnealState<'a>, seed: u64, room: [f64; 2]) -> Self {
+    /// A walk in which copies take time, with the time that may be spent on them.
+    pub(crate) fn with_copies(state: AnnealState<'a>, seed: u64, room: [f64; 4]) -> Self {
         Self { room, ..Self::new(state, seed) }
     }
 
@@ -53,6 +53,11 @@ impl<'a> AnnealWalk<'a> {
     pub(crate) fn fitting(&self) -> Option<(u64, Decisions)> {
         let state = &self.editor.state;
         (state.excess == 0).then(|| (state.time, state.decisions(PrefetchRule::Eager)))
+    }
+
+    /// The shortest that it has found, or else where it is, if that fits.
+    pub(crate) fn best_or_fitting(&self) -> Option<(u64, Decisions)> {
+        self.best.clone().or_else(|| self.fitting())
     }
 
     fn energy(&self) -> f64 {
@@ -105,7 +110,9 @@ impl<'a> AnnealWalk<'a> {
         }
         let share = f64::from(self.over) / f64::from(self.steps);
         (self.steps, self.over) = (0, 0);
-        self.price *= if share > 0.6 {
+        self.price *= if share >= 1.0 && self.best.is_none() {
+            1.5
+        } else if share > 0.6 {
             1.1
         } else if share < 0.4 {
             1.0 / 1.1

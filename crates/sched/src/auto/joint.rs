@@ -29,7 +29,7 @@ pub(crate) struct JointWalk<'a> {
     time: u64,
     /// Shortest iteration seen.
     pub best: Option<(u64, Decisions)>,
-    /// Time of both copies of every tensor.
+    /// Time of both copies of every tensor; of what never changes, which the host has anyway, of the copy back.
     copies: Vec<u64>,
     /// Start of every op of the trace if nothing is recomputed and nothing waits.
     starts: Vec<u64>,
@@ -40,7 +40,9 @@ impl<'a> JointWalk<'a> {
         let machine = request.machine;
         let copies = request.trace.tensors().ids().map(|value| {
             let bytes = request.trace.bytes(value);
-            machine.to_host.time(bytes).get() + machine.to_device.time(bytes).get()
+            let unchanged = state.inst.values[value.index()].becomes == value.0;
+            let out = if unchanged { 0 } else { machine.to_host.time(bytes).get() };
+            out + machine.to_device.time(bytes).get()
         });
         let starts = state.inst.ops.iter().scan(0, |time, op| {
             let start = *time;

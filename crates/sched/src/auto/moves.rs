@@ -20,6 +20,10 @@ pub(crate) struct Editor<'a> {
     pub random: Random,
     /// Tensors that can be recomputed: those worth drawing.
     pub again: Vec<u32>,
+    /// Tensors that persist and may be on the host between iterations.
+    persistent: Vec<u32>,
+    /// The share of them among the bytes that can leave.
+    weight: f64,
     journal: Vec<Change>,
 }
 
@@ -30,8 +34,16 @@ impl<'a> Editor<'a> {
             let value = inst.values[*v as usize];
             value.maker != NONE && inst.ops[value.maker as usize].latest > 0 && value.size > 0
         };
-        let again = (0..inst.values.len() as u32).filter(again).collect();
-        Self { state, random: Random::new(seed), again, journal: Vec::new() }
+        let again: Vec<u32> = (0..inst.values.len() as u32).filter(again).collect();
+        let persistent = |v: &u32| {
+            let value = inst.values[*v as usize];
+            value.becomes != NONE && value.size > 0
+        };
+        let persistent: Vec<u32> = (0..inst.values.len() as u32).filter(persistent).collect();
+        let bytes =
+            |values: &[u32]| values.iter().map(|&v| f64::from(inst.values[v as usize].size)).sum::<f64>();
+        let weight = bytes(&persistent) / (bytes(&persistent) + bytes(&again)).max(1.0);
+        Self { state, random: Random::new(seed), again, persistent, weight, journal: Vec::new() }
     }
 
     /// Whether anything has changed since the last decision.
@@ -105,10 +117,24 @@ impl<'a> Editor<'a> {
         self.journal.push(Change::Keep(value, stage, op));
     }
 
-    /// Recomputes an op before another.
+    /// Recomputes an op before another. A parameter that would be prefetched for a later use is prefetched for this one instead: it would
+    /// otherwise stay from its last use on.
     pub(crate) fn insert(&mut self, stage: u32, op: u32) {
         self.state.insert(stage, op);
         self.journal.push(Change::Insert(stage, op));
+        if self.state.prefetches().is_empty() {
+            return;
+        }
+        let inst = self.state.inst;
+        for &value in &inst.ops[op as usize].reads {
+            if inst.values[value as usize].becomes != NONE
+                && let Some((next, user)) = self.state.next_prefetched(value, stage, op)
+                && self.state.is_plain(value, stage, op)
+            {
+                self.prefetch(value, stage, op);
+                self.keep(value, next, user);
+            }
+        }
     }
 
     fn remove(&mut self, stage: u32, op: u32) {
@@ -116,6 +142,11 @@ impl<'a> Editor<'a> {
             let inst = self.state.inst;
             for &value in &inst.ops[op as usize].reads {
                 if self.state.has_prefetch(value, stage, op) {
+                    if inst.values[value as usize].becomes != NONE
+                        && let Some((next, user)) = self.state.next_plain(value, stage, op)
+                    {
+                        self.prefetch(value, next, user);
+                    }
                     self.keep(value, stage, op);
                 }
             }
@@ -181,6 +212,14 @@ impl<'a> Editor<'a> {
         let from = self.random.below(self.state.places());
         let Some(place) = self.state.over_from(from) else { return self.drop_value() };
         let moment = self.state.moment(place);
+        if self.state.copies.is_some() && !self.persistent.is_empty() && self.random.chance(self.weight) {
+            for _ in 0..16 {
+                let value = self.persistent[self.random.below(self.persistent.len())];
+                if let Some((stage, op)) = self.state.idle_persistent(value, moment) {
+                    return self.prefetch(value, stage, op);
+                }
+            }
+        }
         let mut pick: Option<(f64, u32, u32)> = None;
         let mut found = 0;
         for _ in 0..48 {

@@ -9,7 +9,10 @@ use std::time::Instant;
 
 use elbowroom_ir::search::{Budget, Observer, StopReason};
 
-use elbowroom_ir::planning::Request;
+use elbowroom_ir::planning::{Freedom, Request};
+use elbowroom_ir::{Id, TensorId};
+
+use elbowroom_sim::bound::floor;
 
 use super::anneal::AnnealWalk;
 use super::instance::Instance;
@@ -35,6 +38,8 @@ const TYPICAL: usize = 1_000;
 /// Slices of the first cycle and of the longest.
 const FIRST_CYCLE: u64 = 2;
 const LONGEST_CYCLE: u64 = 128;
+/// Slices of the first cycle in which joint walks no longer wait for scouts.
+const PATIENCE: u64 = 32;
 /// By how much the first cycles over repeats alone are longer on long traces, where a slice is short and a joint step costs so much that
 /// walks pay off sooner.
 const LONGER: u64 = 4;
@@ -104,7 +109,7 @@ pub(crate) fn search<'a>(
 ) -> SearchResult {
     let state = AnnealState::new(inst);
     let seed = |i: u64| budget.seed.wrapping_mul(2 * WALKS as u64).wrapping_add(i);
-    let recompute = request.freedom.recompute;
+    let recompute = request.freedom.recompute && can_fit_alone(request);
     let walks = (0..WALKS as u64).filter(|_| recompute).map(|i| AnnealWalk::new(state.clone(), seed(i)));
     let windows = (0..WINDOWS as u64).filter(|_| recompute);
     let windows = windows.map(|i| WindowSearch::new(state.clone(), !seed(i)));
@@ -143,6 +148,13 @@ pub(crate) fn search<'a>(
     SearchResult { best: search.best, joint, evaluations: search.evaluations, stop }
 }
 
+/// Whether it has not been proved that recompute alone cannot keep to the limit: where parameters must leave, walks without copies would take
+/// evaluations and find nothing.
+fn can_fit_alone(request: &Request<'_>) -> bool {
+    let alone = Freedom { offload: false, ..request.freedom };
+    floor(request.trace, alone, request.machine.align).is_none_or(|floor| floor.bytes <= request.live_limit)
+}
+
 /// Walks in which copies take time, each with another view of how crowded the link may become.
 fn scouts<'a>(request: &Request<'_>, state: &AnnealState<'a>, seed: u64) -> Vec<AnnealWalk<'a>> {
     let (trace, machine, inst) = (request.trace, request.machine, state.inst);
@@ -153,12 +165,17 @@ fn scouts<'a>(request: &Request<'_>, state: &AnnealState<'a>, seed: u64) -> Vec<
     for op in &inst.ops {
         starts.push(starts[starts.len() - 1] + op.time);
     }
-    // Copies to the host have the time until the live memory is highest, copies back the time after it.
+    // Copies to the host have the time until the live memory is highest, copies back the time after it. What is on the host between
+    // iterations comes before its first use, mostly in the first part, and leaves in the second.
     let backward_start = starts[state.highest_place().min(inst.ops.len())] as f64;
     let each = |index: usize| {
         let scale = |time: u64| (time as f64 * WAITS[index]) as u64;
+        let out = |v: TensorId| match inst.values[v.index()].becomes == v.0 {
+            true => 0,
+            false => scale(machine.to_host.time(trace.bytes(v)).get()),
+        };
         let copies = Copies {
-            out: trace.tensors().ids().map(|v| scale(machine.to_host.time(trace.bytes(v)).get())).collect(),
+            out: trace.tensors().ids().map(out).collect(),
             back: trace
                 .tensors()
                 .ids()
@@ -169,7 +186,8 @@ fn scouts<'a>(request: &Request<'_>, state: &AnnealState<'a>, seed: u64) -> Vec<
         let mut state = state.clone();
         state.copies = Some(Arc::new(copies));
         let fill = CROWDED[index] * WAITS[index];
-        let room = [fill * backward_start, fill * (inst.total as f64 - backward_start)];
+        let [first, second] = [fill * backward_start, fill * (inst.total as f64 - backward_start)];
+        let room = [first, second, second, first];
         AnnealWalk::with_copies(
             state,
             seed.wrapping_mul(WALKS as u64).wrapping_add(1 << 32 | index as u64),
@@ -182,7 +200,8 @@ fn scouts<'a>(request: &Request<'_>, state: &AnnealState<'a>, seed: u64) -> Vec<
 impl ParallelSearch<'_> {
     fn run(&mut self) -> StopReason {
         let mut cycle = FIRST_CYCLE;
-        let walk = FIRST_CYCLE * if self.slices[0] < SLICE { LONGER } else { 1 };
+        let longer = self.slices[0] < SLICE && !self.walks.is_empty();
+        let walk = FIRST_CYCLE * if longer { LONGER } else { 1 };
         loop {
             if let Some(stop) = self.walk(cycle.max(walk)).or_else(|| self.step(cycle * JOINT_SHARE)) {
                 return stop;
@@ -196,7 +215,7 @@ impl ParallelSearch<'_> {
 
     /// One cycle over repeats alone.
     fn walk(&mut self, cycle: u64) -> Option<StopReason> {
-        if self.walks.is_empty() {
+        if self.walks.is_empty() && self.scouts.is_empty() {
             return None;
         }
         let whole = self.slices[0];
@@ -245,13 +264,13 @@ impl ParallelSearch<'_> {
 
     /// One cycle over repeats and copies together.
     fn step(&mut self, cycle: u64) -> Option<StopReason> {
-        if self.joints.is_empty() {
+        if self.joints.is_empty() || self.scouts_first(cycle) {
             return None;
         }
         let keep = Decisions { repeats: Vec::new(), prefetches: Vec::new(), rule: PrefetchRule::Eager };
         for (index, joint) in self.joints.iter_mut().enumerate() {
-            if let Some((_, scouted)) = self.scouts.get(index).and_then(|scout| scout.best.as_ref()) {
-                joint.challenge(scouted);
+            if let Some((_, scouted)) = self.scouts.get(index).and_then(AnnealWalk::best_or_fitting) {
+                joint.challenge(&scouted);
             }
             let from = match (index, &self.best, &self.alone) {
                 (0, Some((_, best)), _) | (1, Some((_, best)), None) => best,
@@ -277,6 +296,16 @@ impl ParallelSearch<'_> {
         }
         self.collect();
         None
+    }
+
+    /// Whether joint walks had better wait until a scout has found something: where parameters must leave, what they start from is many times
+    /// slower than what scouts find, and on a long trace a joint step costs as much as some hundred moves.
+    fn scouts_first(&self, cycle: u64) -> bool {
+        self.slices[0] < SLICE
+            && self.walks.is_empty()
+            && !self.scouts.is_empty()
+            && cycle < PATIENCE * JOINT_SHARE
+            && self.scouts.iter().all(|scout| scout.best_or_fitting().is_none())
     }
 
     /// How many moves each walk may make next, or why there are no more; counts them.

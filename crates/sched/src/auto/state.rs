@@ -54,7 +54,7 @@ const fn anew(key: Key) -> bool {
 /// How long copies take, for states that are to count it.
 #[derive(Clone, Debug)]
 pub(crate) struct Copies {
-    /// Time of a copy of each tensor to the host, with what it is thought to wait.
+    /// Time of a copy of each tensor to the host, with what it is thought to wait; 0 for what never changes, which the host has anyway.
     pub out: Vec<u64>,
     /// Time of a copy back, likewise.
     pub back: Vec<u64>,
@@ -68,8 +68,9 @@ pub(crate) struct AnnealState<'a> {
     /// If it is there, a tensor that is prefetched is away only from the end of its copy to the host to the start of its copy back, both as
     /// if the streams were free, in whole stages. Otherwise copies take no time, and the live memory is what no schedule can do without.
     pub copies: Option<Arc<Copies>>,
-    /// Time of all copies to the host, and of all copies back; 0 if copies take no time.
-    pub copying: [u64; 2],
+    /// Time of all copies to the host and of all copies back within the iteration, then the same for tensors that are on the host between
+    /// iterations; 0 if copies take no time.
+    pub copying: [u64; 4],
     pub inst: &'a Instance,
     /// Ops recomputed before each op of the trace, ascending.
     again: Vec<Vec<u32>>,
@@ -125,7 +126,7 @@ impl<'a> AnnealState<'a> {
             repeats: Vec::new(),
             prefetches: Vec::new(),
             copies: None,
-            copying: [0; 2],
+            copying: [0; 4],
             time: inst.total,
             excess: 0,
         };
@@ -189,14 +190,19 @@ impl<'a> AnnealState<'a> {
     fn cover_copies(&mut self, value: u32, from: Key, to: Key, size: i32) {
         let Some(copies) = self.copies.clone() else { return };
         let low = if from == BEGIN { 0 } else { self.place(from) as usize + 1 };
-        let high = self.place(to) as usize;
-        let (first, last) =
-            (if from == BEGIN { 0 } else { stage_of(from) as usize + 1 }, stage_of(to) as usize);
-        // Stages that begin before the copy to the host has ended, and those that end after the copy back has begun.
-        let out = copies.starts[first.min(last)] + copies.out[value as usize];
+        let first = if from == BEGIN { 0 } else { stage_of(from) as usize + 1 };
+        // What leaves for the end of the iteration does not come back in it.
+        let leaves = to & !WHAT == END;
+        let high = self.place(if leaves { END } else { to }) as usize;
+        let last = if leaves { self.inst.ops.len() } else { stage_of(to) as usize };
+        // Stages that begin before the copy to the host has ended, and those that end after the copy back has begun. What begins on the
+        // host needs no copy to it.
+        let out = if from == BEGIN { 0 } else { copies.out[value as usize] };
+        let out = copies.starts[first.min(last)] + out;
         let left = first + copies.starts[first.min(last)..last].partition_point(|&start| start < out);
         let back = copies.starts[last].saturating_sub(copies.back[value as usize]);
         let returns = copies.starts[..=last].partition_point(|&start| start <= back).saturating_sub(1);
+        let returns = if leaves { last } else { returns };
         if left >= returns {
             return self.add(low, high, size);
         }
@@ -205,7 +211,9 @@ impl<'a> AnnealState<'a> {
         if let Some(end) = self.starts[left].checked_sub(1) {
             self.add(low, end as usize, size);
         }
-        self.add(low.max(self.starts[returns] as usize), high, size);
+        if !leaves {
+            self.add(low.max(self.starts[returns] as usize), high, size);
+        }
     }
 
     /// Lets the copies of a gap begin at a new touch instead of the one before it, or, with a negative size, the other way round.
@@ -353,7 +361,8 @@ impl<'a> AnnealState<'a> {
             self.cover(before, at, size);
         }
         if let Some(copies) = &self.copies {
-            for (sum, time) in self.copying.iter_mut().zip([&copies.out, &copies.back]) {
+            let sums = if before == BEGIN { &mut self.copying[2..] } else { &mut self.copying[..2] };
+            for (sum, time) in sums.iter_mut().zip([&copies.out, &copies.back]) {
                 let time = time[value as usize];
                 *sum = if prefetched { *sum + time } else { *sum - time };
             }
@@ -376,6 +385,7 @@ impl<'a> AnnealState<'a> {
         *end = if left { END | PREFETCHED } else { END };
         let before = *before;
         self.cover(before, END, if left { -size } else { size });
+        self.cover_copies(value, before, END, if left { size } else { -size });
     }
 
     /// Lets the op of a place reserve so much more.

@@ -2,7 +2,7 @@
 
 use super::super::instance::NONE;
 use super::super::sequence::Decisions;
-use super::{AnnealState, BEGIN, END, Key, MADE, WHAT, anew, key, op_of, stage_of};
+use super::{AnnealState, BEGIN, END, Key, MADE, PREFETCHED, WHAT, anew, key, op_of, stage_of};
 use crate::policy::PrefetchRule;
 
 impl AnnealState<'_> {
@@ -82,14 +82,31 @@ impl AnnealState<'_> {
         (!anew(first) && first != END).then(|| (value, 0, stage_of(first), op_of(first)))
     }
 
+    /// If a tensor that persists is at a moment on the device without being used there, and could be away: the use before which it would be
+    /// prefetched, as (stage, op).
+    pub(crate) fn idle_persistent(&self, value: u32, moment: Key) -> Option<(u32, u32)> {
+        let end = self.touches[self.inst.values[value as usize].becomes as usize].as_slice();
+        if let [.., last, END] = end
+            && *last < moment
+        {
+            return self.begins_on_host(value).map(|(_, _, stage, op)| (stage, op));
+        }
+        self.idle_until(value, moment)
+    }
+
+    /// The use of a tensor after an op, as (stage, op), if it is prefetched for it.
+    pub(crate) fn next_prefetched(&self, value: u32, stage: u32, op: u32) -> Option<(u32, u32)> {
+        let touches = &self.touches[value as usize];
+        let next = *touches.get(touches.partition_point(|&touch| touch <= key(stage, op) | WHAT))?;
+        (next & PREFETCHED != 0 && next & !WHAT != END).then(|| (stage_of(next), op_of(next)))
+    }
+
     /// Whether a tensor that is there before an op reads it could be prefetched for that instead.
     pub(crate) fn can_prefetch(&self, value: u32, stage: u32, op: u32) -> bool {
         let row = self.inst.values[value as usize];
         let touches = &self.touches[value as usize];
         let index = touches.binary_search(&key(stage, op));
-        index.is_ok_and(|index| {
-            if touches[index - 1] == BEGIN { row.becomes != NONE && self.copies.is_none() } else { true }
-        })
+        index.is_ok_and(|index| touches[index - 1] != BEGIN || row.becomes != NONE)
     }
 
     /// The next touch of a tensor after an op, as (stage, op), if it is a use at which the tensor is there anyway.
