@@ -90,11 +90,11 @@ impl<'a> Feed<'a> {
         self.batches.get(self.last).map(|(_, batch)| batch)
     }
 
-    /// The data at a path for a graph, or synthetic data without one ([`open()`]).
+    /// The data at a path for a graph, or synthetic data without one ([`open`](super::open())).
     ///
     /// # Errors
     ///
-    /// Those of [`open()`].
+    /// Those of [`open`](super::open()).
     pub fn open(graph: &Graph, path: Option<&Path>, seed: u64) -> Result<Self, DataError> {
         Self::open_tokenized(graph, path, seed, &Tokenizer::default())
     }
@@ -103,7 +103,7 @@ impl<'a> Feed<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`open()`].
+    /// Those of [`open`](super::open()).
     pub fn open_tokenized(
         graph: &Graph,
         path: Option<&Path>,
