@@ -606,7 +606,7 @@ fn a_folder_for_a_file_and_a_file_of_another_kind_get_a_sentence_that_says_what_
         ("train --model gpt --data images", &["gpt", "images holds images", "give a text file"]),
         (
             "train --model resnet20 --batch 1 --data text.txt",
-            &["resnet20", "text.txt is a file", "give the folder"],
+            &["resnet20", "text.txt is a file", "give a folder"],
         ),
         ("train --model resnet20 --batch 1 --data texts", &["resnet20", "texts holds text", "give a folder"]),
         // A file where another kind is meant.
