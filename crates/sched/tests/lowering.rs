@@ -258,7 +258,8 @@ fn every_planner_keeps_to_the_limit_or_says_why_not() {
             packer: None,
         };
         let peak = lower(&request, &Policy::keep(&trace)).unwrap().peak;
-        request.live_limit = Bytes(peak.get() * u.int_in_range(1..=10)? / 10);
+        // Above the peak for half of the cases: `none` and `inplace` use no bytes twice and need more.
+        request.live_limit = Bytes(peak.get() * u.int_in_range(1..=20)? / 10);
         for (index, planner) in PLANNERS.iter().enumerate() {
             let budget = elbowroom_ir::search::Budget::evaluations(8);
             let outcome = planner.schedule(&request, &budget, &elbowroom_ir::search::Silent);
@@ -273,7 +274,7 @@ fn every_planner_keeps_to_the_limit_or_says_why_not() {
         Ok(())
     };
     // A fixed list of cases: the same ones on every machine.
-    for seed in 0..80u64 {
+    for seed in 0..160u64 {
         arbtest(&mut case).seed(seed << 32 | 2_048).run();
     }
     assert!(found.iter().all(|&found| found > 5), "{found:?}");
