@@ -66,6 +66,16 @@ def test_a_plan_is_saved_and_shown(tmp_path):
     assert "<table>" in plan._repr_html_()
 
 
+def test_a_trace_is_saved_as_the_command_reads_it(tmp_path):
+    trace, _ = traced()
+    trace.save(tmp_path / "step.trace")
+    lines = (tmp_path / "step.trace").read_text().splitlines()
+    assert lines[0] == "elbowroom trace 1" and "costs recorded" in lines
+    ops = [line for line in lines if line.startswith("op")]
+    assert len(ops) == trace.ops
+    assert sum(int(line.split(" nanos ")[1].split()[0]) for line in ops if " nanos " in line) == trace.keep.nanos
+
+
 def test_a_model_without_a_loss_is_refused():
     with torch.device("meta"):
         model = nn.Linear(4, 4)
