@@ -55,9 +55,9 @@ if __name__ == "__main__":
     print("| limit | evaluations | peak | overhead (predicted) | no plan below | offloaded in a step | ops recomputed | planning, processor time |")
     print("| --- | --: | --: | --: | --: | --: | --: | --: |", flush=True)
     for limit, label, evaluations in (
-        ("48GB", "48 GB", 2_000),
+        ("48GB", "48 GB", 60_000),
         ("48GB", "48 GB", 200_000),
-        ("24GB", "24 GB", 2_000),
+        ("24GB", "24 GB", 60_000),
         ("24GB", "24 GB", 200_000),
         ("min", "the smallest found", 2_000),
     ):

@@ -241,7 +241,7 @@ def _state_sizes(optimizer):
     return lambda count: [count] * copies
 
 
-def plan(traced: Trace, memory, machine: Machine | None = None, *, evaluations=2000, seconds=None, seed=0) -> Plan:
+def plan(traced: Trace, memory, machine: Machine | None = None, *, evaluations=20_000, seconds=None, seed=0) -> Plan:
     """Plans a traced step under a limit: bytes, ``"24GB"``, ``"60%"`` of the unlimited peak, or ``"min"``."""
     limit = size.resolve(memory, traced.unlimited_peak)
     machine = machine or Machine()
