@@ -7,53 +7,32 @@ use elbowroom_graph::op::Channels;
 use rayon::ThreadPool;
 
 use super::Operands;
-use super::elementwise::{CHUNK, map1, map2};
+use super::elementwise::{map1, map2};
 use super::isa::vectorized;
-use super::parallel::{Shared, each};
+use super::parallel::{COLUMNS, Shared, each, over_columns, over_rows};
 use super::reduce::Sums;
-
-/// Columns of one task where channels are the innermost extent.
-const COLUMNS: usize = 64;
 
 /// # Safety
 /// As [`super::run`].
 pub unsafe fn bias_grad(o: &Operands<'_>, pool: &ThreadPool, c: Channels) {
     let db = Shared::new(o.target::<f32>(0, c.channels));
     // SAFETY: the result is apart.
-    let dy = unsafe { o.read::<f32>(0, c.len()) };
-    if c.spatial == 1 {
-        each(pool, c.channels.div_ceil(COLUMNS), |task| {
-            let start = task * COLUMNS;
-            let width = COLUMNS.min(c.channels - start);
-            let mut sums = [0.0f32; COLUMNS];
-            vectorized(
-                #[inline(always)]
-                || {
-                    for row in dy.chunks_exact(c.channels) {
-                        for (sum, &x) in sums.iter_mut().zip(&row[start..start + width]) {
-                            *sum += x;
-                        }
-                    }
-                },
-            );
-            // SAFETY: every task has its own channels.
-            unsafe { db.slice(start, width) }.copy_from_slice(&sums[..width]);
-        });
-        return;
-    }
-    each(pool, c.channels, |channel| {
-        let mut sums = Sums::<1>::new();
-        vectorized(
+    unsafe {
+        let dy = o.read::<f32>(0, c.len());
+        channel_sums(
+            pool,
+            c,
+            db,
             #[inline(always)]
-            || {
-                for at in planes(c, channel) {
-                    sums.add1(&dy[at..at + c.spatial], |x| [x]);
+            |sums, at| {
+                for (sum, &x) in sums.iter_mut().zip(&dy[at..]) {
+                    *sum += x;
                 }
             },
+            #[inline(always)]
+            |sums, at| sums.add1(&dy[at..at + c.spatial], |x| [x]),
         );
-        // SAFETY: every task has its own channel.
-        unsafe { *db.add(channel) = sums.total()[0] as f32 };
-    });
+    }
 }
 
 /// The gradient of a product by channel: as [`bias_grad`], of `dy · x`.
@@ -63,25 +42,49 @@ pub unsafe fn bias_grad(o: &Operands<'_>, pool: &ThreadPool, c: Channels) {
 pub unsafe fn mul_channel_grad(o: &Operands<'_>, pool: &ThreadPool, c: Channels) {
     let dw = Shared::new(o.target::<f32>(0, c.channels));
     // SAFETY: the result is apart.
-    let (dy, x) = unsafe { (o.read::<f32>(0, c.len()), o.read::<f32>(1, c.len())) };
+    unsafe {
+        let (dy, x) = (o.read::<f32>(0, c.len()), o.read::<f32>(1, c.len()));
+        channel_sums(
+            pool,
+            c,
+            dw,
+            #[inline(always)]
+            |sums, at| {
+                for (sum, (&dy, &x)) in sums.iter_mut().zip(dy[at..].iter().zip(&x[at..])) {
+                    *sum += dy * x;
+                }
+            },
+            #[inline(always)]
+            |sums, at| sums.add2(&dy[at..at + c.spatial], &x[at..at + c.spatial], |dy, x| [dy * x]),
+        );
+    }
+}
+
+/// One sum for each channel. Where channels are the innermost extent, `add_row(sums, at)` adds one element to each sum of neighbouring
+/// channels, the first of which lies at `at`; otherwise `add_plane(sum, at)` adds the plane that starts at `at`.
+///
+/// # Safety
+/// `to` can be written for all channels, and the two functions do not read it.
+unsafe fn channel_sums(
+    pool: &ThreadPool,
+    c: Channels,
+    to: Shared<f32>,
+    add_row: impl Fn(&mut [f32], usize) + Sync + Send,
+    add_plane: impl Fn(&mut Sums<1>, usize) + Sync + Send,
+) {
     if c.spatial == 1 {
-        each(pool, c.channels.div_ceil(COLUMNS), |task| {
-            let start = task * COLUMNS;
-            let width = COLUMNS.min(c.channels - start);
+        over_columns(pool, c.channels, |start, count| {
             let mut sums = [0.0f32; COLUMNS];
             vectorized(
                 #[inline(always)]
                 || {
-                    for (dy, x) in dy.chunks_exact(c.channels).zip(x.chunks_exact(c.channels)) {
-                        let both = dy[start..start + width].iter().zip(&x[start..start + width]);
-                        for (sum, (&dy, &x)) in sums.iter_mut().zip(both) {
-                            *sum += dy * x;
-                        }
+                    for row in 0..c.batch {
+                        add_row(&mut sums[..count], row * c.channels + start);
                     }
                 },
             );
             // SAFETY: every task has its own channels.
-            unsafe { dw.slice(start, width) }.copy_from_slice(&sums[..width]);
+            unsafe { to.slice(start, count) }.copy_from_slice(&sums[..count]);
         });
         return;
     }
@@ -91,12 +94,12 @@ pub unsafe fn mul_channel_grad(o: &Operands<'_>, pool: &ThreadPool, c: Channels)
             #[inline(always)]
             || {
                 for at in planes(c, channel) {
-                    sums.add2(&dy[at..at + c.spatial], &x[at..at + c.spatial], |dy, x| [dy * x]);
+                    add_plane(&mut sums, at);
                 }
             },
         );
         // SAFETY: every task has its own channel.
-        unsafe { *dw.add(channel) = sums.total()[0] as f32 };
+        unsafe { *to.add(channel) = sums.total()[0] as f32 };
     });
 }
 
@@ -214,10 +217,9 @@ pub unsafe fn inference(o: &Operands<'_>, pool: &ThreadPool, c: Channels, epsilo
     // SAFETY: statistics and parameters are not written.
     let [scale, shift, means, variances] =
         unsafe { [1, 2, 3, 4].map(|position| o.read::<f32>(position, c.channels)) };
-    let together = CHUNK.div_ceil(c.spatial.max(1));
     let total = c.batch * c.channels;
-    each(pool, total.div_ceil(together), |task| {
-        for plane in task * together..((task + 1) * together).min(total) {
+    over_rows(pool, total, c.spatial, |planes| {
+        for plane in planes {
             let channel = plane % c.channels;
             let factor = scale[channel] * inverse_root(variances[channel], epsilon);
             let (mean, shift) = (means[channel], shift[channel]);

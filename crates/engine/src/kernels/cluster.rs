@@ -4,9 +4,8 @@
 use rayon::ThreadPool;
 
 use super::Operands;
-use super::elementwise::CHUNK;
 use super::isa::vectorized;
-use super::parallel::{Shared, each};
+use super::parallel::{Shared, each, over_rows};
 use super::reduce::Sums;
 
 /// # Safety
@@ -28,9 +27,8 @@ pub unsafe fn row_squares(o: &Operands<'_>, pool: &ThreadPool, [rows, width]: [u
     // SAFETY: the result is apart from the operand.
     let x = unsafe { o.read::<f32>(0, rows * width) };
     let squares = Shared::new(o.target::<f32>(0, rows));
-    let together = CHUNK.div_ceil(width.max(1));
-    each(pool, rows.div_ceil(together), |task| {
-        for r in task * together..((task + 1) * together).min(rows) {
+    over_rows(pool, rows, width, |rows| {
+        for r in rows {
             let mut sums = Sums::<1>::new();
             vectorized(
                 #[inline(always)]
@@ -48,9 +46,8 @@ pub unsafe fn nearest(o: &Operands<'_>, pool: &ThreadPool, [rows, clusters]: [us
     // SAFETY: the results are apart from the operands.
     let (products, squares) = unsafe { (o.read::<f32>(0, rows * clusters), o.read::<f32>(1, clusters)) };
     let (nearest, gaps) = (Shared::new(o.target::<i32>(0, rows)), Shared::new(o.target::<f32>(1, rows)));
-    let together = CHUNK.div_ceil(clusters.max(1));
-    each(pool, rows.div_ceil(together), |task| {
-        for r in task * together..((task + 1) * together).min(rows) {
+    over_rows(pool, rows, clusters, |rows| {
+        for r in rows {
             let (mut best, mut gap) = (0, f32::INFINITY);
             let row = &products[r * clusters..(r + 1) * clusters];
             for (k, (&product, &square)) in row.iter().zip(squares).enumerate() {

@@ -9,9 +9,8 @@ use rayon::ThreadPool;
 
 use super::Operands;
 use super::direct::{self, Direct};
-use super::elementwise::chunks;
 use super::pack::Strided;
-use super::parallel::Shared;
+use super::parallel::{Shared, chunks};
 use super::product::{Extents, Initial, ScratchLevel, Target, product};
 use super::windows::{Planes, Reversed, Taps, Windows};
 use super::winograd;

@@ -213,6 +213,24 @@ pub unsafe fn forward(
     });
 }
 
+/// `held[k] += weight · from[k]`, as far as `from` reaches.
+#[inline(always)]
+fn add_scaled(held: &mut [f32; BLOCK], weight: f32, from: &[f32]) {
+    for (held, &x) in held.iter_mut().zip(from) {
+        *held += weight * x;
+    }
+}
+
+/// [`add_scaled`] for a block of which the last one of a plane may lack elements. With a length that the compiler knows, the sums stay in
+/// registers.
+#[inline(always)]
+fn add_block(held: &mut [f32; BLOCK], weight: f32, from: &[f32]) {
+    match from.first_chunk::<BLOCK>() {
+        Some(block) => add_scaled(held, weight, block),
+        None => add_scaled(held, weight, from),
+    }
+}
+
 /// `sums[k] = first + Σ_taps weight · cut[k + distance of the tap]`.
 #[inline(always)]
 fn shifted(layout: &Layout, weights: &[f32], first: f32, cut: &[f32], sums: &mut [f32]) {
@@ -222,15 +240,7 @@ fn shifted(layout: &Layout, weights: &[f32], first: f32, cut: &[f32], sums: &mut
         for (tap, &weight) in weights.iter().enumerate() {
             let (residue, distance) = layout.tap(tap);
             let from = &cut[residue + distance + at..];
-            if let Some(from) = from.first_chunk::<BLOCK>() {
-                for (held, &x) in held.iter_mut().zip(from) {
-                    *held += weight * x;
-                }
-            } else {
-                for (held, &x) in held.iter_mut().zip(from) {
-                    *held += weight * x;
-                }
-            }
+            add_block(&mut held, weight, from);
         }
         sums.copy_from_slice(&held[..sums.len()]);
     }
@@ -286,15 +296,7 @@ fn gathered(layout: &Layout, residue: usize, weights: &[f32], spread: &[f32], su
                 continue;
             }
             let from = &spread[(margin + block * BLOCK - distance).min(spread.len())..];
-            if let Some(from) = from.first_chunk::<BLOCK>() {
-                for (held, &x) in held.iter_mut().zip(from) {
-                    *held += weight * x;
-                }
-            } else {
-                for (held, &x) in held.iter_mut().zip(from) {
-                    *held += weight * x;
-                }
-            }
+            add_block(&mut held, weight, from);
         }
         sums.copy_from_slice(&held[..sums.len()]);
     }

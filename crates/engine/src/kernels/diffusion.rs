@@ -4,9 +4,9 @@ use elbowroom_graph::op::Diffusion;
 use elbowroom_graph::philox::philox;
 use rayon::ThreadPool;
 
-use super::elementwise::{CHUNK, chunks, map2};
+use super::elementwise::map2;
 use super::isa::vectorized;
-use super::parallel::{Shared, each};
+use super::parallel::{CHUNK, Shared, chunks, each};
 use super::{Context, Operands};
 
 /// Four random words of a stream in this iteration.

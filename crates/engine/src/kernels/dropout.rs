@@ -2,9 +2,9 @@
 
 use elbowroom_graph::op::Mask;
 
-use super::elementwise::{chunks, map2};
+use super::elementwise::map2;
 use super::isa::vectorized;
-use super::parallel::Shared;
+use super::parallel::{Shared, chunks};
 use super::{Context, Operands};
 
 /// Elements whose random words are made together.

@@ -6,10 +6,7 @@ use rayon::ThreadPool;
 use super::Operands;
 use super::isa::vectorized;
 use super::math;
-use super::parallel::{Shared, each};
-
-/// Elements of one task: 64 KiB of floats.
-pub const CHUNK: usize = 1 << 14;
+use super::parallel::{Shared, chunks, over_rows};
 
 /// `y[i] = f(x[i])` for `len` elements, where `y` may be `x`. A loop and always-inlined closures instead of `for_each`: a function that is
 /// not inlined is not compiled for wide vectors.
@@ -69,14 +66,6 @@ pub unsafe fn map2(len: usize, [a, b]: [*const f32; 2], y: *mut f32, f: impl Fn(
             }
         }
     }
-}
-
-/// Cuts `len` elements into chunks: `task(start, len)`.
-pub fn chunks(pool: &ThreadPool, len: usize, task: impl Fn(usize, usize) + Sync + Send) {
-    each(pool, len.div_ceil(CHUNK), |chunk| {
-        let start = chunk * CHUNK;
-        task(start, CHUNK.min(len - start));
-    });
 }
 
 /// [`map1`] on all threads.
@@ -184,9 +173,8 @@ pub unsafe fn add_row(o: &Operands<'_>, pool: &ThreadPool, outer: usize, inner: 
     let row = unsafe { o.read::<f32>(1, inner) };
     let a = Shared::new(o.source::<f32>(0, outer * inner).cast_mut());
     let y = Shared::new(o.target::<f32>(0, outer * inner));
-    let rows = CHUNK.div_ceil(inner);
-    each(pool, outer.div_ceil(rows), |chunk| {
-        for r in chunk * rows..((chunk + 1) * rows).min(outer) {
+    over_rows(pool, outer, inner, |rows| {
+        for r in rows {
             // SAFETY: row `r` of both.
             unsafe {
                 let (a, y) = (a.add(r * inner), y.add(r * inner));
@@ -229,9 +217,8 @@ unsafe fn with_channel(
     let x = Shared::new(o.source::<f32>(0, c.len()).cast_mut());
     let y = Shared::new(o.target::<f32>(0, c.len()));
     if c.spatial == 1 && c.channels > 0 {
-        let together = CHUNK.div_ceil(c.channels);
-        return each(pool, c.batch.div_ceil(together), |task| {
-            for row in task * together..((task + 1) * together).min(c.batch) {
+        return over_rows(pool, c.batch, c.channels, |rows| {
+            for row in rows {
                 // SAFETY: every task has its own rows.
                 unsafe {
                     let (x, y) = (x.add(row * c.channels), y.add(row * c.channels));
@@ -243,10 +230,8 @@ unsafe fn with_channel(
             }
         });
     }
-    let planes = c.batch * c.channels;
-    let together = CHUNK.div_ceil(c.spatial.max(1));
-    each(pool, planes.div_ceil(together), |task| {
-        for plane in task * together..((task + 1) * together).min(planes) {
+    over_rows(pool, c.batch * c.channels, c.spatial, |planes| {
+        for plane in planes {
             let w = w[plane % c.channels];
             // SAFETY: every task has its own planes.
             unsafe {

@@ -4,11 +4,7 @@ use elbowroom_graph::op::Lookup;
 use rayon::ThreadPool;
 
 use super::Operands;
-use super::elementwise::CHUNK;
-use super::parallel::{Shared, each};
-
-/// Columns of one task of the gradient.
-const COLUMNS: usize = 64;
+use super::parallel::{Shared, over_columns, over_rows};
 
 /// The row of the table that an id names.
 fn row_of(id: i32, lookup: &Lookup) -> Option<usize> {
@@ -31,9 +27,8 @@ pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, lookup: Lookup, outsi
     // SAFETY: the result is apart from these operands.
     let (ids, table) = unsafe { (o.read::<i32>(0, lookup.span()), o.read::<f32>(1, vocabulary * width)) };
     let y = Shared::new(o.target::<f32>(0, rows * width));
-    let together = CHUNK.div_ceil(width.max(1));
-    each(pool, rows.div_ceil(together), |task| {
-        for r in task * together..((task + 1) * together).min(rows) {
+    over_rows(pool, rows, width, |rows| {
+        for r in rows {
             // SAFETY: every task has its own rows.
             let to = unsafe { y.slice(r * width, width) };
             match (row_of(ids[offset + r * stride], &lookup), outside) {
@@ -54,9 +49,7 @@ pub unsafe fn grad(o: &Operands<'_>, pool: &ThreadPool, lookup: Lookup, accumula
     // SAFETY: the result is apart from these operands.
     let (ids, dy) = unsafe { (o.read::<i32>(0, lookup.span()), o.read::<f32>(1, rows * width)) };
     let table = Shared::new(o.target::<f32>(0, vocabulary * width));
-    each(pool, width.div_ceil(COLUMNS), |task| {
-        let start = task * COLUMNS;
-        let count = COLUMNS.min(width - start);
+    over_columns(pool, width, |start, count| {
         // SAFETY: every task has its own columns.
         let part = |row: usize| unsafe { table.slice(row * width + start, count) };
         if !accumulate {

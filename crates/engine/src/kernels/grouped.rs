@@ -7,9 +7,8 @@ use rayon::ThreadPool;
 use super::Operands;
 use super::convolution::{area, extents, grad_weight_extents, leaves_gaps, residues, sums, windows};
 use super::depthwise;
-use super::elementwise::chunks;
 use super::pack::Strided;
-use super::parallel::{Shared, each};
+use super::parallel::{Shared, chunks, each};
 use super::product::{Initial, Target, product};
 use super::windows::{Planes, Taps};
 

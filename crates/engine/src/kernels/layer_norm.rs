@@ -3,13 +3,9 @@
 use rayon::ThreadPool;
 
 use super::Operands;
-use super::elementwise::CHUNK;
 use super::isa::vectorized;
-use super::parallel::{Shared, each};
+use super::parallel::{COLUMNS, Shared, over_columns, over_rows};
 use super::reduce::Sums;
-
-/// Columns of one task of the parameters' gradients.
-const COLUMNS: usize = 64;
 
 /// # Safety
 /// As [`super::run`].
@@ -20,9 +16,8 @@ pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, [rows, width]: [usize
     let roots = Shared::new(o.target::<f32>(2, rows));
     // SAFETY: the parameters are not written.
     let (scale, shift) = unsafe { (o.read::<f32>(1, width), o.read::<f32>(2, width)) };
-    let together = CHUNK.div_ceil(width.max(1));
-    each(pool, rows.div_ceil(together), |task| {
-        for r in task * together..((task + 1) * together).min(rows) {
+    over_rows(pool, rows, width, |rows| {
+        for r in rows {
             // SAFETY: every task has its own rows. The result is the operand or apart: one slice where they are the same.
             unsafe {
                 vectorized(
@@ -63,9 +58,8 @@ pub unsafe fn grad(o: &Operands<'_>, pool: &ThreadPool, [rows, width]: [usize; 2
     let dx = Shared::new(o.target::<f32>(0, rows * width));
     let scale_grad = Shared::new(o.target::<f32>(1, width));
     let shift_grad = Shared::new(o.target::<f32>(2, width));
-    let together = CHUNK.div_ceil(width.max(1));
-    each(pool, rows.div_ceil(together), |task| {
-        for r in task * together..((task + 1) * together).min(rows) {
+    over_rows(pool, rows, width, |rows| {
+        for r in rows {
             let (mean, root) = (means[r], roots[r]);
             let (dy, x) = (&dy[r * width..][..width], &x[r * width..][..width]);
             // SAFETY: every task has its own rows.
@@ -86,9 +80,7 @@ pub unsafe fn grad(o: &Operands<'_>, pool: &ThreadPool, [rows, width]: [usize; 2
             );
         }
     });
-    each(pool, width.div_ceil(COLUMNS), |task| {
-        let start = task * COLUMNS;
-        let count = COLUMNS.min(width - start);
+    over_columns(pool, width, |start, count| {
         let (mut products, mut sums) = ([0.0f32; COLUMNS], [0.0f32; COLUMNS]);
         vectorized(
             #[inline(always)]

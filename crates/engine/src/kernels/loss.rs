@@ -6,10 +6,10 @@ use elbowroom_graph::op::Classification;
 use rayon::ThreadPool;
 
 use super::Operands;
-use super::elementwise::{CHUNK, map1};
+use super::elementwise::map1;
 use super::isa::vectorized;
 use super::math::exp;
-use super::parallel::{Shared, each};
+use super::parallel::{Shared, over_rows};
 use super::reduce::{Sums, max};
 
 /// The column that a label names.
@@ -45,9 +45,8 @@ pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, loss: Classification)
     let (logits, labels) = unsafe { (o.read::<f32>(0, rows * classes), o.read::<i32>(1, loss.span())) };
     let lse = Shared::new(o.target::<f32>(1, rows));
     let row = |r: usize| &logits[r * classes..(r + 1) * classes];
-    let together = CHUNK.div_ceil(classes.max(1));
-    each(pool, rows.div_ceil(together), |task| {
-        for r in task * together..((task + 1) * together).min(rows) {
+    over_rows(pool, rows, classes, |rows| {
+        for r in rows {
             // SAFETY: every task has its own rows.
             unsafe { *lse.add(r) = log_sum_exp(row(r)) };
         }
@@ -73,9 +72,8 @@ pub unsafe fn grad(o: &Operands<'_>, pool: &ThreadPool, loss: Classification) {
     let logits = Shared::new(o.source::<f32>(0, rows * classes).cast_mut());
     let dlogits = Shared::new(o.target::<f32>(0, rows * classes));
     let factor = dloss * scale;
-    let together = CHUNK.div_ceil(classes.max(1));
-    each(pool, rows.div_ceil(together), |task| {
-        for r in task * together..((task + 1) * together).min(rows) {
+    over_rows(pool, rows, classes, |rows| {
+        for r in rows {
             // SAFETY: every task has its own rows; the result is the logits or apart.
             unsafe {
                 let Some(class) = class(labels[offset + r * stride], classes) else {
@@ -109,9 +107,8 @@ pub unsafe fn hits(o: &Operands<'_>, pool: &ThreadPool, loss: Classification) {
     let Classification { rows, classes, offset, stride, .. } = loss;
     // SAFETY: the result is apart from all operands.
     let (logits, labels) = unsafe { (o.read::<f32>(0, rows * classes), o.read::<i32>(1, loss.span())) };
-    let together = CHUNK.div_ceil(classes.max(1));
     let count = AtomicUsize::new(0);
-    each(pool, rows.div_ceil(together), |task| {
+    over_rows(pool, rows, classes, |rows| {
         let hit = |&r: &usize| {
             let row = &logits[r * classes..(r + 1) * classes];
             class(labels[offset + r * stride], classes).is_some_and(|class| {
@@ -120,8 +117,7 @@ pub unsafe fn hits(o: &Operands<'_>, pool: &ThreadPool, loss: Classification) {
                 row[..class].iter().all(|&x| x < at_label) && row[class..].iter().all(|&x| x <= at_label)
             })
         };
-        let hits = (task * together..((task + 1) * together).min(rows)).filter(hit).count();
-        count.fetch_add(hits, Ordering::Relaxed);
+        count.fetch_add(rows.filter(hit).count(), Ordering::Relaxed);
     });
     // SAFETY: the result is apart.
     unsafe { o.write::<f32>(0, 1)[0] = count.into_inner() as f32 };

@@ -6,19 +6,18 @@
 use rayon::ThreadPool;
 
 use super::Operands;
-use super::elementwise::CHUNK;
 use super::isa::vectorized;
 use super::math::{sigmoid, tanh};
-use super::parallel::{Shared, each};
+use super::parallel::{Shared, over_rows};
 
 /// Columns of one block: few enough for all of its values to stay in registers.
 const BLOCK: usize = 32;
 
 /// Blocks of columns of all rows: `task(row, first column, columns)`.
 fn blocks(pool: &ThreadPool, [batch, hidden]: [usize; 2], task: impl Fn(usize, usize, usize) + Sync + Send) {
-    let rows = (CHUNK / 4).div_ceil(hidden.max(1));
-    each(pool, batch.div_ceil(rows), |chunk| {
-        for row in chunk * rows..((chunk + 1) * rows).min(batch) {
+    // A row has the pre-activations of four gates.
+    over_rows(pool, batch, 4 * hidden, |rows| {
+        for row in rows {
             for column in (0..hidden).step_by(BLOCK) {
                 task(row, column, BLOCK.min(hidden - column));
             }

@@ -194,8 +194,9 @@ const fn common_multiple(a: usize, b: usize) -> usize {
 /// Computes one op.
 ///
 /// # Safety
-/// The kind is one of a graph that a [`Builder`](elbowroom_graph::Builder) has made. The operands are those that the kind lists, as the module's documentation requires: valid ranges that nothing else writes (or, for
-/// results and workspace, reads) during the call, and that overlap only where the kind mutates or may reuse.
+/// The kind is one of a graph that a [`Builder`](elbowroom_graph::Builder) has made. The operands are those that the kind lists, as the module's
+/// documentation requires: valid ranges that nothing else writes (or, for results and workspace, reads) during the call, and that overlap only
+/// where the kind mutates or may reuse.
 pub unsafe fn run(kind: &OpKind, operands: &Operands<'_>, context: &Context<'_>) {
     let (o, pool) = (operands, context.pool);
     // SAFETY: every kernel has the contract of this function.

@@ -4,9 +4,8 @@ use elbowroom_graph::op::{Adam, Sgd};
 use rayon::ThreadPool;
 
 use super::Operands;
-use super::elementwise::chunks;
 use super::isa::vectorized;
-use super::parallel::Shared;
+use super::parallel::{Shared, chunks};
 
 /// PyTorch's term that keeps the quotient finite.
 const CLIP_EPSILON: f64 = 1e-6;

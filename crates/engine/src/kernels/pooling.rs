@@ -6,9 +6,8 @@ use elbowroom_graph::op::Pool;
 use rayon::ThreadPool;
 
 use super::Operands;
-use super::elementwise::CHUNK;
 use super::isa::vectorized;
-use super::parallel::{Shared, each};
+use super::parallel::{Shared, over_rows};
 
 /// The part of a window that lies on the input, along one axis: where the window at `position` starts (perhaps before the input), and
 /// which of its elements exist.
@@ -21,10 +20,7 @@ fn inside(pool: &Pool, axis: usize, position: usize) -> (isize, Range<usize>) {
 
 /// Tasks over ranges of planes.
 fn planes(threads: &ThreadPool, pool: &Pool, task: impl Fn(usize) + Sync + Send) {
-    let together = CHUNK.div_ceil((pool.in_size[0] * pool.in_size[1]).max(1));
-    each(threads, pool.planes.div_ceil(together), |chunk| {
-        (chunk * together..((chunk + 1) * together).min(pool.planes)).for_each(&task);
-    });
+    over_rows(threads, pool.planes, area(pool.in_size), |planes| planes.for_each(&task));
 }
 
 const fn area(size: [usize; 2]) -> usize {

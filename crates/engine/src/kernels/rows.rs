@@ -5,8 +5,7 @@ use std::ops::Range;
 use rayon::ThreadPool;
 
 use super::Operands;
-use super::elementwise::CHUNK;
-use super::parallel::{Shared, each};
+use super::parallel::{Shared, each, over_rows};
 
 /// # Safety
 /// As [`super::run`].
@@ -21,12 +20,6 @@ pub unsafe fn input(o: &Operands<'_>, from: &[u8]) {
 pub unsafe fn output(o: &Operands<'_>, slot: usize, take: &(dyn Fn(usize, &[u8]) + Sync)) {
     // SAFETY: nothing is written.
     take(slot, unsafe { o.read::<u8>(0, o.reads[0].len()) });
-}
-
-/// Cuts `outer` rows of `width` floats into tasks over ranges of rows.
-fn over_rows(pool: &ThreadPool, outer: usize, width: usize, task: impl Fn(Range<usize>) + Sync + Send) {
-    let rows = CHUNK.div_ceil(width.max(1));
-    each(pool, outer.div_ceil(rows), |chunk| task(chunk * rows..((chunk + 1) * rows).min(outer)));
 }
 
 /// # Safety

@@ -3,9 +3,9 @@
 use rayon::ThreadPool;
 
 use super::Operands;
-use super::elementwise::{chunks, map2};
+use super::elementwise::map2;
 use super::isa::vectorized;
-use super::parallel::Shared;
+use super::parallel::{Shared, chunks};
 use super::reduce::Sums;
 
 /// # Safety
