@@ -56,14 +56,28 @@ fn curves(
     rows: &[compare::Row],
     value: impl Fn(&compare::Row) -> Option<f64>,
 ) -> Curves {
-    let line = |planner: &&str| {
-        let of = rows.iter().filter(|row| row.planner == *planner);
-        ((*planner).to_owned(), of.filter_map(|row| Some((100.0 * row.share, value(row)?))).collect())
-    };
+    let line = |planner: &&str| ((*planner).to_owned(), bench::points(rows, planner, &value));
     Curves { title, axes, lines: PLANNERS.iter().map(line).collect() }
 }
 
 const LIMIT: &str = "limit, % of the peak";
+
+const CURVES: &str = "curves without numbers";
+
+/// A planner's largest ratio among the limits of a sweep. The reason is `before`, how many limits have a schedule, and `after`.
+fn largest_ratio(
+    what: &str,
+    rows: &[compare::Row],
+    planner: &str,
+    printed: Option<f64>,
+    [before, after]: [&str; 2],
+) -> Row {
+    let limits = rows.iter().filter(|row| row.planner == planner).count();
+    let ratios = bench::points(rows, planner, |row| row.ratio_to_chain_bound);
+    let largest = ratios.iter().map(|point| point.1).reduce(f64::max);
+    Row::new(format!("{what}: {planner}, largest ratio from 40 to 90 %"), "", printed, largest)
+        .because(format!("{before}; {} of {limits} limits have a schedule{after}", ratios.len()))
+}
 
 /// Figures 6 to 12, and 5: iteration time ÷ Proposition 3.
 pub(crate) fn ratios(bench: &Bench<'_>, figure: u32) -> Result<Sheet, Error> {
@@ -77,24 +91,12 @@ pub(crate) fn ratios(bench: &Bench<'_>, figure: u32) -> Result<Sheet, Error> {
         bench.begins(&what);
         let rows = sweep(bench, &task(case)?)?;
         for planner in PLANNERS {
-            let of = rows.iter().filter(|row| row.planner == planner);
-            let ratios: Vec<f64> = of.filter_map(|row| row.ratio_to_chain_bound).collect();
-            let largest = ratios.iter().copied().reduce(f64::max);
-            let printed = (planner == "dynprog").then_some(1.2);
-            let limits = rows.iter().filter(|row| row.planner == planner).count();
-            let text = if printed.is_some() {
-                "the text says consistently below 1.2"
-            } else {
-                "curves without numbers"
+            let (printed, text) = match planner {
+                "dynprog" => (Some(1.2), "the text says consistently below 1.2"),
+                _ => (None, CURVES),
             };
-            let reason = format!(
-                "{text}; {} of {limits} limits have a schedule; op times are a roofline's, the paper's were measured on a V100",
-                ratios.len()
-            );
-            sheet.rows.push(
-                Row::new(format!("{what}: {planner}, largest ratio from 40 to 90 %"), "", printed, largest)
-                    .because(reason),
-            );
+            let durations = "; op times are a roofline's, the paper's were measured on a V100";
+            sheet.rows.push(largest_ratio(&what, &rows, planner, printed, [text, durations]));
         }
         sheet = sheet.with(curves(what, [LIMIT, "iteration time ÷ lower bound"], &rows, |row| {
             row.ratio_to_chain_bound
@@ -111,17 +113,7 @@ pub(crate) fn figure_5(bench: &Bench<'_>) -> Result<Sheet, Error> {
     bench.begins("tflms, autoswap");
     let rows = bench.sweep(&task, &["tflms", "autoswap"], [40.0, 90.0], 6, TO_THE_END)?;
     for planner in ["tflms", "autoswap"] {
-        let of = rows.iter().filter(|row| row.planner == planner);
-        let ratios: Vec<f64> = of.filter_map(|row| row.ratio_to_chain_bound).collect();
-        sheet.rows.push(
-            Row::new(
-                format!("{}: {planner}, largest ratio from 40 to 90 %", case.0),
-                "",
-                None,
-                ratios.iter().copied().reduce(f64::max),
-            )
-            .because(format!("curves without numbers; {} of 6 limits have a schedule", ratios.len())),
-        );
+        sheet.rows.push(largest_ratio(case.0, &rows, planner, None, [CURVES, ""]));
     }
     Ok(sheet)
 }

@@ -129,6 +129,22 @@ impl<'a> Bench<'a> {
     }
 }
 
+/// A planner's line of a sweep: for each limit that has a value, the limit as percent of the peak and the value.
+pub(crate) fn points(
+    rows: &[compare::Row],
+    planner: &str,
+    value: impl Fn(&compare::Row) -> Option<f64>,
+) -> Vec<(f64, f64)> {
+    let of = rows.iter().filter(|row| row.planner == planner);
+    of.filter_map(|row| Some((100.0 * row.share, value(row)?))).collect()
+}
+
+/// A planner's line of a sweep: the reduction of the peak and the overhead, both in percent.
+pub(crate) fn by_reduction(rows: &[compare::Row], planner: &str) -> Vec<(f64, f64)> {
+    let of = rows.iter().filter(|row| row.planner == planner);
+    of.filter_map(|row| Some((100.0 * (1.0 - row.share), 100.0 * row.overhead?))).collect()
+}
+
 /// A machine by name.
 pub(crate) fn machine(name: &str) -> Result<Machine, Error> {
     sim::presets::machine(name).ok_or_else(|| Error::Fault(format!("there is no machine {name}")))

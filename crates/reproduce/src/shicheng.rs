@@ -43,9 +43,7 @@ pub(crate) fn figure_5(bench: &Bench<'_>) -> Result<Sheet, Error> {
         let found = bench.sweep(&task, &planners, [50.0, 90.0], bench.pick(2, 5), bench.pick(50, 200))?;
         let mut lines = Vec::new();
         for &(name, planner) in &methods {
-            let of = found.iter().filter(|row| row.planner == planner);
-            let points: Vec<(f64, f64)> =
-                of.filter_map(|row| Some((100.0 * (1.0 - row.share), 100.0 * row.overhead?))).collect();
+            let points = bench::by_reduction(&found, planner);
             let half = points.iter().find(|point| (point.0 - 50.0).abs() < 0.5).map(|point| point.1);
             let reason = if half.is_none() {
                 "curves without numbers; the planner finds no schedule at half of the peak"

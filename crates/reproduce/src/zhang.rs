@@ -208,10 +208,7 @@ const PLANNERS: [&str; 5] = ["doa", "aoa", "wdoa", "swdoa", "bo"];
 pub(crate) fn figure_9(bench: &Bench<'_>) -> Result<Sheet, Error> {
     let task = task("vgg16", 100, OFFLOAD)?;
     let found = bench.sweep(&task, &PLANNERS, [20.0, 100.0], bench.pick(17, 33), TO_THE_END)?;
-    let line = |planner: &str| -> Vec<(f64, f64)> {
-        let of = found.iter().filter(|row| row.planner == planner);
-        of.filter_map(|row| Some((100.0 * row.share, 100.0 * row.overhead?))).collect()
-    };
+    let line = |planner: &str| bench::points(&found, planner, |row| row.overhead.map(|share| 100.0 * share));
     let lines: Vec<(String, Vec<(f64, f64)>)> =
         PLANNERS.iter().map(|name| ((*name).to_owned(), line(name))).collect();
     let bo = line("bo");
@@ -345,9 +342,7 @@ pub(crate) fn figure_11(bench: &Bench<'_>) -> Result<Sheet, Error> {
         let found = bench.sweep(&task, &planners, [20.0, 100.0], bench.pick(9, 17), TO_THE_END)?;
         let mut lines = Vec::new();
         for (name, planner) in methods {
-            let of = found.iter().filter(|row| row.planner == planner);
-            let points: Vec<(f64, f64)> =
-                of.filter_map(|row| Some((100.0 * (1.0 - row.share), 100.0 * row.overhead?))).collect();
+            let points = bench::by_reduction(&found, planner);
             let reach = points.iter().filter(|point| point.1 < 30.0).map(|point| point.0).fold(0.0, f64::max);
             let printed = (planner == "sublinear" && network.starts_with("vgg")).then_some(40.0);
             let reason = if printed.is_some() {
