@@ -7,8 +7,8 @@
 //! - `... -- figure A.trace B.trace`: Figure 5 of Shicheng, offloading and recomputing, then offloading alone.
 //!
 //! `--seeds N` (5), `--plays N` (20 episodes without learning), `--evaluations N` of `auto` (2,000), `--dqn KEY=VALUE,...`, `--fine KEY=VALUE,...`
-//! for the second training of `transfer`, `--planners A,B` for `figure`. The traces are those of `elbowroom trace`; limits are shares of the live memory
-//! when everything stays. One thread; nothing depends on the clock but the seconds that are printed.
+//! for the second training of `transfer`, `--planners A,B` for `figure`. The traces are those of `elbowroom trace`; limits are shares of the
+//! live memory when everything stays. One thread; nothing depends on the clock but the seconds that are printed.
 
 use std::any::Any;
 use std::path::Path;

@@ -284,8 +284,8 @@ impl Session {
     /// Returns the bytes moved.
     ///
     /// # Errors
-    /// The plan is for another trace or another arena size, its host copies need more than the host memory of its machine, or the graph has other persistent tensors: the session is unchanged. If a copy
-    /// fails, the session is unusable afterwards.
+    /// The plan is for another trace or another arena size, its host copies need more than the host memory of its machine, or the graph has
+    /// other persistent tensors: the session is unchanged. If a copy fails, the session is unusable afterwards.
     pub fn set_plan(&mut self, graph: &Arc<Graph>, plan: &Arc<CheckedPlan>) -> Result<Bytes, EngineError> {
         self.expect_usable()?;
         self.expect_same_parameters(graph)?;

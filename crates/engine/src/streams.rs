@@ -6,7 +6,8 @@
 //!
 //! The order of a stream's tasks matters, not the thread that runs them. Waking a thread takes longer than copying a small tensor. If the
 //! device permits it, the compute stream therefore makes small copies itself, as soon as its ops make them possible, and also makes those
-//! copies that it would otherwise wait for. It wakes no thread for a copy that its next op waits for. The mutex around a stream's next task guarantees that one thread at a time advances the stream.
+//! copies that it would otherwise wait for. It wakes no thread for a copy that its next op waits for. The mutex around a stream's next task
+//! guarantees that one thread at a time advances the stream.
 //!
 //! If work fails on one stream, the executor stops the device: the waits of the other streams fail and all streams finish. The first
 //! failure is reported.

@@ -15,8 +15,8 @@ pub struct SessionOptions {
     pub host: HostOptions,
     /// Fault injection for tests.
     pub chaos: Option<ChaosOptions>,
-    /// Whether to guard the bytes between the plan's arena size and the limit, so that [`Session::first_overwritten`](crate::Session::first_overwritten) can report a write to
-    /// them. This commits at most 2 MiB.
+    /// Whether to guard the bytes between the plan's arena size and the limit, so that
+    /// [`Session::first_overwritten`](crate::Session::first_overwritten) can report a write to them. This commits at most 2 MiB.
     pub paint: bool,
 }
 

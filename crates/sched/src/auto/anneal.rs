@@ -55,6 +55,11 @@ impl<'a> AnnealWalk<'a> {
         (state.excess == 0).then(|| (state.time, state.decisions(PrefetchRule::Eager)))
     }
 
+    /// Whether it has found something that fits, or is where something fits.
+    pub(crate) fn has_schedule(&self) -> bool {
+        self.best.is_some() || self.editor.state.excess == 0
+    }
+
     /// The shortest that it has found, or else where it is, if that fits.
     pub(crate) fn best_or_fitting(&self) -> Option<(u64, Decisions)> {
         self.best.clone().or_else(|| self.fitting())

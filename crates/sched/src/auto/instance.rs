@@ -24,6 +24,13 @@ pub(crate) struct Value {
     pub began: u32,
 }
 
+impl Value {
+    /// Whether it is there when the iteration begins and may be on the host instead.
+    pub fn may_begin_on_host(&self) -> bool {
+        self.becomes != NONE
+    }
+}
+
 /// A permitted reuse whose sizes are equal: the only kind that [`Reuses::Every`](crate::policy::Reuses::Every) takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Takeover {
@@ -67,8 +74,8 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    /// Tables for a request whose ops run first in some order. Sizes are rounded up and the limit down to a unit in which sums of live memory are 31-bit numbers; for aligned
-    /// sizes that is exact.
+    /// Tables for a request whose ops run first in some order. Sizes are rounded up and the limit down to a unit in which sums of live memory
+    /// are 31-bit numbers; for aligned sizes that is exact.
     pub(crate) fn new(request: &Request<'_>, order: Vec<OpId>) -> Self {
         let trace = request.trace;
         let align = request.machine.align;
@@ -167,6 +174,12 @@ impl Instance {
             limit: limit.clamp(-(1 << 30), 1 << 30) as i32,
             shift: ((places * most) >> 30).checked_ilog2().map_or(0, |log| log + 1),
         }
+    }
+
+    /// Whether a tensor may begin on the host and never changes, like a parameter that is not updated: the host has it already, so that an offload
+    /// is no copy.
+    pub(crate) fn is_constant(&self, value: u32) -> bool {
+        self.values[value as usize].becomes == value
     }
 }
 

@@ -40,8 +40,7 @@ impl<'a> JointWalk<'a> {
         let machine = request.machine;
         let copies = request.trace.tensors().ids().map(|value| {
             let bytes = request.trace.bytes(value);
-            let unchanged = state.inst.values[value.index()].becomes == value.0;
-            let out = if unchanged { 0 } else { machine.to_host.time(bytes).get() };
+            let out = if state.inst.is_constant(value.0) { 0 } else { machine.to_host.time(bytes).get() };
             out + machine.to_device.time(bytes).get()
         });
         let starts = state.inst.ops.iter().scan(0, |time, op| {

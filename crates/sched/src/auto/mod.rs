@@ -13,8 +13,8 @@
 //! - `warm`: warm starts, and the best of them as a fallback.
 //! - `sequence`: from decisions to a policy.
 //!
-//! An evaluation is one move of one walk; a descent over orders of copies is not counted. A budget with fewer evaluations than there are warm starts makes that many warm starts and no
-//! move: this reproduces a search whose time ended among them.
+//! An evaluation is one move of one walk; a descent over orders of copies is not counted. A budget with fewer evaluations than there are warm
+//! starts makes that many warm starts and no move: this reproduces a search whose time ended among them.
 
 mod anneal;
 mod copies;

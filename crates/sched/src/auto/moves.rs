@@ -37,7 +37,7 @@ impl<'a> Editor<'a> {
         let again: Vec<u32> = (0..inst.values.len() as u32).filter(again).collect();
         let persistent = |v: &u32| {
             let value = inst.values[*v as usize];
-            value.becomes != NONE && value.size > 0
+            value.may_begin_on_host() && value.size > 0
         };
         let persistent: Vec<u32> = (0..inst.values.len() as u32).filter(persistent).collect();
         let bytes =
@@ -127,7 +127,7 @@ impl<'a> Editor<'a> {
         }
         let inst = self.state.inst;
         for &value in &inst.ops[op as usize].reads {
-            if inst.values[value as usize].becomes != NONE
+            if inst.values[value as usize].may_begin_on_host()
                 && let Some((next, user)) = self.state.next_prefetched(value, stage, op)
                 && self.state.is_plain(value, stage, op)
             {
@@ -142,7 +142,7 @@ impl<'a> Editor<'a> {
             let inst = self.state.inst;
             for &value in &inst.ops[op as usize].reads {
                 if self.state.has_prefetch(value, stage, op) {
-                    if inst.values[value as usize].becomes != NONE
+                    if inst.values[value as usize].may_begin_on_host()
                         && let Some((next, user)) = self.state.next_plain(value, stage, op)
                     {
                         self.prefetch(value, next, user);

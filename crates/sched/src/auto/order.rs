@@ -1,9 +1,9 @@
 //! Another order of the ops, if dependencies permit one and the caller allows it.
 //!
 //! An op may run anywhere after the ops that make its inputs and those that it has to follow, before the ops that read its outputs or have
-//! to follow it, and, if it overwrites a tensor, after all other ops that read that tensor. Nothing else constrains it: ops that draw random numbers name their state, and the checker compares
-//! contents, not orders. Ops are moved one at a time to the latest or the earliest such place, as long as this lowers the sum over the
-//! sequence of the live memory above the limit.
+//! to follow it, and, if it overwrites a tensor, after all other ops that read that tensor. Nothing else constrains it: ops that draw random
+//! numbers name their state, and the checker compares contents, not orders. Ops are moved one at a time to the latest or the earliest such
+//! place, as long as this lowers the sum over the sequence of the live memory above the limit.
 
 use elbowroom_ir::planning::Request;
 use elbowroom_ir::{Id, OpId};

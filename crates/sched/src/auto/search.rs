@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use elbowroom_ir::search::{Budget, Observer, StopReason};
 
+use elbowroom_ir::TensorId;
 use elbowroom_ir::planning::{Freedom, Request};
-use elbowroom_ir::{Id, TensorId};
 
 use elbowroom_sim::bound::floor;
 
@@ -170,7 +170,7 @@ fn scouts<'a>(request: &Request<'_>, state: &AnnealState<'a>, seed: u64) -> Vec<
     let backward_start = starts[state.highest_place().min(inst.ops.len())] as f64;
     let each = |index: usize| {
         let scale = |time: u64| (time as f64 * WAITS[index]) as u64;
-        let out = |v: TensorId| match inst.values[v.index()].becomes == v.0 {
+        let out = |v: TensorId| match inst.is_constant(v.0) {
             true => 0,
             false => scale(machine.to_host.time(trace.bytes(v)).get()),
         };
@@ -305,7 +305,7 @@ impl ParallelSearch<'_> {
             && self.walks.is_empty()
             && !self.scouts.is_empty()
             && cycle < PATIENCE * JOINT_SHARE
-            && self.scouts.iter().all(|scout| scout.best_or_fitting().is_none())
+            && self.scouts.iter().all(|scout| !scout.has_schedule())
     }
 
     /// How many moves each walk may make next, or why there are no more; counts them.

@@ -81,9 +81,7 @@ impl PolicyDraft {
             match boundary {
                 Some(boundary) if number == numbers.start => *boundary = Boundary::Host,
                 // What never changes need not be copied every time: the host has it anyway.
-                Some(boundary)
-                    if inst.values[value as usize].becomes == value && *boundary == Boundary::Device =>
-                {
+                Some(boundary) if inst.is_constant(value) && *boundary == Boundary::Device => {
                     *boundary = Boundary::Both;
                 }
                 _ => {}

@@ -137,8 +137,8 @@ impl EvictionPolicies {
         (policy, useful.get())
     }
 
-    /// Offloads the decided tensors. A tensor that is prefetched to recompute another one is kept after that if memory suffices, else it is evicted again, for which
-    /// it needs no second copy. Returns whether spare memory was needed.
+    /// Offloads the decided tensors. A tensor that is prefetched to recompute another one is kept after that if memory suffices, else it is
+    /// evicted again, for which it needs no second copy. Returns whether spare memory was needed.
     fn send(
         &self,
         trace: &Trace,

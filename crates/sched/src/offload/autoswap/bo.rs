@@ -4,9 +4,9 @@
 //! tried whatever the budget, so the result is never worse than the best of them at the same limit on live memory.
 //!
 //! With a packer (SmartPool, in the paper's combined approach) the objective is the time of a schedule that can be packed: each set of
-//! weights lowers the live memory until its schedule can be packed ([`packed`](mod@crate::offload::autoswap::packed)). Beyond the paper a fifth number is
-//! tuned: how far below the limit the selection goes on. Tensors that are offloaded early free memory where copies in progress would delay an
-//! op.
+//! weights lowers the live memory until its schedule can be packed ([`packed`](mod@crate::offload::autoswap::packed)). Beyond the paper a fifth
+//! number is tuned: how far below the limit the selection goes on. Tensors that are offloaded early free memory where copies in progress would
+//! delay an op.
 
 use elbowroom_ir::Bytes;
 use elbowroom_ir::planning::{Planner, Request};

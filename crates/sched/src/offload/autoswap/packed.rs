@@ -14,8 +14,9 @@ use crate::lower::Lowered;
 use crate::policy::PrefetchRule;
 use crate::retry::{PACKING_EVALUATIONS, ROUNDS, RoundLimits};
 
-/// What a selection makes of ever lower limits on live memory until the request's packer finds a place for everything in the machine's memory; the first
-/// schedule if it never does, or if the observer interrupts before. Without a packer, the caller bounds the live memory alone, and every schedule has its place.
+/// What a selection makes of ever lower limits on live memory until the request's packer finds a place for everything in the machine's memory;
+/// the first schedule if it never does, or if the observer interrupts before. Without a packer, the caller bounds the live memory alone, and
+/// every schedule has its place.
 pub(crate) fn packed(
     request: &Request<'_>,
     observer: &dyn Observer,
