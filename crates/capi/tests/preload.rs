@@ -254,6 +254,14 @@ fn signals() {
     assert!(SIGNALS.load(Ordering::Relaxed) > 200);
 }
 
+/// Waits for a child.
+fn status_of(child: libc::pid_t) -> c_int {
+    let mut status = 0;
+    // SAFETY: the call writes the status.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    status
+}
+
 /// Forks in the middle of an iteration, with other threads at work; both sides go on.
 fn forks() {
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -282,10 +290,7 @@ fn forks() {
             unsafe { libc::_exit(0) };
         }
         held.iter().for_each(Filled::check);
-        let mut status = 0;
-        // SAFETY: waits for the child.
-        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-        assert_eq!(status, 0, "the child failed");
+        assert_eq!(status_of(child), 0, "the child failed");
         drop(held);
         iterate();
     }
@@ -311,65 +316,98 @@ extern "C" fn allocating_handler() {
 static HANDLERS: AtomicUsize = AtomicUsize::new(0);
 static HANDLED: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether the thread of [`starting_handler`] is to end.
+/// Whether the thread of [`starting_handler`] makes requests, whether a signal holds it in the middle of one, and whether it is to end.
+static STARTED: AtomicBool = AtomicBool::new(false);
+static HELD: AtomicBool = AtomicBool::new(false);
 static STOP: AtomicBool = AtomicBool::new(false);
 
+/// Yields the processor until a variable is set. Safe in a signal handler.
+fn wait_for(set: &AtomicBool) {
+    while !set.load(Ordering::Relaxed) {
+        // SAFETY: a call of the system without conditions.
+        unsafe { libc::sched_yield() };
+    }
+}
+
+extern "C" fn holding_handler(_: c_int) {
+    HELD.store(true, Ordering::Relaxed);
+    wait_for(&STOP);
+}
+
 /// Starts a thread whose requests are recorded, in the middle of a fork, as a handler of another library may.
+///
+/// glibc itself does not survive any such thread: a process that had a single thread when the fork began takes none of glibc's locks, so
+/// that the child waits forever for those that the thread held. The thread therefore uses none of them: after one round it has a free
+/// block of each size to itself.
 extern "C" fn starting_handler() {
     extern "C" fn requests(_: *mut c_void) -> *mut c_void {
-        let mut i = 0usize;
-        while !STOP.load(Ordering::Relaxed) {
-            drop(Filled::new(1_100 + 16 * (i * i % 4_001), 1));
-            i += 1;
+        const SIZES: usize = 9;
+        let mut seed = 1u64;
+        for i in 0usize.. {
+            seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            let size = 1_024 + if i < SIZES { i } else { (seed >> 33) as usize % SIZES };
+            // SAFETY: the block is freed at once.
+            unsafe { libc::free(black_box(libc::malloc(black_box(size)))) };
+            STARTED.store(i >= 1_000, Ordering::Relaxed);
+            // What is never planned calls no allocator of the library's own.
+            if i > 4_000 {
+                wait_for(&STOP);
+            }
+            if STOP.load(Ordering::Relaxed) {
+                break;
+            }
         }
         null_mut()
     }
-    STOP.store(false, Ordering::Relaxed);
+    HANDLED.fetch_add(1, Ordering::Relaxed);
     // SAFETY: plain calls of the C library; the thread is never joined.
     unsafe {
         let mut thread = std::mem::zeroed();
         assert_eq!(libc::pthread_create(&mut thread, std::ptr::null(), requests, null_mut()), 0);
         libc::pthread_detach(thread);
-        // Time for the thread to be somewhere in the middle of a request.
-        libc::usleep(300);
+        wait_for(&STARTED);
+        libc::pthread_kill(thread, libc::SIGUSR1);
+        wait_for(&HELD);
     }
-    HANDLED.fetch_add(1, Ordering::Relaxed);
 }
 
 extern "C" fn stopping_handler() {
     STOP.store(true, Ordering::Relaxed);
 }
 
-/// A process with a single thread forks, and so does its child: a handler between the library's starts a thread that the child does not have.
+/// A process with a single thread forks, and a handler between the library's starts a thread that the child does not have.
 fn a_handler_starts_a_thread() {
-    for i in 0..300usize {
-        drop(Filled::new(1_100 + 16 * (i * i % 401), 1));
-    }
-    for depth in 0..60usize {
-        let held = Filled::new(2_000 + 16 * depth, 7);
-        // SAFETY: parent and child have a single thread that runs Rust code.
-        let child = unsafe { libc::fork() };
-        assert!(child >= 0);
-        if child > 0 {
-            let mut status = 0;
-            // SAFETY: waits for the child, and ends at once.
-            unsafe {
-                assert_eq!(libc::waitpid(child, &mut status, 0), child);
-                assert_eq!(HANDLED.load(Ordering::Relaxed), depth + 1);
-                assert_eq!(status, 0, "the child of depth {depth} failed");
-                if depth > 0 {
-                    libc::_exit(0);
-                }
-            }
-            return;
-        }
-        held.check();
+    let requests = || {
         for i in 0..300usize {
             drop(Filled::new(1_100 + 16 * (i * i % 401), 1));
         }
+    };
+    requests();
+    // SAFETY: installs a handler for a signal that only this program sends to itself.
+    unsafe { libc::signal(libc::SIGUSR1, holding_handler as *const () as libc::sighandler_t) };
+    for trial in 0..60 {
+        let held = Filled::new(2_000 + 16 * trial, 7);
+        // The C library takes this process as single-threaded until it starts a thread, so that each trial needs a new one. It is made
+        // without the handlers.
+        // SAFETY: parent and child have a single thread.
+        let process = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+        assert!(process >= 0);
+        if process > 0 {
+            assert_eq!(status_of(process as libc::pid_t), 0, "trial {trial} failed");
+            continue;
+        }
+        // SAFETY: as above, for the thread that runs Rust code.
+        let child = unsafe { libc::fork() };
+        let is_right = if child > 0 {
+            status_of(child) == 0 && HANDLED.load(Ordering::Relaxed) == 1
+        } else {
+            held.check();
+            requests();
+            true
+        };
+        // SAFETY: the process ends at once.
+        unsafe { libc::_exit(c_int::from(!is_right)) };
     }
-    // SAFETY: the last child ends at once.
-    unsafe { libc::_exit(0) };
 }
 
 /// Runs before the constructors of all libraries, so that its fork handlers are registered before the library's. The C library's own
@@ -435,8 +473,7 @@ fn pages_copied(size: usize) -> i64 {
             (0..8).for_each(|_| drop(Filled::new(size, 1)));
             libc::_exit(c_int::try_from(faults() - before).unwrap_or(c_int::MAX).min(255));
         }
-        let mut status = 0;
-        assert_eq!(libc::waitpid(child, &mut status, 0), child);
+        let status = status_of(child);
         assert!(libc::WIFEXITED(status), "the child was killed");
         i64::from(libc::WEXITSTATUS(status))
     }
@@ -479,10 +516,7 @@ fn a_child_plans() {
             // SAFETY: ends the child at once.
             unsafe { libc::_exit(c_int::from(!ok)) };
         }
-        let mut status = 0;
-        // SAFETY: waits for the child.
-        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-        assert_eq!(status, 0, "the child failed");
+        assert_eq!(status_of(child), 0, "the child failed");
     }
     stop.store(true, Ordering::Relaxed);
     recording.join().unwrap();

@@ -6,8 +6,8 @@
 //! needed, because our lock is never held while another allocator is called.
 //!
 //! Where the C library says that the process has a single thread, nobody else can hold our lock, so that it is not acquired: that would
-//! write to a page that parent and child share, and the system would copy it for both. Should a handler between ours start a thread that
-//! holds the lock when the process forks, the child forgets what the lock guards.
+//! write to a page that parent and child share, and the system would copy it for both. Should a handler between ours start a thread, the
+//! child frees the locks that it holds, and forgets what they guard.
 //!
 //! The child consists of the forking thread alone. The sequences of all others may be half changed, so they are never claimed again, and
 //! their blocks are only freed.
@@ -23,6 +23,7 @@ use super::thread::{BeforeFork, THREAD, ThreadState};
 use super::tracked::TrackedBlocks;
 use super::{PROCESS, Process};
 use crate::arena::Arena;
+use crate::pages::PageVec;
 use crate::sequence::Sequence;
 
 /// Requests of a band that a child does not record, and fewer of which between two forks a parent does not record: as many as a short
@@ -45,10 +46,11 @@ impl Process {
     fn after_fork(&self, is_child: bool) {
         THREAD.with(|thread| {
             let Some(before) = thread.fork.take() else { return };
-            if is_child && !before.alone {
+            if is_child && !(before.alone && single::is_single_threaded()) {
+                if before.alone {
+                    self.free_locks_of_lost_threads(thread);
+                }
                 self.disown_other_threads();
-            } else if is_child {
-                self.forget_what_a_lost_thread_holds(thread);
             }
             if before.discarding {
                 self.discarding.release();
@@ -79,12 +81,14 @@ impl Process {
         }
     }
 
-    /// In the child of a process that had a single thread before the first handler: frees locks that a thread holds which a later handler
-    /// started. It may have half changed the table of tracked blocks, whose memory is not given back.
-    fn forget_what_a_lost_thread_holds(&self, thread: &ThreadState) {
+    /// In the child of a process that had a single thread before the first handler: frees the locks of threads that later handlers
+    /// started. What the lock guards may be half changed: it is forgotten, and its memory is not given back.
+    fn free_locks_of_lost_threads(&self, thread: &ThreadState) {
         if self.lock.is_held_by_other_than(thread.token()) {
             // SAFETY: the child has no other thread, and this one does not hold the lock, so that nothing else uses the table.
             unsafe { self.tracked.get().write(TrackedBlocks::new()) };
+            // SAFETY: as above, for the frees that are not processed yet.
+            self.for_each_sequence(|owner| unsafe { owner.freed.get().write(PageVec::new()) });
             self.lock.release();
         }
         if self.discarding.is_held_by_other_than(thread.token()) {
@@ -92,7 +96,7 @@ impl Process {
         }
     }
 
-    /// In the child, while the lock is held: stops the recording of threads that exist in the parent only.
+    /// In the child, while no other thread holds the lock: stops the recording of threads that exist in the parent only.
     fn disown_other_threads(&self) {
         let mut recording = 0;
         self.for_each_sequence(|owner| {
@@ -186,4 +190,39 @@ mod load {
     // SAFETY: the section holds pointers to functions without arguments.
     #[unsafe(link_section = ".init_array")]
     static REGISTER: Handler = register;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::band::{Band, BandSequence};
+    use crate::request::{RequestTime, Ticket};
+
+    /// A handler between ours started a thread, which was freeing a block when the process forked.
+    #[test]
+    fn a_child_does_not_wait_for_a_thread_that_it_does_not_have() {
+        static OTHER: Process = Process::new();
+        let owner = Box::into_raw(Box::new(BandSequence::new(Band::Middle, &OTHER.directory)));
+        OTHER.sequences.store(owner, Ordering::Release);
+        // SAFETY: sequences are never freed.
+        let owner = unsafe { &*owner };
+        owner.recording.store(true, Ordering::Relaxed);
+        OTHER.recording.store(1, Ordering::Relaxed);
+        OTHER.with_tracked(|tracked| tracked.insert(4096, owner, Ticket(0)));
+        // SAFETY: no other thread knows the sequence.
+        assert!(unsafe { &mut *owner.freed.get() }.push((Ticket(0), RequestTime(1))).is_some());
+
+        THREAD.with(|thread| {
+            thread.fork.set(Some(BeforeFork { busy: false, alone: true, locked: false, discarding: false }));
+        });
+        let lost = 1;
+        assert!(OTHER.lock.acquire(lost) && OTHER.discarding.acquire(lost));
+        OTHER.after_fork(true);
+        let own = THREAD.with(ThreadState::token);
+        assert!(!OTHER.lock.is_held_by_other_than(own) && !OTHER.discarding.is_held_by_other_than(own));
+        assert_eq!(OTHER.with_tracked(|tracked| tracked.remove(4096)), Some(None));
+        // SAFETY: as above.
+        assert!(unsafe { &*owner.freed.get() }.is_empty(), "a list that was half changed");
+        assert!(!owner.recording.load(Ordering::Relaxed) && OTHER.recording.load(Ordering::Relaxed) == 0);
+    }
 }
