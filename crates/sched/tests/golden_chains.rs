@@ -11,6 +11,7 @@ use elbowroom_ir::schedule::{Action, Buffer, Launch, Schedule, Step};
 use elbowroom_ir::search::{Budget, Silent};
 use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{BufferId, Bytes, Id, Nanos, OpId, Table, TensorId};
+use elbowroom_sched::chain::bound::relaxed_bound;
 use elbowroom_sched::chain::linearize::Linear;
 use elbowroom_sched::chain::relaxation::{Effort, Units};
 use elbowroom_sched::chain::{Chain, ChainTrace, Layer};
@@ -199,6 +200,22 @@ fn the_relaxation_has_the_golden_value() {
         ]
         .map(time);
         assert!(time(&case["LB"]) <= value && value <= exact && exact <= subset && subset <= greedy);
+    }
+}
+
+#[test]
+fn the_relaxed_bound_is_the_golden_value_and_below_every_optimum() {
+    for case in cases() {
+        let traced = chain(&case["instance"]).to_trace("golden").unwrap();
+        let freedom = Freedom { recompute: false, ..Freedom::ALL };
+        let bound = |shared| {
+            let machine = machine(&case["instance"], shared);
+            relaxed_bound(&Request { freedom, ..request(&traced, &machine, machine.memory) }).unwrap()
+        };
+        assert_eq!(bound(true), time(&case["dynprog"]["fractional_value"]), "{}", case["id"]);
+        assert!(bound(false) <= time(&case["exact_full_duplex"]), "{}", case["id"]);
+        let machine = machine(&case["instance"], true);
+        assert_eq!(relaxed_bound(&request(&traced, &machine, machine.memory)), None, "recomputes");
     }
 }
 

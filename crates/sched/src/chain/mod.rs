@@ -7,6 +7,7 @@
 //! y_0 ◀─B_0─ y_1 ◀─B_1─ … ◀─B_{n-1}─ y_n        B_i needs x_i, x_{i+1} and y_{i+1}, makes y_i
 //! ```
 
+pub mod bound;
 pub(crate) mod division;
 pub mod linearize;
 pub(crate) mod ordered;

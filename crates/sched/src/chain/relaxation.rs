@@ -115,6 +115,34 @@ impl Units {
         ends.into_iter().filter(|&(idle, _)| idle <= effort.idle_limit).map(trace_back).collect()
     }
 
+    /// The least idle time of the exact program: a lower bound for copies that cannot be interrupted. If a layer has more states than `most`,
+    /// states that are close to each other are merged into one with the least of each of their numbers; every number of a state is better the
+    /// smaller it is, so that the bound remains one. Without a shared link, the time between the phases counts as none. `None` if no set fits.
+    pub(crate) fn least_idle(&self, most: usize, shared_link: bool) -> Option<i64> {
+        let longest: i64 = self.activations.iter().sum::<i64>() + 1;
+        let mut states =
+            vec![RelaxedState { stays: 0, to_offload: 0, to_prefetch: 0, idle: 0, parent: 0, offloaded: false }];
+        let mut grid = 1;
+        for i in 0..self.times.len() {
+            let choices: &[bool] = if self.activations[i] > 0 { &[true, false] } else { &[false] };
+            let both = states.iter().flat_map(|state| choices.iter().map(move |&choice| (state, choice)));
+            let mut next: Vec<RelaxedState> =
+                both.filter_map(|(state, choice)| self.advance(i, state, choice)).collect();
+            for state in &mut next {
+                state.to_offload = state.to_offload.max(-longest);
+                state.to_prefetch = state.to_prefetch.max(-longest);
+            }
+            merge(&mut next, grid);
+            while next.len() > most {
+                grid *= 2;
+                merge(&mut next, grid);
+            }
+            states = next;
+        }
+        let between = |state: &RelaxedState| if shared_link { self.between(state) } else { 0 };
+        states.iter().map(|state| state.idle + between(state)).min()
+    }
+
     /// One layer on, with x_i offloaded or not; `None` if it does not fit. Equations 1 to 8.
     fn advance(&self, i: usize, state: &RelaxedState, offloaded: bool) -> Option<RelaxedState> {
         let (x, next_x) = (self.activations[i], self.activations[i + 1]);
@@ -182,4 +210,22 @@ impl Units {
         }
         most
     }
+}
+
+/// Merges the states that lie in the same cell of a grid into one that is as good as each of them.
+fn merge(states: &mut Vec<RelaxedState>, grid: i64) {
+    let cell = |state: &RelaxedState| {
+        [state.stays, state.to_offload, state.to_prefetch].map(|number| number.div_euclid(grid))
+    };
+    states.sort_unstable_by_key(cell);
+    states.dedup_by(|state, kept| {
+        let same = cell(state) == cell(kept);
+        if same {
+            kept.stays = kept.stays.min(state.stays);
+            kept.to_offload = kept.to_offload.min(state.to_offload);
+            kept.to_prefetch = kept.to_prefetch.min(state.to_prefetch);
+            kept.idle = kept.idle.min(state.idle);
+        }
+        same
+    });
 }
