@@ -92,16 +92,31 @@ pub(crate) struct Environment<'a> {
 const KNOWN: usize = 1 << 14;
 
 impl<'a> Environment<'a> {
+    /// The environment of a request. Where the candidates of at least the usual size cannot make up the excess, and no size is set, there are
+    /// candidates of every size.
     pub(crate) fn new(request: &'a Request<'a>, settings: &Settings) -> Result<Self, PolicyError> {
+        if settings.least != Bytes::ZERO {
+            return Self::with_candidates(request, settings, settings.least);
+        }
+        let live_bytes = live_memory(request, &Policy::prompt(request.trace))?;
+        let usual = autoswap::threshold(live_bytes.into_iter().max().map_or(Bytes::ZERO, Bytes));
+        let environment = Self::with_candidates(request, settings, usual)?;
+        match environment.out_of_reach()? {
+            0 => Ok(environment),
+            _ => Self::with_candidates(request, settings, Bytes(1)),
+        }
+    }
+
+    fn with_candidates(
+        request: &'a Request<'a>,
+        settings: &Settings,
+        least: Bytes,
+    ) -> Result<Self, PolicyError> {
         let trace = request.trace;
         let keep = Policy::prompt(trace);
         let touches = Touches::of(trace, &keep.sequence);
         let live_bytes = live_memory(request, &keep)?;
         let highest = live_bytes.iter().copied().max().unwrap_or(0);
-        let least = match settings.least {
-            Bytes::ZERO => autoswap::threshold(Bytes(highest)),
-            least => least,
-        };
         let over = highest.saturating_sub(request.live_limit.get());
         let machine = request.machine;
         let copy =
@@ -324,6 +339,16 @@ impl<'a> Environment<'a> {
         let highest = unfinished.live_bytes.iter().copied().max().unwrap_or(0);
         let missing = highest.saturating_sub(limit);
         PartialPlan { time: unfinished.iteration.get(), live_bytes, missing, possible: true }
+    }
+
+    /// Bytes above the limit where the live memory is highest with every candidate removed: no decisions can make them up.
+    pub(crate) fn out_of_reach(&self) -> Result<u64, PolicyError> {
+        let mut live_bytes = live_memory(self.request, &self.keep)?;
+        for candidate in &self.candidates {
+            candidate.cover(&mut live_bytes, |live, bytes| *live = live.saturating_sub(bytes));
+        }
+        let highest = live_bytes.into_iter().max().unwrap_or(0);
+        Ok(highest.saturating_sub(self.request.live_limit.get()))
     }
 
     /// What bytes that are still missing at the end cost.

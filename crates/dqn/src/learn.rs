@@ -19,6 +19,7 @@ use crate::episode::{Margin, Rollout};
 use crate::imitate::Script;
 use crate::memory::{ReplayMemory, Trajectory};
 use crate::network::{Adam, Fixed, Point, Weights};
+use crate::pace::Pace;
 use crate::play::{Exploring, Greedy, trial};
 use crate::progress;
 use crate::settings::Settings;
@@ -38,6 +39,8 @@ pub(crate) struct Learned {
     pub weights: Weights,
     pub best: Option<BestPlan>,
     pub stop: StopReason,
+    /// The evaluations that lead to the same result, as a budget.
+    pub evaluations: u64,
 }
 
 /// What ends training from outside.
@@ -111,12 +114,19 @@ impl<'e, 'a> Learner<'e, 'a> {
 
     /// Trains until the episodes are over or something else ends it; first the decisions of `examples` are played.
     pub(crate) fn run(mut self, examples: Vec<(String, Vec<Action>)>, guard: &Guard<'_>) -> Learned {
-        let stop = self.train(examples, guard).err().unwrap_or(StopReason::Finished);
+        let mut pace = Pace::of(guard.budget);
+        let stop = self.train(examples, &mut pace, guard).err().unwrap_or(StopReason::Finished);
         let weights = self.champion.map_or(self.weights, |(_, weights)| weights);
-        Learned { weights, best: self.best, stop }
+        let (stop, evaluations) = pace.end(stop, self.environment.simulated);
+        Learned { weights, best: self.best, stop, evaluations }
     }
 
-    fn train(&mut self, examples: Vec<(String, Vec<Action>)>, guard: &Guard<'_>) -> Result<(), StopReason> {
+    fn train(
+        &mut self,
+        examples: Vec<(String, Vec<Action>)>,
+        pace: &mut Pace,
+        guard: &Guard<'_>,
+    ) -> Result<(), StopReason> {
         let settings = self.settings;
         for (origin, decisions) in examples {
             let mut script = Script(decisions);
@@ -128,11 +138,14 @@ impl<'e, 'a> Learner<'e, 'a> {
         }
         self.at_the_bound(guard)?;
         let mut improved = 0;
+        pace.begin(self.environment.simulated);
         for number in 1..=settings.episodes {
-            let explore = settings.explore * (1.0 - number as f32 / settings.episodes as f32);
+            let share = pace.share(number, settings.episodes, self.environment.simulated);
+            let explore = settings.explore * (1.0 - share);
             let before = self.best.as_ref().map(|best| best.time);
             let (gain, cost, fits) = self.episode(number, explore, guard)?;
-            let rate = settings.rate * (1.0 - (number - 1) as f32 / settings.episodes as f32);
+            let share = pace.share(number - 1, settings.episodes, self.environment.simulated);
+            let rate = settings.rate * (1.0 - share);
             for _ in 0..settings.updates {
                 guard.check_time()?;
                 self.update(rate, guard.budget.threads);
@@ -143,6 +156,8 @@ impl<'e, 'a> Learner<'e, 'a> {
             if number == settings.episodes || settings.check > 0 && number % settings.check == 0 {
                 self.check(number, guard)?;
             }
+            pace.after_episode(self.environment.simulated, guard.started);
+            pace.check(self.environment.simulated)?;
             let best = self.best.as_ref().map(|best| best.time);
             improved = if best == before { improved } else { number };
             let of = settings.episodes;

@@ -41,7 +41,7 @@
 //! - `nodes`: the graph of GPU operations.
 //! - `environment`: candidates, decisions, and rewards.
 //! - `episode`, `walk`: one pass over the decisions, and the embeddings of nodes along it.
-//! - `memory`, `learn`: fitted Q-iteration with replay.
+//! - `memory`, `learn`, `pace`: fitted Q-iteration with replay.
 //! - `rules`, `imitate`: the fixed rules, and their schedules as first episodes.
 
 #![forbid(unsafe_code)]
@@ -53,6 +53,7 @@ mod learn;
 mod memory;
 pub mod network;
 mod nodes;
+mod pace;
 pub mod play;
 mod progress;
 mod rules;
@@ -62,6 +63,7 @@ pub mod weights;
 
 use std::time::Instant;
 
+use elbowroom_ir::Bytes;
 use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
@@ -113,9 +115,12 @@ impl Planner for Dqn {
         let rule = rules.fastest();
         let mut stop = StopReason::Optimal;
         let mut own = None;
+        // The budget counts these alone: with those of the rules, the number would let a repeated search go further than this one went.
+        let mut evaluations = 0;
+        let out_of_reach = environment.out_of_reach().unwrap_or(0);
         let open =
             !rules.interrupted && (self.settings.through || rule.is_none_or(|rule| rule.time.get() > bound));
-        if open && !environment.candidates.is_empty() {
+        if open && !environment.candidates.is_empty() && out_of_reach == 0 {
             let plans = if self.settings.imitate { rules.found.as_slice() } else { &[] };
             let imitate = |entry: &Entry| {
                 let origin = format!("{}, imitated", entry.planner.name());
@@ -127,9 +132,8 @@ impl Planner for Dqn {
             observer.note(&Trained(learned.weights));
             stop = learned.stop;
             own = learned.best;
+            evaluations = learned.evaluations;
         }
-        // The budget counts these alone: with those of the rules, the number would let a repeated search go further than this one went.
-        let evaluations = environment.simulated;
         if let Some(best) = own
             && rule.is_none_or(|rule| best.time < rule.time.get())
             && let Ok(lowered) = lower(request, &environment.policy(&best.decisions))
@@ -139,7 +143,14 @@ impl Planner for Dqn {
         }
         match rule {
             Some(rule) => {
-                observer.origin(rule.planner.name());
+                observer.origin(&match out_of_reach {
+                    0 => rule.planner.name().to_owned(),
+                    missing => format!(
+                        "{}, a fixed rule: all decisions of the network together leave {} above the limit; dqn=decisions=N allows more",
+                        rule.planner.name(),
+                        Bytes(missing)
+                    ),
+                });
                 let stop = match stop {
                     _ if rule.time.get() <= bound => StopReason::Optimal,
                     _ if rules.interrupted => StopReason::Interrupted,

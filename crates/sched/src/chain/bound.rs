@@ -62,7 +62,13 @@ fn stashed(trace: &Trace, turn: usize) -> Option<Vec<Stashed>> {
             continue;
         }
         let (made, last, first) = (places[0], places[split - 1], places[split]);
-        all.push(Stashed { bytes: i64::try_from(trace.bytes(tensor).get()).ok()?, tensor, made, last, first });
+        all.push(Stashed {
+            bytes: i64::try_from(trace.bytes(tensor).get()).ok()?,
+            tensor,
+            made,
+            last,
+            first,
+        });
     }
     all.sort_by_key(|one| (one.last, one.made, std::cmp::Reverse(one.first)));
     let nested = all.windows(2).all(|two| two[1].made >= two[0].last && two[1].first <= two[0].first);

@@ -120,8 +120,14 @@ impl Units {
     /// smaller it is, so that the bound remains one. Without a shared link, the time between the phases counts as none. `None` if no set fits.
     pub(crate) fn least_idle(&self, most: usize, shared_link: bool) -> Option<i64> {
         let longest: i64 = self.activations.iter().sum::<i64>() + 1;
-        let mut states =
-            vec![RelaxedState { stays: 0, to_offload: 0, to_prefetch: 0, idle: 0, parent: 0, offloaded: false }];
+        let mut states = vec![RelaxedState {
+            stays: 0,
+            to_offload: 0,
+            to_prefetch: 0,
+            idle: 0,
+            parent: 0,
+            offloaded: false,
+        }];
         let mut grid = 1;
         for i in 0..self.times.len() {
             let choices: &[bool] = if self.activations[i] > 0 { &[true, false] } else { &[false] };
