@@ -160,7 +160,8 @@ pub struct DqnFiles {
     #[cfg(feature = "dqn")]
     #[arg(long = "dqn-save", value_name = "FILE", help_heading = DQN)]
     pub save: Option<PathBuf>,
-    /// Write every episode of the training to this file, as comma-separated values
+    /// Write every episode of the training to this file, as comma-separated values: those of every search, numbered, where the pipeline made
+    /// several
     #[cfg(feature = "dqn")]
     #[arg(long = "dqn-curve", value_name = "FILE", help_heading = DQN)]
     pub curve: Option<PathBuf>,
@@ -228,6 +229,19 @@ pub struct MachineArgs {
     pub align: Option<Bytes>,
 }
 
+/// Whether plans may evict the batch because the host can provide it again.
+#[derive(Debug, Clone, Copy, Default, Args)]
+#[command(next_help_heading = "Inputs")]
+pub struct InputArgs {
+    /// Run the ops that provide the batch once: it may be offloaded, but not evicted and provided again [default for recorded and captured
+    /// iterations, whose programs made the batch outside of the device]
+    #[arg(long)]
+    pub hold_inputs: bool,
+    /// Let the ops that provide the batch run again, for what they cost [default for traces of --model, whose runs copy the batch from the host]
+    #[arg(long, conflicts_with = "hold_inputs")]
+    pub remake_inputs: bool,
+}
+
 /// How files of other programs are read.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Import")]
@@ -235,9 +249,6 @@ pub struct ImportArgs {
     /// Read measured graphs in the units of the published data: KiB and 1/100 ms, without workspaces
     #[arg(long, requires = "import")]
     pub published_units: bool,
-    /// Keep the input batch on the device like any other tensor [default: it may be evicted and copied from the host again]
-    #[arg(long, requires = "import")]
-    pub hold_inputs: bool,
     /// Let elementwise ops overwrite an input at its last use, even where the recorded program did not
     #[arg(long, requires = "import")]
     pub inplace: bool,
@@ -263,6 +274,8 @@ pub struct TraceArgs {
     pub import: Option<PathBuf>,
     #[command(flatten)]
     pub importing: ImportArgs,
+    #[command(flatten)]
+    pub inputs: InputArgs,
     #[command(flatten)]
     pub machine: MachineArgs,
 }
@@ -322,6 +335,8 @@ pub struct PlanArgs {
     #[command(flatten)]
     pub network: NetworkArgs,
     #[command(flatten)]
+    pub inputs: InputArgs,
+    #[command(flatten)]
     pub planner: PlannerArgs,
     #[command(flatten)]
     pub machine: MachineArgs,
@@ -343,6 +358,8 @@ pub struct CheckArgs {
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub inputs: InputArgs,
     #[command(flatten)]
     pub judge: JudgeArgs,
 }
@@ -383,6 +400,8 @@ pub struct SimulateArgs {
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub inputs: InputArgs,
     #[command(flatten)]
     pub machine: MachineArgs,
 }
@@ -428,6 +447,8 @@ pub struct PeakArgs {
     /// Time budget for the suggestions, which are plans at several limits
     #[arg(long, default_value = "10s", value_name = "DURATION", value_parser = parse_duration)]
     pub time: Duration,
+    #[command(flatten)]
+    pub inputs: InputArgs,
     #[command(flatten)]
     pub machine: MachineArgs,
 }
@@ -485,6 +506,8 @@ pub struct CompareArgs {
     pub freedom: FreedomArgs,
     #[command(flatten)]
     pub search: SearchArgs,
+    #[command(flatten)]
+    pub inputs: InputArgs,
     #[command(flatten)]
     pub machine: MachineArgs,
     #[command(flatten)]

@@ -48,8 +48,10 @@ mod with {
     /// What the planner has reported about its training.
     #[derive(Clone, Default)]
     pub struct Learned {
-        /// The episodes of the current search.
-        episodes: Vec<Episode>,
+        /// The episodes, each with the number of its search.
+        episodes: Vec<(usize, Episode)>,
+        /// Searches that have begun.
+        searches: usize,
         /// The network of the last search that trained one.
         trained: Option<Weights>,
     }
@@ -57,22 +59,23 @@ mod with {
     impl Learned {
         /// Another search begins.
         pub fn restart(&mut self) {
-            self.episodes.clear();
+            self.searches += 1;
         }
 
         /// Takes over a note of the planner; notes of other planners are ignored.
         pub fn note(&mut self, note: &dyn Any) {
             if let Some(episode) = note.downcast_ref::<Episode>() {
-                self.episodes.push(*episode);
+                self.episodes.push((self.searches, *episode));
             }
             if let Some(Trained(weights)) = note.downcast_ref::<Trained>() {
                 self.trained = Some(weights.clone());
             }
         }
 
-        /// The last episode, for the line of progress; empty before the first.
+        /// The last episode of this search, for the line of progress; empty before the first.
         pub fn line(&self) -> String {
-            self.episodes.last().map_or_else(String::new, |episode| {
+            let current = self.episodes.last().filter(|(search, _)| *search == self.searches);
+            current.map_or_else(String::new, |(_, episode)| {
                 let Episode { number, of, exploration, gain, .. } = episode;
                 format!(", episode {number}/{of} ε {exploration:.2} return {gain:.2}")
             })
@@ -97,12 +100,13 @@ mod with {
     }
 
     /// The episodes as comma-separated values with a head.
-    fn csv(episodes: &[Episode]) -> String {
-        let mut out = String::from("episode,exploration,gain,cost_ns,fits,best_ns\n");
-        for Episode { number, exploration, gain, cost, fits, best, .. } in episodes {
+    fn csv(episodes: &[(usize, Episode)]) -> String {
+        let mut out = String::from("search,episode,exploration,gain,cost_ns,fits,best_ns\n");
+        for (search, episode) in episodes {
+            let Episode { number, exploration, gain, cost, fits, best, .. } = episode;
             let best = best.map_or_else(String::new, |best| best.to_string());
             // Writing to a string cannot fail.
-            let _ = writeln!(out, "{number},{exploration:.4},{gain:.6},{cost},{fits},{best}");
+            let _ = writeln!(out, "{search},{number},{exploration:.4},{gain:.6},{cost},{fits},{best}");
         }
         out
     }

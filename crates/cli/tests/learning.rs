@@ -16,7 +16,7 @@ fn a_network_is_trained_written_and_trained_further() {
     assert!(report["found_by"].is_string() && report["planner"] == "dqn");
     let curve = std::fs::read_to_string(at.join("v.csv")).unwrap();
     assert_eq!(curve.lines().count(), 4);
-    assert!(curve.starts_with("episode,exploration,gain,cost_ns,fits,best_ns\n1,"));
+    assert!(curve.starts_with("search,episode,exploration,gain,cost_ns,fits,best_ns\n1,1,"));
     // The same seed, the same plan; and a network from a file keeps its own size.
     let (second, _) = expect(at, &format!("{plan} {learn}"), 0);
     let again: serde_json::Value = serde_json::from_str(&second).unwrap();

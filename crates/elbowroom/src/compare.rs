@@ -69,6 +69,8 @@ pub struct Row {
     pub planning_ns: Nanos,
     /// Why the planner stopped.
     pub stop_reason: &'static str,
+    /// What found the plan: the planner, one of its warm starts, or a plan of another row; `null` without a plan.
+    pub found_by: Option<String>,
     /// Plans of other rows that were warm starts of the planner.
     pub warm_starts: usize,
 }
@@ -199,6 +201,7 @@ struct Found {
     peak: Bytes,
     timeline: elbowroom_ir::timeline::Timeline,
     stop: &'static str,
+    found_by: String,
 }
 
 /// Plans with one planner at one limit, and adds the plan to the known ones.
@@ -223,12 +226,14 @@ fn plan_row(
         pipeline::plan_schedule(task, &method, from_schedules, observer).map(|planned| {
             schedules.push(planned.schedule.into_schedule());
             let peak = planned.predicted.peak_live;
-            Found { peak, stop: planned.stop.name(), timeline: planned.predicted }
+            let (stop, found_by) = (planned.stop.name(), planned.found_by);
+            Found { peak, stop, found_by, timeline: planned.predicted }
         })
     } else {
         pipeline::plan_from(task, &method, from_plans, observer).map(|planned| {
             plans.push(planned.plan.clone());
-            Found { peak: planned.height(), stop: planned.stop.name(), timeline: planned.predicted }
+            let (peak, stop) = (planned.height(), planned.stop.name());
+            Found { peak, stop, found_by: planned.found_by, timeline: planned.predicted }
         })
     };
     let planning = Nanos::from(started.elapsed());
@@ -244,7 +249,8 @@ fn plan_row(
     let mut row = Row::without_plan(comparison, planner.name(), task.machine.memory, stop_reason);
     row.planning_ns = planning;
     row.warm_starts = warm_starts;
-    if let Some(Found { peak, timeline, .. }) = found {
+    if let Some(Found { peak, timeline, found_by, .. }) = found {
+        row.found_by = Some(found_by);
         row.feasible = true;
         row.arena_bytes = Some(peak).filter(|_| !comparison.by_live_memory);
         row.peak_live_bytes = Some(timeline.peak_live);
@@ -287,6 +293,7 @@ impl Row {
             recomputed_ops: None,
             planning_ns: Nanos::ZERO,
             stop_reason,
+            found_by: None,
             warm_starts: 0,
         }
     }
@@ -294,7 +301,7 @@ impl Row {
 
 /// The column names of [`csv_line`].
 pub const CSV_HEAD: &str = "planner,limit_bytes,share,feasible,arena_bytes,peak_live_bytes,iteration_ns,overhead,ratio_to_bound,\
-     lower_bound_ns,ratio_to_chain_bound,traffic_bytes,recomputed_ops,planning_ns,stop_reason,warm_starts";
+     lower_bound_ns,ratio_to_chain_bound,traffic_bytes,recomputed_ops,planning_ns,stop_reason,warm_starts,found_by";
 
 /// A row as comma-separated values, without the end of the line; fields are empty if there is no plan.
 pub fn csv_line(row: &Row) -> String {
@@ -317,6 +324,7 @@ pub fn csv_line(row: &Row) -> String {
         row.planning_ns.get().to_string(),
         row.stop_reason.to_owned(),
         row.warm_starts.to_string(),
+        row.found_by.clone().unwrap_or_default(),
     ]
     .join(",")
 }

@@ -22,15 +22,20 @@ use elbowroom_sim::cost::Roofline;
 mod derive;
 mod evaluations;
 mod fit;
+mod origin;
 mod share;
 mod smallest;
 
 pub use derive::{Underived, derived_plan};
 pub use evaluations::{Evaluations, ParseEvaluationsError, Quick, Round};
 use fit::{Fitted, Placed, Placing, fit, place};
+use origin::Origin;
 pub(crate) use share::planning_share;
 pub(crate) use smallest::{only_offload, smallest_soon};
 pub use smallest::{quick_smallest, smallest};
+
+/// What found a plan that was given to the pipeline.
+const KNOWN: &str = "a known plan";
 
 /// Evaluations of a short search ([`Method::at_once`]).
 const AT_ONCE: u64 = 256;
@@ -123,6 +128,8 @@ pub struct Planned {
     pub predicted: Timeline,
     /// Why the planner stopped.
     pub stop: StopReason,
+    /// The planner whose schedule this is: the method's, one of its peers or warm starts, or the part of it that it named.
+    pub found_by: String,
     /// The evaluations of the search. Passed back as [`Rounds::Recorded`], with the same seed and any number of threads, they reproduce the
     /// plan if it is [`reproducible`](Self::reproducible).
     pub evaluations: Evaluations,
@@ -303,6 +310,7 @@ pub fn plan_from(
             plan: Arc::new(plan),
             predicted: predicted.clone(),
             stop: StopReason::Optimal,
+            found_by: KNOWN.to_owned(),
             evaluations: Evaluations::once(1),
             reproducible: true,
             reproducible_at_limit: true,
@@ -325,7 +333,8 @@ pub fn plan_from(
     let evaluations = recorded;
     let reproducible_at_limit = reproducible;
     let plan = Arc::new(plan);
-    Ok(Planned { plan, predicted, stop, evaluations, reproducible, reproducible_at_limit, planning })
+    let found_by = KNOWN.to_owned();
+    Ok(Planned { plan, predicted, stop, found_by, evaluations, reproducible, reproducible_at_limit, planning })
 }
 
 /// Offsets of the persistent tensors between iterations, in the trace's order; `None` for tensors that are on the host alone.
@@ -374,7 +383,7 @@ fn prove(
     evaluations: Evaluations,
     started: Instant,
 ) -> Result<Planned, PlanError> {
-    let Fitted { mut schedule, placement, stop, reproducible } = fitted;
+    let Fitted { mut schedule, placement, stop, found_by, reproducible } = fitted;
     waits::thin(&mut schedule, &placement);
     let plan = Plan { trace: task.trace.fingerprint(), schedule, placement };
     let plan = check::check(task.trace.clone(), task.machine.clone(), plan)?;
@@ -382,7 +391,7 @@ fn prove(
     let planning = started.elapsed();
     let reproducible_at_limit = reproducible;
     let plan = Arc::new(plan);
-    Ok(Planned { plan, predicted, stop, evaluations, reproducible, reproducible_at_limit, planning })
+    Ok(Planned { plan, predicted, stop, found_by, evaluations, reproducible, reproducible_at_limit, planning })
 }
 
 /// The same plan with its iteration predicted by the task's costs and link.
@@ -403,6 +412,8 @@ pub struct PlannedSchedule {
     pub predicted: Timeline,
     /// Why the planner stopped.
     pub stop: StopReason,
+    /// As for [`Planned`].
+    pub found_by: String,
     /// Evaluations of the planner.
     pub evaluations: u64,
     /// Whether they reproduce the schedule.
@@ -441,18 +452,22 @@ pub fn plan_schedule(
     observer.begins(&goal(task, method.planner, &budget));
     let known_first: Vec<&Schedule> = known.iter().collect();
     let request = request(task, limit);
+    let origin = Origin::new(&watch);
     let Outcome { best, evaluations, mut stop } =
-        method.planner.schedule_from(&request, &known_first, &budget, &watch);
+        method.planner.schedule_from(&request, &known_first, &budget, &origin);
+    let found_by = origin.found_by(method.planner);
     let reproducible = stop != StopReason::Interrupted;
     if !reproducible && !observer.interrupted() {
         stop = StopReason::Time;
     }
-    let timed = best.iter().chain(known).map(|schedule| (simulate(task, schedule), schedule));
-    let fastest = timed.min_by_key(|(predicted, _)| predicted.iteration);
-    let (predicted, schedule) = fastest.ok_or_else(|| no_schedule(stop.clone(), true, limit, None))?;
+    let own = best.iter().map(|schedule| (schedule, found_by.clone()));
+    let known = known.iter().map(|schedule| (schedule, KNOWN.to_owned()));
+    let timed = own.chain(known).map(|(schedule, by)| (simulate(task, schedule), schedule, by));
+    let fastest = timed.min_by_key(|(predicted, ..)| predicted.iteration);
+    let (predicted, schedule, found_by) = fastest.ok_or_else(|| no_schedule(stop.clone(), true, limit, None))?;
     let schedule = check::check_schedule(task.trace.clone(), task.machine.clone(), schedule.clone(), limit)?;
     let planning = started.elapsed();
-    Ok(PlannedSchedule { schedule, predicted, stop, evaluations, reproducible, planning })
+    Ok(PlannedSchedule { schedule, predicted, stop, found_by, evaluations, reproducible, planning })
 }
 
 fn simulate(task: &Task, schedule: &Schedule) -> Timeline {
@@ -500,12 +515,13 @@ pub fn unconstrained(
     let started = Instant::now();
     let method = Method::new(&elbowroom_sched::keep::Keep, packer, Budget::default());
     let (schedule, stop) = keep(task, observer)?;
+    let found_by = elbowroom_sched::keep::Keep.name().to_owned();
     // Without a capacity the packer minimizes the arena size.
     let problem = elbowroom_sim::liveness::problem(&schedule, &task.machine);
     let Placed { placement, .. } = place(problem, &schedule, &method, method.placing(), observer)
         .map_err(|none| PlanError::GaveUp { limit: UNLIMITED, best: Some(none.height) })?;
     let limit = placement.height.align_up(task.machine.align);
-    let fitted = Fitted { schedule, placement, stop, reproducible: true };
+    let fitted = Fitted { schedule, placement, stop, found_by, reproducible: true };
     prove(&task.with_memory(limit), fitted, Evaluations::once(1), started)
 }
 

@@ -236,6 +236,7 @@ mod tests {
             recomputed_ops: None,
             planning_ns: Nanos(1),
             stop_reason: "done",
+            found_by: None,
             warm_starts: 0,
         };
         let picture = svg("title", &[row(0.3, 3.06), row(0.6, 2.0), row(1.0, -0.01)]);

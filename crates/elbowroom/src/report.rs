@@ -70,9 +70,8 @@ pub struct PlanReport {
     pub reproduce_with: Option<String>,
     /// Why the planner stopped.
     pub stop_reason: &'static str,
-    /// The part of the planner that found the plan: one of its warm starts or episodes. Absent if the planner did not report one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub found_by: Option<String>,
+    /// What found the plan: the planner, one of its warm starts or episodes, or a peer of it whose schedule could be packed.
+    pub found_by: String,
 }
 
 impl PlanReport {
@@ -84,6 +83,7 @@ impl PlanReport {
             reproducible: planned.reproducible,
             reproducible_at_limit: planned.reproducible_at_limit,
             stop: &planned.stop,
+            found_by: &planned.found_by,
         };
         Self::of(task, method, unconstrained_peak, &planned.predicted, Some(planned.height()), effort)
     }
@@ -102,6 +102,7 @@ impl PlanReport {
             reproducible: planned.reproducible,
             reproducible_at_limit: planned.reproducible,
             stop: &planned.stop,
+            found_by: &planned.found_by,
         };
         Self::of(task, method, unconstrained_peak, &planned.predicted, None, effort)
     }
@@ -143,7 +144,7 @@ impl PlanReport {
             evaluations: effort.evaluations.total(),
             reproduce_with: effort.reproducing_options(task.machine.memory),
             stop_reason: effort.stop.name(),
-            found_by: None,
+            found_by: effort.found_by.to_owned(),
         }
     }
 
@@ -160,6 +161,7 @@ struct Effort<'a> {
     reproducible: bool,
     reproducible_at_limit: bool,
     stop: &'a StopReason,
+    found_by: &'a str,
 }
 
 impl Effort<'_> {

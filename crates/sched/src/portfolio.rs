@@ -166,7 +166,10 @@ impl Planner for BestOf {
         let planners: Vec<&'static dyn Planner> = vec![&Keep, &Greedy, &BestScore, &Sqrt, &Mixed, &Floor];
         let portfolio = Portfolio { planners, budget: budget.clone(), threads: 1, bound: None };
         let entries = portfolio.run(request, observer);
-        let best = entries.fastest().map(|entry| entry.schedule.clone());
+        let best = entries.fastest().map(|entry| {
+            observer.origin(entry.planner.name());
+            entry.schedule.clone()
+        });
         let stop = match (entries.infeasible, &best) {
             (Some(proof), _) => return Outcome { best: None, evaluations: entries.evaluations, stop: proof },
             _ if entries.interrupted => StopReason::Interrupted,

@@ -32,7 +32,7 @@ struct Verdict {
 
 /// Runs the command.
 pub fn run(args: &CheckArgs) -> Result<Answer> {
-    let trace = trace_file(&args.trace)?;
+    let trace = trace_file(&args.trace, args.inputs)?;
     let file = read_plan(&args.plan)?;
     let judge = Judge::new(&args.judge, trace.machine.as_ref(), &file.machine)?;
     let task = task(&args.trace, trace, &MachineArgs::default())?;

@@ -65,7 +65,7 @@ fn planners(args: &CompareArgs) -> Result<Vec<&'static dyn Planner>> {
 
 /// One trace on the machine of the command line.
 fn task(args: &CompareArgs, path: &Path) -> Result<Task> {
-    Ok(Task { freedom: settings::freedom(&args.freedom), ..traced(path, &args.machine)? })
+    Ok(Task { freedom: settings::freedom(&args.freedom), ..traced(path, args.inputs, &args.machine)? })
 }
 
 /// Plans one trace with every planner, and prints rows when they are found.

@@ -13,6 +13,7 @@ use elbowroom::ir::Bytes;
 use elbowroom::ir::machine::Machine;
 use elbowroom::ir::planning::Freedom;
 use elbowroom::ir::text::{File, PlanFile};
+use elbowroom::ir::trace::Trace;
 use elbowroom::largest::{Largest, LargestError, largest};
 use elbowroom::network::Model;
 use elbowroom::pipeline::{self, Method, PlanError, Planned, Task};
@@ -44,16 +45,17 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     let (task, machine_is_named, largest) = match &args.trace {
         Some(path) => {
             expect_own_batch(path, args)?;
-            let file = trace_file(path)?;
+            let file = trace_file(path, args.inputs)?;
             let machine_is_named = args.machine.machine.is_some() || file.machine.is_some();
             (Task { freedom, ..task(path, file, &args.machine)? }, machine_is_named, None)
         }
         None => {
             signals::catch();
-            let (task, largest) = match traced_network(args, &method, freedom, &progress)? {
+            let (mut task, largest) = match traced_network(args, &method, freedom, &progress)? {
                 Ok(found) => found,
                 Err(answer) => return Ok(answer),
             };
+            task.trace = Arc::new(trace::with_inputs(Trace::clone(&task.trace), args.inputs)?);
             (task, args.machine.machine.is_some(), largest)
         }
     };
@@ -84,7 +86,7 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     // Everything counts that the user has waited for.
     planned.planning = started.elapsed();
     let limited = task.with_memory(planned.plan.machine().memory);
-    let report = with_origin(PlanReport::new(&limited, &method, unconstrained, &planned), &progress);
+    let report = unless_interrupted(PlanReport::new(&limited, &method, unconstrained, &planned));
     learning::save(&args.learned, &progress.learned())?;
     drop(progress);
     if machine_is_named {
@@ -227,10 +229,9 @@ fn suggest(
     Ok(Answer::Yes)
 }
 
-/// The report with what only the observer of the search has seen.
-fn with_origin(mut report: PlanReport, progress: &Progress) -> PlanReport {
+/// The report of a search that a signal may have ended: then nothing reproduces it.
+fn unless_interrupted(mut report: PlanReport) -> PlanReport {
     report.reproduce_with = report.reproduce_with.filter(|_| !signals::interrupted());
-    report.found_by = progress.origin();
     report
 }
 
@@ -277,7 +278,7 @@ fn by_live_memory(
         Ok(planned) => planned,
         Err(error) => return refuse(args.json, task, method, error, started, progress),
     };
-    let report = with_origin(PlanReport::of_load(&limited, method, unconstrained, &planned), progress);
+    let report = unless_interrupted(PlanReport::of_load(&limited, method, unconstrained, &planned));
     learning::save(&args.learned, &progress.learned())?;
     let schedule = planned.schedule.schedule();
     let explanation = args.explain.then(|| Choices::of(&limited, schedule, &planned.predicted));
@@ -390,10 +391,7 @@ pub fn decisions(report: &PlanReport) -> Vec<Row> {
 
 /// How the plan was found.
 pub fn search(report: &PlanReport) -> Vec<Row> {
-    let mut stopped = printer::stopped(report.stop_reason).to_owned();
-    if let Some(found_by) = &report.found_by {
-        stopped += &format!(", found by {found_by}");
-    }
+    let stopped = format!("{}, found by {}", printer::stopped(report.stop_reason), report.found_by);
     let mut rows = vec![
         row("planner", &report.planner, stopped),
         row("planning time", report.planning_ns, counted(report.evaluations, "evaluation")),

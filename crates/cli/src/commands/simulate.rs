@@ -39,7 +39,7 @@ struct Prediction {
 
 /// Runs the command.
 pub fn run(args: &SimulateArgs) -> Result<Answer> {
-    let trace = trace_file(&args.trace)?;
+    let trace = trace_file(&args.trace, args.inputs)?;
     let file = read_plan(&args.plan)?;
     // Another machine changes speeds and link. The proof is for the machine of the trace, and the plan's memory is its limit.
     // A plan that was made for the machine that the user names is aligned for that one.

@@ -14,6 +14,7 @@ use elbowroom::ir::machine::Machine;
 use elbowroom::ir::planning::{CostSource, Costs, Freedom};
 use elbowroom::ir::search::Budget;
 use elbowroom::ir::text::{File, TraceFile};
+use elbowroom::ir::trace::{Again, Op, Trace};
 use elbowroom::pipeline::{Method, Task};
 use elbowroom::registry;
 use elbowroom::sim::cost::Roofline;
@@ -21,7 +22,7 @@ use elbowroom::size::BatchSpec;
 use elbowroom::{engine, sim};
 
 use crate::Answer;
-use crate::args::{ImportArgs, MachineArgs, NetworkArgs, TraceArgs};
+use crate::args::{ImportArgs, InputArgs, MachineArgs, NetworkArgs, TraceArgs};
 use crate::commands::limits::Limits;
 use crate::printer::{self, counted};
 use crate::progress::Progress;
@@ -29,6 +30,9 @@ use crate::{files, networks, settings, signals};
 
 /// Longest search for the smallest limit of a trace.
 const SUMMARY_TIME: Duration = Duration::from_secs(5);
+
+/// The kind of the ops that provide the batch, in traces of networks and in imported ones.
+const INPUT: &str = "input";
 
 /// Runs the command.
 pub fn run(args: &TraceArgs) -> Result<Answer> {
@@ -54,6 +58,7 @@ pub fn run(args: &TraceArgs) -> Result<Answer> {
             (trace, costs, Some(machine), Some(network))
         }
     };
+    let trace = with_inputs(trace, args.inputs)?;
     let file = File::Trace(Box::new(TraceFile { trace, costs: Some(costs), machine }));
     let text = if args.json { serde_json::to_string(&file)? + "\n" } else { file.to_string() };
     files::write(args.output.as_deref(), &text)?;
@@ -99,7 +104,6 @@ pub fn cpu() -> Result<Machine> {
 fn imported(path: &Path, bytes: &[u8], args: &ImportArgs) -> Result<Imported> {
     let options = import::Options::default()
         .units(if args.published_units { import::Units::Published } else { import::Units::Exact })
-        .remake_inputs(!args.hold_inputs)
         .inplace(args.inplace);
     let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     import::import(bytes, &name, &options).with_context(|| format!("cannot import {}", path.display()))
@@ -153,13 +157,27 @@ pub fn options(args: &NetworkArgs, batch: usize) -> zoo::Options {
 
 /// A trace from a file, of our own kind or of one that is imported, with its costs and machine, or those of the machine that the user
 /// named.
-pub fn traced(path: &Path, machine_args: &MachineArgs) -> Result<Task> {
-    task(path, trace_file(path)?, machine_args)
+pub fn traced(path: &Path, inputs: InputArgs, machine_args: &MachineArgs) -> Result<Task> {
+    task(path, trace_file(path, inputs)?, machine_args)
 }
 
-/// What a file with a trace holds: our own kind, or one that is imported.
-pub fn trace_file(path: &Path) -> Result<TraceFile> {
-    trace_content(path, &files::content(path, "a file with a trace")?)
+/// What a file with a trace holds, our own kind or one that is imported, with its inputs as the user chose.
+pub fn trace_file(path: &Path, inputs: InputArgs) -> Result<TraceFile> {
+    let file = trace_content(path, &files::content(path, "a file with a trace")?)?;
+    Ok(TraceFile { trace: with_inputs(file.trace, inputs)?, ..file })
+}
+
+/// The same trace, whose ops that provide the batch run once or may run again, as the user chose.
+pub fn with_inputs(trace: Trace, inputs: InputArgs) -> Result<Trace> {
+    let again = match inputs {
+        InputArgs { hold_inputs: true, .. } => Again::Never,
+        InputArgs { remake_inputs: true, .. } => Again::Pure,
+        InputArgs { .. } => return Ok(trace),
+    };
+    let mut data = trace.data().clone();
+    let provides = |op: &Op| op.kind == INPUT && op.reads.is_empty() && op.mutates.is_empty();
+    data.ops.iter_mut().filter(|(_, op)| provides(op)).for_each(|(_, op)| op.again = again);
+    Ok(Trace::new(data)?)
 }
 
 /// As [`trace_file`], from the bytes of the file, which may be a pipe that cannot be read twice.

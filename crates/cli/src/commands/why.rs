@@ -53,7 +53,7 @@ pub fn run(args: &WhyArgs) -> Result<Answer> {
 /// Reads a trace and maybe a plan, and explains the peak; the inner error is the answer to an illegal plan.
 pub fn explain(args: &PeakArgs) -> Result<Result<Explained, Answer>> {
     let end = Instant::now().checked_add(args.time);
-    let file = trace_file(&args.trace)?;
+    let file = trace_file(&args.trace, args.inputs)?;
     let own_machine = file.machine.clone();
     let task = task(&args.trace, file, &args.machine)?;
     let plan = match &args.plan {

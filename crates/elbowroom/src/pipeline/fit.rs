@@ -24,6 +24,7 @@ use elbowroom_sched::retry::{self, PACKING_EVALUATIONS, ROUNDS};
 use elbowroom_sim::liveness;
 
 use super::evaluations::{Evaluations, Round};
+use super::origin::Origin;
 use super::{AT_ONCE, Method, PlanError, Rounds, Task, goal, no_schedule, request, simulate};
 
 /// Rounds that may raise the limit on live memory again, and the share of the limit below which a difference does not matter.
@@ -43,6 +44,8 @@ pub(super) struct Fitted {
     pub schedule: Schedule,
     pub placement: Placement,
     pub stop: StopReason,
+    /// The planner that found the schedule, or the part of it that it named.
+    pub found_by: String,
     /// Whether the recorded evaluations reproduce it.
     pub reproducible: bool,
 }
@@ -317,7 +320,9 @@ impl<'a> Descent<'a> {
         let mut lowest: Option<Bytes> = None;
         let mut made: Vec<Schedule> = Vec::new();
         for round in 0..self.most() {
-            let Some(Outcome { best, stop, .. }) = self.plan(round, limits.limit(), &made, observer) else {
+            let Some((Outcome { best, stop, .. }, found_by)) =
+                self.plan(round, limits.limit(), &made, observer)
+            else {
                 break;
             };
             let Some(schedule) = best else {
@@ -330,7 +335,7 @@ impl<'a> Descent<'a> {
             let peak = liveness::problem(&schedule, &task.machine).peak_live();
             let height = match self.place(round, &schedule, observer) {
                 Ok(placement) => {
-                    let fitted = Fitted { schedule, placement, stop, reproducible: self.reproducible };
+                    let fitted = Fitted { schedule, placement, stop, found_by, reproducible: self.reproducible };
                     let taken = limits.exceeds();
                     let near = taken.saturating_sub(peak) < Bytes(limit.get() / NEAR);
                     return Ok(match round == 0 || near || self.method.rounds == Rounds::AtOnce {
@@ -366,14 +371,15 @@ impl<'a> Descent<'a> {
                 break;
             }
             let between = Bytes(fits.get().midpoint(exceeds.get()));
-            let Some(Outcome { best: Some(schedule), stop, .. }) = self.plan(round, between, &made, observer)
+            let Some((Outcome { best: Some(schedule), stop, .. }, found_by)) =
+                self.plan(round, between, &made, observer)
             else {
                 break;
             };
             match self.place(round, &schedule, observer) {
                 Ok(placement) => {
                     let reproducible = self.reproducible;
-                    let other = Fitted { schedule: schedule.clone(), placement, stop, reproducible };
+                    let other = Fitted { schedule: schedule.clone(), placement, stop, found_by, reproducible };
                     if other.time(self.task) < best.time(self.task) {
                         best = other;
                     }
@@ -422,18 +428,19 @@ impl<'a> Descent<'a> {
         }
     }
 
-    /// Plans one round; `None` if no time is left for it.
+    /// Plans one round, with who found the schedule; `None` if no time is left for it.
     fn plan(
         &mut self,
         round: usize,
         live_limit: Bytes,
         made: &[Schedule],
         observer: &dyn Observer,
-    ) -> Option<Outcome<Schedule>> {
+    ) -> Option<(Outcome<Schedule>, String)> {
         let Method { planner, packer, budget, rounds, .. } = self.method;
         // The first round always runs, and what it found until the clock ended it counts.
         let first = round == 0;
         let watch = Until::new(observer, self.clock.end());
+        let origin = Origin::new(&watch);
         self.cut = !first && watch.interrupted() && watch.cut();
         if self.cut {
             return None;
@@ -448,7 +455,7 @@ impl<'a> Descent<'a> {
         let request = Request { packer, ..request(self.task, live_limit) };
         // The schedule that was found last needs the least memory.
         let known: Vec<&Schedule> = made.iter().rev().chain(self.known.iter().copied()).collect();
-        let mut outcome = planner.schedule_from(&request, &known, &budget, &watch);
+        let mut outcome = planner.schedule_from(&request, &known, &budget, &origin);
         self.cut = watch.cut() && !first;
         (!self.cut).then(|| {
             if outcome.stop == StopReason::Interrupted {
@@ -458,7 +465,7 @@ impl<'a> Descent<'a> {
                 }
             }
             self.rounds.push(Round { planner: outcome.evaluations, packer: None });
-            outcome
+            (outcome, origin.found_by(*planner))
         })
     }
 

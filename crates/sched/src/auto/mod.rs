@@ -37,13 +37,15 @@ use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Bytes, OpId};
 use elbowroom_sim::bound::lower_bound;
 
+use crate::keep::Keep;
 use crate::lower::{least_live, lower};
 use crate::policy::Policy;
+use crate::portfolio::Entry;
 use crate::verdict::{impossible_op, refusal};
 use instance::Instance;
 use search::SearchResult;
 use sequence::Decisions;
-use warm::{Starts, WarmStart};
+use warm::{EARLIER, Starts, WarmStart};
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, Default)]
@@ -79,6 +81,7 @@ impl Planner for Auto {
         if let Ok(lowered) = lower(request, &plain)
             && lowered.iteration.get() <= bound
         {
+            observer.origin(Keep.name());
             return Outcome { best: Some(lowered.schedule), evaluations: 1, stop: StopReason::Optimal };
         }
         let relaxed = request.freedom.reorder.then(|| order::relaxed(request, &plain.sequence));
@@ -90,19 +93,27 @@ impl Planner for Auto {
         let share = Budget { time, ..budget.clone() };
         let inst = Instance::new(request, plain.sequence);
         let mut warm: Vec<WarmStart> =
-            starts.iter().map(|(time, schedule)| WarmStart::fitting(&inst, *time, schedule)).collect();
-        warm.extend(known.iter().filter_map(|schedule| WarmStart::known(request, &inst, schedule)));
+            starts.iter().map(|entry| WarmStart::fitting(&inst, entry)).collect();
+        let known = known.iter().filter_map(|schedule| WarmStart::known(request, &inst, schedule, EARLIER));
+        warm.extend(known);
         let mut found = in_order(request, &inst, warm, bound, (answers, cut), &share, observer);
         if let Some(order) = relaxed {
             found = found.or_in_order(request, order, &starts, bound, budget, observer);
         }
-        found.into_outcome(request, least)
+        found.into_outcome(request, least, observer)
     }
+}
+
+/// A schedule with its iteration time and what found it.
+struct Found {
+    time: u64,
+    schedule: Schedule,
+    by: &'static str,
 }
 
 /// What was found for the orders tried so far.
 struct OrderResult {
-    found: Option<(u64, Schedule)>,
+    found: Option<Found>,
     evaluations: u64,
     stop: StopReason,
     /// Whether the budget ended among the warm starts.
@@ -120,12 +131,14 @@ fn in_order(
     observer: &dyn Observer,
 ) -> OrderResult {
     warm.sort_by_key(|warm| warm.time);
-    let fallback = warm.iter().find_map(|warm| Some((warm.time, warm.schedule.clone()?)));
-    if let Some((time, _)) = &fallback {
-        observer.improved(*time, bound);
+    let fallback = warm.iter().find_map(|warm| {
+        Some(Found { time: warm.time, schedule: warm.schedule.clone()?, by: warm.by })
+    });
+    if let Some(fallback) = &fallback {
+        observer.improved(fallback.time, bound);
     }
     let SearchResult { best, joint, evaluations, stop } = match &fallback {
-        Some((time, _)) if *time <= bound => {
+        Some(fallback) if fallback.time <= bound => {
             SearchResult::without_search(answers.max(1), StopReason::Optimal)
         }
         _ => match &cut {
@@ -143,9 +156,13 @@ fn in_order(
     let ordered = in_best_order(request, inst, &found, bound, left);
     let searched = ordered.and_then(|policy| {
         let lowered = lower(request, &policy).ok()?;
-        Some((lowered.iteration.get(), lowered.schedule))
+        let time = lowered.iteration.get();
+        // What the search did not improve on is the warm start's.
+        let equal = fallback.as_ref().filter(|fallback| fallback.time <= time);
+        let by = equal.map_or(Auto.name(), |fallback| fallback.by);
+        Some(Found { time, schedule: lowered.schedule, by })
     });
-    let found = searched.into_iter().chain(fallback).min_by_key(|(time, _)| *time);
+    let found = searched.into_iter().chain(fallback).min_by_key(|found| found.time);
     OrderResult { found, evaluations: evaluations.max(answers), stop, cut: cut.is_some() }
 }
 
@@ -185,7 +202,7 @@ impl OrderResult {
         self,
         request: &Request<'_>,
         order: Vec<OpId>,
-        starts: &[(u64, Schedule)],
+        starts: &[Entry],
         bound: u64,
         budget: &Budget,
         observer: &dyn Observer,
@@ -194,9 +211,11 @@ impl OrderResult {
             return self;
         }
         let inst = Instance::new(request, order);
-        let schedules = self.found.iter().chain(starts).map(|(_, schedule)| schedule);
-        let mut warm: Vec<WarmStart> =
-            schedules.filter_map(|schedule| WarmStart::known(request, &inst, schedule)).collect();
+        let own = self.found.iter().map(|found| (&found.schedule, found.by));
+        let schedules = own.chain(starts.iter().map(|entry| (&entry.schedule, entry.planner.name())));
+        let mut warm: Vec<WarmStart> = schedules
+            .filter_map(|(schedule, by)| WarmStart::known(request, &inst, schedule, by))
+            .collect();
         warm.extend(WarmStart::kept(request, &inst));
         let budget = Budget { evaluations: Some(self.evaluations), time: None, ..budget.clone() };
         let other = in_order(request, &inst, warm, bound, (0, None), &budget, observer);
@@ -204,13 +223,19 @@ impl OrderResult {
             StopReason::Evaluations => self.stop,
             stop => stop,
         };
-        let found = self.found.into_iter().chain(other.found).min_by_key(|(time, _)| *time);
+        let found = self.found.into_iter().chain(other.found).min_by_key(|found| found.time);
         Self { found, evaluations: self.evaluations, stop, cut: false }
     }
 
-    fn into_outcome(self, request: &Request<'_>, least: Option<Bytes>) -> Outcome<Schedule> {
+    fn into_outcome(
+        self,
+        request: &Request<'_>,
+        least: Option<Bytes>,
+        observer: &dyn Observer,
+    ) -> Outcome<Schedule> {
         match self.found {
-            Some((_, schedule)) => {
+            Some(Found { schedule, by, .. }) => {
+                observer.origin(by);
                 Outcome { best: Some(schedule), evaluations: self.evaluations, stop: self.stop }
             }
             None => refusal(request, least, self.evaluations),

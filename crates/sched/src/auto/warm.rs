@@ -10,6 +10,7 @@ use elbowroom_ir::{Id, Nanos, OpId};
 use super::instance::{Instance, NONE};
 use super::sequence::{Decisions, policy};
 use crate::deadline::Until;
+use crate::keep::Keep;
 use crate::lower::lower;
 use crate::mixed::segments::Mixed;
 use crate::offload::autoswap::BestScore;
@@ -18,7 +19,7 @@ use crate::offload::dynprog::DynProg;
 use crate::offload::floor::Floor;
 use crate::offload::greedy::Greedy;
 use crate::policy::PrefetchRule;
-use crate::portfolio::{Entries, Portfolio};
+use crate::portfolio::{Entries, Entry, Portfolio};
 use crate::recompute::dtr::Dtr;
 use crate::recompute::rotor::Rotor;
 use crate::recompute::sublinear::Sublinear;
@@ -35,6 +36,8 @@ const EVALUATIONS: u64 = 32;
 pub(crate) struct WarmStart {
     /// Exact iteration time.
     pub time: u64,
+    /// What made it: a planner's name, or [`EARLIER`].
+    pub by: &'static str,
     /// Its schedule, if that keeps to the limit whatever its placement.
     pub schedule: Option<Schedule>,
     /// The same as decisions, except for what decisions cannot express.
@@ -47,10 +50,13 @@ pub(crate) fn peers(ops: usize) -> impl Iterator<Item = &'static dyn Planner> {
     QUICK.iter().chain(slower).copied()
 }
 
+/// The origin of a schedule that the caller knew.
+pub(crate) const EARLIER: &str = "an earlier plan";
+
 /// What the planners of the warm starts found.
 pub(crate) struct Starts {
-    /// Their schedules with the iteration times, in the order of the planners. A schedule that reaches the bound is the last.
-    pub found: Vec<(u64, Schedule)>,
+    /// Their schedules, in the order of the planners. A schedule that reaches the bound is the last.
+    pub found: Vec<Entry>,
     /// Planners that answered.
     pub answers: u64,
     /// Whether the budget ended before all had answered, so that nothing is left for a search.
@@ -79,26 +85,32 @@ pub(crate) fn starts(request: &Request<'_>, bound: u64, budget: &Budget, observe
         true => Some(StopReason::Time),
         false => (most < all.len() && !reached).then_some(StopReason::Evaluations),
     };
-    let found = found.into_iter().map(|entry| (entry.time.get(), entry.schedule)).collect();
     Starts { found, answers: answers as u64, cut }
 }
 
 impl WarmStart {
     /// A schedule that keeps to the limit.
-    pub(crate) fn fitting(inst: &Instance, time: u64, schedule: &Schedule) -> Self {
-        Self { time, decisions: decisions(inst, schedule), schedule: Some(schedule.clone()) }
+    pub(crate) fn fitting(inst: &Instance, entry: &Entry) -> Self {
+        let Entry { planner, time, schedule } = entry;
+        let (time, by) = (time.get(), planner.name());
+        Self { time, by, decisions: decisions(inst, schedule), schedule: Some(schedule.clone()) }
     }
 
     /// A schedule made for whatever limit and placement: what it decides, in the instance's order, if it can be simulated.
-    pub(crate) fn known(request: &Request<'_>, inst: &Instance, schedule: &Schedule) -> Option<Self> {
+    pub(crate) fn known(
+        request: &Request<'_>,
+        inst: &Instance,
+        schedule: &Schedule,
+        by: &'static str,
+    ) -> Option<Self> {
         let predicted = elbowroom_sim::simulate(request.trace, request.costs, request.machine, schedule);
         let time = predicted.ok()?.iteration.get();
         let decisions = decisions(inst, schedule);
         Some(match lower(request, &policy(request, inst, &decisions)) {
             Ok(lowered) => {
-                Self { time: lowered.iteration.get(), schedule: Some(lowered.schedule), decisions }
+                Self { time: lowered.iteration.get(), by, schedule: Some(lowered.schedule), decisions }
             }
-            Err(_) => Self { time, schedule: None, decisions },
+            Err(_) => Self { time, by, schedule: None, decisions },
         })
     }
 
@@ -106,7 +118,8 @@ impl WarmStart {
     pub(crate) fn kept(request: &Request<'_>, inst: &Instance) -> Option<Self> {
         let decisions = Decisions { repeats: Vec::new(), prefetches: Vec::new(), rule: PrefetchRule::Eager };
         let lowered = lower(request, &policy(request, inst, &decisions)).ok()?;
-        Some(Self { time: lowered.iteration.get(), schedule: Some(lowered.schedule), decisions })
+        let by = Keep.name();
+        Some(Self { time: lowered.iteration.get(), by, schedule: Some(lowered.schedule), decisions })
     }
 }
 
