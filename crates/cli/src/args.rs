@@ -326,6 +326,13 @@ pub struct PlanArgs {
     /// The text output shows the first 20; --json shows all.
     #[arg(long)]
     pub explain: bool,
+    /// Obey the decisions in this file, one a line: keep PATTERN, never-recompute PATTERN or host PATTERN
+    ///
+    /// `keep` leaves tensors on the device from when they are made to their last use, `never-recompute` lets ops run once, and `host` leaves
+    /// persistent tensors on the host between iterations. Patterns are names of tensors, ops and modules with * and ?; `never-recompute` also takes
+    /// kinds of ops. --explain reports what each line covers.
+    #[arg(long, value_name = "FILE")]
+    pub pins: Option<PathBuf>,
     /// Draw the plan as an SVG file: buffers in the arena over time, and the three streams
     #[arg(long, value_name = "FILE", conflicts_with = "live_limit", requires = "memory")]
     pub svg: Option<PathBuf>,

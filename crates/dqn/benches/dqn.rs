@@ -102,6 +102,7 @@ impl Case {
             live_limit,
             freedom,
             packer: None,
+            pins: None,
         })
     }
 

@@ -184,6 +184,7 @@ mod tests {
             live_limit: Bytes(1 << 40),
             freedom: Freedom::ALL,
             packer: None,
+            pins: None,
         };
         let Ok(live_bytes) = live_memory(&request, &Policy::prompt(trace)) else { return [0; 4] };
         request.live_limit = Bytes(live_bytes.into_iter().max().unwrap_or(0) * (3 + seed % 6) / 9);

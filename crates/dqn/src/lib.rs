@@ -28,6 +28,7 @@
 //!     live_limit: Bytes(chain.peak().get() * 6 / 10),
 //!     freedom: Freedom::ALL,
 //!     packer: None,
+//!     pins: None,
 //! };
 //! let settings: Settings = "episodes=5,hidden=8".parse()?;
 //! let outcome = Dqn::new(settings, None).schedule(&request, &Budget::evaluations(100), &Silent);

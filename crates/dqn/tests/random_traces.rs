@@ -51,6 +51,7 @@ fn it_keeps_to_the_limit_or_says_why_not() {
             live_limit: Bytes(1 << 40),
             freedom: Freedom::ALL,
             packer: None,
+            pins: None,
         };
         let peak = lower(&request, &Policy::keep(&trace)).unwrap().peak;
         request.live_limit = Bytes(peak.get() * u.int_in_range(1..=10)? / 10);

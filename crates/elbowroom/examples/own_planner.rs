@@ -69,7 +69,7 @@ fn task() -> Result<Task, Box<dyn std::error::Error>> {
     let trace = Arc::new(elbowroom::engine::trace(&graph)?);
     let machine = presets::machine("v100").ok_or("no such machine")?.with_memory(Bytes(100 << 20));
     let costs = Costs::estimate(&trace, &Roofline::new(&machine));
-    Ok(Task { trace, costs, machine, freedom: Freedom::ALL })
+    Ok(Task { trace, costs, machine, freedom: Freedom::ALL, pins: None })
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

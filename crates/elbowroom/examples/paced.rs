@@ -162,7 +162,8 @@ impl Bench {
         let machine = Machine { to_host: link, to_device: link, ..cpu };
         let trace = Arc::new(engine::trace(&graph)?);
         let costs = Costs::estimate(&trace, &Roofline::new(&machine));
-        let mut task = Task { trace, costs, machine, freedom: Freedom { recompute: false, ..Freedom::ALL } };
+        let mut task =
+            Task { trace, costs, machine, freedom: Freedom { recompute: false, ..Freedom::ALL }, pins: None };
         let packer = registry::packer(registry::DEFAULT_PACKER)?;
         let unconstrained = pipeline::unconstrained(&task, packer, &Silent)?.plan;
         let mut bench = Self { graph, task: task.clone(), unconstrained, inputs, link };

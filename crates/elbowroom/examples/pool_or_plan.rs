@@ -101,6 +101,7 @@ fn buffers(graph: &Graph) -> Result<(Vec<Block>, u64), Box<dyn Error>> {
         live_limit: machine.memory,
         freedom: Freedom { offload: false, recompute: false, ..Freedom::ALL },
         packer: None,
+        pins: None,
     };
     let keep = registry::planner("keep")?.schedule(&request, &Budget::default(), &Silent);
     let schedule = keep.best.ok_or("everything can stay where memory is unlimited")?;

@@ -114,7 +114,7 @@ fn measure(
         HostOptions::default().measure(cpu.host_memory)?.ok_or("memory can be measured")?;
     let machine = Machine { to_host, to_device, ..cpu };
     let costs = Costs::estimate(&trace, &Roofline::new(&machine));
-    let task = Task { trace, costs, machine, freedom: Freedom::ALL };
+    let task = Task { trace, costs, machine, freedom: Freedom::ALL, pins: None };
     let unconstrained = pipeline::unconstrained(&task, method.packer, &Silent)?;
     let open = |plan: &Arc<CheckedPlan>| -> Result<Session, Failure> {
         let options = SessionOptions::default().threads(settings.threads).paint(false);

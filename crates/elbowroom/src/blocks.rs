@@ -76,7 +76,8 @@ impl SwapPlanner for Swap {
             launch: Nanos::ZERO,
         };
         let freedom = Freedom { offload: true, recompute: false, reorder: false };
-        let task = Task { trace: Arc::new(trace.clone()), costs: costs.clone(), machine, freedom };
+        let task =
+            Task { trace: Arc::new(trace.clone()), costs: costs.clone(), machine, freedom, pins: None };
         let method = Method::new(self.planner, &Auto, Budget::default()).at_once();
         let planned = plan(&task, &method, &Silent).ok()?;
         Arc::try_unwrap(planned.plan).ok()

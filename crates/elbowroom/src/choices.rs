@@ -6,6 +6,7 @@ use elbowroom_ir::{Bytes, Nanos};
 use elbowroom_sched::explain::{self, GapCost, Restore};
 use serde::Serialize;
 
+use crate::pins::Pinned;
 use crate::pipeline::Task;
 
 /// One gap in which a tensor is not on the device.
@@ -42,9 +43,18 @@ pub struct Choices {
     pub saved_byte_seconds: f64,
     /// Sum of the costs. Copies overlap ops, so an iteration usually grows by less.
     pub cost_ns: Nanos,
+    /// What the user decided about the trace, where there are pins.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pins: Vec<Pinned>,
 }
 
 impl Choices {
+    /// The same with what the user decided.
+    #[must_use]
+    pub fn with_pins(self, pins: Vec<Pinned>) -> Self {
+        Self { pins, ..self }
+    }
+
     /// Lists the gaps of a schedule of any planner; `timeline` is the schedule's timeline on the task's machine.
     pub fn of(task: &Task, schedule: &Schedule, timeline: &Timeline) -> Self {
         let gaps = explain::gap_costs(&task.trace, &task.costs, &task.machine, schedule, timeline);
@@ -54,6 +64,7 @@ impl Choices {
             recomputed: count(Restore::Recomputed),
             saved_byte_seconds: gaps.iter().map(byte_seconds).sum(),
             cost_ns: gaps.iter().map(|gap| gap.cost).sum(),
+            pins: Vec::new(),
             choices: gaps
                 .iter()
                 .map(|gap| Choice {

@@ -43,6 +43,7 @@ pub mod nn;
 pub mod observer;
 pub mod page;
 pub mod picture;
+pub mod pins;
 pub mod pipeline;
 pub mod plot;
 pub mod registry;

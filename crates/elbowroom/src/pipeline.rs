@@ -9,7 +9,7 @@ use elbowroom_ir::check::{self, CheckedPlan, CheckedSchedule, Illegal};
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::packing::{Packer, Problem};
 use elbowroom_ir::plan::Plan;
-use elbowroom_ir::planning::{Costs, Freedom, Planner, Request};
+use elbowroom_ir::planning::{Costs, Freedom, Pins, Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Goal, Infeasible, Observer, Outcome, StopReason};
 use elbowroom_ir::timeline::Timeline;
@@ -51,6 +51,8 @@ pub struct Task {
     pub machine: Machine,
     /// What planners may decide.
     pub freedom: Freedom,
+    /// What the user has decided, for this trace: see [`pins`](crate::pins).
+    pub pins: Option<Arc<Pins>>,
 }
 
 /// The sizes of a graph overflow, so that it has no trace.
@@ -73,7 +75,7 @@ impl Task {
         let trace = elbowroom_engine::trace(graph)
             .map_err(|source| Untraceable { network: graph.name.clone(), source })?;
         let costs = Costs::estimate(&trace, &Roofline::new(machine));
-        Ok(Self { trace: Arc::new(trace), costs, machine: machine.clone(), freedom })
+        Ok(Self { trace: Arc::new(trace), costs, machine: machine.clone(), freedom, pins: None })
     }
 
     /// The same task under another limit.
@@ -334,7 +336,16 @@ pub fn plan_from(
     let reproducible_at_limit = reproducible;
     let plan = Arc::new(plan);
     let found_by = KNOWN.to_owned();
-    Ok(Planned { plan, predicted, stop, found_by, evaluations, reproducible, reproducible_at_limit, planning })
+    Ok(Planned {
+        plan,
+        predicted,
+        stop,
+        found_by,
+        evaluations,
+        reproducible,
+        reproducible_at_limit,
+        planning,
+    })
 }
 
 /// Offsets of the persistent tensors between iterations, in the trace's order; `None` for tensors that are on the host alone.
@@ -391,7 +402,16 @@ fn prove(
     let planning = started.elapsed();
     let reproducible_at_limit = reproducible;
     let plan = Arc::new(plan);
-    Ok(Planned { plan, predicted, stop, found_by, evaluations, reproducible, reproducible_at_limit, planning })
+    Ok(Planned {
+        plan,
+        predicted,
+        stop,
+        found_by,
+        evaluations,
+        reproducible,
+        reproducible_at_limit,
+        planning,
+    })
 }
 
 /// The same plan with its iteration predicted by the task's costs and link.
@@ -464,7 +484,8 @@ pub fn plan_schedule(
     let known = known.iter().map(|schedule| (schedule, KNOWN.to_owned()));
     let timed = own.chain(known).map(|(schedule, by)| (simulate(task, schedule), schedule, by));
     let fastest = timed.min_by_key(|(predicted, ..)| predicted.iteration);
-    let (predicted, schedule, found_by) = fastest.ok_or_else(|| no_schedule(stop.clone(), true, limit, None))?;
+    let (predicted, schedule, found_by) =
+        fastest.ok_or_else(|| no_schedule(stop.clone(), true, limit, None))?;
     let schedule = check::check_schedule(task.trace.clone(), task.machine.clone(), schedule.clone(), limit)?;
     let planning = started.elapsed();
     Ok(PlannedSchedule { schedule, predicted, stop, found_by, evaluations, reproducible, planning })
@@ -489,6 +510,7 @@ pub(crate) fn request(task: &Task, live_limit: Bytes) -> Request<'_> {
         live_limit,
         freedom: task.freedom,
         packer: None,
+        pins: task.pins.as_deref(),
     }
 }
 
@@ -545,17 +567,19 @@ pub(crate) const UNLIMITED: Bytes = Bytes(1 << 60);
 
 /// [Lower bound](elbowroom_sim::bound::lower_bound) on the iteration time at the task's limit.
 pub fn lower_bound(task: &Task) -> Nanos {
-    let Task { trace, costs, machine, freedom } = task;
+    let Task { trace, costs, machine, freedom, pins } = task;
+    let pins = pins.as_deref();
     let limit = machine.memory.align_up(machine.align);
-    let request = Request { trace, costs, machine, live_limit: limit, freedom: *freedom, packer: None };
+    let request = Request { trace, costs, machine, live_limit: limit, freedom: *freedom, packer: None, pins };
     elbowroom_sim::bound::lower_bound(&request)
 }
 
 /// The proof that no plan exists within the task's limit, if the [floor] exceeds it: one sum for each op, and no search.
 pub fn impossible(task: &Task) -> Option<PlanError> {
     let limit = task.machine.memory.align_up(task.machine.align);
-    let Task { trace, costs, machine, freedom } = task;
-    let request = Request { trace, costs, machine, live_limit: limit, freedom: *freedom, packer: None };
+    let Task { trace, costs, machine, freedom, pins } = task;
+    let pins = pins.as_deref();
+    let request = Request { trace, costs, machine, live_limit: limit, freedom: *freedom, packer: None, pins };
     let proof = elbowroom_sched::verdict::impossible_op(&request)?;
     Some(PlanError::Infeasible { limit: machine.memory, proof })
 }

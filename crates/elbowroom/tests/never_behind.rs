@@ -38,7 +38,7 @@ fn task() -> Task {
     let machine = sim::presets::machine("cpu").unwrap();
     let trace = engine::trace(&graph).unwrap();
     let costs = Costs::estimate(&trace, &Roofline::new(&machine));
-    Task { trace: Arc::new(trace), costs, machine, freedom: Freedom::ALL }
+    Task { trace: Arc::new(trace), costs, machine, freedom: Freedom::ALL, pins: None }
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn network(model: &str, batch: usize) -> Task {
     let machine = sim::presets::machine("cpu").unwrap();
     let trace = engine::trace(&graph).unwrap();
     let costs = Costs::estimate(&trace, &Roofline::new(&machine));
-    Task { trace: Arc::new(trace), costs, machine, freedom: Freedom::ALL }
+    Task { trace: Arc::new(trace), costs, machine, freedom: Freedom::ALL, pins: None }
 }
 
 /// A task and how it is planned at a share of its unconstrained peak.
@@ -302,6 +302,7 @@ fn plans_of_recorded_iterations_are_reproduced() {
             costs: imported.costs,
             machine,
             freedom: Freedom { reorder: percent == 35, ..Freedom::ALL },
+            pins: None,
         };
         let case = Case { task: &task, planner: "auto", packer: auto(), percent, budget: within(700, 1) };
         case.reproduce(Rounds::AsNeeded);

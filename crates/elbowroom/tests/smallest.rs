@@ -34,7 +34,7 @@ fn the_smallest_limit_is_near_what_the_largest_op_needs() {
         let machine = sim::presets::machine("cpu").unwrap();
         let trace = engine::trace(&graph).unwrap();
         let costs = Costs::estimate(&trace, &Roofline::new(&machine));
-        let task = Task { trace: Arc::new(trace), costs, machine, freedom: Freedom::ALL };
+        let task = Task { trace: Arc::new(trace), costs, machine, freedom: Freedom::ALL, pins: None };
         let (planner, packer) = (registry::planner("auto").unwrap(), registry::packer("auto").unwrap());
         let method = Method::new(planner, packer, Budget::default()).at_once();
         let unconstrained = pipeline::unconstrained(&task, method.packer, &Silent).unwrap().height();
@@ -91,7 +91,7 @@ fn a_plan_for_less_serves_where_none_is_found() {
     let machine = sim::presets::machine("cpu").unwrap();
     let trace = engine::trace(&graph).unwrap();
     let costs = Costs::estimate(&trace, &Roofline::new(&machine));
-    let task = Task { trace: Arc::new(trace), costs, machine, freedom: Freedom::ALL };
+    let task = Task { trace: Arc::new(trace), costs, machine, freedom: Freedom::ALL, pins: None };
     let unconstrained = pipeline::unconstrained(&task, method().packer, &Silent).unwrap().height();
     let report = trained_at_half(graph, &Fussy(unconstrained));
     assert_eq!(report.plan.limit_bytes, Bytes(unconstrained.get() / 2));

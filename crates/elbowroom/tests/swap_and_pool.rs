@@ -19,7 +19,8 @@ fn forty_percent_of_the_pool_at_fifteen_percent_overhead() {
         let trace = Arc::new(engine::trace(&graph).unwrap());
         let machine = sim::presets::machine("gtx1080ti").unwrap();
         let costs = Costs::estimate(&trace, &Roofline::new(&machine));
-        let task = Task { trace, costs, machine, freedom: Freedom { recompute: false, ..Freedom::ALL } };
+        let task =
+            Task { trace, costs, machine, freedom: Freedom { recompute: false, ..Freedom::ALL }, pins: None };
         let pool = registry::packer("pool").unwrap();
         let footprint = pipeline::unconstrained(&task, pool, &Silent).unwrap().height();
         let limited = task.with_memory(Bytes(footprint.get() * 40 / 100));

@@ -54,7 +54,7 @@ fn task(model: &str) -> Task {
     let machine = sim::presets::machine("cpu").unwrap();
     let trace = engine::trace(&graph).unwrap();
     let costs = Costs::estimate(&trace, &Roofline::new(&machine));
-    Task { trace: Arc::new(trace), costs, machine, freedom: Freedom::ALL }
+    Task { trace: Arc::new(trace), costs, machine, freedom: Freedom::ALL, pins: None }
 }
 
 fn endless() -> Endless {
@@ -108,7 +108,7 @@ fn a_limit_that_holds_every_tensor_costs_nothing() {
     let machine = sim::presets::machine("cpu").unwrap();
     let trace = engine::trace(&graph).unwrap();
     let costs = Costs::estimate(&trace, &Roofline::new(&machine));
-    let task = Task { trace: Arc::new(trace), costs, machine, freedom: Freedom::ALL };
+    let task = Task { trace: Arc::new(trace), costs, machine, freedom: Freedom::ALL, pins: None };
     let packer = registry::packer("auto").unwrap();
     let kept = pipeline::unconstrained(&task, packer, &Silent).unwrap();
     let (peak, live) = (kept.height(), kept.predicted.peak_live);

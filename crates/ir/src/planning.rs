@@ -1,5 +1,7 @@
 //! The request to a planner, and the trait that all planners implement.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::machine::Machine;
@@ -7,7 +9,7 @@ use crate::packing::Packer;
 use crate::schedule::Schedule;
 use crate::search::{Budget, Observer, Outcome};
 use crate::trace::{Op, Trace};
-use crate::{Bytes, Nanos, OpId, Table};
+use crate::{Bytes, Nanos, OpId, Table, TensorId};
 
 /// Origin of durations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -67,6 +69,16 @@ impl Freedom {
     pub const ALL: Self = Self { offload: true, recompute: true, reorder: false };
 }
 
+/// Decisions that the user has made about a trace, which no plan may change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pins {
+    /// Tensors that are on the device from when they are made, or from the beginning of the iteration, to their last use. No op that makes
+    /// one may run again in the trace of the request.
+    pub kept: BTreeSet<TensorId>,
+    /// Persistent tensors that are on the host between iterations, by their index in the trace.
+    pub hosted: BTreeSet<usize>,
+}
+
 /// A request to a planner: find a schedule as short as possible whose peak memory stays within a limit.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
@@ -83,6 +95,8 @@ pub struct Request<'a> {
     pub freedom: Freedom,
     /// A packer, for planners that place their schedules during the search.
     pub packer: Option<&'a dyn Packer>,
+    /// What the user has decided. Lowering obeys it, whatever the planner decides.
+    pub pins: Option<&'a Pins>,
 }
 
 /// An algorithm that decides which tensors are kept, offloaded, evicted and recomputed, and when.

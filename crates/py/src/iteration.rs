@@ -286,6 +286,7 @@ impl Iteration {
             live_limit: limit,
             freedom: settings.freedom,
             packer: None,
+            pins: None,
         };
         let outcome = settings.planner.schedule(&request, &settings.budget, &Silent);
         let Some(schedule) = outcome.best else {

@@ -33,7 +33,7 @@ fn figure_1_task() -> Result<Task, Error> {
     };
     let costs = file.costs.ok_or_else(|| Error::Fault("the trace of Figure 1 has no times".to_owned()))?;
     let machine = Machine { align: Bytes(1), ..bench::machine("v100")? };
-    Ok(Task { trace: Arc::new(file.trace), costs, machine, freedom: RECOMPUTE })
+    Ok(Task { trace: Arc::new(file.trace), costs, machine, freedom: RECOMPUTE, pins: None })
 }
 
 /// Figure 1: an allocation for a two-layer network.
@@ -90,7 +90,7 @@ fn chain(layers: usize) -> Result<Task, Error> {
     let chain = Chain { layers: vec![layer; layers], activations: sizes.clone(), gradients: sizes };
     let chain = chain.to_trace("chain").map_err(|error| Error::Fault(error.to_string()))?;
     let machine = Machine { align: Bytes(1), ..bench::machine("v100")? };
-    Ok(Task { trace: Arc::new(chain.trace), costs: chain.costs, machine, freedom: RECOMPUTE })
+    Ok(Task { trace: Arc::new(chain.trace), costs: chain.costs, machine, freedom: RECOMPUTE, pins: None })
 }
 
 /// Equation 1: segments of √n layers.
@@ -124,6 +124,7 @@ pub(crate) fn equation_3(_: &Bench<'_>) -> Result<Sheet, Error> {
             live_limit: task.machine.memory,
             freedom: task.freedom,
             packer: None,
+            pins: None,
         };
         let least = elbowroom::sched::lower::least_live(&request, &policy);
         let (live_bytes, _) = least.map_err(|error| Error::Fault(error.to_string()))?;

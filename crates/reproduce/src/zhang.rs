@@ -175,6 +175,7 @@ pub(crate) fn figure_8(bench: &Bench<'_>) -> Result<Sheet, Error> {
             live_limit: Bytes(1 << 60),
             freedom: task.freedom,
             packer: None,
+            pins: None,
         };
         let fault = |error: elbowroom::sched::PolicyError| Error::Fault(error.to_string());
         let swap = AutoSwap::new(&request, None).map_err(fault)?;

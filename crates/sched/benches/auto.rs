@@ -103,6 +103,7 @@ impl Task {
             live_limit: self.limit,
             freedom: self.freedom,
             packer: None,
+            pins: None,
         }
     }
 
@@ -403,6 +404,7 @@ fn file(settings: &Settings, path: &Path) {
         live_limit: Bytes(1 << 60),
         freedom: Freedom::ALL,
         packer: None,
+        pins: None,
     };
     let (peak, _) = least_live(&request, &unlimited).expect("keeping everything is a policy");
     within_30_seconds(settings, &path.to_string_lossy(), &file.trace, &costs, peak);
@@ -411,7 +413,15 @@ fn file(settings: &Settings, path: &Path) {
 fn within_30_seconds(settings: &Settings, name: &str, trace: &Trace, costs: &Costs, peak: Bytes) {
     for (word, freedom) in [("", RECOMPUTE), (" link", Freedom::ALL)] {
         let limit = Bytes(peak.get() / 2);
-        let request = Request { trace, costs, machine: &linked(), live_limit: limit, freedom, packer: None };
+        let request = Request {
+            trace,
+            costs,
+            machine: &linked(),
+            live_limit: limit,
+            freedom,
+            packer: None,
+            pins: None,
+        };
         let time = settings.budget.time.map(|time| time.min(Duration::from_secs(25)));
         let budget = Budget { time, ..settings.budget.clone() };
         let start = Instant::now();

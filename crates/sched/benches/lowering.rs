@@ -48,6 +48,7 @@ fn on_half(bencher: Bencher<'_, '_>, timed: impl Fn(&Request<'_>, &Policy)) {
         live_limit: Bytes(chain.peak().get() * 6 / 10),
         freedom: Freedom::ALL,
         packer: None,
+        pins: None,
     };
     let mut policy = Policy { prefetch: PrefetchRule::AfterOffloads, ..Policy::keep(&traced.trace) };
     let linear = Linear::of(&request).unwrap();

@@ -232,6 +232,7 @@ mod tests {
             live_limit: machine.memory,
             freedom: Freedom::ALL,
             packer: None,
+            pins: None,
         };
         // Input op, F0..F3, loss, B3..B0, done: x1 is read at places 2 and 8, x2 at 3 and 7. F1 is recomputed before B2.
         let mut policy = Policy::keep(&chain.trace);

@@ -31,6 +31,7 @@
 //!     live_limit: Bytes(chain.peak().get() * 6 / 10),
 //!     freedom: Freedom::ALL,
 //!     packer: None,
+//!     pins: None,
 //! };
 //! let outcome = Auto.schedule(&request, &Budget::evaluations(1_000), &Silent);
 //! assert!(outcome.best.is_some());

@@ -77,7 +77,7 @@ fn machine(memory: u64, rate: u64, shared_link: bool) -> Machine {
 
 fn request<'a>(chain: &'a ChainTrace, machine: &'a Machine, freedom: Freedom) -> Request<'a> {
     let ChainTrace { trace, costs, .. } = chain;
-    Request { trace, costs, machine, live_limit: machine.memory, freedom, packer: None }
+    Request { trace, costs, machine, live_limit: machine.memory, freedom, packer: None, pins: None }
 }
 
 fn plan(
@@ -282,7 +282,8 @@ fn checked(
     let costs = Costs { nanos: vec![Nanos(op); trace.ops().len()].into(), source: CostSource::Recorded };
     let machine = machine(limit, 1, false);
     let live_limit = machine.memory;
-    let request = Request { trace, costs: &costs, machine: &machine, live_limit, freedom, packer: None };
+    let request =
+        Request { trace, costs: &costs, machine: &machine, live_limit, freedom, packer: None, pins: None };
     let schedule = planner.schedule(&request, &Budget::evaluations(20_000), &Silent).best?;
     let proved = check_schedule(Arc::new(trace.clone()), machine.clone(), schedule.clone(), live_limit);
     assert!(proved.is_ok(), "{proved:?}");

@@ -38,6 +38,7 @@ fn request<'a>(traced: &'a ChainTrace, machine: &'a Machine, limit: u64) -> Requ
         live_limit: Bytes(limit),
         freedom: Freedom::ALL,
         packer: None,
+        pins: None,
     }
 }
 

@@ -41,6 +41,7 @@ impl Network {
             live_limit: Bytes(1 << 60),
             freedom: Freedom { offload: false, recompute: true, ..Freedom::ALL },
             packer: None,
+            pins: None,
         }
     }
 

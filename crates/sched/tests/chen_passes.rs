@@ -59,6 +59,7 @@ fn captured_iterations() {
                 live_limit: limit,
                 freedom: Freedom { offload: false, recompute: true, ..Freedom::ALL },
                 packer: None,
+                pins: None,
             };
             print!("{name} at {percent} %:");
             for planner in PLANNERS {
@@ -98,6 +99,7 @@ fn cheap_results_are_dropped_and_convolutions_are_kept() {
         live_limit: Bytes(1 << 60),
         freedom: Freedom::ALL,
         packer: None,
+        pins: None,
     };
     // By kind, as section 4.2 says: no convolution and no product runs again, whatever it costs.
     let mut kinds = BTreeMap::new();
@@ -137,6 +139,7 @@ fn the_three_allocations_of_figure_1_differ() {
         live_limit: Bytes(1 << 30),
         freedom: Freedom::ALL,
         packer: None,
+        pins: None,
     };
     let peak = |planner: &str| {
         let planner = elbowroom_sched::planner(planner).unwrap();
@@ -198,6 +201,7 @@ fn recursion_needs_logarithmic_memory() {
             live_limit: Bytes(1 << 40),
             freedom: Freedom::ALL,
             packer: None,
+            pins: None,
         };
         least_live(&request, &policy).unwrap().0.get() / 4
     };
@@ -224,6 +228,7 @@ fn updates_among_gradients() {
             live_limit: Bytes(1 << 60),
             freedom: Freedom { offload: false, recompute: true, ..Freedom::ALL },
             packer: None,
+            pins: None,
         };
         let (keep, _) = least_live(&request, &Policy::prompt(&trace)).unwrap();
         request.live_limit = Bytes(keep.get() / 100 * percent);
@@ -258,6 +263,7 @@ fn any_mirror_counts_make_a_legal_schedule() {
             live_limit: Bytes(1 << 40),
             freedom: Freedom::ALL,
             packer: None,
+            pins: None,
         };
         let policy = mirrors.policy(&trace);
         for op in trace.ops().ids() {

@@ -85,6 +85,7 @@ fn request<'a>(chain: &'a ChainTrace, machine: &'a Machine, limit: Bytes) -> Req
         live_limit: limit,
         freedom: Freedom::ALL,
         packer: None,
+        pins: None,
     }
 }
 

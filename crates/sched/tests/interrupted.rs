@@ -42,6 +42,7 @@ fn every_planner_ends_when_it_is_interrupted() {
         live_limit: Bytes(u64::MAX),
         freedom: Freedom::ALL,
         packer: None,
+        pins: None,
     };
     let peak = live_memory(&request, &Policy::keep(&trace)).unwrap().into_iter().max().unwrap();
     let request = Request { live_limit: Bytes(peak / 2), ..request };

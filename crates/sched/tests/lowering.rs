@@ -138,6 +138,7 @@ fn what_lowers_is_legal() {
             live_limit: Bytes(1 << 40),
             freedom: Freedom::ALL,
             packer: None,
+            pins: None,
         };
         let Ok((least, place_of_least)) = least_live(&request, &policy) else { return Ok(()) };
         request.live_limit = Bytes(least.get() + u.int_in_range(0..=40)?);
@@ -225,6 +226,7 @@ fn keeping_everything_always_lowers_to_the_floor_or_above() {
             live_limit: Bytes(1 << 40),
             freedom: Freedom::ALL,
             packer: None,
+            pins: None,
         };
         for policy in [Policy::keep(&trace), Policy::prompt(&trace)] {
             let lowered =
@@ -256,6 +258,7 @@ fn every_planner_keeps_to_the_limit_or_says_why_not() {
             live_limit: Bytes(1 << 40),
             freedom: Freedom::ALL,
             packer: None,
+            pins: None,
         };
         let peak = lower(&request, &Policy::keep(&trace)).unwrap().peak;
         // Above the peak for half of the cases: `none` and `inplace` use no bytes twice and need more.

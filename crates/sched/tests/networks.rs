@@ -150,7 +150,7 @@ fn machine() -> Machine {
 }
 
 fn request<'a>(trace: &'a Trace, costs: &'a Costs, machine: &'a Machine, limit: Bytes) -> Request<'a> {
-    Request { trace, costs, machine, live_limit: limit, freedom: Freedom::ALL, packer: None }
+    Request { trace, costs, machine, live_limit: limit, freedom: Freedom::ALL, packer: None, pins: None }
 }
 
 /// Plans, proves the schedule and returns what it does.

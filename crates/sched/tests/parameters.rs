@@ -132,6 +132,7 @@ fn overheads(network: &Network, share: f64) -> [f64; 2] {
         live_limit,
         freedom: Freedom::ALL,
         packer: None,
+        pins: None,
     };
     let alone = Freedom { offload: false, ..Freedom::ALL };
     let least = floor(&trace, alone, machine.align).unwrap().bytes;

@@ -72,6 +72,7 @@ fn every_sequence_costs_what_was_published() {
             live_limit: limit,
             freedom: Freedom { offload: false, recompute: true, ..Freedom::ALL },
             packer: None,
+            pins: None,
         };
         let lowered = lower(&request(peak), &policy).unwrap();
         let timeline = simulate(&trace, &costs, &machine, &lowered.schedule).unwrap();

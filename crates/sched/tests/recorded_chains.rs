@@ -49,6 +49,7 @@ fn ratio(chain: &Chain, fraction: f64, planner: &str) -> Option<f64> {
         live_limit: limit,
         freedom: Freedom::ALL,
         packer: None,
+        pins: None,
     };
     let outcome = elbowroom_sched::planner(planner).unwrap().schedule(&request, &Budget::default(), &Silent);
     let schedule = outcome.best?;

@@ -39,6 +39,7 @@ fn overheads_are_near_the_published_ones() {
                 live_limit: limit,
                 freedom: Freedom { offload: false, recompute: true, ..Freedom::ALL },
                 packer: None,
+                pins: None,
             };
             let outcome = planner("dtr").unwrap().schedule(&request, &Budget::default(), &Silent);
             let overhead = outcome.best.map(|schedule| {

@@ -116,6 +116,7 @@ fn scheduled(place: &str, percent: u64, planner: &str) -> f64 {
         live_limit: limit,
         freedom: Freedom::ALL,
         packer: None,
+        pins: None,
     };
     let outcome = elbowroom_sched::planner(planner).unwrap().schedule(&request, &Budget::default(), &Silent);
     let what = format!("{place} at {percent} % {planner}");

@@ -37,7 +37,7 @@ impl Case {
     fn request(&self, share: f64, freedom: Freedom) -> Request<'_> {
         let live_limit = Bytes((self.peak.get() as f64 * share) as u64);
         let Self { trace, costs, machine, .. } = self;
-        Request { trace, costs, machine, live_limit, freedom, packer: None }
+        Request { trace, costs, machine, live_limit, freedom, packer: None, pins: None }
     }
 }
 

@@ -30,7 +30,15 @@ fn network(name: &str, options: &Options) -> (Trace, Costs, Machine) {
 }
 
 fn request<'a>(trace: &'a Trace, costs: &'a Costs, machine: &'a Machine) -> Request<'a> {
-    Request { trace, costs, machine, live_limit: Bytes(1 << 50), freedom: Freedom::ALL, packer: None }
+    Request {
+        trace,
+        costs,
+        machine,
+        live_limit: Bytes(1 << 50),
+        freedom: Freedom::ALL,
+        packer: None,
+        pins: None,
+    }
 }
 
 /// A planner's schedule and its simulated iteration time.

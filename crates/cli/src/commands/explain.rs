@@ -4,9 +4,10 @@ use std::io;
 
 use elbowroom::choices::{Choice, Choices};
 use elbowroom::ir::Nanos;
+use elbowroom::pins::{Pinned, Verb};
 use serde::Serialize;
 
-use crate::printer::{self, SizeUnit, TimeUnit};
+use crate::printer::{self, Row, SizeUnit, TimeUnit, counted};
 
 /// Choices shown on the terminal; the rest are summed up, and listed by `--json`.
 const SHOWN: usize = 20;
@@ -20,6 +21,20 @@ pub struct Explained<'a, R: Serialize> {
     /// The choices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub explanation: Option<&'a Choices>,
+}
+
+/// Prints what the user decided.
+fn print_pins(pins: &[Pinned]) -> io::Result<()> {
+    let row = |Pinned { pin, count, bytes }: &Pinned| {
+        let (verb, what) = match pin.verb {
+            Verb::Keep => ("keep", "tensor"),
+            Verb::NeverRecompute => ("never-recompute", "op"),
+            Verb::Host => ("host", "tensor"),
+        };
+        printer::row(verb, counted(*count as u64, what), format!("{bytes}, {}", pin.pattern))
+    };
+    let rows: Vec<Row> = pins.iter().map(row).collect();
+    if rows.is_empty() { Ok(()) } else { printer::section("Pins, all obeyed", &rows) }
 }
 
 /// Prints the choices that save most, and the sum of all.
@@ -52,6 +67,7 @@ pub fn print(explanation: &Choices) -> io::Result<()> {
     let how = format!("{} prefetched, {} recomputed", explanation.prefetched, explanation.recomputed);
     let total = saved(explanation.saved_byte_seconds);
     rows.push(vec!["all".to_owned(), how, none(), none(), total, cost(explanation.cost_ns)]);
+    print_pins(&explanation.pins)?;
     printer::line("")?;
     printer::line("Offloaded or evicted tensors, largest saving (bytes x time) first")?;
     printer::line("  cost: time of both copies, or of the recomputed op; copies may overlap with compute")?;

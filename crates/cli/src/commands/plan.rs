@@ -5,17 +5,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use elbowroom::algorithms::{AlgorithmChoice, Conditions};
 use elbowroom::choices::Choices;
 use elbowroom::explain::Refusal;
-use elbowroom::ir::Bytes;
 use elbowroom::ir::machine::Machine;
+use elbowroom::ir::plan::Plan;
 use elbowroom::ir::planning::Freedom;
 use elbowroom::ir::text::{File, PlanFile};
 use elbowroom::ir::trace::Trace;
+use elbowroom::ir::{Bytes, check};
 use elbowroom::largest::{Largest, LargestError, largest};
 use elbowroom::network::Model;
+use elbowroom::pins::{self, Pinned, PinnedTask};
 use elbowroom::pipeline::{self, Method, PlanError, Planned, Task};
 use elbowroom::report::PlanReport;
 use elbowroom::sched::deadline::Until;
@@ -35,6 +37,8 @@ use crate::{files, learning, networks, settings, signals};
 
 /// What `--batch` is where the user gives none.
 const DEFAULT_BATCH: u32 = 64;
+/// More bytes than a file of pins has.
+const LARGEST_PINS: u64 = 1 << 20;
 
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<Answer> {
@@ -64,16 +68,19 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     if args.memory.is_none() && args.live_limit.is_none() {
         return suggest(args, &task, &method, started, &progress);
     }
+    let given = task;
+    let (task, pins) = pinned(args.pins.as_deref(), &given)?;
     let limit = args.memory.or(args.live_limit).and_then(MemorySpec::absolute);
     if let Some(error) = limit.and_then(|limit| pipeline::impossible(&task.with_memory(limit))) {
         return refuse(args.json, &task, &method, error, started, &progress);
     }
-    let kept = pipeline::unconstrained(&task, method.packer, &progress)?;
+    let kept = pipeline::unconstrained(&given, method.packer, &progress)?;
     if let Some(limit) = args.live_limit {
-        return by_live_memory(args, &task, &method, limit, &kept, started, &progress);
+        return by_live_memory(args, (&task, pins), &method, limit, &kept, started, &progress);
     }
     let unconstrained = kept.height();
-    let method = method.placed([kept.plan]);
+    // The plan that keeps everything need not obey pins.
+    let method = method.placed(task.pins.is_none().then_some(kept.plan));
     let memory = args.memory.unwrap_or(MemorySpec::Share(1.0));
     let planned = match memory.resolve(unconstrained) {
         Some(limit) => pipeline::plan(&task.with_memory(limit), &method.clone().since(started), &progress),
@@ -96,11 +103,15 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
         files::write(Some(path), &picture::svg(&planned.plan, &planned.predicted))?;
     }
     if let Some(path) = &args.output {
-        let file = PlanFile { machine: limited.machine.clone(), plan: planned.plan.plan().clone() };
+        // The file is for the trace that was given, in which more ops may run again.
+        let plan = Plan { trace: given.trace.fingerprint(), ..planned.plan.plan().clone() };
+        let plan = check::check(given.trace, limited.machine.clone(), plan)?.plan().clone();
+        let file = PlanFile { machine: limited.machine.clone(), plan };
         files::write(Some(path), &File::Plan(Box::new(file)).to_string())?;
     }
-    let explanation =
-        args.explain.then(|| Choices::of(&limited, planned.plan.schedule(), &planned.predicted));
+    let explanation = args
+        .explain
+        .then(|| Choices::of(&limited, planned.plan.schedule(), &planned.predicted).with_pins(pins));
     print_all(args, &report, explanation.as_ref(), largest)
 }
 
@@ -185,6 +196,17 @@ fn traced_network(
     Ok(Ok((Task::estimate(&graph, &machine, freedom)?, found)))
 }
 
+/// The task with the pins of a file, and what each of them covers.
+fn pinned(path: Option<&Path>, task: &Task) -> Result<(Task, Vec<Pinned>)> {
+    let Some(path) = path else { return Ok((task.clone(), Vec::new())) };
+    let text = String::from_utf8(files::bounded(path, LARGEST_PINS)?);
+    let text = text.with_context(|| format!("{} is no text", path.display()))?;
+    let wrong = || format!("cannot use the pins of {}", path.display());
+    let pins = pins::parse(&text).with_context(wrong)?;
+    let PinnedTask { task, pinned } = pins::pin(task, &pins).with_context(wrong)?;
+    Ok((task, pinned))
+}
+
 /// Says that the machine has too little memory for a plan whose limit the user has set above it: `check` refuses such a plan.
 fn warn_of_missing_memory(machine: &Machine, arena: Bytes) {
     if arena > machine.memory {
@@ -261,7 +283,7 @@ fn print_all(
 /// The same with a limit on live memory: the schedule is not packed and cannot be written to a file.
 fn by_live_memory(
     args: &PlanArgs,
-    task: &Task,
+    (task, pins): (&Task, Vec<Pinned>),
     method: &Method<'_>,
     limit: MemorySpec,
     kept: &Planned,
@@ -281,7 +303,8 @@ fn by_live_memory(
     let report = unless_interrupted(PlanReport::of_load(&limited, method, unconstrained, &planned));
     learning::save(&args.learned, &progress.learned())?;
     let schedule = planned.schedule.schedule();
-    let explanation = args.explain.then(|| Choices::of(&limited, schedule, &planned.predicted));
+    let explanation = Choices::of(&limited, schedule, &planned.predicted).with_pins(pins);
+    let explanation = args.explain.then_some(explanation);
     print_all(args, &report, explanation.as_ref(), None)
 }
 

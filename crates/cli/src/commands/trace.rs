@@ -74,7 +74,7 @@ fn summarize(args: &TraceArgs, path: &Path, file: TraceFile, graph: Option<&Grap
     let TraceFile { trace, costs, machine } = file;
     let machine = machine.map_or_else(cpu, Ok)?;
     let costs = costs.unwrap_or_else(|| Costs::estimate(&trace, &Roofline::new(&machine)));
-    let task = Task { trace: Arc::new(trace), costs, machine, freedom: Freedom::ALL };
+    let task = Task { trace: Arc::new(trace), costs, machine, freedom: Freedom::ALL, pins: None };
     let progress = Progress::new("");
     signals::catch();
     let planner = registry::planner(registry::DEFAULT_PLANNER)?;
@@ -216,7 +216,7 @@ pub fn task(path: &Path, file: TraceFile, machine_args: &MachineArgs) -> Result<
         Some(costs) if machine_args.machine.is_none() || costs.source != CostSource::Roofline => costs,
         _ => Costs::estimate(&file.trace, &Roofline::new(&machine)),
     };
-    let task = Task { trace: Arc::new(file.trace), costs, machine, freedom: Freedom::ALL };
+    let task = Task { trace: Arc::new(file.trace), costs, machine, freedom: Freedom::ALL, pins: None };
     expect_sizes(path, &task)?;
     Ok(task)
 }

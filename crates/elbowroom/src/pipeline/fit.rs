@@ -335,7 +335,8 @@ impl<'a> Descent<'a> {
             let peak = liveness::problem(&schedule, &task.machine).peak_live();
             let height = match self.place(round, &schedule, observer) {
                 Ok(placement) => {
-                    let fitted = Fitted { schedule, placement, stop, found_by, reproducible: self.reproducible };
+                    let fitted =
+                        Fitted { schedule, placement, stop, found_by, reproducible: self.reproducible };
                     let taken = limits.exceeds();
                     let near = taken.saturating_sub(peak) < Bytes(limit.get() / NEAR);
                     return Ok(match round == 0 || near || self.method.rounds == Rounds::AtOnce {
@@ -379,7 +380,8 @@ impl<'a> Descent<'a> {
             match self.place(round, &schedule, observer) {
                 Ok(placement) => {
                     let reproducible = self.reproducible;
-                    let other = Fitted { schedule: schedule.clone(), placement, stop, found_by, reproducible };
+                    let other =
+                        Fitted { schedule: schedule.clone(), placement, stop, found_by, reproducible };
                     if other.time(self.task) < best.time(self.task) {
                         best = other;
                     }

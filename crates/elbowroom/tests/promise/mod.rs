@@ -61,7 +61,7 @@ impl Network {
         let trace = Arc::new(engine::trace(&graph)?);
         let machine = sim::presets::machine("cpu").ok_or("the preset cpu exists")?;
         let costs = Costs::estimate(&trace, &Roofline::new(&machine));
-        let task = Task { trace, costs, machine, freedom: Freedom::ALL };
+        let task = Task { trace, costs, machine, freedom: Freedom::ALL, pins: None };
         let unconstrained = pipeline::unconstrained(&task, method("keep", 1)?.packer, &Silent)?;
         let feed = Feed::open(&graph, None, 0)?;
         let mut this = Self { graph, feed, task, unconstrained, losses: Vec::new(), after: Vec::new() };

@@ -22,6 +22,8 @@ pub(crate) struct Value {
     pub becomes: u32,
     /// If it is the end of such a tensor: that tensor. Otherwise [`NONE`].
     pub began: u32,
+    /// Whether the user wants it to stay on the device.
+    pub pinned: bool,
 }
 
 impl Value {
@@ -91,13 +93,16 @@ impl Instance {
                 overwriter[mutation.old.index()] = index;
             }
         }
+        let pinned = |value: TensorId| request.pins.is_some_and(|pins| pins.kept.contains(&value));
         let mut resident = 0;
         let (mut becomes, mut began) = (vec![NONE; trace.tensors().len()], vec![NONE; trace.tensors().len()]);
         for pair in trace.persistent() {
             // A tensor that never changes matters to the search only if it can be offloaded.
             let leaves = request.freedom.offload
                 && trace.storage(pair.begin) == trace.storage(pair.end)
-                && !trace.users(pair.begin).is_empty();
+                && !trace.users(pair.begin).is_empty()
+                && !pinned(pair.begin)
+                && !pinned(pair.end);
             if leaves {
                 (becomes[pair.begin.index()], began[pair.end.index()]) = (pair.end.0, pair.begin.0);
             }
@@ -127,6 +132,7 @@ impl Instance {
                 ends: ends[id.index()],
                 becomes: becomes[id.index()],
                 began: began[id.index()],
+                pinned: pinned(id),
             })
             .collect();
         let ops = order.iter().map(|&id| {

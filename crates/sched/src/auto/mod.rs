@@ -92,8 +92,7 @@ impl Planner for Auto {
         let time = left.map(|left| if relaxed.is_some() { left / 2 } else { left });
         let share = Budget { time, ..budget.clone() };
         let inst = Instance::new(request, plain.sequence);
-        let mut warm: Vec<WarmStart> =
-            starts.iter().map(|entry| WarmStart::fitting(&inst, entry)).collect();
+        let mut warm: Vec<WarmStart> = starts.iter().map(|entry| WarmStart::fitting(&inst, entry)).collect();
         let known = known.iter().filter_map(|schedule| WarmStart::known(request, &inst, schedule, EARLIER));
         warm.extend(known);
         let mut found = in_order(request, &inst, warm, bound, (answers, cut), &share, observer);
@@ -131,9 +130,9 @@ fn in_order(
     observer: &dyn Observer,
 ) -> OrderResult {
     warm.sort_by_key(|warm| warm.time);
-    let fallback = warm.iter().find_map(|warm| {
-        Some(Found { time: warm.time, schedule: warm.schedule.clone()?, by: warm.by })
-    });
+    let fallback = warm
+        .iter()
+        .find_map(|warm| Some(Found { time: warm.time, schedule: warm.schedule.clone()?, by: warm.by }));
     if let Some(fallback) = &fallback {
         observer.improved(fallback.time, bound);
     }
@@ -213,9 +212,8 @@ impl OrderResult {
         let inst = Instance::new(request, order);
         let own = self.found.iter().map(|found| (&found.schedule, found.by));
         let schedules = own.chain(starts.iter().map(|entry| (&entry.schedule, entry.planner.name())));
-        let mut warm: Vec<WarmStart> = schedules
-            .filter_map(|(schedule, by)| WarmStart::known(request, &inst, schedule, by))
-            .collect();
+        let mut warm: Vec<WarmStart> =
+            schedules.filter_map(|(schedule, by)| WarmStart::known(request, &inst, schedule, by)).collect();
         warm.extend(WarmStart::kept(request, &inst));
         let budget = Budget { evaluations: Some(self.evaluations), time: None, ..budget.clone() };
         let other = in_order(request, &inst, warm, bound, (0, None), &budget, observer);

@@ -225,7 +225,8 @@ impl<'a> Editor<'a> {
         for _ in 0..48 {
             let value = self.again[self.random.below(self.again.len())];
             let Some((stage, op)) = self.state.idle_until(value, moment) else { continue };
-            if self.state.copies.is_some() && self.random.chance(0.4) {
+            let pinned = self.state.inst.values[value as usize].pinned;
+            if self.state.copies.is_some() && !pinned && self.random.chance(0.4) {
                 return self.prefetch(value, stage, op);
             }
             if self.can_drop(value, stage, op) {

@@ -17,6 +17,7 @@
 pub(crate) mod analysis;
 mod gate;
 mod outcome;
+mod pinned;
 mod prefetches;
 mod profile;
 mod program;
@@ -44,12 +45,14 @@ pub fn least_live(request: &Request<'_>, policy: &Policy) -> Result<(Bytes, Sequ
 
 /// The live memory that a policy cannot do without at every place of its sequence, and at the boundary after it.
 pub fn live_memory(request: &Request<'_>, policy: &Policy) -> Result<Vec<u64>, PolicyError> {
+    let policy = &*pinned::obeying(request, policy);
     let program = analyse(request.trace, request.machine, policy)?;
     Ok(with_workspaces(request, policy, &program))
 }
 
 /// Turns a policy into a schedule whose live memory stays within the request's limit.
 pub fn lower(request: &Request<'_>, policy: &Policy) -> Result<Lowered, LowerError> {
+    let policy = &*pinned::obeying(request, policy);
     let program = analyse(request.trace, request.machine, policy)?;
     let starts = starts(request, policy, &program)?;
     Gate::new(request, policy, &program, starts).run()
@@ -57,6 +60,7 @@ pub fn lower(request: &Request<'_>, policy: &Policy) -> Result<Lowered, LowerErr
 
 /// Iteration time and peak memory of the schedule that [`lower`] would make, without making it: for searches that throw most away.
 pub fn evaluate(request: &Request<'_>, policy: &Policy) -> Result<(Nanos, Bytes), LowerError> {
+    let policy = &*pinned::obeying(request, policy);
     let program = analyse(request.trace, request.machine, policy)?;
     let starts = starts(request, policy, &program)?;
     Gate::new(request, policy, &program, starts).measure()
@@ -71,11 +75,13 @@ pub(crate) struct Analysed<'a> {
 impl<'a> Analysed<'a> {
     /// Analyses a policy.
     pub(crate) fn new(request: &'a Request<'a>, policy: &Policy) -> Result<Self, LowerError> {
-        Ok(Self { request, program: analyse(request.trace, request.machine, policy)? })
+        let policy = pinned::obeying(request, policy);
+        Ok(Self { request, program: analyse(request.trace, request.machine, &policy)? })
     }
 
     /// As [`evaluate`], for the analysed policy or one that differs from it in the order of copies and the rule for prefetches only.
     pub(crate) fn evaluate(&self, policy: &Policy) -> Result<(Nanos, Bytes), LowerError> {
+        let policy = &*pinned::obeying(self.request, policy);
         let starts = starts(self.request, policy, &self.program)?;
         Gate::new(self.request, policy, &self.program, starts).measure()
     }
@@ -100,7 +106,9 @@ pub(crate) fn evaluate_within(
     actions: &[Option<GapAction>],
     worst: u64,
 ) -> Result<Option<(Nanos, Bytes)>, LowerError> {
-    let program = analyse_gaps(request.trace, request.machine, policy, touches, actions)?;
+    let policy = &*pinned::obeying(request, policy);
+    let actions = pinned::actions(request.pins, touches, actions);
+    let program = analyse_gaps(request.trace, request.machine, policy, touches, &actions)?;
     let starts = starts(request, policy, &program)?;
     Gate::new(request, policy, &program, starts).measure_within(worst)
 }
@@ -117,6 +125,7 @@ pub struct Unfinished {
 /// As [`evaluate`], for a policy that does not fit yet: where it needs more than the limit it may have it. A policy that fits takes the
 /// time that [`evaluate`] finds.
 pub fn evaluate_unfinished(request: &Request<'_>, policy: &Policy) -> Result<Unfinished, LowerError> {
+    let policy = &*pinned::obeying(request, policy);
     let program = analyse(request.trace, request.machine, policy)?;
     let live_bytes = with_workspaces(request, policy, &program);
     let limit = request.live_limit.get();

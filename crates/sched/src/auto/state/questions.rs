@@ -106,7 +106,7 @@ impl AnnealState<'_> {
         let row = self.inst.values[value as usize];
         let touches = &self.touches[value as usize];
         let index = touches.binary_search(&key(stage, op));
-        index.is_ok_and(|index| touches[index - 1] != BEGIN || row.becomes != NONE)
+        !row.pinned && index.is_ok_and(|index| touches[index - 1] != BEGIN || row.becomes != NONE)
     }
 
     /// The next touch of a tensor after an op, as (stage, op), if it is a use at which the tensor is there anyway.

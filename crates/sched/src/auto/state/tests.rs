@@ -41,8 +41,15 @@ fn walk_at_random(trace: &Trace, seed: u64, timed: bool) {
     let costs = Costs { nanos, source: CostSource::Recorded };
     let machine = machine();
     let live_limit = Bytes(64);
-    let request =
-        Request { trace, costs: &costs, machine: &machine, live_limit, freedom: Freedom::ALL, packer: None };
+    let request = Request {
+        trace,
+        costs: &costs,
+        machine: &machine,
+        live_limit,
+        freedom: Freedom::ALL,
+        packer: None,
+        pins: None,
+    };
     let inst = Instance::new(&request, Policy::prompt(trace).sequence);
     let mut state = AnnealState::new(&inst);
     if timed {
