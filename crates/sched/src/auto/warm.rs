@@ -141,22 +141,24 @@ fn decisions(inst: &Instance, schedule: &Schedule) -> Decisions {
     }
     let mut repeats = Vec::new();
     let mut prefetches = Vec::new();
-    let mut pending: Vec<u32> = Vec::new();
+    // Prefetched and not read since, by tensor.
+    let mut pending = vec![false; inst.values.len()];
     for (id, step) in schedule.steps.iter() {
         let stage = stages[id.index()];
         match &step.action {
             Action::Recompute(launch) if stage != NONE => repeats.push((stage, number(launch.op))),
-            Action::Prefetch { tensor: value, .. } => pending.push(value.0),
+            Action::Prefetch { tensor, .. } => pending[tensor.index()] = true,
             _ => {}
         }
         if let Some(launch) = step.action.launch()
             && stage != NONE
-            && !pending.is_empty()
         {
             let op = number(launch.op);
-            let reads = &inst.ops[op as usize].reads;
-            prefetches.extend(pending.iter().filter(|v| reads.contains(v)).map(|&value| (value, stage, op)));
-            pending.retain(|value| !reads.contains(value));
+            for &value in &inst.ops[op as usize].reads {
+                if std::mem::take(&mut pending[value as usize]) {
+                    prefetches.push((value, stage, op));
+                }
+            }
         }
     }
     repeats.sort_unstable();

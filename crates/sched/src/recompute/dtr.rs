@@ -66,10 +66,7 @@ fn sequence_until(request: &Request<'_>, passing: bool, observer: &dyn Observer)
     let most = order.ops().len() * 100;
     for (place, &op) in order.ops().iter().enumerate() {
         run.place = place as u32;
-        if observer.interrupted() {
-            return None;
-        }
-        run.perform(op, most)?;
+        run.perform(op, most, observer)?;
         let row = &request.trace.ops()[op];
         for &value in row.reads.iter().chain(&row.outputs) {
             if order.last_use(value) <= run.place && run.resident[value.index()] {
@@ -178,7 +175,7 @@ impl<'a> DtrRun<'a> {
     }
 
     /// Runs an op after making again what it reads, and so on.
-    fn perform(&mut self, op: OpId, most: usize) -> Option<()> {
+    fn perform(&mut self, op: OpId, most: usize, observer: &dyn Observer) -> Option<()> {
         let trace = self.trace;
         let mut todo = vec![(op, 0)];
         while let Some((op, next)) = todo.last_mut() {
@@ -186,7 +183,8 @@ impl<'a> DtrRun<'a> {
             let Some(&read) = row.reads.get(*next) else {
                 let op = *op;
                 todo.pop();
-                if self.sequence.len() >= most {
+                // One op may need thousands of others, each with a look at all candidates.
+                if self.sequence.len() >= most || observer.interrupted() {
                     return None;
                 }
                 self.execute(op, todo.is_empty())?;
