@@ -40,11 +40,15 @@ fn every_field_of_a_report_is_documented() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     std::fs::write(at.join("b.csv"), "id,lower,upper,size\n0,0,2,16\n").unwrap();
+    std::fs::write(at.join("pins"), "host *conv1*\n").unwrap();
     let mut found = BTreeSet::new();
     for (line, status) in [
         ("trace --model resnet20 --batch 2 --image 16 --json -o r.trace", 0),
         ("plan r.trace --json", 0),
-        ("plan r.trace --memory 60% --planner auto --evaluations 5 --explain --json -o r.plan", 0),
+        (
+            "plan r.trace --memory 60% --planner auto --evaluations 5 --explain --pins pins --json -o r.plan",
+            0,
+        ),
         ("plan r.trace --memory 1KiB --evaluations 5 --json", 1),
         ("plan --model resnet20 --image 8 --batch max --memory 1MiB --evaluations 5 --json", 0),
         ("check r.trace r.plan --json", 0),

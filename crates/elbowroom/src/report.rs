@@ -38,6 +38,8 @@ pub struct PlanReport {
     pub iteration_ns: Nanos,
     /// Sum of the op times: the iteration time on a device without a limit.
     pub unlimited_iteration_ns: Nanos,
+    /// Where the op times are from: `measured`, `recorded` or `captured` with the trace, or `roofline`, estimated for the machine.
+    pub durations: &'static str,
     /// No plan under this limit has a shorter iteration.
     pub lower_bound_ns: Nanos,
     /// Iteration time ÷ lower bound; 1 is optimal.
@@ -130,6 +132,7 @@ impl PlanReport {
             peak_live_bytes: predicted.peak_live,
             iteration_ns: predicted.iteration,
             unlimited_iteration_ns: unlimited,
+            durations: task.costs.source.name(),
             lower_bound_ns: bound,
             ratio_to_bound: predicted.iteration.ratio(bound),
             largest_op_bytes,

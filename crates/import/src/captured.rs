@@ -142,7 +142,7 @@ pub fn import(source: &Source<'_>, options: &Options) -> Result<Imported, Import
         Some(op) => ImportError::Line { file: source.file.to_owned(), line: lines[op], what: error.what },
         None => source.wrong(error.what),
     })?;
-    finish(source, ImportDraft { data, nanos, costs_from: CostSource::Roofline, notes })
+    finish(source, ImportDraft { data, nanos, costs_from: CostSource::Captured, notes })
 }
 
 impl CaptureReader {

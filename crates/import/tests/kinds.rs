@@ -144,7 +144,7 @@ fn an_eager_capture() {
         ]
     );
     assert_eq!(imported.costs.total(), Nanos(5_750));
-    assert_eq!(imported.costs.source, CostSource::Roofline);
+    assert_eq!(imported.costs.source, CostSource::Captured);
     assert_eq!(op(&imported, "native_batch_norm@2.update").again, Again::Never);
     assert_eq!(op(&imported, "native_dropout@4").again, Again::Rng { stream: 4 });
     assert_eq!(op(&imported, "add_@6").phase, Phase::Update);

@@ -19,8 +19,22 @@ pub enum CostSource {
     Measured,
     /// Recorded elsewhere, with the trace.
     Recorded,
+    /// Estimated elsewhere and stated with the trace, from data types and data sheets that it does not contain.
+    Captured,
     /// Estimated from the op's work and the machine's data sheet.
     Roofline,
+}
+
+impl CostSource {
+    /// The word for it in files and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Measured => "measured",
+            Self::Recorded => "recorded",
+            Self::Captured => "captured",
+            Self::Roofline => "roofline",
+        }
+    }
 }
 
 /// A duration for every op of a trace. Kept apart from the trace; legality never depends on it.

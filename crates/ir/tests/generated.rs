@@ -14,7 +14,8 @@ use elbowroom_ir::trace::{LONGEST_NAME, Trace, TraceData, TraceError};
 use elbowroom_ir::{Bytes, Nanos, OpId, TensorId};
 
 fn trace_file(u: &mut Unstructured<'_>, case: &Case) -> arbtest::arbitrary::Result<TraceFile> {
-    let source = *u.choose(&[CostSource::Measured, CostSource::Recorded, CostSource::Roofline])?;
+    let source =
+        *u.choose(&[CostSource::Measured, CostSource::Recorded, CostSource::Captured, CostSource::Roofline])?;
     let nanos =
         case.trace.ops().ids().map(|_| Ok(Nanos(u.int_in_range(0..=1 << 40)?))).collect::<Result<_, _>>()?;
     let costs = u.arbitrary::<bool>()?.then_some(Costs { nanos, source });

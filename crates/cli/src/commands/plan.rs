@@ -355,7 +355,8 @@ pub fn print(report: &PlanReport) -> Result<()> {
     } else {
         result.push(live(report));
     }
-    let against = format!("predicted; {} against no limit", printer::percent(report.overhead));
+    let against =
+        format!("{} durations; {} against no limit", report.durations, printer::percent(report.overhead));
     result.push(row("iteration time", report.iteration_ns, against));
     result.push(bound(report));
     printer::section("Result", &result)?;

@@ -10,7 +10,7 @@ use elbowroom::sim;
 use serde::Serialize;
 
 use crate::Answer;
-use crate::args::{JudgeArgs, SimulateArgs};
+use crate::args::{JudgeArgs, MachineArgs, SimulateArgs};
 use crate::commands::check::read_plan;
 use crate::commands::explain::{self, Explained};
 use crate::commands::judge::Judge;
@@ -27,6 +27,7 @@ struct Prediction {
     peak_live_bytes: Bytes,
     iteration_ns: Nanos,
     unlimited_iteration_ns: Nanos,
+    durations: &'static str,
     lower_bound_ns: Nanos,
     ratio_to_bound: f64,
     overhead: f64,
@@ -50,7 +51,13 @@ pub fn run(args: &SimulateArgs) -> Result<Answer> {
     };
     let judge_args = JudgeArgs { align, ..JudgeArgs::default() };
     let judge = Judge::new(&judge_args, trace.machine.as_ref(), &file.machine)?;
-    let task = task(&args.trace, trace, &args.machine)?;
+    // A plan for another machine is simulated on that machine, with its durations.
+    let traced = trace.machine.as_ref().map(|machine| &machine.name);
+    let planned = Some(&file.machine.name).filter(|&name| traced.is_some_and(|traced| traced != name));
+    let own = planned.filter(|name| args.machine.machine.is_none() && sim::presets::machine(name).is_some());
+    let by_plan =
+        MachineArgs { machine: args.machine.machine.clone().or(own.cloned()), ..args.machine.clone() };
+    let task = task(&args.trace, trace, &by_plan)?;
     let memory = judge.memory.bytes;
     let is_named = args.machine.machine.is_some() || args.machine.link.is_some();
     let machine = if is_named {
@@ -75,6 +82,7 @@ pub fn run(args: &SimulateArgs) -> Result<Answer> {
         peak_live_bytes: timeline.peak_live,
         iteration_ns: timeline.iteration,
         unlimited_iteration_ns: unlimited,
+        durations: task.costs.source.name(),
         lower_bound_ns: bound,
         ratio_to_bound: timeline.iteration.ratio(bound),
         overhead: PlanReport::overhead(timeline.iteration, unlimited),
@@ -96,8 +104,12 @@ pub fn run(args: &SimulateArgs) -> Result<Answer> {
 /// Prints the prediction: the result first, then what the streams do.
 fn print(p: &Prediction) -> Result<()> {
     printer::line(&format!("{} on {}", p.trace, p.machine))?;
-    let against =
-        format!("{} against {} without a limit", printer::percent(p.overhead), p.unlimited_iteration_ns);
+    let against = format!(
+        "{} durations; {} against {} without a limit",
+        p.durations,
+        printer::percent(p.overhead),
+        p.unlimited_iteration_ns
+    );
     let share = 100.0 * p.arena_bytes.ratio(p.limit_bytes);
     printer::section(
         "Result",

@@ -46,6 +46,7 @@ pub fn run(args: &TraceArgs) -> Result<Answer> {
             // Recorded durations are kept; a machine is noted only if the user names one, for the file does not.
             let named =
                 args.machine.machine.is_some() || args.machine.link.is_some() || args.machine.align.is_some();
+            say_that_durations_stay(path, &imported.costs, &args.machine);
             let machine = if named { Some(settings::machine(&args.machine, cpu()?)?) } else { None };
             (imported.trace, imported.costs, machine, None)
         }
@@ -207,13 +208,29 @@ fn expect_sizes(path: &Path, task: &Task) -> Result<()> {
     Ok(())
 }
 
+/// Says that a machine that the user names does not change durations that come with a trace.
+fn say_that_durations_stay(path: &Path, costs: &Costs, machine_args: &MachineArgs) {
+    if let Some(machine) = &machine_args.machine {
+        let _ = writeln!(
+            std::io::stderr(),
+            "note: {} states {} durations, which stay; memory, alignment and link are those of {machine}",
+            path.display(),
+            costs.source.name()
+        );
+    }
+}
+
 /// What is planned for a trace, with the costs and the machine of its file, or those of the machine that the user named.
 pub fn task(path: &Path, file: TraceFile, machine_args: &MachineArgs) -> Result<Task> {
     let own = file.machine.map_or_else(cpu, Ok)?;
     let machine = settings::machine(machine_args, own)?;
-    // Costs in the file were made for the file's machine; another machine has others, unless they were measured or recorded.
+    // Costs in the file were made for the file's machine; another machine has others, unless the file states more than a data sheet can.
     let costs = match file.costs {
-        Some(costs) if machine_args.machine.is_none() || costs.source != CostSource::Roofline => costs,
+        Some(costs) if costs.source != CostSource::Roofline => {
+            say_that_durations_stay(path, &costs, machine_args);
+            costs
+        }
+        Some(costs) if machine_args.machine.is_none() => costs,
         _ => Costs::estimate(&file.trace, &Roofline::new(&machine)),
     };
     let task = Task { trace: Arc::new(file.trace), costs, machine, freedom: Freedom::ALL, pins: None };

@@ -226,6 +226,7 @@ fn cost_source(line: &mut Line<'_>) -> Result<CostSource, FileError> {
     let words = [
         ("measured", CostSource::Measured),
         ("recorded", CostSource::Recorded),
+        ("captured", CostSource::Captured),
         ("roofline", CostSource::Roofline),
     ];
     one_of(line, "where durations come from", &words)

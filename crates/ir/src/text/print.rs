@@ -6,7 +6,6 @@ use super::{File, PlanFile, TraceFile};
 use crate::Bytes;
 use crate::machine::{Channel, Machine};
 use crate::packing::Placement;
-use crate::planning::CostSource;
 use crate::schedule::{Action, BoundaryState, Launch, Schedule, Step};
 use crate::trace::{Again, Op, Phase};
 
@@ -27,7 +26,7 @@ impl Display for TraceFile {
             writeln!(f, "{}", MachineLine(machine))?;
         }
         if let Some(costs) = &self.costs {
-            writeln!(f, "costs {}", source(costs.source))?;
+            writeln!(f, "costs {}", costs.source.name())?;
         }
         for (id, storage) in trace.storages().iter() {
             writeln!(f, "{id} {}", storage.bytes.get())?;
@@ -200,14 +199,6 @@ fn phase(phase: Phase) -> &'static str {
         Phase::Forward => "forward",
         Phase::Backward => "backward",
         Phase::Update => "update",
-    }
-}
-
-fn source(source: CostSource) -> &'static str {
-    match source {
-        CostSource::Measured => "measured",
-        CostSource::Recorded => "recorded",
-        CostSource::Roofline => "roofline",
     }
 }
 
