@@ -161,11 +161,11 @@ impl<'a> DtrRun<'a> {
     /// Evicts until this many bytes are free.
     fn make_room(&mut self, bytes: u64) -> Option<()> {
         while self.used + bytes > self.limit {
-            let free = |value: &TensorId| self.locked[value.index()] == 0;
-            let candidates: Vec<TensorId> = self.candidates.iter().copied().filter(free).collect();
-            let worths = candidates.into_iter().map(|value| {
-                let again = self.worth.restore_time(value);
-                (self.worth.h(value, again), value)
+            let Self { candidates, locked, worth, .. } = self;
+            let free = candidates.iter().copied().filter(|value| locked[value.index()] == 0);
+            let worths = free.map(|value| {
+                let again = worth.restore_time(value);
+                (worth.h(value, again), value)
             });
             let least = worths.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)))?;
             self.evict(least.1);
