@@ -540,7 +540,8 @@ pub fn unconstrained(
     let found_by = elbowroom_sched::keep::Keep.name().to_owned();
     // Without a capacity the packer minimizes the arena size.
     let problem = elbowroom_sim::liveness::problem(&schedule, &task.machine);
-    let Placed { placement, .. } = place(problem, &schedule, &method, method.placing(), observer)
+    let placing = Placing::unlimited(&problem);
+    let Placed { placement, .. } = place(problem, &schedule, &method, placing, observer)
         .map_err(|none| PlanError::GaveUp { limit: UNLIMITED, best: Some(none.height) })?;
     let limit = placement.height.align_up(task.machine.align);
     let fitted = Fitted { schedule, placement, stop, found_by, reproducible: true };

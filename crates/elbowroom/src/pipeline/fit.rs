@@ -34,6 +34,13 @@ const NEAR: u64 = 500;
 /// The work of one packing attempt, in evaluations × blocks. Not a time: a placement that is found on an idle machine must be found on a
 /// busy one.
 const PLACEMENT_WORK: u64 = 300_000;
+/// The work of packing the iteration without a limit, in evaluations × pairs of blocks that are alive together: about a second of processor
+/// time, because a node of a search looks at the blocks that are alive together with one. Shares of the unconstrained peak refer to what is
+/// found, so no clock may decide it.
+const UNLIMITED_WORK: u64 = 2_500_000;
+/// Evaluations of that attempt however many pairs there are: the moves with which `auto` reorders a large problem, which are cheap, and a few
+/// searches.
+const FEWEST_UNLIMITED: u64 = 70;
 /// A budget of fewer evaluations limits the packer, too: who grants 20 evaluations does not want to wait half a minute for placements.
 const FEW: u64 = 64;
 /// The share of that work for an attempt that no clock ends and that is one of many: in later rounds and in the searches of peers.
@@ -115,6 +122,12 @@ pub(super) enum Placing {
 
 impl Placing {
     pub(super) const PATIENT: Self = Self::Search { most: None, end: None, last: None };
+
+    /// The attempt for the iteration without a limit.
+    pub(super) fn unlimited(problem: &Problem) -> Self {
+        let most = (UNLIMITED_WORK / pairs(problem).max(1)).max(FEWEST_UNLIMITED).min(work(problem));
+        Self::Search { most: Some(most), end: None, last: None }
+    }
 }
 
 /// A placement, with the evaluations of the packer.
@@ -506,6 +519,24 @@ fn work(problem: &Problem) -> u64 {
     (PLACEMENT_WORK / problem.blocks.len().max(1) as u64).max(PACKING_EVALUATIONS)
 }
 
+/// Pairs of intervals, of different blocks or of the same, that overlap. The intervals of a block do not, so these are pairs of blocks, each as
+/// often as both are alive together anew.
+fn pairs(problem: &Problem) -> u64 {
+    let intervals = || problem.blocks.values().flat_map(|block| &block.alive);
+    let mut starts: Vec<u64> = intervals().map(|alive| alive.start).collect();
+    let mut ends: Vec<u64> = intervals().map(|alive| alive.end).collect();
+    starts.sort_unstable();
+    ends.sort_unstable();
+    let (mut ended, mut pairs) = (0, 0);
+    for (begun, &start) in starts.iter().enumerate() {
+        while ended < begun && ends[ended] <= start {
+            ended += 1;
+        }
+        pairs += (begun - ended) as u64;
+    }
+    pairs
+}
+
 /// Returns a placement within the problem's capacity, or without a capacity the smallest that was found. The error is the smallest arena size
 /// that the packer reached.
 ///
@@ -564,4 +595,58 @@ pub(super) fn place(
     let offsets = placement.offsets;
     let placement = Placement { height: liveness::height(schedule, &offsets), offsets };
     Ok(Placed { placement, evaluations: outcome.evaluations })
+}
+
+#[cfg(test)]
+mod tests {
+    use elbowroom_ir::packing::{Block, Interval};
+
+    use super::*;
+
+    /// Blocks of one byte with these lifetimes.
+    fn problem(lifetimes: impl Iterator<Item = Vec<Interval>>) -> Problem {
+        let block = |alive| Block {
+            size: Bytes(1),
+            alive,
+            windows: Vec::new(),
+            align: Bytes(1),
+            fixed: None,
+            hint: None,
+        };
+        Problem { blocks: lifetimes.map(block).collect(), capacity: None }
+    }
+
+    #[test]
+    fn pairs_are_those_of_overlapping_intervals() {
+        // Intervals that begin, end and touch at the same positions, some blocks with two of them.
+        let lifetimes: Vec<Vec<Interval>> = (0..60u64)
+            .map(|k| {
+                let (start, end) = (k * 7 % 30, k * 7 % 30 + 1 + k * 5 % 9);
+                let later = Interval::new(end + 3, end + 5 + k % 4);
+                [Interval::new(start, end)].into_iter().chain((k % 3 == 0).then_some(later)).collect()
+            })
+            .collect();
+        let all: Vec<Interval> = lifetimes.iter().flatten().copied().collect();
+        let overlap = |a: &Interval, b: &Interval| a.start < b.end && b.start < a.end;
+        let expected = (0..all.len()).flat_map(|b| (0..b).map(move |a| (a, b)));
+        let expected = expected.filter(|&(a, b)| overlap(&all[a], &all[b])).count();
+        assert_eq!(pairs(&problem(lifetimes.into_iter())), expected as u64);
+        assert_eq!(pairs(&problem(std::iter::empty())), 0);
+    }
+
+    #[test]
+    fn a_crowded_iteration_is_packed_with_fewer_searches() {
+        let most = |blocks: u64, length: u64| {
+            let problem = problem((0..blocks).map(|k| vec![Interval::new(k, k + length)]));
+            match Placing::unlimited(&problem) {
+                Placing::Search { most: Some(most), end: None, last: None } => most,
+                _ => panic!("a clock decides"),
+            }
+        };
+        // Short lifetimes hardly meet; long ones meet nearly everywhere.
+        assert_eq!(most(200, 4), work(&problem((0..200).map(|k| vec![Interval::new(k, k + 4)]))));
+        assert!(most(300, 200) < most(300, 20));
+        assert_eq!(most(1_000, 1_000), FEWEST_UNLIMITED);
+        assert_eq!(most(100_000, 10), PACKING_EVALUATIONS);
+    }
 }
