@@ -336,6 +336,12 @@ pub struct PlanArgs {
     /// Draw the plan as an SVG file: buffers in the arena over time, and the three streams
     #[arg(long, value_name = "FILE", conflicts_with = "live_limit", requires = "memory")]
     pub svg: Option<PathBuf>,
+    /// Write the predicted iteration as Chrome trace events (JSON), which Perfetto and chrome://tracing show
+    #[arg(long, value_name = "FILE", conflicts_with = "live_limit", requires = "memory")]
+    pub timeline: Option<PathBuf>,
+    /// Write the plan as a memory snapshot of PyTorch (pickle), which memory_viz shows
+    #[arg(long, value_name = "FILE", conflicts_with = "live_limit", requires = "memory")]
+    pub snapshot: Option<PathBuf>,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
@@ -404,6 +410,12 @@ pub struct SimulateArgs {
     /// The text output shows the first 20; --json shows all.
     #[arg(long)]
     pub explain: bool,
+    /// Write the predicted iteration as Chrome trace events (JSON), which Perfetto and chrome://tracing show
+    #[arg(long, value_name = "FILE")]
+    pub timeline: Option<PathBuf>,
+    /// Write the plan as a memory snapshot of PyTorch (pickle), which memory_viz shows
+    #[arg(long, value_name = "FILE")]
+    pub snapshot: Option<PathBuf>,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,

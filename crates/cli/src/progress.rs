@@ -10,9 +10,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use elbowroom::checkpoint::CheckpointError;
+use elbowroom::export::{self, Course};
 use elbowroom::graph::Graph;
 use elbowroom::ir::Nanos;
+use elbowroom::ir::check::CheckedPlan;
 use elbowroom::ir::search::{Budget, Goal, Observer};
+use elbowroom::ir::timeline::Timeline;
 use elbowroom::largest::TriedBatch;
 use elbowroom::report::{Evaluation, PlanReport};
 use elbowroom::train::{Iteration, TrainObserver};
@@ -97,6 +100,9 @@ pub struct Progress {
     saved: Mutex<Option<(PathBuf, u64)>>,
     /// The file to which iterations and evaluations are appended.
     log: Option<Log>,
+    /// The last planned iteration of a training as trace events, if that is kept.
+    timeline: Mutex<Option<String>>,
+    keeps_timeline: bool,
 }
 
 impl Progress {
@@ -110,6 +116,8 @@ impl Progress {
             unprinted: Mutex::default(),
             saved: Mutex::default(),
             log: None,
+            timeline: Mutex::default(),
+            keeps_timeline: false,
         }
     }
 
@@ -127,6 +135,16 @@ impl Progress {
         let file = file.with_context(|| format!("cannot write {name}"))?;
         self.log = Some(Log { file: Mutex::new(file), name });
         Ok(())
+    }
+
+    /// Keeps the last planned iteration, for [`timeline`](Self::timeline).
+    pub fn keep_timeline(&mut self) {
+        self.keeps_timeline = true;
+    }
+
+    /// The last planned iteration, predicted and measured, as trace events.
+    pub fn timeline(&self) -> Option<String> {
+        lock(&self.timeline).take()
     }
 
     /// Appends a line to the log of the first run. A log that cannot be written ends the work as Ctrl-C does.
@@ -296,6 +314,14 @@ impl TrainObserver for Progress {
                 "eval_iterations": iterations, "eval_samples": samples, "eval_loss": loss, "eval_accuracy": accuracy,
                 "eval_perplexity": evaluation.perplexity(),
             }));
+        }
+    }
+
+    fn executed(&self, plan: &CheckedPlan, predicted: &Timeline, measured: &Timeline) {
+        if self.keeps_timeline {
+            let course = |name, timeline| Course { name, timeline };
+            let courses = [course("predicted", predicted), course("measured", measured)];
+            *lock(&self.timeline) = Some(export::trace_events(plan, &courses));
         }
     }
 

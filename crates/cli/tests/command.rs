@@ -422,6 +422,42 @@ fn the_forward_part_runs_alone_under_a_limit() {
 }
 
 #[test]
+fn plans_and_trainings_are_exported_to_other_viewers() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let document = |name: &str| -> Value {
+        serde_json::from_str(&std::fs::read_to_string(at.join(name)).unwrap()).expect("trace events are JSON")
+    };
+    let processes = |document: &Value| {
+        let events = document["traceEvents"].as_array().unwrap().iter();
+        events.filter(|event| event["name"] == "process_name").count()
+    };
+    let network = "--model resnet20 --batch 4";
+    expect(at, &format!("trace {network} -o r.trace"), 0);
+    let files = "--timeline plan.json --snapshot plan.pickle";
+    let line = format!("plan r.trace --memory 60% --evaluations 20 -o r.plan --json {files}");
+    let planned = json(&expect(at, &line, 0));
+    assert_eq!(processes(&document("plan.json")), 1);
+    // The snapshot is one of PyTorch's, in which `trace` finds the plan's peak.
+    expect(at, "trace --import plan.pickle -o imported.trace", 0);
+    let seen = json(&expect(at, "why imported.trace --json", 0));
+    assert_eq!(seen["peak_live_bytes"], planned["peak_live_bytes"]);
+    // The plan that was written gives the same files.
+    expect(at, "simulate r.trace r.plan --json --timeline same.json --snapshot same.pickle", 0);
+    for (one, other) in [("plan.json", "same.json"), ("plan.pickle", "same.pickle")] {
+        assert_eq!(std::fs::read(at.join(one)).unwrap(), std::fs::read(at.join(other)).unwrap(), "{one}");
+    }
+    let line = format!("train {network} --memory 60% --evaluations 20 --json --timeline run.json");
+    expect(at, &format!("{line} --iterations 3"), 0);
+    assert_eq!(processes(&document("run.json")), 2);
+    // No iteration follows a plan.
+    let line = line.replace("run.json", "dynamic.json");
+    expect_sentence(at, &format!("{line} --iterations 2 --dynamic"), 2, &["dynamic.json", "--iterations"]);
+    expect_sentence(at, "plan r.trace --timeline x.json", 2, &["--memory"]);
+    expect_sentence(at, "simulate r.trace r.plan --snapshot none/x", 2, &["none/x"]);
+}
+
+#[test]
 fn the_largest_batch_is_the_last_one_that_fits() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();

@@ -16,6 +16,7 @@
 //! | [`nn`] | networks of your own from layers, whose shapes follow from one another |
 //! | [`pipeline`] | plan a trace under a limit: schedule, pack, check, and lower the limit on live memory until the placement fits |
 //! | [`compare`], [`choices`], [`explain`] | compare planners, list the decisions of a plan, explain why there is none |
+//! | [`why`], [`page`], [`picture`], [`export`] | explain the peak, and show plans: as a page, as a picture, in other programs' viewers |
 //! | [`registry`], [`size`], [`machine`] | names of planners and packers, sizes and links as users write them |
 //!
 //! # Example
@@ -35,6 +36,7 @@ pub mod choices;
 pub mod compare;
 pub mod data;
 pub mod explain;
+pub mod export;
 pub mod files;
 pub mod largest;
 pub mod machine;
@@ -46,6 +48,7 @@ pub mod picture;
 pub mod pins;
 pub mod pipeline;
 pub mod plot;
+mod positions;
 pub mod registry;
 pub mod report;
 pub mod resident;

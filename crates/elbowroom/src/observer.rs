@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use elbowroom_graph::Graph;
+use elbowroom_ir::check::CheckedPlan;
 use elbowroom_ir::search::Observer;
+use elbowroom_ir::timeline::Timeline;
 use elbowroom_ir::{Bytes, Nanos};
 
 use crate::checkpoint::CheckpointError;
@@ -31,6 +33,10 @@ pub trait TrainObserver: Observer {
 
     /// The outputs of a batch of [one pass](crate::train::Training::one_pass).
     fn outputs(&self, _outputs: &Outputs) {}
+
+    /// The run under the limit has ended, and this is its last iteration that followed a plan: the plan, and the course that was predicted for
+    /// the iteration and measured in it.
+    fn executed(&self, _plan: &CheckedPlan, _predicted: &Timeline, _measured: &Timeline) {}
 
     /// A checkpoint of this many iterations, those before the run included, was written to a file.
     fn saved(&self, _path: &Path, _iterations_done: u64) {}

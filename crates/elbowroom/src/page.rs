@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use crate::choices::{Choice, Choices};
 use crate::pipeline::{Planned, Task};
+use crate::positions;
 use crate::report::PlanReport;
 use crate::why::Why;
 use crate::why::groups::{Content, Kind, Residencies};
@@ -109,7 +110,7 @@ pub fn html(
 ) -> String {
     let shown = plan.unwrap_or(&unconstrained.plan);
     let schedule = shown.schedule();
-    let at = times(shown, predicted);
+    let at: Vec<u64> = positions::times(shown, predicted).into_iter().map(Nanos::get).collect();
     let live = LiveMemory::of(schedule, &task.machine);
     let peak_at = live.at.map_or(0, Id::index);
     let choices = Choices::of(task, schedule, predicted);
@@ -167,27 +168,6 @@ impl<'a> Names<'a> {
             next
         })
     }
-}
-
-/// The time at which each position begins, and that at which the last ends. Streams run at the same time, so a position begins when all before
-/// it have begun; a release begins when the ops before it have ended.
-fn times(plan: &CheckedPlan, timeline: &Timeline) -> Vec<u64> {
-    let steps = plan.schedule().steps.len();
-    let (mut starts, mut ends) = (vec![None; steps], vec![0; steps]);
-    for span in timeline.spans.iter().filter(|span| span.action.index() < steps) {
-        (starts[span.action.index()], ends[span.action.index()]) = (Some(span.start.get()), span.end.get());
-    }
-    let (mut now, mut computed) = (0u64, 0u64);
-    let mut at = Vec::with_capacity(steps + 1);
-    for (index, step) in plan.schedule().steps.values().enumerate() {
-        now = now.max(starts[index].unwrap_or(computed));
-        at.push(now);
-        if step.action.launch().is_some() {
-            computed = computed.max(ends[index]);
-        }
-    }
-    at.push(timeline.iteration.get().max(now));
-    at
 }
 
 fn columns<'a>(task: &'a Task, plan: &CheckedPlan, why: &Why, names: &mut Names<'a>) -> Columns {

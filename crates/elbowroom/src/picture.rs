@@ -8,6 +8,8 @@ use elbowroom_ir::timeline::Timeline;
 use elbowroom_ir::trace::Phase;
 use elbowroom_ir::{BufferId, Bytes, Nanos, Table};
 
+use crate::positions;
+
 const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 420.0;
 const LEFT: f64 = 90.0;
@@ -76,7 +78,7 @@ pub fn svg(plan: &CheckedPlan, timeline: &Timeline) -> String {
         );
     }
 
-    let moments = moments(plan, timeline);
+    let moments = positions::times(plan, timeline);
     let uses = uses(plan);
     let problem = elbowroom_sim::liveness::problem(plan.schedule(), plan.machine());
     for (id, block) in problem.blocks.iter() {
@@ -136,22 +138,6 @@ pub fn svg(plan: &CheckedPlan, timeline: &Timeline) -> String {
         );
     }
     out + "</svg>\n"
-}
-
-/// The time of each position: when the compute stream reaches it. One more for the end.
-fn moments(plan: &CheckedPlan, timeline: &Timeline) -> Vec<Nanos> {
-    let positions = plan.schedule().steps.len();
-    let mut moments = vec![timeline.iteration; positions + 1];
-    for span in timeline.spans.iter().filter(|span| span.stream == Stream::Compute) {
-        moments[elbowroom_ir::Id::index(span.action)] = span.start;
-    }
-    for position in (0..positions).rev() {
-        moments[position] = moments[position].min(moments[position + 1]);
-    }
-    if let Some(first) = moments.first_mut() {
-        *first = Nanos::ZERO;
-    }
-    moments
 }
 
 /// What each buffer is for: what first fills it decides.

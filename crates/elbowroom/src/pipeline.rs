@@ -491,7 +491,8 @@ pub fn plan_schedule(
     Ok(PlannedSchedule { schedule, predicted, stop, found_by, evaluations, reproducible, planning })
 }
 
-fn simulate(task: &Task, schedule: &Schedule) -> Timeline {
+/// The iteration of a schedule for the task's trace, as the task's costs and link predict it.
+pub(crate) fn simulate(task: &Task, schedule: &Schedule) -> Timeline {
     elbowroom_sim::simulate(&task.trace, &task.costs, &task.machine, schedule)
         .expect("planners return schedules for the requested trace, with waits that point backwards")
 }

@@ -160,6 +160,9 @@ impl<'a> Training<'a> {
             runner.save_weights(&session, limited.iterations)?;
         }
         let intact = executor.arena_above_intact(&session);
+        if let Some((plan, predicted)) = executor.last_followed() {
+            observer.executed(plan, &predicted, &limited.last);
+        }
         // Digests, not values: the parameters of both runs at once would need more memory than either run.
         let verify = training.verify && !observer.interrupted();
         let digests = verify.then(|| session.digests()).transpose()?;

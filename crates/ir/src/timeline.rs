@@ -34,7 +34,8 @@ pub struct Timeline {
     pub spans: Vec<Span>,
     /// Live memory over time: `(time, bytes from then on)`, ascending, each time once.
     pub live: Vec<(Nanos, Bytes)>,
-    /// Peak memory over all positions. This is what a plan promises; at no time does any run exceed it.
+    /// Peak memory over all positions. This is what a plan promises. In [`live`](Self::live) a moment can have more where copies overlap ops that
+    /// do not wait for them; the arena holds it all the same, because such a copy's bytes have offsets of their own.
     pub peak_live: Bytes,
     /// From the start of the first action to the end of the last, on any stream.
     pub iteration: Nanos,

@@ -127,6 +127,9 @@ pub struct TrainArgs {
     /// Draw the losses as an SVG file
     #[arg(long, value_name = "FILE", conflicts_with = "forward_only", help_heading = "Files and output")]
     pub plot: Option<PathBuf>,
+    /// Write the last planned iteration as Chrome trace events (JSON), predicted and measured, which Perfetto and chrome://tracing show
+    #[arg(long, value_name = "FILE", help_heading = "Files and output")]
+    pub timeline: Option<PathBuf>,
     /// Append every iteration and every evaluation to this file, one JSON object a line
     #[arg(long, value_name = "FILE", help_heading = "Files and output")]
     pub log: Option<PathBuf>,

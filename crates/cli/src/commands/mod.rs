@@ -3,6 +3,7 @@
 pub mod check;
 pub mod compare;
 pub mod explain;
+pub mod export;
 pub mod forward;
 pub mod judge;
 pub mod limits;

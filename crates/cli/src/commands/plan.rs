@@ -29,6 +29,7 @@ use serde::Serialize;
 use crate::Answer;
 use crate::args::PlanArgs;
 use crate::commands::explain::{self, Explained};
+use crate::commands::export;
 use crate::commands::limits::{self, Limits};
 use crate::commands::trace::{self, task, trace_file};
 use crate::printer::{self, Row, counted, grouped, row};
@@ -102,6 +103,7 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     if let Some(path) = &args.svg {
         files::write(Some(path), &picture::svg(&planned.plan, &planned.predicted))?;
     }
+    export::write(&planned.plan, &planned.predicted, args.timeline.as_deref(), args.snapshot.as_deref())?;
     if let Some(path) = &args.output {
         // The file is for the trace that was given, in which more ops may run again.
         let plan = Plan { trace: given.trace.fingerprint(), ..planned.plan.plan().clone() };

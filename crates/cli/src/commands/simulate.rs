@@ -13,6 +13,7 @@ use crate::Answer;
 use crate::args::{JudgeArgs, MachineArgs, SimulateArgs};
 use crate::commands::check::read_plan;
 use crate::commands::explain::{self, Explained};
+use crate::commands::export;
 use crate::commands::judge::Judge;
 use crate::commands::trace::{task, trace_file};
 use crate::printer::{self, counted, grouped, row};
@@ -70,6 +71,7 @@ pub fn run(args: &SimulateArgs) -> Result<Answer> {
         Err(illegal) => return Ok(Answer::No(judge.refusal(&args.plan, &illegal))),
     };
     let timeline = sim::simulate(&task.trace, &task.costs, &machine, plan.schedule())?;
+    export::write(&plan, &timeline, args.timeline.as_deref(), args.snapshot.as_deref())?;
     let unlimited = task.costs.total();
     let task = pipeline::Task { machine, ..task };
     let bound = pipeline::lower_bound(&task);

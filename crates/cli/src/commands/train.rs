@@ -26,15 +26,20 @@ use crate::{files, networks, printer, settings, signals};
 pub fn run(args: &TrainArgs) -> Result<Answer> {
     // The limit is a promise about the process.
     engine::return_freed_memory();
-    args.plot.as_deref().map_or(Ok(()), files::expect_writable)?;
+    for path in [&args.plot, &args.timeline].into_iter().flatten() {
+        files::expect_writable(path)?;
+    }
     let training = training(args)?;
     signals::catch();
     let mut observer = Progress::of_training(!args.json);
     if let Some(path) = &args.log {
         observer.log_to(path)?;
     }
+    if args.timeline.is_some() {
+        observer.keep_timeline();
+    }
     let outcome = training.run_observed(&observer);
-    let (saved, unprinted) = (observer.last_saved(), observer.unprinted());
+    let (saved, unprinted, timeline) = (observer.last_saved(), observer.unprinted(), observer.timeline());
     drop(observer);
     let report = match outcome {
         Ok(report) => report,
@@ -53,6 +58,7 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
         false => print::print(&report, args.save.as_deref()),
     };
     let drawn = losses.map_or(Ok(()), |(path, losses)| files::write(Some(path), &losses));
+    let drawn = drawn.and(write_timeline(args.timeline.as_deref(), timeline));
     // The reader of the output may have ended the training, instead of a signal.
     let gone = unprinted.filter(|_| signals::received().is_none());
     match (answer, gone) {
@@ -62,6 +68,18 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
         (Answer::Interrupted(_), Some(why)) => Err(why.into()),
         // After a signal the terminal may be gone as well. Output that fails changes nothing about the answer.
         (answer, _) => drawn.map(|()| answer),
+    }
+}
+
+/// Writes the timeline that was asked for.
+fn write_timeline(path: Option<&Path>, timeline: Option<String>) -> Result<()> {
+    match (path, timeline) {
+        (None, _) => Ok(()),
+        (Some(path), Some(timeline)) => files::write(Some(path), &timeline),
+        (Some(path), None) => bail!(
+            "{} was not written, because no iteration followed a plan; with more --iterations, or without --dynamic, one does",
+            path.display()
+        ),
     }
 }
 

@@ -209,6 +209,8 @@ pub(super) struct UnderLimit<'a> {
     dynamic_times: Vec<Nanos>,
     /// Time that all plans so far have taken.
     planning: Duration,
+    /// The plan of the last iteration that followed one, and the structure of that iteration.
+    followed: Option<(Fingerprint, Arc<CheckedPlan>)>,
 }
 
 impl<'a> UnderLimit<'a> {
@@ -239,6 +241,7 @@ impl<'a> UnderLimit<'a> {
             execution: Execution::default(),
             underived: None,
             dynamic_times: Vec::new(),
+            followed: None,
         })
     }
 
@@ -276,6 +279,13 @@ impl<'a> UnderLimit<'a> {
             (report.predicted_peak_bytes, report.arena_bytes) = (arena, Some(arena));
         }
         report
+    }
+
+    /// The plan of the last iteration that followed one, with the course that is predicted for it from the durations that it was made for.
+    pub(super) fn last_followed(&self) -> Option<(&CheckedPlan, Timeline)> {
+        let (key, plan) = self.followed.as_ref()?;
+        let known = self.known.get(key)?;
+        Some((plan, pipeline::simulate(&known.task, plan.schedule())))
     }
 
     /// Sum of the median durations of the ops of the largest structure, or of the one that ran most if that did not run.
@@ -438,6 +448,7 @@ impl<'a> UnderLimit<'a> {
             self.execution.structures += u64::from(known.runs == 1);
         }
         self.execution.planned_iterations += 1;
+        self.followed = Some((key, plan));
         Ok(Some(measured))
     }
 
@@ -516,13 +527,13 @@ impl Executor for UnderLimit<'_> {
         graph: &Arc<Graph>,
         fill: &mut dyn FnMut(&mut Session),
     ) -> Result<Measured, TrainError> {
-        let (before, underived) = (self.execution, self.underived.clone());
+        let (before, underived, followed) = (self.execution, self.underived.clone(), self.followed.clone());
         let dynamic_times = self.dynamic_times.len();
         let measured = self.step(session, number, graph, fill)?;
         self.dynamic_times.truncate(dynamic_times);
         let Execution { dynamic_peak_bytes, dynamic_host_bytes, switch_moved_bytes, .. } = self.execution;
         self.execution = Execution { dynamic_peak_bytes, dynamic_host_bytes, switch_moved_bytes, ..before };
-        self.underived = underived;
+        (self.underived, self.followed) = (underived, followed);
         Ok(measured)
     }
 

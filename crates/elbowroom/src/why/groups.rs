@@ -145,6 +145,13 @@ pub(crate) struct Residency {
     bytes: u64,
 }
 
+impl Residency {
+    /// Its size, a multiple of the alignment.
+    pub(crate) fn bytes(&self) -> Bytes {
+        Bytes(self.bytes)
+    }
+}
+
 /// Everything that a schedule holds on the device.
 pub(crate) struct Residencies<'a> {
     trace: &'a Trace,
