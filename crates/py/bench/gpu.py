@@ -8,7 +8,7 @@ every process writes one step as a Chrome trace. When the minutes are used up, r
 `--device cpu --small` runs the same script with small networks on the CPU, where peaks are those of `elbowroom.Meter`: a test that the script
 works, and no measurement.
 
-Needs torchvision, transformers and diffusers. `fit` recomputes on a GPU and does not offload there yet.
+Needs torchvision, transformers and diffusers. `fit` recomputes and offloads to pinned memory; it has not been measured on a GPU yet.
 """
 
 import argparse

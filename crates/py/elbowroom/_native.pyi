@@ -12,6 +12,13 @@ class Planned:
     actions: list[tuple[int, int, list[int], list[int]]]
     """``(kind, id, reads, writes)``. Kinds: 0 compute op ``id``, 1 recompute op ``id``, 2 offload tensor ``id`` from the buffer in ``reads``,
     3 prefetch tensor ``id`` to the buffer in ``writes``, 4 release buffer ``id``, 5 discard the host copy of tensor ``id``."""
+    waits: list[list[int]]
+    """For each action, the positions of the earlier actions on other streams that must finish before it starts. Ops, copies to the host and copies
+    from it are three streams, each of which runs its actions in order; releases run on none."""
+    trace: str
+    """Hash of the trace."""
+    fingerprint: str
+    """Hash of the trace, the actions and their waits as they were checked."""
     boundary: list[tuple[int | None, bool]]
     """Where each persistent tensor is between two iterations, in ascending order: its device buffer, if any, and whether there is a host copy."""
     limit_bytes: int
@@ -24,6 +31,8 @@ class Planned:
     evaluations: int
     stop: Literal["optimal", "finished", "evaluations", "time", "interrupted"]
     explanation: str
+    def objection(self, waits: Sequence[Sequence[int]]) -> str | None:
+        """What the checker objects to in this schedule with other waits; ``None`` if it is legal with them, too."""
 
 class Iteration:
     """One iteration: its ops in execution order, and the tensors that they read and write.
@@ -82,6 +91,9 @@ class Iteration:
         planner: str = "auto",
     ) -> Planned:
         """The schedule at the smallest limit that the search finds, to within half a percent."""
+
+def fingerprint(trace: str, actions: Sequence[tuple[int, int, list[int], list[int]]], waits: Sequence[Sequence[int]]) -> str:
+    """Hash of the actions of a schedule and their waits, for the trace with this fingerprint."""
 
 def place(
     sizes: Sequence[int],

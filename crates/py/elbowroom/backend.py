@@ -62,6 +62,9 @@ class Graph:
         self.step.inside = True
         try:
             return self._forward(args)
+        except BaseException:
+            self.step.failed()
+            raise
         finally:
             self.step.inside = False
 
@@ -102,7 +105,11 @@ class Graph:
         rest, context.shown = args[1:], ()
         args.clear()
         meter = self.step.meter()
-        gradients = program.backward(rest, context.keep, meter)
+        try:
+            gradients = program.backward(rest, context.keep, meter)
+        except BaseException:
+            self.step.failed()
+            raise
         self.step.went_back(self)
         return gradients
 

@@ -53,15 +53,16 @@ def fit(
     On CPUs a file is the host tier. ``host="file"`` offloads tensors wherever that is faster, at the rates measured, than recomputing them;
     ``"auto"`` does so only where recomputing alone cannot meet the limit, because it writes to the disk in every step; ``None`` never does.
     The file has no name and lies in ``folder`` (by default a temporary folder on a disk); it has at most ``host_memory`` bytes (by default
-    the free space of the disk).
+    the free space of the disk). On an accelerator pinned memory is the host tier: ``"auto"`` and ``"pinned"`` offload tensors on streams of their
+    own wherever that is faster, at the rates measured, than recomputing them; several processes that train together only recompute.
 
     The figures are in ``model.elbowroom.report``. Raises :class:`InfeasibleError` at the first step if the limit cannot be met and
     :class:`UnsupportedError` if the model cannot be planned without a risk to its results.
     """
     if mode not in ("exact", "fast"):
         raise UnsupportedError(f"there is no mode {mode!r}; the modes are 'exact' and 'fast'")
-    if mode == "fast" and (host == "file" or host_memory is not None or folder is not None):
-        raise UnsupportedError("mode='fast' keeps the limit by recomputing only; host='file', host_memory and folder are for mode='exact'")
+    if mode == "fast" and (host in ("file", "pinned") or host_memory is not None or folder is not None):
+        raise UnsupportedError("mode='fast' keeps the limit by recomputing only; a host tier, host_memory and folder are for mode='exact'")
     if mode == "fast" and consume_gradients:
         raise UnsupportedError("Inductor's code returns all gradients at once, so mode='fast' cannot consume them one by one")
     size.resolve(memory, 1)

@@ -15,15 +15,15 @@ from torch import fx
 
 from .calls import quickest
 from .joint import RNG_STATE_BYTES, Joint, Op, Storage, Store, Update
+from .pinned import PinnedTier
 from .recurrent import layer
+from .streams import COMPUTE, HOST_RELEASE, OFFLOAD, PREFETCH, RECOMPUTE, RELEASE, Streams
 from .tier import mapped
-
-COMPUTE, RECOMPUTE, OFFLOAD, PREFETCH, RELEASE, HOST_RELEASE = range(6)
 
 
 def record_state(device: torch.device):
     """The state of the generator that an op on this device draws from."""
-    return torch.get_rng_state() if device.type == "cpu" else torch.cuda.get_rng_state(device)
+    return torch.get_rng_state() if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
 
 
 class drawn_again:
@@ -38,7 +38,7 @@ class drawn_again:
         if self.device.type == "cpu":
             torch.set_rng_state(state)
         else:
-            torch.cuda.set_rng_state(state, self.device)
+            torch.get_device_module(self.device).set_rng_state(state, self.device)
 
     def __enter__(self):
         self.now = record_state(self.device)
@@ -112,6 +112,8 @@ class Writer:
         self.copies: set[int] = set()
         self.writing: dict[int, int] = {}
         self.filling: set[int] = set()
+        #: The order of streams, if copies run on streams of an accelerator.
+        self.streams = Streams(planned, joint) if isinstance(tier, PinnedTier) else None
 
     # --- values ---------------------------------------------------------------------------------------------------------------------
 
@@ -211,7 +213,8 @@ class Writer:
                 alive += storage.bytes
                 self.bring(body, storage)
         peak = alive
-        for kind, number, reads, writes in self.actions:
+        for at, (kind, number, reads, writes) in enumerate(self.actions):
+            self.begin(body, at)
             if kind in (COMPUTE, RECOMPUTE):
                 op = joint.op_numbers[number]
                 if op == "loss":
@@ -222,6 +225,8 @@ class Writer:
                     dropped = [b for b in live if self.buffer_storage[b].held]
                     for buffer in dropped:
                         alive -= live.pop(buffer)
+                    if self.streams is not None:
+                        body.lines += self.streams.leave(live)
                     saved = sorted(live)
                     copies = [f"h{number}" for number in sorted(self.copies)]
                     saved_bytes = alive + held + states
@@ -251,11 +256,13 @@ class Writer:
                         alive += storage.bytes
                         body.owner[storage] = buffer
                     peak = max(peak, alive + held + states)
+                    self.end(body, at)
                     continue
                 if isinstance(op, Update):
                     self.bind(body, reads, ())
                     body.lines.append(f"consume({op.index}, {self.render(body, joint.gradients[op.index])})")
                     peak = max(peak, alive + held + states + op.temporary)
+                    self.end(body, at)
                     continue
                 if isinstance(op, Store):
                     self.bind(body, reads, ())
@@ -268,6 +275,8 @@ class Writer:
                     returned = self.gradients(body, reads)
                     for storage in placed & {self.buffer_storage[buffer] for buffer in live}:
                         body.lines.append(f"drop({self.persistent(storage.node)})")
+                    if self.streams is not None:
+                        body.lines += self.streams.finish(at)
                     break
                 stored = self.launch(body, op, reads, writes, kind == RECOMPUTE)
                 states += stored
@@ -289,7 +298,7 @@ class Writer:
                 peak = max(peak, alive + held + states)
                 self.bring(body, storage)
             elif kind == OFFLOAD and reads[0] in live and number not in joint.placed:
-                self.offload(body, number, reads[0])
+                self.offload(body, number, reads[0], at)
             elif kind == PREFETCH and number in self.copies:
                 storage = self.buffer_storage[writes[0]] = joint.tensors[number]
                 live[writes[0]] = storage.bytes
@@ -298,15 +307,19 @@ class Writer:
                 self.prefetch(body, number, writes[0])
             elif kind == HOST_RELEASE and number in self.copies:
                 self.host_release(body, number)
+            self.end(body, at)
         used_primals = sorted(self.primal_number[node] for node in self.used["backward"] if node in self.primal_number)
-        kept = [name for buffer in saved if self.buffer_storage[buffer] not in placed for name in self.names(buffer)] + copies + self.saved_states + list(dict.fromkeys(held_names)) + list(dict.fromkeys(zero))
-        needed = {name for line in backward.lines + [returned] for name in _names(line)}
+        events = self.streams.prune(forward.lines, backward.lines) if self.streams is not None else []
+        kept = [name for buffer in saved if self.buffer_storage[buffer] not in placed for name in self.names(buffer)] + copies + self.saved_states + list(dict.fromkeys(held_names)) + list(dict.fromkeys(zero)) + events
+        needed = {"slab"} | {name for line in backward.lines + [returned] for name in _names(line)}
         kept = [name for name in dict.fromkeys(kept) if name in needed or name.startswith("b") and name[1:].isdigit() and int(name[1:]) in saved]
         kept += [f"p{number}" for number in used_primals]
         source = self.source(forward, backward, kept, results, returned)
         space = {**self.constants, "record_state": record_state, "drawn_again": drawn_again, "seen": self.seen, "consume": joint.consume}
         space |= {"store": joint.store, "bring": bring, "drop": drop}
-        if self.tier is not None:
+        if self.streams is not None:
+            space |= {"offload": self.tier.offload, "prefetch": self.tier.prefetch, "streams": self.tier.streams, "slab_of": self.tier.slab}
+        elif self.tier is not None:
             space |= {"offload": self.tier.offload, "prefetch": self.tier.prefetch}
         exec(compile(source, f"<elbowroom {joint.name}>", "exec"), space)  # noqa: S102 - our own source
         first = len(kept) - len(used_primals)
@@ -391,6 +404,16 @@ class Writer:
             return [f"t{self.tangent_number[n]}" for n in self.joint.tangents if self.joint.storage.get(n) is storage]
         return [f"b{buffer}"]
 
+    def begin(self, body: _Body, at: int) -> None:
+        """Orders an action behind those for which it waits."""
+        if self.streams is not None:
+            body.lines += self.streams.before(at)
+
+    def end(self, body: _Body, at: int) -> None:
+        """Notes that an action has been issued."""
+        if self.streams is not None:
+            body.lines += self.streams.after(at)
+
     def wait(self, body: _Body, *buffers: int) -> None:
         """Waits for the prefetches that fill these buffers."""
         for buffer in buffers:
@@ -398,16 +421,22 @@ class Writer:
                 self.filling.remove(buffer)
                 body.lines += [f"l{buffer}.result()", f"del l{buffer}"]
 
-    def offload(self, body: _Body, tensor: int, buffer: int) -> None:
+    def offload(self, body: _Body, tensor: int, buffer: int, at: int) -> None:
+        self.copies.add(tensor)
+        if self.streams is not None:
+            body.lines.append(f"h{tensor} = offload(compute, slab, {self.streams.offsets[at]}, {', '.join(self.names(buffer))})")
+            return
         self.wait(body, buffer)
         body.lines.append(f"h{tensor} = offload({', '.join(self.names(buffer))})")
-        self.copies.add(tensor)
         self.writing[buffer] = tensor
 
     def prefetch(self, body: _Body, tensor: int, buffer: int) -> None:
         names = ", ".join(self.names(buffer))
-        body.lines.append(f"({names}), l{buffer} = prefetch(h{tensor})")
-        self.filling.add(buffer)
+        if self.streams is not None:
+            body.lines.append(f"{names} = prefetch(compute, h{tensor})")
+        else:
+            body.lines.append(f"({names}), l{buffer} = prefetch(h{tensor})")
+            self.filling.add(buffer)
         if self.metered:
             body.lines.append(f"meter({names})")
 
@@ -453,6 +482,7 @@ class Writer:
         lines = ["def forward(args, keep, meter):"]
         lines += [f"    {primals}= args"] if primals else []
         lines += ["    args.clear()"]
+        lines += self.streams.enter("forward") if self.streams is not None else []
         lines += [f"    {line}" for line in forward.lines]
         lines += [f"    keep.extend(({names}{',' if kept else ''}))"]
         lines += [f"    return [{results}]", "", "def backward(args, keep, meter):"]
@@ -460,6 +490,7 @@ class Writer:
         lines += ["    args.clear()"]
         lines += [f"    {names}, = keep"] if kept else []
         lines += ["    keep.clear()"]
+        lines += self.streams.enter("backward") if self.streams is not None else []
         lines += [f"    meter({tangents})"] if tangents and self.metered else []
         lines += [f"    {line}" for line in backward.lines]
         lines += [f"    return [{returned}]", ""]

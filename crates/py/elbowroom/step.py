@@ -18,6 +18,7 @@ from .errors import InfeasibleError, UnsupportedError
 from .joint import Joint, estimate
 from .meter import Bytes
 from .persist import Persistent
+from .pinned import PinnedTier
 from .program import Program, Writer
 from .report import Report
 from .state import predict, state_bytes, storages
@@ -36,6 +37,8 @@ class Plan:
     nanos: int
     unlimited_nanos: int
     peak_bytes: int
+    #: The checked schedule of which the programs are written.
+    planned: object
     steps: int = 0
 
 
@@ -45,7 +48,7 @@ class Step:
     def __init__(self, model, memory, optimizer, evaluations, seconds, seed, consumer=None, background=True, host=None, host_memory=None, folder=None):
         self.model, self.memory, self.optimizer = model, memory, optimizer
         self.host, self.host_memory, self.folder = host, host_memory, folder
-        self.tier: FileTier | None = None
+        self.tier: FileTier | PinnedTier | None = None
         self.persist: Persistent | None = None
         self._level = 0
         self.evaluations, self.seconds, self.seed = evaluations, seconds, seed
@@ -281,6 +284,8 @@ class Step:
     def _levels(self, graph: Graph) -> list[int]:
         """What plans may use, one after the other until one is found: recomputation (0); the host tier for activations (1), for parameters and
         optimizer state too (2), and for gradients (3)."""
+        if self._accelerator() is not None:
+            return [0] if self.host is None or several_processes() else [1]
         if self.host is None or (self.host == "auto" and not self._has_file()):
             return [0]
         levels = [0, 1] if self.host == "auto" else [1]
@@ -294,6 +299,16 @@ class Step:
         """Whether the step may use a file unasked: on CPUs, and in one process, because several must have the same plan."""
         return not several_processes() and all(tensor.device.type == "cpu" for tensor in self.existing())
 
+    def _accelerator(self) -> torch.device | None:
+        """The accelerator that the model lies on, if it is one."""
+        devices = {parameter.device for parameter in self.model.parameters()}
+        return next(iter(devices)) if len(devices) == 1 and next(iter(devices)).type not in ("cpu", "meta") else None
+
+    def failed(self) -> None:
+        """Orders everything behind the copies of a pass that raised an error: its memory is free without its plan's waits."""
+        if isinstance(self.tier, PinnedTier):
+            self.tier.drain()
+
     def _may_move(self, graph: Graph) -> bool:
         """Whether parameters, their state and their gradients may lie in the host tier: if the optimizer can update pieces of them, and the whole
         model is one graph."""
@@ -304,8 +319,12 @@ class Step:
         """Tells a graph what lies in the host tier."""
         joint, persist = graph.joint, self.persist
         if level and self.tier is None:
-            self.tier = FileTier(self.folder, self.host_memory)
-            keep_returning_memory()
+            device = self._accelerator()
+            if device is not None:
+                self.tier = PinnedTier(device, self.host_memory)
+            else:
+                self.tier = FileTier(self.folder, self.host_memory)
+                keep_returning_memory()
         if level >= 2 and persist is None:
             persist = self.persist = Persistent(self.model, self.optimizer, self.tier)
         filed, stored, updates = set(), {}, dict(joint.updates)
@@ -397,7 +416,7 @@ class Step:
         self.report.recomputed = max(self.report.recomputed, program.recomputed)
         self.report.offloaded_bytes = max(self.report.offloaded_bytes, planned.offloaded_bytes)
         metered = self._write(joint, planned, True)
-        plan = Plan(program, metered, planned.nanos, planned.unlimited_nanos, base + program.peak_bytes)
+        plan = Plan(program, metered, planned.nanos, planned.unlimited_nanos, base + program.peak_bytes, planned)
         total = sum(p.unlimited_nanos for p in [*self._plans.values(), plan])
         self.report.overhead = sum(p.nanos for p in [*self._plans.values(), plan]) / total - 1 if total else 0.0
         return plan

@@ -27,7 +27,7 @@ import torch
 from .errors import ElbowroomError, UnsupportedError
 
 #: Values of ``host``.
-HOSTS = ("auto", "file", None)
+HOSTS = ("auto", "file", "pinned", None)
 
 _PAGE = mmap.PAGESIZE
 #: Copies of up to this many bytes end before another thread would begin them.
@@ -49,9 +49,12 @@ class TierError(ElbowroomError):
 def check_host(host, model) -> None:
     """Refuses a host tier that does not exist, or that the model's device cannot use."""
     if host not in HOSTS:
-        raise ValueError(f"there is no host tier {host!r}; the host tiers are 'auto', 'file' and None")
-    if host == "file" and any(parameter.device.type != "cpu" for parameter in model.parameters()):
-        raise UnsupportedError("a file is a host tier for CPUs; the model is on an accelerator, whose tensors are not offloaded")
+        raise ValueError(f"there is no host tier {host!r}; the host tiers are 'auto', 'file', 'pinned' and None")
+    devices = {parameter.device for parameter in model.parameters()}
+    if host == "file" and any(device.type != "cpu" for device in devices):
+        raise UnsupportedError("a file is a host tier for CPUs; the model is on an accelerator, whose host tier is pinned memory (host='pinned')")
+    if host == "pinned" and (len(devices) != 1 or next(iter(devices)).type == "cpu"):
+        raise UnsupportedError("pinned memory is a host tier for one accelerator; the model is not on one")
 
 
 def several_processes() -> bool:

@@ -6,14 +6,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use elbowroom_ir::check;
+use elbowroom_ir::check::{self, CheckedSchedule};
 use elbowroom_ir::machine::{Channel, Machine};
 use elbowroom_ir::planning::{CostSource, Costs, Freedom, Planner, Request};
 use elbowroom_ir::schedule::{Action, Schedule};
 use elbowroom_ir::search::{Budget, Infeasible, Silent, StopReason};
 use elbowroom_ir::text::TraceFile;
-use elbowroom_ir::trace::{Again, Mutation, Op, Persistent, Phase, Storage, Tensor, Trace, TraceData, Work};
-use elbowroom_ir::{Bytes, Nanos, OpId, StorageId, TensorId};
+use elbowroom_ir::trace::{
+    Again, Fingerprint, Mutation, Op, Persistent, Phase, Storage, Tensor, Trace, TraceData, Work,
+};
+use elbowroom_ir::{ActionId, Bytes, Nanos, OpId, StorageId, TensorId};
 use elbowroom_sched::keep::Keep;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -44,7 +46,17 @@ pub(crate) struct Planned {
     /// `(kind, id, reads, writes)` for each action. Kinds: 0 compute op `id`, 1 recompute op `id`, 2 offload tensor `id` from the buffer in
     /// `reads`, 3 prefetch tensor `id` to the buffer in `writes`, 4 release buffer `id`, 5 discard the host copy of tensor `id`.
     #[pyo3(get)]
-    actions: Vec<(u8, u32, Vec<u32>, Vec<u32>)>,
+    actions: Vec<Row>,
+    /// For each action, the positions of the earlier actions on other streams that must finish before it starts. Ops, copies to the host and
+    /// copies from it are three streams, each of which runs its actions in order; releases run on none.
+    #[pyo3(get)]
+    waits: Vec<Vec<u32>>,
+    /// Hash of the trace.
+    #[pyo3(get)]
+    trace: String,
+    /// Hash of the trace, the actions and their waits as they were checked: [`fingerprint`] of what runs must be equal.
+    #[pyo3(get)]
+    fingerprint: String,
     /// Where each persistent tensor is between two iterations, in ascending order of tensors: its device buffer, if any, and whether there
     /// is a host copy.
     #[pyo3(get)]
@@ -79,6 +91,37 @@ pub(crate) struct Planned {
     /// The largest gaps, one line each.
     #[pyo3(get)]
     explanation: String,
+    checked: CheckedSchedule,
+}
+
+#[pymethods]
+impl Planned {
+    /// What the checker objects to in this schedule with other `waits`; `None` if it is legal with them, too.
+    fn objection(&self, py: Python<'_>, waits: Vec<Vec<u32>>) -> PyResult<Option<String>> {
+        let mut schedule = self.checked.schedule().clone();
+        if waits.len() != schedule.steps.len() {
+            return Err(PyValueError::new_err(format!(
+                "there are {} actions and {} rows of waits",
+                schedule.steps.len(),
+                waits.len()
+            )));
+        }
+        for (action, waits) in schedule.steps.ids().zip(waits) {
+            schedule.steps[action].waits = waits.into_iter().map(ActionId).collect();
+        }
+        let (trace, machine) = (self.checked.trace().clone(), self.checked.machine().clone());
+        let checked = py.detach(|| check::check_schedule(trace, machine, schedule, Bytes(self.limit_bytes)));
+        Ok(checked.err().map(|illegal| illegal.to_string()))
+    }
+}
+
+/// An action as Python has it: kind, id, buffers read, buffers written.
+type Row = (u8, u32, Vec<u32>, Vec<u32>);
+
+/// Hash of the actions of a schedule and their waits, for the trace with this fingerprint.
+#[pyfunction]
+pub(crate) fn fingerprint(trace: &str, actions: Vec<Row>, waits: Vec<Vec<u32>>) -> String {
+    Fingerprint::of(&(trace, actions, waits)).to_string()
 }
 
 /// How to search, and for which machine.
@@ -311,8 +354,12 @@ impl Iteration {
                 format!("{tensor}: {} {:?}, away {}, costs {}", gap.bytes, gap.how, gap.time(), gap.cost)
             })
             .collect();
+        let (actions, waits) = (actions(schedule), waits(schedule));
         Ok(Planned {
-            actions: actions(schedule),
+            fingerprint: Fingerprint::of(&(self.fingerprint().as_str(), &actions, &waits)).to_string(),
+            trace: self.fingerprint(),
+            actions,
+            waits,
             boundary: schedule
                 .boundary
                 .iter()
@@ -328,6 +375,7 @@ impl Iteration {
             evaluations: outcome.evaluations,
             stop: outcome.stop.name(),
             explanation: lines.join("\n"),
+            checked,
         })
     }
 
@@ -396,7 +444,7 @@ impl Iteration {
 }
 
 /// The actions, with ids as numbers.
-fn actions(schedule: &Schedule) -> Vec<(u8, u32, Vec<u32>, Vec<u32>)> {
+fn actions(schedule: &Schedule) -> Vec<Row> {
     let row = |action: &Action| match action {
         Action::Compute(launch) | Action::Recompute(launch) => {
             let numbers = |ids: &[elbowroom_ir::BufferId]| ids.iter().map(|id| id.0).collect::<Vec<_>>();
@@ -409,6 +457,11 @@ fn actions(schedule: &Schedule) -> Vec<(u8, u32, Vec<u32>, Vec<u32>)> {
         Action::HostRelease { tensor } => (5, tensor.0, Vec::new(), Vec::new()),
     };
     schedule.steps.values().map(|step| row(&step.action)).collect()
+}
+
+/// The waits of each action, as positions.
+fn waits(schedule: &Schedule) -> Vec<Vec<u32>> {
+    schedule.steps.values().map(|step| step.waits.iter().map(|wait| wait.0).collect()).collect()
 }
 
 fn offloaded(trace: &Trace, schedule: &Schedule) -> u64 {

@@ -7,8 +7,9 @@
 // - Memory has a limit in bytes. It is mapped twice: at the addresses that tensors show, where every access is a fault, and where kernels
 //   read and write it. The host can therefore read device memory by a copy only.
 // - A freed block is used again at once by the stream that it was allocated for, as PyTorch's caching allocator does, unless `record_stream`
-//   named another stream. The first allocation after that may receive any freed byte, so before it all of them are overwritten, on
-//   its stream: what still reads a freed block unordered finds poison.
+//   named another stream.
+// - A kernel may take a workspace, which is any memory of its stream that is free when it is issued. So when it runs, it overwrites all of that:
+//   what still uses a freed block unordered finds poison, and what uses a block too early is overwritten.
 // - A log has every task with its times, and every wait.
 //
 // Kernels are those of the CPU. Shapes of results come from PyTorch's functions for tensors without memory.
@@ -52,7 +53,7 @@ namespace {
 
 // Addresses of the device.
 constexpr size_t kSpace = size_t(16) << 30;
-constexpr size_t kGranule = 256;
+constexpr size_t kGranule = 256, kPoisoned = 1024;
 constexpr auto kType = c10::DeviceType::PrivateUse1;
 const c10::Device kDevice(kType, 0);
 
@@ -107,7 +108,7 @@ struct Device {
   char *address = nullptr, *shadow = nullptr;
   size_t limit = kSpace, used = 0, peak = 0, top = kGranule;
   std::map<int, std::map<size_t, std::vector<size_t>>> free;
-  std::vector<Block> freed, waiting;
+  std::vector<Block> waiting;
   std::unordered_map<void*, Block> blocks;
   std::map<int, Queue> queues;
   bool asynchronous = false, logging = false;
@@ -250,7 +251,6 @@ struct Device {
     }
     TORCH_CHECK_WITH(
         OutOfMemoryError, used + bytes <= limit, "the simulated device is out of memory: ", bytes, " bytes wanted, ", used, " of ", limit, " in use");
-    poison(stream);
     const size_t size = (bytes + kGranule - 1) / kGranule * kGranule;
     auto& slots = free[stream][size];
     Block block{top, bytes, size, stream, {}};
@@ -273,8 +273,7 @@ struct Device {
     Block block = found->second;
     blocks.erase(found);
     if (block.used.empty()) {
-      used -= block.bytes;
-      freed.push_back(std::move(block));
+      make_free(block);
     } else {
       for (auto& [stream, position] : block.used) position = queue(stream).issued;
       waiting.push_back(std::move(block));
@@ -288,8 +287,7 @@ struct Device {
       bool passed = true;
       for (auto& [stream, position] : block.used) passed &= queue(stream).done >= position;
       if (passed) {
-        used -= block.bytes;
-        freed.push_back(std::move(block));
+        make_free(block);
       } else {
         still.push_back(std::move(block));
       }
@@ -297,24 +295,26 @@ struct Device {
     waiting.swap(still);
   }
 
-  // Overwrites what has been freed, on the stream that may use it again from now on.
-  void poison(int stream) {
-    std::vector<Block> others;
-    std::vector<std::pair<size_t, size_t>> places;
-    for (Block& block : freed) {
-      if (block.stream == stream) {
-        free[stream][block.size].push_back(block.offset);
-        places.emplace_back(block.offset, block.size);
-      } else {
-        others.push_back(std::move(block));
-      }
-    }
-    freed.swap(others);
-    if (places.empty()) return;
-    Task task;
-    task.what = "poison";
-    task.run = [this, places] {
-      for (auto [offset, size] : places) memset(shadow + offset, 0xff, size);
+  void make_free(const Block& block) {
+    used -= block.bytes;
+    free[block.stream][block.size].push_back(block.offset);
+  }
+
+  // Overwrites the ends of a block; whole blocks would take longer than the kernels.
+  void poison(size_t offset, size_t size) {
+    const size_t some = std::min(size, kPoisoned);
+    memset(shadow + offset, 0xff, some);
+    memset(shadow + offset + size - some, 0xff, some);
+  }
+
+  // Enqueues a kernel, whose workspace is what is free now.
+  void launch(int stream, Task task) {
+    std::vector<std::pair<size_t, size_t>> workspace;
+    for (auto& [size, offsets] : free[stream])
+      for (size_t offset : offsets) workspace.emplace_back(offset, size);
+    task.run = [this, workspace = std::move(workspace), run = std::move(task.run)] {
+      for (auto [offset, size] : workspace) poison(offset, size);
+      run();
     };
     enqueue(stream, std::move(task));
   }
@@ -672,7 +672,7 @@ void run(const c10::OperatorHandle& op, Stack* stack) {
         if (places[place].defined() && places[place].numel()) places[place].copy_(computed[place]);
     }
   };
-  device().enqueue(current_stream, std::move(task));
+  device().launch(current_stream, std::move(task));
   for (auto& result : results) stack->push_back(std::move(result));
 }
 
@@ -713,7 +713,11 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
     Plain plain;
     target.copy_(source);
   };
-  device().enqueue(current_stream, std::move(task));
+  if (into || out) {
+    device().enqueue(current_stream, std::move(task));
+  } else {
+    device().launch(current_stream, std::move(task));
+  }
   if (!asynchronous && !(into && non_blocking)) {
     device().synchronize(current_stream);
     device().raise();
@@ -790,9 +794,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Storage", set_storage);
   m.impl("set_.source_Storage_storage_offset", set_storage_offset);
   m.impl("_fused_sdp_choice", fused_sdp_choice);
-  // Their general kernels ask for one of the device's own.
-  m.impl("convolution", torch::CppFunction::makeFromBoxedFunction<&run>());
-  m.impl("convolution_backward", torch::CppFunction::makeFromBoxedFunction<&run>());
+  // Their general kernels ask for one of the device's own, make tensors in between, or make a result larger before it becomes smaller.
+  for (const char* name : {"convolution", "convolution_backward", "native_layer_norm", "native_group_norm", "mse_loss", "smooth_l1_loss", "huber_loss"})
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&run>());
 }
 
 [[maybe_unused]] const bool registered = [] {
@@ -817,14 +821,9 @@ void accelerator_begin(uint64_t limit, int64_t seed, int logging) {
   Pinned::reclaim();
   d.queues.clear();
   // No run finds what an earlier one has left.
-  for (const Block& block : d.freed) {
-    d.free[block.stream][block.size].push_back(block.offset);
-    memset(d.shadow + block.offset, 0xff, block.size);
-  }
-  d.freed.clear();
   for (auto& [_, sizes] : d.free)
     for (auto& [size, offsets] : sizes)
-      for (size_t offset : offsets) memset(d.shadow + offset, 0xff, size);
+      for (size_t offset : offsets) d.poison(offset, size);
   d.error.clear();
   d.limit = limit, d.peak = d.used, d.asynchronous = seed >= 0, d.logging = logging;
   d.random.state = mixed(static_cast<uint64_t>(seed));

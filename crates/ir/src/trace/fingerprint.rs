@@ -42,7 +42,7 @@ impl<'de> Deserialize<'de> for Fingerprint {
 
 impl Fingerprint {
     /// The hash of a value whose `Hash` feeds numbers and strings alone.
-    pub(super) fn of(value: &impl Hash) -> Self {
+    pub fn of(value: &impl Hash) -> Self {
         let mut hasher = Fnv(FNV_OFFSET);
         value.hash(&mut hasher);
         Self(hasher.finish())
