@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -47,8 +48,8 @@ def races(step, schedules=100, seed=0, memory=64 << 20) -> RaceReport:
 
     ``step()`` builds what it needs, runs on ``"cuda"`` with ``torch.cuda``'s streams and events, and returns the tensors whose bits count; it is
     called once in the order in which it issues its work, and once for each of ``schedules`` seeds from ``seed`` on, every time with the same
-    state of the CPU's generator. It needs no GPU: the device is simulated, with ``memory`` bytes. Backward passes run on the stream that is
-    current when they are called.
+    state of the CPU's generator. It needs no GPU: the device is simulated, with ``memory`` bytes. As in PyTorch, the backward pass of an operator
+    runs on the stream of the operator, behind what made its gradients, and what follows the backward pass runs behind all of it.
 
     A race is found in any order, because each use of bytes is compared with those that it is not ordered behind; ``report.wrong`` lists the
     seeds whose results differ from those of the issued order. ``report.races`` states for each race what happened, the tensor, and the two
@@ -351,6 +352,35 @@ class _Move(torch.autograd.Function):
         return _Move.apply(gradient, ctx.kernels, not ctx.to_device, ctx.non_blocking), None, None, None
 
 
+def _on_its_stream(device, result):
+    """Has the backward pass of what made a result run on the stream that is current now; operators that were seen before keep theirs."""
+    if not torch.is_grad_enabled():
+        return result
+    with torch._C.DisableTorchFunction():
+        pending = [leaf.grad_fn for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None]
+    while pending:
+        node = pending.pop()
+        if _SEEN in node.metadata or node.name().endswith("AccumulateGrad"):
+            continue
+        node.metadata[_SEEN] = True
+        node.register_prehook(functools.partial(_enter, device, device.stream))
+        pending.extend(after for after, _ in node.next_functions if after is not None)
+    return result
+
+
+_SEEN = "elbowroom: its stream is known"
+
+
+def _enter(device, stream, gradients):
+    """Goes on with a stream, behind those that made the gradients."""
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        blocks = [device.block_of(gradient) for gradient in gradients if isinstance(gradient, torch.Tensor)]
+    device.stream = stream
+    device.entered.add(stream)
+    for number in sorted({block.stream for block in blocks if block is not None} - {stream.number}):
+        stream.wait_event(device.event_of(number))
+
+
 _TO_HOST = {torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__repr__, torch.Tensor.item, torch.Tensor.__array__}
 
 
@@ -362,6 +392,9 @@ class _Names(TorchFunctionMode):
         self.device, self.kernels = device, kernels
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        return _on_its_stream(self.device, self._called(func, args, kwargs))
+
+    def _called(self, func, args, kwargs):
         kwargs = dict(kwargs or {})
         device, kernels = self.device, self.kernels
         first = args[0] if args and isinstance(args[0], torch.Tensor) else None
@@ -462,8 +495,20 @@ class _Patched:
 
         def backward(*args, **kwargs):
             # Hooks and functions of the program run within; PyTorch has left the mode by then.
-            with self.names:
-                return run_backward(*args, **kwargs)
+            caller, outer, device.entered = device.stream, device.entered, set()
+            try:
+                with self.names:
+                    return run_backward(*args, **kwargs)
+            finally:
+                device.stream = caller
+                for stream in sorted(device.entered - {caller}, key=lambda stream: stream.number):
+                    caller.wait_stream(stream)
+                device.entered |= outer
+
+        apply = vars(torch.autograd.Function)["apply"]
+
+        def apply_on_its_stream(function, *args, **kwargs):
+            return _on_its_stream(device, apply.__get__(None, function)(*args, **kwargs))
 
         push_hooks = torch._C._autograd._push_saved_tensors_default_hooks
 
@@ -529,6 +574,7 @@ class _Patched:
 
         self.before = []
         engine = {"_engine_run_backward": backward}
+        function = {"apply": classmethod(apply_on_its_stream)}
         hooks = {"_push_saved_tensors_default_hooks": push}
         tensor = {"record_stream": record_stream}
         cudnn = {"is_acceptable": lambda *_: False}
@@ -536,6 +582,7 @@ class _Patched:
             (torch.backends.cudnn, cudnn),
             (torch.Tensor, tensor),
             (torch._C._autograd, hooks),
+            (torch.autograd.Function, function),
             (torch.autograd, engine),
             (torch.cuda, names),
             (torch, generic),

@@ -196,6 +196,8 @@ class Device:
         self.errors: list[str] = []
         Device.current = self
         self.default = self.stream = Stream()
+        #: Streams on which the backward pass that runs has run operators.
+        self.entered: set[Stream] = set()
 
     # Streams and events
 
@@ -215,6 +217,12 @@ class Device:
         task = Task(what, caller()[0], stream, self.issued[stream], dict(known), run, event)
         self.queues[stream].append(task)
         return task
+
+    def event_of(self, stream) -> Event:
+        """An event at the end of what a stream has been given."""
+        event = Event()
+        self.record(event, stream)
+        return event
 
     def record(self, event, stream):
         event.issued += 1

@@ -209,3 +209,35 @@ def test_misuse_is_one_clear_error():
         elbowroom.races(lambda: torch.ones(1 << 16, device="cuda"), memory=1 << 16)
     with pytest.raises(ZeroDivisionError):
         elbowroom.races(lambda: 1 / 0)
+
+
+def on_a_side_stream(unpacks_on_main):
+    """An operator on a side stream, whose saved tensor comes back on a third one; the backward pass of the operator runs on the side stream."""
+    main, side, back = torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()
+    streams = []
+
+    def pack(tensor):
+        return tensor.cpu()
+
+    def unpack(host):
+        streams.append(torch.cuda.current_stream())
+        with torch.cuda.stream(back):
+            tensor = host.pin_memory().to("cuda", non_blocking=True)
+        (main if unpacks_on_main else torch.cuda.current_stream()).wait_stream(back)
+        tensor.record_stream(torch.cuda.current_stream())
+        return tensor
+
+    x = torch.arange(64.0, device="cuda", requires_grad=True)
+    side.wait_stream(main)
+    with torch.cuda.stream(side), saved_tensors_hooks(pack, unpack):
+        y = x * x
+    main.wait_stream(side)
+    y.sum().backward()
+    assert streams and all(stream == side for stream in streams)
+    return x.grad.cpu()
+
+
+def test_the_backward_pass_runs_on_the_stream_of_the_forward_operator():
+    assert not elbowroom.races(lambda: on_a_side_stream(False), schedules=30)
+    report = elbowroom.races(lambda: on_a_side_stream(True), schedules=30)
+    assert report.wrong and "read before it was written" in str(report)
