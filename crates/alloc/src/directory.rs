@@ -43,7 +43,7 @@ pub struct Directory {
 }
 
 // SAFETY: nodes are shared between threads by shared reference only, until the directory is dropped, and an `Arena` is `Sync`. Nodes are
-// dropped by whoever drops the directory, and an `Arena` is `Send`.
+// dropped with the directory, on any thread, and an `Arena` is `Send`.
 unsafe impl Sync for Directory {}
 // SAFETY: as above.
 unsafe impl Send for Directory {}

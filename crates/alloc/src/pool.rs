@@ -62,7 +62,7 @@ impl<B: Backing + Clone> Pool<B> {
     /// The block is valid until it is freed or the pool is dropped.
     ///
     /// # Errors
-    /// The backing has no memory left, even after idle plans have been released, or the alignment is no power of two.
+    /// The backing has no memory left, even after all plans without live blocks have been released, or the alignment is no power of two.
     pub fn allocate(&self, queue: u64, request: Request) -> Result<usize, OutOfMemory> {
         let mut state = self.state();
         let ticket = match self.sequence(&mut state, queue).request(request) {
@@ -74,12 +74,18 @@ impl<B: Backing + Clone> Pool<B> {
             }
             Answer::Fallback(ticket) => ticket,
         };
-        let taken = self.backing.reserve(request.size.max(1), request.align);
-        let address = taken.or_else(|_| {
-            // Arenas of idle plans may occupy the missing bytes.
-            state.queues.values_mut().for_each(Sequence::release_idle_plans);
-            self.backing.reserve(request.size.max(1), request.align)
-        })?;
+        let reserve = || self.backing.reserve(request.size.max(1), request.align);
+        let address = reserve()
+            .or_else(|_| {
+                // Arenas of idle plans may occupy the missing bytes.
+                state.queues.values_mut().for_each(Sequence::release_idle_plans);
+                reserve()
+            })
+            .or_else(|_| {
+                // So may those of plans in use whose queues have no blocks now.
+                state.queues.values_mut().for_each(Sequence::release_empty_plans);
+                reserve()
+            })?;
         state.unplanned.insert(address, request);
         if let Some(ticket) = ticket {
             state.recorded.insert(address, (queue, ticket));
@@ -156,5 +162,73 @@ impl<B: Backing + Clone> Drop for Pool<B> {
             // SAFETY: reserved for this request; a block is valid only as long as its pool.
             unsafe { self.backing.release(address, request.size.max(1), request.align) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use super::*;
+
+    /// Memory of so many bytes, at addresses that are not used again.
+    #[derive(Clone)]
+    struct Limited {
+        left: Rc<Cell<usize>>,
+        next: Rc<Cell<usize>>,
+    }
+
+    // SAFETY: ranges of nothing, which no code accesses; they never overlap.
+    unsafe impl Backing for Limited {
+        fn reserve(&self, bytes: usize, align: usize) -> Result<usize, OutOfMemory> {
+            let left = self.left.get().checked_sub(bytes).ok_or_else(|| OutOfMemory::new(bytes, "full"))?;
+            let address = self.next.get().next_multiple_of(align);
+            self.next.set(address + bytes);
+            self.left.set(left);
+            Ok(address)
+        }
+
+        unsafe fn release(&self, _: usize, bytes: usize, _: usize) {
+            self.left.set(self.left.get() + bytes);
+        }
+    }
+
+    fn iterate(pool: &Pool<Limited>, queue: u64) {
+        let blocks: Vec<usize> =
+            (1..5).map(|i| pool.allocate(queue, Request::new(1_000 * i, 64)).expect("memory")).collect();
+        // SAFETY: blocks of imaginary memory have no contents.
+        assert!(blocks.iter().all(|&block| unsafe { pool.free(block) } == Release::Freed));
+    }
+
+    #[test]
+    fn a_plan_of_a_queue_without_blocks_makes_room_for_another_queue() {
+        let memory = Limited { left: Rc::new(Cell::new(40_000)), next: Rc::new(Cell::new(1 << 20)) };
+        let pool = Pool::new(memory.clone(), Settings::default());
+        let iterations = if cfg!(miri) { 40 } else { 400 };
+        (0..iterations).for_each(|_| iterate(&pool, 0));
+        assert!(pool.stats().0.planned > 0 && memory.left.get() < 32_000, "{:?}", pool.stats());
+        let whole = pool.allocate(1, Request::new(40_000, 64)).expect("the memory of the plan");
+        assert!(pool.allocate(0, Request::new(1_000, 64)).is_err(), "there is none for the first queue");
+        // SAFETY: as above.
+        assert_eq!(unsafe { pool.free(whole) }, Release::Freed);
+        let before = pool.stats().0;
+        (0..iterations).for_each(|_| iterate(&pool, 0));
+        assert!(pool.stats().0.planned > before.planned, "what repeats is planned again");
+    }
+
+    #[test]
+    fn a_plan_with_live_blocks_stays() {
+        let memory = Limited { left: Rc::new(Cell::new(40_000)), next: Rc::new(Cell::new(1 << 20)) };
+        let pool = Pool::new(memory, Settings::default());
+        (0..if cfg!(miri) { 40 } else { 400 }).for_each(|_| iterate(&pool, 0));
+        let block = (0..8).find_map(|_| {
+            let planned = pool.stats().0.planned;
+            let block = pool.allocate(0, Request::new(1_000, 64)).expect("memory");
+            (pool.stats().0.planned > planned).then_some(block)
+        });
+        assert!(pool.allocate(1, Request::new(40_000, 64)).is_err());
+        // SAFETY: as above.
+        assert_eq!(unsafe { pool.free(block.expect("a planned block")) }, Release::Freed);
     }
 }

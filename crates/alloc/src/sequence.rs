@@ -557,6 +557,16 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
         self.release_empty_arenas();
     }
 
+    /// As [`release_idle_plans`](Self::release_idle_plans), and drops the plan in use as well if its arena holds no live block: another
+    /// sequence needs the memory more. What repeats is planned again.
+    pub fn release_empty_plans(&mut self) {
+        let arena = self.active.and_then(|active| self.directory.get(self.plans[active].arena_id()));
+        if arena.is_some_and(Arena::is_empty) {
+            self.abandon();
+        }
+        self.release_idle_plans();
+    }
+
     /// Releases arenas of dropped plans once they hold no live block.
     fn release_empty_arenas(&mut self) {
         if self.reserved.len() == self.plans.len() {

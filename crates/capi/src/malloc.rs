@@ -47,7 +47,7 @@ pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
         next::calloc(count, size)
     });
     if !is_zero {
-        // SAFETY: a planned block of at least this many bytes, which nobody else has.
+        // SAFETY: a planned block of at least this many bytes, which belongs to this call.
         unsafe { block.cast::<u8>().write_bytes(0, bytes) };
     }
     block

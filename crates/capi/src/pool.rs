@@ -65,7 +65,7 @@ pub unsafe extern "C" fn elbowroom_pool_new(
 /// Frees a pool with all its blocks.
 ///
 /// # Safety
-/// The pool is null or came from `elbowroom_pool_new`, and nobody uses it or its blocks any more.
+/// The pool is null or came from `elbowroom_pool_new`, and neither it nor its blocks are used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elbowroom_pool_free(pool: *mut CPool) {
     if !pool.is_null() {

@@ -177,7 +177,7 @@ pub unsafe extern "C" fn elbowroom_device_on_cuda(
 /// Frees a device with all its blocks, once everything issued has ended.
 ///
 /// # Safety
-/// The device is null or was made by one of the functions above, and nobody uses it any more.
+/// The device is null or was made by one of the functions above, and is not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elbowroom_device_free(device: *mut CDevice) {
     if !device.is_null() {
@@ -268,9 +268,15 @@ pub unsafe extern "C" fn elbowroom_device_upload(
     contents: *const c_void,
     bytes: usize,
 ) -> c_int {
-    // SAFETY: the caller's promises.
-    let (device, contents) =
-        unsafe { (&mut *device, std::slice::from_raw_parts(contents.cast::<u8>(), bytes)) };
+    // SAFETY: the caller's promise.
+    let device = unsafe { &mut *device };
+    // No slice begins at null, and no block is empty.
+    let contents = if contents.is_null() {
+        &[]
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts(contents.cast::<u8>(), bytes) }
+    };
     let block = BlockHandle::from_number(block);
     code(catch_unwind(AssertUnwindSafe(|| {
         with(device, |d| d.upload(block, contents), |d| d.upload(block, contents))
@@ -288,9 +294,14 @@ pub unsafe extern "C" fn elbowroom_device_download(
     contents: *mut c_void,
     bytes: usize,
 ) -> c_int {
-    // SAFETY: the caller's promises.
-    let (device, contents) =
-        unsafe { (&mut *device, std::slice::from_raw_parts_mut(contents.cast::<u8>(), bytes)) };
+    // SAFETY: the caller's promise.
+    let device = unsafe { &mut *device };
+    let contents = if contents.is_null() {
+        &mut []
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(contents.cast::<u8>(), bytes) }
+    };
     let block = BlockHandle::from_number(block);
     code(catch_unwind(AssertUnwindSafe(|| match device {
         CDevice::Host(device) => device.download(block, contents),

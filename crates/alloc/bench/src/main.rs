@@ -1,8 +1,8 @@
 //! What a malloc and its free cost on a recorded iteration: planned memory, glibc, jemalloc and mimalloc in one run.
 //!
-//! `cargo run --release --manifest-path crates/alloc/bench/Cargo.toml -- FILE`, with a file that `elbowroom-import` reads. Each allocator has a process of
-//! its own. First the iteration is replayed without touching memory: time per pair of malloc and free. Then every page of every block is
-//! written when the block is made: page faults and time per iteration, as a program would see them.
+//! `cargo run --release --manifest-path crates/alloc/bench/Cargo.toml -- FILE`, with a file that `elbowroom-import` reads. Each allocator
+//! has a process of its own. First the iteration is replayed without touching memory: time per pair of malloc and free. Then every page of
+//! every block is written when the block is made: page faults and time per iteration, as a program would see them.
 
 #[path = "../../examples/replay/events.rs"]
 #[expect(dead_code, reason = "the example uses the rest")]

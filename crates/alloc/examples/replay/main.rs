@@ -1,7 +1,8 @@
 //! Replays recorded iterations: what their planned memory needs, beside PyTorch's caching allocator.
 //!
-//! `cargo run --release -p elbowroom-alloc --example replay -- [--json] FILE...`, with files that `elbowroom-import` reads. Each iteration is run
-//! until all of it is planned. `--json` prints one object for each file instead of a table. Weights and other values that outlive the iteration are asked for once, before.
+//! `cargo run --release -p elbowroom-alloc --example replay -- [--json] FILE...`, with files that `elbowroom-import` reads. Each iteration is
+//! run until all of it is planned. `--json` prints one object for each file instead of a table. Weights and other values that outlive the
+//! iteration are requested once, before it.
 
 mod events;
 

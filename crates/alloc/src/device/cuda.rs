@@ -4,7 +4,10 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 
 use super::accelerator::{Accelerator, AcceleratorError, Queue};
-use crate::memory::{Backing, CudaError, CudaEvent, CudaMemory, CudaStream, DeviceAddress, NOT_READY};
+use crate::memory::{
+    Backing, CudaDriver, CudaError, CudaEvent, CudaMemory, CudaStatus, CudaStream, DeviceAddress, NOT_READY,
+    SUCCESS,
+};
 
 /// `CU_STREAM_NON_BLOCKING`: the streams do not wait for the legacy default stream.
 const NON_BLOCKING: u32 = 1;
@@ -38,6 +41,15 @@ fn failed(error: CudaError) -> AcceleratorError {
     AcceleratorError::Failed(error.to_string())
 }
 
+/// The error of a request for memory: only a lack of memory leaves the device usable.
+fn no_memory(what: impl FnOnce() -> String, error: CudaError) -> AcceleratorError {
+    if error.is_out_of_memory() {
+        AcceleratorError::OutOfMemory { what: what(), why: error.to_string() }
+    } else {
+        failed(error)
+    }
+}
+
 impl CudaAccelerator {
     /// Creates the streams on a device.
     ///
@@ -59,12 +71,21 @@ impl CudaAccelerator {
     fn stream(&self, queue: Queue) -> CudaStream {
         self.streams[queue as usize]
     }
+
+    /// Runs a call of the driver after whose failure the device is not used again.
+    fn call(
+        &self,
+        what: &'static str,
+        call: impl FnOnce(&CudaDriver) -> CudaStatus,
+    ) -> Result<(), AcceleratorError> {
+        self.memory.within(what, call).map_err(failed)
+    }
 }
 
 impl Drop for CudaAccelerator {
     fn drop(&mut self) {
         for stream in self.streams.into_iter().filter(|stream| !stream.is_null()) {
-            // SAFETY: created in `new`, and nobody else destroys it. A device that is lost may refuse; nothing is left to free then.
+            // SAFETY: created in `new` and destroyed here only. A device that is lost may refuse; nothing is left to free then.
             let _ =
                 self.memory.within("destroy a stream", |driver| unsafe { (driver.stream_destroy)(stream) });
         }
@@ -80,13 +101,8 @@ unsafe impl Accelerator for CudaAccelerator {
     type Event = Mark;
 
     fn reserve(&self, bytes: usize) -> Result<usize, AcceleratorError> {
-        self.memory.take(bytes.max(1)).map_err(|error| {
-            let what = format!("reserve {bytes} bytes of the device");
-            match error.is_out_of_memory() {
-                true => AcceleratorError::OutOfMemory { what, why: error.to_string() },
-                false => failed(error),
-            }
-        })
+        let taken = self.memory.take(bytes.max(1));
+        taken.map_err(|error| no_memory(|| format!("reserve {bytes} bytes of the device"), error))
     }
 
     unsafe fn release(&self, address: usize, bytes: usize) {
@@ -100,14 +116,8 @@ unsafe impl Accelerator for CudaAccelerator {
         let taken = self.memory.within("give page-locked memory", |driver| unsafe {
             (driver.host_alloc)(&mut address, bytes.max(1), PORTABLE)
         });
-        match taken {
-            Ok(()) => Ok(address.expose_provenance()),
-            Err(error) if error.is_out_of_memory() => Err(AcceleratorError::OutOfMemory {
-                what: format!("reserve {bytes} bytes of the host"),
-                why: error.to_string(),
-            }),
-            Err(error) => Err(failed(error)),
-        }
+        taken.map_err(|error| no_memory(|| format!("reserve {bytes} bytes of the host"), error))?;
+        Ok(address.expose_provenance())
     }
 
     unsafe fn release_host(&self, address: usize, _: usize) {
@@ -123,10 +133,9 @@ unsafe impl Accelerator for CudaAccelerator {
 
     unsafe fn fill(&self, queue: Queue, address: usize, bytes: usize) -> Result<(), AcceleratorError> {
         // SAFETY: the caller's promise.
-        let call = self.memory.within("fill memory", |driver| unsafe {
+        self.call("fill memory", |driver| unsafe {
             (driver.fill)(address as DeviceAddress, 0, bytes, self.stream(queue))
-        });
-        call.map_err(failed)
+        })
     }
 
     unsafe fn to_host(
@@ -136,12 +145,11 @@ unsafe impl Accelerator for CudaAccelerator {
         to: usize,
         bytes: usize,
     ) -> Result<(), AcceleratorError> {
+        let to = std::ptr::with_exposed_provenance_mut(to);
         // SAFETY: the caller's promise.
-        let call = self.memory.within("copy to the host", |driver| unsafe {
-            let to = std::ptr::with_exposed_provenance_mut(to);
+        self.call("copy to the host", |driver| unsafe {
             (driver.to_host)(to, from as DeviceAddress, bytes, self.stream(queue))
-        });
-        call.map_err(failed)
+        })
     }
 
     unsafe fn to_device(
@@ -151,68 +159,59 @@ unsafe impl Accelerator for CudaAccelerator {
         to: usize,
         bytes: usize,
     ) -> Result<(), AcceleratorError> {
+        let from = std::ptr::with_exposed_provenance(from);
         // SAFETY: the caller's promise.
-        let call = self.memory.within("copy to the device", |driver| unsafe {
-            let from = std::ptr::with_exposed_provenance(from);
+        self.call("copy to the device", |driver| unsafe {
             (driver.to_device)(to as DeviceAddress, from, bytes, self.stream(queue))
-        });
-        call.map_err(failed)
+        })
     }
 
     fn event(&self) -> Result<Mark, AcceleratorError> {
         let mut event = null_mut();
         // SAFETY: the driver writes a new event's handle. Flags of 0: the event keeps its time.
-        let made =
-            self.memory.within("create an event", |driver| unsafe { (driver.event_create)(&mut event, 0) });
-        made.map(|()| Mark(event)).map_err(failed)
+        self.call("create an event", |driver| unsafe { (driver.event_create)(&mut event, 0) })?;
+        Ok(Mark(event))
     }
 
     fn drop_event(&self, Mark(event): Mark) {
-        // SAFETY: made by `event`, and given away by its owner.
-        let _ = self.memory.within("destroy an event", |driver| unsafe { (driver.event_destroy)(event) });
+        // SAFETY: made by `event`, and given away by its owner. A device that is lost may refuse; nothing is left to free then.
+        let _ = self.call("destroy an event", |driver| unsafe { (driver.event_destroy)(event) });
     }
 
     fn record(&self, queue: Queue, event: &mut Mark) -> Result<(), AcceleratorError> {
         let (event, stream) = (event.0, self.stream(queue));
         // SAFETY: a live event and stream of this context.
-        let call =
-            self.memory.within("record an event", |driver| unsafe { (driver.event_record)(event, stream) });
-        call.map_err(failed)
+        self.call("record an event", |driver| unsafe { (driver.event_record)(event, stream) })
     }
 
     fn wait(&self, queue: Queue, event: &Mark) -> Result<(), AcceleratorError> {
+        let stream = self.stream(queue);
         // SAFETY: a live event and stream of this context. The driver takes the event as it is recorded now.
-        let call = self.memory.within("wait for an event", |driver| unsafe {
-            (driver.stream_wait)(self.stream(queue), event.0, 0)
-        });
-        call.map_err(failed)
+        self.call("wait for an event", |driver| unsafe { (driver.stream_wait)(stream, event.0, 0) })
     }
 
     fn is_done(&self, event: &Mark) -> Result<bool, AcceleratorError> {
-        let mut done = true;
-        let call = self.memory.within("query an event", |driver| {
+        let mut is_done = true;
+        self.call("query an event", |driver| {
             // SAFETY: a live event of this context.
             let status = unsafe { (driver.event_query)(event.0) };
-            done = status != NOT_READY;
-            if done { status } else { 0 }
-        });
-        call.map(|()| done).map_err(failed)
+            is_done = status != NOT_READY;
+            if is_done { status } else { SUCCESS }
+        })?;
+        Ok(is_done)
     }
 
     fn synchronize(&self, event: &Mark) -> Result<(), AcceleratorError> {
         // SAFETY: a live event of this context.
-        let call = self
-            .memory
-            .within("wait for the device", |driver| unsafe { (driver.event_synchronize)(event.0) });
-        call.map_err(failed)
+        self.call("wait for the device", |driver| unsafe { (driver.event_synchronize)(event.0) })
     }
 
     fn nanos(&self, start: &Mark, end: &Mark) -> Result<u64, AcceleratorError> {
         let mut millis = 0f32;
         // SAFETY: two live events of this context, which keep their times; the driver writes a number.
-        let call = self.memory.within("read the time between two events", |driver| unsafe {
+        self.call("read the time between two events", |driver| unsafe {
             (driver.event_elapsed)(&mut millis, start.0, end.0)
-        });
-        call.map(|()| (f64::from(millis.max(0.0)) * 1e6) as u64).map_err(failed)
+        })?;
+        Ok((f64::from(millis.max(0.0)) * 1e6) as u64)
     }
 }

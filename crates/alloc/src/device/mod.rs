@@ -290,13 +290,13 @@ impl<A: Accelerator> Device<A> {
         if let Err(error) = self.memory.order.synchronize(slot.uses.any) {
             return Err(self.note(error));
         }
-        // SAFETY: the slot is as long as the block, nobody else has it, and no task uses it any more.
+        // SAFETY: the slot is as long as the block, belongs to this transfer, and no task uses it any more.
         unsafe {
             let to = std::ptr::with_exposed_provenance_mut::<u8>(slot.address);
             std::ptr::copy_nonoverlapping(contents.as_ptr(), to, contents.len());
         }
         let copy = |accelerator: &A, _: &[usize], to: &[usize], _: *mut c_void| {
-            // SAFETY: the block's bytes and the slot's, which is not given to anybody else before the copy has ended.
+            // SAFETY: the block's bytes and the slot's, which serves nothing else before the copy has ended.
             unsafe { accelerator.to_device(Queue::Compute, slot.address, to[0], contents.len()) }
         };
         let outcome = self.issue(copy, &[], &[block]);

@@ -171,7 +171,7 @@ impl<A: Accelerator> Drop for Order<A> {
     }
 }
 
-/// Bytes that nobody owns any more, but tasks may still use.
+/// Bytes that belong to no block any more, but which tasks may still use.
 #[derive(Debug, Default)]
 pub(super) struct Remains(Vec<(usize, usize, Positions)>);
 

@@ -56,7 +56,7 @@ impl HostTier {
     /// Releases all free slots. No task may use them any more.
     pub fn release_all<A: Accelerator>(&mut self, order: &Order<A>) {
         for slot in std::mem::take(&mut self.free).into_values().flatten() {
-            // SAFETY: reserved by `take`, owned by nobody, and no task uses it.
+            // SAFETY: reserved by `take`. No block has a free slot, and no task uses it.
             unsafe { order.accelerator.release_host(slot.address, slot.bytes) };
         }
     }

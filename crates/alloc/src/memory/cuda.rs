@@ -13,7 +13,7 @@ pub(crate) type CudaStream = *mut c_void;
 pub(crate) type CudaEvent = *mut c_void;
 pub(crate) type DeviceAddress = u64;
 
-const SUCCESS: Status = 0;
+pub(crate) const SUCCESS: Status = 0;
 const OUT_OF_MEMORY: Status = 2;
 pub(crate) const NOT_READY: Status = 600;
 

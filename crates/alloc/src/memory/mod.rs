@@ -6,7 +6,9 @@ mod host;
 use std::fmt;
 
 pub use cuda::{Cuda, CudaError, CudaMemory};
-pub(crate) use cuda::{CudaEvent, CudaStream, DeviceAddress, NOT_READY};
+pub(crate) use cuda::{
+    CudaEvent, CudaStream, DeviceAddress, Driver as CudaDriver, NOT_READY, SUCCESS, Status as CudaStatus,
+};
 pub use host::HostMemory;
 
 /// A kind of memory. Addresses are numbers; this process may dereference only the host's.

@@ -5,7 +5,7 @@
 //! thread is therefore *busy* between our handlers: its requests go to the fallback, and its frees are not recorded. No other lock is
 //! needed, because our lock is never held while another allocator is called.
 //!
-//! Where the C library says that the process has a single thread, nobody else can hold our lock, so that it is not acquired: that would
+//! Where the C library says that the process has a single thread, no other can hold our lock, so that it is not acquired: that would
 //! write to a page that parent and child share, and the system would copy it for both. Should a handler between ours start a thread, the
 //! child frees the locks that it holds, and forgets what they guard.
 //!
@@ -127,6 +127,10 @@ extern "C" fn after_fork_in_child() {
     PROCESS.after_fork(true);
 }
 
+/// The handlers, in the order of `pthread_atfork`. Where nothing registers them, they are compiled all the same.
+#[used]
+static HANDLERS: [extern "C" fn(); 3] = [before_fork, after_fork_in_parent, after_fork_in_child];
+
 /// Whether the process has a single thread, as the C library knows it.
 #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
 mod single {
@@ -179,10 +183,9 @@ mod load {
 
     extern "C" fn register() {
         super::single::look_up();
+        let [prepare, parent, child] = super::HANDLERS;
         // SAFETY: the handlers may be called around any fork, in any thread.
-        unsafe {
-            pthread_atfork(super::before_fork, super::after_fork_in_parent, super::after_fork_in_child)
-        };
+        unsafe { pthread_atfork(prepare, parent, child) };
     }
 
     /// The dynamic linker calls the functions of this section when it loads the program or library.
