@@ -59,6 +59,9 @@ class Between(TorchDispatchMode):
         read = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         if any(type(leaf) not in (torch.Tensor, torch.nn.Parameter) for leaf in read):
             return result  # The compiler's own.
+        other = next((leaf.layout for leaf in made + read if leaf.layout != torch.strided), None)
+        if other is not None:
+            raise UnsupportedError(f"PyTorch runs {func} outside of the captured graphs on a tensor of layout {other}; only strided tensors are planned")
         known = {leaf.untyped_storage()._cdata for leaf in read}
         fresh = [leaf for leaf in made if leaf.untyped_storage()._cdata not in known]
         if fresh and torch.is_grad_enabled() and any(leaf.requires_grad for leaf in read):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 
 import torch
+import torch._dynamo
 from torch.utils._pytree import tree_leaves
 
 from . import size, version
@@ -16,6 +18,18 @@ from .errors import InfeasibleError, UnsupportedError
 from .report import Report  # noqa: F401 - part of the interface
 from .step import Step
 from .tier import check_host, choose_folder
+
+
+#: Where PyTorch's capture lies.
+_CAPTURE = os.path.dirname(torch._dynamo.__file__) + os.sep
+
+
+def _raised_by_capture(error: Exception) -> bool:
+    """Whether PyTorch's capture itself raised an error, rather than the model or an operator."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code.co_filename.startswith(_CAPTURE)
 
 
 def fit(
@@ -119,6 +133,11 @@ def fit(
             # Ops that fail on tensors without memory: the model's own fault, or a model that computes otherwise when it is captured.
             reason = " ".join(str(error).split("Hint:")[0].split())
             raise UnsupportedError(f"PyTorch cannot capture the model: {reason}") from error
+        except Exception as error:
+            if not _raised_by_capture(error):
+                raise
+            reason = " ".join(str(error).split("Set TORCHDYNAMO_VERBOSE")[0].split())
+            raise UnsupportedError(f"PyTorch's capture of the model fails: {type(error).__name__}: {reason}") from error
         finally:
             step._inputs = []
 

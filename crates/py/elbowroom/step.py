@@ -67,6 +67,8 @@ class Step:
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         #: Whether a captured graph runs, and whether the ops between graphs are watched.
         self.inside, self.watching = False, True
+        #: Whether a plan was withdrawn, so that the report's peaks begin again with the next one.
+        self._replanned = False
         self._outside = Bytes()
         self._inputs: list[torch.Tensor] = []
         self._running: list[int] = []
@@ -119,6 +121,9 @@ class Step:
             if self.consumer is not None:
                 self._consume(graph)
             graph.base_bytes = self.base(graph, args, contexts)
+            if self._replanned:
+                self._replanned = False
+                self.report.measured_peak_bytes = self.report.predicted_peak_bytes = self.report.unlimited_peak_bytes = 0
             with self.background.serve(key, first=not self._plans):
                 plan = self._plans[key] = self.plan(graph, graph.base_bytes + others, after)
             self.report.plans = len(self._plans)
@@ -196,7 +201,7 @@ class Step:
         self._measured()
         changed = graph.joint.correct()
         if changed:
-            # The figures are those of the plans that follow.
+            # The figures stay those of this step until the next one is planned.
             self.report.notes.append(
                 f"{changed} tensors of {graph.joint.name} have more bytes than PyTorch states for them; the first step, planned without them, "
                 f"measured {self.report.measured_peak_bytes} bytes, and the plan was made again"
@@ -204,7 +209,7 @@ class Step:
             self._plans = {key: plan for key, plan in self._plans.items() if key[0] != graph.number}
             self._iterations.pop(graph.number, None)
             self._keeps.pop(graph.number, None)
-            self.report.measured_peak_bytes = self.report.predicted_peak_bytes = self.report.unlimited_peak_bytes = 0
+            self._replanned = True
 
     def _measured(self):
         if self._bytes is not None:

@@ -160,3 +160,52 @@ def test_a_model_that_fails_where_it_is_captured_is_refused():
     model = elbowroom.fit(Otherwise(), "1GiB")
     with pytest.raises(elbowroom.UnsupportedError, match="PyTorch cannot capture the model: .*size"):
         model(torch.randn(4, 16))
+
+
+def test_a_fault_of_the_capture_itself_is_a_refusal_with_its_reason(monkeypatch):
+    """PyTorch's capture fails on some models with errors of its own, such as an assertion."""
+
+    class Rounds(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.layer(x).sum()
+
+    def fails(*_, **__):
+        return exec(compile("raise AssertionError('expected something else')", torch._dynamo.__file__, "exec"))
+
+    monkeypatch.setattr(torch._dynamo.symbolic_convert.InstructionTranslatorBase, "run", fails)
+    model = elbowroom.fit(Rounds(), "1GiB")
+    with pytest.raises(elbowroom.UnsupportedError, match="capture of the model fails: AssertionError: expected something else"):
+        model(torch.randn(4, 8))
+
+
+def test_an_error_of_the_model_itself_stays_as_it_is():
+    class Strict(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x):
+            if x.dim() != 3:
+                raise ValueError("three dimensions are needed")
+            return self.layer(x).sum()
+
+    with pytest.raises(ValueError, match="three dimensions"):
+        elbowroom.fit(Strict(), "1GiB")(torch.randn(4, 8))
+
+
+def test_a_sparse_tensor_outside_of_the_graphs_is_refused():
+    class Sparse(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x):
+            return torch.sparse.mm(torch.eye(4).to_sparse(), self.layer(x)).sum()
+
+    model = elbowroom.fit(Sparse(), "1GiB")
+    with pytest.raises(elbowroom.UnsupportedError, match="layout torch.sparse_coo; only strided tensors are planned"):
+        model(torch.randn(4, 8))

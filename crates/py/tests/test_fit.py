@@ -278,6 +278,12 @@ def test_a_kernel_that_returns_more_bytes_than_pytorch_states_is_planned_for():
     report, meter = check(make, "60%")
     assert meter.peak == report.measured_peak_bytes == report.predicted_peak_bytes
     assert "more bytes than PyTorch states" in report.notes[0]
+    # After one step the figures are those of that step.
+    torch._dynamo.reset()
+    model, args = make()
+    elbowroom.fit(model, "60%", evaluations=50)(*args).backward()
+    first = model.elbowroom.report
+    assert first.predicted_peak_bytes and first.unlimited_peak_bytes and f"measured {first.measured_peak_bytes} bytes" in first.notes[0]
 
 
 def test_an_old_pytorch_is_refused_and_an_untested_one_is_noted(monkeypatch):
