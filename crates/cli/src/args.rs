@@ -444,7 +444,8 @@ pub struct WhyArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   elbowroom report r50.trace r50.plan -o r50.html --open
-  elbowroom report snapshot.pickle -o snapshot.html     what torch.cuda.memory._dump_snapshot wrote")]
+  elbowroom report snapshot.pickle -o snapshot.html     what torch.cuda.memory._dump_snapshot wrote
+  elbowroom report placed.csv -o placed.html            what elbowroom pack -o placed.csv wrote")]
 pub struct ReportArgs {
     #[command(flatten)]
     pub peak: PeakArgs,
@@ -459,7 +460,7 @@ pub struct ReportArgs {
 /// Whose peak is explained.
 #[derive(Debug, Args)]
 pub struct PeakArgs {
-    /// The trace, or a file that `trace --import` reads, for example a memory snapshot of PyTorch
+    /// The trace, or a file that `trace --import` reads, for example a memory snapshot of PyTorch, or a table of buffers as `pack` reads it
     pub trace: PathBuf,
     /// A plan for the trace, to explain its peak instead of the peak without a limit
     pub plan: Option<PathBuf>,

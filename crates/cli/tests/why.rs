@@ -200,6 +200,38 @@ fn the_page_states_the_figures_of_the_other_commands() {
 }
 
 #[test]
+fn a_table_of_buffers_is_shown_with_its_own_offsets() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    std::fs::write(at.join("t.csv"), "id,lower,upper,size\n0,0,4,10\n1,2,6,7\nlast,4,8,10\n").unwrap();
+    let open = why(at, "why t.csv --json");
+    assert_eq!((open["planned"].as_bool(), open["peak_live_bytes"].as_u64()), (Some(false), Some(17)));
+    // The gap at the bottom is the table's own.
+    std::fs::write(
+        at.join("placed.csv"),
+        "id,lower,upper,size,offset\n0,0,4,10,3\n1,2,6,7,13\nlast,4,8,10,2\n",
+    )
+    .unwrap();
+    let placed = why(at, "why placed.csv --json");
+    assert_eq!((placed["planned"].as_bool(), placed["arena_bytes"].as_u64()), (Some(true), Some(20)));
+    expect_both(at, "report placed.csv -o placed.html", 0);
+    let data = page_data(&std::fs::read_to_string(at.join("placed.html")).unwrap());
+    assert_eq!(data["names"], serde_json::json!(["buffer 0", "buffer 1", "last"]));
+    assert_eq!(data["residencies"]["offset"], serde_json::json!([3, 13, 2]));
+    for (text, status, part) in [
+        ("id,lower,upper,size,offset\na,0,4,10,0\nb,3,6,7,5\n", 1, "no legal placement"),
+        ("id,lower,upper,size,gaps\na,0,4,10,1-2\n", 2, "gaps"),
+        ("id,lower,upper,size\n", 2, "no buffers"),
+    ] {
+        std::fs::write(at.join("bad.csv"), text).unwrap();
+        let (_, refusal) = expect_both(at, "why bad.csv", status);
+        assert!(refusal.contains("bad.csv") && refusal.contains(part), "{refusal}");
+    }
+    let (_, refusal) = expect_both(at, "why t.csv some.plan", 2);
+    assert!(refusal.contains("some.plan is for a trace"), "{refusal}");
+}
+
+#[test]
 fn names_cannot_leave_the_pages_data() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();

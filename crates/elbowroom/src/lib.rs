@@ -54,6 +54,7 @@ pub mod report;
 pub mod resident;
 mod safetensors_head;
 pub mod size;
+pub mod table;
 pub mod tiles;
 pub mod train;
 pub mod weights;

@@ -191,7 +191,7 @@ impl Source<'_> {
     /// The name of the file without folders and extensions.
     fn stem(&self) -> &str {
         let name = self.file.rsplit(['/', '\\']).next().unwrap_or(self.file);
-        [".gz", ".json", ".jsonl", ".pickle", ".pkl"]
+        [".gz", ".json", ".jsonl", ".pickle", ".pkl", ".csv"]
             .iter()
             .fold(name, |name, end| name.strip_suffix(end).unwrap_or(name))
     }

@@ -77,6 +77,33 @@ impl Snapshot {
         Problem { blocks, capacity: None }
     }
 
+    /// The history as an iteration of allocations and frees, named after a file.
+    ///
+    /// # Errors
+    ///
+    /// [`ImportError`] if the sizes or times add up to more than a trace holds.
+    pub fn imported(&self, file: &str) -> Result<Imported, ImportError> {
+        self.finished(&Source { bytes: &[], file })
+    }
+
+    fn finished(&self, source: &Source<'_>) -> Result<Imported, ImportError> {
+        let graph = self.graph(source.stem());
+        let mut notes = Notes::new(Format::MemorySnapshot);
+        notes.remarks.push(
+            "Ops stand for allocations and frees, so no use of a tensor is known in between: place it, but do not trust transfers planned for it."
+                .to_owned(),
+        );
+        if !self.reserved.is_zero() {
+            notes.remarks.push(format!("The allocator held {} when the snapshot was taken.", self.reserved));
+        }
+        let mut imported = finish(
+            source,
+            ImportDraft { data: graph.data, nanos: graph.nanos, costs_from: CostSource::Recorded, notes },
+        )?;
+        imported.notes.recorded_peak = Some(imported.notes.peak);
+        Ok(imported)
+    }
+
     fn graph(&self, name: &str) -> OpGraph {
         let mut graph = OpGraph::default();
         name.clone_into(&mut graph.data.name);
@@ -138,20 +165,7 @@ fn stand_in(name: &str, kind: &str, reads: Vec<TensorId>, outputs: Vec<TensorId>
 }
 
 pub(crate) fn import(source: &Source<'_>, options: &Options) -> Result<Imported, ImportError> {
-    let snapshot = read(source, options.device)?;
-    let graph = snapshot.graph(source.stem());
-    let mut notes = Notes::new(Format::MemorySnapshot);
-    notes.remarks.push(
-        "Ops stand for allocations and frees, so no use of a tensor is known in between: place it, but do not trust transfers planned for it."
-            .to_owned(),
-    );
-    notes.remarks.push(format!("The allocator held {} when the snapshot was taken.", snapshot.reserved));
-    let mut imported = finish(
-        source,
-        ImportDraft { data: graph.data, nanos: graph.nanos, costs_from: CostSource::Recorded, notes },
-    )?;
-    imported.notes.recorded_peak = Some(imported.notes.peak);
-    Ok(imported)
+    read(source, options.device)?.finished(source)
 }
 
 /// Maximum length of a history, in microseconds: eleven days.

@@ -2,13 +2,17 @@
 
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use elbowroom::ir::Bytes;
 use elbowroom::ir::check::{self, CheckedPlan};
+use elbowroom::ir::machine::Machine;
 use elbowroom::ir::search::Budget;
+use elbowroom::ir::text::TraceFile;
+use elbowroom::pack::csv;
 use elbowroom::pipeline::{self, Method, Planned, Task};
 use elbowroom::registry;
 use elbowroom::sched::deadline::Until;
+use elbowroom::table::Table;
 use elbowroom::why::{Group, Means, Saving, Why};
 
 use crate::Answer;
@@ -16,10 +20,10 @@ use crate::args::{JudgeArgs, PeakArgs, WhyArgs};
 use crate::commands::check::read_plan;
 use crate::commands::judge::Judge;
 use crate::commands::limits::{FRUGAL_PLANNER, QUICK_PACKER};
-use crate::commands::trace::{task, trace_file};
+use crate::commands::trace::{cpu, task, trace_content, with_inputs};
 use crate::printer::{self, SizeUnit, counted, row};
 use crate::progress::Progress;
-use crate::signals;
+use crate::{files, signals};
 
 /// Characters of a group's name that are shown. The end of a line of code is what distinguishes it.
 const SHOWN: usize = 48;
@@ -53,10 +57,22 @@ pub fn run(args: &WhyArgs) -> Result<Answer> {
 /// Reads a trace and maybe a plan, and explains the peak; the inner error is the answer to an illegal plan.
 pub fn explain(args: &PeakArgs) -> Result<Result<Explained, Answer>> {
     let end = Instant::now().checked_add(args.time);
-    let file = trace_file(&args.trace, args.inputs)?;
+    let bytes = files::content(&args.trace, "a file with a trace, or a table of buffers")?;
+    let table = files::is_table(&bytes).then(|| table(args, &bytes)).transpose()?;
+    let file = match &table {
+        Some(Table { imported, align, .. }) => TraceFile {
+            trace: imported.trace.clone(),
+            costs: Some(imported.costs.clone()),
+            machine: Some(Machine { align: *align, ..cpu()? }),
+        },
+        None => {
+            let file = trace_content(&args.trace, &bytes)?;
+            TraceFile { trace: with_inputs(file.trace, args.inputs)?, ..file }
+        }
+    };
     let own_machine = file.machine.clone();
     let task = task(&args.trace, file, &args.machine)?;
-    let plan = match &args.plan {
+    let mut plan = match &args.plan {
         None => None,
         Some(path) => {
             let file = read_plan(path)?;
@@ -76,9 +92,31 @@ pub fn explain(args: &PeakArgs) -> Result<Result<Explained, Answer>> {
     let method = Method::new(planner, packer, budget.clone()).at_once_within_time();
     let smallest = Method::new(registry::planner(FRUGAL_PLANNER)?, quick, budget).at_once_within_time();
     let unconstrained = pipeline::unconstrained(&task, packer, &progress)?;
+    if let Some(table) = table {
+        plan = match table.placed(&task, &unconstrained) {
+            Ok(placed) => placed,
+            Err(illegal) => {
+                let file = args.trace.display();
+                return Ok(Err(Answer::No(format!(
+                    "the offsets in {file} are no legal placement: {illegal}"
+                ))));
+            }
+        };
+    }
     let means = Means { method: &method, smallest: &smallest };
     let why = Why::of(&task, plan.as_ref(), &unconstrained, &means, &Until::new(&progress, end));
     Ok(Ok(Explained { task, plan, unconstrained, why }))
+}
+
+/// A table of buffers, for which there is no plan but its own offsets.
+fn table(args: &PeakArgs, bytes: &[u8]) -> Result<Table> {
+    let name = args.trace.display().to_string();
+    if let Some(plan) = &args.plan {
+        bail!("{name} is a table of buffers, and {} is for a trace; give the table alone", plan.display());
+    }
+    let text = files::text(&args.trace, bytes, "a table of buffers")?;
+    let buffers = csv::read(text).with_context(|| format!("cannot read {name}"))?;
+    Ok(Table::new(&buffers, &name)?)
 }
 
 /// Prints the peak in words, then its groups, then the suggestions.
