@@ -250,7 +250,11 @@ fn a_loop_after_requests_that_never_recurred_is_planned_soon() {
         (0..5).for_each(|_| program.iterate(&mut shadow));
         let stats = shadow.stats();
         assert!(stats.planned as usize >= 2 * program.pattern.len() - 100, "{start}: {stats:?}");
-        (0..times(40, 28)).for_each(|_| program.iterate(&mut shadow));
+        if cfg!(miri) {
+            // Thirty more iterations would confirm the plan, as those of other tests.
+            continue;
+        }
+        (0..40).for_each(|_| program.iterate(&mut shadow));
         let before = shadow.stats();
         (0..3).for_each(|_| program.iterate(&mut shadow));
         let stats = shadow.stats();
