@@ -496,6 +496,12 @@ fn clusters() {
         check(&OpKind::CentroidUpdate { rows, clusters, width });
         check(&OpKind::Sum { len: rows * width, factor: 0.25 });
     }
+    // Sums of so many elements that several tasks take them in, the last one a part; and of so many that tasks become larger.
+    for len in [16384, 16385, 50_000, 64 * 16384 + 1000] {
+        check(&OpKind::Sum { len, factor: 0.25 });
+        check(&OpKind::RowSquares { rows: 2, width: len });
+        check(&OpKind::SquaredError { len, factor: 1.0 / len as f32 });
+    }
     // More centroids than points: some have none.
     check(&OpKind::CentroidUpdate { rows: 3, clusters: 9, width: 4 });
 }

@@ -5,20 +5,33 @@ use rayon::ThreadPool;
 
 use super::Operands;
 use super::isa::vectorized;
-use super::parallel::{Shared, each, over_rows};
-use super::reduce::Sums;
+use super::parallel::{CHUNK, Shared, each, over_rows};
+use super::reduce::{Sums, total};
 
 /// # Safety
 /// As [`super::run`].
-pub unsafe fn sum(o: &Operands<'_>, len: usize, factor: f32) {
+pub unsafe fn sum(o: &Operands<'_>, pool: &ThreadPool, len: usize, factor: f32) {
     // SAFETY: the result is apart from the operand.
     let (x, y) = unsafe { (o.read::<f32>(0, len), o.write::<f32>(0, 1)) };
+    let sum = total(pool, len, |part| {
+        let mut sums = Sums::<1>::new();
+        vectorized(
+            #[inline(always)]
+            || sums.add1(&x[part], |x| [x]),
+        );
+        sums.total()[0]
+    });
+    y[0] = (sum * f64::from(factor)) as f32;
+}
+
+/// The sum of the squares.
+fn squares(x: &[f32]) -> f64 {
     let mut sums = Sums::<1>::new();
     vectorized(
         #[inline(always)]
-        || sums.add1(x, |x| [x]),
+        || sums.add1(x, |x| [x * x]),
     );
-    y[0] = (sums.total()[0] * f64::from(factor)) as f32;
+    sums.total()[0]
 }
 
 /// # Safety
@@ -26,16 +39,21 @@ pub unsafe fn sum(o: &Operands<'_>, len: usize, factor: f32) {
 pub unsafe fn row_squares(o: &Operands<'_>, pool: &ThreadPool, [rows, width]: [usize; 2]) {
     // SAFETY: the result is apart from the operand.
     let x = unsafe { o.read::<f32>(0, rows * width) };
-    let squares = Shared::new(o.target::<f32>(0, rows));
+    let results = Shared::new(o.target::<f32>(0, rows));
+    let row = |r: usize| &x[r * width..(r + 1) * width];
+    if width > CHUNK {
+        // A weight whose norm is taken is a single row.
+        for r in 0..rows {
+            let sum = total(pool, width, |part| squares(&row(r)[part]));
+            // SAFETY: the results are apart from the operand.
+            unsafe { *results.add(r) = sum as f32 };
+        }
+        return;
+    }
     over_rows(pool, rows, width, |rows| {
         for r in rows {
-            let mut sums = Sums::<1>::new();
-            vectorized(
-                #[inline(always)]
-                || sums.add1(&x[r * width..(r + 1) * width], |x| [x * x]),
-            );
             // SAFETY: every task has its own rows.
-            unsafe { *squares.add(r) = sums.total()[0] as f32 };
+            unsafe { *results.add(r) = squares(row(r)) as f32 };
         }
     });
 }

@@ -2,9 +2,16 @@
 //!
 //! The partial sums keep vector units busy, and keep the error of long sums small.
 
+use std::ops::Range;
+
+use rayon::ThreadPool;
+
 use super::isa::vectorized;
+use super::parallel::{CHUNK, Shared, each};
 
 const LANES: usize = 64;
+/// Tasks of a sum over everything.
+const TASKS: usize = 64;
 /// Elements of a vector of any processor, for the rest of a sum.
 const PART: usize = 16;
 
@@ -103,6 +110,19 @@ impl<const S: usize> Sums<S> {
             eight.iter().sum()
         })
     }
+}
+
+/// The sum over `0..len` of what `part` gives for ranges, which are tasks of their own where there are many elements.
+pub fn total(pool: &ThreadPool, len: usize, part: impl Fn(Range<usize>) -> f64 + Sync + Send) -> f64 {
+    let size = len.div_ceil(TASKS).max(CHUNK).next_multiple_of(LANES);
+    let mut totals = [0.0; TASKS];
+    let shared = Shared::new(totals.as_mut_ptr());
+    each(pool, len.div_ceil(size), |task| {
+        let sum = part(task * size..((task + 1) * size).min(len));
+        // SAFETY: there are at most as many tasks as totals, and every task has its own.
+        unsafe { *shared.add(task) = sum };
+    });
+    totals.iter().sum()
 }
 
 /// The largest of some numbers; −∞ of none. NaNs are passed over.

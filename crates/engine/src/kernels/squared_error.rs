@@ -6,19 +6,22 @@ use super::Operands;
 use super::elementwise::map2;
 use super::isa::vectorized;
 use super::parallel::{Shared, chunks};
-use super::reduce::Sums;
+use super::reduce::{Sums, total};
 
 /// # Safety
 /// As [`super::run`].
-pub unsafe fn forward(o: &Operands<'_>, len: usize, factor: f32) {
+pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, len: usize, factor: f32) {
     // SAFETY: the result is apart from the operands.
     let (a, b, loss) = unsafe { (o.read::<f32>(0, len), o.read::<f32>(1, len), o.write::<f32>(0, 1)) };
-    let mut sums = Sums::<1>::new();
-    vectorized(
-        #[inline(always)]
-        || sums.add2(a, b, |a, b| [(a - b) * (a - b)]),
-    );
-    loss[0] = (sums.total()[0] * f64::from(factor)) as f32;
+    let sum = total(pool, len, |part| {
+        let mut sums = Sums::<1>::new();
+        vectorized(
+            #[inline(always)]
+            || sums.add2(&a[part.clone()], &b[part], |a, b| [(a - b) * (a - b)]),
+        );
+        sums.total()[0]
+    });
+    loss[0] = (sum * f64::from(factor)) as f32;
 }
 
 /// # Safety
