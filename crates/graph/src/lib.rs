@@ -47,6 +47,7 @@ pub mod inplace;
 pub mod layers;
 mod name;
 pub mod op;
+mod parameters;
 pub mod philox;
 pub mod shape;
 pub mod signature;
