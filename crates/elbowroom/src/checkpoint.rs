@@ -20,6 +20,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 pub use safetensors::Dtype;
 
 use crate::safetensors_head::{HeadError, SafetensorsHead};
+use crate::weights::UnusedRows;
 
 /// Key of the checksum in the file's metadata. It comes first, so that its place in the file is known.
 const CHECKSUM: &str = "checksum";
@@ -311,7 +312,7 @@ impl Checkpoint {
     /// [`CheckpointError::Mismatch`] if a tensor is missing, has another shape or type, or is not among the entries.
     pub fn expect(&self, entries: &[Entry]) -> Result<(), CheckpointError> {
         self.expect_among(entries)?;
-        let theirs = self.metadata.offset_keys().len();
+        let theirs = self.metadata.offset_keys().len() - self.unused(entries)?.len();
         if theirs != entries.len() {
             let why = format!("it holds {theirs} values, the model has {}", entries.len());
             return Err(CheckpointError::Mismatch { path: self.path.clone(), why });
@@ -337,6 +338,20 @@ impl Checkpoint {
             }
         }
         Ok(())
+    }
+
+    /// The rows of these tensors that the training does not use and keeps.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError::Read`] if the system cannot give the file a second time.
+    pub(crate) fn unused(&self, entries: &[Entry]) -> Result<Vec<UnusedRows>, CheckpointError> {
+        let place = (&self.metadata, self.data_start);
+        let rows = entries.iter().enumerate().filter_map(|(table, entry)| {
+            UnusedRows::find(table, entry, place, self.metadata.info(&entry.name)?, &self.file).transpose()
+        });
+        let unreadable = |source| CheckpointError::Read { path: self.path.clone(), source };
+        rows.collect::<io::Result<_>>().map_err(unreadable)
     }
 
     /// Checks that the file was saved by a training with this seed.

@@ -15,7 +15,12 @@ use elbowroom_graph::{Graph, Role};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde_json::{Map, Value, json};
 
+use crate::checkpoint::Entry;
 use crate::safetensors_head::{HeadError, SafetensorsHead};
+
+mod unused;
+
+pub use unused::UnusedRows;
 
 /// What Hugging Face's names begin with.
 const PREFIX: &str = "transformer.";
@@ -90,6 +95,8 @@ pub struct Weights {
     found: Vec<Option<(TensorInfo, Form)>>,
     /// Parameters that keep their initial values because the file has them for another number of classes.
     pub kept: Vec<String>,
+    /// Rows of tables that the network does not use.
+    pub unused: Vec<UnusedRows>,
 }
 
 /// Whether a network is of GPT's family.
@@ -126,8 +133,8 @@ impl Weights {
             HeadError::Format(why) => WeightsError::Format { path: path.to_owned(), why },
         })?;
         let SafetensorsHead { file, metadata, data_start, .. } = head;
-        let mut weights =
-            Self { path: path.to_owned(), file, data_start, found: Vec::new(), kept: Vec::new() };
+        let (path, found) = (path.to_owned(), Vec::new());
+        let mut weights = Self { path, file, data_start, found, kept: Vec::new(), unused: Vec::new() };
         weights.find(graph, &metadata)?;
         Ok(weights)
     }
@@ -143,7 +150,7 @@ impl Weights {
         let columns =
             info("h.0.attn.c_attn.weight").is_some_and(|info| info.shape.first() < info.shape.get(1));
         let path = self.path.clone();
-        for parameter in &graph.persistent {
+        for (position, parameter) in graph.persistent.iter().enumerate() {
             if parameter.role == Role::Optimizer {
                 self.found.push(None);
                 continue;
@@ -177,7 +184,16 @@ impl Weights {
                 && theirs.len() == shape.len()
                 && theirs.get(1..) == shape.get(1..);
             match (fits, classes && !gpt) {
-                (true, _) => self.found.push(Some((info, form))),
+                (true, _) => {
+                    if form == Form::Plain {
+                        let used = Entry { name: name.clone(), dtype: info.dtype, shape: shape.to_vec() };
+                        let rows =
+                            UnusedRows::find(position, &used, (metadata, self.data_start), &info, &self.file);
+                        let unreadable = |source| WeightsError::Io { path: path.clone(), source };
+                        self.unused.extend(rows.map_err(unreadable)?);
+                    }
+                    self.found.push(Some((info, form)));
+                }
                 (false, true) => {
                     self.kept.push(name.clone());
                     self.found.push(None);
@@ -219,14 +235,6 @@ impl Weights {
     }
 }
 
-impl Weights {
-    /// Reads what follows the first bytes of the tensor in the file for this position.
-    fn read_rest(&self, position: usize, value: &mut [u8], from: u64) -> io::Result<()> {
-        let Some((info, _)) = self.found.get(position).and_then(Option::as_ref) else { return Ok(()) };
-        self.file.read_exact_at(value, self.data_start + info.data_offsets.0 as u64 + from)
-    }
-}
-
 /// Writes a matrix of `[rows, columns]` floats with rows and columns exchanged.
 fn transpose(from: &[u8], to: &mut [u8], [rows, columns]: [usize; 2]) {
     for row in 0..rows {
@@ -253,8 +261,8 @@ pub struct Saved {
 enum Content {
     /// The persistent tensor at this position.
     Persistent(usize, Form),
-    /// The persistent tensor at this position, and behind it the rows of the file that the training began with, which it did not use.
-    Extended(usize),
+    /// The persistent tensor at this position, and behind it rows that the training does not use: those at this position of their list.
+    Extended(usize, usize),
     /// The number of iterations, as a 64-bit integer.
     Iterations,
 }
@@ -300,8 +308,7 @@ pub fn layout(graph: &Graph) -> Vec<Saved> {
     tensors
 }
 
-/// Writes the weights and statistics of a network. If it began with weights that have more positions than its sequences (`wpe` of GPT), the
-/// others are written as they are in `begun`. `read` fills a buffer with the persistent tensor at a position; `iterations` is what the
+/// Writes the weights and statistics of a network, and behind its tables the rows that it does not use. `read` fills a buffer with the persistent tensor at a position; `iterations` is what the
 /// counters of batch normalizations show. An earlier file is replaced whole or not at all.
 ///
 /// # Errors
@@ -311,16 +318,16 @@ pub fn save(
     path: &Path,
     graph: &Graph,
     iterations: u64,
-    begun: Option<&Weights>,
+    unused: &[UnusedRows],
     mut read: impl FnMut(usize, &mut [u8]) -> io::Result<()>,
 ) -> Result<(), WeightsError> {
     let mut tensors = layout(graph);
     for tensor in &mut tensors {
         if let Content::Persistent(position, Form::Plain) = tensor.content
-            && let Some((theirs, _)) = begun.and_then(|begun| begun.found.get(position)?.as_ref())
-            && theirs.shape.first() > tensor.shape.first()
+            && let Some(index) = unused.iter().position(|rows| rows.table == position)
         {
-            (tensor.shape, tensor.content) = (theirs.shape.clone(), Content::Extended(position));
+            tensor.shape[0] += unused[index].entry.shape[0];
+            tensor.content = Content::Extended(position, index);
         }
     }
     let size = |tensor: &Saved| tensor.shape.iter().product::<usize>() * tensor.dtype().bitsize() / 8;
@@ -349,12 +356,10 @@ pub fn save(
             match tensor.content {
                 Content::Iterations => value.copy_from_slice(&iterations.to_le_bytes()),
                 Content::Persistent(position, Form::Plain) => read(position, &mut value)?,
-                Content::Extended(position) => {
-                    let own = graph.tensors[graph.persistent[position].begin].shape.len() * 4;
+                Content::Extended(position, index) => {
+                    let own = value.len() - unused[index].entry.bytes();
                     read(position, &mut value[..own])?;
-                    if let Some(begun) = begun {
-                        begun.read_rest(position, &mut value[own..], own as u64)?;
-                    }
+                    unused[index].read(&mut value[own..])?;
                 }
                 Content::Persistent(position, Form::Transposed) => {
                     let mut rows = vec![0; value.len()];

@@ -103,6 +103,11 @@ fn positions_that_a_shorter_sequence_does_not_use_are_kept() {
     run(training("gpt", &options(12)).save_weights(&long));
     run(training("gpt", &options(8)).weights(&long).save_weights(&tuned));
     run(training("gpt", &options(8)).save_weights(&short));
+    // The same through checkpoints: of the training, of one that resumes it, and as weights.
+    let [saved, resumed, again] = ["saved", "resumed", "again"].map(|name| folder.path().join(name));
+    run(training("gpt", &options(8)).weights(&long).save(&saved, 10));
+    run(training("gpt", &options(8)).resume(&saved).save(&saved, 10).save_weights(&resumed));
+    run(training("gpt", &options(8)).weights(&saved).save_weights(&again));
     let positions = |path: &Path| {
         let bytes = std::fs::read(path).unwrap();
         let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
@@ -114,6 +119,9 @@ fn positions_that_a_shorter_sequence_does_not_use_are_kept() {
     let used = 8 * 64 * 4;
     assert_ne!(before[..used], after[..used]);
     assert_eq!(before[used..], after[used..]);
+    for path in [&resumed, &again] {
+        assert_eq!(before[used..], positions(path).1[used..]);
+    }
     // The file is read again for either length.
     for length in [8, 12] {
         run(training("gpt", &options(length)).weights(&tuned));

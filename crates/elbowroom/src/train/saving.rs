@@ -1,6 +1,7 @@
 //! Saving during a run: when a checkpoint is due, and what happens if it cannot be written.
 
 use std::io;
+use std::sync::Arc;
 
 use elbowroom_engine::Session;
 
@@ -8,6 +9,7 @@ use super::TrainObserver;
 use super::settings::Saving;
 use crate::checkpoint::{self, CheckpointError, Entry, Header};
 use crate::report::Saved;
+use crate::weights::UnusedRows;
 
 /// After a failed save, the next one follows after the interval divided by this.
 const RETRIES: u64 = 10;
@@ -16,7 +18,9 @@ const RETRIES: u64 = 10;
 pub(super) struct Saver<'a> {
     saving: &'a Saving,
     header: Header,
+    /// The persistent tensors, and behind them the unused rows.
     entries: Vec<Entry>,
+    unused: Arc<[UnusedRows]>,
     observer: &'a dyn TrainObserver,
     /// Number of the first iteration of the run.
     first: u64,
@@ -34,12 +38,14 @@ impl<'a> Saver<'a> {
     pub(super) fn new(
         saving: &'a Saving,
         header: Header,
-        entries: Vec<Entry>,
+        entries: &[Entry],
+        unused: Arc<[UnusedRows]>,
         iterations: u64,
         observer: &'a dyn TrainObserver,
     ) -> Self {
+        let entries = entries.iter().chain(unused.iter().map(|rows| &rows.entry)).cloned().collect();
         let (first, due, saved) = (header.iterations_done, saving.every, Saved::default());
-        Self { saving, header, entries, observer, first, done: 0, due, iterations, saved }
+        Self { saving, header, entries, unused, observer, first, done: 0, due, iterations, saved }
     }
 
     /// What was saved.
@@ -69,8 +75,11 @@ impl<'a> Saver<'a> {
 
     fn save(&mut self, session: &Session, last: bool) -> Result<(), String> {
         self.header.iterations_done = self.first + self.done;
-        let read =
-            |index: usize, value: &mut [u8]| session.read_persistent(index, value).map_err(io::Error::other);
+        let persistent = self.entries.len() - self.unused.len();
+        let read = |index: usize, value: &mut [u8]| match index.checked_sub(persistent) {
+            Some(unused) => self.unused[unused].read(value),
+            None => session.read_persistent(index, value).map_err(io::Error::other),
+        };
         let every = self.saving.every;
         let regular = self.done.saturating_add(every - self.done % every);
         match checkpoint::save(&self.saving.path, &self.header, &self.entries, read) {

@@ -22,7 +22,7 @@ use crate::data::Feed;
 use crate::files::expect_writable;
 use crate::network::{self, KEPT_STRUCTURES, LOSS, NetworkError, Structure};
 use crate::report::{Ending, Evaluation, Saved};
-use crate::weights::{self, Weights, WeightsError};
+use crate::weights::{self, UnusedRows, Weights, WeightsError};
 
 /// What the runs of one training have in common.
 pub(super) struct Runner<'t, 'a> {
@@ -42,6 +42,8 @@ pub(super) struct Runner<'t, 'a> {
     checkpoint: Option<Checkpoint>,
     weights: Option<Weights>,
     entries: Vec<Entry>,
+    /// Rows of tables that the training does not use, which its files keep.
+    unused: Arc<[UnusedRows]>,
     evaluator: Option<Evaluator<'a>>,
     /// The schedule of the learning rate.
     course: Option<Course>,
@@ -104,8 +106,10 @@ impl<'t, 'a> Runner<'t, 'a> {
             let failed = |source| WeightsError::Io { path: path.clone(), source };
             expect_writable(path).map_err(failed)?;
         }
-        let weights = training.weights.as_ref().map(|path| Weights::open(path, graph)).transpose()?;
+        let mut weights = training.weights.as_ref().map(|path| Weights::open(path, graph)).transpose()?;
         let entries = entries(graph);
+        let mut unused =
+            weights.as_mut().map(|weights| std::mem::take(&mut weights.unused)).unwrap_or_default();
         if let Some(checkpoint) = &checkpoint {
             // Training needs every persistent tensor. Forward iterations need the parameters, which any checkpoint of a training has.
             match graph.persistent.iter().any(|parameter| parameter.begin != parameter.end) {
@@ -115,6 +119,7 @@ impl<'t, 'a> Runner<'t, 'a> {
                 }
                 false => checkpoint.expect_among(&entries)?,
             }
+            unused = checkpoint.unused(&entries)?;
         }
         let first = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.header.iterations_done);
         let saved =
@@ -133,6 +138,7 @@ impl<'t, 'a> Runner<'t, 'a> {
             checkpoint,
             weights,
             entries,
+            unused: unused.into(),
             evaluator,
             course,
             first,
@@ -212,7 +218,7 @@ impl<'t, 'a> Runner<'t, 'a> {
         let Some(path) = &self.training.save_weights else { return Ok(()) };
         let read =
             |index: usize, value: &mut [u8]| session.read_persistent(index, value).map_err(io::Error::other);
-        Ok(weights::save(path, &self.as_built, self.first + iterations, self.weights.as_ref(), read)?)
+        Ok(weights::save(path, &self.as_built, self.first + iterations, &self.unused, read)?)
     }
 
     /// Runs iterations from the first on and saves checkpoints in between and at the end. An error that leaves the state of the training
@@ -274,8 +280,9 @@ impl<'t, 'a> Runner<'t, 'a> {
                 .filter(|course| course.schedule != Schedule::Constant)
                 .map(|course| course.to_string()),
         };
-        let mut saver =
-            saving.map(|saving| Saver::new(saving, header, self.entries.clone(), iterations, observer));
+        let mut saver = saving.map(|saving| {
+            Saver::new(saving, header, &self.entries, self.unused.clone(), iterations, observer)
+        });
         for done in 1..=iterations {
             let (number, graph, measured) = match self.iterate(session, executor, reader, done, iterations) {
                 Ok(iteration) => iteration,
