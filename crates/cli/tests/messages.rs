@@ -20,7 +20,7 @@ fn png() -> Vec<u8> {
 fn write(at: &Path) {
     let image = png();
     let record = |label: u8| std::iter::once(label).chain([0; 3072]).collect::<Vec<u8>>();
-    let files: [(&str, &[u8]); 27] = [
+    let files: [(&str, &[u8]); 31] = [
         ("three/ant/0.png", &image),
         ("three/bee/0.png", &image),
         ("three/cow/0.png", &image),
@@ -33,6 +33,10 @@ fn write(at: &Path) {
         ("outer/inner/ant/0.png", &image),
         ("broken/ant/0.png", b"no image"),
         ("texts/a.txt", b"some text, a few words long, for windows"),
+        ("described/ant/0.png", &image),
+        ("described/readme.txt", b"ants, photographed from the left, one of them twice"),
+        ("nested/texts/a.txt", b"some text, a few words long, for windows"),
+        ("nested/texts/cover.png", &image),
         ("words.txt", b"some text, a few words long, for windows"),
         ("short.txt", b"hello"),
         ("empty.txt", b""),
@@ -104,6 +108,12 @@ fn data_that_does_not_fit_is_named_with_what_to_give() {
         (TEXT, "--data flat", &["flat holds images"]),
         (TEXT, "--data three/ant/0.png", &["is an image", "give a text file"]),
         (TEXT, "--data cifar", &["cifar holds images"]),
+        (
+            TEXT,
+            "--data described",
+            &["holds images", "give the text file if that is meant, described/readme.txt"],
+        ),
+        (TEXT, "--data words.txt --eval-data described", &["holds images", "described/readme.txt"]),
         (TEXT, "--data empty", &["empty is an empty folder"]),
         (TEXT, "--data hollow", &["holds no file whose name ends in .txt"]),
         (TEXT, "--data short.txt", &["5 bytes are too few for one sequence of 16", "--length 4"]),
@@ -128,5 +138,8 @@ fn data_that_does_not_fit_is_named_with_what_to_give() {
     // What fits is read: a head without the usual names, and held-out data that lacks classes.
     for data in ["--data head.csv", "--data rows.csv", "--data three --eval-data part"] {
         expect_both(at, &format!("{IMAGES} {data}"), 0);
+    }
+    for data in ["--data nested/texts", "--data described/readme.txt"] {
+        expect_both(at, &format!("{TEXT} {data}"), 0);
     }
 }

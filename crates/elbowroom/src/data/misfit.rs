@@ -28,19 +28,29 @@ pub(super) fn for_images(path: &Path) -> DataError {
     })
 }
 
+/// Whether a path is not read as text: an image, or a folder without a text or with data of images, next to which a text is a description.
+pub(super) fn is_no_text(path: &Path) -> bool {
+    holds_images(path) || path.is_dir() && !Text::is_in(path)
+}
+
 /// The error for a path that is no text.
 pub(super) fn for_text(path: &Path) -> DataError {
+    let name = path.display();
+    if let Some(text) = path.is_dir().then(|| Text::first_in(path).ok().flatten()).flatten() {
+        let give = give(&text, "the text file if that is meant");
+        return DataError::Mismatch(format!("it reads text, and {name} holds images; {give}"));
+    }
     let found = match (path.is_dir(), images_directly_in(path)) {
         (true, 0) if is_empty(path) => "is an empty folder",
         (true, 0) if !holds_images(path) => "holds no file whose name ends in .txt",
         (true, _) => "holds images",
         (false, _) => "is an image",
     };
-    DataError::Mismatch(format!("it reads text, and {} {found}; give a text file", path.display()))
+    DataError::Mismatch(format!("it reads text, and {name} {found}; give a text file"))
 }
 
-/// Whether a path that is no folder with text holds images instead, so that it is not read as text.
-pub(super) fn holds_images(path: &Path) -> bool {
+/// Whether a path is an image or holds data of images.
+fn holds_images(path: &Path) -> bool {
     Cifar10::is_in(path)
         || Mnist::is_in(path)
         || Images::is_in(path)

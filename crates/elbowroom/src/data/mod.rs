@@ -197,9 +197,7 @@ pub fn open_tokenized(
         Kind::Images(_) if Images::is_in(path) => Ok(Box::new(Images::open(path)?)),
         Kind::Images(_) if is_table(path) => Ok(Box::new(Images::open_table(path)?)),
         Kind::Images(_) => Err(misfit::for_images(path)),
-        Kind::Tokens(_) if !Text::is_in(path) && (path.is_dir() || misfit::holds_images(path)) => {
-            Err(misfit::for_text(path))
-        }
+        Kind::Tokens(_) if misfit::is_no_text(path) => Err(misfit::for_text(path)),
         Kind::Tokens(_) => Ok(Box::new(Text::open_tokenized(path, seed, tokenizer)?)),
         Kind::Segments(_) | Kind::Points(_) => Err(DataError::Mismatch(format!(
             "it trains on synthetic data only and cannot use {}; leave out --data",
@@ -228,7 +226,7 @@ pub fn open_evaluation(
     match batch.kind() {
         Some(Kind::Images(_)) if Cifar10::is_test_in(path) => Ok(Box::new(Cifar10::open_test(path)?)),
         Some(Kind::Images(_)) if Mnist::is_test_in(path) => Ok(Box::new(Mnist::open_test(path)?)),
-        Some(Kind::Tokens(shape)) if Text::is_text(path) => {
+        Some(Kind::Tokens(shape)) if !misfit::is_no_text(path) => {
             Ok(Box::new(Windows::open_tokenized(path, shape.length, tokenizer)?))
         }
         _ => open_tokenized(batch, Some(path), 0, tokenizer),

@@ -42,14 +42,9 @@ impl Text {
     }
 
     /// The first file of a folder by name that ends in `.txt`.
-    fn first_in(folder: &Path) -> std::io::Result<Option<PathBuf>> {
+    pub(super) fn first_in(folder: &Path) -> std::io::Result<Option<PathBuf>> {
         let files = std::fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
         Ok(files.filter(|file| file.extension().is_some_and(|extension| extension == "txt")).min())
-    }
-
-    /// Whether the path is a file or a folder that holds text.
-    pub(super) fn is_text(path: &Path) -> bool {
-        path.is_file() || Self::is_in(path)
     }
 
     /// Opens a file, or in a folder the first file by name that ends in `.txt`. The seed determines where windows begin.
@@ -83,9 +78,7 @@ impl Text {
         let (order, vocabulary) = (Order::Random { seed }, tokenizer.vocabulary());
         Ok(Self { path, file, len, width, vocabulary, order, window: Vec::new() })
     }
-}
 
-impl Text {
     /// The error for a text that is shorter than one sequence and the token that follows it.
     fn too_short(&self, length: usize) -> DataError {
         let what = if self.width == 1 { "bytes" } else { "tokens" };
