@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use elbowroom::algorithms::{AlgorithmChoice, Conditions};
 use elbowroom::choices::Choices;
 use elbowroom::explain::Refusal;
+use elbowroom::graph::Graph;
 use elbowroom::ir::machine::Machine;
 use elbowroom::ir::plan::Plan;
 use elbowroom::ir::planning::Freedom;
@@ -47,6 +48,7 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     let method = settings::method(&args.planner)?;
     let freedom = settings::freedom(&args.planner.freedom);
     let progress = Progress::new("planning");
+    let mut share_of_whole = None;
     let (task, machine_is_named, largest) = match &args.trace {
         Some(path) => {
             expect_own_batch(path, args)?;
@@ -56,11 +58,11 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
         }
         None => {
             signals::catch();
-            let (mut task, largest) = match traced_network(args, &method, freedom, &progress)? {
+            let Traced { task, limit, largest } = match traced_network(args, &method, freedom, &progress)? {
                 Ok(found) => found,
                 Err(answer) => return Ok(answer),
             };
-            task.trace = Arc::new(trace::with_inputs(Trace::clone(&task.trace), args.inputs)?);
+            share_of_whole = limit;
             (task, args.machine.machine.is_some(), largest)
         }
     };
@@ -71,7 +73,8 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     }
     let given = task;
     let (task, pins) = pinned(args.pins.as_deref(), &given)?;
-    let limit = args.memory.or(args.live_limit).and_then(MemorySpec::absolute);
+    let memory = share_of_whole.map_or(args.memory, |whole| Some(MemorySpec::Absolute(whole.limit)));
+    let limit = memory.or(args.live_limit).and_then(MemorySpec::absolute);
     if let Some(error) = limit.and_then(|limit| pipeline::impossible(&task.with_memory(limit))) {
         return refuse(args.json, &task, &method, error, started, &progress);
     }
@@ -79,10 +82,10 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     if let Some(limit) = args.live_limit {
         return by_live_memory(args, (&task, pins), &method, limit, &kept, started, &progress);
     }
-    let unconstrained = kept.height();
+    let unconstrained = share_of_whole.map_or(kept.height(), |whole| whole.peak);
     // The plan that keeps everything need not obey pins.
     let method = method.placed(task.pins.is_none().then_some(kept.plan));
-    let memory = args.memory.unwrap_or(MemorySpec::Share(1.0));
+    let memory = memory.unwrap_or(MemorySpec::Share(1.0));
     let planned = match memory.resolve(unconstrained) {
         Some(limit) => pipeline::plan(&task.with_memory(limit), &method.clone().since(started), &progress),
         None => pipeline::smallest(&task, &method.clone().since(started), unconstrained, &progress),
@@ -150,17 +153,33 @@ fn expect_own_batch(path: &Path, args: &PlanArgs) -> Result<()> {
     }
 }
 
-/// The network that `--model` names, traced, and the largest batch if that was asked for; the answer instead if not even one sample fits.
+/// A network that was traced.
+struct Traced {
+    task: Task,
+    /// The limit, if it is a share and weights are in tiles.
+    limit: Option<ShareOfWhole>,
+    /// The largest batch, if that was asked for.
+    largest: Option<LargestBatch>,
+}
+
+/// A limit that is a share of the peak that the network has without tiles, as that of a training.
+#[derive(Clone, Copy)]
+struct ShareOfWhole {
+    limit: Bytes,
+    peak: Bytes,
+}
+
+/// The network that `--model` names, traced; the answer instead if not even one sample fits.
 fn traced_network(
     args: &PlanArgs,
     method: &Method<'_>,
     freedom: Freedom,
     progress: &Progress,
-) -> Result<Result<(Task, Option<LargestBatch>), Answer>> {
+) -> Result<Result<Traced, Answer>> {
     let machine = settings::machine(&args.machine, trace::cpu()?)?;
     let tiles =
         args.tiles.unwrap_or(if args.output.is_some() { TileChoice::Never } else { TileChoice::Auto });
-    let (graph, found) = match args.network.batch {
+    let (graph, largest) = match args.network.batch {
         BatchSpec::Samples(samples) => (Arc::new(trace::network(&args.network, samples as usize)?), None),
         BatchSpec::Largest => {
             let options = trace::options(&args.network, 1);
@@ -190,12 +209,32 @@ fn traced_network(
             }
         }
     };
-    let limit = args.memory.and_then(MemorySpec::absolute);
-    let graph = match limit {
-        Some(limit) => tiles::cut(&graph, tiles, limit, &machine, freedom)?,
-        None => graph,
+    let estimate = |graph: &Graph| -> Result<Task> {
+        let mut task = Task::estimate(graph, &machine, freedom)?;
+        task.trace = Arc::new(trace::with_inputs(Trace::clone(&task.trace), args.inputs)?);
+        Ok(task)
     };
-    Ok(Ok((Task::estimate(&graph, &machine, freedom)?, found)))
+    let cut = |limit: Bytes| tiles::cut(&graph, tiles, limit, &machine, freedom);
+    let whole = |task, limit| Ok(Ok(Traced { task, limit, largest }));
+    match args.memory {
+        Some(MemorySpec::Share(_)) if tiles != TileChoice::Never => {
+            let task = estimate(&graph)?;
+            let peak = pipeline::unconstrained(&task, method.packer, progress)?.height();
+            let Some(limit) = args.memory.and_then(|memory| memory.resolve(peak)) else {
+                return whole(task, None);
+            };
+            let tiled = cut(limit)?;
+            match Arc::ptr_eq(&tiled, &graph) {
+                true => whole(task, None),
+                false => whole(estimate(&tiled)?, Some(ShareOfWhole { limit, peak })),
+            }
+        }
+        Some(MemorySpec::Absolute(limit)) => {
+            let tiled = cut(limit)?;
+            whole(estimate(&tiled)?, None)
+        }
+        _ => whole(estimate(&graph)?, None),
+    }
 }
 
 /// The task with the pins of a file, and what each of them covers.
