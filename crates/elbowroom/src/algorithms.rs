@@ -156,6 +156,18 @@ impl Candidates {
         &self.by_op[op]
     }
 
+    /// Every op with each of its bit-exact algorithms, all as fast as the default is estimated to be: what differs is their workspace.
+    fn estimate(graph: &Arc<Graph>, costs: &Costs) -> Self {
+        let of = |op: OpId| -> Vec<Candidate> {
+            let candidate = |kind: OpKind| {
+                let workspace = elbowroom_engine::kernels::workspace(&kind);
+                Candidate { kind, workspace, time: costs.nanos[op] }
+            };
+            kinds(&graph.nodes[op].kind, false).map(candidate).collect()
+        };
+        Self { graph: graph.clone(), by_op: graph.nodes.ids().map(of).collect() }
+    }
+
     /// The default algorithm for every op.
     pub fn defaults(&self) -> Selection {
         self.select(|_, candidates| &candidates[0])
@@ -242,75 +254,114 @@ pub fn choose(
     conditions: &Conditions<'_>,
     observer: &dyn TrainObserver,
 ) -> Result<Chosen, AlgorithmError> {
+    let (chosen, open) = choose_at_once(graph, conditions, observer)?;
+    let Some(limit) = open else { return Ok(chosen) };
+    let best = best(graph, conditions, limit, observer)?;
+    Ok(Chosen { graph: best.map_or_else(|| graph.clone(), |best| best.graph), ..chosen })
+}
+
+/// As [`choose`], but leaves a choice that takes long to [`best`], for the limit that is returned: the graph has its own algorithms then.
+///
+/// # Errors
+///
+/// As for [`choose`].
+pub(crate) fn choose_at_once(
+    graph: &Arc<Graph>,
+    conditions: &Conditions<'_>,
+    observer: &dyn TrainObserver,
+) -> Result<(Chosen, Option<Bytes>), AlgorithmError> {
     let Conditions { memory, machine, method, freedom, algorithms, .. } = *conditions;
     let as_built = |unconstrained| Chosen { graph: graph.clone(), memory, unconstrained };
     if algorithms == AlgorithmChoice::AsBuilt {
-        return Ok(as_built(None));
+        return Ok((as_built(None), None));
     }
     let task = Task::estimate(graph, machine, freedom)?;
     let Ok(unconstrained) = pipeline::unconstrained(&task, method.packer, observer) else {
-        return Ok(as_built(None));
+        return Ok((as_built(None), None));
     };
     let numeric_changes = algorithms == AlgorithmChoice::NumericChanges;
     Ok(match memory.resolve(unconstrained.height()) {
-        None => Chosen { graph: smallest(graph), memory, unconstrained: Some(unconstrained) },
+        None => (Chosen { graph: smallest(graph), memory, unconstrained: Some(unconstrained) }, None),
         Some(limit) if !numeric_changes && !is_worth_choosing(conditions, graph, limit) => {
-            as_built(Some(unconstrained))
+            (as_built(Some(unconstrained)), None)
         }
-        Some(limit) => Chosen {
-            graph: within(graph, conditions, limit, observer)?,
-            memory: MemorySpec::Absolute(limit),
-            unconstrained: Some(unconstrained),
-        },
+        Some(limit) => {
+            let memory = MemorySpec::Absolute(limit);
+            (Chosen { memory, ..as_built(Some(unconstrained)) }, Some(limit))
+        }
     })
 }
 
-/// The best selection for a limit.
-fn within(
+/// The best selection of algorithms for a limit.
+pub(crate) struct Best {
+    /// The graph with the algorithms.
+    pub graph: Arc<Graph>,
+    /// A plan for it.
+    pub planned: Planned,
+    /// Durations of the ops with the algorithms of the graph that was given, and with these.
+    pub costs: [Costs; 2],
+}
+
+/// The best selection for a limit; `None` if no selection was planned. In trainings of few iterations ops are not timed, because that takes as
+/// long as some iterations: workspaces alone decide.
+///
+/// # Errors
+///
+/// As for [`choose`].
+pub(crate) fn best(
     graph: &Arc<Graph>,
     conditions: &Conditions<'_>,
     limit: Bytes,
     observer: &dyn TrainObserver,
-) -> Result<Arc<Graph>, AlgorithmError> {
-    observer.stage("timing algorithms");
+) -> Result<Option<Best>, AlgorithmError> {
     let numeric_changes = conditions.algorithms == AlgorithmChoice::NumericChanges;
-    let candidates = Candidates::measure(graph, conditions.threads, limit, numeric_changes, observer)?;
+    let timed = numeric_changes || conditions.iterations >= WORTH_TIMING;
+    let candidates = if timed {
+        observer.stage("timing algorithms");
+        Candidates::measure(graph, conditions.threads, limit, numeric_changes, observer)?
+    } else {
+        let task = Task::estimate(graph, conditions.machine, conditions.freedom)?;
+        Candidates::estimate(graph, &task.costs)
+    };
     observer.stage("choosing algorithms");
     let plan = |selection: &Selection| planned(selection, conditions, limit, observer);
-    let mut best: Option<(Nanos, Selection)> = None;
-    let mut consider = |selection: Selection, planned: &Planned| {
+    let mut best: Option<(Planned, Selection)> = None;
+    let mut consider = |selection: Selection, planned: Planned| {
         let time = planned.predicted.iteration;
-        if best.as_ref().is_none_or(|(fastest, _)| time < *fastest) {
-            best = Some((time, selection));
+        if best.as_ref().is_none_or(|(fastest, _)| time < fastest.predicted.iteration) {
+            best = Some((planned, selection));
         }
     };
-    let selection = candidates.defaults();
+    let defaults = candidates.defaults();
+    let selection = defaults.clone();
     if let Some(planned) = plan(&selection)? {
-        consider(selection, &planned);
+        consider(selection, planned);
     }
-    let selection = candidates.fastest();
-    let optimal = match plan(&selection)? {
-        // No iteration is shorter than the sum of its fastest ops.
-        Some(planned) if planned.predicted.iteration <= selection.costs.total() => {
-            consider(selection, &planned);
-            true
-        }
+    // Without durations the default is the fastest.
+    let selection = if timed { candidates.fastest() } else { defaults.clone() };
+    let optimal = match if timed { plan(&selection)? } else { None } {
         Some(planned) => {
-            consider(selection, &planned);
-            false
+            // No iteration is shorter than the sum of its fastest ops.
+            let optimal = planned.predicted.iteration <= selection.costs.total();
+            consider(selection, planned);
+            optimal
         }
         None => false,
     };
     let selection = candidates.smallest();
     if !optimal && let Some(planned) = plan(&selection)? {
         let free = free_bytes(&selection.graph, planned.plan.schedule(), conditions.machine, limit);
-        consider(selection, &planned);
+        consider(selection, planned);
         let selection = candidates.within(&free);
         if let Some(planned) = plan(&selection)? {
-            consider(selection, &planned);
+            consider(selection, planned);
         }
     }
-    Ok(best.map_or_else(|| graph.clone(), |(_, selection)| selection.graph))
+    Ok(best.map(|(planned, Selection { graph, costs })| Best {
+        graph,
+        planned,
+        costs: [defaults.costs, costs],
+    }))
 }
 
 /// A plan for a selection, if a short search finds one.

@@ -5,8 +5,8 @@
 //! the first plan. Every iteration counts towards the training, and every iteration stays under the limit.
 //!
 //! ```text
-//! network ─▶ largest batch ─▶ tiles and algorithms ─▶ plan from estimates ─▶ iterations ─▶ unlimited run ─▶ report
-//!            if requested     under limit             limit.rs               execution.rs  if verified
+//! network ─▶ largest batch ─▶ tiles       ─▶ plan from estimates ─▶ iterations, algorithms ─▶ unlimited run ─▶ report
+//!            if requested     under limit    limit.rs               execution.rs              if verified
 //! ```
 
 mod derived;
@@ -117,42 +117,39 @@ impl<'a> Training<'a> {
         let machine = measured.map_or_else(|| measured_link(training, &host), Ok)?;
         let untiled = graph.clone();
         let Cut { graph, tiling, memory, whole } = training.cut(graph, &machine, observer)?;
-        let Chosen { graph, memory, unconstrained } =
-            training.choose_algorithms(graph, memory, &machine, observer)?;
-        runner.set_graph(graph.clone(), tiling)?;
+        let (chosen, open) = training.choose_algorithms(&graph, memory, &machine, observer)?;
+        // A share of the peak is resolved with the algorithms as built, so that the report relates the limit to them too.
+        let peak_as_built = whole.as_ref().or(chosen.unconstrained.as_ref()).map(Planned::height);
 
         go_on()?;
 
-        observer.stage("tracing one iteration");
-        let task = Task::estimate(&graph, &machine, training.freedom)?;
-
-        observer.stage("planning");
-        // A plan that the choice of algorithms has made serves only if the graph is still the same.
-        let key = task.trace.fingerprint();
-        // A share of the peak is resolved with the algorithms as built, so that the report relates the limit to them too.
-        let peak_as_built = whole.as_ref().or(unconstrained.as_ref()).map(Planned::height);
-        let unconstrained = match unconstrained.filter(|known| known.plan.trace().fingerprint() == key) {
-            Some(known) => known,
-            None => {
-                pipeline::unconstrained(&task, training.method.packer, observer).map_err(TrainError::Plan)?
+        let first = match (training.first_plan(chosen, &machine, observer), open) {
+            // Other algorithms need less workspace.
+            (Err((TrainError::Refused(_), _)), Some(limit)) => {
+                let conditions = training.conditions_within(limit, &machine);
+                let best = algorithms::best(&graph, &conditions, limit, observer)?;
+                let graph = best.map_or(graph, |best| best.graph);
+                let memory = MemorySpec::Absolute(limit);
+                let chosen = Chosen { graph, memory, unconstrained: None };
+                training.first_plan(chosen, &machine, observer).map(|first| (first, false))
             }
+            (first, open) => first.map(|first| (first, open.is_some())),
         };
-        let estimated =
-            limit::plan(training, memory, &task, unconstrained.height(), observer).map_err(|error| {
-                match error {
-                    TrainError::Refused(refusal) => {
-                        limit::explain_shortage(*refusal, training, &task, &host, freedom, observer)
-                    }
-                    error => error,
+        let (First { graph, task, unconstrained, estimated }, choosing) =
+            first.map_err(|error| match error {
+                (TrainError::Refused(refusal), Some(task)) => {
+                    limit::explain_shortage(*refusal, training, &task, &host, freedom, observer)
                 }
+                (error, _) => error,
             })?;
+        runner.set_graph(graph.clone(), tiling)?;
         let machine = machine.with_memory(estimated.plan.machine().memory);
 
         go_on()?;
 
         observer.stage("training");
         let task = task.with_memory(machine.memory);
-        let mut executor = UnderLimit::new(training, graph.clone(), &task, estimated, observer)?;
+        let mut executor = UnderLimit::new(training, graph, &task, estimated, choosing, observer)?;
         let mut session = runner.open(&Start::Memory(&machine), host.options.clone())?;
         let saving = training.save.as_ref();
         let limited = runner.run(&mut session, &mut executor, training.iterations, saving, observer)?;
@@ -189,7 +186,8 @@ impl<'a> Training<'a> {
             }
             None => None,
         };
-        let (algorithms, tiled_weights) = (algorithms::counts(&graph), tiles::tiled_weights(&graph));
+        let graph = executor.largest();
+        let (algorithms, tiled_weights) = (algorithms::counts(graph), tiles::tiled_weights(graph));
         let outcome =
             Outcome { algorithms, tiled_weights, limited, unlimited, arena_above_intact: intact, resident };
         let peak = peak_as_built.unwrap_or(unconstrained.height());
@@ -284,21 +282,48 @@ impl<'a> Training<'a> {
         Ok(Cut { graph, tiling, memory, whole: Some(unconstrained) })
     }
 
-    /// The graph with its algorithms chosen. Structures that vary keep the algorithms that they were built with.
+    /// The graph with its algorithms, and the limit for which they are chosen behind the first iteration, which does not wait for that. All
+    /// iterations have the same numerically different ones. Structures that vary keep the algorithms that they were built with.
     fn choose_algorithms(
         &self,
-        graph: Arc<Graph>,
+        graph: &Arc<Graph>,
         memory: MemorySpec,
         machine: &Machine,
         observer: &dyn TrainObserver,
-    ) -> Result<Chosen, TrainError> {
-        if !self.network.varies() {
-            let conditions = Conditions { memory, ..self.conditions(machine) };
-            return Ok(algorithms::choose(&graph, &conditions, observer)?);
+    ) -> Result<(Chosen, Option<Bytes>), TrainError> {
+        let conditions = Conditions { memory, ..self.conditions(machine) };
+        match (self.network.varies(), self.algorithms) {
+            (true, AlgorithmChoice::NumericChanges) => Err(TrainError::NumericChanges),
+            (true, _) => Ok((Chosen { graph: graph.clone(), memory, unconstrained: None }, None)),
+            (false, AlgorithmChoice::NumericChanges) => {
+                Ok((algorithms::choose(graph, &conditions, observer)?, None))
+            }
+            (false, _) => Ok(algorithms::choose_at_once(graph, &conditions, observer)?),
         }
-        match self.algorithms {
-            AlgorithmChoice::NumericChanges => Err(TrainError::NumericChanges),
-            _ => Ok(Chosen { graph, memory, unconstrained: None }),
+    }
+
+    /// Traces and plans one iteration. The error comes with the task that was refused.
+    fn first_plan(
+        &self,
+        chosen: Chosen,
+        machine: &Machine,
+        observer: &dyn TrainObserver,
+    ) -> Result<First, (TrainError, Option<Task>)> {
+        let Chosen { graph, memory, unconstrained } = chosen;
+        observer.stage("tracing one iteration");
+        let task = Task::estimate(&graph, machine, self.freedom).map_err(|error| (error.into(), None))?;
+
+        observer.stage("planning");
+        // A plan that the choice of algorithms has made serves only if the graph is still the same.
+        let key = task.trace.fingerprint();
+        let unconstrained = match unconstrained.filter(|known| known.plan.trace().fingerprint() == key) {
+            Some(known) => known,
+            None => pipeline::unconstrained(&task, self.method.packer, observer)
+                .map_err(|error| (TrainError::Plan(error), None))?,
+        };
+        match limit::plan(self, memory, &task, unconstrained.height(), observer) {
+            Ok(estimated) => Ok(First { graph, task, unconstrained, estimated }),
+            Err(error) => Err((error, Some(task))),
         }
     }
 
@@ -342,6 +367,16 @@ fn measured_link(training: &Training<'_>, host: &Host) -> Result<Machine, TrainE
     let link = host.options.measure(machine.host_memory).map_err(EngineError::from)?;
     let (to_host, to_device) = link.unwrap_or((machine.to_host, machine.to_device));
     Ok(Machine { to_host, to_device, ..machine })
+}
+
+/// The largest structure with its first plans.
+struct First {
+    graph: Arc<Graph>,
+    task: Task,
+    /// The plan that keeps every tensor on the device.
+    unconstrained: Planned,
+    /// A plan within the limit, for estimated durations.
+    estimated: Planned,
 }
 
 /// A graph with some weights in tiles.

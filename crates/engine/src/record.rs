@@ -185,6 +185,14 @@ impl MeasuredCosts {
         runs.iter().for_each(|&(op, took)| self.samples[op].add(took));
     }
 
+    /// The same durations, those of an op multiplied by a factor: for ops that are computed in another way from now on.
+    pub fn scaled(&mut self, factor: impl Fn(OpId) -> f64) {
+        for (op, samples) in self.samples.iter_mut() {
+            let factor = factor(op);
+            samples.last.iter_mut().for_each(|took| *took = Nanos((took.get() as f64 * factor) as u64));
+        }
+    }
+
     /// The median duration of every op (the lower one of two middle values); zero for an op that never ran.
     pub fn median(mut self) -> Costs {
         let median = |samples: &mut Samples| units::median(&mut samples.last).unwrap_or_default();

@@ -7,7 +7,8 @@
 //! planned              ▲A                   ▲B
 //! ```
 //!
-//! The first iteration of the largest structure is dynamic and measures the durations that its plan is made for. Another structure that is a
+//! The first iteration of the largest structure is dynamic and measures the durations that its plan is made for. Algorithms are chosen behind it,
+//! so that it need not wait: they have the same bits, and plan and iterations from then on are those of a graph with other algorithms. Another structure that is a
 //! part of it follows a [derived](super::derived) plan, which is there at once, and gets a plan of its own when it occurs again. One that is
 //! no part of it is executed dynamically the first time. A structure that dynamic execution cannot run within the limit follows a plan for
 //! estimated durations instead. Every plan has the persistent tensors at the offsets of the first plan if they fit there, so that nothing
@@ -34,6 +35,7 @@ use super::derived::Derivation;
 use super::dtr::Dtr;
 use super::limit::{replan, within_host_memory};
 use super::{TrainError, TrainObserver, Training};
+use crate::algorithms::{self, Best};
 use crate::network::KEPT_STRUCTURES;
 use crate::pipeline::{self, PlanError, Planned, Task, Untraceable};
 use crate::report::{Execution, PlanReport};
@@ -168,7 +170,10 @@ const COPIES: usize = 10_000;
 
 /// A structure that has occurred.
 pub(super) struct Known {
+    /// What occurs.
     graph: Arc<Graph>,
+    /// What runs: the same graph, in which ops may have other algorithms with the same bits.
+    pub(super) run: Arc<Graph>,
     /// With the durations that its plan was made for; with estimated ones while there is no plan.
     pub task: Task,
     order: Order,
@@ -207,6 +212,8 @@ pub(super) struct UnderLimit<'a> {
     /// Why no plan was derived, the last time that none was.
     pub(super) underived: Option<String>,
     dynamic_times: Vec<Nanos>,
+    /// Whether the algorithms of the largest structure have yet to be chosen.
+    choosing: bool,
     /// Time that all plans so far have taken.
     planning: Duration,
     /// The plan of the last iteration that followed one, and the structure of that iteration.
@@ -215,12 +222,13 @@ pub(super) struct UnderLimit<'a> {
 
 impl<'a> UnderLimit<'a> {
     /// Before the first iteration. `task` is the largest structure with estimated durations, under the limit of all iterations, and
-    /// `estimated` a plan for it.
+    /// `estimated` a plan for it. With `choosing`, its algorithms are chosen before it is planned again.
     pub(super) fn new(
         training: &'a Training<'a>,
         graph: Arc<Graph>,
         task: &Task,
         estimated: Planned,
+        choosing: bool,
         observer: &'a dyn TrainObserver,
     ) -> Result<Self, TrainError> {
         let main = task.trace.fingerprint();
@@ -242,6 +250,7 @@ impl<'a> UnderLimit<'a> {
             underived: None,
             dynamic_times: Vec::new(),
             followed: None,
+            choosing,
         })
     }
 
@@ -350,10 +359,15 @@ impl<'a> UnderLimit<'a> {
     fn plan(&mut self, key: Fingerprint) -> Result<(), TrainError> {
         let started = Instant::now();
         let Some(mut known) = self.known.remove(&key) else { return Ok(()) };
+        if key == self.main && std::mem::take(&mut self.choosing) {
+            self.choose_algorithms(&mut known)?;
+            self.observer.stage("planning");
+        }
         let measured = self.measured_task(key, &known);
         let is_measured = measured.is_some();
         let task = measured.unwrap_or_else(|| known.task.clone());
-        let method = self.training.method.clone().within(self.time_left_for_planning(task.costs.total()));
+        let left = self.time_left_for_planning(task.costs.total()).saturating_sub(started.elapsed());
+        let method = self.training.method.clone().within(left);
         let estimated = (key == self.main).then(|| self.estimated.clone());
         let planned = match (estimated, &self.offsets) {
             (Some(estimated), None) if is_measured => Some(replan(&method, &task, estimated, self.observer)?),
@@ -396,6 +410,34 @@ impl<'a> UnderLimit<'a> {
         Ok(())
     }
 
+    /// Chooses the algorithms of the largest structure. The durations that were measured are those of other algorithms: those of ops that change
+    /// are scaled.
+    fn choose_algorithms(&mut self, known: &mut Known) -> Result<(), TrainError> {
+        let limit = self.machine.memory;
+        let conditions = self.training.conditions_within(limit, &self.machine);
+        let Some(Best { graph, planned, costs: [before, after] }) =
+            algorithms::best(&known.run, &conditions, limit, self.observer)?
+        else {
+            return Ok(());
+        };
+        let task = Task::estimate(&graph, &self.machine, self.training.freedom)?;
+        if task.trace.fingerprint() == known.task.trace.fingerprint() {
+            return Ok(());
+        }
+        known.costs.scaled(|op| match (before.nanos[op].get(), after.nanos[op].get()) {
+            (before, after) if before > 0 && after > 0 => after as f64 / before as f64,
+            _ => 1.0,
+        });
+        (known.order, known.run) = (default_order(&task.trace)?, graph);
+        (known.task, self.estimated) = (Task { costs: after, ..task }, planned);
+        Ok(())
+    }
+
+    /// The largest structure as it runs.
+    pub(super) fn largest(&self) -> &Graph {
+        &self.known[&self.main].run
+    }
+
     /// Makes the plans that are due before an iteration of this structure.
     fn plan_what_is_due(&mut self, key: Fingerprint) -> Result<(), TrainError> {
         if self.training.dynamic {
@@ -434,7 +476,7 @@ impl<'a> UnderLimit<'a> {
     ) -> Result<Option<Measured>, TrainError> {
         let Some(known) = self.known.get(&key) else { return Ok(None) };
         let Some(plan) = known.plan().cloned() else { return Ok(None) };
-        let (graph, derived) = (known.graph.clone(), known.planned.is_none());
+        let (graph, derived) = (known.run.clone(), known.planned.is_none());
         if session.plan().is_some_and(|now| !Arc::ptr_eq(now, &plan)) {
             self.inspect(session);
         }
@@ -462,7 +504,7 @@ impl<'a> UnderLimit<'a> {
     ) -> Result<Option<Measured>, TrainError> {
         self.inspect(session);
         let Some(known) = self.known.get_mut(&key) else { return Ok(None) };
-        session.set_graph(&known.graph)?;
+        session.set_graph(&known.run)?;
         let freedom = self.training.freedom;
         // An iteration that runs out of bytes ends a training. A dry run makes the same decisions, so one that succeeds rules that out.
         let mut decider = Dtr::new(&known.task, &known.order);
@@ -504,7 +546,18 @@ impl Known {
         let order = default_order(&task.trace)?;
         let costs = MeasuredCosts::new(&task.trace);
         let (planned, unplanned, derived) = (None, false, None);
-        Ok(Self { graph, task, order, costs, runs: 0, last_used: 0, planned, unplanned, derived })
+        Ok(Self {
+            run: graph.clone(),
+            graph,
+            task,
+            order,
+            costs,
+            runs: 0,
+            last_used: 0,
+            planned,
+            unplanned,
+            derived,
+        })
     }
 
     /// The plan to follow: its own, or else a derived one.

@@ -29,6 +29,9 @@ const HOST_ATTEMPTS: usize = 4;
 /// Time in which a limit that works is searched for after a proof that the requested one does not.
 const NAMING: Duration = Duration::from_secs(1);
 
+/// Time that the search for the first plan may take if it finds one, so that the first iteration begins within a second.
+const FIRST: Duration = Duration::from_millis(500);
+
 /// More host memory than any plan takes, and far from overflow.
 const AMPLE: Bytes = Bytes(1 << 60);
 
@@ -51,8 +54,9 @@ pub(super) fn plan(
         // The plan only has to fit: durations are not measured yet, so a long search would be wasted.
         Some(limit) => {
             let task = task.with_memory(limit);
-            // Nor is it worth more than half of what planning may take, by the estimate: the plan for measured durations matters more.
-            let first = training.method.clone().within(share / 2).at_once_within_time();
+            // Nor is it worth more than half of what planning may take, by the estimate, or making the first iteration wait: the plan for measured
+            // durations matters more.
+            let first = training.method.clone().within((share / 2).min(FIRST)).at_once_within_time();
             let first = shortened(&first, task.trace.ops().len());
             match pipeline::plan(&task, &first, observer) {
                 // What was shortened may have ended too early. No search gets less than an eighth of the time.

@@ -423,6 +423,11 @@ impl<'a> Training<'a> {
         self.seed.unwrap_or(0)
     }
 
+    /// The settings that plans depend on, with this limit and this machine.
+    pub(super) fn conditions_within<'t>(&'t self, limit: Bytes, machine: &'t Machine) -> Conditions<'t> {
+        Conditions { memory: MemorySpec::Absolute(limit), ..self.conditions(machine) }
+    }
+
     /// The settings that plans depend on, with this machine.
     pub(super) fn conditions<'t>(&'t self, machine: &'t Machine) -> Conditions<'t> {
         Conditions {
