@@ -11,7 +11,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use elbowroom_graph::{Graph, Role};
+use elbowroom_graph::{Graph, Node, OpKind, Role};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde_json::{Map, Value, json};
 
@@ -113,15 +113,22 @@ fn torchvision(graph: &Graph, metadata: &Metadata) -> Option<&'static str> {
         .map(|(_, _, difference)| *difference)
 }
 
-/// The layer that gives the logits: what the name of the last weight begins with.
-fn head(graph: &Graph) -> Option<&str> {
-    let last = graph.persistent.iter().rfind(|parameter| parameter.role == Role::Weight)?;
-    last.name.rsplit_once('.').map(|(layer, _)| layer)
+/// The layers that give logits, auxiliary classifiers included: what the names of their weights begin with.
+fn heads(graph: &Graph) -> Vec<&str> {
+    let last = graph.persistent.iter().rfind(|parameter| parameter.role == Role::Weight);
+    let losses = graph.nodes.values().filter(|node| matches!(node.kind, OpKind::CrossEntropy(_)));
+    let weight = |loss: &Node| {
+        let logits = loss.inputs.first()?;
+        let layer = graph.nodes.values().find(|node| node.outputs.contains(logits))?;
+        graph.persistent.iter().find(|parameter| Some(&parameter.begin) == layer.inputs.get(1))
+    };
+    let weights = losses.filter_map(weight).chain(last);
+    weights.filter_map(|weight| Some(weight.name.rsplit_once('.')?.0)).collect()
 }
 
 impl Weights {
-    /// Opens a file and finds the weights and statistics of a network in it. The last layer keeps its initial values if the file has it for
-    /// another number of classes.
+    /// Opens a file and finds the weights and statistics of a network in it. The layers that give logits keep their initial values if the file
+    /// has them for another number of classes.
     ///
     /// # Errors
     ///
@@ -140,7 +147,7 @@ impl Weights {
     }
 
     fn find(&mut self, graph: &Graph, metadata: &Metadata) -> Result<(), WeightsError> {
-        let (gpt, last) = (is_gpt(graph), head(graph));
+        let (gpt, heads) = (is_gpt(graph), heads(graph));
         let info = |name: &str| {
             let prefixed = || metadata.info(&format!("{PREFIX}{name}")).filter(|_| gpt);
             let bare = || name.strip_prefix(STEM).and_then(|bare| metadata.info(bare));
@@ -180,7 +187,7 @@ impl Weights {
                 }
                 Form::Plain => theirs == shape,
             };
-            let classes = name.rsplit_once('.').map(|(layer, _)| layer) == last
+            let classes = name.rsplit_once('.').is_some_and(|(layer, _)| heads.contains(&layer))
                 && theirs.len() == shape.len()
                 && theirs.get(1..) == shape.get(1..);
             match (fits, classes && !gpt) {

@@ -170,6 +170,17 @@ fn another_number_of_classes_keeps_the_last_layer_as_it_begins() {
     let open = weights::Weights::open(&path, &graph).unwrap();
     assert_eq!(open.kept, ["fc.weight", "fc.bias"]);
     assert!(run(training("resnet18", &fewer).weights(&path)).losses[0].is_finite());
+    // An auxiliary classifier has as many classes.
+    let inception =
+        |classes| zoo::build("inception-v3", &Options::new(1).image(299).classes(classes)).unwrap();
+    let tensors = weights::layout(&inception(9));
+    let tensors = tensors.iter().filter(|tensor| tensor.dtype() == Dtype::F32);
+    let tensors: Vec<(&str, &[usize])> =
+        tensors.map(|tensor| (tensor.name.as_str(), tensor.shape.as_slice())).collect();
+    let others = folder.path().join("inception");
+    write(&others, &tensors);
+    let open = weights::Weights::open(&others, &inception(4)).unwrap();
+    assert_eq!(open.kept, ["AuxLogits.fc.weight", "AuxLogits.fc.bias", "fc.weight", "fc.bias"]);
     let wider = zoo::build("resnet18", &options.width(16)).unwrap();
     assert!(weights::Weights::open(&path, &wider).unwrap_err().to_string().contains("has shape"));
 }
