@@ -62,9 +62,9 @@ class Graph:
         self.step.inside = True
         try:
             return self._forward(args)
-        except BaseException:
+        except BaseException as error:
             self.step.failed()
-            raise
+            raise self.joint.explain(error)
         finally:
             self.step.inside = False
 
@@ -107,9 +107,9 @@ class Graph:
         meter = self.step.meter()
         try:
             gradients = program.backward(rest, context.keep, meter)
-        except BaseException:
+        except BaseException as error:
             self.step.failed()
-            raise
+            raise self.joint.explain(error)
         self.step.went_back(self)
         return gradients
 

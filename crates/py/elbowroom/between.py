@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch._dynamo
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -37,6 +38,17 @@ def check_functions(results, inputs) -> None:
         pending.extend(after for after, _ in node.next_functions if after is not None)
 
 
+def capture_ends(before=None) -> dict[str, int]:
+    """Why PyTorch ended captures so far, or since ``before``, and how often. It says so even where it then captures nothing at all."""
+    found: dict[str, int] = {}
+    for kind in ("unimplemented", "graph_break"):
+        for reason, count in torch._dynamo.utils.counters[kind].items():
+            lines = [line.strip() for line in reason.splitlines()[:2]]
+            reason = ": ".join(line.removeprefix("Explanation: ") for line in lines if line)
+            found[reason] = found.get(reason, 0) + count
+    return {reason: count for reason, count in found.items() if count > (before or {}).get(reason, 0)}
+
+
 class Between(TorchDispatchMode):
     """Sees the ops that PyTorch runs outside of the captured graphs, whose memory no plan covers.
 
@@ -67,7 +79,7 @@ class Between(TorchDispatchMode):
         if fresh and torch.is_grad_enabled() and any(leaf.requires_grad for leaf in read):
             if not self.step.graphs and torch._dynamo.config.disable:
                 raise UnsupportedError(NOT_CAPTURED)
-            breaks = "; ".join(self.step.report.graph_breaks) or "the model calls what PyTorch does not capture, such as torch.nn.LSTM"
+            breaks = "; ".join(self.step.report.graph_breaks or capture_ends(self.step.capture_ends)) or "the model calls what PyTorch does not capture"
             raise UnsupportedError(
                 f"PyTorch runs {func} outside of the captured graphs, so its memory in the backward pass cannot be planned and no limit would "
                 f"hold. Why the capture ended: {breaks}"

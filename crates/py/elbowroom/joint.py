@@ -163,6 +163,8 @@ class Joint:
         self.ops: list[Op] = []
         #: Sizes that differ in the running step from those of the fake tensors.
         self.corrections: dict[Storage, int] = {}
+        #: Results whose strides differ in the running step: shape, strides, and strides of the fake tensor.
+        self.strides: dict[fx.Node, tuple] = {}
         self.op_of: dict[fx.Node, Op] = {}
         #: Gradients that are consumed in the backward pass, by position, each with the temporary bytes of its update.
         self.updates: dict[int, int] = {}
@@ -378,6 +380,16 @@ class Joint:
             storage.bytes = count
         self.corrections.clear()
         return changed
+
+    def explain(self, error: BaseException) -> BaseException:
+        """The reason why the running step failed: a view that was traced with other strides than a kernel returned, or the error itself."""
+        if "view size is not compatible" not in str(error) or not self.strides:
+            return error
+        node, (shape, strides, stated) = next(reversed(self.strides.items()))
+        return UnsupportedError(
+            f"{node} ({node.target}) returned shape {shape} with strides {strides}, where PyTorch states {stated}, and a view that was traced with these "
+            f"is impossible{_called(node)}"
+        )
 
     # --- columns --------------------------------------------------------------------------------------------------------------------
 

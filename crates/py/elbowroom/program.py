@@ -387,9 +387,12 @@ class Writer:
 
     def seen(self, meter, number: int, *tensors) -> None:
         """Counts the results of an op, and notes storages whose size is not that of the traced step: some kernels return a small tensor in
-        the bytes of a larger one."""
+        the bytes of a larger one. Also notes results whose strides are others."""
         meter(*tensors)
         for storage, tensor in zip(self.joint.ops[number].makes, tensors):
+            stated = storage.node.meta["val"] if storage.index is None else storage.node.meta["val"][storage.index]
+            if tensor.stride() != stated.stride():
+                self.joint.strides[storage.node] = (tuple(tensor.shape), tensor.stride(), stated.stride())
             count = tensor.untyped_storage().nbytes()
             if count != storage.bytes and storage.tensor is not None and count:
                 self.joint.corrections[storage] = count

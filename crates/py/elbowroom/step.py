@@ -12,6 +12,7 @@ from torch import fx
 from . import size
 from .backend import Graph
 from .background import Background, Search
+from .between import capture_ends
 from .consume import Consumer
 from .deciding import deciding
 from .errors import InfeasibleError, UnsupportedError
@@ -69,6 +70,8 @@ class Step:
         self.inside, self.watching = False, True
         #: Whether a plan was withdrawn, so that the report's peaks begin again with the next one.
         self._replanned = False
+        #: Why captures of other models had ended before.
+        self.capture_ends = capture_ends()
         self._outside = Bytes()
         self._inputs: list[torch.Tensor] = []
         self._running: list[int] = []
