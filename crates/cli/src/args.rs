@@ -218,6 +218,9 @@ pub struct MachineArgs {
     /// The machine to plan for [default: the machine of the trace, else cpu]
     #[arg(long, value_name = "NAME", value_parser = machine_name())]
     pub machine: Option<String>,
+    /// Estimate durations from the data sheet of --machine, in single precision, even where the trace states its own
+    #[arg(long, requires = "machine")]
+    pub roofline: bool,
     /// The link to the host [default: the machine's own]
     ///
     /// RATE (12.2GB/s) is a link that copies in both directions at once, shared:RATE one that copies in one direction at a time. The name of a

@@ -39,14 +39,8 @@ fn every_planner_obeys_pins() {
             let plan = Plan { trace: given.trace.fingerprint(), ..planned.plan.plan().clone() };
             check::check(given.trace.clone(), limited.machine.clone(), plan).unwrap();
             let own = Task { pins: task.pins.clone(), ..given.with_memory(limited.machine.memory) };
-            free += broken(
-                &own,
-                pipeline::plan(&Task { pins: None, ..own.clone() }, &method, &Silent)
-                    .unwrap()
-                    .plan
-                    .schedule(),
-            )
-            .len();
+            let unpinned = pipeline::plan(&Task { pins: None, ..own.clone() }, &method, &Silent);
+            free += unpinned.map_or(0, |planned| broken(&own, planned.plan.schedule()).len());
         }
     }
     assert!(found > 12, "{found} plans");
@@ -55,7 +49,7 @@ fn every_planner_obeys_pins() {
 
 #[test]
 fn pins_that_cannot_be_obeyed_are_refused() {
-    let given = task("gpt", &zoo::Options::new(1).length(16).layers(1).width(32));
+    let given = task("gpt", &zoo::Options::new(1).length(16).layers(1).width(64));
     let refused = |task: &Task, text: &str| pin(task, &parse(text).unwrap()).map(|_| ()).unwrap_err();
     assert!(matches!(refused(&given, "keep nowhere"), PinError::Unmatched { example: Some(_), .. }));
     assert!(matches!(refused(&given, "never-recompute adam"), PinError::Unmatched { .. }));

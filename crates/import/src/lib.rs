@@ -17,8 +17,8 @@
 //!
 //! - Views are gone; their readers read the tensor whose bytes they show. Tensors of no bytes are gone; their readers
 //!   [follow](elbowroom_ir::trace::Op::after) the ops that made them.
-//! - Parameters, optimizer state and buffers are persistent. The batch is made by `input` ops of no duration. They do not run
-//!   again, because the program made the batch outside of the device at a cost that the file does not state ([`Options::remake_inputs`]); results and gradients that outlive the iteration are read by one `never`
+//! - Parameters, optimizer state and buffers are persistent. The batch is made by pure `input` ops of no duration, as if the
+//!   host kept it for the iteration and its copy need not be counted ([`Options::remake_inputs`]); results and gradients that outlive the iteration are read by one `never`
 //!   op at its end, so that they stay until then.
 //! - An op that writes over a persistent tensor is `never` run again and states the [mutation](elbowroom_ir::trace::Mutation). If it also makes other tensors it
 //!   becomes two ops, a pure one with the whole duration and an update of no duration. That includes batch normalization, whose running
@@ -88,7 +88,7 @@ pub struct Options {
     /// The duration of one unit of time if the file does not state its unit (Checkmate and Chainer graphs).
     pub time_unit: Nanos,
     /// Whether the ops that provide the batch may be recomputed at no cost: true if the host keeps the batch and that copy need not be
-    /// counted; false, the default, if it can only be offloaded like any other tensor.
+    /// counted, as published figures assume; false if it can only be offloaded like any other tensor.
     pub remake_inputs: bool,
     /// Whether elementwise ops of suitable kinds may overwrite an input in place, even where the recorded program did not.
     pub inplace: bool,
@@ -101,7 +101,7 @@ impl Default for Options {
         Self {
             units: Units::Exact,
             time_unit: Nanos(1_000),
-            remake_inputs: false,
+            remake_inputs: true,
             inplace: false,
             device: None,
         }

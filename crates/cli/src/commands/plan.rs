@@ -397,7 +397,7 @@ pub fn print(report: &PlanReport) -> Result<()> {
         result.push(live(report));
     }
     let against =
-        format!("{} durations; {} against no limit", report.durations, printer::percent(report.overhead));
+        format!("{} times; {} against no limit", report.durations, printer::percent(report.overhead));
     result.push(row("iteration time", report.iteration_ns, against));
     result.push(bound(report));
     printer::section("Result", &result)?;

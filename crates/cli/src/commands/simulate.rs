@@ -106,12 +106,8 @@ pub fn run(args: &SimulateArgs) -> Result<Answer> {
 /// Prints the prediction: the result first, then what the streams do.
 fn print(p: &Prediction) -> Result<()> {
     printer::line(&format!("{} on {}", p.trace, p.machine))?;
-    let against = format!(
-        "{} durations; {} against {} without a limit",
-        p.durations,
-        printer::percent(p.overhead),
-        p.unlimited_iteration_ns
-    );
+    let against =
+        format!("{} against {} without a limit", printer::percent(p.overhead), p.unlimited_iteration_ns);
     let share = 100.0 * p.arena_bytes.ratio(p.limit_bytes);
     printer::section(
         "Result",

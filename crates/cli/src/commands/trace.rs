@@ -46,9 +46,17 @@ pub fn run(args: &TraceArgs) -> Result<Answer> {
             // Recorded durations are kept; a machine is noted only if the user names one, for the file does not.
             let named =
                 args.machine.machine.is_some() || args.machine.link.is_some() || args.machine.align.is_some();
-            say_that_durations_stay(path, &imported.costs, &args.machine);
             let machine = if named { Some(settings::machine(&args.machine, cpu()?)?) } else { None };
-            (imported.trace, imported.costs, machine, None)
+            let costs = match &machine {
+                Some(machine) if args.machine.roofline => {
+                    Costs::estimate(&imported.trace, &Roofline::new(machine))
+                }
+                _ => {
+                    say_that_durations_stay(path, &imported.costs, &args.machine);
+                    imported.costs
+                }
+            };
+            (imported.trace, costs, machine, None)
         }
         None => {
             let machine = settings::machine(&args.machine, cpu()?)?;
@@ -105,7 +113,8 @@ pub fn cpu() -> Result<Machine> {
 fn imported(path: &Path, bytes: &[u8], args: &ImportArgs) -> Result<Imported> {
     let options = import::Options::default()
         .units(if args.published_units { import::Units::Published } else { import::Units::Exact })
-        .inplace(args.inplace);
+        .inplace(args.inplace)
+        .remake_inputs(false);
     let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     import::import(bytes, &name, &options).with_context(|| format!("cannot import {}", path.display()))
 }
@@ -213,7 +222,7 @@ fn say_that_durations_stay(path: &Path, costs: &Costs, machine_args: &MachineArg
     if let Some(machine) = &machine_args.machine {
         let _ = writeln!(
             std::io::stderr(),
-            "note: {} states {} durations, which stay; memory, alignment and link are those of {machine}",
+            "note: {} states {} durations, which stay without --roofline; memory, alignment and link are those of {machine}",
             path.display(),
             costs.source.name()
         );
@@ -225,7 +234,7 @@ pub fn task(path: &Path, file: TraceFile, machine_args: &MachineArgs) -> Result<
     let own = file.machine.map_or_else(cpu, Ok)?;
     let machine = settings::machine(machine_args, own)?;
     // Costs in the file were made for the file's machine; another machine has others, unless the file states more than a data sheet can.
-    let costs = match file.costs {
+    let costs = match file.costs.filter(|_| !machine_args.roofline) {
         Some(costs) if costs.source != CostSource::Roofline => {
             say_that_durations_stay(path, &costs, machine_args);
             costs
