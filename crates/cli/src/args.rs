@@ -387,9 +387,9 @@ pub struct JudgeArgs {
     /// The machine on which the plan has to be legal [default: the machine of the trace, else that of the plan]
     #[arg(long, value_name = "NAME", value_parser = machine_name())]
     pub machine: Option<String>,
-    /// Bytes into which the arena has to fit, like 600MiB [default: the memory of the machine]
-    #[arg(long, value_name = "SIZE")]
-    pub memory: Option<Bytes>,
+    /// Bytes into which the arena has to fit: a size like 600MiB, or a share of the unconstrained peak like 60% [default: the memory of the machine]
+    #[arg(long, value_name = "LIMIT")]
+    pub memory: Option<MemorySpec>,
     /// Alignment of every buffer in bytes, a power of two [default: that of the machine]
     #[arg(long, value_name = "BYTES")]
     pub align: Option<Bytes>,

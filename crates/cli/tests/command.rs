@@ -155,6 +155,11 @@ fn a_plan_is_judged_by_the_machine_of_the_verifier() {
     expect(at, "plan r.trace --memory 60% --planner floor --no-recompute -o moved.plan", 0);
     let moved = json(&expect(at, "simulate r.trace moved.plan --json", 0));
     assert!(moved["to_host_bytes"].as_u64().unwrap() > 0);
+    // The same share is the same limit for `plan` and for `check`.
+    let shared = json(&expect(at, "check r.trace moved.plan --memory 60% --json", 0));
+    assert_eq!(shared["limit_bytes"], moved["limit_bytes"]);
+    expect_sentence(at, "check r.trace moved.plan --memory 30%", 1, &["rule L4", "memory ends"]);
+    expect_sentence(at, "check r.trace moved.plan --memory min", 2, &["a size or a share"]);
     expect_sentence(at, "check r.trace moved.plan --host-memory 1KiB", 1, &["rule L8"]);
     expect_sentence(at, "check r.trace r.plan --align 3", 2, &["power of two"]);
     expect_sentence(at, "check r.trace r.plan --machine abacus", 2, &["abacus"]);
@@ -209,6 +214,9 @@ fn streams_are_read_within_limits() {
         "pack /dev/zero",
         "pack /dev/urandom",
         "plan r.trace --memory 60% --planner dqn --dqn-from /dev/zero",
+        "train --model gpt --data r.trace --tokenizer /dev/zero",
+        "train --model resnet18 --resume /dev/zero",
+        "train --model resnet18 --weights /dev/zero",
     ] {
         let command = Command::new("prlimit")
             .arg("--as=600000000")

@@ -2,10 +2,15 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use elbowroom::ir::Bytes;
 use elbowroom::ir::check;
+use elbowroom::ir::machine::Machine;
+use elbowroom::ir::search::Silent;
 use elbowroom::ir::text::PlanFile;
+use elbowroom::pipeline::{self, Task};
+use elbowroom::registry;
+use elbowroom::size::MemorySpec;
 use serde::Serialize;
 
 use crate::Answer;
@@ -34,8 +39,20 @@ struct Verdict {
 pub fn run(args: &CheckArgs) -> Result<Answer> {
     let trace = trace_file(&args.trace, args.inputs)?;
     let file = read_plan(&args.plan)?;
-    let judge = Judge::new(&args.judge, trace.machine.as_ref(), &file.machine)?;
+    let own_machine = trace.machine.clone();
     let task = task(&args.trace, trace, &MachineArgs::default())?;
+    let judge = |memory| Judge::new(&args.judge, memory, own_machine.as_ref(), &file.machine);
+    let memory = match args.judge.memory {
+        None => None,
+        Some(MemorySpec::Absolute(bytes)) => Some(bytes),
+        Some(MemorySpec::Smallest) => {
+            bail!(
+                "check --memory takes a size or a share, like 600MiB or 50%; `min` takes a search: see `plan`"
+            )
+        }
+        Some(share) => share.resolve(unconstrained_peak(&task, judge(None)?.align.bytes)?),
+    };
+    let judge = judge(memory)?;
     let height = file.plan.placement.height;
     let result = check::check(task.trace, judge.machine(&file.machine), file.plan);
     if args.json {
@@ -79,6 +96,13 @@ pub fn run(args: &CheckArgs) -> Result<Answer> {
         Ok(_) => Ok(Answer::Yes),
         Err(illegal) => Ok(Answer::No(judge.refusal(&args.plan, &illegal))),
     }
+}
+
+/// The unconstrained peak as `plan` finds it, so that the same share is the same limit.
+fn unconstrained_peak(task: &Task, align: Bytes) -> Result<Bytes> {
+    let task = Task { machine: Machine { align, ..task.machine.clone() }, ..task.clone() };
+    let packer = registry::packer(registry::DEFAULT_PACKER)?;
+    Ok(pipeline::unconstrained(&task, packer, &Silent)?.height())
 }
 
 /// A plan from a file, not yet proved.

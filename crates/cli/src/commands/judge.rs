@@ -57,11 +57,16 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// Decides by what a plan is judged.
+    /// Decides by what a plan is judged; `memory` is what the user's option means in bytes.
     ///
     /// # Errors
     /// The user names no known machine, or an impossible alignment.
-    pub fn new(args: &JudgeArgs, trace: Option<&Machine>, plan: &Machine) -> Result<Self> {
+    pub fn new(
+        args: &JudgeArgs,
+        memory: Option<Bytes>,
+        trace: Option<&Machine>,
+        plan: &Machine,
+    ) -> Result<Self> {
         let named = match &args.machine {
             Some(name) => Some(presets::machine(name).ok_or_else(|| UnknownMachine { name: name.clone() })?),
             None => None,
@@ -83,7 +88,7 @@ impl Judge {
                 }
             };
         Ok(Self {
-            memory: judged(args.memory, |machine| machine.memory, Bytes::min),
+            memory: judged(memory, |machine| machine.memory, Bytes::min),
             // Both are powers of two, so multiples of the larger one are multiples of both.
             align: judged(args.align, |machine| machine.align, Bytes::max),
             host_memory: judged(args.host_memory, |machine| machine.host_memory, Bytes::min),

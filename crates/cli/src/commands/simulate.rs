@@ -51,7 +51,7 @@ pub fn run(args: &SimulateArgs) -> Result<Answer> {
         (align, ..) => align,
     };
     let judge_args = JudgeArgs { align, ..JudgeArgs::default() };
-    let judge = Judge::new(&judge_args, trace.machine.as_ref(), &file.machine)?;
+    let judge = Judge::new(&judge_args, None, trace.machine.as_ref(), &file.machine)?;
     // A plan for another machine is simulated on that machine, with its durations.
     let traced = trace.machine.as_ref().map(|machine| &machine.name);
     let planned = Some(&file.machine.name).filter(|&name| traced.is_some_and(|traced| traced != name));

@@ -76,7 +76,7 @@ pub fn explain(args: &PeakArgs) -> Result<Result<Explained, Answer>> {
         None => None,
         Some(path) => {
             let file = read_plan(path)?;
-            let judge = Judge::new(&JudgeArgs::default(), own_machine.as_ref(), &file.machine)?;
+            let judge = Judge::new(&JudgeArgs::default(), None, own_machine.as_ref(), &file.machine)?;
             match check::check(task.trace.clone(), judge.machine(&file.machine), file.plan) {
                 Ok(plan) => Some(plan),
                 Err(illegal) => return Ok(Err(Answer::No(judge.refusal(path, &illegal)))),

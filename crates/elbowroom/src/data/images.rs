@@ -7,7 +7,7 @@ use image::imageops::FilterType;
 use image::{ImageReader, Limits};
 
 use super::batch::ImageBatch;
-use super::{Batch, DataError, Dataset};
+use super::{Batch, DataError, Dataset, read_at_most};
 
 /// Ends of the names of files that are read, in lower case.
 const ENDS: [&str; 3] = ["jpg", "jpeg", "png"];
@@ -71,11 +71,7 @@ impl Images {
     pub fn open_table(path: &Path) -> Result<Self, DataError> {
         let format =
             |why: String| DataError::Format { path: path.to_owned(), format: "table of images", why };
-        let bytes = path.metadata().map_err(DataError::io(path))?.len();
-        if bytes > TABLE_BYTES {
-            return Err(format(format!("it has {bytes} bytes, and a table may have {TABLE_BYTES}")));
-        }
-        let text = String::from_utf8(std::fs::read(path).map_err(DataError::io(path))?)
+        let text = String::from_utf8(read_at_most(path, TABLE_BYTES, "table of images")?)
             .map_err(|_| format("it is no text; write lines of PATH,LABEL in UTF-8".to_owned()))?;
         let folder = path.parent().unwrap_or(Path::new("."));
         let mut rows = Vec::new();
@@ -312,7 +308,9 @@ mod tests {
         assert_eq!(numbered.classes.len(), 3);
         numbered.fill(&[0, 1], &mut batch(3)).unwrap();
         std::fs::File::create(at("t.csv")).unwrap().set_len(TABLE_BYTES + 1).unwrap();
-        assert!(Images::open_table(&at("t.csv")).unwrap_err().to_string().contains("268435457 bytes"));
+        assert!(
+            Images::open_table(&at("t.csv")).unwrap_err().to_string().contains("more than 268435456 bytes")
+        );
         for text in ["", "x/1.png\n", "path,label\n", "x/1.png,4000000000\n"] {
             assert!(table(text).is_err(), "{text}");
         }

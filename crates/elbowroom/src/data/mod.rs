@@ -25,7 +25,8 @@ mod text;
 mod tokenizer;
 
 use std::error::Error;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 pub use augment::Augmentation;
@@ -151,6 +152,21 @@ pub enum DataError {
     /// A data set of the user failed.
     #[error(transparent)]
     Other(Box<dyn Error + Send + Sync>),
+}
+
+/// The bytes of a file of at most `most` bytes, which may also be a pipe or a device: the size that the system states for these is no bound.
+fn read_at_most(path: &Path, most: u64, format: &'static str) -> Result<Vec<u8>, DataError> {
+    let file = File::open(path).map_err(DataError::io(path))?;
+    let mut bytes = Vec::new();
+    let stated = file.metadata().map_err(DataError::io(path))?.len();
+    if stated <= most {
+        file.take(most + 1).read_to_end(&mut bytes).map_err(DataError::io(path))?;
+    }
+    if stated > most || bytes.len() as u64 > most {
+        let why = format!("it has more than {most} bytes, and no {format} has that many");
+        return Err(DataError::Format { path: path.to_owned(), format, why });
+    }
+    Ok(bytes)
 }
 
 impl DataError {

@@ -10,11 +10,11 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::super::DataError;
+use super::super::{DataError, read_at_most};
 use super::pieces::Pieces;
 
 /// Most bytes of a file: several times the largest one known.
-const LARGEST_FILE: u64 = 256 << 20;
+const LARGEST_FILE: u64 = 128 << 20;
 /// Most tokens: more than any vocabulary has, and far fewer than would fill the memory.
 const MOST_TOKENS: u32 = 1 << 24;
 /// Bytes of text whose characters stand for themselves in the vocabulary; the others are written as characters from U+0100 on.
@@ -89,14 +89,10 @@ impl BytePairs {
     /// Reads a file.
     pub fn open(path: &Path) -> Result<Self, DataError> {
         let format = |why: String| DataError::Format { path: path.to_owned(), format: "tokenizer.json", why };
-        let metadata = path.metadata().map_err(DataError::io(path))?;
-        if metadata.is_dir() {
+        if path.metadata().map_err(DataError::io(path))?.is_dir() {
             return Err(format("it is a folder; give the file tokenizer.json in it".to_owned()));
         }
-        if metadata.len() > LARGEST_FILE {
-            return Err(format(format!("it has {} bytes, and no tokenizer has that many", metadata.len())));
-        }
-        let content = std::fs::read(path).map_err(DataError::io(path))?;
+        let content = read_at_most(path, LARGEST_FILE, "tokenizer.json")?;
         let file: File = serde_json::from_slice(&content)
             .map_err(|error| format(format!("{error}; give a tokenizer.json of Hugging Face, or bytes")))?;
         Self::parse(file).map_err(format)
