@@ -321,7 +321,7 @@ impl<'a> Training<'a> {
             None => pipeline::unconstrained(&task, self.method.packer, observer)
                 .map_err(|error| (TrainError::Plan(error), None))?,
         };
-        match limit::plan(self, memory, &task, unconstrained.height(), observer) {
+        match limit::plan(self, memory, &task, &unconstrained, observer) {
             Ok(estimated) => Ok(First { graph, task, unconstrained, estimated }),
             Err(error) => Err((error, Some(task))),
         }

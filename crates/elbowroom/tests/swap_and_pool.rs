@@ -28,7 +28,8 @@ fn forty_percent_of_the_pool_at_fifteen_percent_overhead() {
             let method = Method::new(
                 registry::planner("bo").unwrap(),
                 registry::packer(packer).unwrap(),
-                Budget::evaluations(40),
+                // `bo` ends by itself; every schedule that it packs is an evaluation.
+                Budget::evaluations(1_000),
             );
             let planned = pipeline::plan(&limited, &method, &Silent).unwrap();
             let overhead = planned.predicted.iteration.ratio(task.costs.total()) - 1.0;

@@ -8,6 +8,7 @@ use elbowroom::algorithms::{AlgorithmChoice, Conditions};
 use elbowroom::engine;
 use elbowroom::graph::zoo::{self, Options};
 use elbowroom::ir::Bytes;
+use elbowroom::ir::packing::{Packer, Placement, Problem};
 use elbowroom::ir::planning::{Costs, Freedom, Planner, Request};
 use elbowroom::ir::schedule::Schedule;
 use elbowroom::ir::search::{Budget, Observer, Outcome, Silent, StopReason};
@@ -388,4 +389,77 @@ fn peers_do_not_pack_every_candidate_while_a_training_waits() {
     };
     assert_eq!(searches(Rounds::AsNeeded), (true, [false, true]));
     assert_eq!(searches(Rounds::Sparing), (false, [true, false]));
+}
+
+/// Finds the schedule that keeps every tensor.
+struct Keeps;
+
+/// Counts the searches.
+struct Searches(AtomicU64);
+
+static SEARCHES: Searches = Searches(AtomicU64::new(0));
+
+impl Planner for Keeps {
+    fn name(&self) -> &'static str {
+        "keeps"
+    }
+    fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
+        let roomy = Request { live_limit: request.machine.memory, ..*request };
+        registry::planner("keep").unwrap().schedule(&roomy, budget, observer)
+    }
+    fn peers(&self, _: &Trace) -> Vec<&'static dyn Planner> {
+        vec![&SEARCHES]
+    }
+}
+
+impl Planner for Searches {
+    fn name(&self) -> &'static str {
+        "searches"
+    }
+    fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        registry::planner("floor").unwrap().schedule(request, budget, observer)
+    }
+}
+
+/// Refuses the first problem by one alignment.
+struct RefusesFirst(AtomicBool);
+
+impl Packer for RefusesFirst {
+    fn name(&self) -> &'static str {
+        "refuses-first"
+    }
+    fn pack(&self, problem: &Problem, budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
+        if self.0.swap(true, Ordering::Relaxed) {
+            return registry::packer("auto").unwrap().pack(problem, budget, observer);
+        }
+        let best = problem.capacity.map(|capacity| capacity + Bytes(64));
+        Outcome { best: None, evaluations: 1, stop: StopReason::GaveUp { best } }
+    }
+}
+
+#[test]
+fn nothing_is_searched_once_a_plan_reaches_the_bound() {
+    let task = task("resnet20");
+    let packer = registry::packer("auto").unwrap();
+    let peak = pipeline::unconstrained(&task, packer, &Silent).unwrap().height();
+    let task = task.with_memory(Bytes(peak.get() + 4096));
+    let packer = RefusesFirst(AtomicBool::new(false));
+    let method = Method::new(&Keeps, &packer, Budget::evaluations(20));
+    let planned = pipeline::plan(&task, &method, &Silent).unwrap();
+    assert_eq!(planned.predicted.iteration, task.costs.total());
+    assert_eq!(planned.evaluations.rounds.len(), 2, "the first schedule was not packed");
+    assert_eq!(SEARCHES.0.load(Ordering::Relaxed), 0, "no peer can be faster");
+}
+
+#[test]
+fn a_training_within_its_unconstrained_peak_moves_nothing() {
+    for (name, options) in [("lstm", Options::new(8)), ("resnet20", Options::new(2).image(16))] {
+        let network = Model::new(name, options).unwrap();
+        let all: MemorySpec = "100%".parse().unwrap();
+        let report = Training::new(network, all).evaluations(20).iterations(3).run().unwrap();
+        assert_eq!(report.plan.to_host_bytes, Bytes::ZERO, "{name}");
+        assert_eq!(report.plan.to_device_bytes, Bytes::ZERO, "{name}");
+        assert_eq!(report.measured_recomputed_ops, 0, "{name}");
+    }
 }

@@ -16,7 +16,7 @@ use crate::verdict::refusal;
 pub(crate) struct Search<'a> {
     pub request: &'a Request<'a>,
     budget: &'a Budget,
-    observer: &'a dyn Observer,
+    pub observer: &'a dyn Observer,
     started: Instant,
     best: Option<Lowered>,
     least: Option<Bytes>,

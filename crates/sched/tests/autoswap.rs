@@ -1,9 +1,12 @@
 //! The four scores of AutoSwap on a chain small enough to work out by hand.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use elbowroom_ir::machine::{Channel, Machine};
+use elbowroom_ir::packing::{Packer, Placement, Problem};
 use elbowroom_ir::planning::{Freedom, Request};
 use elbowroom_ir::schedule::Stream;
-use elbowroom_ir::search::{Budget, Silent};
+use elbowroom_ir::search::{Budget, Observer, Outcome, Silent, StopReason};
 use elbowroom_ir::{Bytes, Nanos};
 use elbowroom_sched::chain::{Chain, ChainTrace, Layer};
 use elbowroom_sched::offload::autoswap::{AutoSwap, Candidate, ranking};
@@ -116,4 +119,46 @@ fn what_comes_back_just_in_time_delays_nobody() {
     // Its copy takes 40 µs and is needed at 700 µs; the op that runs at 660 µs, B1, begins at 500 µs.
     assert_eq!(prefetched(PrefetchRule::JustInTime), Some(Nanos(500_000)));
     assert!(prefetched(PrefetchRule::Eager) < Some(Nanos(300_000)));
+}
+
+/// Refuses everything by a byte, and counts.
+#[derive(Default)]
+struct Refuses(AtomicU64);
+
+impl Packer for Refuses {
+    fn name(&self) -> &'static str {
+        "refuses"
+    }
+
+    fn pack(&self, problem: &Problem, _: &Budget, _: &dyn Observer) -> Outcome<Placement> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        let best = problem.capacity.map(|capacity| capacity + Bytes(1));
+        Outcome { best: None, evaluations: 1, stop: StopReason::GaveUp { best } }
+    }
+}
+
+/// Every schedule that is packed is an evaluation, so that few evaluations take little time.
+#[test]
+fn evaluations_bound_how_often_candidates_are_packed() {
+    let traced = chain();
+    let machine = machine(10);
+    for name in ["autoswap", "doa", "bo"] {
+        let packed = |budget: &Budget| {
+            let packer = Refuses::default();
+            let request = Request { packer: Some(&packer), ..request(&traced, &machine, 7 * MIB) };
+            let outcome = planner(name).unwrap().schedule(&request, budget, &Silent);
+            (packer.0.into_inner(), outcome.evaluations, outcome.best)
+        };
+        let (all, evaluations, best) = packed(&Budget::evaluations(1_000_000));
+        assert!(all > 3 && evaluations >= all, "{name}: {all} packed, {evaluations} evaluations");
+        // `bo` tries its first four points whatever the budget.
+        let more = if name == "bo" { 3 } else { 0 };
+        for most in [1, 2, 3] {
+            let (few, evaluations, _) = packed(&Budget::evaluations(most));
+            assert!(few <= most + more, "{name}: {few} packed within {most} evaluations");
+            assert!(evaluations <= most + more, "{name}: {evaluations} of {most} evaluations");
+        }
+        // The number that was counted gives the same again.
+        assert_eq!(packed(&Budget::evaluations(evaluations)), (all, evaluations, best), "{name}");
+    }
 }

@@ -3,7 +3,8 @@
 //! Each round packs the schedule of the planner. If the arena size exceeds the limit, the next round lowers the limit on live memory and
 //! plans again. Planners whose schedules are never slower than those of their peers could lose that property in packing, because a peer's
 //! schedule may fit where their own does not. So if the first schedule does not fit, the peers run as well, each down to the live memory at
-//! which it fits, and the fastest schedule of all is taken.
+//! which it fits, and the fastest schedule of all is taken. As soon as a schedule that fits reaches the lower bound on the iteration time, nothing
+//! else is searched.
 //!
 //! Under a time limit the clock ends planning in a round, packing, and the searches of peers. Each stop is recorded in [`Evaluations`], which
 //! reproduce the plan: a search that was stopped without a record contributes nothing.
@@ -11,12 +12,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use elbowroom_ir::Bytes;
 use elbowroom_ir::check::CheckedPlan;
 use elbowroom_ir::packing::{Placement, Problem};
 use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Infeasible, InterruptOnly, Observer, Outcome, StopReason};
+use elbowroom_ir::{Bytes, Nanos};
 use elbowroom_pack::BestFit;
 use elbowroom_sched::deadline::Until;
 use elbowroom_sched::offload::floor::Floor;
@@ -25,7 +26,7 @@ use elbowroom_sim::liveness;
 
 use super::evaluations::{Evaluations, Round};
 use super::origin::Origin;
-use super::{AT_ONCE, Method, PlanError, Rounds, Task, goal, no_schedule, request, simulate};
+use super::{AT_ONCE, Method, PlanError, Rounds, Task, goal, lower_bound, no_schedule, request, simulate};
 
 /// Rounds that may raise the limit on live memory again, and the share of the limit below which a difference does not matter.
 const RISES: usize = 3;
@@ -58,7 +59,7 @@ pub(super) struct Fitted {
 }
 
 impl Fitted {
-    fn time(&self, task: &Task) -> elbowroom_ir::Nanos {
+    fn time(&self, task: &Task) -> Nanos {
         simulate(task, &self.schedule).iteration
     }
 }
@@ -155,7 +156,9 @@ pub(super) fn fit(
 ) -> (Result<Fitted, PlanError>, Evaluations) {
     let clock = Clock::start(method);
     let mut recorded = Evaluations::default();
-    let mut descent = Descent::new(task, method, clock, known, true);
+    let bound = lower_bound(task);
+    let mut descent = Descent::new(task, method, clock, known, bound);
+    descent.first = true;
     // Before the rounds, which may use up all the time.
     let safe = match clock.time {
         Some(_) => safe_plan(task, method, clock, observer),
@@ -166,7 +169,8 @@ pub(super) fn fit(
     recorded.rounds = descent.rounds;
     let in_one_round = best.is_ok() && recorded.rounds.len() == 1;
     let impossible = matches!(best, Err(PlanError::Infeasible { .. }));
-    if in_one_round || impossible || matches!(method.rounds, Rounds::AtOnce) {
+    let reached = |best: &Result<Fitted, _>| best.as_ref().is_ok_and(|best| best.time(task) <= bound);
+    if in_one_round || impossible || matches!(method.rounds, Rounds::AtOnce) || reached(&best) {
         return or_safe(best, safe, recorded);
     }
     let most = match &method.rounds {
@@ -191,7 +195,7 @@ pub(super) fn fit(
         let budget = Budget { evaluations: Some(evaluations), time: None, ..method.budget.clone() };
         let quick = Method { planner, budget, rounds, ..method.clone() };
         let clock = Clock::start(&quick);
-        let mut descent = Descent::new(task, &quick, clock, &[], false);
+        let mut descent = Descent::new(task, &quick, clock, &[], bound);
         descent.sparing = method.rounds == Rounds::Sparing;
         let found = descent.run(&InterruptOnly(&watch));
         if watch.cut() {
@@ -203,6 +207,9 @@ pub(super) fn fit(
             && best.as_ref().map_or(true, |best| other.time(task) < best.time(task))
         {
             best = Ok(other);
+        }
+        if reached(&best) {
+            break;
         }
     }
     recorded.peer_searches = if cut { Some(finished) } else { most };
@@ -233,7 +240,7 @@ fn safe_plan(task: &Task, method: &Method<'_>, clock: Clock, observer: &dyn Obse
     let watch = Until::new(observer, clock.end_of_safe());
     for search in searches {
         let found =
-            Descent::new(task, &search, Clock::start(&search), &[], false).run(&InterruptOnly(&watch));
+            Descent::new(task, &search, Clock::start(&search), &[], Nanos::ZERO).run(&InterruptOnly(&watch));
         if watch.interrupted() {
             return None;
         }
@@ -299,6 +306,8 @@ struct Descent<'a> {
     method: &'a Method<'a>,
     clock: Clock,
     known: &'a [&'a Schedule],
+    /// The iteration time that no plan can be below.
+    bound: Nanos,
     /// Whether this is the planner of the method, not a peer.
     first: bool,
     /// Whether the planner gets no packer for its candidates.
@@ -317,10 +326,10 @@ impl<'a> Descent<'a> {
         method: &'a Method<'a>,
         clock: Clock,
         known: &'a [&'a Schedule],
-        first: bool,
+        bound: Nanos,
     ) -> Self {
-        let (sparing, rounds, cut, reproducible) = (false, Vec::new(), false, true);
-        Self { task, method, clock, known, first, sparing, rounds, cut, reproducible }
+        let (first, sparing, rounds, cut, reproducible) = (false, false, Vec::new(), false, true);
+        Self { task, method, clock, known, bound, first, sparing, rounds, cut, reproducible }
     }
 
     /// Lowers the limit on live memory until a placement fits. If the planner finds nothing, the last step was too long and is halved.
@@ -352,7 +361,8 @@ impl<'a> Descent<'a> {
                         Fitted { schedule, placement, stop, found_by, reproducible: self.reproducible };
                     let taken = limits.exceeds();
                     let near = taken.saturating_sub(peak) < Bytes(limit.get() / NEAR);
-                    return Ok(match round == 0 || near || self.method.rounds == Rounds::AtOnce {
+                    let enough = round == 0 || near || self.method.rounds == Rounds::AtOnce;
+                    return Ok(match enough || fitted.time(task) <= self.bound {
                         true => fitted,
                         false => self.rise(fitted, [peak, taken], made, observer),
                     });
@@ -397,6 +407,9 @@ impl<'a> Descent<'a> {
                         Fitted { schedule: schedule.clone(), placement, stop, found_by, reproducible };
                     if other.time(self.task) < best.time(self.task) {
                         best = other;
+                    }
+                    if best.time(self.task) <= self.bound {
+                        break;
                     }
                     fits = between;
                 }

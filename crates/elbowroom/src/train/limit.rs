@@ -43,12 +43,15 @@ pub(super) fn plan(
     training: &Training<'_>,
     memory: MemorySpec,
     task: &Task,
-    unconstrained_peak: Bytes,
+    unconstrained: &Planned,
     observer: &dyn TrainObserver,
 ) -> Result<Planned, TrainError> {
     let started = Instant::now();
+    let unconstrained_peak = unconstrained.height();
+    // A limit that holds every tensor takes no search.
+    let method = training.method.clone().placed([unconstrained.plan.clone()]);
     // A time budget is for everything here together.
-    let patient = || training.method.clone().since(started).at_once_within_time();
+    let patient = || method.clone().since(started).at_once_within_time();
     let share = pipeline::planning_share(task.costs.total(), training.iterations);
     let planned = match memory.resolve(unconstrained_peak) {
         // The plan only has to fit: durations are not measured yet, so a long search would be wasted.
@@ -56,7 +59,7 @@ pub(super) fn plan(
             let task = task.with_memory(limit);
             // Nor is it worth more than half of what planning may take, by the estimate, or making the first iteration wait: the plan for measured
             // durations matters more.
-            let first = training.method.clone().within((share / 2).min(FIRST)).at_once_within_time();
+            let first = method.clone().within((share / 2).min(FIRST)).at_once_within_time();
             let first = shortened(&first, task.trace.ops().len());
             match pipeline::plan(&task, &first, observer) {
                 // What was shortened may have ended too early. No search gets less than an eighth of the time.
@@ -158,7 +161,8 @@ fn shortened<'a>(method: &Method<'a>, ops: usize) -> Method<'a> {
     Method { budget: Budget { evaluations, ..method.budget.clone() }, ..method.clone() }
 }
 
-/// A plan for measured durations, or the one for estimated durations where the planner finds none that is faster: that one fits.
+/// A plan for measured durations, or the one for estimated durations where the planner finds none that is faster: that one fits. If that one
+/// reaches the lower bound by the measured durations, too, nothing is searched.
 pub(super) fn replan(
     method: &Method<'_>,
     task: &Task,
@@ -166,6 +170,7 @@ pub(super) fn replan(
     observer: &dyn TrainObserver,
 ) -> Result<Planned, TrainError> {
     let kept = pipeline::predict(task, estimated);
+    let method = &method.clone().placed([kept.plan.clone()]);
     match pipeline::plan(task, method, observer) {
         Ok(planned) if planned.predicted.iteration <= kept.predicted.iteration => Ok(planned),
         Err(PlanError::Illegal(fault)) => Err(TrainError::Plan(fault.into())),

@@ -107,7 +107,7 @@ impl Planner for Bo {
                         times.push(lowered.iteration.get() as f64);
                         continue;
                     }
-                    match packed(request, observer, lowered, select) {
+                    match packed(&mut search, lowered, select) {
                         Ok(lowered) => {
                             times.push(lowered.iteration.get() as f64);
                             search.offer(lowered);

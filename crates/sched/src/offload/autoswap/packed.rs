@@ -6,35 +6,39 @@
 
 use elbowroom_ir::Bytes;
 use elbowroom_ir::packing::Problem;
-use elbowroom_ir::planning::Request;
-use elbowroom_ir::search::{Budget, InterruptOnly, Observer, StopReason};
+use elbowroom_ir::search::{Budget, InterruptOnly, StopReason};
 use elbowroom_sim::liveness;
 
 use crate::lower::Lowered;
 use crate::policy::PrefetchRule;
 use crate::retry::{PACKING_EVALUATIONS, ROUNDS, RoundLimits};
+use crate::search::Search;
 
 /// What a selection makes of ever lower limits on live memory until the request's packer finds a place for everything in the machine's memory;
-/// the first schedule if it never does, or if the observer interrupts before. Without a packer, the caller bounds the live memory alone, and
+/// the first schedule if it never does, or if the search has to stop before. Every schedule that is packed after the first one, which the caller
+/// has counted, is an evaluation: packing takes much longer than selecting. Without a packer, the caller bounds the live memory alone, and
 /// every schedule has its place.
 pub(crate) fn packed(
-    request: &Request<'_>,
-    observer: &dyn Observer,
+    search: &mut Search<'_>,
     first: Lowered,
     select: impl Fn(Bytes, PrefetchRule) -> Result<Lowered, Bytes>,
 ) -> Result<Lowered, Lowered> {
+    let request = search.request;
     let mut limits = RoundLimits::from(request.live_limit);
     for round in 0..ROUNDS {
         let mut fits: Option<Lowered> = None;
         let mut exceeds: Option<(Bytes, Bytes)> = None;
         for prefetch in [PrefetchRule::Eager, PrefetchRule::JustInTime] {
-            if round > 0 && observer.interrupted() {
-                return fits.ok_or(first);
-            }
             let known = round == 0 && prefetch == PrefetchRule::Eager;
+            if !known && request.packer.is_some() {
+                if search.stopped().is_some() {
+                    return fits.ok_or(first);
+                }
+                search.count();
+            }
             let made = if known { Ok(first.clone()) } else { select(limits.limit(), prefetch) };
             let Ok(lowered) = made else { continue };
-            match excess(request, observer, &lowered) {
+            match excess(search, &lowered) {
                 Some(Bytes::ZERO) if fits.as_ref().is_none_or(|fits| lowered.iteration < fits.iteration) => {
                     fits = Some(lowered);
                 }
@@ -58,12 +62,13 @@ pub(crate) fn packed(
 }
 
 /// By how much a schedule exceeds the machine's memory where the request's packer places it; `None` if that cannot be said.
-fn excess(request: &Request<'_>, observer: &dyn Observer, lowered: &Lowered) -> Option<Bytes> {
-    let Some(packer) = request.packer else { return Some(Bytes::ZERO) };
-    let machine = request.machine;
+fn excess(search: &Search<'_>, lowered: &Lowered) -> Option<Bytes> {
+    let Some(packer) = search.request.packer else { return Some(Bytes::ZERO) };
+    let machine = search.request.machine;
     let problem = liveness::problem(&lowered.schedule, machine);
     let problem = Problem { capacity: Some(machine.memory.align_up(machine.align)), ..problem };
-    let outcome = packer.pack(&problem, &Budget::evaluations(PACKING_EVALUATIONS), &InterruptOnly(observer));
+    let outcome =
+        packer.pack(&problem, &Budget::evaluations(PACKING_EVALUATIONS), &InterruptOnly(search.observer));
     let height = match (outcome.best, outcome.stop) {
         (Some(placement), _) => liveness::height(&lowered.schedule, &placement.offsets),
         (None, StopReason::GaveUp { best: Some(height) }) => height,
