@@ -137,7 +137,24 @@ pub struct PlannerArgs {
     #[command(flatten)]
     pub search: SearchArgs,
     #[command(flatten)]
+    pub options: PlannerOptions,
+    #[command(flatten)]
     pub network: DqnArgs,
+}
+
+/// Options that only some planners take.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Planning")]
+pub struct PlannerOptions {
+    /// Smallest tensor that doa, aoa, wdoa, swdoa, autoswap, bo and bo-margin offload [default: 1MiB, or a 256th of the live memory if that is less]
+    #[arg(long, value_name = "SIZE")]
+    pub swap_least: Option<Bytes>,
+    /// Which tensors the planner marked recomputes: lines like `kind batch-norm 1`
+    ///
+    /// A line is `tensor NAME COUNT`, `op NAME COUNT` or `kind KIND COUNT`; `*` stands for any characters. COUNT is the mirror count of Chen et
+    /// al.: 0 keeps, 1 recomputes once, more recomputes recursively. Of several lines that name a tensor, the last counts.
+    #[arg(long, value_name = "FILE")]
+    pub marks: Option<PathBuf>,
 }
 
 /// How `--planner dqn` learns.
@@ -516,6 +533,9 @@ pub struct CompareArgs {
     /// Print, for each trace and planner, the largest iteration time ÷ lower bound over all limits and the longest planning time
     #[arg(long, value_name = "BOUND", conflicts_with_all = ["overhead", "csv", "json"])]
     pub ratio: Option<RatioTo>,
+    /// Samples in an iteration: adds a column with samples per second
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..), conflicts_with_all = ["overhead", "ratio", "csv", "json"])]
+    pub samples: Option<u64>,
     /// Draw overhead over memory as an SVG file
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
@@ -534,6 +554,8 @@ pub struct CompareArgs {
     #[command(flatten)]
     pub machine: MachineArgs,
     #[command(flatten)]
+    pub options: PlannerOptions,
+    #[command(flatten)]
     pub network: DqnArgs,
 }
 
@@ -544,6 +566,8 @@ pub enum RatioTo {
     Bound,
     /// Proposition 3 of Beaumont et al., a bound for plans that recompute nothing and keep persistent tensors on the device
     Chain,
+    /// The value of Algorithm 1 of Beaumont et al., a bound for plans of a chain that only offload; a trace that is no chain has none
+    Relaxed,
 }
 
 /// `elbowroom pack`

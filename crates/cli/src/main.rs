@@ -10,6 +10,7 @@ mod commands;
 mod files;
 mod learning;
 mod networks;
+mod planners;
 mod printer;
 mod progress;
 mod settings;

@@ -166,9 +166,9 @@ pub fn table(left: usize, head: &[Vec<String>], rows: &[Vec<String>]) -> io::Res
 }
 
 /// Turns names and units into the two lines of a head.
-pub fn head<const N: usize>(columns: [(&str, &str); N]) -> Vec<Vec<String>> {
-    let line = |pick: fn((&str, &str)) -> String| columns.into_iter().map(pick).collect::<Vec<_>>();
-    vec![line(|(name, _)| name.to_owned()), line(|(_, unit)| unit.to_owned())]
+pub fn head<'a>(columns: impl AsRef<[(&'a str, &'a str)]>) -> Vec<Vec<String>> {
+    let line = |pick: fn(&(&str, &str)) -> String| columns.as_ref().iter().map(pick).collect::<Vec<_>>();
+    vec![line(|(name, _)| (*name).to_owned()), line(|(_, unit)| (*unit).to_owned())]
 }
 
 /// One unit for all sizes of a column.

@@ -14,11 +14,11 @@ use elbowroom::registry;
 use elbowroom::train::Training;
 
 use crate::args::{FreedomArgs, MachineArgs, PlannerArgs, SearchArgs};
-use crate::learning;
+use crate::planners::planners;
 
 /// The planner, the packer and how long to look.
 pub fn method(args: &PlannerArgs) -> Result<Method<'static>> {
-    let planner = learning::planner(&args.planner, &args.network)?;
+    let planner = planners([args.planner.as_str()], &args.options, &args.network)?[0];
     let packer = registry::packer(&args.packer)?;
     let method = Method::new(planner, packer, looked(&args.search));
     Ok(match &args.search.evaluations {

@@ -1,6 +1,7 @@
 //! Compares planners: each at every limit, or each at the smallest limit that it can meet within an overhead.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use elbowroom_ir::check::{CheckedPlan, Illegal};
 use elbowroom_ir::packing::Packer;
@@ -61,6 +62,9 @@ pub struct Row {
     /// Iteration time ÷ the bound of Beaumont et al., Proposition 3, on the unconstrained peak, the measure of their paper. It is
     /// a bound for plans that recompute nothing and do not move persistent tensors; other plans may go below 1.
     pub ratio_to_chain_bound: Option<f64>,
+    /// The value of Algorithm 1 of Beaumont et al., a bound for plans of a chain that only offload; `null` if the task permits more or its trace
+    /// is no chain.
+    pub relaxed_bound_ns: Option<Nanos>,
     /// Bytes offloaded and prefetched together.
     pub traffic_bytes: Option<Bytes>,
     /// Ops that are recomputed.
@@ -172,7 +176,9 @@ impl Smallest<'_> {
             let used = row.arena_bytes.or(row.peak_live_bytes).unwrap_or(limit).min(limit);
             row.limit_bytes = used;
             row.share = used.ratio(comparison.unconstrained);
-            row.lower_bound_ns = pipeline::lower_bound(&comparison.task.with_memory(used));
+            let at_used = comparison.task.with_memory(used);
+            row.lower_bound_ns = pipeline::lower_bound(&at_used);
+            row.relaxed_bound_ns = pipeline::relaxed_bound(&at_used);
             row.ratio_to_bound = row.iteration_ns.map(|time| time.ratio(row.lower_bound_ns));
             row.ratio_to_chain_bound = row.iteration_ns.map(|time| chain_ratio(comparison, time, used));
             self.found = Some(row);
@@ -213,7 +219,7 @@ fn plan_row(
     observer: &dyn Observer,
 ) -> Result<Row, Illegal> {
     let method = Method::new(planner, comparison.packer, comparison.budget.clone());
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     let Known { plans, schedules } = known;
     let (from_plans, from_schedules): (&[_], &[_]) =
         if comparison.alone || planner.peers(&task.trace).is_empty() {
@@ -289,6 +295,7 @@ impl Row {
             ratio_to_bound: None,
             lower_bound_ns: pipeline::lower_bound(&comparison.task.with_memory(limit)),
             ratio_to_chain_bound: None,
+            relaxed_bound_ns: pipeline::relaxed_bound(&comparison.task.with_memory(limit)),
             traffic_bytes: None,
             recomputed_ops: None,
             planning_ns: Nanos::ZERO,
@@ -301,7 +308,13 @@ impl Row {
 
 /// The column names of [`csv_line`].
 pub const CSV_HEAD: &str = "planner,limit_bytes,share,feasible,arena_bytes,peak_live_bytes,iteration_ns,overhead,ratio_to_bound,\
-     lower_bound_ns,ratio_to_chain_bound,traffic_bytes,recomputed_ops,planning_ns,stop_reason,warm_starts,found_by";
+     lower_bound_ns,ratio_to_chain_bound,traffic_bytes,recomputed_ops,planning_ns,stop_reason,warm_starts,found_by,\
+     relaxed_bound_ns";
+
+/// Free text as a field of comma-separated values.
+fn quoted(text: &str) -> String {
+    if text.contains([',', '"']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
+}
 
 /// A row as comma-separated values, without the end of the line; fields are empty if there is no plan.
 pub fn csv_line(row: &Row) -> String {
@@ -324,7 +337,8 @@ pub fn csv_line(row: &Row) -> String {
         row.planning_ns.get().to_string(),
         row.stop_reason.to_owned(),
         row.warm_starts.to_string(),
-        row.found_by.clone().unwrap_or_default(),
+        quoted(row.found_by.as_deref().unwrap_or_default()),
+        or_empty(row.relaxed_bound_ns.map(Nanos::get)),
     ]
     .join(",")
 }

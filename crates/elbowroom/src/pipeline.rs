@@ -576,6 +576,13 @@ pub fn lower_bound(task: &Task) -> Nanos {
     elbowroom_sim::bound::lower_bound(&request)
 }
 
+/// The [value of Algorithm 1](elbowroom_sched::chain::bound::relaxed_bound) of Beaumont et al. at the task's limit: a bound for plans that only
+/// offload. `None` if the task permits more or its trace is no chain.
+pub fn relaxed_bound(task: &Task) -> Option<Nanos> {
+    let limit = task.machine.memory.align_up(task.machine.align);
+    elbowroom_sched::chain::bound::relaxed_bound(&request(task, limit))
+}
+
 /// The proof that no plan exists within the task's limit, if the [floor] exceeds it: one sum for each op, and no search.
 pub fn impossible(task: &Task) -> Option<PlanError> {
     let limit = task.machine.memory.align_up(task.machine.align);

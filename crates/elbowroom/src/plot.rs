@@ -232,6 +232,7 @@ mod tests {
             ratio_to_bound: None,
             lower_bound_ns: Nanos(1),
             ratio_to_chain_bound: None,
+            relaxed_bound_ns: None,
             traffic_bytes: None,
             recomputed_ops: None,
             planning_ns: Nanos(1),

@@ -44,6 +44,10 @@ pub struct PlanReport {
     pub lower_bound_ns: Nanos,
     /// Iteration time ÷ lower bound; 1 is optimal.
     pub ratio_to_bound: f64,
+    /// The value of Algorithm 1 of Beaumont et al., a bound that is often higher: for plans of a chain that only offload. Absent if the plan
+    /// may recompute or the trace is no chain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relaxed_bound_ns: Option<Nanos>,
     /// Bytes that the largest op needs by itself.
     pub largest_op_bytes: Bytes,
     /// Name of that op.
@@ -135,6 +139,7 @@ impl PlanReport {
             durations: task.costs.source.name(),
             lower_bound_ns: bound,
             ratio_to_bound: predicted.iteration.ratio(bound),
+            relaxed_bound_ns: pipeline::relaxed_bound(task),
             largest_op_bytes,
             largest_op,
             floor_bytes,

@@ -26,7 +26,7 @@ fn forty_percent_of_the_pool_at_fifteen_percent_overhead() {
         let limited = task.with_memory(Bytes(footprint.get() * 40 / 100));
         for packer in ["smartpool-best", "smartpool-first"] {
             let method = Method::new(
-                registry::planner("bo").unwrap(),
+                registry::planner("bo-margin").unwrap(),
                 registry::packer(packer).unwrap(),
                 // `bo` ends by itself; every schedule that it packs is an evaluation.
                 Budget::evaluations(1_000),

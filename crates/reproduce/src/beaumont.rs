@@ -1,10 +1,21 @@
 //! Beaumont et al. (2020), *Optimal GPU-CPU offloading strategies for deep neural network training*.
 
-use elbowroom::compare;
+use std::sync::Arc;
+
+use elbowroom::compare::{self, Comparison};
 use elbowroom::graph::zoo::Options;
+use elbowroom::ir::machine::{Channel, Machine};
+use elbowroom::ir::planning::Request;
+use elbowroom::ir::search::Budget;
+use elbowroom::ir::{Bytes, Nanos};
 use elbowroom::pipeline::Task;
+use elbowroom::registry;
+use elbowroom::sched::chain::linearize::Linear;
+use elbowroom::sched::chain::{Chain, Layer};
+use elbowroom::sched::random::Random;
 
 use crate::bench::{self, OFFLOAD, TO_THE_END};
+use crate::optimum::Exact;
 use crate::row::{Curves, Row, Sheet};
 use crate::{Bench, Error};
 
@@ -43,21 +54,43 @@ fn task((network, image, batch): (&str, usize, usize)) -> Result<Task, Error> {
     bench::task(network, &Options::new(batch).image(image).classes(1_000), "v100", 1, OFFLOAD)
 }
 
-const PLANNERS: [&str; 3] = ["greedy", "dynprog", "vdnn"];
+/// The planners of the section: all of them in a full run.
+const PLANNERS: [&str; 5] = ["greedy", "dynprog", "vdnn", "tflms", "autoswap"];
 
-/// Limits of a sweep: percent of the peak, and their number. The paper goes down to the least memory that runs the network.
+fn planners(bench: &Bench<'_>) -> &'static [&'static str] {
+    bench.pick(&PLANNERS[..3], &PLANNERS)
+}
+
+/// As in section 6.3, limits from the least memory that runs the chain to the peak, 48 of them; in a quick run six from 40 to 90 % of the peak.
 fn sweep(bench: &Bench<'_>, task: &Task) -> Result<std::rc::Rc<Vec<compare::Row>>, Error> {
-    bench.sweep(task, &PLANNERS, [40.0, 90.0], bench.pick(6, 11), TO_THE_END)
+    let (low, high, steps) = bench.pick((40.0, 90.0, 6), (floor(task)?, 100.0, 48));
+    bench.sweep(task, planners(bench), [low, high], steps, TO_THE_END)
+}
+
+/// The least memory that runs a task as a chain, in percent of its peak.
+fn floor(task: &Task) -> Result<f64, Error> {
+    let request = Request {
+        trace: &task.trace,
+        costs: &task.costs,
+        machine: &task.machine,
+        live_limit: Bytes(1 << 60),
+        freedom: task.freedom,
+        packer: None,
+        pins: None,
+    };
+    let linear = Linear::of(&request).map_err(|error| Error::Fault(error.to_string()))?;
+    Ok(100.0 * linear.chain.floor().ratio(linear.chain.peak()))
 }
 
 fn curves(
     title: String,
     axes: [&'static str; 2],
+    planners: &[&str],
     rows: &[compare::Row],
     value: impl Fn(&compare::Row) -> Option<f64>,
 ) -> Curves {
     let line = |planner: &&str| ((*planner).to_owned(), bench::points(rows, planner, &value));
-    Curves { title, axes, lines: PLANNERS.iter().map(line).collect() }
+    Curves { title, axes, lines: planners.iter().map(line).collect() }
 }
 
 const LIMIT: &str = "limit, % of the peak";
@@ -75,7 +108,7 @@ fn largest_ratio(
     let limits = rows.iter().filter(|row| row.planner == planner).count();
     let ratios = bench::points(rows, planner, |row| row.ratio_to_chain_bound);
     let largest = ratios.iter().map(|point| point.1).reduce(f64::max);
-    Row::new(format!("{what}: {planner}, largest ratio from 40 to 90 %"), "", printed, largest)
+    Row::new(format!("{what}: {planner}, largest ratio"), "", printed, largest)
         .because(format!("{before}; {} of {limits} limits have a schedule{after}", ratios.len()))
 }
 
@@ -90,7 +123,7 @@ pub(crate) fn ratios(bench: &Bench<'_>, figure: u32) -> Result<Sheet, Error> {
         let what = format!("{network}, {image} pixels, batch {batch}");
         bench.begins(&what);
         let rows = sweep(bench, &task(case)?)?;
-        for planner in PLANNERS {
+        for &planner in planners(bench) {
             let (printed, text) = match planner {
                 "dynprog" => (Some(1.2), "the text says consistently below 1.2"),
                 _ => (None, CURVES),
@@ -98,9 +131,8 @@ pub(crate) fn ratios(bench: &Bench<'_>, figure: u32) -> Result<Sheet, Error> {
             let durations = "; op times are a roofline's, the paper's were measured on a V100";
             sheet.rows.push(largest_ratio(&what, &rows, planner, printed, [text, durations]));
         }
-        sheet = sheet.with(curves(what, [LIMIT, "iteration time ÷ lower bound"], &rows, |row| {
-            row.ratio_to_chain_bound
-        }));
+        let axes = [LIMIT, "iteration time ÷ lower bound"];
+        sheet = sheet.with(curves(what, axes, planners(bench), &rows, |row| row.ratio_to_chain_bound));
     }
     Ok(sheet)
 }
@@ -108,6 +140,9 @@ pub(crate) fn ratios(bench: &Bench<'_>, figure: u32) -> Result<Sheet, Error> {
 /// Figure 5: a selection, with the other two baselines.
 pub(crate) fn figure_5(bench: &Bench<'_>) -> Result<Sheet, Error> {
     let mut sheet = ratios(bench, 5)?;
+    if !bench.pick(true, false) {
+        return Ok(sheet);
+    }
     let case = networks(5)[0];
     let task = task(case)?;
     bench.begins("tflms, autoswap");
@@ -131,17 +166,155 @@ pub(crate) fn throughput(bench: &Bench<'_>, figure: u32) -> Result<Sheet, Error>
         let rows = sweep(bench, &task(case)?)?;
         let speed = |row: &compare::Row| row.iteration_ns.map(|time| batch as f64 * 1e9 / time.get() as f64);
         for percent in [90, 60, 40] {
-            let near = |row: &&compare::Row| {
-                row.planner == "dynprog" && (100.0 * row.share).round() as u64 == percent
-            };
-            let ours = rows.iter().find(near).and_then(speed);
+            // The limit of the sweep that is nearest.
+            let far = |row: &compare::Row| (100.0 * row.share - f64::from(percent)).abs();
+            let of = rows.iter().filter(|row| row.planner == "dynprog");
+            let near = of.min_by(|a, b| far(a).total_cmp(&far(b))).filter(|row| far(row) < 5.0);
+            let ours = near.and_then(speed);
             sheet.rows.push(
                 Row::new(format!("{what}: dynprog at {percent} %"), "images/s", None, ours).because(
                     "curves without numbers; op times are a roofline's, the paper's were measured on a V100",
                 ),
             );
         }
-        sheet = sheet.with(curves(what, [LIMIT, "images per second"], &rows, speed));
+        sheet = sheet.with(curves(what, [LIMIT, "images per second"], planners(bench), &rows, speed));
     }
     Ok(sheet)
+}
+
+/// A chain of 3 to 6 layers and a limit that binds; its ops take 0.7 to 1.4 times as long as the copies that Proposition 3 counts.
+fn random_chain(random: &mut Random) -> (Chain, Bytes) {
+    let n = 3 + random.below(4);
+    let mut size = |low: usize, high: usize| Bytes(1_000 * (low + random.below(high - low)) as u64);
+    let mut chain = Chain {
+        layers: vec![Layer::default(); n],
+        activations: (0..=n).map(|_| size(4, 41)).collect(),
+        gradients: (0..=n).map(|_| size(1, 11)).collect(),
+    };
+    for layer in &mut chain.layers {
+        (layer.forward_extra, layer.backward_extra) = (size(0, 8), size(0, 8));
+    }
+    let (floor, peak) = (chain.floor().get(), chain.peak().get());
+    if floor == peak {
+        return random_chain(random);
+    }
+    let limit = floor + ((peak - floor) as f64 * (0.05 + 0.75 * random.unit())) as u64;
+    let weights: Vec<(usize, usize)> = (0..n).map(|_| (1 + random.below(10), 2 + random.below(20))).collect();
+    let sum: usize = weights.iter().map(|(forward, backward)| forward + backward).sum();
+    let unit = (0.7 + 0.7 * random.unit()) * 2.0 * (peak - limit) as f64 / sum as f64;
+    for (layer, (forward, backward)) in chain.layers.iter_mut().zip(weights) {
+        layer.forward = Nanos((forward as f64 * unit) as u64);
+        layer.backward = Nanos((backward as f64 * unit) as u64);
+    }
+    (chain, Bytes(limit))
+}
+
+/// Figures relative to the optimum, chain by chain.
+struct AgainstOptimum {
+    name: &'static str,
+    is_bound: bool,
+    ratios: Vec<f64>,
+}
+
+impl AgainstOptimum {
+    /// Mean, worst, and how many are on the wrong side of the optimum.
+    fn rows(&self) -> [Row; 3] {
+        let Self { name, is_bound, ratios } = self;
+        let mean = ratios.iter().sum::<f64>() / ratios.len().max(1) as f64;
+        let worst = if *is_bound { f64::min } else { f64::max };
+        let wrong = |ratio: &&f64| if *is_bound { **ratio > 1.0 } else { **ratio < 1.0 };
+        let side = if *is_bound { "above" } else { "below" };
+        let count = ratios.len();
+        let reason = format!(
+            "not in the paper, which compares with Proposition 3; {count} random chains of 3 to 6 layers, ops about as long as copies, limits that bind, against exact optima"
+        );
+        [
+            Row::new(format!("{name} ÷ optimum, mean"), "", None, mean),
+            Row::new(format!("{name} ÷ optimum, worst"), "", None, ratios.iter().copied().reduce(worst)),
+            Row::new(
+                format!("{name} {side} the optimum"),
+                "chains",
+                None,
+                ratios.iter().filter(wrong).count() as f64,
+            ),
+        ]
+        .map(|row| row.because(reason.clone()))
+    }
+}
+
+/// Planners and bounds against exact optima.
+pub(crate) fn optima(bench: &Bench<'_>) -> Result<Sheet, Error> {
+    const PLANNERS: [&str; 5] = ["greedy", "dynprog", "vdnn", "bo", "bo-margin"];
+    const BOUNDS: [&str; 2] = ["value of Algorithm 1", "Proposition 3"];
+    let planners = PLANNERS.map(registry::planner).into_iter().collect::<Result<Vec<_>, _>>()?;
+    let mut of: Vec<AgainstOptimum> = PLANNERS
+        .iter()
+        .map(|&name| (name, false))
+        .chain(BOUNDS.map(|name| (name, true)))
+        .map(|(name, is_bound)| AgainstOptimum { name, is_bound, ratios: Vec::new() })
+        .collect();
+    let mut random = Random::new(20);
+    for number in 0..bench.pick(60, 300) {
+        if bench.stopped() {
+            break;
+        }
+        let (chain, limit) = random_chain(&mut random);
+        let fault = |what: &str| Error::Fault(format!("random chain {number} has no {what}"));
+        let optimum = Exact::new(&chain, limit.get()).shortest().ok_or_else(|| fault("optimum"))? as f64;
+        let traced = chain.to_trace("random chain").map_err(|_| fault("trace"))?;
+        let link = Channel::with_rate(1_000_000_000);
+        let machine = Machine {
+            align: Bytes(1),
+            memory: limit,
+            to_host: link,
+            to_device: link,
+            shared_link: true,
+            ..bench::machine("v100")?
+        };
+        let task = Task {
+            trace: Arc::new(traced.trace),
+            costs: traced.costs,
+            machine,
+            freedom: OFFLOAD,
+            pins: None,
+        };
+        let comparison = Comparison {
+            task: &task,
+            planners: &planners,
+            packer: registry::packer(registry::DEFAULT_PACKER)?,
+            budget: Budget::evaluations(TO_THE_END),
+            limits: &[limit],
+            by_live_memory: true,
+            unconstrained: chain.peak(),
+            alone: true,
+        };
+        for row in compare::compare(&comparison, bench.observer, |_| {})? {
+            let Some(time) = row.iteration_ns.map(|time| time.get() as f64) else { continue };
+            let index = PLANNERS.iter().position(|name| *name == row.planner);
+            of[index.ok_or_else(|| fault("such planner"))?].ratios.push(time / optimum);
+            if row.planner == PLANNERS[0] {
+                let relaxed = row.relaxed_bound_ns.ok_or_else(|| fault("value of Algorithm 1"))?;
+                of[PLANNERS.len()].ratios.push(relaxed.get() as f64 / optimum);
+                of[PLANNERS.len() + 1]
+                    .ratios
+                    .extend(row.ratio_to_chain_bound.map(|ratio| time / ratio / optimum));
+            }
+        }
+    }
+    Ok(Sheet::of(of.iter().flat_map(AgainstOptimum::rows).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use elbowroom::ir::search::Silent;
+
+    use super::*;
+
+    #[test]
+    fn no_planner_is_below_an_optimum_and_no_bound_above() {
+        let sheet = optima(&Bench::quick(&Silent)).unwrap();
+        let wrong: Vec<&Row> = sheet.rows.iter().filter(|row| row.unit == "chains").collect();
+        assert_eq!(wrong.len(), 7);
+        assert!(wrong.iter().all(|row| row.ours == Some(0.0)), "{wrong:?}");
+    }
 }

@@ -245,6 +245,13 @@ pub static ITEMS: &[Item] = &[
         "iteration time over lower bound, selection",
         beaumont::figure_5,
     ),
+    computed(
+        "beaumont-optimum",
+        Beaumont,
+        "section 5, Algorithm 1",
+        "planners and bounds against exact optima of small chains",
+        beaumont::optima,
+    ),
     computed("beaumont-fig6", Beaumont, "section 6.3", "the same, ResNet 224", |b| beaumont::ratios(b, 6)),
     computed("beaumont-fig7", Beaumont, "section 6.3", "the same, ResNet 500", |b| beaumont::ratios(b, 7)),
     computed("beaumont-fig8", Beaumont, "section 6.3", "the same, ResNet 1000", |b| beaumont::ratios(b, 8)),

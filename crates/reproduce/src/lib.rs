@@ -23,6 +23,7 @@ mod beaumont;
 mod bench;
 mod chen;
 mod items;
+mod optimum;
 mod row;
 mod sekiyama;
 mod shicheng;

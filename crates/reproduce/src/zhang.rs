@@ -202,8 +202,8 @@ pub(crate) fn figure_8(bench: &Bench<'_>) -> Result<Sheet, Error> {
     Ok(Sheet::of(rows))
 }
 
-/// The four scores, and Bayesian optimization over them.
-const PLANNERS: [&str; 5] = ["doa", "aoa", "wdoa", "swdoa", "bo"];
+/// The four scores, Bayesian optimization over them, and the same from the four scores on with a margin.
+const PLANNERS: [&str; 6] = ["doa", "aoa", "wdoa", "swdoa", "bo", "bo-margin"];
 
 /// Figure 9: overhead by limit.
 pub(crate) fn figure_9(bench: &Bench<'_>) -> Result<Sheet, Error> {
@@ -212,8 +212,7 @@ pub(crate) fn figure_9(bench: &Bench<'_>) -> Result<Sheet, Error> {
     let line = |planner: &str| bench::points(&found, planner, |row| row.overhead.map(|share| 100.0 * share));
     let lines: Vec<(String, Vec<(f64, f64)>)> =
         PLANNERS.iter().map(|name| ((*name).to_owned(), line(name))).collect();
-    let bo = line("bo");
-    let shares: Vec<f64> = bo.iter().map(|point| point.0).collect();
+    let shares: Vec<f64> = line("bo").iter().map(|point| point.0).collect();
     let at = |planner: &str, share: f64| line(planner).into_iter().find(|p| p.0 == share).map(|p| p.1);
     let scores = |share: f64| PLANNERS[..4].iter().filter_map(move |p| at(p, share));
     // The paper's range of limits: from the peak to 280 of 647 MB.
@@ -221,22 +220,41 @@ pub(crate) fn figure_9(bench: &Bench<'_>) -> Result<Sheet, Error> {
     let spread = within()
         .map(|s| scores(s).fold(0.0, f64::max) - scores(s).fold(f64::INFINITY, f64::min))
         .fold(0.0, f64::max);
-    let highest = within().filter_map(|share| at("bo", share)).fold(0.0, f64::max);
-    let zero = bo.iter().filter(|point| point.1 <= 0.0).map(|point| point.0).fold(100.0, f64::min);
-    let never_worse = bo.iter().all(|&(share, overhead)| scores(share).all(|score| overhead <= score + 1e-9));
     let network =
         "the network here holds less and moves another share of it in the same time (zhang-table-2)";
-    let rows = vec![
-        Row::new("bo: smallest limit without overhead, share of the peak", "%", 100.0 * 447.0 / 647.0, zero)
-            .because(network),
+    let mut rows = vec![
         Row::new("largest difference between the four scores, at most", "%", 3.0, spread).because(
             "the text says less than 3 from 647 to 280 MB; ours is over the same shares of the peak",
         ),
-        Row::new("bo: largest overhead, at most", "%", 20.0, highest)
-            .because("the text says less than 20 throughout; ours is over the same shares of the peak"),
-        Row::new("bo never above the best score", "1 = yes", 1.0, f64::from(u8::from(never_worse))),
         Row::new("curves", "%", None, None).because("printed without numbers; ours are in the picture"),
     ];
+    for name in &PLANNERS[4..] {
+        let line = line(name);
+        let highest = within().filter_map(|share| at(name, share)).fold(0.0, f64::max);
+        let zero = line.iter().filter(|point| point.1 <= 0.0).map(|point| point.0).fold(100.0, f64::min);
+        let above = |&&(share, overhead): &&(f64, f64)| scores(share).any(|score| overhead > score + 1e-9);
+        let never_worse = f64::from(u8::from(!line.iter().any(|point| above(&point))));
+        let what = |text: &str| format!("{name}: {text}");
+        rows.push(
+            Row::new(
+                what("smallest limit without overhead, share of the peak"),
+                "%",
+                100.0 * 447.0 / 647.0,
+                zero,
+            )
+            .because(network),
+        );
+        rows.push(
+            Row::new(what("largest overhead, at most"), "%", 20.0, highest)
+                .because("the text says less than 20 throughout; ours is over the same shares of the peak"),
+        );
+        let row = Row::new(what("never above the best score"), "1 = yes", 1.0, never_worse);
+        rows.push(if row.agrees() {
+            row
+        } else {
+            row.because("random weights updated 30 times, as the text says, need not find what a score finds alone; bo-margin begins with the scores")
+        });
+    }
     let curves = Curves {
         title: "overhead of VGG-16, batch 100".to_owned(),
         axes: ["limit, % of the peak", "overhead, %"],
@@ -256,16 +274,26 @@ pub(crate) fn table_2(bench: &Bench<'_>) -> Result<Sheet, Error> {
         bench.begins(column.network);
         let task = task(column.network, 100, OFFLOAD)?;
         let peak = bench::peak(&task, bench.observer)?;
-        let share = bench.smallest(&task, "bo", 0.0, None, peak, 91)?;
         let name = column.network;
         rows.push(
             Row::new(format!("{name}: original load"), "MB", column.load, peak.get() as f64 / 1e6)
                 .because(LOAD),
         );
-        rows.push(
-            Row::new(format!("{name}: reduction without overhead"), "%", column.reduction, share.map(|share| 100.0 * (1.0 - share)))
-                .because("both loads and times differ: less memory moves over the same link while ops take as long or longer, and bo here also tunes how far below the limit the selection goes on"),
-        );
+        for (planner, printed, ours) in [
+            (
+                "bo",
+                Some(column.reduction),
+                "both loads and times differ: less memory moves over the same link while ops take as long or longer",
+            ),
+            ("bo-margin", None, "not in the paper: also tunes how far below the limit the selection goes on"),
+        ] {
+            let share = bench.smallest(&task, planner, 0.0, None, peak, 91)?;
+            let reduction = share.map(|share| 100.0 * (1.0 - share));
+            rows.push(
+                Row::new(format!("{name}: reduction without overhead, {planner}"), "%", printed, reduction)
+                    .because(ours),
+            );
+        }
     }
     Ok(Sheet::of(rows))
 }

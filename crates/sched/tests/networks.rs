@@ -206,8 +206,8 @@ fn the_network_becomes_a_chain_with_the_same_peak() {
     assert_eq!(stashed, 8 * 4 + 2);
 }
 
-const OFFLOADING: [&str; 10] =
-    ["greedy", "dynprog", "vdnn", "doa", "aoa", "wdoa", "swdoa", "autoswap", "bo", "floor"];
+const OFFLOADING: [&str; 11] =
+    ["greedy", "dynprog", "vdnn", "doa", "aoa", "wdoa", "swdoa", "autoswap", "bo", "bo-margin", "floor"];
 
 #[test]
 fn every_planner_does_its_own_thing_within_the_limit() {

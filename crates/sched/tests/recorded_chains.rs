@@ -101,7 +101,7 @@ fn tuned_weights_are_never_worse_than_the_best_of_four_scores() {
     for name in ["p100_un_11", "titanv_resnet32-56-9000000000.0", "titanv_tv_densenet121-84"] {
         let chain = recorded(name);
         for fraction in [0.3, 0.6, 0.9] {
-            let [four, tuned] = ["autoswap", "bo"].map(|planner| ratio(&chain, fraction, planner));
+            let [four, tuned] = ["autoswap", "bo-margin"].map(|planner| ratio(&chain, fraction, planner));
             println!("{name} at {fraction}: {four:?} {tuned:?}");
             assert!(tuned.unwrap_or(f64::MAX) <= four.unwrap_or(f64::MAX), "{name} at {fraction}");
         }

@@ -53,7 +53,7 @@ fn planned(request: &Request<'_>, planner: &str, budget: &Budget) -> Option<(Sch
 fn compare(request: &Request<'_>, budget: &Budget) -> (bool, bool) {
     let time = |planner| planned(request, planner, budget).map(|(_, time)| time);
     let best = SCORES.into_iter().filter_map(time).min();
-    let tuned = time("bo");
+    let tuned = time("bo-margin");
     match (best, tuned) {
         (Some(best), Some(tuned)) => assert!(tuned <= best, "{tuned} after {best} at {}", request.live_limit),
         (Some(best), None) => panic!("nothing after {best} at {}", request.live_limit),
@@ -132,7 +132,7 @@ fn persistent_values_leave_over_the_end_of_the_iteration() {
     let mut request = request(&trace, &costs, &machine);
     let keep = least_live(&request, &Policy::keep(&trace)).unwrap().0;
     request.live_limit = Bytes(keep.get() * 7 / 10);
-    for planner in ["doa", "aoa", "wdoa", "swdoa", "autoswap", "bo"] {
+    for planner in ["doa", "aoa", "wdoa", "swdoa", "autoswap", "bo", "bo-margin"] {
         let (schedule, _) = planned(&request, planner, &Budget::evaluations(12)).unwrap();
         let actions = schedule
             .boundary

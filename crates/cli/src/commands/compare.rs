@@ -17,7 +17,7 @@ use crate::Answer;
 use crate::args::CompareArgs;
 use crate::commands::trace::traced;
 use crate::progress::Progress;
-use crate::{files, learning, printer, settings, signals};
+use crate::{files, printer, settings, signals};
 use print::Output;
 
 /// Runs the command.
@@ -60,7 +60,7 @@ fn planners(args: &CompareArgs) -> Result<Vec<&'static dyn Planner>> {
     } else {
         args.planners.iter().map(String::as_str).collect()
     };
-    names.into_iter().map(|name| learning::planner(name, &args.network)).collect()
+    crate::planners::planners(names, &args.options, &args.network)
 }
 
 /// One trace on the machine of the command line.

@@ -1,8 +1,8 @@
 //! Planners that evict tensors and recompute them, and that offload nothing. Each decides a sequence of ops with repeats, and [`repeats`] derives
 //! the evictions from it.
 //!
-//! - Chen et al. (*Training deep nets with sublinear memory cost*, 2016): [`in_place`], [`drop_cheap`], [`drop_cheap_cost`], [`sqrt`], [`sublinear`],
-//!   [`recursive`]. [`cuts`] and [`mirror`] are the terms of the paper's algorithms.
+//! - Chen et al. (*Training deep nets with sublinear memory cost*, 2016): [`in_place`], [`marked`], [`drop_cheap`], [`drop_cheap_cost`], [`sqrt`],
+//!   [`sublinear`], [`recursive`]. [`cuts`] and [`mirror`] are the terms of the paper's algorithms.
 //! - Persistent checkpointing of a chain: [`rotor`], with [`profile`] and [`layered`].
 //! - Dynamic tensor rematerialization: [`dtr`], with [`worth`].
 //! - [`evictions`]: evicted tensors recomputed on the way to others, for planners that also offload.
@@ -14,6 +14,7 @@ pub mod dtr;
 pub mod evictions;
 pub mod in_place;
 pub mod layered;
+pub mod marked;
 pub mod mirror;
 pub mod profile;
 pub mod recursive;

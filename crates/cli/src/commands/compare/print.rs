@@ -3,8 +3,8 @@
 use std::io;
 
 use elbowroom::compare::{self, Row};
-use elbowroom::ir::Bytes;
 use elbowroom::ir::planning::Planner;
+use elbowroom::ir::{Bytes, Nanos};
 use elbowroom::pipeline::Task;
 use elbowroom::report::PlanReport;
 
@@ -49,7 +49,7 @@ pub struct Output<'a> {
 struct Trace {
     name: String,
     peak: Bytes,
-    unlimited: elbowroom::ir::Nanos,
+    unlimited: Nanos,
 }
 
 impl<'a> Output<'a> {
@@ -158,6 +158,7 @@ impl<'a> Output<'a> {
                 row(what, "", "bytes that the plan uses"),
                 row("time/bound", "", "iteration time / lower bound at that limit; 1 is optimal"),
                 row("copied", "", "to the host and back, together"),
+                row("found by", "", "part of the planner that found the plan"),
                 row("gave up", "", "no plan found, infeasibility not proved"),
             ],
         )?;
@@ -195,7 +196,7 @@ impl<'a> Output<'a> {
             }
             Form::Rows | Form::Json | Form::Csv => {
                 let used = if self.args.live_limit.is_some() { "live" } else { "arena" };
-                let head = printer::head([
+                let mut head = vec![
                     ("limit", "%"),
                     ("planner", ""),
                     (used, size.name),
@@ -205,9 +206,13 @@ impl<'a> Output<'a> {
                     ("copied", size.name),
                     ("recomputed", "ops"),
                     ("planning", "s"),
-                ]);
+                ];
+                if self.args.samples.is_some() {
+                    head.push(("samples", "per s"));
+                }
+                head.push(("found by", ""));
                 let planner = self.planners.iter().map(|name| name.len()).max().unwrap_or(0);
-                Table::begin(2, &head, &[6, planner, 8, 10, 8, 0, 8, 0, 8])
+                Table::begin(2, &printer::head(head), &[6, planner, 8, 10, 8, 0, 8, 0, 8])
             }
         }
     }
@@ -221,7 +226,7 @@ impl<'a> Output<'a> {
         let or_none = |cell: Option<String>| cell.unwrap_or_else(|| NONE.to_owned());
         let used = row.arena_bytes.or(row.peak_live_bytes);
         let stopped = || printer::stopped(row.stop_reason).to_owned();
-        vec![
+        let mut cells = vec![
             format!("{:.decimals$}", 100.0 * row.share),
             row.planner.to_owned(),
             or_none(used.map(|bytes| size.number(bytes))),
@@ -231,7 +236,14 @@ impl<'a> Output<'a> {
             or_none(row.traffic_bytes.map(|bytes| size.number(bytes))),
             or_none(row.recomputed_ops.map(|ops| ops.to_string())),
             TimeUnit::SECONDS.number(row.planning_ns, 3),
-        ]
+        ];
+        if let Some(samples) = self.args.samples {
+            let speed = |time: Nanos| format!("{:.1}", samples as f64 * 1e9 / time.get().max(1) as f64);
+            cells.push(or_none(row.iteration_ns.map(speed)));
+        }
+        // A planner that found its own plan says nothing new.
+        cells.push(row.found_by.clone().filter(|by| by != row.planner).unwrap_or_default());
+        cells
     }
 
     /// The rows at one limit as a line.
@@ -273,6 +285,9 @@ impl<'a> Output<'a> {
             let ratio = |row: &Row| match to {
                 RatioTo::Bound => row.ratio_to_bound,
                 RatioTo::Chain => row.ratio_to_chain_bound,
+                RatioTo::Relaxed => {
+                    row.iteration_ns.zip(row.relaxed_bound_ns).map(|(time, bound)| time.ratio(bound))
+                }
             };
             let planned = of().filter(|row| row.feasible).count();
             let worst = of().filter_map(ratio).max_by(f64::total_cmp);

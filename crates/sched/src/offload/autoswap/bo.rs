@@ -1,12 +1,15 @@
-//! `bo`: Zhang et al., section IV-C. One score that is a weighted sum of the four of [`autoswap`], each standardized;
+//! `bo` and `bo-margin`: Zhang et al., section IV-C. One score that is a weighted sum of the four of [`autoswap`], each standardized;
 //! the weights, between −1 and 1, are tuned by Bayesian optimization with a Gaussian process and expected improvement, and the objective
-//! is the simulated iteration time. The first four points are the four scores alone, ranked exactly as their own planners rank them and
-//! tried whatever the budget, so the result is never worse than the best of them at the same limit on live memory.
+//! is the simulated iteration time. `bo` begins with random weights and updates them about 30 times, as the paper does.
 //!
-//! With a packer (SmartPool, in the paper's combined approach) the objective is the time of a schedule that can be packed: each set of
-//! weights lowers the live memory until its schedule can be packed ([`packed`](mod@crate::offload::autoswap::packed)). Beyond the paper a fifth
+//! `bo-margin` differs in two ways. The first four points are the four scores alone, ranked exactly as their own planners rank them and
+//! tried whatever the budget, so the result is never worse than the best of them at the same limit on live memory. And a fifth
 //! number is tuned: how far below the limit the selection goes on. Tensors that are offloaded early free memory where copies in progress would
 //! delay an op.
+//!
+//! With a packer (SmartPool, in the paper's combined approach) the objective is the time of a schedule that can be packed: each set of
+//! weights lowers the live memory until its schedule can be packed ([`packed`](mod@crate::offload::autoswap::packed)). The observer is told the
+//! weights that were chosen and the evaluations at which the best schedule changed.
 
 use elbowroom_ir::Bytes;
 use elbowroom_ir::planning::{Planner, Request};
@@ -25,17 +28,25 @@ use crate::verdict::refusal;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Bo {
-    /// Weights tried in all, the four scores included; the paper takes about 30.
+    /// Weights tried in all.
     pub evaluations: u64,
-    /// Random weights among the first points, after the four scores alone.
+    /// Random weights among the first points, after the four scores alone if they are tried.
     pub random: u64,
     /// Points at which expected improvement is compared before each evaluation.
     pub proposals: usize,
+    /// Whether the four scores alone come first, and the margin is tuned with the weights.
+    pub margin: bool,
+    /// Tensors smaller than this are not offloaded; [`threshold`](autoswap::threshold) if there is none.
+    pub least: Option<Bytes>,
 }
 
 impl Bo {
-    /// 40 evaluations.
-    pub const DEFAULT: Self = Self { evaluations: 40, random: 8, proposals: 1_000 };
+    /// `bo-margin`: 40 evaluations, the four scores among them.
+    pub const DEFAULT: Self =
+        Self { evaluations: 40, random: 8, proposals: 1_000, margin: true, least: None };
+
+    /// `bo`: random weights, updated 30 times as in the paper.
+    pub const PAPER: Self = Self { evaluations: 31, random: 1, margin: false, ..Self::DEFAULT };
 }
 
 impl Default for Bo {
@@ -47,7 +58,7 @@ impl Default for Bo {
 /// Four weights, and the margin: −1 for none, 1 for [`MARGIN`].
 type Weights = [f64; 5];
 
-/// The first points: each score alone.
+/// Each score alone.
 const CORNERS: u64 = Score::ALL.len() as u64;
 
 /// The largest margin, as a share of the limit.
@@ -55,11 +66,15 @@ const MARGIN: f64 = 0.3;
 
 impl Planner for Bo {
     fn name(&self) -> &'static str {
-        "bo"
+        if self.margin { "bo-margin" } else { "bo" }
     }
 
     fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
-        let least = (!request.freedom.offload).then_some(Bytes::MAX);
+        let least = if request.freedom.offload { self.least } else { Some(Bytes::MAX) };
+        let corners = if self.margin { CORNERS } else { 0 };
+        // Tried whatever the budget.
+        let always = corners.max(1);
+        let mut convergence = Convergence::default();
         let Ok(swap) = AutoSwap::new(request, least) else { return refusal(request, None, 0) };
         let swap = swap.until(observer);
         let total = request.costs.total();
@@ -69,24 +84,27 @@ impl Planner for Bo {
         let mut search = Search::new(request, budget, observer);
         let mut unpacked: Option<Lowered> = None;
         let mut stop = StopReason::Finished;
-        for evaluation in 0..self.evaluations.max(CORNERS) {
+        for evaluation in 0..self.evaluations.max(always) {
             let reason = search.stopped();
-            let reason = reason.filter(|why| evaluation >= CORNERS || *why == StopReason::Interrupted);
+            let reason = reason.filter(|why| evaluation >= always || *why == StopReason::Interrupted);
             if let Some(reason) = reason {
                 stop = reason;
                 break;
             }
-            let weights = if evaluation < CORNERS {
+            let mut weights = if evaluation < corners {
                 let mut one = [0.0, 0.0, 0.0, 0.0, -1.0];
                 one[evaluation as usize] = 1.0;
                 one
-            } else if evaluation < CORNERS + self.random {
+            } else if evaluation < corners + self.random {
                 random.weights()
             } else {
                 self.propose(&tried, &times, &mut random)
             };
+            if !self.margin {
+                weights[4] = -1.0;
+            }
             let rank = |candidates: &[Candidate]| {
-                if evaluation < CORNERS {
+                if evaluation < corners {
                     // Standardized scores may round to ties that the scores themselves do not have.
                     autoswap::ranking(candidates, |candidate| candidate.scores[evaluation as usize])
                 } else {
@@ -103,14 +121,16 @@ impl Planner for Bo {
             match select(request.live_limit, PrefetchRule::Eager) {
                 Ok(lowered) => {
                     // Lower live memory hardly ever makes an iteration shorter, so that only what would be the best is packed.
-                    if evaluation >= CORNERS && !search.improves(&lowered) {
+                    if evaluation >= always && !search.improves(&lowered) {
                         times.push(lowered.iteration.get() as f64);
                         continue;
                     }
                     match packed(&mut search, lowered, select) {
                         Ok(lowered) => {
                             times.push(lowered.iteration.get() as f64);
-                            search.offer(lowered);
+                            if search.offer(lowered) {
+                                convergence.improved(evaluation + 1, &weights);
+                            }
                         }
                         Err(lowered) => {
                             // Worse than most that can be packed, and better than what exceeds the limit.
@@ -131,7 +151,42 @@ impl Planner for Bo {
                 break;
             }
         }
+        if let Some(said) = convergence.said(self.margin) {
+            observer.origin(&said);
+        }
         search.finish_or(unpacked, stop)
+    }
+}
+
+/// The weights of the best schedule, and the evaluations that found a better one.
+#[derive(Default)]
+struct Convergence {
+    improved: Vec<u64>,
+    weights: Weights,
+}
+
+impl Convergence {
+    fn improved(&mut self, evaluation: u64, weights: &Weights) {
+        self.improved.push(evaluation);
+        self.weights = *weights;
+    }
+
+    /// In words; nothing if there is no schedule.
+    fn said(&self, margin: bool) -> Option<String> {
+        let last = self.improved.last()?;
+        let [doa, aoa, wdoa, swdoa, below] = self.weights;
+        let mut said = format!(
+            "weights {doa:+.2} DOA {aoa:+.2} AOA {wdoa:+.2} WDOA {swdoa:+.2} SWDOA of evaluation {last}"
+        );
+        if margin {
+            said += &format!(", {:.1} % below the limit", 100.0 * MARGIN * (below + 1.0) / 2.0);
+        }
+        let earlier: Vec<String> =
+            self.improved[..self.improved.len() - 1].iter().map(u64::to_string).collect();
+        if !earlier.is_empty() {
+            said += &format!(" (better ones before: {})", earlier.join(" "));
+        }
+        Some(said)
     }
 }
 

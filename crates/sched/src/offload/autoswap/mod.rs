@@ -12,7 +12,7 @@
 //! | WDOA | integral of the live memory over the time between the accesses |
 //! | SWDOA | the same, with live memory, peak and all remaining scores computed anew after each pick |
 //!
-//! `autoswap` keeps the best schedule of the four; [`bo`] tunes a combination of the scores. Prefetches start as
+//! `autoswap` keeps the best schedule of the four; [`bo`] and `bo-margin` tune a combination of the scores. Prefetches start as
 //! early as memory permits and, as in the paper, just in time. With a packer, the limit is lowered until the schedule can be packed
 //! ([`packed`]); every schedule that is packed is an evaluation.
 //!
@@ -331,7 +331,7 @@ impl Planner for ByScore {
     }
 
     fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
-        best_of(request, &[self.0], budget, observer)
+        best_of(request, &[self.0], None, budget, observer)
     }
 }
 
@@ -345,17 +345,51 @@ impl Planner for BestScore {
     }
 
     fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
-        best_of(request, &Score::ALL, budget, observer)
+        best_of(request, &Score::ALL, None, budget, observer)
     }
+}
+
+/// A planner of scores with a threshold of its own in place of [`threshold`].
+#[derive(Clone, Copy, Debug)]
+struct WithThreshold {
+    name: &'static str,
+    scores: &'static [Score],
+    least: Bytes,
+}
+
+impl Planner for WithThreshold {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
+        best_of(request, self.scores, Some(self.least), budget, observer)
+    }
+}
+
+/// The planner of a name of this module whose candidates are tensors of at least this size: `doa`, `aoa`, `wdoa`, `swdoa`, `autoswap`, `bo` or
+/// `bo-margin`. Zhang et al., section IV-A: *variables smaller than a threshold are filtered*, 1 MiB there.
+pub fn with_threshold(name: &str, least: Bytes) -> Option<Box<dyn Planner>> {
+    const ALONE: [&[Score]; 4] = [&[Score::Doa], &[Score::Aoa], &[Score::Wdoa], &[Score::Swdoa]];
+    for bo in [bo::Bo::PAPER, bo::Bo::DEFAULT] {
+        if bo.name() == name {
+            return Some(Box::new(bo::Bo { least: Some(least), ..bo }));
+        }
+    }
+    let alone = ALONE.map(|scores| (ByScore(scores[0]).name(), scores));
+    let (name, scores) =
+        alone.into_iter().chain([(BestScore.name(), &Score::ALL[..])]).find(|(known, _)| *known == name)?;
+    Some(Box::new(WithThreshold { name, scores, least }))
 }
 
 fn best_of(
     request: &Request<'_>,
     scores: &[Score],
+    least: Option<Bytes>,
     budget: &Budget,
     observer: &dyn Observer,
 ) -> Outcome<Schedule> {
-    let least = (!request.freedom.offload).then_some(Bytes::MAX);
+    let least = if request.freedom.offload { least } else { Some(Bytes::MAX) };
     let Ok(swap) = AutoSwap::new(request, least) else { return refusal(request, None, 0) };
     let swap = swap.until(observer);
     let mut search = Search::new(request, budget, observer);
