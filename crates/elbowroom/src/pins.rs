@@ -135,8 +135,8 @@ pub fn parse(text: &str) -> Result<Vec<Pin>, PinError> {
     lines.filter(|(_, text)| !text.is_empty()).map(pin).collect()
 }
 
-/// A task with pins. Its trace differs from the one that was given in the ops that never run again; a plan for it is legal for the given one,
-/// too, by [`for_trace`].
+/// A task with pins. Its trace differs from the one that was given in the ops that never run again. A plan for it is legal for the given trace,
+/// too, once it states that one's fingerprint: the given trace only permits more.
 pub struct PinnedTask {
     /// The task.
     pub task: Task,

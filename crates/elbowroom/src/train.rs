@@ -125,7 +125,7 @@ impl<'a> Training<'a> {
 
         let first = match (training.first_plan(chosen, &machine, observer), open) {
             // Other algorithms need less workspace.
-            (Err((TrainError::Refused(_), _)), Some(limit)) => {
+            (Err(unplanned), Some(limit)) if matches!(unplanned.error, TrainError::Refused(_)) => {
                 let conditions = training.conditions_within(limit, &machine);
                 let best = algorithms::best(&graph, &conditions, limit, observer)?;
                 let graph = best.map_or(graph, |best| best.graph);
@@ -136,11 +136,11 @@ impl<'a> Training<'a> {
             (first, open) => first.map(|first| (first, open.is_some())),
         };
         let (First { graph, task, unconstrained, estimated }, choosing) =
-            first.map_err(|error| match error {
-                (TrainError::Refused(refusal), Some(task)) => {
+            first.map_err(|unplanned| match *unplanned {
+                Unplanned { error: TrainError::Refused(refusal), task: Some(task) } => {
                     limit::explain_shortage(*refusal, training, &task, &host, freedom, observer)
                 }
-                (error, _) => error,
+                Unplanned { error, .. } => error,
             })?;
         runner.set_graph(graph.clone(), tiling)?;
         let machine = machine.with_memory(estimated.plan.machine().memory);
@@ -302,16 +302,18 @@ impl<'a> Training<'a> {
         }
     }
 
-    /// Traces and plans one iteration. The error comes with the task that was refused.
+    /// Traces and plans one iteration.
     fn first_plan(
         &self,
         chosen: Chosen,
         machine: &Machine,
         observer: &dyn TrainObserver,
-    ) -> Result<First, (TrainError, Option<Task>)> {
+    ) -> Result<First, Box<Unplanned>> {
         let Chosen { graph, memory, unconstrained } = chosen;
+        let unplanned = |error, task| Box::new(Unplanned { error, task });
         observer.stage("tracing one iteration");
-        let task = Task::estimate(&graph, machine, self.freedom).map_err(|error| (error.into(), None))?;
+        let task =
+            Task::estimate(&graph, machine, self.freedom).map_err(|error| unplanned(error.into(), None))?;
 
         observer.stage("planning");
         // A plan that the choice of algorithms has made serves only if the graph is still the same.
@@ -319,11 +321,11 @@ impl<'a> Training<'a> {
         let unconstrained = match unconstrained.filter(|known| known.plan.trace().fingerprint() == key) {
             Some(known) => known,
             None => pipeline::unconstrained(&task, self.method.packer, observer)
-                .map_err(|error| (TrainError::Plan(error), None))?,
+                .map_err(|error| unplanned(TrainError::Plan(error), None))?,
         };
         match limit::plan(self, memory, &task, &unconstrained, observer) {
             Ok(estimated) => Ok(First { graph, task, unconstrained, estimated }),
-            Err(error) => Err((error, Some(task))),
+            Err(error) => Err(unplanned(error, Some(task))),
         }
     }
 
@@ -377,6 +379,13 @@ struct First {
     unconstrained: Planned,
     /// A plan within the limit, for estimated durations.
     estimated: Planned,
+}
+
+/// Why there is no first plan.
+struct Unplanned {
+    error: TrainError,
+    /// What was refused, if it could be traced.
+    task: Option<Task>,
 }
 
 /// A graph with some weights in tiles.

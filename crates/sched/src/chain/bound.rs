@@ -126,12 +126,9 @@ fn nested(request: &Request<'_>, rate: u128) -> Option<Units> {
             forward += 1;
         }
     }
-    for place in forward..turn {
-        layers.push(0, Some((own[place], time(place))), None);
-    }
-    for place in (turn..backward).rev() {
-        layers.push(0, None, Some((own[place], time(place))));
-    }
+    let need = |place: usize| Some((own[place], time(place)));
+    (forward..turn).for_each(|place| layers.push(0, need(place), None));
+    (turn..backward).rev().for_each(|place| layers.push(0, None, need(place)));
     let memory = request.live_limit.align_up(request.machine.align).get();
     Some(layers.units(i64::try_from(memory).ok()?))
 }
