@@ -1,7 +1,8 @@
 """Trains on scikit-learn's digits as CIFAR-10's files and as folders of images, within half of the unconstrained peak, as the book's recipe does.
 
-Usage: digits_training.py ELBOWROOM [cifar|images] (needs scikit-learn and pillow). Fails unless in both forms held-out accuracy is at least 98 %, resident memory is at
-most the limit and 60 MiB, and a training that is killed twice and resumed ends with the same checkpoint, byte for byte."""
+Usage: digits_training.py ELBOWROOM [cifar|images [EPOCHS]] (needs scikit-learn and pillow). Fails unless in both forms held-out accuracy is at least
+98 % after six epochs (half after fewer), resident memory is at most the limit and 60 MiB, and a training that is killed twice and resumed ends with the
+same checkpoint, byte for byte."""
 
 import json
 import resource
@@ -12,7 +13,8 @@ import time
 from pathlib import Path
 
 program = str(Path(sys.argv[1]).resolve())
-EPOCHS = 6
+EPOCHS = int(sys.argv[3]) if len(sys.argv) > 3 else 6
+NEEDED = 0.98 if EPOCHS >= 6 else 0.5
 OTHER = 60 << 20
 COMMAND = (
     "train --model resnet20 --batch 32 --memory 50% --schedule cosine:20 --evaluations 100 --save-every 20"
@@ -44,7 +46,7 @@ with tempfile.TemporaryDirectory() as name:
     folder = Path(name)
     subprocess.run([sys.executable, Path(__file__).with_name("digits.py"), folder], check=True)
     for form, data, held_out in [("cifar", "cifar", "cifar"), ("images", "images/train", "images/test")]:
-        if form not in (sys.argv[2:] or [form]):
+        if form not in (sys.argv[2:3] or [form]):
             continue
         whole = report(train(folder, data, held_out, "whole"))
         # The second run is killed at a third of the iterations and at two thirds, each time between two checkpoints.
@@ -63,7 +65,7 @@ with tempfile.TemporaryDirectory() as name:
             f" resident memory {above / 2**20:.1f} MiB above the limit of {whole['limit_bytes'] / 2**20:.1f} MiB;"
             f" killed twice, resumed at iteration {rest['first_iteration']} of {iterations}: equal bits: {equal}"
         )
-        assert accuracy[-1] >= 0.98 and rest["eval_accuracy"][-1] == accuracy[-1]
+        assert accuracy[-1] >= NEEDED and rest["eval_accuracy"][-1] == accuracy[-1]
         assert above <= OTHER, above
         assert equal
         (folder / "whole").unlink()
