@@ -6,6 +6,8 @@
 //! Every byte of a file is covered by the checksum in its metadata: a damaged file is refused before anything is trained on. The same state
 //! is always written as the same bytes.
 
+mod unused;
+
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -18,9 +20,9 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 pub use safetensors::Dtype;
+pub use unused::UnusedRows;
 
 use crate::safetensors_head::{HeadError, SafetensorsHead};
-use crate::weights::UnusedRows;
 
 /// Key of the checksum in the file's metadata. It comes first, so that its place in the file is known.
 const CHECKSUM: &str = "checksum";

@@ -15,12 +15,8 @@ use elbowroom_graph::{Graph, Node, OpKind, Role};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde_json::{Map, Value, json};
 
-use crate::checkpoint::Entry;
+use crate::checkpoint::{Entry, UnusedRows};
 use crate::safetensors_head::{HeadError, SafetensorsHead};
-
-mod unused;
-
-pub use unused::UnusedRows;
 
 /// What Hugging Face's names begin with.
 const PREFIX: &str = "transformer.";

@@ -257,8 +257,8 @@ fn what_reproduces_the_plan_is_known_where_the_clock_ended_the_search_for_the_sm
     assert!(below > 1 && quick >= 6, "{below}, {quick}");
 }
 
-/// Planners that only keep every tensor on the device, so that none of the limits suffices.
-const WITHOUT_PLAN: [&str; 4] = ["keep", "none", "inplace", "sharing"];
+/// Planners that only keep every tensor on the device, so that none of the limits suffices; `marked` does because nothing is marked.
+const WITHOUT_PLAN: [&str; 5] = ["keep", "none", "inplace", "sharing", "marked"];
 
 #[test]
 fn every_planner_records_what_reproduces_its_plan() {

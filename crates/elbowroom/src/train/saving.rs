@@ -7,9 +7,8 @@ use elbowroom_engine::Session;
 
 use super::TrainObserver;
 use super::settings::Saving;
-use crate::checkpoint::{self, CheckpointError, Entry, Header};
+use crate::checkpoint::{self, CheckpointError, Entry, Header, UnusedRows};
 use crate::report::Saved;
-use crate::weights::UnusedRows;
 
 /// After a failed save, the next one follows after the interval divided by this.
 const RETRIES: u64 = 10;

@@ -17,12 +17,12 @@ use super::saving::Saver;
 use super::schedule::{Course, Schedule};
 use super::settings::{Saving, Training};
 use super::{Iteration, Outputs, TrainError, TrainObserver};
-use crate::checkpoint::{Checkpoint, CheckpointError, Dtype, Entry, Header};
+use crate::checkpoint::{Checkpoint, CheckpointError, Dtype, Entry, Header, UnusedRows};
 use crate::data::Feed;
 use crate::files::expect_writable;
 use crate::network::{self, KEPT_STRUCTURES, LOSS, NetworkError, Structure};
 use crate::report::{Ending, Evaluation, Saved};
-use crate::weights::{self, UnusedRows, Weights, WeightsError};
+use crate::weights::{self, Weights, WeightsError};
 
 /// What the runs of one training have in common.
 pub(super) struct Runner<'t, 'a> {

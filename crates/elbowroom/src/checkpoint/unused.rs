@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use safetensors::tensor::{Metadata, TensorInfo};
 
-use crate::checkpoint::Entry;
+use super::Entry;
 
 /// What follows the name of a table in the name of its unused rows, where a file holds them by themselves.
 const END: &str = ".unused";
