@@ -220,7 +220,7 @@ class FastStep(Step):
         report.predicted_peak_bytes = max(report.predicted_peak_bytes, base + divided.peak_bytes, update)
         report.recomputed = max(report.recomputed, divided.division.recomputed)
         nanos, keep = divided.planned.nanos, divisions.keep.nanos
-        plan = Plan(divided.program(False), divided.program(True), nanos, keep, base + divided.peak_bytes)
+        plan = Plan(divided.program(False), divided.program(True), nanos, keep, base + divided.peak_bytes, divided.planned)
         total = sum(p.unlimited_nanos for p in [*self._plans.values(), plan])
         report.overhead = sum(p.nanos for p in [*self._plans.values(), plan]) / total - 1 if total else 0.0
         return plan
