@@ -2,7 +2,7 @@
 //!
 //! The algorithm is exact for copies that may be interrupted, which is a relaxation of copies that may not. Its value therefore bounds every
 //! plan of a chain that recomputes nothing, and it is at least Proposition 3's. It is computed without slots: in bytes, on every set of
-//! activations. If a layer has more states than [`STATES`], states that are close to each other are merged into one that is at least as good as
+//! activations. If a layer has more states than `STATES`, states that are close to each other are merged into one that is at least as good as
 //! each of them, so that the value can only become smaller.
 //!
 //! A trace counts as a chain if its tensors are *nested*: those that the forward phase makes for the backward phase are last read forward in the
