@@ -4,11 +4,11 @@
 //! `cargo run --release -p elbowroom --example everynet -- [--share 50] [--factor 1.05] [--iterations N] [--threads N] [--time SECONDS]
 //! [--planner NAME] [--data FOLDER] [--only NAME,PART-OF-A-NAME,…]`
 //!
-//! The column before the smallest limit is the lower bound from the largest single op, whose operands, results and workspace must be resident together.
-//! The table below contains sizes, learning rates and the factor on `--iterations` of each network: small enough to train on two cores, large
-//! enough that activations outweigh parameters. One line per network; the exit status is 1 if any of them failed, or did not learn: the mean
-//! loss of the last third of the iterations must be below that of the first. `--data` applies to the networks for CIFAR's image size, and
-//! `--only resnetN` runs a ResNet of any depth.
+//! The column before the smallest limit is the lower bound from the largest single op, whose operands, results and workspace must be resident
+//! together. The table below contains sizes, learning rates and the factor on `--iterations` of each network: small enough to train on two
+//! cores, large enough that activations outweigh parameters. One line per network; the exit status is 1 if any of them failed, or did not learn:
+//! the mean loss of the last third of the iterations must be below that of the first. `--data` applies to the networks for CIFAR's image size,
+//! and `--only resnetN` runs a ResNet of any depth.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -4,7 +4,8 @@
 //! `cargo run --release -p elbowroom --example speed -- [--pairs 20] [--threads 2] [--python PYTHON] [--only PART-OF-A-NAME]
 //! [--algorithms usual|equal|any] [--json]`
 //!
-//! `--json` prints one object for each network. `--algorithms equal` computes every operation with its fastest bit-exact algorithm, `any` with its fastest.
+//! `--json` prints one object for each network. `--algorithms equal` computes every operation with its fastest bit-exact algorithm, `any` with
+//! its fastest.
 //!
 //! All sides run in turns, one iteration each (PyTorch five), so that other work on the machine slows all of them down. A ratio is the
 //! median of the ratios of neighbours in time, in brackets its 95 % interval from order statistics.

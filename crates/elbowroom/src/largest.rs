@@ -61,8 +61,8 @@ pub struct Largest {
 }
 
 /// The largest batch for which a plan is found within the limit, where the same search finds none for one sample more. A batch fits if
-/// the first plan of a training would be found: from estimated durations, with large weights in tiles if need be, and without a long search. If the method has a time budget, the search
-/// ends after that time with the largest batch found so far.
+/// the first plan of a training would be found: from estimated durations, with large weights in tiles if need be, and without a long search. If
+/// the method has a time budget, the search ends after that time with the largest batch found so far.
 ///
 /// # Errors
 ///

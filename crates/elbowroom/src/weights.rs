@@ -1,10 +1,10 @@
 //! Weights alone, in safetensors files whose names PyTorch's modules use: read to begin a training from, written for a module to load.
 //!
 //! The networks ResNet, VGG, DenseNet, Inception-v3, MobileNet-v2, EfficientNet-B0, ConvNeXt-Tiny and ViT-B/16 have the names and shapes of
-//! torchvision's modules, LLaMA those of Hugging Face's `LlamaForCausalLM`, GPT those of its `GPT2LMHeadModel`, whose dense layers are transposed and whose names begin with
-//! `transformer.`. A file that this crate saved, a checkpoint included, is read as well.
-//! What a module has in addition is written too, so that `load_state_dict(…, strict=True)` accepts the file: the counters of batch
-//! normalizations and the tied output layer of GPT.
+//! torchvision's modules, LLaMA those of Hugging Face's `LlamaForCausalLM`, GPT those of its `GPT2LMHeadModel`, whose dense layers are
+//! transposed and whose names begin with `transformer.`. A file that this crate saved, a checkpoint included, is read as well. What a module has
+//! in addition is written too, so that `load_state_dict(…, strict=True)` accepts the file: the counters of batch normalizations and the tied
+//! output layer of GPT.
 
 use std::fs::File;
 use std::io;
@@ -311,8 +311,9 @@ pub fn layout(graph: &Graph) -> Vec<Saved> {
     tensors
 }
 
-/// Writes the weights and statistics of a network, and behind its tables the rows that it does not use. `read` fills a buffer with the persistent tensor at a position; `iterations` is what the
-/// counters of batch normalizations show. An earlier file is replaced whole or not at all.
+/// Writes the weights and statistics of a network, and behind its tables the rows that it does not use. `read` fills a buffer with the
+/// persistent tensor at a position; `iterations` is what the counters of batch normalizations show. An earlier file is replaced whole or not at
+/// all.
 ///
 /// # Errors
 ///

@@ -26,8 +26,8 @@ impl Random {
 /// ended, and every size and lifetime is jittered, so that no two iterations fit each other.
 ///
 /// An iteration has the shape of a captured one: weights and their moments stay from its beginning to its end, activations from their forward
-/// op to their backward op, temporaries for one or two ops, gradients until the update. Sizes spread over four powers of ten, and the largest few hold most bytes.
-/// Largest first, each at its lowest free offset, ends above the peak load here.
+/// op to their backward op, temporaries for one or two ops, gradients until the update. Sizes spread over four powers of ten, and the largest
+/// few hold most bytes. Largest first, each at its lowest free offset, ends above the peak load here.
 pub fn training(len: usize, seed: u64) -> Problem {
     let mut random = Random::new(seed);
     let layers = 60;

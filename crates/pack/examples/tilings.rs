@@ -5,8 +5,9 @@
 //! cargo run --release -p elbowroom-pack --example tilings -- solve 0..40 10 2             # seeds, seconds, threads
 //! ```
 //!
-//! `file TABLE SECONDS THREADS` packs a table. `solve` packs one problem of 150 to 450 buffers per seed with `auto` and prints how long each took, then the median, the 90th and the 99th
-//! percentile and how many were not solved. Even seeds serve for tuning, odd ones for judging: `0..40/2` takes every second one.
+//! `file TABLE SECONDS THREADS` packs a table. `solve` packs one problem of 150 to 450 buffers per seed with `auto` and prints how long each
+//! took, then the median, the 90th and the 99th percentile and how many were not solved. Even seeds serve for tuning, odd ones for judging:
+//! `0..40/2` takes every second one.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

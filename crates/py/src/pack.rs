@@ -10,8 +10,8 @@ use pyo3::prelude::*;
 
 use crate::InfeasibleError;
 
-/// The buffers, as columns of equal length: sizes, alignments, fixed offsets and hints in bytes, lifetimes as half-open intervals of positions. Returns the offsets,
-/// the arena size, and why the packer stopped.
+/// The buffers, as columns of equal length: sizes, alignments, fixed offsets and hints in bytes, lifetimes as half-open intervals of positions.
+/// Returns the offsets, the arena size, and why the packer stopped.
 #[pyfunction]
 #[pyo3(signature = (sizes, starts, ends, aligns, fixed, hints, capacity, packer, evaluations, seconds, seed))]
 #[expect(clippy::too_many_arguments, reason = "the Python side names them")]

@@ -117,8 +117,8 @@ pub struct TrainArgs {
     /// Continue from this checkpoint
     #[arg(long, value_name = "FILE", help_heading = "Files and output")]
     pub resume: Option<PathBuf>,
-    /// Begin with the weights in this safetensors file, ours or PyTorch's (torchvision's ResNet, VGG, DenseNet and Inception-v3, Hugging Face's GPT-2); with
-    /// another number of classes the last layer begins as without it
+    /// Begin with the weights in this safetensors file, ours or PyTorch's (torchvision's ResNet, VGG, DenseNet and Inception-v3, Hugging Face's
+    /// GPT-2); with another number of classes the last layer begins as without it
     #[arg(long, value_name = "FILE", conflicts_with = "resume", help_heading = "Files and output")]
     pub weights: Option<PathBuf>,
     /// Write the weights after the last iteration so that PyTorch's module loads them

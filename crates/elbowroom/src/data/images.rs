@@ -61,8 +61,8 @@ impl Images {
     }
 
     /// Opens a table of two columns separated by a comma: the path of an image, relative to the folder of the table, and its label. A first
-    /// line whose file does not exist is a head if its label is `label` or `class` or if its path is not named like an image. Labels that are all whole numbers are the numbers of the
-    /// classes; otherwise classes are numbered in the order of their names.
+    /// line whose file does not exist is a head if its label is `label` or `class` or if its path is not named like an image. Labels that are
+    /// all whole numbers are the numbers of the classes; otherwise classes are numbered in the order of their names.
     ///
     /// # Errors
     ///

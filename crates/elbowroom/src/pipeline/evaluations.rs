@@ -21,8 +21,8 @@ pub struct Evaluations {
     pub quick: Option<Quick>,
 }
 
-/// A short search for a limit, as the search for the smallest limit makes many. Its plan serves every limit that holds its arena. As text, `256@40960`
-/// for 256 evaluations and a limit of 40,960 bytes, and `@40960` if the planner was `floor`, with which that search begins.
+/// A short search for a limit, as the search for the smallest limit makes many. Its plan serves every limit that holds its arena. As text,
+/// `256@40960` for 256 evaluations and a limit of 40,960 bytes, and `@40960` if the planner was `floor`, with which that search begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quick {
     /// Evaluations of the planner; `None` for the planner `floor`.

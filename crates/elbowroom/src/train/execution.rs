@@ -8,11 +8,11 @@
 //! ```
 //!
 //! The first iteration of the largest structure is dynamic and measures the durations that its plan is made for. Algorithms are chosen behind it,
-//! so that it need not wait: they have the same bits, and plan and iterations from then on are those of a graph with other algorithms. Another structure that is a
-//! part of it follows a [derived](super::derived) plan, which is there at once, and gets a plan of its own when it occurs again. One that is
-//! no part of it is executed dynamically the first time. A structure that dynamic execution cannot run within the limit follows a plan for
-//! estimated durations instead. Every plan has the persistent tensors at the offsets of the first plan if they fit there, so that nothing
-//! moves between two plans.
+//! so that it need not wait: they have the same bits, and plan and iterations from then on are those of a graph with other algorithms. Another
+//! structure that is a part of it follows a [derived](super::derived) plan, which is there at once, and gets a plan of its own when it occurs
+//! again. One that is no part of it is executed dynamically the first time. A structure that dynamic execution cannot run within the limit
+//! follows a plan for estimated durations instead. Every plan has the persistent tensors at the offsets of the first plan if they fit there, so
+//! that nothing moves between two plans.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

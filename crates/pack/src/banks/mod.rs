@@ -35,8 +35,9 @@ const MOST_PROVED: usize = 4_000;
 /// Places blocks in several memories.
 ///
 /// `best` is always a placement. Blocks that fit in no bank are *spilled*: they have no bank, and [`BankedPlacement::spilled`] names them. The
-/// result spills as little traffic as the budget finds (a block without traffic counts as one byte), and then has as little traffic in costly banks as it finds; it is never worse than
-/// first-fit by falling sizes with pins first. `stop` is `Optimal` if both are proved least. The problem must be one that
+/// result spills as little traffic as the budget finds (a block without traffic counts as one byte), and then has as little traffic in costly
+/// banks as it finds; it is never worse than first-fit by falling sizes with pins first. `stop` is `Optimal` if both are proved least. The
+/// problem must be one that
 /// [`BankedProblem::validate`] accepts.
 ///
 /// # Example
