@@ -283,6 +283,7 @@ impl Row {
         limit: Bytes,
         stop_reason: &'static str,
     ) -> Self {
+        let task = comparison.task.with_memory(limit);
         Self {
             planner,
             limit_bytes: limit,
@@ -293,9 +294,9 @@ impl Row {
             iteration_ns: None,
             overhead: None,
             ratio_to_bound: None,
-            lower_bound_ns: pipeline::lower_bound(&comparison.task.with_memory(limit)),
+            lower_bound_ns: pipeline::lower_bound(&task),
             ratio_to_chain_bound: None,
-            relaxed_bound_ns: pipeline::relaxed_bound(&comparison.task.with_memory(limit)),
+            relaxed_bound_ns: pipeline::relaxed_bound(&task),
             traffic_bytes: None,
             recomputed_ops: None,
             planning_ns: Nanos::ZERO,

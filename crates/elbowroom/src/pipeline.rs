@@ -307,17 +307,9 @@ pub fn plan_from(
         && promises
         && predicted.iteration <= lower_bound(task)
     {
-        let plan = check::check(task.trace.clone(), task.machine.clone(), plan.plan().clone())?;
-        return Ok(Planned {
-            plan: Arc::new(plan),
-            predicted: predicted.clone(),
-            stop: StopReason::Optimal,
-            found_by: KNOWN.to_owned(),
-            evaluations: Evaluations::once(1),
-            reproducible: true,
-            reproducible_at_limit: true,
-            planning: started.elapsed(),
-        });
+        let search = Searched { stop: StopReason::Optimal, found_by: KNOWN.to_owned(), reproducible: true };
+        let (plan, predicted) = (plan.plan().clone(), predicted.clone());
+        return checked(task, plan, |_| predicted, search, Evaluations::once(1), started);
     }
     let schedules: Vec<&Schedule> = known.iter().map(|plan| plan.schedule()).collect();
     let (fitted, recorded) = fit(task, method, &schedules, observer);
@@ -329,23 +321,9 @@ pub fn plan_from(
         Err(PlanError::GaveUp { .. }) => StopReason::Finished,
         Err(_) => return found,
     };
-    let plan = check::check(task.trace.clone(), task.machine.clone(), plan.plan().clone())?;
     let reproducible = found.as_ref().map_or(true, |own| own.reproducible);
-    let planning = started.elapsed();
-    let evaluations = recorded;
-    let reproducible_at_limit = reproducible;
-    let plan = Arc::new(plan);
-    let found_by = KNOWN.to_owned();
-    Ok(Planned {
-        plan,
-        predicted,
-        stop,
-        found_by,
-        evaluations,
-        reproducible,
-        reproducible_at_limit,
-        planning,
-    })
+    let search = Searched { stop, found_by: KNOWN.to_owned(), reproducible };
+    checked(task, plan.plan().clone(), |_| predicted, search, recorded, started)
 }
 
 /// Offsets of the persistent tensors between iterations, in the trace's order; `None` for tensors that are on the host alone.
@@ -397,19 +375,38 @@ fn prove(
     let Fitted { mut schedule, placement, stop, found_by, reproducible } = fitted;
     waits::thin(&mut schedule, &placement);
     let plan = Plan { trace: task.trace.fingerprint(), schedule, placement };
+    let search = Searched { stop, found_by, reproducible };
+    checked(task, plan, |plan| simulate(task, plan.schedule()), search, evaluations, started)
+}
+
+/// How the search for a plan ended.
+struct Searched {
+    stop: StopReason,
+    found_by: String,
+    reproducible: bool,
+}
+
+/// Checks a plan, with the iteration that is predicted for it.
+fn checked(
+    task: &Task,
+    plan: Plan,
+    predicted: impl FnOnce(&CheckedPlan) -> Timeline,
+    search: Searched,
+    evaluations: Evaluations,
+    started: Instant,
+) -> Result<Planned, PlanError> {
+    let Searched { stop, found_by, reproducible } = search;
     let plan = check::check(task.trace.clone(), task.machine.clone(), plan)?;
-    let predicted = simulate(task, plan.schedule());
+    let predicted = predicted(&plan);
     let planning = started.elapsed();
-    let reproducible_at_limit = reproducible;
-    let plan = Arc::new(plan);
     Ok(Planned {
-        plan,
+        plan: Arc::new(plan),
         predicted,
         stop,
         found_by,
         evaluations,
         reproducible,
-        reproducible_at_limit,
+        reproducible_at_limit: reproducible,
         planning,
     })
 }
@@ -503,7 +500,7 @@ fn goal<'a>(task: &Task, planner: &'a dyn Planner, budget: &'a Budget) -> Goal<'
 }
 
 /// The request to a planner whose schedule is not packed, and which therefore gets no packer.
-pub(crate) fn request(task: &Task, live_limit: Bytes) -> Request<'_> {
+pub fn request(task: &Task, live_limit: Bytes) -> Request<'_> {
     Request {
         trace: &task.trace,
         costs: &task.costs,
@@ -569,28 +566,24 @@ pub(crate) const UNLIMITED: Bytes = Bytes(1 << 60);
 
 /// [Lower bound](elbowroom_sim::bound::lower_bound) on the iteration time at the task's limit.
 pub fn lower_bound(task: &Task) -> Nanos {
-    let Task { trace, costs, machine, freedom, pins } = task;
-    let pins = pins.as_deref();
-    let limit = machine.memory.align_up(machine.align);
-    let request = Request { trace, costs, machine, live_limit: limit, freedom: *freedom, packer: None, pins };
-    elbowroom_sim::bound::lower_bound(&request)
+    elbowroom_sim::bound::lower_bound(&request_at_limit(task))
+}
+
+/// The [`request`] at the task's own limit.
+fn request_at_limit(task: &Task) -> Request<'_> {
+    request(task, task.machine.memory.align_up(task.machine.align))
 }
 
 /// The [value of Algorithm 1](elbowroom_sched::chain::bound::relaxed_bound) of Beaumont et al. at the task's limit: a bound for plans that only
 /// offload. `None` if the task permits more or its trace is no chain.
 pub fn relaxed_bound(task: &Task) -> Option<Nanos> {
-    let limit = task.machine.memory.align_up(task.machine.align);
-    elbowroom_sched::chain::bound::relaxed_bound(&request(task, limit))
+    elbowroom_sched::chain::bound::relaxed_bound(&request_at_limit(task))
 }
 
 /// The proof that no plan exists within the task's limit, if the [floor] exceeds it: one sum for each op, and no search.
 pub fn impossible(task: &Task) -> Option<PlanError> {
-    let limit = task.machine.memory.align_up(task.machine.align);
-    let Task { trace, costs, machine, freedom, pins } = task;
-    let pins = pins.as_deref();
-    let request = Request { trace, costs, machine, live_limit: limit, freedom: *freedom, packer: None, pins };
-    let proof = elbowroom_sched::verdict::impossible_op(&request)?;
-    Some(PlanError::Infeasible { limit: machine.memory, proof })
+    let proof = elbowroom_sched::verdict::impossible_op(&request_at_limit(task))?;
+    Some(PlanError::Infeasible { limit: task.machine.memory, proof })
 }
 
 /// The op that needs the most bytes by itself, and that number.

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use elbowroom::compare::{self, Comparison};
 use elbowroom::graph::zoo::Options;
 use elbowroom::ir::machine::{Channel, Machine};
-use elbowroom::ir::planning::Request;
 use elbowroom::ir::search::Budget;
 use elbowroom::ir::{Bytes, Nanos};
-use elbowroom::pipeline::Task;
+use elbowroom::pipeline::{self, Task};
 use elbowroom::registry;
 use elbowroom::sched::chain::linearize::Linear;
 use elbowroom::sched::chain::{Chain, Layer};
@@ -69,16 +68,8 @@ fn sweep(bench: &Bench<'_>, task: &Task) -> Result<std::rc::Rc<Vec<compare::Row>
 
 /// The least memory that runs a task as a chain, in percent of its peak.
 fn floor(task: &Task) -> Result<f64, Error> {
-    let request = Request {
-        trace: &task.trace,
-        costs: &task.costs,
-        machine: &task.machine,
-        live_limit: Bytes(1 << 60),
-        freedom: task.freedom,
-        packer: None,
-        pins: None,
-    };
-    let linear = Linear::of(&request).map_err(|error| Error::Fault(error.to_string()))?;
+    let linear = Linear::of(&pipeline::request(task, Bytes(1 << 60)))
+        .map_err(|error| Error::Fault(error.to_string()))?;
     Ok(100.0 * linear.chain.floor().ratio(linear.chain.peak()))
 }
 

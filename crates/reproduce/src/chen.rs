@@ -6,7 +6,7 @@ use elbowroom::graph::zoo::{OptimizerKind, Options};
 use elbowroom::ir::machine::Machine;
 use elbowroom::ir::text::File;
 use elbowroom::ir::{Bytes, Nanos};
-use elbowroom::pipeline::Task;
+use elbowroom::pipeline::{self, Task};
 use elbowroom::registry;
 use elbowroom::sched::chain::{Chain, Layer};
 use elbowroom::sched::recompute::cuts::Cuts;
@@ -117,15 +117,7 @@ pub(crate) fn equation_3(_: &Bench<'_>) -> Result<Sheet, Error> {
         let cuts = Cuts::of(&task.trace, backward_start);
         let policy = recursive::mirrors(&task.trace, &cuts, &cuts.single(), 1).policy(&task.trace);
         let task = task.with_memory(Bytes(1 << 40));
-        let request = elbowroom::ir::planning::Request {
-            trace: &task.trace,
-            costs: &task.costs,
-            machine: &task.machine,
-            live_limit: task.machine.memory,
-            freedom: task.freedom,
-            packer: None,
-            pins: None,
-        };
+        let request = pipeline::request(&task, task.machine.memory);
         let least = elbowroom::sched::lower::least_live(&request, &policy);
         let (live_bytes, _) = least.map_err(|error| Error::Fault(error.to_string()))?;
         let paper = (layers as f64).log2();

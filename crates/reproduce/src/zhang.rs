@@ -2,8 +2,8 @@
 
 use elbowroom::graph::zoo::Options;
 use elbowroom::ir::Bytes;
-use elbowroom::ir::planning::{Freedom, Request};
-use elbowroom::pipeline::Task;
+use elbowroom::ir::planning::Freedom;
+use elbowroom::pipeline::{self, Task};
 use elbowroom::sched::offload::autoswap::AutoSwap;
 
 use crate::bench::{self, OFFLOAD, TO_THE_END, buffers, height};
@@ -168,15 +168,7 @@ pub(crate) fn figure_8(bench: &Bench<'_>) -> Result<Sheet, Error> {
     for network in networks {
         let task = task(network, 100, OFFLOAD)?;
         let peak = bench::peak(&task, bench.observer)?;
-        let request = Request {
-            trace: &task.trace,
-            costs: &task.costs,
-            machine: &task.machine,
-            live_limit: Bytes(1 << 60),
-            freedom: task.freedom,
-            packer: None,
-            pins: None,
-        };
+        let request = pipeline::request(&task, Bytes(1 << 60));
         let fault = |error: elbowroom::sched::PolicyError| Error::Fault(error.to_string());
         let swap = AutoSwap::new(&request, None).map_err(fault)?;
         let share = 100.0 * swap.load_min().map_err(fault)?.get() as f64 / peak.get() as f64;
