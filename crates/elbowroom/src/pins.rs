@@ -20,6 +20,7 @@ use elbowroom_ir::planning::Pins;
 use elbowroom_ir::schedule::{Action, Schedule};
 use elbowroom_ir::trace::{Again, Trace};
 use elbowroom_ir::{Bytes, OpId, TensorId};
+use elbowroom_sched::pattern;
 use elbowroom_sched::policy::{Boundary, Policy};
 use serde::Serialize;
 
@@ -35,6 +36,19 @@ pub enum Verb {
     NeverRecompute,
     /// Persistent tensors are on the host between iterations.
     Host,
+}
+
+impl Verb {
+    const ALL: [Self; 3] = [Self::Keep, Self::NeverRecompute, Self::Host];
+
+    /// The word for it in files and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Keep => "keep",
+            Self::NeverRecompute => "never-recompute",
+            Self::Host => "host",
+        }
+    }
 }
 
 /// One decision.
@@ -121,12 +135,8 @@ pub fn parse(text: &str) -> Result<Vec<Pin>, PinError> {
     let pin = |(line, text): (usize, &str)| {
         let wrong = || PinError::Line { line, text: text.to_owned() };
         let mut words = text.split_whitespace();
-        let verb = match words.next() {
-            Some("keep") => Verb::Keep,
-            Some("never-recompute") => Verb::NeverRecompute,
-            Some("host") => Verb::Host,
-            _ => return Err(wrong()),
-        };
+        let word = words.next();
+        let verb = Verb::ALL.into_iter().find(|verb| Some(verb.name()) == word).ok_or_else(wrong)?;
         match (words.next(), words.next()) {
             (Some(pattern), None) => Ok(Pin { verb, pattern: pattern.to_owned() }),
             _ => Err(wrong()),
@@ -284,34 +294,7 @@ fn example(trace: &Trace, verb: Verb) -> Option<String> {
 /// Whether a pattern means a name: as a whole, or a module that contains it.
 fn matches(pattern: &str, name: &str) -> bool {
     let modules = name.match_indices(['.', '/']).map(|(end, _)| &name[..end]);
-    modules.chain([name]).any(|name| glob(pattern.as_bytes(), name.as_bytes()))
-}
-
-/// Whether a pattern of `*` and `?` matches a text as a whole. Linear in practice: after a `*` that matched too little it continues there.
-fn glob(pattern: &[u8], text: &[u8]) -> bool {
-    let (mut at, mut read) = (0, 0);
-    let mut star: Option<(usize, usize)> = None;
-    while read < text.len() {
-        match pattern.get(at) {
-            Some(b'*') => {
-                star = Some((at, read));
-                at += 1;
-            }
-            Some(&byte) if byte == b'?' || byte == text[read] => {
-                at += 1;
-                read += 1;
-            }
-            _ => match star {
-                Some((place, from)) => {
-                    star = Some((place, from + 1));
-                    at = place + 1;
-                    read = from + 1;
-                }
-                None => return false,
-            },
-        }
-    }
-    pattern[at..].iter().all(|&byte| byte == b'*')
+    modules.chain([name]).any(|name| pattern::matches(pattern, name, Some(b'?')))
 }
 
 #[cfg(test)]

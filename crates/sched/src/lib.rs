@@ -61,6 +61,7 @@ pub mod keep;
 pub mod lower;
 pub mod mixed;
 pub mod offload;
+pub mod pattern;
 pub mod policy;
 pub mod portfolio;
 pub mod random;

@@ -26,12 +26,8 @@ pub struct Explained<'a, R: Serialize> {
 /// Prints what the user decided.
 fn print_pins(pins: &[Pinned]) -> io::Result<()> {
     let row = |Pinned { pin, count, bytes }: &Pinned| {
-        let (verb, what) = match pin.verb {
-            Verb::Keep => ("keep", "tensor"),
-            Verb::NeverRecompute => ("never-recompute", "op"),
-            Verb::Host => ("host", "tensor"),
-        };
-        printer::row(verb, counted(*count as u64, what), format!("{bytes}, {}", pin.pattern))
+        let what = if pin.verb == Verb::NeverRecompute { "op" } else { "tensor" };
+        printer::row(pin.verb.name(), counted(*count as u64, what), format!("{bytes}, {}", pin.pattern))
     };
     let rows: Vec<Row> = pins.iter().map(row).collect();
     if rows.is_empty() { Ok(()) } else { printer::section("Pins, all obeyed", &rows) }

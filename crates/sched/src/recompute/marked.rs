@@ -7,6 +7,7 @@ use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome};
 use elbowroom_ir::trace::Trace;
 
+use crate::pattern;
 use crate::policy::Policy;
 use crate::recompute::answer;
 use crate::recompute::mirror::Mirrors;
@@ -87,7 +88,8 @@ impl Marked {
         let mut mirrors = Mirrors::none(trace);
         let (_, backward_start) = base(trace);
         for mark in &self.marks {
-            let counts = |named, name: &str| mark.named == named && matches(&mark.pattern, name);
+            let counts =
+                |named, name: &str| mark.named == named && pattern::matches(&mark.pattern, name, None);
             for (_, op) in trace.ops().iter().filter(|(id, _)| id.0 < backward_start) {
                 let whole = counts(Named::Op, &op.name) || counts(Named::Kind, &op.kind);
                 for &tensor in &op.outputs {
@@ -115,21 +117,6 @@ fn mark(text: &str) -> Option<Mark> {
     Some(Mark { named, pattern: pattern.trim_end().to_owned(), count })
 }
 
-/// Whether a name fits a pattern.
-fn matches(pattern: &str, name: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let first = parts.next().unwrap_or_default();
-    let Some(mut rest) = name.strip_prefix(first) else { return false };
-    let Some(last) = parts.next_back() else { return rest.is_empty() };
-    for part in parts {
-        match rest.find(part) {
-            Some(at) => rest = &rest[at + part.len()..],
-            None => return false,
-        }
-    }
-    rest.len() >= last.len() && rest.ends_with(last)
-}
-
 impl Planner for Marked {
     fn name(&self) -> &'static str {
         "marked"
@@ -151,20 +138,6 @@ mod tests {
 
     use super::*;
     use crate::chain::{Chain, Layer};
-
-    #[test]
-    fn a_star_stands_for_any_characters() {
-        for (pattern, name) in
-            [("x1", "x1"), ("x*", "x12"), ("*", ""), ("*pool*", "max_pool2d"), ("a*b*c", "a--b-c")]
-        {
-            assert!(matches(pattern, name), "{pattern} {name}");
-        }
-        for (pattern, name) in
-            [("x1", "x12"), ("x1*2", "x2"), ("*pool", "pooling"), ("a*ba", "aba-"), ("aa*aa", "aaa")]
-        {
-            assert!(!matches(pattern, name), "{pattern} {name}");
-        }
-    }
 
     #[test]
     fn a_line_that_is_no_mark_is_named() {
