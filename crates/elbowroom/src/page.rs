@@ -24,15 +24,6 @@ const TEMPLATE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
 
-/// How a residency began.
-#[derive(Clone, Copy)]
-enum Origin {
-    Boundary,
-    Computed,
-    Recomputed,
-    Prefetched,
-}
-
 /// Everything that the arena holds, a column for each property.
 #[derive(Default, Serialize)]
 struct Columns {
@@ -49,7 +40,7 @@ struct Columns {
     length: Vec<u64>,
     /// The op that wrote it, less that of the row before; -1 where no op did.
     op: Vec<i64>,
-    /// As [`Origin`].
+    /// As [`Origin`](crate::why::groups::Origin).
     origin: Vec<u8>,
 }
 
@@ -176,22 +167,9 @@ fn columns<'a>(task: &'a Task, plan: &CheckedPlan, why: &Why, names: &mut Names<
     let mut before = (0, 0);
     let all = Residencies::of(&task.trace, schedule, &task.machine, why.allocations_only);
     for residency in all.iter() {
-        let (name, op, origin) = match residency.content {
-            Content::Workspace(op) => (&task.trace.ops()[op].name, Some(op), Origin::Computed),
-            Content::Tensor(tensor) => {
-                let start = residency.alive.start as usize;
-                let origin = match schedule.steps.as_slice().get(start).map(|step| &step.action) {
-                    Some(Action::Compute(launch))
-                        if task.trace.ops()[launch.op].outputs.contains(&tensor) =>
-                    {
-                        Origin::Computed
-                    }
-                    Some(Action::Recompute(_)) => Origin::Recomputed,
-                    Some(Action::Prefetch { .. }) => Origin::Prefetched,
-                    _ => Origin::Boundary,
-                };
-                (&task.trace.tensors()[tensor].name, task.trace.producer(tensor), origin)
-            }
+        let (name, op) = match residency.content {
+            Content::Workspace(op) => (&task.trace.ops()[op].name, Some(op)),
+            Content::Tensor(tensor) => (&task.trace.tensors()[tensor].name, task.trace.producer(tensor)),
         };
         let kind = Kind::ALL.iter().position(|&kind| kind == all.kind(residency.content)).unwrap_or(0);
         columns.name.push(names.index(name));
@@ -203,7 +181,7 @@ fn columns<'a>(task: &'a Task, plan: &CheckedPlan, why: &Why, names: &mut Names<
         columns.from.push(start - std::mem::replace(&mut before.0, start));
         columns.length.push(residency.alive.end - residency.alive.start);
         columns.op.push(op - std::mem::replace(&mut before.1, op));
-        columns.origin.push(origin as u8);
+        columns.origin.push(all.origin(residency) as u8);
     }
     columns
 }

@@ -4,13 +4,12 @@
 use std::collections::HashMap;
 
 use elbowroom_ir::check::CheckedPlan;
-use elbowroom_ir::schedule::Action;
 use elbowroom_ir::timeline::Timeline;
 use elbowroom_ir::{Nanos, OpId};
 use serde::Serialize;
 
 use crate::positions;
-use crate::why::groups::{Content, Residencies};
+use crate::why::groups::{Content, Origin, Residencies};
 
 /// Where the arena begins. Viewers show addresses and take 0 for "nowhere".
 const BASE: u64 = 1 << 32;
@@ -107,7 +106,6 @@ pub fn memory_snapshot(plan: &CheckedPlan, predicted: &Timeline) -> Vec<u8> {
 
 fn held(plan: &CheckedPlan) -> Vec<Held<'_>> {
     let (trace, schedule) = (plan.trace(), plan.schedule());
-    let steps = schedule.steps.as_slice();
     let all = Residencies::of(trace, schedule, plan.machine(), false);
     let op_frame = |op: OpId| {
         let op = &trace.ops()[op];
@@ -120,14 +118,11 @@ fn held(plan: &CheckedPlan) -> Vec<Held<'_>> {
                     vec![Frame { name: "workspace", filename: "workspace", line: 0 }, op_frame(op)]
                 }
                 Content::Tensor(tensor) => {
-                    let step = steps.get(residency.alive.start as usize);
-                    let how = match step.map(|step| &step.action) {
-                        Some(Action::Compute(launch)) if trace.ops()[launch.op].outputs.contains(&tensor) => {
-                            "computed"
-                        }
-                        Some(Action::Recompute(_)) => "recomputed",
-                        Some(Action::Prefetch { .. }) => "prefetched",
-                        _ => "there before",
+                    let how = match all.origin(residency) {
+                        Origin::Boundary => "there before",
+                        Origin::Computed => "computed",
+                        Origin::Recomputed => "recomputed",
+                        Origin::Prefetched => "prefetched",
                     };
                     let own = Frame { name: &trace.tensors()[tensor].name, filename: how, line: 0 };
                     [own].into_iter().chain(trace.producer(tensor).map(op_frame)).collect()

@@ -145,6 +145,15 @@ pub(crate) struct Residency {
     bytes: u64,
 }
 
+/// How a residency began. The page's script knows the numbers.
+#[derive(Clone, Copy)]
+pub(crate) enum Origin {
+    Boundary,
+    Computed,
+    Recomputed,
+    Prefetched,
+}
+
 impl Residency {
     /// Its size, a multiple of the alignment.
     pub(crate) fn bytes(&self) -> Bytes {
@@ -194,6 +203,20 @@ impl<'a> Residencies<'a> {
     /// All of them, by buffer.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Residency> {
         self.residencies.iter()
+    }
+
+    /// How a residency began.
+    pub(crate) fn origin(&self, residency: &Residency) -> Origin {
+        let Content::Tensor(tensor) = residency.content else { return Origin::Computed };
+        let start = residency.alive.start as usize;
+        match self.schedule.steps.as_slice().get(start).map(|step| &step.action) {
+            Some(Action::Compute(launch)) if self.trace.ops()[launch.op].outputs.contains(&tensor) => {
+                Origin::Computed
+            }
+            Some(Action::Recompute(_)) => Origin::Recomputed,
+            Some(Action::Prefetch { .. }) => Origin::Prefetched,
+            _ => Origin::Boundary,
+        }
     }
 
     /// The kind of a content.
