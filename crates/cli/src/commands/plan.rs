@@ -48,7 +48,7 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     let method = settings::method(&args.planner)?;
     let freedom = settings::freedom(&args.planner.freedom);
     let progress = Progress::new("planning");
-    let mut share_of_whole = None;
+    let (mut share_of_whole, mut known) = (None, None);
     let (task, machine_is_named, largest) = match &args.trace {
         Some(path) => {
             expect_own_batch(path, args)?;
@@ -58,11 +58,12 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
         }
         None => {
             signals::catch();
-            let Traced { task, limit, largest } = match traced_network(args, &method, freedom, &progress)? {
-                Ok(found) => found,
-                Err(answer) => return Ok(answer),
-            };
-            share_of_whole = limit;
+            let Traced { task, limit, kept, largest } =
+                match traced_network(args, &method, freedom, &progress)? {
+                    Ok(found) => found,
+                    Err(answer) => return Ok(answer),
+                };
+            (share_of_whole, known) = (limit, kept);
             (task, args.machine.machine.is_some(), largest)
         }
     };
@@ -78,7 +79,10 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     if let Some(error) = limit.and_then(|limit| pipeline::impossible(&task.with_memory(limit))) {
         return refuse(args.json, &task, &method, error, started, &progress);
     }
-    let kept = pipeline::unconstrained(&given, method.packer, &progress)?;
+    let kept = match known {
+        Some(kept) => kept,
+        None => pipeline::unconstrained(&given, method.packer, &progress)?,
+    };
     if let Some(limit) = args.live_limit {
         return by_live_memory(args, (&task, pins), &method, limit, &kept, started, &progress);
     }
@@ -158,6 +162,8 @@ struct Traced {
     task: Task,
     /// The limit, if it is a share and weights are in tiles.
     limit: Option<ShareOfWhole>,
+    /// The plan that keeps every tensor of the task, if it was made.
+    kept: Option<Planned>,
     /// The largest batch, if that was asked for.
     largest: Option<LargestBatch>,
 }
@@ -215,25 +221,26 @@ fn traced_network(
         Ok(task)
     };
     let cut = |limit: Bytes| tiles::cut(&graph, tiles, limit, &machine, freedom);
-    let whole = |task, limit| Ok(Ok(Traced { task, limit, largest }));
+    let traced = |task, limit, kept| Ok(Ok(Traced { task, limit, kept, largest }));
     match args.memory {
         Some(MemorySpec::Share(_)) if tiles != TileChoice::Never => {
             let task = estimate(&graph)?;
-            let peak = pipeline::unconstrained(&task, method.packer, progress)?.height();
+            let kept = pipeline::unconstrained(&task, method.packer, progress)?;
+            let peak = kept.height();
             let Some(limit) = args.memory.and_then(|memory| memory.resolve(peak)) else {
-                return whole(task, None);
+                return traced(task, None, Some(kept));
             };
             let tiled = cut(limit)?;
             match Arc::ptr_eq(&tiled, &graph) {
-                true => whole(task, None),
-                false => whole(estimate(&tiled)?, Some(ShareOfWhole { limit, peak })),
+                true => traced(task, None, Some(kept)),
+                false => traced(estimate(&tiled)?, Some(ShareOfWhole { limit, peak }), None),
             }
         }
         Some(MemorySpec::Absolute(limit)) => {
             let tiled = cut(limit)?;
-            whole(estimate(&tiled)?, None)
+            traced(estimate(&tiled)?, None, None)
         }
-        _ => whole(estimate(&graph)?, None),
+        _ => traced(estimate(&graph)?, None, None),
     }
 }
 
@@ -344,8 +351,8 @@ fn by_live_memory(
     let report = unless_interrupted(PlanReport::of_load(&limited, method, unconstrained, &planned));
     learning::save(&args.learned, &progress.learned())?;
     let schedule = planned.schedule.schedule();
-    let explanation = Choices::of(&limited, schedule, &planned.predicted).with_pins(pins);
-    let explanation = args.explain.then_some(explanation);
+    let explanation =
+        args.explain.then(|| Choices::of(&limited, schedule, &planned.predicted).with_pins(pins));
     print_all(args, &report, explanation.as_ref(), None)
 }
 

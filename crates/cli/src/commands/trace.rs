@@ -173,7 +173,12 @@ pub fn traced(path: &Path, inputs: InputArgs, machine_args: &MachineArgs) -> Res
 
 /// What a file with a trace holds, our own kind or one that is imported, with its inputs as the user chose.
 pub fn trace_file(path: &Path, inputs: InputArgs) -> Result<TraceFile> {
-    let file = trace_content(path, &files::content(path, "a file with a trace")?)?;
+    trace_with_inputs(path, &files::content(path, "a file with a trace")?, inputs)
+}
+
+/// As [`trace_file`], from the bytes of the file, which may be a pipe that cannot be read twice.
+pub fn trace_with_inputs(path: &Path, bytes: &[u8], inputs: InputArgs) -> Result<TraceFile> {
+    let file = trace_content(path, bytes)?;
     Ok(TraceFile { trace: with_inputs(file.trace, inputs)?, ..file })
 }
 
@@ -190,7 +195,7 @@ pub fn with_inputs(trace: Trace, inputs: InputArgs) -> Result<Trace> {
     Ok(Trace::new(data)?)
 }
 
-/// As [`trace_file`], from the bytes of the file, which may be a pipe that cannot be read twice.
+/// As [`trace_with_inputs`], with the inputs as the file has them.
 pub fn trace_content(path: &Path, bytes: &[u8]) -> Result<TraceFile> {
     match files::parse_content(path, bytes) {
         Ok(file) => file.into_trace().with_context(|| format!("cannot use {}", path.display())),

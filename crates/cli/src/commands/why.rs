@@ -20,7 +20,7 @@ use crate::args::{JudgeArgs, PeakArgs, WhyArgs};
 use crate::commands::check::read_plan;
 use crate::commands::judge::Judge;
 use crate::commands::limits::{FRUGAL_PLANNER, QUICK_PACKER};
-use crate::commands::trace::{cpu, task, trace_content, with_inputs};
+use crate::commands::trace::{cpu, task, trace_with_inputs};
 use crate::printer::{self, SizeUnit, counted, row};
 use crate::progress::Progress;
 use crate::{files, signals};
@@ -65,10 +65,7 @@ pub fn explain(args: &PeakArgs) -> Result<Result<Explained, Answer>> {
             costs: Some(imported.costs.clone()),
             machine: Some(Machine { align: *align, ..cpu()? }),
         },
-        None => {
-            let file = trace_content(&args.trace, &bytes)?;
-            TraceFile { trace: with_inputs(file.trace, args.inputs)?, ..file }
-        }
+        None => trace_with_inputs(&args.trace, &bytes, args.inputs)?,
     };
     let own_machine = file.machine.clone();
     let task = task(&args.trace, file, &args.machine)?;

@@ -223,12 +223,8 @@ fn one_of<T: Copy>(line: &mut Line<'_>, what: &str, words: &[(&str, T)]) -> Resu
 }
 
 fn cost_source(line: &mut Line<'_>) -> Result<CostSource, FileError> {
-    let words = [
-        ("measured", CostSource::Measured),
-        ("recorded", CostSource::Recorded),
-        ("captured", CostSource::Captured),
-        ("roofline", CostSource::Roofline),
-    ];
+    let sources = [CostSource::Measured, CostSource::Recorded, CostSource::Captured, CostSource::Roofline];
+    let words = sources.map(|source| (source.name(), source));
     one_of(line, "where durations come from", &words)
 }
 
