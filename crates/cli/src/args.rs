@@ -257,7 +257,7 @@ pub struct InputArgs {
     /// iterations, whose programs made the batch outside of the device]
     #[arg(long)]
     pub hold_inputs: bool,
-    /// Let the ops that provide the batch run again, for what they cost [default for traces of --model, whose runs copy the batch from the host]
+    /// Let the ops that provide the batch be recomputed, for what they cost [default for traces of --model, whose runs copy the batch from the host]
     #[arg(long, conflicts_with = "hold_inputs")]
     pub remake_inputs: bool,
 }

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! keep             layers.3.*.attention   # these tensors stay on the device from when they are made to their last use
-//! never-recompute  *softmax*              # these ops are never run again
+//! never-recompute  *softmax*              # these ops are never recomputed
 //! host             layers.?.mlp           # these persistent tensors are on the host between iterations
 //! ```
 //!
@@ -32,7 +32,7 @@ use crate::pipeline::Task;
 pub enum Verb {
     /// Tensors stay on the device from when they are made to their last use.
     Keep,
-    /// Ops are never run again.
+    /// Ops are never recomputed.
     NeverRecompute,
     /// Persistent tensors are on the host between iterations.
     Host,
@@ -105,7 +105,7 @@ pub enum PinError {
 fn unmatched(verb: Verb, pattern: &str, example: Option<&str>) -> String {
     let what = match verb {
         Verb::Keep => "no tensor and no op",
-        Verb::NeverRecompute => "no op that could run again",
+        Verb::NeverRecompute => "no op that may be recomputed",
         Verb::Host => "no persistent tensor",
     };
     let example = example.map_or_else(String::new, |name| format!("; one is called {name}"));
@@ -145,7 +145,7 @@ pub fn parse(text: &str) -> Result<Vec<Pin>, PinError> {
     lines.filter(|(_, text)| !text.is_empty()).map(pin).collect()
 }
 
-/// A task with pins. Its trace differs from the one that was given in the ops that never run again. A plan for it is legal for the given trace,
+/// A task with pins. Its trace differs from the one that was given in the ops that are never recomputed. A plan for it is legal for the given trace,
 /// too, once it states that one's fingerprint: the given trace only permits more.
 pub struct PinnedTask {
     /// The task.
@@ -211,7 +211,7 @@ pub fn pin(task: &Task, pins: &[Pin]) -> Result<PinnedTask, PinError> {
     }
     let mut data = trace.data().clone();
     once.iter().for_each(|&op| data.ops[op].again = Again::Never);
-    // An op that never runs again breaks no rule of a trace.
+    // An op that is never recomputed breaks no rule of a trace.
     let trace = Trace::new(data).map_or_else(|_| trace.clone(), Arc::new);
     let task = Task { trace, pins: Some(Arc::new(decided)), ..task.clone() };
     Ok(PinnedTask { task, pinned })
@@ -252,7 +252,7 @@ fn tensors(trace: &Trace, pattern: &str) -> BTreeSet<TensorId> {
     made.chain(named).collect()
 }
 
-/// The ops that could run again and that a pattern means by their own names or kinds or by the names of what they make.
+/// The ops that may be recomputed and that a pattern means by their own names or kinds or by the names of what they make.
 fn ops(trace: &Trace, pattern: &str) -> BTreeSet<OpId> {
     let makers = trace.tensors().iter().filter(|(_, tensor)| matches(pattern, &tensor.name));
     let makers = makers.filter_map(|(id, _)| trace.producer(id));

@@ -5,7 +5,7 @@
 //! execution is `graph.order`, or that of the nodes.
 //!
 //! Sizes are bytes. The unit of times is not stated ([`Options::time_unit`](crate::Options::time_unit)); some are outliers, some counts of
-//! operations. Results are as Checkmate counts: every op may be run again, nothing has to stay to the end, parameters are left out.
+//! operations. Results are as Checkmate counts: every op may be recomputed, nothing has to stay to the end, parameters are left out.
 
 use std::collections::BTreeMap;
 

@@ -17,14 +17,14 @@
 //!
 //! - Views are gone; their readers read the tensor whose bytes they show. Tensors of no bytes are gone; their readers
 //!   [follow](elbowroom_ir::trace::Op::after) the ops that made them.
-//! - Parameters, optimizer state and buffers are persistent. The batch is made by pure `input` ops of no duration, as if the
-//!   host kept it for the iteration and its copy need not be counted ([`Options::remake_inputs`]); results and gradients that outlive the iteration are read by one `never`
-//!   op at its end, so that they stay until then.
-//! - An op that writes over a persistent tensor is `never` run again and states the [mutation](elbowroom_ir::trace::Mutation). If it also makes other tensors it
-//!   becomes two ops, a pure one with the whole duration and an update of no duration. That includes batch normalization, whose running
-//!   statistics change although neither PyTorch's eager mode nor the recorded logs show the write.
+//! - Parameters, optimizer state and buffers are persistent. The batch is made by pure `input` ops of no duration, as if the host kept it for
+//!   the iteration and its copy need not be counted; without [`Options::remake_inputs`] these ops run once.
+//!   Results and gradients that outlive the iteration are read by one `never` op at its end, so that they stay until then.
+//! - An op that writes over a persistent tensor is `never` recomputed and states the [mutation](elbowroom_ir::trace::Mutation). If it also
+//!   makes other tensors it becomes two ops, a pure one with the whole duration and an update of no duration. That includes batch
+//!   normalization, whose running statistics change although neither PyTorch's eager mode nor the recorded logs show the write.
 //! - An op that writes over any other tensor becomes a function with a new tensor and the permission to
-//!   [reuse](elbowroom_ir::trace::Op::may_reuse) the old one's bytes, so that planners may run it again.
+//!   [reuse](elbowroom_ir::trace::Op::may_reuse) the old one's bytes, so that planners may recompute it.
 //! - A tensor lives until its last use. A program may have freed it later; [`Notes`] gives both peaks.
 //!
 //! # Example

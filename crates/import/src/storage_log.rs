@@ -6,7 +6,7 @@
 //! ```text
 //! log     conv: makes s5     relu_: writes over s5     sgd_: writes over s0 (a parameter), reads s9
 //! trace   conv: makes t5     relu_: t5 → t6            sgd_: t0 → t7 in the storage of t0
-//!                            t6 may reuse t5           never run again; t0, t7 a persistent pair
+//!                            t6 may reuse t5           never recomputed; t0, t7 a persistent pair
 //! ```
 
 use std::collections::{BTreeSet, HashSet};

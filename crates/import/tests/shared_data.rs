@@ -40,7 +40,7 @@ fn milliseconds(value: &Value) -> f64 {
     value.as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).sum()
 }
 
-/// No op both writes over something and may be run again; updates are of persistent storages only.
+/// No op both writes over something and may be recomputed; updates are of persistent storages only.
 fn effects_stand_apart(trace: &Trace) {
     for op in trace.ops().values() {
         assert!(op.mutates.is_empty() || op.again == Again::Never, "{}", op.name);

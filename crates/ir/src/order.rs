@@ -1,7 +1,7 @@
 //! An order in which the ops of an iteration can run, and what follows from it: the last use of every tensor, and which tensors can be
 //! recomputed.
 //!
-//! A tensor that is evicted before its last use can be recomputed only if its op may run again and all operands of that op are available
+//! A tensor that is evicted before its last use can be recomputed only if its op may run more than once and all operands of that op are available
 //! whenever the tensor may be missing: either present or recomputable in turn. A tensor that has been overwritten is not available any
 //! more.
 

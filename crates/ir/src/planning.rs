@@ -87,7 +87,7 @@ impl Freedom {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pins {
     /// Tensors that are on the device from when they are made, or from the beginning of the iteration, to their last use. No op that makes
-    /// one may run again in the trace of the request.
+    /// one may be recomputed in the trace of the request.
     pub kept: BTreeSet<TensorId>,
     /// Persistent tensors that are on the host between iterations, by their index in the trace.
     pub hosted: BTreeSet<usize>,

@@ -101,7 +101,7 @@ fn cheap_results_are_dropped_and_convolutions_are_kept() {
         packer: None,
         pins: None,
     };
-    // By kind, as section 4.2 says: no convolution and no product runs again, whatever it costs.
+    // By kind, as section 4.2 says: no convolution and no product is recomputed, whatever it costs.
     let mut kinds = BTreeMap::new();
     for op in trace.ops().values().filter(|op| op.phase == Phase::Forward) {
         *kinds.entry(op.kind.as_str()).or_insert(0) += 1;
@@ -115,7 +115,7 @@ fn cheap_results_are_dropped_and_convolutions_are_kept() {
     assert!((1..kinds["conv2d"] / 4).contains(&runs["conv2d"]), "{runs:?}");
 }
 
-/// How many ops of each kind run again.
+/// How many ops of each kind are recomputed.
 fn repeated<'a>(trace: &'a Trace, policy: &Policy) -> BTreeMap<&'a str, i32> {
     let mut seen = vec![false; trace.ops().len()];
     let mut again = BTreeMap::new();

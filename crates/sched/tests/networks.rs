@@ -284,7 +284,7 @@ fn without_offload_what_persists_is_part_of_the_floor() {
     };
     let (all, recompute, none) = (floor_with(true, true), floor_with(false, true), floor_with(false, false));
     assert!(all.bytes < recompute.bytes && recompute.bytes < none.bytes);
-    // Where nothing may leave and nothing may run again, the earliest updates need exactly the floor.
+    // Where nothing may leave and nothing may be recomputed, the earliest updates need exactly the floor.
     let kept = live_memory(&request, &Policy::prompt(&trace)).unwrap();
     assert_eq!(kept.into_iter().max().map(Bytes), Some(none.bytes));
     // A limit one byte below is refused at once, with what is held named.

@@ -112,7 +112,7 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     }
     export::write(&planned.plan, &planned.predicted, args.timeline.as_deref(), args.snapshot.as_deref())?;
     if let Some(path) = &args.output {
-        // The file is for the trace that was given, in which more ops may run again.
+        // The file is for the trace that was given, in which more ops may be recomputed.
         let plan = Plan { trace: given.trace.fingerprint(), ..planned.plan.plan().clone() };
         let plan = check::check(given.trace, limited.machine.clone(), plan)?.plan().clone();
         let file = PlanFile { machine: limited.machine.clone(), plan };

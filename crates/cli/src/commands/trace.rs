@@ -182,7 +182,7 @@ pub fn trace_with_inputs(path: &Path, bytes: &[u8], inputs: InputArgs) -> Result
     Ok(TraceFile { trace: with_inputs(file.trace, inputs)?, ..file })
 }
 
-/// The same trace, whose ops that provide the batch run once or may run again, as the user chose.
+/// The same trace, whose ops that provide the batch run once or may be recomputed, as the user chose.
 pub fn with_inputs(trace: Trace, inputs: InputArgs) -> Result<Trace> {
     let again = match inputs {
         InputArgs { hold_inputs: true, .. } => Again::Never,

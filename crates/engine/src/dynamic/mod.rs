@@ -9,7 +9,7 @@
 //!                run
 //! ```
 //!
-//! **What is safe.** A tensor may be evicted only if its op can be run again with the same operands at every later time at which the tensor
+//! **What is safe.** A tensor may be evicted only if its op can be recomputed with the same operands at every later time at which the tensor
 //! may be missing ([`Order::can_recompute`](elbowroom_ir::order::Order::can_recompute)). Recomputing gives the same bits, because an op's bits
 //! depend on its operands, the seed and the iteration alone. The operands of the op that runs next are neither evicted nor offloaded.
 //! Operands of ops that wait for a recomputation may be offloaded but not evicted. Ops that overwrite a tensor in place run exactly once.
@@ -36,7 +36,7 @@ pub(crate) use run::{DynamicRun, RunSetup};
 /// How a tensor is removed from the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Removal {
-    /// Evict: without a copy. Its op runs again when the tensor is read.
+    /// Evict: without a copy. Its op is recomputed when the tensor is read.
     Evict,
     /// Offload: with a host copy, which is prefetched when the tensor is read.
     Offload,

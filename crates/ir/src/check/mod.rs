@@ -22,7 +22,7 @@
 //! - **L5, prefetches.** A prefetch reads a host copy of the tensor that it names, one that exists at its position and is finished when it
 //!   starts, by stream order and waits alone.
 //! - **L6, ops.** Every op is computed once, after the ops that it has to follow ([`Op::after`](crate::trace::Op::after)). It is
-//!   recomputed only after that, and only if it may be run again. (The trace names the random state of an op that draws numbers, so
+//!   recomputed only after that, and only if it may be recomputed. (The trace names the random state of an op that draws numbers, so
 //!   no plan can change it.)
 //! - **L7, races.** Any two accesses of one byte, at least one of them a write, are ordered by stream order and waits alone, in the
 //!   direction of their positions. The two directions of the link count as separate streams even if they share one: that is the harder case.

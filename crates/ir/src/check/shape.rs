@@ -163,7 +163,7 @@ impl ShapeChecker<'_> {
                     self.add(Rule::L6, id, format!("{op} is recomputed before it is computed"));
                 }
                 if self.trace.ops()[op].again == Again::Never {
-                    self.add(Rule::L6, id, format!("{op} is recomputed, but must not be run again"));
+                    self.add(Rule::L6, id, format!("{op} is recomputed, but must run once"));
                 }
             }
             &Action::Offload { tensor: value, from: buffer }

@@ -285,7 +285,7 @@ fn op(line: &mut Line<'_>) -> Result<(Op, Option<Nanos>), FileError> {
     let phases = [("forward", Phase::Forward), ("backward", Phase::Backward), ("update", Phase::Update)];
     let phase = one_of(line, "the op's phase", &phases)?;
     let again = [("pure", Again::Pure), ("rng", Again::Rng { stream: 0 }), ("never", Again::Never)];
-    let mut again = one_of(line, "whether the op may run again", &again)?;
+    let mut again = one_of(line, "whether the op may be recomputed", &again)?;
     if let Again::Rng { stream } = &mut again {
         *stream = line.number("a stream of random numbers")?;
     }

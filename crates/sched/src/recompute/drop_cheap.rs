@@ -2,7 +2,7 @@
 //! keep the result of convolution, but drop the result of the batch normalization, activation function and pooling*.
 //!
 //! An op is cheap by its kind. Kinds are words like `batch-norm`, `relu` or `aten::max_pool2d`; an op whose kind has one of the words of
-//! [`CHEAP`] as a part is cheap, whatever it costs. Everything else is kept, so that no convolution and no product runs again. As in the paper
+//! [`CHEAP`] as a part is cheap, whatever it costs. Everything else is kept, so that no convolution and no product is recomputed. As in the paper
 //! the pass is unconditional: it evicts cheap results even where everything would fit, because a user who names a pass wants that pass.
 //! [`drop-cheap-cost`](super::drop_cheap_cost) decides by the cost of a byte instead.
 

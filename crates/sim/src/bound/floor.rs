@@ -1,7 +1,7 @@
 //! The fewest bytes in which any plan can run.
 //!
 //! While an op runs, its operands, results and workspace are on the device. So is every tensor that is needed before and after it and cannot be
-//! restored in between: without offload, the persistent tensors, and those whose producers may not run again.
+//! restored in between: without offload, the persistent tensors, and those whose producers may not be recomputed.
 
 use std::cmp::Reverse;
 
