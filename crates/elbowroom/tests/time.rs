@@ -78,6 +78,35 @@ fn a_planner_without_an_end_is_interrupted() {
     assert_eq!(planner.faults.into_inner(), 0, "the planner was not interrupted");
 }
 
+/// Places nothing and ends when it is interrupted.
+struct SlowPacker;
+
+impl Packer for SlowPacker {
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+
+    fn pack(&self, _: &Problem, _: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
+        let started = Instant::now();
+        while !observer.interrupted() && started.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Outcome { best: None, evaluations: 1, stop: StopReason::Interrupted }
+    }
+}
+
+#[test]
+fn a_small_limit_is_found_while_the_packer_is_slow() {
+    let task = task("resnet20");
+    let peak = pipeline::unconstrained(&task, registry::packer("auto").unwrap(), &Silent).unwrap().height();
+    let planner = registry::planner("auto").unwrap();
+    let method = Method::new(planner, &SlowPacker, Budget::time(Duration::from_secs(4)));
+    let smallest = pipeline::smallest(&task, &method, peak, &Silent).unwrap();
+    let (op, bound) = pipeline::largest_op(&task);
+    let limit = smallest.plan.machine().memory;
+    assert!(limit.ratio(bound) < 1.5, "{limit} is far above the {bound} of {op}; the peak is {peak}");
+}
+
 #[test]
 fn what_one_sum_proves_takes_no_search() {
     let (task, planner) = (task("resnet20"), endless());

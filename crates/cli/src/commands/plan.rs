@@ -391,7 +391,7 @@ fn working_limit(task: &Task, method: &Method<'_>, started: Instant, progress: &
     let end = Instant::now().checked_add(time);
     let packer = registry::packer(limits::QUICK_PACKER).ok()?;
     let peak = pipeline::unconstrained(task, packer, &Until::new(progress, end)).ok()?.height();
-    Some(pipeline::quick_smallest(task, packer, peak, end, progress).map_or(peak, |found| found.height()))
+    Some(pipeline::quick_smallest(task, peak, end, progress).map_or(peak, |found| found.height()))
 }
 
 /// Prints what a plan promises: the result first, then limit, plan and search.

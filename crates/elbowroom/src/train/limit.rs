@@ -101,7 +101,6 @@ pub(super) fn plan(
         }
     }
     observer.stage("looking for a limit that works");
-    let packer = training.method.packer;
     // What one op needs is a proof: a limit that works is named, but not searched for long.
     let naming = Instant::now().checked_add(NAMING);
     let smallest = match gave_up {
@@ -109,7 +108,7 @@ pub(super) fn plan(
             let end = training.method.budget.time.and_then(|time| started.checked_add(time).max(naming));
             pipeline::smallest_soon(&described, &training.method, unconstrained_peak, end, observer).ok()
         }
-        None => pipeline::quick_smallest(&described, packer, unconstrained_peak, naming, observer),
+        None => pipeline::quick_smallest(&described, unconstrained_peak, naming, observer),
     };
     let smallest = match (smallest, gave_up) {
         (Some(smaller), Some(limit)) if smaller.plan.machine().memory <= limit => {
@@ -143,7 +142,7 @@ pub(super) fn explain_shortage(
             let roomy = Task { freedom, ..task.with_memory(limit) }.with_host_memory(AMPLE);
             let watch = Until::new(observer, Instant::now().checked_add(NAMING));
             let quick = training.method.at_once();
-            let floor = pipeline::plan(&roomy, &pipeline::only_offload(training.method.packer), &watch);
+            let floor = pipeline::plan(&roomy, &pipeline::only_offload(), &watch);
             floor.or_else(|_| pipeline::plan(&roomy, &quick, &watch)).ok()
         })
         .flatten();
