@@ -32,9 +32,10 @@ use super::{AT_ONCE, Method, PlanError, Rounds, Task, goal, lower_bound, no_sche
 const RISES: usize = 3;
 const NEAR: u64 = 500;
 
-/// The work of one packing attempt, in evaluations × blocks. Not a time: a placement that is found on an idle machine must be found on a
-/// busy one.
+/// The work of one packing attempt, in evaluations × blocks, and in evaluations × pairs of blocks that are alive together, whichever is done
+/// first. Not a time: a placement that is found on an idle machine must be found on a busy one.
 const PLACEMENT_WORK: u64 = 300_000;
+const PLACEMENT_WORK_BY_PAIRS: u64 = 10_000_000;
 /// The work of packing the iteration without a limit, in evaluations × pairs of blocks that are alive together: about a second of processor
 /// time, because a node of a search looks at the blocks that are alive together with one. Shares of the unconstrained peak refer to what is
 /// found, so no clock may decide it.
@@ -42,8 +43,6 @@ const UNLIMITED_WORK: u64 = 2_500_000;
 /// Evaluations of that attempt however many pairs there are: the moves with which `auto` reorders a large problem, which are cheap, and a few
 /// searches.
 const FEWEST_UNLIMITED: u64 = 70;
-/// A budget of fewer evaluations limits the packer, too: who grants 20 evaluations does not want to wait half a minute for placements.
-const FEW: u64 = 64;
 /// The share of that work for an attempt that no clock ends and that is one of many: in later rounds and in the searches of peers.
 const BRIEFLY: u64 = 16;
 
@@ -126,7 +125,8 @@ impl Placing {
 
     /// The attempt for the iteration without a limit.
     pub(super) fn unlimited(problem: &Problem) -> Self {
-        let most = (UNLIMITED_WORK / pairs(problem).max(1)).max(FEWEST_UNLIMITED).min(work(problem));
+        let most =
+            (UNLIMITED_WORK / pairs(problem).max(1)).max(FEWEST_UNLIMITED).min(work_by_blocks(problem));
         Self::Search { most: Some(most), end: None, last: None }
     }
 }
@@ -443,7 +443,7 @@ impl<'a> Descent<'a> {
                 let record = &mut self.rounds[round];
                 let counted = record.planner.max(PACKING_EVALUATIONS);
                 // As a budget of evaluations, the planner's number would not let the packer search for as long.
-                if self.clock.time.is_some() && counted < FEW && evaluations > counted {
+                if self.clock.time.is_some() && evaluations > counted {
                     record.packer = Some(all);
                 }
                 Ok(placement)
@@ -529,6 +529,10 @@ impl<'a> Descent<'a> {
 
 /// The evaluations of a long packing attempt.
 fn work(problem: &Problem) -> u64 {
+    work_by_blocks(problem).min(PLACEMENT_WORK_BY_PAIRS / pairs(problem).max(1)).max(PACKING_EVALUATIONS)
+}
+
+fn work_by_blocks(problem: &Problem) -> u64 {
     (PLACEMENT_WORK / problem.blocks.len().max(1) as u64).max(PACKING_EVALUATIONS)
 }
 
@@ -566,9 +570,8 @@ pub(super) fn place(
         method.packer.pack(&problem, &budget, &InterruptOnly(observer))
     };
     let all = work(&problem);
-    // A planner that may make few evaluations is not followed by a long packing attempt.
+    // A budget of evaluations holds for the packer, too: who grants 20 evaluations does not want to wait half a minute for placements.
     let counted = method.budget.evaluations.filter(|_| !matches!(method.rounds, Rounds::Recorded(_)));
-    let counted = counted.filter(|&evaluations| evaluations < FEW);
     let work = counted.map_or(all, |evaluations| all.min(evaluations.max(PACKING_EVALUATIONS)));
     let (outcome, cut) = match placing {
         Placing::AtOnce => (pack(PACKING_EVALUATIONS, observer), None),
