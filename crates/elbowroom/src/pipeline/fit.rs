@@ -35,7 +35,7 @@ const NEAR: u64 = 500;
 /// The work of one packing attempt, in evaluations × blocks, and in evaluations × pairs of blocks that are alive together, whichever is done
 /// first. Not a time: a placement that is found on an idle machine must be found on a busy one.
 const PLACEMENT_WORK: u64 = 300_000;
-const PLACEMENT_WORK_BY_PAIRS: u64 = 10_000_000;
+const PLACEMENT_WORK_BY_PAIRS: u64 = 40_000_000;
 /// The work of packing the iteration without a limit, in evaluations × pairs of blocks that are alive together: about a second of processor
 /// time, because a node of a search looks at the blocks that are alive together with one. Shares of the unconstrained peak refer to what is
 /// found, so no clock may decide it.
@@ -43,8 +43,10 @@ const UNLIMITED_WORK: u64 = 2_500_000;
 /// Evaluations of that attempt however many pairs there are: the moves with which `auto` reorders a large problem, which are cheap, and a few
 /// searches.
 const FEWEST_UNLIMITED: u64 = 70;
-/// The share of that work for an attempt that no clock ends and that is one of many: in later rounds and in the searches of peers.
+/// An attempt that no clock ends and that is one of many, in later rounds and in the searches of peers, does this share of the work in
+/// evaluations × blocks, and this share of that in evaluations × pairs.
 const BRIEFLY: u64 = 16;
+const BRIEFLY_BY_PAIRS: u64 = 64;
 
 /// A schedule with a placement that fits the limit, not yet checked.
 pub(super) struct Fitted {
@@ -529,7 +531,11 @@ impl<'a> Descent<'a> {
 
 /// The evaluations of a long packing attempt.
 fn work(problem: &Problem) -> u64 {
-    work_by_blocks(problem).min(PLACEMENT_WORK_BY_PAIRS / pairs(problem).max(1)).max(PACKING_EVALUATIONS)
+    work_by_blocks(problem).min(work_by_pairs(problem)).max(PACKING_EVALUATIONS)
+}
+
+fn work_by_pairs(problem: &Problem) -> u64 {
+    PLACEMENT_WORK_BY_PAIRS / pairs(problem).max(1)
 }
 
 fn work_by_blocks(problem: &Problem) -> u64 {
@@ -576,7 +582,8 @@ pub(super) fn place(
     let (outcome, cut) = match placing {
         Placing::AtOnce => (pack(PACKING_EVALUATIONS, observer), None),
         Placing::Briefly => {
-            let most = (work / BRIEFLY).max(PACKING_EVALUATIONS);
+            let share = (work / BRIEFLY).min(work_by_pairs(&problem) / BRIEFLY_BY_PAIRS);
+            let most = share.max(PACKING_EVALUATIONS);
             (pack(most, observer), Some(most))
         }
         Placing::Search { most, end, last } => {
