@@ -465,7 +465,8 @@ pub struct WhyArgs {
 #[command(after_help = "Examples:
   elbowroom report r50.trace r50.plan -o r50.html --open
   elbowroom report snapshot.pickle -o snapshot.html     what torch.cuda.memory._dump_snapshot wrote
-  elbowroom report placed.csv -o placed.html            what elbowroom pack -o placed.csv wrote")]
+  elbowroom report placed.csv -o placed.html            what elbowroom pack -o placed.csv wrote
+  elbowroom report run.json -o run.html                 what elbowroom train --report run.json wrote")]
 pub struct ReportArgs {
     #[command(flatten)]
     pub peak: PeakArgs,
@@ -475,12 +476,16 @@ pub struct ReportArgs {
     /// Open the page in the browser
     #[arg(long)]
     pub open: bool,
+    /// Print the figures of the page as one JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Whose peak is explained.
 #[derive(Debug, Args)]
 pub struct PeakArgs {
-    /// The trace, or a file that `trace --import` reads, for example a memory snapshot of PyTorch, or a table of buffers as `pack` reads it
+    /// The trace, or a file that `trace --import` reads, for example a memory snapshot of PyTorch, or a table of buffers as `pack` reads it,
+    /// or a finished run that `train --report` wrote
     pub trace: PathBuf,
     /// A plan for the trace, to explain its peak instead of the peak without a limit
     pub plan: Option<PathBuf>,

@@ -13,12 +13,11 @@ use elbowroom::checkpoint::CheckpointError;
 use elbowroom::export::{self, Course};
 use elbowroom::graph::Graph;
 use elbowroom::ir::Nanos;
-use elbowroom::ir::check::CheckedPlan;
 use elbowroom::ir::search::{Budget, Goal, Observer};
-use elbowroom::ir::timeline::Timeline;
 use elbowroom::largest::TriedBatch;
 use elbowroom::report::{Evaluation, PlanReport};
-use elbowroom::train::{Iteration, TrainObserver};
+use elbowroom::run::LastIteration;
+use elbowroom::train::{Executed, Iteration, TrainObserver};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
@@ -103,6 +102,9 @@ pub struct Progress {
     /// The last planned iteration of a training as trace events, if that is kept.
     timeline: Mutex<Option<String>>,
     keeps_timeline: bool,
+    /// The same for a report, if that is kept.
+    last: Mutex<Option<LastIteration>>,
+    keeps_last: bool,
 }
 
 impl Progress {
@@ -118,6 +120,8 @@ impl Progress {
             log: None,
             timeline: Mutex::default(),
             keeps_timeline: false,
+            last: Mutex::default(),
+            keeps_last: false,
         }
     }
 
@@ -145,6 +149,16 @@ impl Progress {
     /// The last planned iteration, predicted and measured, as trace events.
     pub fn timeline(&self) -> Option<String> {
         lock(&self.timeline).take()
+    }
+
+    /// Keeps the last planned iteration, for [`last`](Self::last).
+    pub fn keep_last(&mut self) {
+        self.keeps_last = true;
+    }
+
+    /// The last planned iteration.
+    pub fn last(&self) -> Option<LastIteration> {
+        lock(&self.last).take()
     }
 
     /// Appends a line to the log of the first run. A log that cannot be written ends the work as Ctrl-C does.
@@ -317,11 +331,14 @@ impl TrainObserver for Progress {
         }
     }
 
-    fn executed(&self, plan: &CheckedPlan, predicted: &Timeline, measured: &Timeline) {
+    fn executed(&self, last: &Executed<'_>) {
+        if self.keeps_last {
+            *lock(&self.last) = Some(LastIteration::of(last));
+        }
         if self.keeps_timeline {
             let course = |name, timeline| Course { name, timeline };
-            let courses = [course("predicted", predicted), course("measured", measured)];
-            *lock(&self.timeline) = Some(export::trace_events(plan, &courses));
+            let courses = [course("predicted", last.predicted), course("measured", last.measured)];
+            *lock(&self.timeline) = Some(export::trace_events(last.plan, &courses));
         }
     }
 

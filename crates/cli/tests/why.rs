@@ -1,66 +1,11 @@
 //! `elbowroom why`: plans, traces, and snapshots of PyTorch's allocator.
 
+#[path = "support/snapshot.rs"]
+mod snapshot;
 mod support;
 
 use serde_json::Value;
 use support::expect_both;
-
-/// The events of one device as a pickle of protocol 2: (allocation, address, bytes, microseconds, line of the program).
-fn snapshot(events: &[(bool, u64, u64, u64, &str)]) -> Vec<u8> {
-    let mut out = vec![0x80, 2];
-    let text = |out: &mut Vec<u8>, text: &str| {
-        out.push(b'X');
-        out.extend((text.len() as u32).to_le_bytes());
-        out.extend(text.as_bytes());
-    };
-    let number = |out: &mut Vec<u8>, number: u64| {
-        out.extend([0x8a, 9]);
-        out.extend(number.to_le_bytes());
-        out.push(0);
-    };
-    let dict = |out: &mut Vec<u8>, fill: &dyn Fn(&mut Vec<u8>)| {
-        out.extend(b"}(");
-        fill(out);
-        out.push(b'u');
-    };
-    let list = |out: &mut Vec<u8>, fill: &dyn Fn(&mut Vec<u8>)| {
-        out.extend(b"](");
-        fill(out);
-        out.push(b'e');
-    };
-    dict(&mut out, &|out| {
-        text(out, "segments");
-        out.push(b']');
-        text(out, "device_traces");
-        list(out, &|out| {
-            list(out, &|out| {
-                for &(is_alloc, address, bytes, time, line) in events {
-                    dict(out, &|out| {
-                        text(out, "action");
-                        text(out, if is_alloc { "alloc" } else { "free_completed" });
-                        for (key, value) in [("addr", address), ("size", bytes), ("time_us", time)] {
-                            text(out, key);
-                            number(out, value);
-                        }
-                        text(out, "frames");
-                        list(out, &|out| {
-                            dict(out, &|out| {
-                                text(out, "filename");
-                                text(out, "model.py");
-                                text(out, "line");
-                                number(out, line.bytes().map(u64::from).sum());
-                                text(out, "name");
-                                text(out, line);
-                            });
-                        });
-                    });
-                }
-            });
-        });
-    });
-    out.push(b'.');
-    out
-}
 
 const MIB: u64 = 1 << 20;
 
@@ -86,7 +31,7 @@ fn checkpointed(head: u64, inside: u64) -> Vec<u8> {
         push(true, 30, bytes, "inside the block");
         push(false, 30, bytes, "inside the block");
     }
-    snapshot(&events)
+    snapshot::pickle(&events)
 }
 
 fn why(folder: &std::path::Path, line: &str) -> Value {
@@ -177,11 +122,14 @@ fn the_page_states_the_figures_of_the_other_commands() {
         assert_eq!(data[field], planned[field], "{field}");
     }
     assert_eq!(data["why"], why(at, "why a.trace a.plan --json --time 5m"));
-    // Every residency lies within the arena, and their sum at the peak is the live memory there, but for the alignment.
+    // Every residency lies within the arena, and their sum at the peak is the live memory there.
     let column = |name: &str| -> Vec<i64> {
         data["residencies"][name].as_array().unwrap().iter().map(|v| v.as_i64().unwrap()).collect()
     };
-    let (offset, bytes, length) = (column("offset"), column("bytes"), column("length"));
+    let unit = data["unit_bytes"].as_i64().unwrap();
+    assert_eq!(unit % 64, 0, "everything is aligned");
+    let scaled = |name: &str| column(name).into_iter().map(|number| unit * number).collect::<Vec<_>>();
+    let (offset, bytes, length) = (scaled("offset"), scaled("bytes"), column("length"));
     let from: Vec<i64> = column("from")
         .iter()
         .scan(0, |sum, difference| {
@@ -193,7 +141,7 @@ fn the_page_states_the_figures_of_the_other_commands() {
     assert_eq!(end, data["arena_bytes"].as_i64());
     let peak = data["peak_at"].as_i64().unwrap();
     let alive = (0..from.len()).filter(|&i| from[i] <= peak && peak < from[i] + length[i]);
-    let alive: u64 = alive.map(|i| (bytes[i] as u64).next_multiple_of(64)).sum();
+    let alive: u64 = alive.map(|i| bytes[i] as u64).sum();
     assert_eq!(Some(alive), data["why"]["peak_live_bytes"].as_u64());
     // Nothing is loaded from anywhere.
     assert!(!page.contains("http://") && !page.contains("https://") && !page.contains(" src="));
@@ -247,4 +195,52 @@ fn names_cannot_leave_the_pages_data() {
     assert_eq!(page_data(&page)["why"]["trace"], "{{data}}</title><script>");
     let (_, unwritable) = expect_both(at, "report x.trace -o nowhere/x.html", 2);
     assert!(unwritable.contains("nowhere/x.html"), "{unwritable}");
+}
+
+#[test]
+fn a_finished_training_is_explained_and_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let train = "train --model resnet20 --batch 2 --image 16 --iterations 3 --memory 60% --evaluations 5";
+    let (printed, _) = expect_both(at, &format!("{train} --report run.json --json"), 0);
+    let printed: Value = serde_json::from_str(&printed).unwrap();
+    let explained = why(at, "why run.json --json --time 5m");
+    assert_eq!(explained["planned"], true);
+    assert_eq!(explained["arena_bytes"], printed["measured_peak_bytes"]);
+    expect_both(at, "report run.json -o run.html --time 5m", 0);
+    let data = page_data(&std::fs::read_to_string(at.join("run.html")).unwrap());
+    assert_eq!(data["run"]["report"], printed);
+    assert_eq!(data["why"], explained);
+    assert_eq!(data["limit_bytes"], printed["limit_bytes"]);
+    // Both courses have the same actions.
+    for column in ["at", "what", "stream", "recompute"] {
+        assert_eq!(data["spans"][column], data["run"]["measured"][column], "{column}");
+    }
+    assert_ne!(data["spans"]["duration"], data["run"]["measured"]["duration"]);
+
+    // The plan is in the file, and is proved again.
+    expect_both(at, "trace --model resnet20 --batch 2 --image 16 -o a.trace", 0);
+    expect_both(at, "plan a.trace --memory 60% --evaluations 5 -o a.plan", 0);
+    let (_, twice) = expect_both(at, "why run.json a.plan", 2);
+    assert!(twice.contains("leave out a.plan"), "{twice}");
+    let run = std::fs::read_to_string(at.join("run.json")).unwrap();
+    let mut other: Value = serde_json::from_str(&run).unwrap();
+    let offsets = &mut other["elbowroom run 1"]["plan"]["plan"]["placement"]["offsets"];
+    offsets.as_array_mut().expect("a plan has offsets").iter_mut().for_each(|offset| *offset = 0.into());
+    std::fs::write(at.join("illegal.json"), other.to_string()).unwrap();
+    let (_, illegal) = expect_both(at, "report illegal.json -o x.html", 1);
+    assert!(illegal.contains("illegal.json"), "{illegal}");
+    std::fs::write(at.join("cut.json"), &run[..run.len() / 2]).unwrap();
+    let (_, cut) = expect_both(at, "report cut.json -o x.html", 2);
+    assert!(cut.contains("cut.json is no finished training") && cut.contains("line 1"), "{cut}");
+    // Any times are drawn.
+    let mut other: Value = serde_json::from_str(&run).unwrap();
+    for span in other["elbowroom run 1"]["measured"]["spans"].as_array_mut().unwrap() {
+        (span["start"], span["end"]) = (u64::MAX.into(), 0.into());
+    }
+    std::fs::write(at.join("times.json"), other.to_string()).unwrap();
+    expect_both(at, "report times.json -o x.html --time 1ms", 0);
+
+    let (_, none) = expect_both(at, &format!("{train} --dynamic --report none.json"), 2);
+    assert!(none.contains("none.json was not written") && !at.join("none.json").exists(), "{none}");
 }

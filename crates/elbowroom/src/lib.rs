@@ -52,6 +52,7 @@ mod positions;
 pub mod registry;
 pub mod report;
 pub mod resident;
+pub mod run;
 mod safetensors_head;
 pub mod size;
 pub mod table;

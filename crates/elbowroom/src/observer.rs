@@ -4,6 +4,7 @@ use std::path::Path;
 
 use elbowroom_graph::Graph;
 use elbowroom_ir::check::CheckedPlan;
+use elbowroom_ir::planning::Costs;
 use elbowroom_ir::search::Observer;
 use elbowroom_ir::timeline::Timeline;
 use elbowroom_ir::{Bytes, Nanos};
@@ -34,9 +35,11 @@ pub trait TrainObserver: Observer {
     /// The outputs of a batch of [one pass](crate::train::Training::one_pass).
     fn outputs(&self, _outputs: &Outputs) {}
 
-    /// The run under the limit has ended, and this is its last iteration that followed a plan: the plan, and the course that was predicted for
-    /// the iteration and measured in it.
-    fn executed(&self, _plan: &CheckedPlan, _predicted: &Timeline, _measured: &Timeline) {}
+    /// When every action of the iteration that has just [ended](Self::iteration) ran, if it followed a plan.
+    fn measured(&self, _timeline: &Timeline) {}
+
+    /// The run under the limit has ended, and this is its last iteration that followed a plan.
+    fn executed(&self, _last: &Executed<'_>) {}
 
     /// A checkpoint of this many iterations, those before the run included, was written to a file.
     fn saved(&self, _path: &Path, _iterations_done: u64) {}
@@ -66,6 +69,20 @@ pub struct Iteration {
     pub structures: u64,
     /// Plans made while training so far.
     pub plans: u64,
+}
+
+/// An iteration that followed a plan, predicted and measured.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Executed<'a> {
+    /// The plan.
+    pub plan: &'a CheckedPlan,
+    /// The durations for which it was made.
+    pub costs: &'a Costs,
+    /// The course that these durations predict.
+    pub predicted: &'a Timeline,
+    /// The course that was measured.
+    pub measured: &'a Timeline,
 }
 
 /// What the forward part gave for one batch.

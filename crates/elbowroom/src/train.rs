@@ -47,7 +47,7 @@ use host::Host;
 use session::{Run, Runner, Start};
 use settings::Data;
 
-pub use crate::observer::{Iteration, Outputs, Silent, TrainObserver};
+pub use crate::observer::{Executed, Iteration, Outputs, Silent, TrainObserver};
 pub use error::TrainError;
 pub use schedule::{Schedule, ScheduleError};
 pub use settings::Training;
@@ -157,8 +157,8 @@ impl<'a> Training<'a> {
             runner.save_weights(&session, limited.iterations)?;
         }
         let intact = executor.arena_above_intact(&session);
-        if let Some((plan, predicted)) = executor.last_followed() {
-            observer.executed(plan, &predicted, &limited.last);
+        if let Some((plan, costs, predicted)) = executor.last_followed() {
+            observer.executed(&Executed { plan, costs, predicted: &predicted, measured: &limited.last });
         }
         // Digests, not values: the parameters of both runs at once would need more memory than either run.
         let verify = training.verify && !observer.interrupted();

@@ -15,7 +15,7 @@ use elbowroom::ir::{Bytes, Nanos};
 use elbowroom::pipeline::{self, Method, Planned, Task};
 use elbowroom::registry;
 use elbowroom::sim::{liveness, presets};
-use elbowroom::train::{TrainObserver, Training};
+use elbowroom::train::{Executed, TrainObserver, Training};
 use serde_json::Value;
 
 fn graph(network: &str, batch: usize) -> Graph {
@@ -101,7 +101,8 @@ struct Keep(Mutex<Vec<(Bytes, Timeline, Timeline)>>);
 impl Observer for Keep {}
 
 impl TrainObserver for Keep {
-    fn executed(&self, plan: &CheckedPlan, predicted: &Timeline, measured: &Timeline) {
+    fn executed(&self, last: &Executed<'_>) {
+        let (plan, predicted, measured) = (last.plan, last.predicted, last.measured);
         let courses = [("predicted", predicted), ("measured", measured)];
         let courses = courses.map(|(name, timeline)| Course { name, timeline });
         let document: Value = serde_json::from_str(&trace_events(plan, &courses)).unwrap();

@@ -130,6 +130,9 @@ pub struct TrainArgs {
     /// Write the last planned iteration as Chrome trace events (JSON), predicted and measured, which Perfetto and chrome://tracing show
     #[arg(long, value_name = "FILE", help_heading = "Files and output")]
     pub timeline: Option<PathBuf>,
+    /// Write the finished run, its last planned iteration and its plan to this file, which `report` shows as a page and `why` explains
+    #[arg(long, value_name = "FILE", help_heading = "Files and output")]
+    pub report: Option<PathBuf>,
     /// Append every iteration and every evaluation to this file, one JSON object a line
     #[arg(long, value_name = "FILE", help_heading = "Files and output")]
     pub log: Option<PathBuf>,
@@ -151,6 +154,8 @@ const TRAIN_EXAMPLES: &str = "Examples:
       Trains on batches of 256 in parts that fit in 600 MiB.
   elbowroom train --model resnet18 --image 224 --classes 5 --weights resnet18.safetensors --save-weights tuned.safetensors
       Begins with torchvision's weights and writes what torchvision's resnet18(num_classes=5) loads.
+  elbowroom train --model resnet20 --report run.json && elbowroom report run.json --open
+      Shows the finished run in the browser: losses, memory and streams, predicted and measured.
   elbowroom train --model lstm --memory min --verify
   elbowroom train --model vgg16 --batch max --memory 600MiB --plot loss.svg
   elbowroom train --model gpt --forward-only --resume gpt.safetensors

@@ -1,10 +1,13 @@
-//! `elbowroom report`: a plan or a trace as one page for the browser.
+//! `elbowroom report`: a plan, a trace or a finished training as one page for the browser.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
-use elbowroom::{page, sim};
+use elbowroom::ir::Bytes;
+use elbowroom::page::{self, Figures, Subject};
+use elbowroom::sim;
+use serde::Serialize;
 
 use crate::Answer;
 use crate::args::ReportArgs;
@@ -14,7 +17,7 @@ use crate::printer;
 
 /// Runs the command.
 pub fn run(args: &ReportArgs) -> Result<Answer> {
-    let Explained { task, plan, unconstrained, why } = match explain(&args.peak)? {
+    let Explained { task, plan, unconstrained, why, run } = match explain(&args.peak)? {
         Ok(explained) => explained,
         Err(refusal) => return Ok(refusal),
     };
@@ -22,17 +25,35 @@ pub fn run(args: &ReportArgs) -> Result<Answer> {
         Some(plan) => sim::simulate(&task.trace, &task.costs, &task.machine, plan.schedule())?,
         None => unconstrained.predicted.clone(),
     };
-    let html = page::html(&task, plan.as_ref(), &unconstrained, &predicted, &why);
+    let (plan, run) = (plan.as_ref(), run.as_ref());
+    let page::Report { html, figures, .. } = page::report(&Subject {
+        task: &task,
+        plan,
+        unconstrained: &unconstrained,
+        predicted: &predicted,
+        why: &why,
+        run,
+    });
     files::write(Some(&args.output), &html)?;
-    printer::line(&format!(
-        "{}: {}, open it in a browser",
-        args.output.display(),
-        elbowroom::ir::Bytes(html.len() as u64)
-    ))?;
+    let size = Bytes(html.len() as u64);
+    if args.json {
+        printer::json(&Written { figures, page: args.output.display().to_string(), page_bytes: size })?;
+    } else {
+        printer::line(&format!("{}: {size}, open it in a browser", args.output.display()))?;
+    }
     if args.open {
         open(&args.output)?;
     }
     Ok(Answer::Yes)
+}
+
+/// What was written, as one object.
+#[derive(Serialize)]
+struct Written<'a> {
+    #[serde(flatten)]
+    figures: Figures<'a>,
+    page: String,
+    page_bytes: Bytes,
 }
 
 /// Opens a file with the program that the system has for it.

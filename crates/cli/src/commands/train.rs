@@ -13,6 +13,7 @@ use elbowroom::graph::Mode;
 use elbowroom::ir::machine::Channel;
 use elbowroom::network::Model;
 use elbowroom::plot;
+use elbowroom::run::Run;
 use elbowroom::size::BatchSpec;
 use elbowroom::train::Training;
 
@@ -26,7 +27,7 @@ use crate::{files, networks, printer, settings, signals};
 pub fn run(args: &TrainArgs) -> Result<Answer> {
     // The limit is a promise about the process.
     engine::return_freed_memory();
-    for path in [&args.plot, &args.timeline].into_iter().flatten() {
+    for path in [&args.plot, &args.timeline, &args.report].into_iter().flatten() {
         files::expect_writable(path)?;
     }
     let training = training(args)?;
@@ -38,8 +39,12 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
     if args.timeline.is_some() {
         observer.keep_timeline();
     }
+    if args.report.is_some() {
+        observer.keep_last();
+    }
     let outcome = training.run_observed(&observer);
     let (saved, unprinted, timeline) = (observer.last_saved(), observer.unprinted(), observer.timeline());
+    let last = observer.last();
     drop(observer);
     let report = match outcome {
         Ok(report) => report,
@@ -58,7 +63,8 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
         false => print::print(&report, args.save.as_deref()),
     };
     let drawn = losses.map_or(Ok(()), |(path, losses)| files::write(Some(path), &losses));
-    let drawn = drawn.and(write_timeline(args.timeline.as_deref(), timeline));
+    let drawn = drawn.and(write_last(args.timeline.as_deref(), timeline));
+    let drawn = drawn.and(write_last(args.report.as_deref(), last.map(|last| Run::json(&report, &last))));
     // The reader of the output may have ended the training, instead of a signal.
     let gone = unprinted.filter(|_| signals::received().is_none());
     match (answer, gone) {
@@ -71,11 +77,11 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
     }
 }
 
-/// Writes the timeline that was asked for.
-fn write_timeline(path: Option<&Path>, timeline: Option<String>) -> Result<()> {
-    match (path, timeline) {
+/// Writes a file about the last planned iteration, if it was asked for.
+fn write_last(path: Option<&Path>, content: Option<String>) -> Result<()> {
+    match (path, content) {
         (None, _) => Ok(()),
-        (Some(path), Some(timeline)) => files::write(Some(path), &timeline),
+        (Some(path), Some(content)) => files::write(Some(path), &content),
         (Some(path), None) => bail!(
             "{} was not written, because no iteration followed a plan; with more --iterations, or without --dynamic, one does",
             path.display()

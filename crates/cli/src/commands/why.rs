@@ -11,6 +11,7 @@ use elbowroom::ir::text::TraceFile;
 use elbowroom::pack::csv;
 use elbowroom::pipeline::{self, Method, Planned, Task};
 use elbowroom::registry;
+use elbowroom::run::{self, Run};
 use elbowroom::sched::deadline::Until;
 use elbowroom::table::Table;
 use elbowroom::why::{Group, Means, Saving, Why};
@@ -38,6 +39,8 @@ pub struct Explained {
     pub unconstrained: Planned,
     /// The explanation.
     pub why: Why,
+    /// The training that the plan is from, if the file is one.
+    pub run: Option<Run>,
 }
 
 /// Runs the command.
@@ -59,20 +62,26 @@ pub fn explain(args: &PeakArgs) -> Result<Result<Explained, Answer>> {
     let end = Instant::now().checked_add(args.time);
     let bytes = files::content(&args.trace, "a file with a trace, or a table of buffers")?;
     let table = files::is_table(&bytes).then(|| table(args, &bytes)).transpose()?;
-    let file = match &table {
-        Some(Table { imported, align, .. }) => TraceFile {
+    let run = run_of(args, &bytes)?;
+    let file = match (&table, &run) {
+        (_, Some(run)) => run.trace.clone(),
+        (Some(Table { imported, align, .. }), None) => TraceFile {
             trace: imported.trace.clone(),
             costs: Some(imported.costs.clone()),
             machine: Some(Machine { align: *align, ..cpu()? }),
         },
-        None => trace_with_inputs(&args.trace, &bytes, args.inputs)?,
+        (None, None) => trace_with_inputs(&args.trace, &bytes, args.inputs)?,
     };
     let own_machine = file.machine.clone();
     let task = task(&args.trace, file, &args.machine)?;
-    let mut plan = match &args.plan {
+    let plan_file = match (&run, &args.plan) {
+        (Some(run), _) => Some((&args.trace, run.plan.clone())),
+        (None, Some(path)) => Some((path, read_plan(path)?)),
+        (None, None) => None,
+    };
+    let mut plan = match plan_file {
         None => None,
-        Some(path) => {
-            let file = read_plan(path)?;
+        Some((path, file)) => {
             let judge = Judge::new(&JudgeArgs::default(), None, own_machine.as_ref(), &file.machine)?;
             match check::check(task.trace.clone(), judge.machine(&file.machine), file.plan) {
                 Ok(plan) => Some(plan),
@@ -102,7 +111,24 @@ pub fn explain(args: &PeakArgs) -> Result<Result<Explained, Answer>> {
     }
     let means = Means { method: &method, smallest: &smallest };
     let why = Why::of(&task, plan.as_ref(), &unconstrained, &means, &Until::new(&progress, end));
-    Ok(Ok(Explained { task, plan, unconstrained, why }))
+    Ok(Ok(Explained { task, plan, unconstrained, why, run }))
+}
+
+/// The finished training in a file that holds one.
+fn run_of(args: &PeakArgs, bytes: &[u8]) -> Result<Option<Run>> {
+    let Some(text) = std::str::from_utf8(bytes).ok().filter(|text| run::is_run(text)) else {
+        return Ok(None);
+    };
+    let name = args.trace.display();
+    if let Some(plan) = &args.plan {
+        bail!("{name} is a finished training, which has its plan in it; leave out {}", plan.display());
+    }
+    let run = Run::parse(text).with_context(|| {
+        format!(
+            "{name} is no finished training that this version can read; write it again with train --report"
+        )
+    })?;
+    Ok(Some(run))
 }
 
 /// A table of buffers, for which there is no plan but its own offsets.

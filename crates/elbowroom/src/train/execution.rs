@@ -25,7 +25,7 @@ use elbowroom_graph::Graph;
 use elbowroom_ir::check::CheckedPlan;
 use elbowroom_ir::machine::{Channel, Machine};
 use elbowroom_ir::order::Order;
-use elbowroom_ir::planning::Freedom;
+use elbowroom_ir::planning::{Costs, Freedom};
 use elbowroom_ir::timeline::Timeline;
 use elbowroom_ir::trace::Fingerprint;
 use elbowroom_ir::{Bytes, Nanos, TensorId, units};
@@ -290,11 +290,11 @@ impl<'a> UnderLimit<'a> {
         report
     }
 
-    /// The plan of the last iteration that followed one, with the course that is predicted for it from the durations that it was made for.
-    pub(super) fn last_followed(&self) -> Option<(&CheckedPlan, Timeline)> {
+    /// The plan of the last iteration that followed one, with the durations that it was made for and the course that they predict.
+    pub(super) fn last_followed(&self) -> Option<(&CheckedPlan, &Costs, Timeline)> {
         let (key, plan) = self.followed.as_ref()?;
         let known = self.known.get(key)?;
-        Some((plan, pipeline::simulate(&known.task, plan.schedule())))
+        Some((plan, &known.task.costs, pipeline::simulate(&known.task, plan.schedule())))
     }
 
     /// Sum of the median durations of the ops of the largest structure, or of the one that ran most if that did not run.

@@ -317,6 +317,9 @@ impl<'t, 'a> Runner<'t, 'a> {
             let [structures, plans] = executor.structures_and_plans();
             let now = Iteration { number, loss, time, peak, limit, planned: by_plan, structures, plans };
             observer.iteration(&now);
+            if by_plan {
+                observer.measured(&run.last);
+            }
             if let Some(loss) = loss.filter(|loss| !loss.is_finite()) {
                 run.end(Ending::Diverged, Err(format!("the loss of iteration {number} is {loss}")));
                 break;
