@@ -14,6 +14,10 @@ lint:
     cargo clippy --workspace --all-targets -- -D warnings
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 
+# pictures of pages for the documents, in docs/img (needs chromium)
+screenshots:
+    cargo test --release --package elbowroom-cli --features chromium --test page screenshots -- --ignored
+
 # licences, duplicate versions and sources of dependencies
 deny:
     cargo deny check bans licenses sources

@@ -54,7 +54,7 @@ fn every_field_of_a_report_is_documented() {
         ("check r.trace r.plan --json", 0),
         ("simulate r.trace r.plan --json", 0),
         ("why r.trace --json", 0),
-        ("report r.trace r.plan --time 1s --json", 0),
+        ("report r.trace --json", 0),
         ("compare r.trace --memory 70%..80% --steps 2 --planners floor,greedy --json", 0),
         ("reproduce chen-fig1 --json", 0),
         ("pack b.csv --json -o placed.csv", 0),

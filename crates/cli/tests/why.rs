@@ -138,7 +138,9 @@ fn the_page_states_the_figures_of_the_other_commands() {
         })
         .collect();
     let end = offset.iter().zip(&bytes).map(|(offset, bytes)| offset + bytes).max();
-    assert_eq!(end, data["arena_bytes"].as_i64());
+    // The highest buffer ends where its bytes do; its bar ends at the next multiple of the alignment.
+    let arena = data["arena_bytes"].as_i64().unwrap();
+    assert_eq!(end.map(|end| (end - arena) / 64), Some(0), "{end:?} {arena}");
     let peak = data["peak_at"].as_i64().unwrap();
     let alive = (0..from.len()).filter(|&i| from[i] <= peak && peak < from[i] + length[i]);
     let alive: u64 = alive.map(|i| bytes[i] as u64).sum();
@@ -164,7 +166,13 @@ fn a_table_of_buffers_is_shown_with_its_own_offsets() {
     assert_eq!((placed["planned"].as_bool(), placed["arena_bytes"].as_u64()), (Some(true), Some(20)));
     expect_both(at, "report placed.csv -o placed.html", 0);
     let data = page_data(&std::fs::read_to_string(at.join("placed.html")).unwrap());
-    assert_eq!(data["names"], serde_json::json!(["buffer 0", "buffer 1", "last"]));
+    let mut names: Vec<String> = Vec::new();
+    for coded in data["names"].as_array().unwrap() {
+        let (shared, rest) = coded.as_str().unwrap().split_at(1);
+        let before = names.last().map_or("", |name| &name[..usize::from_str_radix(shared, 36).unwrap()]);
+        names.push(format!("{before}{rest}"));
+    }
+    assert_eq!(names[..3], ["buffer 0", "buffer 1", "last"]);
     assert_eq!(data["residencies"]["offset"], serde_json::json!([3, 13, 2]));
     for (text, status, part) in [
         ("id,lower,upper,size,offset\na,0,4,10,0\nb,3,6,7,5\n", 1, "no legal placement"),
