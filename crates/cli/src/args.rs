@@ -503,6 +503,8 @@ pub struct PeakArgs {
 #[command(after_help = "Examples:
   elbowroom compare r50.trace --memory 30%..100%
   elbowroom compare r50.trace --memory 40%..90% --steps 11 --planners greedy,dynprog --svg r50.svg
+  elbowroom compare r50.trace --memory 30%..100% --html r50/
+      Writes r50/index.html, whose points lead to the pages of their plans.
   elbowroom compare recorded/*.json --memory 30%..70% --steps 3 --planners dtr,rotor,bo,auto
       Prints one table with a line for each trace and limit.
   elbowroom compare vgg*.trace --overhead 15% --planners bo --packer smartpool-best --baseline pool
@@ -544,6 +546,9 @@ pub struct CompareArgs {
     /// Draw overhead over memory as an SVG file
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+    /// Write a page to this folder, index.html: overhead over memory with the lower bound, where each point leads to the page of its plan
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["overhead", "live_limit"])]
+    pub html: Option<PathBuf>,
     /// Print comma-separated values instead of a table
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,

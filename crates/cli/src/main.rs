@@ -16,6 +16,7 @@ mod progress;
 mod settings;
 mod signals;
 mod values;
+mod watch;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -14,6 +14,7 @@ use elbowroom::export::{self, Course};
 use elbowroom::graph::Graph;
 use elbowroom::ir::Nanos;
 use elbowroom::ir::search::{Budget, Goal, Observer};
+use elbowroom::ir::timeline::Timeline;
 use elbowroom::largest::TriedBatch;
 use elbowroom::report::{Evaluation, PlanReport};
 use elbowroom::run::LastIteration;
@@ -23,6 +24,7 @@ use serde_json::json;
 
 use crate::learning::Learned;
 use crate::printer::{self, counted, row};
+use crate::watch::Watch;
 use crate::{networks, say, signals};
 
 /// What is known of the search that goes on.
@@ -104,6 +106,8 @@ pub struct Progress {
     keeps_timeline: bool,
     /// The same for a report, if that is kept.
     last: Mutex<Option<LastIteration>>,
+    /// The page that shows the training while it runs.
+    watch: Option<Watch>,
     keeps_last: bool,
 }
 
@@ -121,6 +125,7 @@ impl Progress {
             timeline: Mutex::default(),
             keeps_timeline: false,
             last: Mutex::default(),
+            watch: None,
             keeps_last: false,
         }
     }
@@ -154,6 +159,16 @@ impl Progress {
     /// Keeps the last planned iteration, for [`last`](Self::last).
     pub fn keep_last(&mut self) {
         self.keeps_last = true;
+    }
+
+    /// Shows the training on a page.
+    pub fn watch(&mut self, watch: Watch) {
+        self.watch = Some(watch);
+    }
+
+    /// The page, during the first run.
+    fn watched(&self) -> Option<&Watch> {
+        self.watch.as_ref().filter(|_| self.runs.load(Ordering::Relaxed) <= 1)
     }
 
     /// The last planned iteration.
@@ -278,9 +293,15 @@ impl TrainObserver for Progress {
     fn stage(&self, what: &str) {
         self.bar.set_style(line_style());
         self.stage_begins(what);
+        if let Some(watch) = &self.watch {
+            watch.stage(what);
+        }
     }
 
     fn network(&self, graph: &Graph) {
+        if let Some(watch) = &self.watch {
+            watch.network(&graph.name);
+        }
         self.print(|| {
             printer::line(&graph.name)?;
             printer::section("Network", &networks::description(graph))
@@ -291,6 +312,9 @@ impl TrainObserver for Progress {
         if self.runs.fetch_add(1, Ordering::Relaxed) == 0 {
             self.print(|| printer::section("Iterations", &[]));
         }
+        if let Some(watch) = self.watched() {
+            watch.begin(iterations);
+        }
         // The template is a constant that parses; the default bar would do as well.
         let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} [{elapsed} < {eta}]");
         self.bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
@@ -300,6 +324,9 @@ impl TrainObserver for Progress {
 
     fn iteration(&self, done: &Iteration) {
         let &Iteration { number, loss, time, peak, limit, planned, .. } = done;
+        if let Some(watch) = self.watched() {
+            watch.iteration(done);
+        }
         self.log(&json!({
             "iteration": number, "loss": loss, "iteration_ns": time.get(), "planned": planned,
             "measured_peak_bytes": peak.get(),
@@ -316,6 +343,12 @@ impl TrainObserver for Progress {
         self.bar.inc(1);
     }
 
+    fn measured(&self, timeline: &Timeline) {
+        if let Some(watch) = self.watched() {
+            watch.measured(timeline);
+        }
+    }
+
     fn evaluation_begins(&self, batches: u64) {
         self.bar.set_message(format!("evaluating on {}", counted(batches, "batch")));
     }
@@ -323,6 +356,9 @@ impl TrainObserver for Progress {
     fn evaluated(&self, evaluation: &Evaluation) {
         if self.runs.load(Ordering::Relaxed) == 1 {
             self.print(|| printer::item(&printer::evaluation(evaluation)));
+            if let Some(watch) = &self.watch {
+                watch.evaluated(evaluation);
+            }
             let &Evaluation { iterations, samples, loss, accuracy, .. } = evaluation;
             self.log(&json!({
                 "eval_iterations": iterations, "eval_samples": samples, "eval_loss": loss, "eval_accuracy": accuracy,

@@ -282,6 +282,62 @@ fn a_snapshot_of_13_000_events_is_a_page_in_under_two_seconds() {
     assert!(rounds.iter().min() < Some(&Duration::from_secs(2)), "{rounds:?}");
 }
 
+/// Writes the pages of a comparison and of a figure of a paper.
+fn compared(at: &Path) -> Value {
+    expect_both(at, "trace --model resnet20 --batch 2 --image 16 -o r.trace", 0);
+    let line = "compare r.trace --memory 30%..90% --steps 3 --evaluations 20 --planners keep,greedy,sqrt,auto --html c --json";
+    expect_both(at, "reproduce chen-fig1 --quick -o papers", 0);
+    serde_json::from_str(&expect_both(at, line, 0).0).unwrap()
+}
+
+#[test]
+fn points_of_a_comparison_lead_to_the_pages_of_their_plans() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let printed = compared(at);
+    let rows = printed["rows"].as_array().unwrap();
+    let planned: Vec<&Value> = rows.iter().filter(|row| row["feasible"] == true).collect();
+    assert!(planned.len() > 4 && planned.len() < rows.len(), "{printed}");
+    let mut browser = Browser::start(at);
+    browser.open(&url(at, "c/index.html"), 1280, 800);
+    assert_eq!(browser.run("document.querySelectorAll('#tradeoff a').length"), planned.len());
+    assert_eq!(browser.run("document.querySelectorAll('#tradeoff polygon').length"), 1, "the bound");
+    // The table has the numbers of `--json`.
+    let figures = browser.run("[...document.querySelectorAll('#rows tr')].slice(1).map(tr => [...tr.querySelectorAll('data')].map(d => [Number(d.value), d.textContent]))");
+    let figures = figures.as_array().unwrap();
+    assert_eq!(figures.len(), rows.len());
+    for (shown, row) in figures.iter().zip(rows) {
+        let fields =
+            ["limit_bytes", "arena_bytes", "iteration_ns", "overhead", "lower_bound_ns", "recomputed_ops"];
+        let numbers = fields.iter().filter_map(|field| row[field].as_f64());
+        for (figure, number) in shown.as_array().unwrap().iter().zip(numbers) {
+            assert_eq!(figure[0].as_f64(), Some(number), "{figure} in {row}");
+        }
+    }
+    // A line can be hidden, and every point leads to a page with its plan's figures.
+    browser.run("document.querySelector('[data-line=line-auto]').click()");
+    assert_eq!(browser.run("getComputedStyle(document.getElementById('line-auto')).display"), "none");
+    let pages = browser.run("[...document.querySelectorAll('#rows a')].map(a => a.getAttribute('href'))");
+    let pages: Vec<&str> = pages.as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert_eq!(pages.len(), planned.len());
+    for (page, row) in pages.iter().zip(planned) {
+        browser.open(&url(at, &format!("c/{page}")), 1280, 800);
+        for field in ["arena_bytes", "limit_bytes", "iteration_ns", "overhead"] {
+            assert_eq!(
+                browser.run(&format!("page.{field}")).as_f64(),
+                row[field].as_f64(),
+                "{page}: {field}"
+            );
+        }
+    }
+    browser.open(&url(at, "papers/chen-fig1.html"), 1280, 800);
+    let reproduced: Value =
+        serde_json::from_str(&std::fs::read_to_string(at.join("papers/reproduce.json")).unwrap()).unwrap();
+    let count = browser.run("document.querySelectorAll('#rows tr').length").as_u64().unwrap() as usize;
+    assert_eq!(count, 1 + reproduced.as_array().unwrap().len());
+}
+
 /// Findings of axe that matter: those that it calls serious or critical.
 #[test]
 #[ignore = "needs axe-core of npm: ELBOWROOM_AXE names its axe.min.js"]
@@ -292,8 +348,9 @@ fn an_accessibility_tool_finds_nothing_serious() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     pages(at);
+    compared(at);
     let mut browser = Browser::start(at);
-    for page in PAGES {
+    for page in PAGES.iter().chain(&["c/index.html", "papers/chen-fig1.html"]) {
         for (width, height) in [(1280, 800), (390, 844)] {
             browser.open(&url(at, page), width, height);
             // Nothing is wider than a phone.
@@ -304,7 +361,8 @@ fn an_accessibility_tool_finds_nothing_serious() {
             );
             browser.run(&format!("{axe};0"));
             for _ in 0..2 {
-                browser.run("byId('theme').click(), select(0)");
+                browser.run("document.getElementById('theme').click()");
+                browser.run("typeof select === 'function' && select(0)");
                 let found = browser.run("axe.run().then(r => r.violations.map(v => `${v.impact} ${v.id}: ${v.nodes.map(n => n.target)}`))");
                 let found: Vec<&str> = found.as_array().unwrap().iter().filter_map(Value::as_str).collect();
                 println!("{page} {width}: {found:?}");
@@ -315,14 +373,25 @@ fn an_accessibility_tool_finds_nothing_serious() {
     }
 }
 
+/// Pictures that documents show.
+const DOCUMENTED: [&str; 4] =
+    ["page-resnet50-wide.png", "page-gpt-phone.png", "page-run-wide.png", "page-compare-wide.png"];
+
 /// Pictures of pages for the documents.
 #[test]
-#[ignore = "writes docs/img; `just screenshots` runs it"]
+#[ignore = "takes minutes and writes docs/img; `just screenshots` runs it"]
 fn screenshots() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
-    let pictures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/img");
+    let documents = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/img");
+    // Pictures that no document shows are there to be looked at.
+    let others = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let path = |name: &str| match DOCUMENTED.contains(&name) {
+        true => documents.join(name),
+        false => others.join(name),
+    };
+    println!("the other pictures are in {}", others.display());
     expect_both(at, "trace --model resnet50 --image 224 --batch 32 --machine v100 -o r50.trace", 0);
     expect_both(at, "plan r50.trace --memory 50% --evaluations 2000 -o r50.plan", 0);
     expect_both(at, "trace --model gpt --batch 8 --machine v100 -o gpt.trace", 0);
@@ -348,7 +417,16 @@ fn screenshots() {
             browser.open(&url(at, &format!("{name}.html")), width, height);
             browser.run(&format!("dark = {dark}, paint(), scrollTo(0, byId('map-heading').getBoundingClientRect().top - 8), draw()"));
             browser.run("new Promise(drawn => requestAnimationFrame(() => setTimeout(drawn, 50)))");
-            std::fs::write(pictures.join(format!("page-{name}-{kind}.png")), browser.picture()).unwrap();
+            std::fs::write(path(&format!("page-{name}-{kind}.png")), browser.picture()).unwrap();
         }
+    }
+    expect_both(
+        at,
+        "compare r50.trace --memory 30%..100% --steps 6 --evaluations 200 --planners greedy,dynprog,sqrt,sublinear,rotor,dtr,auto --html r50",
+        0,
+    );
+    for (kind, width, height) in [("wide", 1280, 800), ("phone", 390, 844)] {
+        browser.open(&url(at, "r50/index.html"), width, height);
+        std::fs::write(path(&format!("page-compare-{kind}.png")), browser.picture()).unwrap();
     }
 }

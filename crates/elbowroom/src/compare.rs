@@ -79,7 +79,7 @@ pub struct Row {
     pub warm_starts: usize,
 }
 
-/// Runs every planner at every limit, the largest limit first, and calls `on_row` with each row. Planners with [peers](Planner::peers) run
+/// Runs every planner at every limit, the largest limit first, and calls `on_row` with each row and its plan, if it was placed. Planners with [peers](Planner::peers) run
 /// last, because the plans of the other rows at the limit are their warm starts. If the observer interrupts, returns the rows so far.
 ///
 /// # Errors
@@ -88,7 +88,7 @@ pub struct Row {
 pub fn compare(
     comparison: &Comparison<'_>,
     observer: &dyn Observer,
-    mut on_row: impl FnMut(&Row),
+    mut on_row: impl FnMut(&Row, Option<&CheckedPlan>),
 ) -> Result<Vec<Row>, Illegal> {
     let mut planners = comparison.planners.to_vec();
     planners.sort_by_key(|planner| !planner.peers(&comparison.task.trace).is_empty());
@@ -101,7 +101,9 @@ pub fn compare(
                 return Ok(rows);
             }
             let row = plan_row(comparison, &task, planner, &mut known, observer)?;
-            on_row(&row);
+            // What was found last, if something was, is the plan of this row.
+            let plan = known.plans.last().filter(|_| row.feasible);
+            on_row(&row, plan.map(Arc::as_ref));
             rows.push(row);
         }
     }

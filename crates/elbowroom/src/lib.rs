@@ -57,6 +57,7 @@ mod safetensors_head;
 pub mod size;
 pub mod table;
 pub mod tiles;
+pub mod tradeoff;
 pub mod train;
 pub mod weights;
 pub mod why;

@@ -26,6 +26,28 @@ const TEMPLATE: &str = include_str!("page/page.html");
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = concat!(include_str!("page/losses.js"), include_str!("page/page.js"));
 
+/// The script that draws losses, and the one of the button that changes the theme.
+const LOSSES: &str = include_str!("page/losses.js");
+const THEME: &str = include_str!("page/theme.js");
+
+/// A text without the characters that HTML obeys.
+pub fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// A page that loads nothing, in the style of the others. `title` is a text, `body` HTML, and `script` runs after it; it may call
+/// `drawLosses(svg, losses, first, evaluations)`.
+pub fn document(title: &str, body: &str, script: &str) -> String {
+    let title = escaped(title);
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n\
+         <style>\n{STYLE}</style>\n</head>\n<body>\n<header>\n  <h1>{title}</h1>\n  \
+         <button id=\"theme\" type=\"button\">Dark</button>\n</header>\n<main>\n{body}</main>\n\
+         <script>\n\"use strict\";\n{THEME}{LOSSES}{script}</script>\n</body>\n</html>\n"
+    )
+}
+
 /// Everything that the arena holds, a column for each property. Columns of small numbers are strings of digits.
 #[derive(Default, Serialize)]
 struct Columns {

@@ -9,11 +9,11 @@ const HEIGHT: f64 = 420.0;
 const LEFT: f64 = 70.0;
 const TOP: f64 = 40.0;
 /// Colours that remain apart for most colour-blind readers, cycled when there are more lines.
-const COLOURS: [&str; 8] =
+pub(crate) const COLOURS: [&str; 8] =
     ["#4c78a8", "#f58518", "#54a24b", "#e45756", "#b279a2", "#72b7b2", "#9d755d", "#7f7f7f"];
 /// No axis of overheads ends above this, in percent: one hopeless planner must not flatten the others. Points above it are arrows at the
 /// upper edge that carry their values.
-const HIGHEST: f64 = 200.0;
+pub(crate) const HIGHEST: f64 = 200.0;
 /// About this many numbers stand at an axis.
 const TICKS: f64 = 5.0;
 /// Points beyond this many are not marked one by one.
@@ -189,7 +189,7 @@ impl Chart<'_> {
 }
 
 /// Where numbers stand at an axis from `low` to `high`, and the numbers: multiples of 1, 2 or 5 times a power of ten.
-fn ticks(low: f64, high: f64) -> Vec<(f64, String)> {
+pub(crate) fn ticks(low: f64, high: f64) -> Vec<(f64, String)> {
     let rough = (high - low) / TICKS;
     let power = rough.log10().floor();
     let step =

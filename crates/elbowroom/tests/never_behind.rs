@@ -83,7 +83,7 @@ fn in_a_comparison_auto_is_never_behind_anybody() {
             unconstrained,
             alone: false,
         };
-        let rows = compare::compare(&comparison, &Silent, |_| {}).unwrap();
+        let rows = compare::compare(&comparison, &Silent, |_, _| {}).unwrap();
         let (auto, others) = rows.split_last().expect("there is a row for each planner");
         assert_eq!(auto.planner, "auto");
         let best = others.iter().filter_map(|row| row.iteration_ns).min().expect("somebody finds a plan");

@@ -279,7 +279,7 @@ pub(crate) fn optima(bench: &Bench<'_>) -> Result<Sheet, Error> {
             unconstrained: chain.peak(),
             alone: true,
         };
-        for row in compare::compare(&comparison, bench.observer, |_| {})? {
+        for row in compare::compare(&comparison, bench.observer, |_, _| {})? {
             let Some(time) = row.iteration_ns.map(|time| time.get() as f64) else { continue };
             let index = PLANNERS.iter().position(|name| *name == row.planner);
             of[index.ok_or_else(|| fault("such planner"))?].ratios.push(time / optimum);

@@ -95,7 +95,7 @@ impl<'a> Bench<'a> {
             unconstrained: peak,
             alone: true,
         };
-        let rows = Rc::new(compare::compare(&comparison, self.observer, |_| {})?);
+        let rows = Rc::new(compare::compare(&comparison, self.observer, |_, _| {})?);
         self.sweeps.borrow_mut().insert(key, rows.clone());
         Ok(rows)
     }

@@ -133,6 +133,9 @@ pub struct TrainArgs {
     /// Write the finished run, its last planned iteration and its plan to this file, which `report` shows as a page and `why` explains
     #[arg(long, value_name = "FILE", help_heading = "Files and output")]
     pub report: Option<PathBuf>,
+    /// Serve a page on this port of 127.0.0.1 while the training runs: loss, memory, streams, time left; 0 takes any free port
+    #[arg(long, value_name = "PORT", help_heading = "Files and output")]
+    pub watch: Option<u16>,
     /// Append every iteration and every evaluation to this file, one JSON object a line
     #[arg(long, value_name = "FILE", help_heading = "Files and output")]
     pub log: Option<PathBuf>,
@@ -156,6 +159,8 @@ const TRAIN_EXAMPLES: &str = "Examples:
       Begins with torchvision's weights and writes what torchvision's resnet18(num_classes=5) loads.
   elbowroom train --model resnet20 --report run.json && elbowroom report run.json --open
       Shows the finished run in the browser: losses, memory and streams, predicted and measured.
+  elbowroom train --iterations 2000 --watch 8080
+      Shows the training at http://127.0.0.1:8080/ while it runs.
   elbowroom train --model lstm --memory min --verify
   elbowroom train --model vgg16 --batch max --memory 600MiB --plot loss.svg
   elbowroom train --model gpt --forward-only --resume gpt.safetensors

@@ -3,14 +3,22 @@
 mod print;
 
 use std::path::Path;
+use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use elbowroom::compare::{self, Comparison, Row};
+use elbowroom::ir::check::CheckedPlan;
+use elbowroom::ir::packing::Packer;
 use elbowroom::ir::planning::Planner;
+use elbowroom::ir::search::{Budget, Silent};
 use elbowroom::ir::{Bytes, Nanos};
-use elbowroom::pipeline::{self, Task};
+use elbowroom::page::{self, Subject};
+use elbowroom::pipeline::{self, Method, Planned, Task};
+use elbowroom::sched::deadline::Until;
 use elbowroom::size::{MemoryRange, MemorySpec};
-use elbowroom::{plot, registry};
+use elbowroom::tradeoff::Tradeoff;
+use elbowroom::why::{Means, Why};
+use elbowroom::{plot, registry, sim};
 use serde::Serialize;
 
 use crate::Answer;
@@ -24,6 +32,13 @@ use print::Output;
 pub fn run(args: &CompareArgs) -> Result<Answer> {
     if args.svg.is_some() && args.traces.len() > 1 {
         bail!("--svg draws one trace, but {} were given; name one", args.traces.len());
+    }
+    if let Some(folder) = &args.html {
+        if args.traces.len() > 1 {
+            bail!("--html shows one trace, but {} were given; name one", args.traces.len());
+        }
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
     }
     let progress = Progress::new("reading");
     signals::catch();
@@ -104,7 +119,9 @@ fn plan<'a>(
     let mut done = 0;
     progress.above(|| output.begin(task, peak))?;
     let mut printed = Ok(());
-    let found = |row: &Row| {
+    let mut pages = Pages { folder: args.html.as_deref(), task, kept: &kept, packer, written: Vec::new() };
+    let mut paged = Ok(());
+    let mut found = |row: &Row, plan: Option<&CheckedPlan>| {
         done += 1;
         progress.stage_begins(format!("{done}/{total} done: {} at {:.0} %", row.planner, 100.0 * row.share));
         if printed.is_ok() {
@@ -114,12 +131,20 @@ fn plan<'a>(
             // The reader has closed the pipe, so the search ends.
             signals::interrupt();
         }
+        if paged.is_ok() {
+            paged = pages.write(row, plan);
+        }
+        if paged.is_err() {
+            signals::interrupt();
+        }
     };
     let rows = match args.overhead {
-        Some(overhead) => compare::smallest(&comparison, overhead, progress, found)?,
+        Some(overhead) => compare::smallest(&comparison, overhead, progress, |row| found(row, None))?,
         None => compare::compare(&comparison, progress, found)?,
     };
     printed?;
+    paged?;
+    pages.index(&rows)?;
     progress.above(|| output.end(&rows))?;
     Ok(Compared {
         trace: task.trace.name(),
@@ -128,6 +153,57 @@ fn plan<'a>(
         unlimited_iteration_ns: task.costs.total(),
         rows,
     })
+}
+
+/// The pages of a comparison.
+struct Pages<'a> {
+    /// Where they lie; `None` if there are to be none.
+    folder: Option<&'a Path>,
+    task: &'a Task,
+    kept: &'a Planned,
+    packer: &'static dyn Packer,
+    /// The page of each row, if it has a plan.
+    written: Vec<Option<String>>,
+}
+
+impl Pages<'_> {
+    /// Writes the page of a row's plan.
+    fn write(&mut self, row: &Row, plan: Option<&CheckedPlan>) -> Result<()> {
+        let Some(folder) = self.folder else { return Ok(()) };
+        let Some(plan) = plan else {
+            self.written.push(None);
+            return Ok(());
+        };
+        let task = self.task.with_memory(row.limit_bytes);
+        let predicted = sim::simulate(&task.trace, &task.costs, &task.machine, plan.schedule())?;
+        let method =
+            Method::new(registry::planner(registry::DEFAULT_PLANNER)?, self.packer, Budget::evaluations(1));
+        let means = Means { method: &method, smallest: &method };
+        // Suggestions would be plans for every plan.
+        let no_time = Until::new(&Silent, Some(Instant::now()));
+        let why = Why::of(&task, Some(plan), self.kept, &means, &no_time);
+        let subject = Subject {
+            task: &task,
+            plan: Some(plan),
+            unconstrained: self.kept,
+            predicted: &predicted,
+            why: &why,
+            run: None,
+        };
+        let name = format!("{}-{}.html", row.planner, row.limit_bytes.get());
+        files::write(Some(&folder.join(&name)), &page::report(&subject).html)?;
+        self.written.push(Some(name));
+        Ok(())
+    }
+
+    /// Writes the page of the comparison.
+    fn index(&self, rows: &[Row]) -> Result<()> {
+        let Some(folder) = self.folder else { return Ok(()) };
+        let title = format!("{} on {}", self.task.trace.name(), self.task.machine.name);
+        let unlimited = self.task.costs.total();
+        let tradeoff = Tradeoff { title: &title, unlimited, rows, pages: &self.written };
+        files::write(Some(&folder.join("index.html")), &tradeoff.html())
+    }
 }
 
 /// Several traces, each with its own comparison.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, bail};
-use elbowroom::plot;
+use elbowroom::{page, plot};
 use elbowroom_reproduce::{Bench, ITEMS, Item, Row, Sheet, item, run as compute};
 
 use crate::Answer;
@@ -36,6 +36,9 @@ pub fn run(args: &ReproduceArgs) -> Result<Answer> {
             progress.above(|| print(item, &sheet))?;
         }
         if let Some(folder) = &args.output {
+            let title = format!("{} ({:?} et al., {}): {}", item.name, item.paper, item.place, item.title);
+            let page = page::document(&title, &body(&sheet), "");
+            files::write(Some(&folder.join(format!("{}.html", item.name))), &page)?;
             for (i, curves) in sheet.curves.iter().enumerate() {
                 let title = format!("{}: {}", item.name, curves.title);
                 let picture = plot::curves(&title, curves.axes, &curves.lines);
@@ -95,6 +98,39 @@ fn number(value: Option<f64>) -> String {
         () if value == 0.0 => "0".to_owned(),
         () => format!("{value:.2}"),
     }
+}
+
+/// The contents of the page of a sheet: its curves, then its table with the reasons for differences.
+fn body(sheet: &Sheet) -> String {
+    let mut body = String::new();
+    for curves in &sheet.curves {
+        let title = page::escaped(&curves.title);
+        let picture = plot::curves(&curves.title, curves.axes, &curves.lines);
+        body += &format!("<figure aria-label=\"{title}\">{picture}</figure>\n");
+    }
+    body += "<div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"Table of all figures\"><table id=\"rows\">\n<tr>";
+    for name in ["row", "unit", "paper", "ours", "ratio", "reason for a difference"] {
+        body += &format!("<th scope=\"col\">{name}</th>");
+    }
+    body += "</tr>\n";
+    for row in &sheet.rows {
+        let figure = |value: Option<f64>| {
+            let text = number(value);
+            value.map_or(text.clone(), |value| format!("<data value=\"{value}\">{text}</data>"))
+        };
+        let ratio = row
+            .ratio
+            .map_or_else(|| "-".to_owned(), |ratio| format!("<data value=\"{ratio}\">{ratio:.3}</data>"));
+        body += &format!(
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{ratio}</td><td>{}</td></tr>\n",
+            page::escaped(&row.row),
+            page::escaped(row.unit),
+            figure(row.paper),
+            figure(row.ours),
+            page::escaped(&row.reason)
+        );
+    }
+    body + "</table></div>\n"
 }
 
 /// Prints one table; reasons stand below it, each once.

@@ -21,7 +21,8 @@ use crate::Answer;
 use crate::args::TrainArgs;
 use crate::commands::trace;
 use crate::progress::Progress;
-use crate::{files, networks, printer, settings, signals};
+use crate::watch::Watch;
+use crate::{files, networks, printer, say, settings, signals};
 
 /// Runs the command.
 pub fn run(args: &TrainArgs) -> Result<Answer> {
@@ -35,6 +36,11 @@ pub fn run(args: &TrainArgs) -> Result<Answer> {
     let mut observer = Progress::of_training(!args.json);
     if let Some(path) = &args.log {
         observer.log_to(path)?;
+    }
+    if let Some(port) = args.watch {
+        let watch = Watch::on(port)?;
+        say(&format!("the training is shown at {}", watch.address()));
+        observer.watch(watch);
     }
     if args.timeline.is_some() {
         observer.keep_timeline();
