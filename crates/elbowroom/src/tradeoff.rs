@@ -15,6 +15,8 @@ const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 440.0;
 const LEFT: f64 = 62.0;
 const TOP: f64 = 26.0;
+/// Room for half of the last number of the axis.
+const RIGHT: f64 = 24.0;
 
 /// Shows and hides the lines of planners.
 const SCRIPT: &str = r#"
@@ -44,7 +46,7 @@ struct Scale {
 
 impl Scale {
     fn x(&self, percent: f64) -> f64 {
-        LEFT + (WIDTH - LEFT - 10.0) * (percent - self.left) / (self.right - self.left)
+        LEFT + (WIDTH - LEFT - RIGHT) * (percent - self.left) / (self.right - self.left)
     }
 
     /// Percent above the axis lie at its end.
@@ -141,7 +143,7 @@ impl Tradeoff<'_> {
             let _ = writeln!(
                 out,
                 "<line x1=\"{LEFT}\" x2=\"{}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"var(--line)\"/><text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>",
-                WIDTH - 10.0,
+                WIDTH - RIGHT,
                 LEFT - 6.0,
                 y + 4.0
             );

@@ -33,8 +33,9 @@ const COLOURS = {
   "gradient": ["#197a62", "#4fc3a1"], "update": ["#7b5ea7", "#b39ddb"], "workspace": ["#8f6a00", "#e6c35c"],
   "allocation": ["#2a78c2", "#5aa7ee"],
 };
-const STREAMS = ["compute", "to host", "to device"];
-const ORIGINS = ["there when the iteration begins", "computed", "recomputed", "prefetched from the host"];
+// A history of allocations has no streams.
+const STREAMS = why.allocations_only ? [] : ["compute", "to host", "to device"];
+const ORIGINS = ["there when the iteration begins", why.allocations_only ? "allocated" : "computed", "recomputed", "prefetched from the host"];
 
 function bytes(n) {
   for (const [name, size] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]]) if (n >= size) return (n / size).toFixed(2) + " " + name;
@@ -66,7 +67,8 @@ item("unconstrained peak", size(page.unconstrained_peak_bytes));
 item("peak live memory", size(why.peak_live_bytes));
 item("fragmentation", size(why.fragmentation_bytes));
 if (why.smallest_limit_bytes !== null) item("smallest limit found", size(why.smallest_limit_bytes));
-item("iteration time", duration(page.iteration_ns), " (", share(page.overhead), ")");
+if (why.allocations_only) item("length of the history", duration(page.iteration_ns));
+else item("iteration time", duration(page.iteration_ns), " (", share(page.overhead), ")");
 item("tensors and workspaces", number(count));
 {
   const parts = why.kinds.flatMap((k, i) => [i ? ", " : "", size(k.bytes), " " + k.kind]);
@@ -126,7 +128,8 @@ const arenaTop = Math.max(page.limit_bytes ?? 0, page.arena_bytes, 1);
 let from = 0, to = total, selected = -1, matching = null, dark = matchMedia("(prefers-color-scheme: dark)").matches, frame = 0, shown = predicted, inks = null;
 const LEFT = 78, RIGHT = 8, CURVE = 120, LANE = 18, GAP = 22;
 let width = 0, height = 0, bitmap = null;
-const layout = () => ({ curve: [12, 12 + CURVE], arena: [12 + CURVE + GAP, height - 3 * LANE - 2 * GAP - 8], lanes: height - 3 * LANE - GAP - 8 });
+const BELOW = STREAMS.length ? STREAMS.length * LANE + GAP + 8 : GAP;
+const layout = () => ({ curve: [12, 12 + CURVE], arena: [12 + CURVE + GAP, height - BELOW - GAP / 2], lanes: height - BELOW });
 const x = t => LEFT + (t - from) / (to - from) * (width - LEFT - RIGHT);
 const when = px => from + (px - LEFT) / (width - LEFT - RIGHT) * (to - from);
 const ink = token => getComputedStyle(document.documentElement).getPropertyValue(token).trim();
@@ -232,7 +235,7 @@ function draw() {
   }
   // The streams. What ends in the pixel in which the bar before it ended is part of that bar.
   const last = [-1, -1, -1];
-  for (let i = 0; i < shown.start.length; i++) {
+  for (let i = 0; i < shown.start.length && STREAMS.length; i++) {
     if (shown.end[i] < from || shown.start[i] > to) continue;
     const lane = shown.stream[i], a = x(shown.start[i]), b = Math.max(x(shown.end[i]), a + 0.4), column = Math.floor(b * scale);
     if (column === last[lane]) continue;
@@ -296,7 +299,7 @@ function hit(px, py) {
 // What runs on a stream under the pointer.
 function running(px, py) {
   const lane = Math.floor((py - layout().lanes) / LANE), t = when(px), near = (to - from) / width;
-  if (lane < 0 || lane > 2) return "";
+  if (lane < 0 || lane >= STREAMS.length) return "";
   for (let i = 0; i < shown.start.length; i++)
     if (shown.stream[i] === lane && shown.start[i] - near <= t && t < shown.end[i] + near)
       return (lane ? names[shown.what[i]] : (shown.recompute[i] ? "recompute " : "") + opName(shown.what[i])) + ", " + time(shown.end[i] - shown.start[i]);
