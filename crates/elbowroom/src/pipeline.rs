@@ -23,6 +23,7 @@ mod derive;
 mod evaluations;
 mod fit;
 mod origin;
+mod remembered;
 mod share;
 mod smallest;
 
@@ -30,6 +31,7 @@ pub use derive::{Underived, derived_plan};
 pub use evaluations::{Evaluations, ParseEvaluationsError, Quick, Round};
 use fit::{Fitted, Placed, Placing, fit, place};
 use origin::Origin;
+use remembered::Remembered;
 pub(crate) use share::planning_share;
 pub(crate) use smallest::{only_offload, smallest_soon};
 pub use smallest::{quick_smallest, smallest};
@@ -312,7 +314,8 @@ pub fn plan_from(
         return checked(task, plan, |_| predicted, search, Evaluations::once(1), started);
     }
     let schedules: Vec<&Schedule> = known.iter().map(|plan| plan.schedule()).collect();
-    let (fitted, recorded) = fit(task, method, &schedules, observer);
+    let packer = Remembered::new(method.packer);
+    let (fitted, recorded) = fit(task, &Method { packer: &packer, ..method.clone() }, &schedules, observer);
     let found = fitted.and_then(|fitted| prove(task, fitted, recorded.clone(), started));
     let Some((predicted, plan)) = fastest else { return found };
     let stop = match &found {
@@ -349,6 +352,8 @@ pub fn plan_at_offsets(
     observer: &dyn Observer,
 ) -> Result<Planned, PlanError> {
     let started = Instant::now();
+    let packer = Remembered::new(method.packer);
+    let method = &Method { packer: &packer, ..method.clone() };
     let (fitted, recorded) = fit(task, method, &[], observer);
     let fitted = fitted?;
     let mut problem = elbowroom_sim::liveness::problem(&fitted.schedule, &task.machine);
