@@ -1,14 +1,17 @@
 //! Writing files whole or not at all.
 //!
-//! A new content is written to a temporary file in the same folder, which then takes the place of the old one. A process that is killed in
-//! between leaves its temporary file, which the next write to that folder removes: every temporary file is locked while its process lives,
-//! and the system releases the lock of a process that ends in any way.
+//! A new content is written to a file without a name, which gets a temporary name in the same folder when it is complete and then takes the
+//! place of the old one: a process that ends while it writes, in any way, leaves nothing. One that is killed between those two steps, or writes
+//! to a file system without such files, leaves its temporary file, which the next write to that folder removes: every temporary file is locked
+//! while its process lives, and the system releases the lock of a process that ends.
 
 use std::fs::{self, File, Metadata, Permissions};
-use std::io::{self, BufWriter, ErrorKind, Write};
+use std::io::{self, BufWriter, ErrorKind, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use tempfile::NamedTempFile;
 
 /// Names of temporary files: this, some letters and digits, and [`SUFFIX`].
@@ -61,8 +64,8 @@ pub fn write_whole(
     };
     let folder = folder_of(&path);
     // Dropping the temporary file on any error removes it.
-    let temporary = temporary(folder, old.is_some())?;
-    let file = temporary.as_file();
+    let mut temporary = Temporary::new(folder, old.is_some())?;
+    let file = temporary.file();
     remove_stale(folder, file.metadata()?.uid());
     let mut out = BufWriter::new(file);
     write(&mut out)?;
@@ -74,7 +77,7 @@ pub fn write_whole(
         file.set_permissions(Permissions::from_mode(old.mode() & 0o7777))?;
     }
     file.sync_all()?;
-    temporary.persist(&path).map_err(|e| e.error)?;
+    temporary.persist(folder, &path)?;
     // The new name itself must survive a power cut. A folder that may be written but not read cannot be synchronized.
     File::open(folder).map_or(Ok(()), |folder| folder.sync_all())
 }
@@ -116,8 +119,69 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A locked temporary file, private if it replaces a file whose permissions it is to get. Otherwise it has those of any new file.
-fn temporary(folder: &Path, private: bool) -> io::Result<NamedTempFile> {
+/// A locked file that is not yet complete, private if it replaces a file whose permissions it is to get. Otherwise it has those of any new file.
+enum Temporary {
+    Nameless(File),
+    Named(NamedTempFile),
+}
+
+impl Temporary {
+    fn new(folder: &Path, private: bool) -> io::Result<Self> {
+        let mode = Mode::from_raw_mode(if private { 0o600 } else { 0o666 });
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        match rustix::fs::open(folder, flags, mode) {
+            Ok(file) => {
+                let file = File::from(file);
+                // Where files cannot be locked, none are removed.
+                let _ = file.lock();
+                Ok(Self::Nameless(file))
+            }
+            // Not every file system has files without a name. Errors of another kind come again.
+            Err(_) => named(folder, private).map(Self::Named),
+        }
+    }
+
+    fn file(&mut self) -> &File {
+        match self {
+            Self::Nameless(file) => file,
+            Self::Named(file) => file.as_file(),
+        }
+    }
+
+    /// Takes the place of `path` in this folder.
+    fn persist(self, folder: &Path, path: &Path) -> io::Result<()> {
+        let mut file = match self {
+            Self::Named(named) => return named.persist(path).map(drop).map_err(|error| error.error),
+            Self::Nameless(file) => file,
+        };
+        // A link cannot replace a file, so that it is made under a temporary name first.
+        let link = Path::new("/proc/self/fd").join(file.as_raw_fd().to_string());
+        let linked = tempfile::Builder::new().prefix(PREFIX).suffix(SUFFIX).rand_bytes(RANDOM).make_in(
+            folder,
+            |temporary| {
+                let linked = rustix::fs::linkat(CWD, &link, CWD, temporary, AtFlags::SYMLINK_FOLLOW);
+                Ok(linked?)
+            },
+        );
+        match linked {
+            Ok(linked) => linked.into_temp_path().persist(path).map_err(|error| error.error),
+            // Without /proc, or where a file cannot get a name later, the content is copied.
+            Err(_) => {
+                let metadata = file.metadata()?;
+                let mut copy = named(folder, true)?;
+                file.seek(SeekFrom::Start(0))?;
+                io::copy(&mut file, &mut copy)?;
+                let _ = fchown(copy.as_file(), Some(metadata.uid()), Some(metadata.gid()));
+                copy.as_file().set_permissions(Permissions::from_mode(metadata.mode() & 0o7777))?;
+                copy.as_file().sync_all()?;
+                copy.persist(path).map(drop).map_err(|error| error.error)
+            }
+        }
+    }
+}
+
+/// A locked temporary file with a name.
+fn named(folder: &Path, private: bool) -> io::Result<NamedTempFile> {
     let mode = if private { 0o600 } else { 0o666 };
     loop {
         let temporary = tempfile::Builder::new()
@@ -147,7 +211,7 @@ fn remove_stale(folder: &Path, user: u32) {
     }
 }
 
-/// Whether [`temporary`] makes such names.
+/// Whether [`named`] makes such names.
 fn is_temporary(name: &str) -> bool {
     let random = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(SUFFIX));
     random.is_some_and(|random| {
@@ -163,6 +227,30 @@ mod tests {
 
     fn write(path: &Path, text: &str) -> io::Result<()> {
         write_whole(path, |file| file.write_all(text.as_bytes()))
+    }
+
+    #[test]
+    fn a_file_has_no_name_before_it_is_complete() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m");
+        let supported = matches!(Temporary::new(folder.path(), false).unwrap(), Temporary::Nameless(_));
+        for old in [&[][..], &["m"]] {
+            write_whole(&path, |file| {
+                file.write_all(&[1; 100_000])?;
+                // What a killed process leaves.
+                assert!(!supported || names(folder.path()) == old, "{:?}", names(folder.path()));
+                Ok(())
+            })
+            .unwrap();
+            assert_eq!(fs::read(&path).unwrap().len(), 100_000);
+            assert_eq!(names(folder.path()), ["m"]);
+        }
+        let failed = write_whole(&path, |file| {
+            file.write_all(&[2; 100_000])?;
+            Err(ErrorKind::StorageFull.into())
+        });
+        assert!(failed.is_err() && fs::read(&path).unwrap() == [1; 100_000]);
+        assert_eq!(names(folder.path()), ["m"]);
     }
 
     fn names(folder: &Path) -> Vec<String> {
@@ -236,7 +324,7 @@ mod tests {
         }
         fs::create_dir(at(".elbowroom-folder.part")).unwrap();
         symlink(at(others[0]), at(".elbowroom-linked.part")).unwrap();
-        let living = temporary(folder.path(), false).unwrap();
+        let living = named(folder.path(), false).unwrap();
         write(&at("file"), "text").unwrap();
         let left = names(folder.path());
         assert!(living.path().exists() && !left.contains(&".elbowroom-killed.part".to_owned()), "{left:?}");
