@@ -2,7 +2,7 @@
 
 use elbowroom_graph::Graph;
 use elbowroom_ir::check::CheckedPlan;
-use elbowroom_ir::trace::Fingerprint;
+use elbowroom_ir::trace::Trace;
 
 use crate::error::EngineError;
 use crate::host::slots::HostCopies;
@@ -17,16 +17,18 @@ pub(crate) struct PreparedPlan {
 }
 
 impl PreparedPlan {
-    /// Resolves the addresses of a plan of this graph; `ours` is the fingerprint of the graph's trace.
-    pub fn new(graph: &Graph, ours: Fingerprint, plan: &CheckedPlan) -> Result<Self, EngineError> {
-        if ours != plan.trace().fingerprint() {
-            return Err(EngineError::ForeignPlan { plan: plan.trace().fingerprint(), graph: ours });
+    /// Resolves the addresses of a plan of this graph; `ours` is the graph's trace. The plan was proved for its own trace, and kernels run on
+    /// its addresses: the traces are compared as a whole, because two may be made to have the same fingerprint.
+    pub fn new(graph: &Graph, ours: &Trace, plan: &CheckedPlan) -> Result<Self, EngineError> {
+        if !std::ptr::eq(ours, &raw const **plan.trace()) && *ours != **plan.trace() {
+            let (plan, graph) = (plan.trace().fingerprint(), ours.fingerprint());
+            return Err(EngineError::ForeignPlan { plan, graph });
         }
         let copies = HostCopies::place(plan);
         let program = Program::new(plan, &copies);
         let locations = graph.persistent.iter().map(|parameter| {
             let place = plan.trace().persistent().binary_search_by_key(&parameter.begin, |pair| pair.begin);
-            // The fingerprints agree, so the trace has exactly the graph's persistent tensors.
+            // The traces are equal, so the plan's has exactly the graph's persistent tensors.
             program.locations[place.unwrap_or_default()]
         });
         let locations = locations.collect();

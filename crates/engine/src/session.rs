@@ -9,7 +9,7 @@ use elbowroom_graph::{Graph, Parameter, Whole};
 use elbowroom_ir::check::CheckedPlan;
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::timeline::Timeline;
-use elbowroom_ir::trace::{Fingerprint, Trace, TraceError};
+use elbowroom_ir::trace::{Trace, TraceError};
 use elbowroom_ir::{Bytes, Nanos, TensorId};
 use rayon::ThreadPool;
 
@@ -60,9 +60,9 @@ pub struct Session {
     persistent: Vec<Whole>,
     /// The trace of the current graph, once it has been needed.
     trace: Option<Arc<Trace>>,
-    /// The graphs for which plans have been run, with the fingerprints of their traces. Networks with changing structure return to the same
-    /// graphs, and tracing a small graph takes as long as running it. Weak references: the caller owns the graphs.
-    traced: Vec<(Weak<Graph>, Fingerprint)>,
+    /// The graphs for which plans have been run, with their traces, which they share with the plans. Networks with changing structure return to
+    /// the same graphs, and tracing a small graph takes as long as running it. Weak references: the caller owns the graphs.
+    traced: Vec<(Weak<Graph>, Arc<Trace>)>,
     align: u64,
     /// Limit on the sum of all host copies, in bytes.
     host_memory: Bytes,
@@ -162,11 +162,10 @@ impl Session {
         options: SessionOptions,
     ) -> Result<Self, EngineError> {
         expect_sound(&graph)?;
-        let fingerprint = trace(&graph)?.fingerprint();
-        let prepared = PreparedPlan::new(&graph, fingerprint, &plan)?;
+        let prepared = PreparedPlan::new(&graph, &trace(&graph)?, &plan)?;
         expect_host_memory(&prepared, &plan)?;
         let mut session = Self::open(graph, plan.machine(), options, prepared.copies.size)?;
-        session.traced.push((Arc::downgrade(&session.graph), fingerprint));
+        session.traced.push((Arc::downgrade(&session.graph), Arc::clone(plan.trace())));
         let SessionState::Idle(memory) = &mut session.state else { return Err(EngineError::Broken) };
         memory.locations = prepared.resolved_locations();
         session.initialize()?;
@@ -292,7 +291,7 @@ impl Session {
         if self.plan().is_some_and(|now| Arc::ptr_eq(now, plan)) && Arc::ptr_eq(&self.graph, graph) {
             return Ok(Bytes::ZERO);
         }
-        let prepared = PreparedPlan::new(graph, self.fingerprint(graph)?, plan)?;
+        let prepared = self.prepare(graph, plan)?;
         let (machine, arena) = (plan.machine(), self.limit()?);
         if machine.memory != arena {
             return Err(EngineError::ArenaMismatch { plan: machine.memory, arena });
@@ -309,18 +308,18 @@ impl Session {
         Ok(moved)
     }
 
-    /// The fingerprint of a graph's trace.
-    fn fingerprint(&mut self, graph: &Arc<Graph>) -> Result<Fingerprint, EngineError> {
+    /// Prepares a plan of a graph, which is traced the first time.
+    fn prepare(&mut self, graph: &Arc<Graph>, plan: &CheckedPlan) -> Result<PreparedPlan, EngineError> {
         // An `Arc` that we share cannot change, and while we hold a weak reference its address is not reused.
         let known = self.traced.iter().find(|(known, _)| std::ptr::eq(known.as_ptr(), Arc::as_ptr(graph)));
-        if let Some(&(_, fingerprint)) = known {
-            return Ok(fingerprint);
+        if let Some((_, trace)) = known {
+            return PreparedPlan::new(graph, trace, plan);
         }
         expect_sound(graph)?;
-        let fingerprint = trace(graph)?.fingerprint();
+        let prepared = PreparedPlan::new(graph, &trace(graph)?, plan)?;
         self.traced.retain(|(known, _)| known.strong_count() > 0);
-        self.traced.push((Arc::downgrade(graph), fingerprint));
-        Ok(fingerprint)
+        self.traced.push((Arc::downgrade(graph), Arc::clone(plan.trace())));
+        Ok(prepared)
     }
 
     /// Replaces the graph by another one with the same persistent tensors, and drops the plan. The next iteration is a dynamic one

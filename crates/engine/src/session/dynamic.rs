@@ -114,7 +114,9 @@ impl Session {
             None => Arc::new(trace(&self.graph)?),
         };
         self.trace = Some(Arc::clone(&trace));
-        if order.trace() == trace.fingerprint() {
+        // An order is what its trace makes of its ops. To make it again proves that it is for this trace, which equal fingerprints do not.
+        let ours = Order::new(&trace, order.ops().to_vec());
+        if ours.is_ok_and(|ours| ours == *order) {
             Ok(trace)
         } else {
             Err(EngineError::ForeignOrder(self.graph.name.clone()))
