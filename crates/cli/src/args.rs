@@ -210,10 +210,12 @@ pub struct FreedomArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Search")]
 pub struct SearchArgs {
-    /// Time budget, like 500ms, 10s or 2m: of all of `plan`, and of each search of the other commands
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
-    pub time: Duration,
+    /// Time budget, like 500ms, 10s or 2m: of all of `plan`, and of each search of the other commands [default: 10s, or none with --evaluations]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub time: Option<Duration>,
     /// Evaluation budget instead of a time budget: reproducible with the same seed on any number of threads
+    ///
+    /// With --time as well, whichever ends first ends the search.
     ///
     /// A list has one number for each round of the pipeline. `plan` prints the list that reproduces a plan made within a time budget. In it, /N is
     /// where the clock stopped the packer, +N how many searches followed the rounds, and ~N the budget of each of these. N@BYTES is a short search

@@ -1,6 +1,7 @@
 //! What the typed words mean: names looked up, defaults filled in, contradictions refused.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use elbowroom::engine::{HostOptions, HostPlace};
@@ -29,6 +30,11 @@ pub fn method(args: &PlannerArgs) -> Result<Method<'static>> {
     })
 }
 
+/// How long a search may take that nothing else bounds.
+pub fn time(args: &SearchArgs) -> Duration {
+    args.time.unwrap_or(Duration::from_secs(10))
+}
+
 /// How long a search may take that is not one of the rounds of a plan.
 pub fn budget(args: &SearchArgs) -> Result<Budget> {
     match &args.evaluations {
@@ -41,14 +47,14 @@ pub fn budget(args: &SearchArgs) -> Result<Budget> {
     }
 }
 
-/// The evaluations if they are named, else the time.
+/// The evaluations and the time, if they are named, else the time alone. A list of rounds is a record of another search, which no clock changes.
 fn looked(args: &SearchArgs) -> Budget {
-    Budget {
-        evaluations: args.evaluations.as_ref().and_then(Evaluations::single),
-        time: args.evaluations.is_none().then_some(args.time),
-        seed: args.seed.unwrap_or(0),
-        threads: threads(args),
-    }
+    let evaluations = args.evaluations.as_ref().and_then(Evaluations::single);
+    let time = match &args.evaluations {
+        None => Some(time(args)),
+        Some(_) => args.time.filter(|_| evaluations.is_some()),
+    };
+    Budget { evaluations, time, seed: args.seed.unwrap_or(0), threads: threads(args) }
 }
 
 /// What may be decided.

@@ -6,6 +6,7 @@ mod support;
 
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use shared::shared;
@@ -290,6 +291,22 @@ fn a_plan_within_a_time_tells_what_makes_it_again() {
     // Rounds are those of one plan.
     expect_sentence(at, "compare r.trace --evaluations 812,40", 2, &["812,40", "one number"]);
     expect_sentence(at, "plan r.trace --evaluations 812;40", 2, &["812;40", "812,40,3"]);
+}
+
+#[test]
+fn a_time_ends_a_search_that_also_counts_evaluations() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    expect(at, "trace --model resnet20 --batch 1 --image 8 --width 4 -o r.trace", 0);
+    // So many evaluations would take days.
+    let line = "plan r.trace --memory 40% --evaluations 100000000000 --time 300ms --json";
+    let started = Instant::now();
+    let plan = json(&expect(at, line, 0));
+    assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
+    assert_eq!(plan["stop_reason"], "time", "{plan:?}");
+    // And few of them end before a long time does.
+    let plan = json(&expect(at, "plan r.trace --memory 40% --evaluations 30 --time 10m --json", 0));
+    assert_eq!(plan["stop_reason"], "evaluations", "{plan:?}");
 }
 
 #[test]

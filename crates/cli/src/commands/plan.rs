@@ -277,7 +277,7 @@ fn suggest(
     progress: &Progress,
 ) -> Result<Answer> {
     let chosen = args.planner.planner != registry::DEFAULT_PLANNER;
-    let end = started.checked_add(args.planner.search.time);
+    let end = started.checked_add(settings::time(&args.planner.search));
     let limits = Limits::find(task, method, chosen, end, progress)?;
     if args.json {
         printer::json(&limits)?;
