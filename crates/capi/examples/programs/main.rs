@@ -10,6 +10,7 @@
 //! largest of them for memory. Programs that are not installed are named below the table. `ELBOWROOM_PYTHON` names the Python that has numpy,
 //! pytest and hypothesis. Exit status 1 if a program ends or prints otherwise than with glibc.
 
+mod larson;
 mod prepared;
 mod threads;
 
@@ -85,8 +86,13 @@ impl Runs {
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if arguments.first().is_some_and(|first| first == threads::ARGUMENT) {
-        println!("{}", threads::work());
+    let own = match arguments.first().map(String::as_str) {
+        Some(threads::ARGUMENT) => Some(threads::work()),
+        Some(larson::ARGUMENT) => Some(larson::work()),
+        _ => None,
+    };
+    if let Some(sum) = own {
+        println!("{sum}");
         return Ok(ExitCode::SUCCESS);
     }
     let ours = arguments.first().ok_or("name the library that is to be preloaded")?;

@@ -24,7 +24,8 @@ pub fn programs() -> Vec<(&'static str, Prepare)> {
         ("cargo", cargo),
         ("sqlite", sqlite),
         ("shell, 3,000 forks", forks),
-        ("320 threads", threads),
+        ("320 threads", |_| own(super::threads::ARGUMENT)),
+        ("larson, 2 threads, 1 to 60 KB", |_| own(super::larson::ARGUMENT)),
     ]
 }
 
@@ -157,7 +158,8 @@ fn forks(_: &Path) -> Result<Prepared, Box<dyn Error>> {
     Ok(prepared(&["sh", "-c", script]))
 }
 
-fn threads(_: &Path) -> Result<Prepared, Box<dyn Error>> {
+/// A program that this example runs as, with this argument.
+fn own(argument: &str) -> Result<Prepared, Box<dyn Error>> {
     let own = std::env::current_exe()?;
-    Ok(prepared(&[&own.to_string_lossy(), super::threads::ARGUMENT]))
+    Ok(prepared(&[&own.to_string_lossy(), argument]))
 }
