@@ -1,10 +1,11 @@
 """Packs the same tables with this packer and others, in turn, and prints a table in Markdown: height, wall and processor seconds.
 
     cargo build --release -p elbowroom-pack --example tilings
-    python crates/pack/bench/peers.py --minimalloc PATH --seconds 10 TABLE.csv ... [--strips 1..41/2]
+    python crates/pack/bench/peers.py --minimalloc PATH --seconds 10 TABLE.csv ... [--cuts 1..41/2] [--strips 1..41/2]
 
 The interpreter that runs this script needs `pip install omnimalloc`; MiniMalloc is built from its sources. What is missing is left out. MiniMalloc
-is told the peak of live memory as its capacity, which the others have to find. `--strips` adds generated strips, whose optimum is the peak.
+is told the peak of live memory as its capacity, which the others have to find. `--cuts` and `--strips` add generated strips, whose optimum is the peak.
+Each packer may use `--seconds` of processor time, which other work on the machine does not change; wall time is only bounded, by twenty times that.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import statistics
+import resource
 import subprocess
 import sys
 import tempfile
@@ -40,13 +41,15 @@ def run(command: list[str], seconds: float) -> tuple[str | None, float, float]:
     """Output, wall and processor seconds of a process; the output is `None` if it fails or takes too long."""
     with tempfile.TemporaryFile("w+") as out:
         began = time.perf_counter()
-        child = subprocess.Popen(command, stdout=out, stderr=subprocess.DEVNULL)
+        limit = int(seconds) + 1
+        processor = lambda: resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+        child = subprocess.Popen(command, stdout=out, stderr=subprocess.DEVNULL, preexec_fn=processor)
         while True:
             pid, status, usage = os.wait4(child.pid, os.WNOHANG)
             wall = time.perf_counter() - began
             if pid:
                 break
-            if wall > 3 * seconds + 30:
+            if wall > 20 * seconds + 30:
                 child.kill()
             time.sleep(0.002)
         child.returncode = os.waitstatus_to_exitcode(status)
@@ -75,7 +78,7 @@ Found = tuple[int | None, float, float] | None
 
 def ours(path: str, options) -> Found:
     binary = ROOT / "target/release/examples/tilings" if options.tilings is None else options.tilings
-    done = run([str(binary), "file", path, str(int(options.seconds)), str(options.threads)], options.seconds)
+    done = run([str(binary), "file", path, str(20 * int(options.seconds)), str(options.threads)], options.seconds)
     return int(re.search(r": (\d+) bytes", done[0]).group(1)) if done[0] else None, done[1], done[2]
 
 
@@ -84,7 +87,7 @@ def minimalloc(path: str, options) -> Found:
         return None
     with tempfile.TemporaryDirectory() as folder:
         output = f"{folder}/out.csv"
-        flags = [f"--capacity={peak(path)}", f"--input={path}", f"--output={output}", f"--timeout={options.seconds}s"]
+        flags = [f"--capacity={peak(path)}", f"--input={path}", f"--output={output}", f"--timeout={20 * options.seconds}s"]
         done = run([options.minimalloc, *flags], options.seconds)
         if done[0] is None or not os.path.exists(output):
             return None, done[1], done[2]
@@ -94,10 +97,11 @@ def minimalloc(path: str, options) -> Found:
 
 def omnimalloc(name: str, threads: int):
     def pack(path: str, options) -> Found:
-        done = run([sys.executable, "-c", OMNI, path, name, str(options.seconds), str(threads)], options.seconds)
-        # The processor time is that of packing: starting Python is not.
+        done = run([sys.executable, "-c", OMNI, path, name, str(20 * options.seconds), str(threads)], options.seconds)
         if done[0] is None:
-            return None
+            # Missing, or out of time.
+            return (None, done[1], done[2]) if done[2] > options.seconds else None
+        # The processor time is that of packing: starting Python is not.
         height, wall, cpu = done[0].split()
         return int(height), float(wall), float(cpu)
 
@@ -127,47 +131,60 @@ def table(paths: list[str], options) -> None:
 
 
 def percentiles(paths: list[str], options) -> None:
-    print("| packer | solved | median wall s | 90 % | 99 % | processor s in all |\n| --- | --- | --- | --- | --- | --- |")
     packers = {name: pack for name, pack in PACKERS.items() if not name.startswith("omnimalloc") or "super" in name}
     found = {name: [] for name in packers}
     for path in paths:
         # In turn, so that what else the machine does meets all alike.
         for name, pack in packers.items():
             found[name].append((pack(path, options), peak(path)))
+    head = "| packer | solved | median processor s | 90 % | 99 % | in all | median wall s |"
+    print(f"{head}\n| --- | --- | --- | --- | --- | --- | --- |")
+
+    def share(times: list[float], part: float) -> str:
+        time = times[round((len(times) - 1) * part)]
+        return "none" if time == float("inf") else f"{time:.2f}"
+
     for name, results in found.items():
-        solved = [result is not None and result[0] == least and result[1] <= options.seconds + 0.5 for result, least in results]
-        walls = sorted(result[1] if ok else float("inf") for (result, _), ok in zip(results, solved))
-        at = lambda share: (lambda wall: "not solved" if wall == float("inf") else f"{wall:.2f}")(walls[round((len(walls) - 1) * share)])
+        solved = [result is not None and result[0] == least and result[2] <= options.seconds for result, least in results]
+        times = lambda which: sorted(result[which] if ok else float("inf") for (result, _), ok in zip(results, solved))
+        processor, wall = times(2), times(1)
         spent = sum(result[2] for result, _ in results if result)
-        median = statistics.median_low(walls)
-        median = "not solved" if median == float("inf") else f"{median:.2f}"
-        print(f"| {name} | {sum(map(bool, solved))} of {len(results)} | {median} | {at(0.9)} | {at(0.99)} | {spent:.0f} |", flush=True)
+        cells = [f"{sum(solved)} of {len(results)}", share(processor, 0.5), share(processor, 0.9), share(processor, 0.99)]
+        print(f"| {name} | {' | '.join(cells)} | {spent:.0f} | {share(wall, 0.5)} |", flush=True)
+
+
+def generated(kind: str, seeds: str, options) -> None:
+    """Percentiles of generated problems: those of the seeds, like 1..41/2."""
+    seeds, _, step = seeds.partition("/")
+    low, high = seeds.split("..")
+    binary = options.tilings or str(ROOT / "target/release/examples/tilings")
+    with tempfile.TemporaryDirectory() as folder:
+        paths = []
+        for seed in range(int(low), int(high), int(step or 1)):
+            path = f"{folder}/{kind}-{seed}.csv"
+            # The number of buffers is that of `tilings solve`.
+            length = 150 + seed * 77 % 301
+            written = subprocess.run([binary, "write", kind, str(length), str(seed)], capture_output=True, text=True, check=True)
+            Path(path).write_text(written.stdout)
+            paths.append(path)
+        percentiles(paths, options)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="*", help="tables with the columns id,lower,upper,size")
-    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--seconds", type=float, default=10, help="processor seconds of each packer")
     parser.add_argument("--threads", type=int, default=2, help="threads of this packer")
     parser.add_argument("--minimalloc", help="the program of MiniMalloc")
     parser.add_argument("--tilings", help="the example `tilings` [default: that of target/release]")
-    parser.add_argument("--strips", help="seeds of generated strips, like 1..41/2")
+    parser.add_argument("--cuts", help="seeds of generated strips like MiniMalloc's A, B, C and E, for example 1..41/2")
+    parser.add_argument("--strips", help="seeds of harder strips")
     options = parser.parse_args()
     if options.tables:
         table(options.tables, options)
-    if options.strips:
-        seeds, _, step = options.strips.partition("/")
-        low, high = seeds.split("..")
-        binary = options.tilings or str(ROOT / "target/release/examples/tilings")
-        with tempfile.TemporaryDirectory() as folder:
-            paths = []
-            for seed in range(int(low), int(high), int(step or 1)):
-                path = f"{folder}/strip-{seed}.csv"
-                # The number of buffers is that of `tilings solve`.
-                length = 150 + seed * 77 % 301
-                Path(path).write_text(subprocess.run([binary, "write", str(length), str(seed)], capture_output=True, text=True, check=True).stdout)
-                paths.append(path)
-            percentiles(paths, options)
+    for kind in ("cuts", "strips"):
+        if getattr(options, kind):
+            generated(kind, getattr(options, kind), options)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
 //! Generated problems for benchmarks and tests: shaped like training, perfect tilings, tilings with holes, and very many blocks.
+//!
+//! [`cuts`] has the statistics of MiniMalloc's A, B, C and E, [`strip`] is harder than these.
 
 use elbowroom_ir::Bytes;
 use elbowroom_ir::packing::{Block, Problem};
@@ -113,7 +115,76 @@ pub fn tiling(len: usize, height: u64, seed: u64) -> Problem {
     Problem { blocks: blocks.collect(), capacity: None }
 }
 
-/// A hard problem like MiniMalloc's A to E: a strip of 1,024 × 1,024 units of 1,024 bytes, cut into `len` blocks whose ends often coincide, some
+/// A hard problem of the kind of MiniMalloc's A, B, C and E: a strip of 1,024 × 1,024 units of 1,024 bytes, halved again and again at random places
+/// across either axis, from which some pieces are then taken away, none of them at one time; the optimum is therefore 1,048,576 bytes.
+///
+/// What holds for those four is asked of every problem: there are 0.4 to 0.6 times at which something starts or ends for each block, 16 to 40 blocks are
+/// alive at a time, and 88 to 98.5 % of the strip is full. Strips are cut until one of them is like that.
+pub fn cuts(len: usize, seed: u64) -> Problem {
+    const SIDE: u64 = 1_024;
+    let mut random = Random::new(seed);
+    loop {
+        let pieces = cut_strip(len, SIDE, &mut random);
+        let times: std::collections::BTreeSet<u64> =
+            pieces.iter().flat_map(|&[start, end, ..]| [start, end]).collect();
+        let alive: u64 = pieces.iter().map(|[start, end, ..]| end - start).sum::<u64>() / SIDE;
+        let full: u64 = pieces.iter().map(|[start, end, low, high]| (end - start) * (high - low)).sum();
+        let permille = 1_000 * full / (SIDE * SIDE);
+        if (40 * len..60 * len).contains(&(100 * times.len()))
+            && (16..40).contains(&alive)
+            && (880..985).contains(&permille)
+            && pieces.len() == len
+        {
+            let block = |&[start, end, low, high]: &[u64; 4]| {
+                Block::new(SIDE * start, SIDE * end, Bytes(SIDE * (high - low)))
+            };
+            return Problem { blocks: pieces.iter().map(block).collect(), capacity: None };
+        }
+    }
+}
+
+/// A square of `side` × `side` in pieces, as start, end, low and high, in random order. Some pieces are missing, so that `len` are left.
+fn cut_strip(len: usize, side: u64, random: &mut Random) -> Vec<[u64; 4]> {
+    let missing = len / 100 + random.below(len as u64 / 16) as usize;
+    // Of so many pieces the largest is cut next: 2 leaves many very thin ones, 4 hardly any.
+    let contestants = 2 + random.below(3);
+    let area = |&[start, end, low, high]: &[u64; 4]| (end - start) * (high - low);
+    let mut pieces: Vec<[u64; 4]> = vec![[0, side, 0, side]];
+    while pieces.len() < len + missing {
+        let drawn = (0..contestants).map(|_| random.below(pieces.len() as u64) as usize);
+        let Some(at) = drawn.max_by_key(|&at| area(&pieces[at])) else { break };
+        let [start, end, low, high] = pieces[at];
+        let across = random.below(2) == 0;
+        let (from, to) = if across { (start, end) } else { (low, high) };
+        if to - from < 2 {
+            continue;
+        }
+        let cut = from + 1 + random.below(to - from - 1);
+        let halves = if across {
+            [[start, cut, low, high], [cut, end, low, high]]
+        } else {
+            [[start, end, low, cut], [start, end, cut, high]]
+        };
+        pieces[at] = halves[0];
+        pieces.push(halves[1]);
+    }
+    // The order in which pieces were cut gives the tiling away.
+    for at in (1..pieces.len()).rev() {
+        pieces.swap(at, random.below(at as u64 + 1) as usize);
+    }
+    let (full, mut spare, mut left) = (random.below(side), side * side / 8, missing);
+    pieces.retain(|piece| {
+        let goes = left > 0 && !(piece[0]..piece[1]).contains(&full) && area(piece) <= spare;
+        if goes {
+            spare -= area(piece);
+            left -= 1;
+        }
+        !goes
+    });
+    pieces
+}
+
+/// Harder than MiniMalloc's A to E: a strip of 1,024 × 1,024 units of 1,024 bytes, cut into `len` blocks whose ends often coincide, some
 /// of which are then shortened or made smaller, so that 2 to 11 % of the strip is empty. The blocks alive at one time fill it wholly; the
 /// optimum is therefore 1,048,576 bytes.
 pub fn strip(len: usize, seed: u64) -> Problem {

@@ -1,19 +1,20 @@
 //! Hard problems with a known optimum, for comparisons with other packers.
 //!
 //! ```text
-//! cargo run --release -p elbowroom-pack --example tilings -- write 200 7 > tiling.csv     # 200 buffers, seed 7
-//! cargo run --release -p elbowroom-pack --example tilings -- solve 0..40 10 2             # seeds, seconds, threads
+//! cargo run --release -p elbowroom-pack --example tilings -- write cuts 200 7 > tiling.csv     # 200 buffers, seed 7
+//! cargo run --release -p elbowroom-pack --example tilings -- solve cuts 0..40 10 2             # seeds, seconds, threads
 //! ```
 //!
-//! `file TABLE SECONDS THREADS` packs a table. `solve` packs one problem of 150 to 450 buffers per seed with `auto` and prints how long each
+//! `cuts` are like MiniMalloc's A, B, C and E, `strips` are harder. `file TABLE SECONDS THREADS` packs a table. `solve` packs one problem of 150 to 450 buffers per seed with `auto` and prints how long each
 //! took, then the median, the 90th and the 99th percentile and how many were not solved. Even seeds serve for tuning, odd ones for judging:
 //! `0..40/2` takes every second one.
 
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use elbowroom_ir::packing::{Packer, Placement};
-use elbowroom_ir::search::{Budget, Silent, StopReason};
+use elbowroom_ir::packing::{Packer, Placement, Problem};
+use elbowroom_ir::search::{Budget, Observer, Silent, StopReason};
 use elbowroom_ir::{Bytes, Id};
 
 #[path = "../benches/generate.rs"]
@@ -27,12 +28,14 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let done = match args[..] {
-        ["write", len, seed] => len.parse().ok().zip(seed.parse().ok()).map(|(len, seed)| write(len, seed)),
-        ["solve", seeds, seconds, threads] => {
-            let range = parse_seeds(seeds);
-            range
-                .zip(seconds.parse().ok().zip(threads.parse().ok()))
-                .map(|(seeds, (s, t))| solve(&seeds, s, t))
+        ["write", kind, len, seed] => {
+            let numbers = len.parse().ok().zip(seed.parse().ok());
+            generator(kind).zip(numbers).map(|(generate, (len, seed))| write(generate, len, seed))
+        }
+        ["solve", kind, seeds, seconds, threads] => {
+            let numbers = seconds.parse().ok().zip(threads.parse().ok());
+            let problems = generator(kind).zip(parse_seeds(seeds));
+            problems.zip(numbers).map(|((generate, seeds), (s, t))| solve(generate, &seeds, s, t))
         }
         ["file", path, seconds, threads] => {
             let numbers = seconds.parse().ok().zip(threads.parse().ok());
@@ -44,10 +47,21 @@ fn main() -> ExitCode {
         Some(()) => ExitCode::SUCCESS,
         None => {
             eprintln!(
-                "usage: tilings write LENGTH SEED | solve FROM..TO[/STEP] SECONDS THREADS | file PATH SECONDS THREADS"
+                "usage: tilings write KIND LENGTH SEED | solve KIND FROM..TO[/STEP] SECONDS THREADS | file PATH SECONDS THREADS"
             );
             ExitCode::from(2)
         }
+    }
+}
+
+/// Makes a problem of a length from a seed.
+type Generator = fn(usize, u64) -> Problem;
+
+fn generator(kind: &str) -> Option<Generator> {
+    match kind {
+        "cuts" => Some(generate::cuts),
+        "strips" => Some(generate::strip),
+        _ => None,
     }
 }
 
@@ -59,23 +73,35 @@ fn parse_seeds(text: &str) -> Option<Vec<u64>> {
     Some((from.parse().ok()?..to.parse().ok()?).step_by(step).collect())
 }
 
-fn write(len: usize, seed: u64) {
+fn write(generate: Generator, len: usize, seed: u64) {
     println!("id,lower,upper,size");
-    for (id, block) in generate::strip(len, seed).blocks.iter() {
+    for (id, block) in generate(len, seed).blocks.iter() {
         println!("{},{},{},{}", id.index(), block.alive[0].start, block.alive[0].end, block.size.get());
     }
 }
 
-/// Packs a table and prints how long that took.
+/// Remembers the proved lower bound.
+#[derive(Default)]
+struct Bound(AtomicU64);
+
+impl Observer for Bound {
+    fn improved(&self, _: u64, bound: u64) {
+        self.0.fetch_max(bound, Ordering::Relaxed);
+    }
+}
+
+/// Packs a table and prints how long that took, and the lower bound.
 fn file(path: &str, seconds: u64, threads: usize) -> Option<()> {
     let text = std::fs::read_to_string(path).ok()?;
     let problem = elbowroom_pack::csv::read(&text).ok()?.problem;
     let budget = Budget { threads, ..Budget::time(Duration::from_secs(seconds)) };
     let start = Instant::now();
-    let outcome = elbowroom_pack::Auto.pack(&problem, &budget, &Silent);
+    let bound = Bound::default();
+    let outcome = elbowroom_pack::Auto.pack(&problem, &budget, &bound);
     let height = outcome.best.map_or(Bytes::MAX, |Placement { height, .. }| height);
     let (height, seconds) = (height.get(), start.elapsed().as_secs_f64());
-    println!("{path}: {height} bytes, {}, {seconds:.3} s", outcome.stop.name());
+    let bound = bound.0.into_inner();
+    println!("{path}: {height} bytes, at least {bound}, {}, {seconds:.3} s", outcome.stop.name());
     Some(())
 }
 
@@ -84,11 +110,11 @@ fn length(seed: u64) -> usize {
     150 + (seed as usize).wrapping_mul(77) % 301
 }
 
-fn solve(seeds: &[u64], seconds: u64, threads: usize) {
+fn solve(generate: Generator, seeds: &[u64], seconds: u64, threads: usize) {
     let mut times: Vec<f64> = Vec::new();
     let mut unsolved = 0;
     for &seed in seeds {
-        let problem = generate::strip(length(seed), seed);
+        let problem = generate(length(seed), seed);
         let budget = Budget { threads, ..Budget::time(Duration::from_secs(seconds)) };
         let start = Instant::now();
         let outcome = elbowroom_pack::Auto.pack(&problem, &budget, &Silent);

@@ -122,6 +122,7 @@ fn seed_and_evaluations_reproduce_the_result_on_any_number_of_threads() {
     for (problem, evaluations) in [
         (generate::tiling(120, 1 << 16, 5), 40),
         (generate::strip(150, 4), 90),
+        (generate::cuts(180, 7), 90),
         (generate::training(1_800, 5), 12),
     ] {
         let pack = |threads| {
