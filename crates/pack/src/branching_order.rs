@@ -28,20 +28,42 @@ const KEPT: usize = 8;
 const STALE: u32 = 300;
 
 /// MiniMalloc's static orders, each by three descending keys: the most live memory of any section (total), the area and the lifetime (width).
-pub(crate) fn static_orders(instance: &Instance) -> Vec<Vec<u32>> {
-    let totals = peak_live(instance);
-    let keys = |i: usize| {
-        let item = &instance.items[i];
-        let area = u128::from(item.size) * u128::from(item.lifetime);
-        (u128::from(totals[i]), area, u128::from(item.lifetime))
-    };
-    let sorted = |key: fn((u128, u128, u128)) -> [u128; 3]| order_by(instance, |i| Reverse(key(keys(i))));
-    vec![
-        sorted(|(total, area, width)| [total, area, width]),
-        sorted(|(total, area, width)| [width, area, total]),
-        sorted(|(total, area, width)| [total, width, area]),
-        sorted(|(total, area, width)| [area, total, width]),
-    ]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StaticOrder(usize);
+
+impl StaticOrder {
+    /// How many there are.
+    pub(crate) const COUNT: usize = 4;
+
+    /// The order of a number; every [`Self::COUNT`] of them they begin again.
+    pub(crate) fn number(number: u64) -> Self {
+        Self((number % Self::COUNT as u64) as usize)
+    }
+
+    /// Its number below [`Self::COUNT`].
+    pub(crate) fn index(self) -> usize {
+        self.0
+    }
+
+    /// What an item is sorted by, descending.
+    pub(crate) fn key(self, total: u128, area: u128, width: u128) -> [u128; 3] {
+        match self.0 {
+            0 => [total, area, width],
+            1 => [width, area, total],
+            2 => [total, width, area],
+            _ => [area, total, width],
+        }
+    }
+
+    /// All items in this order.
+    pub(crate) fn of(self, instance: &Instance) -> Vec<u32> {
+        let totals = peak_live(instance);
+        order_by(instance, |i| {
+            let item = &instance.items[i];
+            let area = u128::from(item.size) * u128::from(item.lifetime);
+            Reverse(self.key(totals[i].into(), area, item.lifetime.into()))
+        })
+    }
 }
 
 /// Makes orders for one instance.

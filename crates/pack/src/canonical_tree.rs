@@ -10,9 +10,11 @@
 //! - the minimum offset of an unplaced item is below the last offset, and no unplaced item can raise it above that.
 //!
 //! A child is skipped if another unplaced item fits entirely below it, or if it would lie on an item of the same sections that comes later in
-//! the branching order: exchanging the two changes nothing else. If the unplaced items fall into groups that share no section, each group is
-//! searched on its own.
+//! the branching order: exchanging the two changes nothing else. An item that is alive as long as all others together lies at the bottom: moving it
+//! there lifts what was below it by its size, and nothing else. If the unplaced items fall into groups that share no section, each group is
+//! searched on its own; with one of MiniMalloc's orders, that order is computed again for the bytes that are left.
 
+use crate::branching_order::StaticOrder;
 use crate::instance::{Instance, Item, gcd};
 
 /// The integers of the search. `i32` is faster, and sufficient for most instances once sizes are divided by their greatest common divisor.
@@ -73,6 +75,8 @@ pub(crate) struct Tree<N> {
     conflicts: Vec<Vec<u32>>,
     /// Bytes × sections of each item: the measure of how far a search came.
     area: Vec<u64>,
+    /// Bytes × positions, and positions, of each item.
+    shape: Vec<(u128, u64)>,
     sections: usize,
     scale: u64,
     aligned: bool,
@@ -118,6 +122,11 @@ impl<N: Number> Tree<N> {
                         * instance.spans(i).iter().map(|s| u64::from(s.hi - s.lo)).sum::<u64>()
                 })
                 .collect(),
+            shape: instance
+                .items
+                .iter()
+                .map(|i| (u128::from(i.size) * u128::from(i.lifetime), i.lifetime))
+                .collect(),
             sections: instance.sections(),
             aligned: instance.any_align,
             scale,
@@ -127,6 +136,12 @@ impl<N: Number> Tree<N> {
     /// Number of items.
     pub(crate) fn len(&self) -> usize {
         self.size.len()
+    }
+
+    /// The spans of an item.
+    fn spans_of(&self, item: u32) -> impl Iterator<Item = (u32, u32)> + '_ {
+        let spans = &self.spans[item as usize];
+        if spans.is_empty() { std::slice::from_ref(&self.hull[item as usize]) } else { spans }.iter().copied()
     }
 }
 
@@ -140,6 +155,8 @@ struct ItemState<N> {
     size: N,
     /// Position in the branching order.
     rank: u32,
+    /// The first of its positions, by which items of one class are told apart.
+    first_rank: u32,
     placed: bool,
 }
 
@@ -154,7 +171,7 @@ pub(crate) struct TreeSearch<'t, N> {
     tree: &'t Tree<N>,
     ceiling: N,
     state: Vec<ItemState<N>>,
-    /// The last placed item of each class: its end and its rank.
+    /// The last placed item of each class: its end and its first rank.
     tops: Vec<(N, u32)>,
     /// For each section, the number of unplaced items that are alive on both sides of the boundary before it.
     crossing: Vec<u32>,
@@ -165,6 +182,10 @@ pub(crate) struct TreeSearch<'t, N> {
     /// Stack of children to try, the first one on top.
     children: Vec<u32>,
     trail: Vec<Change<N>>,
+    /// The order that each group of items is sorted by.
+    order: Option<StaticOrder>,
+    /// Stack of ranks to go back to.
+    ranks: Vec<u32>,
     area: u64,
     /// The most area that was placed at one time in the last run.
     pub(crate) most_area: u64,
@@ -188,6 +209,8 @@ impl<'t, N: Number> TreeSearch<'t, N> {
             lists: Vec::new(),
             children: Vec::new(),
             trail: Vec::new(),
+            order: None,
+            ranks: Vec::new(),
             area: 0,
             most_area: 0,
             nodes: 0,
@@ -202,9 +225,17 @@ impl<'t, N: Number> TreeSearch<'t, N> {
     }
 
     /// Searches for a placement of at most `capacity` bytes in at most `allowed` nodes. Among items of equal minimum offset, the first in
-    /// `preference` is tried first.
-    pub(crate) fn run(&mut self, capacity: u64, preference: &[u32], allowed: u64) -> Verdict {
+    /// `preference` is tried first. If that is a static order, it is given too, and sorts the items of every group again.
+    pub(crate) fn run(
+        &mut self,
+        capacity: u64,
+        preference: &[u32],
+        order: Option<StaticOrder>,
+        allowed: u64,
+    ) -> Verdict {
         let tree = self.tree;
+        self.order = order;
+        self.ranks.clear();
         if tree.bytes.iter().any(|&bytes| bytes > capacity) {
             return Verdict::DoesNotFit;
         }
@@ -215,6 +246,7 @@ impl<'t, N: Number> TreeSearch<'t, N> {
                 max_offset: N::from_u64((capacity - tree.bytes[i]) / tree.scale),
                 size: tree.size[i],
                 rank: rank as u32,
+                first_rank: rank as u32,
                 placed: false,
             };
         }
@@ -237,18 +269,21 @@ impl<'t, N: Number> TreeSearch<'t, N> {
         self.allowed = self.nodes.saturating_add(allowed);
         self.lists.clear();
         self.lists.extend_from_slice(preference);
-        if tree.len() == 0 { Verdict::Fits } else { self.search_groups(0, (N::default(), 0)) }
+        let level =
+            !tree.aligned && tree.fixed.iter().all(Option::is_none) && tree.spans.iter().all(Vec::is_empty);
+        if tree.len() == 0 { Verdict::Fits } else { self.search_groups(0, (N::default(), 0), level) }
     }
 
-    /// Searches the list on top of the stack, group by group where no unplaced item connects the groups; smaller groups first.
-    fn search_groups(&mut self, from: usize, last: (N, u32)) -> Verdict {
+    /// Searches the list on top of the stack, group by group where no unplaced item connects the groups; smaller groups first. Above a `level`
+    /// floor, the items that are alive throughout a group are placed first.
+    fn search_groups(&mut self, from: usize, last: (N, u32), level: bool) -> Verdict {
         let to = self.lists.len();
         let hull = &self.tree.hull;
         let (lo, hi) = self.hull_of(from, to);
         let mut cuts: Vec<u32> =
             (lo + 1..hi).filter(|&section| self.crossing[section as usize] == 0).collect();
         if cuts.is_empty() {
-            return self.descend(from, to, last);
+            return if level { self.found(from, to, last) } else { self.descend(from, to, last) };
         }
         cuts.push(hi);
         let group = |item: u32| cuts.partition_point(|&cut| cut <= hull[item as usize].0);
@@ -262,15 +297,88 @@ impl<'t, N: Number> TreeSearch<'t, N> {
             .collect();
         groups.sort_by_key(|&(start, end)| end - start);
         let mark = self.trail.len();
+        let ranks = self.ranks.len();
         for (start, end) in groups {
-            let verdict = self.descend(start, end, last);
+            // After new ranks, those of items at the last offset no longer say what was tried there.
+            let last = if self.rank_again(start, end) { (last.0, 0) } else { last };
+            let verdict = if level { self.found(start, end, last) } else { self.descend(start, end, last) };
             self.lists.truncate(to);
             if verdict != Verdict::Fits {
                 self.undo_to(mark);
+                while self.ranks.len() > ranks {
+                    if let (Some(rank), Some(item)) = (self.ranks.pop(), self.ranks.pop()) {
+                        self.state[item as usize].rank = rank;
+                    }
+                }
                 return verdict;
             }
         }
         Verdict::Fits
+    }
+
+    /// Searches a part of the list above a level floor.
+    fn found(&mut self, start: usize, end: usize, last: (N, u32)) -> Verdict {
+        let tree = self.tree;
+        let whole = self.hull_of(start, end);
+        let list = self.lists.len();
+        let mark = self.trail.len();
+        for at in start..end {
+            let item = self.lists[at];
+            let i = item as usize;
+            // The topmost item may end at its bytes instead of its size, so one that is rounded up is not moved.
+            let throughout = tree.hull[i] == whole && N::from_u64(tree.bytes[i] / tree.scale) == tree.size[i];
+            if throughout {
+                if !self.place(item) {
+                    self.undo_to(mark);
+                    self.lists.truncate(list);
+                    return Verdict::DoesNotFit;
+                }
+            } else {
+                self.lists.push(item);
+            }
+        }
+        let left = self.lists.len() - list;
+        let verdict = match left {
+            0 => Verdict::Fits,
+            _ if left == end - start => self.descend(list, list + left, last),
+            _ => self.search_groups(list, last, true),
+        };
+        if verdict != Verdict::Fits {
+            self.undo_to(mark);
+        }
+        self.lists.truncate(list);
+        verdict
+    }
+
+    /// Sorts a part of the list by the static order, as it is for the items of that part, which exchange their ranks. Returns whether there is
+    /// such an order.
+    fn rank_again(&mut self, start: usize, end: usize) -> bool {
+        let Some(order) = self.order else { return false };
+        let tree = self.tree;
+        let (lo, hi) = self.hull_of(start, end);
+        self.level[lo as usize..hi as usize].fill(N::default());
+        for &item in &self.lists[start..end] {
+            for level in tree.spans_of(item).flat_map(|(lo, hi)| lo..hi) {
+                self.level[level as usize] = self.level[level as usize] + tree.size[item as usize];
+            }
+        }
+        let mut keys: Vec<_> = self.lists[start..end]
+            .iter()
+            .map(|&item| {
+                let sections = tree.spans_of(item).flat_map(|(lo, hi)| lo..hi);
+                let total = sections.map(|section| self.level[section as usize]).max().unwrap_or_default();
+                let (area, width) = tree.shape[item as usize];
+                let key = order.key(total.to_u64().into(), area, width.into());
+                (std::cmp::Reverse(key), self.state[item as usize].first_rank, item)
+            })
+            .collect();
+        keys.sort_unstable();
+        let mut free: Vec<u32> = keys.iter().map(|&(.., item)| self.state[item as usize].rank).collect();
+        free.sort_unstable();
+        for ((.., item), rank) in keys.into_iter().zip(free) {
+            self.ranks.extend([item, std::mem::replace(&mut self.state[item as usize].rank, rank)]);
+        }
+        true
     }
 
     /// First and last section of a list.
@@ -333,7 +441,7 @@ impl<'t, N: Number> TreeSearch<'t, N> {
                 let verdict = if whole {
                     self.descend(list, list + end - start - 1, next)
                 } else {
-                    self.search_groups(list, next)
+                    self.search_groups(list, next, false)
                 };
                 self.lists.truncate(list);
                 if verdict != Verdict::DoesNotFit {
@@ -355,7 +463,7 @@ impl<'t, N: Number> TreeSearch<'t, N> {
         let class = tree.class[item as usize];
         self.trail.push(Change::Placed(item));
         self.trail.push(Change::Top(class, self.tops[class as usize]));
-        self.tops[class as usize] = (end, item_state.rank);
+        self.tops[class as usize] = (end, item_state.first_rank);
         self.area += tree.area[item as usize];
         self.most_area = self.most_area.max(self.area);
         let (lo, hi) = tree.hull[item as usize];
@@ -438,7 +546,7 @@ impl<'t, N: Number> TreeSearch<'t, N> {
             let item_state = self.state[item as usize];
             let (top, rank) = self.tops[tree.class[item as usize] as usize];
             if (item_state.min_offset, item_state.rank) >= last
-                && !(top == item_state.min_offset && item_state.rank < rank)
+                && !(top == item_state.min_offset && item_state.first_rank < rank)
             {
                 self.children.push(item);
             }

@@ -18,13 +18,14 @@ use std::time::Instant;
 
 use elbowroom_ir::search::{Budget, Observer, StopReason};
 
-use crate::branching_order::{BranchingOrders, static_orders};
+use crate::branching_order::{BranchingOrders, StaticOrder};
 use crate::canonical_tree::{Number, Tree, TreeSearch, Verdict, scale_of};
 use crate::component::Component;
-use crate::instance::{Instance, gcd};
+use crate::instance::{Instance, Span, gcd};
 use crate::random::Random;
 use crate::search_plan::{Kind, SearchPlan};
 use crate::squeaky_wheel::{self, Move, SqueakyWheel};
+use crate::window;
 
 /// Components with more items are not searched: the search recurses once per item and must fit a stack of 2 MiB, one descent takes quadratic
 /// time, and the tree lists all conflicting pairs (at most 9 MB for this many items).
@@ -58,6 +59,8 @@ pub(crate) struct ComponentState {
     plan: SearchPlan,
     /// Nodes of the search that proved the bound.
     pub(crate) proof_nodes: u64,
+    /// The sections that this search saw, if not all.
+    pub(crate) proof_window: Option<Span>,
 }
 
 impl ComponentState {
@@ -78,6 +81,7 @@ impl ComponentState {
             deep: Vec::new(),
             plan: SearchPlan::default(),
             proof_nodes: 0,
+            proof_window: None,
         }
     }
 
@@ -111,8 +115,8 @@ pub(crate) fn fits(
     stop: &dyn Fn() -> bool,
 ) -> Option<bool> {
     let verdict = match any_tree(instance) {
-        AnyTree::Narrow(tree) => TreeSearch::new(&tree, stop).run(capacity, order, nodes),
-        AnyTree::Wide(tree) => TreeSearch::new(&tree, stop).run(capacity, order, nodes),
+        AnyTree::Narrow(tree) => TreeSearch::new(&tree, stop).run(capacity, order, None, nodes),
+        AnyTree::Wide(tree) => TreeSearch::new(&tree, stop).run(capacity, order, None, nodes),
     };
     match verdict {
         Verdict::Fits => Some(true),
@@ -121,11 +125,19 @@ pub(crate) fn fits(
     }
 }
 
+/// What an evaluation searches.
+enum Scope {
+    /// A component.
+    Whole(Arc<AnyTree>),
+    /// The items alive in some sections of a component, as an instance.
+    Window(Box<Instance>, Span),
+}
+
 /// One evaluation, prepared.
 struct Evaluation {
     number: u64,
     state: usize,
-    tree: Arc<AnyTree>,
+    scope: Scope,
     ceiling: u64,
     kind: Kind,
     order: Vec<u32>,
@@ -138,11 +150,23 @@ impl Evaluation {
     fn search(&self, stop: &dyn Fn() -> bool) -> Searched {
         fn with<N: Number>(tree: &Tree<N>, task: &Evaluation, stop: &dyn Fn() -> bool) -> Searched {
             let mut search = TreeSearch::new(tree, stop);
-            let verdict = search.run(task.ceiling, &task.order, task.nodes);
+            let order = match task.kind {
+                Kind::Deep { order, again, .. } => again.then_some(order),
+                _ => None,
+            };
+            let verdict = search.run(task.ceiling, &task.order, order, task.nodes);
             let offsets = if verdict == Verdict::Fits { search.offsets() } else { Vec::new() };
             Searched { verdict, offsets, area: search.most_area, nodes: search.nodes }
         }
-        match self.tree.as_ref() {
+        let window;
+        let tree = match &self.scope {
+            Scope::Whole(tree) => tree.as_ref(),
+            Scope::Window(instance, _) => {
+                window = any_tree(instance);
+                &window
+            }
+        };
+        match tree {
             AnyTree::Narrow(tree) => with(tree, self, stop),
             AnyTree::Wide(tree) => with(tree, self, stop),
         }
@@ -321,31 +345,56 @@ impl<'a> Improver<'a> {
         if let Kind::Deep { .. } = kind
             && state.deep.is_empty()
         {
-            state.deep = static_orders(&state.component.instance);
+            let orders = (0..StaticOrder::COUNT as u64).map(StaticOrder::number);
+            state.deep = orders.map(|order| order.of(&state.component.instance)).collect();
         }
         let gap = state.height - goal;
+        if kind == Kind::Window {
+            let instance = &state.component.instance;
+            let (window, part) = window::draw(instance, &mut random);
+            // Higher ceilings are proved too low less often, and raise the bound further.
+            let above = if self.capacity.is_none() && random.below(2) == 0 {
+                gap >> [2, 4, 6, 8][random.below(4)]
+            } else {
+                0
+            };
+            let ceiling = goal + above.min(gap - 1);
+            let order = window::order(&part);
+            let scope = Scope::Window(Box::new(part), window);
+            return Evaluation { number, state: s, scope, ceiling, kind, order, nodes, before };
+        }
         let kind = if gap < 2 { kind.at_goal() } else { kind };
         // Without a capacity, bounds are proved from below and heights improved from above until they meet.
         let ceiling = match kind {
-            Kind::Between { .. } => state.height - (gap >> [1, 2, 4, 6][random.below(4)]).max(1),
+            kind if kind.between() => state.height - (gap >> [1, 2, 4, 6][random.below(4)]).max(1),
             _ => goal,
         };
         let order = match kind {
-            Kind::Deep { order } => state.deep[order % state.deep.len()].clone(),
-            Kind::AtGoal { search } | Kind::Between { search } => state.orders.order(search, &mut random),
+            Kind::Deep { order, .. } => state.deep[order.index()].clone(),
+            Kind::AtGoal { search } | Kind::Between { search } | Kind::Wander { search, .. } => {
+                state.orders.order(search, &mut random)
+            }
+            Kind::Window => Vec::new(),
         };
         let tree = state.tree.get_or_insert_with(|| Arc::new(any_tree(&state.component.instance)));
-        Evaluation { number, state: s, tree: Arc::clone(tree), ceiling, kind, order, nodes, before }
+        let scope = Scope::Whole(Arc::clone(tree));
+        Evaluation { number, state: s, scope, ceiling, kind, order, nodes, before }
     }
 
     fn accept(&mut self, task: &Evaluation, searched: Searched) {
         self.evaluations += 1;
         let state = &mut self.states[task.state];
         match searched.verdict {
-            Verdict::Fits => state.offer(searched.offsets),
+            Verdict::Fits if task.kind != Kind::Window => state.offer(searched.offsets),
+            // That a part fits proves nothing.
+            Verdict::Fits => {}
             Verdict::DoesNotFit => {
                 state.bound = state.bound.max((task.ceiling + 1).next_multiple_of(state.grain));
                 state.proof_nodes = state.proof_nodes.max(searched.nodes);
+                state.proof_window = match task.scope {
+                    Scope::Window(_, window) => Some(window),
+                    Scope::Whole(_) => None,
+                };
             }
             Verdict::OutOfNodes => {
                 // A deep search places more area than a short one only because it lasts longer.
@@ -405,7 +454,12 @@ impl Line<'_, '_> {
         while let Some(Slot::Done(..)) = self.queue.front()
             && let Some(Slot::Done(task, searched)) = self.queue.pop_front()
         {
-            let decided = searched.verdict != Verdict::OutOfNodes;
+            let decided = match searched.verdict {
+                Verdict::Fits => task.kind != Kind::Window,
+                Verdict::DoesNotFit => true,
+                Verdict::OutOfNodes => false,
+            };
+            let bound = self.improver.bound();
             self.improver.accept(&task, searched);
             if decided {
                 for slot in std::mem::take(&mut self.queue).iter().rev() {
@@ -413,7 +467,7 @@ impl Line<'_, '_> {
                     self.improver.states[task.state].plan = task.before;
                 }
             }
-            if self.improver.height() < before {
+            if self.improver.height() < before || self.improver.bound() > bound {
                 self.improver.observer.improved(self.improver.height(), self.improver.bound());
             }
             self.improver.observer.progress(self.improver.evaluations);

@@ -228,11 +228,6 @@ impl Instance {
         spare
     }
 
-    /// The items of a list, over the same sections.
-    pub(crate) fn keep(&self, items: &[u32]) -> Self {
-        self.restrict(items, Span { lo: 0, hi: self.sections() as u32 })
-    }
-
     /// The items of a list, all of which lie within a window, as an instance.
     pub(crate) fn restrict(&self, items: &[u32], window: Span) -> Self {
         self.window(items, window, |item| self.items[item as usize].fixed)

@@ -58,6 +58,7 @@ mod sharing;
 mod smart_pool;
 mod squeaky_wheel;
 mod validate;
+mod window;
 mod windowed;
 
 pub use auto::Auto;

@@ -1,12 +1,16 @@
 //! `exact` against brute force and against the golden optima; capacities answered yes and no, with the blocks to blame.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use elbowroom_ir::packing::{Block, Packer, Problem};
-use elbowroom_ir::search::{Budget, Infeasible, Silent, StopReason};
+use elbowroom_ir::search::{Budget, Infeasible, Observer, Silent, StopReason};
 use elbowroom_ir::{BufferId, Bytes, Id};
 use elbowroom_pack::{Auto, Exact, validate};
 
+#[path = "../benches/generate.rs"]
+#[expect(dead_code, reason = "other tests use the other kinds of problems")]
+mod generate;
 #[path = "random/mod.rs"]
 mod random;
 use random::Random;
@@ -133,4 +137,65 @@ fn irreducible(problem: &Problem, blocks: &[BufferId], capacity: u64) {
         );
     }
     assert!(blocks.iter().all(|id| id.index() < problem.blocks.len()));
+}
+
+/// Remembers the highest lower bound.
+#[derive(Default)]
+struct HighestBound(AtomicU64);
+
+impl Observer for HighestBound {
+    fn improved(&self, _: u64, bound: u64) {
+        self.0.fetch_max(bound, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_short_stretch_of_time_proves_a_bound_above_the_peak() {
+    let hard = generate::strip(150, 3);
+    let mut random = Random::new(11);
+    let mut tried = 0;
+    while tried < 2 {
+        let part = case(&mut random, 6, 6);
+        let (peak, optimum) = (part.peak_live().get(), brute_force(&part));
+        let last: Vec<u64> =
+            part.blocks.values().filter(|b| b.alive[0].end == 6).map(|b| b.size.get()).collect();
+        let aligned = part.blocks.values().any(|block| block.align.get() > 1);
+        let Some(&smallest) = last.iter().min() else { continue };
+        if aligned || optimum == peak || 2 * smallest > peak {
+            continue;
+        }
+        tried += 1;
+        // A hard problem follows, which no search here gets to the end of. It is a little lower, and one block connects the two.
+        let unit = (100 * hard.peak_live().get()).div_ceil(98 * peak - 100 * smallest);
+        let mut connected = false;
+        let mut blocks: Vec<Block> = part
+            .blocks
+            .values()
+            .map(|block| {
+                let connects = !connected && block.alive[0].end == 6 && block.size.get() == smallest;
+                connected |= connects;
+                let end = block.alive[0].end + u64::from(connects);
+                Block::new(block.alive[0].start, end, Bytes(unit * block.size.get()))
+            })
+            .collect();
+        blocks.extend(
+            hard.blocks
+                .values()
+                .map(|block| Block::new(6 + block.alive[0].start, 6 + block.alive[0].end, block.size)),
+        );
+        let problem = Problem { blocks: blocks.into(), capacity: None };
+        assert_eq!(problem.peak_live().get(), unit * peak);
+        let bound = HighestBound::default();
+        let outcome = Auto.pack(&problem, &Budget { threads: 2, ..Budget::evaluations(900) }, &bound);
+        let (bound, height) = (bound.0.into_inner(), outcome.best.expect("a placement").height.get());
+        assert!(unit * peak < bound, "{bound} of {}", unit * optimum);
+        // The hard part is lower than `peak`: the optimum of all is that of the first part, or what the search found.
+        assert!(bound <= height && bound <= unit * optimum.max(height.div_ceil(unit)), "{bound}, {height}");
+        // With the peak as the capacity, blocks of the first part are to blame.
+        let tight = Problem { capacity: Some(Bytes(unit * peak)), ..problem };
+        let outcome = Auto.pack(&tight, &Budget { threads: 2, ..Budget::evaluations(900) }, &Silent);
+        let StopReason::Infeasible(why) = &outcome.stop else { panic!("{:?}", outcome.stop) };
+        let Infeasible::Blocks { blocks, .. } = why.as_ref() else { panic!("blocks are to blame") };
+        assert!(blocks.iter().all(|id| id.index() < part.blocks.len()), "{blocks:?}");
+    }
 }
