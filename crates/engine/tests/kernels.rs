@@ -471,7 +471,9 @@ fn rows_side_by_side() {
 #[test]
 fn transpositions() {
     for (batch, rows, columns) in [(1, 1, 7), (2, 33, 20), (3, 2, 700), (1, 64, 64)] {
-        check(&OpKind::Transpose { batch, rows, columns });
+        for inner in [1, 2, 37] {
+            check(&OpKind::Transpose { batch, rows, columns, inner });
+        }
     }
 }
 

@@ -344,8 +344,8 @@ impl<'a> Backward<'a> {
             OpKind::Pad { outer, total, start, width } => {
                 self.emit(&node, "grad", OpKind::Slice { outer, total, start, width }, &[dy], x)
             }
-            OpKind::Transpose { batch, rows, columns } => {
-                let back = OpKind::Transpose { batch, rows: columns, columns: rows };
+            OpKind::Transpose { batch, rows, columns, inner } => {
+                let back = OpKind::Transpose { batch, rows: columns, columns: rows, inner };
                 self.emit(&node, "grad", back, &[dy], x)
             }
             _ => Err(BuildError::NotDifferentiable { node: node.name.clone(), kind: node.kind.name() }),

@@ -321,7 +321,7 @@ impl Builder {
     /// `x [batch, channels, height, width]` with the channels innermost: `[batch, height, width, channels]`.
     pub fn channels_last(&mut self, name: &str, x: Var) -> Result<Var, BuildError> {
         let (batch, channels, [height, width]) = (x.dim(0), x.dim(1), [x.dim(2), x.dim(3)]);
-        let kind = OpKind::Transpose { batch, rows: channels, columns: height * width };
+        let kind = OpKind::Transpose { batch, rows: channels, columns: height * width, inner: 1 };
         let y = self.push1(name, kind, &[x.id])?;
         Ok(Var { id: y.id, shape: [batch, height, width, channels].into() })
     }

@@ -406,7 +406,8 @@ pub enum OpKind {
         width: usize,
     },
 
-    /// `(x [batch, rows, columns]) → (y [batch, columns, rows])`: `y[n, j, i] = x[n, i, j]`: its own derivative, the other way round.
+    /// `(x [batch, rows, columns, inner]) → (y [batch, columns, rows, inner])`: `y[n, j, i, :] = x[n, i, j, :]`: its own derivative, the other
+    /// way round. Every permutation of axes is a few of these.
     Transpose {
         /// Outermost extent.
         batch: usize,
@@ -414,6 +415,8 @@ pub enum OpKind {
         rows: usize,
         /// Columns of x.
         columns: usize,
+        /// Innermost extent, which stays together; 1 for matrices of single numbers.
+        inner: usize,
     },
 
     /// `() → (e [len])`: independent draws from the standard normal distribution, from the random words of a stream, of the run's seed and of the

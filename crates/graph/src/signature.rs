@@ -246,8 +246,8 @@ impl OpKind {
             Self::Slice { outer, total, width, .. } => floats(&[outer * total], &[&[outer, width]]),
             Self::Pad { outer, total, width, .. } => floats(&[outer * width], &[&[outer, total]]),
 
-            Self::Transpose { batch, rows, columns } => {
-                floats(&[batch * rows * columns], &[&[batch, columns, rows]])
+            Self::Transpose { batch, rows, columns, inner } => {
+                floats(&[batch * rows * columns * inner], &[&[batch, columns, rows, inner]])
             }
 
             Self::RowSquares { rows, width } => floats(&[rows * width], &[&[rows]]),

@@ -292,7 +292,12 @@ pub unsafe fn run(kind: &OpKind, operands: &Operands<'_>, context: &Context<'_>)
             OpKind::Pad { outer, total, start, width } => {
                 rows::pad(o, pool, outer, total, start..start + width)
             }
-            OpKind::Transpose { batch, rows, columns } => rows::transpose(o, pool, batch, [rows, columns]),
+            OpKind::Transpose { batch, rows, columns, inner: 1 } => {
+                rows::transpose(o, pool, batch, [rows, columns])
+            }
+            OpKind::Transpose { batch, rows, columns, inner } => {
+                rows::exchange(o, pool, batch, [rows, columns], inner);
+            }
             OpKind::RowSquares { rows, width } => cluster::row_squares(o, pool, [rows, width]),
             OpKind::Nearest { rows, clusters } => cluster::nearest(o, pool, [rows, clusters]),
             OpKind::CentroidUpdate { rows, clusters, width } => {

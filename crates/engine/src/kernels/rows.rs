@@ -118,3 +118,30 @@ pub unsafe fn transpose(o: &Operands<'_>, pool: &ThreadPool, batch: usize, [rows
         }
     });
 }
+
+/// A transposition of rows that stay together.
+///
+/// # Safety
+/// As [`super::run`].
+pub unsafe fn exchange(
+    o: &Operands<'_>,
+    pool: &ThreadPool,
+    batch: usize,
+    [rows, columns]: [usize; 2],
+    inner: usize,
+) {
+    let len = batch * rows * columns * inner;
+    // SAFETY: the result is apart from the operand.
+    let x = unsafe { o.read::<f32>(0, len) };
+    let y = Shared::new(o.target::<f32>(0, len));
+    over_rows(pool, batch * columns, rows * inner, |bands| {
+        for band in bands {
+            let (matrix, j) = (band / columns * rows, band % columns);
+            // SAFETY: every band is written once.
+            let to = unsafe { y.slice(band * rows * inner, rows * inner) };
+            for (i, to) in to.chunks_exact_mut(inner.max(1)).enumerate() {
+                to.copy_from_slice(&x[((matrix + i) * columns + j) * inner..][..inner]);
+            }
+        }
+    });
+}

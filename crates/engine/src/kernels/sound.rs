@@ -286,7 +286,7 @@ fn volumes(kind: &OpKind) -> Vec<Vec<usize>> {
         OpKind::Slice { outer, total, start, width } | OpKind::Pad { outer, total, start, width } => {
             vec![vec![outer, total], vec![outer, width], vec![start]]
         }
-        OpKind::Transpose { batch, rows, columns } => vec![vec![batch, rows, columns]],
+        OpKind::Transpose { batch, rows, columns, inner } => vec![vec![batch, rows, columns, inner]],
         OpKind::Nearest { rows, clusters } => vec![vec![rows, clusters]],
         OpKind::CentroidUpdate { rows, clusters, width } => vec![vec![clusters, width], vec![rows]],
     }

@@ -246,10 +246,11 @@ pub fn twin(kind: &OpKind, x: &[&[f64]], seed: u64, iteration: u64) -> Vec<Vec<f
             };
             vec![x[0].chunks(width).flat_map(padded).collect()]
         }
-        OpKind::Transpose { batch, rows, columns } => {
-            let at = |n: usize, j: usize, i: usize| x[0][(n * rows + i) * columns + j];
-            let each = (0..batch).flat_map(|n| pairs([columns, rows]).map(move |(j, i)| at(n, j, i)));
-            vec![each.collect()]
+        OpKind::Transpose { batch, rows, columns, inner } => {
+            let at =
+                |n: usize, j: usize, i: usize, k: usize| x[0][((n * rows + i) * columns + j) * inner + k];
+            let each = (0..batch).flat_map(|n| pairs([columns, rows]).map(move |(j, i)| (n, j, i)));
+            vec![each.flat_map(|(n, j, i)| (0..inner).map(move |k| at(n, j, i, k))).collect()]
         }
         OpKind::RowSquares { width, .. } => {
             vec![x[0].chunks(width).map(|row| row.iter().map(|x| x * x).sum()).collect()]

@@ -118,7 +118,7 @@ impl Builder {
     /// `x [batch, height, width, channels]` with the channels outside: `[batch, channels, height, width]`.
     pub fn channels_first(&mut self, name: &str, x: Var) -> Result<Var, BuildError> {
         let [batch, height, width, channels] = [0, 1, 2, 3].map(|axis| x.dim(axis));
-        let kind = OpKind::Transpose { batch, rows: height * width, columns: channels };
+        let kind = OpKind::Transpose { batch, rows: height * width, columns: channels, inner: 1 };
         let y = self.push1(name, kind, &[x.id])?;
         Ok(Var { id: y.id, shape: [batch, channels, height, width].into() })
     }
