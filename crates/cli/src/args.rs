@@ -12,6 +12,7 @@ use elbowroom::dqn::settings::Settings;
 use elbowroom::graph::zoo::OptimizerKind;
 use elbowroom::ir::Bytes;
 use elbowroom::machine::LinkSpec;
+use elbowroom::onnx::Loss;
 use elbowroom::pipeline::Evaluations;
 use elbowroom::size::{BatchSpec, MemoryRange, MemorySpec};
 use elbowroom::tiles::TileChoice;
@@ -82,9 +83,13 @@ pub enum Command {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Network (a table of all defaults is in --help)")]
 pub struct NetworkArgs {
-    /// The network. N stands for a depth, as in resnet56
+    /// The network. N stands for a depth, as in resnet56. Or a file NAME.onnx with the forward pass of a network, whose weights it begins with
     #[arg(long, default_value = "resnet18", value_parser = NetworkName)]
     pub model: String,
+    /// What the network of an ONNX file learns: cross-entropy (its output is logits, and there are labels) or mse (targets of the extents of its
+    /// output) [default: cross-entropy; other networks have their own]
+    #[arg(long, value_name = "cross-entropy|mse")]
+    pub loss: Option<Loss>,
     /// Samples in a batch; `train` and `plan` also take max, the largest batch for which a plan is found
     #[arg(long, default_value = "64", value_name = "SAMPLES|max")]
     pub batch: BatchSpec,
@@ -277,7 +282,7 @@ pub struct ImportArgs {
 }
 
 /// `elbowroom trace`
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = TRACE_EXAMPLES, after_long_help = format!("{TRACE_EXAMPLES}\n\n{}", networks::defaults()))]
 pub struct TraceArgs {
     /// Where to write the trace [default: standard output]
@@ -291,7 +296,8 @@ pub struct TraceArgs {
     /// Convert an iteration that another program recorded, instead of tracing a network
     ///
     /// The kind of file is detected from its content: a chain profile, a recorded op trace, a captured PyTorch trace (joint or eager), a
-    /// measured graph, a Checkmate or Chainer graph, or a PyTorch memory snapshot.
+    /// measured graph, a Checkmate or Chainer graph, or a PyTorch memory snapshot. A file NAME.onnx is the network of --model NAME.onnx,
+    /// in the batch that the file fixes, if it fixes one.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "batch"], help_heading = "Import")]
     pub import: Option<PathBuf>,
     #[command(flatten)]
@@ -304,7 +310,8 @@ pub struct TraceArgs {
 
 const TRACE_EXAMPLES: &str = "Examples:
   elbowroom trace --model resnet50 --image 224 --batch 32 --machine v100 -o r50.trace
-  elbowroom trace --import snapshot.jsonl.gz -o captured.trace";
+  elbowroom trace --import snapshot.jsonl.gz -o captured.trace
+  elbowroom trace --import mobilenet_v2.onnx -o mobilenet.trace";
 
 /// `elbowroom plan`
 #[derive(Debug, Args)]
@@ -322,7 +329,7 @@ pub struct PlanArgs {
     #[arg(
         required_unless_present = "model",
         conflicts_with_all = [
-            "model", "forward_only", "image", "classes", "length", "vocabulary", "width", "layers", "optimizer", "learning_rate", "weight_decay",
+            "model", "loss", "forward_only", "image", "classes", "length", "vocabulary", "width", "layers", "optimizer", "learning_rate", "weight_decay",
         ]
     )]
     pub trace: Option<PathBuf>,

@@ -8,7 +8,9 @@ use elbowroom::data::Tokenizer;
 use elbowroom::graph::zoo::{self, Options};
 use elbowroom::graph::{Content, Graph, Mode, OpKind, Role};
 use elbowroom::ir::Bytes;
+use elbowroom::network::Source;
 
+use crate::args::NetworkArgs;
 use crate::printer::{self, Row, row};
 
 /// What `--help` prints below the options: the defaults of every network, one line each.
@@ -57,9 +59,11 @@ pub fn defaults() -> String {
 }
 
 /// Says on standard error which of the given options the network does not take.
-pub fn warn_of_options_without_effect(name: &str, options: &Options) {
+pub fn warn_of_options_without_effect(source: &Source, options: &Options) {
+    let name = source.name();
     // A wrong name is reported where the network is built.
-    for field in zoo::without_effect(name, options).unwrap_or_default() {
+    let taken = source.resolved(options);
+    for field in taken.map(|taken| zoo::not_taken(options, &taken)).unwrap_or_default() {
         let option = field.replace('_', "-");
         let part = if options.mode == Mode::Inference { " in inference" } else { "" };
         let _ =
@@ -67,13 +71,30 @@ pub fn warn_of_options_without_effect(name: &str, options: &Options) {
     }
 }
 
+/// The network that the user named, in the zoo or in a file.
+pub fn source(args: &NetworkArgs) -> Result<Source> {
+    let source = Source::open(&args.model)?;
+    Ok(match args.loss {
+        None => source,
+        Some(loss) if source.is_file() => source.loss(loss),
+        Some(_) => {
+            let _ = writeln!(
+                std::io::stderr(),
+                "warning: --loss has no effect: {} has its own loss, and only the network of an ONNX file is given one",
+                args.model
+            );
+            source
+        }
+    })
+}
+
 /// How texts become tokens, as `--tokenizer` says, and the options with the number of tokens that this needs, unless the user chose one.
-pub fn tokenized(name: &str, options: Options, tokenizer: &str) -> Result<(Tokenizer, Options)> {
+pub fn tokenized(source: &Source, options: Options, tokenizer: &str) -> Result<(Tokenizer, Options)> {
     if tokenizer == "bytes" {
         return Ok((Tokenizer::default(), options));
     }
-    if zoo::resolved(name, &options)?.vocabulary.is_none() {
-        bail!("--tokenizer is for networks that read text, and {name} takes no tokens");
+    if source.resolved(&options)?.vocabulary.is_none() {
+        bail!("--tokenizer is for networks that read text, and {} takes no tokens", source.name());
     }
     let tokenizer = Tokenizer::open(Path::new(tokenizer))?;
     let vocabulary = options.vocabulary.or(Some(tokenizer.vocabulary()));

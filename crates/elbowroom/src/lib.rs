@@ -69,6 +69,7 @@ pub use elbowroom_engine as engine;
 pub use elbowroom_graph as graph;
 pub use elbowroom_import as import;
 pub use elbowroom_ir as ir;
+pub use elbowroom_onnx as onnx;
 pub use elbowroom_pack as pack;
 pub use elbowroom_sched as sched;
 pub use elbowroom_sim as sim;

@@ -2,17 +2,21 @@
 
 mod model;
 mod parts;
+mod source;
 
 use std::error::Error;
 use std::sync::Arc;
 
 use elbowroom_graph::zoo::ZooError;
 use elbowroom_graph::{BuildError, Graph};
+use elbowroom_onnx::OnnxError;
+pub use elbowroom_onnx::Weight;
 
 use crate::data::{POOL, Samples};
 
 pub use model::Model;
 pub(crate) use parts::InParts;
+pub use source::Source;
 
 /// Name of the output that holds the loss.
 pub(crate) const LOSS: &str = "loss";
@@ -76,6 +80,16 @@ pub trait Network {
         Ok(None)
     }
 
+    /// The values with which weights and statistics begin, by the names of the [largest](Self::largest) structure; the others are drawn from the
+    /// seed. By default all are.
+    ///
+    /// # Errors
+    ///
+    /// Any [`NetworkError`]. It ends the training.
+    fn initial_values(&self) -> Result<Vec<Weight>, NetworkError> {
+        Ok(Vec::new())
+    }
+
     /// The same network for batches of this many samples, or `None` if it cannot be built for another batch, as by default.
     fn with_batch(&self, _samples: usize) -> Option<Box<dyn Network>> {
         None
@@ -89,6 +103,9 @@ pub enum NetworkError {
     /// The zoo has no such network.
     #[error(transparent)]
     Zoo(#[from] ZooError),
+    /// The ONNX file cannot be read, or its network cannot be built.
+    #[error(transparent)]
+    Onnx(#[from] OnnxError),
     /// The operands of an operation do not fit.
     #[error(transparent)]
     Build(#[from] BuildError),
@@ -165,6 +182,9 @@ impl<N: Network + ?Sized> Network for &N {
     }
     fn evaluation(&self) -> Result<Option<Arc<Graph>>, NetworkError> {
         (**self).evaluation()
+    }
+    fn initial_values(&self) -> Result<Vec<Weight>, NetworkError> {
+        (**self).initial_values()
     }
     fn with_batch(&self, samples: usize) -> Option<Box<dyn Network>> {
         (**self).with_batch(samples)

@@ -11,9 +11,10 @@ use crate::networks;
 /// What both commands need.
 #[derive(Debug, Args)]
 pub struct ForwardArgs {
-    /// The weights: a checkpoint of `train --save`, or a safetensors file of `train --save-weights` or of PyTorch
+    /// The weights: a checkpoint of `train --save`, or a safetensors file of `train --save-weights` or of PyTorch [default: those of an ONNX
+    /// file]
     #[arg(long, value_name = "FILE")]
-    pub weights: PathBuf,
+    pub weights: Option<PathBuf>,
     /// The samples: a folder with the test files of CIFAR-10 or MNIST (its training files, if it holds no test files), a folder with a folder of
     /// JPEG or PNG images for each class, a table of PATH,LABEL lines, or a text file
     #[arg(long, value_name = "PATH")]

@@ -151,6 +151,8 @@ const TRAIN_EXAMPLES: &str = "Examples:
       command continues after an interruption.
   elbowroom train --model gpt --data book.txt --iterations 2000 --schedule cosine:100 --clip-norm 1 --weight-decay 0.1
       Trains a language model with a warm-up of 100 iterations.
+  elbowroom train --model mobilenet_v2.onnx --batch 8 --data flowers/ --memory 50%
+      Trains the network of an ONNX file from the weights in it.
   elbowroom train --model gpt --data book.txt --tokenizer tokenizer.json --length 256 --save-weights gpt.safetensors
       Trains on byte pairs in place of bytes.
   elbowroom train --model resnet50 --batch 256 --micro-batch max --memory 600MiB

@@ -57,18 +57,27 @@ fn pass<'c>(
         bail!("--batch max is for `train`; give a number of samples, like --batch 32");
     };
     let options = trace::options(&args.network, batch as usize).mode(mode);
-    networks::warn_of_options_without_effect(&args.network.model, &options);
-    files::expect_file(&args.weights, "the weights")?;
-    let (tokenizer, options) = networks::tokenized(&args.network.model, options, &args.tokenizer)?;
+    let source = networks::source(&args.network)?;
+    networks::warn_of_options_without_effect(&source, &options);
+    match &args.weights {
+        Some(weights) => files::expect_file(weights, "the weights")?,
+        None if source.is_file() => {}
+        None => bail!(
+            "name the weights with --weights: a checkpoint or a safetensors file; only an ONNX file has its own"
+        ),
+    }
+    let (tokenizer, options) = networks::tokenized(&source, options, &args.tokenizer)?;
     let collect = collect(tokenizer.clone());
-    let mut training = Training::new(Model::new(&args.network.model, options)?, args.memory)
+    let mut training = Training::new(Model::of(source, options)?, args.memory)
         .method(settings::method(&args.planner)?)
         .freedom(settings::freedom(&args.planner.freedom))
         .threads(settings::threads(&args.planner.search))
-        .weights(&args.weights)
         .data_path(&args.data)
         .tokenizer(tokenizer)
         .one_pass();
+    if let Some(weights) = &args.weights {
+        training = training.weights(weights);
+    }
     training = settings::host_at(&args.host, None, training);
     signals::catch();
     let observer = Collector { progress: Progress::of_training(false), collect: Mutex::new(collect) };

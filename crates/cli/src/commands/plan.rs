@@ -189,7 +189,8 @@ fn traced_network(
         BatchSpec::Samples(samples) => (Arc::new(trace::network(&args.network, samples as usize)?), None),
         BatchSpec::Largest => {
             let options = trace::options(&args.network, 1);
-            networks::warn_of_options_without_effect(&args.network.model, &options);
+            let source = networks::source(&args.network)?;
+            networks::warn_of_options_without_effect(&source, &options);
             let Some(memory) = args.memory else {
                 anyhow::bail!("--batch max needs a limit in bytes, like --memory 24GiB");
             };
@@ -205,7 +206,7 @@ fn traced_network(
                 threads: method.budget.threads,
                 algorithms: AlgorithmChoice::AsBuilt,
             };
-            let model = Model::new(&args.network.model, options)?;
+            let model = Model::of(source, options)?;
             match largest(&model, &conditions, tiles, progress) {
                 Ok(Largest { samples, graph, complete, .. }) => {
                     (graph, Some(LargestBatch { largest_batch: samples, largest_batch_complete: complete }))

@@ -1,12 +1,11 @@
 //! `elbowroom trace`: writes a trace of one iteration of a network, and prints how much memory it needs.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use elbowroom::graph::zoo::ZooError;
 use elbowroom::graph::{Graph, Mode, zoo};
 use elbowroom::import::{self, ImportError, Imported};
 use elbowroom::ir::Bytes;
@@ -19,7 +18,7 @@ use elbowroom::pipeline::{Method, Task};
 use elbowroom::registry;
 use elbowroom::sim::cost::Roofline;
 use elbowroom::size::BatchSpec;
-use elbowroom::{engine, sim};
+use elbowroom::{engine, onnx, sim};
 
 use crate::Answer;
 use crate::args::{ImportArgs, InputArgs, MachineArgs, NetworkArgs, TraceArgs};
@@ -36,6 +35,7 @@ const INPUT: &str = "input";
 
 /// Runs the command.
 pub fn run(args: &TraceArgs) -> Result<Answer> {
+    let args = &of_file(args)?;
     let (trace, costs, machine, graph) = match &args.import {
         Some(path) => {
             let bytes = files::content(path, "the recorded file, for example one of those in it")?;
@@ -76,6 +76,20 @@ pub fn run(args: &TraceArgs) -> Result<Answer> {
         summarize(args, path, *file, graph.as_ref())?;
     }
     Ok(Answer::Yes)
+}
+
+/// The arguments, where an import of a file with a network is that network, in the batch of the file if that is fixed.
+fn of_file(args: &TraceArgs) -> Result<TraceArgs> {
+    let mut args = args.clone();
+    let is_network = |path: &mut PathBuf| onnx::Model::is_named(&path.to_string_lossy());
+    if let Some(path) = args.import.take_if(is_network) {
+        let model = onnx::Model::open(&path)?;
+        if let Some(batch) = model.batch() {
+            args.network.batch = BatchSpec::Samples(u32::try_from(batch).unwrap_or(u32::MAX));
+        }
+        args.network.model = path.to_string_lossy().into_owned();
+    }
+    Ok(args)
 }
 
 /// Prints what was traced and how much memory it needs.
@@ -143,10 +157,10 @@ fn samples(args: &NetworkArgs) -> Result<usize> {
 }
 
 /// The graph that the user named, for batches of this size.
-pub fn network(args: &NetworkArgs, batch: usize) -> Result<Graph, ZooError> {
-    let options = options(args, batch);
-    networks::warn_of_options_without_effect(&args.model, &options);
-    zoo::build(&args.model, &options)
+pub fn network(args: &NetworkArgs, batch: usize) -> Result<Graph> {
+    let (source, options) = (networks::source(args)?, options(args, batch));
+    networks::warn_of_options_without_effect(&source, &options);
+    Ok(source.build(&options)?)
 }
 
 /// What the user chose about the network.

@@ -116,14 +116,15 @@ fn training(args: &TrainArgs) -> Result<Training<'static>> {
         BatchSpec::Largest => (1, true),
     };
     let options = trace::options(network, batch);
-    networks::warn_of_options_without_effect(&network.model, &options);
-    let (tokenizer, options) = networks::tokenized(&network.model, options, &args.tokenizer)?;
+    let source = networks::source(network)?;
+    networks::warn_of_options_without_effect(&source, &options);
+    let (tokenizer, options) = networks::tokenized(&source, options, &args.tokenizer)?;
     // The forward part is judged by its labels if the network has any.
-    let options = match args.network.forward_only && Model::can_evaluate(&network.model, &options)? {
+    let options = match args.network.forward_only && Model::can_evaluate(&source, &options)? {
         true => options.mode(Mode::Evaluation),
         false => options,
     };
-    let model = Model::new(&network.model, options)?.epoch(args.samples.unwrap_or(0));
+    let model = Model::of(source, options)?.epoch(args.samples.unwrap_or(0));
     let model = match args.longest {
         Some(words) => model.longest(words as usize)?,
         None => model,

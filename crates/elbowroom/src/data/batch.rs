@@ -68,6 +68,8 @@ pub(crate) enum Kind {
     Segments(ImageShape),
     /// Points `[batch, width]` without labels.
     Points([usize; 2]),
+    /// Samples of this many real numbers with as many targets as the second number says.
+    Targets([usize; 2]),
     /// Tokens `[batch, length]` and, in training, the token that follows each.
     Tokens(TokenShape),
 }
@@ -214,6 +216,9 @@ impl Batch {
                 let classes = self.classes;
                 Some(Kind::Images(ImageShape { batch, channels, height, width, classes }))
             }
+            (Content::Real, Some((targets, Content::Real)), &[batch, ..]) => {
+                Some(Kind::Targets([first.shape.len(), targets].map(|count| count / batch.max(1))))
+            }
             (Content::Real, None, &[batch, width]) => Some(Kind::Points([batch, width])),
             (
                 Content::Class { classes: vocabulary },
@@ -259,6 +264,16 @@ impl Batch {
             _ => &mut [],
         };
         Some((&mut first.values, labels))
+    }
+
+    /// Real numbers and targets, for networks that take those.
+    pub(super) fn reals_and_targets(&mut self) -> Option<[&mut [f32]; 2]> {
+        match self.inputs.as_mut_slice() {
+            [Input { values: Values::Reals(reals), .. }, Input { values: Values::Reals(targets), .. }] => {
+                Some([reals, targets])
+            }
+            _ => None,
+        }
     }
 
     /// Real numbers and labels, for networks that take those.

@@ -215,7 +215,7 @@ pub fn open_tokenized(
         Kind::Images(_) => Err(misfit::for_images(path)),
         Kind::Tokens(_) if misfit::is_no_text(path) => Err(misfit::for_text(path)),
         Kind::Tokens(_) => Ok(Box::new(Text::open_tokenized(path, seed, tokenizer)?)),
-        Kind::Segments(_) | Kind::Points(_) => Err(DataError::Mismatch(format!(
+        Kind::Segments(_) | Kind::Points(_) | Kind::Targets(_) => Err(DataError::Mismatch(format!(
             "it trains on synthetic data only and cannot use {}; leave out --data",
             path.display()
         ))),

@@ -5,7 +5,7 @@ use super::order::mix;
 use super::{Batch, DataError, Dataset, ImageShape, TokenShape};
 
 /// Data computed from a seed, without an end: images whose class is a coarse pattern under noise, images with a class for every pixel, points
-/// around a few centres, and token sequences in which each token determines the next.
+/// around a few centres, token sequences in which each token determines the next, and numbers with targets that follow from them.
 #[derive(Clone, Copy, Debug)]
 pub struct Synthetic {
     /// Determines every sample.
@@ -75,6 +75,19 @@ impl Synthetic {
         }
     }
 
+    /// Numbers with targets, each of which is the mean of two of them.
+    fn targets(self, indices: &[u64], sizes: [usize; 2], [reals, targets]: [&mut [f32]; 2]) {
+        let [size, wanted] = sizes.map(|size| size.max(1));
+        let samples = reals.chunks_exact_mut(size).zip(targets.chunks_exact_mut(wanted));
+        for ((reals, targets), &index) in samples.zip(indices) {
+            let sample = mix(self.seed, index);
+            reals.iter_mut().enumerate().for_each(|(j, x)| *x = uniform(mix(sample, j as u64)));
+            for (j, target) in targets.iter_mut().enumerate() {
+                *target = 0.5 * (reals[j % size] + reals[(j + 1) % size]);
+            }
+        }
+    }
+
     /// Sequences in which each token determines the next.
     fn tokens(self, indices: &[u64], shape: TokenShape, tokens: &mut [i32], following: &mut [i32]) {
         let vocabulary = shape.vocabulary.max(1) as u64;
@@ -104,13 +117,17 @@ impl Dataset for Synthetic {
                 let inputs = batch.tokens("synthetic data")?;
                 self.tokens(indices, shape, inputs.tokens, inputs.following);
             }
+            Some(Kind::Targets(sizes)) => {
+                let inputs = batch.reals_and_targets().ok_or_else(unknown)?;
+                self.targets(indices, sizes, inputs);
+            }
             Some(kind) => {
                 let Some((reals, labels)) = batch.reals_and_labels() else { return Err(unknown()) };
                 match kind {
                     Kind::Images(shape) => self.images(indices, shape, reals, labels),
                     Kind::Segments(shape) => self.segments(indices, shape, reals, labels),
                     Kind::Points([_, width]) => self.points(indices, width, reals),
-                    Kind::Tokens(_) => return Err(unknown()),
+                    Kind::Targets(_) | Kind::Tokens(_) => return Err(unknown()),
                 }
             }
             None => return Err(unknown()),

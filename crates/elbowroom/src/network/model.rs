@@ -1,16 +1,16 @@
-//! Networks of the zoo, as they vary: the last batch of an epoch is smaller, residual branches are left out at random, sentences are
+//! Networks of the zoo and of ONNX files, as they vary: the last batch of an epoch is smaller, residual branches are left out at random, sentences are
 //! longer and shorter.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use elbowroom_graph::zoo::{self, Options, Variation, ZooError, variation};
+use elbowroom_graph::zoo::{Options, Variation, ZooError};
 use elbowroom_graph::{Graph, Mode};
 
-use super::{HITS, KEPT_STRUCTURES, Network, NetworkError, Structure, first_sample};
+use super::{HITS, KEPT_STRUCTURES, Network, NetworkError, Source, Structure, Weight, first_sample};
 use crate::data::sentences::Sentences;
 use crate::data::{Samples, mix};
 
-/// A network of the zoo by name. It varies as the zoo says: `stochastic-resnetN` has another structure in every iteration, and `seq2seq` the
+/// A network of the zoo by name, or of an ONNX file by its path ([`Source`]). It varies as the zoo says: `stochastic-resnetN` has another structure in every iteration, and `seq2seq` the
 /// lengths of its sentences, unless [`Options::length`] fixes them. Other networks vary only if an epoch ends with a smaller batch.
 ///
 /// ```
@@ -24,7 +24,7 @@ use crate::data::{Samples, mix};
 /// ```
 #[derive(Debug)]
 pub struct Model {
-    name: String,
+    source: Source,
     options: Options,
     variation: Option<Variation>,
     epoch: Option<u64>,
@@ -41,17 +41,26 @@ struct Extents {
 }
 
 impl Model {
-    /// The network of this name with these options.
+    /// The network of this name, or of the ONNX file at this path, with these options.
     ///
     /// # Errors
     ///
-    /// [`NetworkError::Zoo`] if no network has this name.
+    /// [`NetworkError::Zoo`] if no network has this name, [`NetworkError::Onnx`] if the file cannot be read.
     pub fn new(name: impl Into<String>, options: Options) -> Result<Self, NetworkError> {
-        let name = name.into();
-        zoo::resolved(&name, &options)?;
-        let variation = variation(&name, options.mode)
+        Self::of(Source::open(name)?, options)
+    }
+
+    /// This network with these options.
+    ///
+    /// # Errors
+    ///
+    /// [`NetworkError::Zoo`] if no network has this name, [`NetworkError::Onnx`] if a file has impossible inputs.
+    pub fn of(source: Source, options: Options) -> Result<Self, NetworkError> {
+        source.resolved(&options)?;
+        let variation = source
+            .variation(options.mode)
             .filter(|varies| !matches!(varies, Variation::Lengths { .. }) || options.length.is_none());
-        let model = Self { name, options, variation, epoch: None, built: Mutex::default() };
+        let model = Self { source, options, variation, epoch: None, built: Mutex::default() };
         Ok(match variation {
             Some(Variation::Lengths { longest }) => model.with_lengths(longest),
             _ => model,
@@ -75,7 +84,10 @@ impl Model {
             _ => Err(NetworkError::Zoo(ZooError::Option {
                 what: "longest sentence",
                 value: tokens.to_string(),
-                range: format!("left out, because {} takes no sentences of different lengths", self.name),
+                range: format!(
+                    "left out, because {} takes no sentences of different lengths",
+                    self.source.name()
+                ),
             })),
         }
     }
@@ -84,9 +96,9 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// [`NetworkError::Zoo`] if it cannot be built.
-    pub fn can_evaluate(name: &str, options: &Options) -> Result<bool, NetworkError> {
-        let graph = zoo::build(name, &options.clone().mode(Mode::Evaluation))?;
+    /// Those of [`Source::build`].
+    pub fn can_evaluate(source: &Source, options: &Options) -> Result<bool, NetworkError> {
+        let graph = source.build(&options.clone().mode(Mode::Evaluation))?;
         Ok(graph.outputs.iter().any(|output| output.name == HITS))
     }
 
@@ -108,7 +120,7 @@ impl Model {
             None => {
                 let Extents { batch, length, target } = extents;
                 let options = self.options.clone().batch(batch).length(length).target(target);
-                (extents, Arc::new(zoo::build(&self.name, &options)?))
+                (extents, Arc::new(self.source.build(&options)?))
             }
         };
         if built.len() >= KEPT_STRUCTURES {
@@ -121,7 +133,7 @@ impl Model {
 
 impl Network for Model {
     fn largest(&self) -> Result<Arc<Graph>, NetworkError> {
-        Ok(Arc::new(zoo::build(&self.name, &self.options)?))
+        Ok(Arc::new(self.source.build(&self.options)?))
     }
 
     fn varies(&self) -> bool {
@@ -148,7 +160,7 @@ impl Network for Model {
         let graph = match self.variation {
             Some(Variation::Random) => {
                 let draw = Some(mix(seed, iteration));
-                Arc::new(zoo::build(&self.name, &self.options.clone().batch(batch).draw(draw))?)
+                Arc::new(self.source.build(&self.options.clone().batch(batch).draw(draw))?)
             }
             _ => self.graph(Extents { batch, length, target })?,
         };
@@ -164,19 +176,23 @@ impl Network for Model {
         if matches!(self.variation, Some(Variation::Lengths { .. })) {
             return Ok(None);
         }
-        let graph = zoo::build(&self.name, &options)?;
+        let graph = self.source.build(&options)?;
         if !graph.outputs.iter().any(|output| output.name == HITS) {
             return Ok(None);
         }
-        let training = zoo::build(&self.name, &self.options)?;
+        let training = self.source.build(&self.options)?;
         Ok(Some(Arc::new(graph.with_persistent_of(&training)?)))
+    }
+
+    fn initial_values(&self) -> Result<Vec<Weight>, NetworkError> {
+        self.source.initial_values(&self.options)
     }
 
     fn with_batch(&self, samples: usize) -> Option<Box<dyn Network>> {
         let options = self.options.clone().batch(samples);
-        let Self { name, variation, epoch, .. } = self;
+        let Self { source, variation, epoch, .. } = self;
         let model = Self {
-            name: name.clone(),
+            source: source.clone(),
             options,
             variation: *variation,
             epoch: *epoch,

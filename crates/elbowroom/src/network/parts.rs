@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use elbowroom_graph::Graph;
 
-use super::{KEPT_STRUCTURES, Network, NetworkError, Structure};
+use super::{KEPT_STRUCTURES, Network, NetworkError, Structure, Weight};
 
 /// A network with batches of several micro-batches: see [`Graph::accumulated`].
 pub(crate) struct InParts<'a> {
@@ -63,5 +63,9 @@ impl Network for InParts<'_> {
 
     fn evaluation(&self) -> Result<Option<Arc<Graph>>, NetworkError> {
         self.network.evaluation()
+    }
+
+    fn initial_values(&self) -> Result<Vec<Weight>, NetworkError> {
+        self.network.initial_values()
     }
 }

@@ -20,7 +20,7 @@ use super::{Iteration, Outputs, TrainError, TrainObserver};
 use crate::checkpoint::{Checkpoint, CheckpointError, Dtype, Entry, Header, UnusedRows};
 use crate::data::Feed;
 use crate::files::expect_writable;
-use crate::network::{self, KEPT_STRUCTURES, LOSS, NetworkError, Structure};
+use crate::network::{self, KEPT_STRUCTURES, LOSS, NetworkError, Structure, Weight};
 use crate::report::{Ending, Evaluation, Saved};
 use crate::weights::{self, Weights, WeightsError};
 
@@ -41,6 +41,8 @@ pub(super) struct Runner<'t, 'a> {
     part: (usize, u64),
     checkpoint: Option<Checkpoint>,
     weights: Option<Weights>,
+    /// Values that parameters begin with where neither a checkpoint nor a file of weights has them.
+    initial: Vec<Weight>,
     entries: Vec<Entry>,
     /// Rows of tables that the training does not use, which its files keep.
     unused: Arc<[UnusedRows]>,
@@ -107,6 +109,10 @@ impl<'t, 'a> Runner<'t, 'a> {
             expect_writable(path).map_err(failed)?;
         }
         let mut weights = training.weights.as_ref().map(|path| Weights::open(path, graph)).transpose()?;
+        let initial = match checkpoint {
+            Some(_) => Vec::new(),
+            None => training.network.initial_values()?,
+        };
         let entries = entries(graph);
         let mut unused =
             weights.as_mut().map(|weights| std::mem::take(&mut weights.unused)).unwrap_or_default();
@@ -137,6 +143,7 @@ impl<'t, 'a> Runner<'t, 'a> {
             part,
             checkpoint,
             weights,
+            initial,
             entries,
             unused: unused.into(),
             evaluator,
@@ -200,6 +207,16 @@ impl<'t, 'a> Runner<'t, 'a> {
                 checkpoint.read(&entry.name, &mut value)?;
                 session.write_persistent(index, &value)?;
             }
+        }
+        let mut value = Vec::new();
+        for weight in &self.initial {
+            let Some(index) = self.entries.iter().position(|entry| entry.name == weight.name) else {
+                continue;
+            };
+            value.resize(self.entries[index].bytes(), 0);
+            let file = |source| NetworkError::from(weight.unreadable(source));
+            weight.read(&self.entries[index].shape, &mut value).map_err(file)?;
+            session.write_persistent(index, &value)?;
         }
         if let Some(weights) = &self.weights {
             let mut value = Vec::new();

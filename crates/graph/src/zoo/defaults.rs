@@ -96,7 +96,11 @@ pub fn resolved(name: &str, options: &Options) -> Result<Options, ZooError> {
 ///
 /// [`ZooError::Unknown`] or [`ZooError::Depth`] if no network has this name.
 pub fn without_effect(name: &str, options: &Options) -> Result<Vec<&'static str>, ZooError> {
-    let taken = resolved(name, options)?;
+    Ok(not_taken(options, &resolved(name, options)?))
+}
+
+/// The options that are given and `None` in `taken`, the [resolved](resolved) ones, by the names of their fields.
+pub fn not_taken(options: &Options, taken: &Options) -> Vec<&'static str> {
     let fields = [
         ("image", options.image.is_some(), taken.image.is_some()),
         ("classes", options.classes.is_some(), taken.classes.is_some()),
@@ -109,7 +113,7 @@ pub fn without_effect(name: &str, options: &Options) -> Result<Vec<&'static str>
         ("weight_decay", options.weight_decay.is_some(), taken.weight_decay.is_some()),
         ("learning_rate", options.learning_rate.is_some(), taken.learning_rate.is_some()),
     ];
-    Ok(fields.into_iter().filter(|&(_, given, taken)| given && !taken).map(|(field, ..)| field).collect())
+    fields.into_iter().filter(|&(_, given, taken)| given && !taken).map(|(field, ..)| field).collect()
 }
 
 #[cfg(test)]

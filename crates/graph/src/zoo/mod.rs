@@ -22,7 +22,7 @@ mod variation;
 mod vgg;
 mod vit;
 
-pub use defaults::{resolved, without_effect};
+pub use defaults::{not_taken, resolved, without_effect};
 pub use options::{OptimizerKind, Options};
 pub use variation::{Variation, variation};
 

@@ -146,7 +146,10 @@ impl Options {
     }
 
     /// Rejects options beyond generous bounds that keep every product of extents below 2⁶⁴ and every graph in memory.
-    pub(super) fn validate(&self) -> Result<(), ZooError> {
+    ///
+    /// # Errors
+    /// [`ZooError::Option`] names the option and its range.
+    pub fn validate(&self) -> Result<(), ZooError> {
         let (image, length) =
             (self.image.unwrap_or(1), self.length.unwrap_or(1).saturating_add(self.target.unwrap_or(0)));
         let (width, layers) = (self.width.unwrap_or(1), self.layers.unwrap_or(1));
@@ -189,7 +192,7 @@ impl Options {
     }
 
     /// The optimizer and its learning rate, where the network's own are `kind` and `rate`.
-    pub(super) fn optimizer_or(&self, kind: OptimizerKind, rate: f32) -> Optimizer {
+    pub fn optimizer_or(&self, kind: OptimizerKind, rate: f32) -> Optimizer {
         let mut optimizer = self.optimizer.unwrap_or(kind).with_rate(self.learning_rate_or(kind, rate));
         if let Some(decay) = self.weight_decay {
             match &mut optimizer {
@@ -201,7 +204,7 @@ impl Options {
     }
 
     /// The learning rate. The network's own rate is for its own optimizer.
-    pub(super) fn learning_rate_or(&self, kind: OptimizerKind, rate: f32) -> f32 {
+    pub fn learning_rate_or(&self, kind: OptimizerKind, rate: f32) -> f32 {
         let chosen = self.optimizer.unwrap_or(kind);
         let default = if chosen == kind { rate } else { chosen.learning_rate() };
         self.learning_rate.unwrap_or(default)
@@ -234,7 +237,7 @@ impl OptimizerKind {
     }
 
     /// The weight decay that it has by default.
-    pub(super) const fn default_weight_decay(self) -> f32 {
+    pub const fn default_weight_decay(self) -> f32 {
         match self {
             Self::Sgd => 5e-4,
             Self::Adam => 0.0,

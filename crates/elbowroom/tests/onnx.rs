@@ -1,0 +1,141 @@
+//! Networks of ONNX files: PyTorch's losses from the weights in the file, the same bits under every limit, and clear words for what is not read.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+
+use elbowroom::data::{Batch, DataError, Dataset};
+use elbowroom::graph::Mode;
+use elbowroom::graph::zoo::{OptimizerKind, Options};
+use elbowroom::network::{Model, Source};
+use elbowroom::onnx::Loss;
+use elbowroom::report::TrainReport;
+use elbowroom::size::MemorySpec;
+use elbowroom::train::Training;
+use support::{Quiet, method};
+
+const BATCH: usize = 16;
+
+fn data() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx/tests/data")
+}
+
+fn file(name: &str) -> String {
+    data().join(format!("{name}.onnx")).to_string_lossy().into_owned()
+}
+
+/// The batch that `crates/onnx/tests/data/make.py` describes, in every iteration.
+#[derive(Clone, Copy)]
+struct Fixed(&'static str);
+
+impl Dataset for Fixed {
+    fn samples(&self) -> Option<u64> {
+        None
+    }
+
+    fn fill(&mut self, _: &[u64], batch: &mut Batch) -> Result<(), DataError> {
+        let sample: Vec<Vec<usize>> = batch.inputs().map(|(_, sample)| sample.to_vec()).collect();
+        let wave = |values: &mut [f32], f: &dyn Fn(f64) -> f64| {
+            values.iter_mut().enumerate().for_each(|(i, x)| *x = f(i as f64) as f32);
+        };
+        let label = |values: &mut [i32], classes: i32| {
+            values.iter_mut().enumerate().for_each(|(i, x)| *x = (7 * i as i32 + 3) % classes);
+        };
+        match self.0 {
+            "tokens" => {
+                let tokens = batch.classes("x", &sample[0])?;
+                tokens.iter_mut().enumerate().for_each(|(i, x)| *x = (5 * i as i32 + i as i32 / 7) % 11);
+            }
+            _ => wave(batch.reals("x", &sample[0])?, &|i| (0.37 * i).sin()),
+        }
+        match self.0 {
+            _ if sample.len() < 2 => {}
+            "regression" => wave(batch.reals("targets", &sample[1])?, &|i| (0.21 * i).cos()),
+            "tokens" => label(batch.classes("labels", &sample[1])?, 11),
+            _ => label(batch.classes("labels", &sample[1])?, 5),
+        }
+        Ok(())
+    }
+}
+
+fn options() -> Options {
+    Options::new(BATCH).length(6).optimizer(OptimizerKind::Sgd).learning_rate(0.05).weight_decay(5e-4)
+}
+
+fn training(name: &'static str, options: &Options, limit: &str) -> Training<'static> {
+    let loss = if name == "regression" { Loss::SquaredError } else { Loss::CrossEntropy };
+    let source = Source::open(file(name)).unwrap().loss(loss);
+    let most: MemorySpec = limit.parse().unwrap();
+    Training::new(Model::of(source, options.clone()).unwrap(), most)
+        .method(method())
+        .threads(2)
+        .data(Fixed(name))
+}
+
+fn run(training: Training<'_>) -> TrainReport {
+    training.run_observed(&Quiet).unwrap()
+}
+
+/// `limit` is the share of the unconstrained peak that is tried besides the smallest one.
+fn check(name: &'static str, limit: &str) {
+    let table: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(data().join("losses.json")).unwrap()).unwrap();
+    let theirs: Vec<f64> =
+        table[name].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap()).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name);
+    let whole = run(training(name, &options(), "100%").iterations(3).verify(true));
+    assert_eq!(whole.verified, Some(true), "{name}");
+    for (ours, theirs) in whole.losses.iter().zip(&theirs) {
+        assert!((f64::from(*ours) / theirs - 1.0).abs() < 5e-5, "{name}: {:?} and {theirs:?}", whole.losses);
+    }
+    let half = run(training(name, &options(), limit).iterations(3).verify(true));
+    assert_eq!((half.verified, &half.losses), (Some(true), &whole.losses), "{name} at {limit}");
+    let least = run(training(name, &options(), "min").iterations(3).verify(true));
+    assert_eq!((least.verified, &least.losses), (Some(true), &whole.losses), "{name} at min");
+    let first = run(training(name, &options(), limit).iterations(2).save(&path, 100));
+    let rest = run(training(name, &options(), limit).iterations(1).resume(&path));
+    assert_eq!([first.losses, rest.losses].concat(), whole.losses, "{name} resumed");
+    let forward = options().mode(Mode::Inference);
+    let forward = run(training(name, &forward, "min").iterations(2).verify(true));
+    assert_eq!(forward.verified, Some(true), "{name} forward only");
+    // Weights that a training wrote are read again under the names of the file.
+    let weights = folder.path().join("weights");
+    let _ = run(training(name, &options(), limit).iterations(3).save_weights(&weights));
+    let again = run(training(name, &options(), limit).iterations(1).weights(&weights));
+    assert!(again.losses[0] < whole.losses[2], "{name}: {:?} after {:?}", again.losses, whole.losses);
+}
+
+#[test]
+fn images_train_to_the_losses_of_pytorch() {
+    check("images", "50%");
+}
+
+#[test]
+fn tokens_train_to_the_losses_of_pytorch() {
+    // The gradient of attention needs two thirds of the peak of so small a network by itself.
+    check("tokens", "80%");
+}
+
+#[test]
+fn targets_train_to_the_losses_of_pytorch() {
+    // One op of so small a network needs two thirds of the peak by itself.
+    check("regression", "80%");
+}
+
+#[test]
+fn batches_that_the_file_leaves_open_may_be_computed_in_parts() {
+    let parts = run(training("tokens", &options(), "100%").micro_batch(4).iterations(1));
+    let whole = run(training("tokens", &options(), "100%").iterations(1));
+    assert!((parts.losses[0] - whole.losses[0]).abs() < 1e-5, "{:?} {:?}", parts.losses, whole.losses);
+}
+
+#[test]
+fn attention_moves_no_tensor() {
+    let source = Source::open(file("images")).unwrap();
+    let graph = source.build(&options()).unwrap();
+    let count = |kind: &str| graph.nodes.values().filter(|node| node.kind.name() == kind).count();
+    assert_eq!(count("split"), 1, "queries, keys and values are one op");
+    // The channels of the images move behind their pixels, and back; the mean over tokens moves them to the end, and back.
+    assert_eq!(count("transpose"), 4);
+}

@@ -1,0 +1,155 @@
+//! Operations on known numbers, as exporters use them to compute shapes, scales and masks.
+
+use crate::constant::{Constant, elements};
+use crate::import::Node;
+
+/// The result of a node whose inputs are all known, in order and with `None` for those that are left out. `None` if it is no such operation.
+pub fn fold(node: &Node<'_>, inputs: &[Option<Constant>]) -> Option<Constant> {
+    let x = inputs.first()?.as_ref()?;
+    let y = || inputs.get(1)?.as_ref();
+    let both = |whole: bool, f: fn(f64, f64) -> f64| x.zip(y()?, whole, f);
+    let truth = |value: bool| f64::from(u8::from(value));
+    let rank = x.dims.len();
+    let axis = |given: i64| usize::try_from(if given < 0 { given + rank as i64 } else { given }).ok();
+    Some(match node.kind() {
+        "Identity" => x.clone(),
+        "Cast" => match node.int("to").unwrap_or(1) {
+            1 | 10 | 11 | 16 => Constant { whole: false, ..x.clone() },
+            9 => x.map(true, |value| f64::from(u8::from(value != 0.0))),
+            _ => x.map(true, f64::trunc),
+        },
+        "CastLike" => match y()?.whole {
+            true => x.map(true, f64::trunc),
+            false => Constant { whole: false, ..x.clone() },
+        },
+        "Neg" => x.map(x.whole, |value| -value),
+        "Abs" => x.map(x.whole, f64::abs),
+        "Sqrt" => x.map(false, f64::sqrt),
+        "Exp" => x.map(false, f64::exp),
+        "Reciprocal" => x.map(false, |value| 1.0 / value),
+        "Floor" => x.map(x.whole, f64::floor),
+        "Ceil" => x.map(x.whole, f64::ceil),
+        "Not" => x.map(true, |value| f64::from(u8::from(value == 0.0))),
+        "Add" => both(x.whole, |a, b| a + b)?,
+        "Sub" => both(x.whole, |a, b| a - b)?,
+        "Mul" => both(x.whole, |a, b| a * b)?,
+        "Div" if x.whole => both(true, |a, b| (a / b).trunc())?,
+        "Div" => both(false, |a, b| a / b)?,
+        "Mod" => both(x.whole, |a, b| a - b * (a / b).floor())?,
+        "Pow" => both(x.whole, f64::powf)?,
+        "Min" => both(x.whole, f64::min)?,
+        "Max" => both(x.whole, f64::max)?,
+        "Equal" => x.zip(y()?, true, |a, b| truth(a == b))?,
+        "Less" => x.zip(y()?, true, |a, b| truth(a < b))?,
+        "LessOrEqual" => x.zip(y()?, true, |a, b| truth(a <= b))?,
+        "Greater" => x.zip(y()?, true, |a, b| truth(a > b))?,
+        "GreaterOrEqual" => x.zip(y()?, true, |a, b| truth(a >= b))?,
+        "And" => x.zip(y()?, true, |a, b| truth(a != 0.0 && b != 0.0))?,
+        "Or" => x.zip(y()?, true, |a, b| truth(a != 0.0 || b != 0.0))?,
+        "Where" => {
+            let other = inputs.get(2)?.as_ref()?;
+            // Each choice under the extents of all three.
+            let (first, second) = (x.zip(y()?, true, |c, _| c)?, x.zip(other, true, |c, _| c)?);
+            let (chosen, left) = (first.zip(y()?, false, |_, b| b)?, second.zip(other, false, |_, b| b)?);
+            let chosen = chosen.zip(&left, false, |a, _| a)?;
+            let left = left.broadcast(&chosen.dims)?;
+            let condition = x.broadcast(&chosen.dims)?;
+            let picked = condition.values.iter().zip(chosen.values.iter().zip(&left.values));
+            let values = picked.map(|(&c, (&a, &b))| if c == 0.0 { b } else { a }).collect();
+            Constant { dims: chosen.dims, values, whole: y()?.whole }
+        }
+        "Shape" => Constant::list(x.dims.iter().copied()),
+        "Size" => Constant::scalar(x.values.len() as f64, true),
+        "ConstantOfShape" => {
+            let dims: Vec<usize> =
+                x.ints().into_iter().map(|extent| usize::try_from(extent).ok()).collect::<Option<_>>()?;
+            let value = node.tensor("value").and_then(Constant::of);
+            let (whole, value) = value.map_or((false, Some(0.0)), |value| (value.whole, value.single()));
+            Constant { values: vec![value?; elements(&dims)?], dims, whole }
+        }
+        "Range" => {
+            let (start, limit) = (x.single()?, y()?.single()?);
+            let step = inputs.get(2)?.as_ref()?.single()?;
+            let count = ((limit - start) / step).ceil().max(0.0);
+            if count.is_nan() || count >= 1e6 {
+                return None;
+            }
+            let values: Vec<f64> = (0..count as usize).map(|at| start + step * at as f64).collect();
+            Constant { dims: vec![values.len()], values, whole: x.whole }
+        }
+        "Gather" => {
+            let axis = axis(node.int("axis").unwrap_or(0))?;
+            let (extent, indices) = (*x.dims.get(axis)? as i64, y()?);
+            let wanted = indices
+                .ints()
+                .into_iter()
+                .map(|at| usize::try_from(if at < 0 { at + extent } else { at }).ok());
+            let taken = x.take(axis, &wanted.collect::<Option<Vec<_>>>()?)?;
+            let mut dims = taken.dims.clone();
+            dims.splice(axis..=axis, indices.dims.iter().copied());
+            taken.reshaped(dims)
+        }
+        "Slice" => {
+            let mut taken = x.clone();
+            for part in node.parts(&x.dims, &inputs[1..]).ok()? {
+                taken = taken.take(part.axis, &part.indices().collect::<Vec<_>>())?;
+            }
+            taken
+        }
+        "Concat" => {
+            let axis = axis(node.int("axis")?)?;
+            let parts = inputs.iter().map(Option::as_ref).collect::<Option<Vec<_>>>()?;
+            let outer: usize = x.dims.get(..axis)?.iter().product();
+            let mut dims = x.dims.clone();
+            *dims.get_mut(axis)? =
+                parts.iter().map(|part| part.dims.get(axis).copied()).sum::<Option<usize>>()?;
+            let mut values = Vec::with_capacity(elements(&dims)?);
+            for block in 0..outer {
+                for part in &parts {
+                    let width = part.values.len() / outer.max(1);
+                    values.extend_from_slice(part.values.get(block * width..(block + 1) * width)?);
+                }
+            }
+            (values.len() == elements(&dims)?).then_some(Constant { dims, values, whole: x.whole })?
+        }
+        "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" => {
+            let dims = node.reshape(&x.dims, y()).ok()?;
+            x.clone().reshaped(dims)
+        }
+        "Transpose" => {
+            let order = node.order(rank).ok()?;
+            let (from, to) = (&x.dims, order.iter().map(|&axis| x.dims[axis]).collect::<Vec<_>>());
+            let mut values = Vec::with_capacity(x.values.len());
+            for index in 0..x.values.len() {
+                let (mut rest, mut at) = (index, vec![0; rank]);
+                for axis in (0..rank).rev() {
+                    at[order[axis]] = rest % to[axis];
+                    rest /= to[axis];
+                }
+                values.push(x.values[(0..rank).fold(0, |sum, axis| sum * from[axis] + at[axis])]);
+            }
+            Constant { dims: to, values, whole: x.whole }
+        }
+        "Expand" => {
+            let dims: Vec<usize> =
+                y()?.ints().into_iter().map(|extent| usize::try_from(extent).ok()).collect::<Option<_>>()?;
+            let ones = Constant { values: vec![1.0; elements(&dims)?], dims, whole: x.whole };
+            x.zip(&ones, x.whole, |value, _| value)?
+        }
+        "Trilu" => {
+            let k = y().and_then(Constant::single).unwrap_or(0.0) as i64;
+            let (upper, columns) = (node.int("upper").unwrap_or(1) != 0, *x.dims.last()?);
+            let rows = *x.dims.get(rank.checked_sub(2)?)?;
+            let mut kept = x.clone();
+            for (at, value) in kept.values.iter_mut().enumerate() {
+                let (row, column) = ((at / columns % rows) as i64, (at % columns) as i64);
+                if upper && column < row + k || !upper && column > row + k {
+                    *value = 0.0;
+                }
+            }
+            kept
+        }
+        "ReduceProd" => Constant::scalar(x.values.iter().product(), x.whole),
+        _ => return None,
+    })
+}

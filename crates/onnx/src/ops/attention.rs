@@ -1,0 +1,185 @@
+//! Attention: softmax(factor · q·kᵀ + mask)·v, found from the products and the softmax that exporters write, or given as one operation.
+
+use elbowroom_graph::op::{OpKind, Queries};
+
+use super::elementwise::{close, is_causal};
+use crate::constant::Constant;
+use crate::error::Refusal;
+use crate::import::{Import, Node};
+use crate::value::{Pending, Tensor, Value};
+use crate::view::View;
+
+/// A tensor and a factor that a product takes over.
+fn factored(import: &mut Import<'_>, name: &str) -> Result<(Tensor, f64), Refusal> {
+    match import.value(name)? {
+        Value::Pending(Pending::Scaled { x, factor }) => Ok((x, factor)),
+        _ => Ok((import.tensor(name)?, 1.0)),
+    }
+}
+
+/// A product of two tensors: scores, or probabilities times values.
+pub fn product(import: &mut Import<'_>, node: &Node<'_>, names: [&str; 2]) -> Result<Value, Refusal> {
+    if let Value::Pending(Pending::Scores { q, k, factor, causal, normalized }) = import.value(names[0])? {
+        if !normalized {
+            return Err("it multiplies scores of attention that no softmax has normalized".into());
+        }
+        let v = import.tensor(names[1])?;
+        return attend(import, &node.name(), [q, k, v], factor, causal).map(Value::Tensor);
+    }
+    let (q, first) = factored(import, names[0])?;
+    let (k, second) = factored(import, names[1])?;
+    let rank = k.dims().len();
+    if rank != q.dims().len() || !(3..=4).contains(&rank) {
+        return Err(format!(
+            "products of two tensors are supported in attention only, and these have extents {:?} and {:?}",
+            q.dims(),
+            k.dims()
+        )
+        .into());
+    }
+    let mut order: Vec<usize> = (0..rank).collect();
+    order.swap(rank - 1, rank - 2);
+    let k = Tensor { view: k.view.permuted(&order), ..k };
+    Ok(Value::Pending(Pending::Scores { q, k, factor: first * second, causal: false, normalized: false }))
+}
+
+/// Scores with known numbers added.
+pub fn masked(scores: &Value, mask: &Constant) -> Result<Value, Refusal> {
+    let Value::Pending(Pending::Scores { q, k, factor, normalized: false, .. }) = scores else {
+        return Err("it adds numbers to probabilities of attention".into());
+    };
+    let causal = is_causal(mask);
+    if !causal && mask.values.iter().any(|&value| value != 0.0) {
+        return Err("of masks of attention, only the causal one is supported".into());
+    }
+    let (q, k, factor) = (q.clone(), k.clone(), *factor);
+    Ok(Value::Pending(Pending::Scores { q, k, factor, causal, normalized: false }))
+}
+
+/// The softmax of scores.
+pub fn softmax(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let Value::Pending(Pending::Scores { q, k, factor, causal, normalized: false }) =
+        import.value(node.required(0)?)?
+    else {
+        return Err(
+            "a softmax is supported in attention and, with the loss cross-entropy, as the end of the network"
+                .into(),
+        );
+    };
+    let rank = q.dims().len();
+    let default = if import.model.opset() >= 13 { -1 } else { 1 };
+    if node.axis(node.int("axis").unwrap_or(default), rank)? != rank - 1 {
+        return Err("its axis is not the last one".into());
+    }
+    Ok(Value::Pending(Pending::Scores { q, k, factor, causal, normalized: true }))
+}
+
+/// `[batch, heads, tokens, width]` of a tensor of four axes, or of three, whose first one has heads and batch if it was made of both.
+fn by_heads(x: &Tensor) -> Result<View, Refusal> {
+    match x.dims()[..] {
+        [_, _, _, _] => Ok(x.view.clone()),
+        [both, tokens, width] => {
+            let batch = x.view.first_factor(0);
+            x.view
+                .reshaped(&[batch, both / batch, tokens, width])
+                .ok_or_else(|| "its heads cannot be told apart".into())
+        }
+        _ => Err("attention has three or four axes".into()),
+    }
+}
+
+/// The op. Its operands lie as `[batch, tokens, heads, width]`, which is how dense layers leave them.
+fn attend(
+    import: &mut Import<'_>,
+    name: &str,
+    [q, k, v]: [Tensor; 3],
+    factor: f64,
+    causal: bool,
+) -> Result<Tensor, Refusal> {
+    let rank = q.dims().len();
+    let mut operands = Vec::new();
+    let mut extents = Vec::new();
+    for (part, x) in ["q", "k", "v"].into_iter().zip([&q, &k, &v]) {
+        let view = by_heads(x)?.permuted(&[0, 2, 1, 3]);
+        let dims = view.dims();
+        let x = import.dense(&format!("{name}.{part}"), Tensor { view, ..x.clone() })?;
+        operands.push(x.id);
+        extents.push([dims[0], dims[1], dims[2], dims[3]]);
+    }
+    let [[batch, queries, heads, width], [b, keys, shared, w], values] = [extents[0], extents[1], extents[2]];
+    if values != [b, keys, shared, w]
+        || b != batch
+        || w != width
+        || shared == 0
+        || !heads.is_multiple_of(shared)
+    {
+        return Err(format!(
+            "attention takes queries [batch, heads, tokens, width] with keys and values of the same batch and width, and these have extents {:?}, \
+             {:?} and {:?}",
+            q.dims(),
+            k.dims(),
+            v.dims()
+        )
+        .into());
+    }
+    // The op divides by √width.
+    let rest = factor * (width as f64).sqrt();
+    if !close(rest, 1.0) {
+        let len = q.view.len();
+        operands[0] = import.pushed(
+            &format!("{name}.scale"),
+            OpKind::Scale { len, factor: rest as f32 },
+            &operands[..1],
+        )?;
+    }
+    let kind = OpKind::CrossAttention(Queries { batch, queries, keys, heads, shared, width, causal });
+    let id = import.pushed(name, kind, &operands)?;
+    let view = View::dense(&[batch, queries, heads, width]).permuted(&[0, 2, 1, 3]);
+    let view = match rank {
+        3 => view.reshaped(&[batch * heads, queries, width]).ok_or("its heads cannot be joined")?,
+        _ => view,
+    };
+    Ok(Tensor { id, view, classes: false })
+}
+
+/// `Attention`: of opset 23.
+pub fn whole(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    if (3..node.0.inputs.len()).any(|index| node.input(index).is_some()) {
+        return Err("masks and earlier keys as inputs are not supported; is_causal is".into());
+    }
+    if node.float("softcap").is_some_and(|cap| cap != 0.0)
+        || node.int("qk_matmul_output_mode").is_some_and(|mode| mode != 0)
+    {
+        return Err("softcap and other results than the first are not supported".into());
+    }
+    let [mut q, mut k, mut v] = [
+        import.tensor(node.required(0)?)?,
+        import.tensor(node.required(1)?)?,
+        import.tensor(node.required(2)?)?,
+    ];
+    let joined = q.dims().len() == 3;
+    if joined {
+        let heads = |name: &str| {
+            node.int(name).and_then(|heads| usize::try_from(heads).ok()).filter(|&heads| heads > 0)
+        };
+        let (own, shared) = (heads("q_num_heads"), heads("kv_num_heads"));
+        let (Some(own), Some(shared)) = (own, shared) else {
+            return Err("it states no number of heads".into());
+        };
+        for (x, heads) in [(&mut q, own), (&mut k, shared), (&mut v, shared)] {
+            let dims = x.dims();
+            let split = x.view.reshaped(&[dims[0], dims[1], heads, dims[2] / heads]);
+            x.view = split.ok_or("its columns cannot be divided among its heads")?.permuted(&[0, 2, 1, 3]);
+        }
+    }
+    let width = q.dims().last().copied().unwrap_or(1) as f64;
+    let factor = node.float("scale").map_or_else(|| 1.0 / width.sqrt(), f64::from);
+    let causal = node.int("is_causal").unwrap_or(0) != 0;
+    let y = attend(import, &node.name(), [q, k, v], factor, causal)?;
+    if !joined {
+        return Ok(Value::Tensor(y));
+    }
+    let dims = y.dims();
+    let view = y.view.permuted(&[0, 2, 1, 3]).reshaped(&[dims[0], dims[2], dims[1] * dims[3]]);
+    Ok(Value::Tensor(Tensor { view: view.ok_or("its heads cannot be joined")?, ..y }))
+}

@@ -1,0 +1,318 @@
+//! Functions of elements, sums and products, with GELU and SiLU where exporters write them in parts.
+
+use std::f64::consts::FRAC_1_SQRT_2;
+
+use elbowroom_graph::op::{Channels, Function, OpKind};
+use elbowroom_graph::{Mode, Shape, Var};
+
+use super::{attention, dense};
+use crate::constant::Constant;
+use crate::error::Refusal;
+use crate::import::{Import, Node};
+use crate::value::{Pending, Tensor, Value};
+
+/// Whether two factors are the same up to single precision.
+pub fn close(a: f64, b: f64) -> bool {
+    (a - b).abs() <= 1e-6 * b.abs()
+}
+
+/// The ops of an expression of elements.
+pub fn realize(import: &mut Import<'_>, name: &str, pending: Pending) -> Result<Tensor, Refusal> {
+    let scaled = |import: &mut Import<'_>, name: &str, x: &Tensor, factor: f64| {
+        let kind = OpKind::Scale { len: x.view.len(), factor: factor as f32 };
+        import.pushed(name, kind, &[x.id]).map(|id| Tensor { id, ..x.clone() })
+    };
+    match pending {
+        Pending::Scaled { x, factor } => scaled(import, name, &x, factor),
+        Pending::Sigmoid { x } => map(import, name, x, Function::Sigmoid),
+        Pending::ScaledGelu { x, factor } => {
+            let gelu = map(import, &format!("{name}.gelu"), x, Function::GeluExact)?;
+            scaled(import, name, &gelu, factor)
+        }
+        Pending::Erf { .. } | Pending::ErfPlusOne { .. } => Err(format!(
+            "`{name}` is an error function outside of GELU, ½·x·(1 + erf(x / √2)), which is not supported"
+        )
+        .into()),
+        other => Err(format!("`{name}` is {}", other.name()).into()),
+    }
+}
+
+fn map(import: &mut Import<'_>, name: &str, x: Tensor, function: Function) -> Result<Tensor, Refusal> {
+    let id = import.pushed(name, OpKind::Map { len: x.view.len(), function }, &[x.id])?;
+    Ok(Tensor { id, ..x })
+}
+
+/// `factor · gelu(x)`, which is an op where the factor is one.
+fn gelu(import: &mut Import<'_>, name: &str, x: Tensor, factor: f64) -> Result<Value, Refusal> {
+    match factor == 1.0 {
+        true => map(import, name, x, Function::GeluExact).map(Value::Tensor),
+        false => Ok(Value::Pending(Pending::ScaledGelu { x, factor })),
+    }
+}
+
+/// A function of one tensor.
+pub fn function(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let from = node.required(0)?;
+    let function = match node.kind() {
+        "Relu" => Function::Relu,
+        "Tanh" => Function::Tanh,
+        "Gelu" => match node.text("approximate").as_deref() {
+            Some("tanh") => Function::Gelu,
+            _ => Function::GeluExact,
+        },
+        "Swish" if node.float("alpha").is_none_or(|alpha| alpha == 1.0) => Function::Silu,
+        "Clip" => {
+            let bound = |index: usize, name: &str, none: f64| {
+                let given = import.constant(node.input(index)).and_then(|value| value.single());
+                given.or_else(|| node.float(name).map(f64::from)).unwrap_or(none)
+            };
+            if [1, 2]
+                .iter()
+                .any(|&index| node.input(index).is_some() && import.constant(node.input(index)).is_none())
+            {
+                return Err("its bounds are computed by the network".into());
+            }
+            match [bound(1, "min", f64::from(f32::MIN)), bound(2, "max", f64::from(f32::MAX))] {
+                [0.0, 6.0] => Function::Relu6,
+                [0.0, most] if most >= f64::from(f32::MAX) => Function::Relu,
+                [least, most] => {
+                    return Err(format!(
+                        "only bounds 0 and 6, or 0 alone, are supported, and these are {least} and {most}"
+                    )
+                    .into());
+                }
+            }
+        }
+        "Erf" => {
+            let (x, factor) = match import.value(from)? {
+                Value::Pending(Pending::Scaled { x, factor }) => (x, factor),
+                _ => (import.tensor(from)?, 1.0),
+            };
+            return Ok(Value::Pending(Pending::Erf { x, factor }));
+        }
+        "Sigmoid" => {
+            let x = import.tensor(from)?;
+            return Ok(Value::Pending(Pending::Sigmoid { x }));
+        }
+        "Neg" => return scale(import, from, -1.0),
+        _ => return Err("it has an alpha other than 1, which is not supported".into()),
+    };
+    let x = import.tensor(from)?;
+    map(import, &node.name(), x, function).map(Value::Tensor)
+}
+
+/// A tensor times a known number.
+fn scale(import: &mut Import<'_>, from: &str, by: f64) -> Result<Value, Refusal> {
+    Ok(Value::Pending(match import.value(from)? {
+        Value::Pending(Pending::Scaled { x, factor }) => Pending::Scaled { x, factor: factor * by },
+        Value::Pending(Pending::ErfPlusOne { x, factor }) => Pending::ErfPlusOne { x, factor: factor * by },
+        Value::Pending(Pending::ScaledGelu { x, factor }) => {
+            return gelu(import, &format!("{from}.gelu"), x, factor * by);
+        }
+        Value::Pending(Pending::Scores { q, k, factor, causal, normalized: false }) => {
+            if causal {
+                return Err("it scales masked scores; scale before the mask is added".into());
+            }
+            Pending::Scores { q, k, factor: factor * by, causal, normalized: false }
+        }
+        _ => Pending::Scaled { x: import.tensor(from)?, factor: by },
+    }))
+}
+
+/// Zeros at random in training. A mask for the probabilities of attention is not supported.
+pub fn dropout(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let from = node.required(0)?;
+    let given = import.constant(node.input(1)).and_then(|ratio| ratio.single());
+    let ratio = given.or_else(|| node.float("ratio").map(f64::from)).unwrap_or(0.5);
+    let value = import.value(from)?;
+    if ratio == 0.0 || import.b.mode() != Mode::Training {
+        return Ok(value);
+    }
+    if matches!(value, Value::Pending(Pending::Scores { .. })) {
+        return Err("it drops probabilities of attention, which is not supported; export the network with an attention dropout of 0".into());
+    }
+    let x = import.tensor(from)?;
+    let var = Var { id: x.id, shape: Shape::new(&[x.view.len()]) };
+    let y = import.b.dropout(&node.name(), var, ratio as f32)?;
+    Ok(Value::Tensor(Tensor { id: y.id, ..x }))
+}
+
+/// How the elements of a smaller operand repeat over a larger one: as the middle of three extents of its memory.
+fn spread(x: &Tensor, dims: &[usize]) -> Option<Channels> {
+    let whole = x.dims();
+    let missing = whole.len().checked_sub(dims.len())?;
+    let axes: Vec<usize> =
+        (0..dims.len()).filter(|&axis| dims[axis] > 1).map(|axis| axis + missing).collect();
+    if axes.iter().any(|&axis| dims[axis - missing] != whole[axis]) {
+        return None;
+    }
+    let [batch, channels, spatial] = x.view.run(&axes)?;
+    Some(Channels { batch, channels, spatial })
+}
+
+/// As [`spread`], with the axes of the larger operand brought into the order of memory where that is needed.
+fn spread_over(
+    import: &mut Import<'_>,
+    name: &str,
+    x: Tensor,
+    dims: &[usize],
+) -> Result<(Tensor, Channels), Refusal> {
+    if let Some(channels) = spread(&x, dims) {
+        return Ok((x, channels));
+    }
+    let x = import.dense(name, x)?;
+    match spread(&x, dims) {
+        Some(channels) => Ok((x, channels)),
+        None => Err(format!(
+            "extents {dims:?} cannot repeat over {:?} here: the axes above 1 of the smaller operand must be neighbours and have the extents of the larger",
+            x.dims()
+        )
+        .into()),
+    }
+}
+
+/// Two tensors of equal extents whose memory has one order.
+fn aligned(import: &mut Import<'_>, names: [&str; 2], [a, b]: [Tensor; 2]) -> Result<[Tensor; 2], Refusal> {
+    if a.view.aligned(&b.view) {
+        return Ok([a, b]);
+    }
+    Ok([import.dense(names[0], a)?, import.dense(names[1], b)?])
+}
+
+/// `Add` and `Sub`.
+pub fn sum(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let (mut names, name) = ([node.required(0)?, node.required(1)?], node.name());
+    let mut values = [import.value(names[0])?, import.value(names[1])?];
+    let negative = node.kind() == "Sub";
+    if negative {
+        values[1] = match &values[1] {
+            Value::Constant(constant) => Value::Constant(constant.map(constant.whole, |value| -value)),
+            _ => scale(import, names[1], -1.0)?,
+        };
+        if let Value::Pending(pending) = &values[1] {
+            let negated = super::realize(import, &format!("{name}.negated"), pending.clone())?;
+            values[1] = Value::Tensor(negated);
+        }
+    }
+    // What repeats over the other comes second.
+    if matches!(values[0], Value::Constant(_) | Value::Weight(_)) {
+        values.swap(0, 1);
+        names.swap(0, 1);
+    }
+    match (&values[0], &values[1]) {
+        (Value::Pending(Pending::Erf { x, factor }), Value::Constant(one))
+            if one.single() == Some(1.0) && close(*factor, FRAC_1_SQRT_2) =>
+        {
+            return Ok(Value::Pending(Pending::ErfPlusOne { x: x.clone(), factor: 1.0 }));
+        }
+        (Value::Pending(Pending::Scores { .. }), Value::Constant(mask)) => {
+            return attention::masked(&values[0], mask);
+        }
+        (_, Value::Constant(constant)) if constant.single() == Some(0.0) => return Ok(values[0].clone()),
+        _ => {}
+    }
+    if let (Value::Pending(Pending::Product { x, weight }), Value::Weight(bias)) = (&values[0], &values[1])
+        && let [_, outputs] = weight.seen()[..]
+        && bias.dims.iter().product::<usize>() == outputs
+        && bias.dims.last() == Some(&outputs)
+        && import.uses(names[0]) == 1
+    {
+        // Parameters come in the order weight, bias.
+        import.layer(weight)?;
+        let bias = import.operand(bias)?.id;
+        return dense::product(import, &name, x.clone(), weight, Some(bias)).map(Value::Tensor);
+    }
+    let a = import.realized(names[0], values[0].clone())?;
+    if let Value::Constant(constant) = &values[1]
+        && let Some(number) = constant.single()
+    {
+        let len = a.view.len();
+        let fill =
+            import.pushed(&format!("{name}.number"), OpKind::Fill { len, value: number as f32 }, &[])?;
+        return import.push(&name, OpKind::Add { len }, &[a.id, fill], a.view);
+    }
+    let b = import.realized(names[1], values[1].clone())?;
+    if a.dims() == b.dims() {
+        let [a, b] = aligned(import, names, [a, b])?;
+        return import.push(&name, OpKind::Add { len: a.view.len() }, &[a.id, b.id], a.view);
+    }
+    let (large, small, [first, second]) = match a.view.len() >= b.view.len() {
+        true => (a, b, names),
+        false => (b, a, [names[1], names[0]]),
+    };
+    let small = import.dense(second, small)?;
+    let (large, channels) = spread_over(import, first, large, &small.dims())?;
+    let kind = match channels {
+        Channels { batch, channels, spatial: 1 } => OpKind::AddRow { outer: batch, inner: channels },
+        channels => OpKind::AddChannel(channels),
+    };
+    import.push(&name, kind, &[large.id, small.id], large.view)
+}
+
+/// `Mul` and `Div`.
+pub fn product(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let (mut names, name) = ([node.required(0)?, node.required(1)?], node.name());
+    let mut values = [import.value(names[0])?, import.value(names[1])?];
+    let number = |value: &Value| match value {
+        Value::Constant(constant) => constant.single(),
+        _ => None,
+    };
+    if node.kind() == "Div" {
+        return match number(&values[1]) {
+            Some(by) if by != 0.0 => scale(import, names[0], 1.0 / by),
+            _ => Err("only divisions by a known number are supported".into()),
+        };
+    }
+    if matches!(values[0], Value::Constant(_) | Value::Weight(_)) {
+        values.swap(0, 1);
+        names.swap(0, 1);
+    }
+    if let Some(by) = number(&values[1]) {
+        return scale(import, names[0], by);
+    }
+    for (at, other) in [(0, 1), (1, 0)] {
+        match (&values[at], &values[other]) {
+            (Value::Pending(Pending::Sigmoid { x }), Value::Tensor(same)) if x == same => {
+                return map(import, &name, x.clone(), Function::Silu).map(Value::Tensor);
+            }
+            (Value::Pending(Pending::ErfPlusOne { x, factor }), Value::Tensor(same)) if x == same => {
+                return gelu(import, &name, x.clone(), 2.0 * factor);
+            }
+            (
+                Value::Pending(Pending::ErfPlusOne { x, factor }),
+                Value::Pending(Pending::Scaled { x: same, factor: more }),
+            ) if x == same => {
+                return gelu(import, &name, x.clone(), 2.0 * factor * more);
+            }
+            _ => {}
+        }
+    }
+    let a = import.realized(names[0], values[0].clone())?;
+    let b = import.realized(names[1], values[1].clone())?;
+    if a.dims() == b.dims() {
+        let [a, b] = aligned(import, names, [a, b])?;
+        return import.push(&name, OpKind::Mul { len: a.view.len() }, &[a.id, b.id], a.view);
+    }
+    let (large, small, [first, second]) = match a.view.len() >= b.view.len() {
+        true => (a, b, names),
+        false => (b, a, [names[1], names[0]]),
+    };
+    let small = import.dense(second, small)?;
+    let (large, channels) = spread_over(import, first, large, &small.dims())?;
+    import.push(&name, OpKind::MulChannel(channels), &[large.id, small.id], large.view)
+}
+
+/// Whether known numbers let a token see those before it and itself, and no others.
+pub fn is_causal(mask: &Constant) -> bool {
+    let &[.., rows, columns] = mask.dims.as_slice() else { return false };
+    let expected = |row: usize, column: usize, value: f64| match column <= row {
+        true => value == 0.0,
+        false => value <= -1e4,
+    };
+    rows == columns
+        && mask
+            .values
+            .iter()
+            .enumerate()
+            .all(|(at, &value)| expected(at / columns % rows, at % columns, value))
+}

@@ -1,0 +1,121 @@
+//! Operations of ONNX, and the ops that they become.
+
+mod attention;
+mod convolution;
+mod dense;
+mod elementwise;
+mod normalization;
+mod pooling;
+mod shape;
+
+use crate::constant::Constant;
+use crate::error::Refusal;
+use crate::import::{Import, Node};
+use crate::value::{Pending, Tensor, Value};
+
+/// The operations that are read, as a refusal of another one lists them.
+const NAMES: &str = "Add, Attention, AveragePool, BatchNormalization, Clip, Concat, Conv, ConvTranspose, Div, Dropout, Erf (in GELU), Expand (of a \
+    weight), Flatten, Gather, Gelu, Gemm, GlobalAveragePool, GroupNormalization, InstanceNormalization, LRN, LayerNormalization, \
+    MatMul, MaxPool, Mul, Neg, ReduceMean (of the last axes), Relu, Reshape, RMSNormalization, Sigmoid, Slice, Softmax (in attention), Split, Squeeze, \
+    Sub, Swish, Tanh, Transpose, Unsqueeze, and computations of shapes";
+
+/// The results of a node.
+pub fn add(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refusal> {
+    let value = match node.kind() {
+        "Constant" => constant(node)?,
+        "Identity" | "Cast" | "CastLike" => cast(import, node)?,
+        "Dropout" => elementwise::dropout(import, node)?,
+        "Relu" | "Tanh" | "Gelu" | "Swish" | "Erf" | "Sigmoid" | "Clip" | "Neg" => {
+            elementwise::function(import, node)?
+        }
+        "Add" | "Sub" => elementwise::sum(import, node)?,
+        "Mul" | "Div" => elementwise::product(import, node)?,
+        "Conv" => convolution::conv(import, node)?,
+        "ConvTranspose" => convolution::transposed(import, node)?,
+        "MaxPool" | "AveragePool" | "GlobalAveragePool" | "ReduceMean" => pooling::pool(import, node)?,
+        "BatchNormalization" => normalization::batch(import, node)?,
+        "LayerNormalization" | "RMSNormalization" => normalization::rows(import, node)?,
+        "InstanceNormalization" | "GroupNormalization" => normalization::groups(import, node)?,
+        "LRN" => normalization::response(import, node)?,
+        "Gemm" => dense::gemm(import, node)?,
+        "MatMul" => dense::matmul(import, node)?,
+        "Softmax" => attention::softmax(import, node)?,
+        "Attention" => attention::whole(import, node)?,
+        "Shape" | "Size" => shape::shape(import, node)?,
+        "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze" => shape::reshape(import, node)?,
+        "Transpose" => shape::transpose(import, node)?,
+        "Gather" => shape::gather(import, node)?,
+        "Slice" => shape::slice(import, node)?,
+        "Split" => return shape::split(import, node),
+        "Concat" => shape::concat(import, node)?,
+        "Expand" => shape::expand(import, node)?,
+        kind => return Err(missing(kind)),
+    };
+    Ok(vec![value])
+}
+
+/// The sentence about an operation that is not read.
+fn missing(kind: &str) -> Refusal {
+    let advice = match kind {
+        "Pow" | "Sqrt" | "ReduceSum" | "ReduceVar" => {
+            "export with opset_version=17 or later, where layer normalization is one operation; "
+        }
+        "If" | "Loop" | "Scan" => {
+            "export with fixed sizes other than the batch, so that nothing depends on a condition; "
+        }
+        "LSTM" | "GRU" | "RNN" => "the networks lstm and seq2seq have recurrent layers; ",
+        kind if kind.contains("Quant") || kind.contains("Integer") => {
+            "export the network before it is quantized; "
+        }
+        _ => "",
+    };
+    format!("it is not supported; {advice}supported are {NAMES}. A network with another operation can be written with elbowroom::nn").into()
+}
+
+/// The ops of an expression that nothing was added to.
+pub fn realize(import: &mut Import<'_>, name: &str, pending: Pending) -> Result<Tensor, Refusal> {
+    match pending {
+        Pending::Product { x, weight } => dense::product(import, name, x, &weight, None),
+        Pending::Scores { .. } => Err(format!(
+            "`{name}` is a product of two tensors or a softmax that is no attention of the form softmax(factor · q·kᵀ + causal mask)·v, and other \
+             products of tensors are not supported"
+        )
+        .into()),
+        other => elementwise::realize(import, name, other),
+    }
+}
+
+fn constant(node: &Node<'_>) -> Result<Value, Refusal> {
+    let scalar = |value: Option<f64>, whole| value.map(|value| Constant::scalar(value, whole));
+    let found = node
+        .tensor("value")
+        .and_then(Constant::of)
+        .or_else(|| scalar(node.float("value_float").map(f64::from), false))
+        .or_else(|| scalar(node.int("value_int").map(|value| value as f64), true))
+        .or_else(|| {
+            let ints = node.ints("value_ints").filter(|ints| !ints.is_empty())?;
+            let values = ints.iter().map(|&value| value as f64).collect();
+            Some(Constant { dims: vec![ints.len()], values, whole: true })
+        });
+    found.map(Value::Constant).ok_or_else(|| {
+        "it holds no numbers of a type that is read (float, double, int32, int64, bool)".into()
+    })
+}
+
+/// The same tensor: floats stay floats, and whole numbers whole.
+fn cast(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let value = import.value(node.required(0)?)?;
+    let classes = matches!(&value, Value::Tensor(tensor) if tensor.classes);
+    let whole = match node.kind() {
+        "Cast" => match node.int("to") {
+            Some(1) => Some(false),
+            Some(6 | 7) => Some(true),
+            _ => return Err("only casts to 32-bit floats and to whole numbers are supported; export the network as float32".into()),
+        },
+        _ => None,
+    };
+    match whole.is_none_or(|whole| whole == classes) {
+        true => Ok(value),
+        false => Err("it casts between floats and whole numbers".into()),
+    }
+}

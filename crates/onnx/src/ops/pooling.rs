@@ -1,0 +1,72 @@
+//! Poolings, and means over the last axes.
+
+use elbowroom_graph::op::{OpKind, Pool, Window};
+
+use super::convolution::{Spatial, extents, size, spatial};
+use crate::error::Refusal;
+use crate::import::{Import, Node};
+use crate::value::Value;
+use crate::view::View;
+
+/// Elements of a window of maximum pooling at most.
+const LARGEST_MAXIMUM: usize = 256;
+
+/// A pooling.
+pub fn pool(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let name = node.name();
+    if node.kind() == "ReduceMean" {
+        return mean(import, node);
+    }
+    let x = import.dense_input(node.required(0)?)?;
+    let (in_size, dims) = (size(&x, node)?, x.dims());
+    let planes = dims[0] * dims[1];
+    if node.kind() == "GlobalAveragePool" {
+        let window = Window { kernel: in_size, stride: [1, 1], padding: [0, 0] };
+        let pool = Pool { planes, in_size, out_size: [1, 1], window };
+        let view = View::dense(&extents(&x, dims[1], [1, 1]));
+        return import.push(&name, OpKind::AveragePool { pool, count_padding: true }, &[x.id], view);
+    }
+    let Spatial { window, dilation } = spatial(node, None, in_size, dims.len() == 3)?;
+    if dilation != [1, 1] {
+        return Err("dilations of poolings are not supported".into());
+    }
+    let fits = match node.int("ceil_mode").unwrap_or(0) {
+        0 => window.output(in_size),
+        _ => window.output_ceil(in_size),
+    };
+    let out_size = fits.ok_or_else(|| format!("its window does not fit into {in_size:?}"))?;
+    if [0, 1].iter().any(|&axis| window.padding[axis] >= window.kernel[axis]) {
+        return Err("its padding is as large as its window".into());
+    }
+    let pool = Pool { planes, in_size, out_size, window };
+    let view = View::dense(&extents(&x, dims[1], out_size));
+    let kind = match node.kind() {
+        "MaxPool" if window.area() > LARGEST_MAXIMUM => {
+            return Err(format!("windows of more than {LARGEST_MAXIMUM} elements are not supported").into());
+        }
+        "MaxPool" => OpKind::MaxPool(pool),
+        _ => OpKind::AveragePool { pool, count_padding: node.int("count_include_pad").unwrap_or(0) != 0 },
+    };
+    import.push(&name, kind, &[x.id], view)
+}
+
+/// The mean over axes that are the last ones.
+fn mean(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let x = import.tensor(node.required(0)?)?;
+    let given = import.constant(node.input(1));
+    let dims = x.dims();
+    let axes = node.reduced(given.as_ref(), dims.len())?;
+    // The other axes keep their order; the reduced ones are brought to the end.
+    let kept: Vec<usize> = (0..dims.len()).filter(|axis| !axes.contains(axis)).collect();
+    let order: Vec<usize> = kept.iter().chain(&axes).copied().collect();
+    let mut ordered = x.clone();
+    ordered.view = x.view.permuted(&order);
+    let x = import.dense(&node.name(), ordered)?;
+    let count: usize = axes.iter().map(|&axis| dims[axis]).product();
+    let window = Window { kernel: [1, count], stride: [1, 1], padding: [0, 0] };
+    let pool = Pool { planes: x.view.len() / count.max(1), in_size: [1, count], out_size: [1, 1], window };
+    let keeps = node.int("keepdims").unwrap_or(1) != 0;
+    let left = (0..dims.len()).filter(|axis| keeps || !axes.contains(axis));
+    let left: Vec<usize> = left.map(|axis| if axes.contains(&axis) { 1 } else { dims[axis] }).collect();
+    import.push(&node.name(), OpKind::AveragePool { pool, count_padding: true }, &[x.id], View::dense(&left))
+}

@@ -1,0 +1,270 @@
+//! Reshapes, transpositions, parts of tensors and joined tensors.
+
+use elbowroom_graph::op::{Lookup, OpKind};
+
+use crate::constant::Constant;
+use crate::error::Refusal;
+use crate::import::{AxisPart, Import, Node};
+use crate::value::{Stored, Tensor, Value};
+use crate::view::View;
+
+/// The extents of a tensor are known when the network is built.
+pub fn shape(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let name = node.required(0)?;
+    let dims = match import.value(name)? {
+        Value::Tensor(tensor) => tensor.dims(),
+        Value::Weight(stored) => stored.seen(),
+        Value::Constant(constant) => constant.dims,
+        Value::Pending(_) => import.tensor(name)?.dims(),
+    };
+    if node.kind() == "Size" {
+        return Ok(Value::Constant(Constant::scalar(dims.iter().product::<usize>() as f64, true)));
+    }
+    let rank = dims.len() as i64;
+    let bound = |given: Option<i64>, none: i64| {
+        let at = given.unwrap_or(none);
+        (if at < 0 { at.saturating_add(rank) } else { at }).clamp(0, rank) as usize
+    };
+    let (start, end) = (bound(node.int("start"), 0), bound(node.int("end"), rank));
+    Ok(Value::Constant(Constant::list(dims[start..end.max(start)].iter().copied())))
+}
+
+/// Other extents of the same elements.
+pub fn reshape(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let name = node.required(0)?;
+    let given = import.constant(node.input(1));
+    if node.input(1).is_some() && given.is_none() {
+        return Err(
+            "its second input is computed by the network; export it with fixed sizes other than the batch"
+                .into(),
+        );
+    }
+    if let Value::Weight(stored) = import.value(name)? {
+        if stored.transposed {
+            return Err(format!("it reshapes the transposed weight `{}`", stored.name).into());
+        }
+        let dims = node.reshape(&stored.dims, given.as_ref())?;
+        return Ok(Value::Weight(Stored { dims, ..stored }));
+    }
+    let tensor = import.tensor(name)?;
+    let dims = node.reshape(&tensor.dims(), given.as_ref())?;
+    if let Some(view) = tensor.view.reshaped(&dims) {
+        return Ok(Value::Tensor(Tensor { view, ..tensor }));
+    }
+    let tensor = import.dense(&node.name(), tensor)?;
+    Ok(Value::Tensor(Tensor { view: View::dense(&dims), ..tensor }))
+}
+
+/// Axes in another order: nothing moves until an op needs it.
+pub fn transpose(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let name = node.required(0)?;
+    if let Value::Weight(stored) = import.value(name)? {
+        let order = node.order(stored.dims.len())?;
+        if order.len() != 2 {
+            return Err(format!(
+                "it transposes the weight `{}` of {} axes, and matrices alone are",
+                stored.name,
+                order.len()
+            )
+            .into());
+        }
+        let transposed = stored.transposed ^ (order == [1, 0]);
+        return Ok(Value::Weight(Stored { transposed, ..stored }));
+    }
+    let tensor = import.tensor(name)?;
+    let order = node.order(tensor.dims().len())?;
+    Ok(Value::Tensor(Tensor { view: tensor.view.permuted(&order), ..tensor }))
+}
+
+/// The part of a tensor along one axis.
+fn part(import: &mut Import<'_>, name: &str, x: Tensor, part: AxisPart) -> Result<Tensor, Refusal> {
+    let AxisPart { axis, start, count, step } = part;
+    let extent = x.dims()[axis];
+    if start == 0 && count == extent && step == 1 {
+        return Ok(x);
+    }
+    if count == 0 || step != 1 && count > 1 {
+        return Err("only parts without gaps, of one element or more, are supported".into());
+    }
+    let x = if x.view.run(&[axis]).is_some() { x } else { import.dense(name, x)? };
+    let run = x.view.run(&[axis]).zip(x.view.narrowed(axis, count));
+    let ([outer, _, inner], view) = run.ok_or("its axis is no axis of memory")?;
+    let kind = OpKind::Slice { outer, total: extent * inner, start: start * inner, width: count * inner };
+    Ok(Tensor { id: import.pushed(name, kind, &[x.id])?, view, classes: false })
+}
+
+/// Elements of an axis, or rows of a table.
+pub fn gather(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let (from, at) = (node.required(0)?, node.required(1)?);
+    if let Value::Weight(table) = import.value(from)?
+        && let Value::Tensor(ids) = import.value(at)?
+    {
+        if !ids.classes || table.dims.len() != 2 || table.transposed || node.int("axis").unwrap_or(0) != 0 {
+            return Err("only rows of a table [tokens, width] are looked up, by whole numbers".into());
+        }
+        let (vocabulary, width) = (table.dims[0], table.dims[1]);
+        let ids = import.dense(at, ids)?;
+        let mut dims = ids.dims();
+        let lookup = Lookup { rows: ids.view.len(), offset: 0, stride: 1, first: 0, vocabulary, width };
+        let table = import.operand(&table)?.id;
+        dims.push(width);
+        return import.push(&node.name(), OpKind::Embedding(lookup), &[ids.id, table], View::dense(&dims));
+    }
+    let Some(indices) = import.constant(Some(at)) else {
+        return Err("it gathers by indices that the network computes, which is not supported".into());
+    };
+    let x = import.tensor(from)?;
+    let dims = x.dims();
+    let axis = node.axis(node.int("axis").unwrap_or(0), dims.len())?;
+    let extent = dims[axis];
+    let wanted: Vec<i64> =
+        indices.ints().iter().map(|&at| if at < 0 { at + extent as i64 } else { at }).collect();
+    let follows = wanted.windows(2).all(|pair| pair[1] == pair[0] + 1);
+    let start = wanted
+        .first()
+        .and_then(|&start| usize::try_from(start).ok())
+        .filter(|&start| start + wanted.len() <= extent);
+    let (Some(start), true) = (start, follows) else {
+        return Err(format!(
+            "it gathers {wanted:?} of {extent}, and neighbours in their order alone are supported"
+        )
+        .into());
+    };
+    let y = match split_before(import, from, &x, axis)? {
+        Some(parts) if wanted.len() == 1 => parts[start].clone(),
+        _ => part(import, &node.name(), x, AxisPart { axis, start, count: wanted.len(), step: 1 })?,
+    };
+    let mut left = y.dims();
+    left.splice(axis..=axis, indices.dims.iter().copied());
+    let view = y.view.reshaped(&left).ok_or("its result has no such view")?;
+    Ok(Value::Tensor(Tensor { view, ..y }))
+}
+
+/// All elements of an axis one by one, if several nodes take them, as of queries, keys and values: one op instead of many.
+fn split_before(
+    import: &mut Import<'_>,
+    from: &str,
+    x: &Tensor,
+    axis: usize,
+) -> Result<Option<Vec<Tensor>>, Refusal> {
+    let key = (from.to_owned(), axis);
+    if let Some(parts) = import.splits.get(&key) {
+        return Ok(Some(parts.clone()));
+    }
+    let extent = x.dims()[axis];
+    if !(2..=4).contains(&extent) || import.uses(from) < extent {
+        return Ok(None);
+    }
+    let parts = divide(import, &format!("{from}.split"), x.clone(), axis, &vec![1; extent])?;
+    import.splits.insert(key, parts.clone());
+    Ok(Some(parts))
+}
+
+/// The parts of an axis of these extents.
+fn divide(
+    import: &mut Import<'_>,
+    name: &str,
+    x: Tensor,
+    axis: usize,
+    extents: &[usize],
+) -> Result<Vec<Tensor>, Refusal> {
+    let x = if x.view.run(&[axis]).is_some() { x } else { import.dense(name, x)? };
+    let [outer, _, inner] = x.view.run(&[axis]).ok_or("its axis is no axis of memory")?;
+    let widths = extents.iter().map(|&extent| extent * inner).collect();
+    let made = import.b.push(name, OpKind::Split { outer, widths }, &[x.id])?;
+    let view = |extent: usize| x.view.narrowed(axis, extent).ok_or("its axis is no axis of memory");
+    made.iter()
+        .zip(extents)
+        .map(|(var, &extent)| Ok(Tensor { id: var.id, view: view(extent)?, classes: false }))
+        .collect()
+}
+
+/// Parts of a tensor along some axes.
+pub fn slice(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let mut x = import.tensor(node.required(0)?)?;
+    let mut inputs = Vec::new();
+    for index in 1..node.0.inputs.len() {
+        let known = import.constant(node.input(index));
+        if node.input(index).is_some() && known.is_none() {
+            return Err("its bounds are computed by the network".into());
+        }
+        inputs.push(known);
+    }
+    for taken in node.parts(&x.dims(), &inputs)? {
+        x = part(import, &format!("{}.axis{}", node.name(), taken.axis), x, taken)?;
+    }
+    Ok(Value::Tensor(x))
+}
+
+/// `Split`
+pub fn split(import: &mut Import<'_>, node: &Node<'_>) -> Result<Vec<Value>, Refusal> {
+    let x = import.tensor(node.required(0)?)?;
+    let axis = node.axis(node.int("axis").unwrap_or(0), x.dims().len())?;
+    let (extent, count) = (x.dims()[axis], node.0.outputs.len().max(1));
+    let given = import.constant(node.input(1)).map(|given| given.ints());
+    let given = given.or_else(|| node.ints("split").filter(|list| !list.is_empty()).map(<[i64]>::to_vec));
+    let extents: Vec<usize> = match given {
+        Some(given) => given.iter().map(|&part| usize::try_from(part).unwrap_or(0)).collect(),
+        None => {
+            let each = extent.div_ceil(count);
+            (0..count).map(|at| extent.saturating_sub(at * each).min(each)).collect()
+        }
+    };
+    if extents.len() != count || extents.contains(&0) || extents.iter().sum::<usize>() != extent {
+        return Err(format!("parts of {extents:?} do not make {extent}").into());
+    }
+    let parts = divide(import, &node.name(), x, axis, &extents)?;
+    Ok(parts.into_iter().map(Value::Tensor).collect())
+}
+
+/// Tensors side by side.
+pub fn concat(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let mut parts = Vec::new();
+    for index in 0..node.0.inputs.len() {
+        parts.push(import.dense_input(node.required(index)?)?);
+    }
+    let Some(first) = parts.first() else { return Err("it joins nothing".into()) };
+    let mut dims = first.dims();
+    let axis = node.axis(node.int("axis").unwrap_or(0), dims.len())?;
+    let others = |dims: &[usize]| [&dims[..axis], dims.get(axis + 1..).unwrap_or_default()].concat();
+    if let Some(part) =
+        parts.iter().find(|part| part.dims().len() != dims.len() || others(&part.dims()) != others(&dims))
+    {
+        return Err(format!("extents {dims:?} and {:?} differ in more than axis {axis}", part.dims()).into());
+    }
+    dims[axis] = parts.iter().map(|part| part.dims()[axis]).sum();
+    let outer: usize = dims[..axis].iter().product();
+    let widths = parts.iter().map(|part| part.view.len() / outer.max(1)).collect();
+    let ids: Vec<_> = parts.iter().map(|part| part.id).collect();
+    import.push(&node.name(), OpKind::Concat { outer, widths }, &ids, View::dense(&dims))
+}
+
+/// A weight that is repeated for every sample, as a class token is.
+pub fn expand(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
+    let (name, from) = (node.name(), node.required(0)?);
+    let Some(wanted) = import.constant(node.input(1)) else {
+        return Err("its extents are computed by the network".into());
+    };
+    let wanted: Vec<usize> =
+        wanted.ints().iter().map(|&extent| usize::try_from(extent).unwrap_or(0)).collect();
+    let x = import.dense_input(from)?;
+    let own = x.dims();
+    let rank = own.len().max(wanted.len());
+    let extent =
+        |dims: &[usize], axis: usize| (axis + dims.len()).checked_sub(rank).map_or(1, |axis| dims[axis]);
+    let dims: Vec<usize> = (0..rank).map(|axis| extent(&own, axis).max(extent(&wanted, axis))).collect();
+    let first = (0..rank).find(|&axis| extent(&own, axis) > 1).unwrap_or(rank);
+    if (first..rank).any(|axis| extent(&own, axis) != dims[axis]) || dims.contains(&0) {
+        return Err(format!(
+            "it repeats extents {own:?} to {dims:?}, and repetition along the first axes alone is supported"
+        )
+        .into());
+    }
+    if dims.iter().product::<usize>() == x.view.len() {
+        return Ok(Value::Tensor(Tensor { view: View::dense(&dims), ..x }));
+    }
+    let (inner, len) = (x.view.len(), dims.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent)));
+    let len = len.filter(|&len| len <= 1 << 36).ok_or("its result is too large")?;
+    let zeros = import.pushed(&format!("{name}.zeros"), OpKind::Fill { len, value: 0.0 }, &[])?;
+    import.push(&name, OpKind::AddRow { outer: len / inner, inner }, &[zeros, x.id], View::dense(&dims))
+}

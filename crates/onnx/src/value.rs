@@ -1,0 +1,87 @@
+//! What an import knows of every result: numbers, weights of the file, tensors of the graph, and expressions that become one op with what follows.
+
+use elbowroom_ir::TensorId;
+
+use crate::constant::Constant;
+use crate::view::View;
+
+/// A result of a node, or an input of the network.
+#[derive(Clone, Debug)]
+pub enum Value {
+    /// Known numbers.
+    Constant(Constant),
+    /// A tensor of the file that no op has read yet.
+    Weight(Stored),
+    /// A tensor of the graph.
+    Tensor(Tensor),
+    /// An expression that is no op yet.
+    Pending(Pending),
+}
+
+/// A tensor of the file, with its axes exchanged or not.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stored {
+    pub name: String,
+    /// Extents as the file has them, or as a reshape gives them.
+    pub dims: Vec<usize>,
+    /// Whether rows and columns are exchanged.
+    pub transposed: bool,
+}
+
+impl Stored {
+    /// Extents as its readers see them.
+    pub fn seen(&self) -> Vec<usize> {
+        let mut dims = self.dims.clone();
+        if self.transposed {
+            dims.reverse();
+        }
+        dims
+    }
+}
+
+/// A tensor of the graph.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor {
+    pub id: TensorId,
+    pub view: View,
+    /// Whether its elements are classes or tokens.
+    pub classes: bool,
+}
+
+impl Tensor {
+    pub fn dims(&self) -> Vec<usize> {
+        self.view.dims()
+    }
+}
+
+/// An expression that is no op yet.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Pending {
+    /// `factor · x`
+    Scaled { x: Tensor, factor: f64 },
+    /// `erf(factor · x)`
+    Erf { x: Tensor, factor: f64 },
+    /// `factor · (1 + erf(x / √2))`
+    ErfPlusOne { x: Tensor, factor: f64 },
+    /// `factor · gelu(x)`
+    ScaledGelu { x: Tensor, factor: f64 },
+    /// `σ(x)`
+    Sigmoid { x: Tensor },
+    /// `x·wᵀ`, which may get a bias.
+    Product { x: Tensor, weight: Stored },
+    /// `factor · q·kᵀ`, and of it the softmax over the keys if `normalized`.
+    Scores { q: Tensor, k: Tensor, factor: f64, causal: bool, normalized: bool },
+}
+
+impl Pending {
+    /// What it is, for people.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Scaled { .. } => "a scaled tensor",
+            Self::Erf { .. } | Self::ErfPlusOne { .. } | Self::ScaledGelu { .. } => "a part of GELU",
+            Self::Sigmoid { .. } => "a sigmoid",
+            Self::Product { .. } => "a product with a weight",
+            Self::Scores { .. } => "a product of two tensors",
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! The tensors of a file: what is known of each without its elements, and where these lie. Large ones stay in the file until a training reads them.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use prost::bytes::Bytes;
+
+use crate::OnnxError;
+use crate::constant::Constant;
+use crate::proto::{Tensor, element};
+
+/// Most elements of a tensor of whole numbers that is kept for the computation of shapes.
+const SMALL: usize = 1 << 16;
+
+/// Where the elements of a tensor lie: 32-bit floats in the order of little-endian machines, row-major.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Place {
+    /// In a file.
+    File {
+        /// The file.
+        path: Arc<Path>,
+        /// The first byte.
+        offset: u64,
+    },
+    /// In memory, where the file has them in a form that cannot be read in place.
+    Memory(Arc<[f32]>),
+}
+
+/// How a tensor of the file becomes one of the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Element by element.
+    Plain,
+    /// From `[inputs, outputs]` to `[outputs, inputs]`.
+    Transposed,
+}
+
+/// The values with which a parameter of a network begins.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Weight {
+    /// The name of the parameter.
+    pub name: String,
+    /// Where they lie.
+    pub place: Place,
+    /// In which form.
+    pub form: Form,
+    /// Their number.
+    pub len: usize,
+}
+
+impl Weight {
+    /// The error of a file that cannot be read.
+    pub fn unreadable(&self, source: io::Error) -> OnnxError {
+        let path = match &self.place {
+            Place::File { path, .. } => path.to_path_buf(),
+            Place::Memory(_) => PathBuf::new(),
+        };
+        OnnxError::Io { path, source }
+    }
+
+    /// Reads the values of a parameter of `shape` into a buffer of its size.
+    ///
+    /// # Errors
+    /// The error of the system if the file cannot be read.
+    pub fn read(&self, shape: &[usize], value: &mut [u8]) -> io::Result<()> {
+        let mut columns = Vec::new();
+        let target = match self.form {
+            Form::Plain => &mut *value,
+            Form::Transposed => {
+                columns.resize(value.len(), 0);
+                &mut columns
+            }
+        };
+        match &self.place {
+            Place::File { path, offset } => {
+                let mut file = File::open(path)?;
+                file.seek(SeekFrom::Start(*offset))?;
+                file.read_exact(target)?;
+            }
+            Place::Memory(values) => {
+                for (bytes, value) in target.chunks_exact_mut(4).zip(values.iter()) {
+                    bytes.copy_from_slice(&value.to_le_bytes());
+                }
+            }
+        }
+        if let (Form::Transposed, &[outputs, inputs]) = (self.form, shape) {
+            for (at, bytes) in columns.chunks_exact(4).enumerate() {
+                let (input, output) = (at / outputs, at % outputs);
+                value[4 * (output * inputs + input)..][..4].copy_from_slice(bytes);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A tensor of the file.
+#[derive(Clone, Debug)]
+pub enum Initializer {
+    /// Floats of one axis or more: a weight.
+    Weight { dims: Vec<usize>, place: Place },
+    /// Numbers that the import computes with.
+    Constant(Constant),
+    /// Of a type that no operation here takes.
+    Other(&'static str),
+}
+
+impl Initializer {
+    /// Of a tensor in a file of these bytes.
+    pub fn of(tensor: Tensor, file: &Bytes, path: &Path) -> Result<Self, OnnxError> {
+        let name = &tensor.name;
+        let format =
+            |why: String| OnnxError::Format { path: path.to_owned(), why: format!("`{name}` {why}") };
+        let dims: Option<Vec<usize>> =
+            tensor.dims.iter().map(|&extent| usize::try_from(extent).ok()).collect();
+        let count =
+            dims.as_ref().and_then(|dims| dims.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent)));
+        let (Some(dims), Some(count)) = (dims, count.filter(|&count| count <= 1 << 36)) else {
+            return Err(format(format!("has impossible extents {:?}", tensor.dims)));
+        };
+        if count == 0 {
+            return Ok(Self::Other("a tensor without elements"));
+        }
+        let is_weight = tensor.data_type == element::FLOAT && !dims.is_empty();
+        if !is_weight {
+            let numbers = matches!(
+                tensor.data_type,
+                element::FLOAT | element::DOUBLE | element::INT32 | element::INT64 | element::BOOL
+            );
+            if !numbers || count > SMALL || tensor.location == 1 {
+                return Ok(Self::Other(element::name(tensor.data_type)));
+            }
+            let constant = Constant::of(&tensor);
+            return constant
+                .map(Self::Constant)
+                .ok_or_else(|| format(format!("does not hold its {count} elements")));
+        }
+        let place = if tensor.location == 1 {
+            external(&tensor, path).map_err(format)?
+        } else {
+            match &tensor.raw {
+                Some(raw) if raw.len() == 4 * count => {
+                    // The bytes are a part of the file, not a copy.
+                    let offset = (raw.as_ptr() as usize).wrapping_sub(file.as_ptr() as usize);
+                    if offset.checked_add(raw.len()).is_none_or(|end| end > file.len()) {
+                        return Err(format("lies outside of the file".to_owned()));
+                    }
+                    Place::File { path: path.into(), offset: offset as u64 }
+                }
+                None if tensor.floats.len() == count => Place::Memory(tensor.floats.as_slice().into()),
+                raw => {
+                    let found = raw.as_ref().map_or(tensor.floats.len(), |raw| raw.len() / 4);
+                    return Err(format(format!("has {found} elements instead of {count}")));
+                }
+            }
+        };
+        Ok(Self::Weight { dims, place })
+    }
+}
+
+/// Where a tensor lies whose elements are in another file.
+fn external(tensor: &Tensor, path: &Path) -> Result<Place, String> {
+    let entry =
+        |key: &str| tensor.external.iter().find(|entry| entry.key == key).map(|entry| entry.value.as_str());
+    let name = Path::new(entry("location").ok_or("lies in another file without a name")?);
+    // A file names its neighbours, nothing else of this machine.
+    if name.components().any(|part| !matches!(part, Component::Normal(_) | Component::CurDir)) {
+        return Err(format!(
+            "lies in {}, which is not in the folder of the network or below it",
+            name.display()
+        ));
+    }
+    let offset = match entry("offset") {
+        None => 0,
+        Some(text) => text
+            .trim()
+            .parse()
+            .map_err(|_| format!("lies at `{text}` of another file, which is no number"))?,
+    };
+    let folder: PathBuf = path.parent().map(Path::to_owned).unwrap_or_default();
+    Ok(Place::File { path: folder.join(name).into(), offset })
+}

@@ -1,0 +1,129 @@
+"""Writes the networks of the tests, and the losses that PyTorch trains them to.
+
+Usage: make.py (needs torch and onnx; writes images.onnx, tokens.onnx, regression.onnx and losses.json beside itself)
+
+Each network is exported in training mode, and trained by SGD (rate 0.05, momentum 0.9, weight decay 5e-4) on one fixed batch, whose numbers the
+tests compute as well: element i of the input is sin(0.37 i), label i is (7 i + 3) mod classes, token i is (5 i + i // 7) mod vocabulary, target i is cos(0.21 i)."""
+
+import json
+from pathlib import Path
+
+import torch
+from torch import nn
+
+HERE = Path(__file__).parent
+RATE, MOMENTUM, DECAY, ITERATIONS = 0.05, 0.9, 5e-4, 3
+BATCH, CLASSES, VOCABULARY, LENGTH, WIDTH, HEADS = 16, 5, 11, 6, 16, 4
+
+
+class Images(nn.Module):
+    """Convolutions of every kind, normalizations, squeeze and excitation, attention as of PyTorch's own layer, and GELU."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU6())
+        self.depthwise = nn.Conv2d(8, 8, 3, padding=2, dilation=2, groups=8)
+        self.squeeze = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(8, 4, 1), nn.SiLU(), nn.Conv2d(4, 8, 1), nn.Sigmoid())
+        self.down = nn.Conv2d(8, 8, 2, stride=2)
+        self.up = nn.ConvTranspose2d(8, 4, 2, stride=2)
+        self.pool = nn.MaxPool2d(3, stride=2, padding=1)
+        self.project = nn.Conv2d(12, WIDTH, 1)
+        self.scale = nn.Parameter(torch.full((WIDTH, 1, 1), 0.5))
+        self.token = nn.Parameter(torch.randn(1, 1, WIDTH) * 0.1)
+        self.positions = nn.Parameter(torch.randn(1, 17, WIDTH) * 0.1)
+        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+        self.mlp = nn.Sequential(nn.Linear(WIDTH, 24), nn.GELU(), nn.Linear(24, WIDTH))
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x):
+        x = self.stem(x)
+        y = torch.relu(self.depthwise(x)) + x
+        y = y * self.squeeze(y)
+        x = torch.cat([y, self.up(self.down(y))], 1)
+        x = self.project(self.pool(x)) * self.scale
+        x = x.flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1) + self.positions
+        z = self.norm1(x)
+        x = x + self.attention(z, z, z, need_weights=False)[0]
+        x = x + self.mlp(self.norm2(x))
+        return self.head(torch.tanh(x[:, 0] + x[:, 1:].mean(1)))
+
+
+class Tokens(nn.Module):
+    """A causal transformer with its own projections."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.norm = nn.Embedding(VOCABULARY, WIDTH), nn.LayerNorm(WIDTH)
+        self.q, self.k, self.v, self.out = (nn.Linear(WIDTH, WIDTH, bias=bias) for bias in [True, False, True, True])
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        y = self.norm(x)
+        q, k, v = (layer(y).view(*y.shape[:2], HEADS, -1).transpose(1, 2) for layer in [self.q, self.k, self.v])
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(x.shape))
+        return self.head(nn.functional.gelu(x))
+
+
+class Regression(nn.Module):
+    """Two dense layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 9), nn.Sigmoid(), nn.Linear(9, 4))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def losses(module, x, loss):
+    optimizer = torch.optim.SGD(module.parameters(), lr=RATE, momentum=MOMENTUM, weight_decay=DECAY)
+    found = []
+    for _ in range(ITERATIONS):
+        optimizer.zero_grad()
+        value = loss(module(x))
+        value.backward()
+        optimizer.step()
+        found.append(value.item())
+    return found
+
+
+def main():
+    torch.manual_seed(1)
+    count = torch.arange(10_000, dtype=torch.float64)
+    sine = lambda *shape: torch.sin(0.37 * count[: torch.Size(shape).numel()]).float().view(shape)
+    labels = lambda count, classes: torch.tensor([(7 * i + 3) % classes for i in range(count)])
+    tokens = torch.tensor([(5 * i + i // 7) % VOCABULARY for i in range(BATCH * LENGTH)]).view(BATCH, LENGTH)
+    entropy = nn.functional.cross_entropy
+    cases = {
+        "images": (Images(), sine(BATCH, 3, 8, 8), lambda y: entropy(y, labels(BATCH, CLASSES))),
+        "tokens": (Tokens(), tokens, lambda y: entropy(y.flatten(0, 1), labels(BATCH * LENGTH, VOCABULARY))),
+        "regression": (
+            Regression(),
+            sine(BATCH, 6),
+            lambda y: nn.functional.mse_loss(y, torch.cos(0.21 * count[: y.numel()]).float().view(y.shape)),
+        ),
+    }
+    table = {}
+    for name, (module, x, loss) in cases.items():
+        module.train()
+        torch.onnx.export(
+            module,
+            (x,),
+            str(HERE / f"{name}.onnx"),
+            dynamo=False,
+            training=torch.onnx.TrainingMode.TRAINING,
+            do_constant_folding=False,
+            opset_version=17,
+            input_names=["x"],
+            output_names=["y"],
+            dynamic_axes={"x": {0: "batch"}, "y": {0: "batch"}},
+        )
+        table[name] = losses(module, x, loss)
+    (HERE / "losses.json").write_text(json.dumps(table, indent=1) + "\n")
+
+
+main()
