@@ -47,6 +47,7 @@
 //! | [`retry`] | lower limits until a schedule can be packed |
 //! | [`verdict`] | the answer when there is no schedule |
 //! | [`mod@derive`] | the plan of a part from the plan of the whole |
+//! | [`pins`] | decisions of the user that no plan may change |
 //! | [`explain`] | what each decision of a schedule saves and costs |
 //! | [`random`] | reproducible random numbers |
 
@@ -62,6 +63,7 @@ pub mod lower;
 pub mod mixed;
 pub mod offload;
 pub mod pattern;
+pub mod pins;
 pub mod policy;
 pub mod portfolio;
 pub mod random;
