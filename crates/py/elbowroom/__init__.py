@@ -1,6 +1,6 @@
 """Train PyTorch models in the memory you have: ``elbowroom.fit(model, memory="6GiB")``."""
 
-from . import pack
+from . import pack, pins
 from ._native import __version__
 from .errors import ElbowroomError, InfeasibleError, UnsupportedError, VersionError
 
@@ -21,7 +21,7 @@ _TORCH = {
     "trace": "tracing",
 }
 
-__all__ = ["ElbowroomError", "InfeasibleError", "UnsupportedError", "VersionError", "__version__", "pack", *_TORCH]
+__all__ = ["ElbowroomError", "InfeasibleError", "UnsupportedError", "VersionError", "__version__", "pack", "pins", *_TORCH]
 
 
 def __getattr__(name):

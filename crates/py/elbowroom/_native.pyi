@@ -59,6 +59,9 @@ class Iteration:
     ) -> None: ...
     def text(self) -> str:
         """The trace with its durations in the text format of the command's trace files."""
+    def pin(self, pins: Sequence[tuple[str, str]], *, offload: bool, unmatched: bool = False) -> tuple[Iteration, list[tuple[int, int]]]:
+        """This iteration under decisions, each a verb and a pattern, that no plan may change, and what each covers: a number of tensors or
+        ops, and their bytes. Unless some may be ``unmatched``, a pattern that covers nothing is a :class:`ValueError`."""
     def keep(self) -> Planned:
         """The schedule that keeps every tensor until its last use."""
     def largest_op(self) -> tuple[str, int]:
@@ -91,6 +94,9 @@ class Iteration:
         planner: str = "auto",
     ) -> Planned:
         """The schedule at the smallest limit that the search finds, to within half a percent."""
+
+def parse_pins(text: str) -> list[tuple[Literal["keep", "never-recompute", "host"], str]]:
+    """The decisions of a text, one a line: verb and pattern. Raises :class:`ValueError`."""
 
 def fingerprint(trace: str, actions: Sequence[tuple[int, int, list[int], list[int]]], waits: Sequence[Sequence[int]]) -> str:
     """Hash of the actions of a schedule and their waits, for the trace with this fingerprint."""

@@ -82,7 +82,7 @@ class Graph:
         context.results = [weakref.ref(output.untyped_storage()) for output in outputs if isinstance(output, torch.Tensor)]
         self.contexts[number] = context
         weakref.finalize(token, self.contexts.pop, number, None)
-        self.step.returned(self)
+        self.step.returned(outputs)
         return [*outputs, token]
 
     def backward(self, args):
@@ -211,6 +211,7 @@ def make(step):
 
     def partition(module, joint_inputs, *, num_fwd_outputs, **_):
         joint = Joint(module, num_fwd_outputs, f"graph {len(step.graphs)}")
+        joint.modules = {str(id(part)): name for name, part in step.model.named_modules()}
         graph = Graph(step, joint, step.reason)
         return stand_ins(graph, module)
 

@@ -10,7 +10,7 @@ import torch
 import torch._dynamo
 from torch.utils._pytree import tree_leaves
 
-from . import size, version
+from . import pins as _pins, size, version
 from .backend import make
 from .between import NOT_CAPTURED, Between, check_functions
 from .consume import Consumer
@@ -46,6 +46,7 @@ def fit(
     host="auto",
     host_memory=None,
     folder=None,
+    pins=None,
 ):
     """Makes the training step of ``model`` keep to ``memory``, and returns the model. The training loop stays as it is.
 
@@ -70,6 +71,10 @@ def fit(
     the free space of the disk). On an accelerator pinned memory is the host tier: ``"auto"`` and ``"pinned"`` offload tensors on streams of their
     own wherever that is faster, at the rates measured, than recomputing them; several processes that train together only recompute.
 
+    ``pins`` are decisions that every plan obeys, one a line: ``"keep layers.3.*"`` leaves tensors on the device from when they are made to their
+    last use, ``"never-recompute *softmax*"`` runs ops once (see :mod:`elbowroom.pins`). ``report.pins`` says what each covers; a pattern that
+    covers nothing is refused.
+
     The figures are in ``model.elbowroom.report``. Raises :class:`InfeasibleError` at the first step if the limit cannot be met and
     :class:`UnsupportedError` if the model cannot be planned without a risk to its results.
     """
@@ -80,6 +85,11 @@ def fit(
     if mode == "fast" and consume_gradients:
         raise UnsupportedError("Inductor's code returns all gradients at once, so mode='fast' cannot consume them one by one")
     size.resolve(memory, 1)
+    pins = _pins.parse(pins)
+    if any(pin.verb == "host" for pin in pins):
+        raise UnsupportedError("a `host` pin is for elbowroom.plan; in fit the host tier holds parameters where `host=` permits it and the limit needs it")
+    if mode == "fast" and pins:
+        raise UnsupportedError("mode='fast' takes no pins: Inductor fuses ops, so which tensors exist is its decision")
     check_host(host, model)
     host_memory = None if host_memory is None else size.resolve(host_memory, 0)
     if folder is not None:
@@ -93,7 +103,7 @@ def fit(
         step = fast.FastStep(model, memory, optimizer, evaluations, seconds, seed, None, False, None)
         backend = fast.make(step)
     else:
-        step = Step(model, memory, optimizer, evaluations, seconds, seed, consumer, background, host, host_memory, folder)
+        step = Step(model, memory, optimizer, evaluations, seconds, seed, consumer, background, host, host_memory, folder, pins)
         backend = make(step)
     step.report.notes += version.check()
     forward = model._call_impl
@@ -120,6 +130,7 @@ def fit(
                     step.watching = len(step._plans) > plans
                     check_functions(tree_leaves(result), step._inputs)
                     step.check_results(tree_leaves(result))
+                    step.check_pins()
                 else:
                     result = compiled(*args, **kwargs)
             if step.runs == runs and not torch.compiler.is_compiling():

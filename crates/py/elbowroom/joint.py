@@ -26,6 +26,9 @@ from .rewrite import FUNCTIONS, rewrite, values
 
 ONCE, BACKWARD, UPDATE = 1, 2, 4
 
+#: The name of a module in the annotations of nodes.
+MODULE = "elbowroom.module"
+
 #: Bytes of a recorded state of the CPU's generator.
 RNG_STATE_BYTES = 5056
 
@@ -140,6 +143,8 @@ class Joint:
         if rewritten:
             rewrite(module)
         self.module, self.name, self.compiled = module, name, compiled
+        #: Names of modules by what stands for them in the graph.
+        self.modules: dict[str, str] = {}
         #: Nodes that write a new value into an input when the forward pass ends.
         self.writes: list[fx.Node] = []
         nodes = list(module.graph.nodes)
@@ -373,6 +378,13 @@ class Joint:
                     if storage not in op.reads:
                         op.reads.append(storage)
 
+    def named(self, node: fx.Node) -> str:
+        """The name of an op in plans: its own, after that of the module that calls it, as ``model.named_modules()`` has it."""
+        stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+        known = [self.modules[key] for key in stack if key in self.modules]
+        within = known[-1] if known else (node.meta.get("custom") or {}).get(MODULE, "")
+        return f"{within}/{node.name}" if within else node.name
+
     def correct(self) -> int:
         """Adopts the sizes that the running step has shown; the number of storages that changed."""
         changed = len(self.corrections)
@@ -508,7 +520,7 @@ class Joint:
                 returned = True
             flag = (ONCE if op.once else 0) | (BACKWARD if op.backward else 0)
             add(
-                op.node.name,
+                self.named(op.node),
                 overload_name(op.node.target),
                 planned(op.reads, op.backward),
                 planned(op.makes, False),

@@ -37,9 +37,20 @@ class Bytes:
                     pages.watchers.add(self)
                     self.changed(pages.resident)
                 continue
-            self._alive[key] = weakref.ref(storage, lambda _, key=key, count=count: self._gone(key, count))
-            self.now += count
+            self._count(storage, key, count)
         self.peak = max(self.peak, self.now)
+
+    def join(self, other: Bytes) -> None:
+        """Counts the storages that ``other`` counts, until they are freed."""
+        for key, reference in list(other._alive.items()):
+            storage = reference()
+            if storage is not None and key not in self._alive:
+                self._count(storage, key, storage.nbytes())
+        self.peak = max(self.peak, self.now)
+
+    def _count(self, storage, key: int, count: int) -> None:
+        self._alive[key] = weakref.ref(storage, lambda _, key=key, count=count: self._gone(key, count))
+        self.now += count
 
     def changed(self, difference: int) -> None:
         """Bytes of the host tier have become resident, or are no longer."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from . import size
+from .pins import Pin
 
 
 @dataclass
@@ -25,6 +26,8 @@ class Report:
     """Bytes that a step writes to the host tier."""
     graph_breaks: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    pins: list[Pin] = field(default_factory=list)
+    """The decisions that every plan obeys, and what each covers."""
 
     def _repr_html_(self) -> str:
         return size.table(self, bytes=("limit", "predicted_peak", "measured_peak", "unlimited_peak"), shares=("overhead",))

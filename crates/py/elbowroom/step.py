@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from . import size
+from . import pins as _pins, size
 from .backend import Graph
 from .background import Background, Search
 from .between import capture_ends
@@ -28,6 +28,9 @@ from .tier import FileTier, keep_returning_memory, several_processes
 #: Steps of every plan whose bytes are counted.
 _METERED_STEPS = 3
 
+#: So many bytes more of earlier steps' results do not have a step's bytes counted again.
+_SLIGHT = 4096
+
 
 @dataclass
 class Plan:
@@ -41,12 +44,14 @@ class Plan:
     #: The checked schedule of which the programs are written.
     planned: object
     steps: int = 0
+    #: Bytes of earlier steps' results that were alive when a step began whose bytes were counted.
+    held: int = 0
 
 
 class Step:
     """The training step of one model: its graphs, the limit that they share, and what was measured."""
 
-    def __init__(self, model, memory, optimizer, evaluations, seconds, seed, consumer=None, background=True, host=None, host_memory=None, folder=None):
+    def __init__(self, model, memory, optimizer, evaluations, seconds, seed, consumer=None, background=True, host=None, host_memory=None, folder=None, pins=()):
         self.model, self.memory, self.optimizer = model, memory, optimizer
         self.host, self.host_memory, self.folder = host, host_memory, folder
         self.tier: FileTier | PinnedTier | None = None
@@ -56,6 +61,8 @@ class Step:
         self.graphs: list[Graph] = []
         self.reason = None
         self.report = Report()
+        #: Decisions of the user, and what they cover in each graph, by its number.
+        self.pins, self._pinned = list(pins), {}
         self.consumer = consumer
         self.background = Background(background)
         self._plans: dict[tuple, Plan] = {}
@@ -73,6 +80,8 @@ class Step:
         #: Why captures of other models had ended before.
         self.capture_ends = capture_ends()
         self._outside = Bytes()
+        #: Results of earlier steps, which the loop may hold while the next step runs, and what plans reserve for them.
+        self._returned, self._held, self._reserved, self._exceeded = Bytes(), 0, 0, False
         self._inputs: list[torch.Tensor] = []
         self._running: list[int] = []
         self._after: dict[int, list[Graph]] = {}
@@ -110,6 +119,8 @@ class Step:
         key = (graph.number, grads, others, tuple(other.number for other in after))
         plan = self._plans.get(key)
         self.runs += 1
+        if not contexts:
+            self._begin(args)
         if self.persist is not None and self.persist.adopted and not contexts:
             self.persist.refresh()
         if plan is not None and not contexts and self.background.ready(key):
@@ -133,11 +144,16 @@ class Step:
             plan.steps = 0
             self.watching = True
         graph.program = plan.program
+        if self._held > plan.held + _SLIGHT and plan.peak_bytes + self._held > self.report.limit_bytes + self._reserved:
+            # This step may take more than those that were counted.
+            plan.steps = 0
         if plan.steps < _METERED_STEPS:
             plan.steps += 1
+            plan.held = max(plan.held, self._held)
             if self._bytes is None or not self._live():
                 self._bytes = Bytes()
                 self._bytes.add(*self.existing([*args, *self._inputs]))
+                self._bytes.join(self._returned)
             return plan.metered, self._bytes.add
         self._bytes = None
         return plan.program, None
@@ -194,11 +210,36 @@ class Step:
                     "return a clone of it"
                 )
 
+    def check_pins(self) -> None:
+        """Refuses a decision that covers nothing in any graph of the step."""
+        empty = [pin for pin in self.report.pins if not pin.count]
+        if empty:
+            try:
+                _pins.apply(self.graphs[0].joint.iteration(estimate), empty, bool(self._level))
+            except ValueError as error:
+                raise UnsupportedError(str(error)) from None
+
     def meter(self):
         return self._bytes.add if self._bytes is not None else _ignore
 
-    def returned(self, graph) -> None:
+    def returned(self, outputs) -> None:
+        self._returned.add(*(output for output in outputs if isinstance(output, torch.Tensor)))
         self._measured()
+
+    def _begin(self, args) -> None:
+        """Looks what the loop holds of earlier steps when a step begins. If a step took more than the limit because of that, plans leave room for it
+        from now on."""
+        self._held = self._returned.now
+        if self._held > _SLIGHT or self._exceeded:
+            known = storages(self.existing([*args, *self._inputs]))
+            self._held = sum(count for key, count in self._returned.alive().items() if key not in known)
+        if self._exceeded:
+            self._exceeded = False
+            # A loop that collects its results holds more in every step; it is not to be planned again in each of them.
+            self._reserved = 1 << (self._held - 1).bit_length() if self._reserved else self._held
+            self._plans.clear()
+            self._replanned = True
+            self.report.notes.append(f"the loop holds {self._held} bytes of earlier steps' results while a step runs; plans leave room for {self._reserved} bytes")
 
     def went_back(self, graph) -> None:
         self._measured()
@@ -219,6 +260,7 @@ class Step:
             # The state of an optimizer that has not made a step is planned for and does not exist yet.
             self.report.measured_peak_bytes = max(self.report.measured_peak_bytes, self._bytes.peak + self._missing_state(self.persist is not None and self.persist.adopted))
             if self.report.measured_peak_bytes > self.report.limit_bytes and not any(graph.joint.corrections for graph in self.graphs):
+                self._exceeded = self._held > self._reserved
                 warnings.warn(
                     f"elbowroom: a step took {self.report.measured_peak_bytes} bytes, more than the limit of {self.report.limit_bytes}", stacklevel=2
                 )
@@ -273,7 +315,7 @@ class Step:
             for storage in context.results:
                 if storage() is not None:
                     found.pop(storage()._cdata, None)
-        return sum(found.values()) + graph.joint.constant_bytes() + self._missing_state() + self._buckets()
+        return sum(found.values()) + graph.joint.constant_bytes() + self._missing_state() + self._buckets() + self._reserved
 
     def _buckets(self) -> int:
         """Bytes in which DistributedDataParallel collects the gradients that it averages."""
@@ -449,9 +491,18 @@ class Step:
             joint.updates, joint.stored, joint.filed = {}, {}, set()
             self._plain[graph.number] = self._write(joint, joint.iteration(estimate).keep()).peak_bytes
             joint.updates, joint.stored, joint.filed = placed
-            iteration = self._iterations[graph.number] = Search(joint, joint.iteration(estimate), self.background)
+            iteration = self._iterations[graph.number] = Search(joint, self._pin(graph, joint.iteration(estimate)), self.background)
             self._keeps[graph.number] = iteration.keep()
         return self._iterations[graph.number], self._keeps[graph.number]
+
+    def _pin(self, graph: Graph, iteration):
+        """An iteration under the decisions of the user."""
+        if not self.pins:
+            return iteration
+        pinned, self._pinned[graph.number] = _pins.apply(iteration, self.pins, bool(self._level), unmatched=True)
+        found = self._pinned.values()
+        self.report.pins = [_pins.Pin(pin.verb, pin.pattern, sum(f[at].count for f in found), sum(f[at].bytes for f in found)) for at, pin in enumerate(self.pins)]
+        return pinned
 
     def _within(self, graph: Graph, base: int, limit: int):
         """A schedule and its program within a limit."""
@@ -493,7 +544,8 @@ class Step:
         return best[1:]
 
     def _at(self, iteration, room, base, limit, tokens=0):
-        what = f"{size.show(base)} of parameters, buffers, gradients, optimizer state and inputs"
+        held = f", and results of earlier steps that the loop holds ({size.show(self._reserved)})" if self._reserved else ""
+        what = f"{size.show(base)} of parameters, buffers, gradients, optimizer state and inputs{held}"
         if room <= 0:
             refusal = f"no plan exists within {size.show(limit)}, which {what} exceed by themselves"
         else:

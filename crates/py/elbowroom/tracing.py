@@ -17,9 +17,9 @@ from torch._functorch.aot_autograd import aot_export_module
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map
 
-from . import _native, size
+from . import _native, pins as _pins, size
 from .errors import UnsupportedError
-from .joint import BACKWARD, ONCE, RATES, UPDATE, Joint, overload_name, estimate
+from .joint import BACKWARD, MODULE, ONCE, RATES, UPDATE, Joint, estimate, overload_name
 from .state import predict
 
 
@@ -59,6 +59,8 @@ class Plan:
 
     trace: Trace = field(repr=False)
     native: _native.Planned = field(repr=False)
+    pins: list[_pins.Pin] = field(default_factory=list)
+    """The decisions that the plan obeys, and what each covers."""
 
     @property
     def peak(self) -> int:
@@ -76,8 +78,8 @@ class Plan:
         return self.native.bound_nanos / self.native.unlimited_nanos - 1
 
     def explain(self, lines: int = 20) -> str:
-        """The gaps in which a tensor is off the device, those that save most first."""
-        return "\n".join(self.native.explanation.splitlines()[:lines])
+        """What the pins cover, and the gaps in which a tensor is off the device, those that save most first."""
+        return "\n".join([*map(str, self.pins), *self.native.explanation.splitlines()[:lines]])
 
     def save(self, path) -> None:
         """Writes the actions as JSON, one plan a file."""
@@ -144,10 +146,21 @@ def trace(model, *args, optimizer=None, device="cpu", rates=None, name=None, **k
         return torch.nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else made
 
     whole = _Loss(model, list(kwargs))
-    with _replaced(model, fake), mode, _compiling():
+    with _plain(model), _replaced(model, fake), _annotated(model), mode, _compiling():
         module, signature = aot_export_module(whole, tree_map(fake, [*args, *kwargs.values()]), trace_joint=True, output_loss_index=0)
         joint = Joint(module, len(module.graph.output_node().args[0]) - len(signature.backward_signature.gradients_to_parameters), name or type(model).__name__)
         return _with_update(joint, signature, optimizer, rates or RATES.get(device.type, RATES["cpu"]))
+
+
+@contextlib.contextmanager
+def _plain(model):
+    """The model as it was before ``fit`` or ``compile``, whose programs are made for tensors with memory."""
+    compiled = model.__dict__.pop("_compiled_call_impl", None)
+    try:
+        yield
+    finally:
+        if compiled is not None:
+            model._compiled_call_impl = compiled
 
 
 @contextlib.contextmanager
@@ -177,7 +190,7 @@ def _with_update(joint, signature, optimizer, rates) -> Trace:
         if storage is not None and storage.bytes and storage not in number:
             number[storage] = len(sizes)
             target = signature.inputs_to_parameters.get(node.name) or signature.inputs_to_buffers.get(node.name) or node.name
-            persistent.append((len(sizes), target))
+            persistent.append((len(sizes), target.removeprefix("model.")))
             sizes.append(storage.bytes)
 
     def ids(storages):
@@ -213,18 +226,18 @@ def _with_update(joint, signature, optimizer, rates) -> Trace:
     for position, op in enumerate(joint.ops):
         flag = (ONCE if op.once else 0) | (BACKWARD if op.backward else 0)
         made = [storage.tensor for storage in op.makes if storage.tensor is not None]
-        add(op.node.name, overload_name(op.node.target), ids(op.reads), made, estimate(op.node, rates), op.workspace, flag)
+        add(joint.named(op.node), overload_name(op.node.target), ids(op.reads), made, estimate(op.node, rates), op.workspace, flag)
         if optimizer is None:
             continue
         for target, parameter, gradient in parameters.get(position, ()):
             state = []
             for bytes_of in states(parameter.bytes):
                 state.append(len(sizes))
-                persistent.append((len(sizes), f"{target}.state{len(state)}"))
+                persistent.append((len(sizes), f"{target.removeprefix('model.')}.state{len(state)}"))
                 sizes.append(bytes_of)
             changed = [number[parameter], *state]
             moved = parameter.bytes * (2 + 2 * len(state))
-            add(f"update {target}", "update", [*changed, *ids([gradient])], [], math.ceil(rates[2] + 1e9 * moved / rates[1]), parameter.bytes, ONCE | UPDATE, changed)
+            add(f"{target.removeprefix('model.')}/update", "update", [*changed, *ids([gradient])], [], math.ceil(rates[2] + 1e9 * moved / rates[1]), parameter.bytes, ONCE | UPDATE, changed)
     results = [s for node in joint.forward_results if isinstance(node, fx.Node) for s in joint.storages_of(node)]
     ends = [] if optimizer is not None else [s for node in joint.gradients if isinstance(node, fx.Node) for s in joint.storages_of(node)]
     add("end", "end", ids([s for s in results + ends if s.tensor is not None]), [], 0, 0, ONCE | UPDATE)
@@ -241,14 +254,39 @@ def _state_sizes(optimizer):
     return lambda count: [count] * copies
 
 
-def plan(traced: Trace, memory, machine: Machine | None = None, *, evaluations=20_000, seconds=None, seed=0) -> Plan:
-    """Plans a traced step under a limit: bytes, ``"24GB"``, ``"60%"`` of the unlimited peak, or ``"min"``."""
+def plan(traced: Trace, memory, machine: Machine | None = None, *, evaluations=20_000, seconds=None, seed=0, pins=None) -> Plan:
+    """Plans a traced step under a limit: bytes, ``"24GB"``, ``"60%"`` of the unlimited peak, or ``"min"``. ``pins`` are decisions that the plan
+    obeys, lines like ``"keep layers.3.*"`` (see :mod:`elbowroom.pins`)."""
     limit = size.resolve(memory, traced.unlimited_peak)
     machine = machine or Machine()
     link = None if machine.link is None else (int(machine.link), int(machine.link))
     options = dict(link=link, host_memory=machine.host_memory, evaluations=evaluations, seconds=seconds, seed=seed)
-    native = traced.iteration.smallest(**options) if limit is None else traced.iteration.plan(limit, **options)
-    return Plan(traced, native)
+    iteration, pinned = _pins.apply(traced.iteration, _pins.parse(pins), link is not None)
+    native = iteration.smallest(**options) if limit is None else iteration.plan(limit, **options)
+    return Plan(traced, native, pinned)
+
+
+@contextlib.contextmanager
+def _annotated(model):
+    """Has every op that is traced carry the name of the module that calls it."""
+    names = {module: name for name, module in model.named_modules()}
+    entered = []
+
+    def enter(module, _):
+        entered.append(torch.fx.traceback.annotate({MODULE: names.get(module, "")}))
+        entered[-1].__enter__()
+
+    def leave(*_):
+        entered.pop().__exit__(None, None, None)
+
+    hooks = [torch.nn.modules.module.register_module_forward_pre_hook(enter), torch.nn.modules.module.register_module_forward_hook(leave)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        while entered:
+            leave()
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use elbowroom_ir::check::{self, CheckedSchedule};
 use elbowroom_ir::machine::{Channel, Machine};
-use elbowroom_ir::planning::{CostSource, Costs, Freedom, Planner, Request};
+use elbowroom_ir::planning::{CostSource, Costs, Freedom, Pins, Planner, Request};
 use elbowroom_ir::schedule::{Action, Schedule};
 use elbowroom_ir::search::{Budget, Infeasible, Silent, StopReason};
 use elbowroom_ir::text::TraceFile;
@@ -17,6 +17,7 @@ use elbowroom_ir::trace::{
 };
 use elbowroom_ir::{ActionId, Bytes, Nanos, OpId, StorageId, TensorId};
 use elbowroom_sched::keep::Keep;
+use elbowroom_sched::pins::{self, Pin, PinError};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -38,6 +39,8 @@ const UNLIMITED: Bytes = Bytes(1 << 60);
 pub(crate) struct Iteration {
     trace: Arc<Trace>,
     costs: Costs,
+    /// What the user has decided about the trace. The schedule that keeps everything need not obey it.
+    pins: Option<Pins>,
 }
 
 /// A checked schedule with its predictions.
@@ -113,6 +116,16 @@ impl Planned {
         let checked = py.detach(|| check::check_schedule(trace, machine, schedule, Bytes(self.limit_bytes)));
         Ok(checked.err().map(|illegal| illegal.to_string()))
     }
+}
+
+/// What a decision covers: a number of tensors or ops, and their bytes.
+type Covered = (usize, u64);
+
+/// The decisions of a text, one a line: verb and pattern.
+#[pyfunction]
+pub(crate) fn parse_pins(text: &str) -> PyResult<Vec<(&'static str, String)>> {
+    let pins = pins::parse(text).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    Ok(pins.into_iter().map(|pin| (pin.verb.name(), pin.pattern)).collect())
 }
 
 /// An action as Python has it: kind, id, buffers read, buffers written.
@@ -233,7 +246,7 @@ impl Iteration {
         data.persistent = pairs;
         let trace = Trace::new(data).map_err(|error| PyValueError::new_err(error.to_string()))?;
         let costs = Costs { nanos: nanos.into_iter().map(Nanos).collect(), source: CostSource::Recorded };
-        Ok(Self { trace: Arc::new(trace), costs })
+        Ok(Self { trace: Arc::new(trace), costs, pins: None })
     }
 
     /// Hash of the trace: ranks with equal traces have equal plans.
@@ -249,6 +262,33 @@ impl Iteration {
         Ok(file.to_string())
     }
 
+    /// This iteration under decisions that no plan may change, and what each covers. Where some
+    /// decisions may be `unmatched`, those that cover nothing have a number of zero; otherwise they are an error.
+    #[pyo3(signature = (pins, *, offload, unmatched=false))]
+    fn pin(
+        &self,
+        pins: Vec<(String, String)>,
+        offload: bool,
+        unmatched: bool,
+    ) -> PyResult<(Self, Vec<Covered>)> {
+        let freedom = Freedom { offload, recompute: true, reorder: false };
+        let wrong = |error: PinError| PyValueError::new_err(error.to_string());
+        let (mut obeyed, mut covered) = (Vec::new(), Vec::new());
+        for (verb, pattern) in pins {
+            let pin = Pin { verb: verb.parse().map_err(wrong)?, pattern };
+            match pins::decide(&self.trace, freedom, std::slice::from_ref(&pin)) {
+                Ok(decided) => {
+                    covered.extend(decided.pinned.iter().map(|pinned| (pinned.count, pinned.bytes.get())));
+                    obeyed.push(pin.clone());
+                }
+                Err(PinError::Unmatched { .. }) if unmatched => covered.push((0, 0)),
+                Err(error) => return Err(wrong(error)),
+            }
+        }
+        let decided = pins::decide(&self.trace, freedom, &obeyed).map_err(wrong)?;
+        Ok((Self { trace: decided.trace, costs: self.costs.clone(), pins: Some(decided.pins) }, covered))
+    }
+
     /// The schedule that keeps every tensor until its last use.
     fn keep(&self, py: Python<'_>) -> PyResult<Planned> {
         let settings = Settings {
@@ -257,7 +297,7 @@ impl Iteration {
             budget: Budget::evaluations(1),
             planner: &Keep,
         };
-        py.detach(|| self.at(UNLIMITED, &settings))
+        py.detach(|| self.at(UNLIMITED, &settings, None))
     }
 
     /// The largest op, and the bytes of its inputs, outputs and workspace: no limit below can be met.
@@ -284,7 +324,7 @@ impl Iteration {
     ) -> PyResult<Planned> {
         let settings =
             settings(limit, link, latency, host_memory, evaluations, seconds, seed, threads, planner)?;
-        py.detach(|| self.at(Bytes(limit), &settings))
+        py.detach(|| self.at(Bytes(limit), &settings, self.pins.as_ref()))
     }
 
     /// The schedule at the smallest limit that the search finds, to within half a percent.
@@ -320,7 +360,7 @@ impl Iteration {
 
 impl Iteration {
     /// Plans at a limit and has the schedule checked.
-    fn at(&self, limit: Bytes, settings: &Settings) -> PyResult<Planned> {
+    fn at(&self, limit: Bytes, settings: &Settings, pins: Option<&Pins>) -> PyResult<Planned> {
         let machine = settings.machine.clone().with_memory(limit);
         let request = Request {
             trace: &self.trace,
@@ -329,7 +369,7 @@ impl Iteration {
             live_limit: limit,
             freedom: settings.freedom,
             packer: None,
-            pins: None,
+            pins,
         };
         let outcome = settings.planner.schedule(&request, &settings.budget, &Silent);
         let Some(schedule) = outcome.best else {
@@ -381,12 +421,13 @@ impl Iteration {
 
     /// Bisects between the largest op and the peak that keeps everything.
     fn bisect(&self, keep: Planned, settings: &Settings) -> PyResult<Planned> {
+        let pins = self.pins.as_ref();
         let mut works = keep.peak_bytes;
-        let mut best = keep;
+        let mut best = if pins.is_some() { self.at(Bytes(works), settings, pins)? } else { keep };
         let mut too_small = self.floor(settings.freedom).1.saturating_sub(1);
         while works.saturating_sub(too_small) > (works / 200).max(1) {
             let middle = too_small + (works - too_small) / 2;
-            match self.at(Bytes(middle), settings) {
+            match self.at(Bytes(middle), settings, pins) {
                 Ok(planned) => {
                     works = planned.peak_bytes.min(middle);
                     best = planned;

@@ -21,6 +21,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<iteration::Iteration>()?;
     module.add_class::<iteration::Planned>()?;
     module.add_function(wrap_pyfunction!(iteration::fingerprint, module)?)?;
+    module.add_function(wrap_pyfunction!(iteration::parse_pins, module)?)?;
     module.add_function(wrap_pyfunction!(pack::place, module)?)?;
     module.add("InfeasibleError", module.py().get_type::<InfeasibleError>())?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;

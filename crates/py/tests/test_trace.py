@@ -37,6 +37,16 @@ def test_a_model_without_memory_is_planned_with_its_optimizer():
     assert "Recomputed" in half.explain()
 
 
+def test_a_fitted_model_is_traced_as_it_was():
+    model, x = Net(), torch.randn(16, 64)
+    plain = elbowroom.trace(model, x, target=x).iteration.text()
+    elbowroom.fit(model, "100%", background=False)
+    model(x, x).backward()
+    steps = model.elbowroom.runs
+    assert elbowroom.trace(model, x, target=x).iteration.text() == plain
+    assert model.elbowroom.runs == steps and model(x, x).requires_grad and model.elbowroom.runs == steps + 1
+
+
 def test_rates_replace_those_of_the_device():
     with torch.device("meta"):
         model = Net()
