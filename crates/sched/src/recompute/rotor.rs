@@ -33,13 +33,51 @@ const NEVER: u64 = u64::MAX / 4;
 pub struct Optimum {
     layers: usize,
     memory: usize,
-    /// Row (i, k): times by memory.
-    times: Vec<Vec<u64>>,
-    /// Row (i, k): the j of the best choice, 0 for x̄.
-    choices: Vec<Vec<u16>>,
+    /// Row (i, k).
+    times: Vec<Staircase>,
+    /// F_0..F_n in nanoseconds; the loss takes none.
+    forward: Vec<u64>,
     /// x_0..x_n and x̄_0..x̄_n in slots.
     plain: Vec<usize>,
     saved: Vec<usize>,
+}
+
+/// The least times of one part of a chain by memory. They never rise with the memory and rarely change, so that the steps take a fraction of the
+/// bytes of all times: a training plans next to an arena that takes the limit.
+#[derive(Clone, Debug, Default)]
+struct Staircase {
+    /// The memory from which each time holds, up to that of the next one. Below the first there is no plan.
+    starts: Vec<u32>,
+    times: Vec<u64>,
+}
+
+impl Staircase {
+    fn of(times: &[u64]) -> Self {
+        let mut steps = Self::default();
+        let mut last = NEVER;
+        for (start, &time) in times.iter().enumerate() {
+            if time != last {
+                steps.starts.push(start as u32);
+                steps.times.push(time);
+                last = time;
+            }
+        }
+        steps.starts.shrink_to_fit();
+        steps.times.shrink_to_fit();
+        steps
+    }
+
+    fn at(&self, memory: usize) -> u64 {
+        let above = self.starts.partition_point(|&start| start as usize <= memory);
+        above.checked_sub(1).map_or(NEVER, |step| self.times[step])
+    }
+
+    /// The steps as ranges of memory below `end`.
+    fn ranges(&self, end: usize) -> impl Iterator<Item = (std::ops::Range<usize>, u64)> {
+        let ends = self.starts.iter().skip(1).map(|&start| start as usize).chain([end]);
+        let ranges = self.starts.iter().zip(ends).map(move |(&start, next)| start as usize..next.min(end));
+        ranges.zip(self.times.iter().copied()).filter(|(range, _)| !range.is_empty())
+    }
 }
 
 impl Optimum {
@@ -50,32 +88,30 @@ impl Optimum {
         let at = |list: &[u64], i: usize| list.get(i).copied().unwrap_or(0);
         let x = |i: usize| at(&profile.plain, i);
         let saved = |i: usize| at(&profile.saved, i);
-        let forward = |i: usize| profile.forward.get(i).map_or(0, |time| time.get());
         let backward = |i: usize| profile.backward.get(i).map_or(0, |time| time.get());
         let slots = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);
-        let rows = (n + 1) * (n + 1);
         let mut table = Self {
             layers: n,
             memory,
-            times: vec![Vec::new(); rows],
-            choices: vec![Vec::new(); rows],
+            times: vec![Staircase::default(); (n + 1) * (n + 1)],
+            forward: (0..=n).map(|i| profile.forward.get(i).map_or(0, |time| time.get())).collect(),
             plain: (0..=n).map(|i| slots(x(i))).collect(),
             saved: (0..=n).map(|i| slots(saved(i))).collect(),
         };
-        for i in 0..=n {
+        for i in (0..=n).rev() {
+            // The rows (i, i), (i, i + 1) and so on, which all later ones of this layer read.
+            let mut rows: Vec<Vec<u64>> = Vec::with_capacity(n + 1 - i);
             let going = x(i + 1) + saved(i + 1) + at(&profile.forward_extra, i);
             let coming = x(i) + x(i + 1) + saved(i + 1) + at(&profile.backward_extra, i);
             let needs = slots(going.max(coming));
-            let time = |m| if m >= needs { forward(i) + backward(i) } else { NEVER };
+            let alone = table.forward[i] + backward(i);
+            rows.push((0..=memory).map(|m| if m >= needs { alone } else { NEVER }).collect());
             let row = table.row(i, i);
-            table.times[row] = (0..=memory).map(time).collect();
-        }
-        for length in 1..=n {
-            for i in 0..=n - length {
+            table.times[row] = Staircase::of(&rows[0]);
+            for k in i + 1..=n {
                 if observer.interrupted() {
                     return None;
                 }
-                let k = i + length;
                 // Running forward to the end of the part, with y_{k+1} in memory.
                 let step = |j: usize| {
                     let input = if j == i { 0 } else { x(j) };
@@ -83,37 +119,26 @@ impl Optimum {
                 };
                 let needs = (i..k).map(step).max().unwrap_or(0);
                 let mut best = vec![NEVER; memory + 1];
-                let mut choice = vec![0u16; memory + 1];
-                let mut spent = 0;
-                for j in i + 1..=k {
-                    spent += forward(j - 1);
-                    let right = &table.times[table.row(j, k)];
-                    let left = &table.times[table.row(i, j - 1)];
-                    let shift = slots(x(j)).min(memory + 1);
-                    let sums = left[shift..].iter().zip(right);
-                    let bests = best[shift..].iter_mut().zip(&mut choice[shift..]);
-                    for ((best, choice), (left, right)) in bests.zip(sums) {
-                        let time = spent + left + right;
-                        if time < *best {
-                            (*best, *choice) = (time, j as u16);
+                let mut least = |left: &[u64], right: &Staircase, shift: usize, spent: u64| {
+                    let shift = shift.min(memory + 1);
+                    for (range, right) in right.ranges(memory + 1 - shift) {
+                        let range = range.start + shift..range.end + shift;
+                        for (best, left) in best[range.clone()].iter_mut().zip(&left[range]) {
+                            *best = (*best).min(spent + left + right);
                         }
                     }
+                };
+                let mut spent = 0;
+                for j in i + 1..=k {
+                    spent += table.forward[j - 1];
+                    least(&rows[j - 1 - i], &table.times[table.row(j, k)], table.plain[j], spent);
                 }
-                let shift = slots(saved(i + 1)).min(memory + 1);
-                let alone = &table.times[table.row(i, i)];
-                let rest = &table.times[table.row(i + 1, k)];
-                for m in shift..=memory {
-                    let time = alone[m] + rest[m - shift];
-                    if time < best[m] {
-                        (best[m], choice[m]) = (time, 0);
-                    }
-                }
+                least(&rows[0], &table.times[table.row(i + 1, k)], table.saved[i + 1], 0);
                 let few = slots(needs).min(memory + 1);
                 best[..few].fill(NEVER);
-                best.iter_mut().for_each(|time| *time = (*time).min(NEVER));
                 let row = table.row(i, k);
-                table.times[row] = best;
-                table.choices[row] = choice;
+                table.times[row] = Staircase::of(&best);
+                rows.push(best);
             }
         }
         Some(table)
@@ -123,10 +148,28 @@ impl Optimum {
         i * (self.layers + 1) + k
     }
 
+    /// The best choice for layers i..k in this memory: the j whose input is kept, or `None` for x̄.
+    fn choice(&self, i: usize, k: usize, memory: usize) -> Option<usize> {
+        let time = |from: usize, to: usize, memory: Option<usize>| {
+            memory.map_or(NEVER, |memory| self.times[self.row(from, to)].at(memory))
+        };
+        let (mut best, mut choice, mut spent) = (NEVER, None, 0);
+        for j in i + 1..=k {
+            spent += self.forward[j - 1];
+            let right = time(j, k, memory.checked_sub(self.plain[j]));
+            let whole = spent + right + time(i, j - 1, Some(memory));
+            if whole < best {
+                (best, choice) = (whole, Some(j));
+            }
+        }
+        let saved = time(i + 1, k, memory.checked_sub(self.saved[i + 1])) + time(i, i, Some(memory));
+        choice.filter(|_| saved >= best)
+    }
+
     /// The least time within this many slots, x_0 included; `None` if there is no plan.
     pub fn time(&self, slots: usize) -> Option<Nanos> {
         let m = slots.min(self.memory).checked_sub(self.plain[0])?;
-        let time = self.times[self.row(0, self.layers)][m];
+        let time = self.times[self.row(0, self.layers)].at(m);
         (time < NEVER).then_some(Nanos(time))
     }
 
@@ -149,13 +192,13 @@ impl Optimum {
                         moves.push(Move::Backward { layer: i });
                     }
                 }
-                Todo::Part(i, k, m) => match self.choices[self.row(i, k)][m] as usize {
-                    0 => {
+                Todo::Part(i, k, m) => match self.choice(i, k, m) {
+                    None => {
                         moves.push(Move::Forward { layer: i, save: true });
                         todo.push(Todo::Back(i));
                         todo.push(Todo::Part(i + 1, k, m - self.saved[i + 1]));
                     }
-                    j => {
+                    Some(j) => {
                         moves.extend((i..j).map(|layer| Move::Forward { layer, save: false }));
                         todo.push(Todo::Part(i, j - 1, m));
                         todo.push(Todo::Part(j, k, m - self.plain[j]));
