@@ -120,10 +120,12 @@ fn networks_of_other_kinds_train_in_tiles() {
 }
 
 #[test]
-fn a_clipped_gradient_is_needed_whole() {
-    let report =
-        run(train(wide(SGD), share("100%")).clip_norm(0.5).tiles(TileChoice::AtMost(Bytes(1 << 20))));
-    assert!(report.tiled_weights.is_empty());
-    let refused = train(wide(SGD), share("35%")).clip_norm(0.5).run_observed(&Quiet);
-    assert!(matches!(refused, Err(TrainError::Refused(_))));
+fn clipped_gradients_are_in_tiles_too() {
+    let clipped = |memory| train(wide(SGD), memory).clip_norm(0.05);
+    let whole = clipped(share("45%")).tiles(TileChoice::Never).run_observed(&Quiet);
+    assert!(matches!(whole, Err(TrainError::Refused(_))));
+    let report = run(clipped(share("45%")).verify(true));
+    assert_eq!((report.verified, report.tiled_weights.len()), (Some(true), 1));
+    assert_eq!(report.measured_peak_bytes, report.plan.predicted_peak_bytes);
+    assert_ne!(report.losses, run(train(wide(SGD), share("45%"))).losses);
 }

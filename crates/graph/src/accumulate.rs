@@ -174,8 +174,17 @@ impl<'g> Copy<'g> {
         };
         self.gradients.insert(original, Some(sum.id));
         if last && self.clip.is_some() {
-            let kind = OpKind::RowSquares { rows: 1, width: sum.shape.len() };
-            let squares = self.builder.push1(format!("{name}.squares"), kind, &[sum.id])?;
+            // By rows, so that a weight in tiles gives the same bits.
+            let rows = match *sum.shape.dims() {
+                [rows, _, ..] => rows.max(1),
+                _ => 1,
+            };
+            let kind = OpKind::RowSquares { rows, width: sum.shape.len() / rows };
+            let mut squares = self.builder.push1(format!("{name}.squares"), kind, &[sum.id])?;
+            if rows > 1 {
+                let kind = OpKind::Sum { len: rows, factor: 1.0 };
+                squares = self.builder.push1(format!("{name}.squares.total"), kind, &[squares.id])?;
+            }
             self.squares = Some(match self.squares {
                 None => squares,
                 Some(before) => self.builder.add(&format!("{name}.squares.sum"), before, squares)?,

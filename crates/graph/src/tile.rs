@@ -10,7 +10,8 @@
 //! The result is another graph, and planners, checker and engine see an ordinary one. It computes the same bits: rows of a result are
 //! independent sums, and the one sum that runs over the rows of a weight, the gradient to the input, is continued from tile to tile where the
 //! kernel would begin a new part of it ([`OpKind::LinearGradInputTile`]). [`Graph::wholes`] shows the persistent tensors as they are known to
-//! files.
+//! files. If gradients are clipped, the tiles of a gradient wait for the norm of all gradients, to which each adds the squares of its rows; like
+//! any tensor, they can be offloaded or recomputed until then.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -71,7 +72,7 @@ impl Tileable {
 
 impl Graph {
     /// The weights that can be cut into tiles: matrices and windows that only dense layers, convolutions and lookups use, and whose gradient
-    /// nothing but their update reads. A gradient that is clipped by the norm of all gradients is needed whole.
+    /// nothing but their update and the norm of all gradients reads.
     pub fn tileable(&self) -> Vec<Tileable> {
         let links = Links { readers: self.readers(), producers: self.producers() };
         let weights = self.persistent.iter().filter(|parameter| parameter.role == Role::Weight);
@@ -193,7 +194,8 @@ impl Uses {
             uses.gradient(graph, links, update.inputs[1])?;
             let owned = |id: &OpId| {
                 let node = &graph.nodes[*id];
-                *id == step || node.outputs.iter().any(|output| uses.gradients.contains(output))
+                let is_squared = matches!(node.kind, OpKind::RowSquares { rows: all, .. } if all == rows);
+                *id == step || is_squared || node.outputs.iter().any(|output| uses.gradients.contains(output))
             };
             if !uses.gradients.iter().all(|gradient| readers[gradient.index()].iter().all(owned)) {
                 return None;
@@ -213,7 +215,7 @@ impl Uses {
         let node = &graph.nodes[producer];
         let earlier = match &node.kind {
             OpKind::Add { .. } | OpKind::Accumulate { .. } => &node.inputs[..],
-            OpKind::Scale { .. } => &node.inputs[..1],
+            OpKind::Scale { .. } | OpKind::ScaleBy { .. } => &node.inputs[..1],
             kind @ (OpKind::LinearGradWeight { .. }
             | OpKind::Conv2dGradWeight(_)
             | OpKind::EmbeddingGrad { .. }) => {
@@ -353,6 +355,9 @@ impl<'g> Copy<'g> {
             }
             return Ok(());
         }
+        if let (Some(index), &OpKind::RowSquares { width, .. }) = (of(node.inputs.first()), &node.kind) {
+            return self.squares(index, node, width);
+        }
         if let Some(index) = of(node.inputs.first()).filter(|_| node.phase == Phase::Update) {
             if !std::mem::replace(&mut self.updated[index], true) {
                 for tile in 0..self.splits[index].tiles.len() {
@@ -462,6 +467,22 @@ impl<'g> Copy<'g> {
         Ok(())
     }
 
+    /// The squares of the rows of a gradient, tile by tile: every row is a sum of its own.
+    fn squares(&mut self, index: usize, node: &Node, width: usize) -> Result<(), BuildError> {
+        let tiles = self.splits[index].tiles.clone();
+        let (mut parts, mut widths) = (Vec::new(), Vec::new());
+        for (tile, rows) in tiles.iter().enumerate() {
+            let gradient = self.gradient(index, tile, node.inputs[0])?;
+            self.builder.phase = node.phase;
+            let kind = OpKind::RowSquares { rows: rows.len(), width };
+            parts.push(self.builder.push1(format!("{}.tile{tile}", node.name), kind, &[gradient])?.id);
+            widths.push(rows.len());
+        }
+        let made = self.builder.push1(node.name.clone(), OpKind::Concat { outer: 1, widths }, &parts)?.id;
+        self.here.insert(node.outputs[0], made);
+        Ok(())
+    }
+
     /// A tile of a gradient, with those from which it is computed, as far as they do not exist yet.
     fn gradient(&mut self, index: usize, tile: usize, original: TensorId) -> Result<TensorId, BuildError> {
         if let Some(&made) = self.tiles.get(&(original, tile)) {
@@ -475,6 +496,7 @@ impl<'g> Copy<'g> {
             OpKind::Add { .. } | OpKind::Accumulate { .. } | OpKind::Scale { .. } => {
                 (Vec::new(), &node.inputs[..])
             }
+            OpKind::ScaleBy { .. } => (Vec::new(), &node.inputs[..1]),
             OpKind::EmbeddingGrad { .. } => {
                 let operands = [self.tensor(node, node.inputs[0])?, self.tensor(node, node.inputs[1])?];
                 (operands.to_vec(), &node.inputs[2..])
@@ -488,10 +510,14 @@ impl<'g> Copy<'g> {
         for &earlier in earlier {
             operands.push(self.gradient(index, tile, earlier)?);
         }
+        if matches!(node.kind, OpKind::ScaleBy { .. }) {
+            operands.push(self.tensor(node, node.inputs[1])?);
+        }
         let kind = match &node.kind {
             OpKind::Add { .. } => OpKind::Add { len },
             OpKind::Accumulate { .. } => OpKind::Accumulate { len },
             OpKind::Scale { factor, .. } => OpKind::Scale { len, factor: *factor },
+            OpKind::ScaleBy { .. } => OpKind::ScaleBy { len },
             &OpKind::LinearGradWeight { product, accumulate } => {
                 OpKind::LinearGradWeight { product: Product { outputs: rows.len(), ..product }, accumulate }
             }
