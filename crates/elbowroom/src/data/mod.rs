@@ -182,7 +182,7 @@ impl DataError {
 }
 
 /// Opens the data at a path for a network whose inputs are those of `batch`: a folder of CIFAR-10 or MNIST files for images, a text file or
-/// a folder with one for tokens. Without a path, makes [`Synthetic`] data from the seed.
+/// a folder of them for tokens. Without a path, makes [`Synthetic`] data from the seed.
 ///
 /// # Errors
 ///

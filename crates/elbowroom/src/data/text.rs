@@ -12,12 +12,12 @@ use super::{Batch, DataError, Dataset, Tokenizer};
 /// Different tokens: the values of a byte.
 pub const VOCABULARY: usize = 256;
 
-/// One file of text.
+/// One file of text, or all of a folder.
 #[derive(Debug)]
 pub struct Text {
     path: PathBuf,
-    /// The text, or its tokens.
-    file: File,
+    /// The text, file by file, or its tokens.
+    parts: Vec<Part>,
     /// Number of tokens.
     len: u64,
     /// Bytes of a token in the file.
@@ -26,6 +26,16 @@ pub struct Text {
     vocabulary: usize,
     order: Order,
     window: Vec<u8>,
+}
+
+/// Bytes of a text that lie in one file.
+#[derive(Debug)]
+struct Part {
+    path: PathBuf,
+    file: File,
+    /// Where they begin and end in the text.
+    start: u64,
+    end: u64,
 }
 
 /// Where windows begin.
@@ -43,15 +53,23 @@ impl Text {
 
     /// The first file of a folder by name that ends in `.txt`.
     pub(super) fn first_in(folder: &Path) -> std::io::Result<Option<PathBuf>> {
-        let files = std::fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
-        Ok(files.filter(|file| file.extension().is_some_and(|extension| extension == "txt")).min())
+        Ok(Self::files_in(folder)?.into_iter().next())
     }
 
-    /// Opens a file, or in a folder the first file by name that ends in `.txt`. The seed determines where windows begin.
+    /// The files of a folder that end in `.txt`, by name.
+    fn files_in(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+        let files = std::fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
+        let mut files: Vec<PathBuf> =
+            files.filter(|file| file.extension().is_some_and(|extension| extension == "txt")).collect();
+        files.sort();
+        Ok(files)
+    }
+
+    /// Opens a file, or all files of a folder that end in `.txt`, one behind the other by name. The seed determines where windows begin.
     ///
     /// # Errors
     ///
-    /// [`DataError::Io`] if it cannot be opened, [`DataError::Unknown`] if a folder holds no text.
+    /// [`DataError::Io`] if a file cannot be opened, [`DataError::Unknown`] if a folder holds no text.
     pub fn open(path: &Path, seed: u64) -> Result<Self, DataError> {
         Self::open_tokenized(path, seed, &Tokenizer::default())
     }
@@ -62,21 +80,48 @@ impl Text {
     ///
     /// Those of [`open`](Self::open), and [`DataError::Format`] if the text is not in UTF-8.
     pub fn open_tokenized(path: &Path, seed: u64, tokenizer: &Tokenizer) -> Result<Self, DataError> {
-        let mut path = path.to_owned();
+        let mut files = vec![path.to_owned()];
         if path.is_dir() {
-            let first = Self::first_in(&path).map_err(DataError::io(&path))?;
-            path = first.ok_or(DataError::Unknown(path))?;
-        }
-        let (width, (file, len)) = match tokenizer.is_bytes() {
-            true => {
-                let file = File::open(&path).map_err(DataError::io(&path))?;
-                let len = file.metadata().map_err(DataError::io(&path))?.len();
-                (1, (file, len))
+            files = Self::files_in(path).map_err(DataError::io(path))?;
+            if files.is_empty() {
+                return Err(DataError::Unknown(path.to_owned()));
             }
-            false => (4, tokenizer.encode_file(&path)?),
+        }
+        let (mut parts, mut start) = (Vec::new(), 0);
+        let (width, len) = match tokenizer.is_bytes() {
+            true => {
+                for path in files {
+                    let file = File::open(&path).map_err(DataError::io(&path))?;
+                    let end = start + file.metadata().map_err(DataError::io(&path))?.len();
+                    parts.push(Part { path, file, start, end });
+                    start = end;
+                }
+                (1, start)
+            }
+            false => {
+                let (file, len) = tokenizer.encode_files(&files)?;
+                parts.push(Part { path: path.to_owned(), file, start, end: 4 * len });
+                (4, len)
+            }
         };
         let (order, vocabulary) = (Order::Random { seed }, tokenizer.vocabulary());
-        Ok(Self { path, file, len, width, vocabulary, order, window: Vec::new() })
+        Ok(Self { path: path.to_owned(), parts, len, width, vocabulary, order, window: Vec::new() })
+    }
+
+    /// Reads the bytes of the text from `at` on into the window.
+    fn read(&mut self, mut at: u64) -> Result<(), DataError> {
+        let mut window = &mut self.window[..];
+        let first = self.parts.partition_point(|part| part.end <= at);
+        for part in &self.parts[first..] {
+            let here = (part.end - at).min(window.len() as u64) as usize;
+            let (bytes, rest) = window.split_at_mut(here);
+            part.file.read_exact_at(bytes, at - part.start).map_err(DataError::io(&part.path))?;
+            (window, at) = (rest, part.end);
+            if window.is_empty() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// The error for a text that is shorter than one sequence and the token that follows it.
@@ -132,8 +177,7 @@ impl Dataset for Text {
                 Order::Random { seed } => mix(seed, index) % (self.len - window + 1),
                 Order::SideBySide => (index * shape.length as u64).min(self.len - window),
             };
-            let at = offset * width as u64;
-            self.file.read_exact_at(&mut self.window, at).map_err(DataError::io(&self.path))?;
+            self.read(offset * width as u64)?;
             for (token, bytes) in tokens.iter_mut().zip(self.window.chunks_exact(width)) {
                 *token = number(bytes);
             }
@@ -202,6 +246,29 @@ impl Dataset for Windows {
 mod tests {
     use super::super::TokenShape;
     use super::*;
+
+    #[test]
+    fn all_texts_of_a_folder_are_one_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in
+            [("b.txt", "defg"), ("a.txt", "abc"), ("c.txt", ""), ("d.txt", "h"), ("e.md", "no")]
+        {
+            std::fs::write(folder.path().join(name), text).unwrap();
+        }
+        let mut windows = Windows::open(folder.path(), 3).unwrap();
+        assert_eq!(windows.samples(), Some(2));
+        let shape = TokenShape { batch: 2, length: 3, vocabulary: 256 };
+        let mut batch = Batch::of_tokens(shape, true);
+        windows.fill(&[0, 1], &mut batch).unwrap();
+        let TokenBatch { tokens, following, .. } = batch.tokens("text").unwrap();
+        let text = |tokens: &[i32]| tokens.iter().map(|&token| token as u8 as char).collect::<String>();
+        assert_eq!((text(tokens), text(following)), ("abcdef".to_owned(), "bcdefg".to_owned()));
+        // A window over all files, the empty one among them.
+        let mut batch = Batch::of_tokens(TokenShape { batch: 1, length: 7, ..shape }, true);
+        Text::open(folder.path(), 1).unwrap().fill(&[0], &mut batch).unwrap();
+        let TokenBatch { following, .. } = batch.tokens("text").unwrap();
+        assert_eq!(text(following), "bcdefgh");
+    }
 
     #[test]
     fn the_following_token_follows() {

@@ -5,7 +5,7 @@ mod pieces;
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::DataError;
@@ -73,19 +73,27 @@ impl Tokenizer {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Writes the tokens of a text file to a file without a name, four bytes each, little-endian. The text is read part by part. Returns the
-    /// file and the number of tokens.
+    /// Writes the tokens of text files, one behind the other, to a file without a name, four bytes each, little-endian. The texts are read part
+    /// by part. Returns the file and the number of tokens.
     ///
     /// # Errors
     ///
     /// [`DataError::Io`] if the text cannot be read or the tokens cannot be written, [`DataError::Format`] if it is no text in UTF-8.
-    pub(super) fn encode_file(&self, path: &Path) -> Result<(File, u64), DataError> {
+    pub(super) fn encode_files(&self, paths: &[PathBuf]) -> Result<(File, u64), DataError> {
+        let last = paths.last().map(PathBuf::as_path).unwrap_or(Path::new(""));
+        let mut out = BufWriter::new(tempfile::tempfile().map_err(unwritten(last))?);
+        let mut count = 0;
+        for path in paths {
+            count += self.encode_file(path, &mut out)?;
+        }
+        let mut file = out.into_inner().map_err(|error| unwritten(last)(error.into_error()))?;
+        file.rewind().map_err(unwritten(last))?;
+        Ok((file, count))
+    }
+
+    /// Writes the tokens of one text file. Returns their number.
+    fn encode_file(&self, path: &Path, out: &mut BufWriter<File>) -> Result<u64, DataError> {
         let mut text = File::open(path).map_err(DataError::io(path))?;
-        let written = |source: io::Error| DataError::Io {
-            path: path.to_owned(),
-            source: io::Error::new(source.kind(), format!("its tokens cannot be kept in a file: {source}")),
-        };
-        let mut out = BufWriter::new(tempfile::tempfile().map_err(written)?);
         let (mut waiting, mut count) = (Vec::new(), 0);
         loop {
             let read = Read::by_ref(&mut text).take(CHUNK as u64).read_to_end(&mut waiting);
@@ -110,16 +118,22 @@ impl Tokenizer {
             let tokens = self.encode(&chunk[..end]);
             count += tokens.len() as u64;
             for token in tokens {
-                out.write_all(&token.to_le_bytes()).map_err(written)?;
+                out.write_all(&token.to_le_bytes()).map_err(unwritten(path))?;
             }
             waiting.drain(..end);
             if ended {
                 break;
             }
         }
-        let mut file = out.into_inner().map_err(|error| written(error.into_error()))?;
-        file.rewind().map_err(written)?;
-        Ok((file, count))
+        Ok(count)
+    }
+}
+
+/// The error for tokens of a text that cannot be written.
+fn unwritten(path: &Path) -> impl Fn(io::Error) -> DataError + '_ {
+    |source| DataError::Io {
+        path: path.to_owned(),
+        source: io::Error::new(source.kind(), format!("its tokens cannot be kept in a file: {source}")),
     }
 }
 
