@@ -215,7 +215,8 @@ pub struct FreedomArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Search")]
 pub struct SearchArgs {
-    /// Time budget, like 500ms, 10s or 2m: of all of `plan`, and of each search of the other commands [default: 10s, or none with --evaluations]
+    /// Time budget, like 500ms, 10s or 2m: of all of `plan`, and of each search of the other commands [default: 10s, or none with --evaluations; plan
+    /// --batch max takes 1m in addition for the batch]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub time: Option<Duration>,
     /// Evaluation budget instead of a time budget: reproducible with the same seed on any number of threads

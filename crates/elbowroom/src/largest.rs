@@ -16,6 +16,8 @@ use crate::tiles::{self, TileChoice};
 
 /// The largest batch that is tried: the zoo's own bound.
 const MOST: usize = 1 << 20;
+/// The batch whose largest op shows how sizes grow: large enough that they exceed those of the weights.
+const SAMPLED: usize = 256;
 
 /// Why there is no largest batch.
 #[derive(Debug, thiserror::Error)]
@@ -87,42 +89,144 @@ pub(crate) fn largest_for(
     let limit = conditions.memory.absolute().ok_or(LargestError::Relative)?;
     // The clock ends the search, not the first answer. Until then each plan may take the whole of its own time.
     let end = conditions.method.budget.time.and_then(|time| Instant::now().checked_add(time));
+    let search = Search { network, conditions, tiles, machines, limit };
     observer.note(&TriedBatch(1));
-    let mut best = match fit(network, conditions, tiles, machines, 1, limit, observer)? {
+    let first = match search.fits(1, Effort::Whole, observer)? {
         Ok(graph) => graph,
         Err(why) => return Err(LargestError::None(why)),
     };
     let watch = Until::new(observer, end);
-    let fits = |batch: usize| fit(network, conditions, tiles, machines, batch, limit, &watch);
-    let (mut works, mut fails) = (1, MOST + 1);
-    while works + 1 < fails && !watch.interrupted() {
-        // Doubles until a batch does not fit, then halves the gap.
-        let batch = if fails > MOST { (2 * works).min(MOST) } else { works.midpoint(fails) };
-        observer.note(&TriedBatch(batch));
-        match fits(batch) {
-            Ok(Ok(graph)) => (best, works) = (graph, batch),
-            // What was interrupted is no answer.
-            Ok(Err(_)) if watch.interrupted() => break,
-            // A network that is too large to be built does not fit.
-            Ok(Err(_)) | Err(LargestError::Network(_)) => fails = batch,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(Largest { samples: works, graph: best, complete: works + 1 >= fails })
+    let mut found = Found { samples: 1, graph: first };
+    let complete = search.at_limit(&mut found, &watch)? && search.beyond(&mut found, &watch)?;
+    Ok(Largest { samples: found.samples, graph: found.graph, complete })
 }
 
-/// The graph of a batch if it [fits], or why it does not fit.
-fn fit(
-    network: &dyn Network,
-    conditions: &Conditions<'_>,
+/// The largest batch that is known to fit.
+struct Found {
+    samples: usize,
+    graph: Arc<Graph>,
+}
+
+/// How much is tried before a batch does not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effort {
+    /// A plan for the limit and the first machine.
+    AtLimit,
+    /// Also plans for less memory and for the other machines: several times the work if a batch does not fit.
+    Whole,
+}
+
+/// A search for the largest batch.
+struct Search<'a> {
+    network: &'a dyn Network,
+    conditions: &'a Conditions<'a>,
     tiles: TileChoice,
-    machines: &[&Machine],
-    batch: usize,
+    machines: &'a [&'a Machine],
     limit: Bytes,
-    observer: &dyn Observer,
-) -> Result<Result<Arc<Graph>, PlanError>, LargestError> {
-    let graph = network.with_batch(batch).ok_or(LargestError::Fixed)?.largest()?;
-    fits(graph, conditions, tiles, machines, limit, observer)
+}
+
+impl Search<'_> {
+    /// Finds where plans at the limit end. `false` if the observer interrupted.
+    fn at_limit(&self, found: &mut Found, watch: &dyn Observer) -> Result<bool, LargestError> {
+        let mut fails = MOST + 1;
+        let mut guess = self.guess();
+        while found.samples + 1 < fails {
+            let works = found.samples;
+            let next = match guess.filter(|guess| (works + 1..fails).contains(guess)) {
+                Some(guess) => guess,
+                // Doubles until a batch does not fit, then halves the gap.
+                None if fails > MOST => (2 * works).min(MOST),
+                None => works.midpoint(fails),
+            };
+            let guessed = guess.take() == Some(next);
+            match self.attempt(next, Effort::AtLimit, watch)? {
+                None => return Ok(false),
+                Some(Ok(graph)) => *found = Found { samples: next, graph },
+                Some(Err(why)) => {
+                    fails = next;
+                    // Two guesses in a row could approach the end by one sample each.
+                    guess = if guessed { None } else { why.and_then(|why| in_proportion(next, &why)) };
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Goes on from there with the whole effort, mostly for one sample more, which does not fit. `false` if the observer interrupted.
+    fn beyond(&self, found: &mut Found, watch: &dyn Observer) -> Result<bool, LargestError> {
+        let (mut step, mut fails) = (1, None);
+        while fails.is_none_or(|fails| found.samples + 1 < fails) && found.samples < MOST {
+            let works = found.samples;
+            let next = fails.map_or((works + step).min(MOST), |fails| works.midpoint(fails));
+            match self.attempt(next, Effort::Whole, watch)? {
+                None => return Ok(false),
+                Some(Ok(graph)) => {
+                    *found = Found { samples: next, graph };
+                    step *= 2;
+                }
+                Some(Err(_)) => fails = Some(next),
+            }
+        }
+        Ok(true)
+    }
+
+    /// The graph of a batch if it fits, or why it does not, if that is known; `None` if the observer interrupted.
+    #[allow(clippy::type_complexity)] // An answer, or none, with or without a reason.
+    fn attempt(
+        &self,
+        batch: usize,
+        effort: Effort,
+        watch: &dyn Observer,
+    ) -> Result<Option<Result<Arc<Graph>, Option<PlanError>>>, LargestError> {
+        if watch.interrupted() {
+            return Ok(None);
+        }
+        watch.note(&TriedBatch(batch));
+        match self.fits(batch, effort, watch) {
+            Ok(Ok(graph)) => Ok(Some(Ok(graph))),
+            // What was interrupted is no answer.
+            Ok(Err(_)) if watch.interrupted() => Ok(None),
+            Ok(Err(why)) => Ok(Some(Err(Some(why)))),
+            // A network that is too large to be built does not fit.
+            Err(LargestError::Network(_)) => Ok(Some(Err(None))),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A batch to begin with: where the largest op of a batch shows how many samples no plan can hold, a quarter of these.
+    fn guess(&self) -> Option<usize> {
+        let needs = |batch: usize| {
+            let graph = self.network.with_batch(batch)?.largest().ok()?;
+            let task = Task::estimate(&graph, self.conditions.machine, self.conditions.freedom).ok()?;
+            Some(pipeline::largest_op(&task).1.get())
+        };
+        let [few, many] = [needs(1)?, needs(SAMPLED)?];
+        let each = many.checked_sub(few)? / (SAMPLED as u64 - 1);
+        let most = self.limit.get().saturating_sub(few).checked_div(each)?;
+        usize::try_from(most / 4).ok().map(|guess| guess.min(MOST))
+    }
+
+    /// The graph of a batch if it [fits], or why it does not fit.
+    fn fits(
+        &self,
+        batch: usize,
+        effort: Effort,
+        observer: &dyn Observer,
+    ) -> Result<Result<Arc<Graph>, PlanError>, LargestError> {
+        let graph = self.network.with_batch(batch).ok_or(LargestError::Fixed)?.largest()?;
+        let machines = if effort == Effort::Whole { self.machines } else { &self.machines[..1] };
+        fits_with(graph, self.conditions, self.tiles, machines, self.limit, effort, observer)
+    }
+}
+
+/// The batch that would fit if the bytes that were reached grew in proportion to it.
+fn in_proportion(batch: usize, why: &PlanError) -> Option<usize> {
+    match why {
+        PlanError::GaveUp { limit, best: Some(reached) } if reached > limit => {
+            Some((batch as f64 * limit.get() as f64 / reached.get() as f64) as usize)
+        }
+        _ => None,
+    }
 }
 
 /// The graph if it fits, with the smallest workspaces if only those fit and the [choice](algorithms::choose) of the training considers
@@ -135,11 +239,28 @@ pub(crate) fn fits(
     limit: Bytes,
     observer: &dyn Observer,
 ) -> Result<Result<Arc<Graph>, PlanError>, LargestError> {
+    fits_with(graph, conditions, tiles, machines, limit, Effort::Whole, observer)
+}
+
+fn fits_with(
+    graph: Arc<Graph>,
+    conditions: &Conditions<'_>,
+    tiles: TileChoice,
+    machines: &[&Machine],
+    limit: Bytes,
+    effort: Effort,
+    observer: &dyn Observer,
+) -> Result<Result<Arc<Graph>, PlanError>, LargestError> {
+    let method = conditions.method.at_once_within_time();
     let plan = |graph: &Graph| -> Result<_, LargestError> {
         let mut first = None;
         for machine in machines {
             let task = Task::estimate(graph, machine, conditions.freedom)?.with_memory(limit);
-            match pipeline::plan_or_for_less(&task, &conditions.method.at_once_within_time(), observer) {
+            let planned = match effort {
+                Effort::AtLimit => pipeline::plan(&task, &method, observer),
+                Effort::Whole => pipeline::plan_or_for_less(&task, &method, observer),
+            };
+            match planned {
                 Err(error @ PlanError::Illegal(_)) => return Err(LargestError::Plan(error)),
                 Err(error @ PlanError::GaveUp { .. }) => first = first.or(Some(error)),
                 done => return Ok(done.map(|_| ())),
@@ -150,7 +271,7 @@ pub(crate) fn fits(
     // A training cuts large weights where the limit is too small for whole ones, and chooses algorithms for what it has cut.
     let tiled = match (conditions.algorithms, machines.first()) {
         (AlgorithmChoice::NumericChanges, _) | (_, None) => graph.clone(),
-        (_, Some(machine)) => tiles::cut(&graph, tiles, limit, machine, conditions.freedom)?,
+        (_, Some(machine)) => tiles::cut(&graph, tiles, Some(limit), machine, conditions.freedom)?,
     };
     let why = match plan(&tiled)? {
         Ok(()) => return Ok(Ok(graph)),

@@ -167,7 +167,7 @@ pub fn choose(
     Ok(tiling)
 }
 
-/// The graph with the weights in tiles that [`choose`] cuts for a limit; the same graph if none is.
+/// The graph with the weights in tiles that [`choose`] cuts for a limit, `None` being the smallest one; the same graph if none is.
 ///
 /// # Errors
 ///
@@ -175,14 +175,14 @@ pub fn choose(
 pub fn cut(
     graph: &Arc<Graph>,
     choice: TileChoice,
-    limit: Bytes,
+    limit: Option<Bytes>,
     machine: &Machine,
     freedom: Freedom,
 ) -> Result<Arc<Graph>, CutError> {
-    if !may_cut(graph, choice, limit) {
+    if !may_cut(graph, choice, limit.unwrap_or(Bytes::ZERO)) {
         return Ok(graph.clone());
     }
-    let tiling = choose(graph, choice, Some(limit), machine, freedom)?;
+    let tiling = choose(graph, choice, limit, machine, freedom)?;
     Ok(if tiling.is_empty() { graph.clone() } else { Arc::new(graph.tiled(&tiling)?) })
 }
 

@@ -28,7 +28,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "N", conflicts_with = "iterations", value_parser = clap::value_parser!(u64).range(1..))]
     pub epochs: Option<u64>,
     /// A folder with the files of CIFAR-10 (binary version) or MNIST, a folder with a folder of JPEG or PNG images for each class, a table (.csv)
-    /// of PATH,LABEL lines, or a text file for language models [default: synthetic data]
+    /// of PATH,LABEL lines, or for language models a text file or a folder of .txt files [default: synthetic data]
     #[arg(long, value_name = "PATH")]
     pub data: Option<PathBuf>,
     /// How texts become tokens: bytes, or a tokenizer.json of Hugging Face with byte pairs (GPT-2, Llama 3). With a file, --vocabulary is by
@@ -43,8 +43,8 @@ pub struct TrainArgs {
     /// Iterations that the schedule spans, those before --resume included [default: the length of the training, or that of the checkpoint]
     #[arg(long, value_name = "N", conflicts_with = "epochs", value_parser = clap::value_parser!(u64).range(1..))]
     pub schedule_length: Option<u64>,
-    /// Multiply the gradients by a common factor where their global norm is larger than this; no weight is cut into tiles then, because all
-    /// gradients are needed whole before the first update
+    /// Multiply the gradients by a common factor where their global norm is larger than this; all gradients must exist before the
+    /// first update then
     #[arg(long, value_name = "NORM", conflicts_with = "forward_only", value_parser = parse_norm)]
     pub clip_norm: Option<f32>,
     /// Compute each batch in parts of this many samples and add up their gradients; max is the largest part for which a plan is found (needs a
@@ -117,7 +117,7 @@ pub struct TrainArgs {
     /// Continue from this checkpoint
     #[arg(long, value_name = "FILE", help_heading = "Files and output")]
     pub resume: Option<PathBuf>,
-    /// Begin with the weights in this safetensors file, ours or PyTorch's (torchvision's ResNet, VGG, DenseNet and Inception-v3, Hugging Face's
+    /// Begin with the weights in this safetensors file, ours or PyTorch's (torchvision's and Hugging Face's networks that the zoo has, like ResNet, ViT,
     /// GPT-2); with another number of classes the last layer begins as without it
     #[arg(long, value_name = "FILE", conflicts_with = "resume", help_heading = "Files and output")]
     pub weights: Option<PathBuf>,

@@ -39,6 +39,8 @@ use crate::{files, learning, networks, settings, signals};
 
 /// What `--batch` is where the user gives none.
 const DEFAULT_BATCH: u32 = 64;
+/// Time of the search for the largest batch where the user gives none: each of some dozen batches is planned.
+const TIME_FOR_BATCH: Duration = Duration::from_secs(60);
 /// More bytes than a file of pins has.
 const LARGEST_PINS: u64 = 1 << 20;
 
@@ -49,6 +51,7 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     let freedom = settings::freedom(&args.planner.freedom);
     let progress = Progress::new("planning");
     let (mut share_of_whole, mut known) = (None, None);
+    let mut planning_started = started;
     let (task, machine_is_named, largest) = match &args.trace {
         Some(path) => {
             expect_own_batch(path, args)?;
@@ -64,6 +67,9 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
                     Err(answer) => return Ok(answer),
                 };
             (share_of_whole, known) = (limit, kept);
+            if largest.is_some() && args.planner.search.time.is_none() {
+                planning_started = Instant::now();
+            }
             (task, args.machine.machine.is_some(), largest)
         }
     };
@@ -74,7 +80,7 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     }
     let given = task;
     let (task, pins) = pinned(args.pins.as_deref(), &given)?;
-    let memory = share_of_whole.map_or(args.memory, |whole| Some(MemorySpec::Absolute(whole.limit)));
+    let memory = share_of_whole.map_or(args.memory, |whole| Some(whole.limit));
     let limit = memory.or(args.live_limit).and_then(MemorySpec::absolute);
     if let Some(error) = limit.and_then(|limit| pipeline::impossible(&task.with_memory(limit))) {
         return refuse(args.json, &task, &method, error, started, &progress);
@@ -91,8 +97,10 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     let method = method.placed(task.pins.is_none().then_some(kept.plan));
     let memory = memory.unwrap_or(MemorySpec::Share(1.0));
     let planned = match memory.resolve(unconstrained) {
-        Some(limit) => pipeline::plan(&task.with_memory(limit), &method.clone().since(started), &progress),
-        None => pipeline::smallest(&task, &method.clone().since(started), unconstrained, &progress),
+        Some(limit) => {
+            pipeline::plan(&task.with_memory(limit), &method.clone().since(planning_started), &progress)
+        }
+        None => pipeline::smallest(&task, &method.clone().since(planning_started), unconstrained, &progress),
     };
     let mut planned = match planned {
         Ok(planned) => planned,
@@ -160,7 +168,7 @@ fn expect_own_batch(path: &Path, args: &PlanArgs) -> Result<()> {
 /// A network that was traced.
 struct Traced {
     task: Task,
-    /// The limit, if it is a share and weights are in tiles.
+    /// The limit, if it is in no bytes and weights are in tiles.
     limit: Option<ShareOfWhole>,
     /// The plan that keeps every tensor of the task, if it was made.
     kept: Option<Planned>,
@@ -168,10 +176,10 @@ struct Traced {
     largest: Option<LargestBatch>,
 }
 
-/// A limit that is a share of the peak that the network has without tiles, as that of a training.
+/// A limit that is a share of the peak that the network has without tiles, as that of a training, or the smallest one.
 #[derive(Clone, Copy)]
 struct ShareOfWhole {
-    limit: Bytes,
+    limit: MemorySpec,
     peak: Bytes,
 }
 
@@ -194,9 +202,12 @@ fn traced_network(
             let Some(memory) = args.memory else {
                 anyhow::bail!("--batch max needs a limit in bytes, like --memory 24GiB");
             };
-            // The other half of the time is for the plan.
+            // The other half of the user's time is for the plan.
             let mut method = method.clone();
-            method.budget.time = method.budget.time.map(|time| time / 2);
+            method.budget.time = match args.planner.search.time {
+                Some(time) => method.budget.time.map(|_| time / 2),
+                None => method.budget.time.map(|_| TIME_FOR_BATCH),
+            };
             let conditions = Conditions {
                 memory,
                 machine: &machine,
@@ -221,24 +232,25 @@ fn traced_network(
         task.trace = Arc::new(trace::with_inputs(Trace::clone(&task.trace), args.inputs)?);
         Ok(task)
     };
-    let cut = |limit: Bytes| tiles::cut(&graph, tiles, limit, &machine, freedom);
+    let cut = |limit: Option<Bytes>| tiles::cut(&graph, tiles, limit, &machine, freedom);
     let traced = |task, limit, kept| Ok(Ok(Traced { task, limit, kept, largest }));
     match args.memory {
-        Some(MemorySpec::Share(_)) if tiles != TileChoice::Never => {
+        Some(MemorySpec::Share(_) | MemorySpec::Smallest) if tiles != TileChoice::Never => {
             let task = estimate(&graph)?;
             let kept = pipeline::unconstrained(&task, method.packer, progress)?;
             let peak = kept.height();
-            let Some(limit) = args.memory.and_then(|memory| memory.resolve(peak)) else {
-                return traced(task, None, Some(kept));
-            };
+            let limit = args.memory.and_then(|memory| memory.resolve(peak));
             let tiled = cut(limit)?;
             match Arc::ptr_eq(&tiled, &graph) {
                 true => traced(task, None, Some(kept)),
-                false => traced(estimate(&tiled)?, Some(ShareOfWhole { limit, peak }), None),
+                false => {
+                    let limit = limit.map_or(MemorySpec::Smallest, MemorySpec::Absolute);
+                    traced(estimate(&tiled)?, Some(ShareOfWhole { limit, peak }), None)
+                }
             }
         }
         Some(MemorySpec::Absolute(limit)) => {
-            let tiled = cut(limit)?;
+            let tiled = cut(Some(limit))?;
             traced(estimate(&tiled)?, None, None)
         }
         _ => traced(estimate(&graph)?, None, None),

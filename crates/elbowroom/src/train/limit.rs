@@ -29,7 +29,8 @@ const HOST_ATTEMPTS: usize = 4;
 /// Time in which a limit that works is searched for after a proof that the requested one does not.
 const NAMING: Duration = Duration::from_secs(1);
 
-/// Time that the search for the first plan may take if it finds one, so that the first iteration begins within a second.
+/// Time that the search for the first plan, or for the smallest limit, may take if it finds one, so that the first iteration begins within a
+/// second.
 const FIRST: Duration = Duration::from_millis(500);
 
 /// More host memory than any plan takes, and far from overflow.
@@ -73,7 +74,8 @@ pub(super) fn plan(
             }
         }
         None => {
-            let end = training.method.budget.time.and_then(|time| started.checked_add(time.min(share)));
+            let end =
+                training.method.budget.time.and_then(|time| started.checked_add(time.min(share).min(FIRST)));
             pipeline::smallest_soon(task, &training.method, unconstrained_peak, end, observer)
         }
     };
