@@ -415,9 +415,12 @@ pub fn build(model: &Model, options: &Options, loss: Loss) -> Result<Built, Onnx
     }
     for (name, initializer) in &model.initializers {
         let value = match initializer {
-            Initializer::Weight { dims, .. } => {
-                Value::Weight(Stored { name: name.clone(), dims: dims.clone(), transposed: false })
-            }
+            Initializer::Weight { dims, single, .. } => Value::Weight(Stored {
+                name: name.clone(),
+                dims: dims.clone(),
+                transposed: false,
+                single: *single,
+            }),
             Initializer::Constant(constant) => Value::Constant(constant.clone()),
             Initializer::Other(_) => continue,
         };
@@ -631,7 +634,7 @@ impl Import<'_> {
                 .into()),
             };
         }
-        let Some(Initializer::Weight { dims: own, place }) = self.model.initializers.get(name) else {
+        let Some(Initializer::Weight { dims: own, place, .. }) = self.model.initializers.get(name) else {
             return Err(format!("`{name}` is no weight of the file").into());
         };
         let mut shape = dims.clone();

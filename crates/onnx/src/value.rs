@@ -26,6 +26,8 @@ pub struct Stored {
     pub dims: Vec<usize>,
     /// Whether rows and columns are exchanged.
     pub transposed: bool,
+    /// Its element, if it has one alone.
+    pub single: Option<f64>,
 }
 
 impl Stored {

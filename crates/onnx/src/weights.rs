@@ -99,7 +99,12 @@ impl Weight {
 #[derive(Clone, Debug)]
 pub enum Initializer {
     /// Floats of one axis or more: a weight.
-    Weight { dims: Vec<usize>, place: Place },
+    Weight {
+        dims: Vec<usize>,
+        place: Place,
+        /// Its element, if it has one alone.
+        single: Option<f64>,
+    },
     /// Numbers that the import computes with.
     Constant(Constant),
     /// Of a type that no operation here takes.
@@ -155,7 +160,8 @@ impl Initializer {
                 }
             }
         };
-        Ok(Self::Weight { dims, place })
+        let single = if count == 1 { Constant::of(&tensor).and_then(|value| value.single()) } else { None };
+        Ok(Self::Weight { dims, place, single })
     }
 }
 

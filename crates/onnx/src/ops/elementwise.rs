@@ -179,10 +179,20 @@ fn aligned(import: &mut Import<'_>, names: [&str; 2], [a, b]: [Tensor; 2]) -> Re
     Ok([import.dense(names[0], a)?, import.dense(names[1], b)?])
 }
 
+/// An operand of a sum or a product. Exporters write scalars as tensors of one element, which are therefore numbers here and no weights.
+fn operand(import: &Import<'_>, name: &str) -> Result<Value, Refusal> {
+    Ok(match import.value(name)? {
+        Value::Weight(stored) if stored.single.is_some() => {
+            Value::Constant(Constant::scalar(stored.single.unwrap_or_default(), false))
+        }
+        value => value,
+    })
+}
+
 /// `Add` and `Sub`.
 pub fn sum(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
     let (mut names, name) = ([node.required(0)?, node.required(1)?], node.name());
-    let mut values = [import.value(names[0])?, import.value(names[1])?];
+    let mut values = [operand(import, names[0])?, operand(import, names[1])?];
     let negative = node.kind() == "Sub";
     if negative {
         values[1] = match &values[1] {
@@ -252,7 +262,7 @@ pub fn sum(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
 /// `Mul` and `Div`.
 pub fn product(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal> {
     let (mut names, name) = ([node.required(0)?, node.required(1)?], node.name());
-    let mut values = [import.value(names[0])?, import.value(names[1])?];
+    let mut values = [operand(import, names[0])?, operand(import, names[1])?];
     let number = |value: &Value| match value {
         Value::Constant(constant) => constant.single(),
         _ => None,
