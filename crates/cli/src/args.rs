@@ -225,7 +225,8 @@ pub struct SearchArgs {
     ///
     /// A list has one number for each round of the pipeline. `plan` prints the list that reproduces a plan made within a time budget. In it, /N is
     /// where the clock stopped the packer, +N how many searches followed the rounds, and ~N the budget of each of these. N@BYTES is a short search
-    /// for that limit, whose plan the search for the smallest limit found.
+    /// for that limit, whose plan the search for the smallest limit found. N-N-N are the rounds of `auto` within a time budget, each of which
+    /// continues from those before it.
     #[arg(long, value_name = "N[,N...]")]
     pub evaluations: Option<Evaluations>,
     /// Seed of all random numbers [default: 0, or that of the checkpoint with --resume]

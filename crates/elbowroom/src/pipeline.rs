@@ -24,6 +24,7 @@ mod evaluations;
 mod fit;
 mod origin;
 mod remembered;
+mod series;
 mod share;
 mod smallest;
 

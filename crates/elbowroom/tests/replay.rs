@@ -153,13 +153,15 @@ fn rounds_that_the_clock_cuts_short_are_reproduced() {
 #[test]
 fn every_kind_of_record_is_reproduced() {
     let task = network("resnet18", 8);
-    let (mut several, mut placings, mut others) = (0, 0, 0);
+    let (mut several, mut placings, mut others, mut continued) = (0, 0, 0, 0);
     for (percent, seed) in [(100, 0), (85, 1), (70, 2), (55, 3), (45, 4)] {
         // Without a clock there are as many rounds as it takes; placements after the first do a share of the work, and say so.
         let budget = Budget { seed, ..Budget::evaluations(300) };
         let case = Case { task: &task, planner: "auto", packer: &QUICK, percent, budget };
         let counted = case.reproduce(Rounds::AsNeeded).unwrap();
-        assert!(counted.peer_searches.is_none() && counted.rounds[0].packer.is_none(), "{counted}");
+        // The budget holds for the first placement too, which the record states if more work would have been done without it.
+        let by_budget = counted.rounds[0].packer.is_none_or(|packer| packer == 300);
+        assert!(counted.peer_searches.is_none() && by_budget, "{counted}");
         several += usize::from(counted.rounds.len() > 1);
         // What a clock would have recorded.
         for record in ["300/2,200/1,100", "300/5,40/5,40/5,40/5", "300/3+2", "20/1,10/1+4"] {
@@ -167,8 +169,38 @@ fn every_kind_of_record_is_reproduced() {
             placings += usize::from(recorded.rounds.iter().any(|round| round.packer.is_some()));
             others += usize::from(recorded.peer_searches.is_some());
         }
+        // What a clock would have recorded of a series: the rounds up to the one that found the plan, or none and some searches of peers.
+        for record in ["300-", "300-200-100-400-300", "4-", "300-20-20-20-20-20-20-20+2", "5-5-5-5-5-5+1"] {
+            let Some(recorded) = case.reproduce(Rounds::Recorded(record.parse().unwrap())) else { continue };
+            continued += usize::from(recorded.continued && recorded.rounds.len() > 1);
+        }
     }
     assert!(several > 0 && placings > 0 && others > 0, "{several}, {placings}, {others}");
+    assert!(continued > 0, "a later round of a series finds a plan");
+}
+
+#[test]
+fn rounds_that_are_appended_to_a_series_make_no_plan_slower() {
+    let task = network("resnet18", 8);
+    let mut faster = 0;
+    for (percent, seed) in [(85, 1), (70, 2), (55, 3), (45, 4)] {
+        let budget = Budget { seed, ..Budget::evaluations(1) };
+        let case = Case { task: &task, planner: "auto", packer: &QUICK, percent, budget };
+        let mut before = None;
+        for rounds in 1..=10 {
+            // As under a time limit, which does not know how long the rounds will be: the last one is the shortest.
+            let record = "400-".repeat(rounds) + "30";
+            let Ok(planned) = case.plan(Rounds::Recorded(record.parse().unwrap()), 1) else { continue };
+            let time = planned.predicted.iteration;
+            // A short last round of the shorter series is no round of the longer one, and may by chance have found more.
+            let short = planned.evaluations.rounds.len() == rounds + 1;
+            assert!(before.is_none_or(|before| time <= before), "{percent} % after {rounds} rounds");
+            faster += usize::from(before.is_some_and(|before| time < before));
+            before = if short { before } else { Some(time) };
+        }
+        assert!(before.is_some(), "{percent} %");
+    }
+    assert!(faster > 0, "some round improves on the first");
 }
 
 #[test]

@@ -134,6 +134,18 @@ pub trait Planner: Sync {
         self.schedule(request, budget, observer)
     }
 
+    /// As [`schedule_from`](Self::schedule_from), for a search that goes on: the known schedules are those of its earlier parts, so a planner with
+    /// warm starts of its own need not compute those again.
+    fn continue_from(
+        &self,
+        request: &Request<'_>,
+        known: &[&Schedule],
+        budget: &Budget,
+        observer: &dyn Observer,
+    ) -> Outcome<Schedule> {
+        self.schedule_from(request, known, budget, observer)
+    }
+
     /// Planners whose result this one guarantees to match or beat on a trace. If its first schedule cannot be packed, the pipeline packs
     /// theirs as well.
     fn peers(&self, _trace: &Trace) -> Vec<&'static dyn Planner> {

@@ -13,6 +13,8 @@ use elbowroom_ir::Bytes;
 pub struct Evaluations {
     /// The rounds of the planner, in order.
     pub rounds: Vec<Round>,
+    /// Whether each round continued from those before it, as rounds under a time limit do. As text `20000-20000-812`, and `812-` for one round.
+    pub continued: bool,
     /// Number of searches that finished after the rounds: short searches of the planner, and searches of its peers. `None` for all of them.
     pub peer_searches: Option<u32>,
     /// Evaluations that each of these searches may make: present if the budget allowed fewer than they make otherwise, or if there was one round.
@@ -40,10 +42,13 @@ pub struct Round {
     pub packer: Option<u64>,
 }
 
+/// Between the rounds that continue from one another.
+const CONTINUED: char = '-';
+
 /// Why a text cannot be parsed as evaluations.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{text}` is no number of evaluations; write one number for every round, like 20000, or the list that a plan reported, like 812,40,3 or 812/350,40+2"
+    "`{text}` is no number of evaluations; write one number for every round, like 20000, or the list that a plan reported, like 812,40,3 or 5000-5000-812"
 )]
 pub struct ParseEvaluationsError {
     text: String,
@@ -74,7 +79,7 @@ impl Evaluations {
     /// The evaluations of the only round if nothing else was recorded. As a budget, this number applies to every round.
     pub fn single(&self) -> Option<u64> {
         match (self.rounds.as_slice(), self.peer_searches, self.peer_evaluations) {
-            (&[Round { planner, packer: None }], None, None) => Some(planner),
+            (&[Round { planner, packer: None }], None, None) if !self.continued => Some(planner),
             _ => None,
         }
     }
@@ -87,9 +92,13 @@ impl fmt::Display for Evaluations {
             return write!(f, "@{}", limit.get());
         }
         for (index, Round { planner, packer }) in self.rounds.iter().enumerate() {
-            let comma = if index == 0 { "" } else { "," };
-            write!(f, "{comma}{planner}")?;
+            let separator = if self.continued { CONTINUED } else { ',' };
+            (index > 0).then(|| write!(f, "{separator}")).transpose()?;
+            write!(f, "{planner}")?;
             packer.map_or(Ok(()), |packer| write!(f, "/{packer}"))?;
+        }
+        if self.continued && self.rounds.len() < 2 {
+            write!(f, "{CONTINUED}")?;
         }
         self.peer_searches.map_or(Ok(()), |searches| write!(f, "+{searches}"))?;
         self.peer_evaluations.map_or(Ok(()), |evaluations| write!(f, "~{evaluations}"))
@@ -121,10 +130,16 @@ impl FromStr for Evaluations {
                 };
                 Ok(Round { planner: planner.trim().parse()?, packer })
             };
-            let none = rounds.is_empty() && peer_searches.is_some();
-            let rounds = rounds.split(',').filter(|_| !none).map(round);
+            let continued = rounds.contains(CONTINUED);
+            let rounds = match rounds.strip_suffix(CONTINUED) {
+                Some(round) if !round.contains(CONTINUED) => round,
+                _ => rounds,
+            };
+            let none = rounds.is_empty() && (peer_searches.is_some() || continued);
+            let separator = if continued { CONTINUED } else { ',' };
+            let rounds = rounds.split(separator).filter(|_| !none).map(round);
             let rounds = rounds.collect::<Result<_, _>>()?;
-            Ok(Self { rounds, peer_searches, peer_evaluations, quick: None })
+            Ok(Self { rounds, continued, peer_searches, peer_evaluations, quick: None })
         };
         read().map_err(|source| ParseEvaluationsError { text: text.to_owned(), source })
     }
@@ -149,16 +164,20 @@ mod tests {
             "+0",
             "256@40960",
             "@40960",
+            "812-",
+            "20000-20000-812",
+            "20000-20000-812+2",
+            "-",
         ] {
             assert_eq!(text.parse::<Evaluations>().unwrap().to_string(), text);
         }
         assert_eq!("812".parse::<Evaluations>().unwrap().single(), Some(812));
-        for text in ["812,812", "812/20", "812+0", "20~20", "812@64", "@64"] {
+        for text in ["812-", "812-40", "812,812", "812/20", "812+0", "20~20", "812@64", "@64"] {
             assert_eq!(text.parse::<Evaluations>().unwrap().single(), None, "{text}");
         }
         for text in [
-            "", "many", "1,", "1+", "+", ",+1", "1/", "-3", "1+2+3", "1;2", "1~", "1~2~3", "1~2+3", "~1",
-            "@", "1@", "1,2@3", "1@2@3",
+            "", "--", "1--", "-1-2", "1-2-", "1-2,3", "many", "1,", "1+", "+", ",+1", "1/", "-3", "1+2+3",
+            "1;2", "1~", "1~2~3", "1~2+3", "~1", "@", "1@", "1,2@3", "1@2@3",
         ] {
             assert!(text.parse::<Evaluations>().is_err(), "{text}");
         }

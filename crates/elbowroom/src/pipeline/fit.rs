@@ -6,7 +6,7 @@
 //! which it fits, and the fastest schedule of all is taken. As soon as a schedule that fits reaches the lower bound on the iteration time, nothing
 //! else is searched.
 //!
-//! Under a time limit the clock ends planning in a round, packing, and the searches of peers. Each stop is recorded in [`Evaluations`], which
+//! Under a time limit, planners that continue from what others found make a [`series`] of rounds instead. In both, the clock ends planning in a round, packing, and the searches of peers. Each stop is recorded in [`Evaluations`], which
 //! reproduce the plan: a search that was stopped without a record contributes nothing.
 
 use std::sync::Arc;
@@ -26,6 +26,7 @@ use elbowroom_sim::liveness;
 
 use super::evaluations::{Evaluations, Round};
 use super::origin::Origin;
+use super::series::series;
 use super::{AT_ONCE, Method, PlanError, Rounds, Task, goal, lower_bound, no_schedule, request, simulate};
 
 /// Rounds that may raise the limit on live memory again, and the share of the limit below which a difference does not matter.
@@ -67,7 +68,7 @@ impl Fitted {
 
 /// The time limit of a plan. Recorded rounds have none.
 #[derive(Clone, Copy)]
-struct Clock {
+pub(super) struct Clock {
     started: Instant,
     time: Option<Duration>,
 }
@@ -89,7 +90,7 @@ impl Clock {
     }
 
     /// The end of everything.
-    fn end_of_all(&self) -> Option<Instant> {
+    pub fn end_of_all(&self) -> Option<Instant> {
         self.time.and_then(|time| self.started.checked_add(time))
     }
 
@@ -102,6 +103,22 @@ impl Clock {
     /// starts from the schedules of the earlier ones.
     fn for_planning(&self, round: usize) -> Option<Duration> {
         self.left().map(|left| if round == 0 { left / 5 * 4 } else { left / 3 })
+    }
+
+    /// The time for planning in a round of a series: most of what is left, because a round that the clock ends is still packed.
+    pub fn for_round(&self) -> Option<Duration> {
+        self.time.map(|time| time.saturating_sub(self.started.elapsed()) / 5 * 4)
+    }
+
+    /// Whether too little time is left for another round.
+    pub fn nearly_over(&self) -> bool {
+        self.time.is_some_and(|time| time.saturating_sub(self.started.elapsed()) < time / 16)
+    }
+
+    /// The end of the short searches of peers that begin now.
+    pub fn end_of_peers(&self) -> Option<Instant> {
+        let left = self.time.map(|time| time.saturating_sub(self.started.elapsed()));
+        left.and_then(|left| Instant::now().checked_add(left / 2))
     }
 
     /// The end of the packing attempt of a round.
@@ -124,6 +141,12 @@ pub(super) enum Placing {
 
 impl Placing {
     pub(super) const PATIENT: Self = Self::Search { most: None, end: None, last: None };
+
+    /// The evaluations of an attempt in a series: a share of a long attempt, which doubles with each level.
+    pub(super) fn at_level(problem: &Problem, level: u32) -> u64 {
+        let all = work(problem);
+        brief(problem, all).checked_shl(level).map_or(all, |evaluations| evaluations.min(all))
+    }
 
     /// The attempt for the iteration without a limit.
     pub(super) fn unlimited(problem: &Problem) -> Self {
@@ -159,6 +182,11 @@ pub(super) fn fit(
     let clock = Clock::start(method);
     let mut recorded = Evaluations::default();
     let bound = lower_bound(task);
+    if continues(task, method, clock) {
+        let safe = clock.time.and_then(|_| safe_plan(task, method, clock, observer));
+        let (found, recorded) = series(task, method, clock, known, bound, observer);
+        return faster_or_safe(task, found, safe, recorded);
+    }
     let mut descent = Descent::new(task, method, clock, known, bound);
     descent.first = true;
     // Before the rounds, which may use up all the time.
@@ -224,6 +252,33 @@ pub(super) fn fit(
         _ => None,
     });
     or_safe(best, safe, recorded)
+}
+
+/// Whether the rounds are a [`series`]: under a time limit, for a planner that continues from what others found, or where the record is of one.
+fn continues(task: &Task, method: &Method<'_>, clock: Clock) -> bool {
+    match &method.rounds {
+        Rounds::Recorded(recorded) => recorded.continued,
+        Rounds::AsNeeded => clock.time.is_some() && !method.planner.peers(&task.trace).is_empty(),
+        Rounds::AtOnce | Rounds::Sparing => false,
+    }
+}
+
+/// The rounds' plan, or the safe one if that is faster.
+fn faster_or_safe(
+    task: &Task,
+    found: Result<Fitted, PlanError>,
+    safe: Option<Fitted>,
+    recorded: Evaluations,
+) -> (Result<Fitted, PlanError>, Evaluations) {
+    match (found, safe) {
+        (Ok(found), Some(safe)) if safe.time(task) < found.time(task) => (Ok(safe), Evaluations::at_once()),
+        (found, safe) => or_safe(found, safe, recorded),
+    }
+}
+
+/// A short search of one planner.
+pub(super) fn at_once(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Option<Fitted> {
+    Descent::new(task, method, Clock::start(method), &[], Nanos::ZERO).run(observer).ok()
 }
 
 /// Under a time limit: a plan that is found at once, for a planner that is never slower than its peers but may not come to an end in time. It is
@@ -432,12 +487,8 @@ impl<'a> Descent<'a> {
         let machine = &self.task.machine;
         let capacity = Some(machine.memory.align_up(machine.align));
         let problem = Problem { capacity, ..liveness::problem(schedule, machine) };
-        let same = |plan: &&Arc<CheckedPlan>| {
-            let known = plan.placement().height <= machine.memory;
-            known && liveness::problem(plan.schedule(), machine).blocks == problem.blocks
-        };
-        if let Some(plan) = self.method.placed.iter().find(same) {
-            return Ok(plan.placement().clone());
+        if let Some(placement) = known_placement(self.task, self.method, &problem) {
+            return Ok(placement);
         }
         let all = work(&problem);
         match place(problem, schedule, self.method, self.placing(round), observer) {
@@ -529,9 +580,24 @@ impl<'a> Descent<'a> {
     }
 }
 
+/// The placement of a [known plan](Method::placed) whose buffers live as long as those of this problem.
+pub(super) fn known_placement(task: &Task, method: &Method<'_>, problem: &Problem) -> Option<Placement> {
+    let machine = &task.machine;
+    let same = |plan: &&Arc<CheckedPlan>| {
+        let known = plan.placement().height <= machine.memory;
+        known && liveness::problem(plan.schedule(), machine).blocks == problem.blocks
+    };
+    method.placed.iter().find(same).map(|plan| plan.placement().clone())
+}
+
 /// The evaluations of a long packing attempt.
 fn work(problem: &Problem) -> u64 {
     work_by_blocks(problem).min(work_by_pairs(problem)).max(PACKING_EVALUATIONS)
+}
+
+/// Those of a brief attempt, of the `work` of a long one.
+fn brief(problem: &Problem, work: u64) -> u64 {
+    (work / BRIEFLY).min(work_by_pairs(problem) / BRIEFLY_BY_PAIRS).max(PACKING_EVALUATIONS)
 }
 
 fn work_by_pairs(problem: &Problem) -> u64 {
@@ -582,8 +648,7 @@ pub(super) fn place(
     let (outcome, cut) = match placing {
         Placing::AtOnce => (pack(PACKING_EVALUATIONS, observer), None),
         Placing::Briefly => {
-            let share = (work / BRIEFLY).min(work_by_pairs(&problem) / BRIEFLY_BY_PAIRS);
-            let most = share.max(PACKING_EVALUATIONS);
+            let most = brief(&problem, work);
             (pack(most, observer), Some(most))
         }
         Placing::Search { most, end, last } => {

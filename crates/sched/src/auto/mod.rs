@@ -71,36 +71,58 @@ impl Planner for Auto {
         budget: &Budget,
         observer: &dyn Observer,
     ) -> Outcome<Schedule> {
-        let start = Instant::now();
-        if impossible_op(request).is_some() {
-            return refusal(request, None, 1);
-        }
-        let plain = Policy::prompt(request.trace);
-        let least = least_live(request, &plain).ok().map(|(live_bytes, _)| live_bytes);
-        let bound = lower_bound(request).get();
-        if let Ok(lowered) = lower(request, &plain)
-            && lowered.iteration.get() <= bound
-        {
-            observer.origin(Keep.name());
-            return Outcome { best: Some(lowered.schedule), evaluations: 1, stop: StopReason::Optimal };
-        }
-        let relaxed = request.freedom.reorder.then(|| order::relaxed(request, &plain.sequence));
-        let relaxed = relaxed.filter(|relaxed| *relaxed != plain.sequence);
-        let Starts { found: starts, answers, cut } = warm::starts(request, bound, budget, observer);
-        // What the starts took counts too.
-        let left = budget.time.map(|time| time.saturating_sub(start.elapsed()));
-        let time = left.map(|left| if relaxed.is_some() { left / 2 } else { left });
-        let share = Budget { time, ..budget.clone() };
-        let inst = Instance::new(request, plain.sequence);
-        let mut warm: Vec<WarmStart> = starts.iter().map(|entry| WarmStart::fitting(&inst, entry)).collect();
-        let known = known.iter().filter_map(|schedule| WarmStart::known(request, &inst, schedule, EARLIER));
-        warm.extend(known);
-        let mut found = in_order(request, &inst, warm, bound, (answers, cut), &share, observer);
-        if let Some(order) = relaxed {
-            found = found.or_in_order(request, order, &starts, bound, budget, observer);
-        }
-        found.into_outcome(request, least, observer)
+        let quick = |budget: &Budget, bound: u64| warm::starts(request, bound, budget, observer);
+        search_from(request, known, &quick, budget, observer)
     }
+
+    fn continue_from(
+        &self,
+        request: &Request<'_>,
+        known: &[&Schedule],
+        budget: &Budget,
+        observer: &dyn Observer,
+    ) -> Outcome<Schedule> {
+        search_from(request, known, &|_, _| Starts::default(), budget, observer)
+    }
+}
+
+/// The phases of the planner, with the warm starts that `quick` makes within a budget, given the lower bound, and the known schedules.
+fn search_from(
+    request: &Request<'_>,
+    known: &[&Schedule],
+    quick: &dyn Fn(&Budget, u64) -> Starts,
+    budget: &Budget,
+    observer: &dyn Observer,
+) -> Outcome<Schedule> {
+    let start = Instant::now();
+    if impossible_op(request).is_some() {
+        return refusal(request, None, 1);
+    }
+    let plain = Policy::prompt(request.trace);
+    let least = least_live(request, &plain).ok().map(|(live_bytes, _)| live_bytes);
+    let bound = lower_bound(request).get();
+    if let Ok(lowered) = lower(request, &plain)
+        && lowered.iteration.get() <= bound
+    {
+        observer.origin(Keep.name());
+        return Outcome { best: Some(lowered.schedule), evaluations: 1, stop: StopReason::Optimal };
+    }
+    let relaxed = request.freedom.reorder.then(|| order::relaxed(request, &plain.sequence));
+    let relaxed = relaxed.filter(|relaxed| *relaxed != plain.sequence);
+    let Starts { found: starts, answers, cut } = quick(budget, bound);
+    // What the starts took counts too.
+    let left = budget.time.map(|time| time.saturating_sub(start.elapsed()));
+    let time = left.map(|left| if relaxed.is_some() { left / 2 } else { left });
+    let share = Budget { time, ..budget.clone() };
+    let inst = Instance::new(request, plain.sequence);
+    let mut warm: Vec<WarmStart> = starts.iter().map(|entry| WarmStart::fitting(&inst, entry)).collect();
+    let known = known.iter().filter_map(|schedule| WarmStart::known(request, &inst, schedule, EARLIER));
+    warm.extend(known);
+    let mut found = in_order(request, &inst, warm, bound, (answers, cut), &share, observer);
+    if let Some(order) = relaxed {
+        found = found.or_in_order(request, order, &starts, bound, budget, observer);
+    }
+    found.into_outcome(request, least, observer)
 }
 
 /// A schedule with its iteration time and what found it.

@@ -19,7 +19,7 @@ use super::instance::Instance;
 use super::joint::{self, JointWalk};
 use super::sequence::Decisions;
 use super::state::{AnnealState, Copies};
-use super::warm::WarmStart;
+use super::warm::{EARLIER, WarmStart};
 use super::window::WindowSearch;
 use crate::policy::PrefetchRule;
 
@@ -143,7 +143,10 @@ pub(crate) fn search<'a>(
     // What fits of that, or could be repaired, is found even if there is no time left.
     search.alone = search.walks.iter().fold(None, |best, walk| better(best, &walk.fitting()));
     search.collect();
-    let stop = search.run();
+    // What goes on from earlier schedules has to be repaired for its limit first, which is up to the joint walks.
+    let continues = !warm.is_empty() && warm.iter().all(|warm| warm.by == EARLIER);
+    let repaired = if continues { search.step(FIRST_CYCLE * JOINT_SHARE) } else { None };
+    let stop = repaired.unwrap_or_else(|| search.run());
     let joint = search.joints.into_iter().filter_map(|walk| walk.best).collect();
     SearchResult { best: search.best, joint, evaluations: search.evaluations, stop }
 }

@@ -55,6 +55,7 @@ pub(crate) fn peers(ops: usize) -> impl Iterator<Item = &'static dyn Planner> {
 pub(crate) const EARLIER: &str = "an earlier plan";
 
 /// What the planners of the warm starts found.
+#[derive(Default)]
 pub(crate) struct Starts {
     /// Their schedules, in the order of the planners. A schedule that reaches the bound is the last.
     pub found: Vec<Entry>,

@@ -1,0 +1,505 @@
+//! A series of rounds under a time limit, for planners that continue from known schedules: short rounds first, each of which plans *and* packs.
+//!
+//! The budget of a round depends on the rounds before it alone, never on the time limit: it is small while nothing can be packed, and
+//! doubles with every round that is not about packing. So a longer time limit only appends rounds to those of a shorter one, and because the fastest plan that is already packed is kept, more time gives no slower plan, up to what the last round, which the clock ends,
+//! happens to find. A schedule that cannot be packed lowers the limit on live memory of the rounds that follow, one that is packed raises it
+//! again, and only a schedule that is faster than the fastest packed one is packed at all.
+//!
+//! Some of the rounds decide with less freedom: without the link, and in the trace's order. So more freedom costs a share of the time, but does
+//! not hide what less of it finds.
+//!
+//! [`Evaluations::continued`] are those of the rounds up to the one that found the plan, and reproduce it.
+
+use elbowroom_ir::packing::{Placement, Problem};
+use elbowroom_ir::planning::{Freedom, Request};
+use elbowroom_ir::schedule::Schedule;
+use elbowroom_ir::search::{Budget, InterruptOnly, Observer, Outcome, StopReason};
+use elbowroom_ir::{Bytes, Nanos};
+use elbowroom_sched::deadline::Until;
+use elbowroom_sim::bound::lower_bound;
+use elbowroom_sim::liveness;
+
+use super::evaluations::{Evaluations, Round};
+use super::fit::{Clock, Fitted, Placed, Placing, Unplaced, at_once, known_placement, place};
+use super::origin::Origin;
+use super::{AT_ONCE, Method, PlanError, Rounds, Task, goal, no_schedule, request, simulate};
+
+/// Evaluations of the planner in rounds of level 0. Each level has twice the evaluations of the one before.
+const FIRST: u64 = 5_000;
+/// The highest level.
+const LEVELS: u32 = 24;
+/// Schedules in succession that cannot be packed, after which the level rises nevertheless: a longer packing attempt may succeed.
+const FAILURES: u32 = 4;
+/// Levels of rounds for one of packing attempts, which take longer than the rounds if they grow as fast.
+const PACKING: u32 = 3;
+/// By how many levels rounds are shorter that follow a schedule which could not be packed: they lower the live memory of what was found.
+const SHORTER: u32 = 2;
+/// The largest number of rounds.
+const MOST: usize = 128;
+/// One in this many rounds decides with less freedom than the task permits.
+const LESS_FREE: usize = 3;
+/// Rounds without any plan that can be packed, after which the planner's peers are run.
+const PATIENCE: usize = 6;
+/// The share of the limit by which the limit on live memory falls at least: a packer often misses it by less, several times in succession.
+const STEP: u64 = 80;
+/// Schedules that could not be packed, the latest, from which a round continues.
+const UNPACKED: usize = 2;
+
+/// Runs the series: until the clock ends it, or the recorded rounds have been made. Returns the fastest schedule that was packed.
+pub(super) fn series(
+    task: &Task,
+    method: &Method<'_>,
+    clock: Clock,
+    known: &[&Schedule],
+    bound: Nanos,
+    observer: &dyn Observer,
+) -> (Result<Fitted, PlanError>, Evaluations) {
+    let mut series = Series::new(task, method, clock, known);
+    let refused = series.run(bound, observer).err();
+    let Series { best, rounds, lowest, peers_finished, .. } = series;
+    let record = |rounds: Vec<Round>| Evaluations {
+        rounds,
+        continued: true,
+        peer_searches: peers_finished,
+        ..Evaluations::default()
+    };
+    match (best, refused) {
+        (Some(Best { fitted, rounds: made, .. }), _) => (Ok(fitted), record(rounds[..made].to_vec())),
+        (None, Some(refused)) => (Err(refused), record(rounds)),
+        (None, None) => (Err(PlanError::GaveUp { limit: task.machine.memory, best: lowest }), record(rounds)),
+    }
+}
+
+/// The fastest schedule that has been packed, and after how many rounds.
+struct Best {
+    time: Nanos,
+    fitted: Fitted,
+    rounds: usize,
+}
+
+/// The rounds that decide with the same freedom.
+struct Track {
+    freedom: Freedom,
+    /// The iteration time that none of its plans can be below.
+    bound: Nanos,
+    limit: LiveLimit,
+    /// How long its rounds are, and how many in succession failed to pack.
+    level: u32,
+    failures: u32,
+    /// The fastest of its schedules that has been packed.
+    packed: Option<(Nanos, Schedule)>,
+    /// Its schedules that could not be packed, the latest last.
+    unpacked: Vec<Schedule>,
+    /// Whether it has had a round, and whether it is proved that it needs no other.
+    begun: bool,
+    over: bool,
+}
+
+struct Series<'a> {
+    task: &'a Task,
+    method: &'a Method<'a>,
+    clock: Clock,
+    known: &'a [&'a Schedule],
+    tracks: Vec<Track>,
+    best: Option<Best>,
+    rounds: Vec<Round>,
+    /// The smallest arena size that the packer reached without success.
+    lowest: Option<Bytes>,
+    /// Searches of peers that finished if the clock ended one.
+    peers_finished: Option<u32>,
+    asked_peers: bool,
+    /// Whether no interruption has changed what the rounds so far found.
+    reproducible: bool,
+}
+
+impl<'a> Series<'a> {
+    fn new(task: &'a Task, method: &'a Method<'a>, clock: Clock, known: &'a [&'a Schedule]) -> Self {
+        let whole = task.machine.memory.align_up(task.machine.align);
+        let track = |freedom| Track {
+            freedom,
+            bound: lower_bound(&Request { freedom, ..request(task, whole) }),
+            limit: LiveLimit::from(whole),
+            level: SHORTER,
+            failures: 0,
+            packed: None,
+            unpacked: Vec::new(),
+            begun: false,
+            over: false,
+        };
+        let tracks = freedoms(task).into_iter().map(track).collect();
+        let (best, rounds, lowest, peers_finished) = (None, Vec::new(), None, None);
+        Self {
+            task,
+            method,
+            clock,
+            known,
+            tracks,
+            best,
+            rounds,
+            lowest,
+            peers_finished,
+            asked_peers: false,
+            reproducible: true,
+        }
+    }
+
+    /// The error is a proof that there is no plan.
+    fn run(&mut self, bound: Nanos, observer: &dyn Observer) -> Result<(), PlanError> {
+        for round in 0..self.most() {
+            if round == PATIENCE && self.best.is_none() {
+                self.run_peers(observer);
+            }
+            let reached = self.best.as_ref().is_some_and(|best| best.time <= bound);
+            let Some(track) = self.turn(round) else { break };
+            if reached || !self.round(round, track, observer)? || observer.interrupted() {
+                break;
+            }
+        }
+        // The record of what a peer found ends with these rounds.
+        if self.rounds.len() == PATIENCE && self.best.is_none() && !self.asked_peers {
+            self.run_peers(observer);
+        }
+        Ok(())
+    }
+
+    fn most(&self) -> usize {
+        match &self.method.rounds {
+            Rounds::Recorded(recorded) => recorded.rounds.len().min(MOST),
+            _ => MOST,
+        }
+    }
+
+    /// The track that has this round.
+    fn turn(&self, round: usize) -> Option<usize> {
+        let others = self.tracks.len() - 1;
+        let own = match round % LESS_FREE == LESS_FREE - 1 && others > 0 {
+            true => 1 + round / LESS_FREE % others,
+            false => 0,
+        };
+        let best = self.best.as_ref().map(|best| best.time);
+        let open = |track: &Track| !track.over && best.is_none_or(|best| track.bound < best);
+        std::iter::once(own).chain(0..self.tracks.len()).find(|&track| open(&self.tracks[track]))
+    }
+
+    /// Plans and packs once; returns whether there may be another round.
+    fn round(&mut self, round: usize, index: usize, observer: &dyn Observer) -> Result<bool, PlanError> {
+        let clock = self.clock;
+        if round > 0 && clock.nearly_over() {
+            return Ok(false);
+        }
+        let Some((Outcome { best, stop, .. }, found_by, ended)) = self.plan(round, index, observer) else {
+            return Ok(false);
+        };
+        let (task, track) = (self.task, &mut self.tracks[index]);
+        let whole = track.limit.is_whole();
+        let Some(schedule) = best else {
+            match (&stop, whole) {
+                (StopReason::Infeasible(_), true) if index == 0 => {
+                    return Err(no_schedule(stop, true, task.machine.memory, None));
+                }
+                (StopReason::Infeasible(_), true) => track.over = true,
+                _ => {
+                    track.limit.too_low();
+                    track.failed();
+                    // What was known could not be repaired: the next round makes warm starts.
+                    track.begun = false;
+                }
+            }
+            return Ok(!ended);
+        };
+        let time = simulate(task, &schedule).iteration;
+        let peak = liveness::problem(&schedule, &task.machine).peak_live();
+        if self.best.as_ref().is_some_and(|best| best.time <= time) {
+            track.limit.rise();
+            track.settled();
+            // What a search proves at the whole limit, no other search improves on.
+            track.over |= whole && stop == StopReason::Optimal;
+            return Ok(!ended);
+        }
+        match self.pack(index, &schedule, observer) {
+            Ok(placement) => {
+                let track = &mut self.tracks[index];
+                track.over |= whole && stop == StopReason::Optimal;
+                track.limit.fits();
+                track.settled();
+                track.packed = Some((time, schedule.clone()));
+                let reproducible = self.reproducible;
+                let fitted = Fitted { schedule, placement, stop, found_by, reproducible };
+                self.best = Some(Best { time, fitted, rounds: self.rounds.len() });
+            }
+            Err(height) => {
+                let track = &mut self.tracks[index];
+                track.limit.exceeds(peak, height.saturating_sub(task.machine.memory));
+                track.failed();
+                track.unpacked.push(schedule);
+                self.lowest = Some(self.lowest.map_or(height, |lowest| lowest.min(height)));
+            }
+        }
+        Ok(!ended)
+    }
+
+    /// The level of a track's next round. Those with less freedom stay behind, so that they take a small share of the time.
+    fn level(&self, index: usize) -> u32 {
+        let own = self.tracks[index].level;
+        if index == 0 { own } else { own.min(self.tracks[0].level.saturating_sub(1)) }
+    }
+
+    /// Plans a round, with who found the schedule and whether the clock ended it; `None` if it ended before anything could be counted.
+    fn plan(
+        &mut self,
+        round: usize,
+        index: usize,
+        observer: &dyn Observer,
+    ) -> Option<(Outcome<Schedule>, String, bool)> {
+        let Method { planner, packer, budget, rounds, .. } = self.method;
+        let level = self.level(index);
+        let track = &mut self.tracks[index];
+        let track_failed = track.failures > 0;
+        let watch = Until::new(observer, self.clock.end_of_all());
+        let origin = Origin::new(&watch);
+        let evaluations = match rounds {
+            Rounds::Recorded(recorded) => recorded.rounds[round].planner,
+            _ if track_failed => FIRST << level.saturating_sub(SHORTER),
+            _ => FIRST << level,
+        };
+        let budget = Budget {
+            evaluations: Some(evaluations),
+            time: self.clock.for_round(),
+            seed: budget.seed.wrapping_add(round as u64),
+            ..budget.clone()
+        };
+        observer.begins(&goal(self.task, *planner, &budget));
+        let request = Request {
+            packer: Some(*packer),
+            freedom: track.freedom,
+            ..request(self.task, track.limit.limit())
+        };
+        let best = self.best.as_ref().map(|best| &best.fitted.schedule);
+        let own = track.packed.as_ref().map(|(_, schedule)| schedule);
+        let unpacked = track.unpacked.iter().rev().take(UNPACKED);
+        let mut known: Vec<&Schedule> = best.into_iter().chain(own).chain(unpacked).collect();
+        known.dedup();
+        known.extend(self.known);
+        let mut outcome = match std::mem::replace(&mut track.begun, true) {
+            true => planner.continue_from(&request, &known, &budget, &origin),
+            false => planner.schedule_from(&request, &known, &budget, &origin),
+        };
+        if outcome.stop == StopReason::Interrupted {
+            if watch.cut() && round > 0 {
+                return None;
+            }
+            self.reproducible = false;
+            if !observer.interrupted() {
+                outcome.stop = StopReason::Time;
+            }
+        }
+        let ended = outcome.stop == StopReason::Time;
+        self.rounds.push(Round { planner: outcome.evaluations, packer: None });
+        Some((outcome, origin.found_by(*planner), ended))
+    }
+
+    /// Packs a round's schedule. The error is the arena size that the packer reached.
+    fn pack(&self, index: usize, schedule: &Schedule, observer: &dyn Observer) -> Result<Placement, Bytes> {
+        let machine = &self.task.machine;
+        let capacity = Some(machine.memory.align_up(machine.align));
+        let problem = Problem { capacity, ..liveness::problem(schedule, machine) };
+        if let Some(placement) = known_placement(self.task, self.method, &problem) {
+            return Ok(placement);
+        }
+        let end = self.clock.end_of_all();
+        let placing = Placing::Search {
+            most: Some(Placing::at_level(&problem, self.level(index) / PACKING)),
+            end,
+            last: end,
+        };
+        match place(problem, schedule, self.method, placing, observer) {
+            Ok(Placed { placement, .. }) if placement.height <= machine.memory => Ok(placement),
+            Ok(Placed { placement, .. }) => Err(placement.height),
+            Err(Unplaced { height, .. }) => Err(height),
+        }
+    }
+
+    /// Short searches of the planner's peers, whose schedules may be packed where the planner's own cannot.
+    fn run_peers(&mut self, observer: &dyn Observer) {
+        let most = match &self.method.rounds {
+            Rounds::Recorded(recorded) => recorded.peer_searches,
+            _ => None,
+        };
+        self.asked_peers = true;
+        let mut finished = 0;
+        for peer in self.method.planner.peers(&self.task.trace) {
+            let watch = Until::new(observer, self.clock.end_of_peers());
+            if most.is_some_and(|most| finished >= most) || watch.interrupted() {
+                self.peers_finished = Some(finished);
+                return;
+            }
+            let budget = Budget { evaluations: Some(AT_ONCE), time: None, ..self.method.budget.clone() };
+            let quick = Method { planner: peer, budget, rounds: Rounds::AtOnce, ..self.method.clone() };
+            let found = at_once(self.task, &quick, &InterruptOnly(&watch));
+            if watch.interrupted() {
+                self.peers_finished = Some(finished);
+                return;
+            }
+            finished += 1;
+            let Some(fitted) = found else { continue };
+            let time = simulate(self.task, &fitted.schedule).iteration;
+            if self.best.as_ref().is_none_or(|best| time < best.time) {
+                self.best = Some(Best { time, fitted, rounds: self.rounds.len() });
+            }
+        }
+    }
+}
+
+impl Track {
+    /// A round ended without a question about packing: the next one searches for longer.
+    fn settled(&mut self) {
+        (self.level, self.failures) = ((self.level + 1).min(LEVELS), 0);
+    }
+
+    /// A round ended without a plan.
+    fn failed(&mut self) {
+        self.failures += 1;
+        if self.failures >= FAILURES {
+            self.settled();
+        }
+    }
+}
+
+/// What the tracks may decide: what the task permits, then less of it.
+fn freedoms(task: &Task) -> Vec<Freedom> {
+    let all = task.freedom;
+    let mut freedoms = vec![all];
+    let hosted = task.pins.as_ref().is_some_and(|pins| !pins.hosted.is_empty());
+    let alone = Freedom { offload: false, ..all };
+    let floor = elbowroom_sim::bound::floor(&task.trace, alone, task.machine.align);
+    if all.offload && all.recompute && !hosted && floor.is_none_or(|floor| floor.bytes <= task.machine.memory)
+    {
+        freedoms.push(alone);
+    }
+    if all.reorder {
+        let in_order = |freedom: Freedom| Freedom { reorder: false, ..freedom };
+        freedoms.extend(freedoms.clone().into_iter().map(in_order));
+    }
+    freedoms
+}
+
+/// The limit on live memory of the next round. Whether a schedule can be packed is close to random near the limit, so no limit is ever ruled
+/// out: it falls to what can be packed, and then rises half of the way to the whole limit.
+#[derive(Clone, Copy, Debug)]
+struct LiveLimit {
+    whole: Bytes,
+    limit: Bytes,
+    /// The highest limit whose schedule was packed.
+    fits: Option<Bytes>,
+    /// The lowest live memory of a schedule that was not packed.
+    exceeds: Bytes,
+    /// Schedules that could not be packed since the last that could.
+    failures: u32,
+}
+
+impl LiveLimit {
+    fn from(whole: Bytes) -> Self {
+        Self { whole, limit: whole, fits: None, exceeds: whole, failures: 0 }
+    }
+
+    fn limit(&self) -> Bytes {
+        self.limit
+    }
+
+    fn is_whole(&self) -> bool {
+        self.limit == self.whole
+    }
+
+    /// A schedule of this live memory needs so many bytes more than there are.
+    fn exceeds(&mut self, peak: Bytes, excess: Bytes) {
+        self.exceeds = self.limit.min(peak);
+        let fits = self.fits.filter(|&fits| fits < self.exceeds);
+        let step = excess.get().max(self.whole.get() / STEP);
+        let step = step.checked_shl(self.failures).unwrap_or(u64::MAX);
+        let lower = Bytes(self.exceeds.get().saturating_sub(step));
+        self.failures = (self.failures + 1).min(16);
+        self.limit = match fits {
+            Some(fits) => fits.max(lower),
+            None if lower > Bytes::ZERO => lower,
+            None => Bytes(self.exceeds.get() / 2),
+        };
+    }
+
+    /// The schedule of this limit was packed.
+    fn fits(&mut self) {
+        self.fits = Some(self.limit);
+        self.failures = 0;
+        self.rise();
+    }
+
+    /// Nothing faster was found within the limit, or it was packed. What a longer search finds above the border may be packed by a longer
+    /// attempt, and if not, the short rounds that follow continue from it.
+    fn rise(&mut self) {
+        self.limit = Bytes(self.limit.get().midpoint(self.whole.get()));
+    }
+
+    /// No schedule was found within the limit.
+    fn too_low(&mut self) {
+        self.limit = Bytes(self.limit.get().midpoint(self.exceeds.get().max(self.limit.get())));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rounds whose schedules use all of the limit and are packed if it is at most `border`.
+    fn limits(border: u64, rounds: usize) -> Vec<u64> {
+        let mut limit = LiveLimit::from(Bytes(10_000));
+        (0..rounds)
+            .map(|_| {
+                let made = limit.limit();
+                match made.get().checked_sub(border).filter(|&excess| excess > 0) {
+                    Some(excess) => limit.exceeds(made, Bytes(excess)),
+                    None => limit.fits(),
+                }
+                made.get()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_limit_approaches_the_border_and_looks_above_it_again() {
+        for border in [9_900, 9_000, 6_000, 2_500] {
+            let limits = limits(border, 40);
+            let fitting = limits.iter().filter(|&&limit| limit <= border);
+            assert!(
+                fitting.clone().max().is_some_and(|&best| best >= border - 10_000 / STEP - 60),
+                "{border}: {limits:?}"
+            );
+            assert!(fitting.count() >= 10, "{border}: {limits:?}");
+            let later = limits.iter().skip(20).any(|&limit| limit > border);
+            assert!(later, "a schedule above the border may be packed after all: {border}: {limits:?}");
+            assert!(limits.iter().all(|&limit| limit <= 10_000));
+        }
+    }
+
+    #[test]
+    fn a_limit_at_which_nothing_is_found_rises_until_something_is() {
+        let mut limit = LiveLimit::from(Bytes(10_000));
+        limit.exceeds(Bytes(9_000), Bytes(5_000));
+        assert_eq!(limit.limit(), Bytes(4_000));
+        let risen: Vec<Bytes> = (0..20).map(|_| (limit.too_low(), limit.limit()).1).collect();
+        assert!(risen.windows(2).all(|two| two[0] <= two[1]) && risen[19] > Bytes(8_990), "{risen:?}");
+    }
+
+    #[test]
+    fn rounds_grow_where_packing_is_not_the_question() {
+        let whole = Bytes(10_000);
+        let freedom = Freedom::ALL;
+        let (limit, unpacked, bound) = (LiveLimit::from(whole), Vec::new(), Nanos::ZERO);
+        let (level, failures, packed, begun, over) = (0, 0, None, false, false);
+        let mut track = Track { freedom, bound, limit, level, failures, packed, unpacked, begun, over };
+        (1..FAILURES).for_each(|_| track.failed());
+        assert_eq!(track.level, 0);
+        track.failed();
+        assert_eq!(track.level, 1, "a longer attempt may pack what a short one did not");
+        (0..2 * LEVELS).for_each(|_| track.settled());
+        assert!(FIRST.checked_shl(track.level).is_some_and(|evaluations| evaluations > 1 << 32));
+    }
+}
