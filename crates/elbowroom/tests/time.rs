@@ -1,7 +1,7 @@
 //! A time limit is kept by every part of planning, and what one sum proves takes no search.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use elbowroom::algorithms::{AlgorithmChoice, Conditions};
@@ -451,15 +451,15 @@ impl Planner for Searches {
     }
 }
 
-/// Refuses the first problem by one alignment.
-struct RefusesFirst(AtomicBool);
+/// Refuses what it is to pack with the budget of its first call, by one alignment: the first attempt of a plan is longer than the later ones.
+struct RefusesFirst(OnceLock<Option<u64>>);
 
 impl Packer for RefusesFirst {
     fn name(&self) -> &'static str {
         "refuses-first"
     }
     fn pack(&self, problem: &Problem, budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
-        if self.0.swap(true, Ordering::Relaxed) {
+        if *self.0.get_or_init(|| budget.evaluations) != budget.evaluations {
             return registry::packer("auto").unwrap().pack(problem, budget, observer);
         }
         let best = problem.capacity.map(|capacity| capacity + Bytes(64));
@@ -473,8 +473,8 @@ fn nothing_is_searched_once_a_plan_reaches_the_bound() {
     let packer = registry::packer("auto").unwrap();
     let peak = pipeline::unconstrained(&task, packer, &Silent).unwrap().height();
     let task = task.with_memory(Bytes(peak.get() + 4096));
-    let packer = RefusesFirst(AtomicBool::new(false));
-    let method = Method::new(&Keeps, &packer, Budget::evaluations(20));
+    let packer = RefusesFirst(OnceLock::new());
+    let method = Method::new(&Keeps, &packer, Budget::evaluations(1_000));
     let planned = pipeline::plan(&task, &method, &Silent).unwrap();
     assert_eq!(planned.predicted.iteration, task.costs.total());
     assert_eq!(planned.evaluations.rounds.len(), 2, "the first schedule was not packed");

@@ -1,8 +1,9 @@
 //! A series of rounds under a time limit, for planners that continue from known schedules: short rounds first, each of which plans *and* packs.
 //!
 //! The budget of a round depends on the rounds before it alone, never on the time limit: it is small while nothing can be packed, and
-//! doubles with every round that is not about packing. So a longer time limit only appends rounds to those of a shorter one, and because the fastest plan that is already packed is kept, more time gives no slower plan, up to what the last round, which the clock ends,
-//! happens to find. A schedule that cannot be packed lowers the limit on live memory of the rounds that follow, one that is packed raises it
+//! doubles with every round that is not about packing. So a longer time limit only appends rounds to those of a shorter one, and because the
+//! fastest plan that is already packed is kept, more time gives no slower plan, up to what the last round, which the clock ends, happens to
+//! find. A schedule that cannot be packed lowers the limit on live memory of the rounds that follow, one that is packed raises it
 //! again, and only a schedule that is faster than the fastest packed one is packed at all.
 //!
 //! Some of the rounds decide with less freedom: without the link, and in the trace's order. So more freedom costs a share of the time, but does
@@ -326,8 +327,7 @@ impl<'a> Series<'a> {
             _ => None,
         };
         self.asked_peers = true;
-        let mut finished = 0;
-        for peer in self.method.planner.peers(&self.task.trace) {
+        for (finished, peer) in (0u32..).zip(self.method.planner.peers(&self.task.trace)) {
             let watch = Until::new(observer, self.clock.end_of_peers());
             if most.is_some_and(|most| finished >= most) || watch.interrupted() {
                 self.peers_finished = Some(finished);
@@ -340,7 +340,6 @@ impl<'a> Series<'a> {
                 self.peers_finished = Some(finished);
                 return;
             }
-            finished += 1;
             let Some(fitted) = found else { continue };
             let time = simulate(self.task, &fitted.schedule).iteration;
             if self.best.as_ref().is_none_or(|best| time < best.time) {
