@@ -6,8 +6,9 @@
 //! which it fits, and the fastest schedule of all is taken. As soon as a schedule that fits reaches the lower bound on the iteration time, nothing
 //! else is searched.
 //!
-//! Under a time limit, planners that continue from what others found make a [`series`] of rounds instead. In both, the clock ends planning in a round, packing, and the searches of peers. Each stop is recorded in [`Evaluations`], which
-//! reproduce the plan: a search that was stopped without a record contributes nothing.
+//! Under a time limit, planners that continue from what others found make a [`series`] of rounds instead. In both, the clock ends planning in a
+//! round, packing, and the searches of peers. Each stop is recorded in [`Evaluations`], which reproduce the plan: a search that was stopped
+//! without a record contributes nothing.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -254,11 +255,15 @@ pub(super) fn fit(
     or_safe(best, safe, recorded)
 }
 
-/// Whether the rounds are a [`series`]: under a time limit, for a planner that continues from what others found, or where the record is of one.
+/// Whether the rounds are a [`series`]: under a time limit alone, for a planner that continues from what others found, or where the record is of
+/// one. A series chooses the evaluations of its rounds, so that it cannot keep to a budget of evaluations.
 fn continues(task: &Task, method: &Method<'_>, clock: Clock) -> bool {
     match &method.rounds {
         Rounds::Recorded(recorded) => recorded.continued,
-        Rounds::AsNeeded => clock.time.is_some() && !method.planner.peers(&task.trace).is_empty(),
+        Rounds::AsNeeded => {
+            let by_time_alone = clock.time.is_some() && method.budget.evaluations.is_none();
+            by_time_alone && !method.planner.peers(&task.trace).is_empty()
+        }
         Rounds::AtOnce | Rounds::Sparing => false,
     }
 }
