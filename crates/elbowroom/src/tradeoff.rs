@@ -17,6 +17,8 @@ const LEFT: f64 = 62.0;
 const TOP: f64 = 26.0;
 /// Room for half of the last number of the axis.
 const RIGHT: f64 = 24.0;
+/// Width and height of an arrow with its number.
+const ARROW: (f64, f64) = (52.0, 16.0);
 
 /// Shows and hides the lines of planners.
 const SCRIPT: &str = r#"
@@ -64,7 +66,7 @@ impl Tradeoff<'_> {
             body,
             "<section aria-labelledby=\"chart-heading\">\n<h2 id=\"chart-heading\">Overhead against memory</h2>\n\
              <p>Each line is a planner, each point a plan: choose one to see it. No plan lies in the grey region, below the lower bound. \
-             An arrow at the upper edge stands for a plan with a larger overhead, which is written beside it.</p>\n"
+             Arrows at the upper edge stand for plans with larger overheads, which are written next to them.</p>\n"
         );
         self.legend(&mut body);
         self.chart(&mut body);
@@ -163,31 +165,52 @@ impl Tradeoff<'_> {
             (LEFT + WIDTH) / 2.0,
             TOP + HEIGHT + 42.0
         );
+        let depths = self.depths(&scale);
         for (index, planner) in self.planners().iter().enumerate() {
-            self.line(out, &scale, planner, COLOURS[index % COLOURS.len()]);
+            self.line(out, &scale, &depths, planner, COLOURS[index % COLOURS.len()]);
         }
         *out += "</svg>\n";
     }
 
-    fn line(&self, out: &mut String, scale: &Scale, planner: &str, colour: &str) {
-        let mut points: Vec<(f64, f64, Option<&String>)> = self
+    /// How many arrows lie above that of each row. The arrows of one limit would all have the same place, so they are stacked.
+    fn depths(&self, scale: &Scale) -> Vec<u32> {
+        let mut drawn: Vec<(f64, u32)> = Vec::new();
+        let depth = |row: &Row| {
+            let x = scale.x(100.0 * row.share);
+            if row.overhead.is_none_or(|overhead| 100.0 * overhead <= scale.high) {
+                return 0;
+            }
+            let taken = |depth: u32| drawn.iter().any(|&(at, own)| own == depth && (at - x).abs() < ARROW.0);
+            let depth = (0..).find(|&depth| !taken(depth)).unwrap_or(0);
+            drawn.push((x, depth));
+            depth
+        };
+        self.rows.iter().map(depth).collect()
+    }
+
+    fn line(&self, out: &mut String, scale: &Scale, depths: &[u32], planner: &str, colour: &str) {
+        let mut points: Vec<(f64, f64, f64, Option<&String>)> = self
             .rows
             .iter()
             .zip(self.pages)
-            .filter(|(row, _)| row.planner == planner)
-            .filter_map(|(row, page)| Some((100.0 * row.share, 100.0 * row.overhead?, page.as_ref())))
+            .zip(depths)
+            .filter(|((row, _), _)| row.planner == planner)
+            .filter_map(|((row, page), &depth)| {
+                let (share, overhead) = (100.0 * row.share, 100.0 * row.overhead?);
+                Some((share, overhead, scale.y(overhead) + ARROW.1 * f64::from(depth), page.as_ref()))
+            })
             .collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         let path: Vec<String> =
-            points.iter().map(|&(x, y, _)| format!("{:.1},{:.1}", scale.x(x), scale.y(y))).collect();
+            points.iter().map(|&(x, _, y, _)| format!("{:.1},{y:.1}", scale.x(x))).collect();
         let _ = writeln!(
             out,
             "<g id=\"line-{planner}\"><polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
             path.join(" ")
         );
-        for (share, overhead, page) in points {
+        for (share, overhead, y, page) in points {
             let label = format!("{planner} at {share:.1} %: overhead {overhead:+.1} %");
-            let (x, y) = (scale.x(share), scale.y(overhead));
+            let x = scale.x(share);
             let mark = if overhead > scale.high {
                 format!(
                     "<path d=\"M{:.1} {:.1}h12l-6 -10z\" fill=\"{colour}\"><title>{label}</title></path><text x=\"{:.1}\" y=\"{:.1}\">{overhead:.0}</text>",
