@@ -101,6 +101,25 @@ fn plans_are_proved_first_and_wrong_files_named() {
     assert!(bad.contains("device_traces"), "{bad}");
 }
 
+#[test]
+fn the_line_of_code_behind_the_peak_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let trace = "elbowroom trace 1\nname \"two ops\"\ns0 4096\ns1 8192\nt0 s0 \"a\"\nt1 s1 \"blocks.0.fc/mul\"\n\
+                 op0 input \"a\" forward never makes t0 nanos 1\n\
+                 op1 mul \"blocks.0.fc/mul\" forward pure reads t0 makes t1 line \"net/model.py:120\" nanos 1\n";
+    std::fs::write(at.join("a.trace"), trace).unwrap();
+    let explained = why(at, "why a.trace --json");
+    assert_eq!(explained["peak"]["line"], "net/model.py:120");
+    assert_eq!(group(&explained, "blocks")["module"], "blocks.0.fc");
+    let (text, _) = expect_both(at, "why a.trace", 0);
+    assert!(text.split_whitespace().collect::<String>().contains("calledatnet/model.py:120"), "{text}");
+    expect_both(at, "report a.trace -o a.html", 0);
+    let data = page_data(&std::fs::read_to_string(at.join("a.html")).unwrap());
+    assert_eq!(data["op_lines"], serde_json::json!(["", "net/model.py:120"]));
+    assert_eq!(data["ops"]["line"], serde_json::json!([0, 1]));
+}
+
 /// The object in the page's script element.
 fn page_data(page: &str) -> Value {
     let (_, rest) = page.split_once("type=\"application/json\">").unwrap();

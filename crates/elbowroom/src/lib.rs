@@ -39,6 +39,7 @@ pub mod explain;
 pub mod export;
 pub mod files;
 pub mod largest;
+pub mod layout;
 pub mod machine;
 pub mod network;
 pub mod nn;

@@ -104,6 +104,8 @@ struct Ops {
     name: Vec<i64>,
     /// Index of the name of the op's kind.
     kind: Vec<u32>,
+    /// Index of the line of the user's program that calls it. Empty if no line is known.
+    line: Vec<u32>,
 }
 
 #[derive(Serialize)]
@@ -124,6 +126,8 @@ struct Page<'a> {
     /// Every name without the characters that it has in common with the one before, and their number before the rest, to base 36.
     names: Vec<String>,
     op_kinds: Vec<&'a str>,
+    /// Lines of the user's program that call ops; an unknown one is empty.
+    op_lines: Vec<&'a str>,
     ops: Ops,
     residencies: Columns,
     steps: Steps,
@@ -207,11 +211,15 @@ pub fn report<'a>(subject: &Subject<'a>) -> Report<'a> {
     let mut names = Names::default();
     let unit = unit(task, shown, &live, unconstrained);
     let residencies = columns(task, shown, why, unit, &mut names);
-    let (mut ops, mut op_kinds) = (Ops::default(), Names::default());
+    let (mut ops, mut op_kinds, mut op_lines) = (Ops::default(), Names::default(), Names::default());
+    let lines_known = task.trace.ops().values().any(|op| !op.line.is_empty());
     let mut before = 0;
     for op in task.trace.ops().values() {
         ops.name.push(difference(i64::from(names.index(&op.name)), &mut before));
         ops.kind.push(op_kinds.index(&op.kind));
+        if lines_known {
+            ops.line.push(op_lines.index(&op.line));
+        }
     }
     let curve = live.curve.iter().map(|(id, bytes): (ActionId, _)| (id.index() as u64, bytes.get()));
     let predicted_spans = spans(shown, predicted, &mut names);
@@ -239,6 +247,7 @@ pub fn report<'a>(subject: &Subject<'a>) -> Report<'a> {
         kinds: Kind::ALL.iter().map(|kind| kind.name()).collect(),
         unit_bytes: unit,
         op_kinds: op_kinds.names,
+        op_lines: op_lines.names,
         ops,
         residencies,
         names: names.front_coded(),

@@ -26,6 +26,7 @@ mod origin;
 mod remembered;
 mod series;
 mod share;
+pub mod sizes;
 mod smallest;
 
 pub use derive::{Underived, derived_plan};

@@ -10,6 +10,12 @@ pub const DEFAULT_PLANNER: &str = "auto";
 /// The packer used when none is named.
 pub const DEFAULT_PACKER: &str = "auto";
 
+/// The planner that offloads and evicts as much as it can: it finds small limits within seconds.
+pub const FRUGAL_PLANNER: &str = "floor";
+
+/// The packer that goes with it.
+pub const QUICK_PACKER: &str = "best-fit";
+
 /// A name that nothing is registered under.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -15,16 +15,21 @@
 pub(crate) mod groups;
 mod savings;
 mod suggestions;
+mod text;
+
+use std::time::{Duration, Instant};
 
 use elbowroom_ir::check::CheckedPlan;
 use elbowroom_ir::schedule::Schedule;
-use elbowroom_ir::search::Observer;
+use elbowroom_ir::search::{Budget, Observer};
 use elbowroom_ir::trace::{Again, Trace};
 use elbowroom_ir::{Bytes, Id, Nanos};
+use elbowroom_sched::deadline::Until;
 use elbowroom_sim::live::LiveMemory;
 use serde::Serialize;
 
 use crate::pipeline::{self, Method, Planned, Task};
+use crate::registry::{self, UnknownName};
 use groups::Residencies;
 pub use groups::{Group, Kind, Moment};
 pub use savings::Saving;
@@ -100,6 +105,32 @@ pub struct Means<'a> {
 }
 
 impl Why {
+    /// Explains the peak of a plan for the task's trace, or without a plan that of its [unconstrained](pipeline::unconstrained) plan, in about
+    /// this time. Suggestions are plans of the default planner, the smallest limit is that of a quick one.
+    ///
+    /// # Errors
+    ///
+    /// A planner or packer that this build does not have, which is a fault in this project.
+    pub fn within(
+        time: Duration,
+        task: &Task,
+        plan: Option<&CheckedPlan>,
+        unconstrained: &Planned,
+        observer: &dyn Observer,
+    ) -> Result<Self, UnknownName> {
+        let end = Instant::now().checked_add(time);
+        let method = |planner, packer| {
+            let budget = Budget { time: Some(time), ..Budget::default() };
+            let method = Method::new(registry::planner(planner)?, registry::packer(packer)?, budget);
+            Ok(method.at_once_within_time())
+        };
+        let means = Means {
+            method: &method(registry::DEFAULT_PLANNER, registry::DEFAULT_PACKER)?,
+            smallest: &method(registry::FRUGAL_PLANNER, registry::QUICK_PACKER)?,
+        };
+        Ok(Self::of(task, plan, unconstrained, &means, &Until::new(observer, end)))
+    }
+
     /// Explains the peak of a plan for the task's trace, or without a plan that of its [unconstrained](pipeline::unconstrained) plan.
     pub fn of(
         task: &Task,

@@ -58,6 +58,7 @@ impl Graph {
             after: Vec::new(),
             workspace,
             work: self.work(id),
+            line: String::new(),
         }
     }
 }

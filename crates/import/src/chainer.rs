@@ -320,6 +320,7 @@ impl<'a> ChainerBuilder<'a> {
                 after: after(inputs),
                 workspace: Bytes::ZERO,
                 work: Work::default(),
+                line: String::new(),
             },
             nanos,
         ))

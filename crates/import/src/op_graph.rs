@@ -82,6 +82,7 @@ impl OpGraph {
                 after: after(inputs),
                 workspace: Bytes(node.workspace),
                 work: Work::default(),
+                line: String::new(),
             },
             node.nanos,
         )

@@ -161,6 +161,7 @@ fn stand_in(name: &str, kind: &str, reads: Vec<TensorId>, outputs: Vec<TensorId>
         after: Vec::new(),
         workspace: Bytes::ZERO,
         work: Work::default(),
+        line: String::new(),
     }
 }
 

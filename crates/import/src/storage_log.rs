@@ -407,6 +407,7 @@ impl Resolver<'_> {
             after: self.after(op),
             workspace: Bytes::ZERO,
             work: op.work,
+            line: String::new(),
         };
         let ops = self.data.ops.len();
         if state.is_empty() {
@@ -424,6 +425,7 @@ impl Resolver<'_> {
                 name: format!("{}.update", whole.name),
                 kind: format!("{}_update", whole.kind),
                 work: Work::default(),
+                line: String::new(),
                 may_reuse: Vec::new(),
                 ..whole.clone()
             };
@@ -522,6 +524,7 @@ pub fn input_op(name: &str, value: TensorId, options: &Options) -> Op {
         after: Vec::new(),
         workspace: Bytes::ZERO,
         work: Work::default(),
+        line: String::new(),
     }
 }
 
@@ -539,5 +542,6 @@ pub fn results_op(results: Vec<TensorId>, phase: Phase) -> Op {
         after: Vec::new(),
         workspace: Bytes::ZERO,
         work: Work::default(),
+        line: String::new(),
     }
 }

@@ -176,6 +176,7 @@ mod tests {
             after: Vec::new(),
             workspace: Bytes::ZERO,
             work: Default::default(),
+            line: String::new(),
         };
         let mut update = op(&[0], &[3]);
         update.mutates.push(Mutation { old: TensorId(0), new: TensorId(3) });

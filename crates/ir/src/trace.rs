@@ -112,6 +112,9 @@ pub struct Op {
     /// Its work.
     #[serde(default)]
     pub work: Work,
+    /// For people: the line of the user's program that calls it, `model.py:120`. Empty when unknown.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub line: String,
 }
 
 impl Op {
@@ -127,10 +130,23 @@ impl Op {
 }
 
 impl Hash for Op {
-    /// An empty `after` adds nothing, so that traces without it keep the fingerprints that older versions gave them.
+    /// An empty `after` adds nothing, so that traces without it keep the fingerprints that older versions gave them. The line of code adds
+    /// nothing: where a program lies says nothing of what it computes.
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let Self { name, kind, phase, again, reads, outputs, mutates, may_reuse, after, workspace, work } =
-            self;
+        let Self {
+            name,
+            kind,
+            phase,
+            again,
+            reads,
+            outputs,
+            mutates,
+            may_reuse,
+            after,
+            workspace,
+            work,
+            line: _,
+        } = self;
         (name, kind, phase, again).hash(state);
         (reads, outputs, mutates, may_reuse, workspace, work).hash(state);
         if !after.is_empty() {
@@ -258,7 +274,7 @@ impl Trace {
         self.data.storages[self.storage(tensor)].bytes
     }
 
-    /// The hash of everything in the trace, including names; the same on every machine.
+    /// The hash of everything in the trace but lines of code, names included; the same on every machine.
     pub fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
     }

@@ -33,6 +33,7 @@ fn chain() -> Trace {
             after: Vec::new(),
             workspace: Bytes::ZERO,
             work: Work::default(),
+            line: String::new(),
         });
         output
     };
@@ -159,6 +160,7 @@ fn update(parameters: u32) -> (Trace, Schedule, Placement) {
         after: Vec::new(),
         workspace: Bytes::ZERO,
         work: Work::default(),
+        line: String::new(),
     };
     let buffer = |tensor: &TensorId| BufferId(tensor.0);
     let mut launch = |op, reads: &[TensorId], writes: &[TensorId]| {

@@ -3,6 +3,7 @@
 from . import pack, pins
 from ._native import __version__
 from .errors import ElbowroomError, InfeasibleError, UnsupportedError, VersionError
+from .explaining import Why, why
 
 _TORCH = {
     "fit": "fitted",
@@ -21,7 +22,7 @@ _TORCH = {
     "trace": "tracing",
 }
 
-__all__ = ["ElbowroomError", "InfeasibleError", "UnsupportedError", "VersionError", "__version__", "pack", "pins", *_TORCH]
+__all__ = ["ElbowroomError", "InfeasibleError", "UnsupportedError", "VersionError", "Why", "__version__", "pack", "pins", "why", *_TORCH]
 
 
 def __getattr__(name):

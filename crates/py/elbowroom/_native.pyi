@@ -39,7 +39,7 @@ class Iteration:
 
     ``flags`` of an op are the sum of 1 (may run only once), 2 (backward) and 4 (update). Sizes and workspaces are in bytes.
     ``persistent`` tensors, each with its name, exist before the iteration and after it; ``mutates`` lists those that an op reads and
-    overwrites.
+    overwrites; ``lines`` are the lines of the user's program that call the ops.
     """
 
     fingerprint: str
@@ -56,6 +56,7 @@ class Iteration:
         kinds: Sequence[str],
         persistent: Sequence[tuple[int, str]] = (),
         mutates: Sequence[Sequence[int]] | None = None,
+        lines: Sequence[str] | None = None,
     ) -> None: ...
     def text(self) -> str:
         """The trace with its durations in the text format of the command's trace files."""
@@ -112,3 +113,6 @@ def place(
     seconds: float | None,
     seed: int,
 ) -> tuple[list[int], int, str]: ...
+
+def why(content: bytes, name: str, machine: str, seconds: float) -> tuple[str, str]:
+    """Why the peak of the snapshot or trace in the bytes of a file is where it is, as text and as JSON. Only on Linux."""

@@ -9,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import html
 import math
+import os
+import sys
 from dataclasses import dataclass, field
 
 import torch
 from torch import fx
 from torch._functorch.aot_autograd import aot_export_module
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from . import _native, pins as _pins, size
@@ -146,8 +149,9 @@ def trace(model, *args, optimizer=None, device="cpu", rates=None, name=None, **k
         return torch.nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else made
 
     whole = _Loss(model, list(kwargs))
-    with _plain(model), _replaced(model, fake), _annotated(model), mode, _compiling():
+    with _plain(model), _replaced(model, fake), _annotated(model) as replayed, mode, _compiling(), _Lines():
         module, signature = aot_export_module(whole, tree_map(fake, [*args, *kwargs.values()]), trace_joint=True, output_loss_index=0)
+        _keep_annotations(replayed, module)
         joint = Joint(module, len(module.graph.output_node().args[0]) - len(signature.backward_signature.gradients_to_parameters), name or type(model).__name__)
         return _with_update(joint, signature, optimizer, rates or RATES.get(device.type, RATES["cpu"]))
 
@@ -182,7 +186,7 @@ def _replaced(model, fake):
 
 def _with_update(joint, signature, optimizer, rates) -> Trace:
     """The columns of the whole step."""
-    reads, outputs, nanos, workspaces, flags, names, kinds, mutates = ([] for _ in range(8))
+    reads, outputs, nanos, workspaces, flags, names, kinds, mutates, lines = ([] for _ in range(9))
     sizes = [storage.bytes for storage in joint.tensors]
     persistent, number = [], {}
     for node in joint.primals:
@@ -213,7 +217,7 @@ def _with_update(joint, signature, optimizer, rates) -> Trace:
             ready = max(last_use.get(parameter, 0), last_use.get(gradient, 0))
             parameters.setdefault(ready, []).append((gradients[node.name], parameter, gradient))
 
-    def add(op_name, kind, read, made, duration, workspace, flag, changed=()):
+    def add(op_name, kind, read, made, duration, workspace, flag, changed=(), line=""):
         reads.append(read)
         outputs.append(made)
         nanos.append(duration)
@@ -222,11 +226,12 @@ def _with_update(joint, signature, optimizer, rates) -> Trace:
         names.append(op_name)
         kinds.append(kind)
         mutates.append(list(changed))
+        lines.append(line)
 
     for position, op in enumerate(joint.ops):
         flag = (ONCE if op.once else 0) | (BACKWARD if op.backward else 0)
         made = [storage.tensor for storage in op.makes if storage.tensor is not None]
-        add(joint.named(op.node), overload_name(op.node.target), ids(op.reads), made, estimate(op.node, rates), op.workspace, flag)
+        add(joint.named(op.node), overload_name(op.node.target), ids(op.reads), made, estimate(op.node, rates), op.workspace, flag, line=_line(op.node))
         if optimizer is None:
             continue
         for target, parameter, gradient in parameters.get(position, ()):
@@ -241,7 +246,7 @@ def _with_update(joint, signature, optimizer, rates) -> Trace:
     results = [s for node in joint.forward_results if isinstance(node, fx.Node) for s in joint.storages_of(node)]
     ends = [] if optimizer is not None else [s for node in joint.gradients if isinstance(node, fx.Node) for s in joint.storages_of(node)]
     add("end", "end", ids([s for s in results + ends if s.tensor is not None]), [], 0, 0, ONCE | UPDATE)
-    iteration = _native.Iteration(joint.name, sizes, reads, outputs, nanos, workspaces, flags, names, kinds, persistent, mutates)
+    iteration = _native.Iteration(joint.name, sizes, reads, outputs, nanos, workspaces, flags, names, kinds, persistent, mutates, lines)
     return Trace(joint.name, iteration, sum(sizes[i] for i, _ in persistent), len(reads), iteration.keep())
 
 
@@ -268,11 +273,14 @@ def plan(traced: Trace, memory, machine: Machine | None = None, *, evaluations=2
 
 @contextlib.contextmanager
 def _annotated(model):
-    """Has every op that is traced carry the name of the module that calls it."""
+    """Has every op that is traced carry the name of the module that calls it. Yields a list for graphs that PyTorch replays meanwhile."""
+    replayed: list[fx.GraphModule] = []
     names = {module: name for name, module in model.named_modules()}
     entered = []
 
     def enter(module, _):
+        if module not in names and isinstance(module, fx.GraphModule):
+            replayed.append(module)
         entered.append(torch.fx.traceback.annotate({MODULE: names.get(module, "")}))
         entered[-1].__enter__()
 
@@ -281,12 +289,51 @@ def _annotated(model):
 
     hooks = [torch.nn.modules.module.register_module_forward_pre_hook(enter), torch.nn.modules.module.register_module_forward_hook(leave)]
     try:
-        yield
+        yield replayed
     finally:
         for hook in hooks:
             hook.remove()
         while entered:
             leave()
+
+
+def _keep_annotations(replayed: list[fx.GraphModule], module: fx.GraphModule) -> None:
+    """PyTorch traces the joint graph and then traces its replay, which knows nothing of the user's modules: takes over what the first knew."""
+    known = {(node.name, node.target): node.meta.get("custom") for traced in replayed for node in traced.graph.nodes}
+    for node in module.graph.nodes:
+        if custom := known.get((node.name, node.target)):
+            node.meta["custom"] = custom
+
+
+class _Lines(TorchFunctionMode):
+    """Has every op that is traced carry the line of the user's program that calls it."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        frame = sys._getframe(1)
+        while frame and frame.f_code.co_filename.startswith(_LIBRARIES):
+            frame = frame.f_back
+        # Code that PyTorch generated is not the user's.
+        if frame is None or frame.f_code.co_filename.startswith("<"):
+            return func(*args, **(kwargs or {}))
+        with torch.fx.traceback.annotate({_LINE: f"{_short(frame.f_code.co_filename)}:{frame.f_lineno}"}):
+            return func(*args, **(kwargs or {}))
+
+
+#: The key of a line in the annotations of an op.
+_LINE = "elbowroom_line"
+
+#: Folders whose code is not the user's program.
+_LIBRARIES = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, os.path.dirname(contextlib.__file__) + os.sep + "contextlib")
+
+
+def _short(path: str) -> str:
+    """The last folder of a path and the file."""
+    return "/".join(path.split(os.sep)[-2:])
+
+
+def _line(node: fx.Node) -> str:
+    """The line of the user's program that calls an op; empty if it is not known."""
+    return (node.meta.get("custom") or {}).get(_LINE, "")
 
 
 @contextlib.contextmanager

@@ -148,9 +148,10 @@ struct Settings {
 #[pymethods]
 impl Iteration {
     /// Columns: one row an op, one row a tensor. `flags` are 1 (may run only once), 2 (backward), 4 (update). The `persistent` tensors exist
-    /// before the iteration and after it; `mutates` lists those that an op overwrites, which it also reads.
+    /// before the iteration and after it; `mutates` lists those that an op overwrites, which it also reads; `lines` are
+    /// the lines of the user's program that call the ops.
     #[new]
-    #[pyo3(signature = (name, sizes, reads, outputs, nanos, workspaces, flags, names, kinds, persistent=Vec::new(), mutates=None))]
+    #[pyo3(signature = (name, sizes, reads, outputs, nanos, workspaces, flags, names, kinds, persistent=Vec::new(), mutates=None, lines=None))]
     #[expect(clippy::too_many_arguments, reason = "the Python side names them")]
     fn new(
         name: String,
@@ -164,9 +165,11 @@ impl Iteration {
         kinds: Vec<String>,
         persistent: Vec<(u32, String)>,
         mutates: Option<Vec<Vec<u32>>>,
+        lines: Option<Vec<String>>,
     ) -> PyResult<Self> {
         let rows = reads.len();
         let mutates = mutates.unwrap_or_else(|| vec![Vec::new(); rows]);
+        let lines = lines.unwrap_or_else(|| vec![String::new(); rows]);
         let lengths = [
             outputs.len(),
             nanos.len(),
@@ -175,6 +178,7 @@ impl Iteration {
             names.len(),
             kinds.len(),
             mutates.len(),
+            lines.len(),
         ];
         if lengths.iter().any(|&length| length != rows) {
             return Err(PyValueError::new_err("all columns of ops must have the same length"));
@@ -236,6 +240,7 @@ impl Iteration {
                 after: Vec::new(),
                 workspace: Bytes(workspaces[row]),
                 work: Work::default(),
+                line: lines[row].clone(),
             });
         }
         let mut pairs: Vec<Persistent> = persistent

@@ -5,6 +5,8 @@
 
 mod iteration;
 mod pack;
+#[cfg(target_os = "linux")]
+mod why;
 
 use pyo3::prelude::*;
 
@@ -23,6 +25,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(iteration::fingerprint, module)?)?;
     module.add_function(wrap_pyfunction!(iteration::parse_pins, module)?)?;
     module.add_function(wrap_pyfunction!(pack::place, module)?)?;
+    #[cfg(target_os = "linux")]
+    module.add_function(wrap_pyfunction!(why::why, module)?)?;
     module.add("InfeasibleError", module.py().get_type::<InfeasibleError>())?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     Ok(())

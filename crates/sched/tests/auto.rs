@@ -266,6 +266,7 @@ fn trace(persistent: &[u64], ops: &[(&str, &[u32], u64)]) -> Trace {
             after: vec![],
             workspace: Bytes::ZERO,
             work: Work::default(),
+            line: String::new(),
         });
     }
     Trace::new(data).unwrap()

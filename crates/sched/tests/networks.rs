@@ -57,6 +57,7 @@ impl Draft {
             after: vec![],
             workspace: Bytes::ZERO,
             work: Work::default(),
+            line: String::new(),
         };
         let id = self.data.ops.push(op);
         self.nanos.push(Nanos(micros * 1_000));

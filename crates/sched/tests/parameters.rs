@@ -46,6 +46,7 @@ impl Builder {
             after: Vec::new(),
             workspace: Bytes::ZERO,
             work: Work::default(),
+            line: String::new(),
         });
         self.nanos.push(Nanos(nanos));
     }

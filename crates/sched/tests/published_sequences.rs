@@ -42,6 +42,7 @@ fn trace(name: &str, graph: &Value) -> (Trace, Costs) {
             after: vec![],
             workspace: Bytes::ZERO,
             work: Work::default(),
+            line: String::new(),
         });
         results.push(result);
     }

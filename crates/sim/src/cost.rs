@@ -62,6 +62,7 @@ mod tests {
             after: vec![],
             workspace: Bytes::ZERO,
             work: Work { flops: 14_000_000_000, moved: Bytes(900) },
+            line: String::new(),
         };
         let model = Roofline::new(&machine);
         assert_eq!(model.duration(&op), Nanos(1_000_000) + machine.launch);

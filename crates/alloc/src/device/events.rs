@@ -232,6 +232,7 @@ impl TraceBuilder {
             after: Vec::new(),
             workspace: Bytes::ZERO,
             work: Work::default(),
+            line: String::new(),
         };
         for &block in reads {
             // A block that was created in the iteration and not yet written holds zeros, which no operation has produced.

@@ -14,11 +14,6 @@ use super::plan::floor;
 use crate::printer::{self, row};
 use crate::progress::Progress;
 
-/// The planner that offloads and evicts as much as it can: it finds small limits within seconds.
-pub const FRUGAL_PLANNER: &str = "floor";
-/// The packer that goes with it.
-pub const QUICK_PACKER: &str = "best-fit";
-
 /// The figures for choosing a limit.
 #[derive(Serialize)]
 pub struct Limits {
@@ -58,8 +53,8 @@ impl Limits {
         let peak = pipeline::unconstrained(task, default.packer, progress)?.height();
         progress.stage_begins("finding the smallest limit");
         let quick = Method {
-            planner: registry::planner(FRUGAL_PLANNER)?,
-            packer: registry::packer(QUICK_PACKER)?,
+            planner: registry::planner(registry::FRUGAL_PLANNER)?,
+            packer: registry::packer(registry::QUICK_PACKER)?,
             ..default.at_once()
         };
         let methods = if chosen { vec![default.at_once()] } else { vec![quick, default.at_once()] };

@@ -31,7 +31,7 @@ use crate::Answer;
 use crate::args::PlanArgs;
 use crate::commands::explain::{self, Explained};
 use crate::commands::export;
-use crate::commands::limits::{self, Limits};
+use crate::commands::limits::Limits;
 use crate::commands::trace::{self, task, trace_file};
 use crate::printer::{self, Row, counted, grouped, row};
 use crate::progress::Progress;
@@ -402,7 +402,7 @@ fn working_limit(task: &Task, method: &Method<'_>, started: Instant, progress: &
         .time
         .map_or(second, |time| time.saturating_sub(started.elapsed()).max(time / 5).min(second));
     let end = Instant::now().checked_add(time);
-    let packer = registry::packer(limits::QUICK_PACKER).ok()?;
+    let packer = registry::packer(registry::QUICK_PACKER).ok()?;
     let peak = pipeline::unconstrained(task, packer, &Until::new(progress, end)).ok()?.height();
     Some(pipeline::quick_smallest(task, peak, end, progress).map_or(peak, |found| found.height()))
 }

@@ -8,13 +8,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use elbowroom::graph::{Graph, Mode, zoo};
 use elbowroom::import::{self, ImportError, Imported};
-use elbowroom::ir::Bytes;
 use elbowroom::ir::machine::Machine;
 use elbowroom::ir::planning::{CostSource, Costs, Freedom};
 use elbowroom::ir::search::Budget;
 use elbowroom::ir::text::{File, TraceFile};
 use elbowroom::ir::trace::{Again, Op, Trace};
-use elbowroom::pipeline::{Method, Task};
+use elbowroom::pipeline::{Method, Task, sizes};
 use elbowroom::registry;
 use elbowroom::sim::cost::Roofline;
 use elbowroom::size::BatchSpec;
@@ -217,25 +216,6 @@ pub fn trace_content(path: &Path, bytes: &[u8]) -> Result<TraceFile> {
     }
 }
 
-/// More bytes than all tensors and workspaces of a trace may take together: sums of sizes and offsets then stay far from overflow.
-const LARGEST: u64 = 1 << 60;
-
-/// Refuses a trace whose buffers, each rounded up to the alignment, take more than [`LARGEST`] bytes together.
-fn expect_sizes(path: &Path, task: &Task) -> Result<()> {
-    let align = u128::from(task.machine.align.get());
-    let rounded = |bytes: Bytes| u128::from(bytes.get()).next_multiple_of(align);
-    let storages = task.trace.storages().values().map(|storage| rounded(storage.bytes));
-    let workspaces = task.trace.ops().values().map(|op| rounded(op.workspace));
-    if storages.chain(workspaces).sum::<u128>() > u128::from(LARGEST) {
-        bail!(
-            "cannot use {}: its tensors take more than 1 EiB together if each starts at a multiple of {align} bytes; \
-             use a smaller alignment",
-            path.display()
-        );
-    }
-    Ok(())
-}
-
 /// Says that a machine that the user names does not change durations that come with a trace.
 fn say_that_durations_stay(path: &Path, costs: &Costs, machine_args: &MachineArgs) {
     if let Some(machine) = &machine_args.machine {
@@ -262,6 +242,6 @@ pub fn task(path: &Path, file: TraceFile, machine_args: &MachineArgs) -> Result<
         _ => Costs::estimate(&file.trace, &Roofline::new(&machine)),
     };
     let task = Task { trace: Arc::new(file.trace), costs, machine, freedom: Freedom::ALL, pins: None };
-    expect_sizes(path, &task)?;
+    sizes::expect(&task).with_context(|| format!("cannot use {}", path.display()))?;
     Ok(task)
 }

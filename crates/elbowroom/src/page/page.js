@@ -48,6 +48,8 @@ function time(ns) {
 const percent = share => (share >= 0 ? "+" : "") + (100 * share).toFixed(1) + " %";
 const whole = n => n.toLocaleString("en");
 const name = i => r.workspace[i] ? "workspace of " + names[r.name[i]] : names[r.name[i]];
+// The line of the user's program that calls an op, where it is known.
+const opLine = op => page.op_lines[page.ops.line[op]] || "";
 const opName = op => `${names[ops.name[op]]} (${page.op_kinds[ops.kind[op]]})`;
 
 // Words and figures. Each figure is an element that also holds the number as `--json` prints it.
@@ -72,7 +74,7 @@ else item("iteration time", duration(page.iteration_ns), " (", share(page.overhe
 item("tensors and workspaces", number(count));
 {
   const parts = why.kinds.flatMap((k, i) => [i ? ", " : "", size(k.bytes), " " + k.kind]);
-  put(byId("peak"), size(why.peak_live_bytes), ` are alive at ${why.peak.op} (${why.allocations_only ? "event" : why.peak.phase + ", op"} `, number(why.peak.number), "), of which ", ...parts, ". ");
+  put(byId("peak"), size(why.peak_live_bytes), ` are alive at ${why.peak.op} (${why.allocations_only ? "event" : why.peak.phase + ", op"} `, number(why.peak.number), why.peak.line ? `, called at ${why.peak.line}` : "", "), of which ", ...parts, ". ");
   if (why.allocations_only) put(byId("peak"), "The file does not tell when a tensor was used.");
   else put(byId("peak"), "The op itself needs ", size(why.in_use_bytes), ` of it. No plan exists below `, size(why.floor_bytes), `, decided by ${why.floor_op}.`);
   if (why.prompt_updates) put(byId("peak"), " If each update ran right behind its gradient, the peak would be ", size(why.prompt_updates.saved_bytes), " lower.");
@@ -284,6 +286,7 @@ function select(i) {
   const decided = page.choices[names[r.name[i]]] ?? [];
   byId("details").textContent = `${name(i)}: ${page.kinds[r.kind[i]]}, ${bytes(r.bytes[i])} at offset ${whole(r.offset[i])}`
     + place(names[r.name[i]])
+    + (r.op[i] >= 0 && opLine(r.op[i]) ? `\nPython: called at ${opLine(r.op[i])}` : "")
     + `\n${ORIGINS[r.origin[i]]}${op}; on the device from ${time(r.start[i])} to ${time(r.end[i])}${until ? `, the last op before its release is ${until}` : ""}`
     + decided.map(c => `\n${c.restored} at ${time(c.to_ns)}: saves ${bytes(c.bytes)} for ${time(c.to_ns - c.from_ns)}, costs ${time(c.cost_ns)}`).join("");
   redraw();
@@ -302,7 +305,7 @@ function running(px, py) {
   if (lane < 0 || lane >= STREAMS.length) return "";
   for (let i = 0; i < shown.start.length; i++)
     if (shown.stream[i] === lane && shown.start[i] - near <= t && t < shown.end[i] + near)
-      return (lane ? names[shown.what[i]] : (shown.recompute[i] ? "recompute " : "") + opName(shown.what[i])) + ", " + time(shown.end[i] - shown.start[i]);
+      return (lane ? names[shown.what[i]] : (shown.recompute[i] ? "recompute " : "") + opName(shown.what[i])) + ", " + time(shown.end[i] - shown.start[i]) + (lane || !opLine(shown.what[i]) ? "" : ", called at " + opLine(shown.what[i]));
   return "idle";
 }
 function hover(px, py) {

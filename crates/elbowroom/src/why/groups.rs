@@ -79,20 +79,28 @@ pub struct Moment {
     pub number: usize,
     /// Its phase.
     pub phase: Phase,
+    /// The line of the user's program that calls it; empty when unknown.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub line: String,
 }
 
 /// The op that runs at a position of a schedule, or next after it.
 pub(super) fn moment(trace: &Trace, schedule: &Schedule, position: u64) -> Moment {
     match next_op(trace, schedule, position) {
         Some(op) => moment_of(trace, op),
-        None => Moment { op: "the end".to_owned(), number: trace.ops().len(), phase: Phase::Update },
+        None => Moment {
+            op: "the end".to_owned(),
+            number: trace.ops().len(),
+            phase: Phase::Update,
+            line: String::new(),
+        },
     }
 }
 
 /// The moment at which an op runs.
 pub(super) fn moment_of(trace: &Trace, op: OpId) -> Moment {
     let row = &trace.ops()[op];
-    Moment { op: row.name.clone(), number: op.index(), phase: row.phase }
+    Moment { op: row.name.clone(), number: op.index(), phase: row.phase, line: row.line.clone() }
 }
 
 /// Tensors of one kind and module.
@@ -234,12 +242,15 @@ impl<'a> Residencies<'a> {
         }
     }
 
-    /// The name of the group of a content. A line of a program is not divided at its dots; the nodes of a captured graph, `addmm_3`, are named
-    /// after their op.
+    /// The name of the group of a content. A line of a program is not divided at its dots. A node of a captured graph, `blocks.0.fc/addmm_3`,
+    /// belongs to its module; outside of modules it is named after its op.
     fn module(&self, content: Content, depth: usize) -> String {
         let name = self.name(content);
         if self.kind(content) == Kind::Allocation {
             return name.to_owned();
+        }
+        if let Some((module, _)) = name.split_once('/') {
+            return module.split('.').take(depth).collect::<Vec<_>>().join(".");
         }
         if !name.contains('.') {
             let op = name.trim_end_matches(|c: char| c.is_ascii_digit());

@@ -127,6 +127,7 @@ impl TraceDraft {
         if !self.data.ops.is_empty() && work.flops % 4 == 1 {
             after.push(OpId::new(work.moved.get() as usize % self.data.ops.len()));
         }
+        let line = if work.flops % 3 == 2 { format!("\"a model\".py:{index}") } else { String::new() };
         self.data.ops.push(Op {
             name,
             kind,
@@ -139,6 +140,7 @@ impl TraceDraft {
             after,
             workspace,
             work,
+            line,
         });
         Ok(())
     }
@@ -158,6 +160,7 @@ impl TraceDraft {
             after: Vec::new(),
             workspace: Bytes::ZERO,
             work: Work::default(),
+            line: String::new(),
         });
         output
     }

@@ -290,7 +290,7 @@ fn op(line: &mut Line<'_>) -> Result<(Op, Option<Nanos>), FileError> {
         *stream = line.number("a stream of random numbers")?;
     }
     let (mut reads, mut makes, mut mutates, mut reuses, mut after) = (None, None, None, None, None);
-    let (mut workspace, mut flops, mut moved, mut nanos) = (None, None, None, None);
+    let (mut workspace, mut flops, mut moved, mut nanos, mut code) = (None, None, None, None, None);
     while let Some(word) = line.peek() {
         let tensors = |line: &mut Line<'_>| line.ids(TensorId::PREFIX, TensorId);
         let pairs = |line: &mut Line<'_>| line.pairs(TensorId::PREFIX, TensorId);
@@ -304,9 +304,10 @@ fn op(line: &mut Line<'_>) -> Result<(Op, Option<Nanos>), FileError> {
             "flops" => unique(line, &mut flops, |line| line.number("a number of operations"))?,
             "moved" => unique(line, &mut moved, |line| line.number("a number of bytes"))?,
             "nanos" => unique(line, &mut nanos, |line| line.number("a duration in nanoseconds"))?,
+            "line" => unique(line, &mut code, |line| line.string("a line of code"))?,
             _ => {
                 return Err(line.expected(
-                    "one of reads, makes, mutates, reuses, after, workspace, flops, moved, nanos, or the end of the line",
+                    "one of reads, makes, mutates, reuses, after, workspace, flops, moved, nanos, line, or the end of the line",
                 ));
             }
         }
@@ -327,6 +328,7 @@ fn op(line: &mut Line<'_>) -> Result<(Op, Option<Nanos>), FileError> {
         after: after.unwrap_or_default(),
         workspace: Bytes(workspace.unwrap_or(0)),
         work: Work { flops: flops.unwrap_or(0), moved: Bytes(moved.unwrap_or(0)) },
+        line: code.unwrap_or_default(),
     };
     Ok((op, nanos.map(Nanos)))
 }

@@ -152,6 +152,9 @@ impl Display for OpFields<'_> {
                 write!(f, " {word} {number}")?;
             }
         }
+        if !op.line.is_empty() {
+            write!(f, " line {}", Quoted(&op.line))?;
+        }
         Ok(())
     }
 }

@@ -169,5 +169,6 @@ fn op<const R: usize, const W: usize>(
         after: Vec::new(),
         workspace: Bytes::ZERO,
         work: Work::default(),
+        line: String::new(),
     }
 }
