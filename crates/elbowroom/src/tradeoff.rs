@@ -213,7 +213,7 @@ impl Tradeoff<'_> {
             let x = scale.x(share);
             let mark = if overhead > scale.high {
                 format!(
-                    "<path d=\"M{:.1} {:.1}h12l-6 -10z\" fill=\"{colour}\"><title>{label}</title></path><text x=\"{:.1}\" y=\"{:.1}\">{overhead:.0}</text>",
+                    "<path d=\"M{:.1} {:.1}h12l-6 -10z\" fill=\"{colour}\"><title>{label}</title></path><text x=\"{:.1}\" y=\"{:.1}\" paint-order=\"stroke\" stroke=\"var(--ground)\" stroke-width=\"5\">{overhead:.0}</text>",
                     x - 6.0,
                     y + 5.0,
                     x + 8.0,
