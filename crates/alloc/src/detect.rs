@@ -11,7 +11,7 @@
 //! [require](Detector::require_run) a longer run.
 
 use crate::pages::PageVec;
-use crate::request::Request;
+use crate::request::{Request, short};
 
 /// Lengths of the requests by which the tracks recognize a position.
 const GRAMS: [usize; 3] = [1, 8, 64];
@@ -25,7 +25,10 @@ pub(crate) const SHORTEST: usize = 64;
 /// Observes requests and reports when the last ones form an iteration.
 #[derive(Clone, Debug)]
 pub struct Detector {
-    tokens: PageVec<u64>,
+    /// Of each request, a number in few bits: a record holds many.
+    tokens: PageVec<u32>,
+    /// Tokens that the tracks have observed: fewer than all after [`defer`](Self::defer).
+    observed: usize,
     tracks: [Track; GRAMS.len()],
     required_run: usize,
 }
@@ -38,7 +41,7 @@ struct Track {
     hash: u64,
     /// `BASE` to the power of `gram`, by which the oldest token is removed from the hash.
     oldest_factor: u64,
-    /// For each hash, where it occurred most recently.
+    /// For each gram, where it ended most recently.
     last: LatestPositions,
     /// The current period; 0 for none.
     period: usize,
@@ -56,82 +59,98 @@ impl Track {
         Self { gram, hash: 0, oldest_factor, last: LatestPositions::new(), period: 0, run: 0, recurred: 0 }
     }
 
+    /// The hash of the gram that ends at a position, from that of the gram before.
+    fn roll(&self, hash: u64, tokens: &[u32], at: usize) -> u64 {
+        let oldest = if at >= self.gram { u64::from(tokens[at - self.gram]) } else { 0 };
+        hash.wrapping_mul(BASE)
+            .wrapping_add(u64::from(tokens[at]))
+            .wrapping_sub(oldest.wrapping_mul(self.oldest_factor))
+    }
+
     /// Observes the latest token. `None` if the system has no memory.
-    fn observe(&mut self, tokens: &[u64]) -> Option<()> {
+    fn observe(&mut self, tokens: &[u32]) -> Option<()> {
         let at = tokens.len() - 1;
-        let token = tokens[at];
-        if self.period != 0 && tokens[at - self.period] == token {
+        if self.period != 0 && tokens[at - self.period] == tokens[at] {
             self.run += 1;
         } else {
             self.period = 0;
             self.run = 0;
         }
-        let oldest = if at >= self.gram { tokens[at - self.gram] } else { 0 };
-        self.hash = self
-            .hash
-            .wrapping_mul(BASE)
-            .wrapping_add(token)
-            .wrapping_sub(oldest.wrapping_mul(self.oldest_factor));
+        self.hash = self.roll(self.hash, tokens, at);
         if at + 1 < self.gram {
             return Some(());
         }
-        let first = self.gram - 1;
-        let before = self.last.insert(self.hash, at - first)?.map(|before| before + first);
+        if self.last.is_full() {
+            self.grow(&tokens[..at])?;
+        }
+        let before = self.last.insert(self.hash, self.gram, tokens)?;
         self.recurred += usize::from(before.is_some());
         if let Some(before) = before.filter(|_| self.period == 0) {
-            let equal = (0..self.gram).all(|back| tokens[before - back] == tokens[at - back]);
-            if equal {
-                self.period = at - before;
-                self.run = self.gram.min(at + 1 - self.period);
+            self.period = at - before;
+            self.run = self.gram.min(at + 1 - self.period);
+        }
+        Some(())
+    }
+
+    /// Makes a larger table of the grams in `tokens`.
+    #[cold]
+    fn grow(&mut self, tokens: &[u32]) -> Option<()> {
+        self.last = self.last.larger()?;
+        let mut hash = 0;
+        for end in 1..=tokens.len() {
+            hash = self.roll(hash, tokens, end - 1);
+            if end >= self.gram {
+                self.last.insert(hash, self.gram, &tokens[..end])?;
             }
         }
         Some(())
     }
 }
 
-/// For each hash, the position at which it occurred most recently; positions are 0, 1, 2 and so on. An open hash table, at most half full.
+/// For each gram of a sequence of tokens, where it ended most recently. An open hash table, at most three quarters full, that holds positions
+/// alone: grams are compared where they occurred.
 #[derive(Clone, Debug)]
 struct LatestPositions {
-    /// The hash at each position.
-    hashes: PageVec<u64>,
-    /// A position plus 1, or 0.
+    /// A position plus 1, and above it some bits of the gram's hash; or 0.
     slots: PageVec<u32>,
     used: usize,
 }
 
+/// Bits of a slot that hold the position.
+const POSITION_BITS: u32 = 22;
+
 impl LatestPositions {
     const fn new() -> Self {
-        Self { hashes: PageVec::new(), slots: PageVec::new(), used: 0 }
+        Self { slots: PageVec::new(), used: 0 }
     }
 
-    /// The slot of a hash, or the empty one where it would be.
-    fn find(&self, hash: u64) -> usize {
-        let mask = self.slots.len() - 1;
-        let mut at = (hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & mask;
-        while let Some(position) = self.slots[at].checked_sub(1)
-            && self.hashes[position as usize] != hash
-        {
+    fn is_full(&self) -> bool {
+        4 * (self.used + 1) > 3 * self.slots.len()
+    }
+
+    /// An empty table of twice the length.
+    fn larger(&self) -> Option<Self> {
+        Some(Self { slots: PageVec::zeroed((2 * self.slots.len()).max(1 << 8))?, used: 0 })
+    }
+
+    /// Sets the position of the gram that ends with the last token, and has this hash. Returns the position before; `None` if positions have too
+    /// few bits. The table must not be full.
+    fn insert(&mut self, hash: u64, gram: usize, tokens: &[u32]) -> Option<Option<usize>> {
+        let end = u32::try_from(tokens.len()).ok().filter(|&end| end >> POSITION_BITS == 0)?;
+        let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let (tag, mask) = ((mixed >> 32) as u32 >> POSITION_BITS, self.slots.len() - 1);
+        let latest = &tokens[tokens.len() - gram..];
+        let mut at = (mixed >> 24) as usize & mask;
+        loop {
+            let slot = &mut self.slots[at];
+            let before = (*slot & ((1 << POSITION_BITS) - 1)) as usize;
+            if before == 0 || (*slot >> POSITION_BITS == tag && tokens[before - gram..before] == *latest) {
+                *slot = end | tag << POSITION_BITS;
+                self.used += usize::from(before == 0);
+                return Some(before.checked_sub(1));
+            }
             at = (at + 1) & mask;
         }
-        at
-    }
-
-    /// Sets the position of a hash to the next one, which is `position`. Returns the one before; `None` if the system has no memory.
-    fn insert(&mut self, hash: u64, position: usize) -> Option<Option<usize>> {
-        if 2 * (self.used + 1) > self.slots.len() {
-            let slots = PageVec::filled((2 * self.slots.len()).max(1 << 10), 0)?;
-            let old = std::mem::replace(&mut self.slots, slots);
-            for &slot in old.iter().filter(|&&slot| slot != 0) {
-                let at = self.find(self.hashes[slot as usize - 1]);
-                self.slots[at] = slot;
-            }
-        }
-        let new = u32::try_from(position + 1).ok()?;
-        let at = self.find(hash);
-        self.hashes.push(hash)?;
-        let before = std::mem::replace(&mut self.slots[at], new).checked_sub(1);
-        self.used += usize::from(before.is_none());
-        Some(before.map(|before| before as usize))
     }
 }
 
@@ -144,7 +163,7 @@ impl Default for Detector {
 impl Detector {
     /// A detector without history.
     pub fn new() -> Self {
-        Self { tokens: PageVec::new(), tracks: GRAMS.map(Track::new), required_run: 0 }
+        Self { tokens: PageVec::new(), observed: 0, tracks: GRAMS.map(Track::new), required_run: 0 }
     }
 
     /// Observes a request. Returns the length of the iteration, in requests, if the last requests are that iteration at least twice.
@@ -154,11 +173,7 @@ impl Detector {
 
     /// As [`observe`](Self::observe), for anything that a number identifies.
     pub fn observe_token(&mut self, token: u64) -> Option<usize> {
-        let mut observed = self.tokens.push(token);
-        for track in &mut self.tracks {
-            observed = observed.and_then(|()| track.observe(&self.tokens));
-        }
-        if observed.is_none() {
+        if self.tokens.push(short(token)).and_then(|()| self.catch_up()).is_none() {
             self.clear();
             return None;
         }
@@ -171,6 +186,38 @@ impl Detector {
         self.tracks.iter().filter(convincing).map(|track| track.period).min()
     }
 
+    /// Lets the tracks observe what they have not observed yet. `None` if the system has no memory.
+    fn catch_up(&mut self) -> Option<()> {
+        for end in self.observed + 1..=self.tokens.len() {
+            for track in &mut self.tracks {
+                track.observe(&self.tokens[..end])?;
+            }
+        }
+        self.observed = self.tokens.len();
+        Some(())
+    }
+
+    /// Adds a request, by its short token, that the tracks observe only together with the next one that is [observed](Self::observe). Until
+    /// then they hold no memory. `None` if the system has none.
+    pub(crate) fn defer(&mut self, token: u32) -> Option<()> {
+        if self.observed > 0 {
+            (self.observed, self.tracks) = (0, GRAMS.map(Track::new));
+        }
+        self.tokens.push(token)
+    }
+
+    /// Bytes of the pages that it has written.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> usize {
+        let tables = self.tracks.iter().map(|track| size_of_val(&track.last.slots[..])).sum::<usize>();
+        size_of_val(&self.tokens[..]) + tables
+    }
+
+    /// The short tokens of the requests so far.
+    pub(crate) fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
     /// Requests observed since the start or the last [`clear`](Self::clear).
     pub fn observed(&self) -> usize {
         self.tokens.len()
@@ -180,6 +227,21 @@ impl Detector {
     pub(crate) fn is_all_new(&self) -> bool {
         let [_, eight, _] = &self.tracks;
         128 * eight.recurred < self.tokens.len()
+    }
+
+    /// Whether hardly any sequence of 64 requests has occurred twice. No shorter run is believed.
+    pub(crate) fn is_without_runs(&self) -> bool {
+        let [.., longest] = &self.tracks;
+        128 * longest.recurred < self.tokens.len()
+    }
+
+    /// Whether the last 64 requests occurred before in this order, deferred ones included. Takes time linear in the requests so far.
+    pub(crate) fn has_run(&self) -> bool {
+        let Some(start) = self.tokens.len().checked_sub(SHORTEST) else { return false };
+        let (latest, before) = (&self.tokens[start..], &self.tokens[..self.tokens.len() - 1]);
+        let ends = (SHORTEST..=before.len()).rev();
+        let mut likely = ends.filter(|&end| before[end - 1] == latest[SHORTEST - 1]);
+        likely.any(|end| before[end - SHORTEST..end] == *latest)
     }
 
     /// Requires a run of at least this many requests from now on.

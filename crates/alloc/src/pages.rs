@@ -2,7 +2,8 @@
 //! allocator's locks, and returns to the system at once when it is dropped.
 
 use std::ops::{Deref, DerefMut};
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A growable array of plain values in anonymous pages.
 pub(crate) struct PageVec<T: Copy> {
@@ -20,21 +21,31 @@ unsafe impl<T: Copy + Sync> Sync for PageVec<T> {}
 /// Bytes of the first mapping. Pages are committed by the first write, so an unused part costs address space only.
 const FIRST: usize = 64 << 10;
 
+/// A type of which a value of zero bytes is one.
+///
+/// # Safety
+/// A value may consist of zero bytes.
+pub(crate) unsafe trait Zeroable: Copy {}
+
+// SAFETY: zero is a number.
+unsafe impl Zeroable for u32 {}
+// SAFETY: as above.
+unsafe impl Zeroable for u64 {}
+
+impl<T: Zeroable> PageVec<T> {
+    /// An array of `len` values of zero bytes; `None` if the system has no memory. Its pages are committed when they are first written.
+    pub fn zeroed(len: usize) -> Option<Self> {
+        let mut new = Self::new();
+        new.grow(len)?;
+        // The pages of a new mapping are zero.
+        new.len = len;
+        Some(new)
+    }
+}
+
 impl<T: Copy> PageVec<T> {
     pub const fn new() -> Self {
         Self { start: NonNull::dangling(), len: 0, capacity: 0 }
-    }
-
-    /// An array of `len` copies of a value; `None` if the system has no memory.
-    pub fn filled(len: usize, value: T) -> Option<Self> {
-        let mut new = Self::new();
-        new.grow(len)?;
-        for at in 0..len {
-            // SAFETY: below the capacity.
-            unsafe { new.start.add(at).write(value) };
-        }
-        new.len = len;
-        Some(new)
     }
 
     /// Appends a value; `None`, without an effect, if the system has no memory.
@@ -61,19 +72,24 @@ impl<T: Copy> PageVec<T> {
             return Some(());
         }
         let bytes = capacity.checked_mul(size_of::<T>())?.checked_next_multiple_of(FIRST)?;
-        let new = map(bytes)?.cast::<T>();
-        // SAFETY: both mappings have room for `len` elements, and the new one was made above.
-        unsafe { new.copy_from_nonoverlapping(self.start, self.len) };
-        self.unmap();
-        (self.start, self.capacity) = (new, bytes / size_of::<T>());
+        let new = match self.mapped_bytes() {
+            0 => map(bytes)?,
+            // SAFETY: the mapping was made here with this length, and the array is borrowed.
+            old => unsafe { remap(self.start.cast(), old, bytes)? },
+        };
+        (self.start, self.capacity) = (new.cast(), bytes / size_of::<T>());
         Some(())
+    }
+
+    /// Bytes of the mapping.
+    fn mapped_bytes(&self) -> usize {
+        (self.capacity * size_of::<T>()).next_multiple_of(FIRST)
     }
 
     fn unmap(&mut self) {
         if self.capacity > 0 {
-            let bytes = (self.capacity * size_of::<T>()).next_multiple_of(FIRST);
             // SAFETY: the mapping was made by `grow` with this length, and nothing refers to it any more.
-            unsafe { unmap(self.start.cast(), bytes) };
+            unsafe { unmap(self.start.cast(), self.mapped_bytes()) };
         }
     }
 }
@@ -119,6 +135,57 @@ impl<T: Copy> std::fmt::Debug for PageVec<T> {
     }
 }
 
+/// Pages for values that are never dropped, so that these lie between none of the program's blocks.
+#[derive(Debug)]
+pub(crate) struct Forever {
+    /// Behind the latest value; null before there is one.
+    free: AtomicPtr<u8>,
+}
+
+const PAGE: usize = 4096;
+
+impl Forever {
+    pub const fn new() -> Self {
+        Self { free: AtomicPtr::new(null_mut()) }
+    }
+
+    /// Puts a value in its place for good; `None`, and the value is dropped, if the system has no memory.
+    pub fn place<T>(&self, value: T) -> Option<&'static mut T> {
+        const { assert!(size_of::<T>() < PAGE && align_of::<T>() <= 64) };
+        let bytes = size_of::<T>().next_multiple_of(64);
+        let mut free = self.free.load(Ordering::Relaxed);
+        loop {
+            // A full page ends where another one begins, which may be of any use.
+            let used = free.addr() % PAGE;
+            let new = if used == 0 || used + bytes > PAGE { Some(map(PAGE)?) } else { None };
+            let at = new.map_or(free, NonNull::as_ptr);
+            match self.free.compare_exchange(
+                free,
+                at.wrapping_add(bytes),
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => {
+                    let at = at.cast::<T>();
+                    // SAFETY: the exchange gave these bytes, which lie in a page of this value, to this call alone. No place is ever free
+                    // again, so that an equal address means an equal state.
+                    unsafe {
+                        at.write(value);
+                        return Some(&mut *at);
+                    }
+                }
+                Err(latest) => {
+                    if let Some(new) = new {
+                        // SAFETY: mapped above, and not used.
+                        unsafe { unmap(new, PAGE) };
+                    }
+                    free = latest;
+                }
+            }
+        }
+    }
+}
+
 #[cfg(not(miri))]
 fn map(bytes: usize) -> Option<NonNull<u8>> {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
@@ -128,8 +195,20 @@ fn map(bytes: usize) -> Option<NonNull<u8>> {
     NonNull::new(start.cast())
 }
 
+/// Makes a mapping longer, at another address if need be. The system moves its pages: none is held twice.
+///
 /// # Safety
-/// The range came from [`map`] with this length and is unused.
+/// The range came from [`map`] or this function with this length, and nothing refers to it.
+#[cfg(not(miri))]
+unsafe fn remap(start: NonNull<u8>, old: usize, bytes: usize) -> Option<NonNull<u8>> {
+    use rustix::mm::{MremapFlags, mremap};
+    // SAFETY: the caller's promise.
+    let new = unsafe { mremap(start.as_ptr().cast(), old, bytes, MremapFlags::MAYMOVE) }.ok()?;
+    NonNull::new(new.cast())
+}
+
+/// # Safety
+/// The range came from [`map`] or [`remap`] with this length and is unused.
 #[cfg(not(miri))]
 unsafe fn unmap(start: NonNull<u8>, bytes: usize) {
     // SAFETY: the caller's promise.
@@ -149,7 +228,20 @@ fn map(bytes: usize) -> Option<NonNull<u8>> {
 }
 
 /// # Safety
-/// The range came from [`map`] with this length and is unused.
+/// The range came from [`map`] or this function with this length, and nothing refers to it.
+#[cfg(miri)]
+unsafe fn remap(start: NonNull<u8>, old: usize, bytes: usize) -> Option<NonNull<u8>> {
+    let new = map(bytes)?;
+    // SAFETY: both ranges have this length, and the new one was made above; the caller's promise.
+    unsafe {
+        new.copy_from_nonoverlapping(start, old.min(bytes));
+        unmap(start, old);
+    }
+    Some(new)
+}
+
+/// # Safety
+/// The range came from [`map`] or [`remap`] with this length and is unused.
 #[cfg(miri)]
 unsafe fn unmap(start: NonNull<u8>, bytes: usize) {
     if let Some(layout) = layout(bytes) {
@@ -163,6 +255,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn values_that_stay_share_pages_and_no_bytes() {
+        static PLACES: Forever = Forever::new();
+        let threads = (0..4u64).map(|thread| {
+            std::thread::spawn(move || {
+                (0..100).map(|i| PLACES.place([thread * 100 + i; 150]).unwrap()).collect()
+            })
+        });
+        let all: Vec<Vec<&mut [u64; 150]>> =
+            threads.collect::<Vec<_>>().into_iter().map(|thread| thread.join().unwrap()).collect();
+        let mut pages: Vec<usize> =
+            all.iter().flatten().map(|place| std::ptr::from_ref(&**place).addr() / PAGE).collect();
+        assert!(all.iter().flatten().enumerate().all(|(i, place)| **place == [i as u64; 150]));
+        pages.sort_unstable();
+        pages.dedup();
+        assert!((134..=140).contains(&pages.len()), "three to a page, {}", pages.len());
+    }
+
+    #[test]
     fn values_survive_growth() {
         let mut array = PageVec::new();
         let many = if cfg!(miri) { 10_000 } else { 300_000u64 };
@@ -171,9 +281,9 @@ mod tests {
         let copy = array.clone();
         array.clear();
         assert!(array.is_empty() && copy.len() as u64 == many);
-        assert_eq!(*PageVec::filled(3, 7u32).unwrap(), [7, 7, 7]);
-        assert!(PageVec::<u64>::filled(usize::MAX, 0).is_none());
+        assert_eq!(*PageVec::<u32>::zeroed(3).unwrap(), [0, 0, 0]);
+        assert!(PageVec::<u64>::zeroed(usize::MAX).is_none());
         // Miri ends where a system would refuse.
-        assert!(cfg!(miri) || PageVec::<u64>::filled(1 << 58, 0).is_none());
+        assert!(cfg!(miri) || PageVec::<u64>::zeroed(1 << 58).is_none());
     }
 }

@@ -22,10 +22,20 @@ impl Request {
         mixed ^ (mixed >> 29)
     }
 
+    /// The token in half as many bits, for a record that holds many.
+    pub(crate) const fn short_token(self) -> u32 {
+        short(self.token())
+    }
+
     /// The size of a slot for this request, in bytes: at least one granule. `None` if it exceeds the address space.
     pub(crate) fn rounded(self, granule: usize) -> Option<usize> {
         self.size.max(1).checked_next_multiple_of(granule).filter(|&bytes| bytes < 1 << 56)
     }
+}
+
+/// A number that identifies something, in half as many bits.
+pub(crate) const fn short(token: u64) -> u32 {
+    (token.wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32) as u32
 }
 
 /// The number of a recorded request within its [`Sequence`](crate::Sequence), by which its free is reported.

@@ -1,27 +1,27 @@
 //! Watches, in ever rarer windows, whether a program that repeated nothing so far begins to.
 //!
 //! Short sequences of requests (grams) leave a bit each in a table. If all grams of some time have left theirs before, the requests recur.
-//! Only one gram in eight is looked at. The hash decides which, so that the same ones are *selected* whenever requests recur; a gram is also
-//! selected where no other was for a while, so that no short loop goes unseen. A request costs a few multiplications and comparisons.
+//! Only one gram in about seven is looked at. The hash decides which, so that the same ones are *selected* whenever requests recur; where
+//! none was for a while, more are, so that no short loop goes unseen. A request costs a few multiplications and comparisons.
 //!
 //! After a window in which hardly any gram recurred comes a pause, in which nothing is observed at all. It is an eighth as long as the whole
 //! time before it, and a window is 1/128 of that, both within bounds. A program that begins to repeat itself is therefore noticed after an
 //! eighth of the time in which it did not, and one that never does is observed for less than a tenth of its requests.
 
 use crate::pages::PageVec;
-use crate::request::Request;
 
-/// A gram is selected if these bits of its hash are zero.
-const SELECTED: u64 = 0b111 << 61;
+/// The uppermost bits of a gram's hash decide whether it is selected: if they are zero, or, since the gap must end, at most as large as an
+/// eighth of the requests since the last selected gram. So the same ones are selected in a loop that has none with zeros.
+const DECIDING: u32 = 3;
 /// A gram is also selected if none was among this many requests before it.
 const LONGEST_GAP: u32 = 32;
 
-/// Bits of the table, and how many grams are inserted before it is cleared: about 65,000 requests, more than the longest iteration.
+/// Bits of the table, and how many grams are inserted before it is cleared: about 50,000 requests, more than the longest iteration.
 const BITS: usize = 1 << 16;
 const INSERTED: usize = 1 << 13;
 
 /// Requests recur once all selected grams of this many requests have occurred before.
-const RUN: u32 = 64;
+pub(crate) const RUN: u32 = 64;
 /// There must be at least this many such grams.
 const RUN_SELECTED: u32 = 8;
 
@@ -45,6 +45,8 @@ pub(crate) struct Watch {
     /// Grams selected in this window, and those of them that had occurred before.
     selected: u32,
     recurred: u32,
+    /// Whether hardly any gram recurred in the window before.
+    quiet: bool,
     /// Requests up to the end of this window.
     elapsed: u64,
     shortest: u64,
@@ -66,7 +68,7 @@ impl Watch {
     pub fn new(elapsed: u64, iteration: usize) -> Option<Self> {
         let shortest = (iteration as u64 / 16).max(u64::from(4 * RUN));
         let mut watch = Self {
-            seen: PageVec::filled(BITS / 64, 0)?,
+            seen: PageVec::zeroed(BITS / 64)?,
             inserted: 0,
             hash: 0,
             gap: 0,
@@ -75,6 +77,7 @@ impl Watch {
             left: 0,
             selected: 0,
             recurred: 0,
+            quiet: false,
             elapsed,
             shortest,
             longest: shortest.max(iteration as u64 / 2),
@@ -89,16 +92,17 @@ impl Watch {
         (self.left, self.selected, self.recurred) = (window as u32, 0, 0);
     }
 
-    /// Observes a request.
+    /// Observes a request, by its short token.
     #[inline]
-    pub fn observe(&mut self, request: Request) -> Observed {
+    pub fn observe(&mut self, token: u32) -> Observed {
         // Eight bits of each request: the ninth shift removes it. The product breaks up the pattern that tokens of evenly spaced sizes have.
-        self.hash = (self.hash << 8) ^ (request.token().wrapping_mul(0x94d0_49bb_1331_11eb) >> 56);
+        self.hash = (self.hash << 8) ^ (u64::from(token).wrapping_mul(0x94d0_49bb_1331_11eb) >> 56);
         let mixed = self.hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.gap += 1;
         self.run += 1;
         self.left = self.left.saturating_sub(1);
-        if (mixed & SELECTED == 0 || self.gap >= LONGEST_GAP) && self.select(mixed) {
+        let is_selected = (mixed >> (64 - DECIDING)) as u32 <= self.gap / 8 || self.gap >= LONGEST_GAP;
+        if is_selected && self.select(mixed) {
             return Observed::Recurring;
         }
         if self.left == 0 { self.end_window() } else { Observed::Nothing }
@@ -126,20 +130,32 @@ impl Watch {
         false
     }
 
+    /// Bytes of the pages that it has written.
+    #[cfg(test)]
+    pub fn bytes(&self) -> usize {
+        size_of_val(&self.seen[..])
+    }
+
+    /// Whether hardly any gram recurred in the latest window that has ended.
+    pub fn was_quiet(&self) -> bool {
+        self.quiet
+    }
+
     #[cold]
     fn end_window(&mut self) -> Observed {
         // Up to an eighth may seem to recur because other grams have set their bits.
-        let is_quiet = 6 * self.recurred < self.selected;
-        let pause = if is_quiet { (self.elapsed / 8).min(LONGEST_PAUSE * self.longest) } else { 0 };
+        self.quiet = 6 * self.recurred < self.selected;
+        let pause = if self.quiet { (self.elapsed / 8).min(LONGEST_PAUSE * self.longest) } else { 0 };
         self.elapsed += pause;
         self.begin_window();
-        if is_quiet { Observed::Pause(pause) } else { Observed::Nothing }
+        if self.quiet { Observed::Pause(pause) } else { Observed::Nothing }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::Request;
 
     fn random(seed: &mut u64) -> usize {
         *seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
@@ -153,7 +169,7 @@ mod tests {
         let iteration: Vec<Request> =
             (0..length).map(|_| Request::new(random(&mut seed) % 50_000, 16)).collect();
         loop {
-            match watch.observe(iteration[(made % length as u64) as usize]) {
+            match watch.observe(iteration[(made % length as u64) as usize].short_token()) {
                 Observed::Nothing => made += 1,
                 Observed::Recurring => return made + 1,
                 Observed::Pause(requests) => made += requests + 1,
@@ -187,7 +203,7 @@ mod tests {
         let most = if cfg!(miri) { 4_096 } else { 30_000 };
         while observed < most {
             observed += 1;
-            match watch.observe(Request::new(random(&mut seed) % 59_000, 16)) {
+            match watch.observe(Request::new(random(&mut seed) % 59_000, 16).short_token()) {
                 Observed::Nothing => {}
                 Observed::Recurring => unreachable!("after {observed}"),
                 Observed::Pause(requests) => {
@@ -205,7 +221,7 @@ mod tests {
         for step in [1, 8, 64, 4096, 6_553] {
             let mut watch = Watch::new(0, 8_192).unwrap();
             for i in 0..if cfg!(miri) { 1_000 } else { 8_000 } {
-                let observed = watch.observe(Request::new(4_096 + step * i, 16));
+                let observed = watch.observe(Request::new(4_096 + step * i, 16).short_token());
                 assert_ne!(observed, Observed::Recurring, "{step}: {i}");
             }
         }
@@ -219,10 +235,11 @@ mod tests {
         for _ in 0..if cfg!(miri) { 50 } else { 2_000 } {
             let (piece, fresh) = (random(&mut seed) % 10, random(&mut seed));
             for i in 0..40 {
-                let observed = watch.observe(Request::new(1_000 * piece + 64 * (i * i % 13), 16));
+                let observed =
+                    watch.observe(Request::new(1_000 * piece + 64 * (i * i % 13), 16).short_token());
                 assert!(!matches!(observed, Observed::Pause(_)));
             }
-            watch.observe(Request::new(100_000 + fresh, 16));
+            watch.observe(Request::new(100_000 + fresh, 16).short_token());
         }
     }
 }

@@ -131,7 +131,54 @@ fn training() {
     }
 }
 
-const PROGRAMS: [(&str, fn()); 6] = [
+/// A program that hardly uses memory, as most are.
+fn nothing() {}
+
+/// An interpreter: sequences of requests that occurred before, in ever another order, with requests between them that did not.
+fn pieces() {
+    let mut seed = 7usize;
+    let mut random = || {
+        seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        seed >> 33
+    };
+    let mut kept: Vec<Written> = (0..64).map(|_| Written::new(1_024)).collect();
+    for _ in 0..scale() * 1_500 {
+        let (piece, fresh) = (random() % 10, random());
+        for i in 0..40 {
+            let at = random() % kept.len();
+            kept[at] = Written::new(1_024 + 1_000 * piece + 64 * (i * i % 13));
+        }
+        drop(Written::new(1_024 + fresh % 30_000));
+    }
+}
+
+/// Eight threads at a time, forty times, each with requests of its own.
+fn servers() {
+    for generation in 0..40 {
+        let threads = (0..8).map(|thread| {
+            std::thread::spawn(move || {
+                let mut seed: usize = 8 * generation + thread + 1;
+                let mut kept: Vec<Written> = Vec::new();
+                for i in 0..scale() * 4_000 {
+                    seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+                    let size = if i % 16 == 0 { 20_000 + (seed >> 40) % 60_000 } else { 16 + (seed >> 50) };
+                    let block = Written::new(size);
+                    if kept.len() < 50 {
+                        kept.push(block);
+                    } else {
+                        kept[(seed >> 20) % 50] = block;
+                    }
+                }
+            })
+        });
+        threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
+    }
+}
+
+const PROGRAMS: [(&str, fn()); 9] = [
+    ("nothing", nothing),
+    ("pieces", pieces),
+    ("servers", servers),
     ("rounds", rounds),
     ("threads", threads),
     ("phases", phases),
@@ -139,6 +186,8 @@ const PROGRAMS: [(&str, fn()); 6] = [
     ("larson", larson),
     ("training", training),
 ];
+
+const SMALL: [&str; 3] = ["nothing", "pieces", "servers"];
 
 /// Bytes that the kernel reports for this process under a name.
 fn status(name: &str) -> u64 {
@@ -180,6 +229,14 @@ fn measure(program: &str, preload: Option<&Path>) -> Measured {
     Measured { peak: numbers[0], end: numbers[1], ms: numbers[2] }
 }
 
+/// The least of several runs of a program that uses little memory, of which the order of its threads is a large part; one run of others.
+fn least(program: &str, preload: Option<&Path>) -> Measured {
+    let runs = if SMALL.contains(&program) { 3 } else { 1 };
+    let all: Vec<Measured> = (0..runs).map(|_| measure(program, preload)).collect();
+    let least = |of: fn(&Measured) -> u64| all.iter().map(of).min().expect("a run");
+    Measured { peak: least(|run| run.peak), end: least(|run| run.end), ms: least(|run| run.ms) }
+}
+
 fn main() -> ExitCode {
     if let Ok(name) = std::env::var(PROGRAM) {
         let (_, program) = PROGRAMS.iter().find(|(n, _)| *n == name).expect("a program of this name");
@@ -214,19 +271,21 @@ fn main() -> ExitCode {
     };
     let mut failed = Vec::new();
     for (program, _) in PROGRAMS.iter().filter(|(name, _)| name.contains(&filter)) {
-        let glibc = row(program, "glibc", measure(program, None));
-        let planned = row(program, "elbowroom", measure(program, Some(&ours)));
+        let glibc = row(program, "glibc", least(program, None));
+        let planned = row(program, "elbowroom", least(program, Some(&ours)));
         for (name, library) in &others {
             if let Some(library) = library {
                 row(program, name, measure(program, Some(library)));
             }
         }
-        // The library's own code and tables.
-        const OWN: u64 = 6_000_000;
+        // The library's own code, most of which processes share, and its tables.
+        const OWN: u64 = 2_000_000;
+        // The same, and what glibc keeps in the heaps of ended threads, in which plans were made.
+        const LEFT: u64 = 3_500_000;
         if planned.peak > glibc.peak * 105 / 100 + OWN {
             failed.push(format!("{program}: peak {} of glibc's {}", planned.peak, glibc.peak));
         }
-        if planned.end > glibc.end * 105 / 100 + OWN {
+        if planned.end > glibc.end * 105 / 100 + LEFT {
             failed.push(format!("{program}: {} left, of glibc's {}", planned.end, glibc.end));
         }
     }

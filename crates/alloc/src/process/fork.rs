@@ -223,7 +223,7 @@ mod tests {
         OTHER.after_fork(true);
         let own = THREAD.with(ThreadState::token);
         assert!(!OTHER.lock.is_held_by_other_than(own) && !OTHER.discarding.is_held_by_other_than(own));
-        assert_eq!(OTHER.with_tracked(|tracked| tracked.remove(4096)), Some(None));
+        assert_eq!(OTHER.with_tracked(|tracked| tracked.remove(4096, |_| RequestTime(1))), Some(None));
         // SAFETY: as above.
         assert!(unsafe { &*owner.freed.get() }.is_empty(), "a list that was half changed");
         assert!(!owner.recording.load(Ordering::Relaxed) && OTHER.recording.load(Ordering::Relaxed) == 0);

@@ -28,6 +28,7 @@
 //! fork, so that none of them holds one in the child.
 
 mod band;
+mod callback;
 mod fork;
 mod global;
 mod lock;
@@ -37,10 +38,10 @@ mod tracked;
 
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use band::{BANDS, Band, BandSequence, HostSequence};
+use callback::Callback;
 use lock::Lock;
 use thread::{THREAD, THREAD_EXIT, ThreadState};
 use tracked::TrackedBlocks;
@@ -51,6 +52,7 @@ pub use stats::ProcessStats;
 use crate::arena::{Arena, Release};
 use crate::directory::Directory;
 use crate::memory::{Backing, HostMemory};
+use crate::pages::Forever;
 use crate::request::{Request, RequestTime, Ticket};
 use crate::sequence::Answer;
 
@@ -60,6 +62,8 @@ pub struct Process {
     directory: Directory,
     /// All band sequences, the latest first. They are never freed.
     sequences: AtomicPtr<BandSequence>,
+    /// Where they lie.
+    places: Forever,
     /// Band sequences that record. Only if there are any must frees of unplanned blocks be recorded.
     recording: AtomicUsize,
     threshold: AtomicUsize,
@@ -69,9 +73,9 @@ pub struct Process {
     /// Addresses in a planned range that were freed twice or never allocated.
     bad_frees: AtomicU64,
     /// Called when a thread gets a new plan.
-    on_plan: OnceLock<extern "C" fn()>,
+    on_plan: Callback,
     /// Called when arenas are in use and nothing watches for idle ones.
-    on_watch: OnceLock<extern "C" fn()>,
+    on_watch: Callback,
     watched: AtomicBool,
     /// Requests of all sequences with plans at the last look for idle arenas, and whether there were new ones at that look.
     looked_at: AtomicU64,
@@ -124,13 +128,14 @@ impl Process {
         Self {
             directory: Directory::new(),
             sequences: AtomicPtr::new(null_mut()),
+            places: Forever::new(),
             recording: AtomicUsize::new(0),
             threshold: AtomicUsize::new(DEFAULT_THRESHOLD),
             small: AtomicU64::new(0),
             small_bytes: AtomicU64::new(0),
             bad_frees: AtomicU64::new(0),
-            on_plan: OnceLock::new(),
-            on_watch: OnceLock::new(),
+            on_plan: Callback::new(),
+            on_watch: Callback::new(),
             watched: AtomicBool::new(false),
             looked_at: AtomicU64::new(0),
             was_busy: AtomicBool::new(false),
@@ -333,7 +338,7 @@ impl Process {
     /// [`discard_idle`](Self::discard_idle) every second or so until that returns false. Only the first call has an effect. Requests of the
     /// function go to the fallback. A panic in it ends the process.
     pub fn on_watch(&self, call: extern "C" fn()) {
-        self.on_watch.get_or_init(|| call);
+        self.on_watch.set(call);
     }
 
     /// Returns the free pages of arenas to the system from which nothing was served since the last call, and those of the fallback once
@@ -414,7 +419,7 @@ impl Process {
             }
             owner = free.before;
         }
-        let new = Box::into_raw(Box::new(BandSequence::new(band, &self.directory)));
+        let new: *mut BandSequence = self.places.place(BandSequence::new(band, &self.directory))?;
         let mut latest = self.sequences.load(Ordering::Acquire);
         loop {
             // SAFETY: until the exchange succeeds, only this thread knows the owner.
@@ -524,9 +529,13 @@ impl Process {
     fn untrack(&self, address: usize) {
         self.busy(|| {
             self.with_tracked(|tracked| {
-                let Some((owner, ticket)) = tracked.remove(address) else { return };
+                let now = |owner: *const BandSequence| {
+                    // SAFETY: sequences are never freed.
+                    RequestTime(unsafe { &*owner }.clock.load(Ordering::Relaxed))
+                };
+                let Some((owner, ticket)) = tracked.remove(address, now) else { return };
                 self.hints[hint(address)].fetch_sub(1, Ordering::Relaxed);
-                // SAFETY: sequences are never freed.
+                // SAFETY: as above.
                 let owner = unsafe { &*owner };
                 if !owner.recording.load(Ordering::Relaxed) {
                     // The block of a thread that this process does not have.
@@ -580,6 +589,6 @@ impl Process {
     /// Sets a function that is called whenever a thread gets a new plan for large requests, so that the fallback can return its free memory
     /// to the system. Only the first call has an effect. Requests of the function go to the fallback. A panic in it ends the process.
     pub fn on_plan(&self, call: extern "C" fn()) {
-        self.on_plan.get_or_init(|| call);
+        self.on_plan.set(call);
     }
 }
