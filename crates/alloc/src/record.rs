@@ -58,29 +58,39 @@ impl RecordEntry {
 /// After this many requests, a record in which nothing recurred counts as full: it would cost time and memory for nothing.
 const JUDGED: usize = 1 << 13;
 
-/// From this many requests on, a record in which no run recurred so far is *sparse* until one does. See [`Sparse`].
+/// From this many requests on, a record in which no run recurred so far is *sparse* until one does.
 const SPARSE_FROM: usize = 1 << 9;
 
-/// A record to which requests are added without tickets, so that the times of their frees stay unknown, and of which only a short number for
-/// each is kept. A watch observes them at a fraction of the cost. When a run recurs, the detector observes all of them at once. What recurs in
-/// short pieces, as the requests of interpreters do, is not worth more.
+/// Why requests are added to a record without tickets, so that the times of their frees stay unknown, and only a short number for each is kept.
+/// When that ends, the detector observes all of them at once.
 #[derive(Clone, Debug)]
-struct Sparse {
-    watch: Watch,
-    /// The length from which on the watch is believed, after a comparison of the requests themselves.
-    believed_from: usize,
+enum Sparse {
+    /// No run recurred. A watch observes the requests at a fraction of the detector's cost. What recurs in short pieces, as the requests of
+    /// interpreters do, is not worth more.
+    Watched {
+        watch: Watch,
+        /// The length from which on the watch is believed, after a comparison of the requests themselves.
+        believed_from: usize,
+    },
+    /// Up to this length, nothing that the detector would report could be planned: see [`Record::rest`].
+    Until(usize),
 }
 
 impl Sparse {
-    /// Observes a request after those that a detector holds. Returns whether the ones before it recur.
+    /// Observes a request after those that a detector holds. Returns whether sparseness ends with it.
     fn observe(&mut self, request: Request, detector: &Detector) -> bool {
         let len = detector.tokens().len();
-        if self.watch.observe(request.short_token()) != Observed::Recurring || len < self.believed_from {
-            return false;
+        match self {
+            Self::Until(end) => len >= *end,
+            Self::Watched { watch, believed_from } => {
+                if watch.observe(request.short_token()) != Observed::Recurring || len < *believed_from {
+                    return false;
+                }
+                // The comparison looks at all requests: it is made once in a while.
+                *believed_from = len + (RUN as usize).max(len / 64);
+                detector.has_run()
+            }
         }
-        // The comparison looks at all requests: it is made once in a while.
-        self.believed_from = len + (RUN as usize).max(len / 64);
-        detector.has_run()
     }
 }
 
@@ -182,7 +192,11 @@ impl Record {
 
     /// Whether hardly any short sequence of requests has occurred twice.
     fn is_all_new(&self) -> bool {
-        self.sparse.as_ref().map_or_else(|| self.detector.is_all_new(), |sparse| sparse.watch.was_quiet())
+        match &self.sparse {
+            None => self.detector.is_all_new(),
+            Some(Sparse::Watched { watch, .. }) => watch.was_quiet(),
+            Some(Sparse::Until(_)) => false,
+        }
     }
 
     /// Makes the record sparse if it is long enough and no run has recurred. For requests that no plan serves.
@@ -197,9 +211,23 @@ impl Record {
             for &token in self.detector.tokens() {
                 watch.observe(token);
             }
-            self.sparse = Some(Sparse { watch, believed_from: 0 });
-            self.without_tickets = len;
-            self.entries = PageVec::new();
+            self.make_sparse(Sparse::Watched { watch, believed_from: 0 });
+        }
+    }
+
+    fn make_sparse(&mut self, sparse: Sparse) {
+        self.without_tickets = self.len();
+        self.entries = PageVec::new();
+        self.sparse = Some(sparse);
+    }
+
+    /// After a period that could not be planned, when a longer run is [required](Self::require_run): makes the record sparse for as long as no
+    /// period can be reported. With `r` requests required, that of a period `p` is reported once the record has `r + p`. Tickets begin at three
+    /// quarters of `r`, so that those of a period and a quarter of `r` more are there by then.
+    pub fn rest(&mut self) {
+        let end = self.detector.required_run() / 4 * 3;
+        if self.len() >= SPARSE_FROM && end > self.len() {
+            self.make_sparse(Sparse::Until(end));
         }
     }
 
@@ -334,7 +362,11 @@ mod tests {
 
     /// Bytes of the pages that a record has written.
     fn bytes(record: &Record) -> usize {
-        let watches = record.sparse.iter().map(|sparse| &sparse.watch).chain(&record.watch);
+        let sparse = record.sparse.iter().filter_map(|sparse| match sparse {
+            Sparse::Watched { watch, .. } => Some(watch),
+            Sparse::Until(_) => None,
+        });
+        let watches = sparse.chain(&record.watch);
         size_of_val(&record.entries[..]) + record.detector.bytes() + watches.map(Watch::bytes).sum::<usize>()
     }
 

@@ -379,18 +379,22 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
         if self.recognize() {
             return Answer::Fallback(ticket);
         }
-        if let Some(period) = period.filter(|_| self.marks.is_none()) {
-            self.plan_or_wait(period);
+        if let Some(period) = period.filter(|_| self.marks.is_none())
+            && !self.plan_or_wait(period)
+        {
+            self.record.rest();
         }
         Answer::Fallback(ticket)
     }
 
-    /// Plans the last `period` requests. If that fails, requires a longer run before the next attempt.
-    fn plan_or_wait(&mut self, period: usize) {
-        if !self.plan(self.record.iteration(period)) {
+    /// Plans the last `period` requests. If that fails, requires a longer run before the next attempt. Returns whether there is a plan.
+    fn plan_or_wait(&mut self, period: usize) -> bool {
+        let is_planned = self.plan(self.record.iteration(period));
+        if !is_planned {
             // An attempt at every request would cost more than it could gain.
             self.record.require_run(2 * self.record.len());
         }
+        is_planned
     }
 
     /// Resumes an abandoned plan if the latest requests occur in it.

@@ -304,6 +304,21 @@ fn requests_that_are_never_freed_are_not_planned() {
     assert_eq!((shadow.stats().planned, shadow.stats().plans), (0, 0));
 }
 
+/// A period that could not be planned is not followed again until a longer one may be.
+#[test]
+fn of_a_loop_that_cannot_be_planned_half_is_followed() {
+    let mut shadow = Shadow::new();
+    let requests = times(8_000, 1_300);
+    for i in 0..requests {
+        shadow.request(4096 + 64 * (i % 10), 64);
+    }
+    assert!(10 * shadow.tickets < 7 * requests, "{}", shadow.tickets);
+    // It can be planned once its blocks are freed.
+    let mut program = Program::new((0..10).map(|i| (4096 + 64 * i, 2)).collect());
+    (0..times(4_000, 400)).for_each(|_| program.iterate(&mut shadow));
+    assert!(shadow.stats().planned > 0, "{:?}", shadow.stats());
+}
+
 #[test]
 fn double_and_foreign_frees_are_seen() {
     let mut shadow = Shadow::new();

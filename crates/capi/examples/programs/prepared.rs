@@ -5,6 +5,10 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
+/// The file in which a program leaves the lines of `/proc/self/status` that say what it still has resident once its work is done and two and a
+/// half seconds have passed.
+pub const LEFT: &str = "left";
+
 /// A program that is ready to run.
 pub struct Prepared {
     pub command: Vec<String>,
@@ -51,8 +55,17 @@ fn succeed(command: &mut Command) -> Result<(), Box<dyn Error>> {
 fn numpy(module: &str) -> Result<Prepared, Box<dyn Error>> {
     let python = std::env::var("ELBOWROOM_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     succeed(Command::new(&python).args(["-c", "import numpy, pytest, hypothesis"]))?;
-    let options = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--disable-warnings", "--pyargs", module];
-    let command = std::iter::once(python.as_str()).chain(options).map(str::to_owned).collect();
+    let script = format!(
+        r#"
+import gc, pytest, sys, time
+code = pytest.main(["-q", "-p", "no:cacheprovider", "--disable-warnings", "--pyargs", "{module}"])
+gc.collect()
+time.sleep(2.5)
+open("{LEFT}", "w").write(open("/proc/self/status").read())
+sys.exit(code)
+"#
+    );
+    let command = [python.as_str(), "-c", &script].map(str::to_owned).to_vec();
     // The last line says how long it took.
     let comparable = |output: &str| {
         output
@@ -67,7 +80,7 @@ fn numpy(module: &str) -> Result<Prepared, Box<dyn Error>> {
 fn node(folder: &Path) -> Result<Prepared, Box<dyn Error>> {
     succeed(Command::new("node").arg("--version"))?;
     let script = r"
-const crypto = require('crypto'), zlib = require('zlib');
+const crypto = require('crypto'), fs = require('fs'), zlib = require('zlib');
 let seed = 1n;
 const random = () => Number((seed = (seed * 6364136223846793005n + 1442695040888963407n) & 0xffffffffffffffffn) >> 40n);
 const rows = [];
@@ -84,6 +97,8 @@ for (let round = 0; round < 6; round++) {
   for (let i = 0; i < 2000; i++) hash.update(Buffer.alloc(1000 + random() % 60000, i & 255));
 }
 console.log(hash.digest('hex'));
+rows.length = 0;
+setTimeout(() => fs.writeFileSync('left', fs.readFileSync('/proc/self/status')), 2500);
 ";
     std::fs::write(folder.join("script.js"), script)?;
     Ok(prepared(&["node", "script.js"]))
@@ -147,15 +162,24 @@ SELECT substr(name, 1, 6) AS head, count(*), sum(value) FROM t GROUP BY head ORD
 SELECT a.id, b.id FROM t a JOIN t b ON a.name = b.name WHERE a.id <= 200 ORDER BY a.id;
 DELETE FROM t WHERE id % 5 = 0;
 SELECT group_concat(name) FROM (SELECT name FROM t ORDER BY name LIMIT 1000);
+DROP TABLE t;
+VACUUM;
+.shell sleep 2.5; cat /proc/$PPID/status > left
 ";
     std::fs::write(folder.join("script.sql"), script)?;
     Ok(prepared(&["sqlite3", ":memory:", ".read script.sql"]))
 }
 
 fn forks(_: &Path) -> Result<Prepared, Box<dyn Error>> {
-    let script =
-        "i=0; while [ $i -lt 1000 ]; do x=$(echo $i); (exit 0); /bin/true; i=$((i + 1)); done; echo $x";
+    let script = "i=0; while [ $i -lt 1000 ]; do x=$(echo $i); (exit 0); /bin/true; i=$((i + 1)); done; echo $x; \
+         sleep 2.5; cat /proc/$$/status > left";
     Ok(prepared(&["sh", "-c", script]))
+}
+
+/// Waits as [`LEFT`] says, and leaves what this process has resident.
+pub fn leave_status() -> std::io::Result<()> {
+    std::thread::sleep(std::time::Duration::from_millis(2_500));
+    std::fs::write(LEFT, std::fs::read("/proc/self/status")?)
 }
 
 /// A program that this example runs as, with this argument.
