@@ -35,6 +35,8 @@ class Streams:
         #: The last action that was issued to each stream, and the device buffers that copies to the host have read, with the last such copy.
         self._last, self._reads = [-1] * 3, {}
         self._issued: list[int] = []
+        #: What actions wait for that no plan says, as the head of this file lists it.
+        self.added: dict[int, list[int]] = {}
         self._host(joint)
 
     def _host(self, joint) -> None:
@@ -84,8 +86,13 @@ class Streams:
     def before(self, at: int) -> list[str]:
         """What an action waits for."""
         self._issued.append(at)
-        extra = [self._reused[at]] if at in self._reused else []
-        return [self._await(self.stream[at], wait) for wait in [*self.planned.waits[at], *extra]]
+        planned = [self._await(self.stream[at], wait) for wait in self.planned.waits[at]]
+        return planned + self._add(at, [self._reused[at]] if at in self._reused else [])
+
+    def _add(self, at: int, waits: list[int]) -> list[str]:
+        """What an action waits for besides its plan."""
+        self.added.setdefault(at, []).extend(waits)
+        return [self._await(self.stream[at], wait) for wait in waits]
 
     def _await(self, stream: int, action: int) -> str:
         known = self._known[stream]
@@ -106,19 +113,20 @@ class Streams:
 
     def leave(self, live) -> list[str]:
         """Orders what follows the forward pass behind the copies whose device memory may be free: all but that of ``live`` buffers."""
-        return self._join(max((at for buffer, at in self._reads.items() if buffer not in live), default=-1), self._last[2])
+        last_read = max((at for buffer, at in self._reads.items() if buffer not in live), default=-1)
+        return self._join(self._issued[-1], last_read, self._last[2])
 
     def finish(self, at: int) -> list[str]:
         """Orders what follows the backward pass behind all copies, and proves that what has been written is the plan that was checked."""
-        lines = self._join(self._last[1], self._last[2])
+        lines = self._join(at, self._last[1], self._last[2])
         issued = [*self._issued, *range(at + 1, len(self.planned.actions))]
         found = _native.fingerprint(self.planned.trace, [self.planned.actions[i] for i in issued], [self.planned.waits[i] for i in issued])
         if found != self.planned.fingerprint:
             raise AssertionError(f"the program is of plan {found}, and plan {self.planned.fingerprint} was checked: a fault in elbowroom")
         return lines
 
-    def _join(self, to_host: int, to_device: int) -> list[str]:
-        return [self._await(0, last) for side, last in ((1, to_host), (2, to_device)) if last > self._known[0][side]]
+    def _join(self, at: int, to_host: int, to_device: int) -> list[str]:
+        return self._add(at, [last for side, last in ((1, to_host), (2, to_device)) if last > self._known[0][side]])
 
     def prune(self, forward: list[str], backward: list[str]) -> list[str]:
         """Removes events that nothing awaits. Returns the names that the backward pass needs of the forward pass."""

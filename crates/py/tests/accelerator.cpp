@@ -6,8 +6,8 @@
 //
 // - Memory has a limit in bytes. It is mapped twice: at the addresses that tensors show, where every access is a fault, and where kernels
 //   read and write it. The host can therefore read device memory by a copy only.
-// - A freed block is used again at once by the stream that it was allocated for, as PyTorch's caching allocator does, unless `record_stream`
-//   named another stream.
+// - Freed memory is used again at once by the stream that it was allocated for, as PyTorch's caching allocator does, unless `record_stream`
+//   named another stream. A seed draws which of it: a block may be part of a freed one, or lie in several neighbours.
 // - A kernel may take a workspace, which is any memory of its stream that is free when it is issued. So when it runs, it overwrites all of that:
 //   what still uses a freed block unordered finds poison, and what uses a block too early is overwritten.
 // - A log has every task with its times, and every wait.
@@ -53,7 +53,7 @@ namespace {
 
 // Addresses of the device.
 constexpr size_t kSpace = size_t(16) << 30;
-constexpr size_t kGranule = 256, kPoisoned = 1024;
+constexpr size_t kGranule = 256, kPoisoned = 16, kRecent = 16;
 constexpr auto kType = c10::DeviceType::PrivateUse1;
 const c10::Device kDevice(kType, 0);
 
@@ -107,7 +107,9 @@ struct Device {
   std::recursive_mutex mutex;
   char *address = nullptr, *shadow = nullptr;
   size_t limit = kSpace, used = 0, peak = 0, top = kGranule;
-  std::map<int, std::map<size_t, std::vector<size_t>>> free;
+  // For each stream, its free memory from offset to size, and the blocks that were freed last, the latest one at the end.
+  std::map<int, std::map<size_t, size_t>> free;
+  std::map<int, std::vector<size_t>> recent;
   std::vector<Block> waiting;
   std::unordered_map<void*, Block> blocks;
   std::map<int, Queue> queues;
@@ -252,19 +254,44 @@ struct Device {
     TORCH_CHECK_WITH(
         OutOfMemoryError, used + bytes <= limit, "the simulated device is out of memory: ", bytes, " bytes wanted, ", used, " of ", limit, " in use");
     const size_t size = (bytes + kGranule - 1) / kGranule * kGranule;
-    auto& slots = free[stream][size];
-    Block block{top, bytes, size, stream, {}};
-    if (slots.empty()) {
+    Block block{take(size, stream), bytes, size, stream, {}};
+    if (!block.offset) {
+      block.offset = top;
       top += size;
       TORCH_CHECK(top <= kSpace, "the simulated device has no addresses left");
-    } else {
-      block.offset = slots.back();
-      slots.pop_back();
     }
     used += bytes;
     peak = std::max(peak, used);
     blocks.emplace(address + block.offset, block);
     return address + block.offset;
+  }
+
+  // The offset of a part of a stream's free memory that has this size, or 0 if there is none.
+  size_t take(size_t size, int stream) {
+    auto& ranges = free[stream];
+    std::vector<std::pair<size_t, size_t>> fitting;
+    for (auto& [offset, length] : ranges)
+      if (length >= size) fitting.emplace_back(offset, length);
+    if (fitting.empty()) return 0;
+    // As often as not the memory that was freed last, where a copy most likely still uses it.
+    auto [first, length] = fitting[asynchronous ? random.next() % fitting.size() : 0];
+    size_t at = asynchronous && random.next() % 2 ? first + length - size : first;
+    if (!asynchronous || random.next() % 2) {
+      auto& latest = recent[stream];
+      for (auto freed = latest.rbegin(); freed != latest.rend(); ++freed) {
+        auto range = ranges.upper_bound(*freed);
+        if (range == ranges.begin()) continue;
+        --range;
+        if (range->first + range->second <= *freed || range->second < size) continue;
+        first = range->first, length = range->second;
+        at = std::min(*freed, first + length - size);
+        break;
+      }
+    }
+    ranges.erase(first);
+    if (at > first) ranges[first] = at - first;
+    if (at + size < first + length) ranges[at + size] = first + length - at - size;
+    return at;
   }
 
   void release(void* pointer) {
@@ -297,21 +324,33 @@ struct Device {
 
   void make_free(const Block& block) {
     used -= block.bytes;
-    free[block.stream][block.size].push_back(block.offset);
+    auto& ranges = free[block.stream];
+    auto made = ranges.emplace(block.offset, block.size).first;
+    auto next = std::next(made);
+    if (next != ranges.end() && made->first + made->second == next->first) {
+      made->second += next->second;
+      ranges.erase(next);
+    }
+    if (made != ranges.begin()) {
+      auto previous = std::prev(made);
+      if (previous->first + previous->second == made->first) {
+        previous->second += made->second;
+        ranges.erase(made);
+      }
+    }
+    auto& latest = recent[block.stream];
+    latest.push_back(block.offset);
+    if (latest.size() > kRecent) latest.erase(latest.begin());
   }
 
-  // Overwrites the ends of a block; whole blocks would take longer than the kernels.
+  // Overwrites the beginning of every granule of free memory: whatever block begins there is hit, and all bytes would take longer than kernels.
   void poison(size_t offset, size_t size) {
-    const size_t some = std::min(size, kPoisoned);
-    memset(shadow + offset, 0xff, some);
-    memset(shadow + offset + size - some, 0xff, some);
+    for (size_t at = offset; at < offset + size; at += kGranule) memset(shadow + at, 0xff, kPoisoned);
   }
 
   // Enqueues a kernel, whose workspace is what is free now.
   void launch(int stream, Task task) {
-    std::vector<std::pair<size_t, size_t>> workspace;
-    for (auto& [size, offsets] : free[stream])
-      for (size_t offset : offsets) workspace.emplace_back(offset, size);
+    std::vector<std::pair<size_t, size_t>> workspace(free[stream].begin(), free[stream].end());
     task.run = [this, workspace = std::move(workspace), run = std::move(task.run)] {
       for (auto [offset, size] : workspace) poison(offset, size);
       run();
@@ -821,9 +860,8 @@ void accelerator_begin(uint64_t limit, int64_t seed, int logging) {
   Pinned::reclaim();
   d.queues.clear();
   // No run finds what an earlier one has left.
-  for (auto& [_, sizes] : d.free)
-    for (auto& [size, offsets] : sizes)
-      for (size_t offset : offsets) d.poison(offset, size);
+  for (auto& [_, ranges] : d.free)
+    for (auto [offset, size] : ranges) d.poison(offset, size);
   d.error.clear();
   d.limit = limit, d.peak = d.used, d.asynchronous = seed >= 0, d.logging = logging;
   d.random.state = mixed(static_cast<uint64_t>(seed));

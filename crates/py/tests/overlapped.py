@@ -193,14 +193,18 @@ class Trial:
         return [(at, which) for at, row in enumerate(plan.planned.waits) for which in range(len(row))]
 
     def without(self, plan, at: int, which: int, honest=True):
-        """What the checker says to a plan without one wait, and the plan's program without it; unless ``honest``, with the plan's fingerprint."""
+        """What the checker says to what runs for a plan without one wait, and the plan's program without it; unless ``honest``, with the plan's
+        fingerprint. What runs has waits that no plan says: they may make the missing one redundant."""
         planned = plan.planned
         waits = [list(row) for row in planned.waits]
         del waits[at][which]
         altered = types.SimpleNamespace(actions=planned.actions, waits=waits, boundary=planned.boundary, trace=planned.trace)
         altered.fingerprint = _native.fingerprint(planned.trace, planned.actions, waits) if honest else planned.fingerprint
         (graph,) = self.fitted.graphs
-        return planned.objection(waits), Writer(graph.joint, altered, False, self.fitted.tier).write()
+        writer = Writer(graph.joint, altered, False, self.fitted.tier)
+        program = writer.write()
+        executed = [[*row, *writer.streams.added.get(at, ())] for at, row in enumerate(waits)]
+        return planned.objection(executed), program
 
     def shows(self, plan, program, seeds) -> int | None:
         """The first seed under which a program in the place of a plan's gives wrong bits."""

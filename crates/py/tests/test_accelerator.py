@@ -90,6 +90,32 @@ def test_a_block_that_is_freed_while_a_copy_reads_it_is_overwritten(device):
     assert found
 
 
+@simulated
+def test_a_block_may_get_part_of_freed_memory(device):
+    def right():
+        out, back = torch.Stream(device=device.name), torch.Stream(device=device.name)
+        made = torch.full((64, 64), 2.0, device=device.name)
+        ready = torch.accelerator.current_stream().record_event()
+        host, other = torch.empty(64, 64, pin_memory=True), torch.ones(40, 64, pin_memory=True)
+        out.wait_event(ready)
+        with accelerator.on(out):
+            host.copy_(made, non_blocking=True)
+        # No kernel runs behind the release, only a copy to a smaller block, which has to wait for the copy to the host.
+        del made
+        smaller = torch.empty(40, 64, device=device.name)
+        back.wait_event(ready)
+        with accelerator.on(back):
+            smaller.copy_(other, non_blocking=True)
+        torch.accelerator.synchronize()
+        return bool((host == 2).all())
+
+    found = []
+    for seed in range(60):
+        device.begin(seed)
+        found.append(right())
+    assert not all(found) and any(found)
+
+
 @pytest.mark.parametrize("keep", [True, "recorded"])
 def test_what_is_ordered_is_right_under_every_seed(device, keep):
     for seed in range(100):

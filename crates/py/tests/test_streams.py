@@ -44,6 +44,16 @@ def test_each_wait_is_redundant_or_shows():
 
 
 @simulated
+def test_a_wait_that_host_memory_implies_is_redundant():
+    # A copy to the host takes the place of one that an earlier action fetched, and waits for that action. Seeds cannot show what that implies.
+    trial = Trial("unet")
+    rng = random.Random(7)
+    plan, _ = trial.plan(rng.uniform(0.4, 0.8), rng.randrange(1 << 30), rng.choice([10**10, 10**11, 10**12]))
+    redundant, shown, missed = try_waits(trial, rng, 400, plan=plan)
+    assert not missed and shown and redundant > 1
+
+
+@simulated
 def test_the_order_that_runs_is_the_plan_that_was_checked():
     trial, plan, _ = offloading("chain")
     for seed in range(3, 6):
