@@ -135,11 +135,13 @@ pub trait Planner: Sync {
     }
 
     /// As [`schedule_from`](Self::schedule_from), for a search that goes on: the known schedules are those of its earlier parts, so a planner with
-    /// warm starts of its own need not compute those again.
+    /// warm starts of its own need not compute those again. A search that cools should be cold after `horizon` evaluations, even if the budget
+    /// ends it before: what it does depends on the horizon, so that fewer evaluations repeat its beginning.
     fn continue_from(
         &self,
         request: &Request<'_>,
         known: &[&Schedule],
+        _horizon: u64,
         budget: &Budget,
         observer: &dyn Observer,
     ) -> Outcome<Schedule> {

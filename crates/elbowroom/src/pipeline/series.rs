@@ -258,10 +258,10 @@ impl<'a> Series<'a> {
         let track_failed = track.failures > 0;
         let watch = Until::new(observer, self.clock.end_of_all());
         let origin = Origin::new(&watch);
+        let horizon = FIRST << if track_failed { level.saturating_sub(SHORTER) } else { level };
         let evaluations = match rounds {
             Rounds::Recorded(recorded) => recorded.rounds[round].planner,
-            _ if track_failed => FIRST << level.saturating_sub(SHORTER),
-            _ => FIRST << level,
+            _ => horizon,
         };
         let budget = Budget {
             evaluations: Some(evaluations),
@@ -282,7 +282,7 @@ impl<'a> Series<'a> {
         known.dedup();
         known.extend(self.known);
         let mut outcome = match std::mem::replace(&mut track.begun, true) {
-            true => planner.continue_from(&request, &known, &budget, &origin),
+            true => planner.continue_from(&request, &known, horizon, &budget, &origin),
             false => planner.schedule_from(&request, &known, &budget, &origin),
         };
         if outcome.stop == StopReason::Interrupted {

@@ -72,24 +72,27 @@ impl Planner for Auto {
         observer: &dyn Observer,
     ) -> Outcome<Schedule> {
         let quick = |budget: &Budget, bound: u64| warm::starts(request, bound, budget, observer);
-        search_from(request, known, &quick, budget, observer)
+        search_from(request, known, None, &quick, budget, observer)
     }
 
     fn continue_from(
         &self,
         request: &Request<'_>,
         known: &[&Schedule],
+        horizon: u64,
         budget: &Budget,
         observer: &dyn Observer,
     ) -> Outcome<Schedule> {
-        search_from(request, known, &|_, _| Starts::default(), budget, observer)
+        search_from(request, known, Some(horizon), &|_, _| Starts::default(), budget, observer)
     }
 }
 
-/// The phases of the planner, with the warm starts that `quick` makes within a budget, given the lower bound, and the known schedules.
+/// The phases of the planner, with the warm starts that `quick` makes within a budget, given the lower bound, and the known schedules. A
+/// search that goes on has a horizon.
 fn search_from(
     request: &Request<'_>,
     known: &[&Schedule],
+    horizon: Option<u64>,
     quick: &dyn Fn(&Budget, u64) -> Starts,
     budget: &Budget,
     observer: &dyn Observer,
@@ -118,9 +121,10 @@ fn search_from(
     let mut warm: Vec<WarmStart> = starts.iter().map(|entry| WarmStart::fitting(&inst, entry)).collect();
     let known = known.iter().filter_map(|schedule| WarmStart::known(request, &inst, schedule, EARLIER));
     warm.extend(known);
-    let mut found = in_order(request, &inst, warm, bound, (answers, cut), &share, observer);
+    let phase = Phase { horizon, bound, answers, cut };
+    let mut found = in_order(request, &inst, warm, phase, &share, observer);
     if let Some(order) = relaxed {
-        found = found.or_in_order(request, order, &starts, bound, budget, observer);
+        found = found.or_in_order(request, order, &starts, (horizon, bound), budget, observer);
     }
     found.into_outcome(request, least, observer)
 }
@@ -141,13 +145,23 @@ struct OrderResult {
     cut: bool,
 }
 
+/// What a search with the ops in one order is told.
+struct Phase {
+    /// The evaluations of a search that goes on.
+    horizon: Option<u64>,
+    /// No iteration can be shorter.
+    bound: u64,
+    /// Planners of the warm starts that answered, and whether the budget ended before all had.
+    answers: u64,
+    cut: Option<StopReason>,
+}
+
 /// Searches with the ops in the order of an instance.
 fn in_order(
     request: &Request<'_>,
     inst: &Instance,
     mut warm: Vec<WarmStart>,
-    bound: u64,
-    (answers, cut): (u64, Option<StopReason>),
+    Phase { horizon, bound, answers, cut }: Phase,
     budget: &Budget,
     observer: &dyn Observer,
 ) -> OrderResult {
@@ -164,7 +178,7 @@ fn in_order(
         }
         _ => match &cut {
             Some(stop) => SearchResult::without_search(answers, stop.clone()),
-            None => search::search(request, inst, &warm, bound, budget, observer),
+            None => search::search(request, inst, &warm, (horizon, bound), budget, observer),
         },
     };
     // Another set of copies may have the better order.
@@ -224,7 +238,7 @@ impl OrderResult {
         request: &Request<'_>,
         order: Vec<OpId>,
         starts: &[Entry],
-        bound: u64,
+        (horizon, bound): (Option<u64>, u64),
         budget: &Budget,
         observer: &dyn Observer,
     ) -> Self {
@@ -238,7 +252,8 @@ impl OrderResult {
             schedules.filter_map(|(schedule, by)| WarmStart::known(request, &inst, schedule, by)).collect();
         warm.extend(WarmStart::kept(request, &inst));
         let budget = Budget { evaluations: Some(self.evaluations), time: None, ..budget.clone() };
-        let other = in_order(request, &inst, warm, bound, (0, None), &budget, observer);
+        let phase = Phase { horizon, bound, answers: 0, cut: None };
+        let other = in_order(request, &inst, warm, phase, &budget, observer);
         let stop = match other.stop {
             StopReason::Evaluations => self.stop,
             stop => stop,

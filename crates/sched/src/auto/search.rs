@@ -50,8 +50,9 @@ const COOLING: f64 = 1.0 / 60.0;
 
 /// Steps of each joint walk between two looks at the clock: a step costs many times what a move costs.
 const JOINT_SLICE: u64 = 40;
-/// Slices of joint walks per slice of the others.
+/// Slices of joint walks per slice of the others, and the same as a ratio for a search that goes on.
 const JOINT_SHARE: u64 = 4;
+const CONTINUED_SHARE: [u64; 2] = [3, 2];
 
 /// By how much scouts lengthen each copy for what it may wait, and the share of the time that they may spend on copies.
 const WAITS: [f64; WALKS] = [1.0, 1.3, 1.7, 2.5];
@@ -93,17 +94,19 @@ struct ParallelSearch<'a> {
     mean: f64,
     /// Moves and steps of a slice.
     slices: [u64; 2],
+    /// The ratio of slices of joint walks to slices of the others.
+    joint_share: [u64; 2],
     start: Instant,
     budget: &'a Budget,
     observer: &'a dyn Observer,
 }
 
-/// Searches until the budget ends. No iteration can be shorter than `bound`.
+/// Searches until the budget ends. No iteration can be shorter than `bound`. A search with a horizon goes on from what is known.
 pub(crate) fn search<'a>(
     request: &'a Request<'a>,
     inst: &'a Instance,
     warm: &[WarmStart],
-    bound: u64,
+    (horizon, bound): (Option<u64>, u64),
     budget: &'a Budget,
     observer: &'a dyn Observer,
 ) -> SearchResult {
@@ -128,6 +131,7 @@ pub(crate) fn search<'a>(
         mean: inst.total as f64 / inst.ops.len().max(1) as f64,
         slices: [SLICE, JOINT_SLICE]
             .map(|length| (length * TYPICAL as u64 / inst.ops.len().max(TYPICAL) as u64).max(4)),
+        joint_share: [JOINT_SHARE, 1],
         start: Instant::now(),
         budget,
         observer,
@@ -143,10 +147,8 @@ pub(crate) fn search<'a>(
     // What fits of that, or could be repaired, is found even if there is no time left.
     search.alone = search.walks.iter().fold(None, |best, walk| better(best, &walk.fitting()));
     search.collect();
-    // What goes on from earlier schedules has to be repaired for its limit first, which is up to the joint walks.
     let continues = !warm.is_empty() && warm.iter().all(|warm| warm.by == EARLIER);
-    let repaired = if continues { search.step(FIRST_CYCLE * JOINT_SHARE) } else { None };
-    let stop = repaired.unwrap_or_else(|| search.run());
+    let stop = if continues { search.go_on(warm, horizon) } else { search.run(FIRST_CYCLE) };
     let joint = search.joints.into_iter().filter_map(|walk| walk.best).collect();
     SearchResult { best: search.best, joint, evaluations: search.evaluations, stop }
 }
@@ -201,12 +203,36 @@ fn scouts<'a>(request: &Request<'_>, state: &AnnealState<'a>, seed: u64) -> Vec<
 }
 
 impl ParallelSearch<'_> {
-    fn run(&mut self) -> StopReason {
-        let mut cycle = FIRST_CYCLE;
+    /// Continues from the warm starts, all of which are earlier schedules, in a single cycle that ends at the horizon, if there is one and that
+    /// is not longer than the longest. Scouts continue from them too, and have a larger share: a step of a joint walk takes as long as a
+    /// hundred moves, and what is left to find is mostly found by moves.
+    fn go_on(&mut self, warm: &[WarmStart], horizon: Option<u64>) -> StopReason {
+        // They have to be repaired for the limit first, which is up to the joint walks.
+        let repairs = FIRST_CYCLE * JOINT_SHARE;
+        if let Some(stop) = self.step(repairs) {
+            return stop;
+        }
+        let Some(horizon) = horizon else { return self.run(FIRST_CYCLE) };
+        for (scout, warm) in self.scouts.iter_mut().zip(warm.iter().cycle()) {
+            scout.editor.jump(&warm.decisions.repeats, &warm.decisions.prefetches);
+        }
+        let [moves, steps] = self.slices;
+        let [moves, steps] =
+            [moves * (self.walks.len() + self.scouts.len()) as u64, steps * self.joints.len() as u64];
+        let left = horizon.saturating_sub(repairs * steps);
+        self.joint_share = CONTINUED_SHARE;
+        let [joint, others] = self.joint_share;
+        let cycle = left * others / (moves * others + steps * joint).max(1);
+        self.run(cycle.clamp(FIRST_CYCLE, LONGEST_CYCLE))
+    }
+
+    /// Cycles, each twice as long as the one before, the first of so many slices.
+    fn run(&mut self, mut cycle: u64) -> StopReason {
         let longer = self.slices[0] < SLICE && !self.walks.is_empty();
         let walk = FIRST_CYCLE * if longer { LONGER } else { 1 };
+        let [joint, others] = self.joint_share;
         loop {
-            if let Some(stop) = self.walk(cycle.max(walk)).or_else(|| self.step(cycle * JOINT_SHARE)) {
+            if let Some(stop) = self.walk(cycle.max(walk)).or_else(|| self.step(cycle * joint / others)) {
                 return stop;
             }
             if self.walks.is_empty() && self.joints.is_empty() {
