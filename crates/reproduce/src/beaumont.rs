@@ -173,9 +173,24 @@ pub(crate) fn throughput(bench: &Bench<'_>, figure: u32) -> Result<Sheet, Error>
     Ok(sheet)
 }
 
-/// A chain of 3 to 6 layers and a limit that binds; its ops take 0.7 to 1.4 times as long as the copies that Proposition 3 counts.
-fn random_chain(random: &mut Random) -> (Chain, Bytes) {
-    let n = 3 + random.below(4);
+/// Random chains.
+#[derive(Clone, Copy)]
+struct Kind {
+    /// Their layers, from the fewest to the most.
+    layers: [usize; 2],
+    /// Where the limit lies between the smallest and that which never binds.
+    limits: [f64; 2],
+    /// How long the ops take together, in times of the copies that Proposition 3 counts.
+    times: [f64; 2],
+}
+
+/// Chains with limits that bind, and ops that take about as long as copies.
+const TYPICAL: Kind = Kind { layers: [3, 6], limits: [0.05, 0.8], times: [0.7, 1.4] };
+
+/// A chain and its limit.
+fn random_chain(kind: Kind, random: &mut Random) -> (Chain, Bytes) {
+    let Kind { layers: [fewest, most], limits, times } = kind;
+    let n = fewest + random.below(most + 1 - fewest);
     let mut size = |low: usize, high: usize| Bytes(1_000 * (low + random.below(high - low)) as u64);
     let mut chain = Chain {
         layers: vec![Layer::default(); n],
@@ -187,12 +202,13 @@ fn random_chain(random: &mut Random) -> (Chain, Bytes) {
     }
     let (floor, peak) = (chain.floor().get(), chain.peak().get());
     if floor == peak {
-        return random_chain(random);
+        return random_chain(kind, random);
     }
-    let limit = floor + ((peak - floor) as f64 * (0.05 + 0.75 * random.unit())) as u64;
+    let limit =
+        floor + ((peak - floor) as f64 * (limits[0] + (limits[1] - limits[0]) * random.unit())) as u64;
     let weights: Vec<(usize, usize)> = (0..n).map(|_| (1 + random.below(10), 2 + random.below(20))).collect();
     let sum: usize = weights.iter().map(|(forward, backward)| forward + backward).sum();
-    let unit = (0.7 + 0.7 * random.unit()) * 2.0 * (peak - limit) as f64 / sum as f64;
+    let unit = (times[0] + (times[1] - times[0]) * random.unit()) * 2.0 * (peak - limit) as f64 / sum as f64;
     for (layer, (forward, backward)) in chain.layers.iter_mut().zip(weights) {
         layer.forward = Nanos((forward as f64 * unit) as u64);
         layer.backward = Nanos((backward as f64 * unit) as u64);
@@ -233,6 +249,22 @@ impl AgainstOptimum {
     }
 }
 
+/// The task of a chain over a shared link that copies a byte in a nanosecond.
+fn task_of(chain: &Chain, limit: Bytes) -> Result<Task, Error> {
+    let traced =
+        chain.to_trace("random chain").map_err(|_| Error::Fault("a random chain has no trace".to_owned()))?;
+    let link = Channel::with_rate(1_000_000_000);
+    let machine = Machine {
+        align: Bytes(1),
+        memory: limit,
+        to_host: link,
+        to_device: link,
+        shared_link: true,
+        ..bench::machine("v100")?
+    };
+    Ok(Task { trace: Arc::new(traced.trace), costs: traced.costs, machine, freedom: OFFLOAD, pins: None })
+}
+
 /// Planners and bounds against exact optima.
 pub(crate) fn optima(bench: &Bench<'_>) -> Result<Sheet, Error> {
     const PLANNERS: [&str; 5] = ["greedy", "dynprog", "vdnn", "bo", "bo-margin"];
@@ -249,26 +281,10 @@ pub(crate) fn optima(bench: &Bench<'_>) -> Result<Sheet, Error> {
         if bench.stopped() {
             break;
         }
-        let (chain, limit) = random_chain(&mut random);
+        let (chain, limit) = random_chain(TYPICAL, &mut random);
         let fault = |what: &str| Error::Fault(format!("random chain {number} has no {what}"));
         let optimum = Exact::new(&chain, limit.get()).shortest().ok_or_else(|| fault("optimum"))? as f64;
-        let traced = chain.to_trace("random chain").map_err(|_| fault("trace"))?;
-        let link = Channel::with_rate(1_000_000_000);
-        let machine = Machine {
-            align: Bytes(1),
-            memory: limit,
-            to_host: link,
-            to_device: link,
-            shared_link: true,
-            ..bench::machine("v100")?
-        };
-        let task = Task {
-            trace: Arc::new(traced.trace),
-            costs: traced.costs,
-            machine,
-            freedom: OFFLOAD,
-            pins: None,
-        };
+        let task = task_of(&chain, limit)?;
         let comparison = Comparison {
             task: &task,
             planners: &planners,
@@ -298,6 +314,7 @@ pub(crate) fn optima(bench: &Bench<'_>) -> Result<Sheet, Error> {
 #[cfg(test)]
 mod tests {
     use elbowroom::ir::search::Silent;
+    use elbowroom::pipeline::Method;
 
     use super::*;
 
@@ -307,5 +324,22 @@ mod tests {
         let wrong: Vec<&Row> = sheet.rows.iter().filter(|row| row.unit == "chains").collect();
         assert_eq!(wrong.len(), 7);
         assert!(wrong.iter().all(|row| row.ours == Some(0.0)), "{wrong:?}");
+    }
+
+    /// With little memory and fast ops the best set of copies is often one that is slow in the order of its ops.
+    #[test]
+    fn auto_finds_the_optima_of_hard_chains() {
+        const HARD: Kind = Kind { layers: [5, 5], limits: [0.02, 0.32], times: [0.4, 1.2] };
+        let planner = registry::planner("auto").unwrap();
+        let packer = registry::packer(registry::DEFAULT_PACKER).unwrap();
+        let method = Method::new(planner, packer, Budget::evaluations(4_000));
+        let mut random = Random::new(2);
+        for number in 0..12 {
+            let (chain, limit) = random_chain(HARD, &mut random);
+            let optimum = Exact::new(&chain, limit.get()).shortest().unwrap();
+            let task = task_of(&chain, limit).unwrap();
+            let planned = pipeline::plan_schedule(&task, &method, &[], &Silent).unwrap();
+            assert_eq!(planned.predicted.iteration, Nanos(optimum), "chain {number} of {limit}: {chain:?}");
+        }
     }
 }

@@ -4,17 +4,29 @@
 //! is best where memory is not scarce. Where it is, a small tensor that is needed later may be fetched into bytes that a large one would have
 //! to wait for, and an offload that frees more bytes may have to go first. The search decides sets, not orders; this is a descent over orders
 //! for the best set.
+//!
+//! A set that is slow in the order of its ops can be the best in another order, which no search over sets alone finds. If few tensors can be
+//! offloaded at all, an annealing over sets and orders together follows.
 
 use elbowroom_ir::planning::Request;
 
-use crate::lower::Analysed;
-use crate::policy::{CopyOrder, Gap, Policy};
+use crate::lower::{Analysed, evaluate};
+use crate::policy::{CopyOrder, Gap, GapAction, Policy, PrefetchRule, Touch, Touches};
+use crate::random::Random;
 
 /// More copies in one direction than this are not reordered: a pass tries each of them at the place of every other.
 const COPIES: usize = 64;
 /// One evaluation for this many of the search, and at most as many as evaluate this many ops.
 const SHARE: u64 = 8;
 const OPS: u64 = 60_000;
+
+/// More gaps than this in which a tensor can be offloaded are not searched for sets and orders together.
+const GAPS: usize = 16;
+/// Evaluations of an annealing, each of which begins with the fastest policy so far; and its first and last temperature, as shares of the
+/// iteration time.
+const ANNEALING: u64 = 500;
+const HOT: f64 = 0.04;
+const COLD: f64 = 0.001;
 
 /// How many evaluations all descents after a search may take together. They do not hear the clock, because a search that was cut short is
 /// reproduced by its number of evaluations.
@@ -41,6 +53,122 @@ pub(crate) fn reordered(
     descent.offer(descent.orders.clone());
     while descent.time > bound && descent.pass(bound) {}
     Some((descent.time, descent.policy))
+}
+
+/// The fastest policy that annealing over sets and orders of copies finds within `left` evaluations, if it is faster than `time`.
+pub(crate) fn annealed(
+    request: &Request<'_>,
+    policy: &Policy,
+    (mut time, bound): (u64, u64),
+    left: &mut u64,
+) -> Option<(u64, Policy)> {
+    let touches = Touches::of(request.trace, &policy.sequence);
+    let leaves = |&(gap, next): &(Gap, Touch)| {
+        let away = next.made || policy.gaps.get(&gap) == Some(&GapAction::Evict);
+        !away
+            && gap.after.is_some_and(|after| next.place > after + 1)
+            && request.trace.bytes(gap.value).get() > 0
+    };
+    let gaps = request.trace.tensors().ids().flat_map(|value| touches.gaps(value));
+    let gaps: Vec<Gap> = gaps.filter(leaves).map(|(gap, _)| gap).take(GAPS + 1).collect();
+    if !request.freedom.offload || gaps.len() < 2 || gaps.len() > GAPS {
+        return None;
+    }
+    let mut random = Random::new(0);
+    let mut best = None;
+    let mut start = SetAndOrders::of(request, policy)?;
+    while *left > 0 && time > bound {
+        let length = ANNEALING.min(*left);
+        let (mut current, mut current_time) = (start.clone(), time);
+        for step in 0..length {
+            let heat = time as f64 * HOT * (COLD / HOT).powf(step as f64 / length as f64);
+            let worst = current_time.saturating_add((-heat * random.unit().max(1e-12).ln()) as u64);
+            let changed = current.changed(&gaps, &mut random);
+            *left -= 1;
+            let changed_policy = changed.policy(policy);
+            let Ok((changed_time, _)) = evaluate(request, &changed_policy) else { continue };
+            let changed_time = changed_time.get();
+            if changed_time < time {
+                time = changed_time;
+                start = changed.clone();
+                best = Some((time, changed_policy));
+            }
+            if changed_time <= worst {
+                (current, current_time) = (changed, changed_time);
+            }
+        }
+    }
+    best
+}
+
+/// The offloads and the prefetches of a policy in their orders.
+#[derive(Clone)]
+struct SetAndOrders {
+    orders: [Vec<Gap>; 2],
+    rule: PrefetchRule,
+}
+
+impl SetAndOrders {
+    fn of(request: &Request<'_>, policy: &Policy) -> Option<Self> {
+        let mut orders = Analysed::new(request, policy).ok()?.copies();
+        for (order, listed) in orders.iter_mut().zip([&policy.offloads, &policy.prefetches]) {
+            if let CopyOrder::Listed(listed) = listed {
+                order.clone_from(listed);
+            }
+        }
+        Some(Self { orders, rule: policy.prefetch })
+    }
+
+    /// The policy with these copies.
+    fn policy(&self, policy: &Policy) -> Policy {
+        let mut policy = policy.clone();
+        policy.gaps.retain(|_, action| *action != GapAction::Offload);
+        self.orders[0].iter().for_each(|&gap| policy.set(gap, GapAction::Offload));
+        [policy.offloads, policy.prefetches] = self.orders.clone().map(CopyOrder::Listed);
+        policy.prefetch = self.rule;
+        policy
+    }
+
+    /// Moves a copy, offloads another tensor, keeps one, exchanges two, or waits with prefetches for all offloads; sometimes two of these.
+    fn changed(&self, gaps: &[Gap], random: &mut Random) -> Self {
+        let mut changed = self.clone();
+        loop {
+            let gap = gaps[random.below(gaps.len())];
+            let is_offloaded = changed.orders[0].contains(&gap);
+            match random.below(8) {
+                0 if is_offloaded => changed.keep(gap),
+                0 | 1 if !is_offloaded => changed.offload(gap, random),
+                2 if !is_offloaded && !changed.orders[0].is_empty() => {
+                    let other = changed.orders[0][random.below(changed.orders[0].len())];
+                    changed.keep(other);
+                    changed.offload(gap, random);
+                }
+                3 => {
+                    changed.rule = match changed.rule {
+                        PrefetchRule::Eager => PrefetchRule::AfterOffloads,
+                        _ => PrefetchRule::Eager,
+                    }
+                }
+                direction if is_offloaded => {
+                    let order = &mut changed.orders[direction % 2];
+                    order.retain(|&other| other != gap);
+                    order.insert(random.below(order.len() + 1), gap);
+                }
+                _ => continue,
+            }
+            if random.chance(0.7) {
+                return changed;
+            }
+        }
+    }
+
+    fn keep(&mut self, gap: Gap) {
+        self.orders.iter_mut().for_each(|order| order.retain(|&other| other != gap));
+    }
+
+    fn offload(&mut self, gap: Gap, random: &mut Random) {
+        self.orders.iter_mut().for_each(|order| order.insert(random.below(order.len() + 1), gap));
+    }
 }
 
 struct Descent<'a> {

@@ -227,7 +227,9 @@ fn in_best_order(
             best = Some((time, policy));
         }
     }
-    best.map(|(_, policy)| policy)
+    let (time, policy) = best?;
+    let annealed = copies::annealed(request, &policy, (time, bound), &mut left);
+    Some(annealed.map_or(policy, |(_, annealed)| annealed))
 }
 
 impl OrderResult {
