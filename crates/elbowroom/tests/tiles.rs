@@ -69,6 +69,55 @@ fn limits_below_what_an_update_needs_are_met() {
     assert!(3 * smallest.measured_peak_bytes.get() < smallest.plan.unconstrained_peak_bytes.get());
 }
 
+/// A dense layer of few outputs behind a wide one: its weight has most of the bytes, and every gradient to its input sums over few rows.
+fn narrow(optimizer: Optimizer) -> Arc<Graph> {
+    let mut b = Builder::new("narrow", Mode::Training);
+    let mut x = b.input("images", [3, 3, 2, 2], Content::Real).rows();
+    let labels = b.input("labels", [3], Content::Class { classes: 10 });
+    for (layer, outputs) in [7000, 200, 10].into_iter().enumerate() {
+        let name = format!("fc{layer}");
+        let weights = b.linear_weights(&name, [x.dim(1), outputs], true, WeightInit::FanInUniform);
+        x = b.linear(&name, x, weights).unwrap();
+        if layer < 2 {
+            x = b.relu(&format!("{name}.relu"), x).unwrap();
+        }
+    }
+    let loss = b.cross_entropy("loss", [x, labels], elbowroom::graph::layers::Part::ALL, 1.0 / 3.0).unwrap();
+    Arc::new(b.finish_training(loss, optimizer).unwrap())
+}
+
+#[test]
+fn hidden_weights_with_few_outputs_are_in_tiles() {
+    for (optimizer, percent) in [(SGD, "50%"), (ADAM, "35%")] {
+        let whole = train(narrow(optimizer), share(percent)).tiles(TileChoice::Never).run_observed(&Quiet);
+        assert!(matches!(whole, Err(TrainError::Refused(_))), "{percent} is too little for whole weights");
+        let report = run(train(narrow(optimizer), share(percent)).verify(true));
+        assert_eq!(report.verified, Some(true));
+        assert_eq!(report.measured_peak_bytes, report.plan.predicted_peak_bytes);
+        assert!(report.measured_peak_bytes <= report.plan.limit_bytes);
+        let cut: Vec<_> = report.tiled_weights.iter().map(|cut| (cut.name.as_str(), cut.tiles > 1)).collect();
+        assert!(cut.contains(&("fc1.weight", true)), "{cut:?}");
+    }
+    // Files do not depend on tiles.
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let all = |tiles, name: &str| {
+        let weights = format!("{name}-weights");
+        let report = run(train(narrow(SGD), share("120%"))
+            .tiles(tiles)
+            .save(path(name), 10)
+            .save_weights(path(&weights)));
+        (
+            report.tiled_weights.len(),
+            std::fs::read(path(name)).unwrap(),
+            std::fs::read(path(&weights)).unwrap(),
+        )
+    };
+    let (cut, checkpoint, weights) = all(TileChoice::AtMost(Bytes(1 << 20)), "cut");
+    assert_eq!(cut, 1);
+    assert!((0, checkpoint, weights) == all(TileChoice::Never, "whole"));
+}
+
 #[test]
 fn a_training_goes_on_with_other_tiles_and_writes_the_same_files() {
     let folder = tempfile::tempdir().unwrap();

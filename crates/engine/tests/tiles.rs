@@ -81,6 +81,14 @@ fn dense_layers_and_convolutions() {
 }
 
 #[test]
+fn layers_whose_sums_have_one_part() {
+    // Their gradients to the input sum over at most 256 numbers, and go on at any row.
+    agrees(&network("resnet20", &Options::new(2).image(8)), 10);
+    agrees(&network("gpt", &Options::new(2).length(8).vocabulary(600).width(64).layers(2)), 6);
+    agrees(&network("alexnet", &Options::new(2).classes(200)), 5);
+}
+
+#[test]
 fn weights_that_are_used_several_times() {
     let language = Options::new(2).length(8).vocabulary(600).width(192).layers(2);
     for name in ["gpt", "lstm", "seq2seq"] {

@@ -106,8 +106,8 @@ pub fn grad_input_tile_scratch(conv: &Conv, whole: usize) -> usize {
 pub fn grad_input_grain(conv: &Conv) -> usize {
     let grain = |residue: Residue| {
         let taps = area(residue.taps);
-        let part = residue.extents(conv, conv.out_channels).part();
-        part / gcd(part, taps)
+        let grain = residue.extents(conv, conv.out_channels).grain();
+        grain / gcd(grain, taps)
     };
     let reached = residues(conv, [1, 1]).filter(|residue| area(residue.taps) > 0);
     reached.map(grain).fold(1, super::common_multiple)
@@ -215,7 +215,7 @@ pub unsafe fn grad_input(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
             chunks(pool, len, |start, len| dx.slice(start, len).fill(0.0));
         }
         let scratch = o.scratch(grad_input_scratch(conv));
-        sums(Some(pool), (conv, [1, 1]), conv.out_channels, (dy, w), Initial::Zero, dx, scratch);
+        sums(Some(pool), (conv, [1, 1]), None, (dy, w), dx, scratch);
     }
 }
 
@@ -227,7 +227,7 @@ pub unsafe fn grad_input_tile(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv, 
         let (dy, w) = (o.read(0, conv.y().len()), o.read(1, conv.w().len()));
         let dx = Shared::new(o.target(0, conv.x().len()));
         let scratch = o.scratch(grad_input_tile_scratch(conv, whole));
-        sums(Some(pool), (conv, [1, 1]), whole, (dy, w), Initial::Keep, dx, scratch);
+        sums(Some(pool), (conv, [1, 1]), Some(whole), (dy, w), dx, scratch);
     }
 }
 
@@ -236,22 +236,24 @@ pub fn leaves_gaps(conv: &Conv, dilation: [usize; 2]) -> bool {
     residues(conv, dilation).any(|residue| area(residue.taps) == 0)
 }
 
-/// The gradient to the input of a convolution whose taps are `dilation` apart, residue by residue.
+/// The gradient to the input of a convolution whose taps are `dilation` apart, residue by residue. With `continues`, the convolution has some
+/// output channels of one with as many as that, and goes on with the sums of those before.
 ///
 /// # Safety
 /// As [`product`], for all of `dx`.
 pub unsafe fn sums(
     pool: Option<&ThreadPool>,
     (conv, dilation): (&Conv, [usize; 2]),
-    whole: usize,
+    continues: Option<usize>,
     (dy, w): (&[f32], &[f32]),
-    initial: Initial<'_>,
     dx: Shared<f32>,
     scratch: &mut [f32],
 ) {
     for residue in residues(conv, dilation).filter(|residue| area(residue.taps) > 0) {
         let operands = (&residue.weights(conv, w), &residue.windows(conv, dy));
-        let (extents, target) = (residue.extents(conv, whole), residue.target(conv, dx));
+        let extents = residue.extents(conv, continues.unwrap_or(conv.out_channels));
+        let initial = if continues.is_some() { extents.continued() } else { Initial::Zero };
+        let target = residue.target(conv, dx);
         // SAFETY: the caller's promise.
         unsafe { product(pool, extents, operands, initial, target, scratch) };
     }

@@ -70,7 +70,7 @@ pub unsafe fn grad_input_tile(o: &Operands<'_>, pool: &ThreadPool, p: Product, w
         let dy = lines(o.read(0, p.rows * p.outputs), p.outputs, true);
         let w = lines(o.read(1, p.outputs * p.inputs), p.inputs, false);
         let dx = Target::matrix(Shared::new(o.target(0, p.rows * p.inputs)), p.inputs);
-        product(Some(pool), extents, (&dy, &w), Initial::Keep, dx, o.scratch(extents.scratch()));
+        product(Some(pool), extents, (&dy, &w), extents.continued(), dx, o.scratch(extents.scratch()));
     }
 }
 

@@ -179,7 +179,7 @@ pub fn algorithms(kind: &OpKind) -> impl Iterator<Item = Algorithm> + use<'_> {
 /// every op that sums over the rows of the weight begins a new part of its sum. As many as the weight has, or more, if it cannot be cut.
 pub fn tile_grain(graph: &Graph, weight: &Tileable) -> usize {
     let grain = |&op: &OpId| match &graph.nodes[op].kind {
-        OpKind::LinearGradInput(product) => linear::grad_input_extents(*product).part(),
+        OpKind::LinearGradInput(product) => linear::grad_input_extents(*product).grain(),
         OpKind::Conv2dGradInput(conv) => convolution::grad_input_grain(conv),
         _ => 1,
     };

@@ -15,7 +15,7 @@ use rayon::ThreadPool;
 use super::isa::Isa;
 use super::pack::Panels;
 use super::parallel::{Shared, each};
-use super::tile::{MAX_COLUMNS, MAX_ROWS, Tiles};
+use super::tile::{MAX_COLUMNS, MAX_ROWS, Merge, Tiles};
 
 /// Tasks that run at the same time at most; each owns a packed panel of B.
 const SLOTS: usize = 16;
@@ -91,6 +91,21 @@ impl Extents {
         even_part(self.whole_depth, DEPTH, 1)
     }
 
+    /// The least depth at which a product can be interrupted and [continued](Self::continued) with the same bits, or a multiple of it: that of
+    /// a part, or any if there is only one.
+    pub fn grain(self) -> usize {
+        if self.is_one_part() { 1 } else { self.part() }
+    }
+
+    /// How a product that continues a larger one begins.
+    pub fn continued<'a>(self) -> Initial<'a> {
+        if self.is_one_part() { Initial::Continue } else { Initial::Keep }
+    }
+
+    fn is_one_part(self) -> bool {
+        self.whole_depth <= self.part()
+    }
+
     fn blocks(self) -> Blocks {
         let (most_rows, most_packed, slots) = match self.scratch_level {
             ScratchLevel::Full => (ROWS, PACKED, SLOTS),
@@ -127,6 +142,8 @@ pub enum Initial<'a> {
     Zero,
     /// What C holds.
     Keep,
+    /// What C holds: the sums of a product of less depth, of whose first part this one is the rest.
+    Continue,
     /// One number per row of C.
     Rows(&'a [f32]),
     /// One number per column of C.
@@ -185,6 +202,17 @@ struct ColumnSpan {
 }
 
 impl ColumnSpan {
+    /// Reads one row of a tile.
+    ///
+    /// # Safety
+    /// As many initialized elements as `sums` has, `step` apart, can be read at `from`.
+    unsafe fn load(&self, from: *const f32, step: usize, sums: &mut [f32]) {
+        for (j, sum) in sums.iter_mut().enumerate() {
+            // SAFETY: the caller's promise.
+            *sum = unsafe { *from.add(j * step) };
+        }
+    }
+
     /// Writes one row of a tile. `base` is what it is added to, cut to begin with this row and span.
     ///
     /// # Safety
@@ -195,7 +223,7 @@ impl ColumnSpan {
             // SAFETY: the caller's promise.
             let to = unsafe { std::slice::from_raw_parts_mut(to, sums.len()) };
             match base {
-                Initial::Zero => to.copy_from_slice(sums),
+                Initial::Zero | Initial::Continue => to.copy_from_slice(sums),
                 Initial::Keep => to.iter_mut().zip(sums).for_each(|(c, &sum)| *c += sum),
                 Initial::Rows(bias) => to.iter_mut().zip(sums).for_each(|(c, &sum)| *c = bias[0] + sum),
                 Initial::Columns(bias) => {
@@ -205,7 +233,10 @@ impl ColumnSpan {
             return;
         }
         #[cfg(target_arch = "x86_64")]
-        if step == 2 && matches!(base, Initial::Zero | Initial::Keep) && Isa::detect() == Isa::Avx512 {
+        if step == 2
+            && !matches!(base, Initial::Rows(_) | Initial::Columns(_))
+            && Isa::detect() == Isa::Avx512
+        {
             // SAFETY: the caller's promise; the processor has AVX-512.
             unsafe { merge_every_second(to, sums, matches!(base, Initial::Keep)) };
             return;
@@ -215,7 +246,7 @@ impl ColumnSpan {
             unsafe {
                 let to = to.add(j * step);
                 *to = match base {
-                    Initial::Zero => sum,
+                    Initial::Zero | Initial::Continue => sum,
                     Initial::Keep => *to + sum,
                     Initial::Rows(bias) => bias[0] + sum,
                     Initial::Columns(bias) => bias[j] + sum,
@@ -398,7 +429,7 @@ impl PackedBlock {
                 let row = self.row + first;
                 let base = match initial {
                     Initial::Zero if first_part => None,
-                    Initial::Rows(_) | Initial::Columns(_) if first_part => Some(initial),
+                    Initial::Rows(_) | Initial::Columns(_) | Initial::Continue if first_part => Some(initial),
                     _ => Some(Initial::Keep),
                 };
                 // SAFETY: the panels were packed above and by `pack_rows`; the elements of C are this call's alone.
@@ -419,11 +450,25 @@ impl PackedBlock {
                                 _ => break,
                             }
                         }
-                        tile(len, a, b, (c, target.row_step), base.is_some());
+                        let merge = match base {
+                            None => Merge::Write,
+                            Some(Initial::Continue) => Merge::Continue,
+                            Some(_) => Merge::Add,
+                        };
+                        tile(len, a, b, (c, target.row_step), merge);
                     } else {
-                        tile(len, a, b, (sums.as_mut_ptr(), tiles.columns), false);
+                        let line = |r: usize| target.start.add((row + r) * target.row_step);
+                        let continues = matches!(base, Some(Initial::Continue));
+                        for r in (0..rows).filter(|_| continues) {
+                            for span in spans {
+                                let sums = &mut sums[r * tiles.columns + span.at..][..span.len];
+                                span.load(line(r).add(span.offset), target.steps[2], sums);
+                            }
+                        }
+                        let merge = if continues { Merge::Continue } else { Merge::Write };
+                        tile(len, a, b, (sums.as_mut_ptr(), tiles.columns), merge);
                         for r in 0..rows {
-                            let line = target.start.add((row + r) * target.row_step);
+                            let line = line(r);
                             let sums = &sums[r * tiles.columns..][..count];
                             for span in spans {
                                 let base = match base {
@@ -432,7 +477,7 @@ impl PackedBlock {
                                         Initial::Columns(&bias[column + span.at..])
                                     }
                                     Some(Initial::Keep) => Initial::Keep,
-                                    None | Some(Initial::Zero) => Initial::Zero,
+                                    None | Some(Initial::Zero | Initial::Continue) => Initial::Zero,
                                 };
                                 let sums = &sums[span.at..span.at + span.len];
                                 span.merge(line.add(span.offset), target.steps[2], sums, base);
@@ -486,7 +531,7 @@ mod tests {
             for j in 0..columns {
                 let mut sum = match initial {
                     Initial::Zero => 0.0,
-                    Initial::Keep => f64::from(before[r * columns + j]),
+                    Initial::Keep | Initial::Continue => f64::from(before[r * columns + j]),
                     Initial::Rows(bias) => f64::from(bias[r]),
                     Initial::Columns(bias) => f64::from(bias[j]),
                 };
@@ -529,6 +574,50 @@ mod tests {
             check(extents, [false, false], Initial::Keep);
             check(extents, [false, true], Initial::Rows(&bias));
             check(extents, [false, true], Initial::Columns(&bias));
+        }
+    }
+
+    /// Computes a product at once, and in pieces of some depth: the bits are equal.
+    fn check_in_pieces([rows, columns, depth]: [usize; 3], piece: usize, strided: bool) {
+        let whole = Extents::new(rows, columns, depth);
+        assert_eq!(piece % whole.grain(), 0, "{whole:?} is not interrupted there");
+        let (a, b) = (numbers(rows * depth, 1), numbers(depth * columns, 2));
+        // Every second element of C belongs to something else.
+        let step = if strided { 2 } else { 1 };
+        let run = |piece: usize| {
+            let mut c = vec![7.0f32; rows * columns * step];
+            let target = match strided {
+                false => Target::matrix(Shared::new(c.as_mut_ptr()), columns),
+                true => Target {
+                    start: Shared::new(c.as_mut_ptr()),
+                    row_step: columns * step,
+                    size: [1, columns],
+                    steps: [0, 0, step],
+                },
+            };
+            for start in (0..depth).step_by(piece) {
+                let len = piece.min(depth - start);
+                let extents = Extents { whole_depth: depth, ..Extents::new(rows, columns, len) };
+                let left = Strided { data: &a[start..], line_step: depth, depth_step: 1 };
+                let right = Strided { data: &b[start * columns..], line_step: 1, depth_step: columns };
+                let initial = if start == 0 { Initial::Zero } else { extents.continued() };
+                let mut scratch = vec![f32::NAN; extents.scratch_alone()];
+                // SAFETY: `c` is the whole of C, which the first piece has written.
+                unsafe { product(None, extents, (&left, &right), initial, target, &mut scratch) };
+            }
+            c.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+        };
+        assert!(run(piece) == run(depth), "{whole:?} in pieces of {piece}");
+    }
+
+    #[test]
+    fn a_product_in_pieces_has_the_same_bits() {
+        for strided in [false, true] {
+            // One part, which any depth interrupts.
+            for (depth, piece) in [(1, 1), (7, 3), (200, 1), (256, 100), (255, 254)] {
+                check_in_pieces([13, 70, depth], piece, strided);
+            }
+            check_in_pieces([13, 70, 1100], 440, strided);
         }
     }
 

@@ -6,12 +6,23 @@
 
 use super::isa::Isa;
 
-/// Multiplies panels: `(k, a, (b, row stride of b), (c, row stride of c), whether to add to c)`.
+/// What a tile does with the elements of C.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Merge {
+    /// Writes the sums.
+    Write,
+    /// Adds the sums.
+    Add,
+    /// Begins the sums with them and writes the sums: each chain goes on where an earlier tile ended it.
+    Continue,
+}
+
+/// Multiplies panels: `(k, a, (b, row stride of b), (c, row stride of c), what to do with c)`.
 ///
 /// # Safety
-/// `a` holds `k · R` floats, `b` has `k` rows of `columns`, and `R` rows of `columns` floats can be written at `c` (and read, when
-/// adding).
-pub type TileFn = unsafe fn(usize, *const f32, (*const f32, usize), (*mut f32, usize), bool);
+/// `a` holds `k · R` floats, `b` has `k` rows of `columns`, and `R` rows of `columns` floats can be written at `c` (and read, unless they are
+/// only written).
+pub type TileFn = unsafe fn(usize, *const f32, (*const f32, usize), (*mut f32, usize), Merge);
 
 /// The most rows of any processor's tile.
 pub const MAX_ROWS: usize = 12;
@@ -56,9 +67,15 @@ unsafe fn plain<const R: usize>(
     a: *const f32,
     (b, b_stride): (*const f32, usize),
     (c, stride): (*mut f32, usize),
-    add: bool,
+    merge: Merge,
 ) {
     let mut sums = [[0.0f32; 16]; R];
+    if merge == Merge::Continue {
+        for (r, sums) in sums.iter_mut().enumerate() {
+            // SAFETY: the caller gives `R` rows of 16 floats.
+            *sums = unsafe { *c.add(r * stride).cast::<[f32; 16]>() };
+        }
+    }
     for at in 0..k {
         // SAFETY: the caller gives `k` rows of each panel.
         let (a, b) =
@@ -73,7 +90,7 @@ unsafe fn plain<const R: usize>(
         // SAFETY: the caller gives `R` rows of 16 floats.
         let row = unsafe { &mut *c.add(r * stride).cast::<[f32; 16]>() };
         for j in 0..16 {
-            row[j] = if add { row[j] + sums[j] } else { sums[j] };
+            row[j] = if merge == Merge::Add { row[j] + sums[j] } else { sums[j] };
         }
     }
 }
@@ -89,7 +106,7 @@ macro_rules! vector_tile {
             a: *const f32,
             (b, b_stride): (*const f32, usize),
             (c, stride): (*mut f32, usize),
-            add: bool,
+            merge: Merge,
         ) {
             use std::arch::x86_64::*;
             let mut sums = [[$zero(); 2]; R];
@@ -98,6 +115,12 @@ macro_rules! vector_tile {
                 // The tile of C arrives while the sums run; its rows are too far apart for the processor to foresee. Hints touch nothing.
                 for line in (0..2 * $lanes).step_by(16) {
                     _mm_prefetch::<_MM_HINT_ET0>(c.wrapping_add(r * stride + line).cast());
+                }
+            }
+            if merge == Merge::Continue {
+                for r in 0..R {
+                    // SAFETY: the caller gives `R` rows of two vectors.
+                    unsafe { sums[r] = [$load(c.add(r * stride)), $load(c.add(r * stride + $lanes))] };
                 }
             }
             for _ in 0..k {
@@ -118,7 +141,7 @@ macro_rules! vector_tile {
                 // SAFETY: the caller gives `R` rows of two vectors.
                 unsafe {
                     let (left, right) = (c.add(r * stride), c.add(r * stride + $lanes));
-                    if add {
+                    if merge == Merge::Add {
                         $store(left, $plus($load(left), sums[r][0]));
                         $store(right, $plus($load(right), sums[r][1]));
                     } else {
@@ -194,23 +217,24 @@ mod tests {
             let tiles = Tiles::of(isa);
             assert!(tiles.by_rows.len() <= MAX_ROWS && tiles.columns <= MAX_COLUMNS);
             for rows in 1..=tiles.by_rows.len() {
-                for add in [false, true] {
+                for merge in [Merge::Write, Merge::Add, Merge::Continue] {
                     let mut c = vec![0.5f32; rows * tiles.columns];
                     // SAFETY: the panels and the tile have the required sizes.
                     unsafe {
                         let (b, c) = ((b.as_ptr(), tiles.columns), (c.as_mut_ptr(), tiles.columns));
-                        tiles.by_rows[rows - 1](k, a.as_ptr(), b, c, add);
+                        tiles.by_rows[rows - 1](k, a.as_ptr(), b, c, merge);
                     }
                     for r in 0..rows {
                         for j in 0..tiles.columns {
-                            let chain = (0..k).fold(0.0f32, |sum, at| {
+                            let first = if merge == Merge::Continue { 0.5f32 } else { 0.0 };
+                            let chain = (0..k).fold(first, |sum, at| {
                                 a[at * rows + r].mul_add(b[at * tiles.columns + j], sum)
                             });
-                            let expected = if add { 0.5 + chain } else { chain };
+                            let expected = if merge == Merge::Add { 0.5 + chain } else { chain };
                             assert_eq!(
                                 c[r * tiles.columns + j].to_bits(),
                                 expected.to_bits(),
-                                "{isa:?} {rows} rows"
+                                "{isa:?} {rows} rows {merge:?}"
                             );
                         }
                     }
