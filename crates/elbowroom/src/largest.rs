@@ -5,17 +5,18 @@ use std::time::Instant;
 
 use elbowroom_graph::Graph;
 use elbowroom_ir::Bytes;
-use elbowroom_ir::machine::Machine;
-use elbowroom_ir::search::Observer;
+use elbowroom_ir::search::{Budget, Observer};
 use elbowroom_sched::deadline::Until;
 
 use crate::algorithms::{self, AlgorithmChoice, Conditions};
 use crate::network::{Network, NetworkError};
-use crate::pipeline::{self, PlanError, Task, Untraceable};
+use crate::pipeline::{self, Method, PlanError, Planned, Task, Untraceable};
 use crate::tiles::{self, TileChoice};
 
 /// The largest batch that is tried: the zoo's own bound.
 const MOST: usize = 1 << 20;
+/// Evaluations of the first search for each batch. Most batches that fit are found to fit by it, whatever a longer search would gain.
+const FEW: u64 = 8;
 /// The batch whose largest op shows how sizes grow: large enough that they exceed those of the weights.
 const SAMPLED: usize = 256;
 
@@ -60,6 +61,8 @@ pub struct Largest {
     pub graph: Arc<Graph>,
     /// Whether the search ended by itself: one sample more does not fit. Otherwise time or observer ended it.
     pub complete: bool,
+    /// A plan for this batch within the limit, of the graph with large weights in tiles if need be.
+    pub planned: Planned,
 }
 
 /// The largest batch for which a plan is found within the limit, where the same search finds none for one sample more. A batch fits if
@@ -75,44 +78,42 @@ pub fn largest(
     tiles: TileChoice,
     observer: &dyn Observer,
 ) -> Result<Largest, LargestError> {
-    largest_for(network, conditions, tiles, &[conditions.machine], observer)
-}
-
-/// As [`largest`], where a batch fits if it fits one of these machines: those whose links a training plans for.
-pub(crate) fn largest_for(
-    network: &dyn Network,
-    conditions: &Conditions<'_>,
-    tiles: TileChoice,
-    machines: &[&Machine],
-    observer: &dyn Observer,
-) -> Result<Largest, LargestError> {
     let limit = conditions.memory.absolute().ok_or(LargestError::Relative)?;
     // The clock ends the search, not the first answer. Until then each plan may take the whole of its own time.
     let end = conditions.method.budget.time.and_then(|time| Instant::now().checked_add(time));
-    let search = Search { network, conditions, tiles, machines, limit };
+    let search = Search { network, conditions, tiles, limit };
     observer.note(&TriedBatch(1));
     let first = match search.fits(1, Effort::Whole, observer)? {
-        Ok(graph) => graph,
+        Ok(first) => first,
         Err(why) => return Err(LargestError::None(why)),
     };
     let watch = Until::new(observer, end);
-    let mut found = Found { samples: 1, graph: first };
+    let mut found = Found { samples: 1, fitting: first };
     let complete = search.at_limit(&mut found, &watch)? && search.beyond(&mut found, &watch)?;
-    Ok(Largest { samples: found.samples, graph: found.graph, complete })
+    let Fitting { graph, planned } = found.fitting;
+    Ok(Largest { samples: found.samples, graph, complete, planned })
 }
 
 /// The largest batch that is known to fit.
 struct Found {
     samples: usize,
-    graph: Arc<Graph>,
+    fitting: Fitting,
+}
+
+/// What shows that a batch fits.
+pub(crate) struct Fitting {
+    /// The graph of the batch, with whole weights.
+    pub graph: Arc<Graph>,
+    /// The plan that was found, for the graph with large weights in tiles if need be.
+    pub planned: Planned,
 }
 
 /// How much is tried before a batch does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effort {
-    /// A plan for the limit and the first machine.
-    AtLimit,
-    /// Also plans for less memory and for the other machines: several times the work if a batch does not fit.
+    /// A search of [`FEW`] evaluations.
+    Quick,
+    /// Also the short search of a first plan, and plans for less memory: many times the work if a batch does not fit.
     Whole,
 }
 
@@ -121,12 +122,11 @@ struct Search<'a> {
     network: &'a dyn Network,
     conditions: &'a Conditions<'a>,
     tiles: TileChoice,
-    machines: &'a [&'a Machine],
     limit: Bytes,
 }
 
 impl Search<'_> {
-    /// Finds where plans at the limit end. `false` if the observer interrupted.
+    /// Finds where quick searches find no plan any more. `false` if the observer interrupted.
     fn at_limit(&self, found: &mut Found, watch: &dyn Observer) -> Result<bool, LargestError> {
         let mut fails = MOST + 1;
         let mut guess = self.guess();
@@ -139,9 +139,9 @@ impl Search<'_> {
                 None => works.midpoint(fails),
             };
             let guessed = guess.take() == Some(next);
-            match self.attempt(next, Effort::AtLimit, watch)? {
+            match self.attempt(next, Effort::Quick, watch)? {
                 None => return Ok(false),
-                Some(Ok(graph)) => *found = Found { samples: next, graph },
+                Some(Ok(fitting)) => *found = Found { samples: next, fitting },
                 Some(Err(why)) => {
                     fails = next;
                     // Two guesses in a row could approach the end by one sample each.
@@ -160,8 +160,8 @@ impl Search<'_> {
             let next = fails.map_or((works + step).min(MOST), |fails| works.midpoint(fails));
             match self.attempt(next, Effort::Whole, watch)? {
                 None => return Ok(false),
-                Some(Ok(graph)) => {
-                    *found = Found { samples: next, graph };
+                Some(Ok(fitting)) => {
+                    *found = Found { samples: next, fitting };
                     step *= 2;
                 }
                 Some(Err(_)) => fails = Some(next),
@@ -170,20 +170,20 @@ impl Search<'_> {
         Ok(true)
     }
 
-    /// The graph of a batch if it fits, or why it does not, if that is known; `None` if the observer interrupted.
+    /// What shows that a batch fits, or why it does not, if that is known; `None` if the observer interrupted.
     #[allow(clippy::type_complexity)] // An answer, or none, with or without a reason.
     fn attempt(
         &self,
         batch: usize,
         effort: Effort,
         watch: &dyn Observer,
-    ) -> Result<Option<Result<Arc<Graph>, Option<PlanError>>>, LargestError> {
+    ) -> Result<Option<Result<Fitting, Option<PlanError>>>, LargestError> {
         if watch.interrupted() {
             return Ok(None);
         }
         watch.note(&TriedBatch(batch));
         match self.fits(batch, effort, watch) {
-            Ok(Ok(graph)) => Ok(Some(Ok(graph))),
+            Ok(Ok(fitting)) => Ok(Some(Ok(fitting))),
             // What was interrupted is no answer.
             Ok(Err(_)) if watch.interrupted() => Ok(None),
             Ok(Err(why)) => Ok(Some(Err(Some(why)))),
@@ -206,16 +206,15 @@ impl Search<'_> {
         usize::try_from(most / 4).ok().map(|guess| guess.min(MOST))
     }
 
-    /// The graph of a batch if it [fits], or why it does not fit.
+    /// What shows that a batch [fits], or why it does not fit.
     fn fits(
         &self,
         batch: usize,
         effort: Effort,
         observer: &dyn Observer,
-    ) -> Result<Result<Arc<Graph>, PlanError>, LargestError> {
+    ) -> Result<Result<Fitting, PlanError>, LargestError> {
         let graph = self.network.with_batch(batch).ok_or(LargestError::Fixed)?.largest()?;
-        let machines = if effort == Effort::Whole { self.machines } else { &self.machines[..1] };
-        fits_with(graph, self.conditions, self.tiles, machines, self.limit, effort, observer)
+        fits_with(graph, self.conditions, self.tiles, self.limit, effort, observer)
     }
 }
 
@@ -229,59 +228,59 @@ fn in_proportion(batch: usize, why: &PlanError) -> Option<usize> {
     }
 }
 
-/// The graph if it fits, with the smallest workspaces if only those fit and the [choice](algorithms::choose) of the training considers
+/// What shows that a graph fits, with the smallest workspaces if only those fit and the [choice](algorithms::choose) of the training considers
 /// them; or why it does not fit.
 pub(crate) fn fits(
     graph: Arc<Graph>,
     conditions: &Conditions<'_>,
     tiles: TileChoice,
-    machines: &[&Machine],
     limit: Bytes,
     observer: &dyn Observer,
-) -> Result<Result<Arc<Graph>, PlanError>, LargestError> {
-    fits_with(graph, conditions, tiles, machines, limit, Effort::Whole, observer)
+) -> Result<Result<Fitting, PlanError>, LargestError> {
+    fits_with(graph, conditions, tiles, limit, Effort::Whole, observer)
 }
 
 fn fits_with(
     graph: Arc<Graph>,
     conditions: &Conditions<'_>,
     tiles: TileChoice,
-    machines: &[&Machine],
     limit: Bytes,
     effort: Effort,
     observer: &dyn Observer,
-) -> Result<Result<Arc<Graph>, PlanError>, LargestError> {
-    let method = conditions.method.at_once_within_time();
-    let plan = |graph: &Graph| -> Result<_, LargestError> {
-        let mut first = None;
-        for machine in machines {
-            let task = Task::estimate(graph, machine, conditions.freedom)?.with_memory(limit);
-            let planned = match effort {
-                Effort::AtLimit => pipeline::plan(&task, &method, observer),
-                Effort::Whole => pipeline::plan_or_for_less(&task, &method, observer),
-            };
-            match planned {
-                Err(error @ PlanError::Illegal(_)) => return Err(LargestError::Plan(error)),
-                Err(error @ PlanError::GaveUp { .. }) => first = first.or(Some(error)),
-                done => return Ok(done.map(|_| ())),
+) -> Result<Result<Fitting, PlanError>, LargestError> {
+    let Conditions { machine, freedom, .. } = *conditions;
+    let patient = conditions.method.at_once_within_time();
+    let few = patient.budget.evaluations.map_or(FEW, |own| own.min(FEW));
+    let quick =
+        Method { budget: Budget { evaluations: Some(few), ..patient.budget.clone() }, ..patient.clone() };
+    let plan = |graph: &Graph| -> Result<Result<Planned, PlanError>, LargestError> {
+        let task = Task::estimate(graph, machine, freedom)?.with_memory(limit);
+        let planned = match pipeline::plan(&task, &quick, observer) {
+            Err(PlanError::GaveUp { .. }) if effort == Effort::Whole => {
+                pipeline::plan_or_for_less(&task, &patient, observer)
             }
+            done => done,
+        };
+        match planned {
+            Err(error @ PlanError::Illegal(_)) => Err(LargestError::Plan(error)),
+            done => Ok(done),
         }
-        Ok(first.map_or(Ok(()), Err))
     };
     // A training cuts large weights where the limit is too small for whole ones, and chooses algorithms for what it has cut.
-    let tiled = match (conditions.algorithms, machines.first()) {
-        (AlgorithmChoice::NumericChanges, _) | (_, None) => graph.clone(),
-        (_, Some(machine)) => tiles::cut(&graph, tiles, Some(limit), machine, conditions.freedom)?,
+    let tiled = match conditions.algorithms {
+        AlgorithmChoice::NumericChanges => graph.clone(),
+        _ => tiles::cut(&graph, tiles, Some(limit), machine, freedom)?,
     };
     let why = match plan(&tiled)? {
-        Ok(()) => return Ok(Ok(graph)),
+        Ok(planned) => return Ok(Ok(Fitting { graph, planned })),
         Err(why) => why,
     };
     if algorithms::is_worth_choosing(conditions, &tiled, limit)
-        && plan(&algorithms::smallest(&tiled))?.is_ok()
+        && let Ok(planned) = plan(&algorithms::smallest(&tiled))?
     {
         // What is cut is cut again, from the whole weights.
-        return Ok(Ok(if Arc::ptr_eq(&tiled, &graph) { algorithms::smallest(&graph) } else { graph }));
+        let graph = if Arc::ptr_eq(&tiled, &graph) { algorithms::smallest(&graph) } else { graph };
+        return Ok(Ok(Fitting { graph, planned }));
     }
     Ok(Err(why))
 }

@@ -34,7 +34,7 @@ use elbowroom_ir::machine::Machine;
 use crate::algorithms::{self, AlgorithmChoice, Chosen, Conditions};
 use crate::checkpoint::Checkpoint;
 use crate::data::{Augmentation, Batch, DataError, Feed};
-use crate::largest::{Largest, largest_for};
+use crate::largest::{Largest, largest};
 use crate::network::{NetworkError, samples};
 use crate::pipeline::{self, Planned, Rounds, Task};
 use crate::report::{Evaluation, PlanReport, TrainReport};
@@ -87,8 +87,9 @@ impl<'a> Training<'a> {
         let host = self.host.resolve().map_err(EngineError::from)?;
         let freedom = self.freedom;
         (self.machine, self.freedom) = (host.limit(&self.machine), host.freedom(freedom));
-        self.split(&host, observer)?;
-        let (graph, measured) = self.sized(&host, observer)?;
+        let of_part = self.split(observer)?;
+        let (graph, of_batch) = self.sized(observer)?;
+        let known = of_part.or(of_batch);
         // Data and checkpoint are opened before anything long begins.
         let seed = self.effective_seed();
         if let Some(share) = self.held_out {
@@ -114,7 +115,7 @@ impl<'a> Training<'a> {
         let mut runner = Runner::new(training, &graph, feed, checkpoint, evaluator)?;
         go_on()?;
         observer.network(&graph);
-        let machine = measured.map_or_else(|| measured_link(training, &host), Ok)?;
+        let machine = measured_link(training, &host)?;
         let untiled = graph.clone();
         let Cut { graph, tiling, memory, whole } = training.cut(graph, &machine, observer)?;
         let (chosen, open) = training.choose_algorithms(&graph, memory, &machine, observer)?;
@@ -123,7 +124,7 @@ impl<'a> Training<'a> {
 
         go_on()?;
 
-        let first = match (training.first_plan(chosen, &machine, observer), open) {
+        let first = match (training.first_plan(chosen, &machine, known.as_ref(), observer), open) {
             // Other algorithms need less workspace.
             (Err(unplanned), Some(limit)) if matches!(unplanned.error, TrainError::Refused(_)) => {
                 let conditions = training.conditions_within(limit, &machine);
@@ -131,7 +132,7 @@ impl<'a> Training<'a> {
                 let graph = best.map_or(graph, |best| best.graph);
                 let memory = MemorySpec::Absolute(limit);
                 let chosen = Chosen { graph, memory, unconstrained: None };
-                training.first_plan(chosen, &machine, observer).map(|first| (first, false))
+                training.first_plan(chosen, &machine, known.as_ref(), observer).map(|first| (first, false))
             }
             (first, open) => first.map(|first| (first, open.is_some())),
         };
@@ -194,25 +195,20 @@ impl<'a> Training<'a> {
         Ok(report(&runner, &executor, peak, &host, outcome))
     }
 
-    /// The largest structure of the network, built for the largest batch if that was requested; then also the machine with the measured link.
-    fn sized(
-        &mut self,
-        host: &Host,
-        observer: &dyn TrainObserver,
-    ) -> Result<(Arc<Graph>, Option<Machine>), TrainError> {
+    /// The largest structure of the network, built for the largest batch if that was requested; then also the plan that has shown that it fits.
+    /// That batch does not depend on how fast the host tier is now: it is the one for the machine as it is described, and `plan` names the same.
+    fn sized(&mut self, observer: &dyn TrainObserver) -> Result<(Arc<Graph>, Option<Planned>), TrainError> {
         if !self.largest_batch {
             return Ok((self.network.largest()?, None));
         }
         observer.stage("looking for the largest batch");
-        let measured = measured_link(self, host)?;
-        let machines = [&measured, &self.machine];
-        let conditions = self.conditions(&measured);
-        let Largest { samples, graph, .. } =
-            largest_for(&*self.network, &conditions, self.tiles, &machines, observer)?;
+        let conditions = self.conditions(&self.machine);
+        let Largest { samples, graph, planned, .. } =
+            largest(&*self.network, &conditions, self.tiles, observer)?;
         if let Some(network) = self.network.with_batch(samples) {
             self.network = network;
         }
-        Ok((graph, Some(measured)))
+        Ok((graph, Some(planned)))
     }
 
     /// Turns epochs into iterations, less those of the checkpoint, and opens the data for evaluations.
@@ -302,11 +298,12 @@ impl<'a> Training<'a> {
         }
     }
 
-    /// Traces and plans one iteration.
+    /// Traces and plans one iteration. `known` may be a plan of it.
     fn first_plan(
         &self,
         chosen: Chosen,
         machine: &Machine,
+        known: Option<&Planned>,
         observer: &dyn TrainObserver,
     ) -> Result<First, Box<Unplanned>> {
         let Chosen { graph, memory, unconstrained } = chosen;
@@ -323,7 +320,8 @@ impl<'a> Training<'a> {
             None => pipeline::unconstrained(&task, self.method.packer, observer)
                 .map_err(|error| unplanned(TrainError::Plan(error), None))?,
         };
-        match limit::plan(self, memory, &task, &unconstrained, observer) {
+        let known = known.filter(|known| known.plan.trace().fingerprint() == key);
+        match limit::plan(self, memory, &task, &unconstrained, known, observer) {
             Ok(estimated) => Ok(First { graph, task, unconstrained, estimated }),
             Err(error) => Err(unplanned(error, Some(task))),
         }

@@ -40,7 +40,7 @@ use crate::{files, learning, networks, settings, signals};
 /// What `--batch` is where the user gives none.
 const DEFAULT_BATCH: u32 = 64;
 /// Time of the search for the largest batch where the user gives none: each of some dozen batches is planned.
-const TIME_FOR_BATCH: Duration = Duration::from_secs(60);
+const TIME_FOR_BATCH: Duration = Duration::from_secs(120);
 /// More bytes than a file of pins has.
 const LARGEST_PINS: u64 = 1 << 20;
 
@@ -50,7 +50,7 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     let method = settings::method(&args.planner)?;
     let freedom = settings::freedom(&args.planner.freedom);
     let progress = Progress::new("planning");
-    let (mut share_of_whole, mut known) = (None, None);
+    let (mut share_of_whole, mut known, mut fitting) = (None, None, None);
     let mut planning_started = started;
     let (task, machine_is_named, largest) = match &args.trace {
         Some(path) => {
@@ -61,12 +61,12 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
         }
         None => {
             signals::catch();
-            let Traced { task, limit, kept, largest } =
+            let Traced { task, limit, kept, largest, fitting: found } =
                 match traced_network(args, &method, freedom, &progress)? {
                     Ok(found) => found,
                     Err(answer) => return Ok(answer),
                 };
-            (share_of_whole, known) = (limit, kept);
+            (share_of_whole, known, fitting) = (limit, kept, found);
             if largest.is_some() && args.planner.search.time.is_none() {
                 planning_started = Instant::now();
             }
@@ -102,9 +102,13 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
         }
         None => pipeline::smallest(&task, &method.clone().since(planning_started), unconstrained, &progress),
     };
-    let mut planned = match planned {
-        Ok(planned) => planned,
-        Err(error) => return refuse(args.json, &task, &method, error, started, &progress),
+    let trace = task.trace.fingerprint();
+    let fitting = fitting.filter(|plan| task.pins.is_none() && plan.plan.trace().fingerprint() == trace);
+    let mut planned = match (planned, fitting) {
+        (Ok(planned), Some(fitting)) if fitting.predicted.iteration < planned.predicted.iteration => fitting,
+        (Err(PlanError::GaveUp { .. }), Some(fitting)) => fitting,
+        (Ok(planned), _) => planned,
+        (Err(error), _) => return refuse(args.json, &task, &method, error, started, &progress),
     };
     // Everything counts that the user has waited for.
     planned.planning = started.elapsed();
@@ -174,6 +178,8 @@ struct Traced {
     kept: Option<Planned>,
     /// The largest batch, if that was asked for.
     largest: Option<LargestBatch>,
+    /// The plan that has shown that it fits.
+    fitting: Option<Planned>,
 }
 
 /// A limit that is a share of the peak that the network has without tiles, as that of a training, or the smallest one.
@@ -193,8 +199,10 @@ fn traced_network(
     let machine = settings::machine(&args.machine, trace::cpu()?)?;
     let tiles =
         args.tiles.unwrap_or(if args.output.is_some() { TileChoice::Never } else { TileChoice::Auto });
-    let (graph, largest) = match args.network.batch {
-        BatchSpec::Samples(samples) => (Arc::new(trace::network(&args.network, samples as usize)?), None),
+    let (graph, largest, fitting) = match args.network.batch {
+        BatchSpec::Samples(samples) => {
+            (Arc::new(trace::network(&args.network, samples as usize)?), None, None)
+        }
         BatchSpec::Largest => {
             let options = trace::options(&args.network, 1);
             let source = networks::source(&args.network)?;
@@ -219,8 +227,10 @@ fn traced_network(
             };
             let model = Model::of(source, options)?;
             match largest(&model, &conditions, tiles, progress) {
-                Ok(Largest { samples, graph, complete, .. }) => {
-                    (graph, Some(LargestBatch { largest_batch: samples, largest_batch_complete: complete }))
+                Ok(Largest { samples, graph, complete, planned, .. }) => {
+                    let largest = LargestBatch { largest_batch: samples, largest_batch_complete: complete };
+                    // Made by a shorter search than this command reports.
+                    (graph, Some(largest), Some(Planned { reproducible: false, ..planned }))
                 }
                 Err(error @ LargestError::None(_)) => return Ok(Err(Answer::No(error.to_string()))),
                 Err(error) => return Err(error.into()),
@@ -233,7 +243,7 @@ fn traced_network(
         Ok(task)
     };
     let cut = |limit: Option<Bytes>| tiles::cut(&graph, tiles, limit, &machine, freedom);
-    let traced = |task, limit, kept| Ok(Ok(Traced { task, limit, kept, largest }));
+    let traced = |task, limit, kept| Ok(Ok(Traced { task, limit, kept, largest, fitting }));
     match args.memory {
         Some(MemorySpec::Share(_) | MemorySpec::Smallest) if tiles != TileChoice::Never => {
             let task = estimate(&graph)?;

@@ -39,18 +39,21 @@ const AMPLE: Bytes = Bytes(1 << 60);
 /// Ops of a trace for which a search is not shortened.
 const FEW_OPS: usize = 2048;
 
-/// A plan under the limit of the training, or the reason why there is none with the smallest limit that works.
+/// A plan under the limit of the training, or the reason why there is none with the smallest limit that works. `fitting` is a plan that is
+/// known to fit: it is followed if no faster one is found.
 pub(super) fn plan(
     training: &Training<'_>,
     memory: MemorySpec,
     task: &Task,
     unconstrained: &Planned,
+    fitting: Option<&Planned>,
     observer: &dyn TrainObserver,
 ) -> Result<Planned, TrainError> {
     let started = Instant::now();
     let unconstrained_peak = unconstrained.height();
     // A limit that holds every tensor takes no search.
-    let method = training.method.clone().placed([unconstrained.plan.clone()]);
+    let placed = [Some(unconstrained), fitting].into_iter().flatten();
+    let method = training.method.clone().placed(placed.map(|planned| planned.plan.clone()));
     // A time budget is for everything here together.
     let patient = || method.clone().since(started).at_once_within_time();
     let share = pipeline::planning_share(task.costs.total(), training.iterations);
@@ -68,7 +71,12 @@ pub(super) fn plan(
                     if first.budget.evaluations != patient().budget.evaluations
                         || first.budget.time.is_some_and(|time| started.elapsed() >= time / 8) =>
                 {
-                    pipeline::plan(&task, &patient(), observer)
+                    // On traces of many ops a whole search takes seconds. Where offload alone fits, the first iteration does not wait for it.
+                    let offloaded = first
+                        .budget
+                        .time
+                        .and_then(|_| pipeline::plan(&task, &pipeline::only_offload(), observer).ok());
+                    offloaded.map_or_else(|| pipeline::plan(&task, &patient(), observer), Ok)
                 }
                 done => done,
             }
@@ -90,8 +98,11 @@ pub(super) fn plan(
     let gave_up = if let PlanError::GaveUp { limit, .. } = error { Some(limit) } else { None };
     // With the link of the described machine, so that what is found and what is refused do not depend on how fast the host tier is now.
     let described = Task { machine: training.machine.clone(), ..task.clone() };
+    if let (Some(limit), Some(fitting)) = (gave_up, fitting) {
+        return from(fitting.clone(), limit);
+    }
     if let Some(limit) = gave_up {
-        // The largest batch was found so: by either link. The task itself has been planned above.
+        // By either link. The task itself has been planned above.
         let for_less = pipeline::plan_for_less(&task.with_memory(limit), &patient(), observer);
         let other_link = || {
             let described = described.with_memory(limit);
