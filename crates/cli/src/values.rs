@@ -51,6 +51,16 @@ pub fn parse_percent(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Reads a percentage of which something is left on either side: above 0 and below 100.
+pub fn parse_part(text: &str) -> Result<f64, String> {
+    match parse_percent(text)? {
+        share if share > 0.0 && share < 1.0 => Ok(share),
+        _ => Err(format!(
+            "`{text}` leaves nothing on one side; write more than 0% and less than 100%, like 10%"
+        )),
+    }
+}
+
 /// Reads a norm: a positive number.
 pub fn parse_norm(text: &str) -> Result<f32, String> {
     match text.trim().parse::<f32>() {

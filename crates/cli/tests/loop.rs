@@ -117,3 +117,24 @@ fn a_language_model_predicts_text() {
     // 119 tokens are 14 windows of eight.
     assert_eq!((lines.lines().next(), lines.lines().count()), (Some("sample,token,probability,text"), 15));
 }
+
+#[test]
+fn a_pass_without_a_limit_runs_where_half_of_its_peak_is_too_little() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    for class in ["ant", "bee"] {
+        std::fs::create_dir_all(at.join("data").join(class)).unwrap();
+        let image = image::RgbImage::from_pixel(8, 8, image::Rgb([class.as_bytes()[0]; 3]));
+        image.save(at.join("data").join(class).join("0.png")).unwrap();
+    }
+    // The first convolution needs its input and its output, which are most of the peak.
+    let network = "--model resnet18 --image 128 --width 8 --batch 12 --classes 2 --threads 2";
+    let train = format!("train {network} --data data --iterations 1 --evaluations 20 --save-weights w");
+    expect_both(at, &train, 0);
+    let predict = format!("predict {network} --weights w --data data -o p.csv");
+    let (_, err) = expect_both(at, &format!("{predict} --memory 50%"), 1);
+    assert!(err.contains("no plan exists"), "{err}");
+    expect_both(at, &predict, 0);
+    assert_eq!(std::fs::read_to_string(at.join("p.csv")).unwrap().lines().count(), 1 + 2);
+    expect_both(at, &format!("evaluate {network} --weights w --data data"), 0);
+}

@@ -20,7 +20,7 @@ fn png() -> Vec<u8> {
 fn write(at: &Path) {
     let image = png();
     let record = |label: u8| std::iter::once(label).chain([0; 3072]).collect::<Vec<u8>>();
-    let files: [(&str, &[u8]); 31] = [
+    let files: [(&str, &[u8]); 32] = [
         ("three/ant/0.png", &image),
         ("three/bee/0.png", &image),
         ("three/cow/0.png", &image),
@@ -48,6 +48,7 @@ fn write(at: &Path) {
         ("huge.csv", b"three/ant/0.png,99999999\n"),
         ("lost.csv", b"three/ant/0.png,0\nno/such.png,1\n"),
         ("columns.csv", b"three/ant/0.png\n"),
+        ("quote.csv", b"\"three/ant/0.png,0\n"),
         ("binary.csv", b"\xff\xfe\x00,1\n"),
         ("cifar/data_batch_1.bin", &record(3)),
         ("cut/data_batch_1.bin", &record(3)[..3000]),
@@ -94,6 +95,11 @@ fn data_that_does_not_fit_is_named_with_what_to_give() {
         (IMAGES, "--data huge.csv", &["label 99999999", "number the classes from 0"]),
         (IMAGES, "--data lost.csv", &["line 2", "no/such.png", "relative to the folder of the table"]),
         (IMAGES, "--data columns.csv", &["line 1 has no comma", "PATH,LABEL"]),
+        (
+            IMAGES,
+            "--data quote.csv",
+            &["quote.csv", "line 1 has a quote without its other one", "PATH,LABEL"],
+        ),
         (IMAGES, "--data binary.csv", &["it is no text", "UTF-8"]),
         (IMAGES, "--data three --eval-data other", &["has a class dog", "only ant, bee, cow"]),
         (IMAGES, "--data three --eval-data words.txt", &["it takes images", "words.txt"]),
@@ -141,5 +147,18 @@ fn data_that_does_not_fit_is_named_with_what_to_give() {
     }
     for data in ["--data nested/texts", "--data described/readme.txt"] {
         expect_both(at, &format!("{TEXT} {data}"), 0);
+    }
+}
+
+#[test]
+fn a_share_that_leaves_nothing_to_one_side_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    write(at);
+    for share in ["150%", "100", "0%", "-5%"] {
+        let line =
+            format!("train --model resnet20 --batch 1 --iterations 1 --data three --val-split={share}");
+        let (_, err) = expect_both(at, &line, 2);
+        assert!(err.contains(share) && err.contains("--val-split"), "{err}");
     }
 }

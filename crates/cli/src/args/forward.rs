@@ -23,8 +23,8 @@ pub struct ForwardArgs {
     #[arg(long, default_value = "bytes", value_name = "bytes|FILE")]
     pub tokenizer: String,
     /// The limit on the arena: bytes (600MiB, 1.5GiB), a share of the unconstrained peak (70%), or min, the smallest limit for which a plan is
-    /// found
-    #[arg(long, default_value = "50%", value_name = "SIZE")]
+    /// found. A pass without gradients has few tensors that could be offloaded, so that less than the whole peak is not always possible
+    #[arg(long, default_value = "100%", value_name = "SIZE")]
     pub memory: MemorySpec,
     #[command(flatten)]
     pub network: NetworkArgs,

@@ -11,7 +11,7 @@ use elbowroom::train::Schedule;
 
 use super::{NetworkArgs, PlannerArgs};
 use crate::networks;
-use crate::values::{parse_norm, parse_percent};
+use crate::values::{parse_norm, parse_part};
 
 /// `elbowroom train`
 #[derive(Debug, Args)]
@@ -58,7 +58,7 @@ pub struct TrainArgs {
     /// Hold this share of the samples out of the training and evaluate on them, like 10%; the seed decides which
     #[arg(
         long, value_name = "SHARE", conflicts_with_all = ["eval_data", "forward_only"], requires = "data",
-        value_parser = parse_percent
+        value_parser = parse_part
     )]
     pub val_split: Option<f64>,
     /// Mirror half of the images in training, left to right

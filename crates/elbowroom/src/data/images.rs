@@ -76,10 +76,13 @@ impl Images {
         let folder = path.parent().unwrap_or(Path::new("."));
         let mut rows = Vec::new();
         for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-            let Some((file, label)) = line.rsplit_once(',') else {
+            let Some((file, label)) = columns(line.trim()) else {
                 return Err(format(format!("line {} has no comma; write PATH,LABEL", number + 1)));
             };
-            let (file, label) = (file.trim().trim_matches('"'), label.trim().trim_matches('"'));
+            let (Some(file), Some(label)) = (unquoted(file), unquoted(label)) else {
+                let why = format!("line {} has a quote without its other one; write PATH,LABEL", number + 1);
+                return Err(format(why));
+            };
             let head = number == 0
                 && (["label", "class"].contains(&label.to_lowercase().as_str())
                     || !Self::is_image(Path::new(file)));
@@ -179,6 +182,20 @@ fn entries(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 /// The image files of a folder.
 fn images_in(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(entries(folder)?.into_iter().filter(|path| Images::is_image(path)).collect())
+}
+
+/// The two columns of a line of a table. A label in quotes may hold commas.
+fn columns(line: &str) -> Option<(&str, &str)> {
+    let quoted = line.strip_suffix('"').and_then(|rest| rest.rfind('"'));
+    let quoted = quoted.and_then(|open| Some((line[..open].trim_end().strip_suffix(',')?, &line[open..])));
+    quoted.or_else(|| line.rsplit_once(','))
+}
+
+/// A column without its quotes, if it has two or none.
+fn unquoted(column: &str) -> Option<&str> {
+    let column = column.trim();
+    let inner = column.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(column);
+    (!inner.starts_with('"') && !inner.ends_with('"')).then_some(inner)
 }
 
 /// Whether classes are called by their own numbers.
@@ -311,6 +328,12 @@ mod tests {
         assert!(
             Images::open_table(&at("t.csv")).unwrap_err().to_string().contains("more than 268435456 bytes")
         );
+        let quoted = table("\"x/1.png\",\"ape, old\"\nx/1.png,\"bee\"\nx/1.png , \"cow\"").unwrap();
+        assert_eq!(quoted.classes, ["ape, old", "bee", "cow"]);
+        for text in ["\"x/1.png,0\n", "x/1.png\",0\n", "x/1.png,\"0\n", "x/1.png,0\"\n"] {
+            let error = table(text).err().unwrap().to_string();
+            assert!(error.contains("line 1 has a quote without its other one"), "{text}: {error}");
+        }
         for text in ["", "x/1.png\n", "path,label\n", "x/1.png,4000000000\n"] {
             assert!(table(text).is_err(), "{text}");
         }
