@@ -229,21 +229,6 @@ impl Detector {
         128 * eight.recurred < self.tokens.len()
     }
 
-    /// Whether hardly any sequence of 64 requests has occurred twice. No shorter run is believed.
-    pub(crate) fn is_without_runs(&self) -> bool {
-        let [.., longest] = &self.tracks;
-        128 * longest.recurred < self.tokens.len()
-    }
-
-    /// Whether the last 64 requests occurred before in this order, deferred ones included. Takes time linear in the requests so far.
-    pub(crate) fn has_run(&self) -> bool {
-        let Some(start) = self.tokens.len().checked_sub(SHORTEST) else { return false };
-        let (latest, before) = (&self.tokens[start..], &self.tokens[..self.tokens.len() - 1]);
-        let ends = (SHORTEST..=before.len()).rev();
-        let mut likely = ends.filter(|&end| before[end - 1] == latest[SHORTEST - 1]);
-        likely.any(|end| before[end - SHORTEST..end] == *latest)
-    }
-
     /// Requires a run of at least this many requests from now on.
     pub fn require_run(&mut self, run: usize) {
         self.required_run = run;

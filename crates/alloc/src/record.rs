@@ -6,7 +6,7 @@
 use crate::detect::Detector;
 use crate::pages::PageVec;
 use crate::request::{Request, RequestTime, Ticket};
-use crate::watch::{Observed, RUN, Watch};
+use crate::watch::{Observed, Watch};
 
 /// One request of an iteration, with the lifetime of its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,38 +58,25 @@ impl RecordEntry {
 /// After this many requests, a record in which nothing recurred counts as full: it would cost time and memory for nothing.
 const JUDGED: usize = 1 << 13;
 
-/// From this many requests on, a record in which no run recurred so far is *sparse* until one does.
-const SPARSE_FROM: usize = 1 << 9;
+/// From this many requests on, a record in which nothing recurred so far is *sparse* until something does.
+const SPARSE_FROM: usize = 1 << 10;
 
 /// Why requests are added to a record without tickets, so that the times of their frees stay unknown, and only a short number for each is kept.
 /// When that ends, the detector observes all of them at once.
 #[derive(Clone, Debug)]
 enum Sparse {
-    /// No run recurred. A watch observes the requests at a fraction of the detector's cost. What recurs in short pieces, as the requests of
-    /// interpreters do, is not worth more.
-    Watched {
-        watch: Watch,
-        /// The length from which on the watch is believed, after a comparison of the requests themselves.
-        believed_from: usize,
-    },
+    /// Nothing recurred. A watch observes the requests at a fraction of the detector's cost.
+    Watched(Watch),
     /// Up to this length, nothing that the detector would report could be planned: see [`Record::rest`].
     Until(usize),
 }
 
 impl Sparse {
-    /// Observes a request after those that a detector holds. Returns whether sparseness ends with it.
-    fn observe(&mut self, request: Request, detector: &Detector) -> bool {
-        let len = detector.tokens().len();
+    /// Observes a request after `len` others. Returns whether sparseness ends with it.
+    fn observe(&mut self, request: Request, len: usize) -> bool {
         match self {
             Self::Until(end) => len >= *end,
-            Self::Watched { watch, believed_from } => {
-                if watch.observe(request.short_token()) != Observed::Recurring || len < *believed_from {
-                    return false;
-                }
-                // The comparison looks at all requests: it is made once in a while.
-                *believed_from = len + (RUN as usize).max(len / 64);
-                detector.has_run()
-            }
+            Self::Watched(watch) => watch.observe(request.short_token()) == Observed::Recurring,
         }
     }
 }
@@ -181,7 +168,7 @@ impl Record {
     /// Adds a request, which the detector has not observed yet unless the record is sparse. `None` if the system has no memory.
     fn add(&mut self, request: Request) -> Option<()> {
         if let Some(sparse) = &mut self.sparse {
-            if !sparse.observe(request, &self.detector) {
+            if !sparse.observe(request, self.without_tickets) {
                 self.without_tickets += 1;
                 return self.detector.defer(request.short_token());
             }
@@ -194,24 +181,24 @@ impl Record {
     fn is_all_new(&self) -> bool {
         match &self.sparse {
             None => self.detector.is_all_new(),
-            Some(Sparse::Watched { watch, .. }) => watch.was_quiet(),
+            Some(Sparse::Watched(_)) => true,
             Some(Sparse::Until(_)) => false,
         }
     }
 
-    /// Makes the record sparse if it is long enough and no run has recurred. For requests that no plan serves.
+    /// Makes the record sparse if it is long enough and nothing has recurred. For requests that no plan serves.
     pub fn economize(&mut self) {
         let len = self.len();
-        if len >= SPARSE_FROM
+        if (SPARSE_FROM..JUDGED).contains(&len)
             && len.is_power_of_two()
             && self.sparse.is_none()
-            && self.detector.is_without_runs()
+            && self.detector.is_all_new()
         {
             let Some(mut watch) = Watch::new(0, self.capacity / 4) else { return };
             for &token in self.detector.tokens() {
                 watch.observe(token);
             }
-            self.make_sparse(Sparse::Watched { watch, believed_from: 0 });
+            self.make_sparse(Sparse::Watched(watch));
         }
     }
 
@@ -363,7 +350,7 @@ mod tests {
     /// Bytes of the pages that a record has written.
     fn bytes(record: &Record) -> usize {
         let sparse = record.sparse.iter().filter_map(|sparse| match sparse {
-            Sparse::Watched { watch, .. } => Some(watch),
+            Sparse::Watched(watch) => Some(watch),
             Sparse::Until(_) => None,
         });
         let watches = sparse.chain(&record.watch);
@@ -381,7 +368,7 @@ mod tests {
         type Size<'a> = &'a dyn Fn(usize) -> usize;
         let kinds: [(&str, Size, usize); 3] = [
             ("nothing", &|i| 1_000 + 64 * i, 6),
-            ("pieces", &|i| 1_000 + 64 * (i % 12) + 1_024 * (scrambled(i / 12) % 13), 6),
+            ("pieces", &|i| 1_000 + 64 * (i % 12) + 1_024 * (scrambled(i / 12) % 13), 24),
             ("loop", &|i| 1_000 + 64 * (i % 100), 14),
         ];
         let many = if cfg!(miri) { 1_000 } else { 8_000 };
@@ -393,7 +380,7 @@ mod tests {
                 most = most.max(bytes(&record));
             }
             assert_eq!(record.len(), many, "{name}");
-            let all = if cfg!(miri) { 64 << 10 } else { many * per_request + (16 << 10) };
+            let all = if cfg!(miri) { 64 << 10 } else { many * per_request + (32 << 10) };
             assert!(most <= all, "{name}: {most} of {all}");
         }
     }

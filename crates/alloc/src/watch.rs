@@ -21,7 +21,7 @@ const BITS: usize = 1 << 16;
 const INSERTED: usize = 1 << 13;
 
 /// Requests recur once all selected grams of this many requests have occurred before.
-pub(crate) const RUN: u32 = 64;
+const RUN: u32 = 64;
 /// There must be at least this many such grams.
 const RUN_SELECTED: u32 = 8;
 
@@ -45,8 +45,6 @@ pub(crate) struct Watch {
     /// Grams selected in this window, and those of them that had occurred before.
     selected: u32,
     recurred: u32,
-    /// Whether hardly any gram recurred in the window before.
-    quiet: bool,
     /// Requests up to the end of this window.
     elapsed: u64,
     shortest: u64,
@@ -77,7 +75,6 @@ impl Watch {
             left: 0,
             selected: 0,
             recurred: 0,
-            quiet: false,
             elapsed,
             shortest,
             longest: shortest.max(iteration as u64 / 2),
@@ -136,19 +133,14 @@ impl Watch {
         size_of_val(&self.seen[..])
     }
 
-    /// Whether hardly any gram recurred in the latest window that has ended.
-    pub fn was_quiet(&self) -> bool {
-        self.quiet
-    }
-
     #[cold]
     fn end_window(&mut self) -> Observed {
         // Up to an eighth may seem to recur because other grams have set their bits.
-        self.quiet = 6 * self.recurred < self.selected;
-        let pause = if self.quiet { (self.elapsed / 8).min(LONGEST_PAUSE * self.longest) } else { 0 };
+        let is_quiet = 6 * self.recurred < self.selected;
+        let pause = if is_quiet { (self.elapsed / 8).min(LONGEST_PAUSE * self.longest) } else { 0 };
         self.elapsed += pause;
         self.begin_window();
-        if self.quiet { Observed::Pause(pause) } else { Observed::Nothing }
+        if is_quiet { Observed::Pause(pause) } else { Observed::Nothing }
     }
 }
 
