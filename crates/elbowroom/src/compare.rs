@@ -62,7 +62,7 @@ pub struct Row {
     /// Iteration time ÷ the bound of Beaumont et al., Proposition 3, on the unconstrained peak, the measure of their paper. It is
     /// a bound for plans that recompute nothing and do not move persistent tensors; other plans may go below 1.
     pub ratio_to_chain_bound: Option<f64>,
-    /// The value of Algorithm 1 of Beaumont et al., a bound for plans of a chain that only offload; `null` if the task permits more or its trace
+    /// The value of Algorithm 1 of Beaumont et al., which the lower bound includes, for plans of a chain that only offload; `null` if the task permits more or its trace
     /// is no chain.
     pub relaxed_bound_ns: Option<Nanos>,
     /// Bytes offloaded and prefetched together.
@@ -179,8 +179,7 @@ impl Smallest<'_> {
             row.limit_bytes = used;
             row.share = used.ratio(comparison.unconstrained);
             let at_used = comparison.task.with_memory(used);
-            row.lower_bound_ns = pipeline::lower_bound(&at_used);
-            row.relaxed_bound_ns = pipeline::relaxed_bound(&at_used);
+            (row.lower_bound_ns, row.relaxed_bound_ns) = pipeline::bounds(&at_used);
             row.ratio_to_bound = row.iteration_ns.map(|time| time.ratio(row.lower_bound_ns));
             row.ratio_to_chain_bound = row.iteration_ns.map(|time| chain_ratio(comparison, time, used));
             self.found = Some(row);
@@ -286,6 +285,7 @@ impl Row {
         stop_reason: &'static str,
     ) -> Self {
         let task = comparison.task.with_memory(limit);
+        let (lower_bound_ns, relaxed_bound_ns) = pipeline::bounds(&task);
         Self {
             planner,
             limit_bytes: limit,
@@ -296,9 +296,9 @@ impl Row {
             iteration_ns: None,
             overhead: None,
             ratio_to_bound: None,
-            lower_bound_ns: pipeline::lower_bound(&task),
+            lower_bound_ns,
             ratio_to_chain_bound: None,
-            relaxed_bound_ns: pipeline::relaxed_bound(&task),
+            relaxed_bound_ns,
             traffic_bytes: None,
             recomputed_ops: None,
             planning_ns: Nanos::ZERO,

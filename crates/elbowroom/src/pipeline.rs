@@ -309,7 +309,7 @@ pub fn plan_from(
     let fastest = timed.min_by_key(|(predicted, _)| predicted.iteration);
     if let Some((predicted, plan)) = &fastest
         && promises
-        && predicted.iteration <= lower_bound(task)
+        && predicted.iteration <= bound_of_ops(task)
     {
         let search = Searched { stop: StopReason::Optimal, found_by: KNOWN.to_owned(), reproducible: true };
         let (plan, predicted) = (plan.plan().clone(), predicted.clone());
@@ -571,8 +571,20 @@ fn keep(task: &Task, observer: &dyn Observer) -> Result<(Schedule, StopReason), 
 /// More than any real limit, and far from overflow.
 pub(crate) const UNLIMITED: Bytes = Bytes(1 << 60);
 
-/// [Lower bound](elbowroom_sim::bound::lower_bound) on the iteration time at the task's limit.
+/// The highest lower bound on the iteration time at the task's limit that is known: that of [single ops](elbowroom_sim::bound::lower_bound),
+/// which includes Proposition 3 of Beaumont et al., or the [value of Algorithm 1](relaxed_bound) where there is one.
 pub fn lower_bound(task: &Task) -> Nanos {
+    bounds(task).0
+}
+
+/// The [`lower_bound`] and the [`relaxed_bound`], which takes most of the time and is computed once.
+pub(crate) fn bounds(task: &Task) -> (Nanos, Option<Nanos>) {
+    let relaxed = relaxed_bound(task);
+    (bound_of_ops(task).max(relaxed.unwrap_or_default()), relaxed)
+}
+
+/// The part of the [`lower_bound`] that takes no time: searches that reach it end.
+fn bound_of_ops(task: &Task) -> Nanos {
     elbowroom_sim::bound::lower_bound(&request_at_limit(task))
 }
 

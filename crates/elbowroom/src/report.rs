@@ -44,7 +44,7 @@ pub struct PlanReport {
     pub lower_bound_ns: Nanos,
     /// Iteration time ÷ lower bound; 1 is optimal.
     pub ratio_to_bound: f64,
-    /// The value of Algorithm 1 of Beaumont et al., a bound that is often higher: for plans of a chain that only offload. Absent if the plan
+    /// The value of Algorithm 1 of Beaumont et al., which `lower_bound_ns` includes: for plans of a chain that only offload. Absent if the plan
     /// may recompute or the trace is no chain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relaxed_bound_ns: Option<Nanos>,
@@ -122,7 +122,7 @@ impl PlanReport {
         effort: Effort<'_>,
     ) -> Self {
         let unlimited = task.costs.total();
-        let bound = pipeline::lower_bound(task);
+        let (bound, relaxed) = pipeline::bounds(task);
         let (largest_op, largest_op_bytes) = pipeline::largest_op(task);
         let (floor_op, floor_bytes) = pipeline::floor(task);
         Self {
@@ -139,7 +139,7 @@ impl PlanReport {
             durations: task.costs.source.name(),
             lower_bound_ns: bound,
             ratio_to_bound: predicted.iteration.ratio(bound),
-            relaxed_bound_ns: pipeline::relaxed_bound(task),
+            relaxed_bound_ns: relaxed,
             largest_op_bytes,
             largest_op,
             floor_bytes,

@@ -340,6 +340,8 @@ mod tests {
             let task = task_of(&chain, limit).unwrap();
             let planned = pipeline::plan_schedule(&task, &method, &[], &Silent).unwrap();
             assert_eq!(planned.predicted.iteration, Nanos(optimum), "chain {number} of {limit}: {chain:?}");
+            let (bound, relaxed) = (pipeline::lower_bound(&task), pipeline::relaxed_bound(&task).unwrap());
+            assert!(relaxed <= bound && bound <= Nanos(optimum), "chain {number} of {limit}: {chain:?}");
         }
     }
 }

@@ -430,10 +430,6 @@ pub fn print(report: &PlanReport) -> Result<()> {
         format!("{} times; {} against no limit", report.durations, printer::percent(report.overhead));
     result.push(row("iteration time", report.iteration_ns, against));
     result.push(bound(report));
-    if let Some(relaxed) = report.relaxed_bound_ns.filter(|relaxed| *relaxed > report.lower_bound_ns) {
-        let ratio = report.iteration_ns.ratio(relaxed);
-        result.push(row("bound of Algorithm 1", relaxed, printer::optimality(ratio)));
-    }
     printer::section("Result", &result)?;
     printer::section("Limit", &limit(report))?;
     printer::section("Plan", &decisions(report))?;

@@ -28,7 +28,7 @@ use elbowroom_sim::liveness;
 use super::evaluations::{Evaluations, Round};
 use super::origin::Origin;
 use super::series::series;
-use super::{AT_ONCE, Method, PlanError, Rounds, Task, goal, lower_bound, no_schedule, request, simulate};
+use super::{AT_ONCE, Method, PlanError, Rounds, Task, bound_of_ops, goal, no_schedule, request, simulate};
 
 /// Rounds that may raise the limit on live memory again, and the share of the limit below which a difference does not matter.
 const RISES: usize = 3;
@@ -182,7 +182,7 @@ pub(super) fn fit(
 ) -> (Result<Fitted, PlanError>, Evaluations) {
     let clock = Clock::start(method);
     let mut recorded = Evaluations::default();
-    let bound = lower_bound(task);
+    let bound = bound_of_ops(task);
     if continues(task, method, clock) {
         let safe = clock.time.and_then(|_| safe_plan(task, method, clock, observer));
         let (found, recorded) = series(task, method, clock, known, bound, observer);
