@@ -57,7 +57,7 @@ pub(crate) fn initialize(
     seed: u64,
     pool: &rayon::ThreadPool,
 ) -> Result<(), EngineError> {
-    let (mut values, mut bytes) = (vec![0f32; PIECE / 4], vec![0; PIECE]);
+    let mut values = vec![0f32; PIECE / 4];
     for (parameter, location) in graph.persistent.iter().zip(locations) {
         for skip in (0..location.bytes).step_by(PIECE) {
             let count = PIECE.min(location.bytes - skip) / 4;
@@ -67,10 +67,7 @@ pub(crate) fn initialize(
                     parameter.fill(seed, skip / 4 + chunk * VALUES_PER_TASK, values);
                 });
             });
-            for (value, bytes) in values.iter().zip(bytes.chunks_exact_mut(4)) {
-                bytes.copy_from_slice(&value.to_ne_bytes());
-            }
-            location.write(device, skip, &bytes[..4 * count])?;
+            location.write(device, skip, bytemuck::cast_slice(values))?;
         }
     }
     Ok(())

@@ -1,5 +1,6 @@
 //! Initial values of parameters: functions of a seed, the same on any number of threads.
 
+use crate::normal::{pair, unit};
 use crate::philox::philox;
 
 /// Initial values of a persistent tensor. Random ones are drawn by Philox with the run's seed as key, from the parameter's own stream.
@@ -29,14 +30,15 @@ impl Init {
         match *self {
             Self::Constant(value) => part.fill(value),
             Self::Normal { std, stream } => {
-                // Two words make two normals (Box and Muller, 1958).
+                // Two words make two normals.
                 draw(seed, stream, start, part, |[a, b, c, d]| {
-                    let ([a, b], [c, d]) = (box_muller(a, b), box_muller(c, d));
+                    let ([a, b], [c, d]) = (pair(a, b), pair(c, d));
                     [std * a, std * b, std * c, std * d]
                 });
             }
             Self::Uniform { bound, stream } => {
-                draw(seed, stream, start, part, |words| words.map(|word| bound * (2.0 * unit(word) - 1.0)));
+                let value = |word| bound * (2.0 * unit(word) - 1.0);
+                draw(seed, stream, start, part, |[a, b, c, d]| [value(a), value(b), value(c), value(d)]);
             }
         }
     }
@@ -57,17 +59,6 @@ fn draw(seed: u64, stream: u32, start: usize, part: &mut [f32], four: impl Fn([u
     for (block, chunk) in rest.chunks_mut(4).enumerate() {
         chunk.copy_from_slice(&values(start.div_ceil(4) + block)[..chunk.len()]);
     }
-}
-
-/// A number in `0..1` with 24 bits, the centre of its step: never 0, never 1.
-fn unit(word: u32) -> f32 {
-    ((word >> 9) as f32 + 0.5) / (1 << 23) as f32
-}
-
-fn box_muller(a: u32, b: u32) -> [f32; 2] {
-    let radius = (-2.0 * f64::from(unit(a)).ln()).sqrt();
-    let angle = std::f64::consts::TAU * f64::from(unit(b));
-    [(radius * angle.cos()) as f32, (radius * angle.sin()) as f32]
 }
 
 #[cfg(test)]

@@ -46,6 +46,7 @@ pub mod init;
 pub mod inplace;
 pub mod layers;
 mod name;
+mod normal;
 pub mod op;
 mod parameters;
 pub mod philox;
