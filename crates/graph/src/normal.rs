@@ -82,11 +82,11 @@ impl Tables {
         const PART: u64 = (MANTISSA + 1) / LOGARITHMS;
         const ONE: u64 = 1023 << 52;
         // An odd number of at most 24 bits, over 2^24.
-        let bits = f64::from(word >> 9 << 1 | 1).to_bits();
+        let bits = f64::from(((word >> 9) << 1) | 1).to_bits();
         let exponent = (bits >> 52) as i64 - 1023 - 24;
         let mantissa = bits & MANTISSA;
         let [inverse, logarithm] = self.logarithms[(mantissa / PART % LOGARITHMS) as usize];
-        let centre = f64::from_bits(mantissa / PART * PART + PART / 2 | ONE);
+        let centre = f64::from_bits((mantissa / PART * PART + PART / 2) | ONE);
         // At most 2^-10: the next term of the series is below 2^-62.
         let x = (f64::from_bits(mantissa | ONE) - centre) * inverse;
         let series = x * (1.0 - x * (1.0 / 2.0 - x * (1.0 / 3.0 - x * (1.0 / 4.0 - x * (1.0 / 5.0)))));
