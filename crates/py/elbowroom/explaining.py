@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import _native
+from .errors import ElbowroomError
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ def why(source, *, machine: str = "cpu", seconds: float = 10.0) -> Why:
     ``source`` is the path of a memory snapshot (``torch.cuda.memory._dump_snapshot``) or of a trace, what ``torch.cuda.memory._snapshot()``
     returns, or what :func:`elbowroom.trace` returns. What copies to the host take is that of the preset ``machine`` (``"a100"``) unless the
     trace states a machine. Plans for suggestions are searched for at most ``seconds``.
-    Raises ``OSError`` if the file cannot be read and ``ValueError`` if it is of no kind that can be explained.
+    Raises ``OSError`` if the file cannot be read, ``ValueError`` if it is of no kind that can be explained, and :class:`ElbowroomError` where the
+    system is not Linux.
 
     >>> print(elbowroom.why("snapshot.pickle"))  # doctest: +SKIP
     """
@@ -62,7 +64,7 @@ def why(source, *, machine: str = "cpu", seconds: float = 10.0) -> Why:
     try:
         explain = _native.why
     except AttributeError:
-        raise NotImplementedError("elbowroom.why is built on Linux only; use `elbowroom why FILE` there") from None
+        raise ElbowroomError("elbowroom.why is built on Linux only; use `elbowroom why FILE` there") from None
     text, figures = explain(content, name, machine, seconds)
     return Why(text, json.loads(figures))
 

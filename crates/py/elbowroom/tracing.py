@@ -320,7 +320,7 @@ class _Lines(TorchFunctionMode):
 
 
 #: The key of a line in the annotations of an op.
-_LINE = "elbowroom_line"
+_LINE = "elbowroom.line"
 
 #: Folders whose code is not the user's program.
 _LIBRARIES = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, os.path.dirname(contextlib.__file__) + os.sep + "contextlib")
