@@ -167,8 +167,8 @@ impl Forever {
             ) {
                 Ok(_) => {
                     let at = at.cast::<T>();
-                    // SAFETY: the exchange gave these bytes, which lie in a page of this value, to this call alone. No place is ever free
-                    // again, so that an equal address means an equal state.
+                    // SAFETY: the exchange gave these bytes, which lie in a page of this value, to this call alone. No bytes are
+                    // given back, so that an equal address means an equal state.
                     unsafe {
                         at.write(value);
                         return Some(&mut *at);

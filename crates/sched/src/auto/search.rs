@@ -226,7 +226,7 @@ impl ParallelSearch<'_> {
         self.run(cycle.clamp(FIRST_CYCLE, LONGEST_CYCLE))
     }
 
-    /// Cycles, each twice as long as the one before, the first of so many slices.
+    /// Cycles, each twice as long as the one before; the first has `cycle` slices.
     fn run(&mut self, mut cycle: u64) -> StopReason {
         let longer = self.slices[0] < SLICE && !self.walks.is_empty();
         let walk = FIRST_CYCLE * if longer { LONGER } else { 1 };
