@@ -106,6 +106,7 @@ pub static PLANNERS: &[&dyn Planner] = &[
     &recompute::rotor::Rotor::DEFAULT,
     &recompute::dtr::Dtr,
     &mixed::supernn::SuperNn,
+    &mixed::pofo::Pofo::DEFAULT,
     &offload::floor::Floor,
     &auto::Auto,
 ];

@@ -131,6 +131,23 @@ impl<'a> Layered<'a> {
         Ok((profile, Bytes(base)))
     }
 
+    /// The tensors of x_layer, or with the stash those of x̄_layer. None for the first layer, whose input the profile does not count.
+    pub fn input(&self, layer: usize, stash: bool) -> Vec<TensorId> {
+        let Some(before) = layer.checked_sub(1) else { return Vec::new() };
+        let stashed = || {
+            let here = move |value: &TensorId| self.stashed[value.index()] == Some(before as u32);
+            self.cuts.forward.iter().map(|&(value, ..)| value).filter(here)
+        };
+        let mut tensors: Vec<TensorId> =
+            self.ends.get(before).map_or(Vec::new(), |&end| self.cuts.across(end).collect());
+        if stash {
+            tensors.extend(stashed());
+        }
+        tensors.sort_unstable();
+        tensors.dedup();
+        tensors
+    }
+
     /// The ops of a layer to recompute, in order.
     fn again(&self, writer: &Writer<'_>, layer: usize, stash: bool, output: bool) -> Vec<OpId> {
         let (start, end) = (self.start(layer), self.ends[layer]);

@@ -176,13 +176,30 @@ impl Optimum {
     /// The plan of [`time`](Self::time), without the loss.
     pub fn plan(&self, slots: usize) -> Option<Vec<Move>> {
         self.time(slots)?;
+        Some(self.part(0, self.layers, slots.min(self.memory) - self.plain[0]))
+    }
+
+    /// C(i, k, m), if it is finite.
+    pub(crate) fn part_time(&self, i: usize, k: usize, memory: u64) -> Option<u64> {
+        let memory = usize::try_from(memory).unwrap_or(usize::MAX);
+        Some(self.times[self.row(i, k)].at(memory)).filter(|&time| time < NEVER)
+    }
+
+    /// C(i, k, m) as steps: the memory, in slots, from which each least time of layers i..k holds, the most memory last.
+    pub fn steps(&self, i: usize, k: usize) -> impl DoubleEndedIterator<Item = (u64, u64)> + '_ {
+        let steps = &self.times[self.row(i, k)];
+        steps.starts.iter().map(|&start| u64::from(start)).zip(steps.times.iter().copied())
+    }
+
+    /// How layers i..k run forward and backward in C(i, k, memory), which must be finite. Without the loss.
+    pub(crate) fn part(&self, i: usize, k: usize, memory: usize) -> Vec<Move> {
         let n = self.layers;
         enum Todo {
             Part(usize, usize, usize),
             Back(usize),
         }
         let mut moves = Vec::new();
-        let mut todo = vec![Todo::Part(0, n, slots.min(self.memory) - self.plain[0])];
+        let mut todo = vec![Todo::Part(i, k, memory)];
         while let Some(next) = todo.pop() {
             match next {
                 Todo::Back(layer) => moves.push(Move::Backward { layer }),
@@ -206,7 +223,7 @@ impl Optimum {
                 },
             }
         }
-        Some(moves)
+        moves
     }
 }
 
