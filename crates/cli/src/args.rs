@@ -302,6 +302,11 @@ pub struct TraceArgs {
     /// in the batch that the file fixes, if it fixes one.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "batch"], help_heading = "Import")]
     pub import: Option<PathBuf>,
+    /// Cut tensors that do not outlive the iteration into pieces of at most this size, which planners can offload one by one
+    ///
+    /// Such a trace is for `plan`, `compare` and `simulate`: the pieces of a tensor have no common offset, so that no training can run the plan.
+    #[arg(long, value_name = "SIZE")]
+    pub pieces: Option<Bytes>,
     #[command(flatten)]
     pub importing: ImportArgs,
     #[command(flatten)]
@@ -313,7 +318,9 @@ pub struct TraceArgs {
 const TRACE_EXAMPLES: &str = "Examples:
   elbowroom trace --model resnet50 --image 224 --batch 32 --machine v100 -o r50.trace
   elbowroom trace --import snapshot.jsonl.gz -o captured.trace
-  elbowroom trace --import mobilenet_v2.onnx -o mobilenet.trace";
+  elbowroom trace --import mobilenet_v2.onnx -o mobilenet.trace
+  elbowroom trace --model resnet50 --image 224 --pieces 4MiB -o pieces.trace
+      Then `plan pieces.trace --planner eager` offloads the first bytes, the last activation in part.";
 
 /// `elbowroom plan`
 #[derive(Debug, Args)]

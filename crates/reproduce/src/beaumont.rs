@@ -9,9 +9,12 @@ use elbowroom::ir::search::Budget;
 use elbowroom::ir::{Bytes, Nanos};
 use elbowroom::pipeline::{self, Task};
 use elbowroom::registry;
+use elbowroom::sched::chain::bound::partial_optimum;
 use elbowroom::sched::chain::linearize::Linear;
+use elbowroom::sched::chain::pieces::in_pieces;
 use elbowroom::sched::chain::{Chain, Layer};
 use elbowroom::sched::random::Random;
+use elbowroom::sim::simulate;
 
 use crate::bench::{self, OFFLOAD, TO_THE_END};
 use crate::optimum::Exact;
@@ -309,6 +312,99 @@ pub(crate) fn optima(bench: &Bench<'_>) -> Result<Sheet, Error> {
         }
     }
     Ok(Sheet::of(of.iter().flat_map(AgainstOptimum::rows).collect()))
+}
+
+/// Section 4: partial offload on random chains, and on the chains of networks.
+pub(crate) fn partial(bench: &Bench<'_>) -> Result<Sheet, Error> {
+    const PIECE: Bytes = Bytes(100);
+    let mut of = [
+        ("value of theorem 2 ÷ optimum with whole activations", Vec::new()),
+        ("eager in pieces of 100 bytes ÷ value of theorem 2", Vec::new()),
+        ("greedy ÷ value of theorem 2", Vec::new()),
+        ("dynprog ÷ value of theorem 2", Vec::new()),
+    ];
+    let mut random = Random::new(21);
+    for number in 0..bench.pick(40, 200) {
+        if bench.stopped() {
+            break;
+        }
+        let (chain, limit) = random_chain(TYPICAL, &mut random);
+        let fault = || Error::Fault(format!("random chain {number} has no schedule"));
+        let optimum = Exact::new(&chain, limit.get()).shortest().ok_or_else(fault)? as f64;
+        let task = task_of(&chain, limit)?;
+        let [value, eager, greedy, dynprog] = partial_times(bench, &task, limit, PIECE)?;
+        let value = value.ok_or_else(fault)?;
+        of[0].1.push(value / optimum);
+        for (list, time) in of[1..].iter_mut().zip([eager, greedy, dynprog]) {
+            list.1.push(time.ok_or_else(fault)? / value);
+        }
+    }
+    let mut sheet = Sheet::default();
+    for (what, ratios) in &of {
+        let reason = format!(
+            "not in the paper, which proves that the first bytes are the best ones to offload; {} random chains. The schedules are simulated with whole copies of whole pieces",
+            ratios.len()
+        );
+        let mean = ratios.iter().sum::<f64>() / ratios.len().max(1) as f64;
+        let worst = ratios.iter().copied().reduce(f64::max);
+        for (which, ratio) in [("mean", Some(mean)), ("largest", worst)] {
+            sheet.rows.push(Row::new(format!("{what}, {which}"), "", None, ratio).because(reason.clone()));
+        }
+    }
+    for &(network, image, batch) in bench.pick(&networks(5)[..1], &networks(5)[..]) {
+        if bench.stopped() {
+            break;
+        }
+        bench.begins(network);
+        let whole = task((network, image, batch))?;
+        let linear = Linear::of(&pipeline::request(&whole, Bytes(1 << 60)))
+            .map_err(|error| Error::Fault(error.to_string()))?;
+        let chain = linear.chain.to_trace(network).map_err(|error| Error::Fault(error.to_string()))?;
+        let task = Task { trace: Arc::new(chain.trace), costs: chain.costs, ..whole };
+        for percent in [80, 70, 60] {
+            let limit = Bytes(linear.chain.peak().get() / 100 * percent);
+            let [value, eager, greedy, dynprog] = partial_times(bench, &task, limit, Bytes(1 << 20))?;
+            for (name, time) in
+                [("eager in pieces of 1 MiB", eager), ("greedy", greedy), ("dynprog", dynprog)]
+            {
+                let ratio = time.zip(value).map(|(time, value)| time / value);
+                let row =
+                    format!("{network} as a chain at {percent} % of its peak: {name} ÷ value of theorem 2");
+                let reason =
+                    if ratio.is_some() { "not in the paper" } else { "not in the paper; no schedule fits" };
+                sheet.rows.push(Row::new(row, "", None, ratio).because(reason));
+            }
+        }
+    }
+    Ok(sheet)
+}
+
+/// In nanoseconds: the value of theorem 2, and the times of `eager` with activations in pieces, of `greedy` and of `dynprog`.
+fn partial_times(
+    bench: &Bench<'_>,
+    task: &Task,
+    limit: Bytes,
+    piece: Bytes,
+) -> Result<[Option<f64>; 4], Error> {
+    let value = partial_optimum(&pipeline::request(task, limit));
+    let trace = in_pieces(&task.trace, piece).map_err(|error| Error::Fault(error.to_string()))?;
+    let cut = Task { trace: Arc::new(trace), ..task.clone() };
+    let mut times = [value.map(|time| time.get() as f64), None, None, None];
+    for (index, (task, planner)) in
+        [(&cut, "eager"), (task, "greedy"), (task, "dynprog")].into_iter().enumerate()
+    {
+        let request = pipeline::request(task, limit);
+        let outcome =
+            registry::planner(planner)?.schedule(&request, &Budget::evaluations(TO_THE_END), bench.observer);
+        let Some(schedule) = outcome.best else { continue };
+        let timeline = simulate(&task.trace, &task.costs, &task.machine, &schedule)
+            .map_err(|error| Error::Fault(error.to_string()))?;
+        if timeline.peak_live > limit {
+            return Err(Error::Fault(format!("{planner} exceeds {limit}")));
+        }
+        times[index + 1] = Some(timeline.iteration.get() as f64);
+    }
+    Ok(times)
 }
 
 #[cfg(test)]

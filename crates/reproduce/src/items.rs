@@ -246,6 +246,13 @@ pub static ITEMS: &[Item] = &[
         beaumont::figure_5,
     ),
     computed(
+        "beaumont-partial",
+        Beaumont,
+        "section 4, theorem 2",
+        "partial offload against whole activations",
+        beaumont::partial,
+    ),
+    computed(
         "beaumont-optimum",
         Beaumont,
         "section 5, Algorithm 1",

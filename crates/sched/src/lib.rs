@@ -83,6 +83,7 @@ pub use lower::{LowerError, Lowered, Shortfall, lower, waits};
 pub static PLANNERS: &[&dyn Planner] = &[
     &keep::Keep,
     &offload::greedy::Greedy,
+    &offload::eager::Eager,
     &offload::dynprog::DynProg::DEFAULT,
     &offload::vdnn::Vdnn,
     &offload::tflms::Tflms,

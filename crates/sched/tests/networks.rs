@@ -14,6 +14,7 @@ use elbowroom_ir::trace::{
 };
 use elbowroom_ir::{Bytes, Nanos, TensorId};
 use elbowroom_sched::chain::linearize::Linear;
+use elbowroom_sched::chain::pieces::in_pieces;
 use elbowroom_sched::explain::{Restore, gap_costs};
 use elbowroom_sched::lower::{least_live, live_memory};
 use elbowroom_sched::policy::Policy;
@@ -207,8 +208,20 @@ fn the_network_becomes_a_chain_with_the_same_peak() {
     assert_eq!(stashed, 8 * 4 + 2);
 }
 
-const OFFLOADING: [&str; 11] =
-    ["greedy", "dynprog", "vdnn", "doa", "aoa", "wdoa", "swdoa", "autoswap", "bo", "bo-margin", "floor"];
+const OFFLOADING: [&str; 12] = [
+    "greedy",
+    "eager",
+    "dynprog",
+    "vdnn",
+    "doa",
+    "aoa",
+    "wdoa",
+    "swdoa",
+    "autoswap",
+    "bo",
+    "bo-margin",
+    "floor",
+];
 
 #[test]
 fn every_planner_does_its_own_thing_within_the_limit() {
@@ -314,4 +327,28 @@ fn prompt_updates_free_gradients_early_and_cost_nothing() {
         live_memory(&request, &policy).unwrap()[last]
     });
     assert_eq!(late - prompt, 10 * MIB);
+}
+
+#[test]
+fn a_network_in_pieces_needs_the_same_memory_and_offloads_parts() {
+    let (trace, costs) = residual(8, 16);
+    let machine = machine();
+    let cut = in_pieces(&trace, Bytes(3 * MIB)).unwrap();
+    assert_eq!(cut.ops().len(), trace.ops().len());
+    let total = |trace: &Trace| trace.storages().values().map(|storage| storage.bytes).sum::<Bytes>();
+    assert_eq!(total(&cut), total(&trace));
+    assert!(cut.tensors().ids().all(|tensor| cut.bytes(tensor) <= Bytes(3 * MIB)));
+    let whole = request(&trace, &costs, &machine, Bytes(1 << 40));
+    let pieces = Request { trace: &cut, ..whole };
+    let peak = keep_peak(&whole);
+    assert_eq!(keep_peak(&pieces), peak);
+    // Half a tensor is too much: the first bytes of the first one suffice.
+    let limit = Bytes(peak - 8 * MIB);
+    let [of_whole, of_pieces] = [whole, pieces]
+        .map(|request| planned(&Request { live_limit: limit, ..request }, "eager").unwrap().traffic.to_host);
+    assert_eq!((of_whole, of_pieces), (Bytes(16 * MIB), Bytes(9 * MIB)));
+    for planner in PLANNERS {
+        // Legal, whatever it does.
+        let _ = planned(&Request { live_limit: Bytes(peak * 8 / 10), ..pieces }, planner.name());
+    }
 }

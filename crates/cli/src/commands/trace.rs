@@ -15,6 +15,7 @@ use elbowroom::ir::text::{File, TraceFile};
 use elbowroom::ir::trace::{Again, Op, Trace};
 use elbowroom::pipeline::{Method, Task, sizes};
 use elbowroom::registry;
+use elbowroom::sched::chain::pieces::in_pieces;
 use elbowroom::sim::cost::Roofline;
 use elbowroom::size::BatchSpec;
 use elbowroom::{engine, onnx, sim};
@@ -67,6 +68,10 @@ pub fn run(args: &TraceArgs) -> Result<Answer> {
         }
     };
     let trace = with_inputs(trace, args.inputs)?;
+    let trace = match args.pieces {
+        Some(most) => in_pieces(&trace, most)?,
+        None => trace,
+    };
     let file = File::Trace(Box::new(TraceFile { trace, costs: Some(costs), machine }));
     let text = if args.json { serde_json::to_string(&file)? + "\n" } else { file.to_string() };
     files::write(args.output.as_deref(), &text)?;

@@ -24,14 +24,31 @@ const GIGA: u128 = 1_000_000_000;
 /// A lower bound on the iteration time, at least the sum of the op times. `None` if the trace is not nested, if the request permits more than
 /// offload, or if no set of tensors fits.
 pub fn relaxed_bound(request: &Request<'_>) -> Option<Nanos> {
+    let (units, rate) = offload_alone(request)?;
+    iteration(request, units.least_idle(STATES, request.machine.shared_link)?, rate)
+}
+
+/// The iteration time of the best schedule that offloads activations whole or in part, with copies that stop at any byte: Beaumont et al., theorem
+/// 2. At most [`relaxed_bound`], so that no plan of whole tensors is faster; [`eager`](crate::offload::eager) on activations in
+/// [`pieces`](super::pieces) approaches it. `None` as there.
+pub fn partial_optimum(request: &Request<'_>) -> Option<Nanos> {
+    let (units, rate) = offload_alone(request)?;
+    iteration(request, units.partial_idle(request.machine.shared_link)?, rate)
+}
+
+/// The chain of a request that permits offload alone, and the rate of its link.
+fn offload_alone(request: &Request<'_>) -> Option<(Units, u128)> {
     let freedom = request.freedom;
     if !freedom.offload || freedom.recompute || freedom.reorder {
         return None;
     }
     // One rate for both directions: the higher one.
     let rate = u128::from(request.machine.to_host.rate.max(request.machine.to_device.rate).max(1));
-    let units = nested(request, rate)?;
-    let idle = units.least_idle(STATES, request.machine.shared_link)?;
+    Some((nested(request, rate)?, rate))
+}
+
+/// The sum of the op times and this much idle time of the link, in bytes.
+fn iteration(request: &Request<'_>, idle: i64, rate: u128) -> Option<Nanos> {
     let idle = u64::try_from(u128::try_from(idle).ok()? * GIGA / rate).ok()?;
     Some(request.costs.total() + Nanos(idle))
 }

@@ -11,6 +11,7 @@ pub mod bound;
 pub(crate) mod division;
 pub mod linearize;
 pub(crate) mod ordered;
+pub mod pieces;
 pub mod relaxation;
 pub mod segments;
 

@@ -149,8 +149,33 @@ impl Units {
         states.iter().map(|state| state.idle + between(state)).min()
     }
 
+    /// The idle time if activations may be offloaded in part: the optimum of theorem 2, whose schedule offloads the first bytes, as many as the
+    /// peak exceeds the memory by. `None` if that many cannot be offloaded, or if an op does not fit by itself.
+    pub(crate) fn partial_idle(&self, shared_link: bool) -> Option<i64> {
+        let mut kept = 0;
+        let needs = self.extras.iter().enumerate().map(|(i, &(forward, backward))| {
+            let held = kept + self.activations[i] + self.activations[i + 1];
+            kept += self.activations[i];
+            held + forward.max(backward + self.gradients[i] + self.gradients[i + 1])
+        });
+        let mut excess = (needs.max().unwrap_or(0) - self.memory).max(0);
+        let mut state =
+            RelaxedState { stays: 0, to_offload: 0, to_prefetch: 0, idle: 0, parent: 0, offloaded: false };
+        for i in 0..self.times.len() {
+            let part = excess.min(self.activations[i]);
+            excess -= part;
+            state = self.advance_by(i, &state, (part > 0).then_some(part))?;
+        }
+        (excess == 0).then(|| state.idle + if shared_link { self.between(&state) } else { 0 })
+    }
+
     /// One layer on, with x_i offloaded or not; `None` if it does not fit. Equations 1 to 8.
     fn advance(&self, i: usize, state: &RelaxedState, offloaded: bool) -> Option<RelaxedState> {
+        self.advance_by(i, state, offloaded.then_some(self.activations[i]))
+    }
+
+    /// The same with this much of x_i offloaded.
+    fn advance_by(&self, i: usize, state: &RelaxedState, offloaded: Option<i64>) -> Option<RelaxedState> {
         let (x, next_x) = (self.activations[i], self.activations[i + 1]);
         let pending = state.to_offload.max(0);
         let pending_back = state.to_prefetch.max(0);
@@ -164,10 +189,12 @@ impl Units {
         let wait_back = (backward + pending_back - self.memory).max(0);
         let time = wait + self.times[i].0;
         let time_back = wait_back + self.times[i].1;
-        let mut reached = RelaxedState { offloaded, idle: state.idle + wait + wait_back, ..*state };
-        if offloaded {
-            reached.to_offload = pending + x - time;
-            reached.to_prefetch = x + (state.to_prefetch - time_back).max(0);
+        let idle = state.idle + wait + wait_back;
+        let mut reached = RelaxedState { offloaded: offloaded.is_some(), idle, ..*state };
+        if let Some(part) = offloaded {
+            reached.to_offload = pending + part - time;
+            reached.to_prefetch = part + (state.to_prefetch - time_back).max(0);
+            reached.stays += x - part;
         } else {
             reached.to_offload -= time;
             reached.to_prefetch -= time_back;
@@ -234,4 +261,59 @@ fn merge(states: &mut Vec<RelaxedState>, grid: i64) {
         }
         same
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    /// The least idle time of every choice of whole units of every activation.
+    fn least_of_all(units: &Units, i: usize, state: &RelaxedState, least: &mut Option<i64>) {
+        if i == units.times.len() {
+            let idle = state.idle + units.between(state);
+            *least = Some(least.map_or(idle, |least| least.min(idle)));
+            return;
+        }
+        for part in 0..=units.activations[i] {
+            if let Some(next) = units.advance_by(i, state, (part > 0).then_some(part)) {
+                least_of_all(units, i + 1, &next, least);
+            }
+        }
+    }
+
+    /// Theorem 2.
+    #[test]
+    fn no_other_parts_of_activations_have_less_idle_time_than_the_first_bytes() {
+        let mut random = Random::new(3);
+        let (mut found, mut idle) = (0, 0);
+        for case in 0..400 {
+            let n = 2 + random.below(3);
+            let mut list = |count: usize, least: i64, most: i64| -> Vec<i64> {
+                (0..count).map(|_| least + random.below((most - least + 1) as usize) as i64).collect()
+            };
+            let mut units = Units {
+                memory: 0,
+                activations: list(n + 1, 1, 5),
+                gradients: list(n + 1, 0, 2),
+                extras: std::iter::zip(list(n, 0, 2), list(n, 0, 2)).collect(),
+                times: std::iter::zip(list(n, 1, 6), list(n, 1, 6)).collect(),
+            };
+            units.memory = 6 + random.below(14) as i64;
+            let start = RelaxedState {
+                stays: 0,
+                to_offload: 0,
+                to_prefetch: 0,
+                idle: 0,
+                parent: 0,
+                offloaded: false,
+            };
+            let mut least = None;
+            least_of_all(&units, 0, &start, &mut least);
+            assert_eq!(units.partial_idle(true), least, "{case}: {units:?}");
+            found += usize::from(least.is_some());
+            idle += usize::from(least.is_some_and(|least| least > 0));
+        }
+        assert!(found > 200 && idle > 80, "{found} {idle}");
+    }
 }
