@@ -18,6 +18,7 @@
 //! | requests less than expected | it gets the slot |
 //! | requests more | fallback; the iteration is planned again with the new size (Sekiyama 4.3) |
 //! | makes an extra request, or omits one | fallback for at most a few requests, then the plan continues |
+//! | varies the length or the sizes of its iterations | planned as the longest one, with or without marks; the module `varying` |
 //! | changes its behaviour | the plan is abandoned and the program recorded again; if requests of an abandoned plan recur, that plan is resumed |
 //! | frees a block later than expected | the next request for those bytes goes to the fallback; the iteration is planned again |
 //! | frees a block twice, or an address that was never allocated | [`Release::Nothing`]; no other effect |
@@ -53,6 +54,7 @@ mod replay;
 mod request;
 mod sequence;
 mod stats;
+mod varying;
 mod watch;
 
 pub use arena::Release;

@@ -94,6 +94,8 @@ pub struct Record {
     detector: Detector,
     /// Maximum number of requests; a full record is cleared.
     capacity: usize,
+    /// Whether the program marks its iterations: then requests are recorded whether they recur or not.
+    marked: bool,
     /// Requests to skip before recording resumes: few after the first full record, because the program may have been starting up; then
     /// doubled after each full record without an iteration. After the pause, [`Watch`] decides.
     pause: u64,
@@ -119,6 +121,7 @@ impl Record {
             first: 0,
             detector: Detector::new(),
             capacity,
+            marked: false,
             pause: (capacity / 16) as u64,
             skipped: 0,
             began: 0,
@@ -147,7 +150,10 @@ impl Record {
             }
         }
         let len = self.len();
-        if len == self.capacity || (len == JUDGED && self.is_all_new()) || self.add(request).is_none() {
+        if len == self.capacity
+            || (len == JUDGED && !self.marked && self.is_all_new())
+            || self.add(request).is_none()
+        {
             let began = self.began;
             self.clear();
             self.began = began;
@@ -221,6 +227,32 @@ impl Record {
     /// Ends a sparse part: the next request gets a ticket, whether requests recur or not.
     pub fn end_economy(&mut self) {
         self.sparse = None;
+    }
+
+    /// Clears the record because the program marks an iteration, and records the requests that follow.
+    pub fn mark(&mut self) {
+        self.marked = true;
+        self.clear();
+    }
+
+    /// Clears the record; the next request has this time.
+    pub fn restart_at(&mut self, now: RequestTime) {
+        self.clear();
+        (self.first, self.began) = (now.0, now.0);
+    }
+
+    /// A request that has a ticket, with its lifetime, by its index among them; a request of no bytes for other indices.
+    pub fn profiled(&self, index: usize) -> ProfiledRequest {
+        let Some(entry) = self.entries.get(index) else {
+            return ProfiledRequest { request: Request::new(0, 1), span: None };
+        };
+        let span = entry.span().and_then(|span| usize::try_from(span).ok());
+        ProfiledRequest { request: entry.request(), span }
+    }
+
+    /// How many requests have tickets.
+    pub fn with_tickets(&self) -> usize {
+        self.entries.len()
     }
 
     /// How many of the next requests are not even looked at.

@@ -99,10 +99,6 @@ pub struct Replay {
     finished: Option<Finished>,
     /// Live blocks whose bytes another slot needs. Tracked until they are freed, to record their lifetimes.
     overdue: Vec<u32>,
-    /// Whether the program marks its iterations: then a request is identified by its position alone.
-    marked: bool,
-    /// Whether a marked iteration has made all its requests.
-    exhausted: bool,
     /// How many times in a row the plan was abandoned soon after it was resumed.
     short_uses: u32,
 }
@@ -156,21 +152,8 @@ impl Replay {
             grams: Grams::new(&requests),
             finished: None,
             overdue: Vec::new(),
-            marked: false,
-            exhausted: false,
             short_uses: 0,
         }
-    }
-
-    /// Turns the replay into one for a program that [marks](Self::start_iteration) its iterations: the λ-th request of an iteration gets
-    /// the λ-th slot if the slot suffices, whatever was requested before.
-    pub fn marked(self) -> Self {
-        Self { marked: true, ..self }
-    }
-
-    /// Whether the program marks its iterations.
-    pub fn is_marked(&self) -> bool {
-        self.marked
     }
 
     /// Records that the plan was abandoned after `requests` requests. Returns true if that was too soon several times in a row, so that the
@@ -198,12 +181,10 @@ impl Replay {
     /// Serves the next request. `arena` is the one with the id [`arena_id`](Self::arena_id).
     #[inline]
     pub fn request(&mut self, request: Request, arena: &Arena) -> ReplayStep {
-        let settled = self.unexplained.is_none() & self.overdue.is_empty() & !self.exhausted;
+        let settled = self.unexplained.is_none() & self.overdue.is_empty();
         if self.entries[self.cursor].request == request && settled {
             self.inexact = false;
             self.serve(arena)
-        } else if self.exhausted {
-            ReplayStep::Missed
         } else {
             self.update_overdue(arena);
             self.unexpected(request, arena)
@@ -307,7 +288,6 @@ impl Replay {
             self.iteration += 1;
             self.finished = Some(Finished { served: self.served, changed: self.changed });
             self.served = 0;
-            self.exhausted = self.marked;
         }
         self.cursor = at;
     }
@@ -336,14 +316,6 @@ impl Replay {
         if self.equals(self.cursor, request) {
             // The unexpected requests before it were extra.
             return self.serve(arena);
-        }
-        if self.marked {
-            if self.suffices(self.cursor, request) {
-                return self.serve(arena);
-            }
-            self.record_larger(self.cursor, request);
-            self.expect((self.cursor + 1) % n);
-            return ReplayStep::Missed;
         }
         match unexplained {
             None => {
@@ -407,15 +379,6 @@ impl Replay {
         }
     }
 
-    /// Marks the start of an iteration.
-    pub fn start_iteration(&mut self) {
-        self.unexplained = None;
-        if self.cursor != 0 {
-            self.expect(0);
-        }
-        self.exhausted = false;
-    }
-
     /// Whether the latest gram occurs in this iteration at exactly one position. If so, continues behind that position.
     pub(crate) fn recognize(&mut self, recent: &Recent) -> bool {
         let Some(end) = recent.hash().and_then(|hash| self.grams.end(hash)) else { return false };
@@ -426,7 +389,6 @@ impl Replay {
         }
         self.unexplained = None;
         self.overdue.clear();
-        self.exhausted = false;
         self.cursor = (end + 1) % n;
         // Advances by two iterations, so that no slot counts as served in its latest one and all slots are checked once.
         self.iteration += 2;

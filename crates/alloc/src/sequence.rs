@@ -10,6 +10,8 @@
 //!     └── cleared when full                 reoptimized when an iteration ends         └──▶ replaying
 //! ```
 
+mod varying;
+
 use elbowroom_ir::search::Budget;
 
 use crate::arena::Arena;
@@ -21,6 +23,8 @@ use crate::record::{ProfiledRequest, Record};
 use crate::replay::{Finished, Replay, ReplayStep};
 use crate::request::{Request, RequestTime, Ticket};
 use crate::stats::Stats;
+use crate::varying::{Varying, vary};
+use varying::{FIRST_LOOK, Marks, WAIT};
 
 /// Plans kept for the phases of a program, such as training and evaluation.
 const MAX_KEPT_PLANS: usize = 4;
@@ -103,9 +107,18 @@ pub struct Sequence<B: Backing, D: SharedDirectory> {
     recent: Recent,
     plans: Vec<Replay>,
     active: Option<usize>,
+    /// The plan in use if iterations vary. Then none of `plans` is.
+    varying: Option<Varying>,
+    /// Recorded requests at which iterations that vary are looked for next, and at the latest look.
+    next_look: usize,
+    looked_at: usize,
+    /// Recorded requests at which they are looked for at the earliest. Doubled if a plan for them is abandoned soon.
+    first_look: usize,
+    /// Recorded requests before which a period is not planned that may be one of several.
+    wait_until: usize,
     reserved: Vec<ReservedArena>,
     interruptions: u32,
-    /// The last iteration marks, if the program marks its iterations.
+    /// If the program marks its iterations.
     marks: Option<Marks>,
     /// Whether the plan in use was made after a detection, as opposed to resumed.
     detected: bool,
@@ -126,11 +139,11 @@ pub struct Sequence<B: Backing, D: SharedDirectory> {
     stats: Stats,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Marks {
-    last: Option<RequestTime>,
-    /// Requests between the two marks before the last one.
-    length: Option<usize>,
+/// An arena that was just reserved.
+struct NewArena {
+    arena_id: ArenaId,
+    cells: Vec<u32>,
+    base: usize,
 }
 
 impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
@@ -145,6 +158,11 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
             recent: Recent::new(),
             plans: Vec::new(),
             active: None,
+            varying: None,
+            next_look: FIRST_LOOK,
+            looked_at: 0,
+            first_look: FIRST_LOOK,
+            wait_until: 0,
             reserved: Vec::new(),
             interruptions: 0,
             marks: None,
@@ -169,6 +187,9 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
         if self.interruptions > 0 {
             self.stats.interrupted += 1;
             return Answer::Fallback(None);
+        }
+        if self.varying.is_some() {
+            return self.request_varying(request);
         }
         match self.active {
             Some(active) if self.confirmed => self.replay(active, request),
@@ -250,10 +271,11 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
                 self.confirm(active);
                 return answer;
             }
-            if let Some(period) = period.filter(|&period| period > length && self.marks.is_none()) {
+            if let Some(period) = period.filter(|&period| period > length) {
                 self.plan_or_wait(period);
             }
         }
+        self.look_for_varying();
         match answer {
             Answer::Planned(address, _) => Answer::Planned(address, ticket),
             Answer::Fallback(_) => Answer::Fallback(ticket),
@@ -266,7 +288,7 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
         let profile = unrolled(self.record.iteration(plan.profile().len()));
         let slots =
             profile.iter().filter(|entry| entry.span.is_some_and(|span| span <= profile.len())).count();
-        if !plan.is_marked() && slots * plan.profile().len() > plan.slots() * profile.len() {
+        if slots * plan.profile().len() > plan.slots() * profile.len() {
             self.improve(active, profile);
         }
         self.confirmed = true;
@@ -277,17 +299,26 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
 
     /// Reports that a recorded block was freed at a time of this sequence.
     pub fn freed(&mut self, ticket: Ticket, at: RequestTime) {
-        self.record.freed(ticket, at);
+        match &mut self.varying {
+            Some(varying) => varying.freed(ticket, at),
+            None => self.record.freed(ticket, at),
+        }
     }
 
     /// The current time, in recorded requests.
     pub fn now(&self) -> RequestTime {
-        self.record.now()
+        self.varying.as_ref().map_or_else(|| self.record.now(), Varying::now)
     }
 
     /// Whether the sequence records. Otherwise frees need not be reported.
     pub fn is_recording(&self) -> bool {
-        if self.active.is_some() { !self.confirmed } else { self.record.is_recording() }
+        if self.varying.is_some() {
+            true
+        } else if self.active.is_some() {
+            !self.confirmed
+        } else {
+            self.record.is_recording()
+        }
     }
 
     /// How many of the next requests the fallback may serve without a call of [`request`](Self::request), because nothing would come of it.
@@ -299,7 +330,11 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
     /// Whether the fallback may serve requests without a call of [`request`](Self::request): there is no plan that they could belong to.
     #[inline]
     pub(crate) fn may_pause(&self) -> bool {
-        self.active.is_none() && self.plans.is_empty() && self.marks.is_none() && self.interruptions == 0
+        self.active.is_none()
+            && self.varying.is_none()
+            && self.plans.is_empty()
+            && self.marks.is_none()
+            && self.interruptions == 0
     }
 
     /// Counts requests that the fallback served without a call of [`request`](Self::request). What was recorded before them is dropped.
@@ -330,32 +365,6 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
         &self.stats
     }
 
-    /// Marks the start of an iteration. If a program marks its iterations, two consecutive ones with the same number of requests, of
-    /// whatever sizes, are planned; automatic detection is off.
-    pub fn mark_iteration(&mut self) {
-        self.record.end_economy();
-        let marks = self.marks.get_or_insert_default();
-        if let Some(active) = self.active {
-            let plan = &mut self.plans[active];
-            if !plan.is_marked() {
-                // The plan was made before the first mark and may begin anywhere in the iteration.
-                return self.abandon();
-            }
-            plan.start_iteration();
-            if let Some(finished) = plan.finished() {
-                self.finish(finished);
-            }
-            return;
-        }
-        let now = self.record.now();
-        let length = marks.last.and_then(|last| usize::try_from(now.0 - last.0).ok());
-        let repeats = length.is_some_and(|length| length > 0 && marks.length == Some(length));
-        *marks = Marks { last: Some(now), length };
-        if let Some(period) = length.filter(|_| repeats) {
-            self.plan(self.record.iteration(period));
-        }
-    }
-
     /// Excludes the following requests from the iteration (Sekiyama 4.3) until [`resume`](Self::resume). Interruptions nest.
     pub fn interrupt(&mut self) {
         self.interruptions = self.interruptions.saturating_add(1);
@@ -372,24 +381,45 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
             return Answer::Fallback(None);
         }
         let (ticket, period) = self.record.request(request);
-        if self.marks.is_none() {
-            self.record.economize();
+        if self.marks.is_some() {
+            return Answer::Fallback(ticket);
         }
+        self.record.economize();
         self.recent.push(request);
         if self.recognize() {
             return Answer::Fallback(ticket);
         }
-        if let Some(period) = period.filter(|_| self.marks.is_none())
+        if let Some(period) = period
             && !self.plan_or_wait(period)
         {
             self.record.rest();
         }
+        if self.active.is_none() {
+            self.look_for_varying();
+        }
         Answer::Fallback(ticket)
     }
 
-    /// Plans the last `period` requests. If that fails, requires a longer run before the next attempt. Returns whether there is a plan.
+    /// Plans the last `period` requests. If that fails, requires a longer run before the next attempt. Returns whether there is a plan, or soon
+    /// will be.
     fn plan_or_wait(&mut self, period: usize) -> bool {
-        let is_planned = self.plan(self.record.iteration(period));
+        if (1..self.wait_until).contains(&self.record.with_tickets()) {
+            return true;
+        }
+        self.wait_until = 0;
+        let profile = self.record.iteration(period);
+        // An iteration much like one that was planned before, but not the same, will not be the last of its kind.
+        let recorded = self.record.with_tickets();
+        if self.first_look == FIRST_LOOK && self.plans.iter().any(|plan| vary(plan.profile(), &profile)) {
+            if self.plan_varying(1) {
+                return true;
+            }
+            if recorded < WAIT * period {
+                self.wait_until = recorded + period / 2;
+                return true;
+            }
+        }
+        let is_planned = self.plan(profile);
         if !is_planned {
             // An attempt at every request would cost more than it could gain.
             self.record.require_run(2 * self.record.len());
@@ -432,10 +462,7 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
         if 2 * with_slots < all {
             return false;
         }
-        let Some(mut replay) = self.build(profile) else { return false };
-        if self.marks.is_some() {
-            replay = replay.marked();
-        }
+        let Some(replay) = self.build(profile) else { return false };
         if self.plans.len() == MAX_KEPT_PLANS {
             let oldest = self.plans.remove(0);
             self.discard_free_pages(oldest.arena_id());
@@ -450,25 +477,35 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
 
     /// Builds a layout of an iteration in an arena of its own.
     fn build(&mut self, profile: Vec<ProfiledRequest>) -> Option<Replay> {
+        let layout = self.layout(&profile, None)?;
+        let NewArena { arena_id, cells, base } = self.reserve(&layout)?;
+        Some(Replay::new(profile, &layout, &cells, base, arena_id, self.settings.granule))
+    }
+
+    /// Packs an iteration with at most this many evaluations, unless there were too many plans.
+    fn layout(&self, profile: &[ProfiledRequest], evaluations: Option<u64>) -> Option<Layout> {
         if self.stats.plans == MAX_PLANS {
             return None;
         }
-        let planning = Planning { granule: self.settings.granule, budget: self.settings.budget.clone() };
-        let layout = Layout::new(&profile, &planning)?;
+        let mut budget = self.settings.budget.clone();
+        budget.evaluations = budget.evaluations.into_iter().chain(evaluations).min();
+        Layout::new(profile, &Planning { granule: self.settings.granule, budget })
+    }
+
+    /// Reserves the arena of a layout.
+    fn reserve(&mut self, layout: &Layout) -> Option<NewArena> {
         let base = self.backing.reserve(layout.arena_bytes, layout.align).ok()?;
-        let reserved =
-            |arena_id| ReservedArena { arena_id, base, bytes: layout.arena_bytes, align: layout.align };
-        let (arena, cells) = Arena::new(base, &layout);
+        let (arena, cells) = Arena::new(base, layout);
         let Some(arena_id) = self.directory.add(arena) else {
             // SAFETY: reserved above, and known to nothing else.
             unsafe { self.backing.release(base, layout.arena_bytes, layout.align) };
             return None;
         };
-        self.reserved.push(reserved(arena_id));
+        self.reserved.push(ReservedArena { arena_id, base, bytes: layout.arena_bytes, align: layout.align });
         self.stats.plans += 1;
         self.stats.arena_bytes = layout.arena_bytes;
         self.stats.peak_live = layout.peak_live;
-        Some(Replay::new(profile, &layout, &cells, base, arena_id, self.settings.granule))
+        Some(NewArena { arena_id, cells, base })
     }
 
     /// Updates plan and counters at the end of an iteration.
@@ -478,8 +515,7 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
         let Some(active) = self.active else { return };
         let plan = &self.plans[active];
         let slots = plan.slots();
-        let larger = plan.is_marked() && finished.changed;
-        if self.since > 1 && 2 * finished.served < slots && !larger {
+        if self.since > 1 && 2 * finished.served < slots {
             return self.abandon();
         }
         // The interval to the next planning doubles each time, so that a program that never settles is not planned forever.
@@ -498,10 +534,7 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
 
     /// Replaces the plan in use. Live blocks keep their addresses.
     fn improve(&mut self, active: usize, profile: Vec<ProfiledRequest>) -> bool {
-        if let Some(mut replay) = self.build(profile) {
-            if self.marks.is_some() {
-                replay = replay.marked();
-            }
+        if let Some(replay) = self.build(profile) {
             let old = std::mem::replace(&mut self.plans[active], replay);
             self.discard_free_pages(old.arena_id());
             self.since = 0;
@@ -520,9 +553,6 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
         }
         let answered = if self.confirmed { usize::MAX } else { self.requests_since };
         self.recent.clear();
-        if let Some(marks) = &mut self.marks {
-            *marks = Marks::default();
-        }
         if self.confirmed {
             self.confirmed = false;
             self.record.clear();
@@ -568,17 +598,23 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
         if arena.is_some_and(Arena::is_empty) {
             self.abandon();
         }
+        let arena = self.varying.as_ref().and_then(Varying::arena_id).and_then(|id| self.directory.get(id));
+        if arena.is_some_and(Arena::is_empty) {
+            self.abandon_varying();
+        }
         self.release_idle_plans();
     }
 
     /// Releases arenas of dropped plans once they hold no live block.
     fn release_empty_arenas(&mut self) {
-        if self.reserved.len() == self.plans.len() {
+        let varying = self.varying.as_ref().and_then(Varying::arena_id);
+        if self.reserved.len() == self.plans.len() + usize::from(varying.is_some()) {
             return;
         }
         let (plans, directory, backing) = (&self.plans, &self.directory, &self.backing);
         self.reserved.retain(|reserved| {
-            let in_use = plans.iter().any(|plan| plan.arena_id() == reserved.arena_id);
+            let in_use = plans.iter().any(|plan| plan.arena_id() == reserved.arena_id)
+                || varying == Some(reserved.arena_id);
             let empty = directory.get(reserved.arena_id).is_none_or(Arena::is_empty);
             if !in_use && empty {
                 if let Some(arena) = directory.get(reserved.arena_id) {
@@ -597,6 +633,7 @@ impl<B: Backing, D: SharedDirectory> Drop for Sequence<B, D> {
     /// Releases the arenas without live blocks. The others are leaked, because their bytes are still in use.
     fn drop(&mut self) {
         self.plans.clear();
+        self.varying = None;
         self.release_empty_arenas();
     }
 }

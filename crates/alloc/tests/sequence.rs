@@ -1,5 +1,6 @@
 //! What a sequence does with programs that repeat themselves, change, and misbehave.
 
+#[expect(dead_code, reason = "other tests use the rest")]
 mod shadow;
 
 use elbowroom_alloc::{Backing, OutOfMemory, Release, Request, Sequence, Settings};

@@ -56,7 +56,9 @@ struct elbowroom_pool *elbowroom_pool_new(elbowroom_reserve, elbowroom_give_back
 void elbowroom_pool_free(struct elbowroom_pool *);
 void *elbowroom_pool_take(const struct elbowroom_pool *, uint64_t queue, size_t size, size_t align);
 int elbowroom_pool_give(const struct elbowroom_pool *, void *block); /* 0, or 1 if no block begins there */
-void elbowroom_pool_mark_iteration(const struct elbowroom_pool *, uint64_t queue);
+void elbowroom_pool_mark_iteration(const struct elbowroom_pool *, uint64_t queue); /* optional, as above */
+void elbowroom_pool_interrupt(const struct elbowroom_pool *, uint64_t queue); /* excludes the queue's following requests ... */
+void elbowroom_pool_resume(const struct elbowroom_pool *, uint64_t queue);    /* ... up to here; may be nested */
 void elbowroom_pool_stats(const struct elbowroom_pool *, struct elbowroom_stats *out);
 
 #ifdef __cplusplus

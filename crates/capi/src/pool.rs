@@ -114,6 +114,26 @@ pub unsafe extern "C" fn elbowroom_pool_mark_iteration(pool: *const CPool, queue
     unsafe { &(*pool).0 }.mark_iteration(queue);
 }
 
+/// Excludes the following requests of a queue from the iteration until `elbowroom_pool_resume`.
+///
+/// # Safety
+/// The pool came from `elbowroom_pool_new` and lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elbowroom_pool_interrupt(pool: *const CPool, queue: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { &(*pool).0 }.interrupt(queue);
+}
+
+/// Ends an interruption.
+///
+/// # Safety
+/// The pool came from `elbowroom_pool_new` and lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elbowroom_pool_resume(pool: *const CPool, queue: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { &(*pool).0 }.resume(queue);
+}
+
 /// Counts of a pool so far.
 ///
 /// # Safety

@@ -1,5 +1,7 @@
 //! The library preloaded under this very program, which then misbehaves in every way it can think of.
 
+mod varying;
+
 use std::ffi::{c_char, c_int, c_void};
 // The compiler knows `malloc` and leaves out pairs whose block it does not see used.
 use std::hint::black_box;
@@ -613,6 +615,12 @@ const SCENARIOS: &[(&str, fn())] = &[
     ("repeats_after_long_noise", repeats_after_long_noise),
     ("a_million_alternating_sizes", a_million_alternating_sizes),
     ("without_a_driver_cuda_says_so", without_a_driver_cuda_says_so),
+    ("marked_lengths", varying::marked),
+    ("marked_sizes", varying::marked_sizes),
+    ("unmarked_lengths", varying::unmarked),
+    ("unmarked_sizes", varying::unmarked_sizes),
+    ("a_pool_of_varying_lengths", varying::pools),
+    ("interrupted", varying::interrupted),
 ];
 
 /// The variable by which this program tells a copy of itself what to do.

@@ -273,6 +273,15 @@ impl Process {
         sequence: &mut HostSequence,
         request: Request,
     ) -> Answer {
+        self.take_frees(owner, sequence);
+        let answer = sequence.request(request);
+        owner.clock.store(sequence.now().0, Ordering::Relaxed);
+        self.publish(owner, sequence);
+        answer
+    }
+
+    /// Reports the frees of recorded blocks to their sequence.
+    fn take_frees(&self, owner: &BandSequence, sequence: &mut HostSequence) {
         if owner.has_frees.swap(false, Ordering::Acquire) {
             self.with_tracked(|_| {
                 // SAFETY: the lock is held.
@@ -284,10 +293,6 @@ impl Process {
                 self.trim();
             }
         }
-        let answer = sequence.request(request);
-        owner.clock.store(sequence.now().0, Ordering::Relaxed);
-        self.publish(owner, sequence);
-        answer
     }
 
     /// Publishes a band sequence's counters and whether it records.
@@ -565,7 +570,9 @@ impl Process {
                 // SAFETY: the owner is this thread's, and the thread is busy.
                 let sequence = unsafe { &mut *owner.sequence.get() };
                 THREAD.with(|thread| self.end_pause(thread, owner, sequence));
+                self.take_frees(owner, sequence);
                 action(sequence);
+                owner.clock.store(sequence.now().0, Ordering::Relaxed);
                 self.publish(owner, sequence);
             }
         });

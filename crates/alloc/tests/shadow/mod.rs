@@ -16,6 +16,7 @@ pub struct Imaginary {
     reserved: Rc<RefCell<BTreeMap<usize, usize>>>,
     next: Rc<RefCell<usize>>,
     living: Rc<RefCell<BTreeMap<usize, Block>>>,
+    most: Rc<RefCell<usize>>,
 }
 
 impl Imaginary {
@@ -35,6 +36,9 @@ unsafe impl Backing for Imaginary {
         let base = (*next).max(1 << 40).next_multiple_of(align);
         *next = base + bytes + 4096;
         self.reserved.borrow_mut().insert(base, bytes);
+        let all = self.reserved.borrow().values().sum::<usize>();
+        let most = (*self.most.borrow()).max(all);
+        *self.most.borrow_mut() = most;
         Ok(base)
     }
     unsafe fn release(&self, address: usize, bytes: usize, _: usize) {
@@ -136,6 +140,16 @@ impl Shadow {
 
     pub fn stats(&self) -> Stats {
         self.sequence.stats()
+    }
+
+    /// From now on, the most bytes that are reserved count.
+    pub fn forget_most_reserved(&self) {
+        *self.backing.most.borrow_mut() = self.backing.reserved.borrow().values().sum();
+    }
+
+    /// The most bytes that were reserved at one time.
+    pub fn most_reserved_bytes(&self) -> usize {
+        *self.backing.most.borrow()
     }
 
     /// Ranges reserved now.
