@@ -80,6 +80,8 @@ pub(crate) struct Environment<'a> {
     pub features: Vec<f32>,
     /// Nanoseconds that count as one in rewards: what it takes to copy out and back all that is too much.
     pub unit: f64,
+    /// Whether a candidate may stay only if it looks as if the others suffice.
+    pub mask: bool,
     /// Price of a missing byte, in copies out and back.
     shortfall: f32,
     /// Plans simulated.
@@ -121,14 +123,16 @@ impl<'a> Environment<'a> {
         let machine = request.machine;
         let copy =
             |bytes: u64| (machine.to_host.time(Bytes(bytes)) + machine.to_device.time(Bytes(bytes))).get();
+        let nodes = Nodes::of(request, &keep, &touches, least);
         let mut this = Self {
-            nodes: Nodes::of(request, &keep, &touches, least),
+            nodes: if settings.sums { nodes.with_sums() } else { nodes },
             evictions: EvictionPolicies::new(trace, &keep.sequence, touches.clone()),
             request,
             keep,
             candidates: Vec::new(),
             features: Vec::new(),
             unit: (copy(over) as f64).max(1.0),
+            mask: settings.mask,
             shortfall: settings.shortfall,
             simulated: 0,
             known: HashMap::new(),

@@ -115,7 +115,7 @@ impl Rollout {
             .zip(&self.relief)
             .all(|(live_bytes, relief)| live_bytes.saturating_sub(*relief) <= limit);
         candidate.cover(&mut self.relief, |relief, bytes| *relief += bytes);
-        [enough, candidate.offload, candidate.remove.is_some()]
+        [enough || !environment.mask, candidate.offload, candidate.remove.is_some()]
     }
 
     /// Decides about the next candidate. An action that turns out to be impossible (the host is full, something that it needs was

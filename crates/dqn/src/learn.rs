@@ -18,7 +18,7 @@ use crate::environment::{Action, Environment};
 use crate::episode::{Margin, Rollout};
 use crate::imitate::Script;
 use crate::memory::{ReplayMemory, Trajectory};
-use crate::network::{Adam, Fixed, Point, Weights};
+use crate::network::{Fixed, Optimizer, Point, Weights};
 use crate::pace::Pace;
 use crate::play::{Exploring, Greedy, trial};
 use crate::progress;
@@ -64,7 +64,7 @@ impl Guard<'_> {
         }
     }
 
-    fn check(&self, environment: &Environment<'_>) -> Result<(), StopReason> {
+    pub(crate) fn check(&self, environment: &Environment<'_>) -> Result<(), StopReason> {
         if self.observer.interrupted() {
             return Err(StopReason::Interrupted);
         }
@@ -87,7 +87,7 @@ pub(crate) struct Learner<'e, 'a> {
     random: Random,
     weights: Weights,
     frozen: Frozen,
-    adam: Adam,
+    optimizer: Optimizer,
     memory: ReplayMemory,
     margin: Margin,
     best: Option<BestPlan>,
@@ -104,12 +104,12 @@ impl<'e, 'a> Learner<'e, 'a> {
     ) -> Self {
         let mut random = Random::new(seed);
         let weights = initial.unwrap_or_else(|| Weights::random(settings.hidden, &mut random));
-        let adam = Adam::new(weights.hidden());
+        let optimizer = Optimizer::new(weights.hidden(), settings.sgd);
         let fixed = environment.sight(settings.rounds).fix(&weights);
         let frozen = Frozen { weights: weights.clone(), fixed, number: 0 };
         let (memory, margin) = (ReplayMemory::default(), Margin::default());
         let (best, champion) = (None, None);
-        Self { environment, settings, random, weights, frozen, adam, memory, margin, best, champion }
+        Self { environment, settings, random, weights, frozen, optimizer, memory, margin, best, champion }
     }
 
     /// Trains until the episodes are over or something else ends it; first the decisions of `examples` are played.
@@ -266,7 +266,7 @@ impl<'e, 'a> Learner<'e, 'a> {
         } else {
             samples.chunks(size).for_each(|samples| gradient.add(&part(samples)));
         }
-        self.adam.step(&mut self.weights, &gradient, rate, self.settings.clip);
+        self.optimizer.step(&mut self.weights, &gradient, rate, self.settings.clip);
     }
 
     /// The decisions of one remembered stretch, each with y of equation 5.

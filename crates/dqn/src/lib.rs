@@ -43,6 +43,7 @@
 //! - `environment`: candidates, decisions, and rewards.
 //! - `episode`, `walk`: one pass over the decisions, and the embeddings of nodes along it.
 //! - `memory`, `learn`, `pace`: fitted Q-iteration with replay.
+//! - `paper`: the same in the order of the paper's text.
 //! - `rules`, `imitate`: the fixed rules, and their schedules as first episodes.
 
 #![forbid(unsafe_code)]
@@ -55,6 +56,7 @@ mod memory;
 pub mod network;
 mod nodes;
 mod pace;
+mod paper;
 pub mod play;
 mod progress;
 mod rules;
@@ -76,6 +78,7 @@ use elbowroom_sched::verdict::{impossible_op, refusal};
 use environment::Environment;
 use learn::{Guard, Learner};
 use network::Weights;
+use paper::Agent;
 pub use progress::{Episode, Trained};
 use settings::Settings;
 
@@ -122,14 +125,19 @@ impl Planner for Dqn {
         let open =
             !rules.interrupted && (self.settings.through || rule.is_none_or(|rule| rule.time.get() > bound));
         if open && !environment.candidates.is_empty() && out_of_reach == 0 {
+            let guard = Guard { budget, started, observer, bound };
             let plans = if self.settings.imitate { rules.found.as_slice() } else { &[] };
             let imitate = |entry: &Entry| {
                 let origin = format!("{}, imitated", entry.planner.name());
                 (origin, imitate::decisions(&environment, &entry.schedule))
             };
             let examples = plans.iter().map(imitate).collect();
-            let learner = Learner::new(&mut environment, &self.settings, self.initial.clone(), budget.seed);
-            let learned = learner.run(examples, &Guard { budget, started, observer, bound });
+            let (settings, initial) = (&self.settings, self.initial.clone());
+            let learned = if settings.all {
+                Agent::new(&mut environment, settings, initial, budget.seed).run(&guard)
+            } else {
+                Learner::new(&mut environment, settings, initial, budget.seed).run(examples, &guard)
+            };
             observer.note(&Trained(learned.weights));
             stop = learned.stop;
             own = learned.best;

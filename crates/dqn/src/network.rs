@@ -86,7 +86,7 @@ pub(crate) struct Embedding {
     states: Vec<Vec<f32>>,
     /// The neighbour sums that rounds 2 … T took in.
     sums: Vec<Vec<f32>>,
-    /// Sum of s(T) over the nodes ÷ their number: so that a network keeps its scale from one trace to another.
+    /// Sum of s(T) over the nodes ÷ their number: so that a network keeps its scale from one trace to another. With sums as in the paper, the sum.
     mean: Vec<f32>,
 }
 
@@ -158,7 +158,7 @@ impl Sight<'_> {
         let Embedding { states, mean, .. } = embedding;
         mean.fill(0.0);
         let last = states.last().map_or(&[][..], Vec::as_slice);
-        let share = 1.0 / self.nodes.len() as f32;
+        let share = self.nodes.share;
         last.chunks_exact(weights.hidden).for_each(|row| axpy(share, row, mean));
     }
 
@@ -232,7 +232,7 @@ impl Sight<'_> {
         for point in points {
             self.derive_head(weights, embedding, point, (&mut slopes, &mut mean), gradient);
         }
-        let share = 1.0 / self.nodes.len() as f32;
+        let share = self.nodes.share;
         slopes.chunks_exact_mut(weights.hidden).for_each(|row| axpy(share, &mean, row));
         self.derive_rounds(weights, embedding, valid, slopes, gradient);
     }
@@ -382,19 +382,25 @@ fn outer_by<const WIDTH: usize>(left: &[f32], right: &[f32], out: &mut [f32]) {
     }
 }
 
-/// Adam (D. Kingma and J. Ba, 2015), with the gradient's norm held to a bound.
-pub(crate) struct Adam {
+/// Steps against a gradient whose norm is held to a bound: Adam (D. Kingma and J. Ba, 2015), or plain stochastic gradient descent.
+pub(crate) struct Optimizer {
+    /// The means of Adam.
+    moments: Option<Moments>,
+}
+
+struct Moments {
     mean: Weights,
     square: Weights,
     steps: i32,
 }
 
-impl Adam {
+impl Optimizer {
     const MEAN: f32 = 0.9;
     const SQUARE: f32 = 0.999;
 
-    pub(crate) fn new(hidden: usize) -> Self {
-        Self { mean: Weights::zero(hidden), square: Weights::zero(hidden), steps: 0 }
+    pub(crate) fn new(hidden: usize, plain: bool) -> Self {
+        let zero = || Weights::zero(hidden);
+        Self { moments: (!plain).then(|| Moments { mean: zero(), square: zero(), steps: 0 }) }
     }
 
     pub(crate) fn step(&mut self, weights: &mut Weights, gradient: &Weights, rate: f32, clip: f32) {
@@ -404,11 +410,16 @@ impl Adam {
             return;
         }
         let scale = if norm > clip { clip / norm } else { 1.0 };
-        self.steps = self.steps.saturating_add(1);
-        let (mean_part, square_part) =
-            (1.0 - Self::MEAN.powi(self.steps), 1.0 - Self::SQUARE.powi(self.steps));
+        let Some(Moments { mean, square, steps }) = &mut self.moments else {
+            for (into, g) in weights.parts.iter_mut().flatten().zip(gradient.parts.iter().flatten()) {
+                *into -= rate * scale * g;
+            }
+            return;
+        };
+        *steps = steps.saturating_add(1);
+        let (mean_part, square_part) = (1.0 - Self::MEAN.powi(*steps), 1.0 - Self::SQUARE.powi(*steps));
         for part in 0..weights.parts.len() {
-            let moments = self.mean.parts[part].iter_mut().zip(&mut self.square.parts[part]);
+            let moments = mean.parts[part].iter_mut().zip(&mut square.parts[part]);
             let pairs = weights.parts[part].iter_mut().zip(&gradient.parts[part]);
             for ((w, g), (mean, square)) in pairs.zip(moments) {
                 let g = g * scale;
@@ -487,7 +498,7 @@ mod tests {
         let valid = vec![1.0; nodes.len()];
         let sight = Sight { nodes: &nodes, features: &features, rounds: 4 };
         let mut weights = Weights::random(8, &mut random);
-        let mut adam = Adam::new(8);
+        let mut adam = Optimizer::new(8, false);
         let wanted = [(0, 0.5), (3, -1.0), (6, 0.25)];
         let mut loss = f32::INFINITY;
         for _ in 0..400 {

@@ -51,6 +51,8 @@ pub(crate) struct Nodes {
     /// Mean number of neighbours, a node itself among them: sums over neighbours are divided by it, so that a network keeps its scale
     /// from one trace to another.
     pub degree: f32,
+    /// What the sum of the states of all nodes is multiplied by, likewise: one by their number.
+    pub share: f32,
 }
 
 impl Nodes {
@@ -90,6 +92,11 @@ impl Nodes {
         Self::connect(nodes, trace.tensors().len())
     }
 
+    /// The same with sums as equations 1 and 2 write them instead of means.
+    pub(crate) fn with_sums(self) -> Self {
+        Self { degree: 1.0, share: 1.0, ..self }
+    }
+
     pub(crate) fn connect(nodes: Vec<Node>, values: usize) -> Self {
         let mut numbers = vec![u32::MAX; values];
         let mut groups: Vec<Vec<u32>> = Vec::new();
@@ -103,7 +110,7 @@ impl Nodes {
             groups[*number as usize].push(index);
             group.push(*number);
         }
-        let mut this = Self { nodes, groups, group, weights: Vec::new(), degree: 1.0 };
+        let mut this = Self { nodes, groups, group, weights: Vec::new(), degree: 1.0, share: 1.0 };
         let count = this.nodes.len().max(1) as f64;
         let (mut sums, mut degrees) = (vec![0f64; this.nodes.len()], 0usize);
         for members in &this.groups {
@@ -131,6 +138,7 @@ impl Nodes {
         let unit = if mean > 0.0 { mean } else { 1.0 };
         this.weights = sums.into_iter().map(|sum| (sum / unit) as f32).collect();
         this.degree = (degrees as f64 / count).max(1.0) as f32;
+        this.share = 1.0 / this.nodes.len().max(1) as f32;
         this
     }
 

@@ -56,6 +56,15 @@ pub struct Settings {
     pub through: bool,
     /// Most decisions in an episode: of more candidates, those with the largest tensors.
     pub decisions: usize,
+    /// Whether a decision is taken at every node, among all tensors that are on the device then, with a step of training after each, as in the
+    /// paper's text, instead of one tensor after another: 1 or 0. Fixed rules are not imitated then.
+    pub all: bool,
+    /// Whether states of nodes are summed as equations 1 and 2 write, instead of averaged: 1 or 0.
+    pub sums: bool,
+    /// Whether steps are plain stochastic gradient descent instead of Adam: 1 or 0.
+    pub sgd: bool,
+    /// Whether a tensor may stay only if it looks as if the other ones suffice: 1 or 0. The paper has no such rule.
+    pub mask: bool,
 }
 
 impl Settings {
@@ -81,6 +90,23 @@ impl Settings {
         check: 4,
         through: false,
         decisions: 256,
+        all: false,
+        sums: false,
+        sgd: false,
+        mask: true,
+    };
+
+    /// As the paper's text has it: all tensors in one argmax, equation 5 alone, sums, plain descent after every decision, no imitation, and no rule
+    /// about what may stay. What the paper leaves open is as in [`DEFAULT`](Self::DEFAULT).
+    pub const PAPER: Self = Self {
+        ahead: 1,
+        tighten: false,
+        imitate: false,
+        all: true,
+        sums: true,
+        sgd: true,
+        mask: false,
+        ..Self::DEFAULT
     };
 }
 
@@ -117,7 +143,7 @@ pub enum SettingsError {
 
 impl Settings {
     /// The names of all settings.
-    pub const KEYS: [&'static str; 20] = [
+    pub const KEYS: [&'static str; 25] = [
         "episodes",
         "hidden",
         "rounds",
@@ -138,9 +164,14 @@ impl Settings {
         "check",
         "through",
         "decisions",
+        "all",
+        "sums",
+        "sgd",
+        "mask",
+        "paper",
     ];
 
-    /// Changes one setting.
+    /// Changes one setting. `paper` changes several: 1 to those of [`PAPER`](Self::PAPER), 0 back.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), SettingsError> {
         let known = Self::KEYS.into_iter().find(|known| *known == key);
         let key = known.ok_or_else(|| SettingsError::Key { key: key.to_owned() })?;
@@ -150,6 +181,11 @@ impl Settings {
         };
         let share = |from: f32, to: f32, range| {
             value.parse().ok().filter(|x| (from..=to).contains(x)).ok_or_else(|| wrong(range))
+        };
+        let flag = || match value {
+            "1" | "true" => Ok(true),
+            "0" | "false" => Ok(false),
+            _ => Err(wrong("0 or 1")),
         };
         match key {
             "episodes" => self.episodes = count(1, 1 << 24, "1 to 16777216")? as u32,
@@ -162,16 +198,25 @@ impl Settings {
             "replay" => self.replay = count(1, 1 << 22, "1 to 4194304")? as usize,
             "target" => self.target = count(1, 1 << 24, "1 to 16777216")? as u32,
             "ahead" => self.ahead = count(1, 1 << 16, "1 to 65536")? as usize,
-            "tighten" => self.tighten = count(0, 1, "0 or 1")? == 1,
+            "tighten" => self.tighten = flag()?,
             "clip" => self.clip = share(1e-6, 1e6, "from 0.000001 to 1000000")?,
             "explore" => self.explore = share(0.0, 1.0, "from 0 to 1")?,
             "patience" => self.patience = count(0, 1 << 24, "0 to 16777216")? as u32,
             "shortfall" => self.shortfall = share(0.0, 1e6, "from 0 to 1000000")?,
-            "imitate" => self.imitate = count(0, 1, "0 or 1")? == 1,
+            "imitate" => self.imitate = flag()?,
             "check" => self.check = count(0, 1 << 24, "0 to 16777216")? as u32,
-            "through" => self.through = count(0, 1, "0 or 1")? == 1,
+            "through" => self.through = flag()?,
             "least" => self.least = value.parse().map_err(|_| wrong("a size, like 1MiB"))?,
-            _ => self.decisions = count(1, 1 << 16, "1 to 65536")? as usize,
+            "decisions" => self.decisions = count(1, 1 << 16, "1 to 65536")? as usize,
+            "all" => self.all = flag()?,
+            "sums" => self.sums = flag()?,
+            "sgd" => self.sgd = flag()?,
+            "mask" => self.mask = flag()?,
+            _ => {
+                let of = if flag()? { Self::PAPER } else { Self::DEFAULT };
+                let Self { ahead, tighten, imitate, all, sums, sgd, mask, .. } = of;
+                *self = Self { ahead, tighten, imitate, all, sums, sgd, mask, ..self.clone() };
+            }
         }
         Ok(())
     }
@@ -200,6 +245,9 @@ mod tests {
         assert_eq!((settings.episodes, settings.hidden, settings.discount), (7, 32, 0.9));
         assert_eq!(settings.least, Bytes(2 << 20));
         assert_eq!("".parse(), Ok(Settings::DEFAULT));
+        assert_eq!("paper=true".parse(), Ok(Settings::PAPER));
+        assert_eq!("paper=1,paper=false".parse(), Ok(Settings::DEFAULT));
+        assert_eq!("paper=1,sums=0".parse(), Ok(Settings { sums: false, ..Settings::PAPER }));
         for wrong in
             ["episodes", "episodes=0", "hidden=257", "discount=nan", "rate=2", "colour=red", "least=many"]
         {

@@ -120,6 +120,26 @@ fn plans_are_legal_and_never_worse_than_the_rules() {
 }
 
 #[test]
+fn the_papers_text_trains_and_its_plans_are_legal() {
+    let case = Case::new("vgg11", 64);
+    let request = case.request(0.6, Freedom::ALL);
+    let train = |threads| {
+        let (dqn, notes) = (Dqn::new(settings("paper=true,episodes=4,through=1"), None), Notes::default());
+        let outcome = dqn.schedule(&request, &budget(3, threads), &notes);
+        (outcome, notes.episodes(), notes.trained())
+    };
+    let (outcome, episodes, trained) = train(1);
+    assert_eq!(episodes.len(), 4);
+    assert!(episodes.iter().any(|episode| episode.fits));
+    let schedule = outcome.best.unwrap();
+    let time = case.time(&schedule);
+    assert!(time <= episodes.last().unwrap().best.unwrap());
+    check_schedule(case.trace.clone(), case.machine.clone(), schedule, request.live_limit).unwrap();
+    let (again, same, weights) = train(2);
+    assert!(same == episodes && weights == trained && case.time(&again.best.unwrap()) == time);
+}
+
+#[test]
 fn learning_shortens_what_chance_would_decide() {
     let case = Case::new("vgg11", 128);
     let request = case.request(0.6, Freedom::ALL);

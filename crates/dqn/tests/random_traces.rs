@@ -36,7 +36,16 @@ fn machine(u: &mut Unstructured<'_>) -> arbitrary::Result<Machine> {
 
 #[test]
 fn it_keeps_to_the_limit_or_says_why_not() {
-    let dqn = Dqn::new(Settings::DEFAULT, None);
+    keeps_to_the_limit(Settings::DEFAULT);
+}
+
+#[test]
+fn so_it_does_in_the_order_of_the_papers_text() {
+    keeps_to_the_limit("paper=true,least=1".parse().unwrap());
+}
+
+fn keeps_to_the_limit(settings: Settings) {
+    let dqn = Dqn::new(settings, None);
     let mut found = 0;
     let mut case = |u: &mut Unstructured<'_>| {
         let trace = Arc::new(elbowroom_ir::arbitrary::trace(u)?);

@@ -213,6 +213,13 @@ pub static ITEMS: &[Item] = &[
         "transitions of the agent",
         "a drawing; the text gives one example, a copy of 1.5 s over ops of 1 s with 0.5 s of overhead, without the sizes that a plan would need",
     ),
+    computed(
+        "shicheng-differences",
+        Shicheng,
+        "sections 4.3 to 4.10, Algorithm 1",
+        "training as the paper's text has it, and each difference of ours",
+        shicheng::differences,
+    ),
     computed("shicheng-fig5", Shicheng, "section 5.1", "overhead by reduction of memory", shicheng::figure_5),
     drawing(
         "beaumont-fig1",
