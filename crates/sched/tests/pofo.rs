@@ -166,7 +166,7 @@ fn no_plan_of_a_small_chain_is_shorter() {
         let n = profile.forward.len();
         let table = Optimum::of(&profile, memory as usize, &Silent).unwrap();
         let pairs = (0..n).flat_map(|i| (i..n).map(move |j| (i, j)));
-        let parts = pairs.map(|(i, j)| ((i, j), table.steps(i, j).collect())).collect();
+        let parts = pairs.map(|(i, j)| ((i, j), table.steps(i, j, memory).collect())).collect();
         let clock = Clock { now: 0, free: 0 };
         let mut every = EveryPlan { profile: &profile, memory, slot_times, parts, best: None };
         every.go(0, 0, false, clock, clock);

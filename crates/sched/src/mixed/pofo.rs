@@ -88,6 +88,9 @@ pub struct Program<'a> {
     pub states: usize,
 }
 
+/// States that are considered for each that is kept.
+const AHEAD: usize = 16;
+
 /// A part of the forward phase, and what becomes of its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Part {
@@ -242,7 +245,7 @@ impl Program<'_> {
             ran += forward[j].get();
             // From the most memory on: once nothing has to wait, less memory only takes longer.
             let mut best: Option<(u64, u64)> = None;
-            for (need, time) in self.table.steps(i, j).rev() {
+            for (need, time) in self.table.steps(i, j, room).rev() {
                 let Some(waits) = wait(state.to_prefetch, need, slot_times[1]) else { continue };
                 if best.is_none_or(|(least, _)| time + waits < least) {
                     best = Some((time + waits, need));
@@ -280,6 +283,12 @@ impl Program<'_> {
         let order = |&(reachable, state): &(u64, State)| {
             (reachable, state.time, state.stays, state.to_offload, state.to_prefetch)
         };
+        // Few of those far behind ever lead; they are left out so that they need not be sorted.
+        let ahead = self.states.saturating_mul(AHEAD);
+        if states.len() > ahead {
+            states.select_nth_unstable_by_key(ahead, order);
+            states.truncate(ahead);
+        }
         states.sort_unstable_by_key(order);
         let mut best: Vec<State> = Vec::new();
         let mut rest: Vec<State> = Vec::new();
@@ -294,8 +303,6 @@ impl Program<'_> {
         }
         let most = self.states.saturating_sub(best.len());
         let [out, back] = self.slot_times.unwrap_or([1; 2]);
-        // Few of those far behind ever lead; they are left out so that they need not be sorted into cells.
-        rest.truncate(most.saturating_mul(32));
         let mut grid = 4;
         while rest.len() > most {
             let mut known = HashSet::new();
@@ -397,7 +404,9 @@ struct Tries<'a> {
 
 /// Shares of the most memory whose plans fit, in percent, that are planned for as well: with whole copies the shortest plan is often one that
 /// leaves some room.
-const LESS: [u64; 5] = [98, 95, 91, 86, 80];
+const LESS: [u64; 4] = [98, 95, 91, 85];
+/// The most memory is found to this part of the chain's peak.
+const FINE: u64 = 128;
 
 impl Tries<'_> {
     fn over(&self) -> bool {
@@ -407,7 +416,7 @@ impl Tries<'_> {
     /// Searches for the most memory for which a plan fits, then tries less.
     fn most_memory(&mut self, program: &Program<'_>, layered: &Layered<'_>, memory: u64, plans: usize) {
         let (mut fits, mut exceeds) = (0, memory + 1);
-        while fits + 1 < exceeds && !self.over() {
+        while exceeds - fits > 1 + memory / FINE && !self.over() {
             let middle = fits.midpoint(exceeds);
             if self.fits(program, layered, middle, plans) != Some(false) {
                 fits = middle;

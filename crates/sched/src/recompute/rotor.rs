@@ -185,10 +185,11 @@ impl Optimum {
         Some(self.times[self.row(i, k)].at(memory)).filter(|&time| time < NEVER)
     }
 
-    /// C(i, k, m) as steps: the memory, in slots, from which each least time of layers i..k holds, the most memory last.
-    pub fn steps(&self, i: usize, k: usize) -> impl DoubleEndedIterator<Item = (u64, u64)> + '_ {
-        let steps = &self.times[self.row(i, k)];
-        steps.starts.iter().map(|&start| u64::from(start)).zip(steps.times.iter().copied())
+    /// C(i, k, m) as steps up to this much memory: the memory, in slots, from which each least time of layers i..k holds, the most memory last.
+    pub fn steps(&self, i: usize, k: usize, most: u64) -> impl DoubleEndedIterator<Item = (u64, u64)> + '_ {
+        let Staircase { starts, times } = &self.times[self.row(i, k)];
+        let count = starts.partition_point(|&start| u64::from(start) <= most);
+        starts[..count].iter().map(|&start| u64::from(start)).zip(times[..count].iter().copied())
     }
 
     /// How layers i..k run forward and backward in C(i, k, memory), which must be finite. Without the loss.
