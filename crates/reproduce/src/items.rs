@@ -220,6 +220,13 @@ pub static ITEMS: &[Item] = &[
         "training as the paper's text has it, and each difference of ours",
         shicheng::differences,
     ),
+    computed(
+        "shicheng-transfer",
+        Shicheng,
+        "section 4.4.2",
+        "a network trained on other traces, as a start of auto",
+        shicheng::transfer,
+    ),
     computed("shicheng-fig5", Shicheng, "section 5.1", "overhead by reduction of memory", shicheng::figure_5),
     drawing(
         "beaumont-fig1",

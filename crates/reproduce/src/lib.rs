@@ -27,6 +27,8 @@ mod optimum;
 mod row;
 mod sekiyama;
 mod shicheng;
+#[cfg(feature = "dqn")]
+mod transfer;
 mod zhang;
 
 pub use bench::Bench;

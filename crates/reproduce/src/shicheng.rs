@@ -193,6 +193,12 @@ pub(crate) fn differences(_: &Bench<'_>) -> Result<Sheet, Error> {
     Ok(Sheet::of(vec![Row::new("dqn", "%", None, None).because("built without the feature dqn")]))
 }
 
+#[cfg(feature = "dqn")]
+pub(crate) use crate::transfer::transfer;
+
+#[cfg(not(feature = "dqn"))]
+pub(crate) use differences as transfer;
+
 /// The trainings that are compared, with their settings.
 #[cfg(feature = "dqn")]
 const VARIANTS: [(&str, &str); 10] = [
