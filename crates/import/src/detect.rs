@@ -23,6 +23,8 @@ pub enum Format {
     CheckmateGraph,
     /// Variables and functions of a forward and backward pass.
     ChainerGraph,
+    /// Allocations, frees, reads and writes of several iterations, as text.
+    MemoryLog,
     /// The allocations and frees that PyTorch's caching allocator remembers.
     MemorySnapshot,
 }
@@ -36,6 +38,7 @@ impl fmt::Display for Format {
             Self::MeasuredGraph => "measured op graph",
             Self::CheckmateGraph => "Checkmate graph",
             Self::ChainerGraph => "Chainer graph",
+            Self::MemoryLog => "memory log",
             Self::MemorySnapshot => "PyTorch memory snapshot",
         })
     }
@@ -74,6 +77,9 @@ pub fn kind(source: &Source<'_>) -> Result<Format, ImportError> {
         return unknown("the file is blank");
     };
     if source.bytes[start] != b'{' {
+        if crate::memory_log::begins_like(source.bytes) {
+            return Ok(Format::MemoryLog);
+        }
         return unknown("the file does not begin like JSON or a pickle");
     }
     // One object a line: the first line is complete by itself.

@@ -9,7 +9,7 @@ pub enum ImportError {
     /// The content is of no known kind.
     #[error(
         "{file}: {what}, and no kind of trace known here; give a chain profile, a recorded or captured trace (.json, .jsonl), \
-         a P100, Checkmate or Chainer graph, or a PyTorch memory snapshot (.pickle)"
+         a P100, Checkmate or Chainer graph, a PyTorch memory snapshot (.pickle), or a log of memory operations"
     )]
     UnknownKind {
         /// The file.

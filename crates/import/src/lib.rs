@@ -10,6 +10,7 @@
 //! | measured op graph | forward and backward ops measured on a P100, with what a long run of Checkmate's solver reached | `monet` |
 //! | Checkmate graph | node costs and sizes, as networkx writes them | `checkmate` |
 //! | Chainer graph | variables and functions of a forward and backward pass | `chainer` |
+//! | memory log | `malloc`, `free`, `read` and `write` over several iterations, as text | `memory_log` |
 //! | PyTorch memory snapshot | the pickle that `torch.cuda.memory._dump_snapshot` writes | [`snapshot`] |
 //!
 //! Files may be gzipped. The result is a [`Trace`] that obeys the rules of [`elbowroom_ir::trace`], with [`Costs`] and [`Notes`] on what
@@ -50,6 +51,7 @@ mod detect;
 mod error;
 mod finish;
 mod gzip;
+mod memory_log;
 mod monet;
 mod notes;
 mod op_graph;
@@ -166,6 +168,7 @@ pub fn import(bytes: &[u8], file_name_hint: &str, options: &Options) -> Result<I
         Format::MeasuredGraph => monet::import(&source, options),
         Format::CheckmateGraph => checkmate::import(&source, options),
         Format::ChainerGraph => chainer::import(&source, options),
+        Format::MemoryLog => memory_log::import(&source, options),
         Format::MemorySnapshot => snapshot::import(&source, options),
     }
 }
@@ -191,7 +194,7 @@ impl Source<'_> {
     /// The name of the file without folders and extensions.
     fn stem(&self) -> &str {
         let name = self.file.rsplit(['/', '\\']).next().unwrap_or(self.file);
-        [".gz", ".json", ".jsonl", ".pickle", ".pkl", ".csv"]
+        [".gz", ".json", ".jsonl", ".pickle", ".pkl", ".csv", ".txt", ".log"]
             .iter()
             .fold(name, |name, end| name.strip_suffix(end).unwrap_or(name))
     }

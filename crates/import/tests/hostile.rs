@@ -222,3 +222,27 @@ fn truncated_real_files() {
         }
     }
 }
+
+/// Lines of a memory log, most of them well formed.
+#[test]
+fn memory_logs_in_any_order() {
+    arbtest::arbtest(|u| {
+        let mut text = String::new();
+        let pattern: Vec<(u8, u8, u16)> = u.arbitrary()?;
+        for _ in 0..u.int_in_range(1..=4)? {
+            for &(action, block, bytes) in &pattern {
+                let block = block % 4;
+                text += &match action % 9 {
+                    0..=2 => format!("malloc {block} {bytes}\n"),
+                    3 | 4 => format!("free {block}\n"),
+                    5 | 6 => format!("read {block}\n"),
+                    7 => format!("write {block}\n"),
+                    _ => "# nothing\n".to_owned(),
+                };
+            }
+        }
+        try_import(format!("malloc x 1\n{text}").as_bytes(), &options(u)?);
+        Ok(())
+    })
+    .budget_ms(500);
+}
