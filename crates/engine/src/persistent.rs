@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use crate::arena::Extent;
 use crate::device::Device;
 use crate::error::EngineError;
+use crate::kernels::vectorized;
 
 mod relocate;
 
@@ -14,8 +15,8 @@ pub(crate) use relocate::relocate;
 
 /// Bytes copied at a time.
 pub(crate) const PIECE: usize = 1 << 20;
-/// Initial values drawn by one task.
-const VALUES_PER_TASK: usize = 1 << 14;
+/// Initial values drawn and written at a time, few enough to stay in a processor's cache.
+const DRAWN: usize = 1 << 14;
 
 /// Where a persistent tensor is between iterations: in the arena, on the host, or in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +50,8 @@ impl PersistentLocation {
     }
 }
 
-/// Writes the initial values. The threads of the pool must be idle.
+/// Writes the initial values. The threads of the pool must be idle; each draws some values and writes them, so that drawing, copies and the
+/// first accesses to memory overlap.
 pub(crate) fn initialize(
     device: &dyn Device,
     locations: &[PersistentLocation],
@@ -57,20 +59,32 @@ pub(crate) fn initialize(
     seed: u64,
     pool: &rayon::ThreadPool,
 ) -> Result<(), EngineError> {
-    let mut values = vec![0f32; PIECE / 4];
-    for (parameter, location) in graph.persistent.iter().zip(locations) {
-        for skip in (0..location.bytes).step_by(PIECE) {
-            let count = PIECE.min(location.bytes - skip) / 4;
-            let values = &mut values[..count];
-            pool.install(|| {
-                values.par_chunks_mut(VALUES_PER_TASK).enumerate().for_each(|(chunk, values)| {
-                    parameter.fill(seed, skip / 4 + chunk * VALUES_PER_TASK, values);
-                });
-            });
-            location.write(device, skip, bytemuck::cast_slice(values))?;
-        }
-    }
-    Ok(())
+    let pieces: Vec<_> = graph
+        .persistent
+        .iter()
+        .zip(locations)
+        .flat_map(|(parameter, location)| {
+            (0..location.bytes).step_by(PIECE).map(move |skip| (parameter, location, skip))
+        })
+        .collect();
+    pool.install(|| {
+        pieces.par_iter().with_max_len(1).try_for_each_init(
+            || vec![0f32; DRAWN],
+            |values, &(parameter, location, skip)| {
+                let end = location.bytes.min(skip + PIECE);
+                for skip in (skip..end).step_by(DRAWN * size_of::<f32>()) {
+                    let count = DRAWN.min((end - skip) / size_of::<f32>());
+                    let values = &mut values[..count];
+                    vectorized(
+                        #[inline(always)]
+                        || parameter.fill(seed, skip / size_of::<f32>(), values),
+                    );
+                    location.write(device, skip, bytemuck::cast_slice(values))?;
+                }
+                Ok(())
+            },
+        )
+    })
 }
 
 #[cfg(test)]

@@ -142,7 +142,8 @@ pub struct Parameter {
 }
 
 impl Parameter {
-    /// Writes its elements before the first iteration, from `start` on, into `part`.
+    /// Writes its elements before the first iteration, from `start` on, into `part`. Compiled along with its caller.
+    #[inline(always)]
     pub fn fill(&self, seed: u64, start: usize, part: &mut [f32]) {
         self.init.fill(seed, self.tile.as_ref().map_or(0, |tile| tile.start) + start, part);
     }

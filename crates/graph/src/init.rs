@@ -1,7 +1,7 @@
 //! Initial values of parameters: functions of a seed, the same on any number of threads.
 
-use crate::normal::{pair, unit};
-use crate::philox::philox;
+use crate::normal::{LANES, Tables, pairs, unit};
+use crate::philox::philox_lanes;
 
 /// Initial values of a persistent tensor. Random ones are drawn by Philox with the run's seed as key, from the parameter's own stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,20 +26,24 @@ pub enum Init {
 
 impl Init {
     /// Writes the elements from `start` on into `part`. Parts of one tensor may be filled in any order.
+    ///
+    /// This is compiled along with its caller, which may enable wider vectors. What it calls is as well, so no iterator takes a closure there.
+    #[inline(always)]
     pub fn fill(&self, seed: u64, start: usize, part: &mut [f32]) {
-        match *self {
-            Self::Constant(value) => part.fill(value),
-            Self::Normal { std, stream } => {
-                // Two words make two normals.
-                draw(seed, stream, start, part, |[a, b, c, d]| {
-                    let ([a, b], [c, d]) = (pair(a, b), pair(c, d));
-                    [std * a, std * b, std * c, std * d]
-                });
-            }
-            Self::Uniform { bound, stream } => {
-                let value = |word| bound * (2.0 * unit(word) - 1.0);
-                draw(seed, stream, start, part, |[a, b, c, d]| [value(a), value(b), value(c), value(d)]);
-            }
+        let (distribution, scale, stream) = match *self {
+            Self::Constant(value) => return part.fill(value),
+            Self::Normal { std, stream } => (Distribution::Normal(Tables::get()), std, stream),
+            Self::Uniform { bound, stream } => (Distribution::Uniform, bound, stream),
+        };
+        let draws = Draws { distribution, scale, stream, key: [seed as u32, (seed >> 32) as u32] };
+        // Elements that precede the first whole group.
+        let (skipped, before) = (start % GROUP, start.next_multiple_of(GROUP) - start);
+        let (head, rest) = part.split_at_mut(before.min(part.len()));
+        if !head.is_empty() {
+            head.copy_from_slice(&draws.group(start / GROUP)[skipped..][..head.len()]);
+        }
+        for (index, chunk) in rest.chunks_mut(GROUP).enumerate() {
+            chunk.copy_from_slice(&draws.group(start.div_ceil(GROUP) + index)[..chunk.len()]);
         }
     }
 }
@@ -47,17 +51,53 @@ impl Init {
 /// The iteration number used for initial values. No run reaches it, so no dropout mask repeats their words.
 const BEFORE_ALL: u32 = u32::MAX;
 
-fn draw(seed: u64, stream: u32, start: usize, part: &mut [f32], four: impl Fn([u32; 4]) -> [f32; 4]) {
-    let key = [seed as u32, (seed >> 32) as u32];
-    let values = |block: usize| four(philox([block as u32, stream, BEFORE_ALL, BEFORE_ALL], key));
-    // Elements that precede the first whole block of four.
-    let (skipped, before) = (start % 4, start.next_multiple_of(4) - start);
-    let (head, rest) = part.split_at_mut(before.min(part.len()));
-    if !head.is_empty() {
-        head.copy_from_slice(&values(start / 4)[skipped..][..head.len()]);
-    }
-    for (block, chunk) in rest.chunks_mut(4).enumerate() {
-        chunk.copy_from_slice(&values(start.div_ceil(4) + block)[..chunk.len()]);
+/// Elements drawn together: those of a block of four words for each lane.
+const GROUP: usize = 4 * LANES;
+
+/// The random elements of one tensor. Element `i` is made of the words of block `i / 4`.
+struct Draws<'a> {
+    distribution: Distribution<'a>,
+    scale: f32,
+    stream: u32,
+    key: [u32; 2],
+}
+
+enum Distribution<'a> {
+    /// Standard normal: two words make two elements.
+    Normal(&'a Tables),
+    /// From `−1..1`: a word for each element.
+    Uniform,
+}
+
+impl Draws<'_> {
+    /// The elements from `GROUP · group` on.
+    #[inline(always)]
+    fn group(&self, group: usize) -> [f32; GROUP] {
+        let first = (group * LANES) as u32;
+        let words = philox_lanes(first, [self.stream, BEFORE_ALL, BEFORE_ALL], self.key);
+        let columns = match self.distribution {
+            Distribution::Normal(tables) => {
+                let [a, b] = pairs(tables, &words[0], &words[1]);
+                let [c, d] = pairs(tables, &words[2], &words[3]);
+                [a, b, c, d]
+            }
+            Distribution::Uniform => {
+                let mut columns = [[0.0; LANES]; 4];
+                for (column, words) in columns.iter_mut().zip(&words) {
+                    for (value, &word) in column.iter_mut().zip(words) {
+                        *value = 2.0 * unit(word) - 1.0;
+                    }
+                }
+                columns
+            }
+        };
+        let mut elements = [0.0; GROUP];
+        for (lane, block) in elements.chunks_exact_mut(4).enumerate() {
+            for (element, column) in block.iter_mut().zip(&columns) {
+                *element = self.scale * column[lane];
+            }
+        }
+        elements
     }
 }
 

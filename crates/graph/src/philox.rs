@@ -24,9 +24,47 @@ pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
+/// The words of [`philox`] for counters that count up from `first`, one for each lane; `rest` is the rest of all counters.
+#[inline(always)]
+pub(crate) fn philox_lanes<const LANES: usize>(
+    first: u32,
+    rest: [u32; 3],
+    mut key: [u32; 2],
+) -> [[u32; LANES]; 4] {
+    let [mut a, mut b, mut c, mut d] = [[0; LANES], [rest[0]; LANES], [rest[1]; LANES], [rest[2]; LANES]];
+    for (lane, a) in (0..).zip(&mut a) {
+        *a = first.wrapping_add(lane);
+    }
+    for round in 0..ROUNDS {
+        if round > 0 {
+            key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
+        }
+        for lane in 0..LANES {
+            let first = u64::from(MULTIPLIERS[0]) * u64::from(a[lane]);
+            let second = u64::from(MULTIPLIERS[1]) * u64::from(c[lane]);
+            a[lane] = (second >> 32) as u32 ^ b[lane] ^ key[0];
+            b[lane] = second as u32;
+            c[lane] = (first >> 32) as u32 ^ d[lane] ^ key[1];
+            d[lane] = first as u32;
+        }
+    }
+    [a, b, c, d]
+}
+
 #[cfg(test)]
 mod tests {
-    use super::philox;
+    use super::{philox, philox_lanes};
+
+    #[test]
+    fn lanes_have_the_words_of_their_counters() {
+        for first in [0, 7, u32::MAX - 3] {
+            let columns = philox_lanes::<16>(first, [5, 6, 7], [8, 9]);
+            for lane in 0..16 {
+                let words = philox([first.wrapping_add(lane as u32), 5, 6, 7], [8, 9]);
+                assert_eq!(columns.map(|column| column[lane]), words);
+            }
+        }
+    }
 
     /// The known answers that the authors publish with Random123.
     #[test]

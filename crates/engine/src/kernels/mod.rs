@@ -56,6 +56,7 @@ use elbowroom_graph::{Graph, OpKind, Tileable};
 use elbowroom_ir::{Bytes, OpId};
 use rayon::ThreadPool;
 
+pub(crate) use isa::vectorized;
 pub(crate) use sound::graph_fault;
 
 /// Inputs of a kernel apart from its operands. They change from iteration to iteration, not from op to op.
