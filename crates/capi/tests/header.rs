@@ -22,7 +22,8 @@ fn compile(language: &[&str], sources: &[&Path], out: &Path) {
     compiler.args(["-Wall", "-Wextra", "-Wpedantic", "-Wstrict-prototypes", "-Werror"]).args(language);
     compiler.arg("-I").arg(header).args(sources).arg("-o").arg(out);
     compiler.arg("-L").arg(libraries()).arg("-lelbowroom_capi");
-    compiler.arg(format!("-Wl,-rpath,{}", libraries().display()));
+    // Before the folders of cargo, where the library of an earlier build may lie.
+    compiler.arg(format!("-Wl,--disable-new-dtags,-rpath,{}", libraries().display()));
     run(&mut compiler);
 }
 
