@@ -19,7 +19,7 @@ use elbowroom::tiles::TileChoice;
 
 use crate::networks;
 use crate::values::{
-    BankSpec, NetworkName, machine_name, packer_name, parse_duration, parse_percent, planner_name,
+    BankSpec, NetworkName, PackerName, machine_name, parse_duration, parse_percent, planner_name,
 };
 
 pub use forward::{EvaluateArgs, ForwardArgs, PredictArgs};
@@ -135,7 +135,7 @@ pub struct PlannerArgs {
     #[arg(long, value_parser = planner_name(), default_value = elbowroom::registry::DEFAULT_PLANNER)]
     pub planner: String,
     /// The packer: assigns every buffer an offset in the arena
-    #[arg(long, value_parser = packer_name(), default_value = elbowroom::registry::DEFAULT_PACKER)]
+    #[arg(long, value_parser = PackerName, default_value = elbowroom::registry::DEFAULT_PACKER)]
     pub packer: String,
     #[command(flatten)]
     pub freedom: FreedomArgs,
@@ -550,10 +550,10 @@ pub struct CompareArgs {
     #[arg(long, conflicts_with = "overhead")]
     pub alone: bool,
     /// The packer
-    #[arg(long, value_parser = packer_name(), default_value = elbowroom::registry::DEFAULT_PACKER)]
+    #[arg(long, value_parser = PackerName, default_value = elbowroom::registry::DEFAULT_PACKER)]
     pub packer: String,
     /// The packer that determines the unconstrained peak, of which limits are shares; pool behaves like an online allocator [default: --packer]
-    #[arg(long, value_name = "PACKER", value_parser = packer_name(), conflicts_with = "live_limit")]
+    #[arg(long, value_name = "PACKER", value_parser = PackerName, conflicts_with = "live_limit")]
     pub baseline: Option<String>,
     /// Print, for each trace and planner, the largest iteration time ÷ lower bound over all limits and the longest planning time
     #[arg(long, value_name = "BOUND", conflicts_with_all = ["overhead", "csv", "json"])]
@@ -621,7 +621,7 @@ pub struct PackArgs {
     pub capacity: Option<Bytes>,
     /// The packers, separated by commas. Several give a table of results
     #[arg(
-        long, value_delimiter = ',', value_name = "NAMES", value_parser = packer_name(),
+        long, value_delimiter = ',', value_name = "NAMES", value_parser = PackerName,
         default_value = elbowroom::registry::DEFAULT_PACKER
     )]
     pub packer: Vec<String>,

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
+use clap::error::ErrorKind;
 use clap::{Arg, Command};
 use elbowroom::graph::zoo;
 use elbowroom::ir::Bytes;
@@ -32,9 +33,30 @@ pub fn planner_name() -> PossibleValuesParser {
     PossibleValuesParser::new(registry::planner_names())
 }
 
+/// The name of a packer. One that this command was built without says how to build it.
+#[derive(Clone)]
+pub struct PackerName;
+
+impl TypedValueParser for PackerName {
+    type Value = String;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<String, clap::Error> {
+        if cfg!(not(feature = "highs")) && value == "mip" {
+            let message = "mip needs the solver HiGHS: build the command with `cargo build --release --features highs`, \
+                           which needs a C++ compiler, CMake and libclang; `exact` proves optima without it\n";
+            return Err(clap::Error::raw(ErrorKind::InvalidValue, message).with_cmd(command));
+        }
+        PossibleValuesParser::new(packers()).parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(packers().map(PossibleValue::new)))
+    }
+}
+
 /// The names of all packers.
-pub fn packer_name() -> PossibleValuesParser {
-    PossibleValuesParser::new(pack::PACKERS.iter().map(|packer| packer.name()))
+fn packers() -> impl Iterator<Item = &'static str> {
+    pack::PACKERS.iter().map(|packer| packer.name())
 }
 
 /// The names of all machines.

@@ -162,3 +162,13 @@ fn a_share_that_leaves_nothing_to_one_side_is_refused() {
         assert!(err.contains(share) && err.contains("--val-split"), "{err}");
     }
 }
+
+#[test]
+#[cfg_attr(feature = "highs", ignore = "this build has the packer")]
+fn a_packer_that_was_left_out_says_how_to_build_it() {
+    let folder = tempfile::tempdir().unwrap();
+    for line in ["pack --packer mip table.csv", "plan --model resnet20 --packer mip"] {
+        let (_, message) = expect_both(folder.path(), line, 2);
+        assert!(message.contains("--features highs") && message.lines().count() == 1, "{message}");
+    }
+}
