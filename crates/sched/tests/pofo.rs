@@ -12,14 +12,11 @@ use elbowroom_sched::random::Random;
 use elbowroom_sched::recompute::profile::Profile;
 use elbowroom_sched::recompute::rotor::Optimum;
 use elbowroom_sim::simulate;
-use serde_json::Value;
 
 #[path = "../../../golden/mod.rs"]
 mod golden;
-
-fn numbers(value: &Value) -> Vec<u64> {
-    value.as_array().unwrap().iter().map(|v| v.as_u64().unwrap()).collect()
-}
+mod rotor_cases;
+use rotor_cases::{numbers, profile};
 
 /// The time of the best plan.
 fn shortest(profile: &Profile, memory: u64, slot_times: Option<[u64; 2]>, recompute: bool) -> Option<u64> {
@@ -34,16 +31,7 @@ fn without_a_link_it_is_as_short_as_rotor_and_no_shorter_than_the_optimum() {
     let (mut found, mut equal) = (0, 0);
     for case in golden["cases"].as_array().unwrap() {
         let instance = &case["instance"];
-        let list = |key: &str| numbers(&instance[key]);
-        let times = |key: &str| list(key).into_iter().map(Nanos).collect();
-        let profile = Profile {
-            forward: times("uF"),
-            backward: times("uB"),
-            plain: list("x"),
-            saved: list("xbar"),
-            forward_extra: list("exF"),
-            backward_extra: list("exB"),
-        };
+        let profile = profile(instance);
         let rotor = case["rotor_persistent"].as_u64();
         let time = shortest(&profile, instance["M"].as_u64().unwrap(), None, true);
         let Some(rotor) = rotor else { continue };

@@ -8,17 +8,14 @@ use elbowroom_ir::{Bytes, Nanos};
 use elbowroom_sched::recompute::profile::Profile;
 use elbowroom_sched::recompute::rotor::{Optimum, Rotor};
 use elbowroom_sim::{presets, simulate};
-use serde_json::Value;
 
 #[path = "../../../golden/mod.rs"]
 mod golden;
 #[path = "../../../golden/shared.rs"]
 mod shared;
 use shared::shared;
-
-fn numbers(value: &Value) -> Vec<u64> {
-    value.as_array().unwrap().iter().map(|v| v.as_u64().unwrap()).collect()
-}
+mod rotor_cases;
+use rotor_cases::profile;
 
 #[test]
 fn every_golden_time_is_met() {
@@ -27,16 +24,7 @@ fn every_golden_time_is_met() {
     assert_eq!(cases.len(), 75);
     for case in cases {
         let instance = &case["instance"];
-        let list = |key: &str| numbers(&instance[key]);
-        let times = |key: &str| list(key).into_iter().map(Nanos).collect();
-        let profile = Profile {
-            forward: times("uF"),
-            backward: times("uB"),
-            plain: list("x"),
-            saved: list("xbar"),
-            forward_extra: list("exF"),
-            backward_extra: list("exB"),
-        };
+        let profile = profile(instance);
         let memory = instance["M"].as_u64().unwrap() as usize;
         let found = Optimum::of(&profile, memory, &Silent).unwrap().time(memory).map(|time| time.get());
         assert_eq!(found, case["rotor_persistent"].as_u64(), "{instance}");

@@ -23,7 +23,7 @@ pub(super) const WAIT: usize = 5;
 /// A plan for iterations that vary is abandoned if one has this many times its requests.
 const MAX_GROWTH: usize = 8;
 
-/// Evaluations of the packer for a plan of iterations that vary: it is made again whenever one is longer.
+/// Evaluations of the packer for a plan of iterations that vary. Few, because every longer iteration needs another plan.
 const VARYING_EVALUATIONS: u64 = 16;
 
 /// What is known of a program that marks its iterations.

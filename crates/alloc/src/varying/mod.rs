@@ -50,7 +50,7 @@ const PROMPT_PLANS: u32 = 64;
 /// If this many plans followed growth, each at most [`SETTLED`] iterations after the one before, the next has room.
 const GROWING: u32 = 3;
 
-/// After this many iterations without a change, a plan with room is made again without.
+/// After this many iterations without a change, a plan with spare room is replaced by one without it.
 const SETTLED: u32 = 64;
 
 /// Room of a request that was larger, as a part of its size, and the most room of a lifetime, as a part of the iteration.
@@ -247,7 +247,7 @@ impl Varying {
         self.arena_id
     }
 
-    /// Whether the iteration in progress began with so many requests that its plan could not serve that it needs another plan.
+    /// Whether the plan could not serve so many of the first requests of the iteration in progress that another plan is needed.
     pub fn is_unfit(&self) -> bool {
         self.served == 0 && self.missed >= UNFIT
     }
@@ -440,7 +440,7 @@ impl Varying {
         self.unserved = if half_served { 0 } else { self.unserved + 1 };
         self.since = self.since.saturating_add(1);
         let is_settled = self.is_roomy && self.since >= SETTLED && is_empty;
-        // An end that was noticed late, when blocks of the next iteration lived already: another plan would need its memory beside this one's.
+        // The end was noticed late: blocks of the next iteration are alive, so that another plan would need memory besides this one's.
         let is_time = is_empty || self.is_marked() || self.is_deferred;
         self.is_deferred = !is_time;
         let wait = 1 << self.plans.saturating_sub(PROMPT_PLANS).min(20);

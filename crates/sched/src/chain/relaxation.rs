@@ -49,7 +49,8 @@ impl Effort {
     pub const EXACT: Self = Self { states: usize::MAX, idle_limit: i64::MAX, solutions: 1 };
 }
 
-#[derive(Clone, Copy, Debug)]
+/// What the offloaded layers so far have come to; nothing at the beginning.
+#[derive(Clone, Copy, Debug, Default)]
 struct RelaxedState {
     stays: i64,
     to_offload: i64,
@@ -65,8 +66,7 @@ impl Units {
         let n = self.times.len();
         // More idle time of the link than this changes nothing: everything could be copied in it.
         let longest: i64 = self.activations.iter().sum::<i64>() + 1;
-        let start =
-            RelaxedState { stays: 0, to_offload: 0, to_prefetch: 0, idle: 0, parent: 0, offloaded: false };
+        let start = RelaxedState::default();
         let mut layers: Vec<Vec<RelaxedState>> = vec![vec![start]];
         for i in 0..n {
             let mut next: Vec<RelaxedState> = Vec::new();
@@ -120,14 +120,7 @@ impl Units {
     /// smaller it is, so that the bound remains one. Without a shared link, the time between the phases counts as none. `None` if no set fits.
     pub(crate) fn least_idle(&self, most: usize, shared_link: bool) -> Option<i64> {
         let longest: i64 = self.activations.iter().sum::<i64>() + 1;
-        let mut states = vec![RelaxedState {
-            stays: 0,
-            to_offload: 0,
-            to_prefetch: 0,
-            idle: 0,
-            parent: 0,
-            offloaded: false,
-        }];
+        let mut states = vec![RelaxedState::default()];
         let mut grid = 1;
         for i in 0..self.times.len() {
             let choices: &[bool] = if self.activations[i] > 0 { &[true, false] } else { &[false] };
@@ -159,8 +152,7 @@ impl Units {
             held + forward.max(backward + self.gradients[i] + self.gradients[i + 1])
         });
         let mut excess = (needs.max().unwrap_or(0) - self.memory).max(0);
-        let mut state =
-            RelaxedState { stays: 0, to_offload: 0, to_prefetch: 0, idle: 0, parent: 0, offloaded: false };
+        let mut state = RelaxedState::default();
         for i in 0..self.times.len() {
             let part = excess.min(self.activations[i]);
             excess -= part;
@@ -300,14 +292,7 @@ mod tests {
                 times: std::iter::zip(list(n, 1, 6), list(n, 1, 6)).collect(),
             };
             units.memory = 6 + random.below(14) as i64;
-            let start = RelaxedState {
-                stays: 0,
-                to_offload: 0,
-                to_prefetch: 0,
-                idle: 0,
-                parent: 0,
-                offloaded: false,
-            };
+            let start = RelaxedState::default();
             let mut least = None;
             least_of_all(&units, 0, &start, &mut least);
             assert_eq!(units.partial_idle(true), least, "{case}: {units:?}");
