@@ -322,7 +322,12 @@ impl Instance {
     /// The lowest multiple of the item's alignment at or above an offset.
     pub(crate) fn align_up(&self, item: usize, offset: u64) -> u64 {
         let align = self.items[item].align;
-        if align == 1 { offset } else { offset.next_multiple_of(align) }
+        // The inner loop of every greedy packer; a division takes longer than all else in it.
+        if align.is_power_of_two() {
+            (offset + (align - 1)) & !(align - 1)
+        } else {
+            offset.next_multiple_of(align)
+        }
     }
 
     /// Two fixed items that overlap in bytes and time, found by one sweep over the sections.
