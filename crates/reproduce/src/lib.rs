@@ -24,6 +24,7 @@ mod bench;
 mod chen;
 mod items;
 mod optimum;
+mod requests;
 mod row;
 mod sekiyama;
 mod shicheng;

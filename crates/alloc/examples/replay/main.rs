@@ -9,9 +9,7 @@ mod events;
 use std::error::Error;
 use std::time::Instant;
 
-use elbowroom_alloc::{
-    Answer, CachingAllocator, Directory, HostMemory, Release, Request, Sequence, Settings,
-};
+use elbowroom_alloc::{Answer, CachingAllocator, Rehearsal, Request, Settings};
 use events::{Event, Iteration};
 
 /// Addresses are aligned to this, as on CUDA devices; also the granule.
@@ -106,8 +104,7 @@ fn replay(file: &str, iteration: &Iteration) -> Row {
         }
     }
 
-    let directory = Directory::new();
-    let mut sequence = Sequence::new(HostMemory, &directory, Settings::default().granule(ALIGN));
+    let mut sequence = Rehearsal::new(Settings::default().granule(ALIGN));
     let mut answers = vec![Answer::Fallback(None); iteration.blocks];
     let requests = iteration.events.iter().filter(|event| matches!(event, Event::Malloc { .. })).count();
     let mut longest = 0.0f64;
@@ -122,7 +119,7 @@ fn replay(file: &str, iteration: &Iteration) -> Row {
                     answers[block] = sequence.request(Request::new(bytes as usize, ALIGN));
                     longest = longest.max(start.elapsed().as_secs_f64());
                 }
-                Event::Free { block } => free(&mut sequence, &directory, answers[block]),
+                Event::Free { block } => sequence.free(answers[block]),
             }
         }
         let stats = sequence.stats();
@@ -142,19 +139,5 @@ fn replay(file: &str, iteration: &Iteration) -> Row {
         whole_peak: caching.peak_live(),
         whole_planned: fixed + stats.arena_bytes as u64 + iteration.unplannable,
         whole_caching: caching.reserved(),
-    }
-}
-
-fn free(sequence: &mut Sequence<HostMemory, &Directory>, directory: &Directory, answer: Answer) {
-    let ticket = match answer {
-        Answer::Planned(address, ticket) => {
-            // SAFETY: this program accesses no bytes of its blocks.
-            assert_eq!(unsafe { directory.release(address) }, Release::Freed);
-            ticket
-        }
-        Answer::Fallback(ticket) => ticket,
-    };
-    if let Some(ticket) = ticket {
-        sequence.freed(ticket, sequence.now());
     }
 }
