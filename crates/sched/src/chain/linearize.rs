@@ -97,6 +97,20 @@ impl Linear {
         touched.get(split).map(|_| Gap::after(value, before.place))
     }
 
+    /// The places at which layers begin, ascending: each forward layer at its first op, each backward layer at the first op that reads its
+    /// stash.
+    pub fn layer_starts(&self) -> Vec<SequenceIndex> {
+        let forward = self.groups.iter().map(|group| group.places.start);
+        let needed = |group: &Group| {
+            let touches = group.stash.iter().flat_map(|&value| self.touches.of_value(value));
+            touches.map(|touch| touch.place).filter(|&place| place >= self.backward_start).min()
+        };
+        let mut starts: Vec<SequenceIndex> = forward.chain(self.groups.iter().filter_map(needed)).collect();
+        starts.sort_unstable();
+        starts.dedup();
+        starts
+    }
+
     /// Carries a chain's set of activations to offload back to the trace: the stash of each of these groups is away on the host.
     pub fn offload(&self, policy: &mut Policy, groups: impl IntoIterator<Item = usize>) {
         for group in groups {

@@ -7,7 +7,7 @@ use elbowroom_ir::planning::Request;
 
 use super::profile::LiveProfile;
 use super::program::Program;
-use crate::policy::{CopyOrder, Gap, Policy, PrefetchRule, SequenceIndex};
+use crate::policy::{CopyOrder, Gap, Policy, PrefetchRule, SequenceIndex, layers_before};
 
 /// Place in the list of a copy that is not listed.
 pub(crate) const UNLISTED: u32 = u32::MAX;
@@ -61,6 +61,9 @@ pub(crate) fn earliest_prefetches(
             PrefetchRule::Eager => {}
             PrefetchRule::AfterOffloads => from = from.max(previous),
             PrefetchRule::Lead(ops) => from = from.max(prefetch.needed.saturating_sub(ops)),
+            PrefetchRule::LeadLayers(lead) => {
+                from = from.max(layers_before(&policy.layers, prefetch.needed, lead))
+            }
             PrefetchRule::JustInTime => from = from.max(timely[i]),
         }
         let from = from.min(prefetch.needed) as usize;

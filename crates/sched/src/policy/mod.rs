@@ -118,6 +118,8 @@ pub enum PrefetchRule {
     AfterOffloads,
     /// Not earlier than this many ops before the use, in order.
     Lead(u32),
+    /// Not earlier than the beginning of the layer that is this many of [`Policy::layers`] before the layer of the use, in order.
+    LeadLayers(u32),
     /// Not earlier than needed for no op to wait, one copy after the other, were ops to run without a break (Zhang et al., section IV-E).
     /// A tensor that is prefetched late delays no other copy and occupies no memory early.
     JustInTime,
@@ -142,6 +144,14 @@ pub struct Policy {
     pub prefetches: CopyOrder,
     /// When prefetches may start.
     pub prefetch: PrefetchRule,
+    /// For [`PrefetchRule::LeadLayers`]: the places at which layers begin, ascending. No other rule reads them.
+    pub layers: Vec<SequenceIndex>,
+}
+
+/// Of layers that begin at these places, the beginning of the one that is `lead` layers before that of a place; zero if there are fewer.
+pub(crate) fn layers_before(layers: &[SequenceIndex], place: SequenceIndex, lead: u32) -> SequenceIndex {
+    let begun = layers.partition_point(|&start| start <= place);
+    begun.checked_sub(1 + lead as usize).map_or(0, |layer| layers[layer])
 }
 
 impl Policy {
@@ -158,6 +168,7 @@ impl Policy {
             offloads: CopyOrder::Unconstrained,
             prefetches: CopyOrder::Unconstrained,
             prefetch: PrefetchRule::Eager,
+            layers: Vec::new(),
         }
     }
 
