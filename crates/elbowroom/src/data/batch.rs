@@ -99,6 +99,20 @@ impl Input {
         Self { name: name.to_owned(), shape, content, values }
     }
 
+    /// Changes the number of elements that there is memory for.
+    fn resize(&mut self, elements: usize) {
+        match &mut self.values {
+            Values::Reals(values) => {
+                values.resize(elements, 0.0);
+                values.shrink_to_fit();
+            }
+            Values::Classes(values) => {
+                values.resize(elements, 0);
+                values.shrink_to_fit();
+            }
+        }
+    }
+
     /// Extents of one sample.
     fn sample(&self) -> &[usize] {
         self.shape.dims().get(1..).unwrap_or_default()
@@ -130,6 +144,16 @@ impl Batch {
         let names = if labelled { &["tokens", "labels"][..] } else { &["tokens"] };
         let inputs = names.iter().map(|name| Input::new(name, extents, content)).collect();
         Self { inputs, parts: 1, classes: shape.vocabulary }
+    }
+
+    /// Gives the memory of all elements back, until [`hold`](Self::hold).
+    pub(super) fn give_back(&mut self) {
+        self.inputs.iter_mut().for_each(|input| input.resize(0));
+    }
+
+    /// Has memory for all elements again; those that were given back are zero.
+    pub(super) fn hold(&mut self) {
+        self.inputs.iter_mut().for_each(|input| input.resize(input.shape.len()));
     }
 
     /// Samples in the batch: the first extent of every input.

@@ -118,6 +118,11 @@ impl<'a> Feed<'a> {
         Self::new(dataset, seed)
     }
 
+    /// Gives the memory of all batches back, until another is read.
+    pub(crate) fn give_back(&mut self) {
+        (self.batches, self.last) = (Vec::new(), 0);
+    }
+
     /// Names of the classes of the data, if it has any.
     pub(crate) fn class_names(&self) -> Option<Vec<String>> {
         self.dataset.class_names()

@@ -55,9 +55,15 @@ impl<'a> Pass<'a> {
         let index = |position: u64| if position < self.samples { position } else { 0 };
         self.indices.clear();
         self.indices.extend((first..first + size).map(index));
+        self.batch.hold();
         self.dataset.fill(&self.indices, &mut self.batch)?;
         self.batch.ignore_labels_after(self.samples_in(number));
         Ok(self.part())
+    }
+
+    /// Gives the memory of the batch back, until another is read.
+    pub fn give_back(&mut self) {
+        self.batch.give_back();
     }
 
     /// The last batch that was read.
@@ -103,5 +109,18 @@ mod tests {
         let labels = pass.batch.classes("labels", &[]).unwrap().to_vec();
         assert_eq!(labels, [8, 9, -1, -1]);
         assert!(matches!(Pass::new(Box::new(Numbered(0)), &graph), Err(DataError::Samples { samples: 0 })));
+    }
+
+    #[test]
+    fn a_batch_that_was_given_back_is_read_again() {
+        let graph = zoo::build("resnet20", &Options::new(4).image(8)).unwrap();
+        let mut pass = Pass::new(Box::new(Numbered(10)), &graph).unwrap();
+        let bytes = |pass: &Pass<'_>| pass.batch.slots().map(<[u8]>::to_vec).collect::<Vec<_>>();
+        pass.read(1).unwrap();
+        let before = bytes(&pass);
+        pass.give_back();
+        assert!(bytes(&pass).iter().all(Vec::is_empty));
+        pass.read(1).unwrap();
+        assert_eq!(bytes(&pass), before);
     }
 }

@@ -99,6 +99,7 @@ impl<'a> Evaluator<'a> {
         let batches = pass.batches();
         let mut pass = Ahead::new(pass);
         pass.batch(0, || 0)?;
+        pass.give_back();
         Ok(Self { as_built: graph.clone(), graph, pass, batches, due })
     }
 
@@ -161,6 +162,7 @@ impl<'a> Evaluator<'a> {
             }
             totals.add(session, &self.graph, part);
         }
+        self.pass.give_back();
         let evaluation = totals.evaluation(iterations, &self.graph);
         Ok(Some(Evaluated { evaluation, results, planned_peak }))
     }

@@ -30,6 +30,9 @@ pub(super) trait Source: Send {
 
     /// The last batch that was read.
     fn batch(&self) -> Option<&Batch>;
+
+    /// Gives the memory of the buffers back, until another batch is read.
+    fn give_back(&mut self);
 }
 
 impl Source for Feed<'_> {
@@ -42,6 +45,10 @@ impl Source for Feed<'_> {
     fn batch(&self) -> Option<&Batch> {
         Feed::batch(self)
     }
+
+    fn give_back(&mut self) {
+        Feed::give_back(self);
+    }
 }
 
 impl Source for Pass<'_> {
@@ -53,6 +60,10 @@ impl Source for Pass<'_> {
 
     fn batch(&self) -> Option<&Batch> {
         Some(self.part().batch)
+    }
+
+    fn give_back(&mut self) {
+        Pass::give_back(self);
     }
 }
 
@@ -100,6 +111,17 @@ impl<S: Source> Ahead<S> {
         }
         self.holds = Some(number);
         Ok(source)
+    }
+
+    /// Gives the memory of the buffers back; what they held, or were to hold, is read again when it is asked for. Training and evaluation
+    /// each have buffers for a batch, and only one of them runs at a time.
+    pub fn give_back(&mut self) {
+        // An error of a batch that nothing has asked for is none.
+        let _ = self.settle();
+        self.holds = None;
+        if let Some(source) = &mut self.source {
+            source.give_back();
+        }
     }
 
     /// Copies the batch of this number into the inputs of a session. From then on the thread reads the next one, if there is one.

@@ -399,6 +399,7 @@ impl<'t, 'a> Runner<'t, 'a> {
         let iterations = self.first + done;
         let due = |evaluator: &&mut Evaluator<'_>| evaluator.due.is_due(iterations, last);
         let Some(evaluator) = self.evaluator.as_mut().filter(due) else { return Ok(None) };
+        self.feed.give_back();
         let evaluated = evaluator.evaluate(session, executor, reader, iterations, observer)?;
         if let Some(evaluated) = &evaluated {
             observer.evaluated(&evaluated.evaluation);
