@@ -1,7 +1,7 @@
 //! `tflms`: the baseline of Beaumont et al., section 6.1, after TensorFlow Large Model Support. Two parameters: the number of activations to
-//! offload, the first ones, and the number of layers before its use at which an activation is prefetched; every pair is tried. TensorFlow's tool rewrites a graph
-//! without regard to memory and cannot delay a forward op, so parameters with which a forward op would have to wait are refused. The
-//! shortest of the other schedules is kept.
+//! offload, the first ones, and the number of layers before its use at which an activation is prefetched; every pair is tried. TensorFlow's
+//! tool rewrites a graph without regard to memory and cannot delay a forward op, so parameters with which a forward op would have to wait are
+//! refused. The shortest of the other schedules is kept.
 
 use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::{Schedule, Stream};
