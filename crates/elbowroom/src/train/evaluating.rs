@@ -89,7 +89,8 @@ pub(super) struct Evaluated {
 }
 
 impl<'a> Evaluator<'a> {
-    /// Before the first iteration. The first batch is read, so that data that does not fit the network is found early.
+    /// Before the first iteration. The first batch is read, so that data that does not fit the network is found early; it is read again for the
+    /// first evaluation.
     ///
     /// # Errors
     ///
