@@ -23,6 +23,7 @@ use std::ops::Range;
 use elbowroom_ir::packing::{Packer, Placement, Problem};
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 
+use crate::clock::Clock;
 use crate::instance::{Instance, Span};
 use crate::partial_placement::{Fit, order_by};
 use crate::windowed;
@@ -36,16 +37,20 @@ impl Packer for BestFit {
         "best-fit"
     }
 
-    fn pack(&self, problem: &Problem, _budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
+    fn pack(&self, problem: &Problem, budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
         if windowed::has_windows(problem) {
-            return windowed::in_order(problem, longest_first, Fit::First, observer);
+            return windowed::in_order(problem, longest_first, Fit::First, budget, observer);
         }
+        let clock = Clock::start(budget, observer);
         let instance = match Instance::new(problem) {
             Ok(instance) => instance,
             Err(outcome) => return outcome,
         };
-        let offsets = best_fit(&instance, &longest_first(&instance));
-        instance.conclude(problem, &offsets, 1, observer, StopReason::Finished)
+        let order = longest_first(&instance);
+        match from_low_lines(&instance, &order, instance.any_gaps, Merging::AtLiftUp, clock.stops()) {
+            Some(offsets) => instance.conclude(problem, &offsets, 1, observer, StopReason::Finished),
+            None => clock.stopped(),
+        }
     }
 }
 
@@ -56,8 +61,7 @@ pub(crate) fn longest_first(instance: &Instance) -> Vec<u32> {
 
 /// Runs the heuristic with another order of preference, most preferred item first.
 pub(crate) fn best_fit(instance: &Instance, order: &[u32]) -> Vec<u64> {
-    let gapped = (0..instance.len()).any(|i| instance.spans(i).len() > 1);
-    from_low_lines(instance, order, gapped, Merging::AtLiftUp)
+    from_low_lines(instance, order, instance.any_gaps, Merging::AtLiftUp, || false).unwrap_or_default()
 }
 
 /// When neighbouring lines of equal offset become one.
@@ -69,13 +73,24 @@ pub(crate) enum Merging {
     AtOnce,
 }
 
-/// The heuristic as section 3.2 states it: each step takes the lowest of all lines, the leftmost of several.
-pub(crate) fn lowest_line_first(instance: &Instance, order: &[u32], merging: Merging) -> Vec<u64> {
-    from_low_lines(instance, order, true, merging)
+/// The heuristic as section 3.2 states it: each step takes the lowest of all lines, the leftmost of several. `None` if it `stops` before.
+pub(crate) fn lowest_line_first(
+    instance: &Instance,
+    order: &[u32],
+    merging: Merging,
+    stops: impl FnMut() -> bool,
+) -> Option<Vec<u64>> {
+    from_low_lines(instance, order, true, merging, stops)
 }
 
 /// The same; with `lowest_of_all`, each step takes the lowest of all lines.
-fn from_low_lines(instance: &Instance, order: &[u32], lowest_of_all: bool, merging: Merging) -> Vec<u64> {
+fn from_low_lines(
+    instance: &Instance,
+    order: &[u32],
+    lowest_of_all: bool,
+    merging: Merging,
+    mut stops: impl FnMut() -> bool,
+) -> Option<Vec<u64>> {
     let mut unplaced = Unplaced::new(instance, order);
     let mut gapped: Vec<u32> = order.iter().copied().filter(|&i| unplaced.is_gapped(i as usize)).collect();
     let mut skyline = Skyline::new(instance.sections() as u32, lowest_of_all);
@@ -83,6 +98,9 @@ fn from_low_lines(instance: &Instance, order: &[u32], lowest_of_all: bool, mergi
     let mut offsets: Vec<u64> = instance.items.iter().map(|item| item.fixed.unwrap_or_default()).collect();
     let mut left = instance.len() - obstacles.len();
     while left > 0 {
+        if stops() {
+            return None;
+        }
         let (floor, line) = skyline.next();
         let fits = |item: usize| {
             let start = instance.align_up(item, floor);
@@ -125,7 +143,7 @@ fn from_low_lines(instance: &Instance, order: &[u32], lowest_of_all: bool, mergi
             }
         }
     }
-    offsets
+    Some(offsets)
 }
 
 /// The offset lines, each indexed by its first section.
@@ -408,8 +426,12 @@ mod tests {
             let blocks = (0..len).map(|_| block()).collect();
             let Ok(instance) = Instance::new(&Problem { blocks, capacity: None }) else { continue };
             let order = longest_first(&instance);
-            let start = from_low_lines(&instance, &order, false, Merging::AtLiftUp);
-            assert_eq!(start, from_low_lines(&instance, &order, true, Merging::AtLiftUp), "round {round}");
+            let start = from_low_lines(&instance, &order, false, Merging::AtLiftUp, || false);
+            assert_eq!(
+                start,
+                from_low_lines(&instance, &order, true, Merging::AtLiftUp, || false),
+                "round {round}"
+            );
         }
     }
 }

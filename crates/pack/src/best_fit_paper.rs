@@ -13,6 +13,7 @@ use elbowroom_ir::packing::{Packer, Placement, Problem};
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 
 use crate::best_fit::{Merging, longest_first, lowest_line_first};
+use crate::clock::Clock;
 use crate::instance::Instance;
 use crate::partial_placement::Fit;
 use crate::windowed;
@@ -30,8 +31,8 @@ impl Packer for BestFitPaper {
         "best-fit-paper"
     }
 
-    fn pack(&self, problem: &Problem, _budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
-        pack(problem, Merging::AtLiftUp, observer)
+    fn pack(&self, problem: &Problem, budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
+        pack(problem, Merging::AtLiftUp, budget, observer)
     }
 }
 
@@ -40,19 +41,22 @@ impl Packer for BestFitPaperMerged {
         "best-fit-paper-merged"
     }
 
-    fn pack(&self, problem: &Problem, _budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
-        pack(problem, Merging::AtOnce, observer)
+    fn pack(&self, problem: &Problem, budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
+        pack(problem, Merging::AtOnce, budget, observer)
     }
 }
 
-fn pack(problem: &Problem, merging: Merging, observer: &dyn Observer) -> Outcome<Placement> {
+fn pack(problem: &Problem, merging: Merging, budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
     if windowed::has_windows(problem) {
-        return windowed::in_order(problem, longest_first, Fit::First, observer);
+        return windowed::in_order(problem, longest_first, Fit::First, budget, observer);
     }
+    let clock = Clock::start(budget, observer);
     let instance = match Instance::on_original_time(problem) {
         Ok(instance) => instance,
         Err(outcome) => return outcome,
     };
-    let offsets = lowest_line_first(&instance, &longest_first(&instance), merging);
-    instance.conclude(problem, &offsets, 1, observer, StopReason::Finished)
+    match lowest_line_first(&instance, &longest_first(&instance), merging, clock.stops()) {
+        Some(offsets) => instance.conclude(problem, &offsets, 1, observer, StopReason::Finished),
+        None => clock.stopped(),
+    }
 }

@@ -8,8 +8,9 @@ use std::cmp::Reverse;
 use elbowroom_ir::packing::{Packer, Placement, Problem};
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 
+use crate::clock::Clock;
 use crate::instance::Instance;
-use crate::partial_placement::{Fit, order_by, place_in_order};
+use crate::partial_placement::{Fit, order_by, place_in_order_while};
 use crate::squeaky_wheel::Order;
 use crate::windowed;
 
@@ -26,8 +27,8 @@ impl Packer for GreedyBySize {
         "size"
     }
 
-    fn pack(&self, problem: &Problem, _budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
-        greedy(problem, size_order, observer)
+    fn pack(&self, problem: &Problem, budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
+        in_order(problem, size_order, Fit::First, budget, observer)
     }
 }
 
@@ -36,8 +37,8 @@ impl Packer for GreedyByConflict {
         "conflict"
     }
 
-    fn pack(&self, problem: &Problem, _budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
-        greedy(problem, conflict_order, observer)
+    fn pack(&self, problem: &Problem, budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
+        in_order(problem, conflict_order, Fit::First, budget, observer)
     }
 }
 
@@ -61,14 +62,25 @@ pub(crate) fn conflict_order(instance: &Instance) -> Vec<u32> {
     })
 }
 
-fn greedy(problem: &Problem, order: Order, observer: &dyn Observer) -> Outcome<Placement> {
+/// Places all blocks in an order, while the clock permits.
+pub(crate) fn in_order(
+    problem: &Problem,
+    order: Order,
+    fit: Fit,
+    budget: &Budget,
+    observer: &dyn Observer,
+) -> Outcome<Placement> {
     if windowed::has_windows(problem) {
-        return windowed::in_order(problem, order, Fit::First, observer);
+        return windowed::in_order(problem, order, fit, budget, observer);
     }
+    let clock = Clock::start(budget, observer);
     let instance = match Instance::new(problem) {
         Ok(instance) => instance,
         Err(outcome) => return outcome,
     };
-    let offsets = place_in_order(&instance, order(&instance), Fit::First);
-    instance.conclude(problem, &offsets, 1, observer, StopReason::Finished)
+    let mut stops = clock.stops();
+    match place_in_order_while(&instance, order(&instance), fit, |_, _| !stops()) {
+        Some(offsets) => instance.conclude(problem, &offsets, 1, observer, StopReason::Finished),
+        None => clock.stopped(),
+    }
 }

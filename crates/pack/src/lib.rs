@@ -35,6 +35,7 @@ mod best_fit_paper;
 mod branching_order;
 mod canonical_tree;
 mod choice;
+mod clock;
 mod component;
 pub mod csv;
 mod ejection_chain;

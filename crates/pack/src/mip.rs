@@ -42,7 +42,7 @@ impl Packer for Mip {
     fn pack(&self, problem: &Problem, budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
         if windowed::has_windows(problem) {
             // The program has one binary variable per pair and no windows.
-            return windowed::in_order(problem, size_order, Fit::First, observer);
+            return windowed::in_order(problem, size_order, Fit::First, budget, observer);
         }
         let start = Instant::now();
         let whole = match Instance::new(problem) {

@@ -22,9 +22,9 @@ impl Packer for Pool {
         "pool"
     }
 
-    fn pack(&self, problem: &Problem, _budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
+    fn pack(&self, problem: &Problem, budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
         if windowed::has_windows(problem) {
-            return windowed::in_order(problem, windowed::time_order, Fit::Best, observer);
+            return windowed::in_order(problem, windowed::time_order, Fit::Best, budget, observer);
         }
         let instance = match Instance::new(problem) {
             Ok(instance) => instance,

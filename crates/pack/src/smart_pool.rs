@@ -8,11 +8,11 @@
 use std::cmp::Reverse;
 
 use elbowroom_ir::packing::{Packer, Placement, Problem};
-use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
+use elbowroom_ir::search::{Budget, Observer, Outcome};
 
+use crate::greedy::in_order;
 use crate::instance::Instance;
-use crate::partial_placement::{Fit, order_by, place_in_order};
-use crate::windowed;
+use crate::partial_placement::{Fit, order_by};
 
 /// SmartPool with the smallest hole that holds the variable.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,8 +27,8 @@ impl Packer for SmartPoolBest {
         "smartpool-best"
     }
 
-    fn pack(&self, problem: &Problem, _budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
-        smart_pool(problem, Fit::Best, observer)
+    fn pack(&self, problem: &Problem, budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
+        in_order(problem, smart_order, Fit::Best, budget, observer)
     }
 }
 
@@ -37,21 +37,9 @@ impl Packer for SmartPoolFirst {
         "smartpool-first"
     }
 
-    fn pack(&self, problem: &Problem, _budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
-        smart_pool(problem, Fit::First, observer)
+    fn pack(&self, problem: &Problem, budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
+        in_order(problem, smart_order, Fit::First, budget, observer)
     }
-}
-
-fn smart_pool(problem: &Problem, fit: Fit, observer: &dyn Observer) -> Outcome<Placement> {
-    if windowed::has_windows(problem) {
-        return windowed::in_order(problem, smart_order, fit, observer);
-    }
-    let instance = match Instance::new(problem) {
-        Ok(instance) => instance,
-        Err(outcome) => return outcome,
-    };
-    let offsets = place_in_order(&instance, smart_order(&instance), fit);
-    instance.conclude(problem, &offsets, 1, observer, StopReason::Finished)
 }
 
 /// Larger first, then allocated earlier, then the lower id.

@@ -24,6 +24,7 @@ use self::difference_search::{DifferenceSearch, Ending, MOST_ITEMS};
 use self::relation::{Occupancy, Rule};
 use crate::auto::Auto;
 use crate::best_fit::longest_first;
+use crate::clock::Clock;
 use crate::component::components;
 use crate::greedy::{conflict_order, size_order};
 use crate::instance::{Instance, Missed, infeasible, missed};
@@ -324,16 +325,19 @@ pub(crate) fn in_order(
     problem: &Problem,
     order: Order,
     fit: Fit,
+    budget: &Budget,
     observer: &dyn Observer,
 ) -> Outcome<Placement> {
+    let clock = Clock::start(budget, observer);
     let mut windowed = match Windowed::new(problem) {
         Ok(windowed) => windowed,
         Err(outcome) => return outcome,
     };
     let order = order(&windowed.instance);
-    if let Some(offsets) = windowed.place(&order, fit, &|| false) {
-        windowed.offer(offsets);
-    }
+    let Some(offsets) = windowed.place(&order, fit, &|| clock.stop_reason().is_some()) else {
+        return clock.stopped();
+    };
+    windowed.offer(offsets);
     windowed.conclude(1, observer, StopReason::Finished)
 }
 
@@ -350,15 +354,12 @@ const ORDERS: [(Order, Fit); 7] = [
 
 /// `auto` and `exact`. An evaluation is one order, or one search of a component.
 pub(crate) fn search(problem: &Problem, budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
-    let start = Instant::now();
+    let (start, clock) = (Instant::now(), Clock::start(budget, observer));
     let mut windowed = match Windowed::new(problem) {
         Ok(windowed) => windowed,
         Err(outcome) => return outcome,
     };
-    let stopped = || {
-        let time = budget.time.is_some_and(|limit| start.elapsed() >= limit);
-        if observer.interrupted() { Some(StopReason::Interrupted) } else { time.then_some(StopReason::Time) }
-    };
+    let stopped = || clock.stop_reason();
     let stop = || stopped().is_some();
     let mut evaluations = 0;
     let (order, fit) = ORDERS[0];

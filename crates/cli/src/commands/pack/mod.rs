@@ -219,7 +219,10 @@ fn pack(
         None => packer.pack(problem, budget, &keeper),
     };
     let missed = keeper.missed.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let refuted_at_once = outcome.best.is_none() && missed.is_none() && problem.capacity.is_some();
+    let unfinished =
+        matches!(outcome.stop, StopReason::Time | StopReason::Interrupted | StopReason::Evaluations);
+    let refuted_at_once =
+        outcome.best.is_none() && missed.is_none() && problem.capacity.is_some() && !unfinished;
     let anyway = if refuted_at_once {
         // The capacity was refuted without a search.
         packer.pack(&Problem { capacity: None, ..problem.clone() }, budget, &progress).best
@@ -382,6 +385,10 @@ fn refusal(buffers: &Buffers, stop: &StopReason) -> String {
             "no placement found within the capacity (infeasibility not proved); the smallest found needs {} bytes",
             best.get()
         ),
+        StopReason::Time => {
+            "the time ended before this packer had placed every buffer; give it more with --time".to_owned()
+        }
+        StopReason::Interrupted => "interrupted before this packer had placed every buffer".to_owned(),
         _ => "no placement found within the capacity (infeasibility not proved)".to_owned(),
     }
 }
