@@ -151,8 +151,8 @@ fn first_sample(iteration: u64, batch: usize) -> Result<u64, NetworkError> {
 /// Samples in a batch: the first extent of the first input, of all its parts if the batch is computed in parts; 1 without inputs.
 pub fn samples(graph: &Graph) -> usize {
     let Some(first) = graph.inputs.first() else { return 1 };
-    let parts = graph.inputs.iter().filter(|input| input.name == first.name).count();
-    parts * graph.tensors[first.tensor].shape.dims().first().copied().unwrap_or(1)
+    let parts = graph.inputs.iter().filter(|input| input.name == first.name);
+    parts.map(|part| graph.tensors[part.tensor].shape.dims().first().copied().unwrap_or(1)).sum()
 }
 
 impl Network for Arc<Graph> {

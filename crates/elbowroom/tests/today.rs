@@ -1,5 +1,5 @@
-//! Networks of today under half of their unconstrained peak and under the smallest limit that a plan is found for: the bits of the unlimited
-//! training, resumed trainings alike, and forward passes alone.
+//! Networks of today, and k-means, under half of their unconstrained peak and under the smallest limit that a plan is found for: the bits of
+//! the unlimited training, resumed trainings alike, and forward passes alone.
 
 mod support;
 
@@ -50,4 +50,10 @@ fn vision_transformer() {
 #[test]
 fn diffusion() {
     check("diffusion", &Options::new(1).image(8).width(4));
+}
+
+#[test]
+fn points_in_parts() {
+    // 16 parts, the last one smaller than the others.
+    check("kmeans", &Options::new(1_009).width(16).classes(8));
 }

@@ -65,7 +65,7 @@ fn figures_add_up_on_networks_of_every_family() {
         let why = explain(&task(network, batch), None);
         assert!(!why.planned && !why.allocations_only);
         consistent(&why);
-        // In k-means the op at the peak uses all that is there.
+        // Offloading helps where the op at the peak does not use all that is there.
         let idle = why.in_use_bytes < why.peak_live_bytes;
         assert_eq!(why.groups.iter().any(|group| group.offload.is_some()), idle, "{network}");
     }

@@ -495,7 +495,7 @@ fn clusters() {
     for (rows, clusters, width) in [(1, 1, 1), (50, 7, 130), (3000, 20, 3)] {
         check(&OpKind::RowSquares { rows, width });
         check(&OpKind::Nearest { rows, clusters });
-        check(&OpKind::CentroidUpdate { rows, clusters, width });
+        check(&OpKind::CentroidUpdate { parts: vec![rows], clusters, width });
         check(&OpKind::Sum { len: rows * width, factor: 0.25 });
     }
     // Sums of so many elements that several tasks take them in, the last one a part; and of so many that tasks become larger.
@@ -505,7 +505,8 @@ fn clusters() {
         check(&OpKind::SquaredError { len, factor: 1.0 / len as f32 });
     }
     // More centroids than points: some have none.
-    check(&OpKind::CentroidUpdate { rows: 3, clusters: 9, width: 4 });
+    check(&OpKind::CentroidUpdate { parts: vec![3], clusters: 9, width: 4 });
+    check(&OpKind::CentroidUpdate { parts: vec![40, 40, 7], clusters: 9, width: 4 });
 }
 
 fn grouped(batch: usize, channels: [usize; 2], in_size: [usize; 2], window: Window) -> GroupedConv {

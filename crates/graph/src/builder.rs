@@ -162,17 +162,22 @@ impl Builder {
         &self.graph
     }
 
-    /// Adds a tensor that the host provides in every iteration.
+    /// Adds a tensor that the host provides in every iteration. Inputs of one name are parts of one batch; the ops of all but the first are
+    /// named `NAME.part1` and so on.
     pub fn input(&mut self, name: &str, shape: impl Into<Shape>, content: Content) -> Var {
         let shape = shape.into();
         let dtype = match content {
             Content::Real => DType::F32,
             Content::Class { .. } => DType::I32,
         };
-        let tensor = self.fresh(name.to_owned(), shape, dtype);
+        let own = match self.graph.inputs.iter().filter(|input| input.name == name).count() {
+            0 => name.to_owned(),
+            part => format!("{name}.part{part}"),
+        };
+        let tensor = self.fresh(own.clone(), shape, dtype);
         let slot = self.graph.inputs.len();
         self.graph.inputs.push(InputSpec { name: name.to_owned(), tensor, content });
-        self.node(name.to_owned(), OpKind::Input { slot }, Vec::new(), vec![tensor]);
+        self.node(own, OpKind::Input { slot }, Vec::new(), vec![tensor]);
         Var { id: tensor, shape }
     }
 

@@ -464,11 +464,11 @@ pub enum OpKind {
         /// Centroids.
         clusters: usize,
     },
-    /// `(sums [clusters, width], nearest i32 [rows], c [clusters, width]) → (c′)`: `c′[k] = sums[k] / |{r: nearest[r] = k}|`; c′ mutates c,
-    /// which stays as it is where no point is nearest (Lloyd, 1982).
+    /// `(sums [clusters, width], c [clusters, width], nearest i32 [parts[0]], …) → (c′)`: `c′[k] = sums[k] / |{r: nearest[r] = k}|`, counted over
+    /// all parts; c′ mutates c, which stays as it is where no point is nearest (Lloyd, 1982).
     CentroidUpdate {
-        /// Points.
-        rows: usize,
+        /// Points of each part.
+        parts: Vec<usize>,
         /// Centroids.
         clusters: usize,
         /// Columns.
@@ -502,10 +502,10 @@ impl OpKind {
             Self::Accumulate { .. } => vec![(0, 0)],
             Self::LinearGradWeight { accumulate: true, .. }
             | Self::EmbeddingGrad { accumulate: true, .. } => vec![(2, 0)],
-            Self::CentroidUpdate { .. }
-            | Self::LinearGradInputTile { .. }
-            | Self::Conv2dGradInputTile { .. }
-            | Self::EmbeddingTile(_) => vec![(2, 0)],
+            Self::CentroidUpdate { .. } => vec![(1, 0)],
+            Self::LinearGradInputTile { .. } | Self::Conv2dGradInputTile { .. } | Self::EmbeddingTile(_) => {
+                vec![(2, 0)]
+            }
             Self::RunningUpdate { .. } => vec![(2, 0), (3, 1)],
             Self::SgdStep { sgd, .. } if sgd.momentum == 0.0 => vec![(0, 0)],
             Self::SgdStep { .. } => vec![(0, 0), (2, 1)],

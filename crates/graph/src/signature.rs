@@ -256,9 +256,9 @@ impl OpKind {
                 signature.outputs.insert(0, ([rows].into(), I32));
                 signature
             }
-            Self::CentroidUpdate { rows, clusters, width } => {
+            Self::CentroidUpdate { ref parts, clusters, width } => {
                 let mut signature = floats(&[clusters * width; 2], &[&[clusters, width]]);
-                signature.inputs.insert(1, (Size::Exactly(rows), I32));
+                signature.inputs.extend(parts.iter().map(|&rows| (Size::Exactly(rows), I32)));
                 signature
             }
 

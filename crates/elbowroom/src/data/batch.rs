@@ -1,6 +1,6 @@
 //! The inputs of one iteration, as a data set fills them.
 
-use elbowroom_graph::{Content, Graph, Shape};
+use elbowroom_graph::{Content, Graph, InputSpec, Shape};
 
 use super::DataError;
 
@@ -8,8 +8,8 @@ use super::DataError;
 #[derive(Clone, Debug)]
 pub struct Batch {
     inputs: Vec<Input>,
-    /// Parts in which the graph takes the batch, each with inputs of the same names.
-    parts: usize,
+    /// Samples of each part in which the graph takes the batch, each with inputs of the same names.
+    parts: Vec<usize>,
     /// Number of classes of the network, if no input holds them.
     classes: usize,
 }
@@ -124,13 +124,17 @@ impl Batch {
     pub fn new(graph: &Graph) -> Self {
         let first = graph.inputs.first().map(|input| input.name.as_str());
         let parts = graph.inputs.iter().filter(|input| Some(input.name.as_str()) == first).count().max(1);
-        let inputs = graph.inputs.iter().take(graph.inputs.len() / parts);
-        let inputs = inputs.map(|i| {
-            let mut extents = graph.tensors[i.tensor].shape.dims().to_vec();
-            extents.iter_mut().take(1).for_each(|samples| *samples *= parts);
-            Input::new(&i.name, Shape::new(&extents), i.content)
+        let per_part = (graph.inputs.len() / parts).max(1);
+        let extents = |input: &InputSpec| graph.tensors[input.tensor].shape.dims().to_vec();
+        let rows = |input: &InputSpec| extents(input).first().copied().unwrap_or(1);
+        let inputs = graph.inputs.iter().take(per_part).enumerate().map(|(position, input)| {
+            let mut extents = extents(input);
+            let of_parts = graph.inputs.iter().skip(position).step_by(per_part);
+            extents.iter_mut().take(1).for_each(|samples| *samples = of_parts.clone().map(rows).sum());
+            Input::new(&input.name, Shape::new(&extents), input.content)
         });
         let inputs = inputs.collect();
+        let parts = graph.inputs.iter().step_by(per_part).map(rows).collect();
         let output = graph.outputs.first().map(|output| graph.tensors[output.tensor].shape);
         // Without labels, the number of classes is the second extent of its first output.
         let classes = output.and_then(|shape| shape.dims().get(1).copied()).unwrap_or(1);
@@ -143,7 +147,7 @@ impl Batch {
         let extents = Shape::new(&[shape.batch, shape.length]);
         let names = if labelled { &["tokens", "labels"][..] } else { &["tokens"] };
         let inputs = names.iter().map(|name| Input::new(name, extents, content)).collect();
-        Self { inputs, parts: 1, classes: shape.vocabulary }
+        Self { inputs, parts: vec![shape.batch], classes: shape.vocabulary }
     }
 
     /// Gives the memory of all elements back, until [`hold`](Self::hold).
@@ -335,14 +339,20 @@ impl Batch {
 
     /// The bytes of the inputs by slot, in the machine's byte order.
     pub fn slots(&self) -> impl Iterator<Item = &[u8]> {
-        (0..self.parts).flat_map(move |part| {
+        let samples = self.parts.iter().sum::<usize>().max(1);
+        let begins = self.parts.iter().scan(0, |end, part| {
+            let begin = *end;
+            *end += part;
+            Some(begin..*end)
+        });
+        begins.flat_map(move |part| {
             self.inputs.iter().map(move |input| {
                 let bytes: &[u8] = match &input.values {
                     Values::Reals(values) => bytemuck::cast_slice(values),
                     Values::Classes(values) => bytemuck::cast_slice(values),
                 };
-                let size = bytes.len() / self.parts;
-                &bytes[part * size..(part + 1) * size]
+                let sample = bytes.len() / samples;
+                &bytes[sample * part.start..sample * part.end]
             })
         })
     }
@@ -368,5 +378,22 @@ mod tests {
         assert!(message(reals(&mut batch, "pictures", &[3, 8, 8])).contains("images, labels"));
         assert!(message(reals(&mut batch, "images", &[1, 8, 8])).contains("[3, 8, 8]"));
         assert!(message(reals(&mut batch, "labels", &[])).contains("takes classes"));
+    }
+
+    #[test]
+    fn parts_of_different_sizes_take_the_samples_in_order() {
+        // In parts of 3: the last one has 2.
+        let graph = zoo::build("kmeans", &Options::new(35).width(2)).unwrap();
+        let mut batch = Batch::new(&graph);
+        assert_eq!((batch.samples(), graph.inputs.len()), (35, 12));
+        assert_eq!(batch.kind(), Some(Kind::Points([35, 2])));
+        let points = batch.reals("points", &[2]).unwrap();
+        points.iter_mut().zip(0u8..).for_each(|(value, number)| *value = f32::from(number));
+        let points: Vec<u8> = bytemuck::cast_slice(points).to_vec();
+        let slots: Vec<&[u8]> = batch.slots().collect();
+        assert_eq!(slots.concat(), points);
+        for (slot, input) in slots.iter().zip(&graph.inputs) {
+            assert_eq!(slot.len() as u64, graph.tensors[input.tensor].bytes().get());
+        }
     }
 }

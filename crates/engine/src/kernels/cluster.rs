@@ -88,14 +88,18 @@ pub unsafe fn nearest(o: &Operands<'_>, pool: &ThreadPool, [rows, clusters]: [us
 pub unsafe fn centroid_update(
     o: &Operands<'_>,
     pool: &ThreadPool,
-    rows: usize,
+    parts: &[usize],
     [clusters, width]: [usize; 2],
 ) {
     // SAFETY: the centroids are written here only; the other operands are apart.
-    let (sums, nearest) = unsafe { (o.read::<f32>(0, clusters * width), o.read::<i32>(1, rows)) };
+    let sums = unsafe { o.read::<f32>(0, clusters * width) };
+    // SAFETY: as above.
+    let part = |(part, &rows): (usize, &usize)| unsafe { o.read::<i32>(2 + part, rows) };
+    let parts: Vec<&[i32]> = parts.iter().enumerate().map(part).collect();
     let centroids = Shared::new(o.target::<f32>(0, clusters * width));
     each(pool, clusters, |k| {
-        let count = nearest.iter().filter(|&&nearest| nearest == k as i32).count();
+        let nearest = parts.iter().flat_map(|part| part.iter());
+        let count = nearest.filter(|&&nearest| nearest == k as i32).count();
         if count > 0 {
             // SAFETY: every task has its own centroid.
             let centroid = unsafe { centroids.slice(k * width, width) };

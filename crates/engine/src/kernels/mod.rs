@@ -301,8 +301,8 @@ pub unsafe fn run(kind: &OpKind, operands: &Operands<'_>, context: &Context<'_>)
             }
             OpKind::RowSquares { rows, width } => cluster::row_squares(o, pool, [rows, width]),
             OpKind::Nearest { rows, clusters } => cluster::nearest(o, pool, [rows, clusters]),
-            OpKind::CentroidUpdate { rows, clusters, width } => {
-                cluster::centroid_update(o, pool, rows, [clusters, width]);
+            OpKind::CentroidUpdate { ref parts, clusters, width } => {
+                cluster::centroid_update(o, pool, parts, [clusters, width]);
             }
             OpKind::SgdStep { len, sgd } => {
                 let learning_rate = sgd.learning_rate * context.rate;

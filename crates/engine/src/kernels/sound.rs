@@ -288,7 +288,10 @@ fn volumes(kind: &OpKind) -> Vec<Vec<usize>> {
         }
         OpKind::Transpose { batch, rows, columns, inner } => vec![vec![batch, rows, columns, inner]],
         OpKind::Nearest { rows, clusters } => vec![vec![rows, clusters]],
-        OpKind::CentroidUpdate { rows, clusters, width } => vec![vec![clusters, width], vec![rows]],
+        OpKind::CentroidUpdate { ref parts, clusters, width } => {
+            let parts = parts.iter().map(|&rows| vec![rows]);
+            [vec![clusters, width]].into_iter().chain(parts).collect()
+        }
     }
 }
 

@@ -265,10 +265,11 @@ pub fn twin(kind: &OpKind, x: &[&[f64]], seed: u64, iteration: u64) -> Vec<Vec<f
             vec![nearest, gap]
         }
         OpKind::CentroidUpdate { width, .. } => {
-            let count = |k: usize| x[1].iter().filter(|&&nearest| nearest == k as f64).count() as f64;
+            let nearest = || x[2..].iter().flat_map(|part| part.iter());
+            let count = |k: usize| nearest().filter(|&&nearest| nearest == k as f64).count() as f64;
             let mean = |(i, sum): (usize, &f64)| {
                 let count = count(i / width);
-                if count > 0.0 { sum / count } else { x[2][i] }
+                if count > 0.0 { sum / count } else { x[1][i] }
             };
             vec![x[0].iter().enumerate().map(mean).collect()]
         }
