@@ -22,12 +22,13 @@ impl Planner for Floor {
     }
 
     fn schedule(&self, request: &Request<'_>, _: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
-        let offloadable = if request.freedom.offload { offloadable(request) } else { Vec::new() };
+        let keep = Policy::prompt(request.trace);
+        let offloadable = if request.freedom.offload { offloadable(request, &keep) } else { Vec::new() };
         let mut evaluations = 0;
         let mut best: Option<Bytes> = None;
         let mut fits = |count: usize| {
             evaluations += 1;
-            let Ok((live_bytes, _)) = least_live(request, &policy(request, &offloadable[..count])) else {
+            let Ok((live_bytes, _)) = least_live(request, &offloaded(&keep, &offloadable[..count])) else {
                 return false;
             };
             best = Some(best.map_or(live_bytes, |best| best.min(live_bytes)));
@@ -54,17 +55,16 @@ impl Planner for Floor {
                 low = middle;
             }
         }
-        match lower(request, &policy(request, &offloadable[..high])) {
+        match lower(request, &offloaded(&keep, &offloadable[..high])) {
             Ok(lowered) => Outcome { best: Some(lowered.schedule), evaluations, stop },
             Err(_) => refusal(request, best, evaluations),
         }
     }
 }
 
-/// Everything that can be offloaded, what frees most for longest first.
-fn offloadable(request: &Request<'_>) -> Vec<Offloadable> {
+/// Everything that a policy keeps and that can be offloaded, what frees most for longest first.
+fn offloadable(request: &Request<'_>, keep: &Policy) -> Vec<Offloadable> {
     let trace = request.trace;
-    let keep = Policy::prompt(trace);
     let touches = Touches::of(trace, &keep.sequence);
     let end = keep.sequence.len() as u64;
     let mut found: Vec<(u128, Offloadable)> = Vec::new();
@@ -89,8 +89,9 @@ fn offloadable(request: &Request<'_>) -> Vec<Offloadable> {
     found.into_iter().map(|(_, part)| part).collect()
 }
 
-fn policy(request: &Request<'_>, offloadable: &[Offloadable]) -> Policy {
-    let mut policy = Policy::prompt(request.trace);
-    offloadable.iter().for_each(|part| part.offload(&mut policy));
+/// The policy with these parts offloaded.
+fn offloaded(keep: &Policy, parts: &[Offloadable]) -> Policy {
+    let mut policy = keep.clone();
+    parts.iter().for_each(|part| part.offload(&mut policy));
     policy
 }
