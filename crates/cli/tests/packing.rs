@@ -213,3 +213,17 @@ fn the_command_line_of_minimalloc_is_understood() {
     let (_, errors) = expect_both(at, "pack --minimalloc --capacity=12 --input=nowhere.csv", 1);
     assert!(errors.contains("nowhere.csv"), "{errors}");
 }
+
+#[test]
+fn every_packer_that_searches_keeps_its_time_on_a_large_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let row = |i: u64| format!("{i},{},{},{}\n", i * 7 % 60_000, i * 7 % 60_000 + 900, 64 + i % 1_000 * 8);
+    let rows: String = (0..60_000).map(row).collect();
+    std::fs::write(at.join("large.csv"), format!("id,lower,upper,size\n{rows}")).unwrap();
+    for packer in ["--packer auto", "--packer exact", "--bank near=1GiB --bank far=1GiB"] {
+        let (_, err) = expect_both(at, &format!("pack large.csv {packer} --time 1ms"), 1);
+        let sentence = "elbowroom: the time ended before every buffer was placed; give it more with --time";
+        assert_eq!(err.trim(), sentence, "{packer}");
+    }
+}

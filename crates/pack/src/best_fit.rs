@@ -61,7 +61,16 @@ pub(crate) fn longest_first(instance: &Instance) -> Vec<u32> {
 
 /// Runs the heuristic with another order of preference, most preferred item first.
 pub(crate) fn best_fit(instance: &Instance, order: &[u32]) -> Vec<u64> {
-    from_low_lines(instance, order, instance.any_gaps, Merging::AtLiftUp, || false).unwrap_or_default()
+    best_fit_while(instance, order, || false).unwrap_or_default()
+}
+
+/// The same; `None` if it `stops` before.
+pub(crate) fn best_fit_while(
+    instance: &Instance,
+    order: &[u32],
+    stops: impl FnMut() -> bool,
+) -> Option<Vec<u64>> {
+    from_low_lines(instance, order, instance.any_gaps, Merging::AtLiftUp, stops)
 }
 
 /// When neighbouring lines of equal offset become one.

@@ -14,12 +14,12 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use elbowroom_ir::search::{Budget, Observer, StopReason};
 
 use crate::branching_order::{BranchingOrders, StaticOrder};
 use crate::canonical_tree::{Number, Tree, TreeSearch, Verdict, scale_of};
+use crate::clock::Clock;
 use crate::component::Component;
 use crate::instance::{Instance, Span, gcd};
 use crate::random::Random;
@@ -196,8 +196,7 @@ pub(crate) struct Improver<'a> {
     capacity: Option<u64>,
     limits: NodeLimits,
     budget: &'a Budget,
-    observer: &'a dyn Observer,
-    start: Instant,
+    clock: Clock<'a>,
     pub(crate) evaluations: u64,
 }
 
@@ -207,16 +206,15 @@ impl<'a> Improver<'a> {
         capacity: Option<u64>,
         limits: NodeLimits,
         budget: &'a Budget,
-        observer: &'a dyn Observer,
-        start: Instant,
+        clock: Clock<'a>,
         evaluations: u64,
     ) -> Self {
-        Self { states, capacity, limits, budget, observer, start, evaluations }
+        Self { states, capacity, limits, budget, clock, evaluations }
     }
 
     /// Receives the progress of the search.
     pub(crate) fn observer(&self) -> &'a dyn Observer {
-        self.observer
+        self.clock.observer()
     }
 
     /// The height that every component should reach, in bytes.
@@ -236,20 +234,17 @@ impl<'a> Improver<'a> {
 
     /// Why the search must stop now, if it must: the observer interrupts, or time is up.
     pub(crate) fn stop_reason(&self) -> Option<StopReason> {
-        if self.observer.interrupted() {
-            return Some(StopReason::Interrupted);
-        }
-        self.budget.time.filter(|&limit| self.start.elapsed() >= limit).map(|_| StopReason::Time)
+        self.clock.stop_reason()
     }
 
     /// Searches until every searchable component is done, one is proved not to fit the capacity, or the budget ends.
     pub(crate) fn run(&mut self) -> StopReason {
         let threads = self.budget.threads.max(1);
-        let (budget, observer, start) = (self.budget, self.observer, self.start);
+        let clock = self.clock;
         let mut line = Line { improver: self, queue: VecDeque::new(), ended: None };
         line.fill();
         let shared = Shared { line: Mutex::new(line), wake: Condvar::new(), void: AtomicU64::new(0) };
-        let stopped = || observer.interrupted() || budget.time.is_some_and(|limit| start.elapsed() >= limit);
+        let stopped = || clock.stop_reason().is_some();
         if threads == 1 {
             shared.work(&stopped);
         } else {
@@ -327,9 +322,9 @@ impl<'a> Improver<'a> {
                     }
                 }
                 if self.height() < before {
-                    self.observer.improved(self.height(), self.bound());
+                    self.observer().improved(self.height(), self.bound());
                 }
-                self.observer.progress(self.evaluations);
+                self.observer().progress(self.evaluations);
             }
         }
     }
@@ -468,9 +463,9 @@ impl Line<'_, '_> {
                 }
             }
             if self.improver.height() < before || self.improver.bound() > bound {
-                self.improver.observer.improved(self.improver.height(), self.improver.bound());
+                self.improver.observer().improved(self.improver.height(), self.improver.bound());
             }
-            self.improver.observer.progress(self.improver.evaluations);
+            self.improver.observer().progress(self.improver.evaluations);
             self.fill();
             if decided || self.ended.is_some() {
                 return true;

@@ -18,6 +18,7 @@ use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 use highs::{HighsModelStatus, RowProblem, Sense};
 
 use crate::canonical_tree::scale_of;
+use crate::clock::Clock;
 use crate::component::components;
 use crate::greedy::size_order;
 use crate::instance::{Instance, infeasible};
@@ -44,20 +45,22 @@ impl Packer for Mip {
             // The program has one binary variable per pair and no windows.
             return windowed::in_order(problem, size_order, Fit::First, budget, observer);
         }
-        let start = Instant::now();
+        let clock = Clock::start(budget, observer);
         let whole = match Instance::new(problem) {
             Ok(instance) => instance,
             Err(outcome) => return outcome,
         };
+        let mut stops = clock.stops_above(whole.len());
         let mut offsets = vec![0; whole.len()];
         let mut solved = Counts::default();
         let mut evaluations = 0;
         for component in components(&whole) {
-            let heuristic = initial_placement(&component, whole.bound);
-            let of_budget = budget.time.map(|limit| limit.saturating_sub(start.elapsed()));
+            let Some(heuristic) = initial_placement(&component, whole.bound, &mut stops) else {
+                return clock.stopped();
+            };
             // A solve does not ask the observer, so it gets the deadline.
             let until = observer.deadline().map(|end| end.saturating_duration_since(Instant::now()));
-            let left = of_budget.into_iter().chain(until).min().map(|time| time.as_secs_f64());
+            let left = clock.time_left().into_iter().chain(until).min().map(|time| time.as_secs_f64());
             let interrupted = observer.interrupted();
             let Solution { offsets: best, end } = match interrupted {
                 true => Solution { offsets: heuristic, end: End::Interrupted },

@@ -1,17 +1,17 @@
 //! The frame of the packers `auto` and `exact`: initial heuristics, the search of [`crate::improver`], and the outcome.
 
 use std::cmp::Reverse;
-use std::time::Instant;
 
 use elbowroom_ir::packing::{Placement, Problem};
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 
-use crate::best_fit::{best_fit, longest_first};
+use crate::best_fit::{best_fit_while, longest_first};
+use crate::clock::Clock;
 use crate::component::{Component, components};
 use crate::improver::{ComponentState, Improver, NodeLimits};
 use crate::infeasibility::refuted;
 use crate::instance::{Instance, Missed};
-use crate::partial_placement::{Fit, order_by, place_in_order};
+use crate::partial_placement::{Fit, order_by, place_in_order, place_in_order_while};
 use crate::squeaky_wheel::GREEDY;
 
 /// Up to this many items all greedy heuristics run before the search; for larger instances the search runs them later
@@ -27,12 +27,17 @@ pub(crate) fn hint_order(instance: &Instance) -> Vec<u32> {
     })
 }
 
-/// The best placement of a component by the heuristics. They run one after another until one is no higher than `goal` bytes.
-pub(crate) fn initial_placement(component: &Component, goal: u64) -> Vec<u64> {
+/// The best placement of a component by the heuristics. They run one after another until one is no higher than `goal` bytes. `None` if the
+/// first two, the only ones for many items, are to be stopped: they are one evaluation, which happens as a whole or not at all.
+pub(crate) fn initial_placement(
+    component: &Component,
+    goal: u64,
+    mut stops: impl FnMut() -> bool,
+) -> Option<Vec<u64>> {
     let instance = &component.instance;
-    let mut best = best_fit(instance, &longest_first(instance));
+    let mut best = best_fit_while(instance, &longest_first(instance), &mut stops)?;
     if instance.items.iter().any(|item| item.hint.is_some()) {
-        let offsets = place_in_order(instance, hint_order(instance), Fit::First);
+        let offsets = place_in_order_while(instance, hint_order(instance), Fit::First, |_, _| !stops())?;
         if instance.height(&offsets) < instance.height(&best) {
             best = offsets;
         }
@@ -46,7 +51,7 @@ pub(crate) fn initial_placement(component: &Component, goal: u64) -> Vec<u64> {
             best = offsets;
         }
     }
-    best
+    Some(best)
 }
 
 /// A problem, and the search for its placement, which has done its first evaluation: the heuristics.
@@ -57,22 +62,24 @@ pub(crate) struct PackingSearch<'a> {
 }
 
 impl<'a> PackingSearch<'a> {
-    /// Runs the heuristics on every component. The error is the outcome of a problem that needs no search.
+    /// Runs the heuristics on every component. The error is the outcome of a problem that needs no search, or has no time for one.
     pub(crate) fn new(
         problem: &'a Problem,
         budget: &'a Budget,
         observer: &'a dyn Observer,
         limits: NodeLimits,
     ) -> Result<Self, Outcome<Placement>> {
-        let start = Instant::now();
+        let clock = Clock::start(budget, observer);
         let whole = Instance::new(problem)?;
         let goal = whole.capacity.unwrap_or(whole.bound);
-        let state = |component: Component| {
-            let offsets = initial_placement(&component, goal);
-            ComponentState::new(component, offsets)
+        let mut stops = clock.stops_above(whole.len());
+        let mut state = |component: Component| {
+            let offsets = initial_placement(&component, goal, &mut stops)?;
+            Some(ComponentState::new(component, offsets))
         };
-        let states = components(&whole).into_iter().map(state).collect();
-        let improver = Improver::new(states, whole.capacity, limits, budget, observer, start, 1);
+        let states: Option<Vec<_>> = components(&whole).into_iter().map(&mut state).collect();
+        let Some(states) = states else { return Err(clock.stopped()) };
+        let improver = Improver::new(states, whole.capacity, limits, budget, clock, 1);
         observer.improved(improver.height(), improver.bound());
         Ok(Self { problem, whole, improver })
     }

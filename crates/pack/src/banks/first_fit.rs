@@ -7,6 +7,7 @@ use elbowroom_ir::packing::{Block, Problem};
 use elbowroom_ir::{BufferId, Bytes, Id};
 
 use super::model::{BankedPlacement, BankedProblem};
+use crate::clock::Clock;
 use crate::instance::Instance;
 use crate::partial_placement::{Fit, PartialPlacement, order_by};
 use crate::windowed::without_windows;
@@ -30,8 +31,8 @@ const KEYS: [Key; 3] = [
     |m| Reverse((u128::from(m.traffic) << 40) / u128::from(m.size.max(1))),
 ];
 
-/// The placements of all passes, in the order of [`KEYS`].
-pub(super) fn passes(problem: &BankedProblem) -> Vec<BankedPlacement> {
+/// The placements of all passes, in the order of [`KEYS`], up to the first that stops before its end.
+pub(super) fn passes(problem: &BankedProblem, clock: &Clock<'_>) -> Vec<BankedPlacement> {
     // Windows are taken as whole here: what is legal then is legal with them.
     let blocks =
         problem.blocks.values().map(|block| Block { hint: None, ..without_windows(block, None) }).collect();
@@ -50,7 +51,8 @@ pub(super) fn passes(problem: &BankedProblem) -> Vec<BankedPlacement> {
         }
     };
     let measures: Vec<Measure> = (0..instance.len()).map(measure).collect();
-    let pass = |key: &Key| {
+    let mut stops = clock.stops_above(instance.len());
+    let mut pass = |key: &Key| {
         let order = order_by(&instance, |i| {
             let block = &problem.blocks.as_slice()[instance.items[i].block as usize];
             (block.fixed.is_none(), !measures[i].pinned, key(&measures[i]))
@@ -68,6 +70,9 @@ pub(super) fn passes(problem: &BankedProblem) -> Vec<BankedPlacement> {
             offsets[id.index()] = if chosen[id.index()].is_some() { at } else { Bytes::ZERO };
         }
         for item in order {
+            if stops() {
+                return None;
+            }
             let item = item as usize;
             let id = BufferId::new(instance.items[item].block as usize);
             let mut options = problem.options(id);
@@ -89,7 +94,7 @@ pub(super) fn passes(problem: &BankedProblem) -> Vec<BankedPlacement> {
                 }
             }
         }
-        BankedPlacement::new(problem, chosen.into(), offsets.into())
+        Some(BankedPlacement::new(problem, chosen.into(), offsets.into()))
     };
-    KEYS.iter().map(pass).collect()
+    KEYS.iter().map_while(&mut pass).collect()
 }

@@ -10,7 +10,6 @@ mod model;
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::time::Instant;
 
 use elbowroom_ir::packing::{Packer, Placement};
 use elbowroom_ir::search::{Budget, Infeasible, InterruptOnly, Observer, Outcome, StopReason};
@@ -18,6 +17,7 @@ use elbowroom_ir::{BufferId, Bytes, Id, Table};
 
 use crate::auto::Auto;
 use crate::choice::{Choices, Literal};
+use crate::clock::Clock;
 use crate::exact::Exact;
 use crate::improver::MOST_ITEMS;
 
@@ -69,8 +69,7 @@ pub fn pack_banks(
     let search = BankSearch {
         problem,
         budget,
-        observer,
-        start: Instant::now(),
+        clock: Clock::start(budget, observer),
         evaluations: 0,
         known: HashMap::new(),
         best: BankedPlacement::default(),
@@ -91,8 +90,7 @@ enum Known {
 struct BankSearch<'a> {
     problem: &'a BankedProblem,
     budget: &'a Budget,
-    observer: &'a dyn Observer,
-    start: Instant,
+    clock: Clock<'a>,
     evaluations: u64,
     /// By bank and blocks.
     known: HashMap<(u32, Vec<BufferId>), Known>,
@@ -101,10 +99,8 @@ struct BankSearch<'a> {
 
 impl BankSearch<'_> {
     fn stop_reason(&self) -> Option<StopReason> {
-        if self.observer.interrupted() {
-            return Some(StopReason::Interrupted);
-        }
-        self.budget.exhausted(self.evaluations, self.start)
+        let used_up = || self.budget.evaluations.is_some_and(|limit| self.evaluations >= limit);
+        self.clock.stop_reason().or_else(|| used_up().then_some(StopReason::Evaluations))
     }
 
     /// What is least: spilled traffic, of which each block has at least a byte; then cost.
@@ -116,16 +112,20 @@ impl BankSearch<'_> {
     fn offer(&mut self, placement: BankedPlacement) {
         if self.measure(&placement) < self.measure(&self.best) {
             self.best = placement;
-            self.observer.improved(self.best.cost, 0);
+            self.clock.observer().improved(self.best.cost, 0);
         }
     }
 
     fn run(mut self) -> Outcome<BankedPlacement> {
-        let mut passes = first_fit::passes(self.problem);
+        let mut passes = first_fit::passes(self.problem, &self.clock);
         passes.sort_by_key(|placement| self.measure(placement));
         self.evaluations += passes.len() as u64;
-        if let Some(best) = passes.into_iter().next() {
-            self.best = best;
+        match passes.into_iter().next() {
+            Some(best) => self.best = best,
+            None => {
+                let Outcome { evaluations, stop, .. } = self.clock.stopped();
+                return Outcome { best: None, evaluations, stop };
+            }
         }
         let stop = match self.stop_reason() {
             Some(stop) => stop,
@@ -156,13 +156,13 @@ impl BankSearch<'_> {
         // Without a limit every placement will do.
         let evaluations = if part.capacity.is_none() { 1 } else { evaluations };
         let limit = left.map_or(evaluations, |left| left.min(evaluations));
-        let time = self.budget.time.map(|limit| limit.saturating_sub(self.start.elapsed()));
+        let time = self.clock.time_left();
         let budget = Budget { evaluations: Some(limit), time, ..self.budget.clone() };
         let large = part.blocks.len() > MOST_ITEMS;
         let packer: &dyn Packer = if large || part.capacity.is_none() { &Auto } else { &Exact };
-        let outcome = packer.pack(&part, &budget, &InterruptOnly(self.observer));
+        let outcome = packer.pack(&part, &budget, &InterruptOnly(self.clock.observer()));
         self.evaluations += outcome.evaluations.max(1);
-        self.observer.progress(self.evaluations);
+        self.clock.observer().progress(self.evaluations);
         let known = match (outcome.best, outcome.stop) {
             (Some(placement), _) => Known::Placed(placement),
             (None, StopReason::Infeasible(proof)) => match *proof {
@@ -232,8 +232,8 @@ impl BankSearch<'_> {
         let mut choices = Choices::new(costs.collect());
         let mut evaluations = PROBE;
         loop {
-            let (observer, budget, start) = (self.observer, self.budget, self.start);
-            let stop = || observer.interrupted() || budget.time.is_some_and(|limit| start.elapsed() >= limit);
+            let clock = self.clock;
+            let stop = || clock.stop_reason().is_some();
             let chosen = choices.cheapest(&stop);
             let bank = |id: BufferId| {
                 let v = id.index();

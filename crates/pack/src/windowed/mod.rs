@@ -14,7 +14,6 @@ mod difference_search;
 mod relation;
 
 use std::cmp::Reverse;
-use std::time::Instant;
 
 use elbowroom_ir::packing::{Block, Interval, Packer, Placement, Problem};
 use elbowroom_ir::search::{Budget, InterruptOnly, Observer, Outcome, StopReason};
@@ -24,7 +23,7 @@ use self::difference_search::{DifferenceSearch, Ending, MOST_ITEMS};
 use self::relation::{Occupancy, Rule};
 use crate::auto::Auto;
 use crate::best_fit::longest_first;
-use crate::clock::Clock;
+use crate::clock::{ALWAYS_PLACED, Clock};
 use crate::component::components;
 use crate::greedy::{conflict_order, size_order};
 use crate::instance::{Instance, Missed, infeasible, missed};
@@ -334,7 +333,7 @@ pub(crate) fn in_order(
         Err(outcome) => return outcome,
     };
     let order = order(&windowed.instance);
-    let Some(offsets) = windowed.place(&order, fit, &|| clock.stop_reason().is_some()) else {
+    let Some(offsets) = windowed.place(&order, fit, &|| clock.ends_constructions()) else {
         return clock.stopped();
     };
     windowed.offer(offsets);
@@ -354,24 +353,27 @@ const ORDERS: [(Order, Fit); 7] = [
 
 /// `auto` and `exact`. An evaluation is one order, or one search of a component.
 pub(crate) fn search(problem: &Problem, budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
-    let (start, clock) = (Instant::now(), Clock::start(budget, observer));
+    let clock = Clock::start(budget, observer);
     let mut windowed = match Windowed::new(problem) {
         Ok(windowed) => windowed,
         Err(outcome) => return outcome,
     };
-    let stopped = || clock.stop_reason();
-    let stop = || stopped().is_some();
-    let mut evaluations = 0;
+    let stop = || clock.stop_reason().is_some();
     let (order, fit) = ORDERS[0];
     let mut best_order = order(&windowed.instance);
-    if let Some(offsets) = windowed.place(&best_order, fit, &|| false) {
-        windowed.offer(offsets);
-        evaluations += 1;
+    let many = windowed.instance.len() > ALWAYS_PLACED;
+    match windowed.place(&best_order, fit, &|| many && clock.ends_constructions()) {
+        Some(offsets) => windowed.offer(offsets),
+        None => return clock.stopped(),
     }
+    let mut evaluations = 1;
     if windowed.height > windowed.goal() && windowed.components.iter().any(|c| c.nodes.is_none()) {
-        evaluations += from_whole_blocks(&mut windowed, budget, observer, start);
+        evaluations += from_whole_blocks(&mut windowed, budget, clock);
     }
     observer.improved(windowed.height, windowed.proved());
+    let used_up = |evaluations| {
+        budget.evaluations.filter(|&limit| evaluations >= limit).map(|_| StopReason::Evaluations)
+    };
     let mut random = Random::new(budget.seed, 0);
     let mut round = 1;
     let ending = loop {
@@ -382,7 +384,7 @@ pub(crate) fn search(problem: &Problem, budget: &Budget, observer: &dyn Observer
         if problem.capacity.is_some_and(|capacity| windowed.proved() > capacity.get()) {
             break StopReason::Finished;
         }
-        if let Some(reason) = stopped().or_else(|| budget.exhausted(evaluations, start)) {
+        if let Some(reason) = clock.stop_reason().or_else(|| used_up(evaluations)) {
             break reason;
         }
         let above = |c: &Component| windowed.height_of(&c.items, &windowed.offsets) > goal;
@@ -433,24 +435,19 @@ pub(crate) fn search(problem: &Problem, budget: &Budget, observer: &dyn Observer
 
 /// Packs the blocks with `auto` as if they had no windows, and lets each fall as far as the windows allow: in ascending order of offsets, none
 /// rises. Returns the number of evaluations.
-fn from_whole_blocks(
-    windowed: &mut Windowed<'_>,
-    budget: &Budget,
-    observer: &dyn Observer,
-    start: Instant,
-) -> u64 {
+fn from_whole_blocks(windowed: &mut Windowed<'_>, budget: &Budget, clock: Clock<'_>) -> u64 {
     let problem = windowed.problem;
     let blocks = problem.blocks.values().map(|block| without_windows(block, block.fixed)).collect();
     let whole = Problem { blocks, capacity: None };
     let left =
         budget.evaluations.map_or(WITHOUT_WINDOWS, |limit| limit.saturating_sub(1).min(WITHOUT_WINDOWS));
-    let time = budget.time.map(|limit| limit.saturating_sub(start.elapsed()));
+    let time = clock.time_left();
     if left == 0 {
         return 0;
     }
     let budget = Budget { evaluations: Some(left), time, ..budget.clone() };
     // Blocks that are fixed in each other's windows overlap as a whole: then there is nothing to start from.
-    let outcome = Auto.pack(&whole, &budget, &InterruptOnly(observer));
+    let outcome = Auto.pack(&whole, &budget, &InterruptOnly(clock.observer()));
     let Some(placement) = outcome.best else { return 0 };
     let offset = |i: usize| placement.offsets.as_slice()[windowed.instance.items[i].block as usize];
     let order = order_by(&windowed.instance, |i| (offset(i), Reverse(windowed.instance.items[i].size)));

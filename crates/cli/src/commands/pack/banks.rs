@@ -118,7 +118,9 @@ pub(super) fn run(args: &PackArgs, budget: &Budget) -> Result<Answer> {
     let outcome = pack_banks(&problem, budget, &progress);
     let packing_ns = Nanos::from(packing.elapsed());
     drop(progress);
-    let Some(placement) = outcome.best else { bail!("the search was stopped before it began") };
+    let Some(placement) = outcome.best else {
+        return Ok(Answer::No(super::unplaced(&outcome.stop).to_owned()));
+    };
     // The judge shares no code with the packers.
     validate_banks(&problem, &placement).context("the placement is wrong, which is a fault in elbowroom")?;
     let fits = placement.spilled.is_empty();

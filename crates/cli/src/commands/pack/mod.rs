@@ -385,11 +385,17 @@ fn refusal(buffers: &Buffers, stop: &StopReason) -> String {
             "no placement found within the capacity (infeasibility not proved); the smallest found needs {} bytes",
             best.get()
         ),
-        StopReason::Time => {
-            "the time ended before this packer had placed every buffer; give it more with --time".to_owned()
-        }
-        StopReason::Interrupted => "interrupted before this packer had placed every buffer".to_owned(),
+        StopReason::Time | StopReason::Interrupted | StopReason::Evaluations => unplaced(stop).to_owned(),
         _ => "no placement found within the capacity (infeasibility not proved)".to_owned(),
+    }
+}
+
+/// Why there is no placement although nothing forbids one.
+fn unplaced(stop: &StopReason) -> &'static str {
+    match stop {
+        StopReason::Interrupted => "interrupted before every buffer was placed",
+        StopReason::Time => "the time ended before every buffer was placed; give it more with --time",
+        _ => "the evaluations ended before every buffer was placed; give more with --evaluations",
     }
 }
 
