@@ -617,6 +617,9 @@ pub fn floor(task: &Task) -> (String, Bytes) {
 }
 
 fn floor_of(task: &Task, freedom: Freedom) -> (String, Bytes) {
-    let floor = elbowroom_sim::bound::floor(&task.trace, freedom, task.machine.align);
-    floor.map_or_else(Default::default, |floor| (task.trace.ops()[floor.op].name.clone(), floor.bytes))
+    let (trace, align) = (&task.trace, task.machine.align);
+    let floor = elbowroom_sim::bound::floor(trace, freedom, align);
+    floor.map_or_else(Default::default, |floor| {
+        (trace.ops()[floor.op].name.clone(), floor.arena(trace, align))
+    })
 }

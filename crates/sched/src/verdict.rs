@@ -20,10 +20,13 @@ pub fn refusal(request: &Request<'_>, best: Option<Bytes>, evaluations: u64) -> 
 /// schedule exists.
 pub fn impossible_op(request: &Request<'_>) -> Option<Infeasible> {
     let limit = request.live_limit;
-    let Floor { op: id, held, bytes: needed, .. } =
-        floor(request.trace, request.freedom, request.machine.align)?;
+    let align = request.machine.align;
+    let floor = floor(request.trace, request.freedom, align)?;
+    // The limit is on bytes that are rounded up to the alignment; the arena needs those of the highest buffer only, which is above it, too.
+    let needed = floor.arena(request.trace, align);
+    let Floor { op: id, held, bytes, .. } = floor;
     let op = &request.trace.ops()[id];
-    (needed > limit).then(|| {
+    (bytes > limit).then(|| {
         let mut tensors: Vec<TensorId> = op.reads.iter().chain(&op.outputs).copied().collect();
         tensors.sort_unstable();
         tensors.dedup();

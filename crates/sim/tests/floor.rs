@@ -8,6 +8,7 @@ use elbowroom_ir::trace::{Phase, Trace};
 use elbowroom_ir::{Bytes, OpId};
 use elbowroom_sim::bound::floor;
 use elbowroom_sim::live::LiveMemory;
+use elbowroom_sim::liveness;
 
 /// What a schedule makes use of.
 fn freedom_of(trace: &Trace, schedule: &Schedule) -> Freedom {
@@ -30,7 +31,7 @@ fn freedom_of(trace: &Trace, schedule: &Schedule) -> Freedom {
 
 #[test]
 fn no_legal_plan_is_below_the_floor() {
-    let (mut holding, mut tight) = (0, 0);
+    let (mut holding, mut tight, mut padded) = (0, 0, 0);
     // A fixed list of cases: the same ones on every machine.
     for seed in 0..20_000u64 {
         arbtest(|u| {
@@ -40,6 +41,10 @@ fn no_legal_plan_is_below_the_floor() {
             let Some(floor) = floor(&case.trace, freedom, case.machine.align) else { return Ok(()) };
             let peak = LiveMemory::of(schedule, &case.machine).peak;
             assert!(peak >= floor.bytes, "{peak} {floor:?} {freedom:?}\n{:?}", case.trace);
+            let height = liveness::height(schedule, &case.plan.placement.offsets);
+            let arena = floor.arena(&case.trace, case.machine.align);
+            assert!(height >= arena, "{height} {arena} {floor:?} {freedom:?}\n{:?}", case.trace);
+            padded += usize::from(height < floor.bytes);
             let held: Bytes =
                 floor.held.iter().map(|&value| case.trace.bytes(value).align_up(case.machine.align)).sum();
             assert_eq!(floor.own + held, floor.bytes);
@@ -54,5 +59,5 @@ fn no_legal_plan_is_below_the_floor() {
         .seed(seed << 32 | 2_048)
         .run();
     }
-    assert!(holding > 10 && tight > 5, "{holding} {tight}");
+    assert!(holding > 10 && tight > 5 && padded > 5, "{holding} {tight} {padded}");
 }

@@ -24,6 +24,17 @@ pub struct Floor {
     pub bytes: Bytes,
 }
 
+impl Floor {
+    /// The fewest bytes of arena in which any plan can run. Every tensor is rounded up to the alignment, but whichever lies highest: the arena
+    /// ends where its own bytes end.
+    pub fn arena(&self, trace: &Trace, align: Bytes) -> Bytes {
+        let op = &trace.ops()[self.op];
+        let tensors = op.reads.iter().chain(&op.outputs).chain(&self.held).map(|&value| trace.bytes(value));
+        let padding = tensors.chain([op.workspace]).map(|bytes| bytes.align_up(align).saturating_sub(bytes));
+        self.bytes.saturating_sub(padding.max().unwrap_or_default())
+    }
+}
+
 /// The floor of a trace: no plan that makes permitted decisions only fits into fewer bytes. `None` for a trace without ops.
 pub fn floor(trace: &Trace, freedom: Freedom, align: Bytes) -> Option<Floor> {
     let needs = Needs::of(trace);
