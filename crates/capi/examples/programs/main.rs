@@ -141,8 +141,9 @@ fn write_table(file: &str, table: &str) -> Result<(), Box<dyn Error>> {
 fn version(command: &str, argument: &str) -> Option<String> {
     let output = Command::new(command).arg(argument).output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let words = text.split_whitespace().take(3).filter(|word| !word.starts_with("version"));
-    Some(words.collect::<Vec<_>>().join(" "))
+    // `git version 2.39.5 (Apple Git-154)`, `cargo 1.89.0 (c24e10642 2025-06-23)`: what stands in brackets is no version.
+    let line = text.lines().next()?.split('(').next()?;
+    Some(line.split_whitespace().filter(|word| *word != "version").collect::<Vec<_>>().join(" "))
 }
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
