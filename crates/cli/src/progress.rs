@@ -308,6 +308,12 @@ impl TrainObserver for Progress {
         });
     }
 
+    fn remark(&self, sentence: &str) {
+        self.above(|| {
+            let _ = writeln!(io::stderr(), "warning: {sentence}");
+        });
+    }
+
     fn begin(&self, iterations: u64) {
         if self.runs.fetch_add(1, Ordering::Relaxed) == 0 {
             self.print(|| printer::section("Iterations", &[]));

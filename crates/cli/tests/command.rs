@@ -439,6 +439,10 @@ fn the_forward_part_runs_alone_under_a_limit() {
         let language = network.starts_with("gpt") || network.starts_with("seq2seq");
         assert_eq!(table.contains("perplexity"), language, "{table}");
     }
+    // Inference runs whole unless a limit is named, like `evaluate` and `predict`.
+    let whole = "train --model resnet20 --batch 1 --forward-only --iterations 1 --json";
+    let report = json(&expect(at, whole, 0));
+    assert_eq!(report["limit_bytes"], report["unconstrained_peak_bytes"]);
     // The workspaces of the algorithms that are chosen change the peak, but not what the share is of.
     let line_of_all = "train --model resnet20 --batch 1 --forward-only --memory 100% --iterations 1 --json";
     let report = json(&expect(at, line_of_all, 0));

@@ -77,6 +77,11 @@ fn own_images_are_split_and_messages_say_what_to_type() {
     let train = format!("train {NETWORK} --image 16 --iterations 2 --data images");
     let (text, _) = expect_both(at, &format!("{train} --val-split 25%"), 0);
     assert!(text.contains("on 3 samples after 2 iterations"), "{text}");
+    // The network has outputs that no sample trains.
+    let (_, err) = expect_both(at, &format!("{train} --classes 5"), 0);
+    assert!(err.contains("warning: the data has 3 classes and the network 5"), "{err}");
+    let (_, err) = expect_both(at, &format!("{train} --classes 3"), 0);
+    assert!(!err.contains("warning"), "{err}");
     for (line, expected) in [
         (format!("{train} --classes 2"), "use --classes 3"),
         (format!("{train} --eval-every 1"), "--eval-data"),

@@ -271,3 +271,26 @@ fn a_finished_training_is_explained_and_shown() {
     let (_, none) = expect_both(at, &format!("{train} --dynamic --report none.json"), 2);
     assert!(none.contains("none.json was not written") && !at.join("none.json").exists(), "{none}");
 }
+
+#[test]
+fn an_empty_file_is_called_empty() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("e.run"), "\n").unwrap();
+    for line in ["why e.run", "report e.run -o e.html"] {
+        let (_, err) = expect_both(folder.path(), line, 2);
+        assert!(err.contains("e.run is empty; name a trace, a finished training"), "{err}");
+    }
+}
+
+#[test]
+fn no_limit_that_works_is_below_the_lower_bound() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    // 1,000 bytes are rounded up to 1,024 unless they lie highest.
+    let events = "malloc a 1000\nmalloc b 1000\nwrite a\nwrite b\nread a\nread b\nfree a\nfree b\n";
+    std::fs::write(at.join("log.txt"), events.repeat(3)).unwrap();
+    let line = "plan log.txt --memory min --evaluations 50 --json";
+    let report: Value = serde_json::from_str(&expect_both(at, line, 0).0).unwrap();
+    assert_eq!([&report["limit_bytes"], &report["floor_bytes"]], [1_000, 1_000]);
+    assert_eq!(report["largest_op_bytes"], 1_000);
+}

@@ -20,6 +20,9 @@ pub trait TrainObserver: Observer {
     /// The network that is trained, in its largest form, once the size of the batch is known and data and checkpoint are open.
     fn network(&self, _graph: &Graph) {}
 
+    /// Something about the training that is probably not meant but hinders nothing, as a sentence for people.
+    fn remark(&self, _sentence: &str) {}
+
     /// A run of this many iterations begins. A training that is verified has two runs.
     fn begin(&self, _iterations: u64) {}
 

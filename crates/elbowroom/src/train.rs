@@ -111,10 +111,14 @@ impl<'a> Training<'a> {
             (feed, self.iterations) = (pass, samples_of_data.div_ceil(samples(&graph).max(1) as u64));
         }
         let evaluator = self.resolve_epochs(&graph, &feed, checkpoint.as_ref())?;
+        let remark = if self.one_pass { None } else { feed.spare_classes(&graph) };
         let training = &self;
         let mut runner = Runner::new(training, &graph, feed, checkpoint, evaluator)?;
         go_on()?;
         observer.network(&graph);
+        if let Some(remark) = remark {
+            observer.remark(&remark);
+        }
         let machine = measured_link(training, &host)?;
         let untiled = graph.clone();
         let Cut { graph, tiling, memory, whole } = training.cut(graph, &machine, observer)?;

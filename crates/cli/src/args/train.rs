@@ -18,8 +18,14 @@ use crate::values::{parse_norm, parse_part};
 #[command(after_help = TRAIN_EXAMPLES, after_long_help = format!("{TRAIN_EXAMPLES}\n\n{}", networks::defaults()))]
 pub struct TrainArgs {
     /// The limit on the arena: bytes (600MiB, 1.5GiB), a share of the unconstrained peak (70%), or min, the smallest limit for which a plan is
-    /// found
-    #[arg(long, default_value = "50%", value_name = "SIZE")]
+    /// found [default: 50%, or 100% with --forward-only]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "50%",
+        default_value_if("forward_only", "true", "100%"),
+        hide_default_value = true
+    )]
     pub memory: MemorySpec,
     /// Number of training iterations; with --resume, more than the checkpoint has
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]

@@ -54,6 +54,12 @@ pub fn run(args: &WhyArgs) -> Result<Answer> {
 pub fn explain(args: &PeakArgs) -> Result<Result<Explained, Answer>> {
     let started = Instant::now();
     let bytes = files::content(&args.trace, "a file with a trace, or a table of buffers")?;
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        bail!(
+            "{} is empty; name a trace, a finished training (train --report), or a table of buffers",
+            args.trace.display()
+        );
+    }
     let table = files::is_table(&bytes).then(|| table(args, &bytes)).transpose()?;
     let run = run_of(args, &bytes)?;
     let file = match (&table, &run) {

@@ -268,6 +268,14 @@ impl Batch {
         }
     }
 
+    /// The number of classes that labels name, if the network has labels.
+    pub(super) fn label_classes(&self) -> Option<usize> {
+        match self.inputs.get(1) {
+            Some(&Input { content: Content::Class { classes }, .. }) => Some(classes),
+            _ => None,
+        }
+    }
+
     /// Labels that are classes of the network.
     pub(super) fn counted_labels(&self) -> u64 {
         let Some(Input { content: Content::Class { classes }, values: Values::Classes(labels), .. }) =

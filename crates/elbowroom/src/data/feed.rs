@@ -128,6 +128,16 @@ impl<'a> Feed<'a> {
         self.dataset.class_names()
     }
 
+    /// What to know if the network has more classes than the data: outputs that no sample trains. `None` if it has not.
+    pub(crate) fn spare_classes(&self, graph: &Graph) -> Option<String> {
+        let named = self.class_names().map_or(0, |names| names.len());
+        let classes = Batch::new(graph).label_classes().filter(|&classes| 0 < named && named < classes)?;
+        let spare = classes - named;
+        Some(format!(
+            "the data has {named} classes and the network {classes}: no sample trains the other {spare}; use --classes {named} unless they are meant"
+        ))
+    }
+
     /// Samples of an epoch for a graph; `None` if the data has no epochs.
     pub fn epoch(&self, graph: &Graph) -> Option<u64> {
         self.dataset.epoch(&Batch::new(graph))
