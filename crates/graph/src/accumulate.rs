@@ -15,7 +15,7 @@ use elbowroom_ir::TensorId;
 use elbowroom_ir::trace::Phase;
 
 use crate::autodiff::SEED;
-use crate::builder::{BuildError, Builder, Mode, Var};
+use crate::builder::{BuildError, Builder, Mode, Var, part_suffix};
 use crate::graph::Graph;
 use crate::op::{Mask, OpKind};
 
@@ -94,9 +94,8 @@ impl<'g> Copy<'g> {
     fn part(&mut self, part: usize) -> Result<(), BuildError> {
         let last = part + 1 == self.parts;
         let mut here: HashMap<TensorId, TensorId> = self.persistent.clone();
-        let suffixed = |name: &str| if part == 0 { name.to_owned() } else { format!("{name}.part{part}") };
         for node in self.graph.nodes.values() {
-            let name = suffixed(&node.name);
+            let name = format!("{}{}", node.name, part_suffix(part));
             self.builder.phase = node.phase;
             match &node.kind {
                 OpKind::Input { slot } => {

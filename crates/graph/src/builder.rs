@@ -115,6 +115,11 @@ pub enum Mode {
     Evaluation,
 }
 
+/// What the names of a part of the batch end in: nothing for the first.
+pub(crate) fn part_suffix(part: usize) -> String {
+    if part == 0 { String::new() } else { format!(".part{part}") }
+}
+
 /// A graph under construction.
 #[derive(Debug)]
 pub struct Builder {
@@ -170,10 +175,8 @@ impl Builder {
             Content::Real => DType::F32,
             Content::Class { .. } => DType::I32,
         };
-        let own = match self.graph.inputs.iter().filter(|input| input.name == name).count() {
-            0 => name.to_owned(),
-            part => format!("{name}.part{part}"),
-        };
+        let part = self.graph.inputs.iter().filter(|input| input.name == name).count();
+        let own = format!("{name}{}", part_suffix(part));
         let tensor = self.fresh(own.clone(), shape, dtype);
         let slot = self.graph.inputs.len();
         self.graph.inputs.push(InputSpec { name: name.to_owned(), tensor, content });

@@ -17,7 +17,7 @@ use elbowroom_ir::TensorId;
 use elbowroom_ir::trace::Phase;
 
 use super::Options;
-use crate::builder::{BuildError, Builder, Mode, Var};
+use crate::builder::{BuildError, Builder, Mode, Var, part_suffix};
 use crate::graph::{Content, Graph, Role};
 use crate::init::Init;
 use crate::op::{Lookup, OpKind, Product};
@@ -47,7 +47,7 @@ pub fn build(name: &str, options: &Options) -> Result<Graph, BuildError> {
     let mut parts = Vec::new();
     let mut loss: Option<Var> = None;
     for (number, first) in (0..points).step_by(most).enumerate() {
-        let suffix = if number == 0 { String::new() } else { format!(".part{number}") };
+        let suffix = part_suffix(number);
         let part = Part::assign(&mut b, &suffix, most.min(points - first), centroids, squares)?;
         let here = part.loss(&mut b, &suffix, points)?;
         loss = Some(match loss {
@@ -67,7 +67,7 @@ pub fn build(name: &str, options: &Options) -> Result<Graph, BuildError> {
         let kind = OpKind::EmbeddingGrad { lookup, accumulate: sums.is_some() };
         let operands = [part.nearest.id, part.points.id].into_iter().chain(sums.map(|sums| sums.id));
         let operands: Vec<TensorId> = operands.collect();
-        let suffix = if number == 0 { String::new() } else { format!(".part{number}") };
+        let suffix = part_suffix(number);
         sums = Some(b.push1(format!("centroids.sums{suffix}"), kind, &operands)?);
     }
     if let Some(sums) = sums {
