@@ -19,15 +19,14 @@ pub(crate) const ALWAYS_PLACED: usize = 4_000;
 pub(crate) struct Clock<'a> {
     started: Instant,
     time: Option<Duration>,
-    /// Whether the budget has no evaluation. A construction that a clock ended did none, and this repeats it.
-    no_evaluation: bool,
+    /// The evaluations of the budget. A construction that a clock ended did none, and a budget of none repeats it.
+    evaluations: Option<u64>,
     observer: &'a dyn Observer,
 }
 
 impl<'a> Clock<'a> {
     pub(crate) fn start(budget: &Budget, observer: &'a dyn Observer) -> Self {
-        let no_evaluation = budget.evaluations == Some(0);
-        Self { started: Instant::now(), time: budget.time, no_evaluation, observer }
+        Self { started: Instant::now(), time: budget.time, evaluations: budget.evaluations, observer }
     }
 
     /// Receives the progress of the packer.
@@ -43,6 +42,12 @@ impl<'a> Clock<'a> {
         self.time_left().filter(Duration::is_zero).map(|_| StopReason::Time)
     }
 
+    /// The same, or the evaluations are used up once this many are done.
+    pub(crate) fn stop_reason_after(&self, evaluations: u64) -> Option<StopReason> {
+        let used_up = || self.evaluations.is_some_and(|limit| evaluations >= limit);
+        self.stop_reason().or_else(|| used_up().then_some(StopReason::Evaluations))
+    }
+
     /// What is left of the time, if it is limited.
     pub(crate) fn time_left(&self) -> Option<Duration> {
         self.time.map(|time| time.saturating_sub(self.started.elapsed()))
@@ -50,7 +55,7 @@ impl<'a> Clock<'a> {
 
     /// Whether a construction must stop now.
     pub(crate) fn ends_constructions(&self) -> bool {
-        self.no_evaluation || self.stop_reason().is_some()
+        self.stop_reason_after(0).is_some()
     }
 
     /// Whether a construction must stop, asked once for every item: looks at every sixty-fourth.
@@ -70,7 +75,7 @@ impl<'a> Clock<'a> {
 
     /// The outcome of a construction that was stopped.
     pub(crate) fn stopped(&self) -> Outcome<Placement> {
-        let evaluations = self.no_evaluation.then_some(StopReason::Evaluations);
+        let evaluations = (self.evaluations == Some(0)).then_some(StopReason::Evaluations);
         let interrupted = self.observer.interrupted().then_some(StopReason::Interrupted);
         let stop = interrupted.or(evaluations).unwrap_or(StopReason::Time);
         Outcome { best: None, evaluations: 0, stop }

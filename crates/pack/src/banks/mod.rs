@@ -99,8 +99,7 @@ struct BankSearch<'a> {
 
 impl BankSearch<'_> {
     fn stop_reason(&self) -> Option<StopReason> {
-        let used_up = || self.budget.evaluations.is_some_and(|limit| self.evaluations >= limit);
-        self.clock.stop_reason().or_else(|| used_up().then_some(StopReason::Evaluations))
+        self.clock.stop_reason_after(self.evaluations)
     }
 
     /// What is least: spilled traffic, of which each block has at least a byte; then cost.

@@ -371,9 +371,6 @@ pub(crate) fn search(problem: &Problem, budget: &Budget, observer: &dyn Observer
         evaluations += from_whole_blocks(&mut windowed, budget, clock);
     }
     observer.improved(windowed.height, windowed.proved());
-    let used_up = |evaluations| {
-        budget.evaluations.filter(|&limit| evaluations >= limit).map(|_| StopReason::Evaluations)
-    };
     let mut random = Random::new(budget.seed, 0);
     let mut round = 1;
     let ending = loop {
@@ -384,7 +381,7 @@ pub(crate) fn search(problem: &Problem, budget: &Budget, observer: &dyn Observer
         if problem.capacity.is_some_and(|capacity| windowed.proved() > capacity.get()) {
             break StopReason::Finished;
         }
-        if let Some(reason) = clock.stop_reason().or_else(|| used_up(evaluations)) {
+        if let Some(reason) = clock.stop_reason_after(evaluations) {
             break reason;
         }
         let above = |c: &Component| windowed.height_of(&c.items, &windowed.offsets) > goal;
