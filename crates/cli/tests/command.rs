@@ -578,6 +578,27 @@ fn what_is_proved_is_refused_without_a_search() {
     expect(at, "plan r.trace --live-limit 100% --planner keep", 0);
 }
 
+/// An arena may end with the last byte of its highest buffer; live memory counts whole multiples of the alignment.
+#[test]
+fn a_byte_below_the_bound_is_refused_with_a_proof() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let text = "elbowroom trace 1\nname \"one\"\nmachine \"tiny\" memory 4096 align 64 host-memory 65536 to-host 100 1000000000 \
+                to-device 100 1000000000 link separate flops-per-second 1000000000 bytes-per-second 1000000000 launch 10\n\
+                costs measured\ns0 1000\nt0 s0 \"x\"\nop0 input \"batch\" forward pure makes t0 nanos 10\n";
+    std::fs::write(at.join("one.trace"), text).unwrap();
+    let refused = |limit: &str, parts: &[&str]| {
+        expect_sentence(at, &format!("plan one.trace {limit} --time 1s"), 1, parts);
+    };
+    refused("--memory 999", &["no plan exists", "1000 B in all, so 1 B are missing", "(1000 bytes) works"]);
+    expect(at, "plan one.trace --memory 1000", 0);
+    for (limit, missing) in [(999, 25), (1000, 24), (1023, 1)] {
+        let missing = format!("so {missing} B are missing");
+        refused(&format!("--live-limit {limit}"), &["no plan exists", &missing, "(1024 bytes) works"]);
+    }
+    expect(at, "plan one.trace --live-limit 1024", 0);
+}
+
 /// A file of CIFAR-10's binary version: records of a label and 3 × 32 × 32 pixels, each class with a colour of its own under noise.
 fn cifar10(path: &Path, records: usize) {
     let record = |i: usize| {

@@ -460,7 +460,7 @@ pub fn plan_schedule(
 ) -> Result<PlannedSchedule, PlanError> {
     let started = Instant::now();
     let limit = task.machine.memory;
-    if let Some(proved) = impossible(task) {
+    if let Some(proved) = impossible_schedule(task) {
         return Err(proved);
     }
     let budget = match &method.rounds {
@@ -601,8 +601,16 @@ pub fn relaxed_bound(task: &Task) -> Option<Nanos> {
 
 /// The proof that no plan exists within the task's limit, if the [floor] exceeds it: one sum for each op, and no search.
 pub fn impossible(task: &Task) -> Option<PlanError> {
-    let proof = elbowroom_sched::verdict::impossible_op(&request_at_limit(task))?;
-    Some(PlanError::Infeasible { limit: task.machine.memory, proof })
+    let limit = task.machine.memory;
+    let proof = elbowroom_sched::verdict::impossible_in_arena(&request(task, limit), limit)?;
+    Some(PlanError::Infeasible { limit, proof })
+}
+
+/// The proof that no [schedule](plan_schedule) exists if the task's limit bounds live memory.
+pub fn impossible_schedule(task: &Task) -> Option<PlanError> {
+    let limit = task.machine.memory;
+    let proof = elbowroom_sched::verdict::impossible_op(&request(task, limit))?;
+    Some(PlanError::Infeasible { limit, proof })
 }
 
 /// The op that needs the most bytes by itself, and that number.

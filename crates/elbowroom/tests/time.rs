@@ -11,7 +11,7 @@ use elbowroom::ir::Bytes;
 use elbowroom::ir::packing::{Packer, Placement, Problem};
 use elbowroom::ir::planning::{Costs, Freedom, Planner, Request};
 use elbowroom::ir::schedule::Schedule;
-use elbowroom::ir::search::{Budget, Observer, Outcome, Silent, StopReason};
+use elbowroom::ir::search::{Budget, Goal, Observer, Outcome, Silent, StopReason};
 use elbowroom::ir::trace::Trace;
 use elbowroom::largest::largest;
 use elbowroom::network::Model;
@@ -130,6 +130,30 @@ fn without_time_there_is_a_plan_that_its_record_reproduces() {
     let method = Method::new(auto, packer, Budget::time(Duration::from_millis(400)));
     let planned = pipeline::plan(&task, &method, &Silent).unwrap();
     assert!(planned.height() <= task.machine.memory);
+}
+
+/// Counts the rounds that a planner begins.
+#[derive(Default)]
+struct Rounded(AtomicU64);
+
+impl Observer for Rounded {
+    fn begins(&self, _: &Goal<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The time may be over before planning begins, because a large trace takes long to read. 128 rounds followed, each without a search.
+#[test]
+fn behind_the_end_of_the_time_one_round_is_made() {
+    let task = task("resnet20");
+    let packer = registry::packer("auto").unwrap();
+    let peak = pipeline::unconstrained(&task, packer, &Silent).unwrap().height();
+    let third = task.with_memory(Bytes(peak.get() / 3));
+    let auto = registry::planner("auto").unwrap();
+    let method = Method::new(auto, packer, Budget::time(Duration::ZERO));
+    let rounds = Rounded::default();
+    assert!(matches!(pipeline::plan(&third, &method, &rounds), Err(PlanError::GaveUp { .. })));
+    assert_eq!(rounds.0.into_inner(), 1);
 }
 
 #[test]

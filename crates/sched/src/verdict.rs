@@ -19,14 +19,22 @@ pub fn refusal(request: &Request<'_>, best: Option<Bytes>, evaluations: u64) -> 
 /// An op that exceeds the live memory limit with its inputs, outputs, workspace and what cannot leave the device meanwhile: a proof that no
 /// schedule exists.
 pub fn impossible_op(request: &Request<'_>) -> Option<Infeasible> {
-    let limit = request.live_limit;
-    let align = request.machine.align;
-    let floor = floor(request.trace, request.freedom, align)?;
-    // The limit is on bytes that are rounded up to the alignment; the arena needs those of the highest buffer only, which is above it, too.
-    let needed = floor.arena(request.trace, align);
-    let Floor { op: id, held, bytes, .. } = floor;
+    proof(request, request.live_limit, |floor| floor.bytes)
+}
+
+/// The same for an arena of `limit` bytes: no schedule has a placement in it. Live memory counts buffers rounded up to the alignment, but the
+/// arena ends where the bytes of its highest buffer end.
+pub fn impossible_in_arena(request: &Request<'_>, limit: Bytes) -> Option<Infeasible> {
+    proof(request, limit, |floor| floor.arena(request.trace, request.machine.align))
+}
+
+/// The proof if the bytes that count of the floor exceed the limit.
+fn proof(request: &Request<'_>, limit: Bytes, bytes: impl Fn(&Floor) -> Bytes) -> Option<Infeasible> {
+    let floor = floor(request.trace, request.freedom, request.machine.align)?;
+    let needed = bytes(&floor);
+    let Floor { op: id, held, .. } = floor;
     let op = &request.trace.ops()[id];
-    (bytes > limit).then(|| {
+    (needed > limit).then(|| {
         let mut tensors: Vec<TensorId> = op.reads.iter().chain(&op.outputs).copied().collect();
         tensors.sort_unstable();
         tensors.dedup();

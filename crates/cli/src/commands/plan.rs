@@ -81,9 +81,17 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     let given = task;
     let (task, pins) = pinned(args.pins.as_deref(), &given)?;
     let memory = share_of_whole.map_or(args.memory, |whole| Some(whole.limit));
-    let limit = memory.or(args.live_limit).and_then(MemorySpec::absolute);
-    if let Some(error) = limit.and_then(|limit| pipeline::impossible(&task.with_memory(limit))) {
-        return refuse(args.json, &task, &method, error, started, &progress);
+    let proof = |limit: MemorySpec| {
+        let limited = task.with_memory(limit.absolute()?);
+        if memory.is_some() {
+            pipeline::impossible(&limited)
+        } else {
+            pipeline::impossible_schedule(&limited)
+        }
+    };
+    if let Some(error) = memory.or(args.live_limit).and_then(proof) {
+        let bytes = if memory.is_some() { Planned::height } else { peak_live };
+        return refuse(args.json, &task, &method, (error, bytes), started, &progress);
     }
     let kept = match known {
         Some(kept) => kept,
@@ -108,7 +116,9 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
         (Ok(planned), Some(fitting)) if fitting.predicted.iteration < planned.predicted.iteration => fitting,
         (Err(PlanError::GaveUp { .. }), Some(fitting)) => fitting,
         (Ok(planned), _) => planned,
-        (Err(error), _) => return refuse(args.json, &task, &method, error, started, &progress),
+        (Err(error), _) => {
+            return refuse(args.json, &task, &method, (error, Planned::height), started, &progress);
+        }
     };
     // Everything counts that the user has waited for.
     planned.planning = started.elapsed();
@@ -369,7 +379,7 @@ fn by_live_memory(
     let method = &method.clone().since(started);
     let planned = match pipeline::plan_schedule(&limited, method, &[], progress) {
         Ok(planned) => planned,
-        Err(error) => return refuse(args.json, task, method, error, started, progress),
+        Err(error) => return refuse(args.json, task, method, (error, peak_live), started, progress),
     };
     let report = unless_interrupted(PlanReport::of_load(&limited, method, unconstrained, &planned));
     learning::save(&args.learned, &progress.learned())?;
@@ -379,17 +389,22 @@ fn by_live_memory(
     print_all(args, &report, explanation.as_ref(), None)
 }
 
-/// Explains why there is no plan, with a limit that works.
-pub fn refuse(
+/// The bytes of a plan on which `--live-limit` is a limit.
+fn peak_live(planned: &Planned) -> Bytes {
+    planned.predicted.peak_live
+}
+
+/// Explains why there is no plan, with a limit that works: one on the `bytes` of a plan.
+fn refuse(
     json: bool,
     task: &Task,
     method: &Method<'_>,
-    error: PlanError,
+    (error, bytes): (PlanError, fn(&Planned) -> Bytes),
     started: Instant,
     progress: &Progress,
 ) -> Result<Answer> {
     progress.stage_begins("looking for a limit that works");
-    let smallest = working_limit(task, method, started, progress);
+    let smallest = working_limit(task, method, started, progress).as_ref().map(bytes);
     match Refusal::new(&task.trace, &error, smallest) {
         Some(refusal) => {
             if json {
@@ -403,9 +418,9 @@ pub fn refuse(
     }
 }
 
-/// The smallest limit that a quick search finds to work. It takes a second at most, and no longer than the rest of the time budget unless that
-/// is less than a fifth of it.
-fn working_limit(task: &Task, method: &Method<'_>, started: Instant, progress: &Progress) -> Option<Bytes> {
+/// The plan for the smallest limit that a quick search finds to work. It takes a second at most, and no longer than the rest of the time budget
+/// unless that is less than a fifth of it.
+fn working_limit(task: &Task, method: &Method<'_>, started: Instant, progress: &Progress) -> Option<Planned> {
     let second = Duration::from_secs(1);
     let time = method
         .budget
@@ -413,8 +428,8 @@ fn working_limit(task: &Task, method: &Method<'_>, started: Instant, progress: &
         .map_or(second, |time| time.saturating_sub(started.elapsed()).max(time / 5).min(second));
     let end = Instant::now().checked_add(time);
     let packer = registry::packer(registry::QUICK_PACKER).ok()?;
-    let peak = pipeline::unconstrained(task, packer, &Until::new(progress, end)).ok()?.height();
-    Some(pipeline::quick_smallest(task, peak, end, progress).map_or(peak, |found| found.height()))
+    let kept = pipeline::unconstrained(task, packer, &Until::new(progress, end)).ok()?;
+    Some(pipeline::quick_smallest(task, kept.height(), end, progress).unwrap_or(kept))
 }
 
 /// Prints what a plan promises: the result first, then limit, plan and search.

@@ -111,9 +111,9 @@ impl Clock {
         self.time.map(|time| time.saturating_sub(self.started.elapsed()) / 5 * 4)
     }
 
-    /// Whether too little time is left for another round.
+    /// Whether too little time is left for another round. There may have been none from the start.
     pub fn nearly_over(&self) -> bool {
-        self.time.is_some_and(|time| time.saturating_sub(self.started.elapsed()) < time / 16)
+        self.time.is_some_and(|time| time.saturating_sub(self.started.elapsed()) <= time / 16)
     }
 
     /// The end of the short searches of peers that begin now.
@@ -301,13 +301,13 @@ fn safe_plan(task: &Task, method: &Method<'_>, clock: Clock, observer: &dyn Obse
         .chain(peers.iter().map(|&peer| quick(peer, method.packer, AT_ONCE)));
     let watch = Until::new(observer, clock.end_of_safe());
     for search in searches {
-        let found =
-            Descent::new(task, &search, Clock::start(&search), &[], Nanos::ZERO).run(&InterruptOnly(&watch));
         if watch.interrupted() {
             return None;
         }
+        let found =
+            Descent::new(task, &search, Clock::start(&search), &[], Nanos::ZERO).run(&InterruptOnly(&watch));
         if let Ok(fitted) = found {
-            return Some(Fitted { stop: StopReason::Time, ..fitted });
+            return (!watch.interrupted()).then_some(Fitted { stop: StopReason::Time, ..fitted });
         }
     }
     None
@@ -404,6 +404,10 @@ impl<'a> Descent<'a> {
         let mut lowest: Option<Bytes> = None;
         let mut made: Vec<Schedule> = Vec::new();
         for round in 0..self.most() {
+            // What a short search finds after its end does not count.
+            if round > 0 && !self.first && observer.interrupted() {
+                break;
+            }
             let Some((Outcome { best, stop, .. }, found_by)) =
                 self.plan(round, limits.limit(), &made, observer)
             else {

@@ -41,7 +41,7 @@ use crate::keep::Keep;
 use crate::lower::{least_live, lower};
 use crate::policy::Policy;
 use crate::portfolio::Entry;
-use crate::verdict::{impossible_op, refusal};
+use crate::verdict::impossible_op;
 use instance::Instance;
 use search::SearchResult;
 use sequence::Decisions;
@@ -98,8 +98,8 @@ fn search_from(
     observer: &dyn Observer,
 ) -> Outcome<Schedule> {
     let start = Instant::now();
-    if impossible_op(request).is_some() {
-        return refusal(request, None, 1);
+    if let Some(proof) = impossible_op(request) {
+        return Outcome { best: None, evaluations: 1, stop: StopReason::Infeasible(Box::new(proof)) };
     }
     let plain = Policy::prompt(request.trace);
     let least = least_live(request, &plain).ok().map(|(live_bytes, _)| live_bytes);
@@ -126,7 +126,7 @@ fn search_from(
     if let Some(order) = relaxed {
         found = found.or_in_order(request, order, &starts, (horizon, bound), budget, observer);
     }
-    found.into_outcome(request, least, observer)
+    found.into_outcome(least, observer)
 }
 
 /// A schedule with its iteration time and what found it.
@@ -264,18 +264,15 @@ impl OrderResult {
         Self { found, evaluations: self.evaluations, stop, cut: false }
     }
 
-    fn into_outcome(
-        self,
-        request: &Request<'_>,
-        least: Option<Bytes>,
-        observer: &dyn Observer,
-    ) -> Outcome<Schedule> {
-        match self.found {
+    /// The answer for a limit at which no op proves that there is no schedule.
+    fn into_outcome(self, least: Option<Bytes>, observer: &dyn Observer) -> Outcome<Schedule> {
+        let Self { found, evaluations, stop, .. } = self;
+        match found {
             Some(Found { schedule, by, .. }) => {
                 observer.origin(by);
-                Outcome { best: Some(schedule), evaluations: self.evaluations, stop: self.stop }
+                Outcome { best: Some(schedule), evaluations, stop }
             }
-            None => refusal(request, least, self.evaluations),
+            None => Outcome { best: None, evaluations, stop: StopReason::GaveUp { best: least } },
         }
     }
 }
