@@ -9,6 +9,7 @@ mod args;
 mod commands;
 mod files;
 mod learning;
+mod log;
 mod networks;
 mod planners;
 mod printer;

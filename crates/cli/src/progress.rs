@@ -1,14 +1,12 @@
 //! Progress of long work, on standard error. Only this file draws.
 
 use std::any::Any;
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use elbowroom::checkpoint::CheckpointError;
 use elbowroom::export::{self, Course};
 use elbowroom::graph::Graph;
@@ -23,6 +21,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use crate::learning::Learned;
+use crate::log::Log;
 use crate::printer::{self, counted, row};
 use crate::watch::Watch;
 use crate::{networks, say, signals};
@@ -79,13 +78,6 @@ fn line_style() -> ProgressStyle {
         .unwrap_or_else(|_| ProgressStyle::default_spinner())
 }
 
-/// The file to which iterations and evaluations are appended.
-struct Log {
-    file: Mutex<File>,
-    /// What it is, for people.
-    name: String,
-}
-
 /// A line that names the current stage and shows the current search; in training also a bar over the iterations. It ends
 /// without a trace. Nothing is drawn where standard error is no terminal.
 pub struct Progress {
@@ -139,10 +131,7 @@ impl Progress {
 
     /// Appends every iteration and every evaluation to a file.
     pub fn log_to(&mut self, path: &Path) -> anyhow::Result<()> {
-        let name = format!("the log {}", path.display());
-        let file = File::options().create(true).append(true).open(path);
-        let file = file.with_context(|| format!("cannot write {name}"))?;
-        self.log = Some(Log { file: Mutex::new(file), name });
+        self.log = Some(Log::open(path)?);
         Ok(())
     }
 
@@ -179,8 +168,8 @@ impl Progress {
     /// Appends a line to the log of the first run. A log that cannot be written ends the work as Ctrl-C does.
     fn log(&self, line: &serde_json::Value) {
         let Some(log) = self.log.as_ref().filter(|_| self.runs.load(Ordering::Relaxed) == 1) else { return };
-        if let Err(error) = writeln!(lock(&log.file), "{line}") {
-            lock(&self.unprinted).get_or_insert(printer::unwritable(&log.name, &error));
+        if let Err(error) = log.append(line) {
+            lock(&self.unprinted).get_or_insert(error);
             signals::interrupt();
         }
     }

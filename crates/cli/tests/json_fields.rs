@@ -76,6 +76,7 @@ fn every_field_of_a_report_is_documented() {
         "reproduce_with",
         "diverged",
         "save_error",
+        "weights_error",
         "underived_reason",
         // Of chains that are only offloaded.
         "relaxed_bound_ns",

@@ -217,6 +217,56 @@ fn a_full_disk_does_not_end_the_training() {
 }
 
 #[test]
+fn a_full_disk_at_the_end_loses_no_results() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = format!("train {SMALL} --iterations 7 --save-weights w.safetensors --json");
+    let mut child = start(folder.path(), "ulimit -f 8;", &line);
+    let out = child.stdout.take().unwrap();
+    let (status, out, err) = end(child, out);
+    assert_eq!(status, Some(2), "{err}");
+    let report: Value = serde_json::from_str(&out).expect("the object is printed");
+    assert_eq!(report["losses"].as_array().unwrap().len(), 7);
+    assert!(report["weights_error"].is_string(), "{report}");
+    let sentence = "the weights after 7 iterations are lost: cannot save weights to w.safetensors: ";
+    assert!(err.contains(sentence), "{err}");
+    assert!(names(folder.path()).is_empty(), "no temporary file is left");
+}
+
+/// Here the limit on file sizes is first less than a line, then less than a few.
+#[test]
+fn a_log_on_a_full_disk_holds_whole_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let line = format!("train {SMALL} --iterations 30 --log log");
+    let full = |blocks: u32| {
+        let mut child = start(folder.path(), &format!("ulimit -f {blocks};"), &line);
+        let out = child.stdout.take().unwrap();
+        let (status, out, err) = end(child, out);
+        assert_eq!(status, Some(2), "{out}{err}");
+        assert!(err.contains("cannot write the log log: "), "{err}");
+    };
+    full(0);
+    assert!(names(folder.path()).is_empty(), "no empty log is left");
+    full(1);
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert!(text.ends_with('\n') && text.lines().count() > 1, "{text}");
+    assert!(text.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{text}");
+    // What was there before stays, even if it is nothing.
+    std::fs::write(&log, "").unwrap();
+    full(0);
+    assert_eq!(std::fs::read_to_string(&log).unwrap(), "");
+}
+
+/// The limit is below what any plan needs.
+#[test]
+fn a_training_that_is_refused_leaves_no_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = "train --model resnet20 --batch 2 --image 8 --width 4 --memory 1KiB --log log";
+    expect_both(folder.path(), line, 1);
+    assert!(names(folder.path()).is_empty());
+}
+
+#[test]
 fn divergence_stops_the_training_and_keeps_the_last_good_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("m.safetensors");

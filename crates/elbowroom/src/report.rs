@@ -302,6 +302,9 @@ pub struct Saved {
     /// Why the last attempt failed. Absent if it succeeded, or if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub save_error: Option<String>,
+    /// Why the weights could not be written. Absent if they were, or were not to be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weights_error: Option<String>,
 }
 
 /// A weight that is cut into [tiles](crate::tiles).

@@ -157,9 +157,11 @@ impl<'a> Training<'a> {
         let mut executor = UnderLimit::new(training, graph, &task, estimated, choosing, observer)?;
         let mut session = runner.open(&Start::Memory(&machine), host.options.clone())?;
         let saving = training.save.as_ref();
-        let limited = runner.run(&mut session, &mut executor, training.iterations, saving, observer)?;
+        let mut limited = runner.run(&mut session, &mut executor, training.iterations, saving, observer)?;
         if limited.diverged.is_none() {
-            runner.save_weights(&session, limited.iterations)?;
+            // The results of the training are reported all the same.
+            let error = runner.save_weights(&session, limited.iterations).err();
+            limited.saved.weights_error = error.map(|error| error.to_string());
         }
         let intact = executor.arena_above_intact(&session);
         if let Some((plan, costs, predicted)) = executor.last_followed() {

@@ -46,9 +46,17 @@ const STEM: &str = "stem.";
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WeightsError {
-    /// The file cannot be read or written.
+    /// The file cannot be read.
     #[error("cannot use {}: {source}", path.display())]
     Io {
+        /// The file.
+        path: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
+    /// The file cannot be written.
+    #[error("cannot save weights to {}: {source}", path.display())]
+    Write {
         /// The file.
         path: PathBuf,
         /// The error of the system.
@@ -317,7 +325,7 @@ pub fn layout(graph: &Graph) -> Vec<Saved> {
 ///
 /// # Errors
 ///
-/// [`WeightsError::Io`] if the file cannot be written or `read` fails.
+/// [`WeightsError::Write`] if the file cannot be written or `read` fails.
 pub fn save(
     path: &Path,
     graph: &Graph,
@@ -349,7 +357,7 @@ pub fn save(
         head.insert(tensor.name.clone(), serde_json::to_value(info).unwrap_or(Value::Null));
         offset = end;
     }
-    let failed = |source| WeightsError::Io { path: path.to_owned(), source };
+    let failed = |source| WeightsError::Write { path: path.to_owned(), source };
     let mut head = serde_json::to_vec(&head).map_err(|error| failed(error.into()))?;
     head.resize(head.len().next_multiple_of(8), b' ');
     crate::files::write_whole(path, |out| {

@@ -105,7 +105,7 @@ impl<'t, 'a> Runner<'t, 'a> {
             expect_writable(path).map_err(failed)?;
         }
         if let Some(path) = &training.save_weights {
-            let failed = |source| WeightsError::Io { path: path.clone(), source };
+            let failed = |source| WeightsError::Write { path: path.clone(), source };
             expect_writable(path).map_err(failed)?;
         }
         let mut weights = training.weights.as_ref().map(|path| Weights::open(path, graph)).transpose()?;
@@ -231,11 +231,11 @@ impl<'t, 'a> Runner<'t, 'a> {
     }
 
     /// Writes the weights after this number of iterations of this run, if that was requested.
-    pub(super) fn save_weights(&self, session: &Session, iterations: u64) -> Result<(), TrainError> {
+    pub(super) fn save_weights(&self, session: &Session, iterations: u64) -> Result<(), WeightsError> {
         let Some(path) = &self.training.save_weights else { return Ok(()) };
         let read =
             |index: usize, value: &mut [u8]| session.read_persistent(index, value).map_err(io::Error::other);
-        Ok(weights::save(path, &self.as_built, self.first + iterations, &self.unused, read)?)
+        weights::save(path, &self.as_built, self.first + iterations, &self.unused, read)
     }
 
     /// Runs iterations from the first on and saves checkpoints in between and at the end. An error that leaves the state of the training

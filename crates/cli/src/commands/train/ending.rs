@@ -65,6 +65,10 @@ pub fn answer(args: &TrainArgs, report: &TrainReport) -> Answer {
     if let Some(error) = &report.saved.save_error {
         return Answer::NotKept(format!("the state after {done} is lost: {error}"));
     }
+    if let Some(error) = &report.saved.weights_error {
+        let kept = args.save.as_ref().map_or_else(String::new, |_| format!("; {checkpoint}"));
+        return Answer::NotKept(format!("the weights after {done} are lost: {error}{kept}"));
+    }
     // Inference changes nothing that could be saved.
     let (work, kept) = match args.network.forward_only {
         true => ("inference", String::new()),
