@@ -153,7 +153,8 @@ impl Forever {
     pub fn place<T>(&self, value: T) -> Option<&'static mut T> {
         const { assert!(size_of::<T>() < PAGE && align_of::<T>() <= 64) };
         let bytes = size_of::<T>().next_multiple_of(64);
-        let mut free = self.free.load(Ordering::Relaxed);
+        // Whoever writes into a page has seen it mapped by another thread.
+        let mut free = self.free.load(Ordering::Acquire);
         loop {
             // A full page ends where another one begins, which may be of any use.
             let used = free.addr() % PAGE;
@@ -162,8 +163,8 @@ impl Forever {
             match self.free.compare_exchange(
                 free,
                 at.wrapping_add(bytes),
-                Ordering::Relaxed,
-                Ordering::Relaxed,
+                Ordering::AcqRel,
+                Ordering::Acquire,
             ) {
                 Ok(_) => {
                     let at = at.cast::<T>();

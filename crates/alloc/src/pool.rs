@@ -213,7 +213,8 @@ mod tests {
         // SAFETY: as above.
         assert_eq!(unsafe { pool.free(whole) }, Release::Freed);
         let before = pool.stats().0;
-        (0..iterations).for_each(|_| iterate(&pool, 0));
+        // A queue that lost its plan is looked at ever more rarely: after 47 iterations if it began with 40.
+        (0..2 * iterations).for_each(|_| iterate(&pool, 0));
         assert!(pool.stats().0.planned > before.planned, "what repeats is planned again");
     }
 
