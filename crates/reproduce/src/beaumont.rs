@@ -69,10 +69,14 @@ fn sweep(bench: &Bench<'_>, task: &Task) -> Result<std::rc::Rc<Vec<compare::Row>
     bench.sweep(task, planners(bench), [low, high], steps, TO_THE_END)
 }
 
+/// The layers of a task.
+fn linear(task: &Task) -> Result<Linear, Error> {
+    Linear::of(&pipeline::request(task, Bytes(1 << 60))).map_err(|error| Error::Fault(error.to_string()))
+}
+
 /// The least memory that runs a task as a chain, in percent of its peak.
 fn floor(task: &Task) -> Result<f64, Error> {
-    let linear = Linear::of(&pipeline::request(task, Bytes(1 << 60)))
-        .map_err(|error| Error::Fault(error.to_string()))?;
+    let linear = linear(task)?;
     Ok(100.0 * linear.chain.floor().ratio(linear.chain.peak()))
 }
 
@@ -91,6 +95,12 @@ const LIMIT: &str = "limit, % of the peak";
 
 const CURVES: &str = "curves without numbers";
 
+/// The limit, in percent of the peak, at which a planner's ratio is largest, and that ratio.
+fn worst(rows: &[compare::Row], planner: &str) -> Option<(f64, f64)> {
+    let ratios = bench::points(rows, planner, |row| row.ratio_to_chain_bound);
+    ratios.into_iter().max_by(|a, b| a.1.total_cmp(&b.1))
+}
+
 /// A planner's largest ratio among the limits of a sweep. The reason is `before`, how many limits have a schedule, and `after`.
 fn largest_ratio(
     what: &str,
@@ -99,11 +109,37 @@ fn largest_ratio(
     printed: Option<f64>,
     [before, after]: [&str; 2],
 ) -> Row {
-    let limits = rows.iter().filter(|row| row.planner == planner).count();
-    let ratios = bench::points(rows, planner, |row| row.ratio_to_chain_bound);
-    let largest = ratios.iter().map(|point| point.1).reduce(f64::max);
-    Row::new(format!("{what}: {planner}, largest ratio"), "", printed, largest)
-        .because(format!("{before}; {} of {limits} limits have a schedule{after}", ratios.len()))
+    let of = || rows.iter().filter(|row| row.planner == planner);
+    let (limits, feasible) = (of().count(), of().filter(|row| row.feasible).count());
+    let ratio = worst(rows, planner).map(|worst| worst.1);
+    Row::new(format!("{what}: {planner}, largest ratio"), "", printed, ratio)
+        .because(format!("{before}; {feasible} of {limits} limits have a schedule{after}"))
+}
+
+/// Why a ratio is large at a limit in percent of the peak: how close the terms of Proposition 3 are to each other, and how far Algorithm 1 is above
+/// it on the chain of the network's layers.
+fn kink(bench: &Bench<'_>, task: &Task, percent: f64) -> Result<String, Error> {
+    let peak = bench::peak(task, bench.observer)?;
+    let limit = Bytes((peak.get() as f64 * percent / 100.0).round() as u64);
+    let ops = task.costs.total().get() as f64;
+    let copies =
+        |peak: Bytes| 2e9 * peak.saturating_sub(limit).get() as f64 / task.machine.to_host.rate as f64;
+    let linear = linear(task)?;
+    let value = pipeline::relaxed_bound(&chain_task(task, &linear)?.with_memory(limit));
+    let above = value.map_or_else(String::new, |value| {
+        let ratio = value.get() as f64 / ops.max(copies(linear.chain.peak()));
+        format!("; on the chain of its layers, Algorithm 1 is {ratio:.3} times Proposition 3 there")
+    });
+    let share = 100.0 * copies(peak) / ops;
+    Ok(format!(
+        "; largest at {percent:.1} % of the peak, where the necessary copies take {share:.0} % of the time of the ops{above}"
+    ))
+}
+
+/// A task as the chain that planners of chains see.
+fn chain_task(task: &Task, linear: &Linear) -> Result<Task, Error> {
+    let chain = linear.chain.to_trace(task.trace.name()).map_err(|error| Error::Fault(error.to_string()))?;
+    Ok(Task { trace: Arc::new(chain.trace), costs: chain.costs, ..task.clone() })
 }
 
 /// Figures 6 to 12, and 5: iteration time ÷ Proposition 3.
@@ -116,14 +152,19 @@ pub(crate) fn ratios(bench: &Bench<'_>, figure: u32) -> Result<Sheet, Error> {
         let (network, image, batch) = case;
         let what = format!("{network}, {image} pixels, batch {batch}");
         bench.begins(&what);
-        let rows = sweep(bench, &task(case)?)?;
+        let task = task(case)?;
+        let rows = sweep(bench, &task)?;
         for &planner in planners(bench) {
             let (printed, text) = match planner {
                 "dynprog" => (Some(1.2), "the text says consistently below 1.2"),
                 _ => (None, CURVES),
             };
-            let durations = "; op times are a roofline's, the paper's were measured on a V100";
-            sheet.rows.push(largest_ratio(&what, &rows, planner, printed, [text, durations]));
+            let place = match (printed, worst(&rows, planner)) {
+                (Some(_), Some((percent, _))) => kink(bench, &task, percent)?,
+                _ => String::new(),
+            };
+            let after = format!("{place}; op times are a roofline's, the paper's were measured on a V100");
+            sheet.rows.push(largest_ratio(&what, &rows, planner, printed, [text, &after]));
         }
         let axes = [LIMIT, "iteration time ÷ lower bound"];
         sheet = sheet.with(curves(what, axes, planners(bench), &rows, |row| row.ratio_to_chain_bound));
@@ -357,10 +398,8 @@ pub(crate) fn partial(bench: &Bench<'_>) -> Result<Sheet, Error> {
         }
         bench.begins(network);
         let whole = task((network, image, batch))?;
-        let linear = Linear::of(&pipeline::request(&whole, Bytes(1 << 60)))
-            .map_err(|error| Error::Fault(error.to_string()))?;
-        let chain = linear.chain.to_trace(network).map_err(|error| Error::Fault(error.to_string()))?;
-        let task = Task { trace: Arc::new(chain.trace), costs: chain.costs, ..whole };
+        let linear = linear(&whole)?;
+        let task = chain_task(&whole, &linear)?;
         for percent in [80, 70, 60] {
             let limit = Bytes(linear.chain.peak().get() / 100 * percent);
             let [value, eager, greedy, dynprog] = partial_times(bench, &task, limit, Bytes(1 << 20))?;

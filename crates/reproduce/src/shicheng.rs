@@ -47,6 +47,7 @@ pub(crate) fn figure_5(bench: &Bench<'_>) -> Result<Sheet, Error> {
             ("MXNet-memonger", "sublinear"),
             ("SuperNeurons", "supernn"),
             ("TFLMS", "tflms"),
+            ("not in the paper", "pofo"),
             ("not in the paper", "auto"),
         ])
         .collect();
@@ -66,9 +67,13 @@ pub(crate) fn figure_5(bench: &Bench<'_>) -> Result<Sheet, Error> {
             let at_half = |row: &&compare::Row| row.planner == planner && (row.share - 0.5).abs() < 0.005;
             let found_by = found.iter().find(at_half).and_then(|row| row.found_by.clone());
             let reason = match (half, planner, found_by) {
+                (None, "pofo" | "auto", _) => {
+                    "not in the paper; no schedule is found at half of the peak".to_owned()
+                }
                 (None, ..) => {
                     "curves without numbers; the planner finds no schedule at half of the peak".to_owned()
                 }
+                (_, "pofo", _) => "not in the paper: the joint planner of Beaumont et al. (2021)".to_owned(),
                 (_, "auto", _) => "not in the paper: the default planner of this project".to_owned(),
                 (_, "dqn", Some(by)) => format!("curves without numbers; found by {by}"),
                 _ => "curves without numbers".to_owned(),
