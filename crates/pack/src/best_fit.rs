@@ -112,7 +112,7 @@ fn from_low_lines(
         }
         let (floor, line) = skyline.next();
         let fits = |item: usize| {
-            let start = instance.align_up(item, floor);
+            let start = instance.items[item].align_up(floor);
             let end = start + instance.items[item].size;
             obstacles.iter().all(|&other| {
                 let at = offsets[other];
@@ -135,7 +135,7 @@ fn from_low_lines(
         }
         match chosen {
             Some(item) => {
-                let offset = instance.align_up(item, floor);
+                let offset = instance.items[item].align_up(floor);
                 offsets[item] = offset;
                 for &span in instance.spans(item) {
                     let whole = instance.spans(item).len() == 1;

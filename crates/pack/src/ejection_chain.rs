@@ -114,7 +114,7 @@ impl EjectionChain<'_> {
         let mut best: Option<(u64, u64)> = None;
         let ceiling = (self.ceiling, self.ceiling, 0);
         for &(offset, end, _) in self.rows.iter().chain([&ceiling]) {
-            let start = instance.align_up(item, top);
+            let start = instance.items[item].align_up(top);
             // The topmost item may use less than its rounded size: only its own bytes must lie below the ceiling.
             let taken = if offset == self.ceiling { instance.items[item].bytes } else { size };
             if start + taken <= offset && best.is_none_or(|(slack, _)| offset - start - taken < slack) {
@@ -131,7 +131,7 @@ impl EjectionChain<'_> {
         let size = instance.items[item].size;
         let highest = self.ceiling - instance.items[item].bytes;
         let mut offsets: Vec<u64> = vec![0];
-        offsets.extend(self.rows.iter().map(|row| instance.align_up(item, row.1)));
+        offsets.extend(self.rows.iter().map(|row| instance.items[item].align_up(row.1)));
         offsets.extend(
             self.rows
                 .iter()

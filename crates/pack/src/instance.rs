@@ -52,6 +52,20 @@ pub(crate) struct Item {
     span_count: u32,
 }
 
+impl Item {
+    /// The lowest multiple of the item's alignment at or above an offset.
+    #[inline]
+    pub(crate) fn align_up(&self, offset: u64) -> u64 {
+        let align = self.align;
+        // The inner loop of every greedy packer; a division takes longer than all else in it.
+        if align.is_power_of_two() {
+            (offset + (align - 1)) & !(align - 1)
+        } else {
+            offset.next_multiple_of(align)
+        }
+    }
+}
+
 /// A problem made ready.
 #[derive(Clone, Debug)]
 pub(crate) struct Instance {
@@ -317,17 +331,6 @@ impl Instance {
             }
         }
         false
-    }
-
-    /// The lowest multiple of the item's alignment at or above an offset.
-    pub(crate) fn align_up(&self, item: usize, offset: u64) -> u64 {
-        let align = self.items[item].align;
-        // The inner loop of every greedy packer; a division takes longer than all else in it.
-        if align.is_power_of_two() {
-            (offset + (align - 1)) & !(align - 1)
-        } else {
-            offset.next_multiple_of(align)
-        }
     }
 
     /// Two fixed items that overlap in bytes and time, found by one sweep over the sections.

@@ -226,7 +226,7 @@ fn solve(instance: &Instance, heuristic: Vec<u64>, seconds: Option<f64>, counted
         if instance.items[item].fixed.is_none() {
             let below = order[..at].iter().filter(|&&other| instance.conflict(item, other));
             let rest = below.map(|&other| offsets[other] + instance.items[other].size).max().unwrap_or(0);
-            offsets[item] = instance.align_up(item, rest);
+            offsets[item] = instance.items[item].align_up(rest);
         }
     }
     // If a tolerance has put a fixed buffer out of order, an item placed in this order may overlap it.

@@ -8,6 +8,9 @@
 //!             ├───┤───┤───┤───┤        below meets the items that conflict with the new one in order, and few others.
 //! width 16W ├───────────────┤───
 //! ```
+//!
+//! Placed items with the same lifetime that touch each other are one row: the parameters of a network, which are alive all the time, would
+//! otherwise be met one by one in every scan.
 
 use crate::instance::{Instance, Span};
 
@@ -27,14 +30,25 @@ const WIDER: u32 = 3;
 /// The most rows of a chunk.
 const CHUNK: usize = 128;
 
-/// A placed item with the numbers that scans read, so that a scan reads contiguous memory.
+/// A placed item, or several that are alive at the same time and touch, with the numbers that scans read, so that a scan reads contiguous
+/// memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Row {
     offset: u64,
     end: u64,
+    /// One of them.
     item: u32,
     lo: u32,
     hi: u32,
+    /// Whether it has gaps: then it is a row of its own, because others with this hull may conflict with other items.
+    gaps: bool,
+}
+
+impl Row {
+    /// Whether another row begins where this one ends and conflicts with the same items.
+    fn touches(&self, above: &Self) -> bool {
+        self.end == above.offset && (self.lo, self.hi) == (above.lo, above.hi) && !self.gaps && !above.gaps
+    }
 }
 
 /// Rows in ascending order, in chunks, so that an insertion moves few rows.
@@ -50,7 +64,19 @@ impl Rows {
             self.chunks.push(vec![row]);
             return;
         };
-        chunk.insert(chunk.partition_point(|other| *other < row), row);
+        let above = chunk.partition_point(|other| *other < row);
+        let joins_above = chunk.get(above).is_some_and(|other| row.touches(other));
+        if let Some(below) = above.checked_sub(1)
+            && chunk[below].touches(&row)
+        {
+            chunk[below].end = if joins_above { chunk.remove(above).end } else { row.end };
+            return;
+        }
+        if joins_above {
+            chunk[above].offset = row.offset;
+            return;
+        }
+        chunk.insert(above, row);
         if chunk.len() > CHUNK {
             let rest = chunk.split_off(CHUNK / 2);
             self.chunks.insert(at + 1, rest);
@@ -107,7 +133,9 @@ impl<'a> PartialPlacement<'a> {
 
     fn insert(&mut self, item: usize, offset: u64) {
         let Span { lo, hi } = self.instance.items[item].hull;
-        let row = Row { offset, end: offset + self.instance.items[item].size, item: item as u32, lo, hi };
+        let end = offset + self.instance.items[item].size;
+        let gaps = self.instance.spans(item).len() > 1;
+        let row = Row { offset, end, item: item as u32, lo, hi, gaps };
         for level in &mut self.levels {
             let first = (lo >> level.half).saturating_sub(1) as usize;
             let last = ((hi - 1) >> level.half) as usize;
@@ -156,17 +184,17 @@ impl<'a> PartialPlacement<'a> {
 
     /// The offset that the rule of this placement gives an item.
     fn next_offset(&self, item: usize) -> u64 {
-        let size = self.instance.items[item].size;
-        let hull = self.instance.items[item].hull;
+        let placed = &self.instance.items[item];
+        let (size, hull) = (placed.size, placed.hull);
         // The bytes below `top` are examined; `best` is the smallest hole so far as (slack, offset).
         let mut top = 0u64;
         let mut best: Option<(u64, u64)> = None;
-        for &Row { offset, end, item: other, lo, hi } in self.near(hull).iter().flatten() {
+        for &Row { offset, end, item: other, lo, hi, .. } in self.near(hull).iter().flatten() {
             let apart = hi <= hull.lo || hull.hi <= lo || end <= top;
             if apart || (self.instance.any_gaps && !self.instance.conflict(item, other as usize)) {
                 continue;
             }
-            let start = self.instance.align_up(item, top);
+            let start = placed.align_up(top);
             if start + size <= offset {
                 let slack = offset - top - size;
                 if best.is_none_or(|(least, _)| slack < least) {
@@ -178,7 +206,7 @@ impl<'a> PartialPlacement<'a> {
             }
             top = end;
         }
-        best.map_or_else(|| self.instance.align_up(item, top), |(_, start)| start)
+        best.map_or_else(|| placed.align_up(top), |(_, start)| start)
     }
 
     /// Places an item at its highest free offset below a ceiling. Returns the offset, or `None` if there is none.
@@ -188,7 +216,7 @@ impl<'a> PartialPlacement<'a> {
         // `highest` is the highest offset that the rows examined so far leave. Only the bytes of an item must lie below the ceiling, not
         // its rounded size.
         let mut highest = ceiling.checked_sub(bytes)? / align * align;
-        for &Row { offset, end, item: other, lo, hi } in self.near(hull).iter().flatten().rev() {
+        for &Row { offset, end, item: other, lo, hi, .. } in self.near(hull).iter().flatten().rev() {
             let apart = hi <= hull.lo || hull.hi <= lo || offset >= highest + size;
             if apart || (self.instance.any_gaps && !self.instance.conflict(item, other as usize)) {
                 continue;
@@ -241,4 +269,73 @@ pub(crate) fn order_by<K: Ord>(instance: &Instance, key: impl Fn(usize) -> K) ->
     let mut order: Vec<u32> = (0..instance.len() as u32).collect();
     order.sort_by_cached_key(|&item| key(item as usize));
     order
+}
+
+#[cfg(test)]
+mod tests {
+    use elbowroom_ir::packing::{Block, Interval, Problem};
+    use elbowroom_ir::{Bytes, Table};
+
+    use super::*;
+    use crate::greedy::size_order;
+    use crate::random::Random;
+
+    /// First-fit and best-fit from their definitions: the holes are those between the placed items that conflict.
+    fn by_definition(instance: &Instance, order: &[u32], fit: Fit) -> Vec<u64> {
+        let mut placed: Vec<(u64, u64, usize)> = Vec::new();
+        let mut offsets = vec![0; instance.len()];
+        for &item in order {
+            let item = item as usize;
+            let mut around: Vec<_> =
+                placed.iter().filter(|&&(.., other)| instance.conflict(item, other)).copied().collect();
+            around.sort_unstable();
+            let size = instance.items[item].size;
+            let (mut top, mut holes) = (0, Vec::new());
+            for (offset, end, _) in around.into_iter().chain([(u64::MAX, u64::MAX, 0)]) {
+                let start = instance.items[item].align_up(top);
+                if start + size <= offset {
+                    let above_all = offset == u64::MAX;
+                    holes.push((above_all, if fit == Fit::First { 0 } else { offset - top - size }, start));
+                }
+                top = end.max(top);
+            }
+            let &(.., start) = holes.iter().min().unwrap();
+            offsets[item] = start;
+            placed.push((start, start + size, item));
+        }
+        offsets
+    }
+
+    #[test]
+    fn items_alive_at_the_same_time_are_joined_and_nothing_is_placed_elsewhere() {
+        let mut random = Random::new(0, 0);
+        let mut joined = 0;
+        for round in 0..200 {
+            let len = 2 + random.below(80);
+            let mut block = || {
+                // Like a training: much that is alive all the time, and the rest for a while, some of it with a gap.
+                let start = random.below(40) as u64;
+                let end = start + 1 + random.below(12) as u64;
+                let size = Bytes(1 + random.below(24) as u64);
+                let mut block =
+                    if random.below(2) == 0 { Block::new(0, 60, size) } else { Block::new(start, end, size) };
+                block.align = Bytes([1, 1, 4][random.below(3)]);
+                if round % 3 == 2 && random.below(4) == 0 {
+                    block.alive = vec![Interval::new(0, 2), Interval::new(50, 60)];
+                }
+                block
+            };
+            let blocks: Table<_, _> = (0..len).map(|_| block()).collect();
+            let instance = Instance::new(&Problem { blocks, capacity: None }).unwrap();
+            let order = size_order(&instance);
+            for fit in [Fit::First, Fit::Best] {
+                let mut placement = PartialPlacement::new(&instance, fit);
+                order.iter().for_each(|&item| drop(placement.place(item as usize)));
+                let rows: usize = placement.levels[0].buckets[0].chunks.iter().map(Vec::len).sum();
+                joined += usize::from(rows < len);
+                assert_eq!(placement.into_offsets(), by_definition(&instance, &order, fit), "round {round}");
+            }
+        }
+        assert!(joined > 300, "{joined}");
+    }
 }

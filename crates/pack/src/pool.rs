@@ -95,7 +95,8 @@ impl FreeRanges {
 
     fn allocate(&mut self, instance: &Instance, item: usize) -> u64 {
         let size = instance.items[item].size;
-        let holds = |&&(bytes, start): &&(u64, u64)| instance.align_up(item, start) + size <= start + bytes;
+        let holds =
+            |&&(bytes, start): &&(u64, u64)| instance.items[item].align_up(start) + size <= start + bytes;
         let found = self.by_size.range((size, 0)..).find(holds).copied();
         let (start, bytes) = match found {
             Some((bytes, start)) => (start, bytes),
@@ -104,14 +105,14 @@ impl FreeRanges {
                 let last =
                     self.by_start.last_key_value().filter(|&(&start, &bytes)| start + bytes == self.top);
                 let start = last.map_or(self.top, |(&start, _)| start);
-                let end = instance.align_up(item, start) + size;
+                let end = instance.items[item].align_up(start) + size;
                 let bytes = end - start;
                 self.top = end;
                 (start, bytes)
             }
         };
         self.remove(start);
-        let offset = instance.align_up(item, start);
+        let offset = instance.items[item].align_up(start);
         if start < offset {
             self.insert(start, offset - start);
         }
