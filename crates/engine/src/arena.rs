@@ -14,6 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 
 use elbowroom_ir::Bytes;
+use rayon::prelude::*;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
 
 use crate::error::EngineError;
@@ -48,6 +49,8 @@ const fn pattern(i: usize) -> u8 {
 
 /// Size of a huge page, the most that the system commits at one access.
 const HUGE_PAGE: usize = 2 << 20;
+/// Bytes that a thread commits at a time.
+const COMMITTED: usize = 8 * HUGE_PAGE;
 
 /// Memory of a fixed size at a fixed address.
 #[derive(Debug)]
@@ -173,14 +176,35 @@ impl Arena {
         stain.or_else(touched).map(|offset| Bytes(offset as u64))
     }
 
-    /// Commits the pages of the first bytes without changing these, so that no op pays for it.
+    /// Commits the pages of the first bytes without changing these, on the threads of a pool, so that no op pays for it.
     ///
     /// # Safety
     /// Nothing uses these bytes during the call.
-    pub unsafe fn commit(&self, bytes: Bytes) {
+    pub unsafe fn commit(&self, bytes: Bytes, pool: &rayon::ThreadPool) {
         let len = usize::try_from(bytes.get()).unwrap_or(usize::MAX).min(self.limit);
+        pool.install(|| {
+            (0..len.div_ceil(COMMITTED)).into_par_iter().for_each(|index| {
+                let part = Extent { offset: 0, len }.part(index * COMMITTED, COMMITTED);
+                // SAFETY: the caller's promise; the parts are disjoint.
+                unsafe { self.commit_part(part) };
+            });
+        });
+    }
+
+    /// Commits the pages of a range that starts at a page.
+    ///
+    /// # Safety
+    /// Nothing uses these bytes during the call.
+    unsafe fn commit_part(&self, part: Extent) {
+        // One call for all pages, where the system knows it (Linux 5.14). A read before the write, as below, has two faults for each page.
+        // SAFETY: the pages are the arena's own.
+        let populated =
+            unsafe { madvise(self.pointer(part).cast(), part.len, Advice::LinuxPopulateWrite) }.is_ok();
+        if populated {
+            return;
+        }
         // SAFETY: the caller's promise.
-        let bytes = unsafe { self.bytes_mut(Extent { offset: 0, len }) };
+        let bytes = unsafe { self.bytes_mut(part) };
         for byte in bytes.iter_mut().step_by(rustix::param::page_size()) {
             // Volatile, because the compiler would otherwise omit a write that changes nothing.
             // SAFETY: the reference is valid for both.
@@ -247,6 +271,7 @@ mod tests {
     fn every_write_above_a_height_is_found_without_touching_what_lies_there() {
         let limit = 64 << 20;
         let arena = Arena::new(Bytes(limit)).unwrap();
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
         let committed = |from: usize| {
             let range = Extent { offset: from, len: limit as usize - from };
             first_committed(arena.pointer(range) as usize, range.len).unwrap()
@@ -265,7 +290,7 @@ mod tests {
                 // Huge pages report their first byte.
                 assert!(found <= at && at - found < HUGE_PAGE as u64, "{found} for {at}");
             }
-            arena.commit(Bytes(height));
+            arena.commit(Bytes(height), &pool);
             assert_eq!(arena.bytes(Extent { offset: 0, len: 10 }), [7; 10]);
         }
     }

@@ -2,6 +2,7 @@
 //! moved to where the next plan expects them.
 
 use elbowroom_graph::Graph;
+use elbowroom_graph::init::Init;
 use rayon::prelude::*;
 
 use crate::arena::Extent;
@@ -50,8 +51,9 @@ impl PersistentLocation {
     }
 }
 
-/// Writes the initial values. The threads of the pool must be idle; each draws some values and writes them, so that drawing, copies and the
-/// first accesses to memory overlap.
+/// Writes the initial values into a fresh arena and a fresh host tier. A fresh arena reads as zeros: zeros are not written there, so that
+/// the state of an optimizer takes no time. The threads of the pool must be idle; each draws some values and writes them, so that drawing, copies
+/// and the first accesses to memory overlap.
 pub(crate) fn initialize(
     device: &dyn Device,
     locations: &[PersistentLocation],
@@ -63,6 +65,7 @@ pub(crate) fn initialize(
         .persistent
         .iter()
         .zip(locations)
+        .filter(|(parameter, location)| parameter.init != Init::Constant(0.0) || location.host.is_some())
         .flat_map(|(parameter, location)| {
             (0..location.bytes).step_by(PIECE).map(move |skip| (parameter, location, skip))
         })

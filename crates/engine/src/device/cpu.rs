@@ -190,7 +190,7 @@ impl Device for CpuDevice {
 
     fn commit(&self, bytes: Bytes) {
         // SAFETY: as in `read`.
-        unsafe { self.parts.arena.commit(bytes) }
+        unsafe { self.parts.arena.commit(bytes, &self.parts.pool) }
     }
 
     fn first_overwritten(&self, from: Bytes) -> Option<Bytes> {
