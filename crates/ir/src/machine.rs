@@ -23,9 +23,16 @@ impl Channel {
     /// Duration of one copy: latency + ⌈bytes × 10⁹ ÷ rate⌉. Capped at 2^48 ns (78 hours), so that sums of durations stay far below 2^64.
     pub const fn time(self, bytes: Bytes) -> Nanos {
         const LONGEST: u64 = 1 << 48;
-        let nanos = (bytes.get() as u128 * 1_000_000_000).div_ceil(self.rate as u128);
-        let nanos = self.latency.get() as u128 + nanos;
-        Nanos(if nanos < LONGEST as u128 { nanos as u64 } else { LONGEST })
+        // Planners ask this for every tensor again and again, and a division of 128 bits takes many times longer.
+        let nanos = match bytes.get().checked_mul(1_000_000_000) {
+            Some(scaled) => scaled.div_ceil(self.rate),
+            None => {
+                let nanos = (bytes.get() as u128 * 1_000_000_000).div_ceil(self.rate as u128);
+                if nanos < LONGEST as u128 { nanos as u64 } else { LONGEST }
+            }
+        };
+        let nanos = self.latency.get().saturating_add(nanos);
+        Nanos(if nanos < LONGEST { nanos } else { LONGEST })
     }
 }
 
@@ -114,5 +121,24 @@ impl Machine {
     /// The same machine with another amount of memory.
     pub fn with_memory(self, memory: Bytes) -> Self {
         Self { memory, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_of_any_size_take_their_share_of_the_rate_rounded_up() {
+        // Around the size whose product with 10⁹ exceeds 64 bits, and at the cap.
+        for bytes in [0, 1, 999, 18_446_744_073, 18_446_744_074, 1 << 40, u64::MAX] {
+            for rate in [1, 3, 12_000_000_000, u64::MAX] {
+                for latency in [0, 10_000, u64::MAX] {
+                    let exact = latency as u128 + (bytes as u128 * 1_000_000_000).div_ceil(rate as u128);
+                    let channel = Channel { rate, latency: Nanos(latency) };
+                    assert_eq!(channel.time(Bytes(bytes)), Nanos(exact.min(1 << 48) as u64), "{channel:?}");
+                }
+            }
+        }
     }
 }

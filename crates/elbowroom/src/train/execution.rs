@@ -149,7 +149,7 @@ impl Executor for Unlimited {
 }
 
 /// The order of ops from which planners start, too.
-fn default_order(trace: &elbowroom_ir::trace::Trace) -> Result<Order, TrainError> {
+pub(super) fn default_order(trace: &elbowroom_ir::trace::Trace) -> Result<Order, TrainError> {
     Ok(Order::new(trace, Policy::prompt(trace).sequence)?)
 }
 

@@ -1,16 +1,23 @@
 //! The allocator of dynamic execution: best fit in one range of bytes, with compaction if the free bytes are fragmented.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use elbowroom_ir::TensorId;
 
-/// An allocated block; the key of the map is its offset.
+/// An allocated block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ArenaBlock {
+    offset: usize,
     /// Size in bytes, a multiple of the alignment.
     len: usize,
     /// The tensor in it; `None` for a workspace.
     owner: Option<TensorId>,
+}
+
+impl ArenaBlock {
+    const fn end(&self) -> usize {
+        self.offset + self.len
+    }
 }
 
 /// A block that compaction moves towards lower offsets.
@@ -27,7 +34,9 @@ pub(super) struct Shift {
 pub(super) struct DynamicAllocator {
     capacity: usize,
     align: usize,
-    blocks: BTreeMap<usize, ArenaBlock>,
+    /// In order of offsets. A vector, because each choice of a tensor to remove walks through all of them, which a tree makes many times
+    /// slower, and an insertion moves less than a choice reads.
+    blocks: Vec<ArenaBlock>,
     /// Size and offset of every hole.
     holes: BTreeSet<(usize, usize)>,
     used: usize,
@@ -38,7 +47,7 @@ impl DynamicAllocator {
     pub fn new(capacity: usize, align: usize) -> Self {
         let capacity = capacity - capacity % align;
         let holes = (capacity > 0).then_some((capacity, 0)).into_iter().collect();
-        Self { capacity, align, blocks: BTreeMap::new(), holes, used: 0 }
+        Self { capacity, align, blocks: Vec::new(), holes, used: 0 }
     }
 
     /// Bytes that a block of this size occupies.
@@ -58,50 +67,56 @@ impl DynamicAllocator {
 
     /// The tensors that have blocks, in order of offsets.
     pub fn owners(&self) -> impl Iterator<Item = TensorId> + '_ {
-        self.blocks.values().filter_map(|block| block.owner)
+        self.blocks.iter().filter_map(|block| block.owner)
     }
 
     /// Allocates in the smallest hole that is large enough, at the lowest offset among equals (best fit). `None` if there is no such hole.
     pub fn allocate(&mut self, bytes: usize, owner: Option<TensorId>) -> Option<usize> {
         let len = self.rounded(bytes);
         let &(_, offset) = self.holes.range((len, 0)..).next()?;
-        self.insert(offset, ArenaBlock { len, owner });
+        self.insert(ArenaBlock { offset, len, owner });
         Some(offset)
     }
 
     /// Allocates at a given offset. Returns false if those bytes are not free.
     pub fn allocate_at(&mut self, offset: usize, bytes: usize, owner: Option<TensorId>) -> bool {
-        let len = self.rounded(bytes);
-        let below = self.blocks.range(..offset + len).next_back();
-        let free =
-            offset + len <= self.capacity && below.is_none_or(|(&start, block)| start + block.len <= offset);
+        let block = ArenaBlock { offset, len: self.rounded(bytes), owner };
+        let free = block.end() <= self.capacity && self.gap(self.index_at(block.end())).0 <= offset;
         if free {
-            self.insert(offset, ArenaBlock { len, owner });
+            self.insert(block);
         }
         free
     }
 
-    /// The free range around an offset: from the end of the block below to the start of the block above.
-    fn around(&self, offset: usize) -> (usize, usize) {
-        let below = self.blocks.range(..offset).next_back().map_or(0, |(&start, block)| start + block.len);
-        (below, self.blocks.range(offset + 1..).next().map_or(self.capacity, |(&start, _)| start))
+    /// Index of the first block at or above an offset.
+    fn index_at(&self, offset: usize) -> usize {
+        self.blocks.partition_point(|block| block.offset < offset)
     }
 
-    fn insert(&mut self, offset: usize, block: ArenaBlock) {
-        let ((start, end), above) = (self.around(offset), offset + block.len);
+    /// The range from the end of the block below this one to its start. Below the index behind the last block lies the rest of the range.
+    fn gap(&self, index: usize) -> (usize, usize) {
+        let below = index.checked_sub(1).map_or(0, |below| self.blocks[below].end());
+        (below, self.blocks.get(index).map_or(self.capacity, |block| block.offset))
+    }
+
+    fn insert(&mut self, block: ArenaBlock) {
+        let index = self.index_at(block.offset);
+        let (start, end) = self.gap(index);
         self.holes.remove(&(end - start, start));
-        self.holes
-            .extend([(offset - start, start), (end - above, above)].into_iter().filter(|hole| hole.0 > 0));
+        let rest = [(block.offset - start, start), (end - block.end(), block.end())];
+        self.holes.extend(rest.into_iter().filter(|hole| hole.0 > 0));
         self.used += block.len;
-        self.blocks.insert(offset, block);
+        self.blocks.insert(index, block);
     }
 
     /// Frees the block at this offset.
     pub fn free(&mut self, offset: usize) {
-        if let Some(block) = self.blocks.remove(&offset) {
-            let ((start, end), above) = (self.around(offset), offset + block.len);
+        let index = self.index_at(offset);
+        if self.blocks.get(index).is_some_and(|block| block.offset == offset) {
+            let block = self.blocks.remove(index);
+            let (start, end) = self.gap(index);
             self.holes.remove(&(offset - start, start));
-            self.holes.remove(&(end - above, above));
+            self.holes.remove(&(end - block.end(), block.end()));
             self.holes.insert((end - start, start));
             self.used -= block.len;
         }
@@ -110,30 +125,31 @@ impl DynamicAllocator {
     /// Gives a block to another tensor and shrinks it to that tensor's size.
     pub fn reassign(&mut self, offset: usize, bytes: usize, owner: TensorId) {
         self.free(offset);
-        self.insert(offset, ArenaBlock { len: self.rounded(bytes), owner: Some(owner) });
+        self.insert(ArenaBlock { offset, len: self.rounded(bytes), owner: Some(owner) });
     }
 
     /// Bytes that [`compact`](Self::compact) would move to make a hole of this size; `None` if fewer bytes are free.
     pub fn compaction_bytes(&self, bytes: usize) -> Option<usize> {
-        let blocks: Vec<(usize, ArenaBlock)> =
-            self.blocks.iter().map(|(&offset, &block)| (offset, block)).collect();
-        self.cheapest(self.rounded(bytes), &blocks).map(|(between, ..)| between)
+        self.cheapest(self.rounded(bytes)).map(|(between, ..)| between)
     }
 
     /// The consecutive holes that are large enough together and have the fewest bytes between them: those bytes, the first hole and the
     /// last. Hole i lies below block i; the last hole lies below the end of the range.
-    fn cheapest(&self, wanted: usize, blocks: &[(usize, ArenaBlock)]) -> Option<(usize, usize, usize)> {
-        let holes: Vec<usize> = self.gaps().collect();
+    fn cheapest(&self, wanted: usize) -> Option<(usize, usize, usize)> {
+        let hole = |index: usize| {
+            let (start, end) = self.gap(index);
+            end - start
+        };
         let (mut first, mut free, mut between) = (0, 0, 0);
         let mut best: Option<(usize, usize, usize)> = None;
-        for last in 0..holes.len() {
-            free += holes[last];
+        for last in 0..=self.blocks.len() {
+            free += hole(last);
             if let Some(previous) = last.checked_sub(1) {
-                between += blocks[previous].1.len;
+                between += self.blocks[previous].len;
             }
-            while first < last && free - holes[first] >= wanted {
-                free -= holes[first];
-                between -= blocks[first].1.len;
+            while first < last && free - hole(first) >= wanted {
+                free -= hole(first);
+                between -= self.blocks[first].len;
                 first += 1;
             }
             if free >= wanted && best.is_none_or(|(least, ..)| between < least) {
@@ -147,33 +163,20 @@ impl DynamicAllocator {
     /// Chooses consecutive holes that are large enough together and have the fewest bytes between them. Returns no moves if fewer bytes are
     /// free.
     pub fn compact(&mut self, bytes: usize) -> Vec<Shift> {
-        let blocks: Vec<(usize, ArenaBlock)> =
-            self.blocks.iter().map(|(&offset, &block)| (offset, block)).collect();
-        let best = self.cheapest(self.rounded(bytes), &blocks);
-        let Some((_, first, last)) = best else { return Vec::new() };
-        let mut to = first.checked_sub(1).map_or(0, |below| blocks[below].0 + blocks[below].1.len);
+        let Some((_, first, last)) = self.cheapest(self.rounded(bytes)) else { return Vec::new() };
+        let (mut to, _) = self.gap(first);
         let mut shifts = Vec::new();
-        for &(from, block) in &blocks[first..last] {
+        for block in &mut self.blocks[first..last] {
+            let &mut ArenaBlock { offset: from, len, owner } = block;
             if from != to {
-                self.blocks.remove(&from);
-                self.blocks.insert(to, block);
-                shifts.push(Shift { owner: block.owner, from, to, len: block.len });
+                block.offset = to;
+                shifts.push(Shift { owner, from, to, len });
             }
-            to += block.len;
+            to += len;
         }
-        let starts = std::iter::once(0).chain(self.blocks.iter().map(|(&offset, block)| offset + block.len));
-        self.holes = self.gaps().zip(starts).filter(|hole| hole.0 > 0).collect();
+        let gaps = (0..=self.blocks.len()).map(|index| self.gap(index));
+        self.holes = gaps.map(|(start, end)| (end - start, start)).filter(|hole| hole.0 > 0).collect();
         shifts
-    }
-
-    /// The size of the hole below every block and below the end, empty holes included.
-    fn gaps(&self) -> impl Iterator<Item = usize> + '_ {
-        let ends = self.blocks.iter().map(|(&start, block)| (start, block.len)).chain([(self.capacity, 0)]);
-        ends.scan(0, |below, (start, len)| {
-            let gap = start - *below;
-            *below = start + len;
-            Some(gap)
-        })
     }
 }
 
@@ -255,14 +258,16 @@ mod tests {
                 arena.free(held.swap_remove(index));
             }
             let mut end = 0;
-            for (&offset, block) in &arena.blocks {
-                assert!(offset >= end && offset % 16 == 0);
-                end = offset + block.len;
+            for block in &arena.blocks {
+                assert!(block.offset >= end && block.offset % 16 == 0);
+                end = block.end();
             }
             assert!(end <= 4096 && arena.blocks.len() == held.len());
-            assert_eq!(arena.used, arena.blocks.values().map(|block| block.len).sum());
+            assert_eq!(arena.used, arena.blocks.iter().map(|block| block.len).sum());
             assert_eq!(arena.free_bytes(), arena.holes.iter().map(|hole| hole.0).sum());
-            assert_eq!(arena.holes.len(), arena.gaps().filter(|&gap| gap > 0).count());
+            let gaps: BTreeSet<_> = (0..=arena.blocks.len()).map(|index| arena.gap(index)).collect();
+            let holes = arena.holes.iter().map(|&(len, start)| (start, start + len)).collect();
+            assert_eq!(gaps.into_iter().filter(|gap| gap.0 < gap.1).collect::<BTreeSet<_>>(), holes);
         }
         assert!(gathered > 20);
     }
