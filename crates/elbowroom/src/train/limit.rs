@@ -29,9 +29,11 @@ const HOST_ATTEMPTS: usize = 4;
 /// Time in which a limit that works is searched for after a proof that the requested one does not.
 const NAMING: Duration = Duration::from_secs(1);
 
-/// Time that the search for the first plan, or for the smallest limit, may take if it finds one, so that the first iteration begins within a
-/// second.
+/// Time that packing without a limit and the search for the first plan, or for the smallest limit, may take together if the search finds one,
+/// so that the first iteration begins within a second.
 const FIRST: Duration = Duration::from_millis(500);
+/// What the search has of it in any case.
+const LEAST: Duration = Duration::from_millis(100);
 
 /// More host memory than any plan takes, and far from overflow.
 const AMPLE: Bytes = Bytes(1 << 60);
@@ -54,6 +56,7 @@ pub(super) fn plan(
     // A limit that holds every tensor takes no search.
     let placed = [Some(unconstrained), fitting].into_iter().flatten();
     let method = training.method.clone().placed(placed.map(|planned| planned.plan.clone()));
+    let first = FIRST.saturating_sub(unconstrained.planning).max(LEAST);
     // A time budget is for everything here together.
     let patient = || method.clone().since(started).at_once_within_time();
     let share = pipeline::planning_share(task.costs.total(), training.iterations);
@@ -63,19 +66,22 @@ pub(super) fn plan(
             let task = task.with_memory(limit);
             // Nor is it worth more than half of what planning may take, by the estimate, or making the first iteration wait: the plan for measured
             // durations matters more.
-            let first = method.clone().within((share / 2).min(FIRST)).at_once_within_time();
+            let first = method.clone().within((share / 2).min(first)).at_once_within_time();
             let first = shortened(&first, task.trace.ops().len());
-            match pipeline::plan(&task, &first, observer) {
+            let long = task.trace.ops().len() > FEW_OPS && limit < unconstrained_peak;
+            let offloaded = || {
+                let timed = first.budget.time.is_some();
+                timed.then(|| pipeline::plan(&task, &pipeline::only_offload(), observer).ok()).flatten()
+            };
+            // On traces of many ops a search takes seconds. Where offload alone fits, the first iteration does not wait for one.
+            let at_once = if long { offloaded() } else { None };
+            match at_once.map_or_else(|| pipeline::plan(&task, &first, observer), Ok) {
                 // What was shortened may have ended too early. No search gets less than an eighth of the time.
                 Err(PlanError::GaveUp { .. })
                     if first.budget.evaluations != patient().budget.evaluations
                         || first.budget.time.is_some_and(|time| started.elapsed() >= time / 8) =>
                 {
-                    // On traces of many ops a whole search takes seconds. Where offload alone fits, the first iteration does not wait for it.
-                    let offloaded = first
-                        .budget
-                        .time
-                        .and_then(|_| pipeline::plan(&task, &pipeline::only_offload(), observer).ok());
+                    let offloaded = if long { None } else { offloaded() };
                     offloaded.map_or_else(|| pipeline::plan(&task, &patient(), observer), Ok)
                 }
                 done => done,
@@ -83,7 +89,7 @@ pub(super) fn plan(
         }
         None => {
             let end =
-                training.method.budget.time.and_then(|time| started.checked_add(time.min(share).min(FIRST)));
+                training.method.budget.time.and_then(|time| started.checked_add(time.min(share).min(first)));
             pipeline::smallest_soon(task, &training.method, unconstrained_peak, end, observer)
         }
     };
