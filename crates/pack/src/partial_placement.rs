@@ -330,7 +330,9 @@ mod tests {
             let order = size_order(&instance);
             for fit in [Fit::First, Fit::Best] {
                 let mut placement = PartialPlacement::new(&instance, fit);
-                order.iter().for_each(|&item| drop(placement.place(item as usize)));
+                for &item in &order {
+                    placement.place(item as usize);
+                }
                 let rows: usize = placement.levels[0].buckets[0].chunks.iter().map(Vec::len).sum();
                 joined += usize::from(rows < len);
                 assert_eq!(placement.into_offsets(), by_definition(&instance, &order, fit), "round {round}");
