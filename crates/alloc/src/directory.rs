@@ -1,5 +1,6 @@
 //! All arenas of a process. Any thread can find the arena of an address without a lock.
 
+use std::cell::Cell;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -85,7 +86,8 @@ impl Directory {
         }
     }
 
-    /// Adds an arena; `None` if the directory is full. No other arena of the directory shares an address with it.
+    /// Adds an arena; `None` if the directory is full, or another of its arenas shares an address with this one, as ranges of two memories may
+    /// do: an address tells which block is freed.
     pub(crate) fn add(&self, arena: Arena) -> Option<ArenaId> {
         if self.entries.iter().all(|id| !id.load(Ordering::Relaxed).is_null()) {
             return None;
@@ -104,12 +106,23 @@ impl Directory {
             let null = std::ptr::null_mut();
             id.compare_exchange(null, node, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         })?;
+        // SAFETY: nodes are freed only with the directory, and since the node was published nothing writes to it.
+        let arena = unsafe { &(*node).arena };
+        let (base, end) = (arena.base(), arena.base() + arena.bytes());
+        let is_apart = Cell::new(false);
         self.replace_sorted(|ranges| {
-            // SAFETY: nodes are freed only with the directory, and since the node was published nothing writes to it.
-            let arena = unsafe { &(*node).arena };
-            let at = ranges.partition_point(|&(start, ..)| start < arena.base());
-            ranges.insert(at, (arena.base(), arena.base() + arena.bytes(), node));
+            let (before, after) = ranges.split_at(ranges.partition_point(|&(start, ..)| start < base));
+            let at = before.len();
+            let begins_free = before.last().is_none_or(|&(_, other, _)| other <= base);
+            is_apart.set(begins_free && after.first().is_none_or(|&(start, ..)| end <= start));
+            if is_apart.get() {
+                ranges.insert(at, (base, end, node));
+            }
         });
+        if !is_apart.get() {
+            self.entries[id].store(std::ptr::null_mut(), Ordering::Release);
+            return None;
+        }
         Some(ArenaId(id))
     }
 
@@ -240,6 +253,22 @@ mod tests {
             align: 64,
         };
         Arena::new(base, &layout).0
+    }
+
+    #[test]
+    fn an_arena_that_shares_an_address_with_another_one_is_refused() {
+        let directory = Directory::new();
+        let id = directory.add(arena(8192, 8192)).unwrap();
+        for (base, bytes) in [(8192, 8192), (4096, 4097), (16383, 64), (4096, 1 << 16), (12288, 64)] {
+            assert!(directory.add(arena(base, bytes)).is_none(), "{base} {bytes}");
+        }
+        assert_eq!(directory.arenas().count(), 1);
+        assert!(directory.add(arena(4096, 4096)).is_some() && directory.add(arena(16384, 64)).is_some());
+        directory.remove(id);
+        assert!(directory.add(arena(12288, 64)).is_some(), "its addresses are free again");
+        let places = 2 * MAX_ARENAS;
+        (0..places).for_each(|_| assert!(directory.add(arena(12288, 64)).is_none()));
+        assert!(directory.add(arena(1 << 20, 64)).is_some(), "a refused arena takes no place");
     }
 
     #[test]

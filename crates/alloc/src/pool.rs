@@ -64,6 +64,9 @@ impl<B: Backing + Clone> Pool<B> {
     /// # Errors
     /// The backing has no memory left, even after all plans without live blocks have been released, or the alignment is no power of two.
     pub fn allocate(&self, queue: u64, request: Request) -> Result<usize, OutOfMemory> {
+        if !request.align.is_power_of_two() {
+            return Err(OutOfMemory::new(request.size, "the alignment is no power of two"));
+        }
         let mut state = self.state();
         let ticket = match self.sequence(&mut state, queue).request(request) {
             Answer::Planned(address, ticket) => {
@@ -199,6 +202,26 @@ mod tests {
             (1..5).map(|i| pool.allocate(queue, Request::new(1_000 * i, 64)).expect("memory")).collect();
         // SAFETY: blocks of imaginary memory have no contents.
         assert!(blocks.iter().all(|&block| unsafe { pool.free(block) } == Release::Freed));
+    }
+
+    /// A memory may rely on it: the trait promises a power of two.
+    #[test]
+    fn an_alignment_that_is_no_power_of_two_never_reaches_the_memory() {
+        struct Trusting;
+        // SAFETY: gives nothing.
+        unsafe impl Backing for &Trusting {
+            fn reserve(&self, bytes: usize, align: usize) -> Result<usize, OutOfMemory> {
+                assert!(align.is_power_of_two(), "{align}");
+                Err(OutOfMemory::new(bytes, "full"))
+            }
+            unsafe fn release(&self, _: usize, _: usize, _: usize) {}
+        }
+        let pool = Pool::new(&Trusting, Settings::default());
+        for align in [0, 3, 5_000] {
+            let error = pool.allocate(0, Request::new(4_096, align)).unwrap_err();
+            assert!(error.why.contains("power of two"), "{error}");
+        }
+        assert_eq!(pool.allocate(0, Request::new(4_096, 64)).unwrap_err().why, "full");
     }
 
     #[test]

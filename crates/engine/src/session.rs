@@ -127,6 +127,15 @@ fn expect_sound(graph: &Graph) -> Result<(), EngineError> {
     }
 }
 
+/// Refuses a machine that does not align buffers to their elements. Zero is a multiple of every number.
+fn expect_alignment(machine: &Machine) -> Result<(), EngineError> {
+    let align = machine.align.get();
+    if align == 0 || !align.is_multiple_of(ELEMENT) {
+        return Err(EngineError::Alignment { align, needed: ELEMENT });
+    }
+    Ok(())
+}
+
 /// Refuses a plan whose host copies, each in one range of bytes, do not fit in the host memory of its machine.
 fn expect_host_memory(prepared: &PreparedPlan, plan: &CheckedPlan) -> Result<(), EngineError> {
     let (needed, limit) = (prepared.copies.size, plan.machine().host_memory);
@@ -164,6 +173,7 @@ impl Session {
         expect_sound(&graph)?;
         let prepared = PreparedPlan::new(&graph, &trace(&graph)?, &plan)?;
         expect_host_memory(&prepared, &plan)?;
+        expect_alignment(plan.machine())?;
         let mut session = Self::open(graph, plan.machine(), options, prepared.copies.size)?;
         session.traced.push((Arc::downgrade(&session.graph), Arc::clone(plan.trace())));
         let SessionState::Idle(memory) = &mut session.state else { return Err(EngineError::Broken) };
@@ -184,6 +194,7 @@ impl Session {
         options: SessionOptions,
     ) -> Result<Self, EngineError> {
         expect_sound(&graph)?;
+        expect_alignment(machine)?;
         let (limit, align) = (machine.memory.get() as usize, machine.align.get() as usize);
         let (mut end, mut host_end) = (0, 0);
         let locations = graph.persistent.iter().map(|parameter| {
@@ -214,10 +225,6 @@ impl Session {
         options: SessionOptions,
         host_bytes: Bytes,
     ) -> Result<Self, EngineError> {
-        let align = machine.align.get();
-        if !align.is_multiple_of(ELEMENT) {
-            return Err(EngineError::Alignment { align, needed: ELEMENT });
-        }
         let threads = options.threads.max(1);
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(threads)
@@ -247,7 +254,7 @@ impl Session {
             graph,
             trace: None,
             traced: Vec::new(),
-            align,
+            align: machine.align.get(),
             host_memory,
             options,
             dynamic_peak: None,

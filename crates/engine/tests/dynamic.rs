@@ -341,3 +341,13 @@ fn events_tell_what_is_there() {
     );
     assert!(books.1.iter().all(|value| graph.persistent.iter().any(|parameter| parameter.end == *value)));
 }
+
+#[test]
+fn a_machine_whose_alignment_kernels_cannot_use_is_refused() {
+    for align in [0, 1, 2, 6] {
+        let machine = Machine { align: Bytes(align), ..machine(1 << 20) };
+        let outcome = Session::without_plan(Arc::new(convnet()), &machine, threads(1));
+        let refused = matches!(outcome, Err(EngineError::Alignment { align: found, .. }) if found == align);
+        assert!(refused, "{align}");
+    }
+}

@@ -15,7 +15,7 @@ pub use host::HostMemory;
 ///
 /// # Safety
 /// A range that [`reserve`](Self::reserve) returns is usable for any purpose, to its full length, until it is released, and shares no
-/// byte with any other range in use.
+/// byte with any other range in use. [`release`](Self::release) and [`discard`](Self::discard) do not panic.
 pub unsafe trait Backing {
     /// Reserves a new range of at least `bytes` bytes whose first address is a multiple of `align`, a power of two.
     ///

@@ -93,7 +93,7 @@ impl Observed {
     /// requests in the plan from now on.
     pub fn end(&mut self, requests: usize, places: &[u32]) {
         let dropped = self.previous.seen.iter().filter(|seen| seen.span == 0);
-        self.live = self.live.saturating_sub(dropped.map(|seen| seen.request.size).sum());
+        self.live = dropped.fold(self.live, |live, seen| live.saturating_sub(seen.request.size));
         let rest = self.current.seen.split_off(requests.min(self.current.seen.len()));
         let first = self.current.first + self.current.seen.len() as u64;
         let mut ended = std::mem::replace(&mut self.current, Iteration { first, seen: rest });
@@ -115,6 +115,17 @@ mod tests {
 
     fn seen(size: usize, at: u32) -> Seen {
         Seen { request: Request::new(size, 64), at, matched: true, span: 0 }
+    }
+
+    #[test]
+    fn blocks_of_any_size_may_stay_alive() {
+        let mut observed = Observed::new(RequestTime(0), Vec::new(), Vec::new());
+        for i in 0..3 {
+            observed.push(seen(usize::MAX, i));
+        }
+        observed.end(3, &[0, 1, 2]);
+        observed.end(0, &[]);
+        assert_eq!(observed.live(), 0);
     }
 
     #[test]
