@@ -1,7 +1,7 @@
 //! Reading and writing the files that users name, so that every error names its file.
 
 use std::io::{self, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use elbowroom::ir::text::{self, File};
@@ -141,6 +141,31 @@ pub fn parse_content(path: &Path, bytes: &[u8]) -> Result<File> {
 /// Refuses a file that [`write()`] could not write, before the work whose result it is to hold.
 pub fn expect_writable(path: &Path) -> Result<()> {
     elbowroom::files::expect_writable(path).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// A folder for files that a command writes. If it writes none, the folders that were made for them are removed again.
+pub struct Folder {
+    /// The innermost first.
+    made: Vec<PathBuf>,
+}
+
+impl Folder {
+    /// Makes the folder, unless it exists.
+    pub fn make(path: &Path) -> Result<Self> {
+        let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
+        let made = path.ancestors().take_while(is_missing).map(Path::to_owned).collect();
+        let folder = Self { made };
+        std::fs::create_dir_all(path)
+            .with_context(|| format!("cannot make the folder {}", path.display()))?;
+        Ok(folder)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // The system removes empty folders only.
+        self.made.iter().take_while(|folder| std::fs::remove_dir(folder).is_ok()).for_each(drop);
+    }
 }
 
 /// Writes a text to a file, whole or not at all; to standard output without one.

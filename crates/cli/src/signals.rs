@@ -1,8 +1,8 @@
 //! Signals that ask a command to end: long work stops at the next evaluation or iteration and keeps what it has.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Once};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
@@ -24,10 +24,13 @@ pub struct Signal {
 }
 
 /// Makes signals end long work cleanly. A second Ctrl-C ends the process at once; further signals of the other kinds do not, because
-/// service managers and terminals send several of them.
+/// service managers and terminals send several of them. Commands call this once they have read their input: a read from a pipe waits for its
+/// writer, whom a signal that is caught does not replace.
 pub fn catch() {
-    // Registering fails only for signals that no program may handle.
-    let _ = register();
+    static CAUGHT: Once = Once::new();
+    // What is registered a second time would take the first Ctrl-C for the second one. Registering fails only for signals that no program
+    // may handle.
+    CAUGHT.call_once(|| drop(register()));
 }
 
 fn register() -> io::Result<()> {

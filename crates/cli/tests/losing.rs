@@ -104,6 +104,55 @@ fn a_signal_prints_the_object_too() {
     assert_eq!(report["losses"].as_array().unwrap().len() as u64, iterations_in(&file));
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn the_first_signal_ends_a_search_for_a_network_with_its_best_plan() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = "plan --model resnet20 --batch 16 --memory 75% --no-offload --time 100s --json";
+    for (signal, status) in [("INT", 130), ("TERM", 143)] {
+        let mut child = start(folder.path(), "", line);
+        wait_for_handlers(&child);
+        // Time to trace the network and to begin the search.
+        std::thread::sleep(std::time::Duration::from_secs(3));
+        send(&child, signal);
+        let out = child.stdout.take().unwrap();
+        let (found, out, err) = end(child, out);
+        assert_eq!(found, Some(status), "{out}{err}");
+        assert!(serde_json::from_str::<Value>(&out).is_ok_and(|plan| plan.is_object()), "{out}{err}");
+    }
+}
+
+#[test]
+fn a_signal_ends_a_command_that_waits_for_its_input() {
+    use std::os::unix::process::ExitStatusExt;
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for line in
+        ["plan pipe", "compare pipe", "pack pipe", "pack --bank a=1MiB pipe", "why pipe", "report pipe -o p"]
+    {
+        let mut child = start(folder.path(), "", line);
+        // Opens once the command reads.
+        let writer = std::fs::File::options().write(true).open(&pipe).unwrap();
+        send(&child, "TERM");
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        let ended = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break Some(status);
+            }
+            if std::time::Instant::now() > until {
+                child.kill().unwrap();
+                child.wait().unwrap();
+                break None;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        };
+        assert_eq!(ended.and_then(|status| status.signal()), Some(15), "{line}");
+        drop(writer);
+    }
+    assert_eq!(names(folder.path()), ["pipe"]);
+}
+
 #[test]
 fn a_signal_before_the_first_iteration_ends_the_command() {
     let folder = tempfile::tempdir().unwrap();
@@ -230,6 +279,29 @@ fn a_full_disk_at_the_end_loses_no_results() {
     let sentence = "the weights after 7 iterations are lost: cannot save weights to w.safetensors: ";
     assert!(err.contains(sentence), "{err}");
     assert!(names(folder.path()).is_empty(), "no temporary file is left");
+}
+
+/// The first page does not fit on the disk, or there is nothing that could be shown.
+#[test]
+fn no_empty_folder_of_pages_is_left() {
+    let folder = tempfile::tempdir().unwrap();
+    expect_both(folder.path(), "trace --model resnet20 --batch 2 --image 8 --width 4 -o r.trace", 0);
+    let compare = "compare r.trace --planners keep --steps 1 --memory 100%..100% --html new/pages";
+    for line in [compare, "reproduce sekiyama-fig3 --quick -o new/pages"] {
+        let mut child = start(folder.path(), "ulimit -f 0;", line);
+        let out = child.stdout.take().unwrap();
+        let (status, out, err) = end(child, out);
+        assert_eq!(status, Some(2), "{out}{err}");
+        assert!(err.contains("cannot write new/pages/"), "{err}");
+        assert_eq!(names(folder.path()), ["r.trace"]);
+    }
+    expect_both(folder.path(), "compare none.trace --html new/pages", 2);
+    assert_eq!(names(folder.path()), ["r.trace"]);
+    // What was there before stays.
+    std::fs::create_dir(folder.path().join("new")).unwrap();
+    expect_both(folder.path(), "compare none.trace --html new", 2);
+    expect_both(folder.path(), compare, 0);
+    assert!(folder.path().join("new/pages/index.html").exists());
 }
 
 /// Here the limit on file sizes is first less than a line, then less than a few.

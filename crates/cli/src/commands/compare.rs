@@ -5,7 +5,7 @@ mod print;
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use elbowroom::compare::{self, Comparison, Row};
 use elbowroom::ir::check::CheckedPlan;
 use elbowroom::ir::packing::Packer;
@@ -24,6 +24,7 @@ use serde::Serialize;
 use crate::Answer;
 use crate::args::CompareArgs;
 use crate::commands::trace::traced;
+use crate::files::Folder;
 use crate::progress::Progress;
 use crate::{files, printer, settings, signals};
 use print::Output;
@@ -33,19 +34,16 @@ pub fn run(args: &CompareArgs) -> Result<Answer> {
     if args.svg.is_some() && args.traces.len() > 1 {
         bail!("--svg draws one trace, but {} were given; name one", args.traces.len());
     }
-    if let Some(folder) = &args.html {
-        if args.traces.len() > 1 {
-            bail!("--html shows one trace, but {} were given; name one", args.traces.len());
-        }
-        std::fs::create_dir_all(folder)
-            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    if args.html.is_some() && args.traces.len() > 1 {
+        bail!("--html shows one trace, but {} were given; name one", args.traces.len());
     }
     let progress = Progress::new("reading");
-    signals::catch();
     let planners = planners(args)?;
     // All files are read first: a wrong one is reported before a long search, not after it.
     let read = |path: &std::path::PathBuf| task(args, path);
     let tasks = args.traces.iter().map(read).collect::<Result<Vec<_>>>()?;
+    signals::catch();
+    let _folder = args.html.as_deref().map(Folder::make).transpose()?;
     let mut output = Output::new(args, &tasks, &planners);
     let mut compared = Vec::new();
     for task in &tasks {

@@ -8,6 +8,7 @@ use elbowroom_reproduce::{Bench, ITEMS, Item, Row, Sheet, item, run as compute};
 
 use crate::Answer;
 use crate::args::ReproduceArgs;
+use crate::files::Folder;
 use crate::progress::Progress;
 use crate::{files, printer, signals};
 
@@ -17,10 +18,7 @@ pub fn run(args: &ReproduceArgs) -> Result<Answer> {
         return list(args);
     }
     let items = chosen(&args.names)?;
-    if let Some(folder) = &args.output {
-        std::fs::create_dir_all(folder)
-            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
-    }
+    let _folder = args.output.as_deref().map(Folder::make).transpose()?;
     let progress = Progress::new("reading");
     signals::catch();
     let stages = |what: &str| progress.stage_begins(what.to_owned());

@@ -15,7 +15,7 @@ use crate::args::PackArgs;
 use crate::printer::{self, counted, grouped, row};
 use crate::progress::Progress;
 use crate::values::BankSpec;
-use crate::{Answer, files};
+use crate::{Answer, files, signals};
 
 /// A bank of the report.
 #[derive(Serialize)]
@@ -111,6 +111,7 @@ pub(super) fn run(args: &PackArgs, budget: &Budget) -> Result<Answer> {
     };
     let started = Instant::now();
     let mut table = buffers(file)?;
+    signals::catch();
     let problem = problem(&table, &args.bank)
         .with_context(|| format!("{} cannot be placed in these banks", name(file)))?;
     let progress = Progress::new(format!("placing {} buffers in banks", problem.blocks.len()));

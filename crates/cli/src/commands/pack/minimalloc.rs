@@ -139,7 +139,6 @@ pub(super) fn run(words: &[String]) -> Answer {
         Ok(request) => request,
         Err(sentence) => return Answer::No(sentence),
     };
-    signals::catch();
     match place(&request) {
         Ok(()) => Answer::Yes,
         Err(error) => Answer::No(one_sentence(&error)),
@@ -154,6 +153,7 @@ fn log(line: &str) {
 
 fn place(request: &Request) -> anyhow::Result<()> {
     let mut table = buffers(Path::new(&request.input))?;
+    signals::catch();
     // MiniMalloc writes commas, and only the columns that it knows.
     table = Buffers::new(std::mem::take(&mut table.names), std::mem::take(&mut table.problem));
     let Some(capacity) = request.capacity else {

@@ -118,7 +118,6 @@ pub fn run(args: &PackArgs) -> Result<Answer> {
         bail!("--previous belongs to one file, but there are several; name one file");
     }
     let budget = settings::budget(&args.search)?;
-    signals::catch();
     if !args.bank.is_empty() {
         return banks::run(args, &budget);
     }
@@ -139,6 +138,7 @@ pub fn run(args: &PackArgs) -> Result<Answer> {
         };
         buffers.problem.capacity = args.capacity.or(buffers.problem.capacity);
         let previous = args.previous.as_deref().map(|path| Previous::read(path, &buffers)).transpose()?;
+        signals::catch();
         let reading = started.elapsed();
         for &packer in &packers {
             let started = Instant::now();
