@@ -14,6 +14,7 @@ use elbowroom::sched::recompute::{recursive, repeats};
 
 use crate::bench::{self, RECOMPUTE};
 use crate::row::{Curves, Row, Sheet};
+use crate::trained::Trained;
 use crate::{Bench, Error};
 
 /// The algorithms of section 5.1, with our names of the planners.
@@ -231,6 +232,72 @@ pub(crate) fn figure_6(bench: &Bench<'_>) -> Result<Sheet, Error> {
     Ok(Sheet::of(rows).with(curves))
 }
 
+/// The two lines of Figure 7.
+const LABELS: [&str; 2] = ["sharing", "sublinear plan"];
+
+/// A part of Figure 7 that is measured: networks of growing size whose iterations this machine runs in a second.
+struct Measured {
+    what: &'static str,
+    of: &'static str,
+    sizes: [usize; 3],
+    network: fn(usize) -> (String, Options),
+}
+
+const MEASURED: [Measured; 2] = [
+    Measured {
+        what: "residual network for 32x32 pixels, batch 8",
+        of: "layers",
+        sizes: [20, 56, 110],
+        network: |depth| (format!("resnet{depth}"), Options::new(8).image(32).optimizer(OptimizerKind::Sgd)),
+    },
+    Measured {
+        what: "LSTM, 4 layers of 256 units, batch 16",
+        of: "steps",
+        sizes: [16, 32, 64],
+        network: |length| {
+            let options = Options::new(16).length(length).width(256).layers(4).vocabulary(1_000);
+            ("lstm".to_owned(), options.optimizer(OptimizerKind::Sgd))
+        },
+    },
+];
+
+impl Measured {
+    /// Speeds of both planners by size, and what recomputation costs.
+    fn rows(&self, bench: &Bench<'_>) -> Result<(Vec<Row>, Curves), Error> {
+        let Self { what, of, sizes, network } = self;
+        let (mut rows, mut lines) = (Vec::new(), [Vec::new(), Vec::new()]);
+        for &size in sizes {
+            if bench.stopped() {
+                break;
+            }
+            bench.begins(&format!("{what}, {size} {of}"));
+            let (name, options) = network(size);
+            let run = |planner| Trained::measure(&name, &options, planner, RECOMPUTE, bench);
+            let (Some(sharing), Some(sublinear)) = (run("keep")?, run("sublinear")?) else { break };
+            let speeds = [sharing.speed, sublinear.speed];
+            for ((label, speed), line) in LABELS.into_iter().zip(speeds).zip(&mut lines) {
+                line.push((size as f64, speed));
+                rows.push(Row::new(format!("{what}, {size} {of}, {label}"), "1/s", None, speed).timed().because(
+                    "the figure prints curves of a Titan X without numbers; ours is the median of 20 iterations on this processor, of a network that it can train",
+                ));
+            }
+            let more = 100.0 * (sharing.speed / sublinear.speed - 1.0);
+            let reason = format!(
+                "the text's figure for all sizes; the forward phase has another share of the time on this processor than on a Titan X. The plan computes {} ops again",
+                sublinear.recomputed
+            );
+            rows.push(
+                Row::new(format!("{what}, {size} {of}, sublinear plan, measured"), "% more time", 30.0, more)
+                    .timed()
+                    .because(reason),
+            );
+        }
+        let lines = LABELS.map(str::to_owned).into_iter().zip(lines);
+        let title = format!("batches per second, {what}");
+        Ok((rows, Curves { title, axes: [of, "batches per second"], lines: lines.collect() }))
+    }
+}
+
 /// Figure 7: what recomputation costs.
 pub(crate) fn figure_7(bench: &Bench<'_>) -> Result<Sheet, Error> {
     let reason = "the paper measures 20 batches on a Titan X; ours is the sum of the ops' times by the roofline of a V100, in which the recomputed forward pass has the same share";
@@ -245,8 +312,16 @@ pub(crate) fn figure_7(bench: &Bench<'_>) -> Result<Sheet, Error> {
                 .because(reason),
         );
     }
-    rows.push(Row::new("batches per second", "1/s", None, None).because(
-        "speeds of a Titan X are printed as curves without numbers and cannot be measured on another machine",
-    ));
-    Ok(Sheet::of(rows))
+    let mut sheet = Sheet::of(rows);
+    for measured in bench.pick(&[][..], &MEASURED) {
+        let (rows, curves) = measured.rows(bench)?;
+        sheet.rows.extend(rows);
+        sheet = sheet.with(curves);
+    }
+    if bench.pick(true, false) {
+        sheet.rows.push(Row::new("batches per second", "1/s", None, None).because(
+            "measured without --quick: two minutes of training; the figure prints curves of a Titan X without numbers",
+        ));
+    }
+    Ok(sheet)
 }

@@ -28,6 +28,7 @@ mod requests;
 mod row;
 mod sekiyama;
 mod shicheng;
+mod trained;
 #[cfg(feature = "dqn")]
 mod transfer;
 mod zhang;
@@ -52,6 +53,9 @@ pub enum Error {
     /// A planner made an illegal plan, which is a fault in this project.
     #[error(transparent)]
     Illegal(#[from] elbowroom::ir::check::Illegal),
+    /// A training that a row measures failed.
+    #[error(transparent)]
+    Training(#[from] elbowroom::train::TrainError),
     /// The name of a planner, packer or machine is not registered.
     #[error(transparent)]
     Unknown(#[from] elbowroom::registry::UnknownName),
