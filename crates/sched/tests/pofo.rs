@@ -235,3 +235,55 @@ fn schedules_of_golden_chains_are_no_shorter_than_the_optimum() {
     println!("{equal} of {count} optimal, mean {mean:.4}");
     assert!(count == 46 && equal >= 30 && mean < 1.03, "{equal} of {count}, mean {mean}");
 }
+
+/// A chain of many layers, of sizes and times that differ by a factor of up to eight.
+fn long_chain(random: &mut Random) -> Chain {
+    let layers = 40 + random.below(20);
+    let mut number = |most: usize| 1 + random.below(most) as u64;
+    let mut layer = || {
+        let forward = Nanos(1_000 * number(8));
+        Layer { forward, backward: Nanos(2 * forward.get()), ..Layer::default() }
+    };
+    let of_layers = (0..layers).map(|_| layer()).collect();
+    let sizes: Vec<Bytes> = (0..=layers).map(|_| Bytes(number(8) << 16)).collect();
+    Chain { layers: of_layers, activations: sizes.clone(), gradients: sizes }
+}
+
+#[test]
+fn a_coarse_pass_goes_before_and_its_schedule_is_never_lost() {
+    let mut random = Random::new(20);
+    let machine = elbowroom_sim::presets::machine("v100").unwrap();
+    let [mut first, mut both] = [Pofo::DEFAULT; 2];
+    (first.slots, first.layers, first.states, first.plans) = (100, 32, 30, 3);
+    // Fewer states than by default, to be quick.
+    both.states = 40;
+    for case in 0..3 {
+        let chain = long_chain(&mut random);
+        let traced = chain.to_trace("long").unwrap();
+        let request = Request {
+            trace: &traced.trace,
+            costs: &traced.costs,
+            machine: &machine,
+            live_limit: Bytes(chain.peak().get() * (45 + 15 * case) / 100),
+            freedom: Freedom::ALL,
+            packer: None,
+            pins: None,
+        };
+        let run = |pofo: Pofo, budget: &Budget| {
+            let outcome = pofo.schedule(&request, budget, &Silent);
+            let timeline = |schedule| simulate(&traced.trace, &traced.costs, &machine, schedule).unwrap();
+            let best = outcome.best.unwrap();
+            let timeline = timeline(&best);
+            assert!(timeline.peak_live <= request.live_limit);
+            (timeline.iteration, outcome.evaluations, best)
+        };
+        let (coarse, few, _) = run(first, &Budget::default());
+        let (time, evaluations, schedule) = run(both, &Budget::default());
+        println!("{case}: {coarse:?} after {few}, {time:?} after {evaluations}");
+        assert!(time <= coarse && evaluations >= few, "{case}: {time:?} {coarse:?}");
+        // The coarse pass has the first evaluations; a number of evaluations repeats the search.
+        assert_eq!(run(both, &Budget::evaluations(few)).0, coarse, "{case}");
+        let (_, again, same) = run(both, &Budget::evaluations(evaluations));
+        assert!(again == evaluations && same == schedule, "{case}");
+    }
+}

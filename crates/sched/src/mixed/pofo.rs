@@ -28,7 +28,8 @@
 //! grows in truth as prefetches are not there yet; a part's input holds its bytes until the part has run forward, though it may be on the host
 //! before; states are reached from the first layer on instead of filled in for all sizes, so that δ is not rounded, and if a layer
 //! has more than [`Pofo::states`] of them, one is kept for each cell of a grid. A trace becomes a chain as for `rotor`; the best few plans
-//! for some amounts of memory are simulated exactly with whole copies, and the shortest schedule that fits is kept.
+//! for some amounts of memory are simulated exactly with whole copies, and the shortest schedule that fits is kept. A coarse pass with few slots
+//! and layers goes before: it takes a tenth of the time, and with whole copies its schedules are as often the shortest ones.
 
 use std::collections::{HashMap, HashSet};
 
@@ -63,6 +64,9 @@ impl Pofo {
     /// 500 slots, as published for `rotor`.
     pub const DEFAULT: Self = Self { slots: 500, layers: 96, states: 250, plans: 8 };
 }
+
+/// What the first pass is cut down to.
+const COARSE: Pofo = Pofo { slots: 100, layers: 32, states: 30, plans: 3 };
 
 impl Default for Pofo {
     fn default() -> Self {
@@ -353,14 +357,19 @@ impl Plan {
     }
 }
 
-impl Planner for Pofo {
-    fn name(&self) -> &'static str {
-        "pofo"
+impl Pofo {
+    /// The same, no finer than another.
+    fn at_most(&self, other: &Self) -> Self {
+        Self {
+            slots: self.slots.min(other.slots),
+            layers: self.layers.min(other.layers),
+            states: self.states.min(other.states),
+            plans: self.plans.min(other.plans),
+        }
     }
 
-    fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
-        let mut tries = Tries { search: Search::new(request, budget, observer), seen: HashMap::new() };
-        tries.offer(&Policy::prompt(request.trace));
+    /// Tries the plans of every chain that the trace becomes.
+    fn pass(&self, request: &Request<'_>, tries: &mut Tries<'_>) {
         let slots = u64::from(self.slots.clamp(1, 1 << 16));
         for layered in Layered::of(request.trace, self.layers.clamp(1, 1 << 10)) {
             if tries.over() {
@@ -371,7 +380,7 @@ impl Planner for Pofo {
             // The chain counts some tensors twice and others for too long, so that more than the limit may do as well.
             let profile = profile.in_slots(slot);
             let memory = profile.peak().min(2 * slots);
-            let Some(table) = Optimum::of(&profile, memory as usize, observer) else { break };
+            let Some(table) = Optimum::of(&profile, memory as usize, tries.search.observer) else { break };
             let rates = [request.machine.to_host.rate, request.machine.to_device.rate];
             let slot_time = |rate: u64| {
                 let nanos = u128::from(slot) * 1_000_000_000 / u128::from(rate.max(1));
@@ -386,6 +395,22 @@ impl Planner for Pofo {
             };
             tries.most_memory(&program, &layered, memory, self.plans.max(1));
         }
+    }
+}
+
+impl Planner for Pofo {
+    fn name(&self) -> &'static str {
+        "pofo"
+    }
+
+    fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
+        let mut tries = Tries { search: Search::new(request, budget, observer), seen: HashMap::new() };
+        tries.offer(&Policy::prompt(request.trace));
+        let coarse = self.at_most(&COARSE);
+        if coarse != *self {
+            coarse.pass(request, &mut tries);
+        }
+        self.pass(request, &mut tries);
         let stop = match tries.search.stopped() {
             _ if tries.search.optimal() => StopReason::Optimal,
             Some(stop) => stop,
