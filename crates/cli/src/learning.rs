@@ -2,9 +2,9 @@
 //! nothing to read or write.
 
 #[cfg(feature = "dqn")]
-pub use with::{Learned, planner, save};
+pub use with::{Learned, planner, save, warning};
 #[cfg(not(feature = "dqn"))]
-pub use without::{Learned, planner, save};
+pub use without::{Learned, planner, save, warning};
 
 #[cfg(feature = "dqn")]
 mod with {
@@ -15,7 +15,7 @@ mod with {
 
     use anyhow::{Context, Result, bail};
     use elbowroom::dqn::network::Weights;
-    use elbowroom::dqn::{Dqn, Episode, Trained};
+    use elbowroom::dqn::{Dqn, Episode, OutOfReach, Trained};
     use elbowroom::ir::planning::Planner;
     use elbowroom::registry;
 
@@ -43,6 +43,12 @@ mod with {
         let bytes = files::bounded(path, LARGEST)?;
         Weights::from_safetensors(&bytes)
             .with_context(|| format!("{} holds no network of the planner dqn", path.display()))
+    }
+
+    /// The sentence that the user reads at once if a note says that nothing will be trained.
+    pub fn warning(note: &dyn Any) -> Option<String> {
+        let reason = note.downcast_ref::<OutOfReach>()?;
+        Some(format!("dqn trains no network, a fixed rule answers: {reason}"))
     }
 
     /// What the planner has reported about its training.
@@ -125,6 +131,11 @@ mod without {
     /// The planner of a name.
     pub fn planner(name: &str, _: &DqnArgs) -> Result<&'static dyn Planner> {
         Ok(registry::planner(name)?)
+    }
+
+    /// No planner learns, none warns.
+    pub fn warning(_: &dyn Any) -> Option<String> {
+        None
     }
 
     /// No planner learns.

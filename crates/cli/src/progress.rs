@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use elbowroom::train::{Executed, Iteration, TrainObserver};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use crate::learning::Learned;
+use crate::learning::{self, Learned};
 use crate::log::Log;
 use crate::printer::{self, counted, row};
 use crate::watch::Watch;
@@ -101,6 +101,8 @@ pub struct Progress {
     /// The page that shows the training while it runs.
     watch: Option<Watch>,
     keeps_last: bool,
+    /// Whether a planner's warning was printed.
+    warned: AtomicBool,
 }
 
 impl Progress {
@@ -119,6 +121,7 @@ impl Progress {
             last: Mutex::default(),
             watch: None,
             keeps_last: false,
+            warned: AtomicBool::new(false),
         }
     }
 
@@ -267,6 +270,12 @@ impl Observer for Progress {
         if let Some(TriedBatch(samples)) = note.downcast_ref() {
             self.stage_begins(format!("trying a batch of {}", counted(*samples as u64, "sample")));
             return;
+        }
+        // A search of rounds would repeat the sentence for each of its limits.
+        if let Some(sentence) = learning::warning(note)
+            && !self.warned.swap(true, Ordering::Relaxed)
+        {
+            self.remark(&sentence);
         }
         self.hear(|search| search.learned.note(note));
     }

@@ -26,6 +26,14 @@ fn a_network_is_trained_written_and_trained_further() {
         &format!("{plan} --dqn episodes=2,explore=0 --dqn-from v.safetensors --dqn-save w.safetensors"),
         0,
     );
+    // Two decisions are too few: the sentence names a number that does, and a fixed rule answers.
+    let (few, warning) = expect(at, &format!("{plan} --dqn decisions=2"), 0);
+    let few: serde_json::Value = serde_json::from_str(&few).unwrap();
+    assert!(few["evaluations"] == 0 && warning.starts_with("warning: dqn trains no network"), "{warning}");
+    let (_, rest) = warning.split_once("--dqn ").unwrap();
+    let enough = rest.split_whitespace().next().unwrap();
+    let (_, warning) = expect(at, &format!("{plan} --dqn {enough},episodes=1,hidden=8,updates=1"), 0);
+    assert!(warning.is_empty(), "{warning}");
     let size = |name: &str| std::fs::metadata(at.join(name)).unwrap().len();
     assert_eq!(size("v.safetensors"), size("w.safetensors"));
 

@@ -17,6 +17,7 @@ use elbowroom_ir::{Bytes, Id, OpId, TensorId};
 
 use crate::network::Sight;
 use crate::nodes::{Kind, Nodes};
+use crate::progress::OutOfReach;
 use crate::settings::Settings;
 use elbowroom_sched::PolicyError;
 use elbowroom_sched::lower::{evaluate_unfinished, live_memory};
@@ -75,6 +76,8 @@ pub(crate) struct Environment<'a> {
     pub request: &'a Request<'a>,
     pub keep: Policy,
     pub candidates: Vec<Candidate>,
+    /// Candidates before the smallest were left out, and the bytes above the limit that they leave together.
+    found: (usize, Bytes),
     pub nodes: Nodes,
     /// Rows of [`FEATURES`] per node.
     pub features: Vec<f32>,
@@ -104,8 +107,8 @@ impl<'a> Environment<'a> {
         let usual = autoswap::threshold(live_bytes.into_iter().max().map_or(Bytes::ZERO, Bytes));
         let environment = Self::with_candidates(request, settings, usual)?;
         match environment.out_of_reach()? {
-            0 => Ok(environment),
-            _ => Self::with_candidates(request, settings, Bytes(1)),
+            None => Ok(environment),
+            Some(_) => Self::with_candidates(request, settings, Bytes(1)),
         }
     }
 
@@ -130,6 +133,7 @@ impl<'a> Environment<'a> {
             request,
             keep,
             candidates: Vec::new(),
+            found: (0, Bytes::ZERO),
             features: Vec::new(),
             unit: (copy(over) as f64).max(1.0),
             mask: settings.mask,
@@ -138,6 +142,7 @@ impl<'a> Environment<'a> {
             known: HashMap::new(),
         };
         this.find(&touches, &live_bytes, least);
+        this.found = (this.candidates.len(), this.missing(live_bytes.clone()));
         this.thin(settings.decisions);
         this.describe(&touches, over);
         Ok(this)
@@ -345,14 +350,25 @@ impl<'a> Environment<'a> {
         PartialPlan { time: unfinished.iteration.get(), live_bytes, missing, possible: true }
     }
 
-    /// Bytes above the limit where the live memory is highest with every candidate removed: no decisions can make them up.
-    pub(crate) fn out_of_reach(&self) -> Result<u64, PolicyError> {
-        let mut live_bytes = live_memory(self.request, &self.keep)?;
+    /// Why no decisions meet the limit; `None` if some may.
+    pub(crate) fn out_of_reach(&self) -> Result<Option<OutOfReach>, PolicyError> {
+        let missing = self.missing(live_memory(self.request, &self.keep)?);
+        let (candidates, missing_of_all) = self.found;
+        Ok((missing > Bytes::ZERO).then_some(OutOfReach {
+            limit: self.request.live_limit,
+            decisions: self.candidates.len(),
+            missing,
+            candidates,
+            missing_of_all,
+        }))
+    }
+
+    /// Bytes above the limit where the live memory is highest with every candidate removed from it.
+    fn missing(&self, mut live_bytes: Vec<u64>) -> Bytes {
         for candidate in &self.candidates {
             candidate.cover(&mut live_bytes, |live, bytes| *live = live.saturating_sub(bytes));
         }
-        let highest = live_bytes.into_iter().max().unwrap_or(0);
-        Ok(highest.saturating_sub(self.request.live_limit.get()))
+        Bytes(live_bytes.into_iter().max().unwrap_or(0)).saturating_sub(self.request.live_limit)
     }
 
     /// What bytes that are still missing at the end cost.

@@ -6,7 +6,8 @@
 //! gives the value of an action. The reward of an action is the change of the exactly simulated iteration time. One evaluation of the budget
 //! is one simulated plan. The answer is the best plan of any episode, or of the fixed rules that the network starts from, so it is never
 //! slower than those; [`Observer::origin`] names its source, and [`Observer::note`] receives an [`Episode`] after each episode and the
-//! [`Trained`] network at the end.
+//! [`Trained`] network at the end. If the decisions cannot bring the live memory to the limit, the note [`OutOfReach`] says so before anything
+//! else runs, and nothing is trained.
 //!
 //! ```
 //! use elbowroom_dqn::{Dqn, settings::Settings};
@@ -66,7 +67,6 @@ pub mod weights;
 
 use std::time::Instant;
 
-use elbowroom_ir::Bytes;
 use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
@@ -79,7 +79,7 @@ use environment::Environment;
 use learn::{Guard, Learner};
 use network::Weights;
 use paper::Agent;
-pub use progress::{Episode, Trained};
+pub use progress::{Episode, OutOfReach, Trained};
 use settings::Settings;
 
 /// See the [module](self).
@@ -113,6 +113,11 @@ impl Planner for Dqn {
         let Ok(mut environment) = Environment::new(request, &self.settings) else {
             return refusal(request, None, 1);
         };
+        let out_of_reach = environment.out_of_reach().ok().flatten();
+        // The user hears it before the rules run, which takes seconds on a thousand ops.
+        if let Some(out_of_reach) = &out_of_reach {
+            observer.note(out_of_reach);
+        }
         let bound = lower_bound(request).get();
         let end = budget.time.and_then(|time| started.checked_add(time));
         let rules = rules::run(request, bound, end, observer);
@@ -121,10 +126,9 @@ impl Planner for Dqn {
         let mut own = None;
         // The budget counts these alone: with those of the rules, the number would let a repeated search go further than this one went.
         let mut evaluations = 0;
-        let out_of_reach = environment.out_of_reach().unwrap_or(0);
         let open =
             !rules.interrupted && (self.settings.through || rule.is_none_or(|rule| rule.time.get() > bound));
-        if open && !environment.candidates.is_empty() && out_of_reach == 0 {
+        if open && !environment.candidates.is_empty() && out_of_reach.is_none() {
             let guard = Guard { budget, started, observer, bound };
             let plans = if self.settings.imitate { rules.found.as_slice() } else { &[] };
             let imitate = |entry: &Entry| {
@@ -152,13 +156,10 @@ impl Planner for Dqn {
         }
         match rule {
             Some(rule) => {
+                let name = rule.planner.name();
                 observer.origin(&match out_of_reach {
-                    0 => rule.planner.name().to_owned(),
-                    missing => format!(
-                        "{}, a fixed rule: all decisions of the network together leave {} above the limit; dqn=decisions=N allows more",
-                        rule.planner.name(),
-                        Bytes(missing)
-                    ),
+                    None => name.to_owned(),
+                    Some(reason) => format!("{name}, a fixed rule: {reason}"),
                 });
                 let stop = match stop {
                     _ if rule.time.get() <= bound => StopReason::Optimal,

@@ -2,12 +2,13 @@
 //! any number of threads, and a network trained on one trace can be trained further on another.
 
 use std::any::Any;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use elbowroom_dqn::network::Weights;
 use elbowroom_dqn::play::{Player, play};
 use elbowroom_dqn::settings::Settings;
-use elbowroom_dqn::{Dqn, Episode, Trained};
+use elbowroom_dqn::{Dqn, Episode, OutOfReach, Trained};
 use elbowroom_graph::zoo::{self, Options};
 use elbowroom_ir::Bytes;
 use elbowroom_ir::check::check_schedule;
@@ -241,4 +242,58 @@ fn evaluations_and_impossible_limits_end_it() {
     assert!(matches!(outcome.stop, StopReason::Infeasible(_)) && outcome.best.is_none());
     let outcome = dqn.schedule(&case.request(1.0, Freedom::ALL), &few, &Silent);
     assert_eq!(outcome.stop, StopReason::Optimal);
+}
+
+/// Counts the steps of all searches: each asks whether it is interrupted.
+#[derive(Default)]
+struct Steps {
+    steps: AtomicU64,
+    /// The first note that says so, and the steps before it.
+    out_of_reach: OnceLock<(OutOfReach, u64)>,
+    episodes: AtomicU64,
+    origin: OnceLock<String>,
+}
+
+impl Observer for Steps {
+    fn note(&self, note: &dyn Any) {
+        if let Some(reason) = note.downcast_ref::<OutOfReach>() {
+            self.out_of_reach.set((*reason, self.steps.load(Ordering::Relaxed))).unwrap();
+        } else if note.is::<Episode>() {
+            self.episodes.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    fn origin(&self, origin: &str) {
+        self.origin.set(origin.to_owned()).unwrap();
+    }
+    fn interrupted(&self) -> bool {
+        self.steps.fetch_add(1, Ordering::Relaxed);
+        false
+    }
+}
+
+#[test]
+fn decisions_that_cannot_reach_the_limit_are_reported_before_any_search() {
+    for (name, share, all_reach) in [("lstm", 0.2, false), ("vgg11", 0.8, true)] {
+        let case = Case::new(name, 8);
+        let request = case.request(share, Freedom::ALL);
+        let schedule = |text: &str| {
+            let observer = Steps::default();
+            let outcome = Dqn::new(settings(text), None).schedule(&request, &budget(0, 1), &observer);
+            (outcome, observer)
+        };
+        let (outcome, observer) = schedule("decisions=4,episodes=2");
+        let (reason, before) = *observer.out_of_reach.get().unwrap();
+        assert_eq!((reason.limit, reason.decisions, before), (request.live_limit, 4, 0));
+        assert!(reason.missing > reason.missing_of_all && reason.candidates > 4);
+        assert_eq!(reason.missing_of_all == Bytes::ZERO, all_reach);
+        assert!(outcome.best.is_some() && outcome.evaluations == 0);
+        assert!(observer.steps.into_inner() > 0 && observer.episodes.into_inner() == 0);
+        assert!(observer.origin.get().unwrap().contains(&reason.to_string()));
+        // The number of candidates that the sentence names.
+        let all = reason.candidates;
+        let (_, observer) = schedule(&format!("decisions={all},episodes=2,imitate=0,through=1"));
+        let reason = observer.out_of_reach.get();
+        assert_eq!(reason.map(|(reason, _)| reason.decisions), (!all_reach).then_some(all));
+        assert_eq!(observer.episodes.into_inner(), if all_reach { 2 } else { 0 });
+    }
 }
