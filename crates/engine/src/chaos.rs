@@ -203,6 +203,10 @@ impl<D: Device> Device for Chaos<D> {
         self.device.read(from, into);
     }
 
+    fn starts_as_zeros(&self) -> bool {
+        !self.options.poison && self.device.starts_as_zeros()
+    }
+
     fn write(&self, to: Extent, bytes: &[u8]) {
         self.device.write(to, bytes);
     }

@@ -1,8 +1,8 @@
 //! Persistent tensors between iterations: initialized, read and written in pieces, so that no second copy of a whole tensor exists, and
 //! moved to where the next plan expects them.
 
-use elbowroom_graph::Graph;
 use elbowroom_graph::init::Init;
+use elbowroom_graph::{Graph, Parameter};
 use rayon::prelude::*;
 
 use crate::arena::Extent;
@@ -51,8 +51,8 @@ impl PersistentLocation {
     }
 }
 
-/// Writes the initial values into a fresh arena and a fresh host tier. A fresh arena reads as zeros: zeros are not written there, so that
-/// the state of an optimizer takes no time. The threads of the pool must be idle; each draws some values and writes them, so that drawing, copies
+/// Writes the initial values into a fresh arena and a fresh host tier. Where a fresh arena reads as zeros, these are not written, so that the
+/// state of an optimizer takes no time. The threads of the pool must be idle; each draws some values and writes them, so that drawing, copies
 /// and the first accesses to memory overlap.
 pub(crate) fn initialize(
     device: &dyn Device,
@@ -61,11 +61,14 @@ pub(crate) fn initialize(
     seed: u64,
     pool: &rayon::ThreadPool,
 ) -> Result<(), EngineError> {
+    let there = |parameter: &Parameter, location: &PersistentLocation| {
+        parameter.init == Init::Constant(0.0) && location.host.is_none() && device.starts_as_zeros()
+    };
     let pieces: Vec<_> = graph
         .persistent
         .iter()
         .zip(locations)
-        .filter(|(parameter, location)| parameter.init != Init::Constant(0.0) || location.host.is_some())
+        .filter(|(parameter, location)| !there(parameter, location))
         .flat_map(|(parameter, location)| {
             (0..location.bytes).step_by(PIECE).map(move |skip| (parameter, location, skip))
         })

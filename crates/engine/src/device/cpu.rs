@@ -178,6 +178,10 @@ impl Device for CpuDevice {
         into.copy_from_slice(unsafe { self.parts.arena.bytes(from) });
     }
 
+    fn starts_as_zeros(&self) -> bool {
+        true
+    }
+
     fn write(&self, to: Extent, bytes: &[u8]) {
         // SAFETY: as in `read`.
         unsafe { self.parts.arena.bytes_mut(to) }.copy_from_slice(bytes);

@@ -114,6 +114,10 @@ pub trait Device: Send + Sync {
     fn host(&self) -> &dyn HostTier;
     /// Copies a range of the arena into a buffer, between iterations.
     fn read(&self, from: Extent, into: &mut [u8]);
+    /// Whether bytes of the arena that nothing has written read as zeros.
+    fn starts_as_zeros(&self) -> bool {
+        false
+    }
     /// Copies bytes into a range of the arena, between iterations.
     fn write(&self, to: Extent, bytes: &[u8]);
     /// Guards the bytes from `from` on, whose contents are lost, between iterations: see [`crate::arena`].
