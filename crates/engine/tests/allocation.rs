@@ -3,8 +3,10 @@
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::fs::DirEntry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
 use elbowroom_engine::kernels::algorithms;
 use elbowroom_engine::{HostOptions, HostPlace, Session};
@@ -62,6 +64,21 @@ fn mixed(mut graph: Graph) -> Graph {
     graph
 }
 
+/// Waits until every other thread sleeps. A thread allocates when it starts, which on a busy machine may be behind the first iterations.
+fn wait_for_threads() {
+    let own = std::fs::read_link("/proc/thread-self").unwrap();
+    let asleep = |task: std::io::Result<DirEntry>| {
+        let task = task.unwrap();
+        // `pid (name) state ...`; a thread may have ended meanwhile.
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+        state.is_none_or(|state| state == 'S') || own.file_name() == Some(&task.file_name())
+    };
+    while !std::fs::read_dir("/proc/self/task").unwrap().all(asleep) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// The only test of this binary: another one running meanwhile would be counted too.
 #[test]
 fn planned_iterations_allocate_nothing() {
@@ -82,6 +99,7 @@ fn planned_iterations_allocate_nothing() {
             for iteration in 0..3 {
                 session.run_iteration(iteration).unwrap();
             }
+            wait_for_threads();
             let before = ALLOCATIONS.load(Relaxed);
             for iteration in 3..last {
                 session.run_iteration(iteration).unwrap();
