@@ -56,7 +56,7 @@ pub(super) fn plan(
     // A limit that holds every tensor takes no search.
     let placed = [Some(unconstrained), fitting].into_iter().flatten();
     let method = training.method.clone().placed(placed.map(|planned| planned.plan.clone()));
-    let first = FIRST.saturating_sub(unconstrained.planning).max(LEAST);
+    let at_most = FIRST.saturating_sub(unconstrained.planning).max(LEAST);
     // A time budget is for everything here together.
     let patient = || method.clone().since(started).at_once_within_time();
     let share = pipeline::planning_share(task.costs.total(), training.iterations);
@@ -66,7 +66,7 @@ pub(super) fn plan(
             let task = task.with_memory(limit);
             // Nor is it worth more than half of what planning may take, by the estimate, or making the first iteration wait: the plan for measured
             // durations matters more.
-            let first = method.clone().within((share / 2).min(first)).at_once_within_time();
+            let first = method.clone().within((share / 2).min(at_most)).at_once_within_time();
             let first = shortened(&first, task.trace.ops().len());
             let long = task.trace.ops().len() > FEW_OPS && limit < unconstrained_peak;
             let offloaded = || {
@@ -88,8 +88,11 @@ pub(super) fn plan(
             }
         }
         None => {
-            let end =
-                training.method.budget.time.and_then(|time| started.checked_add(time.min(share).min(first)));
+            let end = training
+                .method
+                .budget
+                .time
+                .and_then(|time| started.checked_add(time.min(share).min(at_most)));
             pipeline::smallest_soon(task, &training.method, unconstrained_peak, end, observer)
         }
     };
