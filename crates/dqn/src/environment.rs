@@ -76,8 +76,8 @@ pub(crate) struct Environment<'a> {
     pub request: &'a Request<'a>,
     pub keep: Policy,
     pub candidates: Vec<Candidate>,
-    /// Candidates before the smallest were left out, and the bytes above the limit that they leave together.
-    found: (usize, Bytes),
+    /// Why no decisions meet the limit; `None` if some may.
+    pub out_of_reach: Option<OutOfReach>,
     pub nodes: Nodes,
     /// Rows of [`FEATURES`] per node.
     pub features: Vec<f32>,
@@ -106,10 +106,10 @@ impl<'a> Environment<'a> {
         let live_bytes = live_memory(request, &Policy::prompt(request.trace))?;
         let usual = autoswap::threshold(live_bytes.into_iter().max().map_or(Bytes::ZERO, Bytes));
         let environment = Self::with_candidates(request, settings, usual)?;
-        match environment.out_of_reach()? {
-            None => Ok(environment),
-            Some(_) => Self::with_candidates(request, settings, Bytes(1)),
+        if environment.out_of_reach.is_some() {
+            return Self::with_candidates(request, settings, Bytes(1));
         }
+        Ok(environment)
     }
 
     fn with_candidates(
@@ -133,7 +133,7 @@ impl<'a> Environment<'a> {
             request,
             keep,
             candidates: Vec::new(),
-            found: (0, Bytes::ZERO),
+            out_of_reach: None,
             features: Vec::new(),
             unit: (copy(over) as f64).max(1.0),
             mask: settings.mask,
@@ -142,8 +142,16 @@ impl<'a> Environment<'a> {
             known: HashMap::new(),
         };
         this.find(&touches, &live_bytes, least);
-        this.found = (this.candidates.len(), this.missing(live_bytes.clone()));
+        let (candidates, missing_of_all) = (this.candidates.len(), this.missing(live_bytes.clone()));
         this.thin(settings.decisions);
+        let missing = this.missing(live_bytes);
+        this.out_of_reach = (missing > Bytes::ZERO).then_some(OutOfReach {
+            limit: request.live_limit,
+            decisions: this.candidates.len(),
+            missing,
+            candidates,
+            missing_of_all,
+        });
         this.describe(&touches, over);
         Ok(this)
     }
@@ -348,19 +356,6 @@ impl<'a> Environment<'a> {
         let highest = unfinished.live_bytes.iter().copied().max().unwrap_or(0);
         let missing = highest.saturating_sub(limit);
         PartialPlan { time: unfinished.iteration.get(), live_bytes, missing, possible: true }
-    }
-
-    /// Why no decisions meet the limit; `None` if some may.
-    pub(crate) fn out_of_reach(&self) -> Result<Option<OutOfReach>, PolicyError> {
-        let missing = self.missing(live_memory(self.request, &self.keep)?);
-        let (candidates, missing_of_all) = self.found;
-        Ok((missing > Bytes::ZERO).then_some(OutOfReach {
-            limit: self.request.live_limit,
-            decisions: self.candidates.len(),
-            missing,
-            candidates,
-            missing_of_all,
-        }))
     }
 
     /// Bytes above the limit where the live memory is highest with every candidate removed from it.

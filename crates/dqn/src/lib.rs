@@ -113,7 +113,7 @@ impl Planner for Dqn {
         let Ok(mut environment) = Environment::new(request, &self.settings) else {
             return refusal(request, None, 1);
         };
-        let out_of_reach = environment.out_of_reach().ok().flatten();
+        let out_of_reach = environment.out_of_reach;
         // The user hears it before the rules run, which takes seconds on a thousand ops.
         if let Some(out_of_reach) = &out_of_reach {
             observer.note(out_of_reach);
