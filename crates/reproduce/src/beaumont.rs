@@ -14,6 +14,7 @@ use elbowroom::sched::chain::linearize::Linear;
 use elbowroom::sched::chain::pieces::in_pieces;
 use elbowroom::sched::chain::{Chain, Layer};
 use elbowroom::sched::random::Random;
+use elbowroom::sim::bound::proposition_3;
 use elbowroom::sim::simulate;
 
 use crate::bench::{self, OFFLOAD, TO_THE_END};
@@ -121,16 +122,15 @@ fn largest_ratio(
 fn kink(bench: &Bench<'_>, task: &Task, percent: f64) -> Result<String, Error> {
     let peak = bench::peak(task, bench.observer)?;
     let limit = Bytes((peak.get() as f64 * percent / 100.0).round() as u64);
-    let ops = task.costs.total().get() as f64;
-    let copies =
-        |peak: Bytes| 2e9 * peak.saturating_sub(limit).get() as f64 / task.machine.to_host.rate as f64;
+    let ops = task.costs.total();
     let linear = linear(task)?;
     let value = pipeline::relaxed_bound(&chain_task(task, &linear)?.with_memory(limit));
     let above = value.map_or_else(String::new, |value| {
-        let ratio = value.get() as f64 / ops.max(copies(linear.chain.peak()));
+        let ratio = value.ratio(proposition_3(ops, linear.chain.peak(), limit, &task.machine));
         format!("; on the chain of its layers, Algorithm 1 is {ratio:.3} times Proposition 3 there")
     });
-    let share = 100.0 * copies(peak) / ops;
+    let copies = proposition_3(Nanos::ZERO, peak, limit, &task.machine);
+    let share = 100.0 * copies.ratio(ops);
     Ok(format!(
         "; largest at {percent:.1} % of the peak, where the necessary copies take {share:.0} % of the time of the ops{above}"
     ))
