@@ -54,6 +54,25 @@ fn end(mut child: Child, mut out: impl Read) -> (Option<i32>, String, String) {
     (child.wait().unwrap().code(), rest, err)
 }
 
+/// Runs the command to its end, as [`start`] does.
+fn run(folder: &Path, before: &str, line: &str) -> (Option<i32>, String, String) {
+    let mut child = start(folder, before, line);
+    let out = child.stdout.take().unwrap();
+    end(child, out)
+}
+
+/// Trains for 7 iterations on a full disk, for which a limit on file sizes stands (in blocks of 512 or 1024 bytes). Returns the report and
+/// standard error.
+fn train_on_full_disk(folder: &Path, saving: &str) -> (Value, String) {
+    let line = format!("train {SMALL} --iterations 7 {saving} --json");
+    let (status, out, err) = run(folder, "ulimit -f 8;", &line);
+    assert_eq!(status, Some(2), "{err}");
+    let report: Value = serde_json::from_str(&out).expect("the object is printed");
+    assert_eq!(report["losses"].as_array().unwrap().len(), 7);
+    assert!(names(folder).is_empty(), "no temporary file is left");
+    (report, err)
+}
+
 fn iterations_in(path: &Path) -> u64 {
     Checkpoint::open(path).unwrap().header.iterations_done
 }
@@ -247,38 +266,23 @@ fn a_signal_ends_a_search_with_its_own_exit_status() {
     assert!(err.contains("interrupted by SIGTERM"), "{err}");
 }
 
-/// The limit on file sizes (in blocks of 512 or 1024 bytes) stands for a full disk.
 #[test]
 fn a_full_disk_does_not_end_the_training() {
     let folder = tempfile::tempdir().unwrap();
-    let line = format!("train {SMALL} --iterations 7 --save m.safetensors --save-every 2 --json");
-    let mut child = start(folder.path(), "ulimit -f 8;", &line);
-    let out = child.stdout.take().unwrap();
-    let (status, out, err) = end(child, out);
-    assert_eq!(status, Some(2), "{err}");
-    let report: Value = serde_json::from_str(&out).expect("the object is printed");
-    assert_eq!(report["losses"].as_array().unwrap().len(), 7);
+    let (report, err) = train_on_full_disk(folder.path(), "--save m.safetensors --save-every 2");
     assert!(report["failed_saves"].as_u64() >= Some(4), "it tries again: {report}");
     assert!(report["save_error"].is_string() && report["saved_iterations"].is_null(), "{report}");
     assert!(err.contains("cannot save to m.safetensors") && err.contains("training continues"), "{err}");
     assert!(err.contains("the state after 7 iterations is lost"), "{err}");
-    assert!(names(folder.path()).is_empty(), "no temporary file is left");
 }
 
 #[test]
 fn a_full_disk_at_the_end_loses_no_results() {
     let folder = tempfile::tempdir().unwrap();
-    let line = format!("train {SMALL} --iterations 7 --save-weights w.safetensors --json");
-    let mut child = start(folder.path(), "ulimit -f 8;", &line);
-    let out = child.stdout.take().unwrap();
-    let (status, out, err) = end(child, out);
-    assert_eq!(status, Some(2), "{err}");
-    let report: Value = serde_json::from_str(&out).expect("the object is printed");
-    assert_eq!(report["losses"].as_array().unwrap().len(), 7);
+    let (report, err) = train_on_full_disk(folder.path(), "--save-weights w.safetensors");
     assert!(report["weights_error"].is_string(), "{report}");
     let sentence = "the weights after 7 iterations are lost: cannot save weights to w.safetensors: ";
     assert!(err.contains(sentence), "{err}");
-    assert!(names(folder.path()).is_empty(), "no temporary file is left");
 }
 
 /// The first page does not fit on the disk, or there is nothing that could be shown.
@@ -288,9 +292,7 @@ fn no_empty_folder_of_pages_is_left() {
     expect_both(folder.path(), "trace --model resnet20 --batch 2 --image 8 --width 4 -o r.trace", 0);
     let compare = "compare r.trace --planners keep --steps 1 --memory 100%..100% --html new/pages";
     for line in [compare, "reproduce sekiyama-fig3 --quick -o new/pages"] {
-        let mut child = start(folder.path(), "ulimit -f 0;", line);
-        let out = child.stdout.take().unwrap();
-        let (status, out, err) = end(child, out);
+        let (status, out, err) = run(folder.path(), "ulimit -f 0;", line);
         assert_eq!(status, Some(2), "{out}{err}");
         assert!(err.contains("cannot write new/pages/"), "{err}");
         assert_eq!(names(folder.path()), ["r.trace"]);
@@ -311,9 +313,7 @@ fn a_log_on_a_full_disk_holds_whole_lines() {
     let log = folder.path().join("log");
     let line = format!("train {SMALL} --iterations 30 --log log");
     let full = |blocks: u32| {
-        let mut child = start(folder.path(), &format!("ulimit -f {blocks};"), &line);
-        let out = child.stdout.take().unwrap();
-        let (status, out, err) = end(child, out);
+        let (status, out, err) = run(folder.path(), &format!("ulimit -f {blocks};"), &line);
         assert_eq!(status, Some(2), "{out}{err}");
         assert!(err.contains("cannot write the log log: "), "{err}");
     };
