@@ -268,7 +268,7 @@ mod tests {
         assert!(directory.add(arena(12288, 64)).is_some(), "its addresses are free again");
         let places = 2 * MAX_ARENAS;
         (0..places).for_each(|_| assert!(directory.add(arena(12288, 64)).is_none()));
-        assert!(directory.add(arena(1 << 20, 64)).is_some(), "a refused arena takes no place");
+        assert!(directory.add(arena(1 << 20, 64)).is_some(), "no entry is left of a refused arena");
     }
 
     #[test]

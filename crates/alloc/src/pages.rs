@@ -153,7 +153,7 @@ impl Forever {
     pub fn place<T>(&self, value: T) -> Option<&'static mut T> {
         const { assert!(size_of::<T>() < PAGE && align_of::<T>() <= 64) };
         let bytes = size_of::<T>().next_multiple_of(64);
-        // Whoever writes into a page has seen it mapped by another thread.
+        // Before a thread writes into a page, it must have seen that another thread mapped it.
         let mut free = self.free.load(Ordering::Acquire);
         loop {
             // A full page ends where another one begins, which may be of any use.

@@ -50,7 +50,7 @@ impl Drop for Log {
         if let Some(path) = &self.new
             && file.metadata().is_ok_and(|file| file.is_file() && file.len() == 0)
         {
-            // Nobody misses an empty file that stays.
+            // An empty file that cannot be removed does no harm.
             let _ = fs::remove_file(path);
         }
     }
