@@ -174,14 +174,35 @@ fn sorted(part: &[ProfiledRequest]) -> Vec<(usize, usize)> {
     requests
 }
 
-/// Whether two iterations are different, but most requests of each occur in the other, or both have equally many.
-pub(crate) fn vary(one: &[ProfiledRequest], other: &[ProfiledRequest]) -> bool {
-    let (one, other) = (sorted(one), sorted(other));
+/// Whether most requests of each of two parts occur in the other.
+fn share(one: &[(usize, usize)], other: &[(usize, usize)]) -> bool {
     let occurs = |part: &[(usize, usize)], known: &[(usize, usize)]| {
         let count = part.iter().filter(|request| known.binary_search(request).is_ok()).count();
         4 * count >= 3 * part.len()
     };
-    one != other && (one.len() == other.len() || (occurs(&one, &other) && occurs(&other, &one)))
+    occurs(one, other) && occurs(other, one)
+}
+
+/// Whether two iterations are different, but most requests of each occur in the other, or both have equally many. A loop within an iteration
+/// is no iteration that varies with it, although it has the same requests.
+pub(crate) fn vary(one: &[ProfiledRequest], other: &[ProfiledRequest]) -> bool {
+    if is_loop_in(one, other) || is_loop_in(other, one) {
+        return false;
+    }
+    let (one, other) = (sorted(one), sorted(other));
+    one != other && (one.len() == other.len() || share(&one, &other))
+}
+
+/// Whether an iteration has requests that come twice in a row, as many as a part has and mostly the same.
+fn is_loop_in(part: &[ProfiledRequest], iteration: &[ProfiledRequest]) -> bool {
+    let period = part.len();
+    let part = sorted(part);
+    let mut run = 0;
+    (period..iteration.len()).any(|at| {
+        let equal = iteration[at].request == iteration[at - period].request;
+        run = if equal { run + 1 } else { 0 };
+        run == period && share(&part, &sorted(&iteration[at - period..at]))
+    })
 }
 
 /// Whether two iterations begin in the same way, or have equally many requests: what is alike by chance does neither.
@@ -249,6 +270,22 @@ mod tests {
             })
             .collect();
         assert_eq!(found.starts, ends[1..5]);
+    }
+
+    #[test]
+    fn a_loop_within_an_iteration_does_not_vary_with_it() {
+        let entry = |size| ProfiledRequest { request: Request::new(size, 64), span: Some(1) };
+        let steps = |count: usize| (0..count).flat_map(|_| [640, 64, 128].map(entry));
+        let once: Vec<ProfiledRequest> = steps(1).collect();
+        let whole: Vec<ProfiledRequest> = steps(20).chain([entry(4096)]).collect();
+        assert!(!vary(&once, &whole) && !vary(&whole, &once));
+        // Unrolled, or planned with a larger request, it is the same loop.
+        let mut larger: Vec<ProfiledRequest> = steps(2).collect();
+        larger[0] = entry(704);
+        assert!(!vary(&larger, &whole));
+        // A sentence of 10 words is none of a sentence of 43, though each of its words is.
+        assert!(vary(&sentence(10, 4096), &sentence(43, 4096)));
+        assert!(vary(&steps(19).collect::<Vec<_>>(), &whole));
     }
 
     #[test]
