@@ -1,8 +1,11 @@
 //! Signals that ask a command to end: long work stops at the next evaluation or iteration and keeps what it has.
 
 use std::io;
+use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Once};
+use std::thread;
+use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
@@ -69,6 +72,26 @@ pub fn interrupted() -> bool {
 /// Ends long work as a signal does, but is none: the reader of the output is gone, for example.
 pub fn interrupt() {
     INTERRUPTED.store(true, Ordering::SeqCst);
+}
+
+/// Reads input in a thread of its own, so that a caught signal ends the wait for the writer of a pipe. Returns nothing if a signal came first;
+/// the thread then ends with the process.
+pub fn read_unless_interrupted<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    /// How long a signal may go unnoticed.
+    const LOOK: Duration = Duration::from_millis(20);
+    let reader = thread::current();
+    let reading = thread::spawn(move || {
+        let content = read();
+        reader.unpark();
+        content
+    });
+    while !reading.is_finished() {
+        if interrupted() {
+            return None;
+        }
+        thread::park_timeout(LOOK);
+    }
+    Some(reading.join().unwrap_or_else(|panic| resume_unwind(panic)))
 }
 
 /// The signal that was received, if any.

@@ -172,6 +172,26 @@ fn a_signal_ends_a_command_that_waits_for_its_input() {
     assert_eq!(names(folder.path()), ["pipe"]);
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_signal_during_the_wait_for_another_file_prints_what_was_packed() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    std::fs::write(folder.path().join("first.csv"), "id,lower,upper,size\n0,0,2,64\n1,1,3,64\n").unwrap();
+    let mut child = start(folder.path(), "", "pack first.csv pipe --json");
+    // Opens once the command reads the second file.
+    let writer = std::fs::File::options().write(true).open(&pipe).unwrap();
+    send(&child, "TERM");
+    let out = child.stdout.take().unwrap();
+    let (status, out, err) = end(child, out);
+    assert_eq!(status, Some(143), "{err}");
+    let printed: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(printed["rows"].as_array().map(Vec::len), Some(1), "{out}");
+    assert!(err.contains("interrupted by SIGTERM"), "{err}");
+    drop(writer);
+}
+
 #[test]
 fn a_signal_before_the_first_iteration_ends_the_command() {
     let folder = tempfile::tempdir().unwrap();

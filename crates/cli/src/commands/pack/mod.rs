@@ -127,7 +127,10 @@ pub fn run(args: &PackArgs) -> Result<Answer> {
     let mut failures = Vec::new();
     for file in &args.files {
         let started = Instant::now();
-        let mut buffers = match buffers(file) {
+        let path = file.clone();
+        // Signals are caught from the second file on: what was packed until then is printed.
+        let Some(read) = signals::read_unless_interrupted(move || buffers(&path)) else { break };
+        let mut buffers = match read {
             Ok(buffers) => buffers,
             // The other files still have results; the exit status is that of an error.
             Err(error) if args.files.len() > 1 => {
