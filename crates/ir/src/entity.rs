@@ -33,9 +33,11 @@ macro_rules! ids {
         }
 
         impl Id for $name {
+            #[inline]
             fn new(index: usize) -> Self {
                 Self(u32::try_from(index).expect("a table holds fewer than 2^32 entries"))
             }
+            #[inline]
             fn index(self) -> usize {
                 self.0 as usize
             }

@@ -42,6 +42,7 @@ impl Stream {
     pub const ALL: [Self; 3] = [Self::Compute, Self::ToHost, Self::ToDevice];
 
     /// 0, 1 or 2.
+    #[inline]
     pub const fn index(self) -> usize {
         self as usize
     }

@@ -230,16 +230,19 @@ impl Trace {
     }
 
     /// Operations, in the order in which they ran.
+    #[inline]
     pub fn ops(&self) -> &Table<OpId, Op> {
         &self.data.ops
     }
 
     /// Tensors.
+    #[inline]
     pub fn tensors(&self) -> &Table<TensorId, Tensor> {
         &self.data.tensors
     }
 
     /// Storages.
+    #[inline]
     pub fn storages(&self) -> &Table<StorageId, Storage> {
         &self.data.storages
     }
@@ -265,11 +268,13 @@ impl Trace {
     }
 
     /// The storage of a tensor.
+    #[inline]
     pub fn storage(&self, tensor: TensorId) -> StorageId {
         self.data.tensors[tensor].storage
     }
 
     /// The size of a tensor: that of its storage, in bytes.
+    #[inline]
     pub fn bytes(&self, tensor: TensorId) -> Bytes {
         self.data.storages[self.storage(tensor)].bytes
     }
