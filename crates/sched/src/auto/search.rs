@@ -86,6 +86,8 @@ struct ParallelSearch<'a> {
     /// Searchers of windows around the best that the walks have found.
     windows: Vec<WindowSearch<'a>>,
     joints: Vec<JointWalk<'a>>,
+    /// Whether recompute alone may keep to the limit.
+    fits_alone: bool,
     best: Option<(u64, Decisions)>,
     /// The best without copies.
     alone: Option<(u64, Decisions)>,
@@ -112,11 +114,14 @@ pub(crate) fn search<'a>(
 ) -> SearchResult {
     let state = AnnealState::new(inst);
     let seed = |i: u64| budget.seed.wrapping_mul(2 * WALKS as u64).wrapping_add(i);
-    let recompute = request.freedom.recompute && can_fit_alone(request);
+    let continues = !warm.is_empty() && warm.iter().all(|warm| warm.by == EARLIER);
+    let copies = joint::can_copy(request);
+    // What a search that goes on starts from is faster than what recompute alone finds: with copies it leaves that to searches without a link.
+    let fits_alone = request.freedom.recompute && can_fit_alone(request);
+    let recompute = fits_alone && !(continues && copies);
     let walks = (0..WALKS as u64).filter(|_| recompute).map(|i| AnnealWalk::new(state.clone(), seed(i)));
     let windows = (0..WINDOWS as u64).filter(|_| recompute);
     let windows = windows.map(|i| WindowSearch::new(state.clone(), !seed(i)));
-    let copies = joint::can_copy(request);
     let joints = (0..WALKS as u64).filter(|_| copies);
     let joints = joints.map(|i| JointWalk::new(request, state.clone(), seed(i + WALKS as u64)));
     let mut search = ParallelSearch {
@@ -124,6 +129,7 @@ pub(crate) fn search<'a>(
         windows: windows.collect(),
         scouts: if copies { scouts(request, &state, budget.seed) } else { Vec::new() },
         joints: joints.collect(),
+        fits_alone,
         best: None,
         alone: None,
         evaluations: 0,
@@ -147,7 +153,6 @@ pub(crate) fn search<'a>(
     // What fits of that, or could be repaired, is found even if there is no time left.
     search.alone = search.walks.iter().fold(None, |best, walk| better(best, &walk.fitting()));
     search.collect();
-    let continues = !warm.is_empty() && warm.iter().all(|warm| warm.by == EARLIER);
     let stop = if continues { search.go_on(warm, horizon) } else { search.run(FIRST_CYCLE) };
     let joint = search.joints.into_iter().filter_map(|walk| walk.best).collect();
     SearchResult { best: search.best, joint, evaluations: search.evaluations, stop }
@@ -331,7 +336,7 @@ impl ParallelSearch<'_> {
     /// slower than what scouts find, and on a long trace a joint step costs as much as some hundred moves.
     fn scouts_first(&self, cycle: u64) -> bool {
         self.slices[0] < SLICE
-            && self.walks.is_empty()
+            && !self.fits_alone
             && !self.scouts.is_empty()
             && cycle < PATIENCE * JOINT_SHARE
             && self.scouts.iter().all(|scout| !scout.has_schedule())
