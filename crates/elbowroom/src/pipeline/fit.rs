@@ -21,6 +21,7 @@ use elbowroom_ir::search::{Budget, Infeasible, InterruptOnly, Observer, Outcome,
 use elbowroom_ir::{Bytes, Nanos};
 use elbowroom_pack::BestFit;
 use elbowroom_sched::deadline::Until;
+use elbowroom_sched::lower::waits;
 use elbowroom_sched::offload::floor::Floor;
 use elbowroom_sched::retry::{self, PACKING_EVALUATIONS, ROUNDS};
 use elbowroom_sim::liveness;
@@ -45,6 +46,10 @@ const UNLIMITED_WORK: u64 = 2_500_000;
 /// Evaluations of that attempt however many pairs there are: the moves with which `auto` reorders a large problem, which are cheap, and a few
 /// searches.
 const FEWEST_UNLIMITED: u64 = 70;
+/// Evaluations of an attempt in a series, however much work they are, and the most of them in evaluations × blocks: the moves with which `auto`
+/// reorders a large problem, which are cheap, and the first searches. Those place many a schedule that the moves alone do not.
+const FEWEST_IN_SERIES: u64 = 80;
+const FEWEST_IN_SERIES_WORK: u64 = 400_000;
 /// An attempt that no clock ends and that is one of many, in later rounds and in the searches of peers, does this share of the work in
 /// evaluations × blocks, and this share of that in evaluations × pairs.
 const BRIEFLY: u64 = 16;
@@ -64,6 +69,13 @@ pub(super) struct Fitted {
 impl Fitted {
     fn time(&self, task: &Task) -> Nanos {
         simulate(task, &self.schedule).iteration
+    }
+
+    /// The iteration time of the plan, which has fewer waits than the schedule.
+    pub(super) fn placed_time(&self, task: &Task) -> Nanos {
+        let mut schedule = self.schedule.clone();
+        waits::thin(&mut schedule, &self.placement);
+        simulate(task, &schedule).iteration
     }
 }
 
@@ -143,10 +155,11 @@ pub(super) enum Placing {
 impl Placing {
     pub(super) const PATIENT: Self = Self::Search { most: None, end: None, last: None };
 
-    /// The evaluations of an attempt in a series: a share of a long attempt, which doubles with each level.
+    /// The evaluations of an attempt in a series: a share of a long attempt, which doubles with each level, or the fewest.
     pub(super) fn at_level(problem: &Problem, level: u32) -> u64 {
         let all = work(problem);
-        brief(problem, all).checked_shl(level).map_or(all, |evaluations| evaluations.min(all))
+        let share = brief(problem, all).checked_shl(level).map_or(all, |evaluations| evaluations.min(all));
+        share.max(FEWEST_IN_SERIES.min(FEWEST_IN_SERIES_WORK / problem.blocks.len().max(1) as u64))
     }
 
     /// The attempt for the iteration without a limit.

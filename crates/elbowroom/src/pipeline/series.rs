@@ -7,7 +7,8 @@
 //! again, and only a schedule that is faster than the fastest packed one is packed at all.
 //!
 //! Some of the rounds decide with less freedom: without the link, and in the trace's order. So more freedom costs a share of the time, but does
-//! not hide what less of it finds.
+//! not hide what less of it finds. Until a schedule has been packed, every round keeps the trace's order: a round that reorders searches twice,
+//! and the time might end before it has packed anything.
 //!
 //! [`Evaluations::continued`] are those of the rounds up to the one that found the plan, and reproduce it.
 
@@ -71,9 +72,12 @@ pub(super) fn series(
     }
 }
 
-/// The fastest schedule that has been packed, and after how many rounds.
+/// The fastest plan, and after how many rounds it was found.
 struct Best {
+    /// The shortest iteration time of the schedules that have been packed, as the search sees it: with all waits. Only what is below is packed.
     time: Nanos,
+    /// The iteration time of the plan, without the waits that its placement makes superfluous.
+    placed: Nanos,
     fitted: Fitted,
     rounds: usize,
 }
@@ -172,14 +176,26 @@ impl<'a> Series<'a> {
 
     /// The track that has this round.
     fn turn(&self, round: usize) -> Option<usize> {
-        let others = self.tracks.len() - 1;
-        let own = match round % LESS_FREE == LESS_FREE - 1 && others > 0 {
-            true => 1 + round / LESS_FREE % others,
-            false => 0,
-        };
         let best = self.best.as_ref().map(|best| best.time);
-        let open = |track: &Track| !track.over && best.is_none_or(|best| track.bound < best);
-        std::iter::once(own).chain(0..self.tracks.len()).find(|&track| open(&self.tracks[track]))
+        let open = |track: &&usize| {
+            let track = &self.tracks[**track];
+            !track.over && best.is_none_or(|best| track.bound < best)
+        };
+        // At first those that keep the order, if there are any.
+        let (main, all) = (self.main(), 0..self.tracks.len());
+        let order: Vec<usize> = (main..all.end).chain(0..main).collect();
+        let others = all.end - 1 - main;
+        let own = match round % LESS_FREE == LESS_FREE - 1 && others > 0 {
+            true => main + 1 + round / LESS_FREE % others,
+            false => main,
+        };
+        [own].iter().chain(&order).find(open).copied()
+    }
+
+    /// The track with most freedom of those that have rounds: as long as nothing is packed, of those that keep the order.
+    fn main(&self) -> usize {
+        let in_order = self.tracks.iter().position(|track| !track.freedom.reorder);
+        in_order.filter(|_| self.best.is_none()).unwrap_or(0)
     }
 
     /// Plans and packs once; returns whether there may be another round.
@@ -226,7 +242,8 @@ impl<'a> Series<'a> {
                 track.packed = Some((time, schedule.clone()));
                 let reproducible = self.reproducible;
                 let fitted = Fitted { schedule, placement, stop, found_by, reproducible };
-                self.best = Some(Best { time, fitted, rounds: self.rounds.len() });
+                self.hand_over(index);
+                self.take(time, fitted);
             }
             Err(height) => {
                 let track = &mut self.tracks[index];
@@ -239,10 +256,33 @@ impl<'a> Series<'a> {
         Ok(!ended)
     }
 
+    /// Takes over a schedule that has been packed. With fewer waits, one that is faster with all of them may be slower.
+    fn take(&mut self, time: Nanos, fitted: Fitted) {
+        let placed = fitted.placed_time(self.task);
+        match &mut self.best {
+            Some(best) if best.placed <= placed => best.time = best.time.min(time),
+            best => *best = Some(Best { time, placed, fitted, rounds: self.rounds.len() }),
+        }
+    }
+
+    /// With the first packed schedule, of a track that keeps the order, the tracks that do not go on from where those are that do.
+    fn hand_over(&mut self, index: usize) {
+        let main = self.main();
+        if self.best.is_some() || index < main {
+            return;
+        }
+        let (free, in_order) = self.tracks.split_at_mut(main);
+        for (track, known) in free.iter_mut().zip(in_order) {
+            let Track { limit, level, failures, begun, .. } = *known;
+            (track.limit, track.level, track.failures, track.begun) = (limit, level, failures, begun);
+            track.unpacked.clone_from(&known.unpacked);
+        }
+    }
+
     /// The level of a track's next round. Those with less freedom stay behind, so that they take a small share of the time.
     fn level(&self, index: usize) -> u32 {
-        let own = self.tracks[index].level;
-        if index == 0 { own } else { own.min(self.tracks[0].level.saturating_sub(1)) }
+        let (own, main) = (self.tracks[index].level, self.main());
+        if index == main { own } else { own.min(self.tracks[main].level.saturating_sub(1)) }
     }
 
     /// Plans a round, with who found the schedule and whether the clock ended it; `None` if it ended before anything could be counted.
@@ -343,7 +383,7 @@ impl<'a> Series<'a> {
             let Some(fitted) = found else { continue };
             let time = simulate(self.task, &fitted.schedule).iteration;
             if self.best.as_ref().is_none_or(|best| time < best.time) {
-                self.best = Some(Best { time, fitted, rounds: self.rounds.len() });
+                self.take(time, fitted);
             }
         }
     }
