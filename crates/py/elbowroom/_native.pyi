@@ -39,7 +39,8 @@ class Iteration:
 
     ``flags`` of an op are the sum of 1 (may run only once), 2 (backward) and 4 (update). Sizes and workspaces are in bytes.
     ``persistent`` tensors, each with its name, exist before the iteration and after it; ``mutates`` lists those that an op reads and
-    overwrites; ``lines`` are the lines of the user's program that call the ops.
+    overwrites; ``lines`` are the lines of the user's program that call the ops; ``reuses`` lists pairs of a tensor that an op reads and one that
+    it makes, which may take the bytes of the first if nothing else needs them.
     """
 
     fingerprint: str
@@ -57,6 +58,7 @@ class Iteration:
         persistent: Sequence[tuple[int, str]] = (),
         mutates: Sequence[Sequence[int]] | None = None,
         lines: Sequence[str] | None = None,
+        reuses: Sequence[Sequence[tuple[int, int]]] | None = None,
     ) -> None: ...
     def text(self) -> str:
         """The trace with its durations in the text format of the command's trace files."""
@@ -64,7 +66,7 @@ class Iteration:
         """This iteration under decisions, each a verb and a pattern, that no plan may change, and what each covers: a number of tensors or
         ops, and their bytes. Unless some may be ``unmatched``, a pattern that covers nothing is a :class:`ValueError`."""
     def keep(self) -> Planned:
-        """The schedule that keeps every tensor until its last use."""
+        """The schedule that keeps every tensor until its last use, each in bytes of its own."""
     def largest_op(self) -> tuple[str, int]:
         """The largest op, and the bytes that it needs at once: no limit below can be met."""
     def plan(

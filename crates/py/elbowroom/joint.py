@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 from . import _native
 from .errors import UnsupportedError
 from .recurrent import workspace_bytes
+from .reusing import reusable
 from .rewrite import FUNCTIONS, rewrite, values
 
 ONCE, BACKWARD, UPDATE = 1, 2, 4
@@ -378,6 +379,17 @@ class Joint:
                     if storage not in op.reads:
                         op.reads.append(storage)
 
+    def reuses(self, op: Op) -> dict[Storage, fx.Node]:
+        """Tensors of the step whose bytes the op's result may take where nothing else needs them, each with the argument that shows it."""
+        if self.compiled or len(op.makes) != 1 or op.makes[0].tensor is None:
+            return {}
+        found = {self.storage[argument]: argument for argument in reusable(op.node) if argument in self.storage}
+        return {
+            storage: argument
+            for storage, argument in found.items()
+            if storage.tensor is not None and storage.node.op == "call_function" and not storage.held and storage.bytes == op.makes[0].bytes
+        }
+
     def named(self, node: fx.Node) -> str:
         """The name of an op in plans: its own, after that of the module that calls it, as ``model.named_modules()`` has it."""
         stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
@@ -459,7 +471,7 @@ class Joint:
         After the ops of the forward pass stands ``loss``, which reads the results and makes the tangents, and at the end ``end``, which
         reads the gradients.
         """
-        reads, outputs, nanos, workspaces, flags, names, kinds, mutates = ([] for _ in range(8))
+        reads, outputs, nanos, workspaces, flags, names, kinds, mutates, reuses = ([] for _ in range(9))
         # Parameters that are updated in the backward pass: no op that reads one may be recomputed afterwards. A token of one byte stands for
         # each, which the update overwrites.
         updated = {self.storage[self.primals[index]]: len(self.tensors) + at for at, index in enumerate(self.updates)}
@@ -476,7 +488,7 @@ class Joint:
             numbers += [updated[s] for s in storages if s in updated] + [placed[s] for s in storages if s in placed]
             return list(dict.fromkeys(numbers))
 
-        def add(name, kind, read, made, duration, workspace, flag, changed=()):
+        def add(name, kind, read, made, duration, workspace, flag, changed=(), reused=()):
             reads.append(read)
             outputs.append(made)
             nanos.append(duration)
@@ -485,6 +497,7 @@ class Joint:
             names.append(name)
             kinds.append(kind)
             mutates.append(list(changed))
+            reuses.append(list(reused))
 
         self.op_numbers: list[Op | Update | Store | str] = []
         updates = self._updates_after()
@@ -519,6 +532,7 @@ class Joint:
                 loss()
                 returned = True
             flag = (ONCE if op.once else 0) | (BACKWARD if op.backward else 0)
+            reused = [(storage.tensor, op.makes[0].tensor) for storage in self.reuses(op)]
             add(
                 self.named(op.node),
                 overload_name(op.node.target),
@@ -527,6 +541,7 @@ class Joint:
                 costs(op.node),
                 (held if op.backward else 0) + op.workspace,
                 flag,
+                reused=reused,
             )
             self.op_numbers.append(op)
             if returned:
@@ -542,7 +557,7 @@ class Joint:
         persistent = [(number, f"update of {storage.node.name}") for storage, number in updated.items()]
         persistent += [(number, storage.node.name) for storage, number in placed.items()]
         self.persistent_numbers = sorted(number for number, _ in persistent)
-        return _native.Iteration(self.name, sizes, reads, outputs, nanos, workspaces, flags, names, kinds, persistent, mutates)
+        return _native.Iteration(self.name, sizes, reads, outputs, nanos, workspaces, flags, names, kinds, persistent, mutates, reuses=reuses)
 
 
 # --- durations ----------------------------------------------------------------------------------------------------------------------------

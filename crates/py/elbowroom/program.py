@@ -17,6 +17,7 @@ from .calls import quickest
 from .joint import RNG_STATE_BYTES, Joint, Op, Storage, Store, Update
 from .pinned import PinnedTier
 from .recurrent import layer
+from .reusing import form
 from .streams import COMPUTE, HOST_RELEASE, OFFLOAD, PREFETCH, RECOMPUTE, RELEASE, Streams
 from .tier import mapped
 
@@ -165,11 +166,13 @@ class Writer:
     def call(self, body: _Body, node: fx.Node) -> str:
         if node.target is operator.getitem:
             return f"{self.node(body, node.args[0])}[{self.render(body, node.args[1])}]"
-        args = [self.render(body, value) for value in node.args]
-        args += [f"{key}={self.render(body, value)}" for key, value in node.kwargs.items()]
+        args = self.arguments(body, node)
         if node not in self.joint.calls:
             self.joint.calls[node] = layer if node.target is torch.ops.aten.mkldnn_rnn_layer.default else quickest(node)
         return f"{self.target(self.joint.calls[node])}({', '.join(args)})"
+
+    def arguments(self, body: _Body, node: fx.Node) -> list[str]:
+        return [self.render(body, value) for value in node.args] + [f"{key}={self.render(body, value)}" for key, value in node.kwargs.items()]
 
     def persistent(self, node: fx.Node) -> str:
         if node.op == "get_attr":
@@ -273,17 +276,17 @@ class Writer:
                     peak = max(peak, alive + held + states + joint.copied_gradient_bytes())
                     # What is alive here is returned; the function's end releases it.
                     returned = self.gradients(body, reads)
-                    for storage in placed & {self.buffer_storage[buffer] for buffer in live}:
-                        body.lines.append(f"drop({self.persistent(storage.node)})")
+                    resident = {self.buffer_storage[buffer] for buffer in live}
+                    body.lines += [f"drop({self.persistent(storage.node)})" for storage in joint.placed.values() if storage in resident]
                     if self.streams is not None:
                         body.lines += self.streams.finish(at)
                     break
                 stored = self.launch(body, op, reads, writes, kind == RECOMPUTE)
                 states += stored
                 for buffer in writes:
-                    size = self.buffer_storage[buffer].bytes
-                    live[buffer] = size
-                    alive += size
+                    # A buffer that is taken over is alive already.
+                    alive += self.buffer_storage[buffer].bytes - live.get(buffer, 0)
+                    live[buffer] = self.buffer_storage[buffer].bytes
                 peak = max(peak, alive + held + states + op.workspace)
             elif kind == RELEASE:
                 storage = self.buffer_storage.get(number)
@@ -343,7 +346,8 @@ class Writer:
 
     def launch(self, body: _Body, op: Op, reads, writes, again: bool) -> int:
         self.bind(body, reads, op.reads)
-        call = self.call(body, op.node)
+        taken = {buffer: self.buffer_storage[buffer] for buffer in writes if buffer in reads}
+        call = self.overwriting(body, op, *next(iter(taken.items()))) if taken else self.call(body, op.node)
         states = 0
         device = None
         if op.random and op in self.again:
@@ -374,6 +378,9 @@ class Writer:
             for storage in op.makes:
                 body.lines.append(f"{names[storage]} = r[{storage.index}]")
             body.lines.append("del r")
+        for buffer, storage in taken.items():
+            views = self.forget(body, buffer, storage)
+            body.lines += [f"del {', '.join(views)}"] if views else []
         for storage, name in names.items():
             # Later reads name their buffer, so a result that is still in an earlier buffer is found there again.
             if storage.held and body.name == "backward":
@@ -384,6 +391,14 @@ class Writer:
         if self.metered:
             body.lines.append(f"seen(meter, {self.joint.ops.index(op)}, {', '.join(names.values())})")
         return states
+
+    def overwriting(self, body: _Body, op: Op, buffer: int, storage: Storage) -> str:
+        """The call of an op whose result takes over the bytes of an argument, which nothing else reads any more."""
+        argument, (target, keyword) = self.joint.reuses(op)[storage], form(op.node)
+        if buffer in self.writing:
+            body.lines.append(f"h{self.writing.pop(buffer)}.wait()")
+        given = [f"{keyword}={self.render(body, argument)}"] if keyword else []
+        return f"{self.target(target)}({', '.join(self.arguments(body, op.node) + given)})"
 
     def seen(self, meter, number: int, *tensors) -> None:
         """Counts the results of an op, and notes storages whose size is not that of the traced step: some kernels return a small tensor in
@@ -459,12 +474,17 @@ class Writer:
             names = []
         else:
             names = self.names(buffer)
-        names += list(body.views.pop(buffer, {}).values())
+        names += self.forget(body, buffer, storage)
         if names:
             body.lines.append(f"del {', '.join(names)}")
+
+    @staticmethod
+    def forget(body: _Body, buffer: int, storage: Storage) -> list[str]:
+        """Ends the stay of a storage in a buffer. Returns the variables of its views."""
         if body.owner.get(storage) == buffer:
             del body.owner[storage]
             body.where.pop(storage, None)
+        return list(body.views.pop(buffer, {}).values())
 
     def results(self, body, reads) -> str:
         self.bind(body, reads, ())

@@ -186,7 +186,7 @@ def _replaced(model, fake):
 
 def _with_update(joint, signature, optimizer, rates) -> Trace:
     """The columns of the whole step."""
-    reads, outputs, nanos, workspaces, flags, names, kinds, mutates, lines = ([] for _ in range(9))
+    reads, outputs, nanos, workspaces, flags, names, kinds, mutates, lines, reuses = ([] for _ in range(10))
     sizes = [storage.bytes for storage in joint.tensors]
     persistent, number = [], {}
     for node in joint.primals:
@@ -217,7 +217,7 @@ def _with_update(joint, signature, optimizer, rates) -> Trace:
             ready = max(last_use.get(parameter, 0), last_use.get(gradient, 0))
             parameters.setdefault(ready, []).append((gradients[node.name], parameter, gradient))
 
-    def add(op_name, kind, read, made, duration, workspace, flag, changed=(), line=""):
+    def add(op_name, kind, read, made, duration, workspace, flag, changed=(), line="", reused=()):
         reads.append(read)
         outputs.append(made)
         nanos.append(duration)
@@ -227,11 +227,14 @@ def _with_update(joint, signature, optimizer, rates) -> Trace:
         kinds.append(kind)
         mutates.append(list(changed))
         lines.append(line)
+        reuses.append(list(reused))
 
     for position, op in enumerate(joint.ops):
         flag = (ONCE if op.once else 0) | (BACKWARD if op.backward else 0)
         made = [storage.tensor for storage in op.makes if storage.tensor is not None]
-        add(joint.named(op.node), overload_name(op.node.target), ids(op.reads), made, estimate(op.node, rates), op.workspace, flag, line=_line(op.node))
+        reused = [(storage.tensor, made[0]) for storage in joint.reuses(op)]
+        kind, duration = overload_name(op.node.target), estimate(op.node, rates)
+        add(joint.named(op.node), kind, ids(op.reads), made, duration, op.workspace, flag, line=_line(op.node), reused=reused)
         if optimizer is None:
             continue
         for target, parameter, gradient in parameters.get(position, ()):
@@ -246,7 +249,7 @@ def _with_update(joint, signature, optimizer, rates) -> Trace:
     results = [s for node in joint.forward_results if isinstance(node, fx.Node) for s in joint.storages_of(node)]
     ends = [] if optimizer is not None else [s for node in joint.gradients if isinstance(node, fx.Node) for s in joint.storages_of(node)]
     add("end", "end", ids([s for s in results + ends if s.tensor is not None]), [], 0, 0, ONCE | UPDATE)
-    iteration = _native.Iteration(joint.name, sizes, reads, outputs, nanos, workspaces, flags, names, kinds, persistent, mutates, lines)
+    iteration = _native.Iteration(joint.name, sizes, reads, outputs, nanos, workspaces, flags, names, kinds, persistent, mutates, lines, reuses)
     return Trace(joint.name, iteration, sum(sizes[i] for i, _ in persistent), len(reads), iteration.keep())
 
 

@@ -13,7 +13,7 @@ use elbowroom_ir::schedule::{Action, Schedule};
 use elbowroom_ir::search::{Budget, Infeasible, Silent, StopReason};
 use elbowroom_ir::text::TraceFile;
 use elbowroom_ir::trace::{
-    Again, Fingerprint, Mutation, Op, Persistent, Phase, Storage, Tensor, Trace, TraceData, Work,
+    Again, Fingerprint, Mutation, Op, Persistent, Phase, Reuse, Storage, Tensor, Trace, TraceData, Work,
 };
 use elbowroom_ir::{ActionId, Bytes, Nanos, OpId, StorageId, TensorId};
 use elbowroom_sched::keep::Keep;
@@ -38,6 +38,8 @@ const UNLIMITED: Bytes = Bytes(1 << 60);
 #[pyclass(frozen, module = "elbowroom._native")]
 pub(crate) struct Iteration {
     trace: Arc<Trace>,
+    /// The trace in which no op may reuse bytes: what runs without a limit.
+    plain: Arc<Trace>,
     costs: Costs,
     /// What the user has decided about the trace. The schedule that keeps everything need not obey it.
     pins: Option<Pins>,
@@ -149,9 +151,10 @@ struct Settings {
 impl Iteration {
     /// Columns: one row an op, one row a tensor. `flags` are 1 (may run only once), 2 (backward), 4 (update). The `persistent` tensors exist
     /// before the iteration and after it; `mutates` lists those that an op overwrites, which it also reads; `lines` are
-    /// the lines of the user's program that call the ops.
+    /// the lines of the user's program that call the ops; `reuses` lists pairs of tensors, a read one that nothing else needs any more and
+    /// an output that may take its bytes.
     #[new]
-    #[pyo3(signature = (name, sizes, reads, outputs, nanos, workspaces, flags, names, kinds, persistent=Vec::new(), mutates=None, lines=None))]
+    #[pyo3(signature = (name, sizes, reads, outputs, nanos, workspaces, flags, names, kinds, persistent=Vec::new(), mutates=None, lines=None, reuses=None))]
     #[expect(clippy::too_many_arguments, reason = "the Python side names them")]
     fn new(
         name: String,
@@ -166,9 +169,11 @@ impl Iteration {
         persistent: Vec<(u32, String)>,
         mutates: Option<Vec<Vec<u32>>>,
         lines: Option<Vec<String>>,
+        reuses: Option<Vec<Vec<(u32, u32)>>>,
     ) -> PyResult<Self> {
         let rows = reads.len();
         let mutates = mutates.unwrap_or_else(|| vec![Vec::new(); rows]);
+        let reuses = reuses.unwrap_or_else(|| vec![Vec::new(); rows]);
         let lines = lines.unwrap_or_else(|| vec![String::new(); rows]);
         let lengths = [
             outputs.len(),
@@ -179,6 +184,7 @@ impl Iteration {
             kinds.len(),
             mutates.len(),
             lines.len(),
+            reuses.len(),
         ];
         if lengths.iter().any(|&length| length != rows) {
             return Err(PyValueError::new_err("all columns of ops must have the same length"));
@@ -215,6 +221,10 @@ impl Iteration {
                 ids.iter().map(|&id| holds.get(id as usize).copied().unwrap_or(TensorId(id))).collect()
             };
             let (reads, mut outputs) = (tensors(&reads[row]), tensors(&outputs[row]));
+            let pairs = reuses[row].iter();
+            let may_reuse = pairs
+                .map(|&(input, output)| Reuse { input: tensors(&[input])[0], output: TensorId(output) })
+                .collect();
             let mut mutations = Vec::new();
             for &id in &mutates[row] {
                 let Some(&old) = holds.get(id as usize) else {
@@ -236,7 +246,7 @@ impl Iteration {
                 reads,
                 outputs,
                 mutates: mutations,
-                may_reuse: Vec::new(),
+                may_reuse,
                 after: Vec::new(),
                 workspace: Bytes(workspaces[row]),
                 work: Work::default(),
@@ -249,9 +259,14 @@ impl Iteration {
             .collect();
         pairs.sort_by_key(|pair| pair.begin);
         data.persistent = pairs;
-        let trace = Trace::new(data).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let mut without = data.clone();
+        for op in without.ops.ids() {
+            without.ops[op].may_reuse.clear();
+        }
+        let checked = |data| Trace::new(data).map_err(|error| PyValueError::new_err(error.to_string()));
+        let (trace, plain) = (Arc::new(checked(data)?), Arc::new(checked(without)?));
         let costs = Costs { nanos: nanos.into_iter().map(Nanos).collect(), source: CostSource::Recorded };
-        Ok(Self { trace: Arc::new(trace), costs, pins: None })
+        Ok(Self { trace, plain, costs, pins: None })
     }
 
     /// Hash of the trace: ranks with equal traces have equal plans.
@@ -291,10 +306,16 @@ impl Iteration {
             }
         }
         let decided = pins::decide(&self.trace, freedom, &obeyed).map_err(wrong)?;
-        Ok((Self { trace: decided.trace, costs: self.costs.clone(), pins: Some(decided.pins) }, covered))
+        let pinned = Self {
+            trace: decided.trace,
+            plain: self.plain.clone(),
+            costs: self.costs.clone(),
+            pins: Some(decided.pins),
+        };
+        Ok((pinned, covered))
     }
 
-    /// The schedule that keeps every tensor until its last use.
+    /// The schedule that keeps every tensor until its last use, each in bytes of its own.
     fn keep(&self, py: Python<'_>) -> PyResult<Planned> {
         let settings = Settings {
             machine: machine(UNLIMITED, None, Nanos::ZERO)?,
@@ -302,7 +323,7 @@ impl Iteration {
             budget: Budget::evaluations(1),
             planner: &Keep,
         };
-        py.detach(|| self.at(UNLIMITED, &settings, None))
+        py.detach(|| self.planned(&self.plain, UNLIMITED, &settings, None))
     }
 
     /// The largest op, and the bytes of its inputs, outputs and workspace: no limit below can be met.
@@ -364,11 +385,29 @@ impl Iteration {
 }
 
 impl Iteration {
-    /// Plans at a limit and has the schedule checked.
+    /// Plans at a limit and has the schedule checked. A search that finds nothing among the schedules that reuse bytes may still find one
+    /// that does not.
     fn at(&self, limit: Bytes, settings: &Settings, pins: Option<&Pins>) -> PyResult<Planned> {
+        let found = self.planned(&self.trace, limit, settings, pins);
+        match found {
+            Err(refusal) if pins.is_none() && self.trace.fingerprint() != self.plain.fingerprint() => {
+                self.planned(&self.plain, limit, settings, None).map_err(|_| refusal)
+            }
+            found => found,
+        }
+    }
+
+    /// Plans a trace at a limit and has the schedule checked.
+    fn planned(
+        &self,
+        trace: &Arc<Trace>,
+        limit: Bytes,
+        settings: &Settings,
+        pins: Option<&Pins>,
+    ) -> PyResult<Planned> {
         let machine = settings.machine.clone().with_memory(limit);
         let request = Request {
-            trace: &self.trace,
+            trace,
             costs: &self.costs,
             machine: &machine,
             live_limit: limit,
@@ -385,24 +424,23 @@ impl Iteration {
                 "the schedule is illegal, which is a fault in elbowroom: {error}"
             ))
         };
-        let checked = check::check_schedule(self.trace.clone(), machine.clone(), schedule, limit)
+        let checked = check::check_schedule(trace.clone(), machine.clone(), schedule, limit)
             .map_err(|illegal| fault(illegal.to_string()))?;
         let schedule = checked.schedule();
-        let timeline = elbowroom_sim::simulate(&self.trace, &self.costs, &machine, schedule)
+        let timeline = elbowroom_sim::simulate(trace, &self.costs, &machine, schedule)
             .map_err(|error| fault(error.to_string()))?;
-        let gaps =
-            elbowroom_sched::explain::gap_costs(&self.trace, &self.costs, &machine, schedule, &timeline);
+        let gaps = elbowroom_sched::explain::gap_costs(trace, &self.costs, &machine, schedule, &timeline);
         let lines: Vec<String> = gaps
             .iter()
             .map(|gap| {
-                let tensor = &self.trace.tensors()[gap.value].name;
+                let tensor = &trace.tensors()[gap.value].name;
                 format!("{tensor}: {} {:?}, away {}, costs {}", gap.bytes, gap.how, gap.time(), gap.cost)
             })
             .collect();
-        let (actions, waits) = (actions(schedule), waits(schedule));
+        let (actions, waits, hash) = (actions(schedule), waits(schedule), trace.fingerprint().to_string());
         Ok(Planned {
-            fingerprint: Fingerprint::of(&(self.fingerprint().as_str(), &actions, &waits)).to_string(),
-            trace: self.fingerprint(),
+            fingerprint: Fingerprint::of(&(hash.as_str(), &actions, &waits)).to_string(),
+            trace: hash,
             actions,
             waits,
             boundary: schedule
@@ -416,7 +454,7 @@ impl Iteration {
             unlimited_nanos: self.costs.total().get(),
             bound_nanos: elbowroom_sim::bound::lower_bound(&request).get(),
             recomputed: schedule.steps.values().filter(|s| matches!(s.action, Action::Recompute(_))).count(),
-            offloaded_bytes: offloaded(&self.trace, schedule),
+            offloaded_bytes: offloaded(trace, schedule),
             evaluations: outcome.evaluations,
             stop: outcome.stop.name(),
             explanation: lines.join("\n"),

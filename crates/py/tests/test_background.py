@@ -29,7 +29,7 @@ def run(**options):
     torch._dynamo.reset()
     model, args = mlp()
     optimizer = adamw(model)
-    elbowroom.fit(model, 1_100_000, optimizer=optimizer, **options)
+    elbowroom.fit(model, 1_100_000, optimizer=optimizer, host=None, **options)
     after = model.elbowroom.background.wait if options.get("background", True) else None
     with elbowroom.Meter(model.parameters(), args) as meter:
         losses = train(model, args, optimizer, after)
@@ -68,7 +68,7 @@ def test_the_plan_that_serves_is_of_a_short_search(monkeypatch):
             return self.native.plan(limit, **options)
 
     original = _native.Iteration
-    monkeypatch.setattr(_native, "Iteration", lambda *columns: Recorder(original(*columns)))
+    monkeypatch.setattr(_native, "Iteration", lambda *columns, **more: Recorder(original(*columns, **more)))
     run(evaluations=400)
     first = searched.index(50)
     # The first shape is searched to the end at once, the others briefly and then to the end.
