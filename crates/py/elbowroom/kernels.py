@@ -2,7 +2,8 @@
 
 PyTorch registers Python decompositions of some operators that take effect whenever a step is traced, whatever the backend. Plain execution does
 not run them, and they differ: the gradient of ``upsample_nearest2d`` becomes an ``index_put`` that forgets the layout ``channels_last``, and
-a convolution that reads it then adds in another order. While a step is traced here, these operators have their compiled kernels only.
+a convolution that reads it then adds in another order. While a step is traced here, these operators have their compiled kernels only, and
+others have the strides of theirs (see ``layouts``).
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import contextlib
 import functools
 
 import torch
+
+from .layouts import of_kernels
 
 _KEYS = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
 
@@ -39,7 +42,8 @@ def compiled_only():
                 suspended.append((overload, key, overload.py_kernels.pop(key)))
         overload._dispatch_cache.clear()
     try:
-        yield
+        with of_kernels():
+            yield
     finally:
         for overload, key, kernel in suspended:
             overload.py_kernels[key] = kernel

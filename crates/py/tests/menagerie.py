@@ -74,6 +74,7 @@ def perceiver():
 
 
 MENAGERIE = {
+    "doge": text("DogeForCausalLM", "DogeConfig", num_key_value_heads=2, hidden_dropout=0.1, **TEXT),
     # Words.
     "xlnet": text("XLNetLMHeadModel", "XLNetConfig", vocab_size=128, d_model=64, n_layer=2, n_head=4, d_inner=128),
     "longformer": text("LongformerForMaskedLM", "LongformerConfig", attention_window=[8, 8], max_position_embeddings=64, pad_token_id=1, **TEXT),
