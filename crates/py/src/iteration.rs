@@ -385,15 +385,18 @@ impl Iteration {
 }
 
 impl Iteration {
-    /// Plans at a limit and has the schedule checked. A search that finds nothing among the schedules that reuse bytes may still find one
-    /// that does not.
+    /// Plans at a limit and has the schedule checked. A search that finds nothing good among the schedules that reuse bytes may still find
+    /// one that reuses none; the faster of the two is taken.
     fn at(&self, limit: Bytes, settings: &Settings, pins: Option<&Pins>) -> PyResult<Planned> {
         let found = self.planned(&self.trace, limit, settings, pins);
-        match found {
-            Err(refusal) if pins.is_none() && self.trace.fingerprint() != self.plain.fingerprint() => {
-                self.planned(&self.plain, limit, settings, None).map_err(|_| refusal)
-            }
-            found => found,
+        let good = found.as_ref().is_ok_and(|planned| planned.nanos / 3 <= planned.unlimited_nanos / 2);
+        if good || pins.is_some() || self.trace.fingerprint() == self.plain.fingerprint() {
+            return found;
+        }
+        match (found, self.planned(&self.plain, limit, settings, None)) {
+            (Ok(found), Ok(other)) if found.nanos <= other.nanos => Ok(found),
+            (_, Ok(other)) => Ok(other),
+            (found, Err(_)) => found,
         }
     }
 
