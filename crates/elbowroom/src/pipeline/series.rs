@@ -43,7 +43,7 @@ const LESS_FREE: usize = 3;
 /// Rounds without any plan that can be packed, after which the planner's peers are run.
 const PATIENCE: usize = 6;
 /// The share of the limit by which the limit on live memory falls at least: a packer often misses it by less, several times in succession.
-const STEP: u64 = 80;
+const STEP: u64 = 160;
 /// Schedules that could not be packed, the latest, from which a round continues.
 const UNPACKED: usize = 2;
 
