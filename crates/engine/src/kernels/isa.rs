@@ -4,9 +4,10 @@
 //! [`vectorized`] runs the widest of its compiled forms. Only the matrix product ([`super::tile`]) needs instructions by name.
 
 /// The instruction sets that the kernels tell apart, from plain to wide.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "of other processors"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Isa {
-    /// What the compiler's target guarantees.
+    /// What the compiler's target guarantees: NEON on AArch64.
     Baseline,
     /// AVX2 with FMA: 16 registers of 8 floats.
     Avx2,

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+#[cfg(target_arch = "x86_64")]
 use super::isa::Isa;
 
 /// A matrix of *lines* (rows of A, columns of B), each as long as the shared dimension, the *depth*.

@@ -55,13 +55,14 @@ impl Tiles {
     }
 }
 
-/// Sixteen columns as plain arrays: the compiler makes vectors of them where the target has fused multiply-adds (NEON), and calls a
-/// slow but exact function where it has not.
+/// Sixteen columns as plain arrays, for processors without fused multiply-adds: a slow but exact function is called.
+#[cfg(not(target_arch = "aarch64"))]
 static BASELINE: Tiles =
     Tiles { columns: 16, by_rows: &[plain::<1>, plain::<2>, plain::<3>, plain::<4>, plain::<5>, plain::<6>] };
 
 /// # Safety
 /// As [`TileFn`].
+#[cfg(not(target_arch = "aarch64"))]
 unsafe fn plain<const R: usize>(
     k: usize,
     a: *const f32,
@@ -95,9 +96,9 @@ unsafe fn plain<const R: usize>(
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! vector_tile {
-    ($name:ident, $features:literal, $lanes:literal, $zero:ident, $load:ident, $store:ident, $set:ident, $fma:ident, $plus:ident) => {
+    ($name:ident, $arch:ident, $features:literal, $lanes:literal, $vectors:literal, $zero:expr, $load:ident, $store:ident, $set:ident, $fma:expr, $plus:ident) => {
         /// # Safety
         /// As [`TileFn`]; the processor has the features.
         #[target_feature(enable = $features)]
@@ -108,45 +109,48 @@ macro_rules! vector_tile {
             (c, stride): (*mut f32, usize),
             merge: Merge,
         ) {
-            use std::arch::x86_64::*;
-            let mut sums = [[$zero(); 2]; R];
+            use std::arch::$arch::*;
+            let mut sums = [[$zero; $vectors]; R];
             let (mut a, mut b) = (a, b);
+            // The tile of C arrives while the sums run; its rows are too far apart for the processor to foresee. Hints touch nothing.
+            #[cfg(target_arch = "x86_64")]
             for r in 0..R {
-                // The tile of C arrives while the sums run; its rows are too far apart for the processor to foresee. Hints touch nothing.
-                for line in (0..2 * $lanes).step_by(16) {
+                for line in (0..$vectors * $lanes).step_by(16) {
                     _mm_prefetch::<_MM_HINT_ET0>(c.wrapping_add(r * stride + line).cast());
                 }
             }
             if merge == Merge::Continue {
                 for r in 0..R {
-                    // SAFETY: the caller gives `R` rows of two vectors.
-                    unsafe { sums[r] = [$load(c.add(r * stride)), $load(c.add(r * stride + $lanes))] };
+                    for v in 0..$vectors {
+                        // SAFETY: the caller gives `R` rows of that many vectors.
+                        sums[r][v] = unsafe { $load(c.add(r * stride + v * $lanes)) };
+                    }
                 }
             }
             for _ in 0..k {
                 // SAFETY: the caller gives `k` rows of each panel.
                 unsafe {
-                    let left = $load(b);
-                    let right = $load(b.add($lanes));
+                    let mut row = [$zero; $vectors];
+                    for v in 0..$vectors {
+                        row[v] = $load(b.add(v * $lanes));
+                    }
                     for r in 0..R {
                         let x = $set(*a.add(r));
-                        sums[r][0] = $fma(x, left, sums[r][0]);
-                        sums[r][1] = $fma(x, right, sums[r][1]);
+                        for v in 0..$vectors {
+                            sums[r][v] = $fma(x, row[v], sums[r][v]);
+                        }
                     }
                     a = a.add(R);
                     b = b.add(b_stride);
                 }
             }
             for r in 0..R {
-                // SAFETY: the caller gives `R` rows of two vectors.
-                unsafe {
-                    let (left, right) = (c.add(r * stride), c.add(r * stride + $lanes));
-                    if merge == Merge::Add {
-                        $store(left, $plus($load(left), sums[r][0]));
-                        $store(right, $plus($load(right), sums[r][1]));
-                    } else {
-                        $store(left, sums[r][0]);
-                        $store(right, sums[r][1]);
+                for v in 0..$vectors {
+                    // SAFETY: the caller gives `R` rows of that many vectors.
+                    unsafe {
+                        let to = c.add(r * stride + v * $lanes);
+                        let sum = if merge == Merge::Add { $plus($load(to), sums[r][v]) } else { sums[r][v] };
+                        $store(to, sum);
                     }
                 }
             }
@@ -157,9 +161,11 @@ macro_rules! vector_tile {
 #[cfg(target_arch = "x86_64")]
 vector_tile!(
     avx512,
+    x86_64,
     "avx512f",
     16,
-    _mm512_setzero_ps,
+    2,
+    _mm512_setzero_ps(),
     _mm512_loadu_ps,
     _mm512_storeu_ps,
     _mm512_set1_ps,
@@ -169,15 +175,38 @@ vector_tile!(
 #[cfg(target_arch = "x86_64")]
 vector_tile!(
     avx2,
+    x86_64,
     "avx2,fma",
     8,
-    _mm256_setzero_ps,
+    2,
+    _mm256_setzero_ps(),
     _mm256_loadu_ps,
     _mm256_storeu_ps,
     _mm256_set1_ps,
     _mm256_fmadd_ps,
     _mm256_add_ps
 );
+
+// The compiler makes single multiply-adds of `plain` here, not vectors.
+#[cfg(target_arch = "aarch64")]
+vector_tile!(
+    neon,
+    aarch64,
+    "neon",
+    4,
+    4,
+    vdupq_n_f32(0.0),
+    vld1q_f32,
+    vst1q_f32,
+    vdupq_n_f32,
+    |x, b, sum| vfmaq_f32(sum, x, b),
+    vaddq_f32
+);
+
+/// 24 of 32 registers hold sums, four hold a row of B, and A is broadcast.
+#[cfg(target_arch = "aarch64")]
+static BASELINE: Tiles =
+    Tiles { columns: 16, by_rows: &[neon::<1>, neon::<2>, neon::<3>, neon::<4>, neon::<5>, neon::<6>] };
 
 /// 24 of 32 registers hold sums, two hold a row of B, and A is broadcast from memory.
 #[cfg(target_arch = "x86_64")]

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+#[cfg(target_arch = "x86_64")]
 use super::isa::Isa;
 use super::pack::Panels;
 
@@ -324,10 +325,13 @@ pub struct Taps<'a>(pub Windows<'a>);
 
 impl Panels for Taps<'_> {
     fn pack(&self, lines: Range<usize>, depth: Range<usize>, width: usize, out: &mut [f32]) {
-        let mut done = 0;
+        // Lines that are packed in blocks.
         #[cfg(target_arch = "x86_64")]
-        if self.blocks() {
-            done = lines.len() / BLOCK * BLOCK;
+        let done = if self.blocks() { lines.len() / BLOCK * BLOCK } else { 0 };
+        #[cfg(not(target_arch = "x86_64"))]
+        let done = 0;
+        #[cfg(target_arch = "x86_64")]
+        if done > 0 {
             let whole = lines.start..lines.start + done;
             // SAFETY: the processor has AVX-512.
             unsafe { self.pack_blocks(whole, depth.clone(), out, width) };
