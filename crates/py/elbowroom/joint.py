@@ -82,6 +82,13 @@ class Op:
         """The device of its first result."""
         return _tensors(self.node.meta["val"])[0].device
 
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the generator state that is recorded for running the op again."""
+        if not self.random or self.once:
+            return 0
+        return RNG_STATE_BYTES if self.device.type == "cpu" else 16
+
 
 @dataclass
 class Update:

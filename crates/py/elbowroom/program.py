@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from .calls import quickest
-from .joint import RNG_STATE_BYTES, Joint, Op, Storage, Store, Update
+from .joint import Joint, Op, Storage, Store, Update
 from .pinned import PinnedTier
 from .recurrent import layer
 from .reusing import form
@@ -355,7 +355,7 @@ class Writer:
             if not again:
                 body.lines.append(f"s_{op.node.name} = record_state({device})")
                 self.saved_states.append(f"s_{op.node.name}")
-                states = state_bytes(op.device)
+                states = op.state_bytes
                 if self.metered:
                     body.lines.append(f"meter(s_{op.node.name})")
         makes = [s for s in op.makes if s.tensor is not None]
@@ -518,11 +518,6 @@ class Writer:
         lines += [f"    {line}" for line in backward.lines]
         lines += [f"    return [{returned}]", ""]
         return "\n".join(lines)
-
-
-def state_bytes(device: torch.device) -> int:
-    """Bytes of a recorded generator state."""
-    return RNG_STATE_BYTES if device.type == "cpu" else 16
 
 
 def _names(line: str) -> list[str]:

@@ -448,8 +448,7 @@ class Step:
             planned = iteration.smallest(**self._options)
             program = self._write(joint, planned)
             if base + program.peak_bytes > limit:
-                planned = self._at(iteration, limit - base, base, limit)
-                program = self._write(joint, planned)
+                planned, program = self._within(graph, base, limit)
         elif after:
             planned, program = self._share(graph, base, after, limit, keep, kept)
         else:
@@ -510,15 +509,18 @@ class Step:
         program = self._write(graph.joint, keep)
         if base + program.peak_bytes <= limit:
             return keep, program
-        room = limit - base
-        for _ in range(4):
-            planned = self._at(iteration, room, base, limit, len(graph.joint.updates))
+        room, tokens = limit - base, len(graph.joint.updates)
+        beyond, most = 0, sum(op.state_bytes for op in graph.joint.ops)
+        for attempt in range(1, 8):
+            planned = self._at(iteration, room, base, limit, tokens)
             program = self._write(graph.joint, planned)
             excess = base + program.peak_bytes - limit
             if excess <= 0:
                 return planned, program
-            # Recorded generator states are known only with the plan.
-            room -= excess
+            # Recorded generator states are known only with the plan. It seldom fills its room, so a room smaller by the excess may do; but the
+            # next plan may fill that room better, or have more states.
+            beyond = max(beyond, program.peak_bytes - planned.peak_bytes + tokens)
+            room = room - excess if attempt < 4 else limit - base - (beyond if attempt < 6 else max(beyond, most))
         planned = self._smallest(iteration, base, limit, f"no plan was found within {size.show(limit)}")
         return planned, self._write(graph.joint, planned)
 
@@ -568,10 +570,20 @@ class Step:
         planned = iteration.smallest(**{**self._options, "evaluations": 200, "seconds": None})
         smallest = base + self._write(iteration.joint, planned).peak_bytes
         if smallest <= limit:
-            return planned
+            return self._better(iteration, base, limit, planned)
         raise InfeasibleError(
             f"{refusal}; the smallest limit for which a plan was found is {smallest} bytes ({size.show(smallest)}){deciding(iteration.joint, planned)}"
         )
+
+    def _better(self, iteration, base, limit, short):
+        """The schedule of a whole search below ``limit``, where a ``short`` one has shown that there are any."""
+        for quarters in (3, 2, 1, 0):
+            room = short.peak_bytes + (limit - base - short.peak_bytes) * quarters // 4
+            with contextlib.suppress(InfeasibleError):
+                planned = iteration.plan(room, **self._options)
+                if planned.nanos < short.nanos and base + self._write(iteration.joint, planned).peak_bytes <= limit:
+                    return planned
+        return short
 
 
 def _ignore(*_):
