@@ -13,6 +13,9 @@ import accelerator
 if not torch.cuda.is_available() and accelerator.missing():
     pytest.skip(accelerator.missing(), allow_module_level=True)
 
+# Before any test of any file: PyTorch makes the queues of all devices at the first backward pass, and none for a device that comes later.
+accelerator.device()
+
 simulated = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU draws no order from a seed")
 
 

@@ -12,6 +12,9 @@ import elbowroom
 if not torch.cuda.is_available() and accelerator.missing():
     pytest.skip(accelerator.missing(), allow_module_level=True)
 
+# Before any test of any file: PyTorch makes the queues of all devices at the first backward pass, and none for a device that comes later.
+accelerator.device()
+
 from overlapped import MODELS, Trial, try_plans, try_waits
 
 simulated = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU draws no order from a seed, and has no log")
