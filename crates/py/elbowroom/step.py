@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import warnings
 from dataclasses import dataclass
 
@@ -83,6 +84,8 @@ class Step:
         #: Results of earlier steps, which the loop may hold while the next step runs, and what plans reserve for them.
         self._returned, self._held, self._reserved, self._exceeded = Bytes(), 0, 0, False
         self._inputs: list[torch.Tensor] = []
+        #: Whether a graph was compiled since the last step began.
+        self._compiled = False
         self._running: list[int] = []
         self._after: dict[int, list[Graph]] = {}
         self._optimizer_bytes: dict[bool, tuple[int, int]] = {}
@@ -98,6 +101,7 @@ class Step:
 
     def add(self, graph: Graph) -> None:
         self.graphs.append(graph)
+        self._compiled = True
         self.report.graphs = len(self.graphs)
         reason = graph.reason
         if graph.breaks:
@@ -229,6 +233,10 @@ class Step:
     def _begin(self, args) -> None:
         """Looks what the loop holds of earlier steps when a step begins. If a step took more than the limit because of that, plans leave room for it
         from now on."""
+        if self._compiled:
+            # What PyTorch leaves of a compilation are cycles that may hold tensors of the step in which it compiled.
+            self._compiled = False
+            gc.collect()
         self._held = self._returned.now
         if self._held > _SLIGHT or self._exceeded:
             known = storages(self.existing([*args, *self._inputs]))

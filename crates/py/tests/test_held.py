@@ -1,5 +1,6 @@
 """Loops that hold results of a step while the next one runs: they count, and plans leave room for them."""
 
+import gc
 import warnings
 
 import pytest
@@ -76,3 +77,37 @@ def test_a_loop_that_collects_results_is_not_planned_in_every_step():
     peaks, report, sentences = run("min", 12, lambda held, result: held.append(result))
     assert 2 <= len(report.notes) <= 5
     assert peaks[-1] <= report.limit_bytes
+
+
+class Breaking(nn.Module):
+    """Two graph breaks, at ops whose sizes depend on values."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 10)
+
+    def forward(self, x, y):
+        x = torch.tanh(self.first(x))
+        most = torch.bincount(y, minlength=10).max()
+        x = torch.tanh(self.second(x)) * most
+        return (self.last(x) * torch.bincount(y).sum()).square().mean()
+
+
+@pytest.mark.filterwarnings("ignore:elbowroom. PyTorch captured the model in parts")
+@pytest.mark.parametrize("threshold", [100, 300, 700])
+def test_nothing_of_the_step_that_compiled_is_alive_in_later_ones(threshold):
+    before = gc.get_threshold()
+    torch.manual_seed(0)
+    model, x, y = Breaking(), torch.randn(64, 64), torch.randint(0, 10, (64,))
+    elbowroom.fit(model, "100%", host=None)
+    gc.set_threshold(threshold, 5, 5)
+    try:
+        with elbowroom.Meter(model.parameters(), x, y) as meter:
+            built, left = meter.now, []
+            for _ in range(3):
+                model(x, y).backward()
+                model.zero_grad()
+                left.append(meter.now - built)
+    finally:
+        gc.set_threshold(*before)
+    assert left[1:] == [0, 0]
