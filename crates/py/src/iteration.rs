@@ -259,12 +259,14 @@ impl Iteration {
             .collect();
         pairs.sort_by_key(|pair| pair.begin);
         data.persistent = pairs;
-        let mut without = data.clone();
-        for op in without.ops.ids() {
-            without.ops[op].may_reuse.clear();
+        let mut without = data.ops.values().any(|op| !op.may_reuse.is_empty()).then(|| data.clone());
+        for (_, op) in without.iter_mut().flat_map(|without| without.ops.iter_mut()) {
+            op.may_reuse.clear();
         }
-        let checked = |data| Trace::new(data).map_err(|error| PyValueError::new_err(error.to_string()));
-        let (trace, plain) = (Arc::new(checked(data)?), Arc::new(checked(without)?));
+        let checked =
+            |data| Trace::new(data).map(Arc::new).map_err(|error| PyValueError::new_err(error.to_string()));
+        let trace = checked(data)?;
+        let plain = without.map_or_else(|| Ok(trace.clone()), checked)?;
         let costs = Costs { nanos: nanos.into_iter().map(Nanos).collect(), source: CostSource::Recorded };
         Ok(Self { trace, plain, costs, pins: None })
     }
@@ -390,7 +392,7 @@ impl Iteration {
     fn at(&self, limit: Bytes, settings: &Settings, pins: Option<&Pins>) -> PyResult<Planned> {
         let found = self.planned(&self.trace, limit, settings, pins);
         let good = found.as_ref().is_ok_and(|planned| planned.nanos / 3 <= planned.unlimited_nanos / 2);
-        if good || pins.is_some() || self.trace.fingerprint() == self.plain.fingerprint() {
+        if good || pins.is_some() || Arc::ptr_eq(&self.trace, &self.plain) {
             return found;
         }
         match (found, self.planned(&self.plain, limit, settings, None)) {
