@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 import elbowroom  # noqa: E402
 from elbowroom.layouts import OPERATORS, of_kernels  # noqa: E402
 from loops import check  # noqa: E402
+from schemas import kinds  # noqa: E402
 from torch import nn  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
@@ -35,19 +36,6 @@ def overloads(name):
     return [getattr(packet, overload) for overload in packet.overloads()]
 
 
-def kinds(func):
-    """The kinds of an operator's arguments that have no default, or ``None`` if no values are known for one of them."""
-    found = []
-    for argument in func._schema.arguments:
-        kind = str(argument.type)
-        if argument.kwarg_only or argument.has_default_value() and kind != "Tensor":
-            break
-        if kind not in KINDS:
-            return None
-        found.append(kind)
-    return found
-
-
 def stated(func, args):
     with FakeTensorMode() as mode:
         results = tree_leaves(func(*(mode.from_tensor(arg) if isinstance(arg, torch.Tensor) else arg for arg in args)))
@@ -57,7 +45,7 @@ def stated(func, args):
 def calls(name):
     """An operator on arguments of every combination of layouts."""
     for func in overloads(name):
-        known = kinds(func)
+        known = kinds(func, KINDS)
         count = len(known or []) and sum("Tensor" in kind for kind in known)
         for layouts in itertools.product(LAYOUTS.values(), repeat=count) if 0 < count < 4 and not func._schema.is_mutable else ():
             tensors = [layout() for layout in layouts]

@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch")
 from elbowroom import _native, reusing  # noqa: E402
 from elbowroom.joint import Joint  # noqa: E402
 from loops import WithLoss, check, cnn, mlp  # noqa: E402
+from schemas import kinds  # noqa: E402
 from torch import fx, nn  # noqa: E402
 
 aten = torch.ops.aten
@@ -63,15 +64,10 @@ NUMBERS = {"Tensor": None, "number": 2, "float": 0.5, "int": 2, "Optional[number
 
 def arguments(target, layout):
     """Arguments of an operator, or ``None`` if no values are known for one of them."""
-    found = []
-    for argument in target._schema.arguments:
-        kind = str(argument.type)
-        if argument.kwarg_only or argument.has_default_value() and kind != "Tensor":
-            break
-        if kind not in NUMBERS:
-            return None
-        found.append(layout(torch.rand(3, 5, 7, 33) * 0.8 + 0.1) if kind == "Tensor" else NUMBERS[kind])
-    return found
+    found = kinds(target, NUMBERS)
+    if found is None:
+        return None
+    return [layout(torch.rand(3, 5, 7, 33) * 0.8 + 0.1) if kind == "Tensor" else NUMBERS[kind] for kind in found]
 
 
 def contiguous(tensor):
