@@ -105,9 +105,6 @@ pub struct Record {
     began: u64,
     /// After a pause: what decides when recording resumes.
     watch: Option<Watch>,
-    /// The first request served from a plan, and the bytes of blocks that were requested before it and freed after it.
-    planned_from: u64,
-    left: usize,
 }
 
 impl Record {
@@ -126,8 +123,6 @@ impl Record {
             skipped: 0,
             began: 0,
             watch: None,
-            planned_from: 0,
-            left: 0,
         }
     }
 
@@ -274,29 +269,15 @@ impl Record {
         self.skipped == 0 && self.watch.is_none() && self.sparse.is_none()
     }
 
-    /// From the next request on, a plan serves: blocks requested before leave the fallback for good.
-    pub fn start_plan(&mut self) {
-        (self.planned_from, self.left) = (self.now().0, 0);
-    }
-
-    /// Bytes of the recorded blocks that were freed since the plan began, or since this function last returned them. Returns 0 if they are
-    /// fewer than `enough`.
-    pub fn take_left(&mut self, enough: usize) -> usize {
-        if self.left < enough { 0 } else { std::mem::take(&mut self.left) }
-    }
-
-    /// Records that a block was freed. Tickets of cleared requests are ignored.
-    pub fn freed(&mut self, ticket: Ticket, at: RequestTime) {
+    /// Records that a block was freed. Tickets of cleared requests are ignored. Returns the block's bytes, 0 for one that is ignored.
+    pub fn freed(&mut self, ticket: Ticket, at: RequestTime) -> usize {
         let first = self.first + self.without_tickets as u64;
         let index = ticket.0.checked_sub(first).and_then(|index| usize::try_from(index).ok());
-        if let Some(entry) = index.and_then(|index| self.entries.get_mut(index))
-            && entry.span().is_none()
-        {
-            entry.set_span(at.0.saturating_sub(ticket.0).max(1));
-            if ticket.0 < self.planned_from {
-                self.left = self.left.saturating_add(entry.request().size);
-            }
-        }
+        let entry =
+            index.and_then(|index| self.entries.get_mut(index)).filter(|entry| entry.span().is_none());
+        let Some(entry) = entry else { return 0 };
+        entry.set_span(at.0.saturating_sub(ticket.0).max(1));
+        entry.request().size
     }
 
     /// The current time.

@@ -133,6 +133,9 @@ pub struct Sequence<B: Backing, D: SharedDirectory> {
     /// Consecutive unexpected requests, and their bytes since free pages were last discarded for them.
     unexpected_in_row: usize,
     unexpected_bytes: usize,
+    /// The first request served from the plan in use, and the bytes of blocks that were requested before it and freed after it.
+    planned_from: RequestTime,
+    left: usize,
     /// Iterations since the plan in use was made or resumed, and requests before its confirmation.
     since: u64,
     requests_since: usize,
@@ -173,6 +176,8 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
             expected_in_row: 0,
             unexpected_in_row: 0,
             unexpected_bytes: 0,
+            planned_from: RequestTime(0),
+            left: 0,
             since: 0,
             requests_since: 0,
             stats: Stats::default(),
@@ -299,9 +304,12 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
 
     /// Reports that a recorded block was freed at a time of this sequence.
     pub fn freed(&mut self, ticket: Ticket, at: RequestTime) {
-        match &mut self.varying {
+        let bytes = match &mut self.varying {
             Some(varying) => varying.freed(ticket, at),
             None => self.record.freed(ticket, at),
+        };
+        if ticket.0 < self.planned_from.0 {
+            self.left = self.left.saturating_add(bytes);
         }
     }
 
@@ -346,7 +354,11 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
 
     /// Whether at least `enough` bytes of blocks that were recorded for the plan in use have left the fallback since this was last true.
     pub(crate) fn take_left(&mut self, enough: usize) -> bool {
-        self.active.is_some() && self.record.take_left(enough) > 0
+        let have_left = (self.active.is_some() || self.varying.is_some()) && self.left >= enough;
+        if have_left {
+            self.left = 0;
+        }
+        have_left
     }
 
     /// Returns the pages of all arenas that hold no live block to the system.
@@ -469,10 +481,15 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
         }
         self.plans.push(replay);
         self.activate(self.plans.len() - 1);
-        self.record.start_plan();
+        self.start_plan();
         self.detected = true;
         self.release_empty_arenas();
         true
+    }
+
+    /// From the next request on, a plan serves: blocks requested before leave the fallback for good.
+    fn start_plan(&mut self) {
+        (self.planned_from, self.left) = (self.now(), 0);
     }
 
     /// Builds a layout of an iteration in an arena of its own.

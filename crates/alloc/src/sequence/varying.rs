@@ -101,6 +101,7 @@ impl<B: Backing, D: SharedDirectory> Sequence<B, D> {
         self.varying = Some(Varying::new(profile, built, observed, valleys));
         let now = self.record.now();
         self.record.restart_at(now);
+        self.start_plan();
         true
     }
 

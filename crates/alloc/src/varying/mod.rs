@@ -33,6 +33,7 @@ use crate::request::{Request, RequestTime, Ticket};
 use merge::{Merged, merged};
 
 pub(crate) use boundary::{ENOUGH, Valleys, segments, vary};
+use observed::LateFree;
 pub(crate) use observed::{Observed, Seen};
 
 /// Requests before a position that are compared.
@@ -398,9 +399,17 @@ impl Varying {
         }
     }
 
-    /// Records a free.
-    pub fn freed(&mut self, ticket: Ticket, at: RequestTime) {
-        let Some(late) = self.observed.freed(ticket, at) else { return };
+    /// Records a free. Returns the block's bytes, 0 for one that is not known.
+    pub fn freed(&mut self, ticket: Ticket, at: RequestTime) -> usize {
+        let live = self.observed.live();
+        if let Some(late) = self.observed.freed(ticket, at) {
+            self.freed_late(late);
+        }
+        live - self.observed.live()
+    }
+
+    /// Records that a block of the iteration before lived into this one.
+    fn freed_late(&mut self, late: LateFree) {
         let n = self.profile.len();
         let now = self.observed.seen().get(late.index).map_or(self.expected(), |seen| seen.at as usize);
         let at = late.at as usize;
