@@ -76,14 +76,13 @@ pub(crate) struct BranchingOrders {
 
 impl BranchingOrders {
     pub(crate) fn new(instance: &Instance) -> Self {
+        let peaks = peak_live(instance);
         let feature = |i: usize| {
             let sections: u32 = instance.spans(i).iter().map(|span| span.hi - span.lo).sum();
-            let spans = instance.spans(i).iter();
-            let peak = spans.flat_map(|span| &instance.live[span.range()]).max().copied().unwrap_or(0);
             [
                 f64::from(sections).ln(),
                 (instance.items[i].size as f64).ln(),
-                peak as f64 / instance.bound.max(1) as f64,
+                peaks[i] as f64 / instance.bound.max(1) as f64,
             ]
         };
         Self { features: (0..instance.len()).map(feature).collect(), kept: Vec::new(), stale: 0 }

@@ -13,7 +13,10 @@ use elbowroom_ir::trace::{Again, Op, Persistent, Phase, Storage, Tensor, Trace, 
 use elbowroom_ir::{Bytes, Nanos, TensorId};
 use elbowroom_sched::auto::Auto;
 use elbowroom_sched::chain::{Chain, ChainTrace, Layer};
+use elbowroom_sched::mixed::pofo::Pofo;
 use elbowroom_sched::offload::floor::Floor;
+use elbowroom_sched::recompute::rotor::Rotor;
+use elbowroom_sched::recompute::sublinear::Sublinear;
 use elbowroom_sim::bound::lower_bound;
 use elbowroom_sim::simulate;
 use serde_json::Value;
@@ -132,15 +135,19 @@ fn golden_joint_optima_are_met() {
 
 /// A chain on which there is something to search.
 fn long_chain() -> ChainTrace {
-    let layers = (0..12u64).map(|i| Layer {
+    chain_of(12)
+}
+
+fn chain_of(layers: u64) -> ChainTrace {
+    let each = (0..layers).map(|i| Layer {
         forward: Nanos(40 + 13 * (i * i % 7)),
         backward: Nanos(70 + 11 * (i * 5 % 9)),
         ..Layer::default()
     });
     let chain = Chain {
-        layers: layers.collect(),
-        activations: (0..13u64).map(|i| Bytes(30 + 17 * (i * i * 3 % 11))).collect(),
-        gradients: (0..13u64).map(|i| Bytes(10 + 3 * (i % 4))).collect(),
+        layers: each.collect(),
+        activations: (0..=layers).map(|i| Bytes(30 + 17 * (i * i * 3 % 11))).collect(),
+        gradients: (0..=layers).map(|i| Bytes(10 + 3 * (i % 4))).collect(),
     };
     chain.to_trace("long").unwrap()
 }
@@ -174,6 +181,24 @@ fn threads_change_nothing_and_an_interrupted_search_is_a_number_of_evaluations()
                 assert_eq!(first.evaluations, second.evaluations);
             }
         }
+    }
+}
+
+#[test]
+fn a_very_long_chain_is_planned_as_fast_as_by_the_planners_for_chains() {
+    let chain = chain_of(3_200);
+    assert!(chain.trace.ops().len() > 6_000, "{}", chain.trace.ops().len());
+    let machine = machine(60_000, 1, true);
+    let alone = Freedom { offload: false, ..Freedom::ALL };
+    let request = request(&chain, &machine, alone);
+    let time = |planner: &dyn Planner, budget: &Budget| {
+        let schedule = planner.schedule(&request, budget, &Silent).best.unwrap();
+        simulate(&chain.trace, &chain.costs, &machine, &schedule).unwrap().iteration
+    };
+    // No more evaluations than there are warm starts: on such a chain a search has time for a few only.
+    let auto = time(&Auto, &Budget::evaluations(6));
+    for planner in [&Sublinear as &dyn Planner, &Rotor::DEFAULT, &Pofo::COARSE] {
+        assert!(auto <= time(planner, &Budget::evaluations(32)), "{}", planner.name());
     }
 }
 

@@ -28,6 +28,9 @@ use super::{AT_ONCE, Method, PlanError, Rounds, Task, goal, no_schedule, request
 
 /// Evaluations of the planner in rounds of level 0. Each level has twice the evaluations of the one before.
 const FIRST: u64 = 5_000;
+/// On traces of more ops than this they are fewer, with the square of the ops: an evaluation takes longer, and so does all else before the first
+/// schedule is packed.
+const TYPICAL: u64 = 4_000;
 /// The highest level.
 const LEVELS: u32 = 24;
 /// Schedules in succession that cannot be packed, after which the level rises nevertheless: a longer packing attempt may succeed.
@@ -298,7 +301,8 @@ impl<'a> Series<'a> {
         let track_failed = track.failures > 0;
         let watch = Until::new(observer, self.clock.end_of_all());
         let origin = Origin::new(&watch);
-        let horizon = FIRST << if track_failed { level.saturating_sub(SHORTER) } else { level };
+        let level = if track_failed { level.saturating_sub(SHORTER) } else { level };
+        let horizon = first(self.task.trace.ops().len()) << level;
         let evaluations = match rounds {
             Rounds::Recorded(recorded) => recorded.rounds[round].planner,
             _ => horizon,
@@ -402,6 +406,12 @@ impl Track {
             self.settled();
         }
     }
+}
+
+/// Evaluations of a round of level 0 for a trace of this many ops.
+fn first(ops: usize) -> u64 {
+    let ops = (ops as u64).max(TYPICAL);
+    (FIRST * TYPICAL / ops * TYPICAL / ops).max(1)
 }
 
 /// What the tracks may decide: what the task permits, then less of it.
@@ -525,6 +535,17 @@ mod tests {
         assert_eq!(limit.limit(), Bytes(4_000));
         let risen: Vec<Bytes> = (0..20).map(|_| (limit.too_low(), limit.limit()).1).collect();
         assert!(risen.windows(2).all(|two| two[0] <= two[1]) && risen[19] > Bytes(8_990), "{risen:?}");
+    }
+
+    #[test]
+    fn the_first_rounds_of_long_traces_are_short() {
+        assert_eq!(first(1), FIRST);
+        assert_eq!(first(TYPICAL as usize), FIRST);
+        let lengths = [5_000, 6_000, 14_442, 50_000, 1 << 20];
+        assert!(lengths.windows(2).all(|two| first(two[0]) > first(two[1])));
+        // The work of a round falls, too.
+        assert!(50_000 * first(50_000) < 5_000 * first(5_000) / 5);
+        assert_eq!(first(usize::MAX), 1);
     }
 
     #[test]

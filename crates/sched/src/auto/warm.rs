@@ -1,5 +1,6 @@
 //! Warm starts: the schedules of other planners, as decisions from which the search continues, and the best of them as a fallback.
 
+use std::ops::RangeInclusive;
 use std::time::Instant;
 
 use elbowroom_ir::planning::{Planner, Request};
@@ -12,6 +13,7 @@ use super::sequence::{Decisions, policy};
 use crate::deadline::Until;
 use crate::keep::Keep;
 use crate::lower::lower;
+use crate::mixed::pofo::Pofo;
 use crate::mixed::segments::Mixed;
 use crate::offload::autoswap::BestScore;
 use crate::offload::autoswap::bo::Bo;
@@ -24,12 +26,25 @@ use crate::recompute::dtr::Dtr;
 use crate::recompute::rotor::Rotor;
 use crate::recompute::sublinear::Sublinear;
 
-/// Planners that need no search, one for each idea, the quickest first.
-static QUICK: [&dyn Planner; 5] = [&Sublinear, &Mixed, &Greedy, &DynProg::DEFAULT, &Floor];
-/// Planners that run only on traces of at most this many ops: on longer ones each of them may take longer than the search. A number of ops and
-/// not a time, so that evaluations reproduce a search.
-static SLOWER: [(&dyn Planner, usize); 4] =
-    [(&Dtr, 6_000), (&BestScore, 4_000), (&Rotor::DEFAULT, 800), (&Bo::DEFAULT, 800)];
+/// Traces of more ops than this are long: an evaluation takes so much time that the search hardly changes what it starts from, so that a better
+/// start is worth more than the time it takes.
+const LONG: usize = 6_000;
+/// The planners, one for each idea, the quickest first, and for which numbers of ops: on longer traces some of them take longer than the
+/// search, and on shorter ones the search finds at once what the others do. Numbers of ops and not times, so that evaluations reproduce a
+/// search.
+static PLANNERS: [(&dyn Planner, RangeInclusive<usize>); 11] = [
+    (&Sublinear, 0..=usize::MAX),
+    (&Mixed, 0..=usize::MAX),
+    (&Greedy, 0..=usize::MAX),
+    (&DynProg::DEFAULT, 0..=LONG),
+    (&Floor, 0..=usize::MAX),
+    (&Dtr, 0..=6_000),
+    (&BestScore, 0..=4_000),
+    (&Rotor::DEFAULT, 0..=800),
+    (&Bo::DEFAULT, 0..=800),
+    (&Rotor::DEFAULT, LONG + 1..=usize::MAX),
+    (&Pofo::COARSE, LONG + 1..=usize::MAX),
+];
 /// Evaluations of each: the search does better with the time.
 const EVALUATIONS: u64 = 32;
 
@@ -47,8 +62,7 @@ pub(crate) struct WarmStart {
 
 /// The planners whose schedules are warm starts for a trace of this many ops.
 pub(crate) fn peers(ops: usize) -> impl Iterator<Item = &'static dyn Planner> {
-    let slower = SLOWER.iter().filter(move |(_, most)| ops <= *most).map(|(planner, _)| planner);
-    QUICK.iter().chain(slower).copied()
+    PLANNERS.iter().filter(move |(_, lengths)| lengths.contains(&ops)).map(|&(planner, _)| planner)
 }
 
 /// The origin of a schedule that the caller knew.

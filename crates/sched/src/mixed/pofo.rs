@@ -63,10 +63,9 @@ pub struct Pofo {
 impl Pofo {
     /// 500 slots, as published for `rotor`.
     pub const DEFAULT: Self = Self { slots: 500, layers: 96, states: 250, plans: 8 };
+    /// What the first pass is cut down to, and a planner of that pass alone.
+    pub const COARSE: Self = Self { slots: 100, layers: 32, states: 30, plans: 3 };
 }
-
-/// What the first pass is cut down to.
-const COARSE: Pofo = Pofo { slots: 100, layers: 32, states: 30, plans: 3 };
 
 impl Default for Pofo {
     fn default() -> Self {
@@ -406,7 +405,7 @@ impl Planner for Pofo {
     fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
         let mut tries = Tries { search: Search::new(request, budget, observer), seen: HashMap::new() };
         tries.offer(&Policy::prompt(request.trace));
-        let coarse = self.at_most(&COARSE);
+        let coarse = self.at_most(&Self::COARSE);
         if coarse != *self {
             coarse.pass(request, &mut tries);
         }
