@@ -19,7 +19,7 @@ use super::instance::Instance;
 use super::joint::{self, JointWalk};
 use super::sequence::Decisions;
 use super::state::{AnnealState, Copies};
-use super::warm::{EARLIER, WarmStart};
+use super::warm::{EARLIER, LONG, WarmStart};
 use super::window::WindowSearch;
 use crate::policy::PrefetchRule;
 
@@ -88,6 +88,8 @@ struct ParallelSearch<'a> {
     joints: Vec<JointWalk<'a>>,
     /// Whether recompute alone may keep to the limit.
     fits_alone: bool,
+    /// Whether the trace is so long that to repair a schedule that keeps everything takes longer than a whole round.
+    long: bool,
     best: Option<(u64, Decisions)>,
     /// The best without copies.
     alone: Option<(u64, Decisions)>,
@@ -130,6 +132,7 @@ pub(crate) fn search<'a>(
         scouts: if copies { scouts(request, &state, budget.seed) } else { Vec::new() },
         joints: joints.collect(),
         fits_alone,
+        long: inst.ops.len() > LONG,
         best: None,
         alone: None,
         evaluations: 0,
@@ -309,6 +312,7 @@ impl ParallelSearch<'_> {
             let from = match (index, &self.best, &self.alone) {
                 (0, Some((_, best)), _) | (1, Some((_, best)), None) => best,
                 (1, _, Some((_, alone))) => alone,
+                (_, Some((_, best)), _) if joint.lost() && self.long => best,
                 _ if joint.lost() => &keep,
                 _ => continue,
             };

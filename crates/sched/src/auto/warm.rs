@@ -28,7 +28,7 @@ use crate::recompute::sublinear::Sublinear;
 
 /// Traces of more ops than this are long: an evaluation takes so much time that the search hardly changes what it starts from, so that a better
 /// start is worth more than the time it takes.
-const LONG: usize = 6_000;
+pub(crate) const LONG: usize = 6_000;
 /// The planners, one for each idea, the quickest first, and for which numbers of ops: on longer traces some of them take longer than the
 /// search, and on shorter ones the search finds at once what the others do. Numbers of ops and not times, so that evaluations reproduce a
 /// search.
