@@ -11,6 +11,7 @@
 //! - `search`: several walks in parallel, with the same result on any number of threads.
 //! - `copies`: the order of the copies, once the sets are decided.
 //! - `warm`: warm starts, and the best of them as a fallback.
+//! - `relief`: another fallback, greedy, where none of these is good.
 //! - `sequence`: from decisions to a policy.
 //!
 //! An evaluation is one move of one walk; a descent over orders of copies is not counted. A budget with fewer evaluations than there are warm
@@ -22,6 +23,7 @@ mod instance;
 mod joint;
 mod moves;
 mod order;
+mod relief;
 mod search;
 mod sequence;
 mod state;
@@ -166,9 +168,15 @@ fn in_order(
     observer: &dyn Observer,
 ) -> OrderResult {
     warm.sort_by_key(|warm| warm.time);
-    let fallback = warm
+    let mut fallback = warm
         .iter()
         .find_map(|warm| Some(Found { time: warm.time, schedule: warm.schedule.clone()?, by: warm.by }));
+    let good = fallback.as_ref().is_some_and(|found| found.time / 3 < inst.total / 2);
+    if !good && cut.is_none() && horizon.is_none() {
+        // No start for the walks: around it they found slower schedules than around nothing.
+        let relieved = relief::schedule(request, inst);
+        fallback = fallback.into_iter().chain(relieved).min_by_key(|found| found.time);
+    }
     if let Some(fallback) = &fallback {
         observer.improved(fallback.time, bound);
     }

@@ -34,7 +34,7 @@ const NODES: u64 = 40;
 
 /// Moves of each walk between two looks at the clock, for traces of up to [`TYPICAL`] ops: on longer ones a move costs more.
 const SLICE: u64 = 1_000;
-const TYPICAL: usize = 1_000;
+pub(crate) const TYPICAL: usize = 1_000;
 /// Slices of the first cycle and of the longest.
 const FIRST_CYCLE: u64 = 2;
 const LONGEST_CYCLE: u64 = 128;
@@ -163,7 +163,7 @@ pub(crate) fn search<'a>(
 
 /// Whether it has not been proved that recompute alone cannot keep to the limit: where parameters must leave, walks without copies would take
 /// evaluations and find nothing.
-fn can_fit_alone(request: &Request<'_>) -> bool {
+pub(crate) fn can_fit_alone(request: &Request<'_>) -> bool {
     let alone = Freedom { offload: false, ..request.freedom };
     floor(request.trace, alone, request.machine.align).is_none_or(|floor| floor.bytes <= request.live_limit)
 }
