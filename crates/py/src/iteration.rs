@@ -387,19 +387,14 @@ impl Iteration {
 }
 
 impl Iteration {
-    /// Plans at a limit and has the schedule checked. A search that finds nothing good among the schedules that reuse bytes may still find
-    /// one that reuses none; the faster of the two is taken.
+    /// Plans at a limit and has the schedule checked. A search that finds nothing among the schedules that reuse bytes may still find one that
+    /// reuses none.
     fn at(&self, limit: Bytes, settings: &Settings, pins: Option<&Pins>) -> PyResult<Planned> {
         let found = self.planned(&self.trace, limit, settings, pins);
-        let good = found.as_ref().is_ok_and(|planned| planned.nanos / 3 <= planned.unlimited_nanos / 2);
-        if good || pins.is_some() || Arc::ptr_eq(&self.trace, &self.plain) {
+        if found.is_ok() || pins.is_some() || Arc::ptr_eq(&self.trace, &self.plain) {
             return found;
         }
-        match (found, self.planned(&self.plain, limit, settings, None)) {
-            (Ok(found), Ok(other)) if found.nanos <= other.nanos => Ok(found),
-            (_, Ok(other)) => Ok(other),
-            (found, Err(_)) => found,
-        }
+        self.planned(&self.plain, limit, settings, None).or(found)
     }
 
     /// Plans a trace at a limit and has the schedule checked.
