@@ -507,6 +507,8 @@ class Joint:
             reuses.append(list(reused))
 
         self.op_numbers: list[Op | Update | Store | str] = []
+        # What programs that are written from this iteration's schedules may reuse.
+        self.reused: dict[Op, dict[Storage, fx.Node]] = {}
         updates = self._updates_after()
 
         def update(position):
@@ -539,7 +541,8 @@ class Joint:
                 loss()
                 returned = True
             flag = (ONCE if op.once else 0) | (BACKWARD if op.backward else 0)
-            reused = [(storage.tensor, op.makes[0].tensor) for storage in self.reuses(op)]
+            self.reused[op] = self.reuses(op)
+            reused = [(storage.tensor, op.makes[0].tensor) for storage in self.reused[op]]
             add(
                 self.named(op.node),
                 overload_name(op.node.target),

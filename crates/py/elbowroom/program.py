@@ -394,7 +394,7 @@ class Writer:
 
     def overwriting(self, body: _Body, op: Op, buffer: int, storage: Storage) -> str:
         """The call of an op whose result takes over the bytes of an argument, which nothing else reads any more."""
-        argument, (target, keyword) = self.joint.reuses(op)[storage], form(op.node)
+        argument, (target, keyword) = self.joint.reused[op][storage], form(op.node)
         if buffer in self.writing:
             body.lines.append(f"h{self.writing.pop(buffer)}.wait()")
         given = [f"{keyword}={self.render(body, argument)}"] if keyword else []

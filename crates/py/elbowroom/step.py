@@ -517,18 +517,16 @@ class Step:
         program = self._write(graph.joint, keep)
         if base + program.peak_bytes <= limit:
             return keep, program
-        room, tokens = limit - base, len(graph.joint.updates)
-        beyond, most = 0, sum(op.state_bytes for op in graph.joint.ops)
-        for attempt in range(1, 8):
+        tokens = len(graph.joint.updates)
+        rooms = _rooms(limit - base, sum(op.state_bytes for op in graph.joint.ops))
+        room = next(rooms)
+        while room is not None:
             planned = self._at(iteration, room, base, limit, tokens)
             program = self._write(graph.joint, planned)
             excess = base + program.peak_bytes - limit
             if excess <= 0:
                 return planned, program
-            # Recorded generator states are known only with the plan. It seldom fills its room, so a room smaller by the excess may do; but the
-            # next plan may fill that room better, or have more states.
-            beyond = max(beyond, program.peak_bytes - planned.peak_bytes + tokens)
-            room = room - excess if attempt < 4 else limit - base - (beyond if attempt < 6 else max(beyond, most))
+            room = rooms.send((excess, program.peak_bytes - planned.peak_bytes + tokens))
         planned = self._smallest(iteration, base, limit, f"no plan was found within {size.show(limit)}")
         return planned, self._write(graph.joint, planned)
 
@@ -592,6 +590,23 @@ class Step:
                 if planned.nanos < short.nanos and base + self._write(iteration.joint, planned).peak_bytes <= limit:
                     return planned
         return short
+
+
+def _rooms(whole: int, states: int):
+    """Rooms in which to plan, the ``whole`` one first and ``None`` at last. What a program needs beyond its schedule, recorded generator states
+    above all, is known only with the schedule; ops may need ``states`` together. Takes by how many bytes the last program exceeds the
+    limit, and how many it has beyond its schedule."""
+    room, beyond = whole, 0
+    for _ in range(4):
+        # A schedule seldom fills its room, so a room smaller by the excess may do.
+        excess, now = yield room
+        room, beyond = room - excess, max(beyond, now)
+    for _ in range(2):
+        # Each filled its room. The next one may fill it too, or have more states.
+        _, now = yield whole - beyond
+        beyond = max(beyond, now)
+    yield whole - max(beyond, states)
+    yield None
 
 
 def _ignore(*_):

@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_map
 from . import _native, pins as _pins, size
 from .errors import UnsupportedError
 from .joint import BACKWARD, MODULE, ONCE, RATES, UPDATE, Joint, estimate, overload_name
+from .kernels import compiled_only
 from .state import predict
 
 
@@ -149,7 +150,7 @@ def trace(model, *args, optimizer=None, device="cpu", rates=None, name=None, **k
         return torch.nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else made
 
     whole = _Loss(model, list(kwargs))
-    with _plain(model), _replaced(model, fake), _annotated(model) as replayed, mode, _compiling(), _Lines():
+    with _plain(model), _replaced(model, fake), _annotated(model) as replayed, mode, _compiling(), compiled_only(), _Lines():
         module, signature = aot_export_module(whole, tree_map(fake, [*args, *kwargs.values()]), trace_joint=True, output_loss_index=0)
         _keep_annotations(replayed, module)
         joint = Joint(module, len(module.graph.output_node().args[0]) - len(signature.backward_signature.gradients_to_parameters), name or type(model).__name__)

@@ -91,3 +91,19 @@ def test_a_model_without_a_loss_is_refused():
         model = nn.Linear(4, 4)
     with pytest.raises(elbowroom.UnsupportedError, match="must return its loss"):
         elbowroom.trace(model, torch.empty(2, 4, device="meta"))
+
+
+def test_a_step_is_traced_with_the_kernels_that_run():
+    class Enlarged(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3)
+
+        def forward(self, x):
+            return self.last(nn.functional.interpolate(self.first(x), scale_factor=2)).square().mean()
+
+    with torch.device("meta"):
+        model, x = Enlarged(), torch.empty(2, 3, 16, 16)
+    text = elbowroom.trace(model, x).iteration.text()
+    # PyTorch would trace gathers by index in their place.
+    assert "upsample_nearest2d_backward" in text and "index" not in text
