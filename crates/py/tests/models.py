@@ -111,8 +111,10 @@ NAMED = [*MODELS, "lstm"]
 LISTS = {"further": FURTHER, "menagerie": MENAGERIE}
 MODELS.update(lstm=lstm, **FURTHER, **MENAGERIE)
 
-HEAD = ["model", "limit", "plan", "unlimited peak", "limit in bytes", "predicted peak", "metered peak", "overhead (predicted)", "graphs", "bits"]
+#: Steps of every training.
+STEPS = 5
 
+HEAD = ["model", "limit", "plan", "unlimited peak", "limit in bytes", "predicted peak", "metered peak", "overhead (predicted)", "graphs", "bits"]
 
 
 def used(report, consume):
@@ -122,7 +124,7 @@ def used(report, consume):
     return ", ".join(does + [f"{what} in the file" for what in files[-1:]]) or "keeps all"
 
 
-def attempt(name, memory, consume, host, plain, losses, plain_optimizer, steps):
+def attempt(name, memory, consume, host, plain, losses, plain_optimizer):
     torch._dynamo.reset()
     fitted, args = MODELS[name]()
     optimizer = adamw(fitted)
@@ -135,7 +137,7 @@ def attempt(name, memory, consume, host, plain, losses, plain_optimizer, steps):
             if step == 1 and built > fitted.elbowroom.report.limit_bytes:
                 meter.bytes.peak = meter.now
 
-        same = train(fitted, args, optimizer, steps, begin) == losses
+        same = train(fitted, args, optimizer, STEPS, begin) == losses
     report = fitted.elbowroom.report
     verdict = "equal" if same else "DIFFERENT losses"
     try:
@@ -158,19 +160,19 @@ def attempt(name, memory, consume, host, plain, losses, plain_optimizer, steps):
     ]
 
 
-def rows(name, limits, host, steps):
+def rows(name, limits, host):
     """Trains once plainly and then at every limit; compares and measures. A limit that is infeasible with all gradients at once is tried with
     consumed gradients, and if it is infeasible then too, or they cannot be consumed, the smallest limit is taken."""
     plain, args = MODELS[name]()
     plain_optimizer = adamw(plain)
-    losses = train(plain, args, plain_optimizer, steps)
+    losses = train(plain, args, plain_optimizer, STEPS)
     smallest = False
     for memory in limits:
         for limit, consume in ((memory, False), (memory, True), ("min", True), ("min", False)):
             if limit == "min" and smallest:
                 break
             try:
-                yield attempt(name, limit, consume, host, plain, losses, plain_optimizer, steps)
+                yield attempt(name, limit, consume, host, plain, losses, plain_optimizer)
                 smallest = smallest or limit == "min"
                 break
             except elbowroom.InfeasibleError:
@@ -192,7 +194,7 @@ def main(arguments):
     for name in names:
         limits = arguments[1:] or (["70%", "50%"] if name in NAMED else ["70%"])
         try:
-            for cells in rows(name, limits, host, 5 if name in NAMED else 3):
+            for cells in rows(name, limits, host):
                 faults += "DIFFERENT" in cells[-1] or "ABOVE" in cells[-1]
                 print(f"| {' | '.join(cells)} |", flush=True)
         except Exception as error:  # One model's fault must not hide those of the others.

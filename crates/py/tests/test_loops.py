@@ -30,17 +30,18 @@ def _rank(rank, folder):
             parallel(x, y).backward()
             optimizer.step()
             optimizer.zero_grad()
-        results.append([tensor.clone() for tensor in model.state_dict().values()])
+        results.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
     report = model.elbowroom.report
-    same = all(torch.equal(one, two) for one, two in zip(*results, strict=True))
     torch.save(
         {
-            "same": same,
+            "different": [name for name, tensor in results[0].items() if not torch.equal(tensor, results[1][name])],
             "source": model.elbowroom.graphs[0].program.source,
             "graphs": report.graphs,
+            "plans": report.plans,
+            "notes": report.notes,
             "recomputed": report.recomputed,
-            "within": report.measured_peak_bytes <= report.predicted_peak_bytes <= report.limit_bytes,
-            "weight": results[1][0],
+            "peaks": (report.measured_peak_bytes, report.predicted_peak_bytes, report.limit_bytes),
+            "weight": next(iter(results[1].values())),
         },
         os.path.join(folder, f"rank{rank}"),
     )
@@ -52,7 +53,12 @@ def test_two_processes_plan_alike_and_average_the_same_gradients():
         torch.multiprocessing.spawn(_rank, (folder,), nprocs=2)
         first, second = (torch.load(os.path.join(folder, f"rank{rank}")) for rank in range(2))
     for result in (first, second):
-        assert result["same"] and result["within"] and result["recomputed"] and result["graphs"] == 1
+        assert not result["different"]
+        measured, predicted, limit = result["peaks"]
+        assert measured <= predicted <= limit, result["notes"]
+        assert result["recomputed"] and result["graphs"] == 1
+        # A second plan would be of a short search until a whole one has ended, which may be sooner in one process.
+        assert result["plans"] == 1, result["notes"]
     assert first["source"] == second["source"]
     assert torch.equal(first["weight"], second["weight"])
 
