@@ -7,6 +7,7 @@ is a number, and what the plan keeps lies in a :class:`Context` under that numbe
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import weakref
 
@@ -103,6 +104,7 @@ class Graph:
         if context.versions != now:
             self._overwritten(context, now)
         rest, context.shown = args[1:], ()
+        self.joint.received(rest)
         args.clear()
         meter = self.step.meter()
         try:
@@ -153,6 +155,42 @@ def share_versions() -> list[int]:
     metadata = torch._guards.TracingContext.get().fw_metadata
     views, metadata.unsafe_view_out_indices, metadata.num_unsafe_view_outputs = metadata.unsafe_view_out_indices, [], 0
     return [metadata.num_mutated_inp_runtime_indices + index for index in views]
+
+
+class _Dense(tuple):
+    """Strides that equal those of every dense tensor of their shape."""
+
+    def __new__(cls, strides, shape):
+        made = super().__new__(cls, strides)
+        made.shape = tuple(shape)
+        return made
+
+    def __eq__(self, other):
+        return tuple.__eq__(self, other) or dense(self.shape, other)
+
+    def __ne__(self, other):
+        return not self == other
+
+    __hash__ = tuple.__hash__
+
+
+def dense(shape, strides) -> bool:
+    """Whether a tensor with these strides has neither gaps nor elements that overlap."""
+    expected = 1
+    for stride, size in sorted((stride, size) for stride, size in zip(strides, shape, strict=True) if size != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def keep_strides() -> None:
+    """Has PyTorch pass the gradients of results on as they come. It would lay each out like its result, and kernels that read it would then add
+    in another order than without a plan."""
+    for meta in torch._guards.TracingContext.get().fw_metadata.subclass_tangent_meta:
+        expected = getattr(meta, "memory_format", None)
+        if expected is not None and expected.stride is not None:
+            meta.memory_format = dataclasses.replace(expected, stride=_Dense(expected.stride, expected.size))
 
 
 def boxed(run):
@@ -218,6 +256,7 @@ def make(step):
     def forward_compiler(module, example_inputs):
         graph = graphs_by_number[module.meta["elbowroom"]]
         graph.views = share_versions()
+        keep_strides()
         return boxed(graph.forward)
 
     def backward_compiler(module, example_inputs):

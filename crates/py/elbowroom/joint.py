@@ -388,7 +388,7 @@ class Joint:
 
     def reuses(self, op: Op) -> dict[Storage, fx.Node]:
         """Tensors of the step whose bytes the op's result may take where nothing else needs them, each with the argument that shows it."""
-        if self.compiled or len(op.makes) != 1 or op.makes[0].tensor is None:
+        if self.compiled or len(op.makes) != 1 or op.makes[0].tensor is None or (op.backward and self.layouts_vary):
             return {}
         found = {self.storage[argument]: argument for argument in reusable(op.node) if argument in self.storage}
         return {
@@ -396,6 +396,19 @@ class Joint:
             for storage, argument in found.items()
             if storage.tensor is not None and storage.node.op == "call_function" and not storage.held and storage.bytes == op.makes[0].bytes
         }
+
+    @property
+    def layouts_vary(self) -> bool:
+        """Whether the gradients of results may come in another layout than they were traced in: a kernel that writes into its argument would then
+        not return the layout that it has by itself."""
+        return any(node.meta["val"].dim() > 2 for node in self.tangents)
+
+    def received(self, tangents) -> None:
+        """Notes gradients of results whose strides are not those of the traced step."""
+        for node, tangent in zip(self.tangents, tangents, strict=True):
+            stated = node.meta["val"].stride()
+            if isinstance(tangent, torch.Tensor) and tangent.stride() != stated:
+                self.strides[node] = (tuple(tangent.shape), tangent.stride(), stated)
 
     def named(self, node: fx.Node) -> str:
         """The name of an op in plans: its own, after that of the module that calls it, as ``model.named_modules()`` has it."""
@@ -417,9 +430,9 @@ class Joint:
         if "view size is not compatible" not in str(error) or not self.strides:
             return error
         node, (shape, strides, stated) = next(reversed(self.strides.items()))
+        came = f"{node} ({node.target}) returned" if node.op == "call_function" else "the gradient of a result came with"
         return UnsupportedError(
-            f"{node} ({node.target}) returned shape {shape} with strides {strides}, where PyTorch states {stated}, and a view that was traced with these "
-            f"is impossible{_called(node)}"
+            f"{came} shape {shape} with strides {strides}, where PyTorch states {stated}, and a view that was traced with these is impossible{_called(node)}"
         )
 
     # --- columns --------------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 import elbowroom  # noqa: E402
 from elbowroom.layouts import OPERATORS, of_kernels  # noqa: E402
-from loops import check  # noqa: E402
+from loops import adamw, assert_same, check  # noqa: E402
 from schemas import kinds  # noqa: E402
 from torch import nn  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
@@ -99,3 +99,39 @@ def test_strides_that_differ_all_the_same_are_named(monkeypatch):
     elbowroom.fit(model, "1GiB")
     with pytest.raises(elbowroom.UnsupportedError, match=r"aten.softplus_backward.*strides \(16, 1, 8\).*test_layouts\.py:\d+"):
         model(*args).backward()
+
+
+def segmentation():
+    """Its result has its channels innermost, and the gradient of a loss outside of it has them outermost."""
+    torch.manual_seed(0)
+    layers = [layer for _ in range(4) for layer in (nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.SiLU(), nn.Dropout2d(0.1))]
+    model = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), *layers, nn.Conv2d(32, 5, 1))
+    return model, torch.randn(4, 3, 16, 16).contiguous(memory_format=torch.channels_last), torch.randint(0, 5, (4, 16, 16))
+
+
+@pytest.fixture
+def one_thread():
+    """Sums that several threads share may be equal in both layouts."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("memory", ["100%", "70%", "min"])
+def test_the_gradient_of_a_result_keeps_the_layout_in_which_it_comes(memory, one_thread):
+    results = []
+    for fit in (False, True):
+        model, x, y = segmentation()
+        optimizer = adamw(model)
+        if fit:
+            elbowroom.fit(model, memory, optimizer=optimizer, evaluations=300, host=None)
+        torch.manual_seed(1)
+        for _ in range(3):
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        results += [model, optimizer]
+    assert_same(*results)
+    report = model.elbowroom.report
+    assert report.measured_peak_bytes <= report.predicted_peak_bytes
