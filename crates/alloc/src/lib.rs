@@ -64,7 +64,7 @@ pub use detect::Detector;
 pub use directory::{Directory, SharedDirectory};
 pub use memory::{Backing, Cuda, CudaError, CudaMemory, HostMemory, OutOfMemory};
 pub use pool::Pool;
-pub use process::{DEFAULT_THRESHOLD, PROCESS, Planned, Process, ProcessStats};
+pub use process::{DEFAULT_THRESHOLD, PROCESS, Planned, Process, ProcessStats, is_single_threaded};
 pub use rehearsal::Rehearsal;
 pub use request::{Request, RequestTime, Ticket};
 pub use sequence::{Answer, Sequence, Settings};

@@ -19,6 +19,7 @@ mod libm;
 mod logarithm;
 mod malloc;
 mod next;
+mod own;
 mod pool;
 mod process;
 mod watch;

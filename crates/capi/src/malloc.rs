@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 
 use elbowroom_alloc::{PROCESS, Release, Request};
 
-use crate::next;
+use crate::{next, own};
 
 /// The alignment of `malloc`, in bytes.
 const ALIGN: usize = 16;
@@ -16,6 +16,7 @@ const ALIGN: usize = 16;
 /// Prepares the library when it is loaded, in the only thread. No request does it, because requests arrive under locks of the C library.
 extern "C" fn load() {
     next::look_up_all();
+    own::register();
     PROCESS.on_plan(next::trim);
     PROCESS.on_watch(crate::watch::start);
 }

@@ -26,6 +26,8 @@ use crate::arena::Arena;
 use crate::pages::PageVec;
 use crate::sequence::Sequence;
 
+pub use single::is_single_threaded;
+
 /// Requests of a band that a child does not record, and fewer of which between two forks a parent does not record: as many as a short
 /// iteration must repeat for before it is believed.
 const UNRECORDED: u64 = 64;
@@ -153,7 +155,7 @@ mod single {
         KNOWN.store(found.cast(), Ordering::Relaxed);
     }
 
-    /// False if that is not known.
+    /// Whether the process has a single thread, as the C library knows it. False if that is not known.
     pub fn is_single_threaded() -> bool {
         let known = KNOWN.load(Ordering::Relaxed);
         // SAFETY: the C library's variable of this name is a `char`, which changes only while this thread starts or joins another.
@@ -166,6 +168,7 @@ mod single {
     #[cfg(all(target_os = "linux", not(miri)))]
     pub fn look_up() {}
 
+    /// Whether the process has a single thread, as the C library knows it. False if that is not known.
     pub fn is_single_threaded() -> bool {
         false
     }

@@ -46,6 +46,7 @@ use lock::Lock;
 use thread::{THREAD, THREAD_EXIT, ThreadState};
 use tracked::TrackedBlocks;
 
+pub use fork::is_single_threaded;
 pub use global::Planned;
 pub use stats::ProcessStats;
 
