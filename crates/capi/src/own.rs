@@ -120,8 +120,13 @@ unsafe extern "C" fn after_fork_in_parent() {
 
 /// If a thread that the child does not have was within the heap, nobody knows what state that is in: the child begins another one.
 unsafe extern "C" fn after_fork_in_child() {
+    let acquired = ACQUIRED.take();
+    if !acquired && elbowroom_alloc::is_single_threaded() {
+        // There was no other thread. To try the lock would write to a page that parent and child share.
+        return;
+    }
     // SAFETY: a mutex that lives as long as the library.
-    if ACQUIRED.take() || unsafe { libc::pthread_mutex_trylock(OWN.lock.get()) } == 0 {
+    if acquired || unsafe { libc::pthread_mutex_trylock(OWN.lock.get()) } == 0 {
         return OWN.release();
     }
     // SAFETY: the child has no other thread, and this one is not within the heap: it is forking.
