@@ -471,8 +471,8 @@ pub fn plan_schedule(
         _ => method.budget.clone(),
     };
     let watch = Until::new(observer, budget.time.and_then(|time| started.checked_add(time)));
-    // Planners that end by themselves do so before, and count their evaluations.
-    let budget = Budget { time: budget.time.map(|time| time / 6 * 5), ..budget };
+    // Planners that end by themselves do so before, and count their evaluations. Nothing but a check and a simulation follows.
+    let budget = Budget { time: budget.time.map(|time| time / 12 * 11), ..budget };
     observer.begins(&goal(task, method.planner, &budget));
     let known_first: Vec<&Schedule> = known.iter().collect();
     let request = request(task, limit);
