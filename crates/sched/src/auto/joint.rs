@@ -2,8 +2,9 @@
 //!
 //! A step spends memory to save time (keeps a tensor that was recomputed or prefetched), or exchanges recompute for a prefetch or the
 //! reverse, and then repairs: while some place is above the limit, an idle tensor there is evicted or offloaded, mostly in the way that costs
-//! less of the scarcer resource, with some chance for the other. A sequence is lowered only if it fits when copies take no time, and if
-//! neither the compute time nor the link time alone exceeds the acceptable time.
+//! less of the scarcer resource, with some chance for the other. The longest iteration that a step may accept is drawn before the step, and the
+//! repair knows it: it evicts nothing whose recomputation alone would take longer. A sequence is lowered only if it fits when copies take no time,
+//! and if neither the compute time nor the link time alone exceeds the acceptable time.
 
 use elbowroom_ir::planning::Request;
 use elbowroom_ir::{Id, TensorId};
@@ -18,6 +19,11 @@ use crate::policy::PrefetchRule;
 const NEVER: u64 = u64::MAX;
 /// Tensors that a repair may evict or offload before it is given up.
 const REPAIRS: usize = 24;
+/// What a repair takes a unit of copying for, in units of computing: little, because copies cost nothing as long as the link has time for them, and
+/// the exact iteration time shows when it has not.
+const COPYING: f64 = 0.05;
+/// The same for what a copy takes longer than its gap.
+const EXCEEDING: f64 = 2.0;
 
 /// One walk over decisions that can be lowered.
 pub(crate) struct JointWalk<'a> {
@@ -59,7 +65,7 @@ impl<'a> JointWalk<'a> {
     pub(crate) fn jump(&mut self, decisions: &Decisions) {
         self.editor.jump(&decisions.repeats, &decisions.prefetches);
         self.rule = decisions.rule;
-        self.repair(1 << 12);
+        self.repair(1 << 12, NEVER);
         self.editor.settle();
         self.time = self.judge(NEVER);
         self.remember();
@@ -101,14 +107,14 @@ impl<'a> JointWalk<'a> {
             let heat = temperature(step).max(1e-9);
             self.editor.settle();
             let rule = self.rule;
-            self.propose();
-            self.repair(REPAIRS);
-            if !self.editor.changed() && self.rule == rule {
-                continue;
-            }
             // The worst time that would be accepted: the same as drawing after judging, but most steps need no judgement then.
             let slack = -heat * self.editor.random.unit().max(1e-12).ln();
             let worst = self.time.saturating_add(slack as u64);
+            self.propose(worst);
+            self.repair(REPAIRS, worst);
+            if !self.editor.changed() && self.rule == rule {
+                continue;
+            }
             let time = self.judge(worst);
             if time <= worst && time != NEVER {
                 self.time = time;
@@ -120,7 +126,7 @@ impl<'a> JointWalk<'a> {
         }
     }
 
-    fn propose(&mut self) {
+    fn propose(&mut self, worst: u64) {
         let freedom = self.request.freedom;
         match self.editor.random.below(12) {
             0..=1 => {
@@ -133,7 +139,7 @@ impl<'a> JointWalk<'a> {
                 let extra = 1 + self.editor.random.below(3);
                 for _ in 0..extra {
                     let place = self.editor.random.below(self.editor.state.places());
-                    self.release_idle(place);
+                    self.release_idle(place, worst);
                 }
             }
             8 => {
@@ -152,21 +158,23 @@ impl<'a> JointWalk<'a> {
         }
     }
 
-    /// Evicts or offloads tensors until nothing is over the limit, or this many are off the device.
-    fn repair(&mut self, most: usize) {
+    /// Evicts or offloads tensors until nothing is over the limit, this many are off the device, or computing alone takes longer than `worst`.
+    fn repair(&mut self, most: usize, worst: u64) {
         for _ in 0..most {
-            if self.editor.state.excess == 0 {
+            if self.editor.state.excess == 0 || self.editor.state.time > worst {
                 return;
             }
             let place = self.editor.state.highest_place();
-            if !self.release_idle(place) {
+            if !self.release_idle(place, worst) {
                 return;
             }
         }
     }
 
-    /// Evicts or offloads a tensor that is alive at a place without being used there; returns whether there was one.
-    fn release_idle(&mut self, place: usize) -> bool {
+    /// Evicts or offloads a tensor that is alive at a place without being used there; returns whether there was one for which computing takes
+    /// no longer than `worst`.
+    fn release_idle(&mut self, place: usize, worst: u64) -> bool {
+        let left = worst.saturating_sub(self.editor.state.time);
         let mut pick: Option<(f64, u32, u32, u32, bool)> = None;
         let freedom = self.request.freedom;
         let idle = self.editor.state.idle_at(place);
@@ -177,7 +185,8 @@ impl<'a> JointWalk<'a> {
             let gap = self.starts[stage as usize].saturating_sub(self.starts[from as usize]);
             if freedom.offload && self.editor.state.can_prefetch(value, stage, op) {
                 let copies = self.copies[value as usize];
-                let cost = 0.3 * copies as f64 + 2.0 * copies.saturating_sub(gap) as f64 + 1.0;
+                let exceeding = copies.saturating_sub(gap);
+                let cost = COPYING * copies as f64 + EXCEEDING * exceeding as f64 + 1.0;
                 let score = gain / cost * (2.0 * self.editor.random.unit()).exp2().powi(2);
                 if pick.is_none_or(|(best, ..)| score > best) {
                     pick = Some((score, value, stage, op, true));
@@ -187,6 +196,7 @@ impl<'a> JointWalk<'a> {
             if freedom.recompute
                 && maker != NONE
                 && maker < op
+                && inst.ops[maker as usize].time <= left
                 && inst.ops[maker as usize].latest >= stage
                 && !self.editor.state.has(stage, maker)
             {

@@ -231,6 +231,11 @@ impl ParallelSearch<'_> {
         self.joint_share = CONTINUED_SHARE;
         let [joint, others] = self.joint_share;
         let cycle = left * others / (moves * others + steps * joint).max(1);
+        if cycle < FIRST_CYCLE {
+            // The shortest cycle in shorter slices: the walks would use up all evaluations, and no joint walk take over what they found.
+            let whole = FIRST_CYCLE * moves + FIRST_CYCLE * joint / others * steps;
+            self.slices = self.slices.map(|slice| (slice * left / whole).max(1));
+        }
         self.run(cycle.clamp(FIRST_CYCLE, LONGEST_CYCLE))
     }
 

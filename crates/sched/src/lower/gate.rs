@@ -98,8 +98,8 @@ pub(crate) struct Gate<'a> {
     /// Offloads that have not been made yet.
     offloads_left: usize,
     prefetch_rank: Vec<Rank>,
-    /// Prefetches that may start, by rank.
-    open_prefetches: BTreeSet<(Rank, u32)>,
+    /// Prefetches that may start, by rank. The first of them are looked at several times per place, far more often than the list changes.
+    open_prefetches: Vec<(Rank, u32)>,
     /// Per prefetch: the end of its copy.
     prefetched: Vec<Option<u64>>,
 }
@@ -165,7 +165,7 @@ impl<'a> Gate<'a> {
             offers: BinaryHeap::new(),
             offloads_left: offloads().count(),
             prefetch_rank: starts.rank,
-            open_prefetches: BTreeSet::new(),
+            open_prefetches: Vec::new(),
             prefetched: vec![None; program.prefetches.len()],
         }
     }
@@ -348,7 +348,10 @@ impl<'a> Gate<'a> {
     fn prefetch_needed(&mut self, place: usize) -> Result<u64, LowerError> {
         for item in self.agenda.starts.at(place) {
             let prefetch = self.agenda.starts.items[item];
-            self.open_prefetches.insert((self.prefetch_rank[prefetch as usize], prefetch));
+            let open = (self.prefetch_rank[prefetch as usize], prefetch);
+            if let Err(index) = self.open_prefetches.binary_search(&open) {
+                self.open_prefetches.insert(index, open);
+            }
         }
         let mut done = 0;
         for item in self.agenda.needs.at(place) {
@@ -356,7 +359,10 @@ impl<'a> Gate<'a> {
             let end = match self.prefetched[prefetch as usize] {
                 Some(end) => end,
                 None => {
-                    self.open_prefetches.remove(&(self.prefetch_rank[prefetch as usize], prefetch));
+                    let open = (self.prefetch_rank[prefetch as usize], prefetch);
+                    if let Ok(index) = self.open_prefetches.binary_search(&open) {
+                        self.open_prefetches.remove(index);
+                    }
                     let residency = self.program.prefetches[prefetch as usize].residency;
                     self.leave_first(prefetch).into_iter().flatten().for_each(|r| {
                         self.vacate(r);
@@ -455,10 +461,11 @@ impl<'a> Gate<'a> {
                 return;
             }
             // The first in rank whose bytes have left. More than a few that have not are not worth looking through.
-            let mut candidates = self.open_prefetches.iter().take(if in_order { 1 } else { 8 });
+            let candidates = self.open_prefetches.iter().take(if in_order { 1 } else { 8 });
             let over = |r: &u32| self.released[*r as usize];
-            let Some(&(rank, prefetch)) =
-                candidates.find(|&&(_, prefetch)| self.leave_first(prefetch).iter().flatten().all(over))
+            let mut candidates = candidates.map(|&(_, prefetch)| prefetch).enumerate();
+            let Some((index, prefetch)) =
+                candidates.find(|&(_, prefetch)| self.leave_first(prefetch).iter().flatten().all(over))
             else {
                 return;
             };
@@ -467,7 +474,7 @@ impl<'a> Gate<'a> {
             if self.live_bytes + reserved + bytes > limit {
                 return;
             }
-            self.open_prefetches.remove(&(rank, prefetch));
+            self.open_prefetches.remove(index);
             self.prefetch(prefetch);
         }
     }
