@@ -1,5 +1,5 @@
 //! More freedom makes no plan worse: under a time limit the rounds of `auto` keep the trace's order until one of them has packed a schedule, because
-//! a round that reorders takes twice as long and the time might end before.
+//! the time might end before, and rounds with the freedom that has found the fastest plan are no fewer than others.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,16 +15,25 @@ use elbowroom::pipeline::{self, Method, Rounds, Task};
 use elbowroom::sim::cost::Roofline;
 use elbowroom::{registry, sim};
 
-/// `auto`, which notes what each round may decide, and whether it continues.
-struct Noting(Mutex<Vec<(Freedom, bool)>>);
+/// `auto`, which notes what each round may decide, and whether it continues. With a favourite, rounds that may decide anything else only offload,
+/// however long that takes.
+struct Noting {
+    favourite: Option<Freedom>,
+    rounds: Mutex<Vec<(Freedom, bool)>>,
+}
 
 impl Noting {
     fn auto() -> &'static dyn Planner {
         registry::planner("auto").unwrap()
     }
 
-    fn note(&self, request: &Request<'_>, continues: bool) {
-        self.0.lock().unwrap().push((request.freedom, continues));
+    /// Notes a round; returns who plans it.
+    fn planner(&self, request: &Request<'_>, continues: bool) -> &'static dyn Planner {
+        self.rounds.lock().unwrap().push((request.freedom, continues));
+        match self.favourite {
+            Some(favourite) if favourite != request.freedom => registry::planner("floor").unwrap(),
+            _ => Self::auto(),
+        }
     }
 }
 
@@ -48,8 +57,7 @@ impl Planner for Noting {
         budget: &Budget,
         observer: &dyn Observer,
     ) -> Outcome<Schedule> {
-        self.note(request, false);
-        Self::auto().schedule_from(request, known, budget, observer)
+        self.planner(request, false).schedule_from(request, known, budget, observer)
     }
 
     fn continue_from(
@@ -60,8 +68,7 @@ impl Planner for Noting {
         budget: &Budget,
         observer: &dyn Observer,
     ) -> Outcome<Schedule> {
-        self.note(request, true);
-        Self::auto().continue_from(request, known, horizon, budget, observer)
+        self.planner(request, true).continue_from(request, known, horizon, budget, observer)
     }
 }
 
@@ -93,13 +100,18 @@ fn task(freedom: Freedom) -> Task {
 }
 
 /// Iteration time of a series of this many rounds, if there is a plan, and what the rounds were allowed.
-fn series(task: &Task, packer: &dyn Packer, rounds: usize) -> (Option<Nanos>, Vec<(Freedom, bool)>) {
-    let noting = Noting(Mutex::new(Vec::new()));
+fn series(
+    task: &Task,
+    packer: &dyn Packer,
+    rounds: usize,
+    favourite: Option<Freedom>,
+) -> (Option<Nanos>, Vec<(Freedom, bool)>) {
+    let noting = Noting { favourite, rounds: Mutex::new(Vec::new()) };
     let record = vec!["100"; rounds].join("-") + if rounds == 1 { "-" } else { "" };
     let method = Method::new(&noting, packer, Budget::evaluations(300));
     let method = Method { rounds: Rounds::Recorded(record.parse().unwrap()), ..method };
     let planned = pipeline::plan(task, &method, &Silent).ok();
-    (planned.map(|planned| planned.predicted.iteration), noting.0.into_inner().unwrap())
+    (planned.map(|planned| planned.predicted.iteration), noting.rounds.into_inner().unwrap())
 }
 
 #[test]
@@ -111,7 +123,7 @@ fn a_series_reorders_nothing_before_it_has_packed_a_schedule() {
     let (free, in_order) = (task(free).with_memory(half), task(in_order).with_memory(half));
     for waste in [100, 90] {
         let packer = Wasteful(waste);
-        let results: Vec<_> = (1..=6).map(|rounds| series(&free, &packer, rounds)).collect();
+        let results: Vec<_> = (1..=6).map(|rounds| series(&free, &packer, rounds, None)).collect();
         let packed = 1 + results.iter().position(|(time, _)| time.is_some()).expect("a round is packed");
         assert!(packed > 1 || waste == 100, "the first schedule fills the limit");
         let (_, allowed) = &results[5];
@@ -121,7 +133,7 @@ fn a_series_reorders_nothing_before_it_has_packed_a_schedule() {
         assert!(again.is_some_and(|&(_, continues)| continues), "{waste}: warm starts are made once");
         // Until then both are the same, and what is packed is kept.
         for (rounds, (time, _)) in (1..=packed).zip(&results) {
-            assert_eq!(*time, series(&in_order, &packer, rounds).0, "{waste}: {rounds} rounds");
+            assert_eq!(*time, series(&in_order, &packer, rounds, None).0, "{waste}: {rounds} rounds");
         }
         let times: Vec<Nanos> = results.iter().filter_map(|(time, _)| *time).collect();
         assert!(
@@ -129,5 +141,27 @@ fn a_series_reorders_nothing_before_it_has_packed_a_schedule() {
             "{waste}: {:?}",
             times.iter().map(|time| time.get()).collect::<Vec<_>>()
         );
+    }
+}
+
+#[test]
+fn the_freedom_that_found_the_fastest_plan_has_no_fewer_rounds() {
+    let free = Freedom { reorder: true, ..Freedom::ALL };
+    let in_order = Freedom { reorder: false, ..Freedom::ALL };
+    let without_link = Freedom { offload: false, ..in_order };
+    let nobody = Freedom { recompute: false, ..without_link };
+    let packer = registry::packer("auto").unwrap();
+    let unlimited = pipeline::unconstrained(&task(free), packer, &Silent).unwrap();
+    for all in [in_order, free] {
+        let mut task = task(all).with_memory(Bytes(unlimited.height().get() / 4 * 3));
+        // On a slow link, to offload alone takes longer.
+        for link in [&mut task.machine.to_host, &mut task.machine.to_device] {
+            link.rate /= 20;
+        }
+        let (time, rounds) = series(&task, packer, 12, Some(without_link));
+        let (floor, _) = series(&task, packer, 12, Some(nobody));
+        assert!(time.is_some() && time < floor, "{all:?}: {time:?}, {floor:?} by others alone");
+        let count = |freedom: Freedom| rounds.iter().skip(6).filter(|round| round.0 == freedom).count();
+        assert!(count(without_link) >= count(in_order).max(2), "{all:?}: {rounds:?}");
     }
 }

@@ -67,12 +67,8 @@ pub(super) struct Fitted {
 }
 
 impl Fitted {
-    fn time(&self, task: &Task) -> Nanos {
-        simulate(task, &self.schedule).iteration
-    }
-
-    /// The iteration time of the plan, which has fewer waits than the schedule.
-    pub(super) fn placed_time(&self, task: &Task) -> Nanos {
+    /// The iteration time of the plan, which has fewer waits than the schedule: only those that this placement needs.
+    pub(super) fn time(&self, task: &Task) -> Nanos {
         let mut schedule = self.schedule.clone();
         waits::thin(&mut schedule, &self.placement);
         simulate(task, &schedule).iteration
@@ -709,7 +705,15 @@ pub(super) fn place(
 
 #[cfg(test)]
 mod tests {
-    use elbowroom_ir::packing::{Block, Interval};
+    use elbowroom_graph::zoo::Options;
+    use elbowroom_ir::ActionId;
+    use elbowroom_ir::packing::{Block, Interval, Packer};
+    use elbowroom_ir::planning::{Costs, Freedom};
+    use elbowroom_ir::search::Silent;
+    use elbowroom_sched::keep::Keep;
+    use elbowroom_sched::offload::dynprog::DynProg;
+    use elbowroom_sched::offload::greedy::Greedy;
+    use elbowroom_sim::cost::Roofline;
 
     use super::*;
 
@@ -724,6 +728,53 @@ mod tests {
             hint: None,
         };
         Problem { blocks: lifetimes.map(block).collect(), capacity: None }
+    }
+
+    #[test]
+    fn the_safe_plan_is_compared_without_the_waits_that_its_placement_drops() {
+        let graph = elbowroom_graph::zoo::build("resnet20", &Options::new(8)).unwrap();
+        let machine = elbowroom_sim::presets::machine("gtx1080ti").unwrap();
+        let trace = elbowroom_engine::trace(&graph).unwrap();
+        let costs = Costs::estimate(&trace, &Roofline::new(&machine));
+        let task = Task { trace: Arc::new(trace), costs, machine, freedom: Freedom::ALL, pins: None };
+        let keep = Keep.schedule(&request(&task, Bytes(u64::MAX)), &Budget::default(), &Silent).best.unwrap();
+        let peak = liveness::problem(&keep, &task.machine).peak_live();
+        let fitted = |schedule: &Schedule, placement| Fitted {
+            schedule: schedule.clone(),
+            placement,
+            stop: StopReason::Finished,
+            found_by: String::new(),
+            reproducible: true,
+        };
+        // Packed tightly, buffers share bytes and copies wait; far apart they share none.
+        let both = |(planner, percent): (&dyn Planner, u64)| {
+            let request = request(&task, Bytes(peak.get() / 100 * percent));
+            let schedule = planner.schedule(&request, &Budget::evaluations(100), &Silent).best?;
+            let problem = liveness::problem(&schedule, &task.machine);
+            let tight = BestFit.pack(&problem, &Budget::default(), &Silent).best?;
+            let mut top = Bytes::ZERO;
+            let apart = problem.blocks.values().map(|block| {
+                let offset = top;
+                top += block.size.align_up(task.machine.align);
+                offset
+            });
+            let apart = Placement::new(&problem, apart.collect());
+            Some([fitted(&schedule, tight), fitted(&schedule, apart)])
+        };
+        let planners: [&dyn Planner; 3] = [&Greedy, &Floor, &DynProg::DEFAULT];
+        let mut pairs =
+            planners.into_iter().flat_map(|p| [(p, 30), (p, 40), (p, 55), (p, 70)]).filter_map(both);
+        let pair = pairs.find(|[tight, apart]| apart.time(&task) < tight.time(&task));
+        let [found, mut safe] = pair.expect("a schedule that waits for bytes");
+        // The safe schedule has a wait for every action before, on top of those that it needs.
+        let ids: Vec<ActionId> = safe.schedule.steps.ids().collect();
+        for ((_, step), before) in safe.schedule.steps.iter_mut().skip(1).zip(ids) {
+            step.waits.push(before);
+        }
+        assert!(simulate(&task, &safe.schedule).iteration > simulate(&task, &found.schedule).iteration);
+        let time = safe.time(&task);
+        let (taken, _) = faster_or_safe(&task, Ok(found), Some(safe), Evaluations::default());
+        assert_eq!(taken.ok().map(|taken| taken.time(&task)), Some(time));
     }
 
     #[test]

@@ -6,9 +6,9 @@
 //! find. A schedule that cannot be packed lowers the limit on live memory of the rounds that follow, one that is packed raises it
 //! again, and only a schedule that is faster than the fastest packed one is packed at all.
 //!
-//! Some of the rounds decide with less freedom: without the link, and in the trace's order. So more freedom costs a share of the time, but does
-//! not hide what less of it finds. Until a schedule has been packed, every round keeps the trace's order: a round that reorders searches twice,
-//! and the time might end before it has packed anything.
+//! Rounds of different [freedom](Track) take turns: most have the link and keep the trace's order, some do without the link, and some search in
+//! another order where that is permitted. The tracks with another freedom than most rounds get more rounds as soon as they lead. So more freedom
+//! costs a share of the time, but does not hide what less of it finds. Until a schedule has been packed, every round keeps the trace's order.
 //!
 //! [`Evaluations::continued`] are those of the rounds up to the one that found the plan, and reproduce it.
 
@@ -41,8 +41,9 @@ const PACKING: u32 = 3;
 const SHORTER: u32 = 2;
 /// The largest number of rounds.
 const MOST: usize = 128;
-/// One in this many rounds decides with less freedom than the task permits.
-const LESS_FREE: usize = 3;
+/// Of this many rounds the last has another freedom than the main track, the one before is of the track that leads, and the others are of the
+/// main track.
+const TURNS: usize = 3;
 /// Rounds without any plan that can be packed, after which the planner's peers are run.
 const PATIENCE: usize = 6;
 /// The share of the limit by which the limit on live memory falls at least: a packer often misses it by less, several times in succession.
@@ -83,6 +84,8 @@ struct Best {
     placed: Nanos,
     fitted: Fitted,
     rounds: usize,
+    /// The track that found it.
+    track: Option<usize>,
 }
 
 /// The rounds that decide with the same freedom.
@@ -157,7 +160,7 @@ impl<'a> Series<'a> {
             if round == PATIENCE && self.best.is_none() {
                 self.run_peers(observer);
             }
-            let reached = self.best.as_ref().is_some_and(|best| best.time <= bound);
+            let reached = self.best.as_ref().is_some_and(|best| best.placed <= bound);
             let Some(track) = self.turn(round) else { break };
             if reached || !self.round(round, track, observer)? || observer.interrupted() {
                 break;
@@ -179,26 +182,31 @@ impl<'a> Series<'a> {
 
     /// The track that has this round.
     fn turn(&self, round: usize) -> Option<usize> {
-        let best = self.best.as_ref().map(|best| best.time);
+        let best = self.best.as_ref().map(|best| best.placed);
         let open = |track: &&usize| {
             let track = &self.tracks[**track];
             !track.over && best.is_none_or(|best| track.bound < best)
         };
-        // At first those that keep the order, if there are any.
-        let (main, all) = (self.main(), 0..self.tracks.len());
-        let order: Vec<usize> = (main..all.end).chain(0..main).collect();
-        let others = all.end - 1 - main;
-        let own = match round % LESS_FREE == LESS_FREE - 1 && others > 0 {
-            true => main + 1 + round / LESS_FREE % others,
-            false => main,
+        // Those that keep the order first, as long as nothing is packed no others, unless these are over.
+        let main = self.main();
+        let order: Vec<usize> = (main..self.tracks.len()).chain(0..main).collect();
+        let others = if best.is_some() { &order[1..] } else { &order[1..order.len() - main] };
+        let own = match round % TURNS {
+            turn if turn == TURNS - 1 && !others.is_empty() => others[round / TURNS % others.len()],
+            turn if turn == TURNS - 2 => self.leader(),
+            _ => main,
         };
         [own].iter().chain(&order).find(open).copied()
     }
 
-    /// The track with most freedom of those that have rounds: as long as nothing is packed, of those that keep the order.
+    /// The track with most freedom of those that keep the trace's order.
     fn main(&self) -> usize {
-        let in_order = self.tracks.iter().position(|track| !track.freedom.reorder);
-        in_order.filter(|_| self.best.is_none()).unwrap_or(0)
+        self.tracks.iter().position(|track| !track.freedom.reorder).unwrap_or(0)
+    }
+
+    /// The track that found the fastest plan; the main one as long as there is none.
+    fn leader(&self) -> usize {
+        self.best.as_ref().and_then(|best| best.track).unwrap_or(self.main())
     }
 
     /// Plans and packs once; returns whether there may be another round.
@@ -246,7 +254,7 @@ impl<'a> Series<'a> {
                 let reproducible = self.reproducible;
                 let fitted = Fitted { schedule, placement, stop, found_by, reproducible };
                 self.hand_over(index);
-                self.take(time, fitted);
+                self.take(time, fitted, Some(index));
             }
             Err(height) => {
                 let track = &mut self.tracks[index];
@@ -260,11 +268,11 @@ impl<'a> Series<'a> {
     }
 
     /// Takes over a schedule that has been packed. With fewer waits, one that is faster with all of them may be slower.
-    fn take(&mut self, time: Nanos, fitted: Fitted) {
-        let placed = fitted.placed_time(self.task);
+    fn take(&mut self, time: Nanos, fitted: Fitted, track: Option<usize>) {
+        let placed = fitted.time(self.task);
         match &mut self.best {
             Some(best) if best.placed <= placed => best.time = best.time.min(time),
-            best => *best = Some(Best { time, placed, fitted, rounds: self.rounds.len() }),
+            best => *best = Some(Best { time, placed, fitted, rounds: self.rounds.len(), track }),
         }
     }
 
@@ -282,10 +290,13 @@ impl<'a> Series<'a> {
         }
     }
 
-    /// The level of a track's next round. Those with less freedom stay behind, so that they take a small share of the time.
+    /// The level of a track's next round. Those that neither are the main one nor lead stay behind, so that they take a small share of the time.
     fn level(&self, index: usize) -> u32 {
         let (own, main) = (self.tracks[index].level, self.main());
-        if index == main { own } else { own.min(self.tracks[main].level.saturating_sub(1)) }
+        match index == main || index == self.leader() {
+            true => own,
+            false => own.min(self.tracks[main].level.saturating_sub(1)),
+        }
     }
 
     /// Plans a round, with who found the schedule and whether the clock ended it; `None` if it ended before anything could be counted.
@@ -385,10 +396,7 @@ impl<'a> Series<'a> {
                 return;
             }
             let Some(fitted) = found else { continue };
-            let time = simulate(self.task, &fitted.schedule).iteration;
-            if self.best.as_ref().is_none_or(|best| time < best.time) {
-                self.take(time, fitted);
-            }
+            self.take(simulate(self.task, &fitted.schedule).iteration, fitted, None);
         }
     }
 }

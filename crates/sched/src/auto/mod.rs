@@ -114,12 +114,17 @@ fn search_from(
     }
     let relaxed = request.freedom.reorder.then(|| order::relaxed(request, &plain.sequence));
     let relaxed = relaxed.filter(|relaxed| *relaxed != plain.sequence);
+    // A search that goes on is one of several: those without the freedom to reorder keep the trace's order.
+    let (order, relaxed) = match relaxed {
+        Some(relaxed) if horizon.is_some() => (relaxed, None),
+        relaxed => (plain.sequence, relaxed),
+    };
     let Starts { found: starts, answers, cut } = quick(budget, bound);
     // What the starts took counts too.
     let left = budget.time.map(|time| time.saturating_sub(start.elapsed()));
     let time = left.map(|left| if relaxed.is_some() { left / 2 } else { left });
     let share = Budget { time, ..budget.clone() };
-    let inst = Instance::new(request, plain.sequence);
+    let inst = Instance::new(request, order);
     let mut warm: Vec<WarmStart> = starts.iter().map(|entry| WarmStart::fitting(&inst, entry)).collect();
     let known = known.iter().filter_map(|schedule| WarmStart::known(request, &inst, schedule, EARLIER));
     warm.extend(known);
