@@ -191,11 +191,14 @@ impl<'a> Series<'a> {
         let main = self.main();
         let order: Vec<usize> = (main..self.tracks.len()).chain(0..main).collect();
         let others = if best.is_some() { &order[1..] } else { &order[1..order.len() - main] };
-        let own = match round % TURNS {
+        // A faster schedule that could not be packed is repaired at once: what it is worth would be found again otherwise.
+        let repairs = |track: &usize| (1..FAILURES).contains(&self.tracks[*track].failures);
+        let repaired = [self.leader(), main].into_iter().find(repairs);
+        let own = repaired.unwrap_or(match round % TURNS {
             turn if turn == TURNS - 1 && !others.is_empty() => others[round / TURNS % others.len()],
             turn if turn == TURNS - 2 => self.leader(),
             _ => main,
-        };
+        });
         [own].iter().chain(&order).find(open).copied()
     }
 
