@@ -297,7 +297,7 @@ fn main() -> ExitCode {
         // Eight threads record at a time, and the machine decides how much of that overlaps: 0.6 to 4.9 MB were seen.
         const THREADS: u64 = 6_000_000;
         // Its tables and plans.
-        const LEFT: u64 = 250_000;
+        const LEFT: u64 = 400_000;
         // Those of eight threads at a time.
         const LEFT_BY_THREADS: u64 = 1_500_000;
         // This program ends in the middle of what may become an iteration, which is recorded.
