@@ -248,13 +248,22 @@ impl<'a> Editor<'a> {
     }
 
     /// Whether a tensor can be recomputed just before a use, and something is gained by that.
-    pub(crate) fn can_drop(&self, value: u32, stage: u32, op: u32) -> bool {
+    fn can_drop(&self, value: u32, stage: u32, op: u32) -> bool {
         let maker = self.state.inst.values[value as usize].maker;
         let adjacent = stage <= maker + 1 && op == stage;
         !adjacent
             && maker < op
             && stage <= self.state.inst.ops[maker as usize].latest
             && !self.state.has(stage, maker)
+    }
+
+    /// Tensors that are idle at a place and can be recomputed just before their next use, each with the stage of that use.
+    pub(crate) fn droppable(&self, place: usize) -> impl Iterator<Item = (u32, u32)> {
+        let moment = self.state.moment(place);
+        self.again.iter().filter_map(move |&value| {
+            let (stage, op) = self.state.idle_until(value, moment)?;
+            self.can_drop(value, stage, op).then_some((value, stage))
+        })
     }
 
     fn drop_before(&mut self, value: u32, stage: u32) {

@@ -68,17 +68,12 @@ impl Relief<'_> {
     fn idle(&self) -> Vec<(u32, u32)> {
         let state = &self.editor.state;
         let inst = state.inst;
-        let moment = state.moment(state.highest_place());
-        let mut idle: Vec<(f64, (u32, u32))> = Vec::new();
-        for &value in &self.editor.again {
-            if let Some((stage, op)) = state.idle_until(value, moment)
-                && self.editor.can_drop(value, stage, op)
-            {
-                let row = inst.values[value as usize];
-                let time = (inst.ops[row.maker as usize].time + 1) as f64;
-                idle.push((f64::from(row.size) / time, (stage, row.maker)));
-            }
-        }
+        let score = |(value, stage): (u32, u32)| {
+            let row = inst.values[value as usize];
+            let time = (inst.ops[row.maker as usize].time + 1) as f64;
+            (f64::from(row.size) / time, (stage, row.maker))
+        };
+        let mut idle: Vec<_> = self.editor.droppable(state.highest_place()).map(score).collect();
         idle.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         let mut ops: Vec<(u32, u32)> = idle.into_iter().map(|(_, at)| at).collect();
         ops.dedup();

@@ -144,13 +144,8 @@ impl<'a> WindowSearch<'a> {
         let state = &self.editor.state;
         let inst = state.inst;
         let mut reliefs: Vec<Relief> = Vec::new();
-        let moment = state.moment(place);
-        for &value in &self.editor.again {
-            let Some((stage, op)) = state.idle_until(value, moment) else { continue };
+        for (value, stage) in self.editor.droppable(place) {
             let row = inst.values[value as usize];
-            if !self.editor.can_drop(value, stage, op) {
-                continue;
-            }
             let gain = i64::from(row.size);
             match reliefs.iter_mut().find(|relief| (relief.stage, relief.maker) == (stage, row.maker)) {
                 Some(relief) => relief.gain += gain,
