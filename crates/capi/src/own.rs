@@ -12,7 +12,8 @@ use dlmalloc::Dlmalloc;
 /// Bytes freed after which free pages are returned to the system: they are what an attempt to plan took.
 const TRIMMED_AFTER: usize = 64 << 10;
 
-/// A heap in pages of its own, and its lock: the C library's, because a child may release what its parent acquired.
+/// A heap in pages of its own, and its lock: the C library's, because a child may release what its parent acquired, and because a thread that
+/// waits sleeps. The heap maps and unmaps pages while it is held, for longer than the allocator's own lock is meant for.
 struct Own {
     lock: UnsafeCell<libc::pthread_mutex_t>,
     heap: UnsafeCell<Dlmalloc>,
@@ -118,7 +119,7 @@ unsafe extern "C" fn after_fork_in_parent() {
     }
 }
 
-/// If a thread that the child does not have was within the heap, nobody knows what state that is in: the child begins another one.
+/// A thread that the child does not have may have been within the heap, and left it half changed: then the child begins another heap.
 unsafe extern "C" fn after_fork_in_child() {
     let acquired = ACQUIRED.take();
     if !acquired && elbowroom_alloc::is_single_threaded() {

@@ -292,7 +292,7 @@ fn main() -> ExitCode {
                 row(program, name, measure(program, Some(library)));
             }
         }
-        // The library's own code, which processes share, and its tables: of no account beside the blocks of the other programs.
+        // The library's own code, which processes share, and its tables. Programs with large blocks have no such allowance.
         const OWN: u64 = 2_000_000;
         // Eight threads record at a time, and the machine decides how much of that overlaps: 0.6 to 4.9 MB were seen.
         const THREADS: u64 = 6_000_000;

@@ -149,7 +149,8 @@ fn the_freedom_that_found_the_fastest_plan_has_no_fewer_rounds() {
     let free = Freedom { reorder: true, ..Freedom::ALL };
     let in_order = Freedom { reorder: false, ..Freedom::ALL };
     let without_link = Freedom { offload: false, ..in_order };
-    let nobody = Freedom { recompute: false, ..without_link };
+    // No round has this freedom, so that `floor` plans all of them.
+    let absent = Freedom { recompute: false, ..without_link };
     let packer = registry::packer("auto").unwrap();
     let unlimited = pipeline::unconstrained(&task(free), packer, &Silent).unwrap();
     for all in [in_order, free] {
@@ -159,7 +160,7 @@ fn the_freedom_that_found_the_fastest_plan_has_no_fewer_rounds() {
             link.rate /= 20;
         }
         let (time, rounds) = series(&task, packer, 12, Some(without_link));
-        let (floor, _) = series(&task, packer, 12, Some(nobody));
+        let (floor, _) = series(&task, packer, 12, Some(absent));
         assert!(time.is_some() && time < floor, "{all:?}: {time:?}, {floor:?} by others alone");
         let count = |freedom: Freedom| rounds.iter().skip(6).filter(|round| round.0 == freedom).count();
         assert!(count(without_link) >= count(in_order).max(2), "{all:?}: {rounds:?}");
