@@ -571,7 +571,7 @@ fn keep(task: &Task, observer: &dyn Observer) -> Result<(Schedule, StopReason), 
 /// More than any real limit, and far from overflow.
 pub(crate) const UNLIMITED: Bytes = Bytes(1 << 60);
 
-/// The highest lower bound on the iteration time at the task's limit that is known: that of [single ops](elbowroom_sim::bound::lower_bound),
+/// The highest lower bound on the iteration time at the task's limit that is known: that of [single ops](elbowroom_sim::bound::thorough_bound),
 /// which includes Proposition 3 of Beaumont et al., or the [value of Algorithm 1](relaxed_bound) where there is one.
 pub fn lower_bound(task: &Task) -> Nanos {
     bounds(task).0
@@ -580,10 +580,11 @@ pub fn lower_bound(task: &Task) -> Nanos {
 /// The [`lower_bound`] and the [`relaxed_bound`], which takes most of the time and is computed once.
 pub(crate) fn bounds(task: &Task) -> (Nanos, Option<Nanos>) {
     let relaxed = relaxed_bound(task);
-    (bound_of_ops(task).max(relaxed.unwrap_or_default()), relaxed)
+    let of_ops = elbowroom_sim::bound::thorough_bound(&request_at_limit(task));
+    (of_ops.max(relaxed.unwrap_or_default()), relaxed)
 }
 
-/// The part of the [`lower_bound`] that takes no time: searches that reach it end.
+/// The part of the [`lower_bound`] that takes milliseconds: searches that reach it end.
 fn bound_of_ops(task: &Task) -> Nanos {
     elbowroom_sim::bound::lower_bound(&request_at_limit(task))
 }

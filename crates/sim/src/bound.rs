@@ -6,10 +6,12 @@
 //! - by prefetching: a tensor that the iteration computed must be offloaded before the op starts and prefetched after it ends, and only
 //!   these two time windows are available to the link. A persistent tensor may be on the host all along, but must be prefetched once per
 //!   iteration.
-//! - or by recomputing, if the request permits it: its producer runs once more.
+//! - or by recomputing, if the request permits it: its producer runs once more, with inputs that were there while the op ran, or were on the host,
+//!   or are recomputed in turn.
 //!
-//! If tensors could be removed in part, the cheapest choice would be a fractional knapsack: offload as much as the link can carry within a
-//! time, and recompute the rest, cheapest bytes first. The bound is the maximum, over the ops, of the shortest times for which that works.
+//! For an iteration time, the link carries so many bytes, and the rest needs so much recomputation: closures of the graph (`bound/closure.rs`) give a lower
+//! bound of that, first as if a part of an op could run again for a part of its result, then, by branch and bound as far as the work permits, for
+//! whole ops. The bound is the maximum, over the ops, of the shortest times for which both together suffice.
 //!
 //! The bound includes two known ones. If only offload is permitted and all tensors are computed within the iteration, the windows before
 //! and after an op are together no longer than the iteration; this gives Proposition 3 of Beaumont et al.: 2 × (peak − limit) ÷ rate
@@ -19,21 +21,28 @@
 //! Tensors to be restored count at their true sizes, because an aligned buffer has no more bytes to copy. Tensors on the device count at
 //! their aligned sizes, as in live memory, and every permitted reuse of an input is assumed to happen.
 
+mod closure;
 mod floor;
+mod flow;
 mod needs;
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::planning::Request;
-use elbowroom_ir::trace::Again;
-use elbowroom_ir::{Bytes, Nanos, OpId, TensorId};
+use elbowroom_ir::{Bytes, Nanos, OpId};
 
+use self::closure::{Closures, Frontier};
 pub use self::floor::{Floor, floor};
 use self::needs::{Needs, early};
 
 /// Maximum number of ops examined: those with the most missing bytes.
 const MAX_TIGHT_OPS: usize = 64;
+/// How much work a bound may take: edges of networks, counted once for each [`Frontier`]. The first is some milliseconds, the second some tenths
+/// of a second.
+const QUICK: usize = 200_000;
+const THOROUGH: usize = 1_000_000;
 /// Upper bound of the times that are distinguished (36 years).
 const LONGEST: u64 = 1 << 60;
 /// The link's bytes are counted in billionths, so that nothing is lost to rounding.
@@ -42,6 +51,15 @@ const GIGA: u128 = 1_000_000_000;
 /// A lower bound of the iteration time within the request's limit; at least the sum of all op times. It is that sum if the request permits
 /// neither offload nor recomputation, or permits another order of the ops.
 pub fn lower_bound(request: &Request<'_>) -> Nanos {
+    bound_with(request, QUICK)
+}
+
+/// As [`lower_bound`], and at least that, with more work.
+pub fn thorough_bound(request: &Request<'_>) -> Nanos {
+    bound_with(request, THOROUGH)
+}
+
+fn bound_with(request: &Request<'_>, effort: usize) -> Nanos {
     let total = request.costs.total().get();
     if request.freedom.reorder {
         return Nanos(total);
@@ -49,10 +67,31 @@ pub fn lower_bound(request: &Request<'_>) -> Nanos {
     let needs = Needs::of(request.trace);
     let mut tight_ops = tight_ops(request, &needs);
     tight_ops.sort_by_key(|tight| Reverse(tight.excess));
-    let best = tight_ops
-        .iter()
-        .take(MAX_TIGHT_OPS)
-        .fold(total, |best, tight| best.max(tight.shortest(request, &needs, total, best)));
+
+    // Parts of ops, then, with what remains, whole ops; those first of which parts promise most.
+    let mut left = effort;
+    let mut best = total;
+    let mut relaxed: Vec<(u64, &TightOp, Closures)> = Vec::new();
+    for tight in tight_ops.iter().take(MAX_TIGHT_OPS) {
+        let closures = Closures::of(request, &needs, tight.op);
+        let time = tight.shortest(request, &mut Frontier::new(&closures, Vec::new()), total, total);
+        best = best.max(time.unwrap_or(total));
+        left = left.saturating_sub(closures.size());
+        relaxed.extend(time.map(|time| (time, tight, closures)));
+        if left < effort / 2 {
+            break;
+        }
+    }
+    relaxed.sort_by_key(|&(time, ..)| Reverse(time));
+    for (_, tight, closures) in &relaxed {
+        let nodes = left / 4 / closures.size().max(1);
+        if nodes < 3 {
+            break;
+        }
+        let (bound, nodes) = tight.whole(request, closures, total, best, nodes);
+        best = best.max(bound);
+        left -= nodes * closures.size();
+    }
     Nanos(best)
 }
 
@@ -101,26 +140,26 @@ fn tight_ops(request: &Request<'_>, needs: &Needs) -> Vec<TightOp> {
 }
 
 impl TightOp {
-    /// The shortest time, at least `least`, within which the absent bytes can be restored.
-    fn shortest(&self, request: &Request<'_>, needs: &Needs, total: u64, least: u64) -> u64 {
-        let excess = u128::from(self.excess) * GIGA;
-        let carried = |iteration: u64| self.carried(request, iteration);
-        if carried(least) >= excess {
-            return least;
-        }
-        let recomputations = Recomputations::of(request, needs, self.op);
-        let fits = |iteration: u64| {
-            let rest = excess.saturating_sub(carried(iteration));
-            recomputations.time(rest).is_some_and(|extra| total.saturating_add(extra) <= iteration)
+    /// The shortest time, at least `least`, within which the absent bytes can be restored if a part of an op may run again; `None` if nothing that
+    /// the request permits restores them.
+    fn shortest(
+        &self,
+        request: &Request<'_>,
+        frontier: &mut Frontier<'_>,
+        total: u64,
+        least: u64,
+    ) -> Option<u64> {
+        let mut fits = |iteration: u64| {
+            let extra = frontier.time(self.absent(request, iteration));
+            extra.is_some_and(|extra| total.saturating_add(extra) <= iteration)
         };
         if fits(least) {
-            return least;
+            return Some(least);
         }
         let (mut low, mut high) = (least, least.max(1));
         while !fits(high) {
             if high >= LONGEST {
-                // Nothing that the request permits helps: no bound.
-                return least;
+                return None;
             }
             (low, high) = (high, high.saturating_mul(2));
         }
@@ -128,7 +167,46 @@ impl TightOp {
             let middle = low.midpoint(high);
             if fits(middle) { high = middle } else { low = middle }
         }
-        high
+        Some(high)
+    }
+
+    /// The shortest time, at least `least`, if ops run again as a whole, by branch and bound; less if that takes more than `nodes` nodes. Also
+    /// returns their number.
+    fn whole(
+        &self,
+        request: &Request<'_>,
+        closures: &Closures,
+        total: u64,
+        least: u64,
+        nodes: usize,
+    ) -> (u64, usize) {
+        let mut made = 0;
+        let mut open = BTreeMap::new();
+        let mut add = |open: &mut BTreeMap<_, _>, fixed, least| {
+            let mut frontier = Frontier::new(closures, fixed);
+            if let Some(time) = self.shortest(request, &mut frontier, total, least) {
+                open.insert((time, made), frontier);
+            }
+            made += 1;
+            made
+        };
+        let mut count = add(&mut open, Vec::new(), least);
+        while let Some(((time, _), frontier)) = open.pop_first() {
+            let absent = self.absent(request, time);
+            let attained = frontier.attained(absent).is_some_and(|extra| total + extra <= time);
+            let undecided = frontier.undecided(absent).filter(|_| !attained && count + 2 <= nodes);
+            let Some(op) = undecided else { return (time, count) };
+            for again in [false, true] {
+                let fixed = frontier.fixed.iter().copied().chain([(op, again)]).collect();
+                count = add(&mut open, fixed, time);
+            }
+        }
+        (least, count)
+    }
+
+    /// Billionths of bytes that must be absent while the op runs, and that no copies within an iteration of this length bring back.
+    fn absent(&self, request: &Request<'_>, iteration: u64) -> u128 {
+        (u128::from(self.excess) * GIGA).saturating_sub(self.carried(request, iteration))
     }
 
     /// The maximum of bytes, in billionths, that can be absent while the op runs and be copied back in an iteration of this length.
@@ -152,51 +230,5 @@ impl TightOp {
         // On a shared link, prefetches take time from offloads; persistent bytes need not be offloaded.
         let left = around.saturating_sub(u64::try_from(persistent / u128::from(back)).unwrap_or(u64::MAX));
         all.min(persistent + made.min(within(left, both)))
-    }
-}
-
-/// Ops that may restore idle tensors by recomputation, cheapest bytes first: time and bytes.
-struct Recomputations(Vec<(u64, u64)>);
-
-impl Recomputations {
-    fn of(request: &Request<'_>, needs: &Needs, op: OpId) -> Self {
-        let trace = request.trace;
-        if !request.freedom.recompute {
-            return Self(Vec::new());
-        }
-        let maker = |value: TensorId| {
-            let maker = trace.producer(value)?;
-            (trace.ops()[maker].again != Again::Never).then(|| (maker, trace.bytes(value).get()))
-        };
-        let mut recomputations: Vec<(OpId, u64)> = needs.idle(trace, op).filter_map(maker).collect();
-        recomputations.sort_unstable();
-        recomputations.dedup_by(|next, first| {
-            let same = next.0 == first.0;
-            first.1 += if same { next.1 } else { 0 };
-            same
-        });
-        let time = |op: OpId| request.costs.nanos.get(op).map_or(0, |time| time.get());
-        let mut recomputations: Vec<(u64, u64)> =
-            recomputations.into_iter().map(|(op, bytes)| (time(op), bytes)).collect();
-        recomputations.sort_unstable_by(|a, b| {
-            (u128::from(a.0) * u128::from(b.1)).cmp(&(u128::from(b.0) * u128::from(a.1)))
-        });
-        Self(recomputations)
-    }
-
-    /// Time to recompute this many billionths of bytes, rounded down; `None` if they exceed what can be recomputed.
-    fn time(&self, mut bytes: u128) -> Option<u64> {
-        let mut sum = 0u64;
-        for &(time, brings) in &self.0 {
-            if bytes == 0 {
-                break;
-            }
-            let all = u128::from(brings) * GIGA;
-            let part = bytes.min(all);
-            let share = u128::from(time) * (part / GIGA) / u128::from(brings.max(1));
-            sum = sum.saturating_add(if part == all { time } else { share as u64 });
-            bytes -= part;
-        }
-        (bytes == 0).then_some(sum)
     }
 }

@@ -32,6 +32,8 @@ pub(super) struct Needs {
     /// For every tensor that the iteration computes and discards: its producer and its last reader, which run in any case. The tensor is
     /// needed at every op in between.
     spans: Vec<Option<(usize, usize)>>,
+    /// Which storages outlive the iteration.
+    persists: Vec<bool>,
     /// Persistent tensors that are needed throughout: the storages of their value at the start and at the end, and the value at the start.
     persistent: Vec<([StorageId; 2], TensorId)>,
 }
@@ -51,7 +53,8 @@ impl Needs {
         let needed = trace.persistent().iter().filter(|pair| follows(trace, pair.end, pair.begin));
         let needed =
             needed.map(|pair| ([pair.begin, pair.end].map(|value| trace.storage(value)), pair.begin));
-        Self { spans: trace.tensors().ids().map(span).collect(), persistent: needed.collect() }
+        let (spans, persistent) = (trace.tensors().ids().map(span).collect(), needed.collect());
+        Self { spans, persists, persistent }
     }
 
     /// The demand of every op, in the trace's order. `size` states how many bytes count for a tensor that is needed before and after an op
@@ -116,6 +119,11 @@ impl Needs {
         trace.ops().iter().map(demand).collect()
     }
 
+    /// Whether a tensor lies in bytes that outlive the iteration.
+    pub(super) fn persists(&self, trace: &Trace, value: TensorId) -> bool {
+        self.persists[trace.storage(value).index()]
+    }
+
     /// Persistent tensors needed throughout that an op does not touch.
     pub(super) fn untouched<'a>(&'a self, trace: &'a Trace, id: OpId) -> impl Iterator<Item = TensorId> + 'a {
         let op = &trace.ops()[id];
@@ -154,7 +162,7 @@ fn follows(trace: &Trace, end: TensorId, begin: TensorId) -> bool {
 }
 
 /// Whether an op may write a result over this operand.
-fn may_overwrite(op: &Op, input: TensorId) -> bool {
+pub(super) fn may_overwrite(op: &Op, input: TensorId) -> bool {
     op.may_reuse.iter().any(|pair| pair.input == input)
 }
 

@@ -1,0 +1,216 @@
+//! How much recomputation an op forces, with the inputs of what is recomputed.
+//!
+//! While an op runs for the first time, every tensor that was computed before it and is needed after it is on the device, on the host, or
+//! will be computed again. To compute it again, each input of its producer must be there in one of the same three ways. For a price per byte that
+//! stays, the cheapest choice is a minimum cut: an op that runs again costs its time, a tensor that stays costs the price of its bytes, and an
+//! op that runs again needs its inputs (a closure, Picard 1976). By Lagrange's duality
+//!
+//! > cost of the cut − price × bytes that have room
+//!
+//! is, for any price, a lower bound of the time of recomputation. The maximum over the prices is that of the linear relaxation: between two
+//! choices, a part of the difference counts as the same part of its time. The prices tried are those at which two known choices cost the same.
+
+use elbowroom_ir::planning::Request;
+use elbowroom_ir::trace::Again;
+use elbowroom_ir::{Id, OpId, TensorId};
+
+use super::GIGA;
+use super::flow::{Network, SINK, SOURCE, UNBOUNDED};
+use super::needs::{Needs, early, may_overwrite};
+
+/// Most choices that are found for one frontier. Fewer prices give a lower bound that is lower.
+const MAX_CHOICES: usize = 64;
+
+/// What may be computed again after an op.
+pub(super) struct Closures {
+    /// Time of each op that may run again.
+    times: Vec<u64>,
+    tensors: Vec<Kept>,
+    /// Bytes of all idle tensors.
+    idle: u64,
+    /// From the source to each op and from there to the sink, then the edges of each tensor: to its maker, or the sink if nothing makes it again, and
+    /// to it from its readers. Ops that run again are on the source's side.
+    network: Network,
+}
+
+/// A tensor that stays unless it is computed again.
+struct Kept {
+    bytes: u64,
+    /// The op that computes it again.
+    maker: Option<usize>,
+    /// Ops that run again only with it; `None` if it is needed in any case.
+    readers: Option<Vec<usize>>,
+}
+
+impl Closures {
+    /// The closures at an op.
+    pub fn of(request: &Request<'_>, needs: &Needs, at: OpId) -> Self {
+        let trace = request.trace;
+        let may_run = |op: OpId| request.freedom.recompute && trace.ops()[op].again != Again::Never;
+        let mut ops: Vec<OpId> = Vec::new();
+        let mut numbers: Vec<Option<usize>> = vec![None; trace.ops().len()];
+        let mut number = |op: OpId, ops: &mut Vec<OpId>| {
+            *numbers[op.index()].get_or_insert_with(|| {
+                ops.push(op);
+                ops.len() - 1
+            })
+        };
+        let mut place: Vec<Option<usize>> = vec![None; trace.tensors().len()];
+        let mut tensors: Vec<Kept> = Vec::new();
+        for value in needs.idle(trace, at) {
+            place[value.index()] = Some(tensors.len());
+            let maker = trace.producer(value).filter(|&op| may_run(op)).map(|op| number(op, &mut ops));
+            tensors.push(Kept { bytes: trace.bytes(value).get(), maker, readers: None });
+        }
+        let idle = tensors.iter().map(|tensor| tensor.bytes).sum();
+        // Operands of the op itself are there without further bytes, and so is what exists when the iteration begins.
+        let op = &trace.ops()[at];
+        let there = |value: TensorId| {
+            (op.reads.contains(&value) && !may_overwrite(op, value))
+                || trace.producer(value).is_none_or(|maker| early(&trace.ops()[maker]))
+        };
+        let mut next = 0;
+        while next < ops.len() {
+            let mut reads: Vec<TensorId> = trace.ops()[ops[next]].reads.clone();
+            reads.sort_unstable();
+            reads.dedup();
+            for value in reads {
+                if let Some(known) = place[value.index()] {
+                    if let Some(readers) = &mut tensors[known].readers {
+                        readers.push(next);
+                    }
+                } else if !needs.persists(trace, value) && !there(value) {
+                    place[value.index()] = Some(tensors.len());
+                    let maker =
+                        trace.producer(value).filter(|&op| may_run(op)).map(|op| number(op, &mut ops));
+                    tensors.push(Kept { bytes: trace.bytes(value).get(), maker, readers: Some(vec![next]) });
+                }
+            }
+            next += 1;
+        }
+        let times: Vec<u64> =
+            ops.iter().map(|&op| request.costs.nanos.get(op).map_or(0, |time| time.get())).collect();
+        let node = |op: Option<usize>| op.map_or(SINK, |op| 2 + op);
+        let mut edges = Vec::new();
+        edges.extend((0..times.len()).flat_map(|op| [(SOURCE, node(Some(op))), (node(Some(op)), SINK)]));
+        for (index, tensor) in tensors.iter().enumerate() {
+            let own = 2 + times.len() + index;
+            edges.push((if tensor.readers.is_none() { SOURCE } else { own }, node(tensor.maker)));
+            edges.extend(tensor.readers.iter().flatten().map(|&op| (node(Some(op)), own)));
+        }
+        let network = Network::new(2 + times.len() + tensors.len(), &edges);
+        Self { times, tensors, idle, network }
+    }
+
+    /// The number of edges of the network that is cut.
+    pub fn size(&self) -> usize {
+        let readers = |tensor: &Kept| tensor.readers.as_ref().map_or(0, Vec::len);
+        2 * self.times.len() + self.tensors.iter().map(|tensor| 1 + readers(tensor)).sum::<usize>()
+    }
+
+    /// The choice whose cost is least, if a nanosecond costs `per_nano` and a byte that stays costs `per_byte`.
+    fn cheapest(&self, fixed: &[(usize, bool)], per_byte: u128, per_nano: u128) -> Choice {
+        let ops = self.times.len();
+        let mut capacities: Vec<u128> =
+            self.times.iter().flat_map(|&time| [0, u128::from(time) * per_nano]).collect();
+        for &(op, again) in fixed {
+            capacities[2 * op + usize::from(!again)] = UNBOUNDED;
+        }
+        for tensor in &self.tensors {
+            capacities.push(u128::from(tensor.bytes) * per_byte);
+            capacities.extend(tensor.readers.iter().flatten().map(|_| UNBOUNDED));
+        }
+        let again = self.network.cut(&capacities);
+        let stays = |(index, tensor): &(usize, &Kept)| {
+            let needed = tensor.readers.is_none() || again[2 + ops + index];
+            needed && !tensor.maker.is_some_and(|op| again[2 + op])
+        };
+        Choice {
+            time: self.times.iter().zip(&again[2..]).filter(|&(_, &again)| again).map(|(time, _)| time).sum(),
+            bytes: self.tensors.iter().enumerate().filter(stays).map(|(_, tensor)| tensor.bytes).sum(),
+            again: again[2..2 + ops].to_vec(),
+            proved: false,
+        }
+    }
+}
+
+/// Nanoseconds of ops that run again, and bytes that stay.
+struct Choice {
+    time: u64,
+    bytes: u64,
+    /// Which ops run again.
+    again: Vec<bool>,
+    /// No choice is better than this one and the next at the price at which these two cost the same.
+    proved: bool,
+}
+
+/// The choices that are best at some price, as far as they are known.
+pub(super) struct Frontier<'a> {
+    closures: &'a Closures,
+    /// Ops of which it is settled whether they run again.
+    pub fixed: Vec<(usize, bool)>,
+    /// In order of bytes: from the fewest to those of the shortest time.
+    choices: Vec<Choice>,
+}
+
+impl<'a> Frontier<'a> {
+    /// The frontier of the choices that agree with what is settled.
+    pub fn new(closures: &'a Closures, fixed: Vec<(usize, bool)>) -> Self {
+        let (fewest, shortest) = (closures.cheapest(&fixed, 1, 0), closures.cheapest(&fixed, 0, 1));
+        let mut choices = vec![fewest];
+        if choices[0].bytes < shortest.bytes {
+            choices.push(shortest);
+        }
+        Self { closures, fixed, choices }
+    }
+
+    /// The last choice for which there is room, and the first for which there is none, if `absent` billionths of the bytes of idle tensors must not
+    /// be on the device.
+    fn around(&self, absent: u128) -> (Option<usize>, Option<usize>) {
+        let idle = u128::from(self.closures.idle) * GIGA;
+        let fits = |choice: &Choice| u128::from(choice.bytes) * GIGA + absent <= idle;
+        let above = self.choices.iter().position(|choice| !fits(choice));
+        (above.unwrap_or(self.choices.len()).checked_sub(1), above)
+    }
+
+    /// A lower bound of the time of recomputation; `None` if no choice leaves as few bytes.
+    pub fn time(&mut self, absent: u128) -> Option<u64> {
+        let room = (u128::from(self.closures.idle) * GIGA).checked_sub(absent)?;
+        loop {
+            let (below, above) = self.around(absent);
+            let below = below?;
+            let few = &self.choices[below];
+            let Some(above) = above else { return Some(few.time) };
+            let many = &self.choices[above];
+            let nanos = u128::from(few.time.saturating_sub(many.time));
+            let bytes = u128::from(many.bytes - few.bytes);
+            let cost = |choice: &Choice| u128::from(choice.time) * bytes + u128::from(choice.bytes) * nanos;
+            let known = cost(few);
+            let mut least = known;
+            if !few.proved {
+                let found = self.closures.cheapest(&self.fixed, nanos, bytes);
+                least = known.min(cost(&found));
+                if least < known && self.choices.len() < MAX_CHOICES {
+                    self.choices.insert(above, found);
+                    continue;
+                }
+                self.choices[below].proved = least == known;
+            }
+            let time = least.saturating_sub((nanos * room).div_ceil(GIGA)).div_ceil(bytes);
+            return Some(time as u64);
+        }
+    }
+
+    /// The time of a known choice that leaves as few bytes.
+    pub fn attained(&self, absent: u128) -> Option<u64> {
+        self.around(absent).0.map(|below| self.choices[below].time)
+    }
+
+    /// The longest op that only one of the two choices next to the bound runs again.
+    pub fn undecided(&self, absent: u128) -> Option<usize> {
+        let (below, above) = self.around(absent);
+        let (few, many) = (&self.choices[below?].again, &self.choices[above?].again);
+        let ops = (0..few.len()).filter(|&op| few[op] != many[op]);
+        ops.max_by_key(|&op| (self.closures.times[op], op))
+    }
+}

@@ -1,0 +1,138 @@
+//! The lower bound of the iteration time against the true optimum of small graphs, where nothing may be offloaded.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use arbitrary::Unstructured;
+use arbtest::arbtest;
+use elbowroom_ir::machine::{Channel, Machine};
+use elbowroom_ir::planning::{CostSource, Costs, Freedom, Request};
+use elbowroom_ir::trace::{Again, Op, Phase, Storage, Tensor, Trace, TraceData, Work};
+use elbowroom_ir::{Bytes, Id, Nanos, OpId, TensorId};
+use elbowroom_sim::bound::lower_bound;
+
+/// Ops with one result each, which read up to three earlier results; every result but the last is read. Some of them may run once only.
+fn graph(u: &mut Unstructured<'_>) -> arbitrary::Result<(Trace, Costs)> {
+    let ops = u.int_in_range(4..=9)?;
+    let mut data = TraceData::default();
+    let mut nanos = Vec::new();
+    for at in 0..ops {
+        let mut reads: Vec<usize> = Vec::new();
+        for _ in 0..u.int_in_range(0..=3)? {
+            if at > 0 {
+                reads.push(u.int_in_range(0..=at - 1)?);
+            }
+        }
+        if at + 1 == ops {
+            let read =
+                |value: &usize| data.ops.values().any(|op: &Op| op.reads.contains(&TensorId::new(*value)));
+            reads.extend((0..at).filter(|value| !read(value)));
+        }
+        reads.sort_unstable();
+        reads.dedup();
+        let storage = data.storages.push(Storage { bytes: Bytes(u.int_in_range(1..=6)?) });
+        let output = data.tensors.push(Tensor { name: format!("y{at}"), storage });
+        data.ops.push(Op {
+            name: format!("op{at}"),
+            kind: String::new(),
+            phase: Phase::Forward,
+            again: if u.ratio(1, 8)? { Again::Never } else { Again::Pure },
+            reads: reads.into_iter().map(TensorId::new).collect(),
+            outputs: vec![output],
+            mutates: Vec::new(),
+            may_reuse: Vec::new(),
+            after: Vec::new(),
+            workspace: Bytes(u.int_in_range(0..=1)?),
+            work: Work::default(),
+            line: String::new(),
+        });
+        nanos.push(Nanos(u.int_in_range(0..=9)?));
+    }
+    let costs = Costs { nanos: nanos.into_iter().collect(), source: CostSource::Roofline };
+    Ok((Trace::new(data).unwrap(), costs))
+}
+
+/// The shortest time in which all ops run in order, some of them more than once, with at most `limit` bytes on the device: Dijkstra's method over
+/// pairs of the number of ops that have run and the set of results that are there. `None` if there is no way.
+fn optimum(trace: &Trace, costs: &Costs, limit: u64) -> Option<u64> {
+    let ops: Vec<&Op> = trace.ops().values().collect();
+    let bytes = |set: u32| -> u64 {
+        (0..ops.len()).filter(|&at| set >> at & 1 == 1).map(|at| trace.bytes(TensorId::new(at)).get()).sum()
+    };
+    let mut best: HashMap<(usize, u32), u64> = HashMap::new();
+    let mut queue = BinaryHeap::from([Reverse((0, 0, 0))]);
+    while let Some(Reverse((time, done, set))) = queue.pop() {
+        if done == ops.len() {
+            return Some(time);
+        }
+        if best.get(&(done, set)).is_some_and(|&known| known < time) {
+            continue;
+        }
+        let mut reach = |time: u64, done: usize, set: u32| {
+            let known = best.entry((done, set)).or_insert(u64::MAX);
+            if time < *known {
+                *known = time;
+                queue.push(Reverse((time, done, set)));
+            }
+        };
+        (0..ops.len()).filter(|&at| set >> at & 1 == 1).for_each(|at| reach(time, done, set & !(1 << at)));
+        for (at, op) in ops.iter().enumerate().take(done + 1) {
+            let ready = op.reads.iter().all(|value| set >> value.index() & 1 == 1);
+            let with = set | 1 << at;
+            let again = at < done && (set >> at & 1 == 1 || op.again == Again::Never);
+            if ready && !again && bytes(with) + op.workspace.get() <= limit {
+                reach(time + costs.nanos[OpId::new(at)].get(), done.max(at + 1), with);
+            }
+        }
+    }
+    None
+}
+
+fn machine(limit: u64) -> Machine {
+    Machine {
+        name: "none".to_owned(),
+        memory: Bytes(limit),
+        align: Bytes(1),
+        host_memory: Bytes::ZERO,
+        to_host: Channel::with_rate(1),
+        to_device: Channel::with_rate(1),
+        shared_link: false,
+        flops_per_second: 1,
+        bytes_per_second: 1,
+        launch: Nanos(0),
+    }
+}
+
+#[test]
+fn the_bound_is_never_above_the_optimum_and_often_equal() {
+    let (mut above_total, mut equal) = (0, 0);
+    for seed in 0..3_000u64 {
+        arbtest(|u| {
+            let (trace, costs) = graph(u)?;
+            let total = costs.total().get();
+            let most: u64 = trace.tensors().ids().map(|value| trace.bytes(value).get()).sum();
+            for limit in 1..=most {
+                let machine = machine(limit);
+                let request = Request {
+                    trace: &trace,
+                    costs: &costs,
+                    machine: &machine,
+                    live_limit: Bytes(limit),
+                    freedom: Freedom { offload: false, recompute: true, reorder: false },
+                    packer: None,
+                    pins: None,
+                };
+                let Some(least) = optimum(&trace, &costs, limit) else { continue };
+                let bound = lower_bound(&request).get();
+                assert!(bound <= least, "{bound} of {least} at {limit}: {trace:?} {costs:?}");
+                above_total += usize::from(least > total);
+                equal += usize::from(least > total && bound == least);
+            }
+            Ok(())
+        })
+        .seed(seed << 32 | 512)
+        .run();
+    }
+    println!("{equal} of {above_total}");
+    assert!(above_total > 1_000 && 2 * equal > above_total, "{equal} of {above_total}");
+}
