@@ -17,7 +17,8 @@
 //! and after an op are together no longer than the iteration; this gives Proposition 3 of Beaumont et al.: 2 × (peak − limit) ÷ rate
 //! ([`proposition_3`]). If all missing tensors are persistent, it gives (peak − limit) ÷ host→device rate.
 //!
-//! It holds for schedules that run ops for the first time in the trace's order, except that update ops may run as early as possible.
+//! It holds for schedules that run ops for the first time in the trace's order, except that update ops may run as early as possible. If other
+//! orders are permitted, a tensor is certainly needed before and after an op only if ops that it depends on make it and ops that depend on it read it.
 //! Tensors to be restored count at their true sizes, because an aligned buffer has no more bytes to copy. Tensors on the device count at
 //! their aligned sizes, as in live memory, and every permitted reuse of an input is assumed to happen.
 
@@ -31,11 +32,11 @@ use std::collections::BTreeMap;
 
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::planning::Request;
-use elbowroom_ir::{Bytes, Nanos, OpId};
+use elbowroom_ir::{Bytes, Id, Nanos, OpId, TensorId};
 
 use self::closure::{Closures, Frontier};
 pub use self::floor::{Floor, floor};
-use self::needs::{Needs, early};
+use self::needs::{AnyOrder, Demand, Needs, early, own_bytes};
 
 /// Maximum number of ops examined: those with the most missing bytes.
 const MAX_TIGHT_OPS: usize = 64;
@@ -48,8 +49,8 @@ const LONGEST: u64 = 1 << 60;
 /// The link's bytes are counted in billionths, so that nothing is lost to rounding.
 const GIGA: u128 = 1_000_000_000;
 
-/// A lower bound of the iteration time within the request's limit; at least the sum of all op times. It is that sum if the request permits
-/// neither offload nor recomputation, or permits another order of the ops.
+/// A lower bound of the iteration time within the request's limit; at least the sum of all op times, and that sum if the request permits
+/// neither offload nor recomputation.
 pub fn lower_bound(request: &Request<'_>) -> Nanos {
     bound_with(request, QUICK)
 }
@@ -61,19 +62,15 @@ pub fn thorough_bound(request: &Request<'_>) -> Nanos {
 
 fn bound_with(request: &Request<'_>, effort: usize) -> Nanos {
     let total = request.costs.total().get();
-    if request.freedom.reorder {
-        return Nanos(total);
-    }
     let needs = Needs::of(request.trace);
-    let mut tight_ops = tight_ops(request, &needs);
-    tight_ops.sort_by_key(|tight| Reverse(tight.excess));
+    let tight_ops = tight_ops(request, &needs);
 
     // Parts of ops, then, with what remains, whole ops; those first of which parts promise most.
     let mut left = effort;
     let mut best = total;
     let mut relaxed: Vec<(u64, &TightOp, Closures)> = Vec::new();
-    for tight in tight_ops.iter().take(MAX_TIGHT_OPS) {
-        let closures = Closures::of(request, &needs, tight.op);
+    for tight in &tight_ops {
+        let closures = Closures::of(request, &needs, tight.op, &tight.idle);
         let time = tight.shortest(request, &mut Frontier::new(&closures, Vec::new()), total, total);
         best = best.max(time.unwrap_or(total));
         left = left.saturating_sub(closures.size());
@@ -108,6 +105,8 @@ pub fn proposition_3(total: Nanos, peak: Bytes, limit: Bytes, machine: &Machine)
 /// An op that, with all tensors needed then, exceeds the limit.
 struct TightOp {
     op: OpId,
+    /// Tensors that the iteration computed and needs later, but not then.
+    idle: Vec<TensorId>,
     /// Bytes that must be absent while it runs.
     excess: u64,
     /// Persistent bytes that may be among them.
@@ -118,24 +117,44 @@ struct TightOp {
     after: u64,
 }
 
-/// The ops at which bytes must be absent, in the trace's order.
+/// The ops at which the most bytes must be absent, those with the most first. If the ops may take another order, these are found among the ops that
+/// need the most in the trace's order.
 fn tight_ops(request: &Request<'_>, needs: &Needs) -> Vec<TightOp> {
-    let Request { trace, costs, .. } = *request;
+    let Request { trace, costs, machine, .. } = *request;
+    let limit = request.live_limit.get();
     let time = |op: OpId| costs.nanos.get(op).map_or(0, |time| time.get());
-    let regular: u64 = trace.ops().iter().filter(|(_, op)| !early(op)).map(|(id, _)| time(id)).sum();
-    let mut before = 0;
-    let mut tight_ops = Vec::new();
-    for demand in needs.demands(trace, request.machine.align, &|value| trace.bytes(value).get()) {
-        let early = early(&trace.ops()[demand.op]);
-        let own_time = if early { 0 } else { time(demand.op) };
-        let excess = demand.total().saturating_sub(request.live_limit.get());
-        if excess > 0 {
-            let (before, after) = if early { (0, 0) } else { (before, regular - before - own_time) };
-            let (op, persistent) = (demand.op, demand.persistent);
-            tight_ops.push(TightOp { op, excess, persistent, before, time: time(op), after });
+    let mut demands = needs.demands(trace, machine.align, &|value| trace.bytes(value).get());
+    demands.retain(|demand| demand.total() > limit);
+    demands.sort_by_key(|demand| Reverse(demand.total()));
+    demands.truncate(MAX_TIGHT_OPS);
+    let all = |ops: &dyn Fn(OpId) -> bool| {
+        let regular = trace.ops().iter().filter(|&(id, op)| !early(op) && ops(id));
+        regular.map(|(id, _)| time(id)).sum()
+    };
+    let tight = |demand: Demand| {
+        let (op, persistent) = (demand.op, demand.persistent);
+        let tight =
+            TightOp { op, idle: Vec::new(), excess: 0, persistent, before: 0, time: time(op), after: 0 };
+        if early(&trace.ops()[op]) {
+            return TightOp { excess: demand.own + persistent - limit, ..tight };
         }
-        before += own_time;
-    }
+        if !request.freedom.reorder {
+            let idle = needs.idle(trace, op).collect();
+            let (before, after) = (all(&|other| other < op), all(&|other| other > op));
+            return TightOp { idle, excess: demand.total() - limit, before, after, ..tight };
+        }
+        let AnyOrder { idle, before, after } = needs.in_any_order(trace, op);
+        let bytes: u64 = idle.iter().map(|&value| trace.bytes(value).get()).sum();
+        let own = own_bytes(trace, &trace.ops()[op], machine.align, &|value| {
+            trace.users(value).iter().any(|user| after[user.index()])
+        });
+        let excess = (own + bytes + persistent).saturating_sub(limit);
+        let (before, after) = (all(&|other| before[other.index()]), all(&|other| after[other.index()]));
+        TightOp { idle, excess, before, after, ..tight }
+    };
+    let mut tight_ops: Vec<TightOp> =
+        demands.into_iter().map(tight).filter(|tight| tight.excess > 0).collect();
+    tight_ops.sort_by_key(|tight| Reverse(tight.excess));
     tight_ops
 }
 

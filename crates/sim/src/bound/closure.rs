@@ -43,8 +43,8 @@ struct Kept {
 }
 
 impl Closures {
-    /// The closures at an op.
-    pub fn of(request: &Request<'_>, needs: &Needs, at: OpId) -> Self {
+    /// The closures at an op, while which the `idle` tensors are needed before and after it.
+    pub fn of(request: &Request<'_>, needs: &Needs, at: OpId, idle: &[TensorId]) -> Self {
         let trace = request.trace;
         let may_run = |op: OpId| request.freedom.recompute && trace.ops()[op].again != Again::Never;
         let mut ops: Vec<OpId> = Vec::new();
@@ -57,7 +57,7 @@ impl Closures {
         };
         let mut place: Vec<Option<usize>> = vec![None; trace.tensors().len()];
         let mut tensors: Vec<Kept> = Vec::new();
-        for value in needs.idle(trace, at) {
+        for &value in idle {
             place[value.index()] = Some(tensors.len());
             let maker = trace.producer(value).filter(|&op| may_run(op)).map(|op| number(op, &mut ops));
             tensors.push(Kept { bytes: trace.bytes(value).get(), maker, readers: None });

@@ -6,10 +6,10 @@
 use std::cmp::Reverse;
 
 use elbowroom_ir::planning::Freedom;
-use elbowroom_ir::trace::{Again, Op, Trace};
+use elbowroom_ir::trace::{Again, Trace};
 use elbowroom_ir::{Bytes, OpId, TensorId};
 
-use super::needs::{Needs, distinct, early};
+use super::needs::{Needs, early, own_bytes};
 
 /// Bytes that are on the device together in every plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub fn floor(trace: &Trace, freedom: Freedom, align: Bytes) -> Option<Floor> {
     let demands = needs.demands(trace, align, &size).into_iter();
     let (bytes, Reverse(op), with_idle) = demands
         .map(|demand| {
-            let alone = own_bytes(trace, &trace.ops()[demand.op], align).get();
+            let alone = own_bytes(trace, &trace.ops()[demand.op], align, &|_| false);
             // In another order of the ops, other tensors are idle during this one, and other ops are the last to read its inputs.
             let with_idle = if freedom.reorder { 0 } else { demand.own + demand.idle };
             (alone.max(with_idle) + demand.persistent, Reverse(demand.op), with_idle > alone)
@@ -61,14 +61,4 @@ pub fn floor(trace: &Trace, freedom: Freedom, align: Bytes) -> Option<Floor> {
 fn recomputable(trace: &Trace, freedom: Freedom, value: TensorId) -> bool {
     let producer = trace.producer(value).map(|op| &trace.ops()[op]);
     freedom.recompute && producer.is_some_and(|op| op.again != Again::Never)
-}
-
-/// The fewest bytes with which an op can run, whatever is needed later.
-fn own_bytes(trace: &Trace, op: &Op, align: Bytes) -> Bytes {
-    let inputs = distinct(&op.reads).into_iter().map(|value| trace.bytes(value).align_up(align));
-    let own = |value: &&TensorId| {
-        op.overwrites(**value).is_none() && !op.may_reuse.iter().any(|pair| pair.output == **value)
-    };
-    let outputs = op.outputs.iter().filter(own).map(|&value| trace.bytes(value).align_up(align));
-    inputs.chain(outputs).sum::<Bytes>() + op.workspace.align_up(align)
 }

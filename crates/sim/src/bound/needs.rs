@@ -60,7 +60,6 @@ impl Needs {
     /// The demand of every op, in the trace's order. `size` states how many bytes count for a tensor that is needed before and after an op
     /// but not by it.
     pub(super) fn demands(&self, trace: &Trace, align: Bytes, size: &dyn Fn(TensorId) -> u64) -> Vec<Demand> {
-        let aligned = |value: TensorId| trace.bytes(value).align_up(align).get();
         let mut made: Vec<Vec<TensorId>> = vec![Vec::new(); trace.ops().len()];
         let mut ends = made.clone();
         for (value, span) in trace.tensors().ids().zip(&self.spans) {
@@ -82,17 +81,6 @@ impl Needs {
                 self.spans[value.index()].is_some_and(|(_, last)| last > id.index()) && !early(op)
             };
             let leaves = |value: &TensorId| needed_later(*value) && may_overwrite(op, *value);
-            // The op's own bytes, less those of operands that it may overwrite because they are not needed any more.
-            let operands: u64 =
-                reads.iter().filter(|value| !leaves(value)).map(|&value| aligned(value)).sum();
-            let fresh = op.outputs.iter().copied().filter(|&value| op.overwrites(value).is_none());
-            let results: u64 = fresh.clone().map(aligned).sum();
-            let over_dying = |value: &TensorId| {
-                op.may_reuse.iter().any(|pair| pair.output == *value && !needed_later(pair.input))
-            };
-            let saved: u64 = fresh.filter(over_dying).map(aligned).sum();
-            let dying = reads.iter().filter(|&&value| may_overwrite(op, value) && !needed_later(value));
-            let saved = saved.min(dying.map(|&value| aligned(value)).sum());
 
             let mut touched: Vec<usize> = Vec::new();
             for &value in op.reads.iter().chain(&op.outputs) {
@@ -107,7 +95,7 @@ impl Needs {
             let read: u64 = reads.iter().filter(stays).map(|&value| size(value)).sum();
             let demand = Demand {
                 op: id,
-                own: operands + results - saved + op.workspace.align_up(align).get(),
+                own: own_bytes(trace, op, align, &needed_later),
                 // Tensors needed by regular ops may already have been discarded when an update op runs.
                 idle: if early(op) { 0 } else { live - read },
                 persistent: all_persistent - touched,
@@ -117,6 +105,17 @@ impl Needs {
             demand
         };
         trace.ops().iter().map(demand).collect()
+    }
+
+    /// What an op needs in any order of the ops.
+    pub(super) fn in_any_order(&self, trace: &Trace, id: OpId) -> AnyOrder {
+        let (before, after) = (ancestors(trace, id), descendants(trace, id));
+        let made = |value: TensorId| self.spans[value.index()].is_some_and(|(maker, _)| before[maker]);
+        let read = |value: TensorId| trace.users(value).iter().any(|user| after[user.index()]);
+        let op = &trace.ops()[id];
+        let away = |value: &TensorId| !op.reads.contains(value) || may_overwrite(op, *value);
+        let idle = trace.tensors().ids().filter(|&value| made(value) && read(value)).filter(away).collect();
+        AnyOrder { idle, before, after }
     }
 
     /// Whether a tensor lies in bytes that outlive the iteration.
@@ -144,6 +143,70 @@ impl Needs {
     }
 }
 
+/// What an op needs wherever in an order it runs.
+pub(super) struct AnyOrder {
+    /// Tensors needed both before and after the op but not while it runs.
+    pub idle: Vec<TensorId>,
+    /// Which ops run before it.
+    pub before: Vec<bool>,
+    /// Which ops run after it.
+    pub after: Vec<bool>,
+}
+
+/// Ops on which an op depends, other than update ops.
+fn ancestors(trace: &Trace, id: OpId) -> Vec<bool> {
+    let mut found = vec![false; trace.ops().len()];
+    let mut open = vec![id];
+    while let Some(next) = open.pop() {
+        let op = &trace.ops()[next];
+        let makers = op.reads.iter().filter_map(|&value| trace.producer(value));
+        for maker in makers.chain(op.after.iter().copied()) {
+            if !found[maker.index()] && !early(&trace.ops()[maker]) {
+                found[maker.index()] = true;
+                open.push(maker);
+            }
+        }
+    }
+    found
+}
+
+/// Ops that depend on an op by what they read, other than update ops.
+fn descendants(trace: &Trace, id: OpId) -> Vec<bool> {
+    let mut found = vec![false; trace.ops().len()];
+    let mut open = vec![id];
+    while let Some(next) = open.pop() {
+        for &user in trace.ops()[next].outputs.iter().flat_map(|&value| trace.users(value)) {
+            if !found[user.index()] && !early(&trace.ops()[user]) {
+                found[user.index()] = true;
+                open.push(user);
+            }
+        }
+    }
+    found
+}
+
+/// The bytes of an op's operands, results and workspace, less those of operands that it may overwrite because they are not needed any more.
+/// Operands that it may overwrite although they are needed later do not count: they may leave.
+pub(super) fn own_bytes(
+    trace: &Trace,
+    op: &Op,
+    align: Bytes,
+    needed_later: &dyn Fn(TensorId) -> bool,
+) -> u64 {
+    let aligned = |value: TensorId| trace.bytes(value).align_up(align).get();
+    let reads = distinct(&op.reads);
+    let leaves = |value: TensorId| needed_later(value) && may_overwrite(op, value);
+    let operands: u64 = reads.iter().filter(|&&value| !leaves(value)).map(|&value| aligned(value)).sum();
+    let fresh = op.outputs.iter().copied().filter(|&value| op.overwrites(value).is_none());
+    let results: u64 = fresh.clone().map(aligned).sum();
+    let over_dying =
+        |value: &TensorId| op.may_reuse.iter().any(|pair| pair.output == *value && !needed_later(pair.input));
+    let saved: u64 = fresh.filter(over_dying).map(aligned).sum();
+    let dying = reads.iter().filter(|&&value| may_overwrite(op, value) && !needed_later(value));
+    let saved = saved.min(dying.map(|&value| aligned(value)).sum());
+    operands + results - saved + op.workspace.align_up(align).get()
+}
+
 /// Whether a persistent tensor is needed from the start until its successor exists: an op reads it, and the successor is the tensor itself,
 /// is computed from it, or lies in its storage.
 fn follows(trace: &Trace, end: TensorId, begin: TensorId) -> bool {
@@ -167,7 +230,7 @@ pub(super) fn may_overwrite(op: &Op, input: TensorId) -> bool {
 }
 
 /// Every tensor once.
-pub(super) fn distinct(values: &[TensorId]) -> Vec<TensorId> {
+fn distinct(values: &[TensorId]) -> Vec<TensorId> {
     let mut values = values.to_vec();
     values.sort_unstable();
     values.dedup();
