@@ -244,7 +244,10 @@ class Comparison:
         mebibytes, overhead, share = POINTS[self.name]
         watch = budget(self.captured, share)
         here = f"{watch.peak / MIB:,.1f} MiB, {self.share(watch.nanos - self.plain.nanos)} (budget {share})"
-        row(self.name, f"{mebibytes:,} MiB, +{overhead:.1%}", here, *self.beside(watch))
+        ours, linked = self.beside(watch)
+        planned = self.captured.iteration.plan(watch.peak - self.captured.base, evaluations=1)
+        bound = self.share(planned.bound_nanos - planned.unlimited_nanos)
+        row(self.name, f"{mebibytes:,} MiB, +{overhead:.1%}", here, ours, bound, linked)
 
     def ways(self):
         """Prints every way, and returns the cells of the sweep of our limits."""
@@ -277,8 +280,10 @@ def main():
     torch._logging.set_logs(all=40)
     faults, sweeps = 0, []
     if options.points:
-        row("network", "published point of the budget", "the budget here", "ours at this peak", "ours at this peak, with a link")
-        row("---", *["--:"] * 4)
+        row(
+            "network", "published point of the budget", "the budget here", "ours at this peak", "no plan adds less than", "ours at this peak, with a link"
+        )
+        row("---", *["--:"] * 5)
     else:
         row("network", "way", "peak, MiB", "added op time", "ours at this peak", "our peak in this time, MiB", "ours at this peak, with a link")
         row("---", "---", *["--:"] * 5)
