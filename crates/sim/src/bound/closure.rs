@@ -144,6 +144,12 @@ struct Choice {
     proved: bool,
 }
 
+/// The price at which so many nanoseconds cost as much as so many bytes, in numbers whose products with any time and any size can be added up.
+fn price(nanos: u64, bytes: u64) -> (u128, u128) {
+    let shift = (u64::BITS - nanos.max(bytes).leading_zeros()).saturating_sub(40);
+    (u128::from(nanos >> shift), u128::from(bytes >> shift).max(1))
+}
+
 /// The choices that are best at some price, as far as they are known.
 pub(super) struct Frontier<'a> {
     closures: &'a Closures,
@@ -182,21 +188,21 @@ impl<'a> Frontier<'a> {
             let few = &self.choices[below];
             let Some(above) = above else { return Some(few.time) };
             let many = &self.choices[above];
-            let nanos = u128::from(few.time.saturating_sub(many.time));
-            let bytes = u128::from(many.bytes - few.bytes);
+            let (nanos, bytes) = price(few.time.saturating_sub(many.time), many.bytes - few.bytes);
             let cost = |choice: &Choice| u128::from(choice.time) * bytes + u128::from(choice.bytes) * nanos;
-            let known = cost(few);
+            let known = cost(few).min(cost(many));
             let mut least = known;
             if !few.proved {
                 let found = self.closures.cheapest(&self.fixed, nanos, bytes);
                 least = known.min(cost(&found));
                 if least < known && self.choices.len() < MAX_CHOICES {
-                    self.choices.insert(above, found);
+                    let place = self.choices.partition_point(|choice| choice.bytes <= found.bytes);
+                    self.choices.insert(place, found);
                     continue;
                 }
                 self.choices[below].proved = least == known;
             }
-            let time = least.saturating_sub((nanos * room).div_ceil(GIGA)).div_ceil(bytes);
+            let time = least.saturating_sub(nanos * room.div_ceil(GIGA)).div_ceil(bytes);
             return Some(time as u64);
         }
     }
