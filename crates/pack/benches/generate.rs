@@ -115,10 +115,12 @@ pub fn tiling(len: usize, height: u64, seed: u64) -> Problem {
     Problem { blocks: blocks.collect(), capacity: None }
 }
 
-/// A hard problem of the kind of MiniMalloc's A, B, C and E: a strip of 1,024 × 1,024 units of 1,024 bytes, halved again and again at random places
-/// across either axis, from which some pieces are then taken away, none of them at one time; the optimum is therefore 1,048,576 bytes.
+/// A hard problem of the kind of MiniMalloc's A, B, C and E: a strip of 1,024 × 1,024 units of 1,024 bytes, of which the largest piece is halved again
+/// and again at a random place across either axis, and from which some pieces are then taken away, none of them at one time; the optimum is
+/// therefore 1,048,576 bytes.
 ///
-/// What holds for those four is asked of every problem: there are 0.4 to 0.6 times at which something starts or ends for each block, 16 to 40 blocks are
+/// Areas are spread evenly from 0 to twice their mean, as in those four, which happens only if the largest piece is always cut next. What else
+/// holds for the four is asked of every problem: there are 0.4 to 0.6 times at which something starts or ends for each block, 16 to 40 blocks are
 /// alive at a time, and 88 to 98.5 % of the strip is full. Strips are cut until one of them is like that.
 pub fn cuts(len: usize, seed: u64) -> Problem {
     const SIDE: u64 = 1_024;
@@ -146,13 +148,10 @@ pub fn cuts(len: usize, seed: u64) -> Problem {
 /// A square of `side` × `side` in pieces, as start, end, low and high, in random order. Some pieces are missing, so that `len` are left.
 fn cut_strip(len: usize, side: u64, random: &mut Random) -> Vec<[u64; 4]> {
     let missing = len / 100 + random.below(len as u64 / 16) as usize;
-    // Of so many pieces the largest is cut next: 2 leaves many very thin ones, 4 hardly any.
-    let contestants = 2 + random.below(3);
     let area = |&[start, end, low, high]: &[u64; 4]| (end - start) * (high - low);
     let mut pieces: Vec<[u64; 4]> = vec![[0, side, 0, side]];
     while pieces.len() < len + missing {
-        let drawn = (0..contestants).map(|_| random.below(pieces.len() as u64) as usize);
-        let Some(at) = drawn.max_by_key(|&at| area(&pieces[at])) else { break };
+        let Some(at) = (0..pieces.len()).max_by_key(|&at| area(&pieces[at])) else { break };
         let [start, end, low, high] = pieces[at];
         let across = random.below(2) == 0;
         let (from, to) = if across { (start, end) } else { (low, high) };
