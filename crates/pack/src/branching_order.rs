@@ -20,6 +20,9 @@ const SHAPES: [[f64; 3]; 6] = [
     [0.0, 1.0, 1000.0],
     [1.0, 1.0, 5.0],
 ];
+/// Weights of lifetime and size for corners, and of noise after the first round.
+const CORNER_SHAPES: [[f64; 2]; 4] = [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.0, 0.0]];
+const CORNER_NOISE: [f64; 3] = [1.0, 3.0, 6.0];
 const NOISE: [f64; 4] = [0.05, 0.2, 0.5, 1.0];
 const SHIFTS: [f64; 4] = [0.02, 0.05, 0.1, 0.3];
 /// Orders kept for mutation.
@@ -110,9 +113,19 @@ impl BranchingOrders {
             };
             self.features.iter().map(&mut key).collect()
         };
-        let mut order: Vec<u32> = (0..keys.len() as u32).collect();
-        order.sort_by(|&a, &b| keys[a as usize].total_cmp(&keys[b as usize]));
-        order
+        sorted(keys.into_iter())
+    }
+
+    /// The order in which the search of a number tries the items that fit a corner.
+    pub(crate) fn corner_order(&self, search: u64, random: &mut Random) -> Vec<u32> {
+        let (shapes, levels) = (CORNER_SHAPES.len() as u64, CORNER_NOISE.len() as u64);
+        let [long, large] = CORNER_SHAPES[(search % shapes) as usize];
+        let noise = if search < shapes { 0.0 } else { CORNER_NOISE[(search / shapes % levels) as usize] };
+        sorted(
+            self.features
+                .iter()
+                .map(|feature| -(feature[0] * long + feature[1] * large) + noise * (random.unit() - 0.5)),
+        )
     }
 
     /// Records the area that a search with an order has placed.
@@ -137,4 +150,12 @@ impl BranchingOrders {
             self.kept.truncate(KEPT);
         }
     }
+}
+
+/// All items in ascending order of their keys.
+fn sorted(keys: impl Iterator<Item = f64>) -> Vec<u32> {
+    let keys: Vec<f64> = keys.collect();
+    let mut order: Vec<u32> = (0..keys.len() as u32).collect();
+    order.sort_by(|&a, &b| keys[a as usize].total_cmp(&keys[b as usize]));
+    order
 }

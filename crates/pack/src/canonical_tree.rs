@@ -58,7 +58,7 @@ pub(crate) enum Verdict {
 }
 
 /// Nodes between two checks of the clock and the observer.
-const NODES_PER_CHECK: u64 = 256;
+pub(crate) const NODES_PER_CHECK: u64 = 256;
 
 /// An instance as the search sees it, for any ceiling.
 pub(crate) struct Tree<N> {

@@ -21,6 +21,7 @@ use crate::branching_order::{BranchingOrders, StaticOrder};
 use crate::canonical_tree::{Number, Tree, TreeSearch, Verdict, scale_of};
 use crate::clock::Clock;
 use crate::component::Component;
+use crate::corner_search::{CornerSearch, Strip};
 use crate::instance::{Instance, Span, gcd};
 use crate::random::Random;
 use crate::search_plan::{Kind, SearchPlan};
@@ -34,7 +35,7 @@ pub(crate) const MOST_ITEMS: usize = 1_500;
 /// Evaluations that are prepared ahead of the result that is applied next.
 const AHEAD: u64 = 32;
 /// Components with fewer items are searched at once, without squeaky wheel optimization.
-const FEWEST_REORDERED: usize = 500;
+const FEWEST_REORDERED: usize = 100;
 /// Moves of squeaky wheel optimization on a component that is also searched.
 const REORDERINGS: usize = 64;
 
@@ -53,6 +54,8 @@ pub(crate) struct ComponentState {
     /// Every height is a multiple of this.
     grain: u64,
     tree: Option<Arc<AnyTree>>,
+    /// For searches of corners, if they are possible.
+    strip: Option<Arc<Strip>>,
     orders: BranchingOrders,
     /// The orders of its deep searches.
     deep: Vec<Vec<u32>>,
@@ -77,6 +80,7 @@ impl ComponentState {
                 .fold(scale_of(&component.instance), |grain, item| gcd(grain, item.bytes)),
             offsets,
             tree: None,
+            strip: None,
             component,
             deep: Vec::new(),
             plan: SearchPlan::default(),
@@ -114,7 +118,11 @@ pub(crate) fn fits(
     nodes: u64,
     stop: &dyn Fn() -> bool,
 ) -> Option<bool> {
+    let corners = Strip::new(instance)
+        .map(|strip| CornerSearch::new(&strip, stop).run(capacity, order, nodes))
+        .unwrap_or(Verdict::OutOfNodes);
     let verdict = match any_tree(instance) {
+        _ if corners != Verdict::OutOfNodes => corners,
         AnyTree::Narrow(tree) => TreeSearch::new(&tree, stop).run(capacity, order, None, nodes),
         AnyTree::Wide(tree) => TreeSearch::new(&tree, stop).run(capacity, order, None, nodes),
     };
@@ -129,6 +137,8 @@ pub(crate) fn fits(
 enum Scope {
     /// A component.
     Whole(Arc<AnyTree>),
+    /// A component, corner by corner.
+    Corners(Arc<Strip>),
     /// The items alive in some sections of a component, as an instance.
     Window(Box<Instance>, Span),
 }
@@ -158,10 +168,23 @@ impl Evaluation {
             let offsets = if verdict == Verdict::Fits { search.offsets() } else { Vec::new() };
             Searched { verdict, offsets, area: search.most_area, nodes: search.nodes }
         }
+        let corners = |strip: &Strip| {
+            let mut search = CornerSearch::new(strip, stop);
+            let verdict = search.run(self.ceiling, &self.order, self.nodes);
+            let offsets = if verdict == Verdict::Fits { search.offsets() } else { Vec::new() };
+            Searched { verdict, offsets, area: search.most_area, nodes: search.nodes }
+        };
         let window;
         let tree = match &self.scope {
             Scope::Whole(tree) => tree.as_ref(),
+            Scope::Corners(strip) => return corners(strip),
             Scope::Window(instance, _) => {
+                // Either search proves what the other one does not.
+                if self.number.is_multiple_of(2)
+                    && let Some(strip) = Strip::new(instance)
+                {
+                    return corners(&strip);
+                }
                 window = any_tree(instance);
                 &window
             }
@@ -336,7 +359,18 @@ impl<'a> Improver<'a> {
         let mut random = Random::new(self.budget.seed, number);
         let state = &mut self.states[s];
         let before = state.plan;
-        let (kind, nodes) = state.plan.next(limits, state.component.items.len() as u64);
+        if before == SearchPlan::default() && state.strip.is_none() {
+            state.strip = Strip::new(&state.component.instance).map(Arc::new);
+        }
+        let (kind, nodes) =
+            state.plan.next(limits, state.component.items.len() as u64, state.strip.is_some());
+        if let Kind::Corners { search } = kind
+            && let Some(strip) = &state.strip
+        {
+            let order = state.orders.corner_order(search, &mut random);
+            let scope = Scope::Corners(Arc::clone(strip));
+            return Evaluation { number, state: s, scope, ceiling: goal, kind, order, nodes, before };
+        }
         if let Kind::Deep { .. } = kind
             && state.deep.is_empty()
         {
@@ -369,7 +403,7 @@ impl<'a> Improver<'a> {
             Kind::AtGoal { search } | Kind::Between { search } | Kind::Wander { search, .. } => {
                 state.orders.order(search, &mut random)
             }
-            Kind::Window => Vec::new(),
+            Kind::Corners { .. } | Kind::Window => Vec::new(),
         };
         let tree = state.tree.get_or_insert_with(|| Arc::new(any_tree(&state.component.instance)));
         let scope = Scope::Whole(Arc::clone(tree));
@@ -388,7 +422,7 @@ impl<'a> Improver<'a> {
                 state.proof_nodes = state.proof_nodes.max(searched.nodes);
                 state.proof_window = match task.scope {
                     Scope::Window(_, window) => Some(window),
-                    Scope::Whole(_) => None,
+                    Scope::Whole(_) | Scope::Corners(_) => None,
                 };
             }
             Verdict::OutOfNodes => {

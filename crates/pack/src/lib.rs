@@ -37,6 +37,7 @@ mod canonical_tree;
 mod choice;
 mod clock;
 mod component;
+mod corner_search;
 pub mod csv;
 mod ejection_chain;
 mod exact;

@@ -22,6 +22,14 @@ const PATIENT: u64 = 5;
 const FIRST_WINDOW: u64 = 20_000;
 const WINDOW_SHARE: u64 = 8;
 
+/// Nodes of the first search of corners. Later ones take 1, 1, 2, 1, 1, 2, 4, … times as many (Luby, Sinclair and Zuckerman 1993).
+const CORNER_NODES: u64 = 2_000;
+/// How many times more nodes searches of corners take than all others, whose nodes take about eight times as long: at first, and after
+/// so many nodes, when the goal may be out of reach.
+const CORNER_SHARE: u64 = 32;
+const LATER_SHARE: u64 = 8;
+const MANY_NODES: u64 = 2_000_000;
+
 /// One search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -51,6 +59,11 @@ pub(crate) enum Kind {
         /// The number.
         search: u64,
     },
+    /// Corner by corner with the order of a number, at the goal.
+    Corners {
+        /// The number.
+        search: u64,
+    },
     /// Of a part of the time alone, to prove that the goal is too low.
     Window,
 }
@@ -71,7 +84,7 @@ impl Kind {
         match self {
             Self::Between { .. } => true,
             Self::Deep { between, .. } | Self::Wander { between, .. } => between,
-            Self::AtGoal { .. } | Self::Window => false,
+            Self::AtGoal { .. } | Self::Corners { .. } | Self::Window => false,
         }
     }
 }
@@ -85,20 +98,35 @@ pub(crate) struct SearchPlan {
     deeps: u64,
     /// Searches of windows so far.
     windows: u64,
+    /// Searches of corners so far.
+    corners: u64,
     short_nodes: u64,
     deep_nodes: u64,
     window_nodes: u64,
+    corner_nodes: u64,
 }
 
 impl SearchPlan {
-    /// The next search of a component of this many items, and the nodes it may visit.
-    pub(crate) fn next(&mut self, limits: NodeLimits, items: u64) -> (Kind, u64) {
+    /// The next search of a component of this many items, with corners or not, and the nodes it may visit.
+    pub(crate) fn next(&mut self, limits: NodeLimits, items: u64, corners: bool) -> (Kind, u64) {
         let others = self.short_nodes.saturating_add(self.deep_nodes);
-        if others > FIRST_WINDOW && self.window_nodes < others / WINDOW_SHARE {
+        let all = others.saturating_add(self.corner_nodes);
+        if all > FIRST_WINDOW && self.window_nodes < all / WINDOW_SHARE {
             let nodes = 1_000 << (self.windows / 32).min(40);
             self.windows += 1;
             self.window_nodes = self.window_nodes.saturating_add(nodes);
             return (Kind::Window, nodes);
+        }
+        let share = if self.corner_nodes < MANY_NODES { CORNER_SHARE } else { LATER_SHARE };
+        if corners && self.corner_nodes <= others.saturating_mul(share) {
+            let search = self.corners;
+            let nodes = match limits {
+                NodeLimits::Short => CORNER_NODES * luby(search + 1),
+                NodeLimits::Growing => CORNER_NODES << (search / 4).min(40),
+            };
+            self.corners += 1;
+            self.corner_nodes = self.corner_nodes.saturating_add(nodes);
+            return (Kind::Corners { search }, nodes);
         }
         let begun = !self.deeps.is_multiple_of(ROUND);
         if limits == NodeLimits::Short && (begun || self.deep_nodes < self.short_nodes) {
@@ -127,6 +155,12 @@ impl SearchPlan {
     }
 }
 
+/// The sequence 1, 1, 2, 1, 1, 2, 4, 1, …, from 1 on.
+fn luby(at: u64) -> u64 {
+    let power = u64::BITS - at.leading_zeros();
+    if at + 1 == 1 << power { 1 << (power - 1) } else { luby(at + 1 - (1 << (power - 1))) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,8 +169,13 @@ mod tests {
     fn deep_and_short_searches_share_the_nodes() {
         let mut plan = SearchPlan::default();
         for _ in 0..10_000 {
-            plan.next(NodeLimits::Short, 200);
+            plan.next(NodeLimits::Short, 200, false);
         }
         assert!(plan.deep_nodes / 3 < plan.short_nodes && plan.short_nodes < 3 * plan.deep_nodes, "{plan:?}");
+    }
+
+    #[test]
+    fn the_lengths_of_searches_of_corners_follow_luby() {
+        assert_eq!((1..=15).map(luby).collect::<Vec<_>>(), [1, 1, 2, 1, 1, 2, 4, 1, 1, 2, 1, 1, 2, 4, 8]);
     }
 }
