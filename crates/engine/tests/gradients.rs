@@ -335,6 +335,11 @@ fn squared_errors() {
 fn language_models() {
     let options = Options::new(3).length(5).vocabulary(7).width(12).layers(2).optimizer(OptimizerKind::Sgd);
     check(&zoo::build("lstm", &options).expect("the network can be built"));
+    // Two blocks of steps, whose gradients to the weights are added up, and a step alone.
+    for (batch, length) in [(130, 3), (256, 2)] {
+        let options = options.clone().batch(batch).length(length).width(3).layers(2);
+        check(&zoo::build("lstm", &options).expect("the network can be built"));
+    }
     // A head of the transformer is 64 wide.
     let options = options.batch(2).width(64).layers(1);
     check(&zoo::build("gpt", &options).expect("the network can be built"));

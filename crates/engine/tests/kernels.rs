@@ -6,7 +6,7 @@ use elbowroom_engine::kernels::owned::{Memory, run_owned};
 use elbowroom_engine::kernels::{Context, algorithms, workspace};
 use elbowroom_graph::op::{
     Adam, Algorithm, Channels, Classification, Conv, Diffusion, Function, GroupedConv, Groups, Heads, Lookup,
-    Mask, Pool, Product, Queries, Response, Rotation, Sgd, Window,
+    Mask, Places, Pool, Product, Queries, Response, Rotation, Sgd, Window,
 };
 use elbowroom_graph::signature::Size;
 use elbowroom_graph::{DType, OpKind};
@@ -423,11 +423,14 @@ fn poolings() {
 
 #[test]
 fn language_operations() {
-    for (rows, offset, stride, vocabulary, width) in
-        [(1, 0, 1, 1, 1), (30, 4, 5, 11, 65), (200, 0, 1, 50, 130)]
-    {
+    for (rows, places, vocabulary, width) in [
+        (1, Places::ALL, 1, 1),
+        (30, Places::steps(4, [30, 5]), 11, 65),
+        (30, Places::steps(2, [10, 5]), 11, 65),
+        (200, Places::ALL, 50, 130),
+    ] {
         for first in [0, 3, vocabulary] {
-            let lookup = Lookup { rows, offset, stride, first, vocabulary, width };
+            let lookup = Lookup { rows, places, first, vocabulary, width };
             check(&OpKind::Embedding(lookup));
             check(&OpKind::EmbeddingTile(lookup));
             check(&OpKind::EmbeddingGrad { lookup, accumulate: false });
@@ -448,8 +451,14 @@ fn language_operations() {
             check(&OpKind::AttentionGrad(heads));
         }
     }
-    for (rows, classes, offset, stride) in [(1, 1, 0, 7), (9, 10, 2, 3), (300, 130, 0, 1), (3, 5000, 1, 1)] {
-        let loss = Classification { rows, classes, offset, stride, scale: 1.0 / rows as f32 };
+    for (rows, classes, places) in [
+        (1, 1, Places::steps(0, [1, 7])),
+        (9, 10, Places::steps(2, [9, 3])),
+        (9, 10, Places::steps(2, [3, 6])),
+        (300, 130, Places::ALL),
+        (3, 5000, Places { offset: 1, ..Places::ALL }),
+    ] {
+        let loss = Classification { rows, classes, places, scale: 1.0 / rows as f32 };
         check(&OpKind::CrossEntropy(loss));
         check(&OpKind::CrossEntropyGrad(loss));
         check(&OpKind::Hits(loss));

@@ -6,7 +6,8 @@
 //! **Summation.** A tensor that is read several times has several contributions to its gradient. Those of a parameter accumulate in place
 //! (Chen et al., 2016, Section 5.3), fused into the product or the lookup if the op supports it. Those of an intermediate tensor are added
 //! by a pure [`OpKind::Add`], because the first contribution may be the same tensor that another path still needs (both branches of a
-//! residual sum share one gradient). The addition may run in place; a schedule decides.
+//! residual sum share one gradient). The addition may run in place; a schedule decides. The weight of a recurrent product has one contribution
+//! for several steps ([`crate::recurrent`]).
 //!
 //! **Updates** run as soon as the gradient of the parameter is complete and nothing reads the old tensor any more, which is after the
 //! backward op of its first use. A gradient then lives for one layer instead of until the end, which saves as many bytes as the model has
@@ -19,7 +20,8 @@ use elbowroom_ir::{Id, OpId, TensorId};
 use crate::builder::{BuildError, Builder, Mode, Var};
 use crate::graph::{Graph, Node, Role};
 use crate::init::Init;
-use crate::op::{Adam, Channels, OpKind, Rotation, Sgd};
+use crate::op::{Adam, Channels, OpKind, Product, Rotation, Sgd};
+use crate::recurrent::Recurrent;
 
 /// Name of the op that makes the derivative of the loss to itself.
 pub(crate) const SEED: &str = "loss.seed";
@@ -84,28 +86,18 @@ struct Backward<'a> {
     gradients: Vec<Option<Gradient>>,
     /// For each persistent tensor, the optimizer state that belongs to it.
     states: Vec<Vec<TensorId>>,
-    /// For each forward op, the weights whose first use it is, as positions in the list of persistent tensors.
+    /// For each forward op, the weights whose gradient is complete behind its derivative, as positions in the list of persistent tensors: their
+    /// first use.
     due: Vec<Vec<usize>>,
+    recurrent: Recurrent,
 }
 
 impl<'a> Backward<'a> {
     fn new(builder: &'a mut Builder, optimizer: Optimizer) -> Self {
         let graph = &builder.graph;
         let mut needed = vec![false; graph.tensors.len()];
-        let mut due = vec![Vec::new(); graph.nodes.len()];
-        let mut first_use: Vec<Option<usize>> = vec![None; graph.tensors.len()];
-        for (id, node) in graph.nodes.iter() {
-            for input in &node.inputs {
-                first_use[input.index()].get_or_insert(id.index());
-            }
-        }
-        for (position, parameter) in graph.persistent.iter().enumerate() {
-            if parameter.role == Role::Weight {
-                needed[parameter.begin.index()] = true;
-                if let Some(first) = first_use[parameter.begin.index()] {
-                    due[first].push(position);
-                }
-            }
+        for parameter in graph.persistent.iter().filter(|parameter| parameter.role == Role::Weight) {
+            needed[parameter.begin.index()] = true;
         }
         for node in graph.nodes.values() {
             if node.inputs.iter().any(|input| needed[input.index()]) {
@@ -114,9 +106,25 @@ impl<'a> Backward<'a> {
                 }
             }
         }
+        let recurrent = Recurrent::of(graph, &needed);
+        let mut first_use: Vec<Option<usize>> = vec![None; graph.tensors.len()];
+        for (id, node) in graph.nodes.iter() {
+            let used = recurrent.split.get(&id).copied().unwrap_or(id).min(id).index();
+            for input in &node.inputs {
+                let first = first_use[input.index()].get_or_insert(used);
+                *first = used.min(*first);
+            }
+        }
+        let mut due = vec![Vec::new(); graph.nodes.len()];
+        for (position, parameter) in graph.persistent.iter().enumerate() {
+            if let Some(first) = first_use[parameter.begin.index()].filter(|_| parameter.role == Role::Weight)
+            {
+                due[first].push(position);
+            }
+        }
         let gradients = vec![None; graph.tensors.len()];
         let states = optimizer_states(builder, optimizer);
-        Self { builder, optimizer, needed, gradients, states, due }
+        Self { builder, optimizer, needed, gradients, states, due, recurrent }
     }
 
     fn seed(&mut self, loss: Var) -> Result<(), BuildError> {
@@ -210,7 +218,7 @@ impl<'a> Backward<'a> {
             return self.lstm_cell(&node, from[0], from[1], [batch, hidden]);
         }
         if let OpKind::Split { outer, ref widths } = node.kind {
-            return self.split(&node, &from, outer, widths);
+            return self.split(id, &node, &from, outer, widths);
         }
         // All others are differentiated with respect to their first output; the rest are statistics.
         let Some(dy) = from[0] else {
@@ -309,13 +317,10 @@ impl<'a> Backward<'a> {
             OpKind::AveragePool { pool, count_padding } => {
                 self.emit(&node, "grad", OpKind::AveragePoolGrad { pool, count_padding }, &[dy], x)
             }
-            OpKind::Linear { product, bias } => {
-                if bias {
-                    let sum = Channels { batch: product.rows, channels: product.outputs, spatial: 1 };
-                    self.emit(&node, "grad-bias", OpKind::BiasGrad(sum), &[dy], &x[2..])?;
+            OpKind::Linear { product, .. } => {
+                if !self.recurrent.split.contains_key(&id) {
+                    self.linear_weights(&node, product, [x[0], dy])?;
                 }
-                let kind = |accumulate| OpKind::LinearGradWeight { product, accumulate };
-                self.emit_accumulating(&node, "grad-weight", kind, &[x[0], dy], x[1])?;
                 self.emit(&node, "grad-input", OpKind::LinearGradInput(product), &[dy, x[1]], &x[..1])
             }
             OpKind::Embedding(lookup) => {
@@ -352,9 +357,26 @@ impl<'a> Backward<'a> {
         }
     }
 
-    /// The gradient of a tensor that was split: its parts side by side, zeros for parts that nobody used.
+    /// The gradients to the weight and the bias of a layer from rows of its input and of the gradient to its output.
+    fn linear_weights(
+        &mut self,
+        node: &Node,
+        product: Product,
+        [x, dy]: [TensorId; 2],
+    ) -> Result<(), BuildError> {
+        let sum = Channels { batch: product.rows, channels: product.outputs, spatial: 1 };
+        if node.inputs.len() > 2 {
+            self.emit(node, "grad-bias", OpKind::BiasGrad(sum), &[dy], &node.inputs[2..])?;
+        }
+        let kind = |accumulate| OpKind::LinearGradWeight { product, accumulate };
+        self.emit_accumulating(node, "grad-weight", kind, &[x, dy], node.inputs[1])
+    }
+
+    /// The gradient of a tensor that was split: its parts side by side, zeros for parts that nobody used. It is the gradient to all rows of the
+    /// recurrent products that belong to the parts, too.
     fn split(
         &mut self,
+        id: OpId,
         node: &Node,
         from: &[Option<TensorId>],
         outer: usize,
@@ -374,7 +396,18 @@ impl<'a> Backward<'a> {
             });
         }
         let kind = OpKind::Concat { outer, widths: widths.to_vec() };
-        self.emit(node, "grad", kind, &parts, &node.inputs)
+        let dy = self.builder.push1(format!("{}.grad", node.name), kind, &parts)?.id;
+        let steps = self.recurrent.steps.get(&id).cloned().unwrap_or_default();
+        if let (Some(product), Some(&first)) = (self.builder.graph.one_layer(&steps), steps.first()) {
+            let xs: Vec<TensorId> =
+                steps.iter().map(|&step| self.builder.graph.nodes[step].inputs[0]).collect();
+            let widths = vec![product.rows / steps.len() * product.inputs; steps.len()];
+            let first = self.builder.graph.nodes[first].clone();
+            let joined = format!("{}.steps", first.name);
+            let x = self.builder.push1(joined, OpKind::Concat { outer: 1, widths }, &xs)?.id;
+            self.linear_weights(&first, product, [x, dy])?;
+        }
+        self.contribute(node.inputs[0], dy, true)
     }
 
     fn lstm_cell(

@@ -194,10 +194,8 @@ pub struct Product {
 pub struct Lookup {
     /// Ids that are read.
     pub rows: usize,
-    /// Index of the first id that is read.
-    pub offset: usize,
-    /// Distance between ids that are read: 1, or the length of a sequence where the ids are one step of all sequences.
-    pub stride: usize,
+    /// Which ids these are.
+    pub places: Places,
     /// The id of the table's first row: zero unless the table is a tile of a larger one.
     pub first: usize,
     /// Rows of the table.
@@ -222,33 +220,64 @@ pub struct Heads {
     pub causal: bool,
 }
 
-/// Extents and weight of a classification loss: `logits [rows, classes]`, `labels i32 [any]`, of which row `r` reads the one at
-/// `offset + r·stride`.
+/// Extents and weight of a classification loss: `logits [rows, classes]`, `labels i32 [any]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Classification {
     /// Rows of the logits.
     pub rows: usize,
     /// Columns of the logits.
     pub classes: usize,
-    /// Index of the first label that is read.
-    pub offset: usize,
-    /// Distance between labels that are read.
-    pub stride: usize,
+    /// Which label each row reads.
+    pub places: Places,
     /// Factor of the sum over rows: `1 / rows` for a mean.
     pub scale: f32,
+}
+
+/// Which ids or labels the rows of an op read: row `r` the one at `offset + (r mod each)·stride + ⌊r / each⌋`. Of sequences `[batch, length]`,
+/// these are all steps in order ([`Places::ALL`]), or neighbouring steps one after the other ([`Places::steps`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Places {
+    /// What the first row reads.
+    pub offset: usize,
+    /// Distance between what neighbouring rows read: 1, or the length of a sequence where they are one step of all sequences.
+    pub stride: usize,
+    /// Rows of one step, at least one. The next step reads what lies behind.
+    pub each: usize,
+}
+
+impl Places {
+    /// All in order.
+    pub const ALL: Self = Self { offset: 0, stride: 1, each: usize::MAX };
+
+    /// The steps from `first` on of `batch` sequences `[batch, length]`.
+    pub const fn steps(first: usize, [batch, length]: [usize; 2]) -> Self {
+        Self { offset: first, stride: length, each: if batch == 0 { 1 } else { batch } }
+    }
+
+    /// What a row reads.
+    pub const fn of(&self, row: usize) -> usize {
+        self.offset + row % self.each * self.stride + row / self.each
+    }
+
+    /// Numbers up to the last one that one of the first rows reads.
+    pub const fn span(&self, rows: usize) -> usize {
+        let last = rows.saturating_sub(1);
+        let (across, steps) = if last < self.each { (last, 0) } else { (self.each - 1, last / self.each) };
+        self.offset + across * self.stride + steps + 1
+    }
 }
 
 impl Lookup {
     /// Ids up to the last one read.
     pub const fn span(&self) -> usize {
-        self.offset + self.rows.saturating_sub(1) * self.stride + 1
+        self.places.span(self.rows)
     }
 }
 
 impl Classification {
     /// Labels up to the last one read.
     pub const fn span(&self) -> usize {
-        self.offset + self.rows.saturating_sub(1) * self.stride + 1
+        self.places.span(self.rows)
     }
 }
 

@@ -1,9 +1,12 @@
 //! Layers, as networks are described by them: ops together with their parameters, statistics and initial values.
 
 mod grouped;
+mod steps;
 mod transformer;
 
 pub use grouped::TransposedLayer;
+
+use std::ops::Range;
 
 use elbowroom_ir::TensorId;
 
@@ -11,7 +14,7 @@ use crate::builder::{BuildError, Builder, Mode, Var};
 use crate::graph::Role;
 use crate::init::Init;
 use crate::op::{
-    Algorithm, Channels, Classification, Conv, Function, Heads, Lookup, Mask, OpKind, Pool, Product,
+    Algorithm, Channels, Classification, Conv, Function, Heads, Lookup, Mask, OpKind, Places, Pool, Product,
     Response, Window,
 };
 
@@ -360,7 +363,7 @@ impl Builder {
     pub fn embedding(&mut self, name: &str, ids: Var, table: Var, part: Part) -> Result<Var, BuildError> {
         let rows = part.rows.unwrap_or(ids.shape.len());
         let (vocabulary, width) = (table.dim(0), table.dim(1));
-        let lookup = Lookup { rows, offset: part.offset, stride: part.stride, first: 0, vocabulary, width };
+        let lookup = Lookup { rows, places: part.places, first: 0, vocabulary, width };
         self.push1(name, OpKind::Embedding(lookup), &[ids.id, table.id])
     }
 
@@ -387,7 +390,7 @@ impl Builder {
         let rows = logits.shape.len() / classes.max(1);
         let evaluates = self.mode() == Mode::Evaluation;
         let scale = if evaluates { 1.0 } else { scale };
-        let loss = Classification { rows, classes, offset: part.offset, stride: part.stride, scale };
+        let loss = Classification { rows, classes, places: part.places, scale };
         if evaluates {
             let hits = self.push1(format!("{name}.hits"), OpKind::Hits(loss), &[logits.id, labels.id])?;
             self.hits.push(hits);
@@ -420,21 +423,19 @@ impl Builder {
 /// The ids or labels that an op reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Index of the first.
-    pub offset: usize,
-    /// Distance between neighbours.
-    pub stride: usize,
+    /// Which.
+    pub places: Places,
     /// How many; all if `None`.
     pub rows: Option<usize>,
 }
 
 impl Part {
     /// All of them.
-    pub const ALL: Self = Self { offset: 0, stride: 1, rows: None };
+    pub const ALL: Self = Self { places: Places::ALL, rows: None };
 
-    /// Those of one step of `batch` sequences `[batch, length]`.
-    pub const fn step(step: usize, [batch, length]: [usize; 2]) -> Self {
-        Self { offset: step, stride: length, rows: Some(batch) }
+    /// Those of some steps of `batch` sequences `[batch, length]`, step after step.
+    pub fn steps(steps: &Range<usize>, [batch, length]: [usize; 2]) -> Self {
+        Self { places: Places::steps(steps.start, [batch, length]), rows: Some(batch * steps.len()) }
     }
 }
 

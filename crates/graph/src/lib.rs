@@ -50,6 +50,7 @@ mod normal;
 pub mod op;
 mod parameters;
 pub mod philox;
+mod recurrent;
 pub mod shape;
 pub mod signature;
 mod tile;

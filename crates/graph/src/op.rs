@@ -14,7 +14,7 @@
 use elbowroom_ir::trace::Again;
 
 pub use crate::extents::{
-    Algorithm, Channels, Classification, Conv, Heads, Lookup, Pool, Product, Response, Window,
+    Algorithm, Channels, Classification, Conv, Heads, Lookup, Places, Pool, Product, Response, Window,
 };
 pub use crate::groups::{Diffusion, GroupedConv, Groups, Queries, Rotation};
 pub use crate::parameters::{Adam, Function, Mask, Sgd};
@@ -290,12 +290,12 @@ pub enum OpKind {
         accumulate: bool,
     },
 
-    /// `(ids i32, table) → (y)`: `y[r, :] = table[ids[offset + r·stride] − first, :]`; zeros for an id outside `first..first + vocabulary`.
+    /// `(ids i32, table) → (y)`: `y[r, :] = table[ids[places(r)] − first, :]`; zeros for an id outside `first..first + vocabulary`.
     Embedding(Lookup),
     /// `(ids i32, table, y [rows, width]) → (y′)`: as [`Self::Embedding`], but y′ mutates y, and rows stay as they are whose ids lie outside
     /// the table: a lookup in the next tile of a table.
     EmbeddingTile(Lookup),
-    /// `(ids i32, dy [rows, width], acc like table if accumulate) → (dtable)`: `dtable[v, :] = acc[v, :] + Σ_{r: ids[offset + r·stride] =
+    /// `(ids i32, dy [rows, width], acc like table if accumulate) → (dtable)`: `dtable[v, :] = acc[v, :] + Σ_{r: ids[places(r)] =
     /// first + v} dy[r, :]`, summed in ascending r; with `accumulate`, dtable mutates acc, otherwise acc is zero.
     EmbeddingGrad {
         /// Extents.
@@ -360,7 +360,7 @@ pub enum OpKind {
     },
 
     /// `(logits, labels i32) → (loss [], lse [rows])`: `lse[r] = ln Σ_c e^{logits[r, c]}`,
-    /// `loss = scale · Σ_r (lse[r] − logits[r, labels[offset + r·stride]])`. A row whose label is outside `0..classes` counts for nothing.
+    /// `loss = scale · Σ_r (lse[r] − logits[r, labels[places(r)]])`. A row whose label is outside `0..classes` counts for nothing.
     CrossEntropy(Classification),
     /// `(logits, labels i32, lse, dloss []) → (dlogits)`: `dlogits[r, c] = dloss·scale·(e^{logits[r, c] − lse[r]} − [c = label])`; zero
     /// in a row whose label is outside `0..classes`.

@@ -189,7 +189,8 @@ fn gradients_have_the_shape_of_what_they_belong_to() {
 #[test]
 fn shared_weights_accumulate_in_place() {
     let length = 5;
-    let options = Options::new(2).length(length).layers(1);
+    // So many sequences that every step is computed by itself.
+    let options = Options::new(256).length(length).layers(1);
     let graph = build("lstm", &options);
     let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
     for node in graph.nodes.values() {
@@ -462,4 +463,39 @@ fn graphs_of_other_extents_agree_on_what_persists() {
     assert_eq!(persists("seq2seq", &lengths(3, 9, 2)), persists("seq2seq", &lengths(12, 1, 7)));
     assert_eq!(persists("lstm", &lengths(3, 1, 2)), persists("lstm", &lengths(8, 1, 5)));
     assert_eq!(persists("resnet18", &image(4, 32)), persists("resnet18", &image(3, 32)));
+}
+
+/// What does not depend on the step before is computed for several steps at once, forward and backward; the gradients to the recurrent weights
+/// are as well.
+#[test]
+fn recurrent_networks_compute_several_steps_at_once() {
+    let count = |graph: &Graph, of: &dyn Fn(&OpKind) -> Option<usize>| {
+        graph
+            .nodes
+            .values()
+            .filter_map(|node| of(&node.kind))
+            .fold([0, 0], |[ops, rows], more| [ops + 1, rows + more])
+    };
+    // Blocks of 13 steps.
+    let (batch, length, layers) = (20, 39, 2);
+    let graph = build("lstm", &Options::new(batch).length(length).layers(layers));
+    let forward = count(&graph, &|kind| match kind {
+        OpKind::Linear { product, .. } => Some(product.rows),
+        _ => None,
+    });
+    let weights = count(&graph, &|kind| match kind {
+        OpKind::LinearGradWeight { product, .. } => Some(product.rows),
+        _ => None,
+    });
+    let inputs = count(&graph, &|kind| match kind {
+        OpKind::LinearGradInput(product) => Some(product.rows),
+        _ => None,
+    });
+    // For every block the products of the layers' inputs and that of the decoder; for every step those of the layers' states.
+    let (blocks, steps) = (3, layers * length);
+    let rows = (2 * layers + 1) * batch * length;
+    assert_eq!(forward, [blocks * (layers + 1) + steps, rows]);
+    assert_eq!(weights, [blocks * (2 * layers + 1), rows]);
+    // Nothing leads to the state before the first step.
+    assert_eq!(inputs, [blocks * (layers + 1) + steps - layers, rows - layers * batch]);
 }

@@ -214,7 +214,7 @@ fn recursion_needs_logarithmic_memory() {
 #[test]
 fn updates_among_gradients() {
     let machine = presets::machine("v100").unwrap();
-    let lstm = zoo::Options::new(16).length(48).width(256).layers(2);
+    let lstm = zoo::Options::new(16).length(192).width(256).layers(2);
     for (name, options, percent) in
         [("resnet110", zoo::Options::new(16), 40), ("lstm", lstm, 80), ("gpt", zoo::Options::new(4), 80)]
     {

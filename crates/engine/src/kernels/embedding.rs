@@ -23,7 +23,7 @@ pub enum Outside {
 /// # Safety
 /// As [`super::run`].
 pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, lookup: Lookup, outside: Outside) {
-    let Lookup { rows, offset, stride, vocabulary, width, .. } = lookup;
+    let Lookup { rows, places, vocabulary, width, .. } = lookup;
     // SAFETY: the result is apart from these operands.
     let (ids, table) = unsafe { (o.read::<i32>(0, lookup.span()), o.read::<f32>(1, vocabulary * width)) };
     let y = Shared::new(o.target::<f32>(0, rows * width));
@@ -31,7 +31,7 @@ pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, lookup: Lookup, outsi
         for r in rows {
             // SAFETY: every task has its own rows.
             let to = unsafe { y.slice(r * width, width) };
-            match (row_of(ids[offset + r * stride], &lookup), outside) {
+            match (row_of(ids[places.of(r)], &lookup), outside) {
                 (Some(row), _) => to.copy_from_slice(&table[row * width..(row + 1) * width]),
                 (None, Outside::Zero) => to.fill(0.0),
                 (None, Outside::Keep) => {}
@@ -45,7 +45,7 @@ pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, lookup: Lookup, outsi
 /// # Safety
 /// As [`super::run`].
 pub unsafe fn grad(o: &Operands<'_>, pool: &ThreadPool, lookup: Lookup, accumulate: bool) {
-    let Lookup { rows, offset, stride, vocabulary, width, .. } = lookup;
+    let Lookup { rows, places, vocabulary, width, .. } = lookup;
     // SAFETY: the result is apart from these operands.
     let (ids, dy) = unsafe { (o.read::<i32>(0, lookup.span()), o.read::<f32>(1, rows * width)) };
     let table = Shared::new(o.target::<f32>(0, vocabulary * width));
@@ -56,7 +56,7 @@ pub unsafe fn grad(o: &Operands<'_>, pool: &ThreadPool, lookup: Lookup, accumula
             (0..vocabulary).for_each(|row| part(row).fill(0.0));
         }
         for r in 0..rows {
-            if let Some(row) = row_of(ids[offset + r * stride], &lookup) {
+            if let Some(row) = row_of(ids[places.of(r)], &lookup) {
                 for (sum, &dy) in part(row).iter_mut().zip(&dy[r * width + start..][..count]) {
                     *sum += dy;
                 }

@@ -40,7 +40,7 @@ pub fn log_sum_exp(xs: &[f32]) -> f32 {
 /// # Safety
 /// As [`super::run`].
 pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, loss: Classification) {
-    let Classification { rows, classes, offset, stride, scale } = loss;
+    let Classification { rows, classes, places, scale } = loss;
     // SAFETY: the results are apart from all operands.
     let (logits, labels) = unsafe { (o.read::<f32>(0, rows * classes), o.read::<i32>(1, loss.span())) };
     let lse = Shared::new(o.target::<f32>(1, rows));
@@ -53,7 +53,7 @@ pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, loss: Classification)
     });
     let mut sum = 0.0f64;
     for r in 0..rows {
-        if let Some(class) = class(labels[offset + r * stride], classes) {
+        if let Some(class) = class(labels[places.of(r)], classes) {
             // SAFETY: all tasks are done.
             sum += f64::from(unsafe { *lse.add(r) }) - f64::from(row(r)[class]);
         }
@@ -65,7 +65,7 @@ pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, loss: Classification)
 /// # Safety
 /// As [`super::run`].
 pub unsafe fn grad(o: &Operands<'_>, pool: &ThreadPool, loss: Classification) {
-    let Classification { rows, classes, offset, stride, scale } = loss;
+    let Classification { rows, classes, places, scale } = loss;
     // SAFETY: these operands are not written.
     let (labels, lse, dloss) =
         unsafe { (o.read::<i32>(1, loss.span()), o.read::<f32>(2, rows), o.read::<f32>(3, 1)[0]) };
@@ -76,7 +76,7 @@ pub unsafe fn grad(o: &Operands<'_>, pool: &ThreadPool, loss: Classification) {
         for r in rows {
             // SAFETY: every task has its own rows; the result is the logits or apart.
             unsafe {
-                let Some(class) = class(labels[offset + r * stride], classes) else {
+                let Some(class) = class(labels[places.of(r)], classes) else {
                     dlogits.slice(r * classes, classes).fill(0.0);
                     continue;
                 };
@@ -104,14 +104,14 @@ pub unsafe fn grad(o: &Operands<'_>, pool: &ThreadPool, loss: Classification) {
 /// # Safety
 /// As [`super::run`].
 pub unsafe fn hits(o: &Operands<'_>, pool: &ThreadPool, loss: Classification) {
-    let Classification { rows, classes, offset, stride, .. } = loss;
+    let Classification { rows, classes, places, .. } = loss;
     // SAFETY: the result is apart from all operands.
     let (logits, labels) = unsafe { (o.read::<f32>(0, rows * classes), o.read::<i32>(1, loss.span())) };
     let count = AtomicUsize::new(0);
     over_rows(pool, rows, classes, |rows| {
         let hit = |&r: &usize| {
             let row = &logits[r * classes..(r + 1) * classes];
-            class(labels[offset + r * stride], classes).is_some_and(|class| {
+            class(labels[places.of(r)], classes).is_some_and(|class| {
                 let at_label = row[class];
                 // A row with an undefined logit is no hit.
                 row[..class].iter().all(|&x| x < at_label) && row[class..].iter().all(|&x| x <= at_label)

@@ -110,7 +110,7 @@ pub(super) fn expect_sound(kind: &OpKind, reads: &[usize], writes: &[usize]) {
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    use elbowroom_graph::op::{Algorithm, Conv, Lookup, Pool, Window};
+    use elbowroom_graph::op::{Algorithm, Conv, Lookup, Places, Pool, Window};
 
     use super::*;
 
@@ -159,7 +159,7 @@ mod tests {
         let window = Window::square(2, 2, 0);
         let pool = Pool { planes: 1, in_size: [4, 4], out_size: [2, 2], window };
         assert!(!is_refused(&OpKind::MaxPool(pool)));
-        let lookup = Lookup { rows: huge, offset: 0, stride: 1, first: 0, vocabulary: 1 << 31, width: huge };
+        let lookup = Lookup { rows: huge, places: Places::ALL, first: 0, vocabulary: 1 << 31, width: huge };
         let others = [
             OpKind::MaxPool(Pool { out_size: [9, 9], ..pool }),
             OpKind::MaxPoolGrad(Pool { in_size: [huge, huge], ..pool }),

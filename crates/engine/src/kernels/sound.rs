@@ -1,7 +1,7 @@
 //! Which kinds of ops kernels may run: kernels rely on extents that belong together. The fields of kinds and graphs are public, so that safe
 //! code can put any numbers there; what is unsound is rejected here, before a kernel runs.
 
-use elbowroom_graph::op::{Conv, GroupedConv, Heads, Pool};
+use elbowroom_graph::op::{Conv, GroupedConv, Heads, Places, Pool};
 use elbowroom_graph::{Graph, OpKind};
 use elbowroom_ir::Id;
 
@@ -38,6 +38,12 @@ pub fn fault(kind: &OpKind) -> Option<String> {
         }
         OpKind::CrossAttention(extents) | OpKind::CrossAttentionGrad(extents) => {
             divides(extents.shared, extents.heads)
+        }
+        OpKind::Embedding(lookup) | OpKind::EmbeddingTile(lookup) | OpKind::EmbeddingGrad { lookup, .. } => {
+            lookup.places.each > 0
+        }
+        OpKind::CrossEntropy(loss) | OpKind::CrossEntropyGrad(loss) | OpKind::Hits(loss) => {
+            loss.places.each > 0
         }
         OpKind::Rotary(rotation) => rotation.width.is_multiple_of(2),
         OpKind::Sinusoid { width, .. } => width.is_multiple_of(2),
@@ -257,8 +263,8 @@ fn volumes(kind: &OpKind) -> Vec<Vec<usize>> {
             vec![
                 vec![lookup.rows, lookup.width],
                 vec![lookup.vocabulary, lookup.width],
-                vec![lookup.rows, lookup.stride],
-                vec![lookup.offset],
+                vec![lookup.rows, lookup.places.stride],
+                vec![lookup.places.offset],
             ]
         }
         OpKind::LstmCell { batch, hidden } | OpKind::LstmCellGrad { batch, hidden, .. } => {
@@ -277,7 +283,8 @@ fn volumes(kind: &OpKind) -> Vec<Vec<usize>> {
         OpKind::RandomSteps { rows, steps, .. } => vec![vec![rows], vec![steps]],
         OpKind::Diffuse(diffusion) => vec![vec![diffusion.batch, diffusion.size], vec![diffusion.steps]],
         OpKind::CrossEntropy(loss) | OpKind::CrossEntropyGrad(loss) | OpKind::Hits(loss) => {
-            vec![vec![loss.rows, loss.classes], vec![loss.rows, loss.stride], vec![loss.offset]]
+            let Places { offset, stride, .. } = loss.places;
+            vec![vec![loss.rows, loss.classes], vec![loss.rows, stride], vec![offset]]
         }
         OpKind::Concat { outer, ref widths } | OpKind::Split { outer, ref widths } => {
             let total = widths.iter().fold(0, |total: usize, &width| total.saturating_add(width));

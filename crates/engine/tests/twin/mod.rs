@@ -477,7 +477,7 @@ fn normalize(
 
 fn looked_up(lookup: Lookup, ids: &[f64], mut f: impl FnMut(usize, usize)) {
     for (r, i) in pairs([lookup.rows, lookup.width]) {
-        let id = ids[lookup.offset + r * lookup.stride] - lookup.first as f64;
+        let id = ids[lookup.places.of(r)] - lookup.first as f64;
         if id >= 0.0 && id < lookup.vocabulary as f64 {
             f(id as usize * lookup.width + i, r * lookup.width + i);
         }
@@ -485,7 +485,7 @@ fn looked_up(lookup: Lookup, ids: &[f64], mut f: impl FnMut(usize, usize)) {
 }
 
 fn class(loss: &Classification, labels: &[f64], row: usize) -> Option<usize> {
-    let label = labels[loss.offset + row * loss.stride];
+    let label = labels[loss.places.of(row)];
     (label >= 0.0 && label < loss.classes as f64).then_some(label as usize)
 }
 

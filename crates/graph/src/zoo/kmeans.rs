@@ -20,7 +20,7 @@ use super::Options;
 use crate::builder::{BuildError, Builder, Mode, Var, part_suffix};
 use crate::graph::{Content, Graph, Role};
 use crate::init::Init;
-use crate::op::{Lookup, OpKind, Product};
+use crate::op::{Lookup, OpKind, Places, Product};
 
 /// Columns of a point, unless the options say otherwise.
 const WIDTH: usize = 64;
@@ -63,7 +63,7 @@ pub fn build(name: &str, options: &Options) -> Result<Graph, BuildError> {
     b.phase = Phase::Update;
     let mut sums: Option<Var> = None;
     for (number, part) in parts.iter().enumerate() {
-        let lookup = Lookup { rows: part.rows, offset: 0, stride: 1, first: 0, vocabulary: clusters, width };
+        let lookup = Lookup { rows: part.rows, places: Places::ALL, first: 0, vocabulary: clusters, width };
         let kind = OpKind::EmbeddingGrad { lookup, accumulate: sums.is_some() };
         let operands = [part.nearest.id, part.points.id].into_iter().chain(sums.map(|sums| sums.id));
         let operands: Vec<TensorId> = operands.collect();

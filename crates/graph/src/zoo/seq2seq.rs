@@ -2,9 +2,11 @@
 //! attention, as in Chainer's example.
 //! The tokens of a sample are its source, then its target: `[batch, length + target]`. The labels have the same shape; only those of the
 //! target's part count. A batch of shorter sequences has a graph of its own with smaller extents; padding positions have a label outside
-//! the vocabulary.
+//! the vocabulary. As in [`super::lstm`], what does not depend on the step before is computed for several steps at once.
 
-use super::lstm::Layer;
+use std::ops::Range;
+
+use super::lstm::{Layer, blocks};
 use super::{OptimizerKind, Options, Variation};
 use crate::builder::{BuildError, Builder, Mode, Var};
 use crate::graph::{Content, Graph};
@@ -35,15 +37,23 @@ impl Side {
         Self { name, table, layers: (0..layers).map(layer).collect() }
     }
 
-    /// One step over the tokens at a position: the state of the last layer.
-    fn step(&mut self, b: &mut Builder, tokens: Var, position: usize) -> Result<Var, BuildError> {
-        let part = Part::step(position, [tokens.dim(0), tokens.dim(1)]);
-        let mut x = b.embedding(&format!("{}.embed.{position}", self.name), tokens, self.table, part)?;
+    /// Some steps over the tokens at these positions: the state of the last layer after each.
+    fn steps(
+        &mut self,
+        b: &mut Builder,
+        tokens: Var,
+        positions: Range<usize>,
+    ) -> Result<Vec<Var>, BuildError> {
+        let (first, part) = (positions.start, Part::steps(&positions, [tokens.dim(0), tokens.dim(1)]));
+        let mut states =
+            vec![b.embedding(&format!("{}.embed.{first}", self.name), tokens, self.table, part)?];
         for (index, layer) in self.layers.iter_mut().enumerate() {
-            x = b.dropout(&format!("{}.lstm.{index}.{position}.dropout", self.name), x, DROPOUT)?;
-            x = layer.step(b, position, x)?;
+            let name = format!("{}.lstm.{index}.{first}", self.name);
+            let x = b.joined(&format!("{name}.inputs"), &states)?;
+            let x = b.dropout(&format!("{name}.dropout"), x, DROPOUT)?;
+            states = layer.steps(b, positions.clone(), x)?;
         }
-        Ok(x)
+        Ok(states)
     }
 }
 
@@ -69,8 +79,8 @@ pub fn build(name: &str, options: &Options) -> Result<Graph, BuildError> {
     let mut decoder = Side::new(&mut b, "decoder", [vocabulary, width, layers]);
     let output = b.linear_weights("output", [width, vocabulary], true, WeightInit::FanInUniform);
 
-    for position in 0..source {
-        encoder.step(&mut b, tokens, position)?;
+    for positions in blocks(0..source, batch) {
+        encoder.steps(&mut b, tokens, positions)?;
     }
     for (to, from) in decoder.layers.iter_mut().zip(&encoder.layers) {
         to.state = from.state;
@@ -78,17 +88,20 @@ pub fn build(name: &str, options: &Options) -> Result<Graph, BuildError> {
     let mean = 1.0 / (batch * target) as f32;
     let mut loss: Option<Var> = None;
     let mut outputs = Vec::new();
-    for position in source..length {
-        let x = decoder.step(&mut b, tokens, position)?;
-        let logits = b.linear(&format!("output.{position}"), x, output)?;
+    for positions in blocks(source..length, batch) {
+        let first = positions.start;
+        let states = decoder.steps(&mut b, tokens, positions.clone())?;
+        let x = b.joined(&format!("output.{first}.inputs"), &states)?;
+        let logits = b.linear(&format!("output.{first}"), x, output)?;
         let Some(labels) = labels else {
-            outputs.push((format!("logits.{position}"), logits));
+            let parts = b.parts(&format!("output.{first}.steps"), logits, positions.len())?;
+            outputs.extend(positions.map(|position| format!("logits.{position}")).zip(parts));
             continue;
         };
-        let part = Part::step(position, [batch, length]);
-        let here = b.cross_entropy(&format!("loss.{position}"), [logits, labels], part, mean)?;
+        let part = Part::steps(&positions, [batch, length]);
+        let here = b.cross_entropy(&format!("loss.{first}"), [logits, labels], part, mean)?;
         loss = Some(match loss {
-            Some(before) => b.add(&format!("loss.{position}.sum"), before, here)?,
+            Some(before) => b.add(&format!("loss.{first}.sum"), before, here)?,
             None => here,
         });
     }

@@ -1,6 +1,6 @@
 //! Reshapes, transpositions, parts of tensors and joined tensors.
 
-use elbowroom_graph::op::{Lookup, OpKind};
+use elbowroom_graph::op::{Lookup, OpKind, Places};
 
 use crate::constant::Constant;
 use crate::error::Refusal;
@@ -105,7 +105,7 @@ pub fn gather(import: &mut Import<'_>, node: &Node<'_>) -> Result<Value, Refusal
         let (vocabulary, width) = (table.dims[0], table.dims[1]);
         let ids = import.dense(at, ids)?;
         let mut dims = ids.dims();
-        let lookup = Lookup { rows: ids.view.len(), offset: 0, stride: 1, first: 0, vocabulary, width };
+        let lookup = Lookup { rows: ids.view.len(), places: Places::ALL, first: 0, vocabulary, width };
         let table = import.operand(&table)?.id;
         dims.push(width);
         return import.push(&node.name(), OpKind::Embedding(lookup), &[ids.id, table], View::dense(&dims));
