@@ -7,17 +7,17 @@
 //!
 //! Pages are committed by the first access to them, so resident memory counts only what a plan uses. The bytes above the plan's arena size
 //! are guarded in two ways: those up to the next boundary of a huge page, which the system may commit together with the plan's last bytes,
-//! hold a pattern; the pages above are returned to the system, and its page map tells whether one has been accessed since. The base is aligned
-//! to a page.
+//! hold a pattern; the pages above are returned to the system, and its page map, where there is one, tells whether one has been accessed since. The
+//! base is aligned to a page. What differs between systems is in [`crate::system`].
 
-use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 
 use elbowroom_ir::Bytes;
 use rayon::prelude::*;
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
 
 use crate::error::EngineError;
+use crate::system::{Pages, first_committed};
 
 /// A range of the arena: `offset .. offset + len`, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,6 +49,10 @@ const fn pattern(i: usize) -> u8 {
 
 /// Size of a huge page, the most that the system commits at one access.
 const HUGE_PAGE: usize = 2 << 20;
+/// Pages of the arena can be read and written.
+const ACCESS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+/// They are the process's own, and take memory when they are first accessed.
+const FRESH: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
 /// Bytes that a thread commits at a time.
 const COMMITTED: usize = 8 * HUGE_PAGE;
 
@@ -78,15 +82,14 @@ impl Arena {
         let usable =
             limit.max(1).checked_next_multiple_of(page).ok_or_else(|| failed(rustix::io::Errno::NOMEM))?;
         let mapped = usable.checked_add(page).ok_or_else(|| failed(rustix::io::Errno::NOMEM))?;
-        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a fresh anonymous mapping at an address of the system's choice.
-        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped, access, flags) }.map_err(failed)?;
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped, ACCESS, FRESH) }.map_err(failed)?;
         let base = NonNull::new(base.cast::<u8>()).ok_or_else(|| failed(rustix::io::Errno::NOMEM))?;
         let arena = Self { base, mapped, limit };
         // Kernels walk through megabytes at a time: with huge pages they wait less for translations of addresses. This is advice: where the
         // system refuses it, pages have the usual size.
-        // SAFETY: the pages are the arena's own.
-        let _ = unsafe { madvise(base.as_ptr().cast(), mapped, Advice::LinuxHugepage) };
+        // SAFETY: no pages are returned.
+        unsafe { arena.advise(Extent { offset: 0, len: limit }, Pages::Huge) };
         // SAFETY: the last page of the mapping, of which no slice exists.
         unsafe { mprotect(base.as_ptr().add(usable).cast(), page, MprotectFlags::empty()) }
             .map_err(failed)?;
@@ -152,10 +155,34 @@ impl Arena {
         let bytes = unsafe { self.bytes_mut(near) };
         bytes.iter_mut().zip(near.offset..).for_each(|(byte, i)| *byte = pattern(i));
         if far.len > 0 {
-            // SAFETY: the pages are the arena's own, from a boundary of a page on, and nothing uses them. What the call does is advice: if it
-            // fails, the pages stay committed, and `first_overwritten` reports none of them.
-            let _ = unsafe { madvise(self.pointer(far).cast(), far.len, Advice::LinuxDontNeed) };
+            // SAFETY: the caller's promise; the range starts at a boundary of a page.
+            let returned = unsafe { self.advise(far, Pages::Return) };
+            if !returned {
+                // SAFETY: as above.
+                unsafe { self.renew(far) };
+            }
         }
+    }
+
+    /// Advises the system about the pages of a range that starts at a page, and says whether it took the advice.
+    ///
+    /// # Safety
+    /// If the pages are returned, nothing uses these bytes during the call, and nothing relies on their contents.
+    unsafe fn advise(&self, range: Extent, pages: Pages) -> bool {
+        // SAFETY: the pages are the arena's own; the rest is the caller's promise.
+        pages
+            .advice()
+            .is_some_and(|advice| unsafe { madvise(self.pointer(range).cast(), range.len, advice).is_ok() })
+    }
+
+    /// Returns the pages of a range to the system by mapping new ones over them. If that is refused, they stay, with what they hold.
+    ///
+    /// # Safety
+    /// The range starts at a page. Nothing uses these bytes during the call, and nothing relies on their contents.
+    unsafe fn renew(&self, range: Extent) {
+        // SAFETY: the range, whose last page belongs to the arena as a whole, lies in the mapping, and the caller promises the rest.
+        let _ =
+            unsafe { mmap_anonymous(self.pointer(range).cast(), range.len, ACCESS, FRESH | MapFlags::FIXED) };
     }
 
     /// The offset of the first byte from `from` on that does not hold the pattern, or of the first page above that has been accessed since
@@ -197,10 +224,8 @@ impl Arena {
     /// Nothing uses these bytes during the call.
     unsafe fn commit_part(&self, part: Extent) {
         // One call for all pages, where the system knows it (Linux 5.14). A read before the write, as below, has two faults for each page.
-        // SAFETY: the pages are the arena's own.
-        let populated =
-            unsafe { madvise(self.pointer(part).cast(), part.len, Advice::LinuxPopulateWrite) }.is_ok();
-        if populated {
+        // SAFETY: no pages are returned.
+        if unsafe { self.advise(part, Pages::Commit) } {
             return;
         }
         // SAFETY: the caller's promise.
@@ -211,29 +236,6 @@ impl Arena {
             unsafe { std::ptr::write_volatile(byte, std::ptr::read_volatile(byte)) };
         }
     }
-}
-
-/// The offset of the first page of a range that is committed, in memory or in swap space. The range starts at a page.
-fn first_committed(address: usize, len: usize) -> std::io::Result<Option<usize>> {
-    /// Bits 62 and 63 of an entry (`Documentation/admin-guide/mm/pagemap.rst`): swapped out, present.
-    const COMMITTED: u64 = 3 << 62;
-    const ENTRY: usize = 8;
-    let page = rustix::param::page_size();
-    let map = std::fs::File::open("/proc/self/pagemap")?;
-    let mut entries = vec![0; (len.div_ceil(page) * ENTRY).min(64 << 10)];
-    let mut done = 0;
-    while done < len {
-        let count = ((len - done).div_ceil(page) * ENTRY).min(entries.len());
-        let entries = &mut entries[..count];
-        map.read_exact_at(entries, ((address + done) / page * ENTRY) as u64)?;
-        let committed =
-            |entry: &[u8]| entry.try_into().is_ok_and(|entry| u64::from_ne_bytes(entry) & COMMITTED != 0);
-        if let Some(index) = entries.chunks_exact(ENTRY).position(committed) {
-            return Ok(Some(done + index * page));
-        }
-        done += count / ENTRY * page;
-    }
-    Ok(None)
 }
 
 impl Drop for Arena {
@@ -292,6 +294,23 @@ mod tests {
             }
             arena.commit(Bytes(height), &pool);
             assert_eq!(arena.bytes(Extent { offset: 0, len: 10 }), [7; 10]);
+        }
+    }
+
+    #[test]
+    fn pages_are_returned_where_the_system_takes_no_advice() {
+        let arena = Arena::new(Bytes(8 << 20)).unwrap();
+        let (all, half) = (Extent { offset: 0, len: 8 << 20 }, Extent { offset: 4 << 20, len: 4 << 20 });
+        // SAFETY: this thread alone uses the arena.
+        unsafe {
+            arena.bytes_mut(all).fill(7);
+            arena.renew(half);
+            assert_eq!(arena.bytes(Extent { len: 4 << 20, ..all }).iter().position(|&byte| byte != 7), None);
+            if let Ok(committed) = first_committed(arena.pointer(half) as usize, half.len) {
+                assert_eq!(committed, None);
+            }
+            assert_eq!(arena.bytes(half).iter().position(|&byte| byte != 0), None);
+            arena.bytes_mut(half).fill(9);
         }
     }
 

@@ -40,6 +40,7 @@ mod program;
 mod record;
 mod session;
 mod streams;
+mod system;
 mod timing;
 
 pub use chaos::ChaosOptions;

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use super::HostTier;
 use crate::error::HostError;
+use crate::system;
 
 /// A file without a name: the system frees it when the process ends, even after a crash.
 #[derive(Debug)]
@@ -92,7 +93,7 @@ impl HostTier for FileTier {
         let failed = |source| HostError::Write { folder: self.folder.clone(), bytes: 0, source };
         self.file.sync_data().map_err(failed)?;
         // Advice: where the system does not take it, the rate measured is that of its cache.
-        let _ = rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed);
+        system::drop_cache(&self.file);
         Ok(())
     }
 }

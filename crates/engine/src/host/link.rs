@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 use elbowroom_ir::Bytes;
 use elbowroom_ir::machine::Channel;
 
+use crate::system::sleep;
+
 /// Greatest delay of a copy's thread that is not charged to the link. Longer delays mean that the processor was busy with something else.
 const MAX_WAKE_DELAY: Duration = Duration::from_millis(1);
 /// A sleep overruns by about this much even with the smallest timer slack. The last part of a copy's time is therefore spent spinning.
@@ -39,14 +41,6 @@ impl Pace {
             }
         }
     }
-}
-
-/// Sleeps, with the smallest timer slack that the system permits.
-fn sleep(time: Duration) {
-    // Linux may otherwise delay a wake-up by 50 µs in order to combine several. A refusal only makes the sleep less exact.
-    #[cfg(target_os = "linux")]
-    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
-    std::thread::sleep(time);
 }
 
 /// The start of a copy that could start at `ready` and actually starts `now`.
