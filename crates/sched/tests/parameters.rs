@@ -7,8 +7,11 @@ use elbowroom_ir::search::{Budget, Silent};
 use elbowroom_ir::trace::{Again, Mutation, Op, Persistent, Phase, Storage, Tensor, Trace, TraceData, Work};
 use elbowroom_ir::{Bytes, Nanos, TensorId};
 use elbowroom_sched::auto::Auto;
+use elbowroom_sched::auto::stream::Stream;
+use elbowroom_sched::lower::lower;
 use elbowroom_sched::offload::floor::Floor;
-use elbowroom_sim::bound::floor;
+use elbowroom_sched::policy::{Boundary, GapAction, Policy, PrefetchRule, Touches};
+use elbowroom_sim::bound::{floor, lower_bound};
 use elbowroom_sim::simulate;
 
 /// Blocks of a network; a block has two layers with a parameter each.
@@ -161,4 +164,105 @@ fn parameters_that_change_leave_too() {
     let [auto, offload] = overheads(&network, 0.9);
     assert!(offload > 3.0, "offload alone is no answer here: {offload}");
     assert!(auto < 0.6, "{auto}");
+}
+
+/// Layer streaming as one would write it: every parameter is on the host between iterations, and comes for the forward op of its layer and again
+/// for its backward ops; the layer's product is recomputed from its input, which stays. The fastest of several prefetch depths.
+fn by_hand(request: &Request<'_>) -> Option<u64> {
+    let trace = request.trace;
+    let mut policy = Policy::keep(trace);
+    let product = |value: TensorId| {
+        let maker = trace.producer(value).filter(|op| trace.ops()[*op].kind == "matmul");
+        maker.filter(|op| trace.ops()[*op].phase == Phase::Forward)
+    };
+    policy.sequence = Vec::new();
+    for (id, op) in trace.ops().iter() {
+        let again =
+            op.reads.iter().filter_map(|&value| product(value)).filter(|_| op.phase == Phase::Backward);
+        policy.sequence.extend(again);
+        policy.sequence.push(id);
+    }
+    let touches = Touches::of(trace, &policy.sequence);
+    for value in trace.tensors().ids() {
+        let parameter = trace.producer(value).is_none();
+        for (gap, next) in touches.gaps(value) {
+            if parameter && gap.after.is_some_and(|place| next.place > place + 4) {
+                policy.set(gap, GapAction::Offload);
+            } else if next.made {
+                policy.set(gap, GapAction::Evict);
+            }
+        }
+    }
+    policy.boundaries.fill(Boundary::Host);
+    let rules = (1..8).map(|depth| PrefetchRule::Lead(5 * depth)).chain([PrefetchRule::Eager]);
+    let depths = rules.map(|prefetch| Policy { prefetch, ..policy.clone() });
+    depths.filter_map(|policy| Some(lower(request, &policy).ok()?.iteration.get())).min()
+}
+
+#[test]
+fn streamed_parameters_are_at_least_as_fast_as_layers_streamed_by_hand() {
+    let mut gained = 0;
+    for (updates, share) in [(false, 1.4), (false, 1.25), (false, 1.1), (true, 1.0), (true, 0.7), (true, 0.5)]
+    {
+        let (trace, costs, parameters) =
+            trace(&Network { blocks: 16, parameter: 900, activation: 300, updates });
+        let machine = machine(parameters * 1_500_000_000 / costs.total().get());
+        let live_limit = Bytes((parameters as f64 * share) as u64);
+        let freedom = Freedom::ALL;
+        let request = Request {
+            trace: &trace,
+            costs: &costs,
+            machine: &machine,
+            live_limit,
+            freedom,
+            packer: None,
+            pins: None,
+        };
+        let time = |planner: &dyn Planner, evaluations| {
+            let outcome = planner.schedule(&request, &Budget::evaluations(evaluations), &Silent);
+            let timeline =
+                simulate(&trace, &costs, &machine, &outcome.best.expect("there is a plan")).unwrap();
+            assert!(timeline.peak_live <= live_limit);
+            timeline.iteration.get()
+        };
+        let (stream, auto) = (time(&Stream::DEFAULT, 100), time(&Auto, 100));
+        assert!(auto <= stream, "auto begins with streamed parameters: {auto} and {stream}");
+        let by_hand = by_hand(&request).expect("layers can be streamed");
+        let bound = lower_bound(&request).get();
+        assert!(bound <= auto, "{updates} {share}: {auto} is below the bound {bound}");
+        assert!(stream <= by_hand, "{updates} {share}: {stream} and by hand {by_hand}");
+        gained += usize::from(stream * 10 < by_hand * 9);
+    }
+    assert!(gained >= 3, "what fits stays: {gained} of 6 are a tenth faster than by hand");
+}
+
+#[test]
+fn the_bound_knows_that_parameters_come_back_behind_an_op_that_holds_all_gradients() {
+    let (trace, costs, parameters) =
+        trace(&Network { blocks: 16, parameter: 900, activation: 300, updates: false });
+    let machine = machine(parameters * 1_500_000_000 / costs.total().get());
+    for share in [1.0, 1.1, 1.25, 1.4] {
+        let live_limit = Bytes((parameters as f64 * share) as u64);
+        let freedom = Freedom::ALL;
+        let request = Request {
+            trace: &trace,
+            costs: &costs,
+            machine: &machine,
+            live_limit,
+            freedom,
+            packer: None,
+            pins: None,
+        };
+        // Beside the gradients, of as many bytes as the parameters, the others remain; the last layer runs when all parameters are there.
+        let fetched = 2 * parameters - live_limit.get();
+        // What runs behind the last gradient may run behind the end of the iteration before as well.
+        let last = |kind: &str| trace.ops().iter().filter(|(_, op)| op.kind == kind).map(|(id, _)| id).max();
+        let rest = last("matmul").unwrap().0..=last("weight_gradient").unwrap().0;
+        let rest: u64 =
+            costs.nanos.iter().filter(|(op, _)| rest.contains(&op.0)).map(|(_, time)| time.get()).sum();
+        let copied = u128::from(fetched) * 1_000_000_000 / u128::from(machine.to_device.rate);
+        assert_eq!(u128::from(lower_bound(&request).get()), copied + u128::from(rest), "{share}");
+        let alone = Freedom { offload: false, recompute: false, reorder: false };
+        assert_eq!(lower_bound(&Request { freedom: alone, ..request }), costs.total(), "no copies, no bound");
+    }
 }

@@ -17,12 +17,15 @@
 //! and after an op are together no longer than the iteration; this gives Proposition 3 of Beaumont et al.: 2 × (peak − limit) ÷ rate
 //! ([`proposition_3`]). If all missing tensors are persistent, it gives (peak − limit) ÷ host→device rate.
 //!
+//! Parameters that never change are bounded in another way as well, over several ops together (`fetches`).
+//!
 //! It holds for schedules that run ops for the first time in the trace's order, except that update ops may run as early as possible. If other
 //! orders are permitted, a tensor is certainly needed before and after an op only if ops that it depends on make it and ops that depend on it read it.
 //! Tensors to be restored count at their true sizes, because an aligned buffer has no more bytes to copy. Tensors on the device count at
 //! their aligned sizes, as in live memory, and every permitted reuse of an input is assumed to happen.
 
 mod closure;
+mod fetches;
 mod floor;
 mod flow;
 mod needs;
@@ -89,7 +92,7 @@ fn bound_with(request: &Request<'_>, effort: usize) -> Nanos {
         best = best.max(bound);
         left -= nodes * closures.size();
     }
-    Nanos(best)
+    Nanos(best.max(fetches::bound(request)))
 }
 
 /// Beaumont et al., Proposition 3, as published: max(Σ op times, (peak − limit) ÷ rate to the host + (peak − limit) ÷ rate back). For

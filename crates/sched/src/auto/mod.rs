@@ -12,6 +12,7 @@
 //! - `copies`: the order of the copies, once the sets are decided.
 //! - `warm`: warm starts, and the best of them as a fallback.
 //! - `relief`: another fallback, greedy, where none of these is good.
+//! - [`stream`]: a planner of its own, and a warm start: parameters that are streamed.
 //! - `sequence`: from decisions to a policy.
 //!
 //! An evaluation is one move of one walk; a descent over orders of copies is not counted. A budget with fewer evaluations than there are warm
@@ -27,6 +28,7 @@ mod relief;
 mod search;
 mod sequence;
 mod state;
+pub mod stream;
 mod warm;
 mod window;
 
@@ -59,7 +61,7 @@ impl Planner for Auto {
     }
 
     fn peers(&self, trace: &Trace) -> Vec<&'static dyn Planner> {
-        warm::peers(trace.ops().len()).collect()
+        warm::peers(trace).collect()
     }
 
     fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {

@@ -6,10 +6,12 @@ use std::time::Instant;
 use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::{Action, Schedule};
 use elbowroom_ir::search::{Budget, InterruptOnly, Observer, StopReason};
+use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Id, Nanos, OpId};
 
 use super::instance::{Instance, NONE};
 use super::sequence::{Decisions, policy};
+use super::stream::{self, Stream};
 use crate::deadline::Until;
 use crate::keep::Keep;
 use crate::lower::lower;
@@ -45,6 +47,11 @@ static PLANNERS: [(&dyn Planner, RangeInclusive<usize>); 11] = [
     (&Rotor::DEFAULT, LONG + 1..=usize::MAX),
     (&Pofo::COARSE, LONG + 1..=usize::MAX),
 ];
+/// Streamed parameters, where these are much of the trace.
+static STREAMS: [Stream; Stream::EACH.len()] = Stream::EACH;
+/// On traces of more ops than this only so many of them: each takes half a second at 4,000 ops.
+const TAKES_LONG: usize = 2_000;
+const FEW_STREAMS: usize = 3;
 /// Evaluations of each: the search does better with the time.
 const EVALUATIONS: u64 = 32;
 
@@ -60,9 +67,23 @@ pub(crate) struct WarmStart {
     pub decisions: Decisions,
 }
 
-/// The planners whose schedules are warm starts for a trace of this many ops.
-pub(crate) fn peers(ops: usize) -> impl Iterator<Item = &'static dyn Planner> {
-    PLANNERS.iter().filter(move |(_, lengths)| lengths.contains(&ops)).map(|&(planner, _)| planner)
+/// The planners whose schedules are warm starts for a trace.
+pub(crate) fn peers(trace: &Trace) -> impl Iterator<Item = &'static dyn Planner> {
+    let ops = trace.ops().len();
+    let streams = ops <= LONG && stream::worth_trying(trace);
+    let most = if ops > TAKES_LONG { FEW_STREAMS } else { STREAMS.len() };
+    let streams = STREAMS.iter().take(most).filter(move |_| streams).map(|planner| planner as &dyn Planner);
+    PLANNERS
+        .iter()
+        .filter(move |(_, lengths)| lengths.contains(&ops))
+        .map(|&(planner, _)| planner)
+        .chain(streams)
+}
+
+/// Those of them that are worth their time for a request.
+fn worthwhile(request: &Request<'_>) -> Vec<&'static dyn Planner> {
+    let streams = stream::worth_trying_at(request);
+    peers(request.trace).filter(|planner| streams || planner.name() != Stream::DEFAULT.name()).collect()
 }
 
 /// The origin of a schedule that the caller knew.
@@ -83,7 +104,7 @@ pub(crate) struct Starts {
 pub(crate) fn starts(request: &Request<'_>, bound: u64, budget: &Budget, observer: &dyn Observer) -> Starts {
     let start = Instant::now();
     let each = Budget { evaluations: Some(EVALUATIONS), time: None, seed: budget.seed, threads: 1 };
-    let all: Vec<&'static dyn Planner> = peers(request.trace.ops().len()).collect();
+    let all = worthwhile(request);
     let most = budget.evaluations.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX);
     let watch = Until::new(observer, budget.time.and_then(|time| start.checked_add(time)));
     // The search changes every start, so that none of them need be packed.

@@ -126,6 +126,14 @@ impl AnnealState<'_> {
         self.is_prefetched_at(value, key(stage, op))
     }
 
+    /// The stage of the touch before that of an op that reads a tensor; `None` for the beginning of the iteration.
+    pub(crate) fn use_before(&self, value: u32, stage: u32, op: u32) -> Option<u32> {
+        let touches = &self.touches[value as usize];
+        let index = touches.partition_point(|&touch| touch < key(stage, op));
+        let before = *touches[..index].last()?;
+        (before != BEGIN).then(|| stage_of(before))
+    }
+
     /// Whether an op is recomputed in a stage.
     pub(crate) fn has(&self, stage: u32, op: u32) -> bool {
         self.again[stage as usize].binary_search(&op).is_ok()

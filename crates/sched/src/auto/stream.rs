@@ -1,0 +1,182 @@
+//! `stream`: streams the parameters of networks that are mostly parameters and optimizer state, as it would be written by hand.
+//!
+//! ```text
+//! iteration   forward ─────────────────▶ backward ──────────────▶ update
+//! layer 1     ▒▒██░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░▒▒████████░░░░░   ▒ prefetched  █ used  ░ on the host only
+//! layer 2     ░░▒▒██░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░▒▒████████░░░░░░░░░
+//! ```
+//!
+//! Every persistent tensor is on the host between iterations and prefetched for its first use, and for every later use as well or not until the
+//! limit asks for that. The [relief](super::relief) then evicts or offloads activations, gradients and parameters until everything fits, and
+//! what still fits is kept: the shortest gaps first, which are those of the last layers between forward and backward, and those of the first
+//! layers between two iterations. A tensor that no op changes is not copied back. The relief plans for a little less than the limit; what is
+//! left is room in which prefetches run ahead. How much less, and what a copy costs against recomputation, is a matter of the network and the
+//! link: several *ways* are tried, and the fastest schedule is kept. An evaluation is one way.
+
+use elbowroom_ir::Bytes;
+use elbowroom_ir::planning::{Freedom, Planner, Request};
+use elbowroom_ir::schedule::Schedule;
+use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
+use elbowroom_ir::trace::Trace;
+use elbowroom_sim::bound::floor;
+
+use super::instance::Instance;
+use super::relief::Relief;
+use super::sequence::policy;
+use super::state::AnnealState;
+use crate::lower::lower;
+use crate::policy::{Policy, PrefetchRule};
+use crate::search::Search;
+
+/// See the [module](self).
+#[derive(Clone, Copy, Debug)]
+pub struct Stream {
+    ways: &'static [StreamWay],
+}
+
+/// How parameters are streamed.
+#[derive(Clone, Copy, Debug)]
+struct StreamWay {
+    /// Whether persistent tensors are prefetched for every use at first, not only for the first.
+    every_use: bool,
+    /// What the copy back of a tensor costs, in its own time.
+    price: u64,
+    /// The share of the limit that is left for prefetches: one part of so many, or none.
+    room: Option<i32>,
+}
+
+const fn way(every_use: bool, price: u64, room: Option<i32>) -> StreamWay {
+    StreamWay { every_use, price, room }
+}
+
+/// The ways, each of which was the best or the second for some limit of a GPT-2 medium or of a network like Llama with and without Adam; the first
+/// three are furthest from each other.
+static WAYS: [StreamWay; 6] = [
+    way(false, 1, None),
+    way(true, 5, Some(32)),
+    way(false, 5, Some(16)),
+    way(false, 1, Some(32)),
+    way(false, 1, Some(16)),
+    way(true, 5, None),
+];
+
+/// Persistent tensors are worth streaming in traces in which they are at least one part of so many of the unconstrained peak, and at limits of
+/// which they are at least one part of so many.
+const OF_PEAK: u64 = 8;
+const OF_LIMIT: u64 = 3;
+
+impl Stream {
+    /// All ways.
+    pub const DEFAULT: Self = Self { ways: &WAYS };
+    /// One way each: starts for other searches.
+    pub(crate) const EACH: [Self; WAYS.len()] = {
+        let (mut each, mut index) = ([Self::DEFAULT; WAYS.len()], 0);
+        while index < each.len() {
+            each[index] = Self { ways: WAYS.split_at(index).1.split_at(1).0 };
+            index += 1;
+        }
+        each
+    };
+}
+
+impl Planner for Stream {
+    fn name(&self) -> &'static str {
+        "stream"
+    }
+
+    fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
+        let mut search = Search::new(request, budget, observer);
+        let inst = Instance::new(request, Policy::prompt(request.trace).sequence);
+        for way in self.ways.iter().filter(|_| request.freedom.offload) {
+            if search.optimal() {
+                break;
+            }
+            if let Some(stop) = search.stopped() {
+                return search.finish(stop);
+            }
+            if let Some(policy) = streamed(request, &inst, *way, observer)
+                && let Ok(lowered) = lower(request, &policy)
+            {
+                search.offer(lowered);
+            }
+            search.count();
+        }
+        let stop = if search.interrupted() { StopReason::Interrupted } else { StopReason::Finished };
+        search.finish(stop)
+    }
+}
+
+/// Whether persistent tensors are so much of a trace that they may have to leave at some limits.
+pub(crate) fn worth_trying(trace: &Trace) -> bool {
+    let nothing = Freedom { offload: false, recompute: false, reorder: false };
+    floor(trace, nothing, Bytes(1)).is_some_and(|kept| persistent_bytes(trace) >= kept.bytes.get() / OF_PEAK)
+}
+
+/// Whether they are so much of the limit.
+pub(crate) fn worth_trying_at(request: &Request<'_>) -> bool {
+    request.freedom.offload && persistent_bytes(request.trace) >= request.live_limit.get() / OF_LIMIT
+}
+
+fn persistent_bytes(trace: &Trace) -> u64 {
+    trace.persistent().iter().map(|pair| trace.bytes(pair.begin).get()).sum()
+}
+
+/// The policy of one way; `None` if it does not fit.
+fn streamed(
+    request: &Request<'_>,
+    inst: &Instance,
+    way: StreamWay,
+    observer: &dyn Observer,
+) -> Option<Policy> {
+    let price = |bytes| request.machine.to_device.time(bytes).get().saturating_mul(way.price);
+    let prices: Vec<u64> =
+        request.trace.tensors().ids().map(|value| price(request.trace.bytes(value))).collect();
+    let room = way.room.map_or(0, |parts| inst.limit / parts);
+    let tight = Instance { limit: inst.limit - room, ..inst.clone() };
+    let mut relief = Relief::new(AnnealState::new(&tight), Some(&prices));
+    for (stage, op) in (0u32..).zip(&inst.ops) {
+        for &value in &op.reads {
+            let state = &relief.editor.state;
+            let first = state.use_before(value, stage, stage).is_none();
+            if inst.values[value as usize].may_begin_on_host()
+                && (way.every_use || first)
+                && state.can_prefetch(value, stage, stage)
+            {
+                relief.editor.prefetch(value, stage, stage);
+            }
+        }
+    }
+    relief.relieve(&|| observer.interrupted())?;
+    keep_again(&mut relief, inst);
+    relief.keep_again();
+    Some(policy(request, inst, &relief.editor.state.decisions(PrefetchRule::Eager)))
+}
+
+/// Keeps what was to be prefetched and fits nevertheless, the shortest gaps first.
+fn keep_again(relief: &mut Relief<'_>, inst: &Instance) {
+    let starts: Vec<u64> = inst
+        .ops
+        .iter()
+        .scan(0, |end, op| {
+            let start = *end;
+            *end += op.time;
+            Some(start)
+        })
+        .collect();
+    let state = &relief.editor.state;
+    // A gap from the beginning of the iteration is one from the last use in the iteration before.
+    let gap = |&(value, stage, op): &(u32, u32, u32)| match state.use_before(value, stage, op) {
+        Some(before) => starts[stage as usize] - starts[before as usize],
+        None => inst.total,
+    };
+    let mut prefetches: Vec<_> =
+        state.prefetches().iter().map(|prefetch| (gap(prefetch), *prefetch)).collect();
+    prefetches.sort_unstable();
+    for (_, (value, stage, op)) in prefetches {
+        relief.editor.settle();
+        relief.editor.keep(value, stage, op);
+        if relief.editor.state.excess > 0 {
+            relief.editor.undo();
+        }
+    }
+}
