@@ -7,13 +7,14 @@
 //! `--json` prints one object for each network. `--algorithms equal` computes every operation with its fastest bit-exact algorithm, `any` with
 //! its fastest.
 //!
-//! All sides run in turns, one iteration each (PyTorch five), so that other work on the machine slows all of them down. A ratio is the
-//! median of the ratios of neighbours in time, in brackets its 95 % interval from order statistics.
+//! All sides run in turns, one iteration each (PyTorch five), so that other work on the machine slows all of them down. On one thread, times are
+//! processor times. A ratio is the median of the ratios of neighbours in time, in brackets its 95 % interval from order statistics.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+#[path = "peers/peer.rs"]
+mod peer;
+
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use elbowroom::algorithms::{self, Candidates};
 use elbowroom::data::{Feed, Samples};
@@ -29,8 +30,7 @@ use elbowroom::pipeline::{self, Method, Task};
 use elbowroom::sim::cost::Roofline;
 use elbowroom::size::MemorySpec;
 use elbowroom::{registry, sim};
-
-type Failure = Box<dyn std::error::Error>;
+use peer::{Clock, Failure, Peer, Ratio, median};
 
 /// Networks with their batches, as `peers/pytorch.py` builds them too.
 const NETWORKS: [(&str, usize); 4] = [("resnet18", 64), ("vgg16", 64), ("lstm", 20), ("gpt", 8)];
@@ -49,7 +49,7 @@ struct Settings {
 fn main() -> Result<(), Failure> {
     let settings = settings()?;
     let mut peer =
-        settings.python.as_deref().map(|python| Peer::start(python, settings.threads)).transpose()?;
+        settings.python.as_deref().map(|python| Pytorch::start(python, settings.threads)).transpose()?;
     if !settings.json {
         print_heads(peer.as_ref());
     }
@@ -89,7 +89,7 @@ fn measure(
     name: &str,
     batch: usize,
     settings: &Settings,
-    mut peer: Option<&mut Peer>,
+    mut peer: Option<&mut Pytorch>,
 ) -> Result<Row, Failure> {
     let mut graph = Arc::new(zoo::build(name, &Options::new(batch))?);
     if settings.algorithms != "usual" {
@@ -146,13 +146,17 @@ fn measure(
     let [mut on_heap, mut at_100, mut at_70, mut theirs] = [const { Vec::new() }; 4];
     for pair in 0..settings.pairs {
         let iteration = 2 + pair as u64;
-        on_heap.push(timed(|| drop(heap.run(iteration, &inputs))));
-        let started = Instant::now();
+        let clock = Clock::of(settings.threads);
+        let started = clock.now();
+        drop(heap.run(iteration, &inputs));
+        let run_on_heap = clock.now();
         whole.run_iteration(iteration)?;
-        at_100.push(started.elapsed().as_secs_f64() * 1e3);
-        let started = Instant::now();
+        let run_whole = clock.now();
         tight.run_iteration(iteration)?;
-        at_70.push(started.elapsed().as_secs_f64() * 1e3);
+        let run_tight = clock.now();
+        on_heap.push(run_on_heap - started);
+        at_100.push(run_whole - run_on_heap);
+        at_70.push(run_tight - run_whole);
         if let Some(peer) = &mut peer {
             theirs.push(peer.time(name)?);
         }
@@ -187,7 +191,7 @@ struct Row {
     peer: Option<(String, f64, Ratio)>,
 }
 
-fn print_heads(peer: Option<&Peer>) {
+fn print_heads(peer: Option<&Pytorch>) {
     if let Some(peer) = peer {
         println!("PyTorch {}", peer.version);
     }
@@ -242,92 +246,21 @@ impl Row {
     }
 }
 
-/// Milliseconds that something takes.
-fn timed(run: impl FnOnce()) -> f64 {
-    let started = Instant::now();
-    run();
-    started.elapsed().as_secs_f64() * 1e3
-}
-
-fn median(times: &[f64]) -> f64 {
-    let mut sorted = times.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    if sorted.len() % 2 == 1 { sorted[middle] } else { sorted[middle - 1].midpoint(sorted[middle]) }
-}
-
-/// The median ratio of neighbours in time, with its 95 % interval: the order statistics that a binomial count of smaller ones allows.
-struct Ratio {
-    median: f64,
-    low: f64,
-    high: f64,
-}
-
-impl Ratio {
-    fn of(ours: &[f64], theirs: &[f64]) -> Self {
-        let mut ratios: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| a / b).collect();
-        ratios.sort_by(f64::total_cmp);
-        let count = ratios.len() as f64;
-        let reach = 0.98 * count.sqrt();
-        let low = (count / 2.0 - reach).floor().max(0.0) as usize;
-        let high = ((count / 2.0 + reach).ceil() as usize).min(ratios.len() - 1);
-        Self { median: median(&ratios), low: ratios[low], high: ratios[high] }
-    }
-}
-
-impl std::fmt::Display for Ratio {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { median, low, high } = self;
-        write!(f, "{median:.3} [{low:.3}, {high:.3}]")
-    }
-}
-
-/// PyTorch in a process of its own, which waits for requests.
-struct Peer {
-    process: Child,
-    questions: ChildStdin,
-    answers: BufReader<ChildStdout>,
+/// PyTorch's process.
+struct Pytorch {
+    peer: Peer,
     version: String,
 }
 
-impl Peer {
+impl Pytorch {
     fn start(python: &str, threads: usize) -> Result<Self, Failure> {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/peers/pytorch.py");
-        let mut process = Command::new(python)
-            .args([script, &threads.to_string()])
-            // Threads that spin while they wait would take the cores from the other sides.
-            .env("OMP_WAIT_POLICY", "PASSIVE")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let questions = process.stdin.take().ok_or("standard input is a pipe")?;
-        let answers = BufReader::new(process.stdout.take().ok_or("standard output is a pipe")?);
-        let mut peer = Self { process, questions, answers, version: String::new() };
-        peer.line()?.trim_start_matches("version ").clone_into(&mut peer.version);
-        Ok(peer)
-    }
-
-    fn line(&mut self) -> Result<String, Failure> {
-        let mut line = String::new();
-        if self.answers.read_line(&mut line)? == 0 {
-            return Err("PyTorch's process ended; standard error has the reason".into());
-        }
-        Ok(line.trim().to_owned())
+        let mut peer = Peer::pytorch(python, threads)?;
+        let version = peer.ask("version")?;
+        Ok(Self { peer, version })
     }
 
     /// The median of the times of one turn, in milliseconds.
     fn time(&mut self, name: &str) -> Result<f64, Failure> {
-        writeln!(self.questions, "{name} {PEER}")?;
-        self.questions.flush()?;
-        let times: Result<Vec<f64>, _> = self.line()?.split_whitespace().map(str::parse).collect();
-        Ok(median(&times?))
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        // It may have ended on its own.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        self.peer.median(&format!("{name} {PEER}"))
     }
 }

@@ -1,7 +1,8 @@
-"""The networks of the example `speed` in PyTorch, eager, on the processor: same shapes, same optimizers, f32.
+"""The networks of the examples `speed` and `today` in PyTorch, eager, on the processor: same shapes, same optimizers, f32.
 
-Run as `python pytorch.py THREADS`. Reads lines `NETWORK ITERATIONS` from standard input; answers each with the times of so many training
-iterations in milliseconds, after two that are not counted. The example runs it, so that both sides are timed in turns on one machine.
+Run as `python pytorch.py THREADS`. Reads lines from standard input. `NETWORK ITERATIONS` is answered with the times of so many training
+iterations in milliseconds, processor times if there is one thread; two that are not counted precede the first ones of a network. `resident` is
+answered with the largest resident memory of the process so far in bytes. The examples run it, so that both sides are timed in turns on one machine.
 """
 
 import sys
@@ -43,6 +44,107 @@ def resnet18():
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
 
 
+class Bottleneck(nn.Module):
+    """The bottleneck block of ResNet, its stride in the middle."""
+
+    def __init__(self, inputs, hidden, stride):
+        super().__init__()
+        conv = lambda a, b, size, stride: nn.Conv2d(a, b, size, stride, size // 2, bias=False)
+        self.conv1, self.bn1 = conv(inputs, hidden, 1, 1), nn.BatchNorm2d(hidden)
+        self.conv2, self.bn2 = conv(hidden, hidden, 3, stride), nn.BatchNorm2d(hidden)
+        self.conv3, self.bn3 = conv(hidden, 4 * hidden, 1, 1), nn.BatchNorm2d(4 * hidden)
+        self.shortcut = None
+        if stride != 1 or inputs != 4 * hidden:
+            self.shortcut = nn.Sequential(conv(inputs, 4 * hidden, 1, stride), nn.BatchNorm2d(4 * hidden))
+
+    def forward(self, x):
+        y = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        y = F.relu(self.bn2(self.conv2(y)), inplace=True)
+        y = self.bn3(self.conv3(y))
+        y = y + (x if self.shortcut is None else self.shortcut(x))
+        return F.relu(y, inplace=True)
+
+
+def resnet50():
+    """The form for ImageNet."""
+    layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
+    inputs = 64
+    for stage, (hidden, blocks) in enumerate([(64, 3), (128, 4), (256, 6), (512, 3)]):
+        for block in range(blocks):
+            layers.append(Bottleneck(inputs, hidden, 2 if stage and not block else 1))
+            inputs = 4 * hidden
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
+
+
+class DenseLayer(nn.Module):
+    """Adds 32 channels to what it reads."""
+
+    def __init__(self, inputs):
+        super().__init__()
+        self.norm1, self.conv1 = nn.BatchNorm2d(inputs), nn.Conv2d(inputs, 128, 1, bias=False)
+        self.norm2, self.conv2 = nn.BatchNorm2d(128), nn.Conv2d(128, 32, 3, padding=1, bias=False)
+
+    def forward(self, x):
+        y = self.conv1(F.relu(self.norm1(x), inplace=True))
+        y = self.conv2(F.relu(self.norm2(y), inplace=True))
+        return torch.cat([x, y], 1)
+
+
+def densenet121():
+    """The form for CIFAR: a 3x3 stem without pooling."""
+    layers, channels = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True)], 64
+    for block, count in enumerate([6, 12, 24, 16]):
+        for _ in range(count):
+            layers.append(DenseLayer(channels))
+            channels += 32
+        if block < 3:
+            layers += [nn.BatchNorm2d(channels), nn.ReLU(inplace=True)]
+            layers += [nn.Conv2d(channels, channels // 2, 1, bias=False), nn.AvgPool2d(2)]
+            channels //= 2
+    layers += [nn.BatchNorm2d(channels), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(channels, 10))
+
+
+class VitBlock(nn.Module):
+    """Normalization first, fused attention of heads of 64 columns, exact GELU, no dropout."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.ln_1, self.ln_2 = nn.LayerNorm(width, 1e-6), nn.LayerNorm(width, 1e-6)
+        self.in_proj, self.out_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x):
+        x = x + self.out_proj(attention(self.in_proj(self.ln_1(x))))
+        return x + self.mlp(self.ln_2(x))
+
+
+class Vit(nn.Module):
+    """ViT-B/16 over images of 224 x 224."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv_proj = nn.Conv2d(3, 768, 16, 16)
+        self.class_token = nn.Parameter(torch.zeros(1, 1, 768))
+        self.positions = nn.Parameter(torch.randn(1, 197, 768) * 0.02)
+        self.layers = nn.Sequential(*[VitBlock(768) for _ in range(12)])
+        self.ln, self.head = nn.LayerNorm(768, 1e-6), nn.Linear(768, 1000)
+
+    def forward(self, x):
+        x = self.conv_proj(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.class_token.expand(len(x), -1, -1), x], 1) + self.positions
+        return self.head(self.ln(self.layers(x))[:, 0])
+
+
+def attention(qkv, causal=False):
+    """Fused attention of heads of 64 columns."""
+    batch, tokens, width = qkv.shape
+    heads = lambda t: t.view(batch, tokens, width // 192, 64).transpose(1, 2)
+    q, k, v = (heads(t) for t in qkv.split(width // 3, dim=2))
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    return y.transpose(1, 2).reshape(batch, tokens, width // 3)
+
+
 def vgg16():
     """Configuration D without batch normalization, with the narrow classifier for CIFAR."""
     layers, inputs = [], 3
@@ -71,7 +173,7 @@ class Lstm(nn.Module):
 
 
 class GptBlock(nn.Module):
-    """Normalization first, fused causal attention of four heads, dropout on both branches."""
+    """Normalization first, fused causal attention, dropout on both branches."""
 
     def __init__(self, width):
         super().__init__()
@@ -81,25 +183,21 @@ class GptBlock(nn.Module):
         self.drop = nn.Dropout(0.1)
 
     def forward(self, x):
-        batch, tokens, width = x.shape
-        heads = lambda t: t.view(batch, tokens, width // 64, 64).transpose(1, 2)
-        q, k, v = (heads(t) for t in self.c_attn(self.ln_1(x)).split(width, dim=2))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        y = self.c_proj(y.transpose(1, 2).reshape(batch, tokens, width))
+        y = self.c_proj(attention(self.c_attn(self.ln_1(x)), causal=True))
         x = x + self.drop(y)
         y = self.c_out(F.gelu(self.c_fc(self.ln_2(x)), approximate="tanh"))
         return x + self.drop(y)
 
 
 class Gpt(nn.Module):
-    """Four blocks of width 256 over 128 bytes, the output tied to the token table."""
+    """The output is tied to the token table. Its default size: four blocks of width 256 over 128 bytes."""
 
-    def __init__(self):
+    def __init__(self, layers=4, width=256, length=128, vocabulary=256):
         super().__init__()
-        self.wte, self.wpe = nn.Embedding(256, 256), nn.Embedding(128, 256)
+        self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
         self.drop = nn.Dropout(0.1)
-        self.h = nn.Sequential(*[GptBlock(256) for _ in range(4)])
-        self.ln_f = nn.LayerNorm(256)
+        self.h = nn.Sequential(*[GptBlock(width) for _ in range(layers)])
+        self.ln_f = nn.LayerNorm(width)
 
     def forward(self, tokens):
         x = self.drop(self.wte(tokens) + self.wpe.weight)
@@ -108,15 +206,21 @@ class Gpt(nn.Module):
 
 def network(name):
     """The model, its inputs and labels, its optimizer."""
-    images, classes = torch.randn(64, 3, 32, 32), torch.randint(10, (64,))
+    images = lambda batch, size: torch.randn(batch, 3, size, size)
+    classes = lambda batch, count=10: torch.randint(count, (batch,))
     sgd = lambda model: torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
     adam = lambda model: torch.optim.Adam(model.parameters(), lr=1e-3)
-    tokens = lambda *shape: torch.randint(256, shape)
+    tokens = lambda *shape, vocabulary=256: torch.randint(vocabulary, shape)
+    gpt2 = lambda: Gpt(12, 768, 1024, 50257)
     make, x, y, optimizer = {
-        "resnet18": (resnet18, images, classes, sgd),
-        "vgg16": (vgg16, images, classes, sgd),
+        "resnet18": (resnet18, images(64, 32), classes(64), sgd),
+        "resnet50": (resnet50, images(8, 224), classes(8, 1000), sgd),
+        "vgg16": (vgg16, images(64, 32), classes(64), sgd),
+        "densenet121": (densenet121, images(32, 32), classes(32), sgd),
+        "vit-b-16": (Vit, images(4, 224), classes(4, 1000), adam),
         "lstm": (Lstm, tokens(20, 35), tokens(20 * 35), adam),
         "gpt": (Gpt, tokens(8, 128), tokens(8 * 128), adam),
+        "gpt2": (gpt2, tokens(1, 1024, vocabulary=50257), tokens(1024, vocabulary=50257), adam),
     }[name]
     model = make().train()
     return model, x, y, optimizer(model)
@@ -131,20 +235,34 @@ def iteration(model, x, y, optimizer):
     return loss.item()
 
 
+def resident():
+    """The largest resident memory of this process so far, in bytes."""
+    with open("/proc/self/status") as status:
+        return next(1024 * int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
+
+
 def main():
-    torch.set_num_threads(int(sys.argv[1]))
+    threads = int(sys.argv[1])
+    torch.set_num_threads(threads)
+    clock = time.process_time if threads == 1 else time.perf_counter
     networks = {}
-    print("version", torch.__version__, flush=True)
     for line in sys.stdin:
-        name, count = line.split()
-        if name not in networks:
-            networks[name] = network(name)
+        question, *count = line.split()
+        if question == "version":
+            print(torch.__version__, flush=True)
+            continue
+        if question == "resident":
+            print(resident(), flush=True)
+            continue
+        if question not in networks:
+            networks[question] = network(question)
+            for _ in range(2):
+                iteration(*networks[question])
         times = []
-        for index in range(2 + int(count)):
-            started = time.perf_counter()
-            iteration(*networks[name])
-            if index >= 2:
-                times.append(1e3 * (time.perf_counter() - started))
+        for _ in range(int(*count)):
+            started = clock()
+            iteration(*networks[question])
+            times.append(1e3 * (clock() - started))
         print(*(f"{t:.4f}" for t in times), flush=True)
 
 
