@@ -16,9 +16,11 @@ fn plans_run_as_promised() {
     let small = |batch| Options::new(batch).length(12).width(32).layers(2);
     // A head of GPT has 64 columns.
     let adam = small(2).optimizer(OptimizerKind::Adam).width(64);
+    // So many that an LSTM has several blocks of steps.
+    let lstm = small(32).length(48);
     let (mut away, mut ran) = (0, [0; PLANNERS.len()]);
     for (name, options) in
-        [("resnet18", Options::new(2)), ("vgg11", Options::new(8)), ("lstm", small(8)), ("gpt", adam)]
+        [("resnet18", Options::new(2)), ("vgg11", Options::new(8)), ("lstm", lstm), ("gpt", adam)]
     {
         let mut network = Network::new(name, &options).unwrap();
         for (planner, ran) in PLANNERS.into_iter().zip(&mut ran) {

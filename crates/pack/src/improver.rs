@@ -34,8 +34,12 @@ pub(crate) const MOST_ITEMS: usize = 1_500;
 
 /// Evaluations that are prepared ahead of the result that is applied next.
 const AHEAD: u64 = 32;
-/// Components with fewer items are searched at once, without squeaky wheel optimization.
-const FEWEST_REORDERED: usize = 100;
+/// Components with fewer items are searched at once, without squeaky wheel optimization; with fewer than the first number if they are nearly
+/// filled.
+const FEWEST_REORDERED: [usize; 2] = [100, 500];
+/// From which mean load on, as a share of the highest, a component is nearly filled: nothing but a search of its corners places it at the peak load.
+/// Where much room is left, as in plans of networks, the other searches need fewer evaluations.
+const NEARLY_FILLED: f64 = 0.88;
 /// Moves of squeaky wheel optimization on a component that is also searched.
 const REORDERINGS: usize = 64;
 
@@ -181,6 +185,7 @@ impl Evaluation {
             Scope::Window(instance, _) => {
                 // Either search proves what the other one does not.
                 if self.number.is_multiple_of(2)
+                    && instance.filled() >= NEARLY_FILLED
                     && let Some(strip) = Strip::new(instance)
                 {
                     return corners(&strip);
@@ -311,7 +316,10 @@ impl<'a> Improver<'a> {
     pub(crate) fn reorder(&mut self) {
         for s in 0..self.states.len() {
             let items = self.states[s].component.items.len();
-            if items < FEWEST_REORDERED || self.states[s].height <= self.goal() {
+            let [filled, other] = FEWEST_REORDERED;
+            let nearly_filled = self.states[s].component.instance.filled() >= NEARLY_FILLED;
+            let fewest = if nearly_filled { filled } else { other };
+            if items < fewest || self.states[s].height <= self.goal() {
                 continue;
             }
             let most = if items > MOST_ITEMS { usize::MAX } else { REORDERINGS };
@@ -359,7 +367,10 @@ impl<'a> Improver<'a> {
         let mut random = Random::new(self.budget.seed, number);
         let state = &mut self.states[s];
         let before = state.plan;
-        if before == SearchPlan::default() && state.strip.is_none() {
+        if before == SearchPlan::default()
+            && state.strip.is_none()
+            && state.component.instance.filled() >= NEARLY_FILLED
+        {
             state.strip = Strip::new(&state.component.instance).map(Arc::new);
         }
         let (kind, nodes) =

@@ -87,6 +87,12 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
+    /// The mean load as a share of the highest: 1 if blocks fill the time at the peak load.
+    pub(crate) fn filled(&self) -> f64 {
+        let peak = self.live.iter().copied().max().unwrap_or_default().max(1) as f64;
+        self.live.iter().map(|&live| live as f64 / peak).sum::<f64>() / self.live.len().max(1) as f64
+    }
+
     /// Compresses time and rejects problems that are infeasible for every packer; the error is the outcome to return.
     pub(crate) fn new(problem: &Problem) -> Result<Self, Outcome<Placement>> {
         Self::usable(Self::cut(problem), problem)
