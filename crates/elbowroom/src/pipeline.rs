@@ -236,30 +236,42 @@ pub fn plan(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Result
 /// Shares of a limit, in percent, that are tried where the planner gives up at the limit itself.
 const SHARES: [u64; 4] = [95, 85, 70, 50];
 
-/// Plans a task as [`plan`] does, or where the planner gives up, [for less memory](plan_for_less).
+/// Plans a task as [`plan`] does, or where the planner gives up before its time is over, [for less memory](plan_for_less).
 ///
 /// # Errors
 ///
 /// The [`PlanError`] of the task itself.
-pub(crate) fn plan_or_for_less(
+pub fn plan_or_for_less(
     task: &Task,
     method: &Method<'_>,
     observer: &dyn Observer,
 ) -> Result<Planned, PlanError> {
+    let started = Instant::now();
     match plan(task, method, observer) {
-        Err(error @ PlanError::GaveUp { .. }) => plan_for_less(task, method, observer).ok_or(error),
+        Err(error @ PlanError::GaveUp { .. }) => {
+            let left = method.clone().since(started);
+            let found = if left.budget.time == Some(Duration::ZERO) {
+                None
+            } else {
+                plan_for_less(task, &left, observer)
+            };
+            found.ok_or(error)
+        }
         done => done,
     }
 }
 
-/// Plans a task for less memory than it has: not every planner that finds a plan finds one for every larger limit. A time budget is for all
-/// attempts together.
+/// Plans a task for less memory than it has: not every planner that finds a plan finds one for every larger limit. The plan is checked for all of
+/// the memory. A time budget is for all attempts together.
 pub(crate) fn plan_for_less(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Option<Planned> {
     let started = Instant::now();
     let memory = task.machine.memory.get();
     let less = |percent: u64| {
-        let task = task.with_memory(Bytes(memory / 100 * percent));
-        plan(&task, &method.clone().since(started), observer).ok()
+        let planned =
+            plan(&task.with_memory(Bytes(memory / 100 * percent)), &method.clone().since(started), observer);
+        let planned = planned.ok()?;
+        let plan = check::check(task.trace.clone(), task.machine.clone(), planned.plan.plan().clone());
+        Some(Planned { plan: Arc::new(plan.ok()?), ..planned })
     };
     SHARES.into_iter().find_map(less)
 }

@@ -106,7 +106,8 @@ pub fn run(args: &PlanArgs) -> Result<Answer> {
     let memory = memory.unwrap_or(MemorySpec::Share(1.0));
     let planned = match memory.resolve(unconstrained) {
         Some(limit) => {
-            pipeline::plan(&task.with_memory(limit), &method.clone().since(planning_started), &progress)
+            let task = task.with_memory(limit);
+            pipeline::plan_or_for_less(&task, &method.clone().since(planning_started), &progress)
         }
         None => pipeline::smallest(&task, &method.clone().since(planning_started), unconstrained, &progress),
     };
