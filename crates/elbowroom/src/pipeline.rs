@@ -236,7 +236,8 @@ pub fn plan(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Result
 /// Shares of a limit, in percent, that are tried where the planner gives up at the limit itself.
 const SHARES: [u64; 4] = [95, 85, 70, 50];
 
-/// Plans a task as [`plan`] does, or where the planner gives up before its time is over, [for less memory](plan_for_less).
+/// Plans a task as [`plan`] does, or where the planner gives up before its time is over, for less memory: not every planner that finds a plan
+/// finds one for every larger limit.
 ///
 /// # Errors
 ///
@@ -261,7 +262,7 @@ pub fn plan_or_for_less(
     }
 }
 
-/// Plans a task for less memory than it has: not every planner that finds a plan finds one for every larger limit. The plan is checked for all of
+/// Plans a task for less memory than it has, as [`plan_or_for_less`] does where the planner gives up. The plan is checked for all of
 /// the memory. A time budget is for all attempts together.
 pub(crate) fn plan_for_less(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Option<Planned> {
     let started = Instant::now();
