@@ -7,7 +7,7 @@
 //! (Chen et al., 2016, Section 5.3), fused into the product or the lookup if the op supports it. Those of an intermediate tensor are added
 //! by a pure [`OpKind::Add`], because the first contribution may be the same tensor that another path still needs (both branches of a
 //! residual sum share one gradient). The addition may run in place; a schedule decides. The weight of a recurrent product has one contribution
-//! for several steps ([`crate::recurrent`]).
+//! for several steps (`recurrent.rs`).
 //!
 //! **Updates** run as soon as the gradient of the parameter is complete and nothing reads the old tensor any more, which is after the
 //! backward op of its first use. A gradient then lives for one layer instead of until the end, which saves as many bytes as the model has

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Every persistent tensor is on the host between iterations and prefetched for its first use, and for every later use as well or not until the
-//! limit asks for that. The [relief](super::relief) then evicts or offloads activations, gradients and parameters until everything fits, and
+//! limit asks for that. The relief (`relief.rs`) then evicts or offloads activations, gradients and parameters until everything fits, and
 //! what still fits is kept: the shortest gaps first, which are those of the last layers between forward and backward, and those of the first
 //! layers between two iterations. A tensor that no op changes is not copied back. The relief plans for a little less than the limit; what is
 //! left is room in which prefetches run ahead. How much less, and what a copy costs against recomputation, is a matter of the network and the
