@@ -63,14 +63,8 @@ fn main() -> Result<(), Failure> {
 fn settings() -> Result<Settings, Failure> {
     let (only, algorithms) = (String::new(), "usual".to_owned());
     let mut settings = Settings { pairs: 20, threads: 2, python: None, only, algorithms, json: false };
-    let mut words = std::env::args().skip(1);
-    while let Some(word) = words.next() {
-        if word == "--json" {
-            settings.json = true;
-            continue;
-        }
-        let value = words.next().ok_or_else(|| format!("{word} wants a value"))?;
-        match word.as_str() {
+    settings.json = peer::options(std::env::args().skip(1), |option, value| {
+        match option {
             "--pairs" => settings.pairs = value.parse::<usize>()?.max(1),
             "--threads" => settings.threads = value.parse::<usize>()?.max(1),
             "--python" => settings.python = Some(value),
@@ -78,9 +72,10 @@ fn settings() -> Result<Settings, Failure> {
             "--algorithms" if ["usual", "equal", "any"].contains(&value.as_str()) => {
                 settings.algorithms = value;
             }
-            _ => return Err(format!("there is no option {word}").into()),
+            _ => return Ok(false),
         }
-    }
+        Ok(true)
+    })?;
     Ok(settings)
 }
 

@@ -8,7 +8,7 @@
 //! iterations each; a ratio is the median of the ratios of neighbours in time, in brackets its 95 % interval from order statistics.
 //!
 //! `today serve MODEL SHARE SECONDS` is one side of ours: it trains until its standard input ends. A line with a number is answered with the processor
-//! times of so many iterations in milliseconds, the line `resident` with bytes. Iterations without a plan are not counted.
+//! times of as many iterations in milliseconds, the line `resident` with bytes. Iterations without a plan are not counted.
 
 #[path = "peers/peer.rs"]
 mod peer;
@@ -23,6 +23,7 @@ use elbowroom::graph::zoo::Options;
 use elbowroom::ir::search::Observer;
 use elbowroom::network::Model;
 use elbowroom::observer::{Iteration, TrainObserver};
+use elbowroom::resident;
 use elbowroom::size::MemorySpec;
 use elbowroom::train::Training;
 use peer::{Clock, Failure, Peer, Ratio, median};
@@ -80,23 +81,19 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-fn settings(mut words: impl Iterator<Item = String>) -> Result<Settings, Failure> {
+fn settings(words: impl Iterator<Item = String>) -> Result<Settings, Failure> {
     let mut settings =
         Settings { python: "python3".to_owned(), turns: 5, time: 10, only: String::new(), json: false };
-    while let Some(word) = words.next() {
-        if word == "--json" {
-            settings.json = true;
-            continue;
-        }
-        let value = words.next().ok_or_else(|| format!("{word} wants a value"))?;
-        match word.as_str() {
+    settings.json = peer::options(words, |option, value| {
+        match option {
             "--python" => settings.python = value,
             "--turns" => settings.turns = value.parse::<usize>()?.max(1),
             "--time" => settings.time = value.parse::<u64>()?.max(1),
             "--only" => settings.only = value,
-            _ => return Err(format!("there is no option {word}").into()),
+            _ => return Ok(false),
         }
-    }
+        Ok(true)
+    })?;
     Ok(settings)
 }
 
@@ -241,17 +238,10 @@ impl TrainObserver for Answering {
                 std::process::exit(0);
             }
             match line.trim() {
-                "resident" => println!("{}", resident().unwrap_or(0)),
+                "resident" => println!("{}", resident::most().unwrap_or_default().get()),
                 count => state.wanted = count.parse().unwrap_or(0),
             }
         }
         state.began = Clock::of(THREADS).now();
     }
-}
-
-/// The largest resident memory of this process so far, in bytes.
-fn resident() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    Some(1024 * line.split_whitespace().next()?.parse::<u64>().ok()?)
 }

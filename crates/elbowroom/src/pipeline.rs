@@ -251,12 +251,8 @@ pub fn plan_or_for_less(
     match plan(task, method, observer) {
         Err(error @ PlanError::GaveUp { .. }) => {
             let left = method.clone().since(started);
-            let found = if left.budget.time == Some(Duration::ZERO) {
-                None
-            } else {
-                plan_for_less(task, &left, observer)
-            };
-            found.ok_or(error)
+            let time_is_left = left.budget.time != Some(Duration::ZERO);
+            time_is_left.then(|| plan_for_less(task, &left, observer)).flatten().ok_or(error)
         }
         done => done,
     }

@@ -16,7 +16,7 @@ fn plans_run_as_promised() {
     let small = |batch| Options::new(batch).length(12).width(32).layers(2);
     // A head of GPT has 64 columns.
     let adam = small(2).optimizer(OptimizerKind::Adam).width(64);
-    // So many that an LSTM has several blocks of steps.
+    // Enough sequences and steps for several blocks.
     let lstm = small(32).length(48);
     let (mut away, mut ran) = (0, [0; PLANNERS.len()]);
     for (name, options) in

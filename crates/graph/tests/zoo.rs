@@ -189,7 +189,7 @@ fn gradients_have_the_shape_of_what_they_belong_to() {
 #[test]
 fn shared_weights_accumulate_in_place() {
     let length = 5;
-    // So many sequences that every step is computed by itself.
+    // With this many sequences, every step is a block of its own.
     let options = Options::new(256).length(length).layers(1);
     let graph = build("lstm", &options);
     let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();

@@ -102,6 +102,14 @@ impl Strip {
         self.live.len()
     }
 
+    /// The items that start or end at a corner, with whether the valley can hold them.
+    fn at(&self, corner: Corner) -> impl Iterator<Item = (usize, bool)> + '_ {
+        let list = if corner.left { &self.starts[corner.lo] } else { &self.ends[corner.hi] };
+        list.iter()
+            .map(|&item| item as usize)
+            .map(move |i| (i, if corner.left { self.hi[i] <= corner.hi } else { self.lo[i] >= corner.lo }))
+    }
+
     /// Whether two items live through the same sections and leave the same bytes unused when they are topmost: then they can be exchanged.
     fn alike(&self, a: usize, b: usize) -> bool {
         let spare = |i: usize| self.size[i] as u64 * self.scale - self.bytes[i];
@@ -309,12 +317,7 @@ impl<'t> CornerSearch<'t> {
 
     /// The unplaced items that start or end at a corner, with whether the valley can hold them.
     fn at(&self, corner: Corner) -> impl Iterator<Item = (usize, bool)> + '_ {
-        let strip = self.strip;
-        let list = if corner.left { &strip.starts[corner.lo] } else { &strip.ends[corner.hi] };
-        list.iter()
-            .map(|&item| item as usize)
-            .filter(|&i| self.placed[i] == UNPLACED)
-            .map(move |i| (i, if corner.left { strip.hi[i] <= corner.hi } else { strip.lo[i] >= corner.lo }))
+        self.strip.at(corner).filter(|&(item, _)| self.placed[item] == UNPLACED)
     }
 
     /// Whether an item that the valley can hold is a choice: it ends below the ceiling, and exchanging it with an item right below it
@@ -498,10 +501,8 @@ impl CornerSearch<'_> {
     fn explain(&self, corner: Corner, set: &mut [u64]) {
         let (strip, section, floor) = (self.strip, corner.section(), corner.floor);
         self.blame_top(section, set);
-        let list = if corner.left { &strip.starts[corner.lo] } else { &strip.ends[corner.hi] };
         let (mut held_to, mut far) = (section, false);
-        for i in list.iter().map(|&item| item as usize) {
-            let held = if corner.left { strip.hi[i] <= corner.hi } else { strip.lo[i] >= corner.lo };
+        for (i, held) in strip.at(corner) {
             far |= !held;
             if held && self.placed[i] != UNPLACED {
                 self.blame(self.placed[i], set);

@@ -40,6 +40,11 @@ const FEWEST_REORDERED: [usize; 2] = [100, 500];
 /// From which mean load on, as a share of the highest, a component is nearly filled: nothing but a search of its corners places it at the peak load.
 /// Where much room is left, as in plans of networks, the other searches need fewer evaluations.
 const NEARLY_FILLED: f64 = 0.88;
+
+fn nearly_filled(instance: &Instance) -> bool {
+    instance.filled() >= NEARLY_FILLED
+}
+
 /// Moves of squeaky wheel optimization on a component that is also searched.
 const REORDERINGS: usize = 64;
 
@@ -185,7 +190,7 @@ impl Evaluation {
             Scope::Window(instance, _) => {
                 // Either search proves what the other one does not.
                 if self.number.is_multiple_of(2)
-                    && instance.filled() >= NEARLY_FILLED
+                    && nearly_filled(instance)
                     && let Some(strip) = Strip::new(instance)
                 {
                     return corners(&strip);
@@ -317,8 +322,7 @@ impl<'a> Improver<'a> {
         for s in 0..self.states.len() {
             let items = self.states[s].component.items.len();
             let [filled, other] = FEWEST_REORDERED;
-            let nearly_filled = self.states[s].component.instance.filled() >= NEARLY_FILLED;
-            let fewest = if nearly_filled { filled } else { other };
+            let fewest = if nearly_filled(&self.states[s].component.instance) { filled } else { other };
             if items < fewest || self.states[s].height <= self.goal() {
                 continue;
             }
@@ -369,7 +373,7 @@ impl<'a> Improver<'a> {
         let before = state.plan;
         if before == SearchPlan::default()
             && state.strip.is_none()
-            && state.component.instance.filled() >= NEARLY_FILLED
+            && nearly_filled(&state.component.instance)
         {
             state.strip = Strip::new(&state.component.instance).map(Arc::new);
         }

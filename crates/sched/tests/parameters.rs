@@ -123,21 +123,18 @@ fn machine(rate: u64) -> Machine {
     }
 }
 
+/// A request with all freedom.
+fn within<'a>(live_limit: Bytes, trace: &'a Trace, costs: &'a Costs, machine: &'a Machine) -> Request<'a> {
+    Request { trace, costs, machine, live_limit, freedom: Freedom::ALL, packer: None, pins: None }
+}
+
 /// The overhead of `auto` at a share of the bytes of the parameters, and that of offload alone.
 fn overheads(network: &Network, share: f64) -> [f64; 2] {
     let (trace, costs, parameters) = trace(network);
     // All parameters take two thirds of the iteration to copy one way.
     let machine = machine(parameters * 1_500_000_000 / costs.total().get());
     let live_limit = Bytes((parameters as f64 * share) as u64);
-    let request = Request {
-        trace: &trace,
-        costs: &costs,
-        machine: &machine,
-        live_limit,
-        freedom: Freedom::ALL,
-        packer: None,
-        pins: None,
-    };
+    let request = within(live_limit, &trace, &costs, &machine);
     let alone = Freedom { offload: false, ..Freedom::ALL };
     let least = floor(&trace, alone, machine.align).unwrap().bytes;
     assert!(least > live_limit, "parameters must leave: {least} are needed without a link, of {live_limit}");
@@ -208,16 +205,7 @@ fn streamed_parameters_are_at_least_as_fast_as_layers_streamed_by_hand() {
             trace(&Network { blocks: 16, parameter: 900, activation: 300, updates });
         let machine = machine(parameters * 1_500_000_000 / costs.total().get());
         let live_limit = Bytes((parameters as f64 * share) as u64);
-        let freedom = Freedom::ALL;
-        let request = Request {
-            trace: &trace,
-            costs: &costs,
-            machine: &machine,
-            live_limit,
-            freedom,
-            packer: None,
-            pins: None,
-        };
+        let request = within(live_limit, &trace, &costs, &machine);
         let time = |planner: &dyn Planner, evaluations| {
             let outcome = planner.schedule(&request, &Budget::evaluations(evaluations), &Silent);
             let timeline =
@@ -243,16 +231,7 @@ fn the_bound_knows_that_parameters_come_back_behind_an_op_that_holds_all_gradien
     let machine = machine(parameters * 1_500_000_000 / costs.total().get());
     for share in [1.0, 1.1, 1.25, 1.4] {
         let live_limit = Bytes((parameters as f64 * share) as u64);
-        let freedom = Freedom::ALL;
-        let request = Request {
-            trace: &trace,
-            costs: &costs,
-            machine: &machine,
-            live_limit,
-            freedom,
-            packer: None,
-            pins: None,
-        };
+        let request = within(live_limit, &trace, &costs, &machine);
         // Beside the gradients, of as many bytes as the parameters, the others remain; the last layer runs when all parameters are there.
         let fetched = 2 * parameters - live_limit.get();
         // What runs behind the last gradient may run behind the end of the iteration before as well.

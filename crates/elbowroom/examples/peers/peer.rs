@@ -1,4 +1,5 @@
-//! A program that computes training iterations in a process of its own and answers questions in lines.
+//! What comparisons with PyTorch share: a program that computes training iterations in a process of its own and answers questions in lines, options,
+//! clocks and ratios.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -57,6 +58,25 @@ impl Drop for Peer {
     }
 }
 
+/// Reads `--json`, and options with a value each, which `set` takes if it knows them. Says whether `--json` is there.
+pub fn options(
+    mut words: impl Iterator<Item = String>,
+    mut set: impl FnMut(&str, String) -> Result<bool, Failure>,
+) -> Result<bool, Failure> {
+    let mut json = false;
+    while let Some(word) = words.next() {
+        if word == "--json" {
+            json = true;
+            continue;
+        }
+        let value = words.next().ok_or_else(|| format!("{word} wants a value"))?;
+        if !set(&word, value)? {
+            return Err(format!("there is no option {word}").into());
+        }
+    }
+    Ok(json)
+}
+
 /// What times are.
 #[derive(Clone, Copy)]
 pub enum Clock {
@@ -67,7 +87,7 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// The clock for so many threads.
+    /// The clock for a number of threads.
     pub fn of(threads: usize) -> Self {
         if threads == 1 { Self::Processor } else { Self::Wall }
     }

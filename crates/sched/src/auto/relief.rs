@@ -180,11 +180,16 @@ impl<'a> Relief<'a> {
         let ops = &self.editor.state.inst.ops;
         repeats.sort_by_key(|&(stage, op)| (Reverse(ops[op as usize].time), stage, op));
         for (stage, op) in repeats {
-            self.editor.settle();
-            self.editor.remove_repeat(stage, op);
-            if self.editor.state.excess > 0 {
-                self.editor.undo();
-            }
+            self.if_it_fits(|editor| editor.remove_repeat(stage, op));
+        }
+    }
+
+    /// Makes a change, unless something exceeds the limit then.
+    pub(crate) fn if_it_fits(&mut self, change: impl FnOnce(&mut Editor<'a>)) {
+        self.editor.settle();
+        change(&mut self.editor);
+        if self.editor.state.excess > 0 {
+            self.editor.undo();
         }
     }
 }

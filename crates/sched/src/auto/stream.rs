@@ -173,10 +173,6 @@ fn keep_again(relief: &mut Relief<'_>, inst: &Instance) {
         state.prefetches().iter().map(|prefetch| (gap(prefetch), *prefetch)).collect();
     prefetches.sort_unstable();
     for (_, (value, stage, op)) in prefetches {
-        relief.editor.settle();
-        relief.editor.keep(value, stage, op);
-        if relief.editor.state.excess > 0 {
-            relief.editor.undo();
-        }
+        relief.if_it_fits(|editor| editor.keep(value, stage, op));
     }
 }

@@ -69,21 +69,28 @@ pub(crate) struct WarmStart {
 
 /// The planners whose schedules are warm starts for a trace.
 pub(crate) fn peers(trace: &Trace) -> impl Iterator<Item = &'static dyn Planner> {
-    let ops = trace.ops().len();
-    let streams = ops <= LONG && stream::worth_trying(trace);
-    let most = if ops > TAKES_LONG { FEW_STREAMS } else { STREAMS.len() };
-    let streams = STREAMS.iter().take(most).filter(move |_| streams).map(|planner| planner as &dyn Planner);
-    PLANNERS
-        .iter()
-        .filter(move |(_, lengths)| lengths.contains(&ops))
-        .map(|&(planner, _)| planner)
-        .chain(streams)
+    planners(trace).chain(streams(trace))
 }
 
 /// Those of them that are worth their time for a request.
 fn worthwhile(request: &Request<'_>) -> Vec<&'static dyn Planner> {
-    let streams = stream::worth_trying_at(request);
-    peers(request.trace).filter(|planner| streams || planner.name() != Stream::DEFAULT.name()).collect()
+    let streams = stream::worth_trying_at(request).then(|| streams(request.trace));
+    planners(request.trace).chain(streams.into_iter().flatten()).collect()
+}
+
+fn planners(trace: &Trace) -> impl Iterator<Item = &'static dyn Planner> {
+    let ops = trace.ops().len();
+    PLANNERS.iter().filter(move |(_, lengths)| lengths.contains(&ops)).map(|&(planner, _)| planner)
+}
+
+fn streams(trace: &Trace) -> impl Iterator<Item = &'static dyn Planner> {
+    let ops = trace.ops().len();
+    let most = match ops {
+        _ if ops > LONG || !stream::worth_trying(trace) => 0,
+        _ if ops > TAKES_LONG => FEW_STREAMS,
+        _ => STREAMS.len(),
+    };
+    STREAMS.iter().take(most).map(|planner| planner as &dyn Planner)
 }
 
 /// The origin of a schedule that the caller knew.

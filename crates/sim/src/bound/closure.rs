@@ -16,7 +16,7 @@ use elbowroom_ir::{Id, OpId, TensorId};
 
 use super::GIGA;
 use super::flow::{Network, SINK, SOURCE, UNBOUNDED};
-use super::needs::{Needs, early, may_overwrite};
+use super::needs::{Needs, distinct, early, may_overwrite};
 
 /// Most choices that are found for one frontier. Fewer prices give a lower bound that is lower.
 const MAX_CHOICES: usize = 64;
@@ -57,10 +57,13 @@ impl Closures {
         };
         let mut place: Vec<Option<usize>> = vec![None; trace.tensors().len()];
         let mut tensors: Vec<Kept> = Vec::new();
+        let mut kept = |value: TensorId, readers, ops: &mut Vec<OpId>| {
+            let maker = trace.producer(value).filter(|&op| may_run(op)).map(|op| number(op, ops));
+            Kept { bytes: trace.bytes(value).get(), maker, readers }
+        };
         for &value in idle {
             place[value.index()] = Some(tensors.len());
-            let maker = trace.producer(value).filter(|&op| may_run(op)).map(|op| number(op, &mut ops));
-            tensors.push(Kept { bytes: trace.bytes(value).get(), maker, readers: None });
+            tensors.push(kept(value, None, &mut ops));
         }
         let idle = tensors.iter().map(|tensor| tensor.bytes).sum();
         // Operands of the op itself are there without further bytes, and so is what exists when the iteration begins.
@@ -71,19 +74,14 @@ impl Closures {
         };
         let mut next = 0;
         while next < ops.len() {
-            let mut reads: Vec<TensorId> = trace.ops()[ops[next]].reads.clone();
-            reads.sort_unstable();
-            reads.dedup();
-            for value in reads {
+            for value in distinct(&trace.ops()[ops[next]].reads) {
                 if let Some(known) = place[value.index()] {
                     if let Some(readers) = &mut tensors[known].readers {
                         readers.push(next);
                     }
                 } else if !needs.persists(trace, value) && !there(value) {
                     place[value.index()] = Some(tensors.len());
-                    let maker =
-                        trace.producer(value).filter(|&op| may_run(op)).map(|op| number(op, &mut ops));
-                    tensors.push(Kept { bytes: trace.bytes(value).get(), maker, readers: Some(vec![next]) });
+                    tensors.push(kept(value, Some(vec![next]), &mut ops));
                 }
             }
             next += 1;
@@ -104,8 +102,7 @@ impl Closures {
 
     /// The number of edges of the network that is cut.
     pub fn size(&self) -> usize {
-        let readers = |tensor: &Kept| tensor.readers.as_ref().map_or(0, Vec::len);
-        2 * self.times.len() + self.tensors.iter().map(|tensor| 1 + readers(tensor)).sum::<usize>()
+        self.network.edges()
     }
 
     /// The choice whose cost is least, if a nanosecond costs `per_nano` and a byte that stays costs `per_byte`.

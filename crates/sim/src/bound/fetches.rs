@@ -18,7 +18,6 @@ use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Id, OpId};
 
 use super::GIGA;
-
 use super::needs::{early, own_bytes};
 
 /// Ops behind which the bound begins, and ops behind which copies are counted: those with the most operands.

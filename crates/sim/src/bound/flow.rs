@@ -36,6 +36,11 @@ impl Network {
         Self { ends, edges: sorted, begins }
     }
 
+    /// The number of edges.
+    pub fn edges(&self) -> usize {
+        self.ends.len() / 2
+    }
+
     /// The nodes on the source's side of a cut whose edges have the least sum of capacities; of several, the one with the fewest nodes.
     pub fn cut(&self, capacities: &[u128]) -> Vec<bool> {
         let room = capacities.iter().flat_map(|&capacity| [capacity, 0]).collect();

@@ -230,7 +230,7 @@ pub(super) fn may_overwrite(op: &Op, input: TensorId) -> bool {
 }
 
 /// Every tensor once.
-fn distinct(values: &[TensorId]) -> Vec<TensorId> {
+pub(super) fn distinct(values: &[TensorId]) -> Vec<TensorId> {
     let mut values = values.to_vec();
     values.sort_unstable();
     values.dedup();
