@@ -69,21 +69,24 @@ class Operators:
     @staticmethod
     def _predict(func, args, kwargs) -> int | None:
         """The bytes by the operator's definition on tensors without memory."""
+        known: dict[int, torch.Tensor] = {}
+        mode = FakeTensorMode()
+
+        def fake(leaf):
+            # Detached outside of the mode, which refuses tensors that have memory.
+            if not isinstance(leaf, torch.Tensor):
+                return leaf
+            return known.setdefault(id(leaf), mode.from_tensor(leaf.detach(), static_shapes=True))
+
         try:
-            with FakeTensorMode() as mode:
-                known: dict[int, torch.Tensor] = {}
-
-                def fake(leaf):
-                    if not isinstance(leaf, torch.Tensor):
-                        return leaf
-                    return known.setdefault(id(leaf), mode.from_tensor(leaf.detach(), static_shapes=True))
-
-                fake_args, fake_kwargs = tree_map(fake, (args, kwargs))
-                there = {tensor.untyped_storage()._cdata for tensor in known.values()}
-                made = {}
-                for leaf in flatten((func(*fake_args, **fake_kwargs),)):
-                    if isinstance(leaf, torch.Tensor) and leaf.untyped_storage()._cdata not in there:
-                        made[leaf.untyped_storage()._cdata] = leaf.untyped_storage().nbytes()
-                return sum(made.values())
+            fake_args, fake_kwargs = tree_map(fake, (args, kwargs))
+            there = {tensor.untyped_storage()._cdata for tensor in known.values()}
+            made = {}
+            with mode:
+                results = flatten((func(*fake_args, **fake_kwargs),))
+            for leaf in results:
+                if isinstance(leaf, torch.Tensor) and leaf.untyped_storage()._cdata not in there:
+                    made[leaf.untyped_storage()._cdata] = leaf.untyped_storage().nbytes()
+            return sum(made.values())
         except Exception:  # The call then counts as one of unknown size, for which everything is evicted.
             return None

@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import elbowroom  # noqa: E402
+from elbowroom.operators import Operators, flatten  # noqa: E402
 from elbowroom.spill import Spill  # noqa: E402
 from loops import adamw, assert_same  # noqa: E402
 from torch import nn  # noqa: E402
@@ -325,6 +326,26 @@ gc.collect()
 assert keep.report.evicted_bytes > 16 << 20, keep.report
 print(between - start, resident() - start)
 """
+
+
+def test_sizes_of_results_are_known_before_the_operators_run():
+    operators = Operators()
+    aten = torch.ops.aten
+    x = torch.randn(8, 4, requires_grad=True)
+    for func, args, first, later in [
+        (aten.sin.default, (x,), (torch.ones(2, 2),), 128),
+        (aten.mm.default, (x, torch.ones(4, 6)), (torch.ones(2, 2), torch.ones(2, 2)), 192),
+        (aten.t.default, (x,), (torch.ones(2, 2),), 0),
+        (aten.add_.Tensor, (x.detach(), x), (torch.ones(2, 2), torch.ones(2, 2)), 0),
+        (aten.split.Tensor, (x, 2), (torch.ones(2, 2), 1), 0),
+        (aten.cat.default, ([x, x],), ([torch.ones(2, 2)],), 256),
+    ]:
+        # One call shows that the sizes that PyTorch states for the operator are true; then they are known for other shapes.
+        seen = operators.key(func, flatten(first))
+        assert operators.bytes(seen, func, first, {}) is None
+        made = 0 if later == 0 else func(*first).untyped_storage().nbytes()
+        operators.learn(seen, func, first, {}, made)
+        assert operators.bytes(operators.key(func, flatten(args)), func, args, {}) == later, func
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
