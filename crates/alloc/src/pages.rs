@@ -196,18 +196,6 @@ fn map(bytes: usize) -> Option<NonNull<u8>> {
     NonNull::new(start.cast())
 }
 
-/// Makes a mapping longer, at another address if need be. The system moves its pages: none is held twice.
-///
-/// # Safety
-/// The range came from [`map`] or this function with this length, and nothing refers to it.
-#[cfg(not(miri))]
-unsafe fn remap(start: NonNull<u8>, old: usize, bytes: usize) -> Option<NonNull<u8>> {
-    use rustix::mm::{MremapFlags, mremap};
-    // SAFETY: the caller's promise.
-    let new = unsafe { mremap(start.as_ptr().cast(), old, bytes, MremapFlags::MAYMOVE) }.ok()?;
-    NonNull::new(new.cast())
-}
-
 /// # Safety
 /// The range came from [`map`] or [`remap`] with this length and is unused.
 #[cfg(not(miri))]
@@ -229,8 +217,32 @@ fn map(bytes: usize) -> Option<NonNull<u8>> {
 }
 
 /// # Safety
-/// The range came from [`map`] or this function with this length, and nothing refers to it.
+/// The range came from [`map`] or [`remap`] with this length and is unused.
 #[cfg(miri)]
+unsafe fn unmap(start: NonNull<u8>, bytes: usize) {
+    if let Some(layout) = layout(bytes) {
+        // SAFETY: the caller's promise.
+        unsafe { std::alloc::dealloc(start.as_ptr(), layout) };
+    }
+}
+
+/// Makes a mapping longer, at another address if need be. Linux moves its pages, so that none is held twice.
+///
+/// # Safety
+/// The range came from [`map`] or this function with this length, and nothing refers to it.
+#[cfg(all(any(target_os = "linux", target_os = "android"), not(miri)))]
+unsafe fn remap(start: NonNull<u8>, old: usize, bytes: usize) -> Option<NonNull<u8>> {
+    use rustix::mm::{MremapFlags, mremap};
+    // SAFETY: the caller's promise.
+    let new = unsafe { mremap(start.as_ptr().cast(), old, bytes, MremapFlags::MAYMOVE) }.ok()?;
+    NonNull::new(new.cast())
+}
+
+/// Makes a mapping longer: another one, to which the bytes are copied. Miri and other systems have no call for it.
+///
+/// # Safety
+/// The range came from [`map`] or this function with this length, and nothing refers to it.
+#[cfg(not(all(any(target_os = "linux", target_os = "android"), not(miri))))]
 unsafe fn remap(start: NonNull<u8>, old: usize, bytes: usize) -> Option<NonNull<u8>> {
     let new = map(bytes)?;
     // SAFETY: both ranges have this length, and the new one was made above; the caller's promise.
@@ -239,16 +251,6 @@ unsafe fn remap(start: NonNull<u8>, old: usize, bytes: usize) -> Option<NonNull<
         unmap(start, old);
     }
     Some(new)
-}
-
-/// # Safety
-/// The range came from [`map`] or [`remap`] with this length and is unused.
-#[cfg(miri)]
-unsafe fn unmap(start: NonNull<u8>, bytes: usize) {
-    if let Some(layout) = layout(bytes) {
-        // SAFETY: the caller's promise.
-        unsafe { std::alloc::dealloc(start.as_ptr(), layout) };
-    }
 }
 
 #[cfg(test)]

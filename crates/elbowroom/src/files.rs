@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD};
 use tempfile::NamedTempFile;
 
 /// Names of temporary files: this, some letters and digits, and [`SUFFIX`].
@@ -119,6 +119,22 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
+/// A file without a name, which only Linux has, and not on every file system.
+fn nameless(folder: &Path, private: bool) -> Option<File> {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    {
+        use rustix::fs::{Mode, OFlags};
+        let mode = Mode::from_raw_mode(if private { 0o600 } else { 0o666 });
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        rustix::fs::open(folder, flags, mode).ok().map(File::from)
+    }
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    {
+        let _ = (folder, private);
+        None
+    }
+}
+
 /// A locked file that is not yet complete, private if it replaces a file whose permissions it is to get. Otherwise it has those of any new file.
 enum Temporary {
     Nameless(File),
@@ -127,17 +143,14 @@ enum Temporary {
 
 impl Temporary {
     fn new(folder: &Path, private: bool) -> io::Result<Self> {
-        let mode = Mode::from_raw_mode(if private { 0o600 } else { 0o666 });
-        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        match rustix::fs::open(folder, flags, mode) {
-            Ok(file) => {
-                let file = File::from(file);
+        match nameless(folder, private) {
+            Some(file) => {
                 // Where files cannot be locked, none are removed.
                 let _ = file.lock();
                 Ok(Self::Nameless(file))
             }
-            // Not every file system has files without a name. Errors of another kind come again.
-            Err(_) => named(folder, private).map(Self::Named),
+            // Errors that have other reasons come again.
+            None => named(folder, private).map(Self::Named),
         }
     }
 

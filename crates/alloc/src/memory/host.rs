@@ -1,6 +1,8 @@
 //! Memory of this process.
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use std::ffi::c_void;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use super::{Backing, OutOfMemory};
 
@@ -10,6 +12,9 @@ pub struct HostMemory;
 
 /// The size of a huge page on common machines. A wrong value only costs speed.
 const HUGE: usize = 2 << 20;
+
+const ACCESS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+const FRESH: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
 
 // SAFETY: every range is a mapping of its own, readable and writable.
 unsafe impl Backing for HostMemory {
@@ -22,9 +27,8 @@ unsafe impl Backing for HostMemory {
         let len = rounded(bytes, page).ok_or_else(|| failed(rustix::io::Errno::NOMEM))?;
         let align = if len >= 2 * HUGE { align.max(HUGE) } else { align.max(page) };
         let mapped = len.checked_add(align - page).ok_or_else(|| failed(rustix::io::Errno::NOMEM))?;
-        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a fresh anonymous mapping at an address of the system's choice.
-        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped, access, flags) }.map_err(failed)?;
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped, ACCESS, FRESH) }.map_err(failed)?;
         let base = (start as usize).next_multiple_of(align);
         let (front, back) = (base - start as usize, start as usize + mapped - (base + len));
         if front > 0 {
@@ -36,8 +40,8 @@ unsafe impl Backing for HostMemory {
             let _ = unsafe { munmap((base + len) as *mut _, back) };
         }
         if len >= 2 * HUGE {
-            // SAFETY: the mapping is ours. Without huge pages the advice fails, and nothing changes.
-            let _ = unsafe { madvise(base as *mut _, len, Advice::LinuxHugepage) };
+            // SAFETY: the mapping is ours.
+            unsafe { prefer_huge(base as *mut _, len) };
         }
         Ok(base)
     }
@@ -57,10 +61,46 @@ unsafe impl Backing for HostMemory {
             return;
         };
         if start < end {
-            // SAFETY: whole pages within a reserved range, on whose contents nothing relies. They read as zero from now on.
-            let _ = unsafe { madvise(start as *mut _, end - start, Advice::LinuxDontNeed) };
+            // SAFETY: whole pages within a reserved range, on whose contents nothing relies.
+            unsafe { return_pages(start as *mut _, end - start) };
         }
     }
+}
+
+/// Asks for huge pages. Without them nothing changes but the speed.
+///
+/// # Safety
+/// The range is mapped.
+unsafe fn prefer_huge(start: *mut c_void, len: usize) {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    // SAFETY: the caller's promise.
+    let _ = unsafe { rustix::mm::madvise(start, len, rustix::mm::Advice::LinuxHugepage) };
+    let _ = (start, len);
+}
+
+/// Returns whole pages to the system. They read as zeros afterwards.
+///
+/// # Safety
+/// The range is mapped as [`FRESH`], nothing uses it during the call, and nothing relies on its contents.
+unsafe fn return_pages(start: *mut c_void, len: usize) {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    // SAFETY: the caller's promise.
+    let _ = unsafe { rustix::mm::madvise(start, len, rustix::mm::Advice::LinuxDontNeed) };
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    // SAFETY: the caller's promise.
+    unsafe {
+        renew(start, len);
+    }
+}
+
+/// Returns whole pages to the system by mapping new ones over them, where it takes no advice to do so. If it refuses, they stay.
+///
+/// # Safety
+/// As for [`return_pages`].
+#[cfg(any(test, not(any(target_os = "linux", target_os = "android"))))]
+unsafe fn renew(start: *mut c_void, len: usize) {
+    // SAFETY: the caller's promise.
+    let _ = unsafe { mmap_anonymous(start, len, ACCESS, FRESH | MapFlags::FIXED) };
 }
 
 fn rounded(bytes: usize, page: usize) -> Option<usize> {
@@ -87,6 +127,23 @@ mod tests {
             // SAFETY: reserved above, and not used below.
             unsafe { HostMemory.release(base, bytes, align) };
         }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no such calls of the system")]
+    fn new_pages_over_a_range_are_zero_and_leave_what_lies_beside_them() {
+        let page = rustix::param::page_size();
+        let base = HostMemory.reserve(3 * page, page).unwrap();
+        // SAFETY: the range is ours alone until it is released.
+        let range = unsafe { std::slice::from_raw_parts_mut(base as *mut u8, 3 * page) };
+        range.fill(7);
+        // SAFETY: the second page is ours, and its contents are of no use any more.
+        unsafe { renew((base + page) as *mut _, page) };
+        assert!(range[..page].iter().chain(&range[2 * page..]).all(|&byte| byte == 7));
+        assert!(range[page..2 * page].iter().all(|&byte| byte == 0));
+        range[page] = 1;
+        // SAFETY: reserved above, and not used below.
+        unsafe { HostMemory.release(base, 3 * page, page) };
     }
 
     #[test]
