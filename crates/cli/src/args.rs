@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 #[cfg(feature = "dqn")]
 use elbowroom::dqn::settings::Settings;
+use elbowroom::graph::Precision;
 use elbowroom::graph::zoo::OptimizerKind;
 use elbowroom::ir::Bytes;
 use elbowroom::machine::LinkSpec;
@@ -90,6 +91,10 @@ pub struct NetworkArgs {
     /// output) [default: cross-entropy; other networks have their own]
     #[arg(long, value_name = "cross-entropy|mse")]
     pub loss: Option<Loss>,
+    /// How activations and their gradients are stored: f32, or bf16, in half as many bytes. Weights, their gradients, the optimizer's state and sums
+    /// are f32 in both; with bf16, products take weights as their nearest bf16 numbers
+    #[arg(long, default_value = "f32", value_name = "f32|bf16")]
+    pub precision: Precision,
     /// Samples in a batch; `train` and `plan` also take max, the largest batch for which a plan is found
     #[arg(long, default_value = "64", value_name = "SAMPLES|max")]
     pub batch: BatchSpec,

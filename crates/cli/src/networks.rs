@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use elbowroom::data::Tokenizer;
 use elbowroom::graph::zoo::{self, Options};
-use elbowroom::graph::{Content, Graph, Mode, OpKind, Role};
+use elbowroom::graph::{Content, Graph, Mode, OpKind, Precision, Role};
 use elbowroom::ir::Bytes;
 use elbowroom::network::Source;
 
@@ -73,7 +73,7 @@ pub fn warn_of_options_without_effect(source: &Source, options: &Options) {
 
 /// The network that the user named, in the zoo or in a file.
 pub fn source(args: &NetworkArgs) -> Result<Source> {
-    let source = Source::open(&args.model)?;
+    let source = Source::open(&args.model)?.precision(args.precision);
     Ok(match args.loss {
         None => source,
         Some(loss) if source.is_file() => source.loss(loss),
@@ -129,6 +129,9 @@ pub fn description(graph: &Graph) -> Vec<Row> {
             rows.push(plain("sample", printer::counted(numbers as u64, "number")));
         }
         _ => {}
+    }
+    if graph.precision() == Precision::Bf16 {
+        rows.push(plain("precision", "bf16, weights and sums in f32".to_owned()));
     }
     rows.push(plain("optimizer", optimizer(graph)));
     let weights = graph.persistent.iter().filter(|parameter| parameter.role == Role::Weight);

@@ -16,6 +16,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use elbowroom_engine::Digest;
+use elbowroom_graph::Precision;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
@@ -28,6 +29,8 @@ use crate::safetensors_head::{HeadError, SafetensorsHead};
 const CHECKSUM: &str = "checksum";
 /// Key of the number of finished iterations.
 const ITERATION: &str = "iteration";
+/// Key of the precision, absent where it is that of the tensors in the file.
+const PRECISION: &str = "precision";
 /// Key of the model's name.
 const MODEL: &str = "model";
 /// Key of the schedule of the learning rate.
@@ -118,6 +121,8 @@ pub struct Header {
     pub seed: u64,
     /// The schedule of the learning rate with the iterations that it is made for; `None` if the rate is constant.
     pub schedule: Option<String>,
+    /// How the training stored activations. What is saved is `f32` in any case.
+    pub precision: Precision,
 }
 
 /// One tensor of a checkpoint: its name, type and extents.
@@ -218,6 +223,9 @@ pub fn save(
         (SEED, header.seed.to_string().into()),
     ];
     let mut head = Head { notes: BTreeMap::from(notes), entries };
+    if header.precision != Precision::default() {
+        head.notes.insert(PRECISION, header.precision.name().into());
+    }
     head.notes.extend(header.schedule.iter().map(|schedule| (SCHEDULE, schedule.as_str().into())));
     let checksum = checksum(&head.bytes().map_err(failed)?, &digests);
     head.notes.insert(CHECKSUM, checksum.into());
@@ -404,7 +412,11 @@ fn header(metadata: &Metadata) -> Option<Header> {
     let number = |key: &str| notes.get(key)?.parse().ok();
     let model = notes.get(MODEL)?.clone();
     let schedule = notes.get(SCHEDULE).cloned();
-    Some(Header { model, iterations_done: number(ITERATION)?, seed: number(SEED)?, schedule })
+    let precision = match notes.get(PRECISION) {
+        Some(name) => name.parse().ok()?,
+        None => Precision::default(),
+    };
+    Some(Header { model, iterations_done: number(ITERATION)?, seed: number(SEED)?, schedule, precision })
 }
 
 #[cfg(test)]
@@ -418,7 +430,7 @@ mod tests {
     }
 
     fn header(iterations_done: u64) -> Header {
-        Header { model: "m".to_owned(), iterations_done, seed: 5, schedule: None }
+        Header { model: "m".to_owned(), iterations_done, seed: 5, schedule: None, precision: Precision::F32 }
     }
 
     fn fill(index: usize, value: &mut [u8]) -> io::Result<()> {

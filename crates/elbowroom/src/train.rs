@@ -27,12 +27,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use elbowroom_engine::{EngineError, HostOptions};
-use elbowroom_graph::{Graph, Tiling};
+use elbowroom_graph::{Graph, Precision, Tiling};
 use elbowroom_ir::Bytes;
 use elbowroom_ir::machine::Machine;
 
 use crate::algorithms::{self, AlgorithmChoice, Chosen, Conditions};
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Header};
 use crate::data::{Augmentation, Batch, DataError, Feed};
 use crate::largest::{Largest, largest};
 use crate::network::{NetworkError, samples};
@@ -112,12 +112,13 @@ impl<'a> Training<'a> {
         }
         let evaluator = self.resolve_epochs(&graph, &feed, checkpoint.as_ref())?;
         let remark = if self.one_pass { None } else { feed.spare_classes(&graph) };
+        let other = checkpoint.as_ref().and_then(|checkpoint| other_precision(&checkpoint.header, &graph));
         let training = &self;
         let mut runner = Runner::new(training, &graph, feed, checkpoint, evaluator)?;
         go_on()?;
         observer.network(&graph);
-        if let Some(remark) = remark {
-            observer.remark(&remark);
+        for remark in remark.iter().chain(&other) {
+            observer.remark(remark);
         }
         let machine = measured_link(training, &host)?;
         let untiled = graph.clone();
@@ -353,6 +354,13 @@ impl<'a> Training<'a> {
         let run = runner.run(&mut session, executor, iterations, None, observer)?;
         Ok(Run { digests: session.digests()?, ..run })
     }
+}
+
+/// What is to be said where a training goes on in another precision than before.
+fn other_precision(saved: &Header, graph: &Graph) -> Option<String> {
+    let [before, now] = [saved.precision, graph.precision()].map(Precision::name);
+    (before != now)
+        .then(|| format!("the checkpoint was trained in {before}, and the training goes on in {now}"))
 }
 
 /// More bytes than all tensors of an iteration take together, however scattered.

@@ -120,7 +120,7 @@ fn torchvision(graph: &Graph, metadata: &Metadata) -> Option<&'static str> {
 /// The layers that give logits, auxiliary classifiers included: what the names of their weights begin with.
 fn heads(graph: &Graph) -> Vec<&str> {
     let last = graph.persistent.iter().rfind(|parameter| parameter.role == Role::Weight);
-    let losses = graph.nodes.values().filter(|node| matches!(node.kind, OpKind::CrossEntropy(_)));
+    let losses = graph.nodes.values().filter(|node| matches!(node.kind.formula(), OpKind::CrossEntropy(_)));
     let weight = |loss: &Node| {
         let logits = loss.inputs.first()?;
         let layer = graph.nodes.values().find(|node| node.outputs.contains(logits))?;

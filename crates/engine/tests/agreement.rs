@@ -8,7 +8,7 @@ use std::time::Duration;
 use arbitrary::Unstructured;
 use arbtest::arbtest;
 use elbowroom_engine::{ChaosOptions, HostOptions, HostPlace, SessionOptions, first_difference};
-use elbowroom_graph::Graph;
+use elbowroom_graph::{Graph, Precision};
 use elbowroom_ir::arbitrary as draw;
 use elbowroom_ir::check::check;
 
@@ -72,6 +72,13 @@ fn random_plans_of_a_residual_block_agree_with_the_oracle() {
 #[test]
 fn random_plans_of_a_transformer_agree_with_the_oracle() {
     random_plans_agree(transformer());
+}
+
+#[test]
+fn random_plans_in_bf16_agree_with_the_oracle() {
+    for graph in [convnet(), transformer()] {
+        random_plans_agree(graph.in_precision(Precision::Bf16).unwrap());
+    }
 }
 
 /// The checker on trial: a legal plan is changed in one place; either the checker objects, or the run equals the oracle to the bit.

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use elbowroom_engine::kernels::algorithms;
 use elbowroom_engine::{HostOptions, HostPlace, Session};
-use elbowroom_graph::Graph;
 use elbowroom_graph::op::Algorithm;
 use elbowroom_graph::zoo::{self, Options};
+use elbowroom_graph::{Graph, Precision};
 use elbowroom_ir::check::check;
 
 use support::{convnet, counts, drawn, fill, threads, trace, transformer};
@@ -49,7 +49,9 @@ fn networks() -> impl Iterator<Item = Graph> {
         ("lstm", Options::new(3).length(4)),
         ("gpt", Options::new(2).length(9).layers(1)),
     ];
-    options.into_iter().map(|(name, options)| zoo::build(name, &options).unwrap())
+    let built = options.map(|(name, options)| zoo::build(name, &options).unwrap());
+    let bf16 = built.clone().map(|graph| graph.in_precision(Precision::Bf16).unwrap());
+    built.into_iter().chain(bf16)
 }
 
 /// The same graph, its convolutions computed by all algorithms in turn.

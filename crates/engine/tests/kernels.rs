@@ -1,9 +1,10 @@
 //! Every kernel against its slow twin: results, in place and apart, and equal bits on one thread and two.
 
+mod mixed;
 mod twin;
 
 use elbowroom_engine::kernels::owned::{Memory, run_owned};
-use elbowroom_engine::kernels::{Context, algorithms, workspace};
+use elbowroom_engine::kernels::{Bf16, Context, algorithms, workspace};
 use elbowroom_graph::op::{
     Adam, Algorithm, Channels, Classification, Conv, Diffusion, Function, GroupedConv, Groups, Heads, Lookup,
     Mask, Places, Pool, Product, Queries, Response, Rotation, Sgd, Window,
@@ -111,6 +112,7 @@ fn to_memory(numbers: &[f64], dtype: DType) -> Memory {
     let bytes: Vec<u8> = match dtype {
         DType::F32 => numbers.iter().flat_map(|&x| (x as f32).to_ne_bytes()).collect(),
         DType::I32 => numbers.iter().flat_map(|&x| (x as i32).to_ne_bytes()).collect(),
+        DType::Bf16 => numbers.iter().flat_map(|&x| Bf16::nearest(x as f32).0.to_ne_bytes()).collect(),
         DType::U8 => numbers.iter().map(|&x| x as u8).collect(),
     };
     Memory::of(&bytes)
@@ -122,6 +124,10 @@ fn from_memory(memory: &Memory, dtype: DType) -> Vec<f64> {
         DType::I32 => {
             let (words, _) = memory.bytes().as_chunks::<4>();
             words.iter().map(|&word| f64::from(i32::from_ne_bytes(word))).collect()
+        }
+        DType::Bf16 => {
+            let (halves, _) = memory.bytes().as_chunks::<2>();
+            halves.iter().map(|&half| f64::from(Bf16(u16::from_ne_bytes(half)).float())).collect()
         }
         DType::U8 => memory.bytes().iter().map(|&x| f64::from(x)).collect(),
     }
@@ -176,6 +182,7 @@ fn check(kind: &OpKind) {
     let borrowed: Vec<&[f64]> = operands.iter().map(Vec::as_slice).collect();
     let expected = twin::twin(kind, &borrowed, SEED, ITERATION);
     let outputs = kind.signature().outputs;
+    mixed::check(kind, &operands, &pools);
     let mut first: Option<Vec<Memory>> = None;
     for over in placements(kind) {
         for pool in &pools {
@@ -614,4 +621,86 @@ fn diffusion_of_images() {
         square += f64::from(*x).powi(2) / 1e5;
     }
     assert!(mean.abs() < 0.01 && (square - 1.0).abs() < 0.02, "{mean} {square}");
+}
+
+#[test]
+fn bf16_operands_larger_than_a_part() {
+    let pools =
+        [1, 2].map(|n| rayon::ThreadPoolBuilder::new().num_threads(n).build().expect("threads start"));
+    let channels = Channels { batch: 5, channels: 67, spatial: 31 * 31 };
+    let len = channels.len();
+    let rows = Channels { batch: 3001, channels: 210, spatial: 1 };
+    let groups = Groups { channels: Channels { batch: 9, channels: 64, spatial: 23 * 23 }, groups: 8 };
+    let pool = Pool { planes: 400, in_size: [33, 33], out_size: [17, 17], window: Window::square(3, 2, 1) };
+    let plain = conv(5, [40, 24], [43, 41], Window::square(3, 1, 1));
+    let strided = conv(7, [24, 40], [63, 61], Window::square(3, 2, 1));
+    let depthwise = GroupedConv {
+        conv: conv(3, [96, 96], [41, 43], Window::square(3, 1, 1)),
+        groups: 96,
+        dilation: [1, 1],
+    };
+    let product = Product { rows: 2500, inputs: 100, outputs: 150 };
+    let heads = Heads { batch: 5, tokens: 130, heads: 4, width: 32, causal: true };
+    let loss = Classification { rows: 900, classes: 500, places: Places::ALL, scale: 0.5 };
+    let (outer, widths) = (1700, vec![100, 7, 120]);
+    let kinds = [
+        OpKind::Add { len },
+        OpKind::Accumulate { len },
+        OpKind::ScaleBy { len },
+        OpKind::MapGrad { len, function: Function::Gelu },
+        OpKind::Dropout(Mask::new(len, 0.3, 2)),
+        OpKind::AddRow { outer: 1500, inner: 300 },
+        OpKind::AddChannel(channels),
+        OpKind::MulChannel(channels),
+        OpKind::MulChannel(Channels { batch: 1, channels: 5 * 67, spatial: 31 * 31 }),
+        OpKind::MulChannelGrad(channels),
+        OpKind::BiasGrad(channels),
+        OpKind::BiasGrad(rows),
+        OpKind::BatchNorm { channels, epsilon: 1e-5 },
+        OpKind::BatchNorm { channels: rows, epsilon: 1e-5 },
+        OpKind::BatchNormGrad { channels, epsilon: 1e-5 },
+        OpKind::BatchNormInference { channels, epsilon: 1e-5 },
+        OpKind::LayerNorm { rows: 2000, width: 170, epsilon: 1e-5 },
+        OpKind::LayerNormGrad { rows: 2000, width: 170 },
+        OpKind::RmsNorm { rows: 2000, width: 170, epsilon: 1e-5 },
+        OpKind::RmsNormGrad { rows: 2000, width: 170 },
+        OpKind::GroupNorm { groups, epsilon: 1e-5 },
+        OpKind::GroupNormGrad(groups),
+        OpKind::MaxPool(pool),
+        OpKind::MaxPoolGrad(pool),
+        OpKind::AveragePool { pool, count_padding: false },
+        OpKind::AveragePoolGrad { pool, count_padding: false },
+        OpKind::Conv2d { conv: plain, bias: true },
+        OpKind::Conv2dGradInput(plain),
+        OpKind::Conv2dGradWeight(plain),
+        OpKind::Conv2d { conv: strided, bias: false },
+        OpKind::Conv2dGradInput(strided),
+        OpKind::Conv2dGradWeight(strided),
+        OpKind::GroupedConv2d { conv: depthwise, bias: true },
+        OpKind::GroupedConv2dGradInput(depthwise),
+        OpKind::GroupedConv2dGradWeight(depthwise),
+        OpKind::Linear { product, bias: true },
+        OpKind::LinearGradInput(product),
+        OpKind::LinearGradWeight { product, accumulate: false },
+        OpKind::LinearGradWeight { product, accumulate: true },
+        OpKind::LstmCell { batch: 900, hidden: 50 },
+        OpKind::LstmCellGrad { batch: 900, hidden: 50, carry: true },
+        OpKind::Attention(heads),
+        OpKind::AttentionGrad(heads),
+        OpKind::Rotary(Rotation { batch: 9, tokens: 150, heads: 4, width: 64, base: 1e4, back: false }),
+        OpKind::CrossEntropy(loss),
+        OpKind::CrossEntropyGrad(loss),
+        OpKind::Concat { outer, widths: widths.clone() },
+        OpKind::Split { outer, widths },
+        OpKind::Slice { outer, total: 227, start: 100, width: 90 },
+        OpKind::Pad { outer, total: 227, start: 100, width: 90 },
+        OpKind::Transpose { batch: 20, rows: 130, columns: 110, inner: 1 },
+    ];
+    for kind in kinds {
+        mixed::check(&kind, &operands(&kind), &pools);
+        let signature = kind.signature();
+        let inputs = signature.inputs.iter().map(|&(Size::Exactly(len) | Size::AtLeast(len), _)| len);
+        let elements = inputs.chain(signature.outputs.iter().map(|(shape, _)| shape.len())).sum::<usize>();
+        assert!(elements > 1 << 18, "{kind:?} is one part");
+    }
 }

@@ -17,6 +17,7 @@ use elbowroom_ir::trace::Phase;
 use crate::autodiff::SEED;
 use crate::builder::{BuildError, Builder, Mode, Var, part_suffix};
 use crate::graph::Graph;
+use crate::mixed::Mixed;
 use crate::op::{Mask, OpKind};
 
 impl Graph {
@@ -52,6 +53,22 @@ impl Graph {
     }
 }
 
+/// The op with random words that are `further` streams away.
+fn with_streams(kind: &OpKind, further: u32) -> OpKind {
+    match kind {
+        OpKind::Dropout(mask) => OpKind::Dropout(Mask { stream: mask.stream + further, ..*mask }),
+        &OpKind::Noise { len, stream } => OpKind::Noise { len, stream: stream + further },
+        &OpKind::RandomSteps { rows, steps, stream } => {
+            OpKind::RandomSteps { rows, steps, stream: stream + further }
+        }
+        OpKind::Mixed(mixed) => {
+            let kind = with_streams(&mixed.kind, further);
+            OpKind::Mixed(Box::new(Mixed { kind, ..Mixed::clone(mixed) }))
+        }
+        kind => kind.clone(),
+    }
+}
+
 /// A graph under construction from the nodes of another one.
 struct Copy<'g> {
     graph: &'g Graph,
@@ -80,7 +97,7 @@ impl<'g> Copy<'g> {
         }
         let steps = graph.nodes.values().filter(|node| node.phase == Phase::Update);
         let gradients = steps.map(|step| (step.inputs[1], None)).collect();
-        let masks = graph.nodes.values().filter_map(|node| match node.kind {
+        let masks = graph.nodes.values().filter_map(|node| match *node.kind.formula() {
             OpKind::Dropout(mask) => Some(mask.stream + 1),
             OpKind::Noise { stream, .. } | OpKind::RandomSteps { stream, .. } => Some(stream + 1),
             _ => None,
@@ -119,20 +136,11 @@ impl<'g> Copy<'g> {
                 }
                 kind => {
                     let kind = match kind {
-                        OpKind::Dropout(mask) => {
-                            OpKind::Dropout(Mask { stream: mask.stream + part as u32 * self.masks, ..*mask })
-                        }
-                        &OpKind::Noise { len, stream } => {
-                            OpKind::Noise { len, stream: stream + part as u32 * self.masks }
-                        }
-                        &OpKind::RandomSteps { rows, steps, stream } => {
-                            OpKind::RandomSteps { rows, steps, stream: stream + part as u32 * self.masks }
-                        }
                         // The derivative of the mean over the parts.
                         OpKind::Fill { len, value } if node.name == SEED => {
                             OpKind::Fill { len: *len, value: *value / self.parts as f32 }
                         }
-                        kind => kind.clone(),
+                        kind => with_streams(kind, part as u32 * self.masks),
                     };
                     let inputs: Vec<TensorId> = node.inputs.iter().map(|input| here[input]).collect();
                     let made = self.builder.push(name, kind, &inputs)?;

@@ -22,7 +22,15 @@ const fn over(input: usize, output: usize) -> Reusable {
 
 impl OpKind {
     /// All permitted reuses. If an output has several, a schedule uses at most one; reuses of different outputs may be combined.
-    pub fn reusable(&self) -> &'static [Reusable] {
+    pub fn reusable(&self) -> Vec<Reusable> {
+        match self {
+            Self::Mixed(mixed) => mixed.reusable(),
+            kind => kind.reuses().to_vec(),
+        }
+    }
+
+    /// The reuses of an op whose operands all have the types of its kind.
+    fn reuses(&self) -> &'static [Reusable] {
         match self {
             // Elementwise in every input named.
             Self::Add { .. } | Self::Mul { .. } | Self::MapGrad { .. } | Self::SquaredErrorGrad { .. } => {

@@ -4,7 +4,7 @@ use crate::op::{Function, OpKind};
 
 impl OpKind {
     /// A short name, as it appears in traces: `conv2d`, `batch-norm-grad`.
-    pub const fn name(&self) -> &'static str {
+    pub fn name(&self) -> &'static str {
         match self {
             Self::Input { .. } => "input",
             Self::Output { .. } => "output",
@@ -92,6 +92,7 @@ impl OpKind {
             Self::Pad { .. } => "pad",
             Self::SgdStep { .. } => "sgd-step",
             Self::AdamStep { .. } => "adam-step",
+            Self::Mixed(mixed) => mixed.kind.name(),
         }
     }
 }

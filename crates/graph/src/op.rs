@@ -17,6 +17,7 @@ pub use crate::extents::{
     Algorithm, Channels, Classification, Conv, Heads, Lookup, Places, Pool, Product, Response, Window,
 };
 pub use crate::groups::{Diffusion, GroupedConv, Groups, Queries, Rotation};
+pub use crate::mixed::Mixed;
 pub use crate::parameters::{Adam, Function, Mask, Sgd};
 
 /// The computation of an op.
@@ -493,9 +494,21 @@ pub enum OpKind {
         /// Parameters of the method.
         adam: Adam,
     },
+
+    /// Another op on operands of which some are [`DType::Bf16`](crate::DType::Bf16) in place of `f32`: it computes what that op computes on the
+    /// same numbers as `f32`, with sums in `f32`, and rounds every result that is `bf16` to the nearest, ties to even.
+    Mixed(Box<Mixed>),
 }
 
 impl OpKind {
+    /// The op without its types: what [`Mixed`](Self::Mixed) computes, any other op itself.
+    pub fn formula(&self) -> &Self {
+        match self {
+            Self::Mixed(mixed) => &mixed.kind,
+            kind => kind,
+        }
+    }
+
     /// Pairs (input, output) of operand positions at which the output is the input, updated in place.
     pub fn mutations(&self) -> Vec<(usize, usize)> {
         match self {
@@ -510,6 +523,7 @@ impl OpKind {
             Self::SgdStep { sgd, .. } if sgd.momentum == 0.0 => vec![(0, 0)],
             Self::SgdStep { .. } => vec![(0, 0), (2, 1)],
             Self::AdamStep { .. } => vec![(0, 0), (2, 1), (3, 2)],
+            Self::Mixed(mixed) => mixed.kind.mutations(),
             _ => Vec::new(),
         }
     }
@@ -522,14 +536,16 @@ impl OpKind {
                 Again::Rng { stream: u64::from(*stream) }
             }
             Self::Output { .. } => Again::Never,
+            Self::Mixed(mixed) => mixed.kind.again(),
             _ if !self.mutations().is_empty() => Again::Never,
             _ => Again::Pure,
         }
     }
 
     /// The convolution that the op computes, or whose gradient it computes.
-    pub const fn conv(&self) -> Option<&Conv> {
+    pub fn conv(&self) -> Option<&Conv> {
         match self {
+            Self::Mixed(mixed) => mixed.kind.conv(),
             Self::Conv2d { conv, .. }
             | Self::Conv2dGradInput(conv)
             | Self::Conv2dGradInputTile { conv, .. }
@@ -540,6 +556,10 @@ impl OpKind {
 
     /// The same op, computed by another algorithm; `None` if there is no choice.
     pub fn computed_by(&self, algorithm: Algorithm) -> Option<Self> {
+        if let Self::Mixed(mixed) = self {
+            let kind = mixed.kind.computed_by(algorithm)?;
+            return Some(Self::Mixed(Box::new(Mixed { kind, ..Mixed::clone(mixed) })));
+        }
         let conv = Conv { algorithm, ..*self.conv()? };
         Some(match *self {
             Self::Conv2d { bias, .. } => Self::Conv2d { conv, bias },

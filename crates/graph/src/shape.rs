@@ -12,6 +12,8 @@ pub const MAX_RANK: usize = 5;
 pub enum DType {
     /// 32-bit floats; the only type with derivatives.
     F32,
+    /// The upper halves of 32-bit floats (bfloat16): activations and their gradients of a graph [in that precision](crate::Precision).
+    Bf16,
     /// 32-bit signed integers: labels and tokens.
     I32,
     /// Bytes: positions inside a pooling window.
@@ -23,6 +25,7 @@ impl DType {
     pub const fn size(self) -> usize {
         match self {
             Self::F32 | Self::I32 => 4,
+            Self::Bf16 => 2,
             Self::U8 => 1,
         }
     }

@@ -267,12 +267,14 @@ impl OpKind {
                 floats(&[len; 3][..2 + states], &[&[len] as &[usize], &[len]][..1 + states])
             }
             Self::AdamStep { len, .. } => floats(&[len; 4], &[&[len], &[len], &[len]]),
+            Self::Mixed(ref mixed) => mixed.signature(),
         }
     }
 
     /// Suffixes that distinguish the names of several outputs; the first is empty if that output has the op's own name.
-    pub const fn output_suffixes(&self) -> &'static [&'static str] {
+    pub fn output_suffixes(&self) -> &'static [&'static str] {
         match self {
+            Self::Mixed(mixed) => mixed.kind.output_suffixes(),
             Self::BatchNorm { .. } => &["", "mean", "variance"],
             Self::LayerNorm { .. } | Self::GroupNorm { .. } => &["", "mean", "inverse-std"],
             Self::RmsNorm { .. } => &["", "inverse-rms"],

@@ -16,14 +16,17 @@ impl Graph {
         let node = &self.nodes[op];
         let size = |&value: &elbowroom_ir::TensorId| self.tensors[value].bytes();
         let all = node.inputs.iter().chain(&node.outputs).map(size).sum::<Bytes>();
-        let moved = match &node.kind {
+        // Bytes of an element of an input or an output.
+        let read = |input: usize| self.tensors[node.inputs[input]].dtype.size();
+        let written = node.outputs.first().map_or(0, |&output| self.tensors[output].dtype.size());
+        let moved = match node.kind.formula() {
             OpKind::Embedding(lookup) | OpKind::EmbeddingTile(lookup) => {
-                Bytes((8 * lookup.rows * lookup.width + 4 * lookup.rows) as u64)
+                Bytes(((read(1) + written) * lookup.rows * lookup.width + 4 * lookup.rows) as u64)
             }
             OpKind::EmbeddingGrad { lookup, accumulate: true } => {
-                Bytes((12 * lookup.rows * lookup.width + 4 * lookup.rows) as u64)
+                Bytes(((read(1) + 2 * written) * lookup.rows * lookup.width + 4 * lookup.rows) as u64)
             }
-            OpKind::Slice { outer, width, .. } => Bytes((8 * outer * width) as u64),
+            OpKind::Slice { outer, width, .. } => Bytes(((read(0) + written) * outer * width) as u64),
             _ => all,
         };
         Work { flops: node.kind.flops(), moved }
@@ -111,6 +114,7 @@ impl OpKind {
             }
             Self::SgdStep { len, .. } => elements(*len, 6),
             Self::AdamStep { len, .. } => elements(*len, 12 + TRANSCENDENTAL),
+            Self::Mixed(mixed) => mixed.kind.flops(),
         }
     }
 }

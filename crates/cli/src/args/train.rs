@@ -169,6 +169,8 @@ const TRAIN_EXAMPLES: &str = "Examples:
       Shows the finished run in the browser: losses, memory and streams, predicted and measured.
   elbowroom train --iterations 2000 --watch 8080
       Shows the training at http://127.0.0.1:8080/ while it runs.
+  elbowroom train --model resnet18 --image 224 --batch 16 --memory 40% --precision bf16
+      Stores activations in bf16, in half as many bytes; weights and sums stay f32.
   elbowroom train --model lstm --memory min --verify
   elbowroom train --model vgg16 --batch max --memory 600MiB --plot loss.svg
   elbowroom train --model gpt --forward-only --resume gpt.safetensors

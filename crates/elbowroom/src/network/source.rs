@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use elbowroom_graph::zoo::{self, Options, Variation};
-use elbowroom_graph::{Graph, Mode};
+use elbowroom_graph::{Graph, Mode, Precision};
 use elbowroom_onnx::{Built, Loss, Weight};
 
 use super::NetworkError;
@@ -15,6 +15,7 @@ pub struct Source {
     name: String,
     /// The file, and what its network learns; `None` of a network of the zoo.
     file: Option<(Arc<elbowroom_onnx::Model>, Loss)>,
+    precision: Precision,
 }
 
 impl Source {
@@ -29,7 +30,7 @@ impl Source {
             true => Some((Arc::new(elbowroom_onnx::Model::open(Path::new(&name))?), Loss::default())),
             false => None,
         };
-        Ok(Self { name, file })
+        Ok(Self { name, file, precision: Precision::default() })
     }
 
     /// Sets what the network of a file learns. A network of the zoo has its own loss.
@@ -38,6 +39,11 @@ impl Source {
             *own = loss;
         }
         self
+    }
+
+    /// Sets how activations and their gradients are stored ([`Graph::in_precision`]); in `f32` by default.
+    pub fn precision(self, precision: Precision) -> Self {
+        Self { precision, ..self }
     }
 
     /// Its name, or the path of its file.
@@ -61,9 +67,13 @@ impl Source {
 
     /// The graph of an iteration, with the places of the values that its parameters begin with: of a network of the zoo none.
     fn built(&self, options: &Options) -> Result<Built, NetworkError> {
-        Ok(match &self.file {
+        let built = match &self.file {
             Some((file, loss)) => file.build(options, *loss)?,
             None => Built { graph: zoo::build(&self.name, options)?, weights: Vec::new() },
+        };
+        Ok(match self.precision {
+            Precision::F32 => built,
+            precision => Built { graph: built.graph.in_precision(precision)?, ..built },
         })
     }
 

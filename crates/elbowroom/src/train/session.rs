@@ -296,6 +296,7 @@ impl<'t, 'a> Runner<'t, 'a> {
                 .course
                 .filter(|course| course.schedule != Schedule::Constant)
                 .map(|course| course.to_string()),
+            precision: self.graph.precision(),
         };
         let mut saver = saving.map(|saving| {
             Saver::new(saving, header, &self.entries, self.unused.clone(), iterations, observer)
@@ -488,6 +489,7 @@ fn entries(graph: &Graph) -> Vec<Entry> {
         let value = &graph.tensors[parameter.begin];
         let dtype = match value.dtype {
             DType::F32 => Dtype::F32,
+            DType::Bf16 => Dtype::BF16,
             DType::I32 => Dtype::I32,
             DType::U8 => Dtype::U8,
         };
@@ -513,7 +515,13 @@ mod tests {
             Ok(())
         };
         for iterations_done in [u64::MAX, u64::MAX / 2] {
-            let header = Header { model: graph.name.clone(), iterations_done, seed: 0, schedule: None };
+            let header = Header {
+                model: graph.name.clone(),
+                iterations_done,
+                seed: 0,
+                schedule: None,
+                precision: graph.precision(),
+            };
             checkpoint::save(&path, &header, &entries(&graph), zeros).unwrap();
             let training = Training::new(graph.clone(), Bytes(1 << 30)).resume(&path).iterations(3);
             let error = training.run().err().map(|error| error.to_string()).unwrap_or_default();

@@ -6,7 +6,7 @@ use std::time::Instant;
 use elbowroom_graph::{Graph, OpKind};
 use elbowroom_ir::machine::Channel;
 use elbowroom_ir::schedule::Stream;
-use elbowroom_ir::{ActionId, Bytes};
+use elbowroom_ir::{ActionId, Bytes, Id};
 use rayon::ThreadPool;
 
 use super::events::Events;
@@ -15,7 +15,7 @@ use crate::arena::{Arena, Extent};
 use crate::error::{EngineError, HostError};
 use crate::host::HostTier;
 use crate::host::link::Pace;
-use crate::kernels::{self, Context, Operands};
+use crate::kernels::{self, Context, Operands, Prepared};
 
 /// The parts of a CPU device.
 pub struct CpuParts {
@@ -36,13 +36,16 @@ pub struct CpuDevice {
     paces: Option<[Pace; 2]>,
     events: Events,
     addresses: Mutex<Addresses>,
+    /// The ops of the graph.
+    prepared: Vec<Prepared>,
 }
 
 impl CpuDevice {
     /// A device for programs of `actions` actions.
     pub fn new(parts: CpuParts, actions: usize) -> Self {
         let paces = parts.link.map(|(to_host, to_device)| [to_host, to_device].map(Pace::new));
-        Self { parts, paces, events: Events::new(actions), addresses: Mutex::default() }
+        let prepared = prepare(&parts.graph);
+        Self { parts, paces, events: Events::new(actions), addresses: Mutex::default(), prepared }
     }
 
     fn pace(&self, stream: Stream) -> Option<&Pace> {
@@ -71,8 +74,12 @@ impl CpuDevice {
         // SAFETY: a call's ranges are those that the op's kind lists, because the program was made from a plan proved against the graph's
         // own trace; nothing else uses them during the call; and they overlap only where the trace permits it (rule L3). A dynamic
         // iteration takes its ranges from the same trace; each is a block of its own except where the trace permits otherwise.
-        unsafe { kernels::run(kind, &operands, &context) }
+        unsafe { kernels::run_prepared(kind, &self.prepared[call.op.index()], &operands, &context) }
     }
+}
+
+fn prepare(graph: &Graph) -> Vec<Prepared> {
+    graph.nodes.values().map(|node| Prepared::new(&node.kind)).collect()
 }
 
 /// Buffers for the operands of one op, kept between calls so that a call allocates nothing.
@@ -154,6 +161,7 @@ impl Device for CpuDevice {
     }
 
     fn set_program(&mut self, graph: Arc<Graph>, actions: usize) {
+        self.prepared = prepare(&graph);
         self.parts.graph = graph;
         self.events = Events::new(actions);
     }

@@ -49,6 +49,9 @@ pub const fn grad_weight_extents(conv: &Conv) -> Extents {
 
 /// Whether there is a kernel for an operation's algorithm.
 pub fn computes(kind: &OpKind) -> bool {
+    if let OpKind::Mixed(mixed) = kind {
+        return computes(&mixed.kind);
+    }
     kind.conv().is_some_and(|conv| match conv.algorithm {
         Algorithm::Tiled | Algorithm::Lean => true,
         _ if matches!(kind, OpKind::Conv2dGradInputTile { .. }) => false,

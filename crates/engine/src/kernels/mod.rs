@@ -11,14 +11,18 @@
 //! **Kinds.** The extents of a kind belong together, and there is a kernel for its algorithm. Fields are public, so every safe function here
 //! checks that before a kernel runs.
 //!
+//! **Types.** Kernels are written for `f32`. An op with bf16 operands ([`OpKind::Mixed`]) runs the same kernel on widened numbers (`mixed.rs`).
+//!
 //! **Bits.** A result depends on the operands alone (and on seed and iteration, for random ones): not on threads, addresses or what the
 //! workspace held. Work is cut by extents; sums are trees or chains fixed by extents; elementwise loops round the same way at every
 //! vector width because they never contract, and the matrix product always does. So they are equal on all processors as well.
 
 mod attention;
 mod batch_norm;
+mod bf16;
 mod cluster;
 mod convolution;
+mod cut;
 mod depthwise;
 mod diffusion;
 mod direct;
@@ -34,6 +38,8 @@ mod linear;
 mod loss;
 mod lstm;
 mod math;
+mod mixed;
+mod moves;
 mod optimizer;
 pub mod owned;
 mod pack;
@@ -56,6 +62,7 @@ use elbowroom_graph::{Graph, OpKind, Tileable};
 use elbowroom_ir::{Bytes, OpId};
 use rayon::ThreadPool;
 
+pub use bf16::Bf16;
 pub(crate) use isa::vectorized;
 pub(crate) use sound::graph_fault;
 
@@ -136,6 +143,7 @@ impl<'a> Operands<'a> {
 trait Element: Copy {}
 impl Element for f32 {}
 impl Element for i32 {}
+impl Element for Bf16 {}
 impl Element for u8 {}
 
 fn check<T>(start: *const T, bytes: usize, len: usize) {
@@ -147,6 +155,8 @@ fn check<T>(start: *const T, bytes: usize, len: usize) {
 /// Workspace that [`run`] needs for an op, in bytes.
 pub fn workspace(kind: &OpKind) -> Bytes {
     let floats = match *kind {
+        OpKind::Mixed(ref mixed) if moves::moves(mixed) => 0,
+        OpKind::Mixed(ref mixed) => return mixed::workspace(mixed),
         OpKind::Conv2d { conv, .. } => convolution::scratch(&conv),
         OpKind::Conv2dGradInput(conv) => convolution::grad_input_scratch(&conv),
         OpKind::Conv2dGradInputTile { conv, whole } => convolution::grad_input_tile_scratch(&conv, whole),
@@ -192,7 +202,35 @@ const fn common_multiple(a: usize, b: usize) -> usize {
     a / convolution::gcd(a, b) * b
 }
 
-/// Computes one op.
+/// What is found out about an op before it runs, so that nothing is allocated when it does. Ops with operands of several types have such.
+pub struct Prepared(Option<Box<mixed::Layout>>);
+
+impl Prepared {
+    /// Prepares an op.
+    pub fn new(kind: &OpKind) -> Self {
+        match kind {
+            OpKind::Mixed(mixed) if !moves::moves(mixed) => Self(Some(Box::new(mixed::Layout::of(mixed)))),
+            _ => Self(None),
+        }
+    }
+}
+
+/// As [`run`], for an op that was prepared: allocates nothing.
+///
+/// # Safety
+/// As [`run`]; the op is the prepared one.
+pub unsafe fn run_prepared(kind: &OpKind, prepared: &Prepared, o: &Operands<'_>, context: &Context<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (kind, &prepared.0) {
+            (OpKind::Mixed(mixed), Some(layout)) => mixed::run(mixed, layout, o, context),
+            (OpKind::Mixed(mixed), None) => moves::run(mixed, o, context.pool),
+            _ => run(kind, o, context),
+        }
+    }
+}
+
+/// Computes one op. Of an op with operands of several types, this [prepares](Prepared) it, which allocates.
 ///
 /// # Safety
 /// The kind is one of a graph that a [`Builder`](elbowroom_graph::Builder) has made. The operands are those that the kind lists, as the module's
@@ -203,6 +241,7 @@ pub unsafe fn run(kind: &OpKind, operands: &Operands<'_>, context: &Context<'_>)
     // SAFETY: every kernel has the contract of this function.
     unsafe {
         match *kind {
+            OpKind::Mixed(_) => run_prepared(kind, &Prepared::new(kind), o, context),
             OpKind::Input { slot } => rows::input(o, context.inputs[slot]),
             OpKind::Output { slot } => rows::output(o, slot, context.outputs),
             OpKind::Fill { len, value } => elementwise::fill(o, pool, len, value),

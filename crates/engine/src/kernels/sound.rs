@@ -14,6 +14,20 @@ const MOST: u128 = 1 << 48;
 /// The reason why kernels may not run a kind; `None` if they may.
 pub fn fault(kind: &OpKind) -> Option<String> {
     let name = kind.name();
+    if let OpKind::Mixed(mixed) = kind {
+        let fault = || (!mixed.is_sound()).then(|| format!("the types of {name} do not belong together"));
+        // The kind first: its signature multiplies its extents.
+        return match mixed.kind {
+            OpKind::Mixed(_) => Some("an op has its types twice".to_owned()),
+            ref kind => fault_of_extents(kind).or_else(fault),
+        };
+    }
+    fault_of_extents(kind)
+}
+
+/// As [`fault`], for a kind that is not [`OpKind::Mixed`].
+fn fault_of_extents(kind: &OpKind) -> Option<String> {
+    let name = kind.name();
     if !volumes(kind).into_iter().all(|extents| volume(&extents) <= MOST) {
         return Some(format!("the extents of {name} are too large"));
     }
@@ -180,6 +194,7 @@ fn volumes(kind: &OpKind) -> Vec<Vec<usize>> {
             ]
         };
     match *kind {
+        OpKind::Mixed(ref mixed) => volumes(&mixed.kind),
         OpKind::Input { .. } | OpKind::Output { .. } => Vec::new(),
         OpKind::Fill { len, .. }
         | OpKind::Add { len }

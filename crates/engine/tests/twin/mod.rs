@@ -8,6 +8,7 @@ use elbowroom_graph::op::{Channels, Classification, Conv, Function, Heads, Looku
 /// The results of an operation. Integers are given and returned as `f64` as well.
 pub fn twin(kind: &OpKind, x: &[&[f64]], seed: u64, iteration: u64) -> Vec<Vec<f64>> {
     match *kind {
+        OpKind::Mixed(_) => panic!("its results are those of its formula, rounded"),
         OpKind::Input { .. } => panic!("inputs come from the host"),
         OpKind::Output { .. } => Vec::new(),
         OpKind::Fill { len, value } => vec![vec![f64::from(value); len]],
