@@ -61,8 +61,11 @@ impl Mixed {
         let Signature { inputs, outputs } = self.kind.signature();
         let fits =
             |own: &DType, of_kind: DType| *own == of_kind || (*own == DType::Bf16 && of_kind == DType::F32);
-        let exchanges = matches!(self.kind, OpKind::Input { .. } | OpKind::Output { .. } | OpKind::Mixed(_));
-        !exchanges
+        let has_types = !matches!(
+            self.kind,
+            OpKind::Input { .. } | OpKind::Output { .. } | OpKind::CentroidUpdate { .. } | OpKind::Mixed(_)
+        );
+        has_types
             && inputs.len() == self.inputs.len()
             && outputs.len() == self.outputs.len()
             && inputs.iter().zip(&self.inputs).all(|(&(_, of_kind), own)| fits(own, of_kind))

@@ -9,7 +9,7 @@ use rayon::ThreadPool;
 
 use super::Operands;
 use super::direct::{self, Direct};
-use super::pack::Strided;
+use super::pack::{Strided, Weight};
 use super::parallel::{Shared, chunks};
 use super::product::{Extents, Initial, ScratchLevel, Target, product};
 use super::windows::{Planes, Reversed, Taps, Windows};
@@ -164,6 +164,7 @@ pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv, bias: bo
     unsafe {
         let x = windows(conv, [1, 1], o.read(0, conv.x().len()));
         let w = Strided { data: o.read(1, conv.w().len()), line_step: extents.depth, depth_step: 1 };
+        let w = Weight { panels: w, rounds: o.rounds_weight };
         let initial = if bias { Initial::Rows(o.read(2, conv.out_channels)) } else { Initial::Zero };
         let y = Target::planes(Shared::new(o.target(0, conv.y().len())), conv.out_channels * plane, plane);
         product(Some(pool), extents, (&w, &x), initial, y, o.scratch(extents.scratch()));
@@ -218,7 +219,7 @@ pub unsafe fn grad_input(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
             chunks(pool, len, |start, len| dx.slice(start, len).fill(0.0));
         }
         let scratch = o.scratch(grad_input_scratch(conv));
-        sums(Some(pool), (conv, [1, 1]), None, (dy, w), dx, scratch);
+        sums(Some(pool), (conv, [1, 1]), None, (dy, w, o.rounds_weight), dx, scratch);
     }
 }
 
@@ -230,7 +231,7 @@ pub unsafe fn grad_input_tile(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv, 
         let (dy, w) = (o.read(0, conv.y().len()), o.read(1, conv.w().len()));
         let dx = Shared::new(o.target(0, conv.x().len()));
         let scratch = o.scratch(grad_input_tile_scratch(conv, whole));
-        sums(Some(pool), (conv, [1, 1]), Some(whole), (dy, w), dx, scratch);
+        sums(Some(pool), (conv, [1, 1]), Some(whole), (dy, w, o.rounds_weight), dx, scratch);
     }
 }
 
@@ -240,7 +241,7 @@ pub fn leaves_gaps(conv: &Conv, dilation: [usize; 2]) -> bool {
 }
 
 /// The gradient to the input of a convolution whose taps are `dilation` apart, residue by residue. With `continues`, the convolution has some
-/// output channels of one with as many as that, and goes on with the sums of those before.
+/// output channels of one with as many as that, and goes on with the sums of those before. Weights may be rounded to bf16.
 ///
 /// # Safety
 /// As [`product`], for all of `dx`.
@@ -248,12 +249,13 @@ pub unsafe fn sums(
     pool: Option<&ThreadPool>,
     (conv, dilation): (&Conv, [usize; 2]),
     continues: Option<usize>,
-    (dy, w): (&[f32], &[f32]),
+    (dy, w, rounds): (&[f32], &[f32], bool),
     dx: Shared<f32>,
     scratch: &mut [f32],
 ) {
     for residue in residues(conv, dilation).filter(|residue| area(residue.taps) > 0) {
-        let operands = (&residue.weights(conv, w), &residue.windows(conv, dy));
+        let w = Weight { panels: residue.weights(conv, w), rounds };
+        let operands = (&w, &residue.windows(conv, dy));
         let extents = residue.extents(conv, continues.unwrap_or(conv.out_channels));
         let initial = if continues.is_some() { extents.continued() } else { Initial::Zero };
         let target = residue.target(conv, dx);

@@ -47,8 +47,8 @@ const fn slab(inner: usize) -> Span {
 
 use Span::{Sum, Whole};
 
-/// The op over this many of its units.
-pub fn part(kind: &OpKind, units: usize) -> OpKind {
+/// The op over this many of its units; with `adds`, it adds to the result of the parts before, in place.
+pub fn part(kind: &OpKind, units: usize, adds: bool) -> OpKind {
     let mut part = kind.clone();
     match &mut part {
         OpKind::Fill { len, .. }
@@ -95,9 +95,11 @@ pub fn part(kind: &OpKind, units: usize) -> OpKind {
                 (conv.in_channels / *groups * units, conv.out_channels / *groups * units);
             *groups = units;
         }
-        OpKind::Linear { product, .. }
-        | OpKind::LinearGradInput(product)
-        | OpKind::LinearGradWeight { product, .. } => product.rows = units,
+        OpKind::Linear { product, .. } | OpKind::LinearGradInput(product) => product.rows = units,
+        OpKind::LinearGradWeight { product, accumulate } => {
+            product.rows = units;
+            *accumulate |= adds;
+        }
         OpKind::LstmCell { batch, .. }
         | OpKind::LstmCellGrad { batch, .. }
         | OpKind::Transpose { batch, .. } => *batch = units,
@@ -228,11 +230,8 @@ impl Cut {
                 Self::new(p.rows, &[slab(p.inputs), Whole, Whole], &[slab(p.outputs)])
             }
             OpKind::LinearGradInput(p) => Self::new(p.rows, &[slab(p.outputs), Whole], &[slab(p.inputs)]),
-            OpKind::LinearGradWeight { product: p, accumulate: false } => {
-                Self::new(p.rows, &[slab(p.inputs), slab(p.outputs)], &[Sum])
-            }
             // Every part goes on with the sum.
-            OpKind::LinearGradWeight { product: p, accumulate: true } => {
+            OpKind::LinearGradWeight { product: p, .. } => {
                 Self::new(p.rows, &[slab(p.inputs), slab(p.outputs), Whole], &[Whole])
             }
             OpKind::LstmCell { batch, hidden } => {

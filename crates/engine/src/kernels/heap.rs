@@ -73,7 +73,12 @@ impl HeapRun {
                 let storage = graph.tensors[*value].storage.index();
                 writes.push(at(&mut self.memory[storage]));
             }
-            let operands = Operands { reads: &reads, writes: &writes, workspace: at(&mut self.scratch) };
+            let operands = Operands {
+                reads: &reads,
+                writes: &writes,
+                workspace: at(&mut self.scratch),
+                rounds_weight: false,
+            };
             // SAFETY: the memory is borrowed for this call alone and aligned; results share memory with operands only where their kind
             // permits it, as `new` checked; kernels check the sizes.
             unsafe { run(&node.kind, &operands, context) };

@@ -4,7 +4,7 @@ use elbowroom_graph::op::Product;
 use rayon::ThreadPool;
 
 use super::Operands;
-use super::pack::Strided;
+use super::pack::{Strided, Weight};
 use super::parallel::Shared;
 use super::product::{Extents, Initial, Target, product};
 
@@ -28,6 +28,11 @@ pub const fn grad_weight_extents(p: Product) -> Extents {
     Extents::new(p.outputs, p.inputs, p.rows)
 }
 
+/// A weight, as the op takes it.
+fn weight<'a>(o: &Operands<'_>, panels: Strided<'a>) -> Weight<Strided<'a>> {
+    Weight { panels, rounds: o.rounds_weight }
+}
+
 /// The rows of a dense matrix as lines, or its columns.
 fn lines(data: &[f32], width: usize, by_row: bool) -> Strided<'_> {
     let (line_step, depth_step) = if by_row { (width, 1) } else { (1, width) };
@@ -41,7 +46,7 @@ pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, p: Product, bias: boo
     // SAFETY: the result is apart from all operands.
     unsafe {
         let x = lines(o.read(0, p.rows * p.inputs), p.inputs, true);
-        let w = lines(o.read(1, p.outputs * p.inputs), p.inputs, true);
+        let w = weight(o, lines(o.read(1, p.outputs * p.inputs), p.inputs, true));
         let initial = if bias { Initial::Columns(o.read(2, p.outputs)) } else { Initial::Zero };
         let y = Target::matrix(Shared::new(o.target(0, p.rows * p.outputs)), p.outputs);
         product(Some(pool), extents, (&x, &w), initial, y, o.scratch(extents.scratch()));
@@ -55,7 +60,7 @@ pub unsafe fn grad_input(o: &Operands<'_>, pool: &ThreadPool, p: Product) {
     // SAFETY: the result is apart from all operands.
     unsafe {
         let dy = lines(o.read(0, p.rows * p.outputs), p.outputs, true);
-        let w = lines(o.read(1, p.outputs * p.inputs), p.inputs, false);
+        let w = weight(o, lines(o.read(1, p.outputs * p.inputs), p.inputs, false));
         let dx = Target::matrix(Shared::new(o.target(0, p.rows * p.inputs)), p.inputs);
         product(Some(pool), extents, (&dy, &w), Initial::Zero, dx, o.scratch(extents.scratch()));
     }

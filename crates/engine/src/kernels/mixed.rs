@@ -20,7 +20,7 @@ use rayon::ThreadPool;
 use super::bf16::{self, Bf16};
 use super::cut::{self, Cut, Span};
 use super::parallel::{CHUNK, Shared, each, over_rows};
-use super::{Context, Operands, workspace as workspace_of};
+use super::{Context, Operands, packs_weight, workspace as workspace_of};
 
 /// Floats of the widened operands of a part, about: half of a second-level cache. With it a part is large enough to be shared by threads.
 const PART: usize = 1 << 18;
@@ -72,6 +72,8 @@ impl FromIterator<Place> for Places {
 /// How an op is computed: a function of its kind and types.
 pub struct Layout {
     is_cut: bool,
+    /// Whether parts add to what those before have written.
+    adds_in_place: bool,
     units: usize,
     /// Units of every part but the last.
     step: usize,
@@ -150,7 +152,9 @@ impl Layout {
             Some(start)
         };
         for (at, read) in reads.all[..reads.count].iter_mut().enumerate() {
-            let is_rounded = at < 2 && Mixed::is_product(&mixed.kind) && read.dtype == DType::F32;
+            let on_the_way = at == 1 && packs_weight(&mixed.kind);
+            let is_rounded =
+                at < 2 && Mixed::is_product(&mixed.kind) && !on_the_way && read.dtype == DType::F32;
             let is_gathered = read.dtype == DType::F32 && read.is_scattered(parts);
             if read.dtype == DType::Bf16 || is_rounded || is_gathered {
                 read.start = take(read.part(step));
@@ -170,11 +174,12 @@ impl Layout {
         }
         let last = units - (parts.max(1) - 1) * step;
         let of_kernel = |units: usize| match cut {
-            Some(_) => workspace_of(&cut::part(&mixed.kind, units)),
+            Some(_) => workspace_of(&cut::part(&mixed.kind, units, false)),
             None => workspace_of(&mixed.kind),
         };
         let inner = of_kernel(step.min(units)).max(of_kernel(last));
-        Self { is_cut: cut.is_some(), units, step, reads, writes, floats, inner }
+        let adds_in_place = matches!(mixed.kind, OpKind::LinearGradWeight { accumulate: false, .. });
+        Self { is_cut: cut.is_some(), adds_in_place, units, step, reads, writes, floats, inner }
     }
 }
 
@@ -230,7 +235,7 @@ pub unsafe fn run(mixed: &Mixed, layout: &Layout, o: &Operands<'_>, context: &Co
 
     let round = Mixed::is_product(&mixed.kind);
     let nothing: *mut [u8] = std::ptr::slice_from_raw_parts_mut(std::ptr::null_mut(), 0);
-    let (mut reads, mut writes) = ([nothing.cast_const(); OPERANDS], [nothing; OPERANDS]);
+    let (mut reads, mut writes) = ([nothing.cast_const(); OPERANDS + 1], [nothing; OPERANDS]);
     let mut start = 0;
     while start < layout.units {
         let units = start..(start + layout.step).min(layout.units);
@@ -248,13 +253,17 @@ pub unsafe fn run(mixed: &Mixed, layout: &Layout, o: &Operands<'_>, context: &Co
                 let start = place.start.filter(|_| place.span != Span::Sum || start > 0);
                 writes[at] = address(&Place { start, ..*place }, result, floats, layout.units, &units);
             }
+            // A sum to which a part adds in place is one more operand.
+            let adds = layout.adds_in_place && start > 0;
+            reads[layout.reads.len()] = if adds { writes[0].cast_const() } else { nothing.cast_const() };
             let operands = Operands {
-                reads: &reads[..o.reads.len()],
-                writes: &writes[..o.writes.len()],
+                reads: &reads[..layout.reads.len() + usize::from(adds)],
+                writes: &writes[..layout.writes.len()],
                 workspace: inner,
+                rounds_weight: packs_weight(&mixed.kind),
             };
             match layout.is_cut {
-                true => super::run(&cut::part(&mixed.kind, units.len()), &operands, context),
+                true => super::run(&cut::part(&mixed.kind, units.len(), adds), &operands, context),
                 false => super::run(&mixed.kind, &operands, context),
             }
             for (place, &result) in layout.writes.iter().zip(o.writes) {
@@ -329,8 +338,12 @@ unsafe fn enter(
             let to = floats.slice(start + to, len);
             match dtype {
                 DType::Bf16 => bf16::widen(narrow.view(from, len), to),
-                _ if round => bf16::round(wide.view(from, len), to),
-                _ => to.copy_from_slice(wide.view(from, len)),
+                _ => {
+                    to.copy_from_slice(wide.view(from, len));
+                    if round {
+                        bf16::round(to);
+                    }
+                }
             }
         }
     });

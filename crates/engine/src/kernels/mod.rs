@@ -92,6 +92,8 @@ pub struct Operands<'a> {
     pub writes: &'a [*mut [u8]],
     /// Scratch memory of [`workspace`] bytes.
     pub workspace: *mut [u8],
+    /// Whether a product that [packs its weight](packs_weight) takes it as its nearest bf16 numbers.
+    pub rounds_weight: bool,
 }
 
 impl<'a> Operands<'a> {
@@ -177,6 +179,17 @@ pub fn workspace(kind: &OpKind) -> Bytes {
         _ => 0,
     };
     Bytes((floats * size_of::<f32>()) as u64)
+}
+
+/// Whether an op is a product that packs its second operand, a weight, and so can round it on the way.
+fn packs_weight(kind: &OpKind) -> bool {
+    match kind {
+        OpKind::Linear { .. } | OpKind::LinearGradInput(_) => true,
+        OpKind::Conv2d { conv, .. } | OpKind::Conv2dGradInput(conv) => {
+            matches!(conv.algorithm, Algorithm::Tiled | Algorithm::Lean)
+        }
+        _ => false,
+    }
 }
 
 /// The algorithms for an op for which there are kernels, the default first; empty if there is no choice.

@@ -93,7 +93,8 @@ pub fn run_with(
         memory.iter_mut().map(|memory| std::ptr::from_mut(memory.bytes_mut())).collect();
     let reads: Vec<*const [u8]> = reads.iter().map(|&read| addresses[read].cast_const()).collect();
     let writes: Vec<*mut [u8]> = writes.iter().map(|&write| addresses[write]).collect();
-    let operands = Operands { reads: &reads, writes: &writes, workspace: scratch.bytes_mut() };
+    let operands =
+        Operands { reads: &reads, writes: &writes, workspace: scratch.bytes_mut(), rounds_weight: false };
     // SAFETY: the memory is borrowed for this call alone, aligned and distinct except as checked above, as are the extents; kernels check the
     // sizes.
     unsafe { run(kind, &operands, context) };

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use super::bf16;
 #[cfg(target_arch = "x86_64")]
 use super::isa::Isa;
 
@@ -16,6 +17,28 @@ pub trait Panels: Sync {
     fn unpacked(&self, lines: Range<usize>, depth: Range<usize>) -> Option<(&[f32], usize)> {
         let _ = (lines, depth);
         None
+    }
+}
+
+/// A weight, taken as it is or as its nearest bf16 numbers.
+pub struct Weight<P> {
+    /// The weight.
+    pub panels: P,
+    /// Whether every element is rounded.
+    pub rounds: bool,
+}
+
+impl<P: Panels> Panels for Weight<P> {
+    fn pack(&self, lines: Range<usize>, depth: Range<usize>, width: usize, out: &mut [f32]) {
+        let len = depth.len() * width;
+        self.panels.pack(lines, depth, width, out);
+        if self.rounds {
+            bf16::round(&mut out[..len]);
+        }
+    }
+
+    fn unpacked(&self, lines: Range<usize>, depth: Range<usize>) -> Option<(&[f32], usize)> {
+        if self.rounds { None } else { self.panels.unpacked(lines, depth) }
     }
 }
 

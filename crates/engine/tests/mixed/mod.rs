@@ -52,6 +52,10 @@ fn is_sum_of_parts(kind: &OpKind, operands: &[Vec<f64>]) -> bool {
 /// Checks a kind with bf16 operands, in every place that its results may have and on one thread and two.
 pub fn check(kind: &OpKind, operands: &[Vec<f64>], pools: &[ThreadPool; 2]) {
     for mixed in types(kind) {
+        if let OpKind::CentroidUpdate { .. } = kind {
+            assert!(!mixed.is_sound(), "k-means has no bf16");
+            continue;
+        }
         assert!(mixed.is_sound());
         let nearest = |x: &f64| f64::from(Bf16::nearest(*x as f32).float());
         let known = operands.iter().zip(&mixed.inputs).enumerate().map(|(at, (numbers, &dtype))| {
