@@ -142,7 +142,7 @@ impl<'a> Operands<'a> {
 }
 
 /// Types for which every bit pattern is valid.
-trait Element: Copy {}
+trait Element: Copy + Send + Sync {}
 impl Element for f32 {}
 impl Element for i32 {}
 impl Element for Bf16 {}
@@ -345,11 +345,8 @@ pub unsafe fn run(kind: &OpKind, operands: &Operands<'_>, context: &Context<'_>)
             OpKind::Pad { outer, total, start, width } => {
                 rows::pad(o, pool, outer, total, start..start + width)
             }
-            OpKind::Transpose { batch, rows, columns, inner: 1 } => {
-                rows::transpose(o, pool, batch, [rows, columns])
-            }
             OpKind::Transpose { batch, rows, columns, inner } => {
-                rows::exchange(o, pool, batch, [rows, columns], inner);
+                rows::permute::<f32>(o, pool, batch, [rows, columns], inner);
             }
             OpKind::RowSquares { rows, width } => cluster::row_squares(o, pool, [rows, width]),
             OpKind::Nearest { rows, clusters } => cluster::nearest(o, pool, [rows, clusters]),

@@ -1,18 +1,19 @@
-//! Rows side by side and parts of rows, between operands of which some are bf16: every element is converted on its way, without a workspace.
+//! Rows side by side, parts of rows and transpositions, between operands of which some are bf16: every element is converted on its way, without a workspace.
 
 use elbowroom_graph::{DType, Mixed, OpKind};
 use rayon::ThreadPool;
 
-use super::Operands;
 use super::bf16::{self, Bf16};
 use super::parallel::{Shared, over_rows};
+use super::{Operands, rows};
 
 /// Whether [`run`] computes an op.
 pub fn moves(mixed: &Mixed) -> bool {
-    matches!(
-        mixed.kind,
-        OpKind::Concat { .. } | OpKind::Split { .. } | OpKind::Slice { .. } | OpKind::Pad { .. }
-    )
+    match mixed.kind {
+        OpKind::Concat { .. } | OpKind::Split { .. } | OpKind::Slice { .. } | OpKind::Pad { .. } => true,
+        OpKind::Transpose { .. } => mixed.inputs == [DType::Bf16] && mixed.outputs == [DType::Bf16],
+        _ => false,
+    }
 }
 
 /// Columns of a matrix: where it is, its type, the width of its rows, and the first of the columns.
@@ -63,6 +64,9 @@ pub unsafe fn run(mixed: &Mixed, o: &Operands<'_>, pool: &ThreadPool) {
                 copy(pool, [outer, width], read(0, width, 0), write(0, total, start));
                 clear(pool, [outer, start], write(0, total, 0));
                 clear(pool, [outer, total - start - width], write(0, total, start + width));
+            }
+            OpKind::Transpose { batch, rows, columns, inner } => {
+                rows::permute::<Bf16>(o, pool, batch, [rows, columns], inner);
             }
             _ => {}
         }

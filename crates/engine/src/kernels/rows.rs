@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use rayon::ThreadPool;
 
-use super::Operands;
 use super::parallel::{Shared, each, over_rows};
+use super::{Element, Operands};
 
 /// # Safety
 /// As [`super::run`].
@@ -97,12 +97,37 @@ pub unsafe fn pad(o: &Operands<'_>, pool: &ThreadPool, outer: usize, total: usiz
 /// Rows and columns of the square that one step of a transposition moves: its cache lines stay at hand on both sides.
 const TILE: usize = 16;
 
+/// A transposition of numbers, or of rows that stay together.
+///
 /// # Safety
 /// As [`super::run`].
-pub unsafe fn transpose(o: &Operands<'_>, pool: &ThreadPool, batch: usize, [rows, columns]: [usize; 2]) {
+pub unsafe fn permute<T: Element>(
+    o: &Operands<'_>,
+    pool: &ThreadPool,
+    batch: usize,
+    matrix: [usize; 2],
+    inner: usize,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match inner {
+            1 => transpose::<T>(o, pool, batch, matrix),
+            _ => exchange::<T>(o, pool, batch, matrix, inner),
+        }
+    }
+}
+
+/// # Safety
+/// As [`super::run`].
+unsafe fn transpose<T: Element>(
+    o: &Operands<'_>,
+    pool: &ThreadPool,
+    batch: usize,
+    [rows, columns]: [usize; 2],
+) {
     // SAFETY: the result is apart from the operand.
-    let x = unsafe { o.read::<f32>(0, batch * rows * columns) };
-    let y = Shared::new(o.target::<f32>(0, batch * rows * columns));
+    let x = unsafe { o.read::<T>(0, batch * rows * columns) };
+    let y = Shared::new(o.target::<T>(0, batch * rows * columns));
     let bands = columns.div_ceil(TILE);
     each(pool, batch * bands, |task| {
         let (matrix, band) = (task / bands * rows * columns, task % bands);
@@ -123,7 +148,7 @@ pub unsafe fn transpose(o: &Operands<'_>, pool: &ThreadPool, batch: usize, [rows
 ///
 /// # Safety
 /// As [`super::run`].
-pub unsafe fn exchange(
+unsafe fn exchange<T: Element>(
     o: &Operands<'_>,
     pool: &ThreadPool,
     batch: usize,
@@ -132,8 +157,8 @@ pub unsafe fn exchange(
 ) {
     let len = batch * rows * columns * inner;
     // SAFETY: the result is apart from the operand.
-    let x = unsafe { o.read::<f32>(0, len) };
-    let y = Shared::new(o.target::<f32>(0, len));
+    let x = unsafe { o.read::<T>(0, len) };
+    let y = Shared::new(o.target::<T>(0, len));
     over_rows(pool, batch * columns, rows * inner, |bands| {
         for band in bands {
             let (matrix, j) = (band / columns * rows, band % columns);
