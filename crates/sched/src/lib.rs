@@ -108,6 +108,7 @@ pub static PLANNERS: &[&dyn Planner] = &[
     &recompute::dtr::Dtr,
     &mixed::supernn::SuperNn,
     &mixed::pofo::Pofo::DEFAULT,
+    &auto::mincut::Mincut::DEFAULT,
     &auto::stream::Stream::DEFAULT,
     &offload::floor::Floor,
     &auto::Auto,

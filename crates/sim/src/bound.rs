@@ -65,24 +65,9 @@ pub fn thorough_bound(request: &Request<'_>) -> Nanos {
 
 fn bound_with(request: &Request<'_>, effort: usize) -> Nanos {
     let total = request.costs.total().get();
-    let needs = Needs::of(request.trace);
-    let tight_ops = tight_ops(request, &needs);
-
     // Parts of ops, then, with what remains, whole ops; those first of which parts promise most.
-    let mut left = effort;
-    let mut best = total;
-    let mut relaxed: Vec<(u64, &TightOp, Closures)> = Vec::new();
-    for tight in &tight_ops {
-        let closures = Closures::of(request, &needs, tight.op, &tight.idle);
-        let time = tight.shortest(request, &mut Frontier::new(&closures, Vec::new()), total, total);
-        best = best.max(time.unwrap_or(total));
-        left = left.saturating_sub(closures.size());
-        relaxed.extend(time.map(|time| (time, tight, closures)));
-        if left < effort / 2 {
-            break;
-        }
-    }
-    relaxed.sort_by_key(|&(time, ..)| Reverse(time));
+    let (relaxed, mut left) = relaxed(request, effort);
+    let mut best = relaxed.first().map_or(total, |&(time, ..)| time).max(total);
     for (_, tight, closures) in &relaxed {
         let nodes = left / 4 / closures.size().max(1);
         if nodes < 3 {
@@ -93,6 +78,49 @@ fn bound_with(request: &Request<'_>, effort: usize) -> Nanos {
         left -= nodes * closures.size();
     }
     Nanos(best.max(fetches::bound(request)))
+}
+
+/// The ops at which something must be absent, with the times for which parts of ops that run again suffice, the longest first; and what is
+/// left of the work.
+fn relaxed(request: &Request<'_>, effort: usize) -> (Vec<(u64, TightOp, Closures)>, usize) {
+    let total = request.costs.total().get();
+    let needs = Needs::of(request.trace);
+    let mut left = effort;
+    let mut relaxed: Vec<(u64, TightOp, Closures)> = Vec::new();
+    for tight in tight_ops(request, &needs) {
+        let closures = Closures::of(request, &needs, tight.op, &tight.idle);
+        let time = tight.shortest(request, &mut Frontier::new(&closures, Vec::new()), total, total);
+        left = left.saturating_sub(closures.size());
+        relaxed.extend(time.map(|time| (time, tight, closures)));
+        if left < effort / 2 {
+            break;
+        }
+    }
+    relaxed.sort_by_key(|&(time, ..)| Reverse(time));
+    (relaxed, left)
+}
+
+/// What the bound recomputes: a solution of the problem in which memory is scarce at one op only, and in which a link carries any bytes for
+/// which it has time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Relaxation {
+    /// The op at which the bound is largest.
+    pub at: OpId,
+    /// The ops that run again after it, in the trace's order.
+    pub again: Vec<OpId>,
+}
+
+/// The solution of the relaxation behind [`lower_bound`], with less work; `None` if no op needs more than there is, or nothing that the request
+/// permits helps.
+pub fn relaxation(request: &Request<'_>) -> Option<Relaxation> {
+    let (relaxed, _) = relaxed(request, QUICK / 2);
+    let &(time, ref tight, ref closures) = relaxed.first()?;
+    let absent = tight.absent(request, time);
+    let mut frontier = Frontier::new(closures, Vec::new());
+    frontier.time(absent)?;
+    let mut again = frontier.again(absent);
+    again.sort_unstable();
+    Some(Relaxation { at: tight.op, again })
 }
 
 /// Beaumont et al., Proposition 3, as published: max(Σ op times, (peak − limit) ÷ rate to the host + (peak − limit) ÷ rate back). For

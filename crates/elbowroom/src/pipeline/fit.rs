@@ -20,6 +20,7 @@ use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Infeasible, InterruptOnly, Observer, Outcome, StopReason};
 use elbowroom_ir::{Bytes, Nanos};
 use elbowroom_pack::BestFit;
+use elbowroom_sched::auto::mincut::Mincut;
 use elbowroom_sched::deadline::Until;
 use elbowroom_sched::lower::waits;
 use elbowroom_sched::offload::floor::Floor;
@@ -296,9 +297,9 @@ pub(super) fn at_once(task: &Task, method: &Method<'_>, observer: &dyn Observer)
 }
 
 /// Under a time limit: a plan that is found at once, for a planner that is never slower than its peers but may not come to an end in time. It is
-/// that of `floor` with a quick packer, or where that does not fit the first that a short search of a peer finds in half of the time. A
-/// search that the clock ends gives none, so that it is the same for every time limit that suffices, and a record without a plan of its own
-/// reproduces it.
+/// the faster of `mincut`'s first way and of `floor` with a quick packer, or where neither fits the first that a short search of a peer finds
+/// in half of the time. A search that the clock ends gives none, so that it is the same for every time limit that suffices, and a record
+/// without a plan of its own reproduces it.
 fn safe_plan(task: &Task, method: &Method<'_>, clock: Clock, observer: &dyn Observer) -> Option<Fitted> {
     let peers = method.planner.peers(&task.trace);
     let floor = peers.iter().find(|peer| peer.name() == Floor.name())?;
@@ -306,20 +307,21 @@ fn safe_plan(task: &Task, method: &Method<'_>, clock: Clock, observer: &dyn Obse
         let budget = Budget { evaluations: Some(evaluations), time: None, ..method.budget.clone() };
         Method { planner, packer, budget, rounds: Rounds::AtOnce, placed: Vec::new() }
     };
-    let searches = std::iter::once(quick(*floor, &BestFit, 1))
-        .chain(peers.iter().map(|&peer| quick(peer, method.packer, AT_ONCE)));
     let watch = Until::new(observer, clock.end_of_safe());
-    for search in searches {
+    let found = |search: &Method<'_>| {
         if watch.interrupted() {
             return None;
         }
-        let found =
-            Descent::new(task, &search, Clock::start(&search), &[], Nanos::ZERO).run(&InterruptOnly(&watch));
-        if let Ok(fitted) = found {
-            return (!watch.interrupted()).then_some(Fitted { stop: StopReason::Time, ..fitted });
-        }
-    }
-    None
+        let clock = Clock::start(search);
+        let found = Descent::new(task, search, clock, &[], Nanos::ZERO).run(&InterruptOnly(&watch)).ok();
+        found.filter(|_| !watch.interrupted())
+    };
+    let mincut = peers.iter().find(|peer| peer.name() == Mincut::DEFAULT.name());
+    let first = [Some(floor), mincut].into_iter().flatten();
+    let first = first.filter_map(|&planner| found(&quick(planner, &BestFit, 1)));
+    let safe = first.min_by_key(|fitted| fitted.time(task));
+    let safe = safe.or_else(|| peers.iter().find_map(|&peer| found(&quick(peer, method.packer, AT_ONCE))));
+    safe.map(|fitted| Fitted { stop: StopReason::Time, ..fitted })
 }
 
 /// The safe plan where nothing else was found. It is made before everything else and does not depend on the clock, so that a record of

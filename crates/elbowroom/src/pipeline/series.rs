@@ -39,6 +39,10 @@ const FAILURES: u32 = 4;
 const PACKING: u32 = 3;
 /// By how many levels rounds are shorter that follow a schedule which could not be packed: they lower the live memory of what was found.
 const SHORTER: u32 = 2;
+/// Rounds are of level 0 while no schedule has been packed, and shorter by this factor after one that could not be packed. The levels after them
+/// begin above this one.
+const HURRY: u64 = 8;
+const BEGIN: u32 = 1;
 /// The largest number of rounds.
 const MOST: usize = 128;
 /// Of this many rounds the last has another freedom than the main track, the one before is of the track that leads, and the others are of the
@@ -48,6 +52,8 @@ const TURNS: usize = 3;
 const PATIENCE: usize = 6;
 /// The share of the limit by which the limit on live memory falls at least: a packer often misses it by less, several times in succession.
 const STEP: u64 = 160;
+/// By twice the excess while nothing has been packed, if that is at most this share of the limit: the next schedule often misses it by as much.
+const BARELY: u64 = 64;
 /// Schedules that could not be packed, the latest, from which a round continues.
 const UNPACKED: usize = 2;
 
@@ -60,7 +66,7 @@ pub(super) fn series(
     bound: Nanos,
     observer: &dyn Observer,
 ) -> (Result<Fitted, PlanError>, Evaluations) {
-    let mut series = Series::new(task, method, clock, known);
+    let mut series = Series::new(task, method, clock, known, bound);
     let refused = series.run(bound, observer).err();
     let Series { best, rounds, lowest, peers_finished, .. } = series;
     let record = |rounds: Vec<Round>| Evaluations {
@@ -124,13 +130,22 @@ struct Series<'a> {
 }
 
 impl<'a> Series<'a> {
-    fn new(task: &'a Task, method: &'a Method<'a>, clock: Clock, known: &'a [&'a Schedule]) -> Self {
+    fn new(
+        task: &'a Task,
+        method: &'a Method<'a>,
+        clock: Clock,
+        known: &'a [&'a Schedule],
+        bound: Nanos,
+    ) -> Self {
         let whole = task.machine.memory.align_up(task.machine.align);
         let track = |freedom| Track {
             freedom,
-            bound: lower_bound(&Request { freedom, ..request(task, whole) }),
+            bound: match freedom == task.freedom {
+                true => bound,
+                false => lower_bound(&Request { freedom, ..request(task, whole) }),
+            },
             limit: LiveLimit::from(whole),
-            level: SHORTER,
+            level: BEGIN,
             failures: 0,
             packed: None,
             unpacked: Vec::new(),
@@ -315,8 +330,14 @@ impl<'a> Series<'a> {
         let track_failed = track.failures > 0;
         let watch = Until::new(observer, self.clock.end_of_all());
         let origin = Origin::new(&watch);
-        let level = if track_failed { level.saturating_sub(SHORTER) } else { level };
-        let horizon = first(self.task.trace.ops().len()) << level;
+        let shortest = first(self.task.trace.ops().len());
+        // A schedule that can be packed at all comes first.
+        let horizon = match self.best {
+            None if track_failed => shortest.div_ceil(HURRY),
+            None => shortest,
+            Some(_) if track_failed => shortest << level.saturating_sub(SHORTER),
+            Some(_) => shortest << level,
+        };
         let evaluations = match rounds {
             Rounds::Recorded(recorded) => recorded.rounds[round].planner,
             _ => horizon,
@@ -474,7 +495,10 @@ impl LiveLimit {
     fn exceeds(&mut self, peak: Bytes, excess: Bytes) {
         self.exceeds = self.limit.min(peak);
         let fits = self.fits.filter(|&fits| fits < self.exceeds);
-        let step = excess.get().max(self.whole.get() / STEP);
+        // A schedule that can be packed at all comes first: of what is left of the limit then, later rounds make use.
+        let barely = self.fits.is_none() && excess.get() <= self.whole.get() / BARELY;
+        let miss = if barely { 2 * excess.get() } else { excess.get() };
+        let step = miss.max(self.whole.get() / STEP);
         let step = step.checked_shl(self.failures).unwrap_or(u64::MAX);
         let lower = Bytes(self.exceeds.get().saturating_sub(step));
         self.failures = (self.failures + 1).min(16);

@@ -182,6 +182,11 @@ impl Instance {
         }
     }
 
+    /// When an op starts if nothing is recomputed and nothing waits; behind the last op, the end.
+    pub(crate) fn start(&self, op: usize) -> u64 {
+        self.ops.iter().take(op).map(|op| op.time).sum()
+    }
+
     /// Whether a tensor may begin on the host and never changes, like a parameter that is not updated: the host has it already, so that an offload
     /// is no copy.
     pub(crate) fn is_constant(&self, value: u32) -> bool {

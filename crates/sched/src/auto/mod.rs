@@ -12,6 +12,7 @@
 //! - `copies`: the order of the copies, once the sets are decided.
 //! - `warm`: warm starts, and the best of them as a fallback.
 //! - `relief`: another fallback, greedy, where none of these is good.
+//! - [`mincut`]: a planner of its own, and a warm start: what the lower bound recomputes.
 //! - [`stream`]: a planner of its own, and a warm start: parameters that are streamed.
 //! - `sequence`: from decisions to a policy.
 //!
@@ -22,6 +23,7 @@ mod anneal;
 mod copies;
 mod instance;
 mod joint;
+pub mod mincut;
 mod moves;
 mod order;
 mod relief;
@@ -122,14 +124,19 @@ fn search_from(
         relaxed => (plain.sequence, relaxed),
     };
     let Starts { found: starts, answers, cut } = quick(budget, bound);
-    // What the starts took counts too.
-    let left = budget.time.map(|time| time.saturating_sub(start.elapsed()));
-    let time = left.map(|left| if relaxed.is_some() { left / 2 } else { left });
-    let share = Budget { time, ..budget.clone() };
     let inst = Instance::new(request, order);
     let mut warm: Vec<WarmStart> = starts.iter().map(|entry| WarmStart::fitting(&inst, entry)).collect();
     let known = known.iter().filter_map(|schedule| WarmStart::known(request, &inst, schedule, EARLIER));
     warm.extend(known);
+    // A search that goes on knows starts, but perhaps none as fast for a limit that has become lower.
+    let fastest = warm.iter().min_by_key(|warm| warm.time);
+    if horizon.is_some() && fastest.is_none_or(|warm| warm.schedule.is_none()) {
+        warm.extend(warm::for_lower_limit(request, &inst, budget, observer));
+    }
+    // What the starts took counts too.
+    let left = budget.time.map(|time| time.saturating_sub(start.elapsed()));
+    let time = left.map(|left| if relaxed.is_some() { left / 2 } else { left });
+    let share = Budget { time, ..budget.clone() };
     let phase = Phase { horizon, bound, answers, cut };
     let mut found = in_order(request, &inst, warm, phase, &share, observer);
     if let Some(order) = relaxed {

@@ -48,8 +48,12 @@ pub(crate) struct Relief<'a> {
     pub editor: Editor<'a>,
     /// What offloading each tensor costs, in time units; `None` if none may be offloaded.
     prices: Option<&'a [u64]>,
-    /// Ways that may still be tried.
+    /// The time that copies may take, in the order of [`AnnealState::copying`].
+    pub room: [u64; 4],
+    /// Ways that may still be tried, and changes of the state that these may make together: a way with all that it recomputes in turn may be a
+    /// hundred of them.
     trials: usize,
+    pub changes: usize,
     /// Tensors that have left.
     left: u64,
     /// What the ways gained when they were tried last, and how many tensors had left then.
@@ -88,7 +92,15 @@ impl<'a> Relief<'a> {
     pub(crate) fn new(state: AnnealState<'a>, prices: Option<&'a [u64]>) -> Self {
         let most = if prices.is_some() { TRIALS_WITH_COPIES } else { TRIALS };
         let trials = most * TYPICAL / state.inst.ops.len().max(TYPICAL);
-        Self { editor: Editor::new(state, 0), prices, trials, left: 0, scores: HashMap::new() }
+        Self {
+            editor: Editor::new(state, 0),
+            prices,
+            room: [u64::MAX; 4],
+            trials,
+            changes: usize::MAX,
+            left: 0,
+            scores: HashMap::new(),
+        }
     }
 
     /// Lets tensors leave until nothing exceeds the limit; `None` if nothing helps at some place, too much has been tried, or it is interrupted.
@@ -121,7 +133,7 @@ impl<'a> Relief<'a> {
             if best.is_some_and(|(most, _)| most >= GROWTH * expected) {
                 break;
             }
-            self.trials = self.trials.checked_sub(1)?;
+            self.trials = self.trials.checked_sub(1).filter(|_| self.changes > 0)?;
             let score = self.score(way);
             self.scores.insert(way, (score, self.left));
             if score > 0.0 && best.is_none_or(|(most, _)| score > most) {
@@ -136,6 +148,7 @@ impl<'a> Relief<'a> {
         let (excess, time) = (self.editor.state.excess, self.editor.state.time);
         self.editor.settle();
         self.take(way);
+        self.changes = self.changes.saturating_sub(self.editor.mark());
         let price = match (way, self.prices) {
             (Way::Prefetch(value, ..), Some(prices)) => prices[value as usize],
             _ => self.editor.state.time - time,
@@ -165,13 +178,26 @@ impl<'a> Relief<'a> {
         let mut ways: Vec<Way> = again.collect();
         if let Some(prices) = self.prices {
             let mut away: Vec<_> = state.idle_at(place);
-            away.retain(|&(value, _, stage, op)| state.can_prefetch(value, stage, op));
+            away.retain(|&(value, _, stage, op)| {
+                state.can_prefetch(value, stage, op) && self.has_room(value, stage, op)
+            });
             let score = |value: u32| per_time(value, prices[value as usize]);
             away.sort_by(|a, b| score(b.0).total_cmp(&score(a.0)).then(a.cmp(b)));
             let away = away.into_iter().take(breadth);
             ways.extend(away.map(|(value, _, stage, op)| Way::Prefetch(value, stage, op)));
         }
         ways
+    }
+
+    /// Whether the link has time for the copies of another tensor that is prefetched for a use.
+    fn has_room(&self, value: u32, stage: u32, op: u32) -> bool {
+        let state = &self.editor.state;
+        let Some(copies) = &state.copies else { return true };
+        let begins = state.use_before(value, stage, op).is_none();
+        let first = if begins { 2 } else { 0 };
+        let times = [copies.out[value as usize], copies.back[value as usize]];
+        let fits = |(index, time): (usize, u64)| state.copying[index] + time <= self.room[index];
+        (first..).zip(times).all(fits)
     }
 
     /// Removes the repeats without which everything still fits.

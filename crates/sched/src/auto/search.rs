@@ -9,7 +9,6 @@ use std::time::Instant;
 
 use elbowroom_ir::search::{Budget, Observer, StopReason};
 
-use elbowroom_ir::TensorId;
 use elbowroom_ir::planning::{Freedom, Request};
 
 use elbowroom_sim::bound::floor;
@@ -116,7 +115,7 @@ pub(crate) fn search<'a>(
 ) -> SearchResult {
     let state = AnnealState::new(inst);
     let seed = |i: u64| budget.seed.wrapping_mul(2 * WALKS as u64).wrapping_add(i);
-    let continues = !warm.is_empty() && warm.iter().all(|warm| warm.by == EARLIER);
+    let continues = horizon.is_some() || !warm.is_empty() && warm.iter().all(|warm| warm.by == EARLIER);
     let copies = joint::can_copy(request);
     // What a search that goes on starts from is faster than what recompute alone finds: with copies it leaves that to searches without a link.
     let fits_alone = request.freedom.recompute && can_fit_alone(request);
@@ -170,34 +169,16 @@ pub(crate) fn can_fit_alone(request: &Request<'_>) -> bool {
 
 /// Walks in which copies take time, each with another view of how crowded the link may become.
 fn scouts<'a>(request: &Request<'_>, state: &AnnealState<'a>, seed: u64) -> Vec<AnnealWalk<'a>> {
-    let (trace, machine, inst) = (request.trace, request.machine, state.inst);
+    let inst = state.inst;
     if !request.freedom.recompute {
         return Vec::new();
     }
-    let mut starts = vec![0];
-    for op in &inst.ops {
-        starts.push(starts[starts.len() - 1] + op.time);
-    }
     // Copies to the host have the time until the live memory is highest, copies back the time after it. What is on the host between
     // iterations comes before its first use, mostly in the first part, and leaves in the second.
-    let backward_start = starts[state.highest_place().min(inst.ops.len())] as f64;
+    let backward_start = inst.start(state.highest_place()) as f64;
     let each = |index: usize| {
-        let scale = |time: u64| (time as f64 * WAITS[index]) as u64;
-        let out = |v: TensorId| match inst.is_constant(v.0) {
-            true => 0,
-            false => scale(machine.to_host.time(trace.bytes(v)).get()),
-        };
-        let copies = Copies {
-            out: trace.tensors().ids().map(out).collect(),
-            back: trace
-                .tensors()
-                .ids()
-                .map(|v| scale(machine.to_device.time(trace.bytes(v)).get()))
-                .collect(),
-            starts: starts.clone(),
-        };
         let mut state = state.clone();
-        state.copies = Some(Arc::new(copies));
+        state.copies = Some(Arc::new(Copies::of(request, inst, WAITS[index])));
         let fill = CROWDED[index] * WAITS[index];
         let [first, second] = [fill * backward_start, fill * (inst.total as f64 - backward_start)];
         let room = [first, second, second, first];

@@ -20,6 +20,9 @@ mod questions;
 mod tests;
 use std::sync::Arc;
 
+use elbowroom_ir::planning::Request;
+use elbowroom_ir::{Nanos, TensorId};
+
 use super::instance::{Instance, NONE};
 
 /// When something happens: stage and op, and in the last two bits what. The trace's own ops are stage and op alike.
@@ -60,6 +63,28 @@ pub(crate) struct Copies {
     pub back: Vec<u64>,
     /// Start of every op of the trace, and the end, if nothing is recomputed.
     pub starts: Vec<u64>,
+}
+
+impl Copies {
+    /// The times of a request's machine, each copy made longer by a factor for what it may wait.
+    pub(crate) fn of(request: &Request<'_>, inst: &Instance, factor: f64) -> Self {
+        let (trace, machine) = (request.trace, request.machine);
+        let mut starts = vec![0];
+        for op in &inst.ops {
+            starts.push(starts[starts.len() - 1] + op.time);
+        }
+        let longer = |time: Nanos| (time.get() as f64 * factor) as u64;
+        let out = |value: TensorId| match inst.is_constant(value.0) {
+            true => 0,
+            false => longer(machine.to_host.time(trace.bytes(value))),
+        };
+        let back = |value: TensorId| longer(machine.to_device.time(trace.bytes(value)));
+        Self {
+            out: trace.tensors().ids().map(out).collect(),
+            back: trace.tensors().ids().map(back).collect(),
+            starts,
+        }
+    }
 }
 
 /// See the [module](self).

@@ -10,6 +10,7 @@ use elbowroom_ir::trace::Trace;
 use elbowroom_ir::{Id, Nanos, OpId};
 
 use super::instance::{Instance, NONE};
+use super::mincut::Mincut;
 use super::sequence::{Decisions, policy};
 use super::stream::{self, Stream};
 use crate::deadline::Until;
@@ -34,11 +35,13 @@ pub(crate) const LONG: usize = 6_000;
 /// The planners, one for each idea, the quickest first, and for which numbers of ops: on longer traces some of them take longer than the
 /// search, and on shorter ones the search finds at once what the others do. Numbers of ops and not times, so that evaluations reproduce a
 /// search.
-static PLANNERS: [(&dyn Planner, RangeInclusive<usize>); 11] = [
+static PLANNERS: [(&dyn Planner, RangeInclusive<usize>); 13] = [
     (&Sublinear, 0..=usize::MAX),
     (&Mixed, 0..=usize::MAX),
     (&Greedy, 0..=usize::MAX),
     (&DynProg::DEFAULT, 0..=LONG),
+    (&MINCUTS[0], 0..=LONG),
+    (&MINCUTS[1], 0..=LONG),
     (&Floor, 0..=usize::MAX),
     (&Dtr, 0..=6_000),
     (&BestScore, 0..=4_000),
@@ -47,11 +50,15 @@ static PLANNERS: [(&dyn Planner, RangeInclusive<usize>); 11] = [
     (&Rotor::DEFAULT, LONG + 1..=usize::MAX),
     (&Pofo::COARSE, LONG + 1..=usize::MAX),
 ];
+/// What the lower bound recomputes, without a link and with it.
+static MINCUTS: [Mincut; Mincut::EACH.len()] = Mincut::EACH;
 /// Streamed parameters, where these are much of the trace.
 static STREAMS: [Stream; Stream::EACH.len()] = Stream::EACH;
 /// On traces of more ops than this only so many of them: each takes half a second at 4,000 ops.
 const TAKES_LONG: usize = 2_000;
 const FEW_STREAMS: usize = 3;
+/// On traces of more ops than this none of them where a limit has become lower: they take longer than the rest of such a search.
+const TAKES_LONG_TO_REPAIR: usize = 1_000;
 /// Evaluations of each: the search does better with the time.
 const EVALUATIONS: u64 = 32;
 
@@ -130,6 +137,29 @@ pub(crate) fn starts(request: &Request<'_>, bound: u64, budget: &Budget, observe
         false => (most < all.len() && !reached).then_some(StopReason::Evaluations),
     };
     Starts { found, answers: answers as u64, cut }
+}
+
+/// Starts for a search that goes on within a lower limit than before.
+pub(crate) fn for_lower_limit(
+    request: &Request<'_>,
+    inst: &Instance,
+    budget: &Budget,
+    observer: &dyn Observer,
+) -> Vec<WarmStart> {
+    if inst.ops.len() > LONG {
+        return Vec::new();
+    }
+    let quick = inst.ops.len() <= TAKES_LONG_TO_REPAIR && stream::worth_trying_at(request);
+    let streams = quick.then(|| streams(request.trace));
+    let mincuts = MINCUTS.iter().map(|planner| planner as &dyn Planner);
+    let portfolio = Portfolio {
+        planners: mincuts.chain(streams.into_iter().flatten()).collect(),
+        budget: Budget { evaluations: Some(EVALUATIONS), time: None, seed: budget.seed, threads: 1 },
+        threads: budget.threads,
+        bound: None,
+    };
+    let entries = portfolio.run(&Request { packer: None, ..*request }, &InterruptOnly(observer));
+    entries.found.iter().map(|entry| WarmStart::fitting(inst, entry)).collect()
 }
 
 impl WarmStart {

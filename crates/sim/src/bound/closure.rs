@@ -23,7 +23,9 @@ const MAX_CHOICES: usize = 64;
 
 /// What may be computed again after an op.
 pub(super) struct Closures {
-    /// Time of each op that may run again.
+    /// The ops that may run again.
+    ops: Vec<OpId>,
+    /// Time of each of them.
     times: Vec<u64>,
     tensors: Vec<Kept>,
     /// Bytes of all idle tensors.
@@ -97,7 +99,7 @@ impl Closures {
             edges.extend(tensor.readers.iter().flatten().map(|&op| (node(Some(op)), own)));
         }
         let network = Network::new(2 + times.len() + tensors.len(), &edges);
-        Self { times, tensors, idle, network }
+        Self { ops, times, tensors, idle, network }
     }
 
     /// The number of edges of the network that is cut.
@@ -207,6 +209,13 @@ impl<'a> Frontier<'a> {
     /// The time of a known choice that leaves as few bytes.
     pub fn attained(&self, absent: u128) -> Option<u64> {
         self.around(absent).0.map(|below| self.choices[below].time)
+    }
+
+    /// The ops that a known choice that leaves as few bytes runs again.
+    pub fn again(&self, absent: u128) -> Vec<OpId> {
+        let choice = self.around(absent).0.map(|below| &self.choices[below]);
+        let ops = choice.into_iter().flat_map(|choice| self.closures.ops.iter().zip(&choice.again));
+        ops.filter(|&(_, &again)| again).map(|(&op, _)| op).collect()
     }
 
     /// The longest op that only one of the two choices next to the bound runs again.
