@@ -21,10 +21,11 @@ use crate::branching_order::{BranchingOrders, StaticOrder};
 use crate::canonical_tree::{Number, Tree, TreeSearch, Verdict, scale_of};
 use crate::clock::Clock;
 use crate::component::Component;
+use crate::composite::Composites;
 use crate::corner_search::{CornerSearch, Strip};
 use crate::instance::{Instance, Span, gcd};
 use crate::random::Random;
-use crate::search_plan::{Kind, SearchPlan};
+use crate::search_plan::{FIRST_CORNERS, Kind, SearchPlan};
 use crate::squeaky_wheel::{self, Move, SqueakyWheel};
 use crate::window;
 
@@ -44,6 +45,9 @@ const NEARLY_FILLED: f64 = 0.88;
 fn nearly_filled(instance: &Instance) -> bool {
     instance.filled() >= NEARLY_FILLED
 }
+
+/// The noise in the order in which items are joined, and the probability that they are, by the number of the search.
+const JOINED: [(f64, f64); 4] = [(0.0, 1.0), (0.5, 1.0), (1.0, 1.0), (2.0, 0.95)];
 
 /// Moves of squeaky wheel optimization on a component that is also searched.
 const REORDERINGS: usize = 64;
@@ -148,6 +152,8 @@ enum Scope {
     Whole(Arc<AnyTree>),
     /// A component, corner by corner.
     Corners(Arc<Strip>),
+    /// The composites of a component, corner by corner.
+    Composites(Box<Composites>),
     /// The items alive in some sections of a component, as an instance.
     Window(Box<Instance>, Span),
 }
@@ -166,6 +172,15 @@ struct Evaluation {
 }
 
 impl Evaluation {
+    /// Whether a verdict says something about the component. That a part fits proves nothing, nor that composites do not.
+    fn decided_by(&self, verdict: Verdict) -> bool {
+        match verdict {
+            Verdict::Fits => self.kind != Kind::Window,
+            Verdict::DoesNotFit => !matches!(self.kind, Kind::Composites { .. }),
+            Verdict::OutOfNodes => false,
+        }
+    }
+
     fn search(&self, stop: &dyn Fn() -> bool) -> Searched {
         fn with<N: Number>(tree: &Tree<N>, task: &Evaluation, stop: &dyn Fn() -> bool) -> Searched {
             let mut search = TreeSearch::new(tree, stop);
@@ -187,6 +202,12 @@ impl Evaluation {
         let tree = match &self.scope {
             Scope::Whole(tree) => tree.as_ref(),
             Scope::Corners(strip) => return corners(strip),
+            Scope::Composites(joined) => {
+                let Some(strip) = Strip::new(&joined.instance) else { unreachable!() };
+                let mut searched = corners(&strip);
+                searched.offsets = joined.offsets(&searched.offsets);
+                return searched;
+            }
             Scope::Window(instance, _) => {
                 // Either search proves what the other one does not.
                 if self.number.is_multiple_of(2)
@@ -212,6 +233,13 @@ struct Searched {
     offsets: Vec<u64>,
     area: u64,
     nodes: u64,
+}
+
+impl Searched {
+    /// Whether the search was stopped: one that ends for want of nodes has visited more than it was allowed.
+    fn stopped(&self, task: &Evaluation) -> bool {
+        self.verdict == Verdict::OutOfNodes && self.nodes <= task.nodes
+    }
 }
 
 /// How many nodes searches may visit.
@@ -326,6 +354,7 @@ impl<'a> Improver<'a> {
             if items < fewest || self.states[s].height <= self.goal() {
                 continue;
             }
+            self.search_corners(s);
             let most = if items > MOST_ITEMS { usize::MAX } else { REORDERINGS };
             let state = &self.states[s];
             let mut wheel = SqueakyWheel::new(&state.component.instance, self.goal(), &state.offsets);
@@ -364,6 +393,35 @@ impl<'a> Improver<'a> {
         }
     }
 
+    /// The first searches of the corners of a component that is nearly filled. Most such components are placed by one of them.
+    fn search_corners(&mut self, s: usize) {
+        if !self.states[s].searchable() || !nearly_filled(&self.states[s].component.instance) {
+            return;
+        }
+        for _ in 0..FIRST_CORNERS {
+            let goal = self.goal();
+            let done = self.states[s].height <= goal || self.states[s].bound > goal;
+            if done || self.clock.stop_reason_after(self.evaluations).is_some() {
+                return;
+            }
+            let task = self.prepare(self.evaluations, goal, &[s]);
+            if self.states[s].strip.is_none() {
+                self.states[s].plan = task.before;
+                return;
+            }
+            let searched = task.search(&|| self.stop_reason().is_some());
+            if searched.stopped(&task) {
+                return;
+            }
+            let before = (self.height(), self.bound());
+            self.accept(&task, searched);
+            if (self.height(), self.bound()) != before {
+                self.observer().improved(self.height(), self.bound());
+            }
+            self.observer().progress(self.evaluations);
+        }
+    }
+
     /// Prepares the evaluation of a number.
     fn prepare(&mut self, number: u64, goal: u64, open: &[usize]) -> Evaluation {
         let s = open[(number % open.len() as u64) as usize];
@@ -379,6 +437,13 @@ impl<'a> Improver<'a> {
         }
         let (kind, nodes) =
             state.plan.next(limits, state.component.items.len() as u64, state.strip.is_some());
+        if let Kind::Composites { search } = kind {
+            let (noise, chance) = JOINED[(search % JOINED.len() as u64) as usize];
+            let joined = Composites::join(&state.component.instance, noise, chance, &mut random);
+            let order = BranchingOrders::new(&joined.instance).corner_order(search, &mut random);
+            let scope = Scope::Composites(Box::new(joined));
+            return Evaluation { number, state: s, scope, ceiling: goal, kind, order, nodes, before };
+        }
         if let Kind::Corners { search } = kind
             && let Some(strip) = &state.strip
         {
@@ -418,7 +483,7 @@ impl<'a> Improver<'a> {
             Kind::AtGoal { search } | Kind::Between { search } | Kind::Wander { search, .. } => {
                 state.orders.order(search, &mut random)
             }
-            Kind::Corners { .. } | Kind::Window => Vec::new(),
+            Kind::Corners { .. } | Kind::Composites { .. } | Kind::Window => Vec::new(),
         };
         let tree = state.tree.get_or_insert_with(|| Arc::new(any_tree(&state.component.instance)));
         let scope = Scope::Whole(Arc::clone(tree));
@@ -429,15 +494,14 @@ impl<'a> Improver<'a> {
         self.evaluations += 1;
         let state = &mut self.states[task.state];
         match searched.verdict {
-            Verdict::Fits if task.kind != Kind::Window => state.offer(searched.offsets),
-            // That a part fits proves nothing.
-            Verdict::Fits => {}
+            Verdict::Fits | Verdict::DoesNotFit if !task.decided_by(searched.verdict) => {}
+            Verdict::Fits => state.offer(searched.offsets),
             Verdict::DoesNotFit => {
                 state.bound = state.bound.max((task.ceiling + 1).next_multiple_of(state.grain));
                 state.proof_nodes = state.proof_nodes.max(searched.nodes);
                 state.proof_window = match task.scope {
                     Scope::Window(_, window) => Some(window),
-                    Scope::Whole(_) | Scope::Corners(_) => None,
+                    Scope::Whole(_) | Scope::Corners(_) | Scope::Composites(_) => None,
                 };
             }
             Verdict::OutOfNodes => {
@@ -498,11 +562,7 @@ impl Line<'_, '_> {
         while let Some(Slot::Done(..)) = self.queue.front()
             && let Some(Slot::Done(task, searched)) = self.queue.pop_front()
         {
-            let decided = match searched.verdict {
-                Verdict::Fits => task.kind != Kind::Window,
-                Verdict::DoesNotFit => true,
-                Verdict::OutOfNodes => false,
-            };
+            let decided = task.decided_by(searched.verdict);
             let bound = self.improver.bound();
             self.improver.accept(&task, searched);
             if decided {
@@ -569,8 +629,7 @@ impl<'i, 'a> Shared<'i, 'a> {
             if self.void.load(Ordering::Relaxed) != void || line.ended.is_some() {
                 continue;
             }
-            // A search that ends for want of nodes has visited more than it was allowed.
-            if searched.verdict == Verdict::OutOfNodes && searched.nodes <= task.nodes {
+            if searched.stopped(&task) {
                 line.ended = line.improver.stop_reason().or(Some(StopReason::Interrupted));
             } else {
                 let at = (task.number - line.improver.evaluations) as usize;

@@ -28,6 +28,20 @@ impl Span {
     }
 }
 
+/// What takes the place of several items that touch each other: the same bytes through all its sections.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rectangle {
+    /// One of the items.
+    pub(crate) item: u32,
+    /// Its sections are `lo..hi`.
+    pub(crate) lo: u32,
+    pub(crate) hi: u32,
+    pub(crate) size: u64,
+    /// What counts towards the height.
+    pub(crate) bytes: u64,
+    pub(crate) lifetime: u64,
+}
+
 /// One block of at least one byte.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Item {
@@ -295,6 +309,53 @@ impl Instance {
         for (live, change) in part.live.iter_mut().zip(difference) {
             running = running.wrapping_add(change);
             *live = running;
+        }
+        part.with_bound()
+    }
+
+    /// An instance of rectangles made of all items of this one. Time is compressed again, because fewer ends are left.
+    pub(crate) fn composed(&self, rectangles: &[Rectangle]) -> Self {
+        let mut changes = vec![(false, false); self.sections() + 1];
+        for rectangle in rectangles {
+            changes[rectangle.lo as usize].0 = true;
+            changes[rectangle.hi as usize].1 = true;
+        }
+        // For every boundary, the section of what starts there, and the end of what ends there.
+        let (mut section, mut after_end) = (0u32, false);
+        let boundary = |&(starts, ends): &(bool, bool)| {
+            let end = section + 1;
+            after_end |= ends;
+            section += u32::from(starts && after_end);
+            after_end &= !starts;
+            (section, end)
+        };
+        let boundaries: Vec<(u32, u32)> = changes.iter().map(boundary).collect();
+        let mut part = Self {
+            items: Vec::with_capacity(rectangles.len()),
+            spans: Vec::with_capacity(rectangles.len()),
+            live: vec![0; section as usize + 1],
+            bound: 0,
+            any_fixed: false,
+            any_gaps: false,
+            any_align: false,
+            ..*self
+        };
+        for &Rectangle { item, lo, hi, size, bytes, lifetime } in rectangles {
+            let hull = Span { lo: boundaries[lo as usize].0, hi: boundaries[hi as usize].1 };
+            let item = Item {
+                hull,
+                size,
+                bytes,
+                lifetime,
+                first_span: part.spans.len() as u32,
+                span_count: 1,
+                fixed: None,
+                hint: None,
+                ..self.items[item as usize]
+            };
+            part.spans.push(hull);
+            part.items.push(item);
+            part.live[hull.range()].iter_mut().for_each(|live| *live += size);
         }
         part.with_bound()
     }

@@ -20,7 +20,8 @@
 //!
 //! `instance` compresses time to *sections* between which the set of live items changes; packers work on its *items*. `partial_placement`
 //! inserts items into holes for the greedy packers, `best_fit` follows a skyline. `search` runs them for `auto` and `exact` and then the
-//! `improver`: depth-first searches of the `canonical_tree` for components of up to 1,500 items, and for larger ones `squeaky_wheel`
+//! `improver`: depth-first searches of the corners of a skyline (`corner_search`, where memory is nearly full also of items joined by `composite`)
+//! and of the `canonical_tree` for components of up to 1,500 items, and for larger ones `squeaky_wheel`
 //! optimization with `large_neighbourhood` and `ejection_chain` moves. `windowed` packs problems in which some blocks have windows.
 //!
 //! ## From buffers to offsets
@@ -37,6 +38,7 @@ mod canonical_tree;
 mod choice;
 mod clock;
 mod component;
+mod composite;
 mod corner_search;
 pub mod csv;
 mod ejection_chain;

@@ -6,6 +6,8 @@
 //! to short ones; it is never much slower than either. Of the deep searches one half sorts again; the other half, in turn, does not, or has a
 //! random order, because each of the three finds placements that the other two miss.
 //!
+//! Of the searches of corners every second one has items joined to composites: problems cut from a rectangle yield to them at once, others never.
+//!
 //! An eighth of as many nodes goes to windows: where the peak of live memory cannot be reached, that often shows in a short stretch of time, and there
 //! it can be proved.
 
@@ -24,6 +26,8 @@ const WINDOW_SHARE: u64 = 8;
 
 /// Nodes of the first search of corners. Later ones take 1, 1, 2, 1, 1, 2, 4, … times as many (Luby, Sinclair and Zuckerman 1993).
 const CORNER_NODES: u64 = 2_000;
+/// Searches of corners, of composites and of items in turn, before all others.
+pub(crate) const FIRST_CORNERS: u64 = 16;
 /// How many times more nodes searches of corners take than all others, whose nodes take about eight times as long: at first, and after
 /// so many nodes, when the goal may be out of reach.
 const CORNER_SHARE: u64 = 32;
@@ -64,6 +68,11 @@ pub(crate) enum Kind {
         /// The number.
         search: u64,
     },
+    /// The same with items joined to composites, in a random way.
+    Composites {
+        /// The number.
+        search: u64,
+    },
     /// Of a part of the time alone, to prove that the goal is too low.
     Window,
 }
@@ -84,7 +93,7 @@ impl Kind {
         match self {
             Self::Between { .. } => true,
             Self::Deep { between, .. } | Self::Wander { between, .. } => between,
-            Self::AtGoal { .. } | Self::Corners { .. } | Self::Window => false,
+            Self::AtGoal { .. } | Self::Corners { .. } | Self::Composites { .. } | Self::Window => false,
         }
     }
 }
@@ -111,22 +120,23 @@ impl SearchPlan {
     pub(crate) fn next(&mut self, limits: NodeLimits, items: u64, corners: bool) -> (Kind, u64) {
         let others = self.short_nodes.saturating_add(self.deep_nodes);
         let all = others.saturating_add(self.corner_nodes);
-        if all > FIRST_WINDOW && self.window_nodes < all / WINDOW_SHARE {
+        let first = corners && self.corners < FIRST_CORNERS;
+        if !first && all > FIRST_WINDOW && self.window_nodes < all / WINDOW_SHARE {
             let nodes = 1_000 << (self.windows / 32).min(40);
             self.windows += 1;
             self.window_nodes = self.window_nodes.saturating_add(nodes);
             return (Kind::Window, nodes);
         }
         let share = if self.corner_nodes < MANY_NODES { CORNER_SHARE } else { LATER_SHARE };
-        if corners && self.corner_nodes <= others.saturating_mul(share) {
-            let search = self.corners;
+        if first || corners && self.corner_nodes <= others.saturating_mul(share) {
+            let (search, joined) = (self.corners / 2, self.corners.is_multiple_of(2));
             let nodes = match limits {
                 NodeLimits::Short => CORNER_NODES * luby(search + 1),
                 NodeLimits::Growing => CORNER_NODES << (search / 4).min(40),
             };
             self.corners += 1;
             self.corner_nodes = self.corner_nodes.saturating_add(nodes);
-            return (Kind::Corners { search }, nodes);
+            return (if joined { Kind::Composites { search } } else { Kind::Corners { search } }, nodes);
         }
         let begun = !self.deeps.is_multiple_of(ROUND);
         if limits == NodeLimits::Short && (begun || self.deep_nodes < self.short_nodes) {
@@ -172,6 +182,17 @@ mod tests {
             plan.next(NodeLimits::Short, 200, false);
         }
         assert!(plan.deep_nodes / 3 < plan.short_nodes && plan.short_nodes < 3 * plan.deep_nodes, "{plan:?}");
+    }
+
+    #[test]
+    fn corners_come_first_with_composites_and_without() {
+        let mut plan = SearchPlan::default();
+        for at in 0..FIRST_CORNERS {
+            let (kind, _) = plan.next(NodeLimits::Short, 200, true);
+            let search = at / 2;
+            let expected = [Kind::Composites { search }, Kind::Corners { search }][at as usize % 2];
+            assert_eq!(kind, expected);
+        }
     }
 
     #[test]
