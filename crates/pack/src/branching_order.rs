@@ -119,7 +119,9 @@ impl BranchingOrders {
     /// The order in which the search of a number tries the items that fit a corner.
     pub(crate) fn corner_order(&self, search: u64, random: &mut Random) -> Vec<u32> {
         let (shapes, levels) = (CORNER_SHAPES.len() as u64, CORNER_NOISE.len() as u64);
-        let [long, large] = CORNER_SHAPES[(search % shapes) as usize];
+        // Later ones are drawn: long searches come at numbers two below a power of two, which would all have one shape.
+        let shape = if search < shapes { search as usize } else { random.below(CORNER_SHAPES.len()) };
+        let [long, large] = CORNER_SHAPES[shape];
         let noise = if search < shapes { 0.0 } else { CORNER_NOISE[(search / shapes % levels) as usize] };
         sorted(
             self.features
