@@ -299,13 +299,13 @@ fn a_time_ends_a_search_that_also_counts_evaluations() {
     let at = folder.path();
     expect(at, "trace --model resnet20 --batch 1 --image 8 --width 4 -o r.trace", 0);
     // So many evaluations would take days.
-    let line = "plan r.trace --memory 40% --evaluations 100000000000 --time 300ms --json";
+    let line = "plan r.trace --memory 30% --evaluations 100000000000 --time 300ms --json";
     let started = Instant::now();
     let plan = json(&expect(at, line, 0));
     assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
     assert_eq!(plan["stop_reason"], "time", "{plan:?}");
     // And few of them end before a long time does.
-    let plan = json(&expect(at, "plan r.trace --memory 40% --evaluations 30 --time 10m --json", 0));
+    let plan = json(&expect(at, "plan r.trace --memory 30% --evaluations 30 --time 10m --json", 0));
     assert_eq!(plan["stop_reason"], "evaluations", "{plan:?}");
 }
 
