@@ -92,7 +92,7 @@ pub struct Operands<'a> {
     pub writes: &'a [*mut [u8]],
     /// Scratch memory of [`workspace`] bytes.
     pub workspace: *mut [u8],
-    /// Whether a product that [packs its weight](packs_weight) takes it as its nearest bf16 numbers.
+    /// Whether a product that packs its weight takes it as its nearest bf16 numbers.
     pub rounds_weight: bool,
 }
 

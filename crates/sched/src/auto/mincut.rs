@@ -2,7 +2,7 @@
 //!
 //! The [bound](elbowroom_sim::bound) finds, as minimum cuts, which ops had best run again after the op at which most bytes must be absent, as if
 //! memory were scarce at that op only, and as if a link carried any bytes for which it has time. Here each of these ops is recomputed as late
-//! as its results permit. Where that exceeds the limit, at that op or another, more tensors leave [greedily](super::relief): by copies as long
+//! as its results permit. Where that exceeds the limit, at that op or another, more tensors leave greedily: by copies as long
 //! as a link has time for them, and by recomputation. What the limit no longer asks for is kept.
 
 use std::sync::Arc;
