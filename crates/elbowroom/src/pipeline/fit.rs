@@ -320,6 +320,9 @@ fn safe_plan(task: &Task, method: &Method<'_>, clock: Clock, observer: &dyn Obse
     let first = [Some(floor), mincut].into_iter().flatten();
     let first = first.filter_map(|&planner| found(&quick(planner, &BestFit, 1)));
     let safe = first.min_by_key(|fitted| fitted.time(task));
+    // With more time the other one might have been faster.
+    let reproducible = !watch.interrupted();
+    let safe = safe.map(|fitted| Fitted { reproducible, ..fitted });
     let safe = safe.or_else(|| peers.iter().find_map(|&peer| found(&quick(peer, method.packer, AT_ONCE))));
     safe.map(|fitted| Fitted { stop: StopReason::Time, ..fitted })
 }
