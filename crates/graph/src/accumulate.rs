@@ -17,7 +17,6 @@ use elbowroom_ir::trace::Phase;
 use crate::autodiff::SEED;
 use crate::builder::{BuildError, Builder, Mode, Var, part_suffix};
 use crate::graph::Graph;
-use crate::mixed::Mixed;
 use crate::op::{Mask, OpKind};
 
 impl Graph {
@@ -61,10 +60,7 @@ fn with_streams(kind: &OpKind, further: u32) -> OpKind {
         &OpKind::RandomSteps { rows, steps, stream } => {
             OpKind::RandomSteps { rows, steps, stream: stream + further }
         }
-        OpKind::Mixed(mixed) => {
-            let kind = with_streams(&mixed.kind, further);
-            OpKind::Mixed(Box::new(Mixed { kind, ..Mixed::clone(mixed) }))
-        }
+        OpKind::Mixed(mixed) => mixed.with(with_streams(&mixed.kind, further)),
         kind => kind.clone(),
     }
 }

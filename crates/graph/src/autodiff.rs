@@ -372,7 +372,7 @@ impl<'a> Backward<'a> {
         self.emit_accumulating(node, "grad-weight", kind, &[x, dy], node.inputs[1])
     }
 
-    /// The gradient of a tensor that was split: its parts side by side, zeros for parts that nobody used. The recurrent
+    /// The gradient of a tensor that was split: its parts side by side, zeros for parts that no op used. The recurrent
     /// products that belong to the parts have the same gradient.
     fn split(
         &mut self,

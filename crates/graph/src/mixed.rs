@@ -33,6 +33,11 @@ impl Mixed {
         Signature { inputs, outputs }
     }
 
+    /// Another op on operands of the same types.
+    pub(crate) fn with(&self, kind: OpKind) -> OpKind {
+        OpKind::Mixed(Box::new(Self { kind, inputs: self.inputs.clone(), outputs: self.outputs.clone() }))
+    }
+
     /// Reuses between operands of one size.
     pub(crate) fn reusable(&self) -> Vec<Reusable> {
         let mut reuses = self.kind.reusable();

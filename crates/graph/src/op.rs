@@ -557,8 +557,7 @@ impl OpKind {
     /// The same op, computed by another algorithm; `None` if there is no choice.
     pub fn computed_by(&self, algorithm: Algorithm) -> Option<Self> {
         if let Self::Mixed(mixed) = self {
-            let kind = mixed.kind.computed_by(algorithm)?;
-            return Some(Self::Mixed(Box::new(Mixed { kind, ..Mixed::clone(mixed) })));
+            return Some(mixed.with(mixed.kind.computed_by(algorithm)?));
         }
         let conv = Conv { algorithm, ..*self.conv()? };
         Some(match *self {

@@ -188,7 +188,7 @@ mod tests {
                     assert!(node.inputs.iter().all(|&input| dtype(input) == DType::F32), "{}", node.name);
                     updates += 1;
                 }
-                // Whoever reads the kinds alone sees the types of the tensors.
+                // The kinds alone show the types of the tensors.
                 let signature = node.kind.signature();
                 if !matches!(node.kind, OpKind::Input { .. } | OpKind::Output { .. }) {
                     let inputs = node.inputs.iter().zip(&signature.inputs);

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use crate::instance::{Instance, Rectangle};
 use crate::random::Random;
 
-/// Of many composites that fit another one in the same way, so many may be joined to it.
+/// Of the composites that fit a new one in the same way, at most this number may be joined to it: the latest.
 const MOST_JOINTS: usize = 16;
 
 /// Items joined to composites, which are the items of another instance.

@@ -377,7 +377,7 @@ impl<'a> Improver<'a> {
                 wheel.start_batch();
                 let stop = || self.stop_reason().is_some();
                 let done = wheel.evaluate(instance, goal, &batch, self.budget.threads, &stop);
-                let before = self.height();
+                let before = (self.height(), self.bound());
                 for (one, change) in batch.into_iter().zip(done) {
                     self.evaluations += 1;
                     runs += 1;
@@ -386,10 +386,7 @@ impl<'a> Improver<'a> {
                         self.states[s].offer(offsets);
                     }
                 }
-                if self.height() < before {
-                    self.observer().improved(self.height(), self.bound());
-                }
-                self.observer().progress(self.evaluations);
+                self.report(before);
             }
         }
     }
@@ -416,11 +413,17 @@ impl<'a> Improver<'a> {
             }
             let before = (self.height(), self.bound());
             self.accept(&task, searched);
-            if (self.height(), self.bound()) != before {
-                self.observer().improved(self.height(), self.bound());
-            }
-            self.observer().progress(self.evaluations);
+            self.report(before);
         }
+    }
+
+    /// Tells the observer how far the search is, and whether height or bound are others than before.
+    fn report(&self, before: (u64, u64)) {
+        let now = (self.height(), self.bound());
+        if now != before {
+            self.observer().improved(now.0, now.1);
+        }
+        self.observer().progress(self.evaluations);
     }
 
     /// Prepares the evaluation of a number.
@@ -559,12 +562,11 @@ impl Line<'_, '_> {
 
     /// Applies the results at the front of the line. Returns whether one of them decided something, so that the others are void.
     fn apply(&mut self) -> bool {
-        let before = self.improver.height();
         while let Some(Slot::Done(..)) = self.queue.front()
             && let Some(Slot::Done(task, searched)) = self.queue.pop_front()
         {
             let decided = task.decided_by(searched.verdict);
-            let bound = self.improver.bound();
+            let before = (self.improver.height(), self.improver.bound());
             self.improver.accept(&task, searched);
             if decided {
                 for slot in std::mem::take(&mut self.queue).iter().rev() {
@@ -572,10 +574,7 @@ impl Line<'_, '_> {
                     self.improver.states[task.state].plan = task.before;
                 }
             }
-            if self.improver.height() < before || self.improver.bound() > bound {
-                self.improver.observer().improved(self.improver.height(), self.improver.bound());
-            }
-            self.improver.observer().progress(self.improver.evaluations);
+            self.improver.report(before);
             self.fill();
             if decided || self.ended.is_some() {
                 return true;

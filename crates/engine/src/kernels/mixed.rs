@@ -183,7 +183,7 @@ impl Layout {
     }
 }
 
-/// Units of a part: so many that what is not cut, and is widened or added up once for a part or for all, is no larger.
+/// Units of a part: enough that operands which are not cut, and which are widened or added up once for a part or for all, are no larger than it.
 fn step<'p>(units: usize, places: impl Iterator<Item = &'p Place> + Clone) -> usize {
     let of_unit: usize = places.clone().filter(|place| place.is_slab()).map(|place| place.part(1)).sum();
     let whole = places.filter(|place| !place.is_slab()).map(|place| place.len).max().unwrap_or(0);
@@ -227,10 +227,10 @@ pub unsafe fn run(mixed: &Mixed, layout: &Layout, o: &Operands<'_>, context: &Co
         std::ptr::slice_from_raw_parts_mut(o.workspace.cast::<u8>().add(own), layout.inner.get() as usize)
     };
     for (place, operand) in layout.reads.iter().zip(o.reads) {
-        expect(place, operand.cast::<u8>(), operand.len());
+        super::check_typed(place.dtype, *operand, place.len);
     }
     for (place, result) in layout.writes.iter().zip(o.writes) {
-        expect(place, result.cast::<u8>(), result.len());
+        super::check_typed(place.dtype, result.cast_const(), place.len);
     }
 
     let round = Mixed::is_product(&mixed.kind);
@@ -271,16 +271,6 @@ pub unsafe fn run(mixed: &Mixed, layout: &Layout, o: &Operands<'_>, context: &Co
             }
         }
         start = units.end;
-    }
-}
-
-/// Panics if an operand is too small, or not aligned to its elements.
-fn expect(place: &Place, start: *const u8, bytes: usize) {
-    match place.dtype {
-        DType::F32 => super::check(start.cast::<f32>(), bytes, place.len),
-        DType::I32 => super::check(start.cast::<i32>(), bytes, place.len),
-        DType::Bf16 => super::check(start.cast::<Bf16>(), bytes, place.len),
-        DType::U8 => super::check(start, bytes, place.len),
     }
 }
 

@@ -58,7 +58,7 @@ mod windows;
 mod winograd;
 
 use elbowroom_graph::op::{Adam, Algorithm, Sgd};
-use elbowroom_graph::{Graph, OpKind, Tileable};
+use elbowroom_graph::{DType, Graph, OpKind, Tileable};
 use elbowroom_ir::{Bytes, OpId};
 use rayon::ThreadPool;
 
@@ -152,6 +152,16 @@ fn check<T>(start: *const T, bytes: usize, len: usize) {
     let fits = len.checked_mul(size_of::<T>()).is_some_and(|needed| bytes >= needed);
     assert!(fits, "an operand of {bytes} bytes should hold {len} elements");
     assert!(len == 0 || (!start.is_null() && start.is_aligned()), "operands are aligned to their elements");
+}
+
+/// Panics if an operand has fewer elements of a type than `len`, or is not aligned to them.
+fn check_typed(dtype: DType, operand: *const [u8], len: usize) {
+    match dtype {
+        DType::F32 => check::<f32>(operand.cast(), operand.len(), len),
+        DType::I32 => check::<i32>(operand.cast(), operand.len(), len),
+        DType::Bf16 => check::<Bf16>(operand.cast(), operand.len(), len),
+        DType::U8 => check::<u8>(operand.cast(), operand.len(), len),
+    }
 }
 
 /// Workspace that [`run`] needs for an op, in bytes.

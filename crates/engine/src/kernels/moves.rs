@@ -5,7 +5,7 @@ use rayon::ThreadPool;
 
 use super::bf16::{self, Bf16};
 use super::parallel::{Shared, over_rows};
-use super::{Operands, rows};
+use super::{Operands, check_typed, rows};
 
 /// Whether [`run`] computes an op.
 pub fn moves(mixed: &Mixed) -> bool {
@@ -73,22 +73,13 @@ pub unsafe fn run(mixed: &Mixed, o: &Operands<'_>, pool: &ThreadPool) {
     }
 }
 
-/// Panics if the rows of a matrix do not fit its memory.
-fn expect(outer: usize, columns: Columns) {
-    let Columns { data, dtype, total, .. } = columns;
-    match dtype {
-        DType::Bf16 => super::check(data.cast::<Bf16>(), data.len(), outer * total),
-        _ => super::check(data.cast::<f32>(), data.len(), outer * total),
-    }
-}
-
 /// Copies columns, as numbers of the type in which they are to be.
 ///
 /// # Safety
 /// Nothing else uses the target, and nothing writes the source.
 unsafe fn copy(pool: &ThreadPool, [outer, width]: [usize; 2], from: Columns, to: Columns) {
-    expect(outer, from);
-    expect(outer, to);
+    check_typed(from.dtype, from.data, outer * from.total);
+    check_typed(to.dtype, to.data, outer * to.total);
     let (narrow, wide) = (Shared::new(from.data.cast::<Bf16>()), Shared::new(from.data.cast::<f32>()));
     let (to_narrow, to_wide) = (Shared::new(to.data.cast::<Bf16>()), Shared::new(to.data.cast::<f32>()));
     over_rows(pool, outer, width, |rows| {
@@ -116,7 +107,7 @@ unsafe fn copy(pool: &ThreadPool, [outer, width]: [usize; 2], from: Columns, to:
 /// # Safety
 /// Nothing else uses them.
 unsafe fn clear(pool: &ThreadPool, [outer, width]: [usize; 2], to: Columns) {
-    expect(outer, to);
+    check_typed(to.dtype, to.data, outer * to.total);
     let (narrow, wide) = (Shared::new(to.data.cast::<Bf16>()), Shared::new(to.data.cast::<f32>()));
     let dtype = to.dtype;
     over_rows(pool, outer, width, |rows| {

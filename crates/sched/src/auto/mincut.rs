@@ -1,6 +1,6 @@
 //! `mincut`: recomputes what the lower bound recomputes.
 //!
-//! The [bound](elbowroom_sim::bound) finds, as minimum cuts, which ops had best run again after the op at which most bytes must be absent, as if
+//! The [bound](elbowroom_sim::bound) finds, as minimum cuts, which ops should run again after the op at which most bytes must be absent, as if
 //! memory were scarce at that op only, and as if a link carried any bytes for which it has time. Here each of these ops is recomputed as late
 //! as its results permit. Where that exceeds the limit, at that op or another, more tensors leave greedily: by copies as long
 //! as a link has time for them, and by recomputation. What the limit no longer asks for is kept.
@@ -33,8 +33,8 @@ pub struct Mincut {
 enum Way {
     /// Tensors that are recomputed.
     Alone,
-    /// Tensors whose copies take at most so many tenths of the time before and after the op with the highest live memory, too: copies wait for each
-    /// other and for memory, in some networks more than in others.
+    /// Tensors that are copied as well. Their copies take at most this share, in tenths, of the time before and after the op with the highest live
+    /// memory: copies wait for each other and for memory, in some networks more than in others.
     Link { tenths: u64 },
 }
 

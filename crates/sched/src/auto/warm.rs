@@ -117,19 +117,12 @@ pub(crate) struct Starts {
 /// Runs the [`peers`] until the budget ends: the time, or as many planners as there are evaluations.
 pub(crate) fn starts(request: &Request<'_>, bound: u64, budget: &Budget, observer: &dyn Observer) -> Starts {
     let start = Instant::now();
-    let each = Budget { evaluations: Some(EVALUATIONS), time: None, seed: budget.seed, threads: 1 };
     let all = worthwhile(request);
     let most = budget.evaluations.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX);
     let watch = Until::new(observer, budget.time.and_then(|time| start.checked_add(time)));
-    // The search changes every start, so that none of them need be packed.
-    let request = &Request { packer: None, ..*request };
-    let portfolio = Portfolio {
-        planners: all.iter().take(most).copied().collect(),
-        budget: each,
-        threads: budget.threads,
-        bound: Some(Nanos(bound)),
-    };
-    let Entries { found, answers, interrupted, .. } = portfolio.run(request, &InterruptOnly(&watch));
+    let planners = all.iter().take(most).copied().collect();
+    let Entries { found, answers, interrupted, .. } =
+        ask(planners, request, Some(Nanos(bound)), budget, &watch);
     let reached = found.last().is_some_and(|entry| entry.time.get() <= bound);
     let cut = match interrupted {
         true if observer.interrupted() => Some(StopReason::Interrupted),
@@ -137,6 +130,20 @@ pub(crate) fn starts(request: &Request<'_>, bound: u64, budget: &Budget, observe
         false => (most < all.len() && !reached).then_some(StopReason::Evaluations),
     };
     Starts { found, answers: answers as u64, cut }
+}
+
+/// What planners find with [`EVALUATIONS`] each; none is asked once a schedule reaches the bound. The search changes every start, so that none of
+/// them need be packed.
+fn ask(
+    planners: Vec<&'static dyn Planner>,
+    request: &Request<'_>,
+    bound: Option<Nanos>,
+    budget: &Budget,
+    observer: &dyn Observer,
+) -> Entries {
+    let each = Budget { evaluations: Some(EVALUATIONS), time: None, seed: budget.seed, threads: 1 };
+    let portfolio = Portfolio { planners, budget: each, threads: budget.threads, bound };
+    portfolio.run(&Request { packer: None, ..*request }, &InterruptOnly(observer))
 }
 
 /// Starts for a search that goes on within a lower limit than before.
@@ -152,13 +159,8 @@ pub(crate) fn for_lower_limit(
     let quick = inst.ops.len() <= TAKES_LONG_TO_REPAIR && stream::worth_trying_at(request);
     let streams = quick.then(|| streams(request.trace));
     let mincuts = MINCUTS.iter().map(|planner| planner as &dyn Planner);
-    let portfolio = Portfolio {
-        planners: mincuts.chain(streams.into_iter().flatten()).collect(),
-        budget: Budget { evaluations: Some(EVALUATIONS), time: None, seed: budget.seed, threads: 1 },
-        threads: budget.threads,
-        bound: None,
-    };
-    let entries = portfolio.run(&Request { packer: None, ..*request }, &InterruptOnly(observer));
+    let planners = mincuts.chain(streams.into_iter().flatten()).collect();
+    let entries = ask(planners, request, None, budget, observer);
     entries.found.iter().map(|entry| WarmStart::fitting(inst, entry)).collect()
 }
 
