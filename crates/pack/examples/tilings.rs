@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! cargo run --release -p elbowroom-pack --example tilings -- write cuts 200 7 > tiling.csv     # 200 buffers, seed 7
-//! cargo run --release -p elbowroom-pack --example tilings -- solve cuts 0..40 10 2             # seeds, seconds, threads
+//! cargo run --release -p elbowroom-pack --example tilings -- solve cuts 0..40 10 2 0..10       # seeds, seconds, threads, packer's seeds
 //! ```
 //!
-//! `cuts` are like MiniMalloc's A, B, C and E, `strips` are harder. `file TABLE SECONDS THREADS` packs a table. `solve` packs one problem of 150 to 450 buffers per seed with `auto` and prints how long each
-//! took, then the median, the 90th and the 99th percentile and how many were not solved. Even seeds serve for tuning, odd ones for judging:
-//! `0..40/2` takes every second one.
+//! `cuts` are like MiniMalloc's A, B, C and E, `strips` are harder. `file TABLE SECONDS THREADS` packs a table. `solve` packs one problem of 150 to
+//! 450 buffers per seed with `auto` and each of the packer's seeds (0 if none is given), and prints how long each took, then the median, the 90th and
+//! the 99th percentile and how many were not solved. Even seeds serve for tuning, odd ones for judging: `0..40/2` takes every second one.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,14 +32,17 @@ fn main() -> ExitCode {
             let numbers = len.parse().ok().zip(seed.parse().ok());
             generator(kind).zip(numbers).map(|(generate, (len, seed))| write(generate, len, seed))
         }
-        ["solve", kind, seeds, seconds, threads] => {
+        ["solve", kind, seeds, seconds, threads, ref packer @ ..] => {
             let numbers = seconds.parse().ok().zip(threads.parse().ok());
             let problems = generator(kind).zip(parse_seeds(seeds));
-            problems.zip(numbers).map(|((generate, seeds), (s, t))| solve(generate, &seeds, s, t))
+            let packer = parse_seeds(packer.first().unwrap_or(&"0..1"));
+            let all = problems.zip(packer).zip(numbers);
+            all.map(|(((generate, seeds), packer), (s, t))| solve(generate, &seeds, &packer, s, t))
         }
-        ["file", path, seconds, threads] => {
+        ["file", path, seconds, threads, ref seed @ ..] => {
+            let seed = seed.first().unwrap_or(&"0").parse().ok();
             let numbers = seconds.parse().ok().zip(threads.parse().ok());
-            numbers.and_then(|(seconds, threads)| file(path, seconds, threads))
+            numbers.zip(seed).and_then(|((seconds, threads), seed)| file(path, seconds, threads, seed))
         }
         _ => None,
     };
@@ -47,7 +50,7 @@ fn main() -> ExitCode {
         Some(()) => ExitCode::SUCCESS,
         None => {
             eprintln!(
-                "usage: tilings write KIND LENGTH SEED | solve KIND FROM..TO[/STEP] SECONDS THREADS | file PATH SECONDS THREADS"
+                "usage: tilings write KIND LENGTH SEED | solve KIND FROM..TO[/STEP] SECONDS THREADS [FROM..TO] | file PATH SECONDS THREADS [SEED]"
             );
             ExitCode::from(2)
         }
@@ -91,10 +94,10 @@ impl Observer for Bound {
 }
 
 /// Packs a table and prints how long that took, and the lower bound.
-fn file(path: &str, seconds: u64, threads: usize) -> Option<()> {
+fn file(path: &str, seconds: u64, threads: usize, seed: u64) -> Option<()> {
     let text = std::fs::read_to_string(path).ok()?;
     let problem = elbowroom_pack::csv::read(&text).ok()?.problem;
-    let budget = Budget { threads, ..Budget::time(Duration::from_secs(seconds)) };
+    let budget = Budget { threads, seed, ..Budget::time(Duration::from_secs(seconds)) };
     let start = Instant::now();
     let bound = Bound::default();
     let outcome = elbowroom_pack::Auto.pack(&problem, &budget, &bound);
@@ -110,25 +113,27 @@ fn length(seed: u64) -> usize {
     150 + (seed as usize).wrapping_mul(77) % 301
 }
 
-fn solve(generate: Generator, seeds: &[u64], seconds: u64, threads: usize) {
+fn solve(generate: Generator, seeds: &[u64], packer: &[u64], seconds: u64, threads: usize) {
     let mut times: Vec<f64> = Vec::new();
     let mut unsolved = 0;
     for &seed in seeds {
         let problem = generate(length(seed), seed);
-        let budget = Budget { threads, ..Budget::time(Duration::from_secs(seconds)) };
-        let start = Instant::now();
-        let outcome = elbowroom_pack::Auto.pack(&problem, &budget, &Silent);
-        let took = start.elapsed().as_secs_f64();
-        let height = outcome.best.map_or(Bytes::MAX, |Placement { height, .. }| height);
-        let solved = outcome.stop == StopReason::Optimal && height == OPTIMUM;
-        unsolved += usize::from(!solved);
-        times.push(if solved { took } else { f64::INFINITY });
-        println!(
-            "seed {seed}: {} buffers, {took:.3} s, {} evaluations, {:+.3} %",
-            problem.blocks.len(),
-            outcome.evaluations,
-            100.0 * (height.ratio(OPTIMUM) - 1.0)
-        );
+        for &packer in packer {
+            let budget = Budget { threads, seed: packer, ..Budget::time(Duration::from_secs(seconds)) };
+            let start = Instant::now();
+            let outcome = elbowroom_pack::Auto.pack(&problem, &budget, &Silent);
+            let took = start.elapsed().as_secs_f64();
+            let height = outcome.best.map_or(Bytes::MAX, |Placement { height, .. }| height);
+            let solved = outcome.stop == StopReason::Optimal && height == OPTIMUM;
+            unsolved += usize::from(!solved);
+            times.push(if solved { took } else { f64::INFINITY });
+            println!(
+                "seed {seed}, packer's {packer}: {} buffers, {took:.3} s, {} evaluations, {:+.3} %",
+                problem.blocks.len(),
+                outcome.evaluations,
+                100.0 * (height.ratio(OPTIMUM) - 1.0)
+            );
+        }
     }
     times.sort_by(f64::total_cmp);
     let percentile = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize];

@@ -47,13 +47,14 @@ number!(i32);
 number!(i64);
 
 /// How a search ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// All items are placed.
     Fits,
     /// The whole tree was visited without a placement.
     DoesNotFit,
     /// The node limit was reached, or the search was stopped.
+    #[default]
     OutOfNodes,
 }
 

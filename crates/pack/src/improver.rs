@@ -21,7 +21,7 @@ use crate::branching_order::{BranchingOrders, StaticOrder};
 use crate::canonical_tree::{Number, Tree, TreeSearch, Verdict, scale_of};
 use crate::clock::Clock;
 use crate::component::Component;
-use crate::composite::Composites;
+use crate::composite::{Composites, Joining};
 use crate::corner_search::{CornerSearch, Strip};
 use crate::instance::{Instance, Span, gcd};
 use crate::random::Random;
@@ -52,6 +52,8 @@ const JOINED: [(f64, f64); 5] = [(0.0, 1.0), (0.5, 1.0), (1.0, 1.0), (2.0, 0.95)
 
 /// Moves of squeaky wheel optimization on a component that is also searched.
 const REORDERINGS: usize = 64;
+/// Nodes of a search of composites for one move by which they are joined.
+const NODES_PER_MOVE: u64 = 10;
 
 enum AnyTree {
     Narrow(Tree<i32>),
@@ -60,7 +62,7 @@ enum AnyTree {
 
 /// A component with its bound and best placement.
 pub(crate) struct ComponentState {
-    pub(crate) component: Component,
+    pub(crate) component: Arc<Component>,
     /// Proved lower bound of its height, in bytes.
     pub(crate) bound: u64,
     pub(crate) height: u64,
@@ -95,7 +97,7 @@ impl ComponentState {
             offsets,
             tree: None,
             strip: None,
-            component,
+            component: Arc::new(component),
             deep: Vec::new(),
             plan: SearchPlan::default(),
             proof_nodes: 0,
@@ -153,8 +155,8 @@ enum Scope {
     Whole(Arc<AnyTree>),
     /// A component, corner by corner.
     Corners(Arc<Strip>),
-    /// The composites of a component, corner by corner.
-    Composites(Box<Composites>),
+    /// The composites of a component, corner by corner, with the order of a number.
+    Composites { component: Arc<Component>, joining: Joining, search: u64, random: Random },
     /// The items alive in some sections of a component, as an instance.
     Window(Box<Instance>, Span),
 }
@@ -193,19 +195,23 @@ impl Evaluation {
             let offsets = if verdict == Verdict::Fits { search.offsets() } else { Vec::new() };
             Searched { verdict, offsets, area: search.most_area, nodes: search.nodes }
         }
-        let corners = |strip: &Strip| {
+        let corners = |strip: &Strip, order: &[u32]| {
             let mut search = CornerSearch::new(strip, stop);
-            let verdict = search.run(self.ceiling, &self.order, self.nodes);
+            let verdict = search.run(self.ceiling, order, self.nodes);
             let offsets = if verdict == Verdict::Fits { search.offsets() } else { Vec::new() };
             Searched { verdict, offsets, area: search.most_area, nodes: search.nodes }
         };
         let window;
         let tree = match &self.scope {
             Scope::Whole(tree) => tree.as_ref(),
-            Scope::Corners(strip) => return corners(strip),
-            Scope::Composites(joined) => {
+            Scope::Corners(strip) => return corners(strip, &self.order),
+            Scope::Composites { component, joining, search, random } => {
+                let mut random = random.clone();
+                let joined = Composites::join(&component.instance, *joining, &mut random, stop);
+                let Some(joined) = joined else { return Searched::default() };
                 let Some(strip) = Strip::new(&joined.instance) else { unreachable!() };
-                let mut searched = corners(&strip);
+                let order = BranchingOrders::new(&joined.instance).corner_order(*search, &mut random);
+                let mut searched = corners(&strip, &order);
                 searched.offsets = joined.offsets(&searched.offsets);
                 return searched;
             }
@@ -215,7 +221,7 @@ impl Evaluation {
                     && nearly_filled(instance)
                     && let Some(strip) = Strip::new(instance)
                 {
-                    return corners(&strip);
+                    return corners(&strip, &self.order);
                 }
                 window = any_tree(instance);
                 &window
@@ -228,7 +234,8 @@ impl Evaluation {
     }
 }
 
-/// The result of one evaluation.
+/// The result of one evaluation; by default of one that was stopped.
+#[derive(Default)]
 struct Searched {
     verdict: Verdict,
     offsets: Vec<u64>,
@@ -443,10 +450,20 @@ impl<'a> Improver<'a> {
             state.plan.next(limits, state.component.items.len() as u64, state.strip.is_some());
         if let Kind::Composites { search } = kind {
             let (noise, chance) = JOINED[(search % JOINED.len() as u64) as usize];
-            let joined = Composites::join(&state.component.instance, noise, chance, &mut random);
-            let order = BranchingOrders::new(&joined.instance).corner_order(search, &mut random);
-            let scope = Scope::Composites(Box::new(joined));
-            return Evaluation { number, state: s, scope, ceiling: goal, kind, order, nodes, before };
+            let filled_to = search.is_multiple_of(2).then_some(goal);
+            let joining = Joining { noise, chance, filled_to, moves: nodes / NODES_PER_MOVE };
+            let component = Arc::clone(&state.component);
+            let scope = Scope::Composites { component, joining, search, random };
+            return Evaluation {
+                number,
+                state: s,
+                scope,
+                ceiling: goal,
+                kind,
+                order: Vec::new(),
+                nodes,
+                before,
+            };
         }
         if let Kind::Corners { search } = kind
             && let Some(strip) = &state.strip
@@ -505,7 +522,7 @@ impl<'a> Improver<'a> {
                 state.proof_nodes = state.proof_nodes.max(searched.nodes);
                 state.proof_window = match task.scope {
                     Scope::Window(_, window) => Some(window),
-                    Scope::Whole(_) | Scope::Corners(_) | Scope::Composites(_) => None,
+                    Scope::Whole(_) | Scope::Corners(_) | Scope::Composites { .. } => None,
                 };
             }
             Verdict::OutOfNodes => {

@@ -20,7 +20,7 @@
 //!
 //! `instance` compresses time to *sections* between which the set of live items changes; packers work on its *items*. `partial_placement`
 //! inserts items into holes for the greedy packers, `best_fit` follows a skyline. `search` runs them for `auto` and `exact` and then the
-//! `improver`: depth-first searches of the corners of a skyline (`corner_search`, where memory is nearly full also of items joined by `composite`)
+//! `improver`: depth-first searches of the corners of a skyline (`corner_search`, where memory is nearly full also of items and `holes` joined by `composite`)
 //! and of the `canonical_tree` for components of up to 1,500 items, and for larger ones `squeaky_wheel`
 //! optimization with `large_neighbourhood` and `ejection_chain` moves. `windowed` packs problems in which some blocks have windows.
 //!
@@ -44,6 +44,7 @@ pub mod csv;
 mod ejection_chain;
 mod exact;
 mod greedy;
+mod holes;
 mod improver;
 mod infeasibility;
 mod instance;

@@ -199,3 +199,19 @@ fn a_short_stretch_of_time_proves_a_bound_above_the_peak() {
         assert!(blocks.iter().all(|id| id.index() < part.blocks.len()), "{blocks:?}");
     }
 }
+
+#[test]
+fn strips_with_missing_pieces_are_placed_at_their_optimum() {
+    // Problems of which each defeats searches of corners for more than five seconds unless missing pieces are joined like those that are there.
+    for seed in [58, 100, 140, 508] {
+        let problem = generate::cuts(150 + seed as usize * 77 % 301, seed);
+        let outcome = Auto.pack(&problem, &Budget { threads: 2, ..Budget::evaluations(400) }, &Silent);
+        assert_eq!(outcome.stop, StopReason::Optimal, "seed {seed}");
+        let placement = outcome.best.expect("optimal means found");
+        assert_eq!(validate(&problem, &placement), Ok(()), "seed {seed}");
+        assert_eq!(placement.height, problem.peak_live(), "seed {seed}");
+        let alone = Auto.pack(&problem, &Budget::evaluations(400), &Silent);
+        let evaluations = (alone.evaluations, outcome.evaluations);
+        assert_eq!(alone.best, Some(placement), "seed {seed}, evaluations {evaluations:?}");
+    }
+}
