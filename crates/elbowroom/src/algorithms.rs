@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use elbowroom_engine::kernels::algorithms;
 use elbowroom_engine::{EngineError, Stopwatch};
+use elbowroom_graph::op::Algorithm;
 use elbowroom_graph::{Graph, OpKind};
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::packing::Interval;
@@ -203,9 +204,11 @@ impl Candidates {
 
 /// An op with each of its algorithms, the default first.
 fn kinds(kind: &OpKind, numeric_changes: bool) -> impl Iterator<Item = OpKind> {
+    // Processors that multiply bf16 numbers take small ones as zero; direct convolutions in bf16 multiply widened ones.
+    let differs = |algorithm: Algorithm| matches!(kind, OpKind::Mixed(_)) && algorithm == Algorithm::Direct;
     let others = algorithms(kind)
         .skip(1)
-        .filter(move |algorithm| numeric_changes || algorithm.has_usual_bits())
+        .filter(move |&algorithm| numeric_changes || (algorithm.has_usual_bits() && !differs(algorithm)))
         .filter_map(|algorithm| kind.computed_by(algorithm));
     std::iter::once(kind.clone()).chain(others)
 }

@@ -62,7 +62,7 @@ impl CpuDevice {
         reads.extend(call.reads.iter().map(|&extent| at(extent).cast_const()));
         writes.clear();
         writes.extend(call.writes.iter().map(|&extent| at(extent)));
-        let operands = Operands { reads, writes, workspace: at(call.workspace), rounds_weight: false };
+        let operands = Operands { reads, writes, workspace: at(call.workspace), factors_are_bf16: false };
         let context = Context {
             pool: &self.parts.pool,
             seed: call.key.seed,

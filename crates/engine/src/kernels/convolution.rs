@@ -9,7 +9,8 @@ use rayon::ThreadPool;
 
 use super::Operands;
 use super::direct::{self, Direct};
-use super::pack::{Strided, Weight};
+use super::number::{Factor, Number};
+use super::pack::Strided;
 use super::parallel::{Shared, chunks};
 use super::product::{Extents, Initial, ScratchLevel, Target, product};
 use super::windows::{Planes, Reversed, Taps, Windows};
@@ -122,7 +123,7 @@ pub const fn gcd(a: usize, b: usize) -> usize {
 }
 
 /// The windows of a convolution whose taps are `dilation` apart.
-pub fn windows<'a>(conv: &Conv, dilation: [usize; 2], x: &'a [f32]) -> Windows<'a> {
+pub fn windows<'a, T: Number>(conv: &Conv, dilation: [usize; 2], x: &'a [T]) -> Windows<'a, T> {
     Windows {
         images: x,
         channels: conv.in_channels,
@@ -138,7 +139,7 @@ pub fn windows<'a>(conv: &Conv, dilation: [usize; 2], x: &'a [f32]) -> Windows<'
 
 /// # Safety
 /// As [`super::run`].
-pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv, bias: bool) {
+pub unsafe fn forward<T: Factor>(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv, bias: bool) {
     if conv.algorithm == Algorithm::Winograd {
         // SAFETY: the caller's promise.
         return unsafe { winograd::forward(o, pool, conv, bias) };
@@ -149,7 +150,7 @@ pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv, bias: bo
             let taps = conv.window.area();
             let direct = Direct {
                 rows: conv.out_channels,
-                windows: windows(conv, [1, 1], o.read(0, conv.x().len())),
+                windows: windows(conv, [1, 1], o.read::<f32>(0, conv.x().len())),
                 weights: o.read(1, conv.w().len()),
                 row_step: conv.in_channels * taps,
                 channel_step: taps,
@@ -162,9 +163,9 @@ pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv, bias: bo
     let plane = area(conv.out_size);
     // SAFETY: the result is apart from all operands.
     unsafe {
-        let x = windows(conv, [1, 1], o.read(0, conv.x().len()));
-        let w = Strided { data: o.read(1, conv.w().len()), line_step: extents.depth, depth_step: 1 };
-        let w = Weight { panels: w, rounds: o.rounds_weight };
+        let x = windows(conv, [1, 1], o.read::<T>(0, conv.x().len()));
+        let w = Strided { data: o.read::<f32>(1, conv.w().len()), line_step: extents.depth, depth_step: 1 };
+        let w = T::weight(w);
         let initial = if bias { Initial::Rows(o.read(2, conv.out_channels)) } else { Initial::Zero };
         let y = Target::planes(Shared::new(o.target(0, conv.y().len())), conv.out_channels * plane, plane);
         product(Some(pool), extents, (&w, &x), initial, y, o.scratch(extents.scratch()));
@@ -173,7 +174,7 @@ pub unsafe fn forward(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv, bias: bo
 
 /// # Safety
 /// As [`super::run`].
-pub unsafe fn grad_weight(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
+pub unsafe fn grad_weight<T: Factor>(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
     if conv.algorithm == Algorithm::Winograd {
         // SAFETY: the caller's promise.
         return unsafe { winograd::grad_weight(o, pool, conv) };
@@ -181,8 +182,8 @@ pub unsafe fn grad_weight(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
     let extents = grad_weight_extents(conv);
     // SAFETY: the result is apart from all operands.
     unsafe {
-        let x = Taps(windows(conv, [1, 1], o.read(0, conv.x().len())));
-        let images = o.read(1, conv.y().len());
+        let x = Taps(windows(conv, [1, 1], o.read::<T>(0, conv.x().len())));
+        let images = o.read::<T>(1, conv.y().len());
         let dy = Planes { images, channels: conv.out_channels, plane: area(conv.out_size) };
         let dw = Target::matrix(Shared::new(o.target(0, conv.w().len())), extents.columns);
         product(Some(pool), extents, (&dy, &x), Initial::Zero, dw, o.scratch(extents.scratch()));
@@ -191,21 +192,21 @@ pub unsafe fn grad_weight(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
 
 /// # Safety
 /// As [`super::run`].
-pub unsafe fn grad_input(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
+pub unsafe fn grad_input<T: Factor>(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
     if conv.algorithm == Algorithm::Winograd {
         // SAFETY: the caller's promise.
         return unsafe { winograd::grad_input(o, pool, conv) };
     }
     // SAFETY: the result is apart from all operands.
     unsafe {
-        let (dy, w) = (o.read(0, conv.y().len()), o.read(1, conv.w().len()));
+        let w = o.read(1, conv.w().len());
         let dx = Shared::new(o.target(0, conv.x().len()));
         if conv.algorithm == Algorithm::Direct {
             let taps = conv.window.area();
             let direct = Direct {
                 rows: conv.in_channels,
                 // At a stride of one all positions are of one residue.
-                windows: Residue::new(conv, [1, 1], [0, 0]).windows(conv, dy),
+                windows: Residue::new(conv, [1, 1], [0, 0]).windows(conv, o.read(0, conv.y().len())),
                 weights: w,
                 row_step: taps,
                 channel_step: conv.in_channels * taps,
@@ -218,8 +219,9 @@ pub unsafe fn grad_input(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
             let len = conv.x().len();
             chunks(pool, len, |start, len| dx.slice(start, len).fill(0.0));
         }
+        let dy = o.read::<T>(0, conv.y().len());
         let scratch = o.scratch(grad_input_scratch(conv));
-        sums(Some(pool), (conv, [1, 1]), None, (dy, w, o.rounds_weight), dx, scratch);
+        sums(Some(pool), (conv, [1, 1]), None, (dy, w), dx, scratch);
     }
 }
 
@@ -228,10 +230,10 @@ pub unsafe fn grad_input(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv) {
 pub unsafe fn grad_input_tile(o: &Operands<'_>, pool: &ThreadPool, conv: &Conv, whole: usize) {
     // SAFETY: the result is the sum so far, which only the products touch.
     unsafe {
-        let (dy, w) = (o.read(0, conv.y().len()), o.read(1, conv.w().len()));
+        let (dy, w) = (o.read::<f32>(0, conv.y().len()), o.read(1, conv.w().len()));
         let dx = Shared::new(o.target(0, conv.x().len()));
         let scratch = o.scratch(grad_input_tile_scratch(conv, whole));
-        sums(Some(pool), (conv, [1, 1]), Some(whole), (dy, w, o.rounds_weight), dx, scratch);
+        sums(Some(pool), (conv, [1, 1]), Some(whole), (dy, w), dx, scratch);
     }
 }
 
@@ -241,20 +243,20 @@ pub fn leaves_gaps(conv: &Conv, dilation: [usize; 2]) -> bool {
 }
 
 /// The gradient to the input of a convolution whose taps are `dilation` apart, residue by residue. With `continues`, the convolution has some
-/// output channels of one with as many as that, and goes on with the sums of those before. Weights may be rounded to bf16.
+/// output channels of one with as many as that, and goes on with the sums of those before.
 ///
 /// # Safety
 /// As [`product`], for all of `dx`.
-pub unsafe fn sums(
+pub unsafe fn sums<T: Factor>(
     pool: Option<&ThreadPool>,
     (conv, dilation): (&Conv, [usize; 2]),
     continues: Option<usize>,
-    (dy, w, rounds): (&[f32], &[f32], bool),
+    (dy, w): (&[T], &[f32]),
     dx: Shared<f32>,
     scratch: &mut [f32],
 ) {
     for residue in residues(conv, dilation).filter(|residue| area(residue.taps) > 0) {
-        let w = Weight { panels: residue.weights(conv, w), rounds };
+        let w = T::weight(residue.weights(conv, w));
         let operands = (&w, &residue.windows(conv, dy));
         let extents = residue.extents(conv, continues.unwrap_or(conv.out_channels));
         let initial = if continues.is_some() { extents.continued() } else { Initial::Zero };
@@ -336,7 +338,7 @@ impl Residue {
         }
     }
 
-    fn windows<'a>(&self, conv: &Conv, dy: &'a [f32]) -> Windows<'a> {
+    fn windows<'a, T: Number>(&self, conv: &Conv, dy: &'a [T]) -> Windows<'a, T> {
         Windows {
             images: dy,
             channels: conv.out_channels,

@@ -161,13 +161,13 @@ pub unsafe fn grad_input(o: &Operands<'_>, pool: &ThreadPool, grouped: &GroupedC
             chunks(pool, conv.x().len(), |start, len| dx.slice(start, len).fill(0.0));
         }
         let Form::Group(one) = form(grouped) else {
-            return sums(Some(pool), (&conv, dilation), None, (dy, w, false), dx, scratch);
+            return sums(Some(pool), (&conv, dilation), None, (dy, w), dx, scratch);
         };
         let (x_len, w_len, y_len) = (one.x().len(), one.w().len(), one.y().len());
         let len = grad_input_each(&one, dilation, true);
         each_slot(pool, conv.batch * groups, scratch, len, |index, scratch| {
             let group = index % groups;
-            let operands = (&dy[index * y_len..][..y_len], &w[group * w_len..][..w_len], false);
+            let operands = (&dy[index * y_len..][..y_len], &w[group * w_len..][..w_len]);
             let start = Shared::new(dx.add(index * x_len));
             sums(None, (&one, dilation), None, operands, start, scratch);
         });

@@ -77,7 +77,7 @@ impl HeapRun {
                 reads: &reads,
                 writes: &writes,
                 workspace: at(&mut self.scratch),
-                rounds_weight: false,
+                factors_are_bf16: false,
             };
             // SAFETY: the memory is borrowed for this call alone and aligned; results share memory with operands only where their kind
             // permits it, as `new` checked; kernels check the sizes.

@@ -35,6 +35,14 @@ impl Isa {
         }
         Self::Baseline
     }
+
+    /// Whether the processor multiplies pairs of bf16 numbers (AVX-512 BF16).
+    pub fn multiplies_pairs() -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return Self::detect() == Self::Avx512 && is_x86_feature_detected!("avx512bf16");
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
 }
 
 /// Runs `body` compiled for the widest instructions of this processor. The closure, and what it calls, must be `#[inline(always)]` to

@@ -1,5 +1,5 @@
 //! Ops with bf16 operands, computed by the kernels for `f32`: part after part, the operands of a part are widened into the workspace, the kernel
-//! runs there, and its results are narrowed.
+//! runs there, and its results are narrowed. Products that pack their factors convert them on that way, so these are read where they lie.
 //!
 //! ```text
 //! operands  bf16  ▒▒▒▒░░░░▒▒▒▒░░░░        workspace  f32  ████████ ████████ + that of the kernel
@@ -20,7 +20,7 @@ use rayon::ThreadPool;
 use super::bf16::{self, Bf16};
 use super::cut::{self, Cut, Span};
 use super::parallel::{CHUNK, Shared, each, over_rows};
-use super::{Context, Operands, packs_weight, workspace as workspace_of};
+use super::{Context, Operands, packs_factors, workspace as workspace_of};
 
 /// Floats of the widened operands of a part, about: half of a second-level cache. With it a part is large enough to be shared by threads.
 const PART: usize = 1 << 18;
@@ -36,9 +36,11 @@ const OPERANDS: usize = cut::MOST;
 struct Place {
     span: Span,
     dtype: DType,
+    /// The type of which the kernel takes it.
+    taken: DType,
     /// Elements of all of it; at least.
     len: usize,
-    /// The first of the floats of the workspace in which it is widened, gathered or summed up; `None` if it is used where it lies.
+    /// The first of the floats of the workspace in which it is converted, gathered or summed up; `None` if it is used where it lies.
     start: Option<usize>,
 }
 
@@ -59,7 +61,7 @@ impl std::ops::Deref for Places {
 
 impl FromIterator<Place> for Places {
     fn from_iter<I: IntoIterator<Item = Place>>(places: I) -> Self {
-        let none = Place { span: Span::Whole, dtype: DType::F32, len: 0, start: None };
+        let none = Place::new(Span::Whole, DType::F32, 0);
         let mut found = Self { all: [none; OPERANDS], count: 0 };
         for place in places {
             found.all[found.count] = place;
@@ -85,6 +87,16 @@ pub struct Layout {
 }
 
 impl Place {
+    /// An operand that is used where it lies.
+    const fn new(span: Span, dtype: DType, len: usize) -> Self {
+        Self { span, dtype, taken: dtype, len, start: None }
+    }
+
+    /// Floats of the workspace for a part of some units.
+    const fn floats(&self, units: usize) -> usize {
+        (self.part(units) * self.taken.size()).div_ceil(size_of::<f32>())
+    }
+
     /// Elements of a part of some units.
     const fn part(&self, units: usize) -> usize {
         match self.span {
@@ -130,19 +142,34 @@ impl Layout {
             cut.map_or(([Span::Whole; OPERANDS], [Span::Whole; OPERANDS]), |cut| (cut.reads, cut.writes));
         let inputs = signature.inputs.iter().zip(&mixed.inputs).zip(read_spans);
         let mut reads: Places = inputs
-            .map(|((&(Size::Exactly(len) | Size::AtLeast(len), _), &dtype), span)| Place {
-                span,
-                dtype,
-                len,
-                start: None,
+            .map(|((&(Size::Exactly(len) | Size::AtLeast(len), _), &dtype), span)| {
+                Place::new(span, dtype, len)
             })
             .collect();
         let outputs = signature.outputs.iter().zip(&mixed.outputs).zip(write_spans);
-        let mut writes: Places = outputs
-            .map(|(((shape, _), &dtype), span)| Place { span, dtype, len: shape.len(), start: None })
-            .collect();
+        let mut writes: Places =
+            outputs.map(|(((shape, _), &dtype), span)| Place::new(span, dtype, shape.len())).collect();
+        let converts = packs_factors(&mixed.kind);
+        for (at, read) in reads.all[..reads.count].iter_mut().enumerate() {
+            let is_activation = converts && at < 2 && Some(at) != weight_of(&mixed.kind);
+            read.taken = match read.dtype {
+                DType::F32 | DType::Bf16 if is_activation => DType::Bf16,
+                DType::Bf16 => DType::F32,
+                other => other,
+            };
+        }
+        for write in writes.all[..writes.count].iter_mut().filter(|write| write.dtype == DType::Bf16) {
+            write.taken = DType::F32;
+        }
+        let rounds = |at: usize, read: &Place| {
+            at < 2 && Mixed::is_product(&mixed.kind) && !converts && read.dtype == DType::F32
+        };
         let units = cut.map_or(1, |cut| cut.units);
-        let step = step(units, reads.iter().chain(writes.iter()));
+        let moves = |place: &Place| place.dtype != place.taken;
+        let rounded = reads.iter().enumerate().filter(|&(at, read)| moves(read) || rounds(at, read));
+        let in_workspace = rounded.map(|(_, read)| read).chain(writes.iter().filter(|write| moves(write)));
+        let whole = reads.iter().chain(writes.iter()).filter(|place| !place.is_slab());
+        let step = step(units, in_workspace, whole.map(|place| place.len).max().unwrap_or(0));
         let parts = units.div_ceil(step);
 
         let mut floats = 0;
@@ -152,12 +179,9 @@ impl Layout {
             Some(start)
         };
         for (at, read) in reads.all[..reads.count].iter_mut().enumerate() {
-            let on_the_way = at == 1 && packs_weight(&mixed.kind);
-            let is_rounded =
-                at < 2 && Mixed::is_product(&mixed.kind) && !on_the_way && read.dtype == DType::F32;
             let is_gathered = read.dtype == DType::F32 && read.is_scattered(parts);
-            if read.dtype == DType::Bf16 || is_rounded || is_gathered {
-                read.start = take(read.part(step));
+            if read.dtype != read.taken || rounds(at, read) || is_gathered {
+                read.start = take(read.floats(step));
             }
         }
         for at in 0..writes.count {
@@ -169,7 +193,7 @@ impl Layout {
                 let shared = shared(&mixed.kind, at, &write, &reads, parts);
                 let free =
                     shared.filter(|start| !writes[..at].iter().any(|other| other.start == Some(*start)));
-                writes.all[at].start = free.or_else(|| take(write.part(step)));
+                writes.all[at].start = free.or_else(|| take(write.floats(step)));
             }
         }
         let last = units - (parts.max(1) - 1) * step;
@@ -183,11 +207,14 @@ impl Layout {
     }
 }
 
-/// Units of a part: enough that operands which are not cut, and which are widened or added up once for a part or for all, are no larger than it.
-fn step<'p>(units: usize, places: impl Iterator<Item = &'p Place> + Clone) -> usize {
-    let of_unit: usize = places.clone().filter(|place| place.is_slab()).map(|place| place.part(1)).sum();
-    let whole = places.filter(|place| !place.is_slab()).map(|place| place.len).max().unwrap_or(0);
-    let most = (PART.max(whole) / of_unit.max(1)).clamp(1, units.max(1));
+/// Units of a part, of whose operands some are converted: enough that operands which are not cut, the largest of `whole` elements, and which are
+/// converted, added up or packed once for a part or for all, are no larger than it.
+fn step<'p>(units: usize, converted: impl Iterator<Item = &'p Place>, whole: usize) -> usize {
+    let of_unit: usize = converted.filter(|place| place.is_slab()).map(|place| place.part(1)).sum();
+    if of_unit == 0 {
+        return units.max(1);
+    }
+    let most = (PART.max(whole) / of_unit).clamp(1, units.max(1));
     // In parts of one size, about.
     units.max(1).div_ceil(units.max(1).div_ceil(most))
 }
@@ -202,6 +229,14 @@ fn shared(kind: &OpKind, at: usize, write: &Place, reads: &[Place], parts: usize
     let is_free = |read: &&Place| (read.is_slab() || parts == 1) && read.span == write.span;
     let reuses = kind.reusable().into_iter().filter(|reuse| reuse.output == at);
     reuses.filter_map(|reuse| Some(&reads[reuse.input]).filter(is_free)?.start).next()
+}
+
+/// The factor of a product that is a weight.
+const fn weight_of(kind: &OpKind) -> Option<usize> {
+    match kind {
+        OpKind::LinearGradWeight { .. } | OpKind::Conv2dGradWeight(_) => None,
+        _ => Some(1),
+    }
 }
 
 /// Workspace that [`run`] needs, in bytes.
@@ -260,7 +295,7 @@ pub unsafe fn run(mixed: &Mixed, layout: &Layout, o: &Operands<'_>, context: &Co
                 reads: &reads[..layout.reads.len() + usize::from(adds)],
                 writes: &writes[..layout.writes.len()],
                 workspace: inner,
-                rounds_weight: packs_weight(&mixed.kind),
+                factors_are_bf16: packs_factors(&mixed.kind),
             };
             match layout.is_cut {
                 true => super::run(&cut::part(&mixed.kind, units.len(), adds), &operands, context),
@@ -290,7 +325,7 @@ unsafe fn address(
     unsafe {
         match place.start {
             Some(start) => {
-                std::ptr::slice_from_raw_parts_mut(floats.add(start).cast::<u8>(), len * size_of::<f32>())
+                std::ptr::slice_from_raw_parts_mut(floats.add(start).cast::<u8>(), len * place.taken.size())
             }
             // Operands of which a part of the elements is read may be larger than they must be.
             None if !place.is_slab() => operand,
@@ -305,7 +340,7 @@ unsafe fn address(
     }
 }
 
-/// Widens, rounds or gathers a part of an operand into its range of the workspace, if it has one.
+/// Converts, rounds or gathers a part of an operand into its range of the workspace, if it has one.
 ///
 /// # Safety
 /// As [`address`]; nothing else uses the range, and nothing writes the operand.
@@ -321,13 +356,17 @@ unsafe fn enter(
     let Some(start) = place.start else { return };
     let (narrow, wide) =
         (Shared::new(operand.cast::<Bf16>().cast_mut()), Shared::new(operand.cast::<f32>().cast_mut()));
-    let dtype = place.dtype;
+    let types = (place.dtype, place.taken);
     each_run(pool, place.runs(all, units), |from, to, len| {
         // SAFETY: the caller's promise; every task has its own elements of the range.
         unsafe {
+            if let (DType::F32, DType::Bf16) = types {
+                let range = Shared::new(floats.add(start).cast::<Bf16>());
+                return bf16::narrow(wide.view(from, len), range.slice(to, len));
+            }
             let to = floats.slice(start + to, len);
-            match dtype {
-                DType::Bf16 => bf16::widen(narrow.view(from, len), to),
+            match types {
+                (DType::Bf16, _) => bf16::widen(narrow.view(from, len), to),
                 _ => {
                     to.copy_from_slice(wide.view(from, len));
                     if round {

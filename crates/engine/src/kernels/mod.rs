@@ -11,11 +11,13 @@
 //! **Kinds.** The extents of a kind belong together, and there is a kernel for its algorithm. Fields are public, so every safe function here
 //! checks that before a kernel runs.
 //!
-//! **Types.** Kernels are written for `f32`. An op with bf16 operands ([`OpKind::Mixed`]) runs the same kernel on widened numbers (`mixed.rs`).
+//! **Types.** Kernels are written for `f32`. An op with bf16 operands ([`OpKind::Mixed`]) runs the same kernel on widened numbers (`mixed.rs`);
+//! products pack bf16 factors as they are, and multiply pairs of them if the processor can (`pairs.rs`).
 //!
 //! **Bits.** A result depends on the operands alone (and on seed and iteration, for random ones): not on threads, addresses or what the
 //! workspace held. Work is cut by extents; sums are trees or chains fixed by extents; elementwise loops round the same way at every
-//! vector width because they never contract, and the matrix product always does. So they are equal on all processors as well.
+//! vector width because they never contract, and the matrix product always does. So they are equal on all processors as well, with one
+//! exception: in products of bf16 numbers, processors with AVX-512 BF16 take numbers below 2⁻¹²⁶ as zero.
 
 mod attention;
 mod batch_norm;
@@ -40,9 +42,11 @@ mod lstm;
 mod math;
 mod mixed;
 mod moves;
+mod number;
 mod optimizer;
 pub mod owned;
 mod pack;
+mod pairs;
 mod parallel;
 mod pooling;
 mod product;
@@ -92,8 +96,8 @@ pub struct Operands<'a> {
     pub writes: &'a [*mut [u8]],
     /// Scratch memory of [`workspace`] bytes.
     pub workspace: *mut [u8],
-    /// Whether a product that packs its weight takes it as its nearest bf16 numbers.
-    pub rounds_weight: bool,
+    /// Whether a product that [packs](packs_factors) its factors has activations in bf16 and takes its weight as the nearest bf16 numbers.
+    pub factors_are_bf16: bool,
 }
 
 impl<'a> Operands<'a> {
@@ -191,11 +195,11 @@ pub fn workspace(kind: &OpKind) -> Bytes {
     Bytes((floats * size_of::<f32>()) as u64)
 }
 
-/// Whether an op is a product that packs its second operand, a weight, and so can round it on the way.
-fn packs_weight(kind: &OpKind) -> bool {
+/// Whether an op is a product that packs its factors, and so can convert them on the way.
+fn packs_factors(kind: &OpKind) -> bool {
     match kind {
-        OpKind::Linear { .. } | OpKind::LinearGradInput(_) => true,
-        OpKind::Conv2d { conv, .. } | OpKind::Conv2dGradInput(conv) => {
+        OpKind::Linear { .. } | OpKind::LinearGradInput(_) | OpKind::LinearGradWeight { .. } => true,
+        OpKind::Conv2d { conv, .. } | OpKind::Conv2dGradInput(conv) | OpKind::Conv2dGradWeight(conv) => {
             matches!(conv.algorithm, Algorithm::Tiled | Algorithm::Lean)
         }
         _ => false,
@@ -264,6 +268,24 @@ pub unsafe fn run(kind: &OpKind, operands: &Operands<'_>, context: &Context<'_>)
     // SAFETY: every kernel has the contract of this function.
     unsafe {
         match *kind {
+            OpKind::Linear { product, bias } if o.factors_are_bf16 => {
+                linear::forward::<Bf16>(o, pool, product, bias)
+            }
+            OpKind::LinearGradInput(product) if o.factors_are_bf16 => {
+                linear::grad_input::<Bf16>(o, pool, product);
+            }
+            OpKind::LinearGradWeight { product, accumulate } if o.factors_are_bf16 => {
+                linear::grad_weight::<Bf16>(o, pool, product, accumulate);
+            }
+            OpKind::Conv2d { conv, bias } if o.factors_are_bf16 => {
+                convolution::forward::<Bf16>(o, pool, &conv, bias)
+            }
+            OpKind::Conv2dGradInput(conv) if o.factors_are_bf16 => {
+                convolution::grad_input::<Bf16>(o, pool, &conv);
+            }
+            OpKind::Conv2dGradWeight(conv) if o.factors_are_bf16 => {
+                convolution::grad_weight::<Bf16>(o, pool, &conv);
+            }
             OpKind::Mixed(_) => run_prepared(kind, &Prepared::new(kind), o, context),
             OpKind::Input { slot } => rows::input(o, context.inputs[slot]),
             OpKind::Output { slot } => rows::output(o, slot, context.outputs),
@@ -279,12 +301,12 @@ pub unsafe fn run(kind: &OpKind, operands: &Operands<'_>, context: &Context<'_>)
             OpKind::Map { len, function } => elementwise::map(o, pool, len, function),
             OpKind::MapGrad { len, function } => elementwise::map_grad(o, pool, len, function),
             OpKind::Dropout(mask) => dropout::dropout(o, context, mask),
-            OpKind::Conv2d { conv, bias } => convolution::forward(o, pool, &conv, bias),
-            OpKind::Conv2dGradInput(conv) => convolution::grad_input(o, pool, &conv),
+            OpKind::Conv2d { conv, bias } => convolution::forward::<f32>(o, pool, &conv, bias),
+            OpKind::Conv2dGradInput(conv) => convolution::grad_input::<f32>(o, pool, &conv),
             OpKind::Conv2dGradInputTile { conv, whole } => {
                 convolution::grad_input_tile(o, pool, &conv, whole)
             }
-            OpKind::Conv2dGradWeight(conv) => convolution::grad_weight(o, pool, &conv),
+            OpKind::Conv2dGradWeight(conv) => convolution::grad_weight::<f32>(o, pool, &conv),
             OpKind::BiasGrad(channels) => batch_norm::bias_grad(o, pool, channels),
             OpKind::BatchNorm { channels, epsilon } => batch_norm::forward(o, pool, channels, epsilon),
             OpKind::BatchNormGrad { channels, epsilon } => batch_norm::grad(o, pool, channels, epsilon),
@@ -308,13 +330,13 @@ pub unsafe fn run(kind: &OpKind, operands: &Operands<'_>, context: &Context<'_>)
             OpKind::AveragePoolGrad { pool: ref extents, count_padding } => {
                 pooling::average_grad(o, pool, extents, count_padding);
             }
-            OpKind::Linear { product, bias } => linear::forward(o, pool, product, bias),
-            OpKind::LinearGradInput(product) => linear::grad_input(o, pool, product),
+            OpKind::Linear { product, bias } => linear::forward::<f32>(o, pool, product, bias),
+            OpKind::LinearGradInput(product) => linear::grad_input::<f32>(o, pool, product),
             OpKind::LinearGradInputTile { product, whole } => {
                 linear::grad_input_tile(o, pool, product, whole)
             }
             OpKind::LinearGradWeight { product, accumulate } => {
-                linear::grad_weight(o, pool, product, accumulate)
+                linear::grad_weight::<f32>(o, pool, product, accumulate)
             }
             OpKind::Embedding(lookup) => embedding::forward(o, pool, lookup, embedding::Outside::Zero),
             OpKind::EmbeddingTile(lookup) => embedding::forward(o, pool, lookup, embedding::Outside::Keep),

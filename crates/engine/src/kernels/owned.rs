@@ -94,7 +94,7 @@ pub fn run_with(
     let reads: Vec<*const [u8]> = reads.iter().map(|&read| addresses[read].cast_const()).collect();
     let writes: Vec<*mut [u8]> = writes.iter().map(|&write| addresses[write]).collect();
     let operands =
-        Operands { reads: &reads, writes: &writes, workspace: scratch.bytes_mut(), rounds_weight: false };
+        Operands { reads: &reads, writes: &writes, workspace: scratch.bytes_mut(), factors_are_bf16: false };
     // SAFETY: the memory is borrowed for this call alone, aligned and distinct except as checked above, as are the extents; kernels check the
     // sizes.
     unsafe { run(kind, &operands, context) };

@@ -6,9 +6,15 @@ use std::ops::Range;
 use super::bf16;
 #[cfg(target_arch = "x86_64")]
 use super::isa::Isa;
+use super::number::Number;
+use super::pairs::{self, Pair};
+use super::tile::MAX_COLUMNS;
 
 /// A matrix of *lines* (rows of A, columns of B), each as long as the shared dimension, the *depth*.
 pub trait Panels: Sync {
+    /// Whether every element is a bf16 number.
+    const IS_BF16: bool;
+
     /// Writes `out[k · width + i] = lines[first + i][depth.start + k]` for every `i` of the range, and zeros for the rest of `width`.
     fn pack(&self, lines: Range<usize>, depth: Range<usize>, width: usize, out: &mut [f32]);
 
@@ -18,42 +24,65 @@ pub trait Panels: Sync {
         let _ = (lines, depth);
         None
     }
+
+    /// Writes the elements as [`pack`](Self::pack) does, two of a line at a time: `out[k · width + i]` has the nearest bf16 numbers of
+    /// `lines[first + i][depth.start + 2 k]` and of the next, or of zero behind the last.
+    fn pack_pairs(&self, lines: Range<usize>, depth: Range<usize>, width: usize, out: &mut [Pair]) {
+        pack_pairs_by_rows(self, lines, depth, width, out);
+    }
 }
 
-/// A weight, taken as it is or as its nearest bf16 numbers.
-pub struct Weight<P> {
-    /// The weight.
-    pub panels: P,
-    /// Whether every element is rounded.
-    pub rounds: bool,
+/// Packs pairs of any panel: some rows of floats, which are then joined.
+pub fn pack_pairs_by_rows<P: Panels + ?Sized>(
+    panels: &P,
+    lines: Range<usize>,
+    depth: Range<usize>,
+    width: usize,
+    out: &mut [Pair],
+) {
+    /// Rows at a time: they are in the nearest cache when they are joined.
+    const TOGETHER: usize = 64;
+    let mut floats = [0.0; TOGETHER * MAX_COLUMNS];
+    for start in depth.clone().step_by(TOGETHER) {
+        let part = start..(start + TOGETHER).min(depth.end);
+        let floats = &mut floats[..part.len() * width];
+        let out = &mut out[(start - depth.start) / 2 * width..][..part.len().div_ceil(2) * width];
+        panels.pack(lines.clone(), part, width, floats);
+        pairs::join_rows(floats, width, out);
+    }
 }
 
-impl<P: Panels> Panels for Weight<P> {
+/// The `f32` numbers of a weight as the nearest bf16 numbers.
+pub struct Rounded<P>(pub P);
+
+impl<P: Panels> Panels for Rounded<P> {
+    const IS_BF16: bool = true;
+
     fn pack(&self, lines: Range<usize>, depth: Range<usize>, width: usize, out: &mut [f32]) {
         let len = depth.len() * width;
-        self.panels.pack(lines, depth, width, out);
-        if self.rounds {
-            bf16::round(&mut out[..len]);
-        }
+        self.0.pack(lines, depth, width, out);
+        bf16::round(&mut out[..len]);
     }
 
-    fn unpacked(&self, lines: Range<usize>, depth: Range<usize>) -> Option<(&[f32], usize)> {
-        if self.rounds { None } else { self.panels.unpacked(lines, depth) }
+    fn pack_pairs(&self, lines: Range<usize>, depth: Range<usize>, width: usize, out: &mut [Pair]) {
+        self.0.pack_pairs(lines, depth, width, out);
     }
 }
 
 /// A matrix in memory: the element at (line, depth) is `data[line · line_step + depth · depth_step]`.
 #[derive(Clone, Copy)]
-pub struct Strided<'a> {
+pub struct Strided<'a, T = f32> {
     /// From the first element to the last one or beyond.
-    pub data: &'a [f32],
+    pub data: &'a [T],
     /// Distance between neighbouring lines.
     pub line_step: usize,
     /// Distance between neighbours on one line.
     pub depth_step: usize,
 }
 
-impl Panels for Strided<'_> {
+impl<T: Number> Panels for Strided<'_, T> {
+    const IS_BF16: bool = T::IS_BF16;
+
     fn pack(&self, lines: Range<usize>, depth: Range<usize>, width: usize, out: &mut [f32]) {
         let count = lines.len();
         if self.depth_step == 1 {
@@ -64,10 +93,10 @@ impl Panels for Strided<'_> {
         for (k, row) in depth.zip(out.chunks_exact_mut(width)) {
             let start = k * self.depth_step + lines.start * self.line_step;
             if self.line_step == 1 {
-                row[..count].copy_from_slice(&self.data[start..start + count]);
+                T::widen(&self.data[start..start + count], &mut row[..count]);
             } else {
                 for (i, to) in row[..count].iter_mut().enumerate() {
-                    *to = self.data[start + i * self.line_step];
+                    *to = self.data[start + i * self.line_step].float();
                 }
             }
             row[count..].fill(0.0);
@@ -80,12 +109,26 @@ impl Panels for Strided<'_> {
         }
         let first = depth.start * self.depth_step + lines.start;
         let last = (depth.end - 1) * self.depth_step + lines.end;
-        self.data.get(first..last).map(|panel| (panel, self.depth_step))
+        self.data.get(first..last).and_then(T::floats).map(|panel| (panel, self.depth_step))
+    }
+
+    fn pack_pairs(&self, lines: Range<usize>, depth: Range<usize>, width: usize, out: &mut [Pair]) {
+        match T::narrow(self.data) {
+            Some(data) if self.depth_step == 1 => {
+                let data = &data[lines.start * self.line_step + depth.start..];
+                pairs::transpose(data, self.line_step, lines.len(), depth.len(), width, out);
+            }
+            Some(data) if self.line_step == 1 => {
+                let line = |k: usize| &data[k * self.depth_step + lines.start..][..lines.len()];
+                pairs::interleave(line, depth, width, out);
+            }
+            _ => pack_pairs_by_rows(self, lines, depth, width, out),
+        }
     }
 }
 
 /// Writes `out[k · width + i] = data[i · step + k]` for `i < count`, and zeros for the rest of `width`; `out` says how many `k`.
-pub fn transpose(data: &[f32], step: usize, count: usize, width: usize, out: &mut [f32]) {
+pub fn transpose<T: Number>(data: &[T], step: usize, count: usize, width: usize, out: &mut [f32]) {
     let depth = out.len() / width;
     if depth == 0 || count == 0 {
         out.fill(0.0);
@@ -102,14 +145,19 @@ pub fn transpose(data: &[f32], step: usize, count: usize, width: usize, out: &mu
         let line = |i: usize| &data[(done + i) * step..][..depth];
         let lines = [line(0), line(1), line(2), line(3)];
         for (k, row) in out.chunks_exact_mut(width).enumerate() {
-            row[done..done + 4].copy_from_slice(&[lines[0][k], lines[1][k], lines[2][k], lines[3][k]]);
+            row[done..done + 4].copy_from_slice(&[
+                lines[0][k].float(),
+                lines[1][k].float(),
+                lines[2][k].float(),
+                lines[3][k].float(),
+            ]);
         }
         done += 4;
     }
     for i in done..count {
         let line = &data[i * step..][..depth];
         for (row, &x) in out.chunks_exact_mut(width).zip(line) {
-            row[i] = x;
+            row[i] = x.float();
         }
     }
     if count < width {
@@ -123,7 +171,7 @@ pub fn transpose(data: &[f32], step: usize, count: usize, width: usize, out: &mu
 const GROUP: usize = 8;
 
 /// Writes `out[k · width + i] = lines[i][k]` for `k < depth`.
-fn transpose_group(lines: &[&[f32]; GROUP], depth: usize, out: &mut [f32], width: usize) {
+fn transpose_group<T: Number>(lines: &[&[T]; GROUP], depth: usize, out: &mut [f32], width: usize) {
     if depth == 0 {
         return;
     }
@@ -131,12 +179,12 @@ fn transpose_group(lines: &[&[f32]; GROUP], depth: usize, out: &mut [f32], width
     #[cfg(target_arch = "x86_64")]
     if Isa::detect() >= Isa::Avx2 {
         // SAFETY: the assertion above; AVX2 is there.
-        unsafe { transpose_blocks(lines.map(<[f32]>::as_ptr), depth, out.as_mut_ptr(), width) };
+        unsafe { transpose_blocks(lines.map(<[T]>::as_ptr), depth, out.as_mut_ptr(), width) };
         return;
     }
     for k in 0..depth {
         for (i, line) in lines.iter().enumerate() {
-            out[k * width + i] = line[k];
+            out[k * width + i] = line[k].float();
         }
     }
 }
@@ -172,16 +220,16 @@ pub fn transpose8(rows: [std::arch::x86_64::__m256; 8]) -> [std::arch::x86_64::_
 /// [`transpose_group`] by blocks of 8 × 8 in registers.
 ///
 /// # Safety
-/// Every line has `depth` floats; `depth` rows of eight floats, `width` apart, can be written at `to`.
+/// Every line has `depth` numbers; `depth` rows of eight floats, `width` apart, can be written at `to`.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-unsafe fn transpose_blocks(lines: [*const f32; GROUP], depth: usize, to: *mut f32, width: usize) {
+unsafe fn transpose_blocks<T: Number>(lines: [*const T; GROUP], depth: usize, to: *mut f32, width: usize) {
     use std::arch::x86_64::*;
     let mut k = 0;
     while k + 8 <= depth {
         let block: [__m256; 8] = std::array::from_fn(|i| {
             // SAFETY: the caller's promise, for columns k .. k + 8.
-            unsafe { _mm256_loadu_ps(lines[i].add(k)) }
+            unsafe { T::eight(lines[i].add(k)) }
         });
         for (i, row) in transpose8(block).into_iter().enumerate() {
             // SAFETY: as above.
@@ -193,7 +241,7 @@ unsafe fn transpose_blocks(lines: [*const f32; GROUP], depth: usize, to: *mut f3
         // SAFETY: the caller's promise, for columns k .. k + 4.
         unsafe {
             for half in [0, 4] {
-                let [mut a, mut b, mut c, mut d] = [0, 1, 2, 3].map(|i| _mm_loadu_ps(lines[half + i].add(k)));
+                let [mut a, mut b, mut c, mut d] = [0, 1, 2, 3].map(|i| T::four(lines[half + i].add(k)));
                 _MM_TRANSPOSE4_PS(&mut a, &mut b, &mut c, &mut d);
                 for (i, row) in [a, b, c, d].into_iter().enumerate() {
                     _mm_storeu_ps(to.add((k + i) * width + half), row);
@@ -205,7 +253,7 @@ unsafe fn transpose_blocks(lines: [*const f32; GROUP], depth: usize, to: *mut f3
     for k in k..depth {
         for (i, line) in lines.into_iter().enumerate() {
             // SAFETY: the caller's promise, for column k.
-            unsafe { *to.add(k * width + i) = *line.add(k) };
+            unsafe { *to.add(k * width + i) = (*line.add(k)).float() };
         }
     }
 }

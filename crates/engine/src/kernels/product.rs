@@ -283,10 +283,32 @@ unsafe fn merge_every_second(to: *mut f32, sums: &[f32], keep: bool) {
 
 /// Computes `C = initial + A · B`. Without a pool it runs on this thread alone; the bits are the same.
 ///
+/// Factors that are both bf16 are multiplied by pairs if the processor can: its sums have the bits of single multiply-adds, except that
+/// numbers below the least normal one count as zero.
+///
 /// # Safety
 /// `target` covers memory for every element of C, which nothing else touches meanwhile, and which holds initialized floats if
 /// `initial` keeps them.
 pub unsafe fn product<A: Panels, B: Panels>(
+    pool: Option<&ThreadPool>,
+    extents: Extents,
+    (a, b): (&A, &B),
+    initial: Initial<'_>,
+    target: Target,
+    scratch: &mut [f32],
+) {
+    let pairs = if A::IS_BF16 && B::IS_BF16 { Tiles::of_pairs() } else { None };
+    let tiles = pairs.unwrap_or_else(Tiles::detect);
+    // SAFETY: the caller's promise.
+    unsafe { product_by(tiles, pool, extents, (a, b), initial, target, scratch) };
+}
+
+/// [`product`] by given tiles; those for pairs are for factors that are bf16.
+///
+/// # Safety
+/// As [`product`].
+unsafe fn product_by<A: Panels, B: Panels>(
+    tiles: &Tiles,
     pool: Option<&ThreadPool>,
     extents: Extents,
     (a, b): (&A, &B),
@@ -305,7 +327,6 @@ pub unsafe fn product<A: Panels, B: Panels>(
     assert!(slots.len() >= tasks[0] * tasks[1] * slot_len, "scratch as large as declared");
     let packed_start = Shared::new(packed.as_mut_ptr());
     let slots = Shared::new(slots.as_mut_ptr());
-    let tiles = Tiles::detect();
     let run = |count: usize, task: &(dyn Fn(usize) + Sync + Send)| match pool {
         Some(pool) => each(pool, count, task),
         None => (0..count).for_each(task),
@@ -327,7 +348,7 @@ pub unsafe fn product<A: Panels, B: Panels>(
                     run(panels.div_ceil(together), &|task| {
                         for panel in task * together..((task + 1) * together).min(panels) {
                             // SAFETY: every panel of the block has its own part of the packed memory.
-                            unsafe { block.pack_rows(a, panel, packed_start) };
+                            unsafe { block.pack_rows(tiles, a, panel, packed_start) };
                         }
                     });
                 }
@@ -373,18 +394,25 @@ impl PackedBlock {
         (0..depth.max(1)).step_by(inner).map(move |start| (start, inner.min(depth - start)))
     }
 
-    /// Packs one panel of A for all parts of the depth. The panel of rows `r ..` of part `k ..` starts at `k · rows + r · part length`.
+    /// Where the panel of rows `first ..` of the part from `start` on begins: behind all rows of the parts before, and those before of its own.
+    const fn place(&self, tiles: &Tiles, (start, len): (usize, usize), first: usize) -> usize {
+        start / self.inner * tiles.panel_rows(self.inner) * self.rows + first * tiles.panel_rows(len)
+    }
+
+    /// Packs one panel of A for all parts of the depth.
     ///
     /// # Safety
     /// `packed` holds `rows · depth` floats; nothing else touches the panel's.
-    unsafe fn pack_rows<A: Panels>(&self, a: &A, panel: usize, packed: Shared<f32>) {
+    unsafe fn pack_rows<A: Panels>(&self, tiles: &Tiles, a: &A, panel: usize, packed: Shared<f32>) {
         let first = panel * self.height;
         let count = self.height.min(self.rows - first);
         for (start, len) in self.parts() {
             // SAFETY: the panel's own floats.
-            let out = unsafe { packed.slice(start * self.rows + first * len, count * len) };
+            let out = unsafe {
+                packed.slice(self.place(tiles, (start, len), first), count * tiles.panel_rows(len))
+            };
             let depth = self.start + start..self.start + start + len;
-            a.pack(self.row + first..self.row + first + count, depth, count, out);
+            tiles.pack(a, self.row + first..self.row + first + count, depth, count, out);
         }
     }
 
@@ -413,12 +441,13 @@ impl PackedBlock {
             let depth = self.start + start..self.start + start + len;
             let first_part = depth.start == 0;
             // A panel that only a few tiles read is not worth packing if it can be read where it lies.
-            let whole = panels.len() <= FEW && count == tiles.columns;
+            let whole = panels.len() <= FEW && count == tiles.columns && !tiles.takes_pairs;
             let lines = column..column + count;
             let (b, b_stride) = match b.unpacked(lines.clone(), depth.clone()).filter(|_| whole) {
                 Some((panel, stride)) => (panel.as_ptr(), stride),
                 None => {
-                    b.pack(lines, depth, tiles.columns, &mut slot[..len * tiles.columns]);
+                    let slot = &mut slot[..tiles.panel_rows(len) * tiles.columns];
+                    tiles.pack(b, lines, depth, tiles.columns, slot);
                     (slot.as_ptr(), tiles.columns)
                 }
             };
@@ -434,7 +463,7 @@ impl PackedBlock {
                 };
                 // SAFETY: the panels were packed above and by `pack_rows`; the elements of C are this call's alone.
                 unsafe {
-                    let a = packed.add(start * self.rows + first * len);
+                    let a = packed.add(self.place(tiles, (start, len), first));
                     let b = (b, b_stride);
                     if adjacent {
                         let c = target.start.add(row * target.row_step + spans[0].offset);
@@ -455,7 +484,7 @@ impl PackedBlock {
                             Some(Initial::Continue) => Merge::Continue,
                             Some(_) => Merge::Add,
                         };
-                        tile(len, a, b, (c, target.row_step), merge);
+                        tile(tiles.panel_rows(len), a, b, (c, target.row_step), merge);
                     } else {
                         let line = |r: usize| target.start.add((row + r) * target.row_step);
                         let continues = matches!(base, Some(Initial::Continue));
@@ -466,7 +495,7 @@ impl PackedBlock {
                             }
                         }
                         let merge = if continues { Merge::Continue } else { Merge::Write };
-                        tile(len, a, b, (sums.as_mut_ptr(), tiles.columns), merge);
+                        tile(tiles.panel_rows(len), a, b, (sums.as_mut_ptr(), tiles.columns), merge);
                         for r in 0..rows {
                             let line = line(r);
                             let sums = &sums[r * tiles.columns..][..count];
@@ -493,7 +522,8 @@ impl PackedBlock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::pack::Strided;
+    use crate::kernels::bf16::Bf16;
+    use crate::kernels::pack::{Rounded, Strided};
 
     fn numbers(len: usize, seed: usize) -> Vec<f32> {
         (0..len).map(|i| ((i * 7919 + seed * 104_729) % 2003) as f32 / 1001.5 - 1.0).collect()
@@ -574,6 +604,51 @@ mod tests {
             check(extents, [false, false], Initial::Keep);
             check(extents, [false, true], Initial::Rows(&bias));
             check(extents, [false, true], Initial::Columns(&bias));
+        }
+    }
+
+    /// Computes a product of bf16 numbers by the tiles of this processor for floats and for pairs, and as one of floats: the bits are equal.
+    fn check_bf16([rows, columns, depth]: [usize; 3], transposed: [bool; 2]) {
+        let extents = Extents::new(rows, columns, depth);
+        let narrow = |floats: Vec<f32>| floats.into_iter().map(Bf16::nearest).collect::<Vec<_>>();
+        let (a, weight) = (narrow(numbers(rows * depth, 1)), numbers(depth * columns, 2));
+        let b = narrow(weight.clone());
+        let strides = |across: bool, lines: usize| if across { (1, lines) } else { (depth, 1) };
+        let (line_step, depth_step) = strides(transposed[0], rows);
+        let left = Strided { data: &a[..], line_step, depth_step };
+        let (line_step, depth_step) = strides(transposed[1], columns);
+        let right = Strided { data: &b[..], line_step, depth_step };
+        let rounded = Rounded(Strided { data: &weight[..], line_step, depth_step });
+        let (wide_a, wide_b): (Vec<f32>, Vec<f32>) =
+            (a.iter().map(|x| x.float()).collect(), b.iter().map(|x| x.float()).collect());
+        let (line_step, depth_step) = strides(transposed[0], rows);
+        let wide_left = Strided { data: &wide_a[..], line_step, depth_step };
+        let (line_step, depth_step) = strides(transposed[1], columns);
+        let wide_right = Strided { data: &wide_b[..], line_step, depth_step };
+        fn bits<A: Panels, B: Panels>(extents: Extents, tiles: &Tiles, a: &A, b: &B) -> Vec<u32> {
+            let mut c = vec![f32::NAN; extents.rows * extents.columns];
+            let target = Target::matrix(Shared::new(c.as_mut_ptr()), extents.columns);
+            let mut scratch = vec![f32::NAN; extents.scratch_alone()];
+            // SAFETY: `c` is the whole of C.
+            unsafe { product_by(tiles, None, extents, (a, b), Initial::Zero, target, &mut scratch) };
+            c.iter().map(|x| x.to_bits()).collect()
+        }
+        let expected = bits(extents, Tiles::detect(), &wide_left, &wide_right);
+        for tiles in [Some(Tiles::detect()), Tiles::of_pairs()].into_iter().flatten() {
+            let pairs = tiles.takes_pairs;
+            assert!(bits(extents, tiles, &left, &right) == expected, "{extents:?} {transposed:?} {pairs}");
+            assert!(bits(extents, tiles, &left, &rounded) == expected, "{extents:?} {transposed:?} {pairs}");
+        }
+    }
+
+    #[test]
+    fn factors_in_bf16_have_the_bits_of_their_products_in_f32() {
+        for extents in
+            [[1, 1, 1], [12, 32, 8], [13, 33, 147], [7, 100, 300], [530, 70, 31], [100, 40, 1101], [5, 9, 0]]
+        {
+            for transposed in [[false, false], [true, false], [false, true], [true, true]] {
+                check_bf16(extents, transposed);
+            }
         }
     }
 

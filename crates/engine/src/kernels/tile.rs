@@ -4,7 +4,11 @@
 //! packed or where it lies. Every element is one chain of fused multiply-adds in ascending `k`, whatever the tile's shape and the processor, so that
 //! the bits of a product do not depend on how it is cut into tiles, nor on the machine.
 
+use std::ops::Range;
+
 use super::isa::Isa;
+use super::pack::Panels;
+use super::pairs::Pair;
 
 /// What a tile does with the elements of C.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +37,8 @@ pub const MAX_COLUMNS: usize = 32;
 pub struct Tiles {
     /// Columns of every tile.
     pub columns: usize,
+    /// Whether the elements of panels are pairs of bf16 numbers ([`super::pairs`]); otherwise they are floats.
+    pub takes_pairs: bool,
     /// `by_rows[r − 1]` computes a tile of `r` rows.
     pub by_rows: &'static [TileFn],
 }
@@ -41,6 +47,35 @@ impl Tiles {
     /// The tiles for this processor.
     pub fn detect() -> &'static Self {
         Self::of(Isa::detect())
+    }
+
+    /// The tiles for pairs of bf16 numbers, if this processor has instructions for them.
+    pub fn of_pairs() -> Option<&'static Self> {
+        #[cfg(target_arch = "x86_64")]
+        if Isa::multiplies_pairs() {
+            return Some(&AVX512_BF16);
+        }
+        None
+    }
+
+    /// Packs a panel, whose rows are `width` elements.
+    pub fn pack<P: Panels>(
+        &self,
+        panels: &P,
+        lines: Range<usize>,
+        depth: Range<usize>,
+        width: usize,
+        out: &mut [f32],
+    ) {
+        match self.takes_pairs {
+            true => panels.pack_pairs(lines, depth, width, pairs(out)),
+            false => panels.pack(lines, depth, width, out),
+        }
+    }
+
+    /// Rows of a panel of some depth.
+    pub const fn panel_rows(&self, depth: usize) -> usize {
+        if self.takes_pairs { depth.div_ceil(2) } else { depth }
     }
 
     /// The tiles of an instruction set, which the processor must have.
@@ -55,10 +90,19 @@ impl Tiles {
     }
 }
 
+/// Memory for floats as memory for pairs.
+fn pairs(floats: &mut [f32]) -> &mut [Pair] {
+    // SAFETY: elements of one size and alignment, for which every bit pattern is valid.
+    unsafe { std::slice::from_raw_parts_mut(floats.as_mut_ptr().cast(), floats.len()) }
+}
+
 /// Sixteen columns as plain arrays, for processors without fused multiply-adds: a slow but exact function is called.
 #[cfg(not(target_arch = "aarch64"))]
-static BASELINE: Tiles =
-    Tiles { columns: 16, by_rows: &[plain::<1>, plain::<2>, plain::<3>, plain::<4>, plain::<5>, plain::<6>] };
+static BASELINE: Tiles = Tiles {
+    columns: 16,
+    takes_pairs: false,
+    by_rows: &[plain::<1>, plain::<2>, plain::<3>, plain::<4>, plain::<5>, plain::<6>],
+};
 
 /// # Safety
 /// As [`TileFn`].
@@ -174,6 +218,24 @@ vector_tile!(
 );
 #[cfg(target_arch = "x86_64")]
 vector_tile!(
+    avx512_bf16,
+    x86_64,
+    "avx512f,avx512bf16",
+    16,
+    2,
+    _mm512_setzero_ps(),
+    _mm512_loadu_ps,
+    _mm512_storeu_ps,
+    _mm512_set1_ps,
+    |x: __m512, row: __m512, sum: __m512| {
+        // Vectors of one size; the elements of panels are pairs.
+        let [x, row]: [__m512bh; 2] = std::mem::transmute([x, row]);
+        _mm512_dpbf16_ps(sum, x, row)
+    },
+    _mm512_add_ps
+);
+#[cfg(target_arch = "x86_64")]
+vector_tile!(
     avx2,
     x86_64,
     "avx2,fma",
@@ -205,13 +267,17 @@ vector_tile!(
 
 /// 24 of 32 registers hold sums, four hold a row of B, and A is broadcast.
 #[cfg(target_arch = "aarch64")]
-static BASELINE: Tiles =
-    Tiles { columns: 16, by_rows: &[neon::<1>, neon::<2>, neon::<3>, neon::<4>, neon::<5>, neon::<6>] };
+static BASELINE: Tiles = Tiles {
+    columns: 16,
+    takes_pairs: false,
+    by_rows: &[neon::<1>, neon::<2>, neon::<3>, neon::<4>, neon::<5>, neon::<6>],
+};
 
 /// 24 of 32 registers hold sums, two hold a row of B, and A is broadcast from memory.
 #[cfg(target_arch = "x86_64")]
 static AVX512: Tiles = Tiles {
     columns: 32,
+    takes_pairs: false,
     by_rows: &[
         avx512::<1>,
         avx512::<2>,
@@ -228,14 +294,40 @@ static AVX512: Tiles = Tiles {
     ],
 };
 
+/// As [`AVX512`], on pairs.
+#[cfg(target_arch = "x86_64")]
+static AVX512_BF16: Tiles = Tiles {
+    columns: 32,
+    takes_pairs: true,
+    by_rows: &[
+        avx512_bf16::<1>,
+        avx512_bf16::<2>,
+        avx512_bf16::<3>,
+        avx512_bf16::<4>,
+        avx512_bf16::<5>,
+        avx512_bf16::<6>,
+        avx512_bf16::<7>,
+        avx512_bf16::<8>,
+        avx512_bf16::<9>,
+        avx512_bf16::<10>,
+        avx512_bf16::<11>,
+        avx512_bf16::<12>,
+    ],
+};
+
 /// 12 of 16 registers hold sums.
 #[cfg(target_arch = "x86_64")]
-static AVX2: Tiles =
-    Tiles { columns: 16, by_rows: &[avx2::<1>, avx2::<2>, avx2::<3>, avx2::<4>, avx2::<5>, avx2::<6>] };
+static AVX2: Tiles = Tiles {
+    columns: 16,
+    takes_pairs: false,
+    by_rows: &[avx2::<1>, avx2::<2>, avx2::<3>, avx2::<4>, avx2::<5>, avx2::<6>],
+};
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::bf16::Bf16;
+    use crate::kernels::pairs::join;
 
     #[test]
     fn every_instruction_set_gives_the_same_bits() {
@@ -270,5 +362,37 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// What pairs differ in from single multiply-adds, where a processor has instructions for them: numbers below the least normal one.
+    #[test]
+    fn pairs_are_added_in_order_and_small_numbers_count_as_zero() {
+        let Some(tiles) = Tiles::of_pairs() else { return };
+        let one = |pairs: &[Pair], with: Pair| {
+            let (a, b) = (pairs.to_vec(), vec![with; pairs.len() * tiles.columns]);
+            let mut c = vec![f32::NAN; tiles.columns];
+            // SAFETY: panels and tile have the required sizes.
+            unsafe {
+                let (b, c) = ((b.as_ptr().cast(), tiles.columns), (c.as_mut_ptr(), tiles.columns));
+                tiles.by_rows[0](pairs.len(), a.as_ptr().cast(), b, c, Merge::Write);
+            }
+            assert!(c.iter().all(|x| x.to_bits() == c[0].to_bits()));
+            c[0]
+        };
+        let narrow = |x: f32| Bf16::nearest(x);
+        let ones = join(narrow(1.0), narrow(1.0));
+        // 2²⁴ + 1 is 2²⁴: one at a time is lost behind it, and not before it.
+        let large = 16_777_216.0;
+        assert_eq!(one(&[join(narrow(large), narrow(1.0)), join(narrow(1.0), narrow(0.0))], ones), large);
+        assert_eq!(
+            one(&[join(narrow(1.0), narrow(1.0)), join(narrow(large), narrow(0.0))], ones),
+            large + 2.0
+        );
+        // Factors and sums below 2⁻¹²⁶.
+        let small = join(Bf16(0x0040), narrow(0.0));
+        assert_eq!(one(&[small], join(narrow(1e30), narrow(0.0))), 0.0);
+        assert_eq!(one(&[join(narrow(1e-20), narrow(0.0))], join(narrow(1e-20), narrow(0.0))), 0.0);
+        assert!(one(&[join(narrow(f32::NAN), narrow(0.0))], ones).is_nan());
+        assert_eq!(one(&[join(narrow(1e38), narrow(1e38))], join(narrow(100.0), narrow(1.0))), f32::INFINITY);
     }
 }

@@ -7,7 +7,12 @@ use std::ops::Range;
 
 #[cfg(target_arch = "x86_64")]
 use super::isa::Isa;
-use super::pack::Panels;
+use super::number::Number;
+use super::pack::{Panels, pack_pairs_by_rows};
+use super::pairs::{self, Pair};
+
+#[cfg(target_arch = "x86_64")]
+mod paired;
 
 /// Panels are at most this wide.
 const WIDEST: usize = super::tile::MAX_COLUMNS;
@@ -15,9 +20,9 @@ const WIDEST: usize = super::tile::MAX_COLUMNS;
 /// The windows of images. Along each axis, tap `i` of the window at position `p` lies at `start + p · stride + i · step` in the image, and
 /// is zero where that lies outside.
 #[derive(Clone, Copy)]
-pub struct Windows<'a> {
+pub struct Windows<'a, T = f32> {
     /// `[images, channels, size]`
-    pub images: &'a [f32],
+    pub images: &'a [T],
     /// Channels of an image.
     pub channels: usize,
     /// Height and width of an image.
@@ -60,7 +65,7 @@ struct TapSpan {
     from: usize,
 }
 
-impl<'a> Windows<'a> {
+impl<'a, T: Number> Windows<'a, T> {
     /// The same windows, with lines of images joined where a window is a single element and takes all of them.
     pub fn joined(self) -> Self {
         let plain = self.taps == [1, 1] && self.stride == [1, 1] && self.start == [0, 0];
@@ -72,7 +77,7 @@ impl<'a> Windows<'a> {
     }
 
     /// The runs of a range of positions.
-    fn runs(&self, positions: Range<usize>) -> impl Iterator<Item = PositionRun> + use<> {
+    fn runs(&self, positions: Range<usize>) -> impl Iterator<Item = PositionRun> + use<T> {
         let [height, width] = self.positions;
         let (start, mut next) = (positions.start, positions.start);
         std::iter::from_fn(move || {
@@ -85,6 +90,16 @@ impl<'a> Windows<'a> {
                 run
             })
         })
+    }
+
+    /// The runs of a panel.
+    fn runs_of<'r>(&self, lines: Range<usize>, runs: &'r mut [PositionRun; WIDEST]) -> &'r [PositionRun] {
+        let mut count = 0;
+        for run in self.runs(lines) {
+            runs[count] = run;
+            count += 1;
+        }
+        &runs[..count]
     }
 
     /// What a tap sees of a run; the rest of the run lies outside and is zero.
@@ -112,7 +127,7 @@ impl<'a> Windows<'a> {
     fn channels_of(
         &self,
         pairs: &Range<usize>,
-    ) -> impl Iterator<Item = ([usize; 2], usize, Range<usize>)> + use<'a> {
+    ) -> impl Iterator<Item = ([usize; 2], usize, Range<usize>)> + use<'a, T> {
         let (taps, pairs, width) = (self.taps[0] * self.taps[1], pairs.clone(), self.taps[1]);
         (0..taps).map(move |tap| {
             let first = (pairs.start + taps - 1 - tap) / taps;
@@ -122,15 +137,24 @@ impl<'a> Windows<'a> {
     }
 }
 
-impl Panels for Windows<'_> {
+impl<T: Number> Panels for Windows<'_, T> {
+    const IS_BF16: bool = T::IS_BF16;
+
+    fn pack_pairs(&self, lines: Range<usize>, depth: Range<usize>, width: usize, out: &mut [Pair]) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let mut runs = [PositionRun::default(); WIDEST];
+            let runs = self.runs_of(lines.clone(), &mut runs);
+            if self.pack_pairs_masked(runs, depth.clone(), width, out) {
+                return;
+            }
+        }
+        pack_pairs_by_rows(self, lines, depth, width, out);
+    }
+
     fn pack(&self, lines: Range<usize>, depth: Range<usize>, width: usize, out: &mut [f32]) {
         let mut runs = [PositionRun::default(); WIDEST];
-        let mut run_count = 0;
-        for run in self.runs(lines) {
-            runs[run_count] = run;
-            run_count += 1;
-        }
-        let runs = &runs[..run_count];
+        let runs = self.runs_of(lines, &mut runs);
         #[cfg(target_arch = "x86_64")]
         if self.stride[1] == 1 && width == 2 * LANES && Isa::detect() == Isa::Avx512 {
             // SAFETY: the processor has AVX-512.
@@ -163,7 +187,7 @@ struct MaskedLoad {
     ahead: bool,
 }
 
-impl Windows<'_> {
+impl<T: Number> Windows<'_, T> {
     fn pack_plainly(&self, runs: &[PositionRun], depth: Range<usize>, width: usize, out: &mut [f32]) {
         let plane = self.size[0] * self.size[1];
         let taps = self.taps[0] * self.taps[1];
@@ -185,12 +209,12 @@ impl Windows<'_> {
                     let from = copy.from + channel * plane;
                     let to = &mut row[copy.at..copy.at + copy.len];
                     if self.stride[1] == 1 {
-                        to.copy_from_slice(&self.images[from..from + copy.len]);
+                        T::widen(&self.images[from..from + copy.len], to);
                     } else {
                         for (to, from) in
                             to.iter_mut().zip(self.images[from..].iter().step_by(self.stride[1]))
                         {
-                            *to = *from;
+                            *to = from.float();
                         }
                     }
                 }
@@ -201,7 +225,7 @@ impl Windows<'_> {
     /// The same for panels two vectors wide and a stride of one: every copy is a load of one vector under a mask, so that short lines
     /// and the zeros around images cost nothing. All taps of a channel come together, while its lines are in the nearest cache.
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
     fn pack_masked(&self, runs: &[PositionRun], depth: Range<usize>, out: &mut [f32]) {
         const CAPACITY: usize = 160;
         let taps = self.taps[0] * self.taps[1];
@@ -259,7 +283,7 @@ impl Windows<'_> {
     /// # Safety
     /// Lanes under the masks lie within the images, for all channels.
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
     unsafe fn load_channels(&self, loads: &[MaskedLoad], depth: Range<usize>, out: &mut [f32]) {
         use std::arch::x86_64::*;
         /// Channels between a load and its hint.
@@ -297,7 +321,8 @@ impl Windows<'_> {
                 for (i, load) in part.iter().enumerate() {
                     // SAFETY: the caller's promise; the slice holds a vector for each load.
                     unsafe {
-                        let lanes = _mm512_maskz_loadu_ps(load.mask, images.wrapping_offset(load.from));
+                        let zeros = _mm512_setzero_ps();
+                        let lanes = T::some_of_sixteen(zeros, load.mask, images.wrapping_offset(load.from));
                         _mm512_storeu_ps(out.as_mut_ptr().add(i * LANES), lanes);
                     }
                 }
@@ -306,7 +331,7 @@ impl Windows<'_> {
             let mut lanes = _mm512_setzero_ps();
             for load in part {
                 // SAFETY: the caller's promise; lanes outside the mask are not touched.
-                lanes = unsafe { _mm512_mask_loadu_ps(lanes, load.mask, images.wrapping_offset(load.from)) };
+                lanes = unsafe { T::some_of_sixteen(lanes, load.mask, images.wrapping_offset(load.from)) };
                 if load.last {
                     let at = ((row + load.tap as isize) * 2 + load.half as isize) as usize * LANES;
                     let half = &mut out[at..at + LANES];
@@ -321,9 +346,19 @@ impl Windows<'_> {
 
 /// The same matrix with pairs of channel and tap as lines, and positions as the shared dimension.
 #[derive(Clone, Copy)]
-pub struct Taps<'a>(pub Windows<'a>);
+pub struct Taps<'a, T = f32>(pub Windows<'a, T>);
 
-impl Panels for Taps<'_> {
+impl<T: Number> Panels for Taps<'_, T> {
+    const IS_BF16: bool = T::IS_BF16;
+
+    fn pack_pairs(&self, lines: Range<usize>, depth: Range<usize>, width: usize, out: &mut [Pair]) {
+        #[cfg(target_arch = "x86_64")]
+        if self.pack_pairs_masked(lines.clone(), depth.clone(), width, out) {
+            return;
+        }
+        pack_pairs_by_rows(self, lines, depth, width, out);
+    }
+
     fn pack(&self, lines: Range<usize>, depth: Range<usize>, width: usize, out: &mut [f32]) {
         // Lines that are packed in blocks.
         #[cfg(target_arch = "x86_64")]
@@ -360,8 +395,13 @@ struct Tap {
     offset: isize,
 }
 
+/// Whether no pair of a range of positions belongs to two images.
+fn pairs_stay_in_images(plane: usize, depth: &Range<usize>) -> bool {
+    plane.is_multiple_of(2) && depth.start.is_multiple_of(2)
+}
+
 #[cfg(target_arch = "x86_64")]
-impl Taps<'_> {
+impl<T: Number> Taps<'_, T> {
     /// Whether neighbouring positions are neighbours in memory, from line to line, so that they can be transposed by blocks.
     fn blocks(&self) -> bool {
         let windows = &self.0;
@@ -385,9 +425,9 @@ impl Taps<'_> {
     }
 
     /// Packs a multiple of eight lines, at most a panel, by blocks of eight positions, loaded under masks that hide what lies outside.
-    #[target_feature(enable = "avx512f,avx512vl,avx2")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2")]
     fn pack_blocks(&self, lines: Range<usize>, depth: Range<usize>, out: &mut [f32], width: usize) {
-        use std::arch::x86_64::{__m256, _mm256_maskz_loadu_ps, _mm256_storeu_ps};
+        use std::arch::x86_64::{__m256, _mm256_storeu_ps};
         let windows = &self.0;
         let count = windows.taps[0] * windows.taps[1];
         let plane = windows.size[0] * windows.size[1];
@@ -428,7 +468,7 @@ impl Taps<'_> {
                         let (tap, offset) = sources[i];
                         let from = start.wrapping_offset(offset + (first + k) as isize);
                         // SAFETY: positions under the mask lie within the plane; others are not touched.
-                        unsafe { _mm256_maskz_loadu_ps(masks[tap], from) }
+                        unsafe { T::some_of_eight(masks[tap], from) }
                     });
                     for (i, row) in super::pack::transpose8(block).into_iter().enumerate() {
                         // SAFETY: `sources.len()` columns of eight rows, as asserted above.
@@ -447,7 +487,7 @@ impl Taps<'_> {
     }
 }
 
-impl Taps<'_> {
+impl<T: Number> Taps<'_, T> {
     /// Packs any lines one by one over zeros.
     fn pack_rest(&self, lines: Range<usize>, depth: Range<usize>, out: &mut [f32], width: usize) {
         let windows = &self.0;
@@ -461,7 +501,7 @@ impl Taps<'_> {
                         windows.images[copy.from + channel * plane..].iter().step_by(windows.stride[1]);
                     let rows = out[copy.at * width..].chunks_mut(width).take(copy.len);
                     for (row, &x) in rows.zip(from) {
-                        row[channel * taps + tap - lines.start] = x;
+                        row[channel * taps + tap - lines.start] = x.float();
                     }
                 }
             }
@@ -471,16 +511,32 @@ impl Taps<'_> {
 
 /// Planes of images as lines, over all images: the element at (channel, position) where positions count through the images.
 #[derive(Clone, Copy)]
-pub struct Planes<'a> {
+pub struct Planes<'a, T = f32> {
     /// `[images, channels, plane]`
-    pub images: &'a [f32],
+    pub images: &'a [T],
     /// Channels of an image.
     pub channels: usize,
     /// Elements of a plane.
     pub plane: usize,
 }
 
-impl Panels for Planes<'_> {
+impl<T: Number> Panels for Planes<'_, T> {
+    const IS_BF16: bool = T::IS_BF16;
+
+    fn pack_pairs(&self, lines: Range<usize>, depth: Range<usize>, width: usize, out: &mut [Pair]) {
+        let images = T::narrow(self.images).filter(|_| pairs_stay_in_images(self.plane, &depth));
+        let Some(images) = images else { return pack_pairs_by_rows(self, lines, depth, width, out) };
+        let mut at = depth.start;
+        while at < depth.end {
+            let (image, first) = (at / self.plane, at % self.plane);
+            let len = (self.plane - first).min(depth.end - at);
+            let data = &images[(image * self.channels + lines.start) * self.plane + first..];
+            let out = &mut out[(at - depth.start) / 2 * width..];
+            pairs::transpose(data, self.plane, lines.len(), len, width, out);
+            at += len;
+        }
+    }
+
     fn pack(&self, lines: Range<usize>, depth: Range<usize>, width: usize, out: &mut [f32]) {
         let mut at = depth.start;
         while at < depth.end {
@@ -513,6 +569,8 @@ pub struct Reversed<'a> {
 }
 
 impl Panels for Reversed<'_> {
+    const IS_BF16: bool = false;
+
     fn pack(&self, lines: Range<usize>, depth: Range<usize>, width: usize, out: &mut [f32]) {
         let taps = self.taps[0] * self.taps[1];
         let area = self.kernel[0] * self.kernel[1];
