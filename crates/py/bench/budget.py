@@ -20,7 +20,8 @@ import weakref
 
 import torch
 from elbowroom import InfeasibleError
-from elbowroom.joint import Joint, duration, estimate
+from elbowroom.costs import duration, estimate
+from elbowroom.joint import Joint
 from elbowroom.kernels import compiled_only
 from elbowroom.program import Writer
 from networks import NETWORKS

@@ -1,30 +1,37 @@
 """Training on a GPU within limits, beside PyTorch's own ways to save memory: prints one table, in under ten minutes.
 
-`python bench/gpu.py [NAME…] [--minutes 10] [--timeline FOLDER]` trains each network in every way, each in a process of its own, so that a way
-that runs out of memory costs one row. Columns: the highest `torch.cuda.max_memory_allocated` of three steps after two warm-up steps, the
+`python bench/gpu.py [NAME…] [--minutes 10] [--processes 4] [--timeline FOLDER]` trains each network in every way, each in a process of its own, so that a way
+that runs out of memory costs one row. Columns: the highest `torch.cuda.max_memory_allocated` of five steps after the warm-up steps, the
 limit, the median time of a step, and whether the parameters after all steps equal those of the plain loop to the bit. With `--timeline`
-every process writes one step as a Chrome trace. When the minutes are used up, rows are left out, and the table says how many.
+every process writes one step as a Chrome trace. When the minutes are used up, rows are left out, and the table says how many. Several processes make
+their plans at one time, and one after the other runs the steps that count.
+
+PyTorch is told to use deterministic kernels; ResNet-152 pools with one that has no deterministic form. "plain, again" shows whether training
+without a limit equals itself.
 
 `--device cpu --small` runs the same script with small networks on the CPU, where peaks are those of `elbowroom.Meter`: a test that the script
 works, and no measurement.
 
-Needs torchvision, transformers and diffusers. `fit` recomputes and offloads to pinned memory; it has not been measured on a GPU yet.
+Needs torchvision, transformers and diffusers.
 """
 
 import argparse
+import concurrent.futures
 import contextlib
+import fcntl
 import hashlib
 import json
 import pathlib
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 import torch
 from torch import nn
 
-WARM, TIMED = 2, 3
+WARM, TIMED = 4, 5
 
 
 class Loss(nn.Module):
@@ -39,7 +46,8 @@ class Loss(nn.Module):
 
 
 def language_loss(net, ids):
-    return net(input_ids=ids, labels=ids, use_cache=False).loss
+    # Without a mask transformers takes another kernel of attention when the step is captured than when it is not.
+    return net(input_ids=ids, labels=ids, use_cache=False, attention_mask={"full_attention": None}).loss
 
 
 def class_loss(net, images, labels):
@@ -104,17 +112,19 @@ NETWORKS = {
 }
 #: Trained in bfloat16; the others in float32.
 HALF = ("qwen3-0.6b", "qwen3-1.7b", "stable-diffusion-unet")
+#: Networks with an operator for which PyTorch has no deterministic kernel.
+LOOSE = ("resnet152",)
 
 
 def plain(model, blocks, optimizer):
     return model, contextlib.nullcontext
 
 
-def fitted(limit):
+def fitted(limit, host="auto"):
     def prepare(model, blocks, optimizer):
         import elbowroom
 
-        return elbowroom.fit(model, limit, optimizer=optimizer, host=None), contextlib.nullcontext
+        return elbowroom.fit(model, limit, optimizer=optimizer, host=host), contextlib.nullcontext
 
     return prepare
 
@@ -144,7 +154,9 @@ def on_cpu(model, blocks, optimizer):
 
 WAYS = {
     "plain": plain,
-    **{f"elbowroom {limit}": fitted(limit) for limit in ("70%", "50%", "30%")},
+    "plain, again": plain,
+    **{f"elbowroom {limit}": fitted(limit) for limit in ("70%", "50%", "30%", "min")},
+    "elbowroom 50%, recomputing only": fitted("50%", None),
     **{f"activation_memory_budget {share}": compiled(activation_memory_budget=share) for share in (0.7, 0.5, 0.3)},
     "activation offloading of PyTorch": compiled(activation_memory_budget=0.5, enable_activation_offloading=True, activation_offload_separate_stream=True),
     "checkpoint per block": recompute,
@@ -152,12 +164,21 @@ WAYS = {
 }
 
 
-def measure(name, way, device, small, timeline):
+@contextlib.contextmanager
+def alone(lock):
+    """Waits until no other process holds the lock."""
+    with open(lock, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def measure(name, way, device, small, timeline, lock):
     """One row: trains and prints a JSON object."""
     import elbowroom
 
     torch.manual_seed(0)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.use_deterministic_algorithms(True, warn_only=name in LOOSE)
+    torch.utils.deterministic.fill_uninitialized_memory = False
     model, blocks, args = NETWORKS[name](small)
     kind = torch.bfloat16 if name in HALF else torch.float32
     model.to(device, kind).train()
@@ -177,14 +198,16 @@ def measure(name, way, device, small, timeline):
         optimizer.zero_grad(set_to_none=True)
         wait()
 
+    # The first step makes the plan; the second one may show what kernels take, and then the third has another plan.
     for _ in range(WARM):
         step()
-    times = []
     states = [leaf for state in optimizer.state.values() for leaf in state.values() if isinstance(leaf, torch.Tensor)]
     meter = elbowroom.Meter(model.parameters(), model.buffers(), args, states) if device == "cpu" else contextlib.nullcontext()
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    with meter:
+    times = []
+    with alone(lock), meter:
+        if device == "cuda":
+            step()
+            torch.cuda.reset_peak_memory_stats()
         for _ in range(TIMED):
             start = time.perf_counter()
             step()
@@ -198,41 +221,54 @@ def measure(name, way, device, small, timeline):
     digest = hashlib.sha256()
     for parameter in model.parameters():
         digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    print(json.dumps({"peak": peak, "seconds": statistics.median(times), "digest": digest.hexdigest(), "limit": report and report.limit_bytes}))
+    found = {"peak": peak, "seconds": statistics.median(times), "digest": digest.hexdigest(), "limit": report and report.limit_bytes}
+    print(json.dumps({**found, "report": report and vars(report)}, default=str))
+
+
+def cell(name, way, arguments, lock, end):
+    """What one process printed, or why there is nothing."""
+    left = end - time.monotonic()
+    if left < 10:
+        return None
+    command = [sys.executable, __file__, name, "--cell", way, "--device", arguments.device, "--lock", lock]
+    command += ["--small"] * arguments.small + (["--timeline", arguments.timeline] if arguments.timeline else [])
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=left)
+    except subprocess.TimeoutExpired:
+        return "no time was left for it"
+    if run.returncode:
+        reason = (run.stderr.strip().splitlines() or [f"exit status {run.returncode}"])[-1].replace("|", "/")
+        return reason[:160]
+    if arguments.reports:
+        pathlib.Path(arguments.reports, f"{name} {way}.json".replace("/", "-")).write_text(run.stdout)
+    return json.loads(run.stdout.splitlines()[-1])
 
 
 def table(names, arguments):
-    """Runs every cell in a process of its own and prints the rows as they come."""
+    """Runs every cell in a process of its own and prints the rows in order."""
     if arguments.device == "cuda":
         print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, {WARM} warm-up steps and {TIMED} timed ones\n")
     else:
         print(f"CPU, PyTorch {torch.__version__}: a test of this script, no measurement\n")
     print("| network | way | device peak | of plain | limit | time of a step | of plain | parameters |\n| --- | --- | --: | --: | --: | --: | --: | --- |", flush=True)
     end, left_out = time.monotonic() + 60 * arguments.minutes, 0
-    for name in names:
-        first = None
-        for way in WAYS:
-            left = end - time.monotonic()
-            if left < 10:
-                left_out += 1
-                continue
-            command = [sys.executable, __file__, name, "--cell", way, "--device", arguments.device]
-            command += ["--small"] * arguments.small + (["--timeline", arguments.timeline] if arguments.timeline else [])
-            try:
-                run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=left)
-            except subprocess.TimeoutExpired:
-                print(f"| {name} | {way} | no time was left for it | | | | | |", flush=True)
-                continue
-            if run.returncode:
-                reason = (run.stderr.strip().splitlines() or [f"exit status {run.returncode}"])[-1].replace("|", "/")
-                print(f"| {name} | {way} | {reason[:160]} | | | | | |", flush=True)
-                continue
-            found = json.loads(run.stdout.splitlines()[-1])
-            first = first or found
-            same = "equal" if found["digest"] == first["digest"] else "different"
-            limit = f"{found['limit']:,}" if found["limit"] else ""
-            cells = [name, way, f"{found['peak']:,}", f"{found['peak'] / first['peak']:.1%}", limit, f"{found['seconds'] * 1e3:.1f} ms"]
-            print(f"| {' | '.join(cells)} | {found['seconds'] / first['seconds']:.3f} | {same} |", flush=True)
+    with tempfile.NamedTemporaryFile() as lock, concurrent.futures.ThreadPoolExecutor(arguments.processes) as pool:
+        cells = {name: {way: pool.submit(cell, name, way, arguments, lock.name, end) for way in arguments.ways} for name in names}
+        for name in names:
+            first = None
+            for way, future in cells[name].items():
+                found = future.result()
+                if found is None:
+                    left_out += 1
+                    continue
+                if isinstance(found, str):
+                    print(f"| {name} | {way} | {found} | | | | | |", flush=True)
+                    continue
+                first = first or found
+                same = "equal" if found["digest"] == first["digest"] else "different"
+                limit = f"{found['limit']:,}" if found["limit"] else ""
+                columns = [name, way, f"{found['peak']:,}", f"{found['peak'] / first['peak']:.1%}", limit, f"{found['seconds'] * 1e3:.1f} ms"]
+                print(f"| {' | '.join(columns)} | {found['seconds'] / first['seconds']:.3f} | {same} |", flush=True)
     if left_out:
         print(f"\n{left_out} rows were left out when {arguments.minutes:g} minutes were used up; name the networks, or give --minutes.")
 
@@ -243,8 +279,12 @@ if __name__ == "__main__":
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--small", action="store_true", help="small networks, to try the script")
     parser.add_argument("--minutes", type=float, default=10, help="for all rows together (default 10)")
+    parser.add_argument("--processes", type=int, default=4, help="that make their plans at one time; each holds its network on the device (default 4)")
+    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS), metavar="WAY", help=f"a part of: {'; '.join(WAYS)}")
+    parser.add_argument("--reports", metavar="FOLDER", help="write what each process measured, and the report of its plan, into this folder")
     parser.add_argument("--timeline", metavar="FOLDER", help="write a step of every row as a Chrome trace into this folder, which exists")
     parser.add_argument("--cell", choices=list(WAYS), help=argparse.SUPPRESS)
+    parser.add_argument("--lock", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in NETWORKS]
     if unknown:
@@ -252,6 +292,6 @@ if __name__ == "__main__":
     if arguments.device == "cuda" and not torch.cuda.is_available():
         parser.error("PyTorch finds no CUDA device; --device cpu --small tries the script without one")
     if arguments.cell:
-        measure(arguments.names[0], arguments.cell, arguments.device, arguments.small, arguments.timeline)
+        measure(arguments.names[0], arguments.cell, arguments.device, arguments.small, arguments.timeline, arguments.lock)
     else:
         table(arguments.names or list(NETWORKS), arguments)

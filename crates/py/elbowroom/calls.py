@@ -15,7 +15,7 @@ from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-from .joint import overload_name
+from .costs import overload_name
 
 _BUILTIN = type(torch.mul)
 _METHOD = type(torch.Tensor.view)

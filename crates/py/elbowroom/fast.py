@@ -19,10 +19,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 from . import inductor, size
 from .backend import Graph, boxed, graphs_by_number, share_versions, stand_ins
 from .background import Search
+from .costs import estimate
 from .deciding import deciding
 from .dividing import Division, Divider, by_pytorch
 from .errors import InfeasibleError
-from .joint import Joint, estimate
+from .joint import Joint
 from .program import Program
 from .recurrent import refuse
 from .step import Plan, Step

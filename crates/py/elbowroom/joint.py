@@ -20,10 +20,11 @@ from torch import fx
 from torch.utils._pytree import tree_leaves
 
 from . import _native
+from .costs import overload_name, tensors_of
 from .errors import UnsupportedError
 from .recurrent import workspace_bytes
 from .reusing import reusable
-from .rewrite import FUNCTIONS, rewrite, values
+from .rewrite import FUNCTIONS, rewrite
 
 ONCE, BACKWARD, UPDATE = 1, 2, 4
 
@@ -40,7 +41,13 @@ _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 _COPY = torch.ops.aten.copy_.default
 
 #: Batch normalization reads running statistics that it replaces; in training its first result does not depend on them.
-_BATCH_NORM = {"_native_batch_norm_legit_functional", "_batch_norm_with_update_functional", "native_batch_norm_backward", "batch_norm_backward"}
+_BATCH_NORM = {
+    "_native_batch_norm_legit_functional",
+    "_batch_norm_with_update_functional",
+    "cudnn_batch_norm_functional",
+    "native_batch_norm_backward",
+    "batch_norm_backward",
+}
 
 #: These change tensors that their schema says they only read.
 _HIDDEN_WRITES = {"cudnn_batch_norm", "miopen_batch_norm", "native_batch_norm", "_batch_norm_with_update"}
@@ -80,7 +87,7 @@ class Op:
     @property
     def device(self) -> torch.device:
         """The device of its first result."""
-        return _tensors(self.node.meta["val"])[0].device
+        return tensors_of(self.node.meta["val"])[0].device
 
     @property
     def state_bytes(self) -> int:
@@ -106,11 +113,6 @@ class Store:
     temporary: int
 
 
-def overload_name(target) -> str:
-    """The operator's name without its namespace and overload."""
-    return getattr(target, "__name__", "") if target in FUNCTIONS else str(target).removeprefix("aten.").split(".")[0]
-
-
 def place(node: fx.Node) -> str:
     """Where the model calls an op, as ``file:line``; empty if the trace does not say."""
     found = _PLACE.findall(node.meta.get("stack_trace") or "")
@@ -132,10 +134,6 @@ def _masked_results(node: fx.Node) -> set[int]:
             if argument.name == "output_mask":
                 return {index for index, wanted in enumerate(value) if wanted is False}
     return set()
-
-
-def _tensors(value) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def _is_fresh_scalar(value) -> bool:
@@ -163,7 +161,7 @@ class Joint:
         self.output = nodes[-1]
         results = list(self.output.args[0])
         self.forward_results, self.gradients = results[:fwd_outputs], results[fwd_outputs:]
-        values = (leaf for node in nodes for leaf in _tensors(node.meta.get("val")))
+        values = (leaf for node in nodes for leaf in tensors_of(node.meta.get("val")))
         #: Whether any tensor of the step lies on an accelerator.
         self.on_accelerator = any(leaf.device.type not in ("cpu", "meta") for leaf in values)
         self.primal_set = set(self.primals)
@@ -272,7 +270,7 @@ class Joint:
                 self.storage[node] = self.results[source][node.args[1]]
                 return
         value = node.meta.get("val")
-        leaves = _tensors(value)
+        leaves = tensors_of(value)
         for leaf in leaves:
             self._check_plain(node, leaf)
         if not leaves:
@@ -581,41 +579,3 @@ class Joint:
         persistent += [(number, storage.node.name) for storage, number in placed.items()]
         self.persistent_numbers = sorted(number for number, _ in persistent)
         return _native.Iteration(self.name, sizes, reads, outputs, nanos, workspaces, flags, names, kinds, persistent, mutates, reuses=reuses)
-
-
-# --- durations ----------------------------------------------------------------------------------------------------------------------------
-
-#: Rates of the estimate: floating-point operations and bytes per second, and the fixed cost of an op in nanoseconds.
-RATES = {"cpu": (60e9, 12e9, 3000), "cuda": (60e12, 2e12, 4000)}
-
-
-def estimate(node: fx.Node, rates: tuple[float, float, float] | None = None) -> int:
-    """Duration of a node in nanoseconds, by its work and the `rates` (see :data:`RATES`). The same on every rank, because nothing is measured."""
-    return sum(duration(*call, rates) for call in node.meta.get("stands_for") or [values(node)])
-
-
-#: Operators that make a tensor without writing it.
-_ALLOCATIONS = ("empty", "new_empty")
-
-
-def duration(target, args, kwargs, result, rates: tuple[float, float, float] | None = None) -> int:
-    """Duration of one call of an operator in nanoseconds."""
-    made = _tensors(result)
-    # An argument that is read twice is loaded once, and one that receives the result not at all.
-    read = {id(tensor): tensor for tensor in _tensors((args, {key: value for key, value in kwargs.items() if key != "out"}))}.values()
-    moved = 0 if overload_name(target).startswith(_ALLOCATIONS) else sum(tensor.numel() * tensor.element_size() for tensor in [*made, *read])
-    device = made[0].device.type if made else "cpu"
-    flops_rate, bytes_rate, launch = rates or RATES.get(device, RATES["cpu"])
-    return math.ceil(launch + 1e9 * max(_flops(target, args, kwargs, result) / flops_rate, moved / bytes_rate))
-
-
-def _flops(target, args, kwargs, result) -> int:
-    from torch.utils.flop_counter import flop_registry
-
-    count = flop_registry.get(getattr(target, "overloadpacket", None))
-    if count is None:
-        return 0
-    try:
-        return int(count(*args, **kwargs, out_val=result))
-    except Exception:  # A formula that does not cover this call only makes the estimate less exact.
-        return 0

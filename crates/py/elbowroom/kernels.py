@@ -2,8 +2,8 @@
 
 PyTorch registers Python decompositions of some operators that take effect whenever a step is traced, whatever the backend. Plain execution does
 not run them, and they differ: the gradient of ``upsample_nearest2d`` becomes an ``index_put`` that forgets the layout ``channels_last``, and
-a convolution that reads it then adds in another order. While a step is traced here, these operators have their compiled kernels only, and
-others have the strides of theirs (see ``layouts``).
+a convolution that reads it then adds in another order. While a step is traced here, these operators have their compiled kernels only,
+others have the strides of theirs (see ``layouts``), and batch normalization is that of cuDNN where cuDNN computes it (see ``normalization``).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import functools
 import torch
 
 from .layouts import of_kernels
+from .normalization import as_computed
 
 _KEYS = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
 
@@ -42,7 +43,7 @@ def compiled_only():
                 suspended.append((overload, key, overload.py_kernels.pop(key)))
         overload._dispatch_cache.clear()
     try:
-        with of_kernels():
+        with of_kernels(), as_computed():
             yield
     finally:
         for overload, key, kernel in suspended:

@@ -103,8 +103,9 @@ class PinnedTier:
         if isinstance(copy.part, tuple):
             return copy.part[0] if len(copy.part) == 1 else copy.part
         with torch.no_grad():
-            target = torch.empty(copy.part.numel(), dtype=torch.uint8, device=self.device)
-            storage = target.untyped_storage()
+            # `torch.empty` may fill what it returns, on the stream of the kernels (`torch.use_deterministic_algorithms`), and overwrite the copy.
+            storage = torch.UntypedStorage(copy.part.numel(), device=self.device)
+            target = self._whole(storage)
             made = [torch.empty(0, dtype=dtype, device=self.device).set_(storage, offset, size, stride) for dtype, size, stride, offset in copy.shown]
             torch.accelerator.set_stream(self.to_device)
             try:

@@ -16,6 +16,8 @@ class Report:
     predicted_peak_bytes: int = 0
     measured_peak_bytes: int = 0
     unlimited_peak_bytes: int = 0
+    workspace_bytes: int = 0
+    """The most that kernels took besides tensors, on a GPU; what the allocator adds to round sizes up is part of it."""
     overhead: float = 0.0
     """Predicted: time of a step under the plan ÷ time of a step that keeps everything − 1."""
     graphs: int = 0
@@ -30,4 +32,4 @@ class Report:
     """The decisions that every plan obeys, and what each covers."""
 
     def _repr_html_(self) -> str:
-        return size.table(self, bytes=("limit", "predicted_peak", "measured_peak", "unlimited_peak"), shares=("overhead",))
+        return size.table(self, bytes=("limit", "predicted_peak", "measured_peak", "unlimited_peak", "workspace"), shares=("overhead",))

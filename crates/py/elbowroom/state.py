@@ -7,9 +7,11 @@ import copy
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from .meter import Bytes
+from torch.utils._foreach_utils import _get_foreach_kernels_supported_devices
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from .meter import Bytes
 
 
 class _FakeBytes(Bytes):
@@ -57,6 +59,17 @@ def state_bytes(optimizer: torch.optim.Optimizer, without=()) -> int:
     return sum(storages.values())
 
 
+def _foreach(group, device) -> dict[str, bool]:
+    """The way in which an optimizer updates a group whose settings leave that to PyTorch. On a GPU it is all parameters at once, with temporary tensors as large
+    as all of them; fake tensors would be updated one by one."""
+    if group.get("foreach", False) is not None or group.get("fused") or group.get("differentiable"):
+        return {}
+    if isinstance(group.get("lr"), torch.Tensor) and not group.get("capturable"):
+        return {}
+    devices = {torch.device(device).type if device else parameter.device.type for parameter in group["params"]}
+    return {"foreach": True} if devices and devices <= {*_get_foreach_kernels_supported_devices()} else {}
+
+
 def predict(optimizer: torch.optim.Optimizer, param_groups=None, device=None, without=()) -> tuple[int, int]:
     """Bytes of the state after a step, and the most that a step needs at once beyond parameters, gradients and that state.
 
@@ -74,7 +87,7 @@ def predict(optimizer: torch.optim.Optimizer, param_groups=None, device=None, wi
                     stand_in = torch.nn.Parameter(torch.empty(parameter.shape, dtype=parameter.dtype, device=device or parameter.device))
                     stand_in.grad = torch.empty_like(stand_in)
                     fake.append(stand_in)
-                groups.append({**{key: value for key, value in group.items() if key != "params"}, "params": fake})
+                groups.append({**{key: value for key, value in group.items() if key != "params"}, **_foreach(group, device), "params": fake})
             twin = copy.copy(optimizer)
             twin.__dict__ = {**optimizer.__dict__}
             twin.state = type(optimizer.state)(dict) if optimizer.state else type(optimizer.state)(dict)

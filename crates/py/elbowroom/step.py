@@ -15,9 +15,10 @@ from .backend import Graph
 from .background import Background, Search
 from .between import capture_ends
 from .consume import Consumer
+from .costs import estimate
 from .deciding import deciding
 from .errors import InfeasibleError, UnsupportedError
-from .joint import Joint, estimate
+from .joint import Joint
 from .meter import Bytes
 from .persist import Persistent
 from .pinned import PinnedTier
@@ -25,6 +26,7 @@ from .program import Program, Writer
 from .report import Report
 from .state import predict, state_bytes, storages
 from .tier import FileTier, keep_returning_memory, several_processes
+from .workspace import Workspaces
 
 #: Steps of every plan whose bytes are counted.
 _METERED_STEPS = 3
@@ -83,6 +85,9 @@ class Step:
         self._outside = Bytes()
         #: Results of earlier steps, which the loop may hold while the next step runs, and what plans reserve for them.
         self._returned, self._held, self._reserved, self._exceeded = Bytes(), 0, 0, False
+        #: What kernels of a GPU take besides tensors: what plans leave for them, whether a step showed that they need it, and whether no plan can.
+        self._workspaces: Workspaces | None = None
+        self._room, self._short, self._no_room = 0, False, False
         self._inputs: list[torch.Tensor] = []
         #: Whether a graph was compiled since the last step began.
         self._compiled = False
@@ -138,12 +143,11 @@ class Step:
             self._match(graph, args)
             if self.consumer is not None:
                 self._consume(graph)
-            graph.base_bytes = self.base(graph, args, contexts)
             if self._replanned:
                 self._replanned = False
                 self.report.measured_peak_bytes = self.report.predicted_peak_bytes = self.report.unlimited_peak_bytes = 0
             with self.background.serve(key, first=not self._plans):
-                plan = self._plans[key] = self.plan(graph, graph.base_bytes + others, after)
+                plan = self._plans[key] = self._plan_with_room(graph, args, contexts, others, after)
             self.report.plans = len(self._plans)
             plan.steps = 0
             self.watching = True
@@ -158,9 +162,32 @@ class Step:
                 self._bytes = Bytes()
                 self._bytes.add(*self.existing([*args, *self._inputs]))
                 self._bytes.join(self._returned)
+                self._begin_workspaces()
             return plan.metered, self._bytes.add
         self._bytes = None
         return plan.program, None
+
+    def _plan_with_room(self, graph: Graph, args, contexts, others: int, after) -> Plan:
+        """A plan that leaves room for what kernels take, if there is one."""
+        graph.base_bytes = self.base(graph, args, contexts)
+        try:
+            return self.plan(graph, graph.base_bytes + others, after)
+        except InfeasibleError:
+            if not self._room:
+                raise
+        self.report.notes.append(f"no plan was found that leaves {self._room} bytes for kernels: they come on top of the limit")
+        self._room, self._no_room = 0, True
+        graph.base_bytes = self.base(graph, args, contexts)
+        return self.plan(graph, graph.base_bytes + others, after)
+
+    def _begin_workspaces(self) -> None:
+        """Begins to count what kernels of a GPU take."""
+        if self._workspaces is None:
+            device = self._accelerator()
+            if device is None or device.type != "cuda":
+                return
+            self._workspaces = Workspaces(device)
+        self._workspaces.begin(self._bytes.now)
 
     def _match(self, graph: Graph, args) -> None:
         """Finds the model's parameters among the inputs of a graph, by position."""
@@ -241,6 +268,10 @@ class Step:
         if self._held > _SLIGHT or self._exceeded:
             known = storages(self.existing([*args, *self._inputs]))
             self._held = sum(count for key, count in self._returned.alive().items() if key not in known)
+        if self._short:
+            self._short, self._room, self._replanned = False, self.report.workspace_bytes, True
+            self._plans.clear()
+            self.report.notes.append(f"kernels take {self._room} bytes besides the tensors of a step; plans leave room for them")
         if self._exceeded:
             self._exceeded = False
             # A loop that collects its results holds more in every step; it is not to be planned again in each of them.
@@ -266,7 +297,12 @@ class Step:
     def _measured(self):
         if self._bytes is not None:
             # The state of an optimizer that has not made a step is planned for and does not exist yet.
-            self.report.measured_peak_bytes = max(self.report.measured_peak_bytes, self._bytes.peak + self._missing_state(self.persist is not None and self.persist.adopted))
+            peak = self._bytes.peak + self._missing_state(self.persist is not None and self.persist.adopted)
+            self.report.measured_peak_bytes = max(self.report.measured_peak_bytes, peak)
+            if self._workspaces is not None:
+                taken = self.report.workspace_bytes = max(self.report.workspace_bytes, self._workspaces.beyond(self._bytes.peak))
+                # The smallest limit is that of tensors: there is no smaller plan, and so no room.
+                self._short = self.memory != "min" and not self._room and not self._no_room and peak + taken > self.report.limit_bytes
             if self.report.measured_peak_bytes > self.report.limit_bytes and not any(graph.joint.corrections for graph in self.graphs):
                 self._exceeded = self._held > self._reserved
                 warnings.warn(
@@ -323,7 +359,7 @@ class Step:
             for storage in context.results:
                 if storage() is not None:
                     found.pop(storage()._cdata, None)
-        return sum(found.values()) + graph.joint.constant_bytes() + self._missing_state() + self._buckets() + self._reserved
+        return sum(found.values()) + graph.joint.constant_bytes() + self._missing_state() + self._buckets() + self._reserved + self._room
 
     def _buckets(self) -> int:
         """Bytes in which DistributedDataParallel collects the gradients that it averages."""
@@ -553,6 +589,7 @@ class Step:
 
     def _at(self, iteration, room, base, limit, tokens=0):
         held = f", and results of earlier steps that the loop holds ({size.show(self._reserved)})" if self._reserved else ""
+        held += f", and what kernels take ({size.show(self._room)})" if self._room else ""
         what = f"{size.show(base)} of parameters, buffers, gradients, optimizer state and inputs{held}"
         if room <= 0:
             refusal = f"no plan exists within {size.show(limit)}, which {what} exceed by themselves"

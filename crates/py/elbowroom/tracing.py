@@ -21,8 +21,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from . import _native, pins as _pins, size
+from .costs import estimate, overload_name, rates_of
 from .errors import UnsupportedError
-from .joint import BACKWARD, MODULE, ONCE, RATES, UPDATE, Joint, estimate, overload_name
+from .joint import BACKWARD, MODULE, ONCE, UPDATE, Joint
 from .kernels import compiled_only
 from .state import predict
 
@@ -136,7 +137,7 @@ def trace(model, *args, optimizer=None, device="cpu", rates=None, name=None, **k
     """Traces one training step of ``model(*args, **kwargs)``, which returns its loss. Nothing is allocated: the model may be on the meta device.
 
     ``optimizer`` is an optimizer of the model's parameters, whose state and update join the step. Durations are estimated for ``device``,
-    or for ``rates``: floating-point operations and bytes per second, and the fixed nanoseconds of an op.
+    or for ``rates``: floating-point operations and bytes per second, and the fixed nanoseconds of an op, or :class:`elbowroom.costs.Rates`.
     Raises :class:`UnsupportedError` if the step cannot be traced as one graph.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -154,7 +155,7 @@ def trace(model, *args, optimizer=None, device="cpu", rates=None, name=None, **k
         module, signature = aot_export_module(whole, tree_map(fake, [*args, *kwargs.values()]), trace_joint=True, output_loss_index=0)
         _keep_annotations(replayed, module)
         joint = Joint(module, len(module.graph.output_node().args[0]) - len(signature.backward_signature.gradients_to_parameters), name or type(model).__name__)
-        return _with_update(joint, signature, optimizer, rates or RATES.get(device.type, RATES["cpu"]))
+        return _with_update(joint, signature, optimizer, rates_of(device.type, rates))
 
 
 @contextlib.contextmanager
@@ -246,7 +247,7 @@ def _with_update(joint, signature, optimizer, rates) -> Trace:
                 sizes.append(bytes_of)
             changed = [number[parameter], *state]
             moved = parameter.bytes * (2 + 2 * len(state))
-            add(f"{target.removeprefix('model.')}/update", "update", [*changed, *ids([gradient])], [], math.ceil(rates[2] + 1e9 * moved / rates[1]), parameter.bytes, ONCE | UPDATE, changed)
+            add(f"{target.removeprefix('model.')}/update", "update", [*changed, *ids([gradient])], [], math.ceil(rates.launch + 1e9 * moved / rates.bytes), parameter.bytes, ONCE | UPDATE, changed)
     results = [s for node in joint.forward_results if isinstance(node, fx.Node) for s in joint.storages_of(node)]
     ends = [] if optimizer is not None else [s for node in joint.gradients if isinstance(node, fx.Node) for s in joint.storages_of(node)]
     add("end", "end", ids([s for s in results + ends if s.tensor is not None]), [], 0, 0, ONCE | UPDATE)

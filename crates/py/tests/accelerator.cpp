@@ -20,6 +20,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/empty_strided.h>
@@ -715,6 +716,13 @@ void run(const c10::OperatorHandle& op, Stack* stack) {
   for (auto& result : results) stack->push_back(std::move(result));
 }
 
+// In deterministic mode a GPU fills what is new, by a kernel on the current stream.
+at::Tensor filled(at::Tensor made) {
+  const auto& context = at::globalContext();
+  if (made.numel() && context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory()) at::native::fill_empty_deterministic_(made);
+  return made;
+}
+
 at::Tensor empty_memory_format(
     c10::IntArrayRef size,
     std::optional<c10::ScalarType> dtype,
@@ -722,7 +730,7 @@ at::Tensor empty_memory_format(
     std::optional<c10::Device>,
     std::optional<bool>,
     std::optional<c10::MemoryFormat> format) {
-  return at::detail::empty_generic(size, &allocator, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::dtype_or_default(dtype), format);
+  return filled(at::detail::empty_generic(size, &allocator, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::dtype_or_default(dtype), format));
 }
 
 at::Tensor empty_strided(
@@ -732,7 +740,7 @@ at::Tensor empty_strided(
     std::optional<c10::Layout>,
     std::optional<c10::Device>,
     std::optional<bool>) {
-  return at::detail::empty_strided_generic(size, stride, &allocator, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::dtype_or_default(dtype));
+  return filled(at::detail::empty_strided_generic(size, stride, &allocator, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::dtype_or_default(dtype)));
 }
 
 // A copy between two tensors of which at least one lies on the device.

@@ -36,6 +36,12 @@ def adamw(model):
     return torch.optim.AdamW(model.parameters(), lr=1e-3)
 
 
+def on(device, make):
+    """A model and the arguments of its step on a device."""
+    model, args = make()
+    return model.to(device), tuple(arg.to(device) for arg in args)
+
+
 def train(model, args, optimizer, steps=5, before=None):
     """``steps`` steps; the losses."""
     torch.manual_seed(1)
@@ -69,12 +75,12 @@ def assert_same_gradients(first, second):
         assert torch.equal(one.grad, two.grad)
 
 
-def check(make, memory, optimizer=adamw, steps=5, **options):
+def check(make, memory, optimizer=adamw, steps=5, device="cpu", **options):
     """Trains plainly and fitted; requires equal bits, and that what an independent meter saw is what was predicted and within the limit."""
-    plain, args = make()
+    plain, args = on(device, make)
     plain_optimizer = optimizer(plain)
     losses = train(plain, args, plain_optimizer, steps)
-    fitted, args = make()
+    fitted, args = on(device, make)
     fitted_optimizer = optimizer(fitted)
     elbowroom.fit(fitted, memory, optimizer=fitted_optimizer, evaluations=300, **options)
     with elbowroom.Meter(fitted.parameters(), fitted.buffers(), args) as meter:

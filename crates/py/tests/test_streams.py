@@ -107,3 +107,15 @@ def test_a_host_tier_that_is_not_there_is_refused():
         elbowroom.fit(torch.nn.Linear(2, 2), "50%", host="pinned")
     with pytest.raises(elbowroom.UnsupportedError, match="host='pinned'"):
         elbowroom.fit(torch.nn.Linear(2, 2).to(accelerator.device().name), "50%", host="file")
+
+
+@pytest.mark.parametrize("name", ["chain", "residual"])
+def test_deterministic_algorithms_do_not_fill_what_a_copy_fills(name):
+    # PyTorch then fills what `empty` returns, on the stream of the kernels, while the copy to it runs on another.
+    trial, rng = Trial(name), random.Random(name)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        count, wrong, offloading = try_plans(trial, rng, plans=2, runs=8)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert (count, wrong) == (16, 0) and offloading
