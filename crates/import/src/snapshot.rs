@@ -283,19 +283,68 @@ fn still_there(
     }
 }
 
-/// The innermost line of Python that led to an event or a block.
+/// Where an event or a block is from, in the terms of the program.
 fn place(pickle: &Pickle, record: Ref) -> String {
     let frames = pickle.key(record, "frames").map_or(&[][..], |list| pickle.items(list));
-    let python = frames
-        .iter()
-        .find(|&&frame| pickle.text(frame, "filename").is_some_and(|file| file.ends_with(".py")));
-    match python.or_else(|| frames.first()) {
-        Some(&frame) => {
-            let file =
-                pickle.text(frame, "filename").unwrap_or("?").rsplit(['/', '\\']).next().unwrap_or("?");
-            let line = pickle.int(frame, "line").unwrap_or_default();
-            format!("{} ({file}:{line})", pickle.text(frame, "name").unwrap_or("?"))
+    let python = |&&frame: &&Ref| pickle.text(frame, "filename").is_some_and(|file| file.ends_with(".py"));
+    match frames.iter().find(python) {
+        Some(&innermost) => {
+            let own = frames.iter().filter(python).find(|&&frame| !of_pytorch(pickle, frame));
+            match own {
+                Some(&own) if own != innermost => {
+                    format!("{} › {}", line_of(pickle, own), function_of(pickle, innermost))
+                }
+                _ => line_of(pickle, innermost),
+            }
         }
-        None => "alloc".to_owned(),
+        None => place_in_cpp(frames.iter().filter_map(|&frame| pickle.text(frame, "name"))),
+    }
+}
+
+/// Whether a frame lies in PyTorch itself: its line says nothing about the program.
+fn of_pytorch(pickle: &Pickle, frame: Ref) -> bool {
+    pickle.text(frame, "filename").is_some_and(|file| file.split(['/', '\\']).any(|folder| folder == "torch"))
+}
+
+/// A frame as `function (file:line)`.
+fn line_of(pickle: &Pickle, frame: Ref) -> String {
+    let line = pickle.int(frame, "line").unwrap_or_default();
+    format!("{} ({}:{line})", pickle.text(frame, "name").unwrap_or("?"), file_of(pickle, frame))
+}
+
+fn file_of<'a>(pickle: &'a Pickle, frame: Ref) -> &'a str {
+    pickle.text(frame, "filename").unwrap_or("?").rsplit(['/', '\\']).next().unwrap_or("?")
+}
+
+/// The function of a frame; of a module's `forward`, the file that it lies in: `linear`.
+fn function_of<'a>(pickle: &'a Pickle, frame: Ref) -> &'a str {
+    match pickle.text(frame, "name") {
+        Some("forward") | None => file_of(pickle, frame).trim_end_matches(".py"),
+        Some(name) => name,
+    }
+}
+
+/// A place without a line of Python, from the names of C++ functions, the innermost first. The backward pass runs in a thread of its own: there
+/// the node of the graph says more than the allocator's functions, which are innermost.
+fn place_in_cpp<'a>(names: impl Iterator<Item = &'a str> + Clone) -> String {
+    let within = |name: &'a str, end: &str| {
+        let head = name.split_once(end)?.0;
+        Some(head.rsplit("::").next().unwrap_or(head))
+    };
+    let node = names
+        .clone()
+        .find_map(|name| name.starts_with("torch::autograd::").then(|| within(name, "::apply(")).flatten());
+    let operator = || {
+        names
+            .clone()
+            .filter(|name| name.starts_with("at::_ops::"))
+            .filter_map(|name| within(name, "::call("))
+            .last()
+    };
+    let backward = names.clone().any(|name| name.contains("torch::autograd::Engine::"));
+    match (node.or_else(operator), names.clone().next()) {
+        (Some(what), _) if backward => format!("{what} (backward pass)"),
+        (Some(what), _) => what.to_owned(),
+        (None, innermost) => innermost.unwrap_or("alloc").to_owned(),
     }
 }

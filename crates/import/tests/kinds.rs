@@ -1,5 +1,7 @@
 //! Each kind of file, small enough to be followed by hand.
 
+use std::collections::BTreeSet;
+
 use elbowroom_import::snapshot::Snapshot;
 use elbowroom_import::{Chain, Format, ImportError, Imported, Options, Units, import};
 use elbowroom_ir::packing::Interval;
@@ -372,6 +374,33 @@ fn memory_snapshots_of_every_protocol() {
         let none = import(&bytes, "s.pickle", &Options::default().device(0)).unwrap_err();
         assert!(none.to_string().contains("device 0 has events"), "{none}");
     }
+}
+
+#[test]
+fn a_snapshot_of_a_gpu_names_lines_of_the_program() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/snapshot_h200.pickle.gz");
+    let snapshot = Snapshot::read(&std::fs::read(path).unwrap(), "snapshot_h200.pickle.gz", None).unwrap();
+    let places: BTreeSet<&str> = snapshot.allocations.iter().map(|a| a.place.as_str()).collect();
+    let expected = [
+        "<module> (snap.py:10) › _init_group",
+        "<module> (snap.py:10) › _make_grads",
+        "<module> (snap.py:10) › _multi_tensor_adam",
+        "<module> (snap.py:6) › <lambda>",
+        "<module> (snap.py:7)",
+        "AddmmBackward0 (backward pass)",
+        "GeluBackward0 (backward pass)",
+        "MseLossBackward0 (backward pass)",
+        "NativeDropoutBackward0 (backward pass)",
+        "forward (loops.py:16) › activation",
+        "forward (loops.py:16) › dropout",
+        "forward (loops.py:16) › linear",
+        "forward (loops.py:16) › mse_loss",
+        "sum_dim_IntList (backward pass)",
+    ];
+    assert_eq!(
+        places.iter().copied().filter(|place| !place.starts_with("block ")).collect::<Vec<_>>(),
+        expected
+    );
 }
 
 #[test]
