@@ -312,12 +312,12 @@ fn line_of(pickle: &Pickle, frame: Ref) -> String {
     format!("{} ({}:{line})", pickle.text(frame, "name").unwrap_or("?"), file_of(pickle, frame))
 }
 
-fn file_of<'a>(pickle: &'a Pickle, frame: Ref) -> &'a str {
+fn file_of(pickle: &Pickle, frame: Ref) -> &str {
     pickle.text(frame, "filename").unwrap_or("?").rsplit(['/', '\\']).next().unwrap_or("?")
 }
 
 /// The function of a frame; of a module's `forward`, the file that it lies in: `linear`.
-fn function_of<'a>(pickle: &'a Pickle, frame: Ref) -> &'a str {
+fn function_of(pickle: &Pickle, frame: Ref) -> &str {
     match pickle.text(frame, "name") {
         Some("forward") | None => file_of(pickle, frame).trim_end_matches(".py"),
         Some(name) => name,
