@@ -11,6 +11,7 @@ use elbowroom_ir::{Id, Nanos, OpId};
 
 use super::instance::{Instance, NONE};
 use super::mincut::Mincut;
+use super::search::can_fit_alone;
 use super::sequence::{Decisions, policy};
 use super::stream::{self, Stream};
 use crate::deadline::Until;
@@ -50,6 +51,8 @@ static PLANNERS: [(&dyn Planner, RangeInclusive<usize>); 13] = [
     (&Rotor::DEFAULT, LONG + 1..=usize::MAX),
     (&Pofo::COARSE, LONG + 1..=usize::MAX),
 ];
+/// Those that only recompute, which takes long and finds nothing where parameters must leave.
+const RECOMPUTE_ONLY: [&str; 3] = ["sublinear", "dtr", "rotor"];
 /// What the lower bound recomputes, without a link and with it.
 static MINCUTS: [Mincut; Mincut::EACH.len()] = Mincut::EACH;
 /// Streamed parameters, where these are much of the trace.
@@ -82,7 +85,10 @@ pub(crate) fn peers(trace: &Trace) -> impl Iterator<Item = &'static dyn Planner>
 /// Those of them that are worth their time for a request.
 fn worthwhile(request: &Request<'_>) -> Vec<&'static dyn Planner> {
     let streams = stream::worth_trying_at(request).then(|| streams(request.trace));
-    planners(request.trace).chain(streams.into_iter().flatten()).collect()
+    let fits_alone = can_fit_alone(request);
+    let planners =
+        planners(request.trace).filter(|planner| fits_alone || !RECOMPUTE_ONLY.contains(&planner.name()));
+    planners.chain(streams.into_iter().flatten()).collect()
 }
 
 fn planners(trace: &Trace) -> impl Iterator<Item = &'static dyn Planner> {
