@@ -31,7 +31,7 @@ mod smallest;
 
 pub use derive::{Underived, derived_plan};
 pub use evaluations::{Evaluations, ParseEvaluationsError, Quick, Round};
-use fit::{Fitted, Placed, Placing, fit, place};
+use fit::{Fitted, Placed, Placing, fit, place, problem_within};
 use origin::Origin;
 use remembered::Remembered;
 pub(crate) use share::planning_share;
@@ -367,8 +367,7 @@ pub fn plan_at_offsets(
     let method = &Method { packer: &packer, ..method.clone() };
     let (fitted, recorded) = fit(task, method, &[], observer);
     let fitted = fitted?;
-    let mut problem = elbowroom_sim::liveness::problem(&fitted.schedule, &task.machine);
-    problem.capacity = Some(task.machine.memory.align_up(task.machine.align));
+    let mut problem = problem_within(&fitted.schedule, &task.machine);
     for (at_boundary, &offset) in fitted.schedule.boundary.iter().zip(persistent_offsets) {
         if let (Some(buffer), Some(offset)) = (at_boundary.device, offset) {
             problem.blocks[buffer].fixed = Some(offset);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use elbowroom::engine;
 use elbowroom::graph::zoo::{self, Options};
 use elbowroom::ir::packing::{Packer, Placement, Problem};
-use elbowroom::ir::planning::{Costs, Freedom, Planner, Request};
+use elbowroom::ir::planning::{Continuation, Costs, Freedom, Planner, Request};
 use elbowroom::ir::schedule::Schedule;
 use elbowroom::ir::search::{Budget, Observer, Outcome, Silent, StopReason};
 use elbowroom::ir::trace::Trace;
@@ -64,11 +64,11 @@ impl Planner for Noting {
         &self,
         request: &Request<'_>,
         known: &[&Schedule],
-        horizon: u64,
+        continuation: Continuation,
         budget: &Budget,
         observer: &dyn Observer,
     ) -> Outcome<Schedule> {
-        self.planner(request, true).continue_from(request, known, horizon, budget, observer)
+        self.planner(request, true).continue_from(request, known, continuation, budget, observer)
     }
 }
 

@@ -113,6 +113,16 @@ pub struct Request<'a> {
     pub pins: Option<&'a Pins>,
 }
 
+/// What a search that goes on is told besides the schedules of its earlier parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Continuation {
+    /// Evaluations after which a search that cools should be cold, even if the budget ends it before: what it does depends on the horizon, so
+    /// that fewer evaluations repeat its beginning.
+    pub horizon: u64,
+    /// No schedule within the request's limit has a shorter iteration. A bound for a higher limit is one for all parts of a search.
+    pub bound: Nanos,
+}
+
 /// An algorithm that decides which tensors are kept, offloaded, evicted and recomputed, and when.
 pub trait Planner: Sync {
     /// The name by which users select it.
@@ -135,13 +145,12 @@ pub trait Planner: Sync {
     }
 
     /// As [`schedule_from`](Self::schedule_from), for a search that goes on: the known schedules are those of its earlier parts, so a planner with
-    /// warm starts of its own need not compute those again. A search that cools should be cold after `horizon` evaluations, even if the budget
-    /// ends it before: what it does depends on the horizon, so that fewer evaluations repeat its beginning.
+    /// warm starts of its own need not compute those again.
     fn continue_from(
         &self,
         request: &Request<'_>,
         known: &[&Schedule],
-        _horizon: u64,
+        _continuation: Continuation,
         budget: &Budget,
         observer: &dyn Observer,
     ) -> Outcome<Schedule> {

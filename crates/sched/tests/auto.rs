@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use elbowroom_ir::check::check_schedule;
 use elbowroom_ir::machine::{Channel, Machine};
-use elbowroom_ir::planning::{CostSource, Costs, Freedom, Planner, Request};
+use elbowroom_ir::planning::{Continuation, CostSource, Costs, Freedom, Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome, Silent, StopReason};
 use elbowroom_ir::trace::{Again, Op, Persistent, Phase, Storage, Tensor, Trace, TraceData, Work};
@@ -263,6 +263,22 @@ fn a_search_starts_from_what_it_is_told() {
         helped += usize::from(warm < short);
     }
     assert!(helped > 0, "the warm start never helps");
+}
+
+#[test]
+fn a_search_that_goes_on_ends_at_the_bound_that_it_is_told() {
+    let chain = long_chain();
+    let machine = machine(500, 1, true);
+    let request = request(&chain, &machine, Freedom::ALL);
+    let (_, outcome) = plan(&chain, &machine, Freedom::ALL, &Budget::evaluations(1_000));
+    let known = outcome.best.unwrap();
+    let bound = simulate(&chain.trace, &chain.costs, &machine, &known).unwrap().iteration;
+    let budget = Budget::evaluations(10_000);
+    let go_on = |bound: Nanos| {
+        Auto.continue_from(&request, &[&known], Continuation { horizon: 10_000, bound }, &budget, &Silent)
+    };
+    assert_eq!(go_on(bound).stop, StopReason::Optimal);
+    assert_eq!(go_on(Nanos::ZERO).stop, StopReason::Evaluations, "no other bound is computed");
 }
 
 /// A trace op by op: (name, reads, bytes of what it makes). Values are numbered in the order in which they are made, those of `persistent`

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use elbowroom_ir::check::CheckedPlan;
+use elbowroom_ir::machine::Machine;
 use elbowroom_ir::packing::{Placement, Problem};
 use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
@@ -508,8 +509,7 @@ impl<'a> Descent<'a> {
         observer: &dyn Observer,
     ) -> Result<Placement, Bytes> {
         let machine = &self.task.machine;
-        let capacity = Some(machine.memory.align_up(machine.align));
-        let problem = Problem { capacity, ..liveness::problem(schedule, machine) };
+        let problem = problem_within(schedule, machine);
         if let Some(placement) = known_placement(self.task, self.method, &problem) {
             return Ok(placement);
         }
@@ -649,10 +649,19 @@ fn pairs(problem: &Problem) -> u64 {
     pairs
 }
 
+/// The problem of packing a schedule into a machine's memory. Blocks are rounded up to the alignment, buffers are not: what fits the last multiple of
+/// the alignment within the memory fits the memory. What fits the multiple above fits it only if the buffer on top ends early enough, which no packer
+/// cares for, so that this is the capacity for no other schedules than those whose live memory needs it.
+pub(super) fn problem_within(schedule: &Schedule, machine: &Machine) -> Problem {
+    let problem = liveness::problem(schedule, machine);
+    let (memory, align) = (machine.memory, machine.align);
+    let within = Bytes(memory.get() - memory.get() % align.get());
+    let capacity = if problem.peak_live() <= within { within } else { memory.align_up(align) };
+    Problem { capacity: Some(capacity), ..problem }
+}
+
 /// Returns a placement within the problem's capacity, or without a capacity the smallest that was found. The error is the smallest arena size
 /// that the packer reached.
-///
-/// Blocks are rounded up to the alignment, buffers are not: the highest one ends where its bytes end.
 pub(super) fn place(
     problem: Problem,
     schedule: &Schedule,
@@ -692,9 +701,11 @@ pub(super) fn place(
         }
     };
     let Some(placement) = outcome.best else {
-        let unknown = problem.capacity.unwrap_or_default() + Bytes(1);
+        // The next height that blocks can have.
+        let align = problem.blocks.values().map(|block| block.align).max().unwrap_or(Bytes(1));
+        let unknown = problem.capacity.unwrap_or_default() + align;
         let height = match outcome.stop {
-            StopReason::GaveUp { best: Some(best) } => best,
+            StopReason::GaveUp { best: Some(best) } => best.max(unknown),
             StopReason::Infeasible(proof) => match *proof {
                 Infeasible::Blocks { needed, .. } => needed.max(unknown),
                 Infeasible::Op { .. } => unknown,
@@ -780,6 +791,42 @@ mod tests {
         let time = safe.time(&task);
         let (taken, _) = faster_or_safe(&task, Ok(found), Some(safe), Evaluations::default());
         assert_eq!(taken.ok().map(|taken| taken.time(&task)), Some(time));
+    }
+
+    /// Places as `best-fit` does, and all of it as high as the capacity permits.
+    struct Lifted;
+
+    impl Packer for Lifted {
+        fn name(&self) -> &'static str {
+            "lifted"
+        }
+
+        fn pack(&self, problem: &Problem, budget: &Budget, observer: &dyn Observer) -> Outcome<Placement> {
+            let mut outcome = BestFit.pack(problem, budget, observer);
+            if let (Some(placement), Some(capacity)) = (&mut outcome.best, problem.capacity) {
+                let room = capacity.saturating_sub(placement.height);
+                placement.offsets.iter_mut().for_each(|(_, offset)| *offset += room);
+                placement.height += room;
+            }
+            outcome
+        }
+    }
+
+    #[test]
+    fn a_limit_between_two_multiples_of_the_alignment_is_kept_by_any_placement() {
+        let graph = elbowroom_graph::zoo::build("resnet20", &Options::new(8)).unwrap();
+        let machine = elbowroom_sim::presets::machine("gtx1080ti").unwrap();
+        let task = Task::estimate(&graph, &machine, Freedom::ALL).unwrap();
+        let keep = Keep.schedule(&request(&task, Bytes(u64::MAX)), &Budget::default(), &Silent).best.unwrap();
+        let packed =
+            BestFit.pack(&liveness::problem(&keep, &machine), &Budget::default(), &Silent).best.unwrap();
+        for above in [1, machine.align.get() - 1] {
+            let task = task.with_memory(packed.height.align_up(machine.align) + Bytes(above));
+            let method = Method::new(&Keep, &Lifted, Budget::evaluations(1));
+            let (fitted, record) = fit(&task, &method, &[], &Silent);
+            assert!(fitted.is_ok_and(|fitted| fitted.placement.height <= task.machine.memory));
+            assert_eq!(record.rounds.len(), 1);
+        }
     }
 
     #[test]

@@ -12,8 +12,10 @@
 //!
 //! [`Evaluations::continued`] are those of the rounds up to the one that found the plan, and reproduce it.
 
-use elbowroom_ir::packing::{Placement, Problem};
-use elbowroom_ir::planning::{Freedom, Request};
+use std::cell::OnceCell;
+
+use elbowroom_ir::packing::Placement;
+use elbowroom_ir::planning::{Continuation, Freedom, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, InterruptOnly, Observer, Outcome, StopReason};
 use elbowroom_ir::{Bytes, Nanos};
@@ -22,7 +24,7 @@ use elbowroom_sim::bound::lower_bound;
 use elbowroom_sim::liveness;
 
 use super::evaluations::{Evaluations, Round};
-use super::fit::{Clock, Fitted, Placed, Placing, Unplaced, at_once, known_placement, place};
+use super::fit::{Clock, Fitted, Placed, Placing, Unplaced, at_once, known_placement, place, problem_within};
 use super::origin::Origin;
 use super::{AT_ONCE, Method, PlanError, Rounds, Task, goal, no_schedule, request, simulate};
 
@@ -97,8 +99,8 @@ struct Best {
 /// The rounds that decide with the same freedom.
 struct Track {
     freedom: Freedom,
-    /// The iteration time that none of its plans can be below.
-    bound: Nanos,
+    /// The iteration time that none of its plans can be below: computed when it is asked for, since a short series has no round of most tracks.
+    bound: OnceCell<Nanos>,
     limit: LiveLimit,
     /// How long its rounds are, and how many in succession failed to pack.
     level: u32,
@@ -140,11 +142,8 @@ impl<'a> Series<'a> {
         let whole = task.machine.memory.align_up(task.machine.align);
         let track = |freedom| Track {
             freedom,
-            bound: match freedom == task.freedom {
-                true => bound,
-                false => lower_bound(&Request { freedom, ..request(task, whole) }),
-            },
-            limit: LiveLimit::from(whole),
+            bound: if freedom == task.freedom { OnceCell::from(bound) } else { OnceCell::new() },
+            limit: LiveLimit::from(whole, task.machine.align),
             level: BEGIN,
             failures: 0,
             packed: None,
@@ -200,7 +199,7 @@ impl<'a> Series<'a> {
         let best = self.best.as_ref().map(|best| best.placed);
         let open = |track: &&usize| {
             let track = &self.tracks[**track];
-            !track.over && best.is_none_or(|best| track.bound < best)
+            !track.over && best.is_none_or(|best| track.bound(self.task) < best)
         };
         // Those that keep the order first, as long as nothing is packed no others, unless these are over.
         let main = self.main();
@@ -361,7 +360,10 @@ impl<'a> Series<'a> {
         known.dedup();
         known.extend(self.known);
         let mut outcome = match std::mem::replace(&mut track.begun, true) {
-            true => planner.continue_from(&request, &known, horizon, &budget, &origin),
+            true => {
+                let goes_on = Continuation { horizon, bound: track.bound(self.task) };
+                planner.continue_from(&request, &known, goes_on, &budget, &origin)
+            }
             false => planner.schedule_from(&request, &known, &budget, &origin),
         };
         if outcome.stop == StopReason::Interrupted {
@@ -381,8 +383,7 @@ impl<'a> Series<'a> {
     /// Packs a round's schedule. The error is the arena size that the packer reached.
     fn pack(&self, index: usize, schedule: &Schedule, observer: &dyn Observer) -> Result<Placement, Bytes> {
         let machine = &self.task.machine;
-        let capacity = Some(machine.memory.align_up(machine.align));
-        let problem = Problem { capacity, ..liveness::problem(schedule, machine) };
+        let problem = problem_within(schedule, machine);
         if let Some(placement) = known_placement(self.task, self.method, &problem) {
             return Ok(placement);
         }
@@ -426,6 +427,11 @@ impl<'a> Series<'a> {
 }
 
 impl Track {
+    fn bound(&self, task: &Task) -> Nanos {
+        let whole = task.machine.memory.align_up(task.machine.align);
+        *self.bound.get_or_init(|| lower_bound(&Request { freedom: self.freedom, ..request(task, whole) }))
+    }
+
     /// A round ended without a question about packing: the next one searches for longer.
     fn settled(&mut self) {
         (self.level, self.failures) = ((self.level + 1).min(LEVELS), 0);
@@ -469,6 +475,8 @@ fn freedoms(task: &Task) -> Vec<Freedom> {
 #[derive(Clone, Copy, Debug)]
 struct LiveLimit {
     whole: Bytes,
+    /// The alignment of the blocks: an excess of less is of the block on top alone.
+    align: Bytes,
     limit: Bytes,
     /// The highest limit whose schedule was packed.
     fits: Option<Bytes>,
@@ -479,8 +487,8 @@ struct LiveLimit {
 }
 
 impl LiveLimit {
-    fn from(whole: Bytes) -> Self {
-        Self { whole, limit: whole, fits: None, exceeds: whole, failures: 0 }
+    fn from(whole: Bytes, align: Bytes) -> Self {
+        Self { whole, align, limit: whole, fits: None, exceeds: whole, failures: 0 }
     }
 
     fn limit(&self) -> Bytes {
@@ -494,6 +502,10 @@ impl LiveLimit {
     /// A schedule of this live memory needs so many bytes more than there are.
     fn exceeds(&mut self, peak: Bytes, excess: Bytes) {
         self.exceeds = self.limit.min(peak);
+        if excess < self.align {
+            self.limit = self.exceeds.saturating_sub(excess);
+            return;
+        }
         let fits = self.fits.filter(|&fits| fits < self.exceeds);
         // A schedule that can be packed at all comes first: of what is left of the limit then, later rounds make use.
         let barely = self.fits.is_none() && excess.get() <= self.whole.get() / BARELY;
@@ -534,7 +546,7 @@ mod tests {
 
     /// Rounds whose schedules use all of the limit and are packed if it is at most `border`.
     fn limits(border: u64, rounds: usize) -> Vec<u64> {
-        let mut limit = LiveLimit::from(Bytes(10_000));
+        let mut limit = LiveLimit::from(Bytes(10_000), Bytes(1));
         (0..rounds)
             .map(|_| {
                 let made = limit.limit();
@@ -564,8 +576,15 @@ mod tests {
     }
 
     #[test]
+    fn an_excess_of_less_than_the_alignment_lowers_the_limit_by_no_more() {
+        let mut limit = LiveLimit::from(Bytes(10_240), Bytes(256));
+        limit.exceeds(Bytes(10_240), Bytes(100));
+        assert_eq!(limit.limit(), Bytes(10_140));
+    }
+
+    #[test]
     fn a_limit_at_which_nothing_is_found_rises_until_something_is() {
-        let mut limit = LiveLimit::from(Bytes(10_000));
+        let mut limit = LiveLimit::from(Bytes(10_000), Bytes(1));
         limit.exceeds(Bytes(9_000), Bytes(5_000));
         assert_eq!(limit.limit(), Bytes(4_000));
         let risen: Vec<Bytes> = (0..20).map(|_| (limit.too_low(), limit.limit()).1).collect();
@@ -587,7 +606,7 @@ mod tests {
     fn rounds_grow_where_packing_is_not_the_question() {
         let whole = Bytes(10_000);
         let freedom = Freedom::ALL;
-        let (limit, unpacked, bound) = (LiveLimit::from(whole), Vec::new(), Nanos::ZERO);
+        let (limit, unpacked, bound) = (LiveLimit::from(whole, Bytes(1)), Vec::new(), OnceCell::new());
         let (level, failures, packed, begun, over) = (0, 0, None, false, false);
         let mut track = Track { freedom, bound, limit, level, failures, packed, unpacked, begun, over };
         (1..FAILURES).for_each(|_| track.failed());

@@ -36,7 +36,7 @@ mod window;
 
 use std::time::Instant;
 
-use elbowroom_ir::planning::{Planner, Request};
+use elbowroom_ir::planning::{Continuation, Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 use elbowroom_ir::trace::Trace;
@@ -49,6 +49,7 @@ use crate::policy::Policy;
 use crate::portfolio::Entry;
 use crate::verdict::impossible_op;
 use instance::Instance;
+use mincut::Mincut;
 use search::SearchResult;
 use sequence::Decisions;
 use warm::{EARLIER, Starts, WarmStart};
@@ -85,20 +86,20 @@ impl Planner for Auto {
         &self,
         request: &Request<'_>,
         known: &[&Schedule],
-        horizon: u64,
+        continuation: Continuation,
         budget: &Budget,
         observer: &dyn Observer,
     ) -> Outcome<Schedule> {
-        search_from(request, known, Some(horizon), &|_, _| Starts::default(), budget, observer)
+        search_from(request, known, Some(continuation), &|_, _| Starts::default(), budget, observer)
     }
 }
 
 /// The phases of the planner, with the warm starts that `quick` makes within a budget, given the lower bound, and the known schedules. A
-/// search that goes on has a horizon.
+/// search that goes on has a horizon, and knows a bound: the lower bound of a deep network takes as long as a whole short round.
 fn search_from(
     request: &Request<'_>,
     known: &[&Schedule],
-    horizon: Option<u64>,
+    continuation: Option<Continuation>,
     quick: &dyn Fn(&Budget, u64) -> Starts,
     budget: &Budget,
     observer: &dyn Observer,
@@ -109,7 +110,8 @@ fn search_from(
     }
     let plain = Policy::prompt(request.trace);
     let least = least_live(request, &plain).ok().map(|(live_bytes, _)| live_bytes);
-    let bound = lower_bound(request).get();
+    let bound = continuation.map_or_else(|| lower_bound(request), |goes_on| goes_on.bound).get();
+    let horizon = continuation.map(|goes_on| goes_on.horizon);
     if let Ok(lowered) = lower(request, &plain)
         && lowered.iteration.get() <= bound
     {
@@ -185,9 +187,12 @@ fn in_order(
     let mut fallback = warm
         .iter()
         .find_map(|warm| Some(Found { time: warm.time, schedule: warm.schedule.clone()?, by: warm.by }));
-    let good = fallback.as_ref().is_some_and(|found| found.time / 3 < inst.total / 2);
+    let good = warm.iter().any(|warm| {
+        warm.by != Mincut::DEFAULT.name() && warm.schedule.is_some() && warm.time / 3 < inst.total / 2
+    });
     if !good && cut.is_none() && horizon.is_none() {
-        // No start for the walks: around it they found slower schedules than around nothing.
+        // Neither is what `mincut` relieves better everywhere than what is relieved from nothing, nor the other way round. No start for the
+        // walks: around it they found slower schedules than around nothing.
         let relieved = relief::schedule(request, inst);
         fallback = fallback.into_iter().chain(relieved).min_by_key(|found| found.time);
     }
