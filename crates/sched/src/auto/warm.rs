@@ -249,3 +249,14 @@ fn decisions(inst: &Instance, schedule: &Schedule) -> Decisions {
     prefetches.dedup();
     Decisions { repeats, prefetches, rule: PrefetchRule::Eager }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn planners_that_only_recompute_are_named_as_they_are_called() {
+        let known = |name: &&str| PLANNERS.iter().any(|(planner, _)| planner.name() == *name);
+        assert!(RECOMPUTE_ONLY.iter().all(known));
+    }
+}
