@@ -145,12 +145,47 @@ pub fn cuts(len: usize, seed: u64) -> Problem {
     }
 }
 
+/// Like MiniMalloc's D and J: cut like [`cuts`], but from everywhere a sixth to a quarter of the pieces is taken away, so that the peak of live memory is
+/// below the height of the strip. The optimum lies between the two.
+pub fn open(len: usize, seed: u64) -> Problem {
+    const SIDE: u64 = 1_024;
+    let mut random = Random::new(seed);
+    loop {
+        let missing = len / 8 + random.below(len as u64 / 8) as usize;
+        let mut pieces = cut_square(len + missing, SIDE, &mut random);
+        pieces.truncate(len);
+        let block = |&[start, end, low, high]: &[u64; 4]| {
+            Block::new(SIDE * start, SIDE * end, Bytes(SIDE * (high - low)))
+        };
+        let problem = Problem { blocks: pieces.iter().map(block).collect(), capacity: None };
+        if problem.peak_live().get() < SIDE * SIDE {
+            return problem;
+        }
+    }
+}
+
 /// A square of `side` × `side` in pieces, as start, end, low and high, in random order. Some pieces are missing, so that `len` are left.
 fn cut_strip(len: usize, side: u64, random: &mut Random) -> Vec<[u64; 4]> {
     let missing = len / 100 + random.below(len as u64 / 16) as usize;
     let area = |&[start, end, low, high]: &[u64; 4]| (end - start) * (high - low);
+    let mut pieces = cut_square(len + missing, side, random);
+    let (full, mut spare, mut left) = (random.below(side), side * side / 8, missing);
+    pieces.retain(|piece| {
+        let goes = left > 0 && !(piece[0]..piece[1]).contains(&full) && area(piece) <= spare;
+        if goes {
+            spare -= area(piece);
+            left -= 1;
+        }
+        !goes
+    });
+    pieces
+}
+
+/// A square of `side` × `side` in pieces, as start, end, low and high, in random order.
+fn cut_square(count: usize, side: u64, random: &mut Random) -> Vec<[u64; 4]> {
+    let area = |&[start, end, low, high]: &[u64; 4]| (end - start) * (high - low);
     let mut pieces: Vec<[u64; 4]> = vec![[0, side, 0, side]];
-    while pieces.len() < len + missing {
+    while pieces.len() < count {
         let Some(at) = (0..pieces.len()).max_by_key(|&at| area(&pieces[at])) else { break };
         let [start, end, low, high] = pieces[at];
         let across = random.below(2) == 0;
@@ -171,15 +206,6 @@ fn cut_strip(len: usize, side: u64, random: &mut Random) -> Vec<[u64; 4]> {
     for at in (1..pieces.len()).rev() {
         pieces.swap(at, random.below(at as u64 + 1) as usize);
     }
-    let (full, mut spare, mut left) = (random.below(side), side * side / 8, missing);
-    pieces.retain(|piece| {
-        let goes = left > 0 && !(piece[0]..piece[1]).contains(&full) && area(piece) <= spare;
-        if goes {
-            spare -= area(piece);
-            left -= 1;
-        }
-        !goes
-    });
     pieces
 }
 

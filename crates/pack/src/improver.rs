@@ -21,7 +21,7 @@ use crate::branching_order::{BranchingOrders, StaticOrder};
 use crate::canonical_tree::{Number, Tree, TreeSearch, Verdict, scale_of};
 use crate::clock::Clock;
 use crate::component::Component;
-use crate::composite::{Composites, Joining};
+use crate::composite::{self, Composites, Joining};
 use crate::corner_search::{CornerSearch, Strip};
 use crate::instance::{Instance, Span, gcd};
 use crate::random::Random;
@@ -46,6 +46,11 @@ fn nearly_filled(instance: &Instance) -> bool {
     instance.filled() >= NEARLY_FILLED
 }
 
+/// Whether the corners of a component are searched: it is nearly filled, or its items fit each other as if they had been cut from a rectangle.
+fn has_corners(instance: &Instance) -> bool {
+    nearly_filled(instance) || instance.len() <= MOST_ITEMS && composite::fit_each_other(instance)
+}
+
 /// The noise in the order in which items are joined, and the probability that they are, by the number of the search. Five, so that long searches,
 /// whose numbers are two below a power of two, meet all of them.
 const JOINED: [(f64, f64); 5] = [(0.0, 1.0), (0.5, 1.0), (1.0, 1.0), (2.0, 0.95), (4.0, 0.9)];
@@ -54,6 +59,11 @@ const JOINED: [(f64, f64); 5] = [(0.0, 1.0), (0.5, 1.0), (1.0, 1.0), (2.0, 0.95)
 const REORDERINGS: usize = 64;
 /// Nodes of a search of composites for one move by which they are joined.
 const NODES_PER_MOVE: u64 = 10;
+
+/// A ceiling below the height, and not below the goal.
+fn ceiling_between(goal: u64, height: u64, random: &mut Random) -> u64 {
+    height - ((height - goal) >> [1, 2, 4, 6][random.below(4)]).max(1)
+}
 
 enum AnyTree {
     Narrow(Tree<i32>),
@@ -69,6 +79,8 @@ pub(crate) struct ComponentState {
     pub(crate) offsets: Vec<u64>,
     /// Every height is a multiple of this.
     grain: u64,
+    /// Whether corners are searched.
+    corners: bool,
     tree: Option<Arc<AnyTree>>,
     /// For searches of corners, if they are possible.
     strip: Option<Arc<Strip>>,
@@ -86,6 +98,7 @@ impl ComponentState {
     /// A component with a first placement.
     pub(crate) fn new(component: Component, offsets: Vec<u64>) -> Self {
         Self {
+            corners: has_corners(&component.instance),
             bound: component.instance.bound,
             height: component.instance.height(&offsets),
             orders: BranchingOrders::new(&component.instance),
@@ -179,41 +192,39 @@ impl Evaluation {
     fn decided_by(&self, verdict: Verdict) -> bool {
         match verdict {
             Verdict::Fits => self.kind != Kind::Window,
-            Verdict::DoesNotFit => !matches!(self.kind, Kind::Composites { .. }),
+            Verdict::DoesNotFit => !matches!(self.kind, Kind::Composites { .. } | Kind::Joined { .. }),
             Verdict::OutOfNodes => false,
         }
     }
 
     fn search(&self, stop: &dyn Fn() -> bool) -> Searched {
-        fn with<N: Number>(tree: &Tree<N>, task: &Evaluation, stop: &dyn Fn() -> bool) -> Searched {
-            let mut search = TreeSearch::new(tree, stop);
-            let order = match task.kind {
-                Kind::Deep { order, again, .. } => again.then_some(order),
-                _ => None,
-            };
-            let verdict = search.run(task.ceiling, &task.order, order, task.nodes);
-            let offsets = if verdict == Verdict::Fits { search.offsets() } else { Vec::new() };
-            Searched { verdict, offsets, area: search.most_area, nodes: search.nodes }
-        }
         let corners = |strip: &Strip, order: &[u32]| {
             let mut search = CornerSearch::new(strip, stop);
             let verdict = search.run(self.ceiling, order, self.nodes);
             let offsets = if verdict == Verdict::Fits { search.offsets() } else { Vec::new() };
             Searched { verdict, offsets, area: search.most_area, nodes: search.nodes }
         };
-        let window;
-        let tree = match &self.scope {
-            Scope::Whole(tree) => tree.as_ref(),
-            Scope::Corners(strip) => return corners(strip, &self.order),
+        match &self.scope {
+            Scope::Whole(tree) => self.search_tree(tree, &self.order, stop),
+            Scope::Corners(strip) => corners(strip, &self.order),
             Scope::Composites { component, joining, search, random } => {
                 let mut random = random.clone();
                 let joined = Composites::join(&component.instance, *joining, &mut random, stop);
                 let Some(joined) = joined else { return Searched::default() };
-                let Some(strip) = Strip::new(&joined.instance) else { unreachable!() };
-                let order = BranchingOrders::new(&joined.instance).corner_order(*search, &mut random);
-                let mut searched = corners(&strip, &order);
-                searched.offsets = joined.offsets(&searched.offsets);
-                return searched;
+                let orders = BranchingOrders::new(&joined.instance);
+                let mut searched = match (self.kind, Strip::new(&joined.instance)) {
+                    (Kind::Composites { .. }, Some(strip)) => {
+                        corners(&strip, &orders.corner_order(*search, &mut random))
+                    }
+                    _ => {
+                        let order = orders.order(*search, &mut random);
+                        self.search_tree(&any_tree(&joined.instance), &order, stop)
+                    }
+                };
+                if searched.verdict == Verdict::Fits {
+                    searched.offsets = joined.offsets(&searched.offsets);
+                }
+                searched
             }
             Scope::Window(instance, _) => {
                 // Either search proves what the other one does not.
@@ -223,13 +234,31 @@ impl Evaluation {
                 {
                     return corners(&strip, &self.order);
                 }
-                window = any_tree(instance);
-                &window
+                self.search_tree(&any_tree(instance), &self.order, stop)
             }
-        };
+        }
+    }
+
+    /// Searches a tree with a branching order.
+    fn search_tree(&self, tree: &AnyTree, order: &[u32], stop: &dyn Fn() -> bool) -> Searched {
+        fn with<N: Number>(
+            tree: &Tree<N>,
+            order: &[u32],
+            task: &Evaluation,
+            stop: &dyn Fn() -> bool,
+        ) -> Searched {
+            let mut search = TreeSearch::new(tree, stop);
+            let again = match task.kind {
+                Kind::Deep { order, again, .. } => again.then_some(order),
+                _ => None,
+            };
+            let verdict = search.run(task.ceiling, order, again, task.nodes);
+            let offsets = if verdict == Verdict::Fits { search.offsets() } else { Vec::new() };
+            Searched { verdict, offsets, area: search.most_area, nodes: search.nodes }
+        }
         match tree {
-            AnyTree::Narrow(tree) => with(tree, self, stop),
-            AnyTree::Wide(tree) => with(tree, self, stop),
+            AnyTree::Narrow(tree) => with(tree, order, self, stop),
+            AnyTree::Wide(tree) => with(tree, order, self, stop),
         }
     }
 }
@@ -358,7 +387,7 @@ impl<'a> Improver<'a> {
         for s in 0..self.states.len() {
             let items = self.states[s].component.items.len();
             let [filled, other] = FEWEST_REORDERED;
-            let fewest = if nearly_filled(&self.states[s].component.instance) { filled } else { other };
+            let fewest = if self.states[s].corners { filled } else { other };
             if items < fewest || self.states[s].height <= self.goal() {
                 continue;
             }
@@ -400,7 +429,7 @@ impl<'a> Improver<'a> {
 
     /// The first searches of the corners of a component that is nearly filled. Most such components are placed by one of them.
     fn search_corners(&mut self, s: usize) {
-        if !self.states[s].searchable() || !nearly_filled(&self.states[s].component.instance) {
+        if !self.states[s].searchable() || !self.states[s].corners {
             return;
         }
         for _ in 0..FIRST_CORNERS {
@@ -440,30 +469,20 @@ impl<'a> Improver<'a> {
         let mut random = Random::new(self.budget.seed, number);
         let state = &mut self.states[s];
         let before = state.plan;
-        if before == SearchPlan::default()
-            && state.strip.is_none()
-            && nearly_filled(&state.component.instance)
-        {
+        if before == SearchPlan::default() && state.strip.is_none() && state.corners {
             state.strip = Strip::new(&state.component.instance).map(Arc::new);
         }
         let (kind, nodes) =
             state.plan.next(limits, state.component.items.len() as u64, state.strip.is_some());
-        if let Kind::Composites { search } = kind {
+        if let Kind::Composites { search } | Kind::Joined { search } = kind {
+            let between = kind.between();
+            let ceiling = if between { ceiling_between(goal, state.height, &mut random) } else { goal };
             let (noise, chance) = JOINED[(search % JOINED.len() as u64) as usize];
-            let filled_to = search.is_multiple_of(2).then_some(goal);
+            let filled_to = (!between && search.is_multiple_of(2)).then_some(goal);
             let joining = Joining { noise, chance, filled_to, moves: nodes / NODES_PER_MOVE };
             let component = Arc::clone(&state.component);
             let scope = Scope::Composites { component, joining, search, random };
-            return Evaluation {
-                number,
-                state: s,
-                scope,
-                ceiling: goal,
-                kind,
-                order: Vec::new(),
-                nodes,
-                before,
-            };
+            return Evaluation { number, state: s, scope, ceiling, kind, order: Vec::new(), nodes, before };
         }
         if let Kind::Corners { search } = kind
             && let Some(strip) = &state.strip
@@ -496,7 +515,7 @@ impl<'a> Improver<'a> {
         let kind = if gap < 2 { kind.at_goal() } else { kind };
         // Without a capacity, bounds are proved from below and heights improved from above until they meet.
         let ceiling = match kind {
-            kind if kind.between() => state.height - (gap >> [1, 2, 4, 6][random.below(4)]).max(1),
+            kind if kind.between() => ceiling_between(goal, state.height, &mut random),
             _ => goal,
         };
         let order = match kind {
@@ -504,7 +523,7 @@ impl<'a> Improver<'a> {
             Kind::AtGoal { search } | Kind::Between { search } | Kind::Wander { search, .. } => {
                 state.orders.order(search, &mut random)
             }
-            Kind::Corners { .. } | Kind::Composites { .. } | Kind::Window => Vec::new(),
+            Kind::Corners { .. } | Kind::Composites { .. } | Kind::Joined { .. } | Kind::Window => Vec::new(),
         };
         let tree = state.tree.get_or_insert_with(|| Arc::new(any_tree(&state.component.instance)));
         let scope = Scope::Whole(Arc::clone(tree));

@@ -6,7 +6,8 @@
 //! to short ones; it is never much slower than either. Of the deep searches one half sorts again; the other half, in turn, does not, or has a
 //! random order, because each of the three finds placements that the other two miss.
 //!
-//! Of the searches of corners every second one has items joined to composites: problems cut from a rectangle yield to them at once, others never.
+//! Of the searches of corners every second one has items joined to composites: problems cut from a rectangle yield to them at once, others never. Where the
+//! first of them fail, the goal may be out of reach, and trees of composites are searched above it.
 //!
 //! An eighth of as many nodes goes to windows: where the peak of live memory cannot be reached, that often shows in a short stretch of time, and there
 //! it can be proved.
@@ -73,6 +74,11 @@ pub(crate) enum Kind {
         /// The number.
         search: u64,
     },
+    /// The tree of composites, below a ceiling between the goal and the height.
+    Joined {
+        /// The number.
+        search: u64,
+    },
     /// Of a part of the time alone, to prove that the goal is too low.
     Window,
 }
@@ -91,7 +97,7 @@ impl Kind {
     /// Whether it aims between the goal and the height.
     pub(crate) fn between(self) -> bool {
         match self {
-            Self::Between { .. } => true,
+            Self::Between { .. } | Self::Joined { .. } => true,
             Self::Deep { between, .. } | Self::Wander { between, .. } => between,
             Self::AtGoal { .. } | Self::Corners { .. } | Self::Composites { .. } | Self::Window => false,
         }
@@ -109,6 +115,8 @@ pub(crate) struct SearchPlan {
     windows: u64,
     /// Searches of corners so far.
     corners: u64,
+    /// Searches of trees of composites so far.
+    joined: u64,
     short_nodes: u64,
     deep_nodes: u64,
     window_nodes: u64,
@@ -129,14 +137,22 @@ impl SearchPlan {
         }
         let share = if self.corner_nodes < MANY_NODES { CORNER_SHARE } else { LATER_SHARE };
         if first || corners && self.corner_nodes <= others.saturating_mul(share) {
-            let (search, joined) = (self.corners / 2, self.corners.is_multiple_of(2));
+            // In turn, once the first ones have failed.
+            let (search, kind) = if !first && self.joined < self.corners - FIRST_CORNERS {
+                self.joined += 1;
+                (self.joined - 1, Kind::Joined { search: self.joined - 1 })
+            } else {
+                self.corners += 1;
+                let search = (self.corners - 1) / 2;
+                let joined = !self.corners.is_multiple_of(2);
+                (search, if joined { Kind::Composites { search } } else { Kind::Corners { search } })
+            };
             let nodes = match limits {
                 NodeLimits::Short => CORNER_NODES * luby(search + 1),
                 NodeLimits::Growing => CORNER_NODES << (search / 4).min(40),
             };
-            self.corners += 1;
             self.corner_nodes = self.corner_nodes.saturating_add(nodes);
-            return (if joined { Kind::Composites { search } } else { Kind::Corners { search } }, nodes);
+            return (kind, nodes);
         }
         let begun = !self.deeps.is_multiple_of(ROUND);
         if limits == NodeLimits::Short && (begun || self.deep_nodes < self.short_nodes) {
@@ -193,6 +209,17 @@ mod tests {
             let expected = [Kind::Composites { search }, Kind::Corners { search }][at as usize % 2];
             assert_eq!(kind, expected);
         }
+    }
+
+    #[test]
+    fn after_the_first_corners_every_second_search_is_of_a_tree_of_composites() {
+        let mut plan = SearchPlan::default();
+        let kinds: Vec<Kind> = (0..200).map(|_| plan.next(NodeLimits::Short, 200, true).0).collect();
+        let (first, later) = kinds.split_at(FIRST_CORNERS as usize);
+        let joined = |kinds: &[Kind]| kinds.iter().filter(|kind| matches!(kind, Kind::Joined { .. })).count();
+        let corners = |kind: &&Kind| matches!(kind, Kind::Corners { .. } | Kind::Composites { .. });
+        assert_eq!(joined(first), 0);
+        assert!(joined(later).abs_diff(later.iter().filter(corners).count()) <= 1, "{later:?}");
     }
 
     #[test]
