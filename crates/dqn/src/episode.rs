@@ -172,6 +172,7 @@ mod tests {
             to_device: link,
             shared_link: seed.is_multiple_of(2),
             flops_per_second: 1,
+            half_flops_per_second: None,
             bytes_per_second: 1,
             launch: Nanos::ZERO,
         };

@@ -29,6 +29,7 @@ fn machine(u: &mut Unstructured<'_>) -> arbitrary::Result<Machine> {
         to_device,
         shared_link: u.arbitrary()?,
         flops_per_second: 1,
+        half_flops_per_second: None,
         bytes_per_second: 1,
         launch: Nanos::ZERO,
     })

@@ -72,6 +72,7 @@ impl SwapPlanner for Swap {
             to_device: Channel::with_rate(self.to_device),
             shared_link: self.shared,
             flops_per_second: COPIES,
+            half_flops_per_second: None,
             bytes_per_second: COPIES,
             launch: Nanos::ZERO,
         };

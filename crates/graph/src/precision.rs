@@ -204,7 +204,10 @@ mod tests {
                         node.name
                     );
                 }
-                assert_eq!(bf16.work(id).flops, graph.work(id).flops);
+                let (halves, whole) = (bf16.work(id), graph.work(id));
+                assert_eq!((halves.flops + halves.half_flops, whole.half_flops), (whole.flops, 0));
+                let multiplies = matches!(&node.kind, OpKind::Mixed(mixed) if Mixed::is_product(&mixed.kind));
+                assert!(!multiplies || halves.flops == 0, "{}", node.name);
                 assert!(bf16.work(id).moved <= graph.work(id).moved);
             }
             assert!(updates > 4, "{name}");

@@ -4,6 +4,7 @@ use elbowroom_ir::trace::Work;
 use elbowroom_ir::{Bytes, OpId};
 
 use crate::graph::Graph;
+use crate::mixed::Mixed;
 use crate::op::{Function, OpKind};
 
 /// Floating-point operations counted for an exponential, a logarithm, a root or a hyperbolic tangent.
@@ -29,8 +30,22 @@ impl Graph {
             OpKind::Slice { outer, width, .. } => Bytes(((read(0) + written) * outer * width) as u64),
             _ => all,
         };
-        Work { flops: node.kind.flops(), moved }
+        let flops = node.kind.flops();
+        let halves = matches!(&node.kind, OpKind::Mixed(mixed) if Mixed::is_product(&mixed.kind) || is_attention(&mixed.kind));
+        let (flops, half_flops) = if halves { (0, flops) } else { (flops, 0) };
+        Work { flops, half_flops, moved }
     }
+}
+
+/// Whether most of an op's arithmetic is in products of its inputs, all of which are stored in 16 bits in a mixed op.
+fn is_attention(kind: &OpKind) -> bool {
+    matches!(
+        kind,
+        OpKind::Attention(_)
+            | OpKind::AttentionGrad(_)
+            | OpKind::CrossAttention(_)
+            | OpKind::CrossAttentionGrad(_)
+    )
 }
 
 impl OpKind {

@@ -255,7 +255,7 @@ impl CaptureReader {
             random: line.f.iter().any(|flag| flag == "rng"),
             view: line.v == 1,
             nanos: duration(line.us, 1e3).ok_or_else(|| format!("{} µs is no duration", line.us))?,
-            work: Work { flops: line.fl, moved: Bytes(line.br.saturating_add(line.bw)) },
+            work: Work { flops: line.fl, half_flops: 0, moved: Bytes(line.br.saturating_add(line.bw)) },
             frees: Vec::new(),
         };
         self.log.ops.push(op);

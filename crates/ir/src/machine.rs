@@ -76,6 +76,9 @@ pub struct Machine {
     pub shared_link: bool,
     /// Achievable arithmetic rate, for traces without measured times.
     pub flops_per_second: u64,
+    /// Achievable arithmetic rate of products of numbers of 16 bits (tensor cores); `None` if they are no faster than others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub half_flops_per_second: Option<u64>,
     /// Achievable memory bandwidth, in bytes per second, for traces without measured times.
     pub bytes_per_second: u64,
     /// Fixed cost of an op, for traces without measured times.
@@ -98,6 +101,7 @@ impl Machine {
             ("rate to the host", self.to_host.rate),
             ("rate to the device", self.to_device.rate),
             ("flops per second", self.flops_per_second),
+            ("16-bit flops per second", self.half_flops_per_second.unwrap_or(self.flops_per_second)),
             ("bytes per second", self.bytes_per_second),
         ];
         if let Some((name, _)) = rates.into_iter().find(|&(_, rate)| rate == 0) {

@@ -57,10 +57,20 @@ pub enum Again {
 /// The work of an op, for cost models.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Work {
-    /// Floating-point operations.
+    /// Floating-point operations, but for those of `half_flops`.
     pub flops: u64,
+    /// Floating-point operations of products of numbers of 16 bits, which many machines compute faster ([`Machine::half_flops_per_second`]).
+    ///
+    /// [`Machine::half_flops_per_second`]: crate::machine::Machine::half_flops_per_second
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub half_flops: u64,
     /// Bytes read and written in device memory.
     pub moved: Bytes,
+}
+
+/// Files of work in one type stay as they are without the other.
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The op overwrites `old` with `new`, in the storage of both. Afterwards `old` cannot be read from this storage.
@@ -130,7 +140,7 @@ impl Op {
 }
 
 impl Hash for Op {
-    /// An empty `after` adds nothing, so that traces without it keep the fingerprints that older versions gave them. The line of code adds
+    /// An empty `after` adds nothing, nor does work without products of halves, so that traces without them keep the fingerprints that older versions gave them. The line of code adds
     /// nothing: where a program lies says nothing of what it computes.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Self {
@@ -148,7 +158,11 @@ impl Hash for Op {
             line: _,
         } = self;
         (name, kind, phase, again).hash(state);
-        (reads, outputs, mutates, may_reuse, workspace, work).hash(state);
+        let Work { flops, half_flops, moved } = work;
+        (reads, outputs, mutates, may_reuse, workspace, flops, moved).hash(state);
+        if *half_flops > 0 {
+            half_flops.hash(state);
+        }
         if !after.is_empty() {
             after.hash(state);
         }

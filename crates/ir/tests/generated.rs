@@ -402,6 +402,19 @@ fn formats_do_not_change_unnoticed() {
             .contains(r#""may_reuse":[],"after":[0],"workspace":4"#)
     );
 
+    let text = "elbowroom trace 1\nname \"halves\"\nmachine \"m\" memory 64 align 8 host-memory 1 to-host 2 3 to-device 4 5 link \
+                shared flops-per-second 6 bytes-per-second 7 launch 8 half-flops-per-second 9\n\
+                op0 x \"a\" forward pure flops 1 half-flops 2 moved 3\n";
+    let file: File = text.parse().expect("a trace");
+    assert_eq!(file.to_string(), text);
+    let json = serde_json::to_string(&file).expect("plain data");
+    assert!(json.contains(r#""work":{"flops":1,"half_flops":2,"moved":3}"#), "{json}");
+    assert!(
+        json.contains(r#""flops_per_second":6,"half_flops_per_second":9,"bytes_per_second":7"#),
+        "{json}"
+    );
+    assert_eq!(serde_json::from_str::<File>(&json).expect("its own output"), file);
+
     let text = "elbowroom plan 1\ntrace 00000000000000ff\nmachine \"m\" memory 64 align 8 host-memory 1 to-host 2 3 to-device 4 5 link \
                 shared flops-per-second 6 bytes-per-second 7 launch 8\nheight 64\nb0 64 at 0\nhome b0 host\n\
                 a0 compute op0 reads b0 writes b0 workspace b1\na1 offload t1 from b0 waits a0\na2 prefetch t1 to b2\n\

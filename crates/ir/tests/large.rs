@@ -125,6 +125,7 @@ fn machine(memory: Bytes) -> Machine {
         to_device: Channel::with_rate(1 << 30),
         shared_link: false,
         flops_per_second: 1 << 40,
+        half_flops_per_second: None,
         bytes_per_second: 1 << 40,
         launch: Nanos(1),
     }

@@ -568,6 +568,7 @@ fn machine(memory: Bytes, link: Option<((u64, u64), Bytes)>, latency: Nanos) -> 
         to_device: Channel { latency, rate: to_device },
         shared_link: false,
         flops_per_second: 1,
+        half_flops_per_second: None,
         bytes_per_second: 1,
         launch: Nanos::ZERO,
     };

@@ -222,6 +222,7 @@ mod tests {
             to_device: Channel::with_rate(1_000_000_000),
             shared_link: true,
             flops_per_second: 1,
+            half_flops_per_second: None,
             bytes_per_second: 1,
             launch: Nanos::ZERO,
         };

@@ -73,6 +73,7 @@ fn machine(memory: u64, rate: u64, shared_link: bool) -> Machine {
         to_device: link,
         shared_link,
         flops_per_second: 1,
+        half_flops_per_second: None,
         bytes_per_second: 1,
         launch: Nanos::ZERO,
     }

@@ -36,6 +36,7 @@ fn machine(u: &mut Unstructured<'_>) -> arbitrary::Result<Machine> {
         },
         shared_link: u.arbitrary()?,
         flops_per_second: 1,
+        half_flops_per_second: None,
         bytes_per_second: 1,
         launch: Nanos::ZERO,
     })

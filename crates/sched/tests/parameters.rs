@@ -118,6 +118,7 @@ fn machine(rate: u64) -> Machine {
         to_device: link,
         shared_link: false,
         flops_per_second: 1,
+        half_flops_per_second: None,
         bytes_per_second: 1,
         launch: Nanos::ZERO,
     }

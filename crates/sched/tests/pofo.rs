@@ -205,6 +205,7 @@ fn schedules_of_golden_chains_are_no_shorter_than_the_optimum() {
                 to_device: channel,
                 shared_link,
                 flops_per_second: 1,
+                half_flops_per_second: None,
                 bytes_per_second: 1,
                 launch: Nanos::ZERO,
             };

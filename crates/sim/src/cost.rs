@@ -7,7 +7,7 @@ use elbowroom_ir::machine::Machine;
 use elbowroom_ir::planning::{CostModel, CostSource};
 use elbowroom_ir::trace::Op;
 
-/// max(flops ÷ arithmetic rate, bytes ÷ memory rate) + launch, rounded up to whole nanoseconds.
+/// max(flops ÷ arithmetic rate of their type, bytes ÷ memory rate) + launch, rounded up to whole nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Roofline<'a> {
     machine: &'a Machine,
@@ -22,7 +22,9 @@ impl<'a> Roofline<'a> {
 
 impl CostModel for Roofline<'_> {
     fn duration(&self, op: &Op) -> Nanos {
-        let arithmetic = time(op.work.flops, self.machine.flops_per_second);
+        let Machine { flops_per_second, half_flops_per_second, .. } = *self.machine;
+        let arithmetic = time(op.work.flops, flops_per_second)
+            .saturating_add(time(op.work.half_flops, half_flops_per_second.unwrap_or(flops_per_second)));
         let traffic = time(op.work.moved.get(), self.machine.bytes_per_second);
         Nanos(arithmetic.max(traffic).saturating_add(self.machine.launch.get()).min(LONGEST))
     }
@@ -47,10 +49,8 @@ mod tests {
     use elbowroom_ir::Bytes;
     use elbowroom_ir::trace::{Again, Phase, Work};
 
-    #[test]
-    fn the_slower_of_arithmetic_and_traffic_counts() {
-        let machine = presets::machine("v100").unwrap();
-        let mut op = Op {
+    fn op() -> Op {
+        Op {
             name: String::new(),
             kind: String::new(),
             phase: Phase::Forward,
@@ -61,14 +61,33 @@ mod tests {
             may_reuse: vec![],
             after: vec![],
             workspace: Bytes::ZERO,
-            work: Work { flops: 14_000_000_000, moved: Bytes(900) },
+            work: Work::default(),
             line: String::new(),
-        };
+        }
+    }
+
+    #[test]
+    fn products_of_halves_have_their_own_rate() {
+        let machine = presets::machine("a100").unwrap();
+        let work = |flops, half_flops| Work { flops, half_flops, moved: Bytes(0) };
+        let nanos =
+            |machine: &Machine, work| Roofline::new(machine).duration(&Op { work, ..op() }) - machine.launch;
+        assert_eq!(nanos(&machine, work(0, 312_000_000)), Nanos(1_000));
+        assert_eq!(nanos(&machine, work(19_500_000, 312_000_000)), Nanos(2_000));
+        // A machine without such units takes as long as for others.
+        let plain = Machine { half_flops_per_second: None, ..machine };
+        assert_eq!(nanos(&plain, work(0, 19_500_000)), Nanos(1_000));
+    }
+
+    #[test]
+    fn the_slower_of_arithmetic_and_traffic_counts() {
+        let machine = presets::machine("v100").unwrap();
+        let mut op = Op { work: Work { flops: 14_000_000_000, half_flops: 0, moved: Bytes(900) }, ..op() };
         let model = Roofline::new(&machine);
         assert_eq!(model.duration(&op), Nanos(1_000_000) + machine.launch);
-        op.work = Work { flops: 14, moved: Bytes(1_800_000_000) };
+        op.work = Work { flops: 14, half_flops: 0, moved: Bytes(1_800_000_000) };
         assert_eq!(model.duration(&op), Nanos(2_000_000) + machine.launch);
-        op.work = Work { flops: u64::MAX, moved: Bytes(u64::MAX) };
+        op.work = Work { flops: u64::MAX, half_flops: u64::MAX, moved: Bytes(u64::MAX) };
         assert!(model.duration(&op).get() <= LONGEST);
     }
 }

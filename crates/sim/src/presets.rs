@@ -20,12 +20,13 @@ const PCIE5: Channel = Channel::with_rate(48_800_000_000);
 /// A machine by its name in [`NAMES`]; `None` for another name.
 pub fn machine(name: &str) -> Option<Machine> {
     let machine = match name {
-        // NVIDIA Tesla P100 PCIe 16 GB data sheet: 9.3 TFLOPS single precision, 732 GB/s.
-        "p100" => gpu(name, 16 * GIB, PCIE3, 9_300_000_000_000, 732_000_000_000),
-        // NVIDIA Tesla V100 PCIe 16 GB data sheet: 14 TFLOPS, 900 GB/s. One transfer at a time: Beaumont's assumption B.
-        "v100" => {
-            Machine { shared_link: true, ..gpu(name, 16 * GIB, PCIE3, 14_000_000_000_000, 900_000_000_000) }
-        }
+        // NVIDIA Tesla P100 PCIe 16 GB data sheet: 9.3 TFLOPS single precision, 18.7 half, 732 GB/s.
+        "p100" => halves(18_700, gpu(name, 16 * GIB, PCIE3, 9_300_000_000_000, 732_000_000_000)),
+        // NVIDIA Tesla V100 PCIe 16 GB data sheet: 14 TFLOPS, 112 in tensor cores, 900 GB/s. One transfer at a time: Beaumont's assumption B.
+        "v100" => Machine {
+            shared_link: true,
+            ..halves(112_000, gpu(name, 16 * GIB, PCIE3, 14_000_000_000_000, 900_000_000_000))
+        },
         // NVIDIA GeForce GTX 1080 Ti. Its data sheet says 11.3 TFLOPS and 484 GB/s; ops reached less. These are the rates at which the
         // roofline gives the iteration times of VGG-16 and VGG-19 in Zhang's Table I (70 ms and 84 ms; all other networks there took
         // longer than the roofline then says). The link as measured in Zhang's implementation: device to host
@@ -35,12 +36,12 @@ pub fn machine(name: &str) -> Option<Machine> {
             to_device: Channel { latency: Nanos(9_700), rate: 12_150_668_287 },
             ..gpu(name, 11 * GIB, PCIE3, 3_000_000_000_000, 300_000_000_000)
         },
-        // NVIDIA Titan V: 14.9 TFLOPS, 653 GB/s.
-        "titanv" => gpu(name, 12 * GIB, PCIE3, 14_900_000_000_000, 653_000_000_000),
-        // NVIDIA A100 80 GB data sheet: 19.5 TFLOPS single precision without tensor cores, 2,039 GB/s.
-        "a100" => gpu(name, 80 * GIB, PCIE4, 19_500_000_000_000, 2_039_000_000_000),
-        // NVIDIA H100 SXM data sheet: 67 TFLOPS single precision, 3.35 TB/s.
-        "h100" => gpu(name, 80 * GIB, PCIE5, 67_000_000_000_000, 3_350_000_000_000),
+        // NVIDIA Titan V: 14.9 TFLOPS, 110 in tensor cores, 653 GB/s.
+        "titanv" => halves(110_000, gpu(name, 12 * GIB, PCIE3, 14_900_000_000_000, 653_000_000_000)),
+        // NVIDIA A100 80 GB data sheet: 19.5 TFLOPS single precision without tensor cores, 312 in them, 2,039 GB/s.
+        "a100" => halves(312_000, gpu(name, 80 * GIB, PCIE4, 19_500_000_000_000, 2_039_000_000_000)),
+        // NVIDIA H100 SXM data sheet: 67 TFLOPS single precision, 989 in tensor cores, 3.35 TB/s.
+        "h100" => halves(989_000, gpu(name, 80 * GIB, PCIE5, 67_000_000_000_000, 3_350_000_000_000)),
         // NVIDIA H200 SXM, 141 GB, as PyTorch 2.11 reached it: products of 4,096 and more in single precision 51 TFLOPS (data sheet: 67), copies
         // of 256 MiB 4.2 TB/s read and written (4.8), and over the link 43 GB/s each way with both in use (55 with one).
         "h200" => gpu(
@@ -72,9 +73,15 @@ fn gpu(name: &str, memory: u64, link: Channel, flops_per_second: u64, bytes_per_
         to_device: link,
         shared_link: false,
         flops_per_second,
+        half_flops_per_second: None,
         bytes_per_second,
         launch: Nanos(5_000),
     }
+}
+
+/// The same card with its rate of products of 16-bit numbers, in 10⁹ operations per second.
+fn halves(gflops_per_second: u64, machine: Machine) -> Machine {
+    Machine { half_flops_per_second: Some(gflops_per_second * 1_000_000_000), ..machine }
 }
 
 #[cfg(test)]

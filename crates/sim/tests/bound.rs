@@ -102,6 +102,7 @@ fn machine(limit: u64) -> Machine {
         to_device: Channel::with_rate(1),
         shared_link: false,
         flops_per_second: 1,
+        half_flops_per_second: None,
         bytes_per_second: 1,
         launch: Nanos(0),
     }

@@ -41,6 +41,7 @@ pub fn plan(u: &mut Unstructured<'_>, trace: &Trace) -> Result<(Machine, Plan)> 
         to_device: Channel { latency: Nanos(u.int_in_range(0..=9)?), rate: 1_000_000_000 },
         shared_link: u.arbitrary()?,
         flops_per_second: 1_000_000_000,
+        half_flops_per_second: None,
         bytes_per_second: 1_000_000_000,
         launch: Nanos(1),
     };

@@ -119,7 +119,9 @@ impl TraceDraft {
             }
         }
         let workspace = if u.ratio(1, 3)? { bytes(u)? } else { Bytes::ZERO };
-        let work = Work { flops: u.int_in_range(0..=100)?, moved: Bytes(u.int_in_range(0..=100)?) };
+        let (flops, moved) = (u.int_in_range(0..=100)?, Bytes(u.int_in_range(0..=100)?));
+        // From numbers that matter to nothing else, so that a fixed seed still draws the same ops.
+        let work = Work { flops, half_flops: if flops % 5 == 3 { flops / 2 } else { 0 }, moved };
         let kind = (*u.choose(&["", "relu", "conv2d", "two words", "quoted \"\\ \n"])?).to_owned();
         let name = format!("op {index}");
         // From numbers that matter to nothing else, so that a fixed seed still draws the same ops.

@@ -250,6 +250,8 @@ fn read_machine(line: &mut Line<'_>) -> Result<Machine, FileError> {
     let flops_per_second = key(line, "flops-per-second")?;
     let bytes_per_second = key(line, "bytes-per-second")?;
     let launch = Nanos(key(line, "launch")?);
+    let has_halves = line.peek() == Some("half-flops-per-second");
+    let half_flops_per_second = if has_halves { Some(key(line, "half-flops-per-second")?) } else { None };
     Ok(Machine {
         name,
         memory,
@@ -259,6 +261,7 @@ fn read_machine(line: &mut Line<'_>) -> Result<Machine, FileError> {
         to_device,
         shared_link,
         flops_per_second,
+        half_flops_per_second,
         bytes_per_second,
         launch,
     })
@@ -290,7 +293,8 @@ fn op(line: &mut Line<'_>) -> Result<(Op, Option<Nanos>), FileError> {
         *stream = line.number("a stream of random numbers")?;
     }
     let (mut reads, mut makes, mut mutates, mut reuses, mut after) = (None, None, None, None, None);
-    let (mut workspace, mut flops, mut moved, mut nanos, mut code) = (None, None, None, None, None);
+    let (mut workspace, mut flops, mut half_flops, mut moved, mut nanos, mut code) =
+        (None, None, None, None, None, None);
     while let Some(word) = line.peek() {
         let tensors = |line: &mut Line<'_>| line.ids(TensorId::PREFIX, TensorId);
         let pairs = |line: &mut Line<'_>| line.pairs(TensorId::PREFIX, TensorId);
@@ -302,12 +306,13 @@ fn op(line: &mut Line<'_>) -> Result<(Op, Option<Nanos>), FileError> {
             "after" => unique(line, &mut after, |line| line.ids(OpId::PREFIX, OpId))?,
             "workspace" => unique(line, &mut workspace, |line| line.number("a size in bytes"))?,
             "flops" => unique(line, &mut flops, |line| line.number("a number of operations"))?,
+            "half-flops" => unique(line, &mut half_flops, |line| line.number("a number of operations"))?,
             "moved" => unique(line, &mut moved, |line| line.number("a number of bytes"))?,
             "nanos" => unique(line, &mut nanos, |line| line.number("a duration in nanoseconds"))?,
             "line" => unique(line, &mut code, |line| line.string("a line of code"))?,
             _ => {
                 return Err(line.expected(
-                    "one of reads, makes, mutates, reuses, after, workspace, flops, moved, nanos, line, or the end of the line",
+                    "one of reads, makes, mutates, reuses, after, workspace, flops, half-flops, moved, nanos, line, or the end of the line",
                 ));
             }
         }
@@ -327,7 +332,11 @@ fn op(line: &mut Line<'_>) -> Result<(Op, Option<Nanos>), FileError> {
             .collect(),
         after: after.unwrap_or_default(),
         workspace: Bytes(workspace.unwrap_or(0)),
-        work: Work { flops: flops.unwrap_or(0), moved: Bytes(moved.unwrap_or(0)) },
+        work: Work {
+            flops: flops.unwrap_or(0),
+            half_flops: half_flops.unwrap_or(0),
+            moved: Bytes(moved.unwrap_or(0)),
+        },
         line: code.unwrap_or_default(),
     };
     Ok((op, nanos.map(Nanos)))

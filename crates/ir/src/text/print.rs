@@ -7,7 +7,7 @@ use crate::Bytes;
 use crate::machine::{Channel, Machine};
 use crate::packing::Placement;
 use crate::schedule::{Action, BoundaryState, Launch, Schedule, Step};
-use crate::trace::{Again, Op, Phase};
+use crate::trace::{Again, Op, Phase, Work};
 
 impl Display for File {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -146,8 +146,13 @@ impl Display for OpFields<'_> {
         pairs(f, "reuses", op.may_reuse.iter().map(|r| (r.input, r.output)))?;
         list(f, "after", &op.after)?;
         let Bytes(moved) = op.work.moved;
-        for (word, number) in [("workspace", op.workspace.get()), ("flops", op.work.flops), ("moved", moved)]
-        {
+        let Work { flops, half_flops, .. } = op.work;
+        for (word, number) in [
+            ("workspace", op.workspace.get()),
+            ("flops", flops),
+            ("half-flops", half_flops),
+            ("moved", moved),
+        ] {
             if number != 0 {
                 write!(f, " {word} {number}")?;
             }
@@ -179,7 +184,8 @@ impl Display for MachineLine<'_> {
             machine.flops_per_second,
             machine.bytes_per_second,
             machine.launch.get(),
-        )
+        )?;
+        machine.half_flops_per_second.map_or(Ok(()), |rate| write!(f, " half-flops-per-second {rate}"))
     }
 }
 
