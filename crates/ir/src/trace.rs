@@ -140,8 +140,8 @@ impl Op {
 }
 
 impl Hash for Op {
-    /// An empty `after` adds nothing, nor does work without products of halves, so that traces without them keep the fingerprints that older versions gave them. The line of code adds
-    /// nothing: where a program lies says nothing of what it computes.
+    /// An empty `after` adds nothing, nor does work without products of 16-bit numbers, so that traces without them keep the fingerprints that
+    /// older versions gave them. The line of code adds nothing: where a program lies says nothing of what it computes.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Self {
             name,
