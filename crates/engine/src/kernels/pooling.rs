@@ -82,7 +82,7 @@ fn max_quarters(x: &[f32], width: usize, y: &mut [f32], argmax: &mut [u8]) {
 }
 
 /// Columns of the output that are computed together.
-const COLUMNS: usize = 16;
+const COLUMNS: usize = 64;
 
 /// One line of a maximum pooling: one tap after the other, over all columns that it reaches.
 #[inline(always)]
@@ -115,7 +115,10 @@ fn max_line(x: &[f32], pool: &Pool, line: usize, y: &mut [f32], argmax: &mut [u8
                         }
                     }
                     2 => {
-                        let (pairs, last) = seen.as_chunks::<2>();
+                        // With the element behind the last one, if the line has it, all are halves of pairs.
+                        let longer =
+                            x.get(low * stride + j - padding..=(high - 1) * stride + j - padding + 1);
+                        let (pairs, last) = longer.unwrap_or(seen).as_chunks::<2>();
                         for ((best, at), pair) in best.iter_mut().zip(at.iter_mut()).zip(pairs) {
                             larger(best, at, pair[0], tap);
                         }
@@ -141,7 +144,8 @@ fn max_line(x: &[f32], pool: &Pool, line: usize, y: &mut [f32], argmax: &mut [u8
 /// Takes a number that is larger than all before it. A NaN stays, so that it is seen.
 #[inline(always)]
 fn larger(best: &mut f32, at: &mut u32, x: f32, tap: u32) {
-    let taken = x > *best || x.is_nan();
+    // Both are computed, without a branch, so that a loop is one of vectors.
+    let taken = (x > *best) | x.is_nan();
     *best = if taken { x } else { *best };
     *at = if taken { tap } else { *at };
 }

@@ -1,6 +1,10 @@
 """Writes torch_losses.txt: what PyTorch computes in double precision for networks of today, with weights and inputs by formulas.
 
     python torch_losses.py > torch_losses.txt
+    python torch_losses.py bf16 > torch_losses_bf16.txt
+
+The second writes the losses alone, of iterations in bf16: parameters in single precision, but those of
+most normalizations, are rounded to bf16 for every iteration, every operation gives bf16, and the losses, the gradients of parameters and the updates are in single precision. It
 
 needs torch, torchvision, transformers and numpy. `torch_networks.rs` computes the same with the kernels. Lines, with tabs between the fields:
 
@@ -8,12 +12,20 @@ needs torch, torchvision, transformers and numpy. `torch_networks.rs` computes t
     NETWORK NAME NORM PROBE                a parameter's gradient in the first iteration: its norm, and its product with a fixed vector
 """
 
+import sys
+
 import numpy as np
 import torch
 from torch import nn
+from torch.func import functional_call
 from torch.nn import functional as F
 
-torch.set_default_dtype(torch.float64)
+BF16 = sys.argv[1:] == ["bf16"]
+# Of what is computed from formulas, and of parameters, losses and updates.
+WIDE = torch.float32 if BF16 else torch.float64
+# Of activations.
+NARROW = torch.bfloat16 if BF16 else torch.float64
+torch.set_default_dtype(WIDE)
 torch.set_num_threads(1)
 SEED = 77
 CLASSES = 10
@@ -33,8 +45,8 @@ def values(name, count):
 
 
 def single(numbers):
-    """The nearest single-precision numbers, as doubles."""
-    return torch.from_numpy(numbers.astype(np.float32).astype(np.float64))
+    """The nearest single-precision numbers, as doubles where those are computed with."""
+    return torch.from_numpy(numbers.astype(np.float32)).to(WIDE)
 
 
 def weight(name, shape):
@@ -129,8 +141,8 @@ class Diffusion(nn.Module):
         kept = torch.from_numpy(np.cumprod(1 - np.linspace(1e-4, 0.02, 1000))[steps])[:, None, None, None]
         half = self.width // 2
         angle = torch.from_numpy(steps[:, None] * 10_000.0 ** (-np.arange(half) / half))
-        time = self.time(torch.cat([angle.cos(), angle.sin()], 1))
-        y = self.begin(kept.sqrt() * x + (1 - kept).sqrt() * noise)
+        time = self.time(torch.cat([angle.cos(), angle.sin()], 1).to(NARROW))
+        y = self.begin((kept.sqrt() * x + (1 - kept).sqrt() * noise).to(NARROW))
         skips = []
         for level in range(3):
             y = self.down[level](y, time)
@@ -143,7 +155,7 @@ class Diffusion(nn.Module):
             if level:
                 y = self.enlarge[str(level)](y)
         y = self.end[1](F.silu(self.end[0](y)))
-        return F.mse_loss(y, noise)
+        return F.mse_loss(y.to(WIDE), noise.to(NARROW).to(WIDE))
 
 
 def images(batch, size):
@@ -151,19 +163,19 @@ def images(batch, size):
 
 
 def classifier(model, batch, size):
-    x, labels = images(batch, size), picks("labels", batch, CLASSES)
-    return model, lambda iteration: F.cross_entropy(model(x), labels)
+    x, labels = images(batch, size).to(NARROW), picks("labels", batch, CLASSES)
+    return model, lambda call, iteration: F.cross_entropy(call(x).to(WIDE), labels)
 
 
 def language(model, batch, length, vocabulary):
     tokens = picks("tokens", batch * length, vocabulary).reshape(batch, length)
     labels = picks("labels", batch * length, vocabulary)
-    return model, lambda iteration: F.cross_entropy(model(input_ids=tokens).logits.flatten(0, 1), labels)
+    return model, lambda call, iteration: F.cross_entropy(call(input_ids=tokens).logits.flatten(0, 1).to(WIDE), labels)
 
 
 def diffusion(model, batch, size):
     x = images(batch, size)
-    return model, lambda iteration: model(x, iteration)
+    return model, lambda call, iteration: call(x, iteration)
 
 
 def networks():
@@ -189,8 +201,18 @@ def networks():
         max_position_embeddings=64,
         tie_word_embeddings=False,
     )
-    yield "llama", language(LlamaForCausalLM(config).double(), 2, 20, 50)
+    yield "llama", language(LlamaForCausalLM(config).to(WIDE), 2, 20, 50)
     yield "diffusion", diffusion(Diffusion(16), 2, 16)
+
+
+def rounded(model):
+    """The model with parameters as activations are, except those of PyTorch's normalizations, which take wider ones."""
+    if not BF16:
+        return model
+    wide = (nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm)
+    stay = {f"{name}.{key}" for name, module in model.named_modules() if isinstance(module, wide) for key, _ in module.named_parameters()}
+    narrow = {key: parameter.to(NARROW) for key, parameter in model.named_parameters() if key not in stay}
+    return lambda *args, **kwargs: functional_call(model, narrow, args, kwargs)
 
 
 def main():
@@ -205,10 +227,10 @@ def main():
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
         for iteration in range(3):
             optimizer.zero_grad()
-            loss = loss_of(iteration)
+            loss = loss_of(rounded(model), iteration)
             loss.backward()
             print(f"{name}\tloss\t{iteration}\t{loss.item():.12e}")
-            if iteration == 0:
+            if iteration == 0 and not BF16:
                 for key, parameter in model.named_parameters():
                     g = parameter.grad.flatten().numpy()
                     probe = g @ values(key + ".probe", g.size)
