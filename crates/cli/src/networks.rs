@@ -9,6 +9,7 @@ use elbowroom::graph::zoo::{self, Options};
 use elbowroom::graph::{Content, Graph, Mode, OpKind, Precision, Role};
 use elbowroom::ir::Bytes;
 use elbowroom::network::Source;
+use elbowroom::tiles::TileChoice;
 
 use crate::args::NetworkArgs;
 use crate::printer::{self, Row, row};
@@ -68,6 +69,16 @@ pub fn warn_of_options_without_effect(source: &Source, options: &Options) {
         let part = if options.mode == Mode::Inference { " in inference" } else { "" };
         let _ =
             writeln!(std::io::stderr(), "warning: --{option} has no effect: {name} has no such option{part}");
+    }
+}
+
+/// Says on standard error that weights are not cut into tiles in bf16, if their size was given.
+pub fn warn_of_tiles_without_effect(args: &NetworkArgs, tiles: TileChoice) {
+    if args.precision == Precision::Bf16 && matches!(tiles, TileChoice::AtMost(_)) {
+        let _ = writeln!(
+            std::io::stderr(),
+            "warning: --tiles has no effect: with --precision bf16 no weight is cut into tiles"
+        );
     }
 }
 

@@ -715,6 +715,45 @@ fn options_that_a_network_does_not_take_are_named() {
 }
 
 #[test]
+fn a_network_in_bf16() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let train = |options: &str| {
+        let line = format!("train {SMALL} --iterations 2 --json {options}");
+        let (out, err) = expect_both(at, &line, 0);
+        (json(&out), err)
+    };
+    let (narrow, err) = train("--precision bf16 --memory 50% --verify --save b.run");
+    assert!(!err.contains("warning"), "{err}");
+    assert_eq!(narrow["verified"].as_bool(), Some(true));
+    assert_eq!(narrow["measured_peak_bytes"], narrow["predicted_peak_bytes"]);
+    let (wide, _) = train("--memory 100%");
+    let peak = |report: &Value| report["unconstrained_peak_bytes"].as_u64().unwrap();
+    assert!(peak(&narrow) < peak(&wide) && narrow["losses"] != wide["losses"]);
+
+    // So does a trace.
+    expect(at, "trace --model resnet18 --batch 4 --precision bf16 -o b.trace", 0);
+    let plan = json(&expect(at, "plan b.trace --memory 100% --evaluations 50 --json", 0));
+    assert!(peak(&plan) < peak(&wide));
+
+    // A checkpoint continues in either precision, and says in which it was written.
+    let (_, err) = train("--memory 100% --resume b.run");
+    assert!(err.contains("bf16"), "{err}");
+
+    // Weights have no tiles in bf16, which a size of tiles does not change silently.
+    let tiles = "warning: --tiles has no effect: with --precision bf16 no weight is cut into tiles";
+    let (tiled, err) = train("--precision bf16 --memory 50% --tiles 1MiB");
+    assert!(err.contains(tiles) && tiled["losses"] == narrow["losses"], "{err}");
+    let (_, err) = expect_both(
+        at,
+        "plan --model resnet18 --batch 4 --precision bf16 --memory 50% --tiles 1MiB --evaluations 50",
+        0,
+    );
+    assert!(err.contains(tiles), "{err}");
+    expect_sentence(at, &format!("train {SMALL} --precision fp16"), 2, &["fp16", "f32 or bf16"]);
+}
+
+#[test]
 fn buffers_are_packed_from_a_table() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();

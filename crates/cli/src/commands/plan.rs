@@ -210,6 +210,7 @@ fn traced_network(
     let machine = settings::machine(&args.machine, trace::cpu()?)?;
     let tiles =
         args.tiles.unwrap_or(if args.output.is_some() { TileChoice::Never } else { TileChoice::Auto });
+    networks::warn_of_tiles_without_effect(&args.network, tiles);
     let (graph, largest, fitting) = match args.network.batch {
         BatchSpec::Samples(samples) => {
             (Arc::new(trace::network(&args.network, samples as usize)?), None, None)

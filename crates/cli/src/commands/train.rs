@@ -118,6 +118,7 @@ fn training(args: &TrainArgs) -> Result<Training<'static>> {
     let options = trace::options(network, batch);
     let source = networks::source(network)?;
     networks::warn_of_options_without_effect(&source, &options);
+    networks::warn_of_tiles_without_effect(network, args.tiles);
     let (tokenizer, options) = networks::tokenized(&source, options, &args.tokenizer)?;
     // The forward part is judged by its labels if the network has any.
     let options = match args.network.forward_only && Model::can_evaluate(&source, &options)? {
