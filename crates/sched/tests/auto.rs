@@ -282,6 +282,32 @@ fn a_search_that_goes_on_ends_at_the_bound_that_it_is_told() {
     assert_eq!(go_on(Nanos::ZERO).stop, StopReason::Evaluations, "no other bound is computed");
 }
 
+#[test]
+fn a_search_that_goes_on_and_is_interrupted_among_its_starts_has_no_plan() {
+    struct Impatient;
+    impl Observer for Impatient {
+        fn interrupted(&self) -> bool {
+            true
+        }
+    }
+    let chain = long_chain();
+    let (_, outcome) = plan(&chain, &machine(800, 1, true), Freedom::ALL, &Budget::evaluations(1_000));
+    let known = outcome.best.unwrap();
+    let machine = machine(500, 1, true);
+    let request = request(&chain, &machine, Freedom::ALL);
+    let continuation = Continuation { horizon: 1_000, bound: Nanos::ZERO };
+    let budget = Budget::evaluations(1_000);
+    let go_on =
+        |observer: &dyn Observer| Auto.continue_from(&request, &[&known], continuation, &budget, observer);
+    assert!(go_on(&Silent).best.is_some());
+    let Outcome { best, evaluations, stop } = go_on(&Impatient);
+    assert_eq!(
+        (best, evaluations, stop),
+        (None, 0, StopReason::Interrupted),
+        "no number of evaluations repeats it"
+    );
+}
+
 /// A trace op by op: (name, reads, bytes of what it makes). Values are numbered in the order in which they are made, those of `persistent`
 /// bytes, which no op changes, first.
 fn trace(persistent: &[u64], ops: &[(&str, &[u32], u64)]) -> Trace {

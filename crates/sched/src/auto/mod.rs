@@ -133,7 +133,11 @@ fn search_from(
     // A search that goes on knows starts, but perhaps none as fast for a limit that has become lower.
     let fastest = warm.iter().min_by_key(|warm| warm.time);
     if horizon.is_some() && fastest.is_none_or(|warm| warm.schedule.is_none()) {
-        warm.extend(warm::for_lower_limit(request, &inst, budget, observer));
+        let Some(starts) = warm::for_lower_limit(request, &inst, budget, observer) else {
+            // No number of evaluations repeats a search without some of its starts.
+            return Outcome { best: None, evaluations: 0, stop: StopReason::Interrupted };
+        };
+        warm.extend(starts);
     }
     // What the starts took counts too.
     let left = budget.time.map(|time| time.saturating_sub(start.elapsed()));

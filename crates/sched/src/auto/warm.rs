@@ -152,22 +152,23 @@ fn ask(
     portfolio.run(&Request { packer: None, ..*request }, &InterruptOnly(observer))
 }
 
-/// Starts for a search that goes on within a lower limit than before.
+/// Starts for a search that goes on within a lower limit than before; `None` if it was interrupted before all of them were made.
 pub(crate) fn for_lower_limit(
     request: &Request<'_>,
     inst: &Instance,
     budget: &Budget,
     observer: &dyn Observer,
-) -> Vec<WarmStart> {
+) -> Option<Vec<WarmStart>> {
     if inst.ops.len() > LONG {
-        return Vec::new();
+        return Some(Vec::new());
     }
     let quick = inst.ops.len() <= TAKES_LONG_TO_REPAIR && stream::worth_trying_at(request);
     let streams = quick.then(|| streams(request.trace));
     let mincuts = MINCUTS.iter().map(|planner| planner as &dyn Planner);
     let planners = mincuts.chain(streams.into_iter().flatten()).collect();
     let entries = ask(planners, request, None, budget, observer);
-    entries.found.iter().map(|entry| WarmStart::fitting(inst, entry)).collect()
+    (!entries.interrupted)
+        .then(|| entries.found.iter().map(|entry| WarmStart::fitting(inst, entry)).collect())
 }
 
 impl WarmStart {
