@@ -18,11 +18,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use elbowroom_ir::search::{Budget, Observer, StopReason};
 
 use crate::branching_order::{BranchingOrders, StaticOrder};
-use crate::canonical_tree::{Number, Tree, TreeSearch, Verdict, scale_of};
+use crate::canonical_tree::{Verdict, scale_of};
 use crate::clock::Clock;
 use crate::component::Component;
-use crate::composite::{self, Composites, Joining};
-use crate::corner_search::{CornerSearch, Strip};
+use crate::composite::{self, Joining};
+use crate::corner_search::Strip;
+use crate::evaluation::{AnyTree, Evaluation, Scope, Searched, any_tree, nearly_filled};
 use crate::instance::{Instance, Span, gcd};
 use crate::random::Random;
 use crate::search_plan::{FIRST_CORNERS, Kind, SearchPlan};
@@ -38,14 +39,6 @@ const AHEAD: u64 = 32;
 /// Components with fewer items are searched at once, without squeaky wheel optimization; with fewer than the first number if they are nearly
 /// filled.
 const FEWEST_REORDERED: [usize; 2] = [100, 500];
-/// From which mean load on, as a share of the highest, a component is nearly filled: nothing but a search of its corners places it at the peak load.
-/// Where much room is left, as in plans of networks, the other searches need fewer evaluations.
-const NEARLY_FILLED: f64 = 0.88;
-
-fn nearly_filled(instance: &Instance) -> bool {
-    instance.filled() >= NEARLY_FILLED
-}
-
 /// Whether the corners of a component are searched: it is nearly filled, or its items fit each other as if they had been cut from a rectangle.
 fn has_corners(instance: &Instance) -> bool {
     nearly_filled(instance) || instance.len() <= MOST_ITEMS && composite::fit_each_other(instance)
@@ -63,11 +56,6 @@ const NODES_PER_MOVE: u64 = 10;
 /// A ceiling below the height, and not below the goal.
 fn ceiling_between(goal: u64, height: u64, random: &mut Random) -> u64 {
     height - ((height - goal) >> [1, 2, 4, 6][random.below(4)]).max(1)
-}
-
-enum AnyTree {
-    Narrow(Tree<i32>),
-    Wide(Tree<i64>),
 }
 
 /// A component with its bound and best placement.
@@ -129,153 +117,6 @@ impl ComponentState {
             self.height = height;
             self.offsets = offsets;
         }
-    }
-}
-
-fn any_tree(instance: &Instance) -> AnyTree {
-    let scale = scale_of(instance);
-    let total: u64 =
-        instance.items.iter().map(|i| (i.size + i.align + i.fixed.unwrap_or(0)) / scale + 1).sum();
-    if total < 1 << 29 { AnyTree::Narrow(Tree::new(instance)) } else { AnyTree::Wide(Tree::new(instance)) }
-}
-
-/// Whether an instance fits `capacity` bytes; `None` if `nodes` nodes did not suffice to decide.
-pub(crate) fn fits(
-    instance: &Instance,
-    capacity: u64,
-    order: &[u32],
-    nodes: u64,
-    stop: &dyn Fn() -> bool,
-) -> Option<bool> {
-    let corners = Strip::new(instance)
-        .map(|strip| CornerSearch::new(&strip, stop).run(capacity, order, nodes))
-        .unwrap_or(Verdict::OutOfNodes);
-    let verdict = match any_tree(instance) {
-        _ if corners != Verdict::OutOfNodes => corners,
-        AnyTree::Narrow(tree) => TreeSearch::new(&tree, stop).run(capacity, order, None, nodes),
-        AnyTree::Wide(tree) => TreeSearch::new(&tree, stop).run(capacity, order, None, nodes),
-    };
-    match verdict {
-        Verdict::Fits => Some(true),
-        Verdict::DoesNotFit => Some(false),
-        Verdict::OutOfNodes => None,
-    }
-}
-
-/// What an evaluation searches.
-enum Scope {
-    /// A component.
-    Whole(Arc<AnyTree>),
-    /// A component, corner by corner.
-    Corners(Arc<Strip>),
-    /// The composites of a component, corner by corner, with the order of a number.
-    Composites { component: Arc<Component>, joining: Joining, search: u64, random: Random },
-    /// The items alive in some sections of a component, as an instance.
-    Window(Box<Instance>, Span),
-}
-
-/// One evaluation, prepared.
-struct Evaluation {
-    number: u64,
-    state: usize,
-    scope: Scope,
-    ceiling: u64,
-    kind: Kind,
-    order: Vec<u32>,
-    nodes: u64,
-    /// The component's plan before this evaluation.
-    before: SearchPlan,
-}
-
-impl Evaluation {
-    /// Whether a verdict says something about the component. That a part fits proves nothing, nor that composites do not.
-    fn decided_by(&self, verdict: Verdict) -> bool {
-        match verdict {
-            Verdict::Fits => self.kind != Kind::Window,
-            Verdict::DoesNotFit => !matches!(self.kind, Kind::Composites { .. } | Kind::Joined { .. }),
-            Verdict::OutOfNodes => false,
-        }
-    }
-
-    fn search(&self, stop: &dyn Fn() -> bool) -> Searched {
-        let corners = |strip: &Strip, order: &[u32]| {
-            let mut search = CornerSearch::new(strip, stop);
-            let verdict = search.run(self.ceiling, order, self.nodes);
-            let offsets = if verdict == Verdict::Fits { search.offsets() } else { Vec::new() };
-            Searched { verdict, offsets, area: search.most_area, nodes: search.nodes }
-        };
-        match &self.scope {
-            Scope::Whole(tree) => self.search_tree(tree, &self.order, stop),
-            Scope::Corners(strip) => corners(strip, &self.order),
-            Scope::Composites { component, joining, search, random } => {
-                let mut random = random.clone();
-                let joined = Composites::join(&component.instance, *joining, &mut random, stop);
-                let Some(joined) = joined else { return Searched::default() };
-                let orders = BranchingOrders::new(&joined.instance);
-                let mut searched = match (self.kind, Strip::new(&joined.instance)) {
-                    (Kind::Composites { .. }, Some(strip)) => {
-                        corners(&strip, &orders.corner_order(*search, &mut random))
-                    }
-                    _ => {
-                        let order = orders.order(*search, &mut random);
-                        self.search_tree(&any_tree(&joined.instance), &order, stop)
-                    }
-                };
-                if searched.verdict == Verdict::Fits {
-                    searched.offsets = joined.offsets(&searched.offsets);
-                }
-                searched
-            }
-            Scope::Window(instance, _) => {
-                // Either search proves what the other one does not.
-                if self.number.is_multiple_of(2)
-                    && nearly_filled(instance)
-                    && let Some(strip) = Strip::new(instance)
-                {
-                    return corners(&strip, &self.order);
-                }
-                self.search_tree(&any_tree(instance), &self.order, stop)
-            }
-        }
-    }
-
-    /// Searches a tree with a branching order.
-    fn search_tree(&self, tree: &AnyTree, order: &[u32], stop: &dyn Fn() -> bool) -> Searched {
-        fn with<N: Number>(
-            tree: &Tree<N>,
-            order: &[u32],
-            task: &Evaluation,
-            stop: &dyn Fn() -> bool,
-        ) -> Searched {
-            let mut search = TreeSearch::new(tree, stop);
-            let again = match task.kind {
-                Kind::Deep { order, again, .. } => again.then_some(order),
-                _ => None,
-            };
-            let verdict = search.run(task.ceiling, order, again, task.nodes);
-            let offsets = if verdict == Verdict::Fits { search.offsets() } else { Vec::new() };
-            Searched { verdict, offsets, area: search.most_area, nodes: search.nodes }
-        }
-        match tree {
-            AnyTree::Narrow(tree) => with(tree, order, self, stop),
-            AnyTree::Wide(tree) => with(tree, order, self, stop),
-        }
-    }
-}
-
-/// The result of one evaluation; by default of one that was stopped.
-#[derive(Default)]
-struct Searched {
-    verdict: Verdict,
-    offsets: Vec<u64>,
-    area: u64,
-    nodes: u64,
-}
-
-impl Searched {
-    /// Whether the search was stopped: one that ends for want of nodes has visited more than it was allowed.
-    fn stopped(&self, task: &Evaluation) -> bool {
-        self.verdict == Verdict::OutOfNodes && self.nodes <= task.nodes
     }
 }
 

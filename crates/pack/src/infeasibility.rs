@@ -3,7 +3,8 @@
 use elbowroom_ir::packing::{Placement, Problem};
 use elbowroom_ir::search::Outcome;
 
-use crate::improver::{Improver, fits};
+use crate::evaluation::fits;
+use crate::improver::Improver;
 use crate::instance::{Instance, Span, infeasible};
 use crate::partial_placement::order_by;
 use crate::window;

@@ -42,6 +42,7 @@ mod composite;
 mod corner_search;
 pub mod csv;
 mod ejection_chain;
+mod evaluation;
 mod exact;
 mod greedy;
 mod holes;
