@@ -96,7 +96,7 @@ pub struct Operands<'a> {
     pub writes: &'a [*mut [u8]],
     /// Scratch memory of [`workspace`] bytes.
     pub workspace: *mut [u8],
-    /// Whether a product that [packs](packs_factors) its factors has activations in bf16 and takes its weight as the nearest bf16 numbers.
+    /// Whether a product that packs its factors has activations in bf16 and takes its weight as the nearest bf16 numbers.
     pub factors_are_bf16: bool,
 }
 
