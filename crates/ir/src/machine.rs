@@ -101,7 +101,7 @@ impl Machine {
             ("rate to the host", self.to_host.rate),
             ("rate to the device", self.to_device.rate),
             ("flops per second", self.flops_per_second),
-            ("16-bit flops per second", self.half_flops_per_second.unwrap_or(self.flops_per_second)),
+            ("16-bit flops per second", self.half_rate()),
             ("bytes per second", self.bytes_per_second),
         ];
         if let Some((name, _)) = rates.into_iter().find(|&(_, rate)| rate == 0) {
@@ -120,6 +120,11 @@ impl Machine {
             Some((name, _)) => Err(MachineError::TooSlow(name)),
             None => Ok(()),
         }
+    }
+
+    /// The arithmetic rate of products of 16-bit numbers.
+    pub fn half_rate(&self) -> u64 {
+        self.half_flops_per_second.unwrap_or(self.flops_per_second)
     }
 
     /// The same machine with another amount of memory.

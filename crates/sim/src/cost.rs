@@ -22,9 +22,8 @@ impl<'a> Roofline<'a> {
 
 impl CostModel for Roofline<'_> {
     fn duration(&self, op: &Op) -> Nanos {
-        let Machine { flops_per_second, half_flops_per_second, .. } = *self.machine;
-        let arithmetic = time(op.work.flops, flops_per_second)
-            .saturating_add(time(op.work.half_flops, half_flops_per_second.unwrap_or(flops_per_second)));
+        let arithmetic = time(op.work.flops, self.machine.flops_per_second)
+            .saturating_add(time(op.work.half_flops, self.machine.half_rate()));
         let traffic = time(op.work.moved.get(), self.machine.bytes_per_second);
         Nanos(arithmetic.max(traffic).saturating_add(self.machine.launch.get()).min(LONGEST))
     }

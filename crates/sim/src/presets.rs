@@ -42,14 +42,18 @@ pub fn machine(name: &str) -> Option<Machine> {
         "a100" => halves(312_000, gpu(name, 80 * GIB, PCIE4, 19_500_000_000_000, 2_039_000_000_000)),
         // NVIDIA H100 SXM data sheet: 67 TFLOPS single precision, 989 in tensor cores, 3.35 TB/s.
         "h100" => halves(989_000, gpu(name, 80 * GIB, PCIE5, 67_000_000_000_000, 3_350_000_000_000)),
-        // NVIDIA H200 SXM, 141 GB, as PyTorch 2.11 reached it: products of 4,096 and more in single precision 51 TFLOPS (data sheet: 67), copies
-        // of 256 MiB 4.2 TB/s read and written (4.8), and over the link 43 GB/s each way with both in use (55 with one).
-        "h200" => gpu(
-            name,
-            141_000_000_000,
-            Channel::with_rate(43_100_000_000),
-            51_000_000_000_000,
-            4_200_000_000_000,
+        // NVIDIA H200 SXM, 141 GB, as PyTorch 2.11 reached it: products in single precision 51 TFLOPS (data sheet: 67), those of steps of ViT-L/16
+        // and Qwen3 in bfloat16 320 (989; 757 in one of 8,192 each way), copies of 256 MiB 4.2 TB/s read and written (4.8), and over the link
+        // 43 GB/s each way with both in use (55 with one).
+        "h200" => halves(
+            320_000,
+            gpu(
+                name,
+                141_000_000_000,
+                Channel::with_rate(43_100_000_000),
+                51_000_000_000_000,
+                4_200_000_000_000,
+            ),
         ),
         // Round figures for two cores of a laptop: 50 GFLOP/s, 10 GB/s, and a host tier reached by copying at 4 GB/s.
         "cpu" => Machine {
@@ -95,6 +99,8 @@ mod tests {
             assert_eq!(machine.name, name);
             assert!(machine.align.get().is_power_of_two());
             assert!(machine.to_host.rate > 0 && machine.to_device.rate > 0);
+            // All but two multiply 16-bit numbers faster than others.
+            assert_eq!(machine.half_rate() > machine.flops_per_second, !["gtx1080ti", "cpu"].contains(&name));
         }
         assert_eq!(machine("abacus"), None);
     }
