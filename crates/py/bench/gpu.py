@@ -172,17 +172,22 @@ def alone(lock):
         yield
 
 
+def built(name, small, device):
+    """A network on a device in the type in which it is trained, its blocks, and the arguments of a step."""
+    torch.manual_seed(0)
+    model, blocks, args = NETWORKS[name](small)
+    kind = torch.bfloat16 if name in HALF else torch.float32
+    model.to(device, kind).train()
+    return model, blocks, [arg.to(device, kind if arg.is_floating_point() else None) for arg in args]
+
+
 def measure(name, way, device, small, timeline, lock):
     """One row: trains and prints a JSON object."""
     import elbowroom
 
-    torch.manual_seed(0)
     torch.use_deterministic_algorithms(True, warn_only=name in LOOSE)
     torch.utils.deterministic.fill_uninitialized_memory = False
-    model, blocks, args = NETWORKS[name](small)
-    kind = torch.bfloat16 if name in HALF else torch.float32
-    model.to(device, kind).train()
-    args = [arg.to(device, kind if arg.is_floating_point() else None) for arg in args]
+    model, blocks, args = built(name, small, device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     run, context = WAYS[way](model, blocks, optimizer)
 
@@ -198,7 +203,7 @@ def measure(name, way, device, small, timeline, lock):
         optimizer.zero_grad(set_to_none=True)
         wait()
 
-    # The first step makes the plan; the second one may show what kernels take, and then the third has another plan.
+    # The first step has a plan, and shows what kernels take; if there is no room for that, the second one has another plan.
     for _ in range(WARM):
         step()
     states = [leaf for state in optimizer.state.values() for leaf in state.values() if isinstance(leaf, torch.Tensor)]

@@ -37,13 +37,9 @@ class Timed(TorchDispatchMode):
         return result
 
 
-def measure(name: str, half: bool) -> None:
+def measure(name: str) -> None:
     """Prints the rows of one network."""
-    torch.manual_seed(0)
-    model, _, args = gpu.NETWORKS[name](False)
-    dtype = torch.bfloat16 if half else torch.float32
-    model.to("cuda", dtype).train()
-    args = [arg.to("cuda", dtype if arg.is_floating_point() else None) for arg in args]
+    model, _, args = gpu.built(name, False, "cuda")
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(3):
         with Timed() as timed:
@@ -71,4 +67,4 @@ if __name__ == "__main__":
     for name in names:
         for tf32 in (False,) if name in gpu.HALF else (False, True):
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-            measure(name, name in gpu.HALF)
+            measure(name)

@@ -24,14 +24,14 @@ class Rates:
     bytes: float
     """Bytes read or written."""
     launch: float
-    by_class: dict[tuple[str, str], float] = field(default_factory=dict, hash=False)
+    by_class: dict[tuple[str, str], float] = field(default_factory=dict)
     """Floating-point operations by class and type (see :func:`classify`)."""
-    passes: dict[tuple[str, str], float] = field(default_factory=dict, hash=False)
+    passes: dict[tuple[str, str], float] = field(default_factory=dict)
     """How many times as long as its bytes alone an operator of a class and type takes."""
 
 
 #: Kernels read these several times, or badly.
-_PASSES = {"norm": ("norm",), "sum": ("sum", "mean", "_softmax", "_log_softmax")}
+_PASSES = {"norm": ("norm",), "sum": ("sum", "mean", "softmax")}
 _PRODUCTS, _CONVOLUTIONS = ("mm", "addmm", "bmm", "baddbmm"), ("convolution", "convolution_backward")
 
 #: Rates by type of device. Those of GPUs are of an H200 with PyTorch 2.11: what operators of at least 60 µs reached in training steps of ViT-L/16,

@@ -22,9 +22,11 @@ _operator = torch.ops.elbowroom.cudnn_batch_norm_functional.default
 
 def _compute(inputs, weight, bias, mean, variance, training, momentum, eps):
     """Result, mean and deviation of the batch, what the backward pass needs, and the new running statistics, which have no bytes if there are none."""
-    new = [inputs.new_empty(0) if statistic is None or not training else statistic.clone() for statistic in (mean, variance)]
-    given = [None if statistic is None else copy for statistic, copy in zip((mean, variance), new)] if training else [mean, variance]
-    return *aten.cudnn_batch_norm.default(inputs, weight, bias, *given, training, momentum, eps), *new
+    if training and mean is not None:
+        new = mean, variance = mean.clone(), variance.clone()
+    else:
+        new = inputs.new_empty(0), inputs.new_empty(0)
+    return *aten.cudnn_batch_norm.default(inputs, weight, bias, mean, variance, training, momentum, eps), *new
 
 
 def _shapes(inputs, weight, bias, mean, variance, training, momentum, eps):
@@ -33,7 +35,8 @@ def _shapes(inputs, weight, bias, mean, variance, training, momentum, eps):
     batch = [weight.new_empty(inputs.shape[1] if training else 0) for _ in range(2)]
     kept = torch._C._get_cudnn_batch_norm_reserve_space_size(inputs, training) if inputs.device.type == "cuda" else 0
     reserve = inputs.new_empty(kept, dtype=torch.uint8)
-    return made, *batch, reserve, *(inputs.new_empty(0) if statistic is None or not training else torch.empty_like(statistic) for statistic in (mean, variance))
+    replaced = training and mean is not None
+    return made, *batch, reserve, *(torch.empty_like(statistic) if replaced else inputs.new_empty(0) for statistic in (mean, variance))
 
 
 def _keep(ctx, inputs, output):

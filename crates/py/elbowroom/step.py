@@ -169,16 +169,15 @@ class Step:
 
     def _plan_with_room(self, graph: Graph, args, contexts, others: int, after) -> Plan:
         """A plan that leaves room for what kernels take, if there is one."""
-        graph.base_bytes = self.base(graph, args, contexts)
-        try:
-            return self.plan(graph, graph.base_bytes + others, after)
-        except InfeasibleError:
-            if not self._room:
-                raise
-        self.report.notes.append(f"no plan was found that leaves {self._room} bytes for kernels: they come on top of the limit")
-        self._room, self._no_room = 0, True
-        graph.base_bytes = self.base(graph, args, contexts)
-        return self.plan(graph, graph.base_bytes + others, after)
+        while True:
+            graph.base_bytes = self.base(graph, args, contexts)
+            try:
+                return self.plan(graph, graph.base_bytes + others, after)
+            except InfeasibleError:
+                if not self._room:
+                    raise
+            self.report.notes.append(f"no plan was found that leaves {self._room} bytes for kernels: they come on top of the limit")
+            self._room, self._no_room = 0, True
 
     def _begin_workspaces(self) -> None:
         """Begins to count what kernels of a GPU take."""

@@ -92,6 +92,19 @@ def check(make, memory, optimizer=adamw, steps=5, device="cpu", **options):
     return report, meter
 
 
+def check_autocast(make, memory, device="cpu"):
+    """Requires the gradients of plain training from a step under autocast."""
+    plain, args = on(device, make)
+    fitted, _ = on(device, make)
+    elbowroom.fit(fitted, memory, evaluations=300)
+    for model in (plain, fitted):
+        torch.manual_seed(1)
+        with torch.autocast(device, dtype=torch.bfloat16):
+            loss = model(*args)
+        loss.backward()
+    assert_same_gradients(plain, fitted)
+
+
 def check_accumulation(memory, **options):
     """Trains with three backward passes before each update, plainly and fitted, and requires equal bits."""
 

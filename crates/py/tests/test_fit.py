@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import elbowroom  # noqa: E402
-from loops import WithLoss, adamw, assert_same, assert_same_gradients, check, check_accumulation, cnn, mlp, train  # noqa: E402
+from loops import WithLoss, adamw, assert_same, assert_same_gradients, check, check_accumulation, check_autocast, cnn, mlp, train  # noqa: E402
 from torch import nn  # noqa: E402
 
 
@@ -78,15 +78,7 @@ def test_two_forward_passes_before_one_backward_pass():
 
 
 def test_autocast():
-    plain, args = mlp()
-    fitted, _ = mlp()
-    elbowroom.fit(fitted, "70%", evaluations=300)
-    for model in (plain, fitted):
-        torch.manual_seed(1)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = model(*args)
-        loss.backward()
-    assert_same_gradients(plain, fitted)
+    check_autocast(mlp, "70%")
 
 
 def test_checkpointing_inside_the_model_is_planned_through():

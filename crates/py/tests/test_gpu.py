@@ -14,7 +14,7 @@ if not torch.cuda.is_available():
 
 import elbowroom  # noqa: E402
 from elbowroom.state import predict  # noqa: E402
-from loops import WithLoss, adamw, assert_same, check, cnn, mlp, on, train  # noqa: E402
+from loops import WithLoss, adamw, assert_same, check, check_autocast, cnn, mlp, on, train  # noqa: E402
 from torch import nn  # noqa: E402
 
 
@@ -87,16 +87,7 @@ def test_what_an_update_takes_is_predicted(make):
 
 
 def test_autocast_gives_the_same_bits():
-    plain, args = on("cuda", wide)
-    fitted, _ = on("cuda", wide)
-    elbowroom.fit(fitted, "60%", evaluations=300)
-    for model in (plain, fitted):
-        torch.manual_seed(1)
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            loss = model(*args)
-        loss.backward()
-    for one, two in zip(plain.parameters(), fitted.parameters(), strict=True):
-        assert torch.equal(one.grad, two.grad)
+    check_autocast(wide, "60%", "cuda")
 
 
 def test_a_loop_that_never_waits_for_the_gpu_gives_the_same_bits():
