@@ -3,10 +3,10 @@
     python torch_losses.py > torch_losses.txt
     python torch_losses.py bf16 > torch_losses_bf16.txt
 
-The second writes the losses alone, of iterations in bf16: parameters in single precision, but those of
-most normalizations, are rounded to bf16 for every iteration, every operation gives bf16, and the losses, the gradients of parameters and the updates are in single precision. It
+The second writes the losses alone, of iterations in bf16: parameters, which are in single precision, are rounded to bf16 for every iteration,
+except those of most normalizations; every operation gives bf16; losses, gradients of parameters and updates are in single precision.
 
-needs torch, torchvision, transformers and numpy. `torch_networks.rs` computes the same with the kernels. Lines, with tabs between the fields:
+Needs torch, torchvision, transformers and numpy. `torch_networks.rs` computes the same with the kernels. Lines, with tabs between the fields:
 
     NETWORK loss ITERATION LOSS            losses of three iterations of SGD (rate 0.01, momentum 0.9, weight decay 0.0005), no dropout
     NETWORK NAME NORM PROBE                a parameter's gradient in the first iteration: its norm, and its product with a fixed vector
