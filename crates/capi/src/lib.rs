@@ -15,6 +15,7 @@
 //! This is a crate of its own because a library that defines `malloc` must not be linked into the ordinary programs of this workspace.
 
 mod cuda;
+mod heap_end;
 mod libm;
 mod logarithm;
 mod malloc;

@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 
 use elbowroom_alloc::{PROCESS, Release, Request};
 
-use crate::{next, own};
+use crate::{heap_end, next, own};
 
 /// The alignment of `malloc`, in bytes.
 const ALIGN: usize = 16;
@@ -18,6 +18,7 @@ extern "C" fn load() {
     next::look_up_all();
     own::register();
     PROCESS.on_plan(next::trim);
+    PROCESS.on_thread_end(heap_end::discard);
     PROCESS.on_watch(crate::watch::start);
 }
 

@@ -75,6 +75,8 @@ pub struct Process {
     bad_frees: AtomicU64,
     /// Called when a thread gets a new plan.
     on_plan: Callback,
+    /// Called at the end of a thread that had a plan for large requests.
+    on_thread_end: Callback,
     /// Called when arenas are in use and nothing watches for idle ones.
     on_watch: Callback,
     watched: AtomicBool,
@@ -136,6 +138,7 @@ impl Process {
             small_bytes: AtomicU64::new(0),
             bad_frees: AtomicU64::new(0),
             on_plan: Callback::new(),
+            on_thread_end: Callback::new(),
             on_watch: Callback::new(),
             watched: AtomicBool::new(false),
             looked_at: AtomicU64::new(0),
@@ -598,5 +601,12 @@ impl Process {
     /// to the system. Only the first call has an effect. Requests of the function go to the fallback. A panic in it ends the process.
     pub fn on_plan(&self, call: extern "C" fn()) {
         self.on_plan.set(call);
+    }
+
+    /// Sets a function that is called at the end of each thread that had a plan for large requests, in that thread, so that the fallback can
+    /// return what it keeps for the thread to the system. Only the first call has an effect. Requests of the function go to the fallback. A
+    /// panic in it ends the process.
+    pub fn on_thread_end(&self, call: extern "C" fn()) {
+        self.on_thread_end.set(call);
     }
 }

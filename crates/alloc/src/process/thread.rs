@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
 
 use super::PROCESS;
-use super::band::{BANDS, BandSequence};
+use super::band::{BANDS, Band, BandSequence};
 
 /// The state of a thread. It has no destructor, so that it is usable until the thread ends.
 pub(super) struct ThreadState {
@@ -118,6 +118,7 @@ impl Drop for ThreadExit {
         THREAD.with(|thread| {
             // From here on the thread has no band sequences and claims no others.
             thread.busy.set(true);
+            let mut had_large_plan = false;
             for band in BANDS {
                 // SAFETY: sequences are never freed.
                 if let Some(owner) = unsafe { thread.sequences[band as usize].replace(null_mut()).as_ref() } {
@@ -126,8 +127,12 @@ impl Drop for ThreadExit {
                     PROCESS.end_pause(thread, owner, sequence);
                     PROCESS.stop_recording(owner);
                     sequence.discard_all_free_pages();
+                    had_large_plan |= band == Band::Large && sequence.stats_ref().plans > 0;
                     owner.claimed.store(false, Ordering::Release);
                 }
+            }
+            if let Some(on_thread_end) = PROCESS.on_thread_end.get().filter(|_| had_large_plan) {
+                on_thread_end();
             }
         });
     }
