@@ -1,6 +1,6 @@
 //! Generated problems for benchmarks and tests: shaped like training, perfect tilings, tilings with holes, and very many blocks.
 //!
-//! [`cuts`] has the statistics of MiniMalloc's A, B, C and E, [`strip`] is harder than these.
+//! [`cuts`] has the statistics of MiniMalloc's A, B, C and E, [`strip`] is harder than these, and [`full`] ends above the peak of live memory.
 
 use elbowroom_ir::Bytes;
 use elbowroom_ir::packing::{Block, Problem};
@@ -162,6 +162,31 @@ pub fn open(len: usize, seed: u64) -> Problem {
             return problem;
         }
     }
+}
+
+/// Blocks that fill 256 units of 1,024 bytes at every time, in an order that hardly any placement allows: whenever two end, others
+/// of random sizes take their bytes, and in half of the cases one takes them all. The optimum is above the peak of live memory unless the blocks are few.
+pub fn full(len: usize, seed: u64) -> Problem {
+    const SIDE: u64 = 256;
+    let mut random = Random::new(seed);
+    let (mut blocks, mut alive) = (Vec::new(), Vec::new());
+    let (mut free, mut now) = (SIDE, 0);
+    while blocks.len() + alive.len() < len {
+        while free > 0 {
+            let whole = now > 0 && random.below(2) > 0;
+            let size = if whole { free } else { 1 + random.below(free.min(SIDE / 4)) };
+            alive.push((now, size));
+            free -= size;
+        }
+        now += 1;
+        for _ in 0..alive.len().min(2) {
+            let (start, size) = alive.swap_remove(random.below(alive.len() as u64) as usize);
+            blocks.push(Block::new(start, now, Bytes(1_024 * size)));
+            free += size;
+        }
+    }
+    blocks.extend(alive.into_iter().map(|(start, size)| Block::new(start, now, Bytes(1_024 * size))));
+    Problem { blocks: blocks.into(), capacity: None }
 }
 
 /// A square of `side` × `side` in pieces, as start, end, low and high, in random order. Some pieces are missing, so that `len` are left.

@@ -45,6 +45,11 @@ fn open_200(bencher: Bencher<'_, '_>, name: &str) {
     bench(bencher, name, &generate::open(200, 1));
 }
 
+#[divan::bench(args = NAMES, sample_count = 10)]
+fn full_200(bencher: Bencher<'_, '_>, name: &str) {
+    bench(bencher, name, &generate::full(200, 1));
+}
+
 #[divan::bench(args = ["auto", "best-fit", "pool", "sharing"], sample_count = 3)]
 fn training_100_000(bencher: Bencher<'_, '_>, name: &str) {
     bench(bencher, name, &generate::training(100_000, 1));

@@ -3,12 +3,15 @@
 //! ```text
 //! cargo run --release -p elbowroom-pack --example tilings -- write cuts 200 7 > tiling.csv     # 200 buffers, seed 7
 //! cargo run --release -p elbowroom-pack --example tilings -- solve cuts 0..40 10 2 0..10       # seeds, seconds, threads, packer's seeds
+//! cargo run --release -p elbowroom-pack --example tilings -- after open 1..12/2 60 300 2 0..2  # seeds, both seconds, threads, packer's seeds
 //! ```
 //!
 //! `cuts` are like MiniMalloc's A, B, C and E, `open` like D and J, whose optimum may be below this height and above the peak of live memory; `strips`
-//! are harder. `file TABLE SECONDS THREADS` packs a table. `solve` packs one problem of 150 to
+//! are harder, and `full` problems fill every byte at all times, with an optimum above that. `file TABLE SECONDS THREADS` packs a table. `solve` packs one problem of 150 to
 //! 450 buffers per seed with `auto` and each of the packer's seeds (0 if none is given), and prints how long each took, then the median, the 90th and
-//! the 99th percentile and how many were not solved. Even seeds serve for tuning, odd ones for judging: `0..40/2` takes every second one.
+//! the 99th percentile and how many were not solved. `after` is for problems whose optimum nobody knows: it packs each for the longer time with each
+//! of the packer's seeds, and prints how far the height after the shorter time is above the lowest one of these runs, and where the proved lower
+//! bound is. Even seeds serve for tuning, odd ones for judging: `0..40/2` takes every second one.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,6 +43,14 @@ fn main() -> ExitCode {
             let all = problems.zip(packer).zip(numbers);
             all.map(|(((generate, seeds), packer), (s, t))| solve(generate, &seeds, &packer, s, t))
         }
+        ["after", kind, seeds, seconds, long, threads, packer] => {
+            let numbers = seconds.parse().ok().zip(long.parse().ok()).zip(threads.parse().ok());
+            let problems = generator(kind).zip(parse_seeds(seeds)).zip(parse_seeds(packer));
+            let all = problems.zip(numbers);
+            all.map(|(((generate, seeds), packer), (times, threads))| {
+                after(generate, &seeds, &packer, times, threads)
+            })
+        }
         ["file", path, seconds, threads, ref seed @ ..] => {
             let seed = seed.first().unwrap_or(&"0").parse().ok();
             let numbers = seconds.parse().ok().zip(threads.parse().ok());
@@ -51,7 +62,7 @@ fn main() -> ExitCode {
         Some(()) => ExitCode::SUCCESS,
         None => {
             eprintln!(
-                "usage: tilings write KIND LENGTH SEED | solve KIND FROM..TO[/STEP] SECONDS THREADS [FROM..TO] | file PATH SECONDS THREADS [SEED]"
+                "usage: tilings write KIND LENGTH SEED | solve KIND FROM..TO[/STEP] SECONDS THREADS [FROM..TO] | after KIND FROM..TO[/STEP] SECONDS LONGER THREADS FROM..TO | file PATH SECONDS THREADS [SEED]"
             );
             ExitCode::from(2)
         }
@@ -66,6 +77,7 @@ fn generator(kind: &str) -> Option<Generator> {
         "cuts" => Some(generate::cuts),
         "strips" => Some(generate::strip),
         "open" => Some(generate::open),
+        "full" => Some(generate::full),
         _ => None,
     }
 }
@@ -92,6 +104,49 @@ struct Bound(AtomicU64);
 impl Observer for Bound {
     fn improved(&self, _: u64, bound: u64) {
         self.0.fetch_max(bound, Ordering::Relaxed);
+    }
+}
+
+/// Remembers the height at a moment, and the proved lower bound.
+struct Noted {
+    until: Instant,
+    height: AtomicU64,
+    bound: Bound,
+}
+
+impl Observer for Noted {
+    fn improved(&self, height: u64, bound: u64) {
+        if Instant::now() <= self.until {
+            self.height.fetch_min(height, Ordering::Relaxed);
+        }
+        self.bound.improved(height, bound);
+    }
+}
+
+/// Packs problems for the longer of two times, and compares the heights after the shorter one with the lowest of all.
+fn after(generate: Generator, seeds: &[u64], packer: &[u64], (short, long): (u64, u64), threads: usize) {
+    for &seed in seeds {
+        let problem = generate(length(seed), seed);
+        let (mut noted, mut best, mut bound) = (Vec::new(), u64::MAX, 0);
+        for &packer in packer {
+            let budget = Budget { threads, seed: packer, ..Budget::time(Duration::from_secs(long)) };
+            let until = Instant::now() + Duration::from_secs(short);
+            let observer = Noted { until, height: AtomicU64::new(u64::MAX), bound: Bound::default() };
+            let outcome = elbowroom_pack::Auto.pack(&problem, &budget, &observer);
+            best = outcome.best.map_or(best, |placement| best.min(placement.height.get()));
+            bound = bound.max(observer.bound.0.into_inner());
+            noted.push(observer.height.into_inner());
+        }
+        let above: Vec<String> = noted
+            .iter()
+            .map(|&height| format!("{height} ({:+.3} %)", 100.0 * (height as f64 / best as f64 - 1.0)))
+            .collect();
+        println!(
+            "seed {seed}: {} buffers, peak {}, at least {bound}, lowest {best}, after {short} s {}",
+            problem.blocks.len(),
+            problem.peak_live().get(),
+            above.join(", ")
+        );
     }
 }
 

@@ -7,7 +7,7 @@
 //! random order, because each of the three finds placements that the other two miss.
 //!
 //! Of the searches of corners every second one has items joined to composites: problems cut from a rectangle yield to them at once, others never. Where the
-//! first of them fail, the goal may be out of reach, and trees of composites are searched above it.
+//! first of them fail, the goal may be out of reach: trees of composites are then searched above it, and two of three times their corners.
 //!
 //! An eighth of as many nodes goes to windows: where the peak of live memory cannot be reached, that often shows in a short stretch of time, and there
 //! it can be proved.
@@ -73,6 +73,8 @@ pub(crate) enum Kind {
     Composites {
         /// The number.
         search: u64,
+        /// Whether it aims between the goal and the height instead.
+        between: bool,
     },
     /// The tree of composites, below a ceiling between the goal and the height.
     Joined {
@@ -90,6 +92,7 @@ impl Kind {
             Self::Between { search } => Self::AtGoal { search },
             Self::Deep { order, again, .. } => Self::Deep { order, again, between: false },
             Self::Wander { search, .. } => Self::Wander { search, between: false },
+            Self::Composites { search, .. } => Self::Composites { search, between: false },
             other => other,
         }
     }
@@ -98,8 +101,10 @@ impl Kind {
     pub(crate) fn between(self) -> bool {
         match self {
             Self::Between { .. } | Self::Joined { .. } => true,
-            Self::Deep { between, .. } | Self::Wander { between, .. } => between,
-            Self::AtGoal { .. } | Self::Corners { .. } | Self::Composites { .. } | Self::Window => false,
+            Self::Deep { between, .. } | Self::Wander { between, .. } | Self::Composites { between, .. } => {
+                between
+            }
+            Self::AtGoal { .. } | Self::Corners { .. } | Self::Window => false,
         }
     }
 }
@@ -145,7 +150,8 @@ impl SearchPlan {
                 self.corners += 1;
                 let search = (self.corners - 1) / 2;
                 let joined = !self.corners.is_multiple_of(2);
-                (search, if joined { Kind::Composites { search } } else { Kind::Corners { search } })
+                let between = !first && !search.is_multiple_of(3);
+                (search, if joined { Kind::Composites { search, between } } else { Kind::Corners { search } })
             };
             let nodes = match limits {
                 NodeLimits::Short => CORNER_NODES * luby(search + 1),
@@ -206,7 +212,8 @@ mod tests {
         for at in 0..FIRST_CORNERS {
             let (kind, _) = plan.next(NodeLimits::Short, 200, true);
             let search = at / 2;
-            let expected = [Kind::Composites { search }, Kind::Corners { search }][at as usize % 2];
+            let expected =
+                [Kind::Composites { search, between: false }, Kind::Corners { search }][at as usize % 2];
             assert_eq!(kind, expected);
         }
     }

@@ -124,6 +124,7 @@ fn seed_and_evaluations_reproduce_the_result_on_any_number_of_threads() {
         (generate::strip(150, 4), 90),
         (generate::cuts(180, 7), 90),
         (generate::open(311, 6), 140),
+        (generate::full(160, 2), 140),
         (generate::training(1_800, 5), 12),
     ] {
         let pack = |threads| {
