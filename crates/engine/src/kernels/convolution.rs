@@ -13,7 +13,8 @@ use super::number::{Factor, Number};
 use super::pack::Strided;
 use super::parallel::{Shared, chunks};
 use super::product::{Extents, Initial, ScratchLevel, Target, product};
-use super::windows::{Planes, Reversed, Taps, Windows};
+use super::shared_taps::weight_sums;
+use super::windows::{Planes, Reversed, Windows};
 use super::winograd;
 
 pub const fn area(size: [usize; 2]) -> usize {
@@ -182,11 +183,11 @@ pub unsafe fn grad_weight<T: Factor>(o: &Operands<'_>, pool: &ThreadPool, conv: 
     let extents = grad_weight_extents(conv);
     // SAFETY: the result is apart from all operands.
     unsafe {
-        let x = Taps(windows(conv, [1, 1], o.read::<T>(0, conv.x().len())));
+        let x = windows(conv, [1, 1], o.read::<T>(0, conv.x().len()));
         let images = o.read::<T>(1, conv.y().len());
         let dy = Planes { images, channels: conv.out_channels, plane: area(conv.out_size) };
-        let dw = Target::matrix(Shared::new(o.target(0, conv.w().len())), extents.columns);
-        product(Some(pool), extents, (&dy, &x), Initial::Zero, dw, o.scratch(extents.scratch()));
+        let dw = Shared::new(o.target(0, conv.w().len()));
+        weight_sums(pool, extents, (&dy, x), dw, o.scratch(extents.scratch()));
     }
 }
 

@@ -10,6 +10,7 @@ use super::depthwise;
 use super::pack::Strided;
 use super::parallel::{Shared, chunks, each};
 use super::product::{Initial, Target, product};
+use super::shared_taps::weight_sums;
 use super::windows::{Planes, Taps};
 
 /// Tasks that run at the same time at most; each has scratch of its own.
@@ -188,10 +189,8 @@ pub unsafe fn grad_weight(o: &Operands<'_>, pool: &ThreadPool, grouped: &Grouped
             Form::Depthwise => depthwise::grad_weight(pool, grouped, (x, dy), dw, scratch),
             Form::Dense => {
                 let extents = grad_weight_extents(&conv);
-                let taps = Taps(windows(&conv, dilation, x));
                 let planes = Planes { images: dy, channels: conv.out_channels, plane: area(conv.out_size) };
-                let target = Target::matrix(dw, extents.columns);
-                product(Some(pool), extents, (&planes, &taps), Initial::Zero, target, scratch);
+                weight_sums(pool, extents, (&planes, windows(&conv, dilation, x)), dw, scratch);
             }
             Form::Group(one) => {
                 let extents = grad_weight_extents(&one);

@@ -55,6 +55,7 @@ mod response;
 mod rms_norm;
 mod rotary;
 mod rows;
+mod shared_taps;
 mod sound;
 mod squared_error;
 mod tile;

@@ -168,10 +168,10 @@ pub fn transpose<T: Number>(data: &[T], step: usize, count: usize, width: usize,
 }
 
 /// Lines that are transposed together.
-const GROUP: usize = 8;
+pub const GROUP: usize = 8;
 
 /// Writes `out[k · width + i] = lines[i][k]` for `k < depth`.
-fn transpose_group<T: Number>(lines: &[&[T]; GROUP], depth: usize, out: &mut [f32], width: usize) {
+pub fn transpose_group<T: Number>(lines: &[&[T]; GROUP], depth: usize, out: &mut [f32], width: usize) {
     if depth == 0 {
         return;
     }

@@ -20,6 +20,14 @@ pub fn each(pool: &rayon::ThreadPool, count: usize, task: impl Fn(usize) + Sync 
     }
 }
 
+/// [`each`] on a pool, if there is one, or on this thread.
+pub fn each_with(pool: Option<&rayon::ThreadPool>, count: usize, task: impl Fn(usize) + Sync + Send) {
+    match pool {
+        Some(pool) => each(pool, count, task),
+        None => (0..count).for_each(task),
+    }
+}
+
 /// Cuts `len` elements into tasks: `task(start, len)`.
 pub fn chunks(pool: &rayon::ThreadPool, len: usize, task: impl Fn(usize, usize) + Sync + Send) {
     each(pool, len.div_ceil(CHUNK), |chunk| {

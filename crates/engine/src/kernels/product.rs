@@ -9,18 +9,20 @@
 //! that the workspace does not depend on the number of threads; nor do the bits: an element of C is a sum over blocks of depth, in
 //! order, of one chain of fused multiply-adds each.
 
+use std::ops::Range;
+
 use rayon::ThreadPool;
 
 #[cfg(target_arch = "x86_64")]
 use super::isa::Isa;
 use super::pack::Panels;
-use super::parallel::{Shared, each};
-use super::tile::{MAX_COLUMNS, MAX_ROWS, Merge, Tiles};
+use super::parallel::{Shared, each_with};
+use super::tile::{EvenRows, MAX_COLUMNS, MAX_ROWS, Merge, Tiles};
 
 /// Tasks that run at the same time at most; each owns a packed panel of B.
 const SLOTS: usize = 16;
 /// Depth of a panel: a panel of B (32 KiB) and one of A fit into 48 KiB of first-level cache.
-const DEPTH: usize = 256;
+pub const DEPTH: usize = 256;
 /// Rows of a packed block of A.
 const ROWS: usize = 512;
 /// Floats of a packed block of A, which stays in a second-level cache.
@@ -61,13 +63,13 @@ pub enum ScratchLevel {
 }
 
 /// How a product is cut: a function of its extents.
-struct Blocks {
+pub struct Blocks {
     /// Rows of a packed block of A.
-    rows: usize,
+    pub rows: usize,
     /// Depth of a packed block of A, a multiple of `inner` unless it is all.
-    depth: usize,
+    pub depth: usize,
     /// Depth of one panel.
-    inner: usize,
+    pub inner: usize,
     /// Columns between two packings of A.
     columns: usize,
     /// Tasks over the columns of a block, and over its rows.
@@ -106,7 +108,8 @@ impl Extents {
         self.whole_depth <= self.part()
     }
 
-    fn blocks(self) -> Blocks {
+    /// How the product is cut.
+    pub fn blocks(self) -> Blocks {
         let (most_rows, most_packed, slots) = match self.scratch_level {
             ScratchLevel::Full => (ROWS, PACKED, SLOTS),
             ScratchLevel::Reduced => (ROWS / 8, PACKED / 8, SLOTS / 4),
@@ -297,8 +300,7 @@ pub unsafe fn product<A: Panels, B: Panels>(
     target: Target,
     scratch: &mut [f32],
 ) {
-    let pairs = if A::IS_BF16 && B::IS_BF16 { Tiles::of_pairs() } else { None };
-    let tiles = pairs.unwrap_or_else(Tiles::detect);
+    let tiles = Tiles::of_factors(A::IS_BF16 && B::IS_BF16);
     // SAFETY: the caller's promise.
     unsafe { product_by(tiles, pool, extents, (a, b), initial, target, scratch) };
 }
@@ -327,15 +329,10 @@ unsafe fn product_by<A: Panels, B: Panels>(
     assert!(slots.len() >= tasks[0] * tasks[1] * slot_len, "scratch as large as declared");
     let packed_start = Shared::new(packed.as_mut_ptr());
     let slots = Shared::new(slots.as_mut_ptr());
-    let run = |count: usize, task: &(dyn Fn(usize) + Sync + Send)| match pool {
-        Some(pool) => each(pool, count, task),
-        None => (0..count).for_each(task),
-    };
 
     for row in (0..extents.rows).step_by(blocks.rows) {
         let rows = blocks.rows.min(extents.rows - row);
         let height = even_part(rows, tiles.by_rows.len(), 1);
-        let panels = rows.div_ceil(height);
         for column in (0..extents.columns).step_by(blocks.columns) {
             let columns = blocks.columns.min(extents.columns - column);
             // A depth of zero still has one block: it writes the initial values.
@@ -343,19 +340,13 @@ unsafe fn product_by<A: Panels, B: Panels>(
                 let depth = blocks.depth.min(extents.depth - start);
                 let block = PackedBlock { row, rows, column, start, depth, inner: blocks.inner, height };
                 if column == 0 || blocks.depth < extents.depth {
-                    let parts = if rows * depth < SMALL { 1 } else { SLOTS };
-                    let together = panels.div_ceil(parts);
-                    run(panels.div_ceil(together), &|task| {
-                        for panel in task * together..((task + 1) * together).min(panels) {
-                            // SAFETY: every panel of the block has its own part of the packed memory.
-                            unsafe { block.pack_rows(tiles, a, panel, packed_start) };
-                        }
-                    });
+                    // SAFETY: nothing reads the packed memory now.
+                    unsafe { block.pack(tiles, pool, a, packed_start) };
                 }
                 // Equal shares of panels, which differ by one at most.
                 let share = |all: usize, of: usize, at: usize| at * all / of..(at + 1) * all / of;
-                let wide = columns.div_ceil(MAX_COLUMNS);
-                run(tasks[0] * tasks[1], &|task| {
+                let (panels, wide) = (block.panels(), columns.div_ceil(MAX_COLUMNS));
+                each_with(pool, tasks[0] * tasks[1], |task| {
                     let (across, down) = (task % tasks[0], task / tasks[0]);
                     let mine = share(wide, tasks[0], across);
                     let mine = mine.start * MAX_COLUMNS..(mine.end * MAX_COLUMNS).min(columns);
@@ -377,26 +368,66 @@ unsafe fn product_by<A: Panels, B: Panels>(
 }
 
 /// One packed block of A against some columns of B.
-struct PackedBlock {
-    row: usize,
-    rows: usize,
-    column: usize,
-    start: usize,
-    depth: usize,
-    inner: usize,
-    height: usize,
+pub struct PackedBlock {
+    /// The first row.
+    pub row: usize,
+    /// Number of rows.
+    pub rows: usize,
+    /// The first column.
+    pub column: usize,
+    /// Where its depth begins.
+    pub start: usize,
+    /// Its depth.
+    pub depth: usize,
+    /// Depth of one part.
+    pub inner: usize,
+    /// Rows of a panel; the last one may have fewer.
+    pub height: usize,
 }
 
 impl PackedBlock {
+    /// Number of panels.
+    pub const fn panels(&self) -> usize {
+        self.rows.div_ceil(self.height)
+    }
+
+    /// The rows of a panel, counted from the block's first.
+    pub fn panel(&self, panel: usize) -> Range<usize> {
+        let first = panel * self.height;
+        first..self.rows.min(first + self.height)
+    }
+
     /// The parts of the depth, relative to the block: (start, length).
-    fn parts(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+    pub fn parts(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let (depth, inner) = (self.depth, self.inner);
         (0..depth.max(1)).step_by(inner).map(move |start| (start, inner.min(depth - start)))
     }
 
     /// Where the panel of rows `first ..` of the part from `start` on begins: behind all rows of the parts before, and those before of its own.
-    const fn place(&self, tiles: &Tiles, (start, len): (usize, usize), first: usize) -> usize {
+    pub const fn place(&self, tiles: &Tiles, (start, len): (usize, usize), first: usize) -> usize {
         start / self.inner * tiles.panel_rows(self.inner) * self.rows + first * tiles.panel_rows(len)
+    }
+
+    /// Packs all panels of A.
+    ///
+    /// # Safety
+    /// `packed` holds `rows · depth` floats, which nothing else touches.
+    pub unsafe fn pack<A: Panels>(
+        &self,
+        tiles: &Tiles,
+        pool: Option<&ThreadPool>,
+        a: &A,
+        packed: Shared<f32>,
+    ) {
+        let panels = self.panels();
+        let parts = if self.rows * self.depth < SMALL { 1 } else { SLOTS };
+        let together = panels.div_ceil(parts);
+        each_with(pool, panels.div_ceil(together), |task| {
+            for panel in task * together..((task + 1) * together).min(panels) {
+                // SAFETY: every panel of the block has its own part of the packed memory.
+                unsafe { self.pack_rows(tiles, a, panel, packed) };
+            }
+        });
     }
 
     /// Packs one panel of A for all parts of the depth.
@@ -404,8 +435,8 @@ impl PackedBlock {
     /// # Safety
     /// `packed` holds `rows · depth` floats; nothing else touches the panel's.
     unsafe fn pack_rows<A: Panels>(&self, tiles: &Tiles, a: &A, panel: usize, packed: Shared<f32>) {
-        let first = panel * self.height;
-        let count = self.height.min(self.rows - first);
+        let Range { start: first, end } = self.panel(panel);
+        let count = end - first;
         for (start, len) in self.parts() {
             // SAFETY: the panel's own floats.
             let out = unsafe {
@@ -426,7 +457,7 @@ impl PackedBlock {
         tiles: &Tiles,
         packed: Shared<f32>,
         b: &B,
-        (at, count, panels): (usize, usize, std::ops::Range<usize>),
+        (at, count, panels): (usize, usize, Range<usize>),
         slot: &mut [f32],
         initial: Initial<'_>,
         target: Target,
@@ -443,17 +474,17 @@ impl PackedBlock {
             // A panel that only a few tiles read is not worth packing if it can be read where it lies.
             let whole = panels.len() <= FEW && count == tiles.columns && !tiles.takes_pairs;
             let lines = column..column + count;
-            let (b, b_stride) = match b.unpacked(lines.clone(), depth.clone()).filter(|_| whole) {
-                Some((panel, stride)) => (panel.as_ptr(), stride),
+            let b = match b.unpacked(lines.clone(), depth.clone()).filter(|_| whole) {
+                Some((panel, step)) => EvenRows { start: panel.as_ptr(), step },
                 None => {
                     let slot = &mut slot[..tiles.panel_rows(len) * tiles.columns];
                     tiles.pack(b, lines, depth, tiles.columns, slot);
-                    (slot.as_ptr(), tiles.columns)
+                    EvenRows { start: slot.as_ptr(), step: tiles.columns }
                 }
             };
             for panel in panels.clone() {
-                let first = panel * self.height;
-                let rows = self.height.min(self.rows - first);
+                let Range { start: first, end } = self.panel(panel);
+                let rows = end - first;
                 let tile = tiles.by_rows[rows - 1];
                 let row = self.row + first;
                 let base = match initial {
@@ -464,7 +495,6 @@ impl PackedBlock {
                 // SAFETY: the panels were packed above and by `pack_rows`; the elements of C are this call's alone.
                 unsafe {
                     let a = packed.add(self.place(tiles, (start, len), first));
-                    let b = (b, b_stride);
                     if adjacent {
                         let c = target.start.add(row * target.row_step + spans[0].offset);
                         for r in 0..rows {

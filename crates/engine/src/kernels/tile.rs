@@ -21,12 +21,55 @@ pub enum Merge {
     Continue,
 }
 
-/// Multiplies panels: `(k, a, (b, row stride of b), (c, row stride of c), what to do with c)`.
+/// Where the rows of a panel of B lie.
+pub trait Rows: Copy {
+    /// The address of row `k`.
+    ///
+    /// # Safety
+    /// There is such a row.
+    unsafe fn row(self, k: usize) -> *const f32;
+}
+
+/// Rows at equal distances.
+#[derive(Clone, Copy)]
+pub struct EvenRows {
+    /// The first row.
+    pub start: *const f32,
+    /// The distance between neighbours.
+    pub step: usize,
+}
+
+impl Rows for EvenRows {
+    #[inline(always)]
+    unsafe fn row(self, k: usize) -> *const f32 {
+        // SAFETY: the caller's promise.
+        unsafe { self.start.add(k * self.step) }
+    }
+}
+
+/// Rows anywhere.
+#[derive(Clone, Copy)]
+pub struct ListedRows {
+    /// From where offsets count.
+    pub start: *const f32,
+    /// The offset of every row.
+    pub offsets: *const u32,
+}
+
+impl Rows for ListedRows {
+    #[inline(always)]
+    unsafe fn row(self, k: usize) -> *const f32 {
+        // SAFETY: the caller's promise.
+        unsafe { self.start.add(*self.offsets.add(k) as usize) }
+    }
+}
+
+/// Multiplies panels: `(k, a, b, (c, row stride of c), what to do with c)`.
 ///
 /// # Safety
 /// `a` holds `k · R` floats, `b` has `k` rows of `columns`, and `R` rows of `columns` floats can be written at `c` (and read, unless they are
 /// only written).
-pub type TileFn = unsafe fn(usize, *const f32, (*const f32, usize), (*mut f32, usize), Merge);
+pub type TileFn<B> = unsafe fn(usize, *const f32, B, (*mut f32, usize), Merge);
 
 /// The most rows of any processor's tile.
 pub const MAX_ROWS: usize = 12;
@@ -40,13 +83,28 @@ pub struct Tiles {
     /// Whether the elements of panels are pairs of bf16 numbers ([`super::pairs`]); otherwise they are floats.
     pub takes_pairs: bool,
     /// `by_rows[r − 1]` computes a tile of `r` rows.
-    pub by_rows: &'static [TileFn],
+    pub by_rows: &'static [TileFn<EvenRows>],
+    /// The same, where the rows of B lie anywhere.
+    pub by_listed_rows: &'static [TileFn<ListedRows>],
+}
+
+/// The tiles of one row to `$r` rows.
+macro_rules! tiles_of {
+    ($tile:ident, $rows:ty, $($r:literal)*) => { &[$($tile::<$r, $rows>),*] };
+    (12, $tile:ident, $rows:ty) => { tiles_of!($tile, $rows, 1 2 3 4 5 6 7 8 9 10 11 12) };
+    (6, $tile:ident, $rows:ty) => { tiles_of!($tile, $rows, 1 2 3 4 5 6) };
 }
 
 impl Tiles {
     /// The tiles for this processor.
     pub fn detect() -> &'static Self {
         Self::of(Isa::detect())
+    }
+
+    /// The tiles for factors that are both bf16 numbers, or not.
+    pub fn of_factors(bf16: bool) -> &'static Self {
+        let pairs = if bf16 { Self::of_pairs() } else { None };
+        pairs.unwrap_or_else(Self::detect)
     }
 
     /// The tiles for pairs of bf16 numbers, if this processor has instructions for them.
@@ -101,16 +159,17 @@ fn pairs(floats: &mut [f32]) -> &mut [Pair] {
 static BASELINE: Tiles = Tiles {
     columns: 16,
     takes_pairs: false,
-    by_rows: &[plain::<1>, plain::<2>, plain::<3>, plain::<4>, plain::<5>, plain::<6>],
+    by_rows: tiles_of!(6, plain, EvenRows),
+    by_listed_rows: tiles_of!(6, plain, ListedRows),
 };
 
 /// # Safety
 /// As [`TileFn`].
 #[cfg(not(target_arch = "aarch64"))]
-unsafe fn plain<const R: usize>(
+unsafe fn plain<const R: usize, B: Rows>(
     k: usize,
     a: *const f32,
-    (b, b_stride): (*const f32, usize),
+    b: B,
     (c, stride): (*mut f32, usize),
     merge: Merge,
 ) {
@@ -123,8 +182,7 @@ unsafe fn plain<const R: usize>(
     }
     for at in 0..k {
         // SAFETY: the caller gives `k` rows of each panel.
-        let (a, b) =
-            unsafe { (&*a.add(at * R).cast::<[f32; R]>(), &*b.add(at * b_stride).cast::<[f32; 16]>()) };
+        let (a, b) = unsafe { (&*a.add(at * R).cast::<[f32; R]>(), &*b.row(at).cast::<[f32; 16]>()) };
         for r in 0..R {
             for j in 0..16 {
                 sums[r][j] = a[r].mul_add(b[j], sums[r][j]);
@@ -146,16 +204,16 @@ macro_rules! vector_tile {
         /// # Safety
         /// As [`TileFn`]; the processor has the features.
         #[target_feature(enable = $features)]
-        unsafe fn $name<const R: usize>(
+        unsafe fn $name<const R: usize, B: Rows>(
             k: usize,
             a: *const f32,
-            (b, b_stride): (*const f32, usize),
+            b: B,
             (c, stride): (*mut f32, usize),
             merge: Merge,
         ) {
             use std::arch::$arch::*;
             let mut sums = [[$zero; $vectors]; R];
-            let (mut a, mut b) = (a, b);
+            let mut a = a;
             // The tile of C arrives while the sums run; its rows are too far apart for the processor to foresee. Hints touch nothing.
             #[cfg(target_arch = "x86_64")]
             for r in 0..R {
@@ -171,9 +229,10 @@ macro_rules! vector_tile {
                     }
                 }
             }
-            for _ in 0..k {
+            for at in 0..k {
                 // SAFETY: the caller gives `k` rows of each panel.
                 unsafe {
+                    let b = b.row(at);
                     let mut row = [$zero; $vectors];
                     for v in 0..$vectors {
                         row[v] = $load(b.add(v * $lanes));
@@ -185,7 +244,6 @@ macro_rules! vector_tile {
                         }
                     }
                     a = a.add(R);
-                    b = b.add(b_stride);
                 }
             }
             for r in 0..R {
@@ -270,7 +328,8 @@ vector_tile!(
 static BASELINE: Tiles = Tiles {
     columns: 16,
     takes_pairs: false,
-    by_rows: &[neon::<1>, neon::<2>, neon::<3>, neon::<4>, neon::<5>, neon::<6>],
+    by_rows: tiles_of!(6, neon, EvenRows),
+    by_listed_rows: tiles_of!(6, neon, ListedRows),
 };
 
 /// 24 of 32 registers hold sums, two hold a row of B, and A is broadcast from memory.
@@ -278,20 +337,8 @@ static BASELINE: Tiles = Tiles {
 static AVX512: Tiles = Tiles {
     columns: 32,
     takes_pairs: false,
-    by_rows: &[
-        avx512::<1>,
-        avx512::<2>,
-        avx512::<3>,
-        avx512::<4>,
-        avx512::<5>,
-        avx512::<6>,
-        avx512::<7>,
-        avx512::<8>,
-        avx512::<9>,
-        avx512::<10>,
-        avx512::<11>,
-        avx512::<12>,
-    ],
+    by_rows: tiles_of!(12, avx512, EvenRows),
+    by_listed_rows: tiles_of!(12, avx512, ListedRows),
 };
 
 /// As [`AVX512`], on pairs.
@@ -299,20 +346,8 @@ static AVX512: Tiles = Tiles {
 static AVX512_BF16: Tiles = Tiles {
     columns: 32,
     takes_pairs: true,
-    by_rows: &[
-        avx512_bf16::<1>,
-        avx512_bf16::<2>,
-        avx512_bf16::<3>,
-        avx512_bf16::<4>,
-        avx512_bf16::<5>,
-        avx512_bf16::<6>,
-        avx512_bf16::<7>,
-        avx512_bf16::<8>,
-        avx512_bf16::<9>,
-        avx512_bf16::<10>,
-        avx512_bf16::<11>,
-        avx512_bf16::<12>,
-    ],
+    by_rows: tiles_of!(12, avx512_bf16, EvenRows),
+    by_listed_rows: tiles_of!(12, avx512_bf16, ListedRows),
 };
 
 /// 12 of 16 registers hold sums.
@@ -320,7 +355,8 @@ static AVX512_BF16: Tiles = Tiles {
 static AVX2: Tiles = Tiles {
     columns: 16,
     takes_pairs: false,
-    by_rows: &[avx2::<1>, avx2::<2>, avx2::<3>, avx2::<4>, avx2::<5>, avx2::<6>],
+    by_rows: tiles_of!(6, avx2, EvenRows),
+    by_listed_rows: tiles_of!(6, avx2, ListedRows),
 };
 
 #[cfg(test)]
@@ -337,19 +373,35 @@ mod tests {
         for isa in [Isa::Baseline, Isa::Avx2, Isa::Avx512].into_iter().filter(|&isa| isa <= Isa::detect()) {
             let tiles = Tiles::of(isa);
             assert!(tiles.by_rows.len() <= MAX_ROWS && tiles.columns <= MAX_COLUMNS);
+            assert_eq!(tiles.by_rows.len(), tiles.by_listed_rows.len());
+            // Listed rows come in another order.
+            let place = |at: usize| (at * 5) % k;
+            let offsets: Vec<u32> = (0..k).map(|at| (place(at) * tiles.columns) as u32).collect();
             for rows in 1..=tiles.by_rows.len() {
-                for merge in [Merge::Write, Merge::Add, Merge::Continue] {
+                let cases =
+                    [Merge::Write, Merge::Add, Merge::Continue].map(|merge| [(merge, false), (merge, true)]);
+                for (merge, listed) in cases.into_iter().flatten() {
                     let mut c = vec![0.5f32; rows * tiles.columns];
                     // SAFETY: the panels and the tile have the required sizes.
                     unsafe {
-                        let (b, c) = ((b.as_ptr(), tiles.columns), (c.as_mut_ptr(), tiles.columns));
-                        tiles.by_rows[rows - 1](k, a.as_ptr(), b, c, merge);
+                        let c = (c.as_mut_ptr(), tiles.columns);
+                        match listed {
+                            false => {
+                                let b = EvenRows { start: b.as_ptr(), step: tiles.columns };
+                                tiles.by_rows[rows - 1](k, a.as_ptr(), b, c, merge);
+                            }
+                            true => {
+                                let b = ListedRows { start: b.as_ptr(), offsets: offsets.as_ptr() };
+                                tiles.by_listed_rows[rows - 1](k, a.as_ptr(), b, c, merge);
+                            }
+                        }
                     }
                     for r in 0..rows {
                         for j in 0..tiles.columns {
                             let first = if merge == Merge::Continue { 0.5f32 } else { 0.0 };
                             let chain = (0..k).fold(first, |sum, at| {
-                                a[at * rows + r].mul_add(b[at * tiles.columns + j], sum)
+                                let row = if listed { place(at) } else { at };
+                                a[at * rows + r].mul_add(b[row * tiles.columns + j], sum)
                             });
                             let expected = if merge == Merge::Add { 0.5 + chain } else { chain };
                             assert_eq!(
@@ -373,8 +425,14 @@ mod tests {
             let mut c = vec![f32::NAN; tiles.columns];
             // SAFETY: panels and tile have the required sizes.
             unsafe {
-                let (b, c) = ((b.as_ptr().cast(), tiles.columns), (c.as_mut_ptr(), tiles.columns));
-                tiles.by_rows[0](pairs.len(), a.as_ptr().cast(), b, c, Merge::Write);
+                let b = EvenRows { start: b.as_ptr().cast(), step: tiles.columns };
+                tiles.by_rows[0](
+                    pairs.len(),
+                    a.as_ptr().cast(),
+                    b,
+                    (c.as_mut_ptr(), tiles.columns),
+                    Merge::Write,
+                );
             }
             assert!(c.iter().all(|x| x.to_bits() == c[0].to_bits()));
             c[0]
