@@ -128,6 +128,9 @@ impl<'a> JointWalk<'a> {
 
     fn propose(&mut self, worst: u64) {
         let freedom = self.request.freedom;
+        if freedom.offload && self.editor.propose_group() {
+            return;
+        }
         match self.editor.random.below(12) {
             0..=1 => {
                 self.editor.keep_value();

@@ -5,6 +5,7 @@
 //! - `order`: another order of the ops, if the caller allows it.
 //! - `state`: a sequence with recomputed ops and its live memory, evaluated incrementally and exactly.
 //! - `moves`: reversible changes of a state.
+//! - `groups`: persistent tensors that move together.
 //! - `anneal`: a walk over recompute alone; the evaluation of the state is exact.
 //! - `window`: a few recomputed ops at a time, solved exactly.
 //! - `joint`: a walk over recompute and copies, judged by the exact iteration time.
@@ -21,6 +22,7 @@
 
 mod anneal;
 mod copies;
+mod groups;
 mod instance;
 mod joint;
 pub mod mincut;

@@ -1,8 +1,12 @@
 //! Reversible changes of an [`AnnealState`].
 
+use super::groups::Groups;
 use super::instance::NONE;
 use super::state::AnnealState;
 use crate::random::Random;
+
+/// The chance of a change of a whole group where all that can leave persists.
+const GROUPS: f64 = 0.3;
 
 /// One change.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +26,8 @@ pub(crate) struct Editor<'a> {
     pub again: Vec<u32>,
     /// Tensors that persist and may be on the host between iterations.
     persistent: Vec<u32>,
+    /// The same in groups that can move together.
+    groups: Groups,
     /// The share of them among the bytes that can leave.
     weight: f64,
     journal: Vec<Change>,
@@ -40,10 +46,11 @@ impl<'a> Editor<'a> {
             value.may_begin_on_host() && value.size > 0
         };
         let persistent: Vec<u32> = (0..inst.values.len() as u32).filter(persistent).collect();
+        let groups = Groups::new(inst, &persistent);
         let bytes =
             |values: &[u32]| values.iter().map(|&v| f64::from(inst.values[v as usize].size)).sum::<f64>();
         let weight = bytes(&persistent) / (bytes(&persistent) + bytes(&again)).max(1.0);
-        Self { state, random: Random::new(seed), again, persistent, weight, journal: Vec::new() }
+        Self { state, random: Random::new(seed), again, persistent, groups, weight, journal: Vec::new() }
     }
 
     /// Whether anything has changed since the last decision.
@@ -155,9 +162,51 @@ impl<'a> Editor<'a> {
         self.journal.push(Change::Remove(stage, op));
     }
 
-    /// A random change of what is recomputed.
+    /// With a chance that grows with the share of persistent tensors: keeps a group of them, lets one leave, or both. Returns whether anything
+    /// has changed. One tensor at a time, a walk would cross many schedules in which a group is neither here nor there.
+    pub(crate) fn propose_group(&mut self) -> bool {
+        if self.groups.is_empty() || !self.random.chance(GROUPS * self.weight) {
+            return false;
+        }
+        let which = self.random.below(3);
+        if which != 1 {
+            self.keep_group();
+        }
+        if which != 0 {
+            self.prefetch_group();
+        }
+        self.changed()
+    }
+
+    /// Keeps a group between two iterations, or between uses within one.
+    fn keep_group(&mut self) {
+        let group = self.groups.draw(&mut self.random);
+        let between_iterations = self.random.chance(0.7);
+        let of_group = |prefetch: &&(u32, u32, u32)| group.contains(&prefetch.0);
+        let mut prefetches: Vec<_> = self.state.prefetches().iter().filter(of_group).copied().collect();
+        prefetches.sort_unstable();
+        for (value, stage, op) in prefetches {
+            if between_iterations == self.state.use_before(value, stage, op).is_none() {
+                self.keep(value, stage, op);
+            }
+        }
+    }
+
+    /// Offloads what is idle of a group at a random place.
+    fn prefetch_group(&mut self) {
+        let group = self.groups.draw(&mut self.random);
+        let place = self.random.below(self.state.places());
+        let moment = self.state.moment(place);
+        for value in group {
+            if let Some((stage, op)) = self.state.idle_persistent(value, moment) {
+                self.prefetch(value, stage, op);
+            }
+        }
+    }
+
+    /// A random change of what is recomputed, or of what is offloaded where copies take time.
     pub(crate) fn propose(&mut self) {
-        if self.again.is_empty() {
+        if self.again.is_empty() || self.state.copies.is_some() && self.propose_group() {
             return;
         }
         if self.state.copies.is_some() && self.random.chance(0.3) {

@@ -7,11 +7,14 @@
 //! ```
 //!
 //! Every persistent tensor is on the host between iterations and prefetched for its first use, and for every later use as well or not until the
-//! limit asks for that. The relief (`relief.rs`) then evicts or offloads activations, gradients and parameters until everything fits, and
-//! what still fits is kept: the shortest gaps first, which are those of the last layers between forward and backward, and those of the first
-//! layers between two iterations. A tensor that no op changes is not copied back. The relief plans for a little less than the limit; what is
-//! left is room in which prefetches run ahead. How much less, and what a copy costs against recomputation, is a matter of the network and the
-//! link: several *ways* are tried, and the fastest schedule is kept. An evaluation is one way.
+//! limit asks for that; or every one stays until the limit asks for more, which copies less where the limit is a little too low for all. The
+//! relief (`relief.rs`) then evicts or offloads activations, gradients and parameters until everything fits, and what still fits is kept: the
+//! shortest gaps first, which are those of the last layers between forward and backward, and those of the first layers between two iterations.
+//! A tensor that no op changes is not copied back. The relief plans for a little less than the limit; what is left is room in which prefetches
+//! run ahead. How much less, and what a copy costs against recomputation, is a matter of the network and the link: several *ways* are tried,
+//! and the fastest schedule is kept. An evaluation is one way.
+
+use std::sync::Arc;
 
 use elbowroom_ir::Bytes;
 use elbowroom_ir::planning::{Freedom, Planner, Request};
@@ -23,7 +26,7 @@ use elbowroom_sim::bound::floor;
 use super::instance::Instance;
 use super::relief::Relief;
 use super::sequence::policy;
-use super::state::AnnealState;
+use super::state::{AnnealState, Copies};
 use crate::lower::lower;
 use crate::policy::{Policy, PrefetchRule};
 use crate::search::Search;
@@ -37,27 +40,42 @@ pub struct Stream {
 /// How parameters are streamed.
 #[derive(Clone, Copy, Debug)]
 struct StreamWay {
-    /// Whether persistent tensors are prefetched for every use at first, not only for the first.
-    every_use: bool,
+    /// What is prefetched before the relief begins.
+    begin: Begin,
+    /// Whether the relief counts the time of copies, and offloads no more than the link can copy while the ops run.
+    within_link: bool,
     /// What the copy back of a tensor costs, in its own time.
     price: u64,
     /// The share of the limit that is left for prefetches: one part of so many, or none.
     room: Option<i32>,
 }
 
-const fn way(every_use: bool, price: u64, room: Option<i32>) -> StreamWay {
-    StreamWay { every_use, price, room }
+/// The prefetches of persistent tensors with which a way begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Begin {
+    /// None: every tensor stays until the relief lets it leave.
+    Kept,
+    /// For the first use.
+    FirstUse,
+    /// For every use.
+    EveryUse,
 }
 
-/// The ways, each of which was the best or the second for some limit of a GPT-2 medium or of a network like Llama with and without Adam; the first
-/// three are furthest from each other.
-static WAYS: [StreamWay; 6] = [
-    way(false, 1, None),
-    way(true, 5, Some(32)),
-    way(false, 5, Some(16)),
-    way(false, 1, Some(32)),
-    way(false, 1, Some(16)),
-    way(true, 5, None),
+const fn way(begin: Begin, price: u64, room: Option<i32>) -> StreamWay {
+    StreamWay { begin, within_link: false, price, room }
+}
+
+/// The ways, each of which was the best or the second for some limit of a GPT-2 medium, of a network like Llama with and without Adam, or of an
+/// OPT with Adam; the first four are furthest from each other.
+static WAYS: [StreamWay; 8] = [
+    way(Begin::FirstUse, 1, None),
+    way(Begin::Kept, 2, None),
+    StreamWay { within_link: true, ..way(Begin::Kept, 1, None) },
+    way(Begin::FirstUse, 5, Some(16)),
+    way(Begin::EveryUse, 5, Some(32)),
+    way(Begin::FirstUse, 1, Some(32)),
+    way(Begin::FirstUse, 1, Some(16)),
+    way(Begin::EveryUse, 5, None),
 ];
 
 /// Persistent tensors are worth streaming in traces in which they are at least one part of so many of the unconstrained peak, and at limits of
@@ -133,13 +151,20 @@ fn streamed(
         request.trace.tensors().ids().map(|value| price(request.trace.bytes(value))).collect();
     let room = way.room.map_or(0, |parts| inst.limit / parts);
     let tight = Instance { limit: inst.limit - room, ..inst.clone() };
-    let mut relief = Relief::new(AnnealState::new(&tight), Some(&prices));
+    let mut state = AnnealState::new(&tight);
+    if way.within_link {
+        state.copies = Some(Arc::new(Copies::of(request, inst, 1.0)));
+    }
+    let mut relief = Relief::new(state, Some(&prices));
+    if way.within_link {
+        relief.room = [inst.total; 4];
+    }
     for (stage, op) in (0u32..).zip(&inst.ops) {
         for &value in &op.reads {
             let state = &relief.editor.state;
             let first = state.use_before(value, stage, stage).is_none();
             if inst.values[value as usize].may_begin_on_host()
-                && (way.every_use || first)
+                && (way.begin == Begin::EveryUse || way.begin == Begin::FirstUse && first)
                 && state.can_prefetch(value, stage, stage)
             {
                 relief.editor.prefetch(value, stage, stage);

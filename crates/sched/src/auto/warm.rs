@@ -59,7 +59,7 @@ static MINCUTS: [Mincut; Mincut::EACH.len()] = Mincut::EACH;
 static STREAMS: [Stream; Stream::EACH.len()] = Stream::EACH;
 /// On traces of more ops than this only so many of them: each takes half a second at 4,000 ops.
 const TAKES_LONG: usize = 2_000;
-const FEW_STREAMS: usize = 3;
+const FEW_STREAMS: usize = 4;
 /// On traces of more ops than this none of them where a limit has become lower: they take longer than the rest of such a search.
 const TAKES_LONG_TO_REPAIR: usize = 1_000;
 /// Evaluations of each: the search does better with the time.

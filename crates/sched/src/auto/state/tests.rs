@@ -5,6 +5,7 @@ use elbowroom_ir::planning::{CostSource, Costs, Freedom, Request};
 use elbowroom_ir::trace::{Persistent, Trace};
 use elbowroom_ir::{Bytes, Nanos};
 
+use super::super::moves::Editor;
 use super::super::sequence::{PolicyDraft, policy};
 use super::*;
 use crate::lower::{least_live, lower};
@@ -114,6 +115,47 @@ fn changes_agree_with_evaluation_from_nothing_and_with_lowering() {
         walk_at_random(&trace, seed, seed % 2 == 0);
         Ok(())
     });
+}
+
+#[test]
+fn groups_of_persistent_tensors_move_and_move_back() {
+    let (mut seed, mut moved) = (0, 0);
+    arbtest::arbtest(|u| {
+        let trace = elbowroom_ir::arbitrary::trace(u)?;
+        seed += 1;
+        let nanos = trace.ops().values().map(|_| Nanos(1)).collect();
+        let costs = Costs { nanos, source: CostSource::Recorded };
+        let (machine, live_limit) = (machine(), Bytes(64));
+        let request = Request {
+            trace: &trace,
+            costs: &costs,
+            machine: &machine,
+            live_limit,
+            freedom: Freedom::ALL,
+            packer: None,
+            pins: None,
+        };
+        let inst = Instance::new(&request, Policy::prompt(&trace).sequence);
+        let mut editor = Editor::new(AnnealState::new(&inst), seed);
+        for step in 0..40 {
+            let before = editor.state.decisions(PrefetchRule::Eager);
+            if !editor.propose_group() {
+                continue;
+            }
+            moved += 1;
+            let value = |&(value, ..): &(u32, u32, u32)| inst.values[value as usize];
+            assert!(editor.state.prefetches().iter().map(value).all(|value| value.may_begin_on_host()));
+            assert_eq!(editor.state.over(), editor.state.over_from_nothing());
+            if step % 2 == 0 {
+                editor.settle();
+            } else {
+                editor.undo();
+                assert_eq!(editor.state.decisions(PrefetchRule::Eager), before);
+            }
+        }
+        Ok(())
+    });
+    assert!(moved > 0, "no group has moved");
 }
 
 impl AnnealState<'_> {
