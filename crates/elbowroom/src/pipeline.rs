@@ -19,10 +19,12 @@ use elbowroom_sched::deadline::Until;
 use elbowroom_sched::lower::waits;
 use elbowroom_sim::cost::Roofline;
 
+mod clock;
 mod derive;
 mod evaluations;
 mod fit;
 mod origin;
+mod placing;
 mod remembered;
 mod series;
 mod share;
@@ -31,8 +33,9 @@ mod smallest;
 
 pub use derive::{Underived, derived_plan};
 pub use evaluations::{Evaluations, ParseEvaluationsError, Quick, Round};
-use fit::{Fitted, Placed, Placing, fit, place, problem_within};
+use fit::{Fitted, fit};
 use origin::Origin;
+use placing::{Placed, Placing, place, problem_within};
 use remembered::Remembered;
 pub(crate) use share::planning_share;
 pub(crate) use smallest::{only_offload, smallest_soon};

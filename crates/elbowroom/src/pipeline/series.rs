@@ -23,9 +23,11 @@ use elbowroom_sched::deadline::Until;
 use elbowroom_sim::bound::lower_bound;
 use elbowroom_sim::liveness;
 
+use super::clock::Clock;
 use super::evaluations::{Evaluations, Round};
-use super::fit::{Clock, Fitted, Placed, Placing, Unplaced, at_once, known_placement, place, problem_within};
+use super::fit::{Fitted, at_once};
 use super::origin::Origin;
+use super::placing::{Placed, Placing, Unplaced, known_placement, place, problem_within};
 use super::{AT_ONCE, Method, PlanError, Rounds, Task, goal, no_schedule, request, simulate};
 
 /// Evaluations of the planner in rounds of level 0. Each level has twice the evaluations of the one before.

@@ -1,0 +1,250 @@
+//! One attempt to place a schedule: how long the packer searches, by work or by the clock, and what it is asked for.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use elbowroom_ir::Bytes;
+use elbowroom_ir::check::CheckedPlan;
+use elbowroom_ir::machine::Machine;
+use elbowroom_ir::packing::{Placement, Problem};
+use elbowroom_ir::schedule::Schedule;
+use elbowroom_ir::search::{Budget, Infeasible, InterruptOnly, Observer, StopReason};
+use elbowroom_sched::deadline::Until;
+use elbowroom_sched::retry::PACKING_EVALUATIONS;
+use elbowroom_sim::liveness;
+
+use super::{Method, Rounds, Task};
+
+/// The work of one packing attempt, in evaluations × blocks, and in evaluations × pairs of blocks that are alive together, whichever is done
+/// first. Not a time: a placement that is found on an idle machine must be found on a busy one.
+const PLACEMENT_WORK: u64 = 300_000;
+const PLACEMENT_WORK_BY_PAIRS: u64 = 40_000_000;
+/// The work of packing the iteration without a limit, in evaluations × pairs of blocks that are alive together: about a second of processor
+/// time, because a node of a search looks at the blocks that are alive together with one. Shares of the unconstrained peak refer to what is
+/// found, so no clock may decide it.
+const UNLIMITED_WORK: u64 = 2_500_000;
+/// Evaluations of that attempt however many pairs there are: the moves with which `auto` reorders a large problem, which are cheap, and a few
+/// searches.
+const FEWEST_UNLIMITED: u64 = 70;
+/// Evaluations of an attempt in a series, however much work they are, and the most of them in evaluations × blocks: the moves with which `auto`
+/// reorders a large problem, which are cheap, and the first searches. Those place many a schedule that the moves alone do not.
+const FEWEST_IN_SERIES: u64 = 80;
+const FEWEST_IN_SERIES_WORK: u64 = 400_000;
+/// An attempt that no clock ends and that is one of many, in later rounds and in the searches of peers, does this share of the work in
+/// evaluations × blocks, and this share of that in evaluations × pairs.
+const BRIEFLY: u64 = 16;
+const BRIEFLY_BY_PAIRS: u64 = 64;
+
+/// How long the packer searches.
+#[derive(Clone, Copy)]
+pub(super) enum Placing {
+    /// [`PACKING_EVALUATIONS`].
+    AtOnce,
+    /// Until a share of its work is done.
+    Briefly,
+    /// Until a fixed amount of work or `most` evaluations are done, or until `end`, but at least [`PACKING_EVALUATIONS`].
+    /// Nothing continues after `last`.
+    Search { most: Option<u64>, end: Option<Instant>, last: Option<Instant> },
+}
+
+impl Placing {
+    pub(super) const PATIENT: Self = Self::Search { most: None, end: None, last: None };
+
+    /// The evaluations of an attempt in a series: a share of a long attempt, which doubles with each level, or the fewest.
+    pub(super) fn at_level(problem: &Problem, level: u32) -> u64 {
+        let all = work(problem);
+        let share = brief(problem, all).checked_shl(level).map_or(all, |evaluations| evaluations.min(all));
+        share.max(FEWEST_IN_SERIES.min(FEWEST_IN_SERIES_WORK / problem.blocks.len().max(1) as u64))
+    }
+
+    /// The attempt for the iteration without a limit.
+    pub(super) fn unlimited(problem: &Problem) -> Self {
+        let most =
+            (UNLIMITED_WORK / pairs(problem).max(1)).max(FEWEST_UNLIMITED).min(work_by_blocks(problem));
+        Self::Search { most: Some(most), end: None, last: None }
+    }
+}
+
+/// A placement, with the evaluations of the packer.
+pub(super) struct Placed {
+    pub placement: Placement,
+    pub evaluations: u64,
+}
+
+/// No placement within the limit was found.
+pub(super) struct Unplaced {
+    /// The smallest arena size that the packer reached. Its excess over the limit is the amount by which live memory must fall.
+    pub height: Bytes,
+    /// Evaluations of the packer if the clock stopped it, in this run or in the recorded one.
+    pub cut: Option<u64>,
+}
+
+/// The placement of a [known plan](Method::placed) whose buffers live as long as those of this problem.
+pub(super) fn known_placement(task: &Task, method: &Method<'_>, problem: &Problem) -> Option<Placement> {
+    let machine = &task.machine;
+    let same = |plan: &&Arc<CheckedPlan>| {
+        let known = plan.placement().height <= machine.memory;
+        known && liveness::problem(plan.schedule(), machine).blocks == problem.blocks
+    };
+    method.placed.iter().find(same).map(|plan| plan.placement().clone())
+}
+
+/// The evaluations of a long packing attempt.
+pub(super) fn work(problem: &Problem) -> u64 {
+    work_by_blocks(problem).min(work_by_pairs(problem)).max(PACKING_EVALUATIONS)
+}
+
+/// Those of a brief attempt, of the `work` of a long one.
+fn brief(problem: &Problem, work: u64) -> u64 {
+    (work / BRIEFLY).min(work_by_pairs(problem) / BRIEFLY_BY_PAIRS).max(PACKING_EVALUATIONS)
+}
+
+fn work_by_pairs(problem: &Problem) -> u64 {
+    PLACEMENT_WORK_BY_PAIRS / pairs(problem).max(1)
+}
+
+fn work_by_blocks(problem: &Problem) -> u64 {
+    (PLACEMENT_WORK / problem.blocks.len().max(1) as u64).max(PACKING_EVALUATIONS)
+}
+
+/// Pairs of intervals, of different blocks or of the same, that overlap. The intervals of a block do not, so these are pairs of blocks, each as
+/// often as both are alive together anew.
+fn pairs(problem: &Problem) -> u64 {
+    let intervals = || problem.blocks.values().flat_map(|block| &block.alive);
+    let mut starts: Vec<u64> = intervals().map(|alive| alive.start).collect();
+    let mut ends: Vec<u64> = intervals().map(|alive| alive.end).collect();
+    starts.sort_unstable();
+    ends.sort_unstable();
+    let (mut ended, mut pairs) = (0, 0);
+    for (begun, &start) in starts.iter().enumerate() {
+        while ended < begun && ends[ended] <= start {
+            ended += 1;
+        }
+        pairs += (begun - ended) as u64;
+    }
+    pairs
+}
+
+/// The problem of packing a schedule into a machine's memory. Blocks are rounded up to the alignment, buffers are not: what fits the last multiple of
+/// the alignment within the memory fits the memory. What fits the multiple above fits it only if the buffer on top ends early enough, which no packer
+/// cares for, so that this is the capacity for no other schedules than those whose live memory needs it.
+pub(super) fn problem_within(schedule: &Schedule, machine: &Machine) -> Problem {
+    let problem = liveness::problem(schedule, machine);
+    let (memory, align) = (machine.memory, machine.align);
+    let within = Bytes(memory.get() - memory.get() % align.get());
+    let capacity = if problem.peak_live() <= within { within } else { memory.align_up(align) };
+    Problem { capacity: Some(capacity), ..problem }
+}
+
+/// Returns a placement within the problem's capacity, or without a capacity the smallest that was found. The error is the smallest arena size
+/// that the packer reached.
+pub(super) fn place(
+    problem: Problem,
+    schedule: &Schedule,
+    method: &Method<'_>,
+    placing: Placing,
+    observer: &dyn Observer,
+) -> Result<Placed, Unplaced> {
+    let pack = |evaluations: u64, observer: &dyn Observer| {
+        let budget = Budget { evaluations: Some(evaluations), time: None, ..method.budget.clone() };
+        method.packer.pack(&problem, &budget, &InterruptOnly(observer))
+    };
+    let all = work(&problem);
+    // A budget of evaluations holds for the packer, too: who grants 20 evaluations does not want to wait half a minute for placements.
+    let counted = method.budget.evaluations.filter(|_| !matches!(method.rounds, Rounds::Recorded(_)));
+    let work = counted.map_or(all, |evaluations| all.min(evaluations.max(PACKING_EVALUATIONS)));
+    let (outcome, cut) = match placing {
+        Placing::AtOnce => (pack(PACKING_EVALUATIONS, observer), None),
+        Placing::Briefly => {
+            let most = brief(&problem, work);
+            (pack(most, observer), Some(most))
+        }
+        Placing::Search { most, end, last } => {
+            let watch = Until::new(observer, end);
+            let outcome = pack(most.unwrap_or(work), &watch);
+            if outcome.best.is_some() || !watch.cut() {
+                // The record is repeated with all of the work.
+                (outcome, most.or((work < all).then_some(work)))
+            } else if outcome.evaluations < PACKING_EVALUATIONS {
+                let watch = Until::new(observer, last);
+                let outcome = pack(PACKING_EVALUATIONS, &watch);
+                let made = if watch.cut() { outcome.evaluations } else { PACKING_EVALUATIONS };
+                (outcome, Some(made))
+            } else {
+                let evaluations = outcome.evaluations;
+                (outcome, Some(evaluations))
+            }
+        }
+    };
+    let Some(placement) = outcome.best else {
+        // The next height that blocks can have.
+        let align = problem.blocks.values().map(|block| block.align).max().unwrap_or(Bytes(1));
+        let unknown = problem.capacity.unwrap_or_default() + align;
+        let height = match outcome.stop {
+            StopReason::GaveUp { best: Some(best) } => best.max(unknown),
+            StopReason::Infeasible(proof) => match *proof {
+                Infeasible::Blocks { needed, .. } => needed.max(unknown),
+                Infeasible::Op { .. } => unknown,
+            },
+            _ => unknown,
+        };
+        return Err(Unplaced { height, cut });
+    };
+    let offsets = placement.offsets;
+    let placement = Placement { height: liveness::height(schedule, &offsets), offsets };
+    Ok(Placed { placement, evaluations: outcome.evaluations })
+}
+
+#[cfg(test)]
+mod tests {
+    use elbowroom_ir::packing::{Block, Interval};
+
+    use super::*;
+
+    /// Blocks of one byte with these lifetimes.
+    fn problem(lifetimes: impl Iterator<Item = Vec<Interval>>) -> Problem {
+        let block = |alive| Block {
+            size: Bytes(1),
+            alive,
+            windows: Vec::new(),
+            align: Bytes(1),
+            fixed: None,
+            hint: None,
+        };
+        Problem { blocks: lifetimes.map(block).collect(), capacity: None }
+    }
+
+    #[test]
+    fn pairs_are_those_of_overlapping_intervals() {
+        // Intervals that begin, end and touch at the same positions, some blocks with two of them.
+        let lifetimes: Vec<Vec<Interval>> = (0..60u64)
+            .map(|k| {
+                let (start, end) = (k * 7 % 30, k * 7 % 30 + 1 + k * 5 % 9);
+                let later = Interval::new(end + 3, end + 5 + k % 4);
+                [Interval::new(start, end)].into_iter().chain((k % 3 == 0).then_some(later)).collect()
+            })
+            .collect();
+        let all: Vec<Interval> = lifetimes.iter().flatten().copied().collect();
+        let overlap = |a: &Interval, b: &Interval| a.start < b.end && b.start < a.end;
+        let expected = (0..all.len()).flat_map(|b| (0..b).map(move |a| (a, b)));
+        let expected = expected.filter(|&(a, b)| overlap(&all[a], &all[b])).count();
+        assert_eq!(pairs(&problem(lifetimes.into_iter())), expected as u64);
+        assert_eq!(pairs(&problem(std::iter::empty())), 0);
+    }
+
+    #[test]
+    fn a_crowded_iteration_is_packed_with_fewer_searches() {
+        let most = |blocks: u64, length: u64| {
+            let problem = problem((0..blocks).map(|k| vec![Interval::new(k, k + length)]));
+            match Placing::unlimited(&problem) {
+                Placing::Search { most: Some(most), end: None, last: None } => most,
+                _ => panic!("a clock decides"),
+            }
+        };
+        // Short lifetimes hardly meet; long ones meet nearly everywhere.
+        assert_eq!(most(200, 4), work(&problem((0..200).map(|k| vec![Interval::new(k, k + 4)]))));
+        assert!(most(300, 200) < most(300, 20));
+        assert_eq!(most(1_000, 1_000), FEWEST_UNLIMITED);
+        assert_eq!(most(100_000, 10), PACKING_EVALUATIONS);
+    }
+}
