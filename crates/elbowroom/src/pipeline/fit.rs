@@ -120,7 +120,12 @@ pub(super) fn fit(
         if let Ok(other) = found
             && best.as_ref().map_or(true, |best| other.time(task) < best.time(task))
         {
-            best = Ok(other);
+            // The search as a whole ended as the planner's own rounds did, unless this settles it.
+            let stop = match &best {
+                Ok(own) if other.stop != StopReason::Optimal => own.stop.clone(),
+                _ => other.stop,
+            };
+            best = Ok(Fitted { stop, ..other });
         }
         if reached(&best) {
             break;
