@@ -12,6 +12,8 @@
 
 #[path = "peers/peer.rs"]
 mod peer;
+#[path = "peers/timing.rs"]
+mod timing;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +32,8 @@ use elbowroom::pipeline::{self, Method, Task};
 use elbowroom::sim::cost::Roofline;
 use elbowroom::size::MemorySpec;
 use elbowroom::{registry, sim};
-use peer::{Clock, Failure, Peer, Ratio, median};
+use peer::{Failure, Peer, median};
+use timing::{Clock, Ratio};
 
 /// Networks with their batches, as `peers/pytorch.py` builds them too.
 const NETWORKS: [(&str, usize); 4] = [("resnet18", 64), ("vgg16", 64), ("lstm", 20), ("gpt", 8)];
@@ -249,7 +252,7 @@ struct Pytorch {
 
 impl Pytorch {
     fn start(python: &str, threads: usize) -> Result<Self, Failure> {
-        let mut peer = Peer::pytorch(python, threads)?;
+        let mut peer = Peer::pytorch(python, threads, "eager")?;
         let version = peer.ask("version")?;
         Ok(Self { peer, version })
     }

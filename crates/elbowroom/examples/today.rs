@@ -1,17 +1,23 @@
-//! Networks of today on one thread: processor time of a training iteration and resident memory, without a limit and within half of the unconstrained
-//! peak, beside PyTorch in eager mode.
+//! Networks of today: time of a training iteration and resident memory, without a limit and within 70, 50 and 30 % of the unconstrained peak, beside
+//! PyTorch in eager mode, compiled, and with checkpointing; in bf16 beside its autocast.
 //!
-//! `cargo run --release -p elbowroom --example today -- --python PYTHON [--turns 5] [--time SECONDS] [--only PART-OF-A-NAME] [--json]`
+//! `cargo run --release -p elbowroom --example today -- --python PYTHON [--threads 1] [--precision f32|bf16] [--turns 5] [--time SECONDS]
+//! [--only PART-OF-A-NAME] [--json]`
 //!
 //! Each side is a process of its own: a whole training by the library, as `elbowroom train` runs it, with offloaded tensors in a file, and
-//! `peers/pytorch.py`. Resident memory is the largest of the process, with code, planning and tables. The sides run in turns, one or several
-//! iterations each; a ratio is the median of the ratios of neighbours in time, in brackets its 95 % interval from order statistics.
+//! `peers/pytorch.py`. Times are of the processor on one thread, and of the wall on several. Resident memory is the largest of the process, with code,
+//! planning, tables and PyTorch's compiler. The sides run in turns, one or several iterations each; a ratio to PyTorch in eager mode (to autocast in
+//! bf16) is the median of the ratios of neighbours in time, in brackets its 95 % interval from order statistics.
 //!
-//! `today serve MODEL SHARE SECONDS` is one side of ours: it trains until its standard input ends. A line with a number is answered with the processor
-//! times of as many iterations in milliseconds, the line `resident` with bytes. Iterations without a plan are not counted.
+//! `today serve MODEL PRECISION THREADS SHARE SECONDS` is one side of ours: it trains until its standard input ends. A line with a number is answered
+//! with the times of as many iterations in milliseconds, the line `resident` with bytes. Iterations without a plan are not counted.
 
+#[path = "peers/networks.rs"]
+mod networks;
 #[path = "peers/peer.rs"]
 mod peer;
+#[path = "peers/timing.rs"]
+mod timing;
 
 use std::io::BufRead;
 use std::process::Command;
@@ -19,74 +25,72 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use elbowroom::engine;
-use elbowroom::graph::zoo::Options;
+use elbowroom::graph::Precision;
 use elbowroom::ir::search::Observer;
-use elbowroom::network::Model;
 use elbowroom::observer::{Iteration, TrainObserver};
 use elbowroom::resident;
 use elbowroom::size::MemorySpec;
 use elbowroom::train::Training;
-use peer::{Clock, Failure, Peer, Ratio, median};
+use networks::{NETWORKS, Network};
+use peer::{Failure, Peer, median};
+use timing::{Clock, Ratio};
 
-/// A network as `peers/pytorch.py` builds it too.
-struct Row {
-    name: &'static str,
-    batch: usize,
-    image: Option<usize>,
-    /// Iterations of one turn.
-    iterations: usize,
-}
-
-const fn row(name: &'static str, batch: usize, image: Option<usize>, iterations: usize) -> Row {
-    Row { name, batch, image, iterations }
-}
-
-const NETWORKS: [Row; 7] = [
-    row("resnet18", 64, None, 1),
-    row("resnet50", 8, Some(224), 1),
-    row("vgg16", 64, None, 1),
-    row("densenet121", 32, None, 1),
-    row("vit-b-16", 4, Some(224), 1),
-    row("gpt2", 1, None, 1),
-    row("lstm", 20, None, 10),
-];
-/// Threads of every side.
-const THREADS: usize = 1;
-/// Shares of the unconstrained peak.
-const SHARES: [&str; 2] = ["100%", "50%"];
+/// Our sides: shares of the unconstrained peak.
+const SHARES: [&str; 4] = ["100%", "70%", "50%", "30%"];
 /// Planned iterations that are not counted: pages are fresh, and other algorithms may be chosen behind the first iteration.
 const WARM: u64 = 3;
 
 struct Settings {
     python: String,
+    threads: usize,
+    precision: Precision,
     turns: usize,
     time: u64,
     only: String,
     json: bool,
 }
 
+impl Settings {
+    /// PyTorch's sides: its ways. The others are compared with the first.
+    fn ways(&self) -> &'static [&'static str] {
+        match self.precision {
+            Precision::F32 => &["eager", "compiled", "checkpointed"],
+            Precision::Bf16 => &["autocast"],
+        }
+    }
+}
+
 fn main() -> Result<(), Failure> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    if let [serve, name, share, time] = &words[..]
+    if let [serve, name, precision, threads, share, seconds] = &words[..]
         && serve == "serve"
     {
-        return serve_training(name, share, Duration::from_secs(time.parse()?));
+        let time = Duration::from_secs(seconds.parse()?);
+        return serve_training(name, precision.parse()?, threads.parse()?, share, time);
     }
     let settings = settings(words.into_iter())?;
-    let networks = NETWORKS.iter().filter(|row| row.name.contains(&settings.only));
-    for row in networks {
-        let measured = row.measure(&settings)?;
-        if settings.json { measured.print_json(row) } else { measured.print(row) }
+    for network in NETWORKS.iter().filter(|network| network.name.contains(&settings.only)) {
+        let measured = measure(network, &settings)?;
+        if settings.json { measured.print_json(network) } else { measured.print(network, &settings) }
     }
     Ok(())
 }
 
 fn settings(words: impl Iterator<Item = String>) -> Result<Settings, Failure> {
-    let mut settings =
-        Settings { python: "python3".to_owned(), turns: 5, time: 10, only: String::new(), json: false };
+    let mut settings = Settings {
+        python: "python3".to_owned(),
+        threads: 1,
+        precision: Precision::F32,
+        turns: 5,
+        time: 10,
+        only: String::new(),
+        json: false,
+    };
     settings.json = peer::options(words, |option, value| {
         match option {
             "--python" => settings.python = value,
+            "--threads" => settings.threads = value.parse::<usize>()?.max(1),
+            "--precision" => settings.precision = value.parse()?,
             "--turns" => settings.turns = value.parse::<usize>()?.max(1),
             "--time" => settings.time = value.parse::<u64>()?.max(1),
             "--only" => settings.only = value,
@@ -97,83 +101,93 @@ fn settings(words: impl Iterator<Item = String>) -> Result<Settings, Failure> {
     Ok(settings)
 }
 
-/// One side: processor times in milliseconds, and the largest resident memory in bytes.
+/// One side.
 struct Side {
+    name: String,
+    /// In milliseconds.
     times: Vec<f64>,
+    /// The largest resident memory in bytes.
     resident: u64,
 }
 
-/// The sides of one network: ours at every share, and PyTorch.
+/// The sides of one network: ours at every share, and PyTorch's.
 struct Measured {
     ours: Vec<Side>,
-    theirs: Side,
+    theirs: Vec<Side>,
     version: String,
 }
 
-impl Row {
-    fn measure(&self, settings: &Settings) -> Result<Measured, Failure> {
-        let serve = |share: &str| {
-            let time = settings.time.to_string();
-            Peer::start(Command::new(std::env::current_exe()?).args(["serve", self.name, share, &time]))
-        };
-        let mut peers = SHARES.into_iter().map(serve).collect::<Result<Vec<_>, _>>()?;
-        peers.push(Peer::pytorch(&settings.python, THREADS)?);
-        let version = peers[SHARES.len()].ask("version")?;
-        let ours = self.iterations.to_string();
-        let theirs = format!("{} {ours}", self.name);
-        let question = |side: usize| if side < SHARES.len() { &ours } else { &theirs };
-        let mut times = vec![Vec::new(); peers.len()];
-        for turn in 0..=settings.turns {
-            for (side, peer) in peers.iter_mut().enumerate() {
-                let time = peer.median(question(side))?;
-                // In the first turn the sides wait for each other's planning.
-                if turn > 0 {
-                    times[side].push(time);
-                }
-            }
-        }
-        let resident = peers.iter_mut().map(|peer| Ok(peer.ask("resident")?.parse()?));
-        let resident = resident.collect::<Result<Vec<u64>, Failure>>()?;
-        let mut sides = times.into_iter().zip(resident).map(|(times, resident)| Side { times, resident });
-        let ours = sides.by_ref().take(SHARES.len()).collect();
-        let theirs = sides.next().ok_or("PyTorch is a side")?;
-        Ok(Measured { ours, theirs, version })
+/// Trains a network on all sides, in turns.
+fn measure(network: &Network, settings: &Settings) -> Result<Measured, Failure> {
+    let [precision, threads, time] =
+        [settings.precision.name(), &settings.threads.to_string(), &settings.time.to_string()];
+    // An iteration of the LSTM takes some milliseconds.
+    let ours = if network.name == "lstm" { "10" } else { "1" };
+    let theirs = format!("{} {ours}", network.name);
+    // Each plans, chooses algorithms and compiles alone, before the next begins.
+    let mut peers: Vec<(&str, Peer, &str)> = Vec::new();
+    let mut begin = |name, mut peer: Peer, question| -> Result<(), Failure> {
+        peer.ask(question)?;
+        peers.push((name, peer, question));
+        Ok(())
+    };
+    for share in SHARES {
+        let words = ["serve", network.name, precision, threads, share, time];
+        begin(share, Peer::start(Command::new(std::env::current_exe()?).args(words))?, ours)?;
     }
+    for way in settings.ways() {
+        begin(way, Peer::pytorch(&settings.python, settings.threads, way)?, &theirs)?;
+    }
+    let version = peers[SHARES.len()].1.ask("version")?;
+    let mut times = vec![Vec::new(); peers.len()];
+    for _ in 0..settings.turns {
+        for ((_, peer, question), times) in peers.iter_mut().zip(&mut times) {
+            times.push(peer.median(question)?);
+        }
+    }
+    let mut sides = Vec::new();
+    for ((name, mut peer, _), times) in peers.into_iter().zip(times) {
+        sides.push(Side { name: name.to_owned(), times, resident: peer.ask("resident")?.parse()? });
+    }
+    let theirs = sides.split_off(SHARES.len());
+    Ok(Measured { ours: sides, theirs, version })
 }
 
 impl Measured {
-    fn print(&self, row: &Row) {
-        println!("{}, batch {}; PyTorch {}", row.name, row.batch, self.version);
-        let megabytes = |bytes: u64| bytes as f64 / 1e6;
-        for (share, side) in SHARES.iter().zip(&self.ours) {
-            let ratio = Ratio::of(&side.times, &self.theirs.times);
-            println!(
-                "{share:>10} {:>12.2} ms {:>10.1} MB   ÷ PyTorch {ratio}",
-                median(&side.times),
-                megabytes(side.resident)
-            );
-        }
-        let theirs = &self.theirs;
-        println!(
-            "{:>10} {:>12.2} ms {:>10.1} MB",
-            "PyTorch",
-            median(&theirs.times),
-            megabytes(theirs.resident)
-        );
+    fn sides(&self) -> impl Iterator<Item = &Side> {
+        self.ours.iter().chain(&self.theirs)
     }
 
-    fn print_json(&self, row: &Row) {
-        let nanoseconds = |times: &[f64]| (median(times) * 1e6) as u64;
-        let mut object = serde_json::json!({
-            "network": row.name,
-            "batch": row.batch,
-            "pytorch": self.version,
-            "pytorch_ns": nanoseconds(&self.theirs.times),
-            "pytorch_resident_bytes": self.theirs.resident,
-        });
-        for (prefix, side) in ["unlimited", "limited"].into_iter().zip(&self.ours) {
-            let ratio = Ratio::of(&side.times, &self.theirs.times);
-            object[format!("{prefix}_ns")] = nanoseconds(&side.times).into();
+    /// The ratio of a side's times to those of PyTorch's first way.
+    fn ratio(&self, side: &Side) -> Ratio {
+        Ratio::of(&side.times, &self.theirs[0].times)
+    }
+
+    fn print(&self, network: &Network, settings: &Settings) {
+        let (precision, threads) = (settings.precision.name(), settings.threads);
+        println!(
+            "{}, batch {}, {precision}, threads: {threads}; PyTorch {}",
+            network.name, network.batch, self.version
+        );
+        let first = &self.theirs[0].name;
+        for side in self.sides() {
+            let (ms, megabytes) = (median(&side.times), side.resident as f64 / 1e6);
+            println!("{:>12} {ms:>12.2} ms {megabytes:>10.1} MB   ÷ {first} {}", side.name, self.ratio(side));
+        }
+    }
+
+    fn print_json(&self, network: &Network) {
+        let mut object =
+            serde_json::json!({ "network": network.name, "batch": network.batch, "pytorch": self.version });
+        for (at, side) in self.sides().enumerate() {
+            let prefix = match side.name.as_str() {
+                "100%" => "unlimited".to_owned(),
+                "50%" => "limited".to_owned(),
+                _ if at == self.ours.len() => "pytorch".to_owned(),
+                name => name.strip_suffix('%').map_or(name.to_owned(), |share| format!("limited_{share}")),
+            };
+            let ratio = self.ratio(side);
+            object[format!("{prefix}_ns")] = ((median(&side.times) * 1e6) as u64).into();
             object[format!("{prefix}_resident_bytes")] = side.resident.into();
             object[format!("{prefix}_to_pytorch")] = ratio.median.into();
             object[format!("{prefix}_to_pytorch_low")] = ratio.low.into();
@@ -184,19 +198,24 @@ impl Measured {
 }
 
 /// Trains a network until standard input ends.
-fn serve_training(name: &str, share: &str, time: Duration) -> Result<(), Failure> {
+fn serve_training(
+    name: &str,
+    precision: Precision,
+    threads: usize,
+    share: &str,
+    time: Duration,
+) -> Result<(), Failure> {
     engine::return_freed_memory();
-    let row = NETWORKS.iter().find(|row| row.name == name).ok_or("there is no such network")?;
     let memory: MemorySpec = share.parse()?;
-    let network = Model::new(row.name, Options::new(row.batch).image(row.image))?;
-    let training = Training::new(network, memory).threads(THREADS).time(time).iterations(u64::MAX >> 1);
-    training.run_observed(&Answering::default())?;
+    let network = Network::of(name)?.model(precision)?;
+    let training = Training::new(network, memory).threads(threads).time(time).iterations(u64::MAX >> 1);
+    training.run_observed(&Answering { clock: Clock::of(threads), state: Mutex::default() })?;
     Ok(())
 }
 
 /// Answers questions between iterations.
-#[derive(Default)]
 struct Answering {
+    clock: Clock,
     state: Mutex<State>,
 }
 
@@ -215,7 +234,7 @@ impl Observer for Answering {}
 
 impl TrainObserver for Answering {
     fn iteration(&self, done: &Iteration) {
-        let ended = Clock::of(THREADS).now();
+        let ended = self.clock.now();
         let Ok(mut state) = self.state.lock() else { return };
         if !done.planned || state.planned < WARM {
             state.planned += u64::from(done.planned);
@@ -242,6 +261,6 @@ impl TrainObserver for Answering {
                 count => state.wanted = count.parse().unwrap_or(0),
             }
         }
-        state.began = Clock::of(THREADS).now();
+        state.began = self.clock.now();
     }
 }

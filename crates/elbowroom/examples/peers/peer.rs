@@ -1,5 +1,5 @@
-//! What comparisons with PyTorch share: a program that computes training iterations in a process of its own and answers questions in lines, options,
-//! clocks and ratios.
+//! What comparisons with PyTorch share: a program that computes training iterations in a process of its own and answers questions in lines, and
+//! options.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -23,12 +23,14 @@ impl Peer {
         Ok(Self { process, questions, answers })
     }
 
-    /// `pytorch.py` on this many threads.
-    pub fn pytorch(python: &str, threads: usize) -> Result<Self, Failure> {
-        let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples/peers/pytorch.py");
+    /// `pytorch.py` on this many threads, in one of its ways.
+    pub fn pytorch(python: &str, threads: usize, way: &str) -> Result<Self, Failure> {
         // Threads that spin while they wait would take the cores from the other sides.
         Self::start(
-            Command::new(python).arg(script).arg(threads.to_string()).env("OMP_WAIT_POLICY", "PASSIVE"),
+            Command::new(python)
+                .arg(script())
+                .args([&threads.to_string(), way])
+                .env("OMP_WAIT_POLICY", "PASSIVE"),
         )
     }
 
@@ -36,6 +38,11 @@ impl Peer {
     pub fn ask(&mut self, question: &str) -> Result<String, Failure> {
         writeln!(self.questions, "{question}")?;
         self.questions.flush()?;
+        self.answer()
+    }
+
+    /// The next line that it prints.
+    pub fn answer(&mut self) -> Result<String, Failure> {
         let mut line = String::new();
         if self.answers.read_line(&mut line)? == 0 {
             return Err("a process that is measured ended; standard error has the reason".into());
@@ -48,6 +55,11 @@ impl Peer {
         let numbers: Result<Vec<f64>, _> = self.ask(question)?.split_whitespace().map(str::parse).collect();
         Ok(median(&numbers?))
     }
+}
+
+/// The path of `pytorch.py`.
+pub fn script() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples/peers/pytorch.py")
 }
 
 impl Drop for Peer {
@@ -77,61 +89,10 @@ pub fn options(
     Ok(json)
 }
 
-/// What times are.
-#[derive(Clone, Copy)]
-pub enum Clock {
-    /// Those of the processor, on one thread: other work on the machine does not count.
-    Processor,
-    /// Those on the wall.
-    Wall,
-}
-
-impl Clock {
-    /// The clock for a number of threads.
-    pub fn of(threads: usize) -> Self {
-        if threads == 1 { Self::Processor } else { Self::Wall }
-    }
-
-    /// Milliseconds since some moment.
-    pub fn now(self) -> f64 {
-        let time = rustix::time::clock_gettime(match self {
-            Self::Processor => rustix::time::ClockId::ProcessCPUTime,
-            Self::Wall => rustix::time::ClockId::Monotonic,
-        });
-        time.tv_sec as f64 * 1e3 + time.tv_nsec as f64 / 1e6
-    }
-}
-
 /// The median of some numbers.
 pub fn median(numbers: &[f64]) -> f64 {
     let mut sorted = numbers.to_vec();
     sorted.sort_by(f64::total_cmp);
     let middle = sorted.len() / 2;
     if sorted.len() % 2 == 1 { sorted[middle] } else { sorted[middle - 1].midpoint(sorted[middle]) }
-}
-
-/// The median ratio of neighbours in time, with its 95 % interval: the order statistics that a binomial count of smaller ones allows.
-pub struct Ratio {
-    pub median: f64,
-    pub low: f64,
-    pub high: f64,
-}
-
-impl Ratio {
-    pub fn of(ours: &[f64], theirs: &[f64]) -> Self {
-        let mut ratios: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| a / b).collect();
-        ratios.sort_by(f64::total_cmp);
-        let count = ratios.len() as f64;
-        let reach = 0.98 * count.sqrt();
-        let low = (count / 2.0 - reach).floor().max(0.0) as usize;
-        let high = ((count / 2.0 + reach).ceil() as usize).min(ratios.len() - 1);
-        Self { median: median(&ratios), low: ratios[low], high: ratios[high] }
-    }
-}
-
-impl std::fmt::Display for Ratio {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { median, low, high } = self;
-        write!(f, "{median:.3} [{low:.3}, {high:.3}]")
-    }
 }

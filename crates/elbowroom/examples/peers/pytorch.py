@@ -1,16 +1,20 @@
-"""The networks of the examples `speed` and `today` in PyTorch, eager, on the processor: same shapes, same optimizers, f32.
+"""The networks of the examples `speed` and `today` in PyTorch on the processor: same shapes, same optimizers.
 
-Run as `python pytorch.py THREADS`. Reads lines from standard input. `NETWORK ITERATIONS` is answered with the times of so many training
+Run as `python pytorch.py THREADS [WAY]`, where a way is `eager` (in f32, unless named), `autocast` (eager with operations in bf16 where PyTorch's autocast
+wants it), `compiled` (`torch.compile`) or `checkpointed` (sequences of modules in about √n segments, which are computed again). Reads lines from standard input. `NETWORK ITERATIONS` is answered with the times of so many training
 iterations in milliseconds, processor times if there is one thread; two that are not counted precede the first ones of a network. `resident` is
 answered with the largest resident memory of the process so far in bytes. The examples run it, so that both sides are timed in turns on one machine.
 """
 
+import contextlib
+import math
 import sys
 import time
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint_sequential
 
 
 class Block(nn.Module):
@@ -226,10 +230,34 @@ def network(name):
     return model, x, y, optimizer(model)
 
 
-def iteration(model, x, y, optimizer):
+class Segments(nn.Module):
+    """A sequence of modules of which only about √n results are kept (Chen et al. 2016, section 4.1)."""
+
+    def __init__(self, modules):
+        super().__init__()
+        self.modules_in_order = modules
+        self.segments = round(math.sqrt(len(modules)))
+        # What a segment begins with is needed again.
+        for first in modules[:: len(modules) // self.segments]:
+            if isinstance(first, nn.ReLU):
+                first.inplace = False
+
+    def forward(self, x):
+        return checkpoint_sequential(self.modules_in_order, self.segments, x, use_reentrant=False)
+
+
+def checkpointed(model):
+    """The model with each of its long sequences in segments."""
+    for name, child in model.named_children():
+        setattr(model, name, checkpointed(child))
+    return Segments(model) if isinstance(model, nn.Sequential) and len(model) > 4 else model
+
+
+def iteration(model, x, y, optimizer, precision):
     """One training iteration, its loss read at the end."""
     optimizer.zero_grad(set_to_none=True)
-    loss = F.cross_entropy(model(x), y)
+    with precision():
+        loss = F.cross_entropy(model(x), y)
     loss.backward()
     optimizer.step()
     return loss.item()
@@ -242,7 +270,9 @@ def resident():
 
 
 def main():
-    threads = int(sys.argv[1])
+    threads, way = int(sys.argv[1]), "".join(sys.argv[2:]) or "eager"
+    prepare = {"compiled": torch.compile, "checkpointed": checkpointed}.get(way, lambda model: model)
+    precision = (lambda: torch.autocast("cpu", torch.bfloat16)) if way == "autocast" else contextlib.nullcontext
     torch.set_num_threads(threads)
     clock = time.process_time if threads == 1 else time.perf_counter
     networks = {}
@@ -255,7 +285,8 @@ def main():
             print(resident(), flush=True)
             continue
         if question not in networks:
-            networks[question] = network(question)
+            model, *others = network(question)
+            networks[question] = (prepare(model), *others, precision)
             for _ in range(2):
                 iteration(*networks[question])
         times = []
