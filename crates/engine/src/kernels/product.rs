@@ -108,6 +108,11 @@ impl Extents {
         self.whole_depth <= self.part()
     }
 
+    /// The pool, if there is one and the product is large enough for several threads.
+    pub fn shared(self, pool: Option<&ThreadPool>) -> Option<&ThreadPool> {
+        pool.filter(|_| self.rows * self.columns * self.depth.max(1) >= WORTH_SHARING)
+    }
+
     /// How the product is cut.
     pub fn blocks(self) -> Blocks {
         let (most_rows, most_packed, slots) = match self.scratch_level {
@@ -322,7 +327,7 @@ unsafe fn product_by<A: Panels, B: Panels>(
         return;
     }
     let blocks = extents.blocks();
-    let pool = pool.filter(|_| extents.rows * extents.columns * extents.depth.max(1) >= WORTH_SHARING);
+    let pool = extents.shared(pool);
     let tasks = if pool.is_some() { blocks.tasks } else { [1, 1] };
     let (packed, slots) = scratch.split_at_mut(blocks.rows * blocks.depth);
     let slot_len = blocks.inner * MAX_COLUMNS;

@@ -30,7 +30,7 @@ use super::number::Number;
 use super::pack::transpose8;
 use super::pack::{GROUP, transpose, transpose_group};
 use super::parallel::{Shared, each_with};
-use super::product::{DEPTH, Extents, Initial, PackedBlock, Target, WORTH_SHARING, even_part, product};
+use super::product::{DEPTH, Extents, Initial, PackedBlock, Target, even_part, product};
 use super::tile::{ListedRows, Merge, Tiles};
 use super::windows::{Planes, Taps, Windows};
 
@@ -141,7 +141,7 @@ impl<'a, T: Number> Transposed<'a, T> {
     /// As [`weight_sums`].
     unsafe fn sums(&self, pool: &ThreadPool, dy: &Planes<'_, T>, dw: Shared<f32>, scratch: &mut [f32]) {
         let (extents, tiles) = (self.extents, self.tiles);
-        let pool = Some(pool).filter(|_| extents.rows * extents.columns * extents.depth >= WORTH_SHARING);
+        let pool = extents.shared(Some(pool));
         let blocks = extents.blocks();
         let (packed, slots) = scratch.split_at_mut(blocks.rows * blocks.depth);
         let packed = Shared::new(packed.as_mut_ptr());
@@ -323,8 +323,11 @@ fn transpose_pairs(lines: &[&[Bf16]; GROUP], zeros: usize, apart: usize, out: &m
 
 #[cfg(test)]
 mod tests {
+    use elbowroom_graph::op::{Algorithm, Conv, Window};
+
     use super::*;
     use crate::kernels::bf16::Bf16;
+    use crate::kernels::convolution::windows;
     use crate::kernels::product::ScratchLevel;
 
     /// Computes gradients both ways on one thread, two and seven, and says whether lines were transposed.
@@ -390,36 +393,29 @@ mod tests {
                 let padding = if taps[axis] == 1 { 0 } else { padding };
                 (size[axis] + 2 * padding - (taps[axis] - 1) * step - 1) / stride + 1
             });
-            let start = taps.map(|taps| if taps == 1 { 0 } else { -(padding as isize) });
+            let conv = Conv {
+                batch,
+                in_channels: channels,
+                in_size: size,
+                out_channels: outputs,
+                out_size: positions,
+                window: Window {
+                    kernel: taps,
+                    stride: [stride; 2],
+                    padding: taps.map(|taps| if taps == 1 { 0 } else { padding }),
+                },
+                algorithm: Algorithm::Tiled,
+            };
             let x: Vec<f32> = (0..batch * channels * size[0] * size[1]).map(number).collect();
             let dy: Vec<f32> =
                 (0..batch * outputs * positions[0] * positions[1]).map(|at| number(at + 5)).collect();
-            let windows = Windows {
-                images: &x[..],
-                channels,
-                size,
-                positions,
-                taps,
-                start,
-                stride: [stride; 2],
-                step: [step as isize; 2],
-            };
-            let shared = check(windows, &dy, outputs, ScratchLevel::Full);
+            let seen = windows(&conv, [step; 2], &x);
+            let shared = check(seen, &dy, outputs, ScratchLevel::Full);
             assert_eq!(shared, shares, "{size:?} {taps:?}");
-            check(windows, &dy, outputs, ScratchLevel::Reduced);
+            check(seen, &dy, outputs, ScratchLevel::Reduced);
             let narrow = |x: &[f32]| x.iter().map(|&x| Bf16::nearest(x)).collect::<Vec<_>>();
             let (x, dy) = (narrow(&x), narrow(&dy));
-            let windows = Windows {
-                images: &x[..],
-                channels,
-                size,
-                positions,
-                taps,
-                start,
-                stride: [stride; 2],
-                step: [step as isize; 2],
-            };
-            let shared = check(windows, &dy, outputs, ScratchLevel::Full);
+            let shared = check(windows(&conv, [step; 2], &x), &dy, outputs, ScratchLevel::Full);
             let whole_pairs = positions[1].is_multiple_of(2);
             assert_eq!(shared, shares && (whole_pairs || Tiles::of_pairs().is_none()), "{size:?} {taps:?}");
         }
