@@ -38,20 +38,17 @@ fn again(state: &AnnealState<'_>) -> Vec<i32> {
     other.over
 }
 
+/// A request with every freedom and little memory.
+fn request<'a>(trace: &'a Trace, costs: &'a Costs, machine: &'a Machine) -> Request<'a> {
+    let freedom = Freedom::ALL;
+    Request { trace, costs, machine, live_limit: Bytes(64), freedom, packer: None, pins: None }
+}
+
 fn walk_at_random(trace: &Trace, seed: u64, timed: bool) {
     let nanos = (1..=trace.ops().len() as u64).map(Nanos).collect();
     let costs = Costs { nanos, source: CostSource::Recorded };
     let machine = machine();
-    let live_limit = Bytes(64);
-    let request = Request {
-        trace,
-        costs: &costs,
-        machine: &machine,
-        live_limit,
-        freedom: Freedom::ALL,
-        packer: None,
-        pins: None,
-    };
+    let request = request(trace, &costs, &machine);
     let inst = Instance::new(&request, Policy::prompt(trace).sequence);
     let mut state = AnnealState::new(&inst);
     if timed {
@@ -125,16 +122,8 @@ fn groups_of_persistent_tensors_move_and_move_back() {
         seed += 1;
         let nanos = trace.ops().values().map(|_| Nanos(1)).collect();
         let costs = Costs { nanos, source: CostSource::Recorded };
-        let (machine, live_limit) = (machine(), Bytes(64));
-        let request = Request {
-            trace: &trace,
-            costs: &costs,
-            machine: &machine,
-            live_limit,
-            freedom: Freedom::ALL,
-            packer: None,
-            pins: None,
-        };
+        let machine = machine();
+        let request = request(&trace, &costs, &machine);
         let inst = Instance::new(&request, Policy::prompt(&trace).sequence);
         let mut editor = Editor::new(AnnealState::new(&inst), seed);
         for step in 0..40 {
