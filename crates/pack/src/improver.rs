@@ -316,16 +316,17 @@ impl<'a> Improver<'a> {
         let (kind, nodes) =
             state.plan.next(limits, state.component.items.len() as u64, state.strip.is_some());
         if let Kind::Composites { search, .. } | Kind::Joined { search } = kind {
-            let joined = matches!(kind, Kind::Joined { .. });
-            let steps = (state.height - goal) / state.grain;
-            let ceiling = match kind {
-                Kind::Joined { .. } => ceiling_between(goal, state.height, &mut random),
+            let (ceiling, filled) = match kind {
+                Kind::Joined { .. } => (ceiling_between(goal, state.height, &mut random), false),
                 // Any step may be the height at which holes are as they were cut.
-                kind if kind.between() => goal + state.grain * random.below(steps.max(1) as usize) as u64,
-                _ => goal,
+                Kind::Composites { between: true, .. } => {
+                    let steps = (state.height - goal) / state.grain;
+                    (goal + state.grain * random.below(steps.max(1) as usize) as u64, true)
+                }
+                _ => (goal, search.is_multiple_of(2)),
             };
             let (noise, chance) = JOINED[(search % JOINED.len() as u64) as usize];
-            let filled_to = (!joined && (kind.between() || search.is_multiple_of(2))).then_some(ceiling);
+            let filled_to = filled.then_some(ceiling);
             let joining = Joining { noise, chance, filled_to, moves: nodes / NODES_PER_MOVE };
             let component = Arc::clone(&state.component);
             let scope = Scope::Composites { component, joining, search, random };
