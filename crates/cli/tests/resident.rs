@@ -2,47 +2,23 @@
 //! group of that size.
 #![cfg(target_os = "linux")]
 
+#[path = "../../elbowroom/examples/peers/control_group.rs"]
+mod control_group;
 mod support;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
+use control_group::ControlGroup;
 use serde_json::Value;
 
 /// What a process may have resident in addition to its limit: code, stacks, batches and the planner's tables.
 const OTHER: u64 = 60 << 20;
 
-/// A control group for memory, removed in the end.
-struct ControlGroup {
-    folder: PathBuf,
-}
-
-impl ControlGroup {
-    /// A group of this many bytes, or `None` where the system lets us make none. Both versions of control groups are tried.
-    fn new(name: &str, bytes: u64) -> Option<Self> {
-        let name = format!("elbowroom-{name}-{}", std::process::id());
-        let versions = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
-        versions.into_iter().find_map(|(root, file)| {
-            let group = Self { folder: Path::new(root).join(&name) };
-            std::fs::create_dir(&group.folder).ok()?;
-            std::fs::write(group.folder.join(file), bytes.to_string()).ok()?;
-            Some(group)
-        })
-    }
-}
-
-impl Drop for ControlGroup {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir(&self.folder);
-    }
-}
-
 /// Runs `elbowroom` with files for offloaded tensors allowed in this folder only, in a control group if there is one.
 fn train(temporary: &Path, group: Option<&ControlGroup>, arguments: &str) -> Output {
     let binary = env!("CARGO_BIN_EXE_elbowroom");
-    let enter = group.map_or_else(String::new, |group| {
-        format!("echo $$ > {} && ", group.folder.join("cgroup.procs").display())
-    });
+    let enter = group.map_or_else(String::new, |group| format!("{} && ", group.enter()));
     Command::new("sh")
         .args(["-c", &format!("{enter}exec {binary} train {arguments} --json")])
         .env("TMPDIR", temporary)

@@ -9,16 +9,18 @@
 //!
 //! `smallest_group serve MODEL BYTES` is one trial of ours: it prints the time of an iteration in milliseconds.
 
+#[path = "peers/control_group.rs"]
+mod control_group;
 #[path = "peers/networks.rs"]
 mod networks;
 #[path = "peers/peer.rs"]
 mod peer;
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use control_group::ControlGroup;
 use elbowroom::engine;
 use elbowroom::graph::Precision;
 use elbowroom::ir::Bytes;
@@ -99,8 +101,9 @@ type Trial = Option<(Vec<OsString>, Option<String>)>;
 /// The smallest group in which the command of its size computes iterations.
 fn smallest(network: &Network, trial: impl Fn(u64) -> Trial) -> Result<Fitting, Failure> {
     let in_group = |bytes: u64| -> Result<Option<f64>, Failure> {
-        let group = ControlGroup::new(bytes)?;
-        Ok(trial(bytes).and_then(|(command, question)| group.run(&command, question.as_deref()).ok()))
+        let group = ControlGroup::new("smallest", bytes);
+        let group = group.ok_or("no control group can be made here; run this as root")?;
+        Ok(trial(bytes).and_then(|(command, question)| run(&group, &command, question.as_deref()).ok()))
     };
     let largest = in_group(LARGEST)?;
     let ms = largest.ok_or_else(|| format!("{} does not train in {} MiB", network.name, LARGEST / MIB))?;
@@ -116,56 +119,16 @@ fn smallest(network: &Network, trial: impl Fn(u64) -> Trial) -> Result<Fitting, 
     Ok(found)
 }
 
-/// A control group without swap, removed in the end.
-struct ControlGroup(PathBuf);
-
-impl ControlGroup {
-    /// A group of this many bytes. Both versions of control groups are tried.
-    fn new(bytes: u64) -> Result<Self, Failure> {
-        let name = format!("elbowroom-smallest-{}", std::process::id());
-        // The limits on memory, and on memory with swap or on swap.
-        let versions = [
-            (
-                "/sys/fs/cgroup/memory",
-                [("memory.limit_in_bytes", bytes), ("memory.memsw.limit_in_bytes", bytes)],
-            ),
-            ("/sys/fs/cgroup", [("memory.max", bytes), ("memory.swap.max", 0)]),
-        ];
-        for (root, [limit, swap]) in versions {
-            let group = Self(Path::new(root).join(&name));
-            let write = |(file, bytes): (&str, u64)| std::fs::write(group.0.join(file), bytes.to_string());
-            if std::fs::create_dir(&group.0).is_ok() && write(limit).is_ok() {
-                // Where swap is not accounted for, there is none.
-                let _ = write(swap);
-                return Ok(group);
-            }
-        }
-        Err("no control group can be made here; run this as root".into())
-    }
-
-    /// The milliseconds of an iteration of the command in this group.
-    fn run(&self, command: &[OsString], question: Option<&str>) -> Result<f64, Failure> {
-        let enter = format!("echo $$ > '{}' && exec \"$@\"", self.0.join("cgroup.procs").display());
-        let mut shell = Command::new("timeout");
-        shell.args([&SECONDS.to_string(), "sh", "-c", &enter, "sh"]).args(command);
-        let mut peer = Peer::start(&mut shell)?;
-        Ok(match question {
-            Some(question) => peer.median(question)?,
-            None => peer.answer()?.parse()?,
-        })
-    }
-}
-
-impl Drop for ControlGroup {
-    fn drop(&mut self) {
-        // A process that was killed may still be leaving.
-        for _ in 0..100 {
-            if std::fs::remove_dir(&self.0).is_ok() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
+/// The milliseconds of an iteration of a command in a group.
+fn run(group: &ControlGroup, command: &[OsString], question: Option<&str>) -> Result<f64, Failure> {
+    let in_group = format!("{} && exec \"$@\"", group.enter());
+    let mut shell = Command::new("timeout");
+    shell.args([&SECONDS.to_string(), "sh", "-c", &in_group, "sh"]).args(command);
+    let mut peer = Peer::start(&mut shell)?;
+    Ok(match question {
+        Some(question) => peer.median(question)?,
+        None => peer.answer()?.parse()?,
+    })
 }
 
 fn serve_training(network: &Network, limit: Bytes) -> Result<(), Failure> {
