@@ -18,7 +18,7 @@ pub extern "C" fn discard() {
     let mut blocks = [null_mut(); BLOCKS];
     for block in &mut blocks {
         *block = next::malloc(BLOCK).cast::<u8>();
-        // SAFETY: a block of this many bytes, used by nobody else until it is freed below.
+        // SAFETY: the block has this many bytes, and only this function uses it before it frees it.
         if block.is_null() || !unsafe { discard_pages(*block, BLOCK) } {
             break;
         }

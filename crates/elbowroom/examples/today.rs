@@ -1,5 +1,5 @@
-//! Networks of today: time of a training iteration and resident memory, without a limit and within 70, 50 and 30 % of the unconstrained peak, beside
-//! PyTorch in eager mode, compiled, and with checkpointing; in bf16 beside its autocast.
+//! Compares trainings of networks of today with PyTorch: time of an iteration and resident memory. The library trains without a limit and within 70,
+//! 50 and 30 % of the unconstrained peak; PyTorch in eager mode, with `torch.compile` and with checkpointing, and in bf16 with autocast.
 //!
 //! `cargo run --release -p elbowroom --example today -- --python PYTHON [--threads 1] [--precision f32|bf16] [--turns 5] [--time SECONDS]
 //! [--only PART-OF-A-NAME] [--json]`

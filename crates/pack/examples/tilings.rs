@@ -9,9 +9,9 @@
 //! `cuts` are like MiniMalloc's A, B, C and E, `open` like D and J, whose optimum may be below this height and above the peak of live memory; `strips`
 //! are harder, and `full` problems fill every byte at all times, with an optimum above that. `file TABLE SECONDS THREADS` packs a table. `solve` packs one problem of 150 to
 //! 450 buffers per seed with `auto` and each of the packer's seeds (0 if none is given), and prints how long each took, then the median, the 90th and
-//! the 99th percentile and how many were not solved. `after` is for problems whose optimum nobody knows: it packs each for the longer time with each
-//! of the packer's seeds, and prints how far the height after the shorter time is above the lowest one of these runs, and where the proved lower
-//! bound is. Even seeds serve for tuning, odd ones for judging: `0..40/2` takes every second one.
+//! the 99th percentile and how many were not solved. `after` is for problems with an unknown optimum: it packs each for the longer time with each
+//! of the packer's seeds, and prints how far the height after the shorter time is above the lowest height of these runs, and the proved lower
+//! bound. Even seeds serve for tuning, odd ones for judging: `0..40/2` takes every second one.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
