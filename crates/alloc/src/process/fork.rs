@@ -89,6 +89,7 @@ impl Process {
         if self.lock.is_held_by_other_than(thread.token()) {
             // SAFETY: the child has no other thread, and this one does not hold the lock, so that nothing else uses the table.
             unsafe { self.tracked.get().write(TrackedBlocks::new()) };
+            self.hints.clear();
             // SAFETY: as above, for the frees that are not processed yet.
             self.for_each_sequence(|owner| unsafe { owner.freed.get().write(PageVec::new()) });
             self.lock.release();
@@ -214,7 +215,8 @@ mod tests {
         let owner = unsafe { &*owner };
         owner.recording.store(true, Ordering::Relaxed);
         OTHER.recording.store(1, Ordering::Relaxed);
-        OTHER.with_tracked(|tracked| tracked.insert(4096, owner, Ticket(0)));
+        OTHER.track(4096, owner, Ticket(0));
+        assert!(OTHER.hints.may_contain(4096));
         // SAFETY: no other thread knows the sequence.
         assert!(unsafe { &mut *owner.freed.get() }.push((Ticket(0), RequestTime(1))).is_some());
 
@@ -227,6 +229,7 @@ mod tests {
         let own = THREAD.with(ThreadState::token);
         assert!(!OTHER.lock.is_held_by_other_than(own) && !OTHER.discarding.is_held_by_other_than(own));
         assert_eq!(OTHER.with_tracked(|tracked| tracked.remove(4096, |_| RequestTime(1))), Some(None));
+        assert!(!OTHER.hints.may_contain(4096));
         // SAFETY: as above.
         assert!(unsafe { &*owner.freed.get() }.is_empty(), "a list that was half changed");
         assert!(!owner.recording.load(Ordering::Relaxed) && OTHER.recording.load(Ordering::Relaxed) == 0);

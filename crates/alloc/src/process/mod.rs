@@ -31,6 +31,7 @@ mod band;
 mod callback;
 mod fork;
 mod global;
+mod hints;
 mod lock;
 mod stats;
 mod thread;
@@ -38,10 +39,11 @@ mod tracked;
 
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use band::{BANDS, Band, BandSequence, HostSequence};
 use callback::Callback;
+use hints::Hints;
 use lock::Lock;
 use thread::{THREAD, THREAD_EXIT, ThreadState};
 use tracked::TrackedBlocks;
@@ -88,9 +90,8 @@ pub struct Process {
     lock: Lock,
     /// Guarded by `lock`.
     tracked: UnsafeCell<TrackedBlocks>,
-    /// For each hash, the number of tracked blocks whose address has it. Written under the lock, read without: a thread that frees a block
-    /// received its address from the thread that allocated it, and with it this count.
-    hints: [AtomicU32; HINTS],
+    /// The addresses of tracked blocks.
+    hints: Hints,
 }
 
 // SAFETY: `tracked` is touched only while `lock` is held; everything else is atomic.
@@ -101,14 +102,6 @@ pub static PROCESS: Process = Process::new();
 
 /// Smaller requests are not worth planning and go to the fallback.
 pub const DEFAULT_THRESHOLD: usize = 1 << 10;
-
-/// A power of two.
-const HINTS: usize = 1 << 12;
-
-/// The index of an address in [`Process::hints`]. Blocks begin at multiples of 16.
-fn hint(address: usize) -> usize {
-    (address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> (usize::BITS - HINTS.trailing_zeros())
-}
 
 /// At the end of an iteration the counters are published if at least this many requests have been served since.
 const PUBLISH_AFTER: u64 = 64;
@@ -146,7 +139,7 @@ impl Process {
             discarding: Lock::new(),
             lock: Lock::new(),
             tracked: UnsafeCell::new(TrackedBlocks::new()),
-            hints: [const { AtomicU32::new(0) }; HINTS],
+            hints: Hints::new(),
         }
     }
 
@@ -396,9 +389,10 @@ impl Process {
         if owner.recording.swap(false, Ordering::Relaxed) {
             self.recording.fetch_sub(1, Ordering::Release);
             self.with_tracked(|tracked| {
-                tracked.remove_all_of(owner, |address| {
-                    self.hints[hint(address)].fetch_sub(1, Ordering::Relaxed);
-                });
+                tracked.remove_all_of(owner, |address| self.hints.remove(address));
+                if tracked.is_empty() {
+                    self.hints.clear();
+                }
                 // SAFETY: the lock is held.
                 unsafe { &mut *owner.freed.get() }.clear();
             });
@@ -487,7 +481,7 @@ impl Process {
         self.busy(|| {
             self.with_tracked(|tracked| {
                 if owner.recording.load(Ordering::Relaxed) && tracked.insert(address, owner, ticket) {
-                    self.hints[hint(address)].fetch_add(1, Ordering::Relaxed);
+                    self.hints.add(address);
                 }
             });
         });
@@ -505,8 +499,7 @@ impl Process {
     /// If a block begins at the address, nothing uses its bytes any more.
     #[inline]
     pub unsafe fn release(&self, address: usize) -> Release {
-        let is_hinted = self.recording.load(Ordering::Relaxed) > 0
-            && self.hints[hint(address)].load(Ordering::Relaxed) > 0;
+        let is_hinted = self.recording.load(Ordering::Relaxed) > 0 && self.hints.may_contain(address);
         if !is_hinted && !self.directory.spans(address) {
             return Release::Elsewhere;
         }
@@ -543,7 +536,7 @@ impl Process {
                     RequestTime(unsafe { &*owner }.clock.load(Ordering::Relaxed))
                 };
                 let Some((owner, ticket)) = tracked.remove(address, now) else { return };
-                self.hints[hint(address)].fetch_sub(1, Ordering::Relaxed);
+                self.hints.remove(address);
                 // SAFETY: as above.
                 let owner = unsafe { &*owner };
                 if !owner.recording.load(Ordering::Relaxed) {

@@ -53,6 +53,10 @@ impl TrackedBlocks {
         Self { slots: PageVec::new(), len: 0 }
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     fn preferred(&self, address: usize) -> usize {
         let hash = (address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
         hash as usize & (self.slots.len() - 1)
