@@ -28,7 +28,9 @@ class Streams:
 
     def __init__(self, planned, joint):
         self.planned = planned
-        self.stream = [_STREAM.get(kind) for kind, *_ in planned.actions]
+        # Whoever asks a plan for a column gets a new list: each is asked for once.
+        self.actions, self.waits = planned.actions, planned.waits
+        self.stream = [_STREAM.get(kind) for kind, *_ in self.actions]
         #: For each stream, the last action of every stream that it is ordered behind.
         self._known = [[-1] * 3 for _ in NAMES]
         self._after: dict[int, list[int]] = {}
@@ -43,10 +45,10 @@ class Streams:
         """Places the host copies in one slab, and finds the prefetches that a copy to the same bytes has to follow."""
         copies, prefetches = [], []
         open_copies: dict[int, int] = {}
-        for at, (kind, number, _, _) in enumerate(self.planned.actions):
+        for at, (kind, number, _, _) in enumerate(self.actions):
             if kind == OFFLOAD:
                 open_copies[number] = len(copies)
-                copies.append([at, len(self.planned.actions), joint.tensors[number].bytes])
+                copies.append([at, len(self.actions), joint.tensors[number].bytes])
                 prefetches.append([])
             elif kind == PREFETCH:
                 prefetches[open_copies[number]].append(at)
@@ -86,7 +88,7 @@ class Streams:
     def before(self, at: int) -> list[str]:
         """What an action waits for."""
         self._issued.append(at)
-        planned = [self._await(self.stream[at], wait) for wait in self.planned.waits[at]]
+        planned = [self._await(self.stream[at], wait) for wait in self.waits[at]]
         return planned + self._add(at, [self._reused[at]] if at in self._reused else [])
 
     def _add(self, at: int, waits: list[int]) -> list[str]:
@@ -104,7 +106,7 @@ class Streams:
         stream = self.stream[at]
         if stream is None:
             return []
-        kind, _, reads, _ = self.planned.actions[at]
+        kind, _, reads, _ = self.actions[at]
         if kind == OFFLOAD:
             self._reads[reads[0]] = at
         self._known[stream][stream] = self._last[stream] = at
@@ -119,8 +121,8 @@ class Streams:
     def finish(self, at: int) -> list[str]:
         """Orders what follows the backward pass behind all copies, and proves that what has been written is the plan that was checked."""
         lines = self._join(at, self._last[1], self._last[2])
-        issued = [*self._issued, *range(at + 1, len(self.planned.actions))]
-        found = _native.fingerprint(self.planned.trace, [self.planned.actions[i] for i in issued], [self.planned.waits[i] for i in issued])
+        issued = [*self._issued, *range(at + 1, len(self.actions))]
+        found = _native.fingerprint(self.planned.trace, [self.actions[i] for i in issued], [self.waits[i] for i in issued])
         if found != self.planned.fingerprint:
             raise AssertionError(f"the program is of plan {found}, and plan {self.planned.fingerprint} was checked: a fault in elbowroom")
         return lines

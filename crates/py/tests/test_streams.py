@@ -1,6 +1,7 @@
 """`fit` on an accelerator: copies overlap with kernels, bits stay, no byte goes above the limit, and a wait that is left out shows. On a GPU the
 same tests run under the GPU's own order."""
 
+import collections
 import random
 
 import pytest
@@ -15,6 +16,7 @@ if not torch.cuda.is_available() and accelerator.missing():
 # Before any test of any file: PyTorch makes the queues of all devices at the first backward pass, and none for a device that comes later.
 accelerator.device()
 
+from elbowroom.program import Writer
 from overlapped import MODELS, Trial, try_plans, try_waits
 
 simulated = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU draws no order from a seed, and has no log")
@@ -85,6 +87,25 @@ def test_a_pass_that_fails_leaves_the_device_usable():
         with pytest.raises(torch.OutOfMemoryError):
             trial.right(seed, limit - 20_000 - 9_000 * seed)
         assert trial.right(seed, limit)
+
+
+class Asked:
+    """A plan that counts how often each of its columns is asked for. Every time, a column is made anew."""
+
+    def __init__(self, planned):
+        self.planned, self.times = planned, collections.Counter()
+
+    def __getattr__(self, name):
+        self.times[name] += 1
+        return getattr(self.planned, name)
+
+
+def test_columns_of_a_plan_are_not_made_anew_for_each_action():
+    trial, plan, _ = offloading("chain")
+    (graph,) = trial.fitted.graphs
+    asked = Asked(plan.planned)
+    Writer(graph.joint, asked, False, trial.fitted.tier).write()
+    assert asked.times["waits"] == 1 and asked.times["actions"] <= 2, asked.times
 
 
 def test_two_forward_passes_have_slabs_of_their_own():
