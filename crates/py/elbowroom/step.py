@@ -31,6 +31,9 @@ from .workspace import Workspaces
 #: Steps of every plan whose bytes are counted.
 _METERED_STEPS = 3
 
+#: So often plans are made again because kernels take more than the room that was left for them.
+_MOST_ROOMS = 3
+
 #: So many bytes more of earlier steps' results do not have a step's bytes counted again.
 _SLIGHT = 4096
 
@@ -85,9 +88,10 @@ class Step:
         self._outside = Bytes()
         #: Results of earlier steps, which the loop may hold while the next step runs, and what plans reserve for them.
         self._returned, self._held, self._reserved, self._exceeded = Bytes(), 0, 0, False
-        #: What kernels of a GPU take besides tensors: what plans leave for them, whether a step showed that they need it, and whether no plan can.
+        #: What kernels of a GPU take besides tensors: what plans left for them so far, whether a step showed that they need more, and whether no
+        #: plan can leave it.
         self._workspaces: Workspaces | None = None
-        self._room, self._short, self._no_room = 0, False, False
+        self._rooms, self._short, self._no_room = [0], False, False
         self._inputs: list[torch.Tensor] = []
         #: Whether a graph was compiled since the last step began.
         self._compiled = False
@@ -174,10 +178,15 @@ class Step:
             try:
                 return self.plan(graph, graph.base_bytes + others, after)
             except InfeasibleError:
-                if not self._room:
+                if len(self._rooms) == 1:
                     raise
-            self.report.notes.append(f"no plan was found that leaves {self._room} bytes for kernels: they come on top of the limit")
-            self._room, self._no_room = 0, True
+            self.report.notes.append(f"no plan was found that leaves {self._rooms.pop()} bytes for kernels: they come on top of the limit")
+            self._no_room = True
+
+    @property
+    def _room(self) -> int:
+        """Bytes that plans leave for what kernels take."""
+        return self._rooms[-1]
 
     def _begin_workspaces(self) -> None:
         """Begins to count what kernels of a GPU take."""
@@ -268,7 +277,8 @@ class Step:
             known = storages(self.existing([*args, *self._inputs]))
             self._held = sum(count for key, count in self._returned.alive().items() if key not in known)
         if self._short:
-            self._short, self._room, self._replanned = False, self.report.workspace_bytes, True
+            self._short, self._replanned = False, True
+            self._rooms.append(self.report.workspace_bytes)
             self._plans.clear()
             self.report.notes.append(f"kernels take {self._room} bytes besides the tensors of a step; plans leave room for them")
         if self._exceeded:
@@ -300,8 +310,9 @@ class Step:
             self.report.measured_peak_bytes = max(self.report.measured_peak_bytes, peak)
             if self._workspaces is not None:
                 taken = self.report.workspace_bytes = max(self.report.workspace_bytes, self._workspaces.beyond(self._bytes.peak))
-                # The smallest limit is that of tensors: there is no smaller plan, and so no room.
-                self._short = self.memory != "min" and not self._room and not self._no_room and peak + taken > self.report.limit_bytes
+                # The smallest limit is that of tensors: there is no smaller plan, and so no room. Kernels of another plan may take more.
+                may_grow = self.memory != "min" and not self._no_room and len(self._rooms) <= _MOST_ROOMS and taken > self._room
+                self._short = may_grow and peak + taken > self.report.limit_bytes
             if self.report.measured_peak_bytes > self.report.limit_bytes and not any(graph.joint.corrections for graph in self.graphs):
                 self._exceeded = self._held > self._reserved
                 warnings.warn(
