@@ -7,13 +7,9 @@
 //! for a placement below the goal; the others ask for one below a ceiling between the goal and the best height, so that placements improve even
 //! if the goal is out of reach. A search that visits its whole tree without a placement raises the component's lower bound.
 //!
-//! Evaluations are prepared ahead of their results: number *k* + [`AHEAD`] once the results up to *k* are applied, in order of their numbers,
-//! whichever thread computed them. A result that decides something voids the evaluations prepared before it was known. Seed and number of
-//! evaluations therefore reproduce the result on any number of threads, and no thread waits for the end of a batch.
+//! [`crate::evaluation_line`] shares the evaluations among threads.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use elbowroom_ir::search::{Budget, Observer, StopReason};
 
@@ -24,6 +20,7 @@ use crate::component::Component;
 use crate::composite::{self, Joining};
 use crate::corner_search::Strip;
 use crate::evaluation::{AnyTree, Evaluation, Scope, Searched, any_tree, nearly_filled};
+use crate::evaluation_line;
 use crate::instance::{Instance, Span, gcd};
 use crate::random::Random;
 use crate::search_plan::{FIRST_CORNERS, Kind, SearchPlan};
@@ -34,8 +31,6 @@ use crate::window;
 /// time, and the tree lists all conflicting pairs (at most 9 MB for this many items).
 pub(crate) const MOST_ITEMS: usize = 1_500;
 
-/// Evaluations that are prepared ahead of the result that is applied next.
-const AHEAD: u64 = 32;
 /// Components with fewer items are searched at once, without squeaky wheel optimization; with fewer than the first number if they are nearly
 /// filled.
 const FEWEST_REORDERED: [usize; 2] = [100, 500];
@@ -75,7 +70,7 @@ pub(crate) struct ComponentState {
     orders: BranchingOrders,
     /// The orders of its deep searches.
     deep: Vec<Vec<u32>>,
-    plan: SearchPlan,
+    pub(crate) plan: SearchPlan,
     /// Nodes of the search that proved the bound.
     pub(crate) proof_nodes: u64,
     /// The sections that this search saw, if not all.
@@ -134,8 +129,8 @@ pub(crate) struct Improver<'a> {
     pub(crate) states: Vec<ComponentState>,
     capacity: Option<u64>,
     limits: NodeLimits,
-    budget: &'a Budget,
-    clock: Clock<'a>,
+    pub(crate) budget: &'a Budget,
+    pub(crate) clock: Clock<'a>,
     pub(crate) evaluations: u64,
 }
 
@@ -178,31 +173,11 @@ impl<'a> Improver<'a> {
 
     /// Searches until every searchable component is done, one is proved not to fit the capacity, or the budget ends.
     pub(crate) fn run(&mut self) -> StopReason {
-        let threads = self.budget.threads.max(1);
-        let clock = self.clock;
-        let mut line = Line { improver: self, queue: VecDeque::new(), ended: None };
-        line.fill();
-        let shared = Shared { line: Mutex::new(line), wake: Condvar::new(), void: AtomicU64::new(0) };
-        let stopped = || clock.stop_reason().is_some();
-        if threads == 1 {
-            shared.work(&stopped);
-        } else {
-            std::thread::scope(|scope| {
-                let workers: Vec<_> = (1..threads).map(|_| scope.spawn(|| shared.work(&stopped))).collect();
-                shared.work(&stopped);
-                for worker in workers {
-                    if let Err(panic) = worker.join() {
-                        std::panic::resume_unwind(panic);
-                    }
-                }
-            });
-        }
-        let line = shared.line.into_inner().unwrap_or_else(PoisonError::into_inner);
-        line.ended.unwrap_or(StopReason::Finished)
+        evaluation_line::run(self)
     }
 
     /// The components to search, or why there is nothing to search any more.
-    fn open(&self) -> Result<Vec<usize>, StopReason> {
+    pub(crate) fn open(&self) -> Result<Vec<usize>, StopReason> {
         let goal = self.goal();
         if self.states.iter().any(|state| state.bound > goal) {
             return Err(StopReason::Finished);
@@ -295,7 +270,7 @@ impl<'a> Improver<'a> {
     }
 
     /// Tells the observer how far the search is, and whether height or bound are others than before.
-    fn report(&self, before: (u64, u64)) {
+    pub(crate) fn report(&self, before: (u64, u64)) {
         let now = (self.height(), self.bound());
         if now != before {
             self.observer().improved(now.0, now.1);
@@ -304,7 +279,7 @@ impl<'a> Improver<'a> {
     }
 
     /// Prepares the evaluation of a number.
-    fn prepare(&mut self, number: u64, goal: u64, open: &[usize]) -> Evaluation {
+    pub(crate) fn prepare(&mut self, number: u64, goal: u64, open: &[usize]) -> Evaluation {
         let s = open[(number % open.len() as u64) as usize];
         let limits = self.limits;
         let mut random = Random::new(self.budget.seed, number);
@@ -378,7 +353,7 @@ impl<'a> Improver<'a> {
         Evaluation { number, state: s, scope, ceiling, kind, order, nodes, before }
     }
 
-    fn accept(&mut self, task: &Evaluation, searched: Searched) {
+    pub(crate) fn accept(&mut self, task: &Evaluation, searched: Searched) {
         self.evaluations += 1;
         let state = &mut self.states[task.state];
         match searched.verdict {
@@ -398,133 +373,6 @@ impl<'a> Improver<'a> {
                     state.orders.record(searched.area, &task.order);
                 }
             }
-        }
-    }
-}
-
-/// An evaluation in the line.
-enum Slot {
-    Waiting(Arc<Evaluation>),
-    Running(Arc<Evaluation>),
-    Done(Arc<Evaluation>, Searched),
-}
-
-impl Slot {
-    fn task(&self) -> &Arc<Evaluation> {
-        match self {
-            Self::Waiting(task) | Self::Running(task) | Self::Done(task, _) => task,
-        }
-    }
-}
-
-/// The evaluations whose results are not applied yet, in order of their numbers.
-struct Line<'i, 'a> {
-    improver: &'i mut Improver<'a>,
-    queue: VecDeque<Slot>,
-    /// Why no more evaluations are done.
-    ended: Option<StopReason>,
-}
-
-impl Line<'_, '_> {
-    /// Prepares evaluations up to [`AHEAD`] of the next result, or to the end of the budget.
-    fn fill(&mut self) {
-        let open = match self.improver.open() {
-            Ok(open) => open,
-            Err(reason) => {
-                self.ended = Some(reason);
-                return;
-            }
-        };
-        let goal = self.improver.goal();
-        let first = self.improver.evaluations;
-        let last = self.improver.budget.evaluations.unwrap_or(u64::MAX).min(first.saturating_add(AHEAD));
-        for number in first + self.queue.len() as u64..last {
-            let task = self.improver.prepare(number, goal, &open);
-            self.queue.push_back(Slot::Waiting(Arc::new(task)));
-        }
-    }
-
-    /// Applies the results at the front of the line. Returns whether one of them decided something, so that the others are void.
-    fn apply(&mut self) -> bool {
-        while let Some(Slot::Done(..)) = self.queue.front()
-            && let Some(Slot::Done(task, searched)) = self.queue.pop_front()
-        {
-            let decided = task.decided_by(searched.verdict);
-            let before = (self.improver.height(), self.improver.bound());
-            self.improver.accept(&task, searched);
-            if decided {
-                for slot in std::mem::take(&mut self.queue).iter().rev() {
-                    let task = slot.task();
-                    self.improver.states[task.state].plan = task.before;
-                }
-            }
-            self.improver.report(before);
-            self.fill();
-            if decided || self.ended.is_some() {
-                return true;
-            }
-        }
-        false
-    }
-}
-
-/// Ends the line if its thread panics, so that no other thread waits for a result that will not come.
-struct Alarm<'s, 'i, 'a>(&'s Shared<'i, 'a>);
-
-impl Drop for Alarm<'_, '_, '_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.lock().ended = Some(StopReason::Interrupted);
-        }
-        self.0.wake.notify_all();
-    }
-}
-
-/// What the threads share.
-struct Shared<'i, 'a> {
-    line: Mutex<Line<'i, 'a>>,
-    /// Rung when the line has changed.
-    wake: Condvar,
-    /// How often evaluations became void.
-    void: AtomicU64,
-}
-
-impl<'i, 'a> Shared<'i, 'a> {
-    fn lock(&self) -> MutexGuard<'_, Line<'i, 'a>> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Does evaluations until the line ends.
-    fn work(&self, stopped: &(dyn Fn() -> bool + Sync)) {
-        // Declared before the lock is taken, and therefore dropped after it is released.
-        let _alarm = Alarm(self);
-        let mut line = self.lock();
-        while line.ended.is_none() {
-            let Some(slot) = line.queue.iter_mut().find(|slot| matches!(slot, Slot::Waiting(_))) else {
-                line = self.wake.wait(line).unwrap_or_else(PoisonError::into_inner);
-                continue;
-            };
-            let task = Arc::clone(slot.task());
-            *slot = Slot::Running(Arc::clone(&task));
-            let void = self.void.load(Ordering::Relaxed);
-            drop(line);
-            let searched = task.search(&|| self.void.load(Ordering::Relaxed) != void || stopped());
-            line = self.lock();
-            if self.void.load(Ordering::Relaxed) != void || line.ended.is_some() {
-                continue;
-            }
-            if searched.stopped(&task) {
-                line.ended = line.improver.stop_reason().or(Some(StopReason::Interrupted));
-            } else {
-                let at = (task.number - line.improver.evaluations) as usize;
-                if let Some(slot) = line.queue.get_mut(at) {
-                    *slot = Slot::Done(task, searched);
-                }
-                if line.apply() {
-                    self.void.fetch_add(1, Ordering::Relaxed);
-                }
-            }
-            self.wake.notify_all();
         }
     }
 }

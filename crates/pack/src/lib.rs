@@ -43,6 +43,7 @@ mod corner_search;
 pub mod csv;
 mod ejection_chain;
 mod evaluation;
+mod evaluation_line;
 mod exact;
 mod greedy;
 mod holes;
