@@ -3,6 +3,7 @@
 import struct
 import subprocess
 import sys
+import time
 
 import pytest
 from elbowroom import InfeasibleError, executorch, pack, tflm
@@ -170,6 +171,152 @@ def test_a_model_of_tflite_gets_an_offline_plan():
     # A second plan replaces the first.
     again = tflm.plan(found.model, evaluations=50, seconds=None)
     assert again.offsets == found.offsets and len(tflm._Table(again.model, struct.unpack_from("<I", again.model)[0]).tables(6)) == 1
+
+
+class Graph:
+    """Layers one after another, as a converter writes them: a tensor for each output, weights in a buffer of their own."""
+
+    def __init__(self, *shape, kind=9):
+        self.tensors, self.operators, self.kind = [(list(shape), kind, 0, 0)], [], kind
+
+    def __call__(self, shape, *reads, weights=True):
+        """An operator that reads tensors and makes one of a shape. Returns its number."""
+        reads = list(reads)
+        if weights:
+            self.tensors.append(([18], 9, 1, 0))
+            reads.append(len(self.tensors) - 1)
+        self.tensors.append((list(shape), self.kind, 0, 0))
+        self.operators.append((reads, [len(self.tensors) - 1]))
+        return len(self.tensors) - 1
+
+    def data(self, *outputs):
+        return model(self.tensors, self.operators, [0], list(outputs))
+
+
+def plain(widths, kind=9):
+    graph, last = Graph(1, widths[0], kind=kind), 0
+    for width in widths[1:]:
+        last = graph([1, width], last)
+    return graph.data(last)
+
+
+def inverted(side, width, expansion, blocks):
+    """MobileNet's blocks: a wide layer between narrow ones, and a sum with the input."""
+    graph = Graph(1, side, side, width)
+    last = 0
+    for _ in range(blocks):
+        wide = graph([1, side, side, width * expansion], last)
+        deep = graph([1, side, side, width * expansion], wide)
+        narrow = graph([1, side, side, width], deep)
+        last = graph([1, side, side, width], last, narrow, weights=False)
+    return graph.data(last)
+
+
+def unet(side, width, depth):
+    graph = Graph(1, side, side, width)
+    last, kept = 0, []
+    for level in range(depth):
+        last = graph([1, side >> level, side >> level, width << level], last)
+        kept.append(last)
+        last = graph([1, side >> level + 1, side >> level + 1, width << level], last, weights=False)
+    for level in reversed(range(depth)):
+        last = graph([1, side >> level, side >> level, width << level], last)
+        last = graph([1, side >> level, side >> level, 2 * width << level], last, kept[level], weights=False)
+        last = graph([1, side >> level, side >> level, width << level], last)
+    return graph.data(last)
+
+
+def branches(widths, layers):
+    """Inception's blocks: paths of several lengths from one tensor, joined at their end."""
+    graph, last = Graph(1, 8, 8, 32), 0
+    for _ in range(layers):
+        ends = []
+        for length, width in enumerate(widths, start=1):
+            path = last
+            for _ in range(length):
+                path = graph([1, 8, 8, width], path)
+            ends.append(path)
+        last = graph([1, 8, 8, sum(widths)], *ends, weights=False)
+    return graph.data(last)
+
+
+def dense(layers, growth):
+    """Each layer reads what all before it made."""
+    graph, made = Graph(1, 6, 6, growth), [0]
+    for layer in range(layers):
+        joined = graph([1, 6, 6, growth * (layer + 1)], *made, weights=False)
+        made.append(graph([1, 6, 6, growth], joined))
+    return graph.data(made[-1])
+
+
+def attention(length, width, layers):
+    graph, last = Graph(1, length, width), 0
+    for _ in range(layers):
+        q, k, v = (graph([1, length, width], last) for _ in range(3))
+        scores = graph([1, length, length], q, k, weights=False)
+        mixed = graph([1, length, width], graph([1, length, length], scores, weights=False), v, weights=False)
+        last = graph([1, length, width], last, graph([1, length, width], mixed), weights=False)
+        inner = graph([1, length, 4 * width], last)
+        last = graph([1, length, width], last, graph([1, length, width], inner), weights=False)
+    return graph.data(last)
+
+
+MODELS = {
+    "keywords": lambda: plain([1960, 4000, 12, 4]),
+    "autoencoder": lambda: plain([640, 128, 128, 128, 128, 8, 128, 128, 128, 128, 640]),
+    "of floats": lambda: plain([300, 70, 900, 31, 5], kind=0),
+    "of 16 bits": lambda: plain([17, 90, 33, 250, 10], kind=7),
+    "inverted 1": lambda: inverted(12, 8, 6, 1),
+    "inverted 4": lambda: inverted(12, 8, 6, 4),
+    "inverted odd": lambda: inverted(7, 5, 3, 6),
+    "inverted wide": lambda: inverted(24, 3, 4, 3),
+    "U-Net 2": lambda: unet(16, 4, 2),
+    "U-Net 3": lambda: unet(32, 3, 3),
+    "U-Net 4": lambda: unet(32, 8, 4),
+    "branches 2": lambda: branches([8, 16], 3),
+    "branches 3": lambda: branches([11, 24, 7], 4),
+    "branches 4": lambda: branches([32, 5, 16, 9], 3),
+    "dense 5": lambda: dense(5, 4),
+    "dense 9": lambda: dense(9, 7),
+    "dense 14": lambda: dense(14, 12),
+    "attention 1": lambda: attention(32, 24, 1),
+    "attention 2": lambda: attention(16, 40, 2),
+    "attention 4": lambda: attention(49, 32, 4),
+    "attention long": lambda: attention(96, 8, 3),
+}
+
+
+def greedy_of_tflite(rows):
+    """What ``GreedyMemoryPlanner`` of TensorFlow Lite Micro needs: the largest first, each in the first gap between those alive with it."""
+    placed = []
+    for size, start, end in sorted(rows, key=lambda row: -row[0]):
+        offset = 0
+        for other, taken, first, last in sorted(placed):
+            if first < end and start < last:
+                if offset + size <= other:
+                    break
+                offset = max(offset, -(-(other + taken) // tflm.ALIGNMENT) * tflm.ALIGNMENT)
+        placed.append((offset, size, start, end))
+    return max(offset + size for offset, size, _, _ in placed)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_plan_is_never_above_that_of_tflite(name):
+    data = MODELS[name]()
+    started = time.process_time()
+    found = tflm.plan(data, evaluations=200, seconds=None)
+    took = time.process_time() - started
+    root = tflm._Table(data, struct.unpack_from("<I", data)[0])
+    lives = tflm.lifetimes(root.tables(2)[0], root.tables(4))
+    rows = list(lives.values())
+    assert overlapping([(found.offsets[index], *row) for index, row in lives.items()]) == []
+    assert found.height <= greedy_of_tflite(rows)
+    # Sizes are rounded up to the alignment, except that of the topmost tensor.
+    aligned = lambda size: -(-size // tflm.ALIGNMENT) * tflm.ALIGNMENT
+    times = range(max(end for _, _, end in rows))
+    peak = max(sum(aligned(size) for size, start, end in rows if start <= now < end) for now in times)
+    assert found.stop == "optimal" and found.height <= peak
+    assert took < 1.0
 
 
 def test_what_is_no_such_model_is_refused():
