@@ -1,9 +1,9 @@
-//! Generated problems for benchmarks and tests: shaped like training, perfect tilings, tilings with holes, and very many blocks.
+//! Generated problems for benchmarks and tests: shaped like training, overlapping iterations, perfect tilings, tilings with holes, and very many blocks.
 //!
 //! [`cuts`] has the statistics of MiniMalloc's A, B, C and E, [`strip`] is harder than these, and [`full`] ends above the peak of live memory.
 
 use elbowroom_ir::Bytes;
-use elbowroom_ir::packing::{Block, Problem};
+use elbowroom_ir::packing::{Block, Interval, Problem};
 
 /// A stream of numbers (SplitMix64).
 pub struct Random(u64);
@@ -74,6 +74,23 @@ pub fn training(len: usize, seed: u64) -> Problem {
     }
     blocks.truncate(len);
     Problem { blocks: blocks.into(), capacity: None }
+}
+
+/// Copies of a tile, each beginning before the one before it has ended, so that `alive` of them are alive at once; the sizes of each are scaled by
+/// a factor from a half to one and a half. Copies are added until there are `len` blocks.
+pub fn overlapping(tile: &[Block], len: usize, alive: u64, seed: u64) -> Problem {
+    let mut random = Random::new(seed);
+    let end = tile.iter().map(|block| block.alive[0].end).max().unwrap_or(0);
+    let copies = 0..len.div_ceil(tile.len()) as u64;
+    let copy = |copy: u64| {
+        let (begin, permille) = (copy * end / alive, 500 + random.below(1_001));
+        let scaled = move |block: &Block| {
+            let Interval { start, end } = block.alive[0];
+            Block::new(begin + start, begin + end, Bytes((block.size.get() * permille / 1_000).max(1)))
+        };
+        tile.iter().map(scaled).collect::<Vec<_>>()
+    };
+    Problem { blocks: copies.flat_map(copy).collect(), capacity: None }
 }
 
 /// A rectangle of `height` bytes cut into blocks without waste, by straight cuts across pieces and by pinwheels of five: its optimum is `height`.

@@ -50,6 +50,12 @@ fn full_200(bencher: Bencher<'_, '_>, name: &str) {
     bench(bencher, name, &generate::full(200, 1));
 }
 
+#[divan::bench(args = NAMES, sample_count = 3)]
+fn overlapping_5000(bencher: Bencher<'_, '_>, name: &str) {
+    let tile: Vec<_> = generate::training(960, 0).blocks.iter().map(|(_, block)| block.clone()).collect();
+    bench(bencher, name, &generate::overlapping(&tile, 5_000, 5, 1));
+}
+
 #[divan::bench(args = ["auto", "best-fit", "pool", "sharing"], sample_count = 3)]
 fn training_100_000(bencher: Bencher<'_, '_>, name: &str) {
     bench(bencher, name, &generate::training(100_000, 1));

@@ -4,6 +4,7 @@
 //! cargo run --release -p elbowroom-pack --example tilings -- write cuts 200 7 > tiling.csv     # 200 buffers, seed 7
 //! cargo run --release -p elbowroom-pack --example tilings -- solve cuts 0..40 10 2 0..10       # seeds, seconds, threads, packer's seeds
 //! cargo run --release -p elbowroom-pack --example tilings -- after open 1..12/2 60 300 2 0..2  # seeds, both seconds, threads, packer's seeds
+//! cargo run --release -p elbowroom-pack --example tilings -- overlap training 100000 5 0..4/2 8 1                # blocks, alive at once, seeds, processor seconds
 //! ```
 //!
 //! `cuts` are like MiniMalloc's A, B, C and E, `open` like D and J, whose optimum may be below this height and above the peak of live memory; `strips`
@@ -14,10 +15,11 @@
 //! bound. Even seeds serve for tuning, odd ones for judging: `0..40/2` takes every second one.
 
 use std::process::ExitCode;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use elbowroom_ir::packing::{Packer, Placement, Problem};
+use elbowroom_ir::packing::{Block, Packer, Placement, Problem};
 use elbowroom_ir::search::{Budget, Observer, Silent, StopReason};
 use elbowroom_ir::{Bytes, Id};
 
@@ -55,6 +57,16 @@ fn main() -> ExitCode {
             let seed = seed.first().unwrap_or(&"0").parse().ok();
             let numbers = seconds.parse().ok().zip(threads.parse().ok());
             numbers.zip(seed).and_then(|((seconds, threads), seed)| file(path, seconds, threads, seed))
+        }
+        ["overlap", tile, len, alive, seeds, seconds, threads] => {
+            let numbers = len.parse().ok().zip(alive.parse().ok().filter(|&alive| alive > 0));
+            let budget = seconds.parse().ok().zip(threads.parse().ok());
+            let all = read_tile(tile).zip(numbers).zip(parse_seeds(seeds)).zip(budget);
+            all.map(|(((tile, (len, alive)), seeds), budget)| {
+                for seed in seeds {
+                    overlap(&generate::overlapping(&tile, len, alive, seed), seed, budget);
+                }
+            })
         }
         _ => None,
     };
@@ -163,6 +175,68 @@ fn file(path: &str, seconds: u64, threads: usize, seed: u64) -> Option<()> {
     let bound = bound.0.into_inner();
     println!("{path}: {height} bytes, at least {bound}, {}, {seconds:.3} s", outcome.stop.name());
     Some(())
+}
+
+/// The blocks of a table, or of one generated training iteration.
+fn read_tile(name: &str) -> Option<Vec<Block>> {
+    let problem = if name == "training" {
+        generate::training(960, 0)
+    } else {
+        elbowroom_pack::csv::read(&std::fs::read_to_string(name).ok()?).ok()?.problem
+    };
+    Some(problem.blocks.iter().map(|(_, block)| block.clone()).collect())
+}
+
+/// Processor seconds of this process so far.
+fn processor_seconds() -> Option<f64> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    let fields = stat.rsplit_once(')')?.1.split_whitespace();
+    // User and system time, in hundredths of a second.
+    Some(fields.skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() / 100.0)
+}
+
+/// Interrupts after some processor seconds, where these can be read, and notes when each height was found.
+struct Processor {
+    started: f64,
+    seconds: f64,
+    heights: Mutex<Vec<(f64, u64)>>,
+}
+
+impl Processor {
+    fn used(&self) -> f64 {
+        processor_seconds().map_or(0.0, |now| now - self.started)
+    }
+}
+
+impl Observer for Processor {
+    fn improved(&self, height: u64, _: u64) {
+        self.heights.lock().expect("no other user has panicked").push((self.used(), height));
+    }
+
+    fn interrupted(&self) -> bool {
+        self.used() >= self.seconds
+    }
+}
+
+/// Packs a problem for some processor seconds, and prints how far each height is above the peak.
+fn overlap(problem: &Problem, seed: u64, (seconds, threads): (u64, usize)) {
+    let budget = Budget { threads, ..Budget::time(Duration::from_secs(4 * seconds)) };
+    let started = processor_seconds().unwrap_or(0.0);
+    let observer = Processor { started, seconds: seconds as f64, heights: Mutex::default() };
+    let outcome = elbowroom_pack::Auto.pack(problem, &budget, &observer);
+    let peak = problem.peak_live();
+    let above = |height: u64| 100.0 * (Bytes(height).ratio(peak) - 1.0);
+    let used = observer.used();
+    let heights = observer.heights.into_inner().expect("no other user has panicked");
+    let heights: Vec<String> =
+        heights.iter().map(|&(at, height)| format!("{:+.3} % {at:.1} s", above(height))).collect();
+    println!(
+        "seed {seed}: {} buffers, {used:.1} s, {} evaluations, {:+.4} %; {}",
+        problem.blocks.len(),
+        outcome.evaluations,
+        outcome.best.map_or(f64::INFINITY, |placement| above(placement.height.get())),
+        heights.join(", ")
+    );
 }
 
 /// The number of buffers of the problem of a seed.

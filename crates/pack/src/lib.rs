@@ -47,6 +47,7 @@ mod evaluation_line;
 mod exact;
 mod greedy;
 mod holes;
+mod hottest_first;
 mod improver;
 mod infeasibility;
 mod instance;

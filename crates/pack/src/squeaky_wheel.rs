@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::best_fit::{best_fit, longest_first};
 use crate::ejection_chain::eject_above;
 use crate::greedy::{conflict_order, size_order};
+use crate::hottest_first;
 use crate::instance::{Instance, Span};
 use crate::large_neighbourhood::{excess, repack, window_around};
 use crate::order_keys::{peak_live, random_lifetime};
@@ -95,6 +96,10 @@ const FIRST_MOVES: usize = 16;
 
 /// Above this many items, all best-fit orders are tried first, and later constructions are rare: one takes as long as hundreds of windows.
 const LONG: usize = 50_000;
+/// What each level may cost at first if all items are placed with those of the fullest sections first.
+const LEVEL_WORK: u64 = 10_000;
+/// Two moves of so many do that.
+const LEVEL_PERIOD: usize = 64;
 /// Attempts at one window that count as one evaluation.
 const ATTEMPTS: u32 = 4;
 
@@ -108,6 +113,8 @@ pub(crate) struct SqueakyWheel {
     above: Vec<u32>,
     /// The sum of [`excess`] over all items.
     cost: f64,
+    /// Whether items are also placed with those of the fullest sections first, and how often they were.
+    levels: Option<u32>,
     /// Windows changed since the moves of this batch were prepared.
     changed: Vec<Span>,
 }
@@ -135,6 +142,7 @@ impl SqueakyWheel {
             offsets: Vec::new(),
             above: Vec::new(),
             cost: f64::INFINITY,
+            levels: hottest_first::applies(instance).then_some(0),
             changed: Vec::new(),
         };
         wheel.accept_full(
@@ -144,6 +152,12 @@ impl SqueakyWheel {
             offsets.to_vec(),
         );
         wheel
+    }
+
+    /// Starts on a level of [`crate::hottest_first`].
+    pub(crate) fn of_level(instance: &Instance, goal: u64, order: Vec<u32>, offsets: &[u64]) -> Self {
+        let construction = Construction::FirstFit { short: 0 };
+        Self { levels: None, order, construction, ..Self::new(instance, goal, offsets) }
     }
 
     /// The best order, with items that end above the goal moved towards the front.
@@ -228,6 +242,9 @@ impl SqueakyWheel {
             (_, Change::Partial(_)) => None,
             (applied, Change::Full(offsets)) => {
                 let lower = (instance.height(&offsets) < height).then(|| offsets.clone());
+                if let (Move::Hottest { .. }, Some(done)) = (&applied, &mut self.levels) {
+                    *done += 1;
+                }
                 let order = if let Move::Construct(order, construction) = applied {
                     Some((order, construction))
                 } else {
@@ -249,6 +266,13 @@ pub(crate) enum Move {
     Eject {
         /// In bytes.
         ceiling: u64,
+        /// Its random choices.
+        random: Random,
+    },
+    /// Places all items, those of the fullest sections first.
+    Hottest {
+        /// What each level may cost.
+        work: u64,
         /// Its random choices.
         random: Random,
     },
@@ -313,8 +337,11 @@ impl SqueakyWheel {
         if !long && number < FIRST_MOVES {
             return Move::Construct(self.order(instance, goal, &mut random), construction);
         }
-        let end = |i: u32| self.offsets[i as usize] + instance.items[i as usize].bytes;
-        let height = self.above.iter().map(|&i| end(i)).max().unwrap_or(goal);
+        if let Some(done) = self.levels
+            && matches!(number % LEVEL_PERIOD, 22 | 23)
+        {
+            return Move::Hottest { work: LEVEL_WORK << (done / 4).min(4), random };
+        }
         match number % 16 {
             1 | 7 if !long => return Move::Construct(self.order(instance, goal, &mut random), construction),
             3 | 9 | 11 if !long => {
@@ -332,12 +359,25 @@ impl SqueakyWheel {
             5 if !long => {
                 return Move::Construct(self.order(instance, goal, &mut random), Construction::BestFit);
             }
-            13 => {
-                let gap = height - goal;
-                let down = [0, gap / 2, gap / 4, gap - gap / 16][number / 16 % 4];
-                return Move::Eject { ceiling: goal + down.min(gap.saturating_sub(1)), random };
-            }
             _ => {}
+        }
+        self.next_local(instance, goal, number, random)
+    }
+
+    /// A move that changes a few items.
+    pub(crate) fn next_local(
+        &self,
+        instance: &Instance,
+        goal: u64,
+        number: usize,
+        mut random: Random,
+    ) -> Move {
+        let end = |i: u32| self.offsets[i as usize] + instance.items[i as usize].bytes;
+        let height = self.above.iter().map(|&i| end(i)).max().unwrap_or(goal);
+        if number % 16 == 13 {
+            let gap = height - goal;
+            let down = [0, gap / 2, gap / 4, gap - gap / 16][number / 16 % 4];
+            return Move::Eject { ceiling: goal + down.min(gap.saturating_sub(1)), random };
         }
         let highest = self.above.iter().copied().find(|&i| end(i) == height).filter(|_| random.below(2) == 0);
         let item = highest.unwrap_or_else(|| self.above[random.below(self.above.len())]);
@@ -350,19 +390,18 @@ impl SqueakyWheel {
         self.changed.clear();
     }
 
-    /// Evaluates the moves of a batch, with at most `threads` threads. The result ends before the first move that was stopped.
-    pub(crate) fn evaluate(
+    /// What a move gives.
+    pub(crate) fn change(
         &self,
         instance: &Instance,
         goal: u64,
-        moves: &[Move],
-        threads: usize,
+        one: &Move,
         stop: &(dyn Fn() -> bool + Sync),
-    ) -> Vec<Change> {
+    ) -> Change {
         let checks = AtomicU32::new(0);
         let interrupted = || checks.fetch_add(1, Ordering::Relaxed).is_multiple_of(ITEMS_PER_CHECK) && stop();
         let whole = |offsets: Option<Vec<u64>>| offsets.map_or(Change::None, Change::Full);
-        let apply = |one: &Move| match one {
+        match one {
             Move::Construct(order, Construction::BestFit) => Change::Full(best_fit(instance, order)),
             Move::Construct(order, Construction::FirstFit { short }) => {
                 let mut left = self.cost;
@@ -393,19 +432,34 @@ impl SqueakyWheel {
                     stop,
                 ))
             }
+            Move::Hottest { work, random } => {
+                whole(hottest_first::place(instance, goal, *work, &mut random.clone(), stop))
+            }
             Move::Repack { window, random } => {
                 let mut random = random.clone();
                 let mut attempt =
                     |_| repack(instance, &self.overlaps, &self.offsets, *window, goal, &mut random);
                 (0..ATTEMPTS).find_map(&mut attempt).map_or(Change::None, Change::Partial)
             }
-        };
+        }
+    }
+
+    /// Evaluates the moves of a batch, with at most `threads` threads. The result ends before the first move that was stopped.
+    pub(crate) fn evaluate(
+        &self,
+        instance: &Instance,
+        goal: u64,
+        moves: &[Move],
+        threads: usize,
+        stop: &(dyn Fn() -> bool + Sync),
+    ) -> Vec<Change> {
         // A move without improvement counts as an evaluation, unless it was stopped.
         let attempt = |one: &Move| {
             if stop() {
                 None
             } else {
-                Some(apply(one)).filter(|change| !matches!(change, Change::None) || !stop())
+                Some(self.change(instance, goal, one, stop))
+                    .filter(|change| !matches!(change, Change::None) || !stop())
             }
         };
         let done: Vec<Option<Change>> = if threads < 2 {

@@ -118,7 +118,8 @@ mod generate;
 
 #[test]
 fn seed_and_evaluations_reproduce_the_result_on_any_number_of_threads() {
-    // One problem for the tree search, and one large enough for orders and ejection chains.
+    // Some problems for the tree search, and two large enough for orders, ejection chains and levels.
+    let tile: Vec<Block> = generate::training(400, 1).blocks.iter().map(|(_, block)| block.clone()).collect();
     for (problem, evaluations) in [
         (generate::tiling(120, 1 << 16, 5), 40),
         (generate::strip(150, 4), 90),
@@ -126,6 +127,7 @@ fn seed_and_evaluations_reproduce_the_result_on_any_number_of_threads() {
         (generate::open(311, 6), 140),
         (generate::full(160, 2), 140),
         (generate::training(1_800, 5), 12),
+        (generate::overlapping(&tile, 1_600, 3, 1), 30),
     ] {
         let pack = |threads| {
             let budget = Budget { threads, seed: 3, ..Budget::evaluations(evaluations) };
