@@ -20,7 +20,8 @@ impl Hints {
 
     /// Blocks begin at multiples of 16.
     fn count(&self, address: usize) -> &AtomicU8 {
-        &self.0[(address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> (usize::BITS - LEN.trailing_zeros())]
+        &self.0[(address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize
+            >> (usize::BITS - LEN.trailing_zeros())]
     }
 
     /// Whether a recorded block may begin at an address.
