@@ -9,7 +9,7 @@ use elbowroom_ir::check::{self, CheckedPlan, CheckedSchedule, Illegal};
 use elbowroom_ir::machine::Machine;
 use elbowroom_ir::packing::{Packer, Problem};
 use elbowroom_ir::plan::Plan;
-use elbowroom_ir::planning::{Costs, Freedom, Pins, Planner, Request};
+use elbowroom_ir::planning::{Costs, Freedom, Known, Pins, Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Goal, Infeasible, Observer, Outcome, StopReason};
 use elbowroom_ir::timeline::Timeline;
@@ -489,7 +489,7 @@ pub fn plan_schedule(
     let request = request(task, limit);
     let origin = Origin::new(&watch);
     let Outcome { best, evaluations, mut stop } =
-        method.planner.schedule_from(&request, &known_first, &budget, &origin);
+        method.planner.schedule_from(&request, Known::schedules(&known_first), &budget, &origin);
     let found_by = origin.found_by(method.planner);
     let reproducible = stop != StopReason::Interrupted;
     if !reproducible && !observer.interrupted() {

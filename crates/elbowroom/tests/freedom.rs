@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use elbowroom::engine;
 use elbowroom::graph::zoo::{self, Options};
 use elbowroom::ir::packing::{Packer, Placement, Problem};
-use elbowroom::ir::planning::{Continuation, Costs, Freedom, Planner, Request};
+use elbowroom::ir::planning::{Costs, Freedom, Known, Planner, Request};
 use elbowroom::ir::schedule::Schedule;
 use elbowroom::ir::search::{Budget, Observer, Outcome, Silent, StopReason};
 use elbowroom::ir::trace::Trace;
@@ -47,28 +47,17 @@ impl Planner for Noting {
     }
 
     fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
-        self.schedule_from(request, &[], budget, observer)
+        self.schedule_from(request, Known::default(), budget, observer)
     }
 
     fn schedule_from(
         &self,
         request: &Request<'_>,
-        known: &[&Schedule],
+        known: Known<'_>,
         budget: &Budget,
         observer: &dyn Observer,
     ) -> Outcome<Schedule> {
-        self.planner(request, false).schedule_from(request, known, budget, observer)
-    }
-
-    fn continue_from(
-        &self,
-        request: &Request<'_>,
-        known: &[&Schedule],
-        continuation: Continuation,
-        budget: &Budget,
-        observer: &dyn Observer,
-    ) -> Outcome<Schedule> {
-        self.planner(request, true).continue_from(request, known, continuation, budget, observer)
+        self.planner(request, known.horizon.is_some()).schedule_from(request, known, budget, observer)
     }
 }
 

@@ -113,14 +113,24 @@ pub struct Request<'a> {
     pub pins: Option<&'a Pins>,
 }
 
-/// What a search that goes on is told besides the schedules of its earlier parts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Continuation {
-    /// Evaluations after which a search that cools should be cold, even if the budget ends it before: what it does depends on the horizon, so
-    /// that fewer evaluations repeat its beginning.
-    pub horizon: u64,
+/// What a planner need not find out by itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Known<'a> {
+    /// Schedules for the same trace and machine, whatever memory they need: warm starts.
+    pub schedules: &'a [&'a Schedule],
     /// No schedule within the request's limit has a shorter iteration. A bound for a higher limit is one for all parts of a search.
-    pub bound: Nanos,
+    pub bound: Option<Nanos>,
+    /// The search goes on, and the schedules are those of its earlier parts: a planner with warm starts of its own need not make those again.
+    /// After this many evaluations a search that cools should be cold, even if the budget ends it before: what it does depends on the horizon,
+    /// so that fewer evaluations repeat its beginning.
+    pub horizon: Option<u64>,
+}
+
+impl<'a> Known<'a> {
+    /// These schedules and nothing else.
+    pub const fn schedules(schedules: &'a [&'a Schedule]) -> Self {
+        Self { schedules, bound: None, horizon: None }
+    }
 }
 
 /// An algorithm that decides which tensors are kept, offloaded, evicted and recomputed, and when.
@@ -132,29 +142,15 @@ pub trait Planner: Sync {
     /// every placement, so that it can be simulated before it is packed.
     fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule>;
 
-    /// As [`schedule`](Self::schedule), with warm starts: schedules for the same trace and machine, whatever memory they need. Planners
-    /// that cannot use them ignore them.
+    /// As [`schedule`](Self::schedule), with what is known already. Planners that cannot use it ignore it.
     fn schedule_from(
         &self,
         request: &Request<'_>,
-        _known: &[&Schedule],
+        _known: Known<'_>,
         budget: &Budget,
         observer: &dyn Observer,
     ) -> Outcome<Schedule> {
         self.schedule(request, budget, observer)
-    }
-
-    /// As [`schedule_from`](Self::schedule_from), for a search that goes on: the known schedules are those of its earlier parts, so a planner with
-    /// warm starts of its own need not compute those again.
-    fn continue_from(
-        &self,
-        request: &Request<'_>,
-        known: &[&Schedule],
-        _continuation: Continuation,
-        budget: &Budget,
-        observer: &dyn Observer,
-    ) -> Outcome<Schedule> {
-        self.schedule_from(request, known, budget, observer)
     }
 
     /// Planners whose result this one guarantees to match or beat on a trace. If its first schedule cannot be packed, the pipeline packs

@@ -13,7 +13,7 @@ use elbowroom::dqn::settings::Settings;
 use elbowroom::dqn::{Dqn, Trained};
 use elbowroom::graph::zoo::Options;
 use elbowroom::ir::Bytes;
-use elbowroom::ir::planning::{Freedom, Planner};
+use elbowroom::ir::planning::{Freedom, Known, Planner};
 use elbowroom::ir::schedule::Schedule;
 use elbowroom::ir::search::{Budget, Observer};
 use elbowroom::pipeline::{self, Task};
@@ -94,7 +94,8 @@ pub(crate) fn transfer(bench: &Bench<'_>) -> Result<Sheet, Error> {
                     means.iter_mut().zip([(evaluations, &[][..]), (few, &[][..]), (few, &known[..])])
                 {
                     let budget = Budget { seed, threads: 1, ..Budget::evaluations(evaluations) };
-                    let found = auto.schedule_from(&request, known, &budget, bench.observer).best;
+                    let found =
+                        auto.schedule_from(&request, Known::schedules(known), &budget, bench.observer).best;
                     match found {
                         Some(schedule) => *mean += overhead(&schedule)? / seeds as f64,
                         None => solved = false,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use elbowroom_ir::check::check_schedule;
 use elbowroom_ir::machine::{Channel, Machine};
-use elbowroom_ir::planning::{Continuation, CostSource, Costs, Freedom, Planner, Request};
+use elbowroom_ir::planning::{CostSource, Costs, Freedom, Known, Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome, Silent, StopReason};
 use elbowroom_ir::trace::{Again, Op, Persistent, Phase, Storage, Tensor, Trace, TraceData, Work};
@@ -258,7 +258,10 @@ fn a_search_starts_from_what_it_is_told() {
             continue;
         };
         let known = outcome.best.unwrap();
-        let warm = Auto.schedule_from(&request, &[&known], &Budget::evaluations(16), &Silent).best.unwrap();
+        let warm = Auto
+            .schedule_from(&request, Known::schedules(&[&known]), &Budget::evaluations(16), &Silent)
+            .best
+            .unwrap();
         let warm = simulate(&chain.trace, &chain.costs, &machine, &warm).unwrap().iteration.get();
         assert!(warm <= short, "{memory}: {warm} with a warm start of {long}, but {short} without");
         helped += usize::from(warm < short);
@@ -276,7 +279,8 @@ fn a_search_that_goes_on_ends_at_the_bound_that_it_is_told() {
     let bound = simulate(&chain.trace, &chain.costs, &machine, &known).unwrap().iteration;
     let budget = Budget::evaluations(10_000);
     let go_on = |bound: Nanos| {
-        Auto.continue_from(&request, &[&known], Continuation { horizon: 10_000, bound }, &budget, &Silent)
+        let known = Known { schedules: &[&known], bound: Some(bound), horizon: Some(10_000) };
+        Auto.schedule_from(&request, known, &budget, &Silent)
     };
     assert_eq!(go_on(bound).stop, StopReason::Optimal);
     assert_eq!(go_on(Nanos::ZERO).stop, StopReason::Evaluations, "no other bound is computed");
@@ -295,10 +299,10 @@ fn a_search_that_goes_on_and_is_interrupted_among_its_starts_has_no_plan() {
     let known = outcome.best.unwrap();
     let machine = machine(500, 1, true);
     let request = request(&chain, &machine, Freedom::ALL);
-    let continuation = Continuation { horizon: 1_000, bound: Nanos::ZERO };
+    let known = [&known];
+    let known = Known { schedules: &known, bound: Some(Nanos::ZERO), horizon: Some(1_000) };
     let budget = Budget::evaluations(1_000);
-    let go_on =
-        |observer: &dyn Observer| Auto.continue_from(&request, &[&known], continuation, &budget, observer);
+    let go_on = |observer: &dyn Observer| Auto.schedule_from(&request, known, &budget, observer);
     assert!(go_on(&Silent).best.is_some());
     let Outcome { best, evaluations, stop } = go_on(&Impatient);
     assert_eq!(

@@ -11,7 +11,7 @@
 //! without a record contributes nothing.
 
 use elbowroom_ir::packing::Placement;
-use elbowroom_ir::planning::{Planner, Request};
+use elbowroom_ir::planning::{Known, Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, InterruptOnly, Observer, Outcome, StopReason};
 use elbowroom_ir::{Bytes, Nanos};
@@ -71,7 +71,7 @@ pub(super) fn fit(
         let (found, recorded) = series(task, method, clock, known, bound, observer);
         return faster_or_safe(task, found, safe, recorded);
     }
-    let mut descent = Descent::new(task, method, clock, known, bound);
+    let mut descent = Descent::new(task, method, clock, known, Some(bound));
     descent.first = true;
     // Before the rounds, which may use up all the time.
     let safe = match clock.time {
@@ -109,7 +109,7 @@ pub(super) fn fit(
         let budget = Budget { evaluations: Some(evaluations), time: None, ..method.budget.clone() };
         let quick = Method { planner, budget, rounds, ..method.clone() };
         let clock = Clock::start(&quick);
-        let mut descent = Descent::new(task, &quick, clock, &[], bound);
+        let mut descent = Descent::new(task, &quick, clock, &[], Some(bound));
         descent.sparing = method.rounds == Rounds::Sparing;
         let found = descent.run(&InterruptOnly(&watch));
         if watch.cut() {
@@ -171,7 +171,7 @@ fn faster_or_safe(
 
 /// A short search of one planner.
 pub(super) fn at_once(task: &Task, method: &Method<'_>, observer: &dyn Observer) -> Option<Fitted> {
-    Descent::new(task, method, Clock::start(method), &[], Nanos::ZERO).run(observer).ok()
+    Descent::new(task, method, Clock::start(method), &[], None).run(observer).ok()
 }
 
 /// Under a time limit: a plan that is found at once, for a planner that is never slower than its peers but may not come to an end in time. It is
@@ -191,7 +191,7 @@ fn safe_plan(task: &Task, method: &Method<'_>, clock: Clock, observer: &dyn Obse
             return None;
         }
         let clock = Clock::start(search);
-        let found = Descent::new(task, search, clock, &[], Nanos::ZERO).run(&InterruptOnly(&watch)).ok();
+        let found = Descent::new(task, search, clock, &[], None).run(&InterruptOnly(&watch)).ok();
         found.filter(|_| !watch.interrupted())
     };
     let mincut = peers.iter().find(|peer| peer.name() == Mincut::DEFAULT.name());
@@ -260,8 +260,8 @@ struct Descent<'a> {
     method: &'a Method<'a>,
     clock: Clock,
     known: &'a [&'a Schedule],
-    /// The iteration time that no plan can be below.
-    bound: Nanos,
+    /// The iteration time that no plan can be below, if it has been computed.
+    bound: Option<Nanos>,
     /// Whether this is the planner of the method, not a peer.
     first: bool,
     /// Whether the planner gets no packer for its candidates.
@@ -280,7 +280,7 @@ impl<'a> Descent<'a> {
         method: &'a Method<'a>,
         clock: Clock,
         known: &'a [&'a Schedule],
-        bound: Nanos,
+        bound: Option<Nanos>,
     ) -> Self {
         let (first, sparing, rounds, cut, reproducible) = (false, false, Vec::new(), false, true);
         Self { task, method, clock, known, bound, first, sparing, rounds, cut, reproducible }
@@ -320,7 +320,7 @@ impl<'a> Descent<'a> {
                     let taken = limits.exceeds();
                     let near = taken.saturating_sub(peak) < Bytes(limit.get() / NEAR);
                     let enough = round == 0 || near || self.method.rounds == Rounds::AtOnce;
-                    return Ok(match enough || fitted.time(task) <= self.bound {
+                    return Ok(match enough || self.reaches_bound(&fitted) {
                         true => fitted,
                         false => self.rise(fitted, [peak, taken], made, observer),
                     });
@@ -334,6 +334,10 @@ impl<'a> Descent<'a> {
             made.push(schedule);
         }
         Err(PlanError::GaveUp { limit, best: lowest })
+    }
+
+    fn reaches_bound(&self, fitted: &Fitted) -> bool {
+        self.bound.is_some_and(|bound| fitted.time(self.task) <= bound)
     }
 
     /// Raises the limit on live memory again, because the last step down may have been too long: bisects between the highest live memory
@@ -366,7 +370,7 @@ impl<'a> Descent<'a> {
                     if other.time(self.task) < best.time(self.task) {
                         best = other;
                     }
-                    if best.time(self.task) <= self.bound {
+                    if self.reaches_bound(&best) {
                         break;
                     }
                     fits = between;
@@ -436,7 +440,10 @@ impl<'a> Descent<'a> {
         let request = Request { packer, ..request(self.task, live_limit) };
         // The schedule that was found last needs the least memory.
         let known: Vec<&Schedule> = made.iter().rev().chain(self.known.iter().copied()).collect();
-        let mut outcome = planner.schedule_from(&request, &known, &budget, &origin);
+        // That of a lower limit is higher.
+        let bound = self.bound.filter(|_| first);
+        let known = Known { bound, ..Known::schedules(&known) };
+        let mut outcome = planner.schedule_from(&request, known, &budget, &origin);
         self.cut = watch.cut() && !first;
         (!self.cut).then(|| {
             if outcome.stop == StopReason::Interrupted {

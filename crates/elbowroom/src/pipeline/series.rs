@@ -15,7 +15,7 @@
 use std::cell::OnceCell;
 
 use elbowroom_ir::packing::Placement;
-use elbowroom_ir::planning::{Continuation, Freedom, Request};
+use elbowroom_ir::planning::{Freedom, Known, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, InterruptOnly, Observer, Outcome, StopReason};
 use elbowroom_ir::{Bytes, Nanos};
@@ -361,13 +361,9 @@ impl<'a> Series<'a> {
         let mut known: Vec<&Schedule> = best.into_iter().chain(own).chain(unpacked).collect();
         known.dedup();
         known.extend(self.known);
-        let mut outcome = match std::mem::replace(&mut track.begun, true) {
-            true => {
-                let goes_on = Continuation { horizon, bound: track.bound(self.task) };
-                planner.continue_from(&request, &known, goes_on, &budget, &origin)
-            }
-            false => planner.schedule_from(&request, &known, &budget, &origin),
-        };
+        let horizon = std::mem::replace(&mut track.begun, true).then_some(horizon);
+        let known = Known { schedules: &known, bound: Some(track.bound(self.task)), horizon };
+        let mut outcome = planner.schedule_from(&request, known, &budget, &origin);
         if outcome.stop == StopReason::Interrupted {
             if watch.cut() && round > 0 {
                 return None;

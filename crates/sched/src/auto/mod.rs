@@ -38,7 +38,7 @@ mod window;
 
 use std::time::Instant;
 
-use elbowroom_ir::planning::{Continuation, Planner, Request};
+use elbowroom_ir::planning::{Known, Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
 use elbowroom_ir::trace::Trace;
@@ -70,39 +70,24 @@ impl Planner for Auto {
     }
 
     fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
-        self.schedule_from(request, &[], budget, observer)
+        self.schedule_from(request, Known::default(), budget, observer)
     }
 
     fn schedule_from(
         &self,
         request: &Request<'_>,
-        known: &[&Schedule],
+        known: Known<'_>,
         budget: &Budget,
         observer: &dyn Observer,
     ) -> Outcome<Schedule> {
-        let quick = |budget: &Budget, bound: u64| warm::starts(request, bound, budget, observer);
-        search_from(request, known, None, &quick, budget, observer)
-    }
-
-    fn continue_from(
-        &self,
-        request: &Request<'_>,
-        known: &[&Schedule],
-        continuation: Continuation,
-        budget: &Budget,
-        observer: &dyn Observer,
-    ) -> Outcome<Schedule> {
-        search_from(request, known, Some(continuation), &|_, _| Starts::default(), budget, observer)
+        search_from(request, known, budget, observer)
     }
 }
 
-/// The phases of the planner, with the warm starts that `quick` makes within a budget, given the lower bound, and the known schedules. A
-/// search that goes on has a horizon, and knows a bound: the lower bound of a deep network takes as long as a whole short round.
+/// The phases of the planner. A bound that is known is not computed: that of a deep network takes as long as a whole short round.
 fn search_from(
     request: &Request<'_>,
-    known: &[&Schedule],
-    continuation: Option<Continuation>,
-    quick: &dyn Fn(&Budget, u64) -> Starts,
+    Known { schedules: known, bound, horizon }: Known<'_>,
     budget: &Budget,
     observer: &dyn Observer,
 ) -> Outcome<Schedule> {
@@ -112,8 +97,7 @@ fn search_from(
     }
     let plain = Policy::prompt(request.trace);
     let least = least_live(request, &plain).ok().map(|(live_bytes, _)| live_bytes);
-    let bound = continuation.map_or_else(|| lower_bound(request), |goes_on| goes_on.bound).get();
-    let horizon = continuation.map(|goes_on| goes_on.horizon);
+    let bound = bound.unwrap_or_else(|| lower_bound(request)).get();
     if let Ok(lowered) = lower(request, &plain)
         && lowered.iteration.get() <= bound
     {
@@ -127,7 +111,10 @@ fn search_from(
         Some(relaxed) if horizon.is_some() => (relaxed, None),
         relaxed => (plain.sequence, relaxed),
     };
-    let Starts { found: starts, answers, cut } = quick(budget, bound);
+    let Starts { found: starts, answers, cut } = match horizon {
+        Some(_) => Starts::default(),
+        None => warm::starts(request, bound, budget, observer),
+    };
     let inst = Instance::new(request, order);
     let mut warm: Vec<WarmStart> = starts.iter().map(|entry| WarmStart::fitting(&inst, entry)).collect();
     let known = known.iter().filter_map(|schedule| WarmStart::known(request, &inst, schedule, EARLIER));
