@@ -146,7 +146,8 @@ fn relieved(
         relief.changes = CHANGES;
     }
     relief.editor.jump(repeats, &[]);
-    relief.relieve(&|| observer.interrupted())?;
-    relief.keep_again();
+    let interrupted = || observer.interrupted();
+    relief.relieve(&interrupted)?;
+    relief.keep_again(&interrupted)?;
     lower(request, &policy(request, inst, &relief.editor.state.decisions(PrefetchRule::Eager))).ok()
 }

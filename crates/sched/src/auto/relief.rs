@@ -37,7 +37,7 @@ pub(crate) fn schedule(request: &Request<'_>, inst: &Instance) -> Option<Found> 
     }
     let mut relief = Relief::new(AnnealState::new(inst), None);
     relief.relieve(&|| false)?;
-    relief.keep_again();
+    relief.keep_again(&|| false)?;
     let decisions = relief.editor.state.decisions(PrefetchRule::Eager);
     let lowered = lower(request, &policy(request, inst, &decisions)).ok()?;
     Some(Found { time: lowered.iteration.get(), schedule: lowered.schedule, by: Auto.name() })
@@ -87,6 +87,17 @@ impl PartialOrd for Candidate {
     }
 }
 
+/// Those with the highest scores, at most so many, the highest first. Sorting all of them takes longer than all else.
+fn most<T: Ord + Copy>(mut scored: Vec<(f64, T)>, at_most: usize) -> Vec<T> {
+    let order = |a: &(f64, T), b: &(f64, T)| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1));
+    if scored.len() > at_most {
+        scored.select_nth_unstable_by(at_most, order);
+        scored.truncate(at_most);
+    }
+    scored.sort_unstable_by(order);
+    scored.into_iter().map(|(_, one)| one).collect()
+}
+
 impl<'a> Relief<'a> {
     /// Begins with a state; `prices` are what offloading each tensor costs, if it is allowed.
     pub(crate) fn new(state: AnnealState<'a>, prices: Option<&'a [u64]>) -> Self {
@@ -122,7 +133,7 @@ impl<'a> Relief<'a> {
 
     /// The way that lowers the excess most for its time.
     fn best(&mut self) -> Option<Way> {
-        let fresh = |&(_, left): &&(f64, u64)| self.prices.is_some() && left + REMEMBERED > self.left;
+        let fresh = |&(_, left): &&(f64, u64)| left + REMEMBERED > self.left;
         let expected =
             |way: &Way| self.scores.get(way).filter(fresh).map_or(f64::INFINITY, |&(score, _)| score);
         let ways = self.ways().into_iter().enumerate();
@@ -169,22 +180,21 @@ impl<'a> Relief<'a> {
             let op = inst.values[value as usize].maker;
             (per_time(value, inst.ops[op as usize].time), (stage, op))
         });
-        let mut again: Vec<_> = again.collect();
-        again.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-        again.dedup_by_key(|&mut (_, at)| at);
+        // An op that makes several tensors is there as often.
+        let mut again = most(again.collect(), 2 * breadth);
+        again.dedup();
         let again = again.into_iter().take(breadth);
         let again =
-            again.flat_map(|(_, (stage, op))| [false, true].map(|deep| Way::Recompute { stage, op, deep }));
+            again.flat_map(|(stage, op)| [false, true].map(|deep| Way::Recompute { stage, op, deep }));
         let mut ways: Vec<Way> = again.collect();
         if let Some(prices) = self.prices {
             let mut away: Vec<_> = state.idle_at(place);
             away.retain(|&(value, _, stage, op)| {
                 state.can_prefetch(value, stage, op) && self.has_room(value, stage, op)
             });
-            let score = |value: u32| per_time(value, prices[value as usize]);
-            away.sort_by(|a, b| score(b.0).total_cmp(&score(a.0)).then(a.cmp(b)));
-            let away = away.into_iter().take(breadth);
-            ways.extend(away.map(|(value, _, stage, op)| Way::Prefetch(value, stage, op)));
+            let away = away.into_iter().map(|idle| (per_time(idle.0, prices[idle.0 as usize]), idle));
+            let away = most(away.collect(), breadth);
+            ways.extend(away.into_iter().map(|(value, _, stage, op)| Way::Prefetch(value, stage, op)));
         }
         ways
     }
@@ -200,14 +210,18 @@ impl<'a> Relief<'a> {
         (first..).zip(times).all(fits)
     }
 
-    /// Removes the repeats without which everything still fits.
-    pub(crate) fn keep_again(&mut self) {
+    /// Removes the repeats without which everything still fits; `None` if it is interrupted.
+    pub(crate) fn keep_again(&mut self, interrupted: &dyn Fn() -> bool) -> Option<()> {
         let mut repeats = self.editor.state.repeats().to_vec();
         let ops = &self.editor.state.inst.ops;
         repeats.sort_by_key(|&(stage, op)| (Reverse(ops[op as usize].time), stage, op));
         for (stage, op) in repeats {
+            if interrupted() {
+                return None;
+            }
             self.if_it_fits(|editor| editor.remove_repeat(stage, op));
         }
+        Some(())
     }
 
     /// Makes a change, unless something exceeds the limit then.

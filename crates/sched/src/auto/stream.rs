@@ -171,14 +171,15 @@ fn streamed(
             }
         }
     }
-    relief.relieve(&|| observer.interrupted())?;
-    keep_again(&mut relief, inst);
-    relief.keep_again();
+    let interrupted = || observer.interrupted();
+    relief.relieve(&interrupted)?;
+    keep_again(&mut relief, inst, &interrupted)?;
+    relief.keep_again(&interrupted)?;
     Some(policy(request, inst, &relief.editor.state.decisions(PrefetchRule::Eager)))
 }
 
-/// Keeps what was to be prefetched and fits nevertheless, the shortest gaps first.
-fn keep_again(relief: &mut Relief<'_>, inst: &Instance) {
+/// Keeps what was to be prefetched and fits nevertheless, the shortest gaps first; `None` if it is interrupted.
+fn keep_again(relief: &mut Relief<'_>, inst: &Instance, interrupted: &dyn Fn() -> bool) -> Option<()> {
     let starts: Vec<u64> = inst
         .ops
         .iter()
@@ -198,6 +199,10 @@ fn keep_again(relief: &mut Relief<'_>, inst: &Instance) {
         state.prefetches().iter().map(|prefetch| (gap(prefetch), *prefetch)).collect();
     prefetches.sort_unstable();
     for (_, (value, stage, op)) in prefetches {
+        if interrupted() {
+            return None;
+        }
         relief.if_it_fits(|editor| editor.keep(value, stage, op));
     }
+    Some(())
 }
