@@ -7,7 +7,7 @@ use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::{Action, Schedule};
 use elbowroom_ir::search::{Budget, InterruptOnly, Observer, StopReason};
 use elbowroom_ir::trace::Trace;
-use elbowroom_ir::{Id, Nanos, OpId};
+use elbowroom_ir::{Bytes, Id, Nanos, OpId};
 
 use super::instance::{Instance, NONE};
 use super::mincut::Mincut;
@@ -16,7 +16,7 @@ use super::sequence::{Decisions, policy};
 use super::stream::{self, Stream};
 use crate::deadline::Until;
 use crate::keep::Keep;
-use crate::lower::lower;
+use crate::lower::{least_live, lower};
 use crate::mixed::pofo::Pofo;
 use crate::mixed::segments::Mixed;
 use crate::offload::autoswap::BestScore;
@@ -24,7 +24,7 @@ use crate::offload::autoswap::bo::Bo;
 use crate::offload::dynprog::DynProg;
 use crate::offload::floor::Floor;
 use crate::offload::greedy::Greedy;
-use crate::policy::PrefetchRule;
+use crate::policy::{Policy, PrefetchRule};
 use crate::portfolio::{Entries, Entry, Portfolio};
 use crate::recompute::dtr::Dtr;
 use crate::recompute::rotor::Rotor;
@@ -46,13 +46,16 @@ static PLANNERS: [(&dyn Planner, RangeInclusive<usize>); 13] = [
     (&MINCUTS[1], 0..=LONG),
     (&Dtr, 0..=6_000),
     (&BestScore, 0..=4_000),
-    (&Rotor::DEFAULT, 0..=800),
+    (&Rotor::COARSE, 0..=800),
     (&Bo::DEFAULT, 0..=800),
     (&Rotor::DEFAULT, LONG + 1..=usize::MAX),
     (&Pofo::COARSE, LONG + 1..=usize::MAX),
 ];
 /// Those that only recompute, which takes long and finds nothing where parameters must leave.
 const RECOMPUTE_ONLY: [&str; 3] = ["sublinear", "dtr", "rotor"];
+/// Those that only offload and take long, which finds nothing good where a link is much too slow. The quick ones always run: they find something
+/// at almost every limit.
+const OFFLOAD_ONLY: [&str; 3] = ["dynprog", "autoswap", "bo-margin"];
 /// What the lower bound recomputes, without a link and with it.
 static MINCUTS: [Mincut; Mincut::EACH.len()] = Mincut::EACH;
 /// Streamed parameters, where these are much of the trace.
@@ -85,10 +88,19 @@ pub(crate) fn peers(trace: &Trace) -> impl Iterator<Item = &'static dyn Planner>
 /// Those of them that are worth their time for a request.
 fn worthwhile(request: &Request<'_>) -> Vec<&'static dyn Planner> {
     let streams = stream::worth_trying_at(request).then(|| streams(request.trace));
-    let fits_alone = can_fit_alone(request);
-    let planners =
-        planners(request.trace).filter(|planner| fits_alone || !RECOMPUTE_ONLY.contains(&planner.name()));
+    let needless: &[&str] = match can_fit_alone(request) {
+        false => &RECOMPUTE_ONLY,
+        true if request.freedom.recompute && link_is_slow(request) => &OFFLOAD_ONLY,
+        true => &[],
+    };
+    let planners = planners(request.trace).filter(|planner| !needless.contains(&planner.name()));
     planners.chain(streams.into_iter().flatten()).collect()
+}
+
+/// Whether to prefetch what exceeds the limit takes longer than the whole iteration without a limit.
+fn link_is_slow(request: &Request<'_>) -> bool {
+    let peak = least_live(request, &Policy::prompt(request.trace)).map_or(Bytes::ZERO, |(peak, _)| peak);
+    request.machine.to_device.time(peak.saturating_sub(request.live_limit)) > request.costs.total()
 }
 
 fn planners(trace: &Trace) -> impl Iterator<Item = &'static dyn Planner> {
@@ -164,7 +176,9 @@ pub(crate) fn for_lower_limit(
     }
     let quick = inst.ops.len() <= TAKES_LONG_TO_REPAIR && stream::worth_trying_at(request);
     let streams = quick.then(|| streams(request.trace));
-    let mincuts = MINCUTS.iter().map(|planner| planner as &dyn Planner);
+    // What was known had the better of both; with copies the start is nearly always as good, and the other one takes half as long again.
+    let mincuts =
+        MINCUTS.iter().skip(usize::from(request.freedom.offload)).map(|planner| planner as &dyn Planner);
     let planners = mincuts.chain(streams.into_iter().flatten()).collect();
     let entries = ask(planners, request, None, budget, observer);
     (!entries.interrupted)
@@ -256,8 +270,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn planners_that_only_recompute_are_named_as_they_are_called() {
+    fn planners_that_are_left_out_are_named_as_they_are_called() {
         let known = |name: &&str| PLANNERS.iter().any(|(planner, _)| planner.name() == *name);
-        assert!(RECOMPUTE_ONLY.iter().all(known));
+        assert!(RECOMPUTE_ONLY.iter().chain(&OFFLOAD_ONLY).all(known));
     }
 }

@@ -241,6 +241,8 @@ pub struct Rotor {
 impl Rotor {
     /// 500 slots, as published; time and memory of the table grow with the cube and the square of the layers.
     pub const DEFAULT: Self = Self { slots: 500, layers: 128 };
+    /// A twentieth of that work: a start for other searches.
+    pub(crate) const COARSE: Self = Self { slots: 200, layers: 64 };
 }
 
 impl Default for Rotor {
