@@ -27,9 +27,13 @@ const UNLIMITED_WORK: u64 = 2_500_000;
 /// searches.
 const FEWEST_UNLIMITED: u64 = 70;
 /// Evaluations of an attempt in a series, however much work they are, and the most of them in evaluations × blocks: the moves with which `auto`
-/// reorders a large problem, which are cheap, and the first searches. Those place many a schedule that the moves alone do not.
-const FEWEST_IN_SERIES: u64 = 80;
+/// reorders a large problem, which are cheap.
+const FEWEST_IN_SERIES: u64 = 66;
 const FEWEST_IN_SERIES_WORK: u64 = 400_000;
+/// The first searches behind them, which place many a schedule that the moves alone do not, and the most of them on the lowest level in searches
+/// × blocks²: with many blocks each takes as long as ten moves, and a second of attempts that fail would be missing to rounds that plan.
+const SEARCHES_IN_SERIES: u64 = 14;
+const SEARCHES_IN_SERIES_WORK: u64 = 1 << 22;
 /// An attempt that no clock ends and that is one of many, in later rounds and in the searches of peers, does this share of the work in
 /// evaluations × blocks, and this share of that in evaluations × pairs.
 const BRIEFLY: u64 = 16;
@@ -54,7 +58,10 @@ impl Placing {
     pub(super) fn at_level(problem: &Problem, level: u32) -> u64 {
         let all = work(problem);
         let share = brief(problem, all).checked_shl(level).map_or(all, |evaluations| evaluations.min(all));
-        share.max(FEWEST_IN_SERIES.min(FEWEST_IN_SERIES_WORK / problem.blocks.len().max(1) as u64))
+        let blocks = problem.blocks.len().max(1) as u64;
+        let searches = (SEARCHES_IN_SERIES_WORK << level.min(40)) / (blocks * blocks);
+        let fewest = FEWEST_IN_SERIES + searches.min(SEARCHES_IN_SERIES);
+        share.max(fewest.min(FEWEST_IN_SERIES_WORK / blocks))
     }
 
     /// The attempt for the iteration without a limit.

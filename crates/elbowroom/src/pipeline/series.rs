@@ -43,10 +43,8 @@ const FAILURES: u32 = 4;
 const PACKING: u32 = 3;
 /// By how many levels rounds are shorter that follow a schedule which could not be packed: they lower the live memory of what was found.
 const SHORTER: u32 = 2;
-/// Rounds are of level 0 while no schedule has been packed, and shorter by this factor after one that could not be packed. The levels after them
-/// begin above this one.
+/// Rounds are of level 0 while no schedule has been packed, and shorter by this factor after one that could not be packed.
 const HURRY: u64 = 8;
-const BEGIN: u32 = 1;
 /// The largest number of rounds.
 const MOST: usize = 128;
 /// Of this many rounds the last has another freedom than the main track, the one before is of the track that leads, and the others are of the
@@ -146,7 +144,7 @@ impl<'a> Series<'a> {
             freedom,
             bound: if freedom == task.freedom { OnceCell::from(bound) } else { OnceCell::new() },
             limit: LiveLimit::from(whole, task.machine.align),
-            level: BEGIN,
+            level: 0,
             failures: 0,
             packed: None,
             unpacked: Vec::new(),
