@@ -281,6 +281,16 @@ def table(names, arguments):
         print(f"\n{left_out} rows were left out when {arguments.minutes:g} minutes were used up; name the networks, or give --minutes.")
 
 
+def named_networks(description: str, what: str) -> list[str]:
+    """The networks that the command line of another script names, or all; ends it where there is no GPU, which alone has ``what``."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"networks: {', '.join(NETWORKS)}; without a name, all")
+    names = parser.parse_args().names
+    if not torch.cuda.is_available():
+        parser.error(f"PyTorch finds no CUDA device, and only one has {what}")
+    return names or list(NETWORKS)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"networks: {', '.join(NETWORKS)}; without a name, all")

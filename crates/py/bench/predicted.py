@@ -4,7 +4,6 @@
 that PyTorch's allocator is asked for, with what kernels take, and the median time of five passes after three.
 """
 
-import argparse
 import statistics
 import time
 
@@ -35,11 +34,7 @@ def measure(name: str) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"networks: {', '.join(gpu.NETWORKS)}; without a name, all")
-    names = parser.parse_args().names or list(gpu.NETWORKS)
-    if not torch.cuda.is_available():
-        parser.error("PyTorch finds no CUDA device, and only one has these peaks")
+    names = gpu.named_networks(__doc__, "these peaks")
     print("| network | predicted peak | measured peak | predicted ÷ measured | predicted time | measured time | predicted ÷ measured |")
     print("| --- | --: | --: | --: | --: | --: | --: |")
     for name in names:

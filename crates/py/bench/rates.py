@@ -5,7 +5,6 @@ is, else in float32 with and without TF32. Columns: operators that take 60 µs o
 measured ÷ estimated time.
 """
 
-import argparse
 import collections
 
 import gpu
@@ -58,11 +57,7 @@ def measure(name: str) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"networks: {', '.join(gpu.NETWORKS)}; without a name, all")
-    names = parser.parse_args().names or list(gpu.NETWORKS)
-    if not torch.cuda.is_available():
-        parser.error("PyTorch finds no CUDA device, and only one has these rates")
+    names = gpu.named_networks(__doc__, "these rates")
     print("| network | class | operator | calls | time | TFLOP/s | TB/s | measured ÷ estimated |\n| --- | --- | --- | --: | --: | --: | --: | --: |")
     for name in names:
         for tf32 in (False,) if name in gpu.HALF else (False, True):
