@@ -182,7 +182,6 @@ impl Measured {
         for (at, side) in self.sides().enumerate() {
             let prefix = match side.name.as_str() {
                 "100%" => "unlimited".to_owned(),
-                "50%" => "limited".to_owned(),
                 _ if at == self.ours.len() => "pytorch".to_owned(),
                 name => name.strip_suffix('%').map_or(name.to_owned(), |share| format!("limited_{share}")),
             };
