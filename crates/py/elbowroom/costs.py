@@ -101,21 +101,52 @@ def classify(target, result) -> tuple[str, str]:
 
 def estimate(node: fx.Node, rates: Rates | tuple[float, float, float] | None = None) -> int:
     """Duration of a node in nanoseconds; without `rates`, by those of its device."""
-    return sum(duration(*call, rates) for call in node.meta.get("stands_for") or [values(node)])
+    return sum(duration(*call, rates) for call in _calls(node))
+
+
+def _calls(node: fx.Node) -> list[tuple]:
+    """The calls of operators that a node stands for."""
+    return node.meta.get("stands_for") or [values(node)]
 
 
 #: Operators that make a tensor without writing it.
 _ALLOCATIONS = ("empty", "new_empty")
 
 
+@dataclass(frozen=True)
+class Work:
+    """What a call does, whatever the device."""
+
+    flops: int = 0
+    """Floating-point operations, as PyTorch counts them, but for those of ``half_flops``."""
+    half_flops: int = 0
+    """Floating-point operations on numbers of two bytes."""
+    moved: int = 0
+    """Bytes read and written."""
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.flops + other.flops, self.half_flops + other.half_flops, self.moved + other.moved)
+
+
+def work(target, args, kwargs, result) -> Work:
+    """What one call of an operator does."""
+    moved = 0 if overload_name(target).startswith(_ALLOCATIONS) else moved_bytes(args, kwargs, tensors_of(result))
+    operations = flops(target, args, kwargs, result)
+    return Work(0, operations, moved) if classify(target, result)[1] == "16" else Work(operations, 0, moved)
+
+
+def work_of(node: fx.Node) -> Work:
+    """What a node does."""
+    return sum((work(*call) for call in _calls(node)), Work())
+
+
 def duration(target, args, kwargs, result, rates: Rates | tuple[float, float, float] | None = None) -> int:
     """Duration of one call of an operator in nanoseconds."""
-    made = tensors_of(result)
-    moved = 0 if overload_name(target).startswith(_ALLOCATIONS) else moved_bytes(args, kwargs, made)
+    made, done = tensors_of(result), work(target, args, kwargs, result)
     known = rates_of(made[0].device.type if made else "cpu", rates)
     group = classify(target, result)
-    arithmetic = flops(target, args, kwargs, result) / known.by_class.get(group, known.flops)
-    return math.ceil(known.launch + 1e9 * max(arithmetic, moved * known.passes.get(group, 1.0) / known.bytes))
+    arithmetic = (done.flops + done.half_flops) / known.by_class.get(group, known.flops)
+    return math.ceil(known.launch + 1e9 * max(arithmetic, done.moved * known.passes.get(group, 1.0) / known.bytes))
 
 
 def moved_bytes(args, kwargs, made) -> int:

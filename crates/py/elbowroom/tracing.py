@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from . import _native, pins as _pins, size
-from .costs import estimate, overload_name, rates_of
+from .costs import Work, estimate, overload_name, rates_of, work_of
 from .errors import UnsupportedError
 from .joint import BACKWARD, MODULE, ONCE, UPDATE, Joint
 from .kernels import compiled_only
@@ -138,10 +138,12 @@ def trace(model, *args, optimizer=None, device="cpu", rates=None, name=None, **k
 
     ``optimizer`` is an optimizer of the model's parameters, whose state and update join the step. Durations are estimated for ``device``,
     or for ``rates``: floating-point operations and bytes per second, and the fixed nanoseconds of an op, or :class:`elbowroom.costs.Rates`.
-    Raises :class:`UnsupportedError` if the step cannot be traced as one graph.
+    Raises :class:`UnsupportedError` if the step cannot be traced as one graph, or if PyTorch finds no such device.
     """
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
     device = torch.device(device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UnsupportedError('this PyTorch finds no GPU: trace with device="cpu" and rates=elbowroom.costs.RATES["cuda"], or on a machine that has one')
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
 
     def fake(tensor):
         if not isinstance(tensor, torch.Tensor):
@@ -188,7 +190,7 @@ def _replaced(model, fake):
 
 def _with_update(joint, signature, optimizer, rates) -> Trace:
     """The columns of the whole step."""
-    reads, outputs, nanos, workspaces, flags, names, kinds, mutates, lines, reuses = ([] for _ in range(10))
+    reads, outputs, nanos, workspaces, flags, names, kinds, mutates, lines, reuses, works = ([] for _ in range(11))
     sizes = [storage.bytes for storage in joint.tensors]
     persistent, number = [], {}
     for node in joint.primals:
@@ -219,7 +221,7 @@ def _with_update(joint, signature, optimizer, rates) -> Trace:
             ready = max(last_use.get(parameter, 0), last_use.get(gradient, 0))
             parameters.setdefault(ready, []).append((gradients[node.name], parameter, gradient))
 
-    def add(op_name, kind, read, made, duration, workspace, flag, changed=(), line="", reused=()):
+    def add(op_name, kind, read, made, duration, workspace, flag, changed=(), line="", reused=(), work=Work()):
         reads.append(read)
         outputs.append(made)
         nanos.append(duration)
@@ -230,13 +232,14 @@ def _with_update(joint, signature, optimizer, rates) -> Trace:
         mutates.append(list(changed))
         lines.append(line)
         reuses.append(list(reused))
+        works.append((work.flops, work.half_flops, work.moved))
 
     for position, op in enumerate(joint.ops):
         flag = (ONCE if op.once else 0) | (BACKWARD if op.backward else 0)
         made = [storage.tensor for storage in op.makes if storage.tensor is not None]
         reused = [(storage.tensor, made[0]) for storage in joint.reuses(op)]
         kind, duration = overload_name(op.node.target), estimate(op.node, rates)
-        add(joint.named(op.node), kind, ids(op.reads), made, duration, op.workspace, flag, line=_line(op.node), reused=reused)
+        add(joint.named(op.node), kind, ids(op.reads), made, duration, op.workspace, flag, line=_line(op.node), reused=reused, work=work_of(op.node))
         if optimizer is None:
             continue
         for target, parameter, gradient in parameters.get(position, ()):
@@ -247,11 +250,12 @@ def _with_update(joint, signature, optimizer, rates) -> Trace:
                 sizes.append(bytes_of)
             changed = [number[parameter], *state]
             moved = parameter.bytes * (2 + 2 * len(state))
-            add(f"{target.removeprefix('model.')}/update", "update", [*changed, *ids([gradient])], [], math.ceil(rates.launch + 1e9 * moved / rates.bytes), parameter.bytes, ONCE | UPDATE, changed)
+            duration = math.ceil(rates.launch + 1e9 * moved / rates.bytes)
+            add(f"{target.removeprefix('model.')}/update", "update", [*changed, *ids([gradient])], [], duration, parameter.bytes, ONCE | UPDATE, changed, work=Work(moved=moved))
     results = [s for node in joint.forward_results if isinstance(node, fx.Node) for s in joint.storages_of(node)]
     ends = [] if optimizer is not None else [s for node in joint.gradients if isinstance(node, fx.Node) for s in joint.storages_of(node)]
     add("end", "end", ids([s for s in results + ends if s.tensor is not None]), [], 0, 0, ONCE | UPDATE)
-    iteration = _native.Iteration(joint.name, sizes, reads, outputs, nanos, workspaces, flags, names, kinds, persistent, mutates, lines, reuses)
+    iteration = _native.Iteration(joint.name, sizes, reads, outputs, nanos, workspaces, flags, names, kinds, persistent, mutates, lines, reuses, works)
     return Trace(joint.name, iteration, sum(sizes[i] for i, _ in persistent), len(reads), iteration.keep())
 
 

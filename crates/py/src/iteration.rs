@@ -152,9 +152,10 @@ impl Iteration {
     /// Columns: one row an op, one row a tensor. `flags` are 1 (may run only once), 2 (backward), 4 (update). The `persistent` tensors exist
     /// before the iteration and after it; `mutates` lists those that an op overwrites, which it also reads; `lines` are
     /// the lines of the user's program that call the ops; `reuses` lists pairs of tensors, a read one that nothing else needs any more and
-    /// an output that may take its bytes.
+    /// an output that may take its bytes; `works` are floating-point operations, those on numbers of 16 bits, and bytes moved. Durations beside
+    /// `works` are estimates, others are recorded.
     #[new]
-    #[pyo3(signature = (name, sizes, reads, outputs, nanos, workspaces, flags, names, kinds, persistent=Vec::new(), mutates=None, lines=None, reuses=None))]
+    #[pyo3(signature = (name, sizes, reads, outputs, nanos, workspaces, flags, names, kinds, persistent=Vec::new(), mutates=None, lines=None, reuses=None, works=None))]
     #[expect(clippy::too_many_arguments, reason = "the Python side names them")]
     fn new(
         name: String,
@@ -170,11 +171,14 @@ impl Iteration {
         mutates: Option<Vec<Vec<u32>>>,
         lines: Option<Vec<String>>,
         reuses: Option<Vec<Vec<(u32, u32)>>>,
+        works: Option<Vec<(u64, u64, u64)>>,
     ) -> PyResult<Self> {
         let rows = reads.len();
         let mutates = mutates.unwrap_or_else(|| vec![Vec::new(); rows]);
         let reuses = reuses.unwrap_or_else(|| vec![Vec::new(); rows]);
         let lines = lines.unwrap_or_else(|| vec![String::new(); rows]);
+        let source = if works.is_some() { CostSource::Captured } else { CostSource::Recorded };
+        let works = works.unwrap_or_else(|| vec![(0, 0, 0); rows]);
         let lengths = [
             outputs.len(),
             nanos.len(),
@@ -185,6 +189,7 @@ impl Iteration {
             mutates.len(),
             lines.len(),
             reuses.len(),
+            works.len(),
         ];
         if lengths.iter().any(|&length| length != rows) {
             return Err(PyValueError::new_err("all columns of ops must have the same length"));
@@ -225,6 +230,7 @@ impl Iteration {
             let may_reuse = pairs
                 .map(|&(input, output)| Reuse { input: tensors(&[input])[0], output: TensorId(output) })
                 .collect();
+            let (flops, half_flops, moved) = works[row];
             let mut mutations = Vec::new();
             for &id in &mutates[row] {
                 let Some(&old) = holds.get(id as usize) else {
@@ -249,7 +255,7 @@ impl Iteration {
                 may_reuse,
                 after: Vec::new(),
                 workspace: Bytes(workspaces[row]),
-                work: Work::default(),
+                work: Work { flops, half_flops, moved: Bytes(moved) },
                 line: lines[row].clone(),
             });
         }
@@ -267,7 +273,7 @@ impl Iteration {
             |data| Trace::new(data).map(Arc::new).map_err(|error| PyValueError::new_err(error.to_string()));
         let trace = checked(data)?;
         let plain = without.map_or_else(|| Ok(trace.clone()), checked)?;
-        let costs = Costs { nanos: nanos.into_iter().map(Nanos).collect(), source: CostSource::Recorded };
+        let costs = Costs { nanos: nanos.into_iter().map(Nanos).collect(), source };
         Ok(Self { trace, plain, costs, pins: None })
     }
 

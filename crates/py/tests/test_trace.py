@@ -55,6 +55,16 @@ def test_rates_replace_those_of_the_device():
     assert 900 * fast.keep.nanos < slow.keep.nanos <= 1000 * fast.keep.nanos
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_missing_is_named():
+    with torch.device("meta"):
+        model = Net()
+    x = torch.empty(512, 64, device="meta")
+    with pytest.raises(elbowroom.UnsupportedError, match="finds no GPU"):
+        elbowroom.trace(model, x, target=x, device="cuda")
+    assert elbowroom.trace(model, x, target=x, rates=elbowroom.costs.RATES["cuda"]).keep.nanos > 0
+
+
 def test_a_link_lowers_the_smallest_limit_below_the_parameters():
     trace, parameters = traced()
     smallest = elbowroom.plan(trace, "min", elbowroom.Machine(link=25e9), evaluations=50)
@@ -80,10 +90,23 @@ def test_a_trace_is_saved_as_the_command_reads_it(tmp_path):
     trace, _ = traced()
     trace.save(tmp_path / "step.trace")
     lines = (tmp_path / "step.trace").read_text().splitlines()
-    assert lines[0] == "elbowroom trace 1" and "costs recorded" in lines
+    assert lines[0] == "elbowroom trace 1" and "costs captured" in lines
     ops = [line for line in lines if line.startswith("op")]
     assert len(ops) == trace.ops
     assert sum(int(line.split(" nanos ")[1].split()[0]) for line in ops if " nanos " in line) == trace.keep.nanos
+
+
+@pytest.mark.parametrize("dtype, operations", [(torch.float32, " flops "), (torch.bfloat16, " half-flops ")])
+def test_a_trace_says_what_its_ops_do(dtype, operations):
+    with torch.device("meta"):
+        model = Net().to(dtype)
+    x = torch.empty(512, 64, device="meta", dtype=dtype)
+    text = elbowroom.trace(model, x, target=x, optimizer=torch.optim.SGD(model.parameters())).iteration.text()
+    ops = [line for line in text.splitlines() if line.startswith("op")]
+    products = [line for line in ops if operations in line]
+    assert len(products) == 8 + 2 * 8 - 1  # the first layer's input needs no gradient
+    assert all(int(line.split(operations)[1].split()[0]) == 2 * 512 * 64 * 64 for line in products)
+    assert all(" moved " in line for line in ops if "/update" in line or line in products)
 
 
 def test_a_model_without_a_loss_is_refused():
