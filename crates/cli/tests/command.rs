@@ -526,6 +526,27 @@ fn impossible_limits_explain_themselves() {
 }
 
 #[test]
+fn a_refusal_says_what_else_counts_and_which_planner_to_take() {
+    let folder = tempfile::tempdir().unwrap();
+    let chain =
+        r#"{"n": 2, "uF": [1, 2], "uB": [3, 4], "x": [0, 100, 40], "xbar": [0, 130, 40], "y": [0, 100, 40]}"#;
+    std::fs::write(folder.path().join("chain.json"), chain).unwrap();
+    let aligned = "plan chain.json --memory 300";
+    let output =
+        expect_sentence(folder.path(), aligned, 1, &["356 B in all with alignment", "; 360 B works"]);
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("bytes)"), "what has no unit is exact");
+    let line = "plan chain.json --memory 300 --align 1";
+    expect(folder.path(), &format!("{line} --planner floor"), 0);
+    // The planner that was named fails at a limit at which another does not.
+    expect_sentence(
+        folder.path(),
+        &format!("{line} --planner keep"),
+        1,
+        &["another planner", "try --planner auto"],
+    );
+}
+
+#[test]
 fn without_offload_what_persists_proves_a_limit_impossible_at_once() {
     let folder = tempfile::tempdir().unwrap();
     expect(folder.path(), "trace --model vgg16 --batch 2 --image 32 -o v.trace", 0);

@@ -162,16 +162,26 @@ impl Refusal {
                         format!(" while {count} other tensors ({}) may not leave it", self.held_bytes)
                     }
                 };
+                let sum = self.tensors.iter().map(|v| v.bytes).sum::<Bytes>()
+                    + self.workspace_bytes
+                    + self.held_bytes;
+                let aligned = if needed > sum { " with alignment" } else { "" };
                 format!(
-                    "no plan exists within {limit}: op {op} needs {} on the device together{held}, {needed} in all, so {missing} are missing",
+                    "no plan exists within {limit}: op {op} needs {} on the device together{held}, {needed} in all{aligned}, so {missing} are missing",
                     parts.join(", ")
                 )
             }
             _ => format!("no plan found within {limit} (infeasibility not proved)"),
         };
         sentence += &self.host_sentence().unwrap_or_default();
-        if let Some(smallest) = self.smallest_limit_bytes {
-            sentence += &format!("; {smallest} ({} bytes) works", smallest.get());
+        match self.smallest_limit_bytes {
+            // The search for it has a planner of its own.
+            Some(smallest) if smallest <= limit => {
+                sentence += &format!("; another planner finds one within {smallest}: try --planner auto");
+            }
+            Some(smallest) if smallest < Bytes(1024) => sentence += &format!("; {smallest} works"),
+            Some(smallest) => sentence += &format!("; {smallest} ({} bytes) works", smallest.get()),
+            None => {}
         }
         sentence
     }
