@@ -6,11 +6,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use support::expect_both;
-
-fn json(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error} in {text}"))
-}
+use support::{expect_both, json};
 
 #[test]
 fn windows_are_used_and_written_back() {

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use serde_json::Value;
+
 /// Runs `elbowroom` in a folder.
 pub fn run(folder: &Path, line: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_elbowroom"))
@@ -20,4 +22,36 @@ pub fn expect_both(folder: &Path, line: &str, status: i32) -> (String, String) {
         (String::from_utf8_lossy(&stdout).into_owned(), String::from_utf8_lossy(&stderr).into_owned());
     assert_eq!(found.code(), Some(status), "elbowroom {line}\nstdout: {out}\nstderr: {err}");
     (out, err)
+}
+
+/// Runs it, expects an exit status, and returns standard output.
+#[allow(dead_code, reason = "not every test has such a command")]
+#[track_caller]
+pub fn expect(folder: &Path, line: &str, status: i32) -> String {
+    expect_both(folder, line, status).0
+}
+
+/// Runs it, expects a status other than 0 and one sentence on standard error that contains all of `parts`.
+#[allow(dead_code, reason = "not every test has such a command")]
+#[track_caller]
+pub fn expect_sentence(folder: &Path, line: &str, status: i32, parts: &[&str]) -> Output {
+    let output = run(folder, line);
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "elbowroom {line}\nstderr: {err}");
+    assert!(!err.contains("panicked"), "elbowroom {line} panicked: {err}");
+    for part in parts {
+        assert!(err.contains(part), "elbowroom {line}: `{part}` is not in: {err}");
+    }
+    // Usage errors come from the argument parser, which prints a hint as well.
+    if !err.contains("For more information") {
+        assert_eq!(err.trim_end().lines().count(), 1, "elbowroom {line}: not one line: {err}");
+    }
+    output
+}
+
+/// The object that a command prints.
+#[allow(dead_code, reason = "not every test has such a command")]
+pub fn json(text: &str) -> Value {
+    assert_eq!(text.trim_end().lines().count(), 1, "one object on one line: {text}");
+    serde_json::from_str(text).expect("standard output is JSON")
 }
