@@ -1,19 +1,21 @@
 //! Damaged files of every kind that the command reads: whatever their bytes, it ends in time with an exit status that it documents, and an error
 //! is one readable sentence. `ELBOWROOM_DAMAGED` says how many files of each kind are damaged.
 
-mod support;
-
+#[path = "../../pack/tests/random/mod.rs"]
+mod random;
 #[path = "support/snapshot.rs"]
 mod snapshot;
+mod support;
 
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use support::expect_both;
+use random::Random;
+use support::{end_within, expect_both};
 
 /// No command below takes longer on an undamaged file than a fraction of a second; a busy machine is slower.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -115,18 +117,6 @@ fn whole(line: &str) -> String {
     line.replace("TRAINING", TRAINING).replace("IMAGES", IMAGES)
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((bits ^ (bits >> 31)) % end.max(1) as u64) as usize
-    }
-}
-
 /// What replaces a word of a text: numbers at the edges of types, and what other places of a file hold.
 const PIECES: [&str; 16] = [
     "0",
@@ -149,25 +139,26 @@ const PIECES: [&str; 16] = [
 
 /// Changes bytes, bits, words and stretches of a file.
 fn damage(whole: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut below = |end: usize| random.below(end as u64) as usize;
     let mut bytes = whole.to_vec();
-    for _ in 0..=random.below(4) {
+    for _ in 0..=below(4) {
         if bytes.is_empty() {
             break;
         }
-        let at = random.below(bytes.len());
-        let stretch = at..(at + 1 + random.below(40)).min(bytes.len());
-        match random.below(8) {
-            0 => bytes[at] = random.below(256) as u8,
-            1 => bytes[at] ^= 1 << random.below(8),
+        let at = below(bytes.len());
+        let stretch = at..(at + 1 + below(40)).min(bytes.len());
+        match below(8) {
+            0 => bytes[at] = below(256) as u8,
+            1 => bytes[at] ^= 1 << below(8),
             2 => bytes.truncate(at),
             3 => drop(bytes.drain(stretch)),
             4 => {
                 let copied = bytes[stretch].to_vec();
-                let to = random.below(bytes.len());
+                let to = below(bytes.len());
                 bytes.splice(to..to, copied);
             }
             5 => {
-                let fill = [0, 0xff, b'\n', b'9'][random.below(4)];
+                let fill = [0, 0xff, b'\n', b'9'][below(4)];
                 bytes[stretch].fill(fill);
             }
             // Whole numbers and words: most of what is left then still parses.
@@ -177,25 +168,11 @@ fn damage(whole: &[u8], random: &mut Random) -> Vec<u8> {
                     bytes[..at].iter().rposition(|byte| !of_word(byte)).map_or(0, |before| before + 1);
                 let end =
                     bytes[at..].iter().position(|byte| !of_word(byte)).map_or(bytes.len(), |len| at + len);
-                bytes.splice(start..end.max(start), PIECES[random.below(PIECES.len())].bytes());
+                bytes.splice(start..end.max(start), PIECES[below(PIECES.len())].bytes());
             }
         }
     }
     bytes
-}
-
-/// Waits for a command, not without end.
-fn wait(child: &mut Child) -> Option<ExitStatus> {
-    let began = Instant::now();
-    while began.elapsed() < PATIENCE {
-        if let Some(status) = child.try_wait().unwrap() {
-            return Some(status);
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    None
 }
 
 /// What is wrong with how the command ended, if anything is.
@@ -209,7 +186,9 @@ fn fault(at: &Path, line: &str) -> Option<String> {
         .stderr(fs::File::create(&errors).unwrap())
         .spawn()
         .unwrap();
-    let Some(status) = wait(&mut child) else { return Some(format!("does not end in {PATIENCE:?}")) };
+    let Some(status) = end_within(PATIENCE, &mut child) else {
+        return Some(format!("does not end in {PATIENCE:?}"));
+    };
     let mut text = Vec::new();
     fs::File::open(&errors).unwrap().take(1 << 20).read_to_end(&mut text).unwrap();
     let text = String::from_utf8_lossy(&text);
@@ -241,7 +220,7 @@ fn faults(each: usize) -> Vec<String> {
             let number = next.fetch_add(1, Ordering::Relaxed);
             let Some(&(name, line)) = TARGETS.get(number / each) else { return found };
             let (whole_file, line) = (fs::read(folder.path().join(name)).unwrap(), whole(line));
-            let damaged = damage(&whole_file, &mut Random(number as u64));
+            let damaged = damage(&whole_file, &mut Random::new(number as u64));
             fs::write(place.join(name), &damaged).unwrap();
             if let Some(fault) = fault(&place, &line) {
                 let kept = std::env::temp_dir().join(format!("elbowroom-damaged-{number}"));
@@ -265,7 +244,7 @@ fn faults(each: usize) -> Vec<String> {
     })
 }
 
-/// Copies the files of a folder, and those one folder below.
+/// Copies a folder with everything in it.
 fn copy(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();

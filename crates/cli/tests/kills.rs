@@ -1,6 +1,8 @@
 //! Kills at random moments of planning, training, saving and spilling: every checkpoint found afterwards is whole, and the training that
 //! resumes from it ends with the same bits as one that was never killed.
 
+#[path = "../../pack/tests/random/mod.rs"]
+mod random;
 mod support;
 
 use std::path::Path;
@@ -8,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use elbowroom::checkpoint::Checkpoint;
+use random::Random;
 use support::expect_both;
 
 /// Offloads to a file in every iteration, and saves after every one.
@@ -33,13 +36,9 @@ fn kill(kills: u64, seed: u64) {
     let whole_run = started.elapsed();
     std::fs::remove_file(at.join("unused")).unwrap();
 
-    let (mut moments, mut before, mut progressed, mut left) = (seed, 0, 0, 0);
+    let (mut moments, mut before, mut progressed, mut left) = (Random::new(seed), 0, 0, 0);
     for _ in 0..kills {
-        // SplitMix64 (Steele, Lea, Flood 2014).
-        moments = moments.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut moment = (moments ^ (moments >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        moment = (moment ^ (moment >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let share = (moment >> 11) as f64 / (1u64 << 53) as f64;
+        let share = moments.below(1 << 53) as f64 / (1u64 << 53) as f64;
         let resume = if file.exists() { ["--resume", "m"].as_slice() } else { &[] };
         let mut child = Command::new(env!("CARGO_BIN_EXE_elbowroom"))
             .args(LINE.split_whitespace().chain(["m"]).chain(resume.iter().copied()))

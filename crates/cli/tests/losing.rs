@@ -154,18 +154,7 @@ fn a_signal_ends_a_command_that_waits_for_its_input() {
         // Opens once the command reads.
         let writer = std::fs::File::options().write(true).open(&pipe).unwrap();
         send(&child, "TERM");
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        let ended = loop {
-            if let Some(status) = child.try_wait().unwrap() {
-                break Some(status);
-            }
-            if std::time::Instant::now() > until {
-                child.kill().unwrap();
-                child.wait().unwrap();
-                break None;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        };
+        let ended = support::end_within(std::time::Duration::from_secs(20), &mut child);
         assert_eq!(ended.and_then(|status| status.signal()), Some(15), "{line}");
         drop(writer);
     }

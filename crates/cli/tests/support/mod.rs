@@ -1,7 +1,8 @@
 //! Runs the binary as users do.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Child, Command, ExitStatus, Output};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -47,6 +48,21 @@ pub fn expect_sentence(folder: &Path, line: &str, status: i32, parts: &[&str]) -
         assert_eq!(err.trim_end().lines().count(), 1, "elbowroom {line}: not one line: {err}");
     }
     output
+}
+
+/// Waits for the end of a command, which is killed if it takes longer than `time`.
+#[allow(dead_code, reason = "not every test has such a command")]
+pub fn end_within(time: Duration, child: &mut Child) -> Option<ExitStatus> {
+    let began = Instant::now();
+    while began.elapsed() < time {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    None
 }
 
 /// The object that a command prints.
