@@ -101,12 +101,16 @@ def classify(target, result) -> tuple[str, str]:
 
 def estimate(node: fx.Node, rates: Rates | tuple[float, float, float] | None = None) -> int:
     """Duration of a node in nanoseconds; without `rates`, by those of its device."""
-    return sum(duration(*call, rates) for call in _calls(node))
+    return appraise(node, rates)[0]
 
 
-def _calls(node: fx.Node) -> list[tuple]:
-    """The calls of operators that a node stands for."""
-    return node.meta.get("stands_for") or [values(node)]
+def appraise(node: fx.Node, rates: Rates | tuple[float, float, float] | None = None) -> tuple[int, Work]:
+    """Duration of a node in nanoseconds, as :func:`estimate` gives it, and what the node does."""
+    nanos, done = 0, Work()
+    for target, args, kwargs, result in node.meta.get("stands_for") or [values(node)]:
+        one = work(target, args, kwargs, result)
+        nanos, done = nanos + _time(target, result, one, rates), done + one
+    return nanos, done
 
 
 #: Operators that make a tensor without writing it.
@@ -135,14 +139,13 @@ def work(target, args, kwargs, result) -> Work:
     return Work(0, operations, moved) if classify(target, result)[1] == "16" else Work(operations, 0, moved)
 
 
-def work_of(node: fx.Node) -> Work:
-    """What a node does."""
-    return sum((work(*call) for call in _calls(node)), Work())
-
-
 def duration(target, args, kwargs, result, rates: Rates | tuple[float, float, float] | None = None) -> int:
     """Duration of one call of an operator in nanoseconds."""
-    made, done = tensors_of(result), work(target, args, kwargs, result)
+    return _time(target, result, work(target, args, kwargs, result), rates)
+
+
+def _time(target, result, done: Work, rates) -> int:
+    made = tensors_of(result)
     known = rates_of(made[0].device.type if made else "cpu", rates)
     group = classify(target, result)
     arithmetic = (done.flops + done.half_flops) / known.by_class.get(group, known.flops)

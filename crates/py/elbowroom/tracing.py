@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from . import _native, pins as _pins, size
-from .costs import Work, estimate, overload_name, rates_of, work_of
+from .costs import Work, appraise, overload_name, rates_of
 from .errors import UnsupportedError
 from .joint import BACKWARD, MODULE, ONCE, UPDATE, Joint
 from .kernels import compiled_only
@@ -238,8 +238,8 @@ def _with_update(joint, signature, optimizer, rates) -> Trace:
         flag = (ONCE if op.once else 0) | (BACKWARD if op.backward else 0)
         made = [storage.tensor for storage in op.makes if storage.tensor is not None]
         reused = [(storage.tensor, made[0]) for storage in joint.reuses(op)]
-        kind, duration = overload_name(op.node.target), estimate(op.node, rates)
-        add(joint.named(op.node), kind, ids(op.reads), made, duration, op.workspace, flag, line=_line(op.node), reused=reused, work=work_of(op.node))
+        duration, work = appraise(op.node, rates)
+        add(joint.named(op.node), overload_name(op.node.target), ids(op.reads), made, duration, op.workspace, flag, line=_line(op.node), reused=reused, work=work)
         if optimizer is None:
             continue
         for target, parameter, gradient in parameters.get(position, ()):
