@@ -142,8 +142,9 @@ fn cases(entry: &Entry) -> String {
                 format!("- {}\n", pairs.join(", "))
             };
             let lines: String = cases.iter().map(line).collect();
-            let count = cases.len();
-            format!("\n<details><summary>The {count} runs</summary>\n\n{lines}\n</details>\n")
+            let runs =
+                if cases.len() == 1 { "The run".to_owned() } else { format!("The {} runs", cases.len()) };
+            format!("\n<details><summary>{runs}</summary>\n\n{lines}\n</details>\n")
         }
     }
 }
