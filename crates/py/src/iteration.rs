@@ -152,8 +152,8 @@ impl Iteration {
     /// Columns: one row an op, one row a tensor. `flags` are 1 (may run only once), 2 (backward), 4 (update). The `persistent` tensors exist
     /// before the iteration and after it; `mutates` lists those that an op overwrites, which it also reads; `lines` are
     /// the lines of the user's program that call the ops; `reuses` lists pairs of tensors, a read one that nothing else needs any more and
-    /// an output that may take its bytes; `works` are floating-point operations, those on numbers of 16 bits, and bytes moved. Durations beside
-    /// `works` are estimates, others are recorded.
+    /// an output that may take its bytes; `works` are floating-point operations, those on numbers of 16 bits, and bytes moved. With
+    /// `works`, durations are estimates; without, they are recorded.
     #[new]
     #[pyo3(signature = (name, sizes, reads, outputs, nanos, workspaces, flags, names, kinds, persistent=Vec::new(), mutates=None, lines=None, reuses=None, works=None))]
     #[expect(clippy::too_many_arguments, reason = "the Python side names them")]

@@ -199,7 +199,7 @@ class Gpt(nn.Module):
     def __init__(self, layers=4, width=256, length=128, vocabulary=256):
         super().__init__()
         self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
-        # As GPT-2 begins. From PyTorch's deviation of 1, most probabilities have subnormal gradients, whose products take an Intel processor 20 times as long.
+        # GPT-2's deviation. With PyTorch's default of 1, many gradients are subnormal, and products of them take 20 times as long on an Intel processor.
         for table in (self.wte, self.wpe):
             nn.init.normal_(table.weight, std=0.02)
         self.drop = nn.Dropout(0.1)
