@@ -24,6 +24,8 @@ const REPAIRS: usize = 24;
 const COPYING: f64 = 0.05;
 /// The same for what a copy takes longer than its gap.
 const EXCEEDING: f64 = 2.0;
+/// More than what rounding changes in a few products.
+const ROUNDING: f64 = 1.0 + 1e-9;
 
 /// One walk over decisions that can be lowered.
 pub(crate) struct JointWalk<'a> {
@@ -177,23 +179,30 @@ impl<'a> JointWalk<'a> {
     /// Evicts or offloads a tensor that is alive at a place without being used there; returns whether there was one for which computing takes
     /// no longer than `worst`.
     fn release_idle(&mut self, place: usize, worst: u64) -> bool {
-        let left = worst.saturating_sub(self.editor.state.time);
+        let Editor { state, random, .. } = &mut self.editor;
+        let (inst, freedom) = (state.inst, self.request.freedom);
+        let left = worst.saturating_sub(state.time);
         let mut pick: Option<(f64, u32, u32, u32, bool)> = None;
-        let freedom = self.request.freedom;
-        let idle = self.editor.state.idle_at(place);
-        for (value, from, stage, op) in idle {
-            let inst = self.editor.state.inst;
-            let row = inst.values[value as usize];
+        // A way's bytes for its cost, times 2 to the power of up to 4 at random. The power lies below its chord, and that alone rules most out.
+        let mut offer = |gain: f64, cost: f64, value: u32, stage: u32, op: u32, offload: bool| {
+            let luck = random.unit();
+            let may_win = |best: f64| gain * (1.0 + 15.0 * luck) * ROUNDING > best * cost;
+            if pick.is_none_or(|(best, ..)| may_win(best)) {
+                let score = gain / cost * (2.0 * luck).exp2().powi(2);
+                if pick.is_none_or(|(best, ..)| score > best) {
+                    pick = Some((score, value, stage, op, offload));
+                }
+            }
+        };
+        for (value, from, stage, op) in state.idle_at(place) {
+            let row = &inst.values[value as usize];
             let gain = f64::from(row.size);
-            let gap = self.starts[stage as usize].saturating_sub(self.starts[from as usize]);
-            if freedom.offload && self.editor.state.can_prefetch(value, stage, op) {
+            if freedom.offload && !row.pinned {
+                let gap = self.starts[stage as usize].saturating_sub(self.starts[from as usize]);
                 let copies = self.copies[value as usize];
                 let exceeding = copies.saturating_sub(gap);
                 let cost = COPYING * copies as f64 + EXCEEDING * exceeding as f64 + 1.0;
-                let score = gain / cost * (2.0 * self.editor.random.unit()).exp2().powi(2);
-                if pick.is_none_or(|(best, ..)| score > best) {
-                    pick = Some((score, value, stage, op, true));
-                }
+                offer(gain, cost, value, stage, op, true);
             }
             let maker = row.maker;
             if freedom.recompute
@@ -201,13 +210,9 @@ impl<'a> JointWalk<'a> {
                 && maker < op
                 && inst.ops[maker as usize].time <= left
                 && inst.ops[maker as usize].latest >= stage
-                && !self.editor.state.has(stage, maker)
+                && !state.has(stage, maker)
             {
-                let cost = inst.ops[maker as usize].time as f64 + 1.0;
-                let score = gain / cost * (2.0 * self.editor.random.unit()).exp2().powi(2);
-                if pick.is_none_or(|(best, ..)| score > best) {
-                    pick = Some((score, value, stage, op, false));
-                }
+                offer(gain, inst.ops[maker as usize].time as f64 + 1.0, value, stage, op, false);
             }
         }
         match pick {

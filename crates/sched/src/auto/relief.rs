@@ -188,11 +188,10 @@ impl<'a> Relief<'a> {
             again.flat_map(|(stage, op)| [false, true].map(|deep| Way::Recompute { stage, op, deep }));
         let mut ways: Vec<Way> = again.collect();
         if let Some(prices) = self.prices {
-            let mut away: Vec<_> = state.idle_at(place);
-            away.retain(|&(value, _, stage, op)| {
-                state.can_prefetch(value, stage, op) && self.has_room(value, stage, op)
+            let away = state.idle_at(place).filter(|&(value, _, stage, op)| {
+                !inst.values[value as usize].pinned && self.has_room(value, stage, op)
             });
-            let away = away.into_iter().map(|idle| (per_time(idle.0, prices[idle.0 as usize]), idle));
+            let away = away.map(|idle| (per_time(idle.0, prices[idle.0 as usize]), idle));
             let away = most(away.collect(), breadth);
             ways.extend(away.into_iter().map(|(value, _, stage, op)| Way::Prefetch(value, stage, op)));
         }

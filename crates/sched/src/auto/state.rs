@@ -54,6 +54,11 @@ const fn anew(key: Key) -> bool {
     key & WHAT != 0
 }
 
+/// The last of the touches of a tensor, without what happens there.
+fn last(touches: &[Key]) -> Key {
+    touches.last().map_or(0, |touch| touch & !WHAT)
+}
+
 /// How long copies take, for states that are to count it.
 #[derive(Clone, Debug)]
 pub(crate) struct Copies {
@@ -107,6 +112,8 @@ pub(crate) struct AnnealState<'a> {
     fresh: Vec<i32>,
     /// When each tensor is made and used, ascending.
     touches: Vec<Vec<Key>>,
+    /// The last touch of each tensor, without what happens there: a look at it tells of most tensors that they are over at a place.
+    last: Vec<Key>,
     /// All repeats, in no particular order.
     repeats: Vec<(u32, u32)>,
     /// All uses before which a tensor is away with a copy on the host, as (tensor, stage, op), in no particular order.
@@ -147,6 +154,7 @@ impl<'a> AnnealState<'a> {
             starts: (0..=ops as u32).collect(),
             over: vec![-inst.limit; ops + 1],
             fresh: vec![0; ops + 1],
+            last: touches.iter().map(|touches| last(touches)).collect(),
             touches,
             repeats: Vec::new(),
             prefetches: Vec::new(),
@@ -343,6 +351,7 @@ impl<'a> AnnealState<'a> {
             let touches = &mut self.touches[value as usize];
             let index = touches.partition_point(|&touch| touch < at);
             touches.insert(index, at);
+            self.last[value as usize] = last(touches);
             let before = touches[index - 1];
             let next = touches.get(index + 1).copied();
             if next.is_none_or(anew) {
@@ -356,6 +365,7 @@ impl<'a> AnnealState<'a> {
             let touches = &mut self.touches[value as usize];
             let index = touches.partition_point(|&touch| touch < at);
             touches.insert(index, at | MADE);
+            self.last[value as usize] = last(touches);
             let before = touches[index - 1];
             let next = touches.get(index + 1).copied();
             if next.is_some_and(|next| !anew(next)) {
@@ -434,6 +444,7 @@ impl<'a> AnnealState<'a> {
             let before = touches[index - 1];
             let next = touches.get(index + 1).copied();
             touches.remove(index);
+            self.last[value as usize] = last(touches);
             if next.is_some_and(|next| !anew(next)) {
                 self.cover(before, at, size);
             }
@@ -447,6 +458,7 @@ impl<'a> AnnealState<'a> {
             let before = touches[index - 1];
             let next = touches.get(index + 1).copied();
             touches.remove(index);
+            self.last[value as usize] = last(touches);
             if next.is_none_or(anew) {
                 self.cover(before, at, -size);
             }

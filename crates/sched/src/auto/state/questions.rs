@@ -52,32 +52,36 @@ impl AnnealState<'_> {
     }
 
     /// Tensors that are alive at a place without being used there and are used later, as (tensor, stage of the touch before, stage of the
-    /// use, op of the use).
-    pub(crate) fn idle_at(&self, place: usize) -> Vec<(u32, u32, u32, u32)> {
+    /// use, op of the use). Each can be prefetched for that use unless it is pinned.
+    pub(crate) fn idle_at(&self, place: usize) -> impl Iterator<Item = (u32, u32, u32, u32)> {
         let at = self.moment(place);
-        let mut idle = Vec::new();
-        for (value, touches) in (0u32..).zip(&self.touches) {
+        (0u32..).zip(&self.inst.values).filter_map(move |(value, row)| {
+            // Most tensors are made later or over by then: to see that takes no look at their touches.
+            let made = row.begins || row.maker < stage_of(at);
+            if row.size == 0 || !made || self.last[value as usize] <= at && at != END {
+                return None;
+            }
+            let touches = &self.touches[value as usize];
             let index = touches.partition_point(|&touch| touch < at);
-            let Some(&next) = touches.get(index) else { continue };
-            if index == 0 || anew(next) || next == at || self.inst.values[value as usize].size == 0 {
-                continue;
+            let next = *touches.get(index)?;
+            if index == 0 || anew(next) || next == at {
+                return None;
             }
             if next == END {
-                idle.extend(self.begins_on_host(self.inst.values[value as usize].began));
-                continue;
-            }
-            if touches[index - 1] == BEGIN && self.inst.values[value as usize].becomes == NONE {
-                continue;
+                return self.begins_on_host(row.began);
             }
             let before = touches[index - 1];
-            let from = if before == BEGIN { 0 } else { stage_of(before) };
-            idle.push((value, from, stage_of(next), op_of(next)));
-        }
-        idle
+            let from = match before {
+                BEGIN if row.becomes == NONE => return None,
+                BEGIN => 0,
+                before => stage_of(before),
+            };
+            Some((value, from, stage_of(next), op_of(next)))
+        })
     }
 
     /// For a tensor that persists and could be on the host between iterations: the prefetch that would bring it, as [`AnnealState::idle_at`] has it.
-    fn begins_on_host(&self, value: u32) -> Option<(u32, u32, u32, u32)> {
+    pub(super) fn begins_on_host(&self, value: u32) -> Option<(u32, u32, u32, u32)> {
         let first = *self.touches.get(value as usize)?.get(1)?;
         (!anew(first) && first != END).then(|| (value, 0, stage_of(first), op_of(first)))
     }

@@ -38,6 +38,25 @@ fn again(state: &AnnealState<'_>) -> Vec<i32> {
     other.over
 }
 
+/// What is idle at a place, from the touches alone.
+fn idle_from_nothing(state: &AnnealState<'_>, place: usize) -> Vec<(u32, u32, u32, u32)> {
+    let at = state.moment(place);
+    let mut idle = Vec::new();
+    for (value, row) in (0u32..).zip(&state.inst.values).filter(|(_, row)| row.size > 0) {
+        let touches = &state.touches[value as usize];
+        let Some(index @ 1..) = touches.iter().position(|&touch| touch >= at) else { continue };
+        let (before, next) = (touches[index - 1], touches[index]);
+        let absent = anew(next) || next == at || before == BEGIN && row.becomes == NONE && next != END;
+        match next {
+            _ if absent => {}
+            END => idle.extend(state.begins_on_host(row.began)),
+            _ if before == BEGIN => idle.push((value, 0, stage_of(next), op_of(next))),
+            _ => idle.push((value, stage_of(before), stage_of(next), op_of(next))),
+        }
+    }
+    idle
+}
+
 /// A request with every freedom and little memory.
 fn request<'a>(trace: &'a Trace, costs: &'a Costs, machine: &'a Machine) -> Request<'a> {
     let freedom = Freedom::ALL;
@@ -78,6 +97,10 @@ fn walk_at_random(trace: &Trace, seed: u64, timed: bool) {
         let over = if timed { again(&state) } else { state.over_from_nothing() };
         assert_eq!(state.over(), over, "after step {step}");
         assert_eq!(state.excess, over.iter().map(|&over| state.excess_of(over)).sum::<i64>());
+        let place = random.below(state.places() + 1);
+        let idle: Vec<_> = state.idle_at(place).collect();
+        assert_eq!(idle, idle_from_nothing(&state, place), "at place {place} after step {step}");
+        assert!(idle.iter().all(|&(value, _, stage, op)| state.can_prefetch(value, stage, op)));
         assert_eq!(state.time, state.sequence().map(|op| inst.ops[op as usize].time).sum::<u64>());
         let plain = |pair: &Persistent| trace.storage(pair.begin) == trace.storage(pair.end);
         if !timed && step % 8 == 0 && trace.persistent().iter().all(plain) {
