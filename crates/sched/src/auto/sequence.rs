@@ -6,7 +6,7 @@ use elbowroom_ir::{Id, TensorId};
 
 use super::instance::{Instance, NONE};
 use crate::lower::evaluate_within;
-use crate::policy::{Boundary, Gap, GapAction, Policy, PrefetchRule, SequenceIndex, Touches};
+use crate::policy::{Boundary, Gap, GapAction, Operands, Policy, PrefetchRule, SequenceIndex, Touches};
 
 /// What a search decides. *Stage* t is op t of the trace with the repeats just before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +24,7 @@ pub(crate) struct Decisions {
 pub(crate) struct PolicyDraft {
     /// Sequence, boundaries and rule of the decisions; its own list of gaps is empty.
     policy: Policy,
+    operands: Operands,
     touches: Touches,
     actions: Vec<Option<GapAction>>,
     /// Boundaries of the tensors that are never offloaded across the iteration's end, in the trace's order.
@@ -41,14 +42,14 @@ impl PolicyDraft {
         for (number, pair) in (0..).zip(request.trace.persistent()) {
             pairs[pair.begin.index()] = number;
         }
-        let touches = Touches::of(request.trace, &policy.sequence);
+        let (operands, touches) = (Operands::of(request.trace), Touches::default());
         let boundaries = policy.boundaries.clone();
-        Self { policy, touches, actions: Vec::new(), boundaries, pairs, runs: Vec::new() }
+        Self { policy, operands, touches, actions: Vec::new(), boundaries, pairs, runs: Vec::new() }
     }
 
     /// Makes it the policy of some decisions about an instance of this request.
     pub(crate) fn set(&mut self, request: &Request<'_>, inst: &Instance, decisions: &Decisions) {
-        let Self { policy, touches, actions, boundaries, pairs, runs } = self;
+        let Self { policy, operands, touches, actions, boundaries, pairs, runs } = self;
         policy.prefetch = decisions.rule;
         policy.sequence.clear();
         policy.boundaries.clone_from(boundaries);
@@ -62,7 +63,7 @@ impl PolicyDraft {
             runs.push(((index, index), policy.sequence.len() as SequenceIndex));
             policy.sequence.push(op);
         }
-        *touches = Touches::of(request.trace, &policy.sequence);
+        touches.renew(operands, pairs.len(), &policy.sequence);
         actions.clear();
         actions.resize(touches.len(), None);
         for value in (0..request.trace.tensors().len()).map(TensorId::new) {

@@ -84,8 +84,9 @@ struct TensorState {
     gone: Option<SequenceIndex>,
     /// The last prefetch of its host copy.
     prefetch: Option<u32>,
-    /// The number of its next touch.
+    /// The number of its next touch, and that behind its last.
     next: u32,
+    end: u32,
     /// Index of the persistent pair that it begins or ends, plus one.
     begins: u32,
     ends: u32,
@@ -125,14 +126,14 @@ pub(crate) fn analyse_gaps(
 ) -> Result<Program, PolicyError> {
     let mut states = vec![TensorState::default(); trace.tensors().len()];
     for (value, state) in trace.tensors().ids().zip(&mut states) {
-        state.next = touches.numbers(value).start;
+        (state.next, state.end) = (touches.numbers(value).start, touches.numbers(value).end);
     }
     let mut pass = AnalysisPass {
         trace,
         policy,
         touches,
         align: machine.align,
-        program: Program::default(),
+        program: Program::with_capacity(policy.sequence.len(), touches.len()),
         states,
         actions,
         bound: vec![None; trace.storages().len()],
@@ -240,16 +241,16 @@ impl AnalysisPass<'_> {
 
     /// Notes that a place touches a tensor.
     fn touch(&mut self, value: TensorId, place: SequenceIndex) {
-        let next = self.states[value.index()].next;
-        if next < self.touches.numbers(value).end && self.touches.at(next).place == place {
-            self.states[value.index()].next += 1;
+        let state = &mut self.states[value.index()];
+        if state.next < state.end && self.touches.at(state.next).place == place {
+            state.next += 1;
         }
     }
 
     /// The next touch of a tensor, if there is one.
     fn next(&self, value: TensorId) -> Option<Touch> {
-        let next = self.states[value.index()].next;
-        (next < self.touches.numbers(value).end).then(|| self.touches.at(next))
+        let state = &self.states[value.index()];
+        (state.next < state.end).then(|| self.touches.at(state.next))
     }
 
     /// The action of a tensor's gap that begins after a place, its latest touch.
@@ -282,7 +283,7 @@ impl AnalysisPass<'_> {
 
     /// Applies the policy to the gap of a resident tensor that begins after a place.
     fn settle(&mut self, value: TensorId, place: Option<SequenceIndex>) {
-        let state = self.states[value.index()];
+        let state = &self.states[value.index()];
         let Some(residency) = state.residency else { return };
         let copied = state.host != HostCopy::None;
         let gap = Gap { value, after: place };
@@ -465,7 +466,6 @@ impl AnalysisPass<'_> {
             }
         }
         self.program.operand_starts.push(self.program.operands.len() as u32);
-        self.program.drop_unused_buffers();
         for copy in 0..self.program.offloads.len() {
             let Offload { gap, residency, wanted, closes, .. } = self.program.offloads[copy];
             if !wanted && closes {

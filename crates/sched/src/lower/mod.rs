@@ -53,7 +53,8 @@ pub fn live_memory(request: &Request<'_>, policy: &Policy) -> Result<Vec<u64>, P
 /// Turns a policy into a schedule whose live memory stays within the request's limit.
 pub fn lower(request: &Request<'_>, policy: &Policy) -> Result<Lowered, LowerError> {
     let policy = &*pinned::obeying(request, policy);
-    let program = analyse(request.trace, request.machine, policy)?;
+    let mut program = analyse(request.trace, request.machine, policy)?;
+    program.drop_unused_buffers();
     let starts = starts(request, policy, &program)?;
     Gate::new(request, policy, &program, starts).run()
 }

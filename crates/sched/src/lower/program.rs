@@ -89,6 +89,17 @@ pub(crate) struct Program {
 }
 
 impl Program {
+    /// An empty one with room for that of a sequence of so many places with so many touches.
+    pub(crate) fn with_capacity(places: usize, touches: usize) -> Self {
+        Self {
+            residencies: Vec::with_capacity(touches),
+            operands: Vec::with_capacity(touches),
+            operand_starts: Vec::with_capacity(places + 1),
+            workspaces: Vec::with_capacity(places),
+            ..Self::default()
+        }
+    }
+
     /// Renumbers buffers without those that gave way to a home.
     pub(crate) fn drop_unused_buffers(&mut self) {
         let mut used = vec![false; self.buffers.len()];

@@ -288,8 +288,37 @@ fn natural_boundary(trace: &Trace, uses: &[StorageUse], pair: &Persistent) -> Bo
     if last < Some(opens) || (last == Some(opens) && reused) { Boundary::Device } else { Boundary::Host }
 }
 
-/// Where every tensor is touched along a sequence: the frame in which gaps are named.
+/// The tensors that every op touches, each once, and whether it makes them: for those who list the touches along many sequences.
 #[derive(Clone, Debug)]
+pub(crate) struct Operands {
+    starts: Vec<u32>,
+    operands: Vec<(u32, bool)>,
+}
+
+impl Operands {
+    /// Those of the ops of a trace.
+    pub(crate) fn of(trace: &Trace) -> Self {
+        let (mut starts, mut operands) = (vec![0], Vec::new());
+        let mut last = vec![None; trace.tensors().len()];
+        for (id, op) in trace.ops().iter() {
+            let outputs = op.outputs.iter().map(|value| (value, true));
+            for (value, made) in outputs.chain(op.reads.iter().map(|value| (value, false))) {
+                if last[value.index()].replace(id) != Some(id) {
+                    operands.push((value.0, made));
+                }
+            }
+            starts.push(operands.len() as u32);
+        }
+        Self { starts, operands }
+    }
+
+    fn at(&self, op: OpId) -> &[(u32, bool)] {
+        &self.operands[self.starts[op.index()] as usize..self.starts[op.index() + 1] as usize]
+    }
+}
+
+/// Where every tensor is touched along a sequence: the frame in which gaps are named.
+#[derive(Clone, Debug, Default)]
 pub struct Touches {
     first: Vec<u32>,
     touches: Vec<Touch>,
@@ -307,40 +336,35 @@ pub struct Touch {
 impl Touches {
     /// Lists the touches of all tensors along a sequence. Linear in the operands of its ops.
     pub fn of(trace: &Trace, sequence: &[OpId]) -> Self {
-        let values = trace.tensors().len();
-        let mut first = vec![0u32; values + 1];
-        let mut last = vec![u32::MAX; values];
-        let each = |visit: &mut dyn FnMut(usize, SequenceIndex, bool)| {
-            for (place, &op) in sequence.iter().enumerate() {
-                let op = &trace.ops()[op];
-                for &value in &op.outputs {
-                    visit(value.index(), place as SequenceIndex, true);
-                }
-                for &value in &op.reads {
-                    visit(value.index(), place as SequenceIndex, false);
-                }
+        let mut touches = Self::default();
+        touches.renew(&Operands::of(trace), trace.tensors().len(), sequence);
+        touches
+    }
+
+    /// Makes it that of another sequence of the same trace, without its operands and its `values` being counted again.
+    pub(crate) fn renew(&mut self, operands: &Operands, values: usize, sequence: &[OpId]) {
+        let Self { first, touches } = self;
+        // Shifted by one tensor, so that the index at which its next touch is written becomes the index at which its touches end.
+        first.clear();
+        first.resize(values + 2, 0);
+        for &op in sequence {
+            for &(value, _) in operands.at(op) {
+                first[value as usize + 2] += 1;
             }
-        };
-        each(&mut |value, place, _| {
-            if last[value] != place {
-                last[value] = place;
-                first[value + 1] += 1;
-            }
-        });
-        for value in 0..values {
-            first[value + 1] += first[value];
         }
-        let mut next = first.clone();
-        let mut touches = vec![Touch { place: 0, made: false }; first[values] as usize];
-        last.fill(u32::MAX);
-        each(&mut |value, place, made| {
-            if last[value] != place {
-                last[value] = place;
-                touches[next[value] as usize] = Touch { place, made };
-                next[value] += 1;
+        for value in 0..values {
+            first[value + 2] += first[value + 1];
+        }
+        touches.clear();
+        touches.resize(first[values + 1] as usize, Touch { place: 0, made: false });
+        for (place, &op) in (0..).zip(sequence) {
+            for &(value, made) in operands.at(op) {
+                let next = &mut first[value as usize + 1];
+                touches[*next as usize] = Touch { place, made };
+                *next += 1;
             }
-        });
-        Self { first, touches }
+        }
+        first.pop();
     }
 
     /// The touches of one tensor, in order.
