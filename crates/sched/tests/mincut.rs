@@ -49,6 +49,28 @@ fn deep_networks_come_near_the_bound_at_once() {
 }
 
 #[test]
+fn copies_help_a_deep_network_at_every_limit() {
+    let machine = presets::machine("a100").unwrap();
+    let options = Options::new(64).image(224);
+    let trace = zoo::build("resnet152", &options).unwrap().trace(&|_, _| Bytes::ZERO).unwrap();
+    let costs = Costs::estimate(&trace, &Roofline::new(&machine));
+    let (trace, costs, machine) = (&trace, &costs, &machine);
+    let request = |live_limit, offload| {
+        let freedom = Freedom { offload, recompute: true, reorder: false };
+        Request { trace, costs, machine, live_limit, freedom, packer: None, pins: None }
+    };
+    let (peak, _) = least_live(&request(Bytes(u64::MAX >> 1), true), &Policy::prompt(trace)).unwrap();
+    for percent in [20, 25, 30, 35, 40] {
+        let [alone, linked] = [false, true].map(|offload| {
+            let request = request(Bytes(peak.get() * percent / 100), offload);
+            let found = Mincut::DEFAULT.schedule(&request, &Budget::evaluations(100), &Silent).best;
+            simulate(trace, costs, machine, &found.expect("there is a schedule")).unwrap().iteration
+        });
+        assert!(linked < alone, "at {percent} %: {linked} with a link, {alone} without");
+    }
+}
+
+#[test]
 fn the_relaxation_names_ops_that_may_run_again_and_had_run_before() {
     let machine = presets::machine("a100").unwrap();
     let options = Options::new(8).image(64);
