@@ -330,6 +330,20 @@ fn prompt_updates_free_gradients_early_and_cost_nothing() {
 }
 
 #[test]
+fn what_exceeds_the_host_is_not_followed_by_larger_offloads() {
+    let (trace, costs) = residual(64, 16);
+    let machine = Machine { host_memory: Bytes(64 * MIB), ..machine() };
+    let mut request = request(&trace, &costs, &machine, Bytes(1 << 40));
+    request.live_limit = Bytes(keep_peak(&request) * 6 / 10);
+    for name in ["greedy", "eager"] {
+        let planner = PLANNERS.iter().find(|planner| planner.name() == name).unwrap();
+        let outcome = planner.schedule(&request, &Budget::default(), &Silent);
+        assert!(outcome.best.is_none(), "{name}");
+        assert!(outcome.evaluations < 16, "{name}: {}", outcome.evaluations);
+    }
+}
+
+#[test]
 fn a_network_in_pieces_needs_the_same_memory_and_offloads_parts() {
     let (trace, costs) = residual(8, 16);
     let machine = machine();

@@ -2,6 +2,7 @@
 //! that share this module differ only in the sets of activations that they try.
 
 use std::collections::HashSet;
+use std::ops::RangeInclusive;
 
 use elbowroom_ir::planning::Request;
 use elbowroom_ir::schedule::Schedule;
@@ -156,6 +157,46 @@ impl<'a> OrderedSets<'a> {
         };
         self.search.finish(stop)
     }
+}
+
+/// The policy of the smallest of these counts of offloads that can be lowered, as an ordered schedule. The more tensors are offloaded, the less
+/// stays on the device and the more lies on the host: the smallest count whose live memory fits is found in steps that double and then by
+/// halving, and no larger count is tried once the host's memory is exceeded.
+pub(crate) fn offer_fewest(
+    mut search: Search<'_>,
+    counts: RangeInclusive<usize>,
+    policy: impl Fn(usize) -> Policy,
+) -> Outcome<Schedule> {
+    let request = search.request;
+    let (mut few, all) = counts.into_inner();
+    let (mut enough, mut stride) = (all, 0);
+    while few < enough && !search.interrupted() {
+        let count = few.midpoint(enough).min(few + stride);
+        stride = 2 * stride + 1;
+        search.count();
+        let live_bytes = search.least_live(&policy(count));
+        if live_bytes.is_some_and(|live_bytes| live_bytes <= request.live_limit) {
+            enough = count;
+        } else {
+            few = count + 1;
+        }
+    }
+    for count in enough..=all {
+        search.count();
+        match lower_ordered(request, policy(count)) {
+            Ok(lowered) => {
+                search.offer(lowered);
+                break;
+            }
+            Err(LowerError::Policy(_) | LowerError::Host { .. }) => break,
+            Err(LowerError::Shortfall(shortfall)) => search.reached(shortfall.needed),
+        }
+        if search.interrupted() {
+            break;
+        }
+    }
+    let stop = if search.interrupted() { StopReason::Interrupted } else { StopReason::Finished };
+    search.finish(stop)
 }
 
 /// Lowers a policy as an ordered schedule. With a stream for each direction nothing is lost when prefetches do not wait for the last

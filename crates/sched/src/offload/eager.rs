@@ -9,10 +9,10 @@
 use elbowroom_ir::TensorId;
 use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
-use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
+use elbowroom_ir::search::{Budget, Observer, Outcome};
 
 use crate::chain::linearize::Linear;
-use crate::chain::ordered::lower_ordered;
+use crate::chain::ordered::offer_fewest;
 use crate::policy::{GapAction, Policy, PrefetchRule};
 use crate::search::Search;
 use crate::verdict::refusal;
@@ -28,7 +28,7 @@ impl Planner for Eager {
 
     fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
         let Ok(linear) = Linear::of(request) else { return refusal(request, None, 0) };
-        let mut search = Search::new(request, budget, observer);
+        let search = Search::new(request, budget, observer);
         let mut tensors: Vec<TensorId> = Vec::new();
         if request.freedom.offload {
             for group in &linear.groups {
@@ -44,33 +44,6 @@ impl Planner for Eager {
             }
             policy
         };
-        // The more leave, the less stays: the fewest that suffice are found by halving.
-        let (mut few, mut enough) = (0, tensors.len());
-        while few < enough && !search.interrupted() {
-            let count = few.midpoint(enough);
-            search.count();
-            let live_bytes = search.least_live(&policy(count));
-            if live_bytes.is_some_and(|live_bytes| live_bytes <= request.live_limit) {
-                enough = count;
-            } else {
-                few = count + 1;
-            }
-        }
-        for count in enough..=tensors.len() {
-            let policy = policy(count);
-            search.count();
-            let Some(live_bytes) = search.least_live(&policy) else { break };
-            if live_bytes <= request.live_limit
-                && let Ok(lowered) = lower_ordered(request, policy)
-            {
-                search.offer(lowered);
-                break;
-            }
-            if search.interrupted() {
-                break;
-            }
-        }
-        let stop = if search.interrupted() { StopReason::Interrupted } else { StopReason::Finished };
-        search.finish(stop)
+        offer_fewest(search, 0..=tensors.len(), policy)
     }
 }

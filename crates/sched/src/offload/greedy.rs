@@ -7,10 +7,10 @@
 use elbowroom_ir::Bytes;
 use elbowroom_ir::planning::{Planner, Request};
 use elbowroom_ir::schedule::Schedule;
-use elbowroom_ir::search::{Budget, Observer, Outcome, StopReason};
+use elbowroom_ir::search::{Budget, Observer, Outcome};
 
 use crate::chain::linearize::Linear;
-use crate::chain::ordered::lower_ordered;
+use crate::chain::ordered::offer_fewest;
 use crate::policy::{Policy, PrefetchRule};
 use crate::search::Search;
 use crate::verdict::refusal;
@@ -26,7 +26,7 @@ impl Planner for Greedy {
 
     fn schedule(&self, request: &Request<'_>, budget: &Budget, observer: &dyn Observer) -> Outcome<Schedule> {
         let Ok(linear) = Linear::of(request) else { return refusal(request, None, 0) };
-        let mut search = Search::new(request, budget, observer);
+        let search = Search::new(request, budget, observer);
         let policy = |k: usize| {
             let mut policy = Policy { prefetch: PrefetchRule::AfterOffloads, ..linear.keep.clone() };
             linear.offload(&mut policy, 0..k);
@@ -35,34 +35,12 @@ impl Planner for Greedy {
 
         let excess = linear.chain.peak().saturating_sub(request.live_limit);
         let mut offloaded = Bytes::ZERO;
+        let all = if request.freedom.offload { linear.groups.len() } else { 0 };
         let mut k = 0;
-        if request.freedom.offload {
-            while offloaded < excess && k < linear.groups.len() {
-                k += 1;
-                offloaded += linear.chain.activations[k];
-            }
-        }
-        let mut stop = StopReason::Finished;
-        loop {
-            // The first selection is always tried.
-            if search.evaluations() > 0 && search.interrupted() {
-                stop = StopReason::Interrupted;
-                break;
-            }
-            let policy = policy(k);
-            search.count();
-            let Some(live_bytes) = search.least_live(&policy) else { break };
-            if live_bytes <= request.live_limit
-                && let Ok(lowered) = lower_ordered(request, policy)
-            {
-                search.offer(lowered);
-                break;
-            }
-            if k >= linear.groups.len() || !request.freedom.offload {
-                break;
-            }
+        while offloaded < excess && k < all {
             k += 1;
+            offloaded += linear.chain.activations[k];
         }
-        search.finish(stop)
+        offer_fewest(search, k..=all, policy)
     }
 }
