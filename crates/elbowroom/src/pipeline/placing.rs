@@ -30,6 +30,11 @@ const FEWEST_UNLIMITED: u64 = 70;
 /// reorders a large problem, which are cheap.
 const FEWEST_IN_SERIES: u64 = 66;
 const FEWEST_IN_SERIES_WORK: u64 = 400_000;
+/// The fewest evaluations of an attempt in a series, and the most of them on the lowest level in evaluations × pairs where these are fewer than
+/// [`PACKING_EVALUATIONS`]: the first orders, each of which takes as long as several steps of the planner there. What they miss by is known
+/// then, and later rounds take more.
+const FEWEST_CROWDED: u64 = 8;
+const CROWDED_WORK_BY_PAIRS: u64 = 20_000_000_000;
 /// The first searches behind them, which place many a schedule that the moves alone do not, and the most of them on the lowest level in searches
 /// × blocks²: with many blocks each takes as long as ten moves, and a second of attempts that fail would be missing to rounds that plan.
 const SEARCHES_IN_SERIES: u64 = 14;
@@ -57,7 +62,9 @@ impl Placing {
     /// The evaluations of an attempt in a series: a share of a long attempt, which doubles with each level, or the fewest.
     pub(super) fn at_level(problem: &Problem, level: u32) -> u64 {
         let all = work(problem);
-        let share = brief(problem, all).checked_shl(level).map_or(all, |evaluations| evaluations.min(all));
+        let crowded = (CROWDED_WORK_BY_PAIRS / pairs(problem).max(1)).max(FEWEST_CROWDED);
+        let first = brief(problem, all).min(crowded);
+        let share = first.checked_shl(level).map_or(all, |evaluations| evaluations.min(all));
         let blocks = problem.blocks.len().max(1) as u64;
         let searches = (SEARCHES_IN_SERIES_WORK << level.min(40)) / (blocks * blocks);
         let fewest = FEWEST_IN_SERIES + searches.min(SEARCHES_IN_SERIES);
@@ -237,6 +244,16 @@ mod tests {
         let expected = expected.filter(|&(a, b)| overlap(&all[a], &all[b])).count();
         assert_eq!(pairs(&problem(lifetimes.into_iter())), expected as u64);
         assert_eq!(pairs(&problem(std::iter::empty())), 0);
+    }
+
+    #[test]
+    fn attempts_in_a_series_are_short_at_first_where_an_evaluation_takes_long() {
+        let problem = |blocks: u64, length| problem((0..blocks).map(|k| vec![Interval::new(k, k + length)]));
+        let crowded = problem(90_000, 40_000);
+        let most: Vec<u64> = (0..4).map(|level| Placing::at_level(&crowded, level)).collect();
+        assert_eq!(most, [8, 16, PACKING_EVALUATIONS, PACKING_EVALUATIONS]);
+        // As many blocks that hardly meet.
+        assert_eq!(Placing::at_level(&problem(90_000, 100), 0), PACKING_EVALUATIONS);
     }
 
     #[test]
