@@ -10,7 +10,9 @@
 //! round, packing, and the searches of peers. Each stop is recorded in [`Evaluations`], which reproduce the plan: a search that was stopped
 //! without a record contributes nothing.
 
-use elbowroom_ir::packing::Placement;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use elbowroom_ir::packing::{Packer, Placement};
 use elbowroom_ir::planning::{Known, Planner, Request};
 use elbowroom_ir::schedule::Schedule;
 use elbowroom_ir::search::{Budget, InterruptOnly, Observer, Outcome, StopReason};
@@ -20,6 +22,7 @@ use elbowroom_sched::auto::mincut::Mincut;
 use elbowroom_sched::deadline::Until;
 use elbowroom_sched::lower::waits;
 use elbowroom_sched::offload::floor::Floor;
+use elbowroom_sched::recompute::sublinear::Sublinear;
 use elbowroom_sched::retry::{self, PACKING_EVALUATIONS, ROUNDS};
 use elbowroom_sim::liveness;
 
@@ -175,33 +178,39 @@ pub(super) fn at_once(task: &Task, method: &Method<'_>, observer: &dyn Observer)
 }
 
 /// Under a time limit: a plan that is found at once, for a planner that is never slower than its peers but may not come to an end in time. It is
-/// the faster of `mincut`'s first way and of `floor` with a quick packer, or where neither fits the first that a short search of a peer finds
-/// in half of the time. A search that the clock ends gives none, so that it is the same for every time limit that suffices, and a record
-/// without a plan of its own reproduces it.
+/// the faster of two with a quick packer, `floor` and `mincut`'s first way (`sublinear` where a trace is too long for that), or where neither
+/// fits the first that a short search of a peer finds in half of the time. A search that the clock ends gives none, so that it is the same for
+/// every time limit that suffices, and a record without a plan of its own reproduces it.
 fn safe_plan(task: &Task, method: &Method<'_>, clock: Clock, observer: &dyn Observer) -> Option<Fitted> {
     let peers = method.planner.peers(&task.trace);
-    let floor = peers.iter().find(|peer| peer.name() == Floor.name())?;
-    let quick = |planner, packer, evaluations| {
+    let named = |name| peers.iter().copied().find(|peer| peer.name() == name);
+    let floor = named(Floor.name())?;
+    let again = named(Mincut::DEFAULT.name()).or_else(|| named(Sublinear.name()));
+    let cut = AtomicBool::new(false);
+    let found = |planner, packer: &dyn Packer, evaluations| {
         let budget = Budget { evaluations: Some(evaluations), time: None, ..method.budget.clone() };
-        Method { planner, packer, budget, rounds: Rounds::AtOnce, placed: Vec::new() }
+        let quick = Method { planner, packer, budget, rounds: Rounds::AtOnce, placed: Vec::new() };
+        let watch = Until::new(observer, clock.end_of_safe());
+        let mut descent = Descent::new(task, &quick, Clock::start(&quick), &[], None);
+        let found = (!watch.interrupted()).then(|| descent.run(&InterruptOnly(&watch)).ok()).flatten();
+        let whole = !watch.cut() && !observer.interrupted();
+        cut.fetch_or(!whole, Ordering::Relaxed);
+        found.filter(|_| whole)
     };
-    let watch = Until::new(observer, clock.end_of_safe());
-    let found = |search: &Method<'_>| {
-        if watch.interrupted() {
-            return None;
-        }
-        let clock = Clock::start(search);
-        let found = Descent::new(task, search, clock, &[], None).run(&InterruptOnly(&watch)).ok();
-        found.filter(|_| !watch.interrupted())
+    let copies = || found(floor, &BestFit, 1);
+    let repeats = || again.and_then(|again| found(again, &BestFit, 1));
+    let both = match method.budget.threads {
+        0..=1 => [copies(), repeats()],
+        _ => std::thread::scope(|scope| {
+            let repeats = scope.spawn(repeats);
+            [copies(), repeats.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))]
+        }),
     };
-    let mincut = peers.iter().find(|peer| peer.name() == Mincut::DEFAULT.name());
-    let first = [Some(floor), mincut].into_iter().flatten();
-    let first = first.filter_map(|&planner| found(&quick(planner, &BestFit, 1)));
-    let safe = first.min_by_key(|fitted| fitted.time(task));
+    let safe = both.into_iter().flatten().min_by_key(|fitted| fitted.time(task));
     // With more time the other one might have been faster.
-    let reproducible = !watch.interrupted();
+    let reproducible = !cut.load(Ordering::Relaxed);
     let safe = safe.map(|fitted| Fitted { reproducible, ..fitted });
-    let safe = safe.or_else(|| peers.iter().find_map(|&peer| found(&quick(peer, method.packer, AT_ONCE))));
+    let safe = safe.or_else(|| peers.iter().find_map(|&peer| found(peer, method.packer, AT_ONCE)));
     safe.map(|fitted| Fitted { stop: StopReason::Time, ..fitted })
 }
 
@@ -496,6 +505,7 @@ mod tests {
     use elbowroom_ir::packing::{Packer, Problem};
     use elbowroom_ir::planning::{Costs, Freedom};
     use elbowroom_ir::search::Silent;
+    use elbowroom_sched::auto::Auto;
     use elbowroom_sched::keep::Keep;
     use elbowroom_sched::offload::dynprog::DynProg;
     use elbowroom_sched::offload::greedy::Greedy;
@@ -548,6 +558,25 @@ mod tests {
         let time = safe.time(&task);
         let (taken, _) = faster_or_safe(&task, Ok(found), Some(safe), Evaluations::default());
         assert_eq!(taken.ok().map(|taken| taken.time(&task)), Some(time));
+    }
+
+    #[test]
+    fn the_safe_plan_of_a_long_iteration_recomputes_where_the_link_is_slow() {
+        let graph = elbowroom_graph::zoo::build("resnet602", &Options::new(32)).unwrap();
+        let machine = elbowroom_sim::presets::machine("v100").unwrap();
+        let task = Task::estimate(&graph, &machine, Freedom::ALL).unwrap();
+        assert!(!Auto.peers(&task.trace).iter().any(|peer| peer.name() == Mincut::DEFAULT.name()));
+        let peak = super::super::unconstrained(&task, &BestFit, &Silent).unwrap().height();
+        let task = task.with_memory(Bytes(peak.get() / 2));
+        for threads in [1, 2] {
+            let budget = Budget { threads, ..Budget::default() };
+            let method = Method {
+                rounds: Rounds::Recorded(Evaluations::at_once()),
+                ..Method::new(&Auto, &BestFit, budget)
+            };
+            let (fitted, _) = fit(&task, &method, &[], &Silent);
+            assert_eq!(fitted.map(|fitted| fitted.found_by).ok().as_deref(), Some("sublinear"));
+        }
     }
 
     /// Places as `best-fit` does, and all of it as high as the capacity permits.

@@ -24,16 +24,17 @@ const PLACEMENT_WORK_BY_PAIRS: u64 = 40_000_000;
 /// found, so no clock may decide it.
 const UNLIMITED_WORK: u64 = 2_500_000;
 /// Evaluations of that attempt however many pairs there are: the moves with which `auto` reorders a large problem, which are cheap, and a few
-/// searches.
+/// searches. Fewer where blocks are so many that a move takes long.
 const FEWEST_UNLIMITED: u64 = 70;
+/// The first orders of `auto`, which place a large problem within a fraction of a percent of its peak load.
+const FIRST_ORDERS: u64 = 8;
 /// Evaluations of an attempt in a series, however much work they are, and the most of them in evaluations × blocks: the moves with which `auto`
 /// reorders a large problem, which are cheap.
 const FEWEST_IN_SERIES: u64 = 66;
 const FEWEST_IN_SERIES_WORK: u64 = 400_000;
-/// The fewest evaluations of an attempt in a series, and the most of them on the lowest level in evaluations × pairs where these are fewer than
-/// [`PACKING_EVALUATIONS`]: the first orders, each of which takes as long as several steps of the planner there. What they miss by is known
-/// then, and later rounds take more.
-const FEWEST_CROWDED: u64 = 8;
+/// The most evaluations of an attempt in a series on the lowest level, in evaluations × pairs, where these are fewer than
+/// [`PACKING_EVALUATIONS`]: there an evaluation takes as long as several steps of the planner. At least [`FIRST_ORDERS`]: what they miss by is
+/// known then, and later rounds take more.
 const CROWDED_WORK_BY_PAIRS: u64 = 20_000_000_000;
 /// The first searches behind them, which place many a schedule that the moves alone do not, and the most of them on the lowest level in searches
 /// × blocks²: with many blocks each takes as long as ten moves, and a second of attempts that fail would be missing to rounds that plan.
@@ -62,7 +63,7 @@ impl Placing {
     /// The evaluations of an attempt in a series: a share of a long attempt, which doubles with each level, or the fewest.
     pub(super) fn at_level(problem: &Problem, level: u32) -> u64 {
         let all = work(problem);
-        let crowded = (CROWDED_WORK_BY_PAIRS / pairs(problem).max(1)).max(FEWEST_CROWDED);
+        let crowded = (CROWDED_WORK_BY_PAIRS / pairs(problem).max(1)).max(FIRST_ORDERS);
         let first = brief(problem, all).min(crowded);
         let share = first.checked_shl(level).map_or(all, |evaluations| evaluations.min(all));
         let blocks = problem.blocks.len().max(1) as u64;
@@ -73,8 +74,8 @@ impl Placing {
 
     /// The attempt for the iteration without a limit.
     pub(super) fn unlimited(problem: &Problem) -> Self {
-        let most =
-            (UNLIMITED_WORK / pairs(problem).max(1)).max(FEWEST_UNLIMITED).min(work_by_blocks(problem));
+        let most = (UNLIMITED_WORK / pairs(problem).max(1)).max(FEWEST_UNLIMITED);
+        let most = most.min(work_by_blocks(problem).max(FIRST_ORDERS));
         Self::Search { most: Some(most), end: None, last: None }
     }
 }
@@ -118,7 +119,7 @@ fn work_by_pairs(problem: &Problem) -> u64 {
 }
 
 fn work_by_blocks(problem: &Problem) -> u64 {
-    (PLACEMENT_WORK / problem.blocks.len().max(1) as u64).max(PACKING_EVALUATIONS)
+    PLACEMENT_WORK / problem.blocks.len().max(1) as u64
 }
 
 /// Pairs of intervals, of different blocks or of the same, that overlap. The intervals of a block do not, so these are pairs of blocks, each as
@@ -269,6 +270,6 @@ mod tests {
         assert_eq!(most(200, 4), work(&problem((0..200).map(|k| vec![Interval::new(k, k + 4)]))));
         assert!(most(300, 200) < most(300, 20));
         assert_eq!(most(1_000, 1_000), FEWEST_UNLIMITED);
-        assert_eq!(most(100_000, 10), PACKING_EVALUATIONS);
+        assert_eq!([20_000, 100_000].map(|blocks| most(blocks, 10)), [15, FIRST_ORDERS]);
     }
 }
