@@ -2,8 +2,10 @@
 
 use elbowroom_graph::zoo::{self, Options};
 use elbowroom_ir::Bytes;
+use elbowroom_ir::machine::Machine;
 use elbowroom_ir::planning::{Costs, Freedom, Planner, Request};
 use elbowroom_ir::search::{Budget, Silent};
+use elbowroom_ir::trace::Trace;
 use elbowroom_sched::auto::Auto;
 use elbowroom_sched::auto::mincut::Mincut;
 use elbowroom_sched::lower::least_live;
@@ -15,13 +17,18 @@ use elbowroom_sim::{presets, simulate};
 /// Evaluations of a short search.
 const SHORT: u64 = 5_000;
 
+/// A network without workspaces, with costs by the machine's roofline.
+fn traced(name: &str, options: Options, machine: &Machine) -> (Trace, Costs) {
+    let trace = zoo::build(name, &options).unwrap().trace(&|_, _| Bytes::ZERO).unwrap();
+    let costs = Costs::estimate(&trace, &Roofline::new(machine));
+    (trace, costs)
+}
+
 #[test]
 fn deep_networks_come_near_the_bound_at_once() {
     let machine = presets::machine("a100").unwrap();
     for (name, batch, percent) in [("resnet152", 64, 40), ("resnet101", 64, 30), ("densenet121", 64, 40)] {
-        let options = Options::new(batch).image(224);
-        let trace = zoo::build(name, &options).unwrap().trace(&|_, _| Bytes::ZERO).unwrap();
-        let costs = Costs::estimate(&trace, &Roofline::new(&machine));
+        let (trace, costs) = traced(name, Options::new(batch).image(224), &machine);
         let (trace, costs, machine) = (&trace, &costs, &machine);
         for offload in [false, true] {
             let freedom = Freedom { offload, recompute: true, reorder: false };
@@ -51,9 +58,7 @@ fn deep_networks_come_near_the_bound_at_once() {
 #[test]
 fn copies_help_a_deep_network_at_every_limit() {
     let machine = presets::machine("a100").unwrap();
-    let options = Options::new(64).image(224);
-    let trace = zoo::build("resnet152", &options).unwrap().trace(&|_, _| Bytes::ZERO).unwrap();
-    let costs = Costs::estimate(&trace, &Roofline::new(&machine));
+    let (trace, costs) = traced("resnet152", Options::new(64).image(224), &machine);
     let (trace, costs, machine) = (&trace, &costs, &machine);
     let request = |live_limit, offload| {
         let freedom = Freedom { offload, recompute: true, reorder: false };
@@ -73,9 +78,7 @@ fn copies_help_a_deep_network_at_every_limit() {
 #[test]
 fn the_relaxation_names_ops_that_may_run_again_and_had_run_before() {
     let machine = presets::machine("a100").unwrap();
-    let options = Options::new(8).image(64);
-    let trace = zoo::build("resnet18", &options).unwrap().trace(&|_, _| Bytes::ZERO).unwrap();
-    let costs = Costs::estimate(&trace, &Roofline::new(&machine));
+    let (trace, costs) = traced("resnet18", Options::new(8).image(64), &machine);
     let request = |live_limit, freedom| Request {
         trace: &trace,
         costs: &costs,

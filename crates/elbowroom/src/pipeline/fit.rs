@@ -191,8 +191,7 @@ fn safe_plan(task: &Task, method: &Method<'_>, clock: Clock, observer: &dyn Obse
         let budget = Budget { evaluations: Some(evaluations), time: None, ..method.budget.clone() };
         let quick = Method { planner, packer, budget, rounds: Rounds::AtOnce, placed: Vec::new() };
         let watch = Until::new(observer, clock.end_of_safe());
-        let mut descent = Descent::new(task, &quick, Clock::start(&quick), &[], None);
-        let found = (!watch.interrupted()).then(|| descent.run(&InterruptOnly(&watch)).ok()).flatten();
+        let found = if watch.interrupted() { None } else { at_once(task, &quick, &InterruptOnly(&watch)) };
         let whole = !watch.cut() && !observer.interrupted();
         cut.fetch_or(!whole, Ordering::Relaxed);
         found.filter(|_| whole)
@@ -502,7 +501,7 @@ mod tests {
 
     use elbowroom_graph::zoo::Options;
     use elbowroom_ir::ActionId;
-    use elbowroom_ir::packing::{Packer, Problem};
+    use elbowroom_ir::packing::Problem;
     use elbowroom_ir::planning::{Costs, Freedom};
     use elbowroom_ir::search::Silent;
     use elbowroom_sched::auto::Auto;
@@ -566,7 +565,7 @@ mod tests {
         let machine = elbowroom_sim::presets::machine("v100").unwrap();
         let task = Task::estimate(&graph, &machine, Freedom::ALL).unwrap();
         assert!(!Auto.peers(&task.trace).iter().any(|peer| peer.name() == Mincut::DEFAULT.name()));
-        let peak = super::super::unconstrained(&task, &BestFit, &Silent).unwrap().height();
+        let peak = crate::pipeline::unconstrained(&task, &BestFit, &Silent).unwrap().height();
         let task = task.with_memory(Bytes(peak.get() / 2));
         for threads in [1, 2] {
             let budget = Budget { threads, ..Budget::default() };

@@ -24,7 +24,7 @@ const PLACEMENT_WORK_BY_PAIRS: u64 = 40_000_000;
 /// found, so no clock may decide it.
 const UNLIMITED_WORK: u64 = 2_500_000;
 /// Evaluations of that attempt however many pairs there are: the moves with which `auto` reorders a large problem, which are cheap, and a few
-/// searches. Fewer where blocks are so many that a move takes long.
+/// searches. [`PLACEMENT_WORK`] permits fewer with more than 4,285 blocks, but never fewer than [`FIRST_ORDERS`].
 const FEWEST_UNLIMITED: u64 = 70;
 /// The first orders of `auto`, which place a large problem within a fraction of a percent of its peak load.
 const FIRST_ORDERS: u64 = 8;
@@ -62,9 +62,10 @@ impl Placing {
 
     /// The evaluations of an attempt in a series: a share of a long attempt, which doubles with each level, or the fewest.
     pub(super) fn at_level(problem: &Problem, level: u32) -> u64 {
-        let all = work(problem);
-        let crowded = (CROWDED_WORK_BY_PAIRS / pairs(problem).max(1)).max(FIRST_ORDERS);
-        let first = brief(problem, all).min(crowded);
+        let pairs = pairs(problem);
+        let all = work_of(problem, pairs);
+        let crowded = (CROWDED_WORK_BY_PAIRS / pairs.max(1)).max(FIRST_ORDERS);
+        let first = brief(pairs, all).min(crowded);
         let share = first.checked_shl(level).map_or(all, |evaluations| evaluations.min(all));
         let blocks = problem.blocks.len().max(1) as u64;
         let searches = (SEARCHES_IN_SERIES_WORK << level.min(40)) / (blocks * blocks);
@@ -106,16 +107,21 @@ pub(super) fn known_placement(task: &Task, method: &Method<'_>, problem: &Proble
 
 /// The evaluations of a long packing attempt.
 pub(super) fn work(problem: &Problem) -> u64 {
-    work_by_blocks(problem).min(work_by_pairs(problem)).max(PACKING_EVALUATIONS)
+    work_of(problem, pairs(problem))
+}
+
+/// The same for a problem whose [`pairs`] have been counted.
+fn work_of(problem: &Problem, pairs: u64) -> u64 {
+    work_by_blocks(problem).min(work_by_pairs(pairs)).max(PACKING_EVALUATIONS)
 }
 
 /// Those of a brief attempt, of the `work` of a long one.
-fn brief(problem: &Problem, work: u64) -> u64 {
-    (work / BRIEFLY).min(work_by_pairs(problem) / BRIEFLY_BY_PAIRS).max(PACKING_EVALUATIONS)
+fn brief(pairs: u64, work: u64) -> u64 {
+    (work / BRIEFLY).min(work_by_pairs(pairs) / BRIEFLY_BY_PAIRS).max(PACKING_EVALUATIONS)
 }
 
-fn work_by_pairs(problem: &Problem) -> u64 {
-    PLACEMENT_WORK_BY_PAIRS / pairs(problem).max(1)
+fn work_by_pairs(pairs: u64) -> u64 {
+    PLACEMENT_WORK_BY_PAIRS / pairs.max(1)
 }
 
 fn work_by_blocks(problem: &Problem) -> u64 {
@@ -164,14 +170,15 @@ pub(super) fn place(
         let budget = Budget { evaluations: Some(evaluations), time: None, ..method.budget.clone() };
         method.packer.pack(&problem, &budget, &InterruptOnly(observer))
     };
-    let all = work(&problem);
+    let pairs = pairs(&problem);
+    let all = work_of(&problem, pairs);
     // A budget of evaluations holds for the packer, too: who grants 20 evaluations does not want to wait half a minute for placements.
     let counted = method.budget.evaluations.filter(|_| !matches!(method.rounds, Rounds::Recorded(_)));
     let work = counted.map_or(all, |evaluations| all.min(evaluations.max(PACKING_EVALUATIONS)));
     let (outcome, cut) = match placing {
         Placing::AtOnce => (pack(PACKING_EVALUATIONS, observer), None),
         Placing::Briefly => {
-            let most = brief(&problem, work);
+            let most = brief(pairs, work);
             (pack(most, observer), Some(most))
         }
         Placing::Search { most, end, last } => {
@@ -229,6 +236,11 @@ mod tests {
         Problem { blocks: lifetimes.map(block).collect(), capacity: None }
     }
 
+    /// Blocks that begin one after the other and live equally long.
+    fn staggered(blocks: u64, length: u64) -> Problem {
+        problem((0..blocks).map(|k| vec![Interval::new(k, k + length)]))
+    }
+
     #[test]
     fn pairs_are_those_of_overlapping_intervals() {
         // Intervals that begin, end and touch at the same positions, some blocks with two of them.
@@ -249,25 +261,21 @@ mod tests {
 
     #[test]
     fn attempts_in_a_series_are_short_at_first_where_an_evaluation_takes_long() {
-        let problem = |blocks: u64, length| problem((0..blocks).map(|k| vec![Interval::new(k, k + length)]));
-        let crowded = problem(90_000, 40_000);
+        let crowded = staggered(90_000, 40_000);
         let most: Vec<u64> = (0..4).map(|level| Placing::at_level(&crowded, level)).collect();
         assert_eq!(most, [8, 16, PACKING_EVALUATIONS, PACKING_EVALUATIONS]);
         // As many blocks that hardly meet.
-        assert_eq!(Placing::at_level(&problem(90_000, 100), 0), PACKING_EVALUATIONS);
+        assert_eq!(Placing::at_level(&staggered(90_000, 100), 0), PACKING_EVALUATIONS);
     }
 
     #[test]
     fn a_crowded_iteration_is_packed_with_fewer_searches() {
-        let most = |blocks: u64, length: u64| {
-            let problem = problem((0..blocks).map(|k| vec![Interval::new(k, k + length)]));
-            match Placing::unlimited(&problem) {
-                Placing::Search { most: Some(most), end: None, last: None } => most,
-                _ => panic!("a clock decides"),
-            }
+        let most = |blocks: u64, length: u64| match Placing::unlimited(&staggered(blocks, length)) {
+            Placing::Search { most: Some(most), end: None, last: None } => most,
+            _ => panic!("a clock decides"),
         };
         // Short lifetimes hardly meet; long ones meet nearly everywhere.
-        assert_eq!(most(200, 4), work(&problem((0..200).map(|k| vec![Interval::new(k, k + 4)]))));
+        assert_eq!(most(200, 4), work(&staggered(200, 4)));
         assert!(most(300, 200) < most(300, 20));
         assert_eq!(most(1_000, 1_000), FEWEST_UNLIMITED);
         assert_eq!([20_000, 100_000].map(|blocks| most(blocks, 10)), [15, FIRST_ORDERS]);

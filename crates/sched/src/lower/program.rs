@@ -89,7 +89,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// An empty one with room for that of a sequence of so many places with so many touches.
+    /// An empty program with capacity for a sequence of `places` ops that touches tensors `touches` times.
     pub(crate) fn with_capacity(places: usize, touches: usize) -> Self {
         Self {
             residencies: Vec::with_capacity(touches),
