@@ -14,6 +14,10 @@ use elbowroom_sched::lower::waits;
 use elbowroom_sched::retry::PACKING_EVALUATIONS;
 use elbowroom_sim::liveness;
 
+/// Evaluations of the packer where [`PACKING_EVALUATIONS`] were in vain. Persistent tensors that the plan of the whole has at odd offsets leave
+/// little room; an iteration without a plan takes longer than this.
+const PATIENT_EVALUATIONS: u64 = 50 * PACKING_EVALUATIONS;
+
 /// Why no plan of a part was derived.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -47,18 +51,21 @@ pub fn derived_plan(
 ) -> Result<CheckedPlan, Underived> {
     use Holding::{AsShortAsPossible, WhereThePlanHasBytes};
     // Quick attempts first. The fewer buffers stay where they are, the fewer are in the way of the others.
+    let best_fit = (&BestFit as &dyn Packer, PACKING_EVALUATIONS);
     let attempts = [
-        (WhereThePlanHasBytes, Fixed::AllInThePlan, &BestFit as &dyn Packer),
-        (WhereThePlanHasBytes, Fixed::Boundary, &BestFit),
-        (AsShortAsPossible, Fixed::AllInThePlan, &BestFit),
-        (AsShortAsPossible, Fixed::Boundary, &BestFit),
-        (WhereThePlanHasBytes, Fixed::Boundary, packer),
-        (AsShortAsPossible, Fixed::Boundary, packer),
+        (WhereThePlanHasBytes, Fixed::AllInThePlan, best_fit),
+        (WhereThePlanHasBytes, Fixed::Boundary, best_fit),
+        (AsShortAsPossible, Fixed::AllInThePlan, best_fit),
+        (AsShortAsPossible, Fixed::Boundary, best_fit),
+        (WhereThePlanHasBytes, Fixed::Boundary, (packer, PACKING_EVALUATIONS)),
+        (AsShortAsPossible, Fixed::Boundary, (packer, PACKING_EVALUATIONS)),
+        (WhereThePlanHasBytes, Fixed::Boundary, (packer, PATIENT_EVALUATIONS)),
+        (AsShortAsPossible, Fixed::Boundary, (packer, PATIENT_EVALUATIONS)),
     ];
     let height = whole.placement().height;
-    for (holding, fixed, packer) in attempts {
+    for (holding, fixed, (packer, evaluations)) in attempts {
         let derived = derive(whole, part, holding)?;
-        let placement = complete(whole, &derived, fixed, packer, observer);
+        let placement = complete(whole, &derived, fixed, packer, evaluations, observer);
         let Some(placement) = placement.filter(|placement| placement.height <= height) else { continue };
         let mut schedule = derived.schedule;
         waits::thin(&mut schedule, &placement);
@@ -83,6 +90,7 @@ fn complete(
     derived: &Derived,
     fixed: Fixed,
     packer: &dyn Packer,
+    evaluations: u64,
     observer: &dyn Observer,
 ) -> Option<Placement> {
     let Derived { schedule, offsets: known } = derived;
@@ -101,7 +109,7 @@ fn complete(
             for buffer in buffers {
                 problem.blocks[buffer].fixed = known[buffer];
             }
-            packer.pack(&problem, &Budget::evaluations(PACKING_EVALUATIONS), observer).best?.offsets
+            packer.pack(&problem, &Budget::evaluations(evaluations), observer).best?.offsets
         }
     };
     Some(Placement { height: liveness::height(schedule, &offsets), offsets })
