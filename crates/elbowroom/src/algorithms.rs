@@ -58,6 +58,15 @@ pub struct Selection {
     costs: Costs,
 }
 
+impl Selection {
+    /// Whether both give every op the same algorithm.
+    fn is(&self, other: &Self) -> bool {
+        let [kinds, others] =
+            [self, other].map(|selection| selection.graph.nodes.values().map(|node| &node.kind));
+        kinds.eq(others)
+    }
+}
+
 /// Which algorithms a training may choose for its ops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -327,44 +336,57 @@ pub(crate) fn best(
         Candidates::estimate(graph, &task.costs)
     };
     observer.stage("choosing algorithms");
-    let plan = |selection: &Selection| planned(selection, conditions, limit, observer);
-    let mut best: Option<(Planned, Selection)> = None;
-    let mut consider = |selection: Selection, planned: Planned| {
-        let time = planned.predicted.iteration;
-        if best.as_ref().is_none_or(|(fastest, _)| time < fastest.predicted.iteration) {
-            best = Some((planned, selection));
-        }
-    };
+    let mut tried = Tried { conditions, limit, observer, selections: Vec::new() };
     let defaults = candidates.defaults();
-    let selection = defaults.clone();
-    if let Some(planned) = plan(&selection)? {
-        consider(selection, planned);
-    }
+    tried.planned(defaults.clone())?;
     // Without durations the default is the fastest.
-    let selection = if timed { candidates.fastest() } else { defaults.clone() };
-    let optimal = match if timed { plan(&selection)? } else { None } {
-        Some(planned) => {
-            // No iteration is shorter than the sum of its fastest ops.
-            let optimal = planned.predicted.iteration <= selection.costs.total();
-            consider(selection, planned);
-            optimal
-        }
-        None => false,
+    let optimal = timed && {
+        let fastest = candidates.fastest();
+        // No iteration is shorter than the sum of its fastest ops.
+        let bound = fastest.costs.total();
+        tried.planned(fastest)?.is_some_and(|planned| planned.predicted.iteration <= bound)
     };
-    let selection = candidates.smallest();
-    if !optimal && let Some(planned) = plan(&selection)? {
-        let free = free_bytes(&selection.graph, planned.plan.schedule(), conditions.machine, limit);
-        consider(selection, planned);
-        let selection = candidates.within(&free);
-        if let Some(planned) = plan(&selection)? {
-            consider(selection, planned);
+    if !optimal {
+        let smallest = candidates.smallest();
+        if let Some(planned) = tried.planned(smallest.clone())? {
+            let free = free_bytes(&smallest.graph, planned.plan.schedule(), conditions.machine, limit);
+            tried.planned(candidates.within(&free))?;
         }
     }
-    Ok(best.map(|(planned, Selection { graph, costs })| Best {
+    Ok(tried.best().map(|(Selection { graph, costs }, planned)| Best {
         graph,
         planned,
         costs: [defaults.costs, costs],
     }))
+}
+
+/// Selections and the plans that short searches found for them. Selections are often the same, and are planned once.
+struct Tried<'a> {
+    conditions: &'a Conditions<'a>,
+    limit: Bytes,
+    observer: &'a dyn Observer,
+    selections: Vec<(Selection, Option<Planned>)>,
+}
+
+impl Tried<'_> {
+    /// The plan for a selection, if a short search finds one.
+    fn planned(&mut self, selection: Selection) -> Result<Option<&Planned>, AlgorithmError> {
+        let index = match self.selections.iter().position(|(other, _)| other.is(&selection)) {
+            Some(index) => index,
+            None => {
+                let planned = planned(&selection, self.conditions, self.limit, self.observer)?;
+                self.selections.push((selection, planned));
+                self.selections.len() - 1
+            }
+        };
+        Ok(self.selections[index].1.as_ref())
+    }
+
+    /// The selection with the fastest plan, the first of equal ones.
+    fn best(self) -> Option<(Selection, Planned)> {
+        let planned = |(selection, planned): (_, Option<_>)| Some((selection, planned?));
+        self.selections.into_iter().filter_map(planned).min_by_key(|(_, planned)| planned.predicted.iteration)
+    }
 }
 
 /// A plan for a selection, if a short search finds one.
