@@ -322,6 +322,17 @@ impl<'a> Editor<'a> {
 
     /// Recomputes an op in a stage, and with some chance the makers of those inputs that would have to be kept for it.
     pub(crate) fn recompute(&mut self, stage: u32, op: u32, deep: f64) {
+        self.recompute_until(stage, op, deep, |_| false);
+    }
+
+    /// The same, but asks before each op after the first whether to end there.
+    pub(crate) fn recompute_until(
+        &mut self,
+        stage: u32,
+        op: u32,
+        deep: f64,
+        mut end: impl FnMut(&AnnealState<'_>) -> bool,
+    ) {
         let inst = self.state.inst;
         let mut next = vec![op];
         while let Some(op) = next.pop() {
@@ -341,6 +352,9 @@ impl<'a> Editor<'a> {
                 }
             }
             self.insert(stage, op);
+            if !next.is_empty() && end(&self.state) {
+                return;
+            }
         }
     }
 

@@ -145,7 +145,7 @@ impl<'a> Relief<'a> {
                 break;
             }
             self.trials = self.trials.checked_sub(1).filter(|_| self.changes > 0)?;
-            let score = self.score(way);
+            let score = self.score(way, best.map_or(0.0, |(most, _)| most));
             self.scores.insert(way, (score, self.left));
             if score > 0.0 && best.is_none_or(|(most, _)| score > most) {
                 best = Some((score, way));
@@ -154,19 +154,34 @@ impl<'a> Relief<'a> {
         Some(best?.1)
     }
 
-    /// By how much a way lowers the excess for its time.
-    fn score(&mut self, way: Way) -> f64 {
+    /// By how much a way lowers the excess for its time. What is recomputed in turn may go back to the beginning of the iteration: where that
+    /// takes so long that the score cannot be near `best`, it ends there, and the score is what it can be at most.
+    fn score(&mut self, way: Way, best: f64) -> f64 {
         let (excess, time) = (self.editor.state.excess, self.editor.state.time);
         self.editor.settle();
-        self.take(way);
+        // The most that is gained, where it is not worth its time.
+        let mut too_long = None;
+        match way {
+            Way::Recompute { stage, op, deep: true } => {
+                let mut most = None;
+                self.editor.recompute_until(stage, op, 1.0, |state| {
+                    let most = *most.get_or_insert_with(|| state.gain_at_most(stage, op));
+                    let hopeless = GROWTH * GROWTH * (most as f64) < best * (state.time - time + 1) as f64;
+                    too_long = hopeless.then_some(most);
+                    hopeless
+                });
+            }
+            _ => self.take(way),
+        }
         self.changes = self.changes.saturating_sub(self.editor.mark());
+        let state = &self.editor.state;
         let price = match (way, self.prices) {
             (Way::Prefetch(value, ..), Some(prices)) => prices[value as usize],
-            _ => self.editor.state.time - time,
+            _ => state.time - time,
         };
-        let score = (excess - self.editor.state.excess) as f64 / (price + 1) as f64;
+        let gain = too_long.unwrap_or(excess - state.excess);
         self.editor.undo();
-        score
+        gain as f64 / (price + 1) as f64
     }
 
     /// Ways to relieve the place with the most live memory, most bytes per time first.

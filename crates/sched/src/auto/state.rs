@@ -273,6 +273,12 @@ impl<'a> AnnealState<'a> {
         self.excess += i64::from(change);
     }
 
+    /// By how much the excess would grow if so many bytes more were alive at these places.
+    fn growth(&self, low: usize, high: usize, size: i32) -> i64 {
+        let over = self.over[low..=high].iter();
+        over.map(|&over| self.excess_of(over + size) - self.excess_of(over)).sum()
+    }
+
     /// What an op reserves: outputs and workspace, less what it takes over from inputs that no op uses later, and inputs prefetched for it.
     fn reserves(&self, op: u32, key: Key) -> i32 {
         let row = &self.inst.ops[op as usize];
