@@ -374,7 +374,7 @@ impl Tried<'_> {
         let index = match self.selections.iter().position(|(other, _)| other.is(&selection)) {
             Some(index) => index,
             None => {
-                let planned = planned(&selection, self.conditions, self.limit, self.observer)?;
+                let planned = self.search(&selection)?;
                 self.selections.push((selection, planned));
                 self.selections.len() - 1
             }
@@ -382,25 +382,20 @@ impl Tried<'_> {
         Ok(self.selections[index].1.as_ref())
     }
 
+    /// A short search. All of them together are worth no more than the plan that follows them.
+    fn search(&self, selection: &Selection) -> Result<Option<Planned>, AlgorithmError> {
+        let Conditions { machine, method, freedom, iterations, .. } = *self.conditions;
+        let task = Task::estimate(&selection.graph, machine, freedom)?;
+        let task = Task { costs: selection.costs.clone(), ..task }.with_memory(self.limit);
+        let share = pipeline::planning_share(task.costs.total(), iterations) / SELECTIONS;
+        Ok(pipeline::plan_at_once(&task, &method.clone().within(share), self.observer)?.ok())
+    }
+
     /// The selection with the fastest plan, the first of equal ones.
     fn best(self) -> Option<(Selection, Planned)> {
         let planned = |(selection, planned): (_, Option<_>)| Some((selection, planned?));
         self.selections.into_iter().filter_map(planned).min_by_key(|(_, planned)| planned.predicted.iteration)
     }
-}
-
-/// A plan for a selection, if a short search finds one.
-fn planned(
-    selection: &Selection,
-    conditions: &Conditions<'_>,
-    limit: Bytes,
-    observer: &dyn Observer,
-) -> Result<Option<Planned>, AlgorithmError> {
-    let task = Task::estimate(&selection.graph, conditions.machine, conditions.freedom)?;
-    let task = Task { costs: selection.costs.clone(), ..task }.with_memory(limit);
-    // All selections together are worth no more than the plan that follows them.
-    let share = pipeline::planning_share(task.costs.total(), conditions.iterations) / SELECTIONS;
-    Ok(pipeline::plan_at_once(&task, &conditions.method.clone().within(share), observer)?.ok())
 }
 
 /// Workspace that every op could have in a schedule: the bytes that are free at its launch, the fewest if there are several launches, plus

@@ -182,7 +182,7 @@ fn structures_of_stochastic_depth_follow_the_plan_of_the_largest() {
         }
         limited.machine.to_host.rate = rate;
         limited.machine.to_device.rate = rate;
-        let method = Method::new(registry::planner("auto").unwrap(), packer, Budget::evaluations(50));
+        let method = Method::new(registry::planner("auto").unwrap(), packer, Budget::evaluations(60));
         let whole = pipeline::plan(&limited, &method.at_once(), &Silent).unwrap().plan;
         let copies = |plan: &CheckedPlan| {
             let steps = plan.schedule().steps.values();

@@ -29,7 +29,7 @@ use elbowroom_sim::liveness;
 use super::clock::Clock;
 use super::evaluations::{Evaluations, Round};
 use super::origin::Origin;
-use super::placing::{Placed, Placing, Unplaced, known_placement, place, problem_within, work};
+use super::placing::{Placed, Placing, Unplaced, known_placement, place, problem_within};
 use super::series::series;
 use super::{AT_ONCE, Method, PlanError, Rounds, Task, bound_of_ops, goal, no_schedule, request, simulate};
 
@@ -402,14 +402,13 @@ impl<'a> Descent<'a> {
         if let Some(placement) = known_placement(self.task, self.method, &problem) {
             return Ok(placement);
         }
-        let all = work(&problem);
         match place(problem, schedule, self.method, self.placing(round), observer) {
-            Ok(Placed { placement, evaluations }) if placement.height <= machine.memory => {
+            Ok(Placed { placement, evaluations, long }) if placement.height <= machine.memory => {
                 let record = &mut self.rounds[round];
                 let counted = record.planner.max(PACKING_EVALUATIONS);
                 // As a budget of evaluations, the planner's number would not let the packer search for as long.
                 if self.clock.time.is_some() && evaluations > counted {
-                    record.packer = Some(all);
+                    record.packer = Some(long);
                 }
                 Ok(placement)
             }

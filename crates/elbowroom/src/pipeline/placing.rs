@@ -63,7 +63,7 @@ impl Placing {
     /// The evaluations of an attempt in a series: a share of a long attempt, which doubles with each level, or the fewest.
     pub(super) fn at_level(problem: &Problem, level: u32) -> u64 {
         let pairs = pairs(problem);
-        let all = work_of(problem, pairs);
+        let all = work(problem, pairs);
         let crowded = (CROWDED_WORK_BY_PAIRS / pairs.max(1)).max(FIRST_ORDERS);
         let first = brief(pairs, all).min(crowded);
         let share = first.checked_shl(level).map_or(all, |evaluations| evaluations.min(all));
@@ -85,6 +85,8 @@ impl Placing {
 pub(super) struct Placed {
     pub placement: Placement,
     pub evaluations: u64,
+    /// Those of a long attempt, which finds the placement again.
+    pub long: u64,
 }
 
 /// No placement within the limit was found.
@@ -105,13 +107,8 @@ pub(super) fn known_placement(task: &Task, method: &Method<'_>, problem: &Proble
     method.placed.iter().find(same).map(|plan| plan.placement().clone())
 }
 
-/// The evaluations of a long packing attempt.
-pub(super) fn work(problem: &Problem) -> u64 {
-    work_of(problem, pairs(problem))
-}
-
-/// The same for a problem whose [`pairs`] have been counted.
-fn work_of(problem: &Problem, pairs: u64) -> u64 {
+/// The evaluations of a long packing attempt at a problem with so many [`pairs`].
+fn work(problem: &Problem, pairs: u64) -> u64 {
     work_by_blocks(problem).min(work_by_pairs(pairs)).max(PACKING_EVALUATIONS)
 }
 
@@ -171,7 +168,7 @@ pub(super) fn place(
         method.packer.pack(&problem, &budget, &InterruptOnly(observer))
     };
     let pairs = pairs(&problem);
-    let all = work_of(&problem, pairs);
+    let all = work(&problem, pairs);
     // A budget of evaluations holds for the packer, too: who grants 20 evaluations does not want to wait half a minute for placements.
     let counted = method.budget.evaluations.filter(|_| !matches!(method.rounds, Rounds::Recorded(_)));
     let work = counted.map_or(all, |evaluations| all.min(evaluations.max(PACKING_EVALUATIONS)));
@@ -214,7 +211,7 @@ pub(super) fn place(
     };
     let offsets = placement.offsets;
     let placement = Placement { height: liveness::height(schedule, &offsets), offsets };
-    Ok(Placed { placement, evaluations: outcome.evaluations })
+    Ok(Placed { placement, evaluations: outcome.evaluations, long: all })
 }
 
 #[cfg(test)]
@@ -275,7 +272,8 @@ mod tests {
             _ => panic!("a clock decides"),
         };
         // Short lifetimes hardly meet; long ones meet nearly everywhere.
-        assert_eq!(most(200, 4), work(&staggered(200, 4)));
+        let sparse = staggered(200, 4);
+        assert_eq!(most(200, 4), work(&sparse, pairs(&sparse)));
         assert!(most(300, 200) < most(300, 20));
         assert_eq!(most(1_000, 1_000), FEWEST_UNLIMITED);
         assert_eq!([20_000, 100_000].map(|blocks| most(blocks, 10)), [15, FIRST_ORDERS]);

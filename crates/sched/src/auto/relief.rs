@@ -154,20 +154,21 @@ impl<'a> Relief<'a> {
         Some(best?.1)
     }
 
-    /// By how much a way lowers the excess for its time. What is recomputed in turn may go back to the beginning of the iteration: where that
-    /// takes so long that the score cannot be near `best`, it ends there, and the score is what it can be at most.
+    /// By how much a way lowers the excess for its time. Deep recomputation may go back to the beginning of the iteration. It ends where the
+    /// score can no longer come near `best`; an upper bound of the score is returned then.
     fn score(&mut self, way: Way, best: f64) -> f64 {
         let (excess, time) = (self.editor.state.excess, self.editor.state.time);
         self.editor.settle();
-        // The most that is gained, where it is not worth its time.
-        let mut too_long = None;
+        // The upper bound of the gain where the recomputation ended early.
+        let mut at_most = None;
         match way {
             Way::Recompute { stage, op, deep: true } => {
-                let mut most = None;
+                let mut bound = None;
                 self.editor.recompute_until(stage, op, 1.0, |state| {
-                    let most = *most.get_or_insert_with(|| state.gain_at_most(stage, op));
-                    let hopeless = GROWTH * GROWTH * (most as f64) < best * (state.time - time + 1) as f64;
-                    too_long = hopeless.then_some(most);
+                    let bound = *bound.get_or_insert_with(|| state.gain_at_most(stage, op));
+                    // Remembered scores within one factor of the best are tried again at once.
+                    let hopeless = GROWTH * GROWTH * (bound as f64) < best * (state.time - time + 1) as f64;
+                    at_most = hopeless.then_some(bound);
                     hopeless
                 });
             }
@@ -179,7 +180,7 @@ impl<'a> Relief<'a> {
             (Way::Prefetch(value, ..), Some(prices)) => prices[value as usize],
             _ => state.time - time,
         };
-        let gain = too_long.unwrap_or(excess - state.excess);
+        let gain = at_most.unwrap_or(excess - state.excess);
         self.editor.undo();
         gain as f64 / (price + 1) as f64
     }

@@ -273,7 +273,7 @@ impl<'a> AnnealState<'a> {
         self.excess += i64::from(change);
     }
 
-    /// By how much the excess would grow if so many bytes more were alive at these places.
+    /// The growth of the excess if `size` more were alive at the places from `low` to `high`.
     fn growth(&self, low: usize, high: usize, size: i32) -> i64 {
         let over = self.over[low..=high].iter();
         over.map(|&over| self.excess_of(over + size) - self.excess_of(over)).sum()

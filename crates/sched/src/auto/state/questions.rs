@@ -26,14 +26,14 @@ impl AnnealState<'_> {
         i64::from(self.over[place])
     }
 
-    /// The most by which the excess can have fallen because the outputs of a repeat are away from their touch before it until then.
+    /// An upper bound on the excess that a repeat removes: its outputs are not alive between the touch before and the repeat.
     pub(crate) fn gain_at_most(&self, stage: u32, op: u32) -> i64 {
         let at = key(stage, op);
         let high = self.place(at) as usize;
         let gain = |&value: &u32| {
             let touches = &self.touches[value as usize];
             let before = touches[touches.partition_point(|&touch| touch < at) - 1];
-            // The op of the touch before may have taken over the bytes.
+            // The op of that touch may have taken over their bytes.
             self.growth(self.place(before) as usize, high, self.inst.values[value as usize].size)
         };
         self.inst.ops[op as usize].outputs.iter().map(gain).sum()
