@@ -443,14 +443,14 @@ pub fn fill(line: &str, case: &Fields, externals: &Externals) -> Result<String> 
             after.split_once('}').with_context(|| format!("a brace is not closed in `{line}`"))?;
         filled.push_str(before);
         let external = External::ALL.into_iter().find(|external| external.placeholder() == name);
-        match case.get(name) {
-            _ if let Some(external) = external => {
+        match (external, case.get(name)) {
+            (Some(external), _) => {
                 filled +=
                     &externals.path(external).map_or_else(String::new, |path| path.display().to_string());
             }
-            Some(Value::String(text)) => filled.push_str(text),
-            Some(value) => filled.push_str(&value.to_string()),
-            None => bail!("`{line}` names {{{name}}}, which a case does not have"),
+            (None, Some(Value::String(text))) => filled.push_str(text),
+            (None, Some(value)) => filled.push_str(&value.to_string()),
+            (None, None) => bail!("`{line}` names {{{name}}}, which a case does not have"),
         }
         rest = tail;
     }

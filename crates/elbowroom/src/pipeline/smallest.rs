@@ -66,14 +66,10 @@ pub fn smallest(
     // The planner itself starts from there if it finds a plan, and else from the unconstrained peak. If the time ends before, the quick plan
     // serves: such a planner is never slower than that one.
     let there = limit.as_ref().map(|found| own(found.height()));
-    let first = match there {
-        Some(Err(PlanError::Illegal(fault))) => return Err(fault.into()),
-        Some(Ok(planned)) if !watch.interrupted() => planned,
-        _ if watch.interrupted()
-            && let Some(found) = limit =>
-        {
-            found
-        }
+    let first = match (there, limit) {
+        (Some(Err(PlanError::Illegal(fault))), _) => return Err(fault.into()),
+        (Some(Ok(planned)), _) if !watch.interrupted() => planned,
+        (_, Some(found)) if watch.interrupted() => found,
         _ => own(unconstrained)?,
     };
     let mut bisection = Bisection::new(task, first);

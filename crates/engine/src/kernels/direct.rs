@@ -222,6 +222,8 @@ unsafe fn avx2<const R: usize, const N: usize>(part: &TilePart<'_, N>) {
 #[target_feature(enable = "avx512f")]
 unsafe fn avx512<const R: usize, const N: usize>(part: &TilePart<'_, N>) {
     use std::arch::x86_64::*;
+
+    use super::isa::prefetch;
     /// # Safety
     /// What lies under the masks can be read. The processor has AVX-512.
     #[target_feature(enable = "avx512f")]
@@ -238,10 +240,10 @@ unsafe fn avx512<const R: usize, const N: usize>(part: &TilePart<'_, N>) {
     }
     let mut sums = [[_mm512_setzero_ps(); 2]; R];
     for r in 0..R {
-        // What is written arrives while the sums run; its rows are too far apart for the processor to foresee. Hints touch nothing.
+        // What is written arrives while the sums run; its rows are too far apart for the processor to foresee.
         for places in part.places {
             let row = part.to.wrapping_add(r * part.to_step);
-            _mm_prefetch::<_MM_HINT_ET0>(row.wrapping_offset(places[0].from).cast());
+            prefetch::<_MM_HINT_ET0, _>(row.wrapping_offset(places[0].from));
         }
     }
     let taps = part.taps;

@@ -45,6 +45,17 @@ impl Isa {
     }
 }
 
+/// Asks for a line of memory, with one of the hints `_MM_HINT_…`. It touches nothing, so that the address may be any.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub fn prefetch<const HINT: i32, T>(from: *const T) {
+    // SAFETY: any address may be given.
+    #[allow(unused_unsafe, reason = "safe in later versions of the compiler")]
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<HINT>(from.cast());
+    }
+}
+
 /// Runs `body` compiled for the widest instructions of this processor. The closure, and what it calls, must be `#[inline(always)]` to
 /// be compiled along.
 #[inline]

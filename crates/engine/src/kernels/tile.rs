@@ -218,7 +218,7 @@ macro_rules! vector_tile {
             #[cfg(target_arch = "x86_64")]
             for r in 0..R {
                 for line in (0..$vectors * $lanes).step_by(16) {
-                    _mm_prefetch::<_MM_HINT_ET0>(c.wrapping_add(r * stride + line).cast());
+                    super::isa::prefetch::<_MM_HINT_ET0, _>(c.wrapping_add(r * stride + line));
                 }
             }
             if merge == Merge::Continue {

@@ -286,6 +286,8 @@ impl<T: Number> Windows<'_, T> {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
     unsafe fn load_channels(&self, loads: &[MaskedLoad], depth: Range<usize>, out: &mut [f32]) {
         use std::arch::x86_64::*;
+
+        use super::isa::prefetch;
         /// Channels between a load and its hint.
         const AHEAD: usize = 6;
         let plane = self.size[0] * self.size[1];
@@ -303,11 +305,11 @@ impl<T: Number> Windows<'_, T> {
             // The first and the last channel may lack taps at the ends of the range.
             let seen = depth.start.saturating_sub(channel * taps)..depth.end - channel * taps;
             let row = (channel * taps) as isize - depth.start as isize;
-            // Planes may be pages apart, where no processor foresees the next one. A hint may point anywhere.
+            // Planes may be pages apart, where no processor foresees the next one.
             for &from in &hints[..hint_count] {
                 let line = images.wrapping_add(AHEAD * plane).wrapping_offset(from);
-                _mm_prefetch::<_MM_HINT_T0>(line.cast());
-                _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(LANES - 1).cast());
+                prefetch::<_MM_HINT_T0, _>(line);
+                prefetch::<_MM_HINT_T0, _>(line.wrapping_add(LANES - 1));
             }
             let part = if seen.start == 0 && seen.end >= taps {
                 loads

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::{PositionRun, Taps, WIDEST, Windows};
 use crate::kernels::bf16::Bf16;
-use crate::kernels::isa::Isa;
+use crate::kernels::isa::{Isa, prefetch};
 use crate::kernels::number::Number;
 use crate::kernels::pack::transpose8;
 use crate::kernels::pairs::{Pair, low_bits};
@@ -125,8 +125,8 @@ impl<T: Number> Windows<'_, T> {
             if tap.is_multiple_of(self.taps[1]) {
                 for load in &loads[starts[tap]..starts[tap + 1]] {
                     let line = image.wrapping_add(AHEAD * plane).wrapping_offset(load.from);
-                    _mm_prefetch::<_MM_HINT_T0>(line.cast());
-                    _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(WIDEST * STRIDE - 1).cast());
+                    prefetch::<_MM_HINT_T0, _>(line);
+                    prefetch::<_MM_HINT_T0, _>(line.wrapping_add(WIDEST * STRIDE - 1));
                 }
             }
             let mut halves = [_mm512_setzero_si512(); STRIDE];
