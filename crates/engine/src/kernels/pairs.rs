@@ -3,8 +3,8 @@
 //!
 //! The earlier one is in the upper half, which the processor adds first: so a sum runs through the shared dimension in the order in which
 //! single multiply-adds do, and has their bits (products of two bf16 numbers are exact in `f32`). One thing differs: numbers below 2⁻¹²⁶ count
-//! as zero, as factors and as sums. So Intel's manual defines `VDPBF16PS`, and so an AMD processor computed two million random cases; none of
-//! Intel's was at hand.
+//! as zero, as factors and as sums. So Intel's manual defines `VDPBF16PS`, and so an AMD processor computed two million random cases; an Intel
+//! processor (Emerald Rapids) passes the tests.
 
 use std::ops::Range;
 

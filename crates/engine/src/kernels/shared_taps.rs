@@ -49,7 +49,22 @@ pub unsafe fn weight_sums<T: Number>(
     dw: Shared<f32>,
     scratch: &mut [f32],
 ) {
-    let tiles = Tiles::of_factors(T::IS_BF16);
+    // SAFETY: the caller's promise.
+    unsafe { weight_sums_by(Tiles::of_factors(T::IS_BF16), pool, extents, (dy, x), dw, scratch) };
+}
+
+/// [`weight_sums`] by given tiles where taps share lines; those for pairs are for images that are bf16.
+///
+/// # Safety
+/// As [`product`], for all of `dw`.
+unsafe fn weight_sums_by<T: Number>(
+    tiles: &'static Tiles,
+    pool: &ThreadPool,
+    extents: Extents,
+    (dy, x): (&Planes<'_, T>, Windows<'_, T>),
+    dw: Shared<f32>,
+    scratch: &mut [f32],
+) {
     // SAFETY: the caller's promise.
     unsafe {
         match Transposed::new(tiles, extents, x, scratch.len()) {
@@ -331,7 +346,13 @@ mod tests {
     use crate::kernels::product::ScratchLevel;
 
     /// Computes gradients both ways on one thread, two and seven, and says whether lines were transposed.
-    fn check<T: Number>(x: Windows<'_, T>, dy: &[T], outputs: usize, scratch_level: ScratchLevel) -> bool {
+    fn check<T: Number>(
+        tiles: &'static Tiles,
+        x: Windows<'_, T>,
+        dy: &[T],
+        outputs: usize,
+        scratch_level: ScratchLevel,
+    ) -> bool {
         let positions = x.positions[0] * x.positions[1];
         let depth = dy.len() / outputs;
         let extents =
@@ -346,7 +367,7 @@ mod tests {
             // SAFETY: `dw` is all of the result.
             unsafe {
                 if shares {
-                    weight_sums(&pool, extents, (&dy, x), target, &mut scratch);
+                    weight_sums_by(tiles, &pool, extents, (&dy, x), target, &mut scratch);
                 } else {
                     let target = Target::matrix(target, extents.columns);
                     product(Some(&pool), extents, (&dy, &Taps(x)), Initial::Zero, target, &mut scratch);
@@ -358,7 +379,7 @@ mod tests {
         for threads in [1, 2, 7] {
             assert!(run(threads, true) == expected, "{:?} {:?} {threads} threads", x.size, x.positions);
         }
-        Transposed::new(Tiles::of_factors(T::IS_BF16), extents, x, extents.scratch()).is_some()
+        Transposed::new(tiles, extents, x, extents.scratch()).is_some()
     }
 
     #[test]
@@ -410,14 +431,17 @@ mod tests {
             let dy: Vec<f32> =
                 (0..batch * outputs * positions[0] * positions[1]).map(|at| number(at + 5)).collect();
             let seen = windows(&conv, [step; 2], &x);
-            let shared = check(seen, &dy, outputs, ScratchLevel::Full);
+            let floats = Tiles::detect();
+            let shared = check(floats, seen, &dy, outputs, ScratchLevel::Full);
             assert_eq!(shared, shares, "{size:?} {taps:?}");
-            check(seen, &dy, outputs, ScratchLevel::Reduced);
+            check(floats, seen, &dy, outputs, ScratchLevel::Reduced);
             let narrow = |x: &[f32]| x.iter().map(|&x| Bf16::nearest(x)).collect::<Vec<_>>();
             let (x, dy) = (narrow(&x), narrow(&dy));
-            let shared = check(windows(&conv, [step; 2], &x), &dy, outputs, ScratchLevel::Full);
-            let whole_pairs = positions[1].is_multiple_of(2);
-            assert_eq!(shared, shares && (whole_pairs || Tiles::of_pairs().is_none()), "{size:?} {taps:?}");
+            for tiles in [Some(floats), Tiles::of_pairs()].into_iter().flatten() {
+                let shared = check(tiles, windows(&conv, [step; 2], &x), &dy, outputs, ScratchLevel::Full);
+                let whole_pairs = positions[1].is_multiple_of(2);
+                assert_eq!(shared, shares && (whole_pairs || !tiles.takes_pairs), "{size:?} {taps:?}");
+            }
         }
     }
 }

@@ -101,9 +101,9 @@ impl Tiles {
         Self::of(Isa::detect())
     }
 
-    /// The tiles for factors that are both bf16 numbers, or not.
+    /// The fastest tiles for factors that are both bf16 numbers, or not.
     pub fn of_factors(bf16: bool) -> &'static Self {
-        let pairs = if bf16 { Self::of_pairs() } else { None };
+        let pairs = if bf16 && Isa::gains_from_pairs() { Self::of_pairs() } else { None };
         pairs.unwrap_or_else(Self::detect)
     }
 
