@@ -213,7 +213,7 @@ impl Candidates {
 
 /// An op with each of its algorithms, the default first.
 fn kinds(kind: &OpKind, numeric_changes: bool) -> impl Iterator<Item = OpKind> {
-    // Processors that multiply bf16 numbers take small ones as zero; direct convolutions in bf16 multiply widened ones.
+    // Products of pairs of bf16 numbers take small ones as zero; direct convolutions in bf16 multiply widened ones.
     let differs =
         move |algorithm: Algorithm| matches!(kind, OpKind::Mixed(_)) && algorithm == Algorithm::Direct;
     let others = algorithms(kind)

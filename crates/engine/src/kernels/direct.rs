@@ -20,6 +20,8 @@
 use rayon::ThreadPool;
 
 use super::isa::Isa;
+#[cfg(target_arch = "x86_64")]
+use super::isa::prefetch;
 use super::parallel::{Shared, each};
 use super::product::{WORTH_SHARING, even_part};
 use super::windows::Windows;
@@ -222,8 +224,6 @@ unsafe fn avx2<const R: usize, const N: usize>(part: &TilePart<'_, N>) {
 #[target_feature(enable = "avx512f")]
 unsafe fn avx512<const R: usize, const N: usize>(part: &TilePart<'_, N>) {
     use std::arch::x86_64::*;
-
-    use super::isa::prefetch;
     /// # Safety
     /// What lies under the masks can be read. The processor has AVX-512.
     #[target_feature(enable = "avx512f")]

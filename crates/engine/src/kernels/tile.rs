@@ -7,6 +7,8 @@
 use std::ops::Range;
 
 use super::isa::Isa;
+#[cfg(target_arch = "x86_64")]
+use super::isa::prefetch;
 use super::pack::Panels;
 use super::pairs::Pair;
 
@@ -218,7 +220,7 @@ macro_rules! vector_tile {
             #[cfg(target_arch = "x86_64")]
             for r in 0..R {
                 for line in (0..$vectors * $lanes).step_by(16) {
-                    super::isa::prefetch::<_MM_HINT_ET0, _>(c.wrapping_add(r * stride + line));
+                    prefetch::<_MM_HINT_ET0, _>(c.wrapping_add(r * stride + line));
                 }
             }
             if merge == Merge::Continue {

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 #[cfg(target_arch = "x86_64")]
-use super::isa::Isa;
+use super::isa::{Isa, prefetch};
 use super::number::Number;
 use super::pack::{Panels, pack_pairs_by_rows};
 use super::pairs::{self, Pair};
@@ -286,8 +286,6 @@ impl<T: Number> Windows<'_, T> {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
     unsafe fn load_channels(&self, loads: &[MaskedLoad], depth: Range<usize>, out: &mut [f32]) {
         use std::arch::x86_64::*;
-
-        use super::isa::prefetch;
         /// Channels between a load and its hint.
         const AHEAD: usize = 6;
         let plane = self.size[0] * self.size[1];
