@@ -461,16 +461,21 @@ mod tests {
         assert!(wrong.iter().all(|row| row.ours == Some(0.0)), "{wrong:?}");
     }
 
-    /// With little memory and fast ops the best set of copies is often one that is slow in the order of its ops.
+    /// With little memory and fast ops the best set of copies is often one that is slow in the order of its ops. On three of these chains
+    /// the optimum makes a prefetch before an offload that could start earlier.
     #[test]
     fn auto_finds_the_optima_of_hard_chains() {
         const HARD: Kind = Kind { layers: [5, 5], limits: [0.02, 0.32], times: [0.4, 1.2] };
         let planner = registry::planner("auto").unwrap();
         let packer = registry::packer(registry::DEFAULT_PACKER).unwrap();
         let method = Method::new(planner, packer, Budget::evaluations(4_000));
-        let mut random = Random::new(2);
-        for number in 0..12 {
-            let (chain, limit) = random_chain(HARD, &mut random);
+        let chains = |seed| {
+            let mut random = Random::new(seed);
+            std::iter::from_fn(move || Some(random_chain(HARD, &mut random)))
+        };
+        let late_offloads =
+            [(3, 4), (5, 17), (9, 88)].map(|(seed, number)| chains(seed).nth(number).unwrap());
+        for (number, (chain, limit)) in chains(2).take(12).chain(late_offloads).enumerate() {
             let optimum = Exact::new(&chain, limit.get()).shortest().unwrap();
             let task = task_of(&chain, limit).unwrap();
             let planned = pipeline::plan_schedule(&task, &method, &[], &Silent).unwrap();

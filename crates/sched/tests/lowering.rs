@@ -1,6 +1,7 @@
 //! Random policies for random traces: whatever lowers is legal, stays within the limit, takes the time that the simulator finds, and
 //! stays legal when its waits are thinned for a placement.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arbitrary::Unstructured;
@@ -92,6 +93,13 @@ fn policy(u: &mut Unstructured<'_>, trace: &Trace) -> arbitrary::Result<Policy> 
         policy.offloads = CopyOrder::Listed(listed.clone());
         policy.prefetches = CopyOrder::Listed(listed);
     }
+    if u.ratio(1, 4)? {
+        for &gap in policy.gaps.keys() {
+            if u.arbitrary()? {
+                policy.held.insert(gap, u.int_in_range(0..=policy.sequence.len() as u32)?);
+            }
+        }
+    }
     policy.prefetch = *u.choose(&[
         PrefetchRule::Eager,
         PrefetchRule::AfterOffloads,
@@ -127,7 +135,7 @@ fn what_lowers_is_legal() {
     let mut lowered_count = 0;
     let mut copied = 0;
     let mut recomputed = 0;
-    let mut tight = 0;
+    let [mut tight, mut held] = [0; 2];
     let mut case = |u: &mut Unstructured<'_>| {
         let trace = Arc::new(elbowroom_ir::arbitrary::trace(u)?);
         let (machine, costs) = (machine(u)?, costs(u, &trace)?);
@@ -146,6 +154,8 @@ fn what_lowers_is_legal() {
         let lowered = lower(&request, &policy).unwrap_or_else(|error| panic!("{error} within {least}"));
         assert_eq!(evaluate(&request, &policy), Ok((lowered.iteration, lowered.peak)));
         assert!(lowered.peak <= request.live_limit);
+        let free = Policy { held: BTreeMap::new(), ..policy.clone() };
+        held += usize::from(lower(&request, &free).unwrap().schedule != lowered.schedule);
         let proved =
             check_schedule(trace.clone(), machine.clone(), lowered.schedule.clone(), request.live_limit)
                 .unwrap_or_else(|illegal| panic!("{illegal}\n{policy:?}\n{:?}", lowered.schedule));
@@ -210,6 +220,7 @@ fn what_lowers_is_legal() {
         arbtest(&mut case).seed(seed << 32 | 2_048).run();
     }
     assert!(lowered_count > 500 && copied > 100 && recomputed > 20, "{lowered_count} {copied} {recomputed}");
+    assert!(held > 10, "{held}: a held offload hardly ever changes the schedule");
     assert!(tight > 10, "{tight}: the bound hardly ever exceeds the sum of op times");
 }
 

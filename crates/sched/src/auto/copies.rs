@@ -6,18 +6,21 @@
 //! for the best set.
 //!
 //! A set that is slow in the order of its ops can be the best in another order, which no search over sets alone finds. If few tensors can be
-//! offloaded at all, an annealing over sets and orders together follows.
+//! offloaded at all, an annealing over sets and orders together follows. On a shared link it also holds offloads until a later op, so that a
+//! prefetch can go before them.
+
+use std::collections::BTreeMap;
 
 use elbowroom_ir::planning::Request;
 
 use crate::lower::{Analysed, evaluate};
-use crate::policy::{CopyOrder, Gap, GapAction, Policy, PrefetchRule, Touch, Touches};
+use crate::policy::{CopyOrder, Gap, GapAction, Policy, PrefetchRule, SequenceIndex, Touch, Touches};
 use crate::random::Random;
 
 /// More copies in one direction than this are not reordered: a pass tries each of them at the place of every other.
 const COPIES: usize = 64;
 /// One evaluation for this many of the search, and at most as many as evaluate this many ops.
-const SHARE: u64 = 8;
+const SHARE: u64 = 2;
 const OPS: u64 = 60_000;
 
 /// More gaps than this in which a tensor can be offloaded are not searched for sets and orders together.
@@ -70,7 +73,7 @@ pub(crate) fn annealed(
             && request.trace.bytes(gap.value).get() > 0
     };
     let gaps = request.trace.tensors().ids().flat_map(|value| touches.gaps(value));
-    let gaps: Vec<Gap> = gaps.filter(leaves).map(|(gap, _)| gap).take(GAPS + 1).collect();
+    let gaps: Vec<(Gap, Touch)> = gaps.filter(leaves).take(GAPS + 1).collect();
     if !request.freedom.offload || gaps.len() < 2 || gaps.len() > GAPS {
         return None;
     }
@@ -83,7 +86,7 @@ pub(crate) fn annealed(
         for step in 0..length {
             let heat = time as f64 * HOT * (COLD / HOT).powf(step as f64 / length as f64);
             let worst = current_time.saturating_add((-heat * random.unit().max(1e-12).ln()) as u64);
-            let changed = current.changed(&gaps, &mut random);
+            let changed = current.changed(&gaps, request.machine.shared_link, &mut random);
             *left -= 1;
             let changed_policy = changed.policy(policy);
             let Ok((changed_time, _)) = evaluate(request, &changed_policy) else { continue };
@@ -101,10 +104,11 @@ pub(crate) fn annealed(
     best
 }
 
-/// The offloads and the prefetches of a policy in their orders.
+/// The offloads and the prefetches of a policy in their orders, and how long offloads are held.
 #[derive(Clone)]
 struct SetAndOrders {
     orders: [Vec<Gap>; 2],
+    held: BTreeMap<Gap, SequenceIndex>,
     rule: PrefetchRule,
 }
 
@@ -116,7 +120,7 @@ impl SetAndOrders {
                 order.clone_from(listed);
             }
         }
-        Some(Self { orders, rule: policy.prefetch })
+        Some(Self { orders, held: policy.held.clone(), rule: policy.prefetch })
     }
 
     /// The policy with these copies.
@@ -125,17 +129,19 @@ impl SetAndOrders {
         policy.gaps.retain(|_, action| *action != GapAction::Offload);
         self.orders[0].iter().for_each(|&gap| policy.set(gap, GapAction::Offload));
         [policy.offloads, policy.prefetches] = self.orders.clone().map(CopyOrder::Listed);
+        policy.held.clone_from(&self.held);
         policy.prefetch = self.rule;
         policy
     }
 
-    /// Moves a copy, offloads another tensor, keeps one, exchanges two, or waits with prefetches for all offloads; sometimes two of these.
-    fn changed(&self, gaps: &[Gap], random: &mut Random) -> Self {
+    /// Moves a copy, offloads another tensor, keeps one, exchanges two, waits with prefetches for all offloads, or holds an offload if that
+    /// can help; sometimes two of these.
+    fn changed(&self, gaps: &[(Gap, Touch)], may_hold: bool, random: &mut Random) -> Self {
         let mut changed = self.clone();
         loop {
-            let gap = gaps[random.below(gaps.len())];
+            let (gap, next) = gaps[random.below(gaps.len())];
             let is_offloaded = changed.orders[0].contains(&gap);
-            match random.below(8) {
+            match random.below(if may_hold { 10 } else { 8 }) {
                 0 if is_offloaded => changed.keep(gap),
                 0 | 1 if !is_offloaded => changed.offload(gap, random),
                 2 if !is_offloaded && !changed.orders[0].is_empty() => {
@@ -149,11 +155,12 @@ impl SetAndOrders {
                         _ => PrefetchRule::Eager,
                     }
                 }
-                direction if is_offloaded => {
+                direction @ 4..8 if is_offloaded => {
                     let order = &mut changed.orders[direction % 2];
                     order.retain(|&other| other != gap);
                     order.insert(random.below(order.len() + 1), gap);
                 }
+                8.. if is_offloaded => changed.hold(gap, next.place, random),
                 _ => continue,
             }
             if random.chance(0.7) {
@@ -164,6 +171,17 @@ impl SetAndOrders {
 
     fn keep(&mut self, gap: Gap) {
         self.orders.iter_mut().for_each(|order| order.retain(|&other| other != gap));
+        self.held.remove(&gap);
+    }
+
+    /// Holds an offload until a place in its gap, or no longer. It goes behind all others, which would wait for it.
+    fn hold(&mut self, gap: Gap, end: SequenceIndex, random: &mut Random) {
+        if self.held.remove(&gap).is_none() || random.chance(0.5) {
+            let begin = gap.after.map_or(0, |place| place + 1);
+            self.held.insert(gap, begin + random.below((end - begin) as usize) as u32);
+            self.orders[0].retain(|&other| other != gap);
+            self.orders[0].push(gap);
+        }
     }
 
     fn offload(&mut self, gap: Gap, random: &mut Random) {

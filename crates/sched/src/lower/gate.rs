@@ -47,7 +47,9 @@ impl PlaceLists {
 /// What happens at which place, known beforehand.
 struct Agenda {
     /// Offloads by the place after which their tensor exists.
-    offers: PlaceLists,
+    made: PlaceLists,
+    /// Held offloads by the place before which they are offered.
+    held_until: PlaceLists,
     /// Offloads by the last use of their device copy.
     last_uses: PlaceLists,
     /// Residencies by the place after which they are over.
@@ -95,6 +97,8 @@ pub(crate) struct Gate<'a> {
     in_order: BTreeSet<Rank>,
     /// Offloads whose tensor exists, by rank.
     offers: BinaryHeap<Reverse<(Rank, u32)>>,
+    /// Those that the policy holds until a later place.
+    held: BTreeSet<(Rank, u32)>,
     /// Offloads that have not been made yet.
     offloads_left: usize,
     prefetch_rank: Vec<Rank>,
@@ -118,7 +122,11 @@ impl<'a> Gate<'a> {
             _ => None,
         });
         let agenda = Agenda {
-            offers: PlaceLists::new(places, offloads().filter_map(|(i, copy)| Some((i, copy.made?)))),
+            made: PlaceLists::new(places, offloads().filter_map(|(i, copy)| Some((i, copy.made?)))),
+            held_until: PlaceLists::new(
+                places,
+                offloads().filter_map(|(i, copy)| Some((i, *policy.held.get(&copy.gap)?))),
+            ),
             last_uses: PlaceLists::new(places, offloads().filter_map(|(i, copy)| Some((i, copy.gap.after?)))),
             closes: PlaceLists::new(places, closes),
             needs: PlaceLists::new(
@@ -163,6 +171,7 @@ impl<'a> Gate<'a> {
             offload_rank,
             in_order,
             offers: BinaryHeap::new(),
+            held: BTreeSet::new(),
             offloads_left: offloads().count(),
             prefetch_rank: starts.rank,
             open_prefetches: Vec::new(),
@@ -249,7 +258,7 @@ impl<'a> Gate<'a> {
             self.place(place)?;
         }
         self.prefetch_needed(places)?;
-        while let Some(Reverse((_, copy))) = self.offers.pop() {
+        while let Some(copy) = self.next_offload() {
             self.offload(copy);
         }
         self.release_until(u64::MAX);
@@ -280,7 +289,7 @@ impl<'a> Gate<'a> {
         }
         for (i, copy) in (0u32..).zip(&self.program.offloads).filter(|(_, copy)| copy.wanted) {
             if copy.made.is_none() {
-                self.offers.push(Reverse((self.offload_rank[i as usize], i)));
+                self.offer(i, 0);
             }
             if copy.gap.after.is_none() {
                 self.used[i as usize] = Some(0);
@@ -297,6 +306,13 @@ impl<'a> Gate<'a> {
         let (reads, writes) = operands.split_at(op.reads.len());
         let row = |&residency: &u32| &program.residencies[residency as usize];
 
+        for item in self.agenda.held_until.at(place) {
+            let copy = self.agenda.held_until.items[item];
+            let offer = (self.offload_rank[copy as usize], copy);
+            if self.held.remove(&offer) {
+                self.offers.push(Reverse(offer));
+            }
+        }
         let prefetched = self.prefetch_needed(place)?;
         let mut start = self.free[Stream::Compute.index()].max(prefetched);
         self.offload_until(start);
@@ -337,9 +353,8 @@ impl<'a> Gate<'a> {
             self.used[copy as usize] = Some(end);
             self.leave(copy);
         }
-        for item in self.agenda.offers.at(place) {
-            let copy = self.agenda.offers.items[item];
-            self.offers.push(Reverse((self.offload_rank[copy as usize], copy)));
+        for item in self.agenda.made.at(place) {
+            self.offer(self.agenda.made.items[item], place + 1);
         }
         Ok(())
     }
@@ -397,10 +412,8 @@ impl<'a> Gate<'a> {
                     self.release(residency);
                     ready = time;
                 }
-                _ => match self.offers.pop() {
-                    Some(Reverse((_, copy))) => {
-                        self.offload(copy);
-                    }
+                _ => match self.next_offload() {
+                    Some(copy) => self.offload(copy),
                     None => {
                         let (request, policy) = (self.request, self.policy);
                         let needed = self.live_bytes + bytes;
@@ -421,7 +434,7 @@ impl<'a> Gate<'a> {
         }
         let Close::Offload(copy) = self.program.residencies[residency as usize].close else { return 0 };
         while self.copied[copy as usize].is_none() {
-            let Some(Reverse((_, next))) = self.offers.pop() else { return 0 };
+            let Some(next) = self.next_offload() else { return 0 };
             self.offload(next);
         }
         let ready = self.copied[copy as usize].max(self.used[copy as usize]).unwrap_or(0);
@@ -477,6 +490,23 @@ impl<'a> Gate<'a> {
             self.open_prefetches.remove(index);
             self.prefetch(prefetch);
         }
+    }
+
+    /// Offers an offload whose tensor exists when the op at a place is next, or holds it.
+    fn offer(&mut self, copy: u32, place: usize) {
+        let gap = self.program.offloads[copy as usize].gap;
+        let offer = (self.offload_rank[copy as usize], copy);
+        if self.policy.held.get(&gap).is_some_and(|&until| until as usize > place) {
+            self.held.insert(offer);
+        } else {
+            self.offers.push(Reverse(offer));
+        }
+    }
+
+    /// The next offload where an op needs bytes: one that is held only if there is no other.
+    fn next_offload(&mut self) -> Option<u32> {
+        let offered = self.offers.pop().map(|Reverse(offer)| offer);
+        offered.or_else(|| self.held.pop_first()).map(|(_, copy)| copy)
     }
 
     fn offload(&mut self, copy: u32) {

@@ -140,6 +140,9 @@ pub struct Policy {
     pub releases: Releases,
     /// Order of offloads.
     pub offloads: CopyOrder,
+    /// Offloads that start at the earliest when the op at a place is next, unless an op needs their bytes before. On a shared link a prefetch
+    /// can go first, which otherwise waits for every offload whose tensor exists.
+    pub held: BTreeMap<Gap, SequenceIndex>,
     /// Order of prefetches.
     pub prefetches: CopyOrder,
     /// When prefetches may start.
@@ -166,6 +169,7 @@ impl Policy {
             reuses: Reuses::Every,
             releases: Releases::LastUse,
             offloads: CopyOrder::Unconstrained,
+            held: BTreeMap::new(),
             prefetches: CopyOrder::Unconstrained,
             prefetch: PrefetchRule::Eager,
             layers: Vec::new(),
