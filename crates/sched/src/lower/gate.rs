@@ -48,8 +48,6 @@ impl PlaceLists {
 struct Agenda {
     /// Offloads by the place after which their tensor exists.
     made: PlaceLists,
-    /// Held offloads by the place before which they are offered.
-    held_until: PlaceLists,
     /// Offloads by the last use of their device copy.
     last_uses: PlaceLists,
     /// Residencies by the place after which they are over.
@@ -97,8 +95,8 @@ pub(crate) struct Gate<'a> {
     in_order: BTreeSet<Rank>,
     /// Offloads whose tensor exists, by rank.
     offers: BinaryHeap<Reverse<(Rank, u32)>>,
-    /// Those that the policy holds until a later place.
-    held: BTreeSet<(Rank, u32)>,
+    /// Those that the policy holds, by the place until which it does.
+    held: BTreeSet<(SequenceIndex, Rank, u32)>,
     /// Offloads that have not been made yet.
     offloads_left: usize,
     prefetch_rank: Vec<Rank>,
@@ -123,10 +121,6 @@ impl<'a> Gate<'a> {
         });
         let agenda = Agenda {
             made: PlaceLists::new(places, offloads().filter_map(|(i, copy)| Some((i, copy.made?)))),
-            held_until: PlaceLists::new(
-                places,
-                offloads().filter_map(|(i, copy)| Some((i, *policy.held.get(&copy.gap)?))),
-            ),
             last_uses: PlaceLists::new(places, offloads().filter_map(|(i, copy)| Some((i, copy.gap.after?)))),
             closes: PlaceLists::new(places, closes),
             needs: PlaceLists::new(
@@ -306,12 +300,11 @@ impl<'a> Gate<'a> {
         let (reads, writes) = operands.split_at(op.reads.len());
         let row = |&residency: &u32| &program.residencies[residency as usize];
 
-        for item in self.agenda.held_until.at(place) {
-            let copy = self.agenda.held_until.items[item];
-            let offer = (self.offload_rank[copy as usize], copy);
-            if self.held.remove(&offer) {
-                self.offers.push(Reverse(offer));
-            }
+        while let Some(&(until, rank, copy)) = self.held.first()
+            && until as usize <= place
+        {
+            self.held.pop_first();
+            self.offers.push(Reverse((rank, copy)));
         }
         let prefetched = self.prefetch_needed(place)?;
         let mut start = self.free[Stream::Compute.index()].max(prefetched);
@@ -494,19 +487,19 @@ impl<'a> Gate<'a> {
 
     /// Offers an offload whose tensor exists when the op at a place is next, or holds it.
     fn offer(&mut self, copy: u32, place: usize) {
-        let gap = self.program.offloads[copy as usize].gap;
-        let offer = (self.offload_rank[copy as usize], copy);
-        if self.policy.held.get(&gap).is_some_and(|&until| until as usize > place) {
-            self.held.insert(offer);
-        } else {
-            self.offers.push(Reverse(offer));
+        let rank = self.offload_rank[copy as usize];
+        match self.policy.held.get(&self.program.offloads[copy as usize].gap) {
+            Some(&until) if until as usize > place => {
+                self.held.insert((until, rank, copy));
+            }
+            _ => self.offers.push(Reverse((rank, copy))),
         }
     }
 
     /// The next offload where an op needs bytes: one that is held only if there is no other.
     fn next_offload(&mut self) -> Option<u32> {
-        let offered = self.offers.pop().map(|Reverse(offer)| offer);
-        offered.or_else(|| self.held.pop_first()).map(|(_, copy)| copy)
+        let offered = self.offers.pop().map(|Reverse((_, copy))| copy);
+        offered.or_else(|| self.held.pop_first().map(|(_, _, copy)| copy))
     }
 
     fn offload(&mut self, copy: u32) {
