@@ -153,3 +153,49 @@ fn neither_is_it_in_any_order() {
     let (above, equal) = compare(1_500, 7, true);
     assert!(above > 100 && 3 * equal > above, "{equal} of {above}");
 }
+
+/// The same bytes and times in smaller units: `1 << BYTES` and `1 << NANOS` as large. Products of both need more than 64 bits then.
+#[test]
+fn numbers_that_need_more_bits_have_the_same_bound() {
+    const BYTES: u32 = 24;
+    const NANOS: u32 = 33;
+    let mut above = 0;
+    for seed in 0..1_000 {
+        arbtest(|u| {
+            let (trace, costs) = graph(u, 9)?;
+            let mut large = trace.data().clone();
+            let in_units = |bytes: Bytes| Bytes(bytes.get() << BYTES);
+            large.storages =
+                large.storages.values().map(|storage| Storage { bytes: in_units(storage.bytes) }).collect();
+            large.ops =
+                large.ops.values().map(|op| Op { workspace: in_units(op.workspace), ..op.clone() }).collect();
+            let large = Trace::new(large).unwrap();
+            let times = costs.nanos.values().map(|time| Nanos(time.get() << NANOS)).collect();
+            let long = Costs { nanos: times, ..costs.clone() };
+            let bytes: u64 = trace.tensors().ids().map(|value| trace.bytes(value).get()).sum();
+            for limit in 1..=bytes {
+                let bound = |trace: &Trace, costs: &Costs, limit: u64| {
+                    let freedom = Freedom { offload: false, ..Freedom::ALL };
+                    let (machine, live_limit) = (machine(limit), Bytes(limit));
+                    let request = Request {
+                        trace,
+                        costs,
+                        machine: &machine,
+                        live_limit,
+                        freedom,
+                        packer: None,
+                        pins: None,
+                    };
+                    lower_bound(&request).get()
+                };
+                let (small, large) = (bound(&trace, &costs, limit), bound(&large, &long, limit << BYTES));
+                assert_eq!(small, large.div_ceil(1 << NANOS), "{large} at {limit}: {trace:?} {costs:?}");
+                above += u64::from(small > costs.total().get());
+            }
+            Ok(())
+        })
+        .seed(seed << 32 | 512)
+        .run();
+    }
+    assert!(above > 1_000, "{above}");
+}

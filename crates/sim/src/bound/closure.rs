@@ -15,7 +15,7 @@ use elbowroom_ir::trace::Again;
 use elbowroom_ir::{Id, OpId, TensorId};
 
 use super::GIGA;
-use super::flow::{Network, SINK, SOURCE, UNBOUNDED};
+use super::flow::{Capacity, Network, SINK, SOURCE};
 use super::needs::{Needs, distinct, early, may_overwrite};
 
 /// Most choices that are found for one frontier. Fewer prices give a lower bound that is lower.
@@ -28,11 +28,14 @@ pub(super) struct Closures {
     /// Time of each of them.
     times: Vec<u64>,
     tensors: Vec<Kept>,
+    /// Sums of the times, and of the bytes of all tensors.
+    time: u128,
+    bytes: u128,
     /// Bytes of all idle tensors.
     idle: u64,
-    /// From the source to each op and from there to the sink, then the edges of each tensor: to its maker, or the sink if nothing makes it again, and
-    /// to it from its readers. Ops that run again are on the source's side.
+    /// Ops that run again are on the source's side of a cut.
     network: Network,
+    edges: Vec<Edge>,
 }
 
 /// A tensor that stays unless it is computed again.
@@ -90,47 +93,103 @@ impl Closures {
         }
         let times: Vec<u64> =
             ops.iter().map(|&op| request.costs.nanos.get(op).map_or(0, |time| time.get())).collect();
-        let node = |op: Option<usize>| op.map_or(SINK, |op| 2 + op);
-        let mut edges = Vec::new();
-        edges.extend((0..times.len()).flat_map(|op| [(SOURCE, node(Some(op))), (node(Some(op)), SINK)]));
-        for (index, tensor) in tensors.iter().enumerate() {
-            let own = 2 + times.len() + index;
-            edges.push((if tensor.readers.is_none() { SOURCE } else { own }, node(tensor.maker)));
-            edges.extend(tensor.readers.iter().flatten().map(|&op| (node(Some(op)), own)));
-        }
-        let network = Network::new(2 + times.len() + tensors.len(), &edges);
-        Self { ops, times, tensors, idle, network }
+        let (network, edges) = network(&times, &tensors);
+        let time = times.iter().copied().map(u128::from).sum();
+        let bytes = tensors.iter().map(|tensor| u128::from(tensor.bytes)).sum();
+        Self { ops, times, tensors, time, bytes, idle, network, edges }
     }
 
-    /// The number of edges of the network that is cut.
+    /// A measure of the work of a cut: a network without shared edges would have so many.
     pub fn size(&self) -> usize {
-        self.network.edges()
+        let readers = self.tensors.iter().flat_map(|tensor| &tensor.readers).map(Vec::len);
+        2 * self.ops.len() + self.tensors.len() + readers.sum::<usize>()
     }
 
     /// The choice whose cost is least, if a nanosecond costs `per_nano` and a byte that stays costs `per_byte`.
     fn cheapest(&self, fixed: &[(usize, bool)], per_byte: u128, per_nano: u128) -> Choice {
-        let ops = self.times.len();
-        let mut capacities: Vec<u128> =
-            self.times.iter().flat_map(|&time| [0, u128::from(time) * per_nano]).collect();
-        for &(op, again) in fixed {
-            capacities[2 * op + usize::from(!again)] = UNBOUNDED;
-        }
-        for tensor in &self.tensors {
-            capacities.push(u128::from(tensor.bytes) * per_byte);
-            capacities.extend(tensor.readers.iter().flatten().map(|_| UNBOUNDED));
-        }
-        let again = self.network.cut(&capacities);
-        let stays = |(index, tensor): &(usize, &Kept)| {
-            let needed = tensor.readers.is_none() || again[2 + ops + index];
-            needed && !tensor.maker.is_some_and(|op| again[2 + op])
+        // Half of the range is for the sum of what fits through both arcs of an edge.
+        let again = match u64::try_from(8 * (self.time * per_nano + self.bytes * per_byte)) {
+            Ok(_) => self.cut(fixed, per_byte as u64, per_nano as u64),
+            Err(_) => self.cut(fixed, per_byte, per_nano),
+        };
+        let stays = |tensor: &&Kept| {
+            let needed = tensor.readers.as_ref().is_none_or(|readers| readers.iter().any(|&op| again[op]));
+            needed && !tensor.maker.is_some_and(|op| again[op])
         };
         Choice {
-            time: self.times.iter().zip(&again[2..]).filter(|&(_, &again)| again).map(|(time, _)| time).sum(),
-            bytes: self.tensors.iter().enumerate().filter(stays).map(|(_, tensor)| tensor.bytes).sum(),
-            again: again[2..2 + ops].to_vec(),
+            time: self.times.iter().zip(&again).filter(|&(_, &again)| again).map(|(time, _)| time).sum(),
+            bytes: self.tensors.iter().filter(stays).map(|tensor| tensor.bytes).sum(),
+            again,
             proved: false,
         }
     }
+
+    /// The ops that run again in the cheapest choice.
+    fn cut<C: Capacity>(&self, fixed: &[(usize, bool)], per_byte: C, per_nano: C) -> Vec<bool> {
+        let mut capacities: Vec<C> =
+            self.edges.iter().map(|edge| edge.capacity(per_byte, per_nano)).collect();
+        for &(op, again) in fixed {
+            capacities[2 * op + usize::from(!again)] = C::UNBOUNDED;
+        }
+        let mut again = self.network.cut(&capacities);
+        again.drain(..2);
+        again.truncate(self.ops.len());
+        again
+    }
+}
+
+/// What an edge costs in a cut.
+#[derive(Clone, Copy)]
+enum Edge {
+    /// A time and bytes that stay.
+    Cost { time: u64, bytes: u64 },
+    /// It is in no cut.
+    Unbounded,
+}
+
+impl Edge {
+    fn capacity<C: Capacity>(self, per_byte: C, per_nano: C) -> C {
+        match self {
+            Self::Cost { time, bytes } => C::from(time) * per_nano + C::from(bytes) * per_byte,
+            Self::Unbounded => C::UNBOUNDED,
+        }
+    }
+}
+
+/// The network whose cuts are choices, and its edges: for each op those from the source and to the sink, then those of tensors.
+fn network(times: &[u64], tensors: &[Kept]) -> (Network, Vec<Edge>) {
+    let cost = |time, bytes| Edge::Cost { time, bytes };
+    let add = |edge: &mut Edge, more: u64| {
+        if let Edge::Cost { bytes, .. } = edge {
+            *bytes += more;
+        }
+    };
+    let node = |op: usize| 2 + op;
+    let mut ends: Vec<(usize, usize)> =
+        (0..times.len()).flat_map(|op| [(SOURCE, node(op)), (node(op), SINK)]).collect();
+    let mut edges: Vec<Edge> = times.iter().flat_map(|&time| [cost(0, 0), cost(time, 0)]).collect();
+    let mut nodes = 2 + times.len();
+    for tensor in tensors {
+        match (tensor.readers.as_deref(), tensor.maker) {
+            // It stays in any case.
+            (None, None) => {}
+            (None, Some(maker)) => add(&mut edges[2 * maker], tensor.bytes),
+            (Some(&[reader]), None) => add(&mut edges[2 * reader + 1], tensor.bytes),
+            (Some(&[reader]), Some(maker)) => {
+                ends.push((node(reader), node(maker)));
+                edges.push(cost(0, tensor.bytes));
+            }
+            // A node of its own: it counts once, however many of its readers run again.
+            (Some(readers), maker) => {
+                ends.push((nodes, maker.map_or(SINK, node)));
+                edges.push(cost(0, tensor.bytes));
+                ends.extend(readers.iter().map(|&reader| (node(reader), nodes)));
+                edges.extend(readers.iter().map(|_| Edge::Unbounded));
+                nodes += 1;
+            }
+        }
+    }
+    (Network::new(nodes, &ends), edges)
 }
 
 /// Nanoseconds of ops that run again, and bytes that stay.
